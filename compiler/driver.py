@@ -27,7 +27,7 @@ from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.text import graph_text
 from tcc.ir.index import Index, as_int
 from tcc.ir.op import Array
-from tcc.ir.types import Kind, TensorType
+from tcc.ir.types import DTypeKind, TensorType
 from tcc.options import OpenShape, Options, read_options
 from tcc.passes.derive.winograd import constant_bytes
 from tcc.passes.graph.state import appended_rows
@@ -70,7 +70,7 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class CompileResult:
     """A finished artifact on disk, and the time its passes took."""
 
     path: Path
@@ -85,7 +85,7 @@ def resolve_targets(options: Options) -> tuple[Target, ...]:
 
 def compile_model(
     model: Any, options: Options, output: Path, progress: Progress | None = None
-) -> Compiled:
+) -> CompileResult:
     """Compiles `model` (a path, an onnx.ModelProto or a torch.export.ExportedProgram) into the
     artifact `output`.
 
@@ -124,7 +124,7 @@ def compile_model(
         tuple(_summary(made, given) for made in manifest["variants"]),
         sum(code.priced for code in codes), needed_glibc(output),
     )  # fmt: skip
-    return Compiled(output, summary, trace.timings)
+    return CompileResult(output, summary, trace.timings)
 
 
 def _summary(made: Mapping[str, Any], given: int) -> VariantSummary:
@@ -260,7 +260,7 @@ def float_types(model: Path) -> frozenset[str]:
     """Element types of floats that the nodes of the ONNX file at `model` give."""
     values = (value for node in walk_nodes(load_model(model)) for value in node.outputs)
     types = {value.type.dtype for value in values if isinstance(value.type, TensorType)}
-    return frozenset(dtype.name for dtype in types if dtype.kind is Kind.FLOAT)
+    return frozenset(dtype.name for dtype in types if dtype.kind is DTypeKind.FLOAT)
 
 
 def onnx_operators() -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from tcc.backends.artifact.encode_program import encode_program
 from tcc.backends.artifact.variant import Variant
 from tcc.backends.artifact.weight_section import BytesLike
 from tcc.backends.cpu.backend import CpuCode
-from tcc.backends.gpu.backend import GpuCode, alike, asked_by_gpus
+from tcc.backends.gpu.backend import GpuBackend, alike, asked_by_gpus
 from tcc.backends.gpu.compile import Compilers
 from tcc.debug import Trace
 from tcc.errors import UserError
@@ -34,7 +34,7 @@ from tcc.passes.program.lower_model import Lowered
 from tcc.passes.traffic import traffic, unfused_bytes
 from tcc.target import Target
 
-Code: TypeAlias = CpuCode | GpuCode
+Code: TypeAlias = CpuCode | GpuBackend
 
 
 def check_options(options: Options, targets: Sequence[Target]) -> None:
@@ -65,7 +65,7 @@ def variant_codes(
     for target in targets:
         if target.gpus:
             asked = asked_by_gpus(target.gpus, options)
-            codes += [GpuCode(part, options, asked, compilers) for part in alike(target)]
+            codes += [GpuBackend(part, options, asked, compilers) for part in alike(target)]
         else:
             codes.append(CpuCode(target, options, constants))
     return tuple(codes)

@@ -18,7 +18,7 @@ from tcc.ir.graph.text import graph_text
 from tcc.ir.graph.verify import verify_graph
 
 
-class Kind(Enum):
+class PassKind(Enum):
     """What becomes of a pass's result."""
 
     NORMALISING = "normalising"  # applied at once
@@ -31,7 +31,7 @@ class Pass:
 
     name: str
     function: Callable[[Graph], Graph]
-    kind: Kind = Kind.NORMALISING
+    kind: PassKind = PassKind.NORMALISING
     level: int = 0
 
 

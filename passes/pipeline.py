@@ -27,7 +27,7 @@ from tcc.passes.graph.merge_matmuls import merge_products
 from tcc.passes.graph.nest_concats import nest_concats
 from tcc.passes.graph.settle_sizes import settle_sizes
 from tcc.passes.graph.small_top_k import few_largest
-from tcc.passes.manager import Kind, Pass, run_passes
+from tcc.passes.manager import Pass, PassKind, run_passes
 from tcc.passes.moe.grouped_gemm import TileOf, group_products
 from tcc.passes.quantize.int8_matmul import integer_products, weight_products
 from tcc.passes.quantize.requantize import requantise
@@ -35,7 +35,9 @@ from tcc.passes.quantize.weight_quant_matmul import level_products
 from tcc.passes.quantize.zero_points import split_zero_points
 
 MERGE_PRODUCTS = Pass("merge-products", merge_products, level=1)
-DECOMPOSE_TRANSPOSED = Pass("decompose-transposed", decompose_transposed, Kind.PROPOSING, level=1)
+DECOMPOSE_TRANSPOSED = Pass(
+    "decompose-transposed", decompose_transposed, PassKind.PROPOSING, level=1
+)
 _FILLED = replace(DECOMPOSE_TRANSPOSED, function=partial(decompose_transposed, exact=False))
 PIPELINE: tuple[Pass, ...] = (
     Pass("settle-sizes", settle_sizes, level=1),
@@ -73,7 +75,7 @@ def grouped_products(tile_of: TileOf, *, checks: bool = False) -> Pass:
     """Products with matrices that data choose row by row become such of tiles of rows; `checks`
     for targets that ask for `CHECK_INDICES`, which no longer sees the rows' own."""
     grouped = partial(group_products, tile_of=tile_of, checks=checks)
-    return Pass("group-products", grouped, Kind.PROPOSING, level=2)
+    return Pass("group-products", grouped, PassKind.PROPOSING, level=2)
 
 
 def passes(
@@ -88,7 +90,7 @@ def passes(
     if limits is None:
         return (*early, *late, *PIPELINE[-2:])
     early = tuple(_FILLED if p is DECOMPOSE_TRANSPOSED else p for p in early)
-    faster = Pass("winograd", partial(winograd, limits=limits), Kind.PROPOSING, level=2)
+    faster = Pass("winograd", partial(winograd, limits=limits), PassKind.PROPOSING, level=2)
     return (*early, faster, *late, *PIPELINE[-2:])
 
 

@@ -33,7 +33,7 @@ _NAMES = {code: name for name, code in DTYPE_CODES.items()}
 _NUMPY_LETTERS = {0: "i", 1: "u", 2: "f", 6: "b"}
 
 
-class DType(Structure):
+class CDType(Structure):
     """tcc_dtype."""
 
     _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
@@ -45,15 +45,15 @@ class Device(Structure):
     _fields_ = (("type", ctypes.c_int32), ("id", ctypes.c_int32))
 
 
-class Tensor(Structure):
+class CTensor(Structure):
     """tcc_tensor, which is DLTensor.  `sizes` keeps what `shape` and `strides` point to alive."""
 
-    sizes: Tensor
+    sizes: CTensor
     _fields_ = (
         ("data", ctypes.c_void_p),
         ("device", Device),
         ("ndim", ctypes.c_int32),
-        ("dtype", DType),
+        ("dtype", CDType),
         ("shape", POINTER(ctypes.c_int64)),
         ("strides", POINTER(ctypes.c_int64)),
         ("byte_offset", ctypes.c_uint64),
@@ -63,15 +63,15 @@ class Tensor(Structure):
 class List(Structure):
     """tcc_list."""
 
-    _fields_ = (("count", ctypes.c_int64), ("items", POINTER(Tensor)))
+    _fields_ = (("count", ctypes.c_int64), ("items", POINTER(CTensor)))
 
 
-class Port(Structure):
+class CPort(Structure):
     """tcc_port."""
 
     _fields_ = (
         ("name", ctypes.c_char_p),
-        ("dtype", DType),
+        ("dtype", CDType),
         ("ndim", ctypes.c_int32),
         ("shape", POINTER(ctypes.c_int64)),
         ("text", ctypes.c_char_p),
@@ -80,7 +80,7 @@ class Port(Structure):
 
 
 ALLOCATE = CFUNCTYPE(
-    ctypes.c_int, ctypes.c_void_p, ctypes.c_int32, POINTER(Tensor), POINTER(ctypes.c_void_p)
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_int32, POINTER(CTensor), POINTER(ctypes.c_void_p)
 )
 
 
@@ -93,7 +93,7 @@ class Allocator(Structure):
     _fields_ = (("context", ctypes.c_void_p), ("allocate", ALLOCATE))
 
 
-class Statistics(Structure):
+class CStatistics(Structure):
     """tcc_statistics."""
 
     _fields_ = (
@@ -107,7 +107,7 @@ class Statistics(Structure):
     )
 
 
-class Time(Structure):
+class CTime(Structure):
     """tcc_time."""
 
     _fields_ = (("count", ctypes.c_int64), ("nanoseconds", ctypes.c_int64))
@@ -116,11 +116,11 @@ class Time(Structure):
 _status = ctypes.c_int
 _handle = ctypes.c_void_p
 _count = CFUNCTYPE(ctypes.c_int32, _handle)
-_port = CFUNCTYPE(_status, _handle, ctypes.c_int32, POINTER(Port))
+_port = CFUNCTYPE(_status, _handle, ctypes.c_int32, POINTER(CPort))
 _set_threads = CFUNCTYPE(_status, _handle, ctypes.c_int32)
 _release = CFUNCTYPE(None, _handle)
 _run = CFUNCTYPE(
-    _status, _handle, POINTER(Tensor), ctypes.c_int32, POINTER(Tensor), ctypes.c_int32,
+    _status, _handle, POINTER(CTensor), ctypes.c_int32, POINTER(CTensor), ctypes.c_int32,
     POINTER(Allocator), ctypes.c_void_p,
 )  # fmt: skip
 
@@ -144,19 +144,19 @@ class Api(Structure):
         ("instance_destroy", _release),
         ("run", _run),
         ("call", _run),
-        ("statistics", CFUNCTYPE(_status, _handle, _handle, POINTER(Statistics))),
+        ("statistics", CFUNCTYPE(_status, _handle, _handle, POINTER(CStatistics))),
         ("model_trim", _release),
         ("last_error", CFUNCTYPE(ctypes.c_char_p)),
         (
             "times",
-            CFUNCTYPE(_status, _handle, POINTER(POINTER(Time)), POINTER(ctypes.c_int64)),
+            CFUNCTYPE(_status, _handle, POINTER(POINTER(CTime)), POINTER(ctypes.c_int64)),
         ),
         ("model_variant", _count),
         ("instance_set_poll", CFUNCTYPE(_status, _handle, POLL, ctypes.c_void_p)),
     )
 
 
-def dtype_name(dtype: DType) -> str:
+def dtype_name(dtype: CDType) -> str:
     """tcc's name of an element type."""
     return _NAMES[dtype.code, dtype.bits]
 
@@ -202,10 +202,10 @@ def plain_dtype(name: str) -> np.dtype[Any]:
 
 def make_tensor(
     data: int, dtype: tuple[int, int], shape: tuple[int, ...], strides: tuple[int, ...] | None
-) -> Tensor:
+) -> CTensor:
     """A descriptor; `strides` count elements.  It keeps its own shape, not the data, alive."""
     sizes = _described(dtype, shape, strides)
-    tensor = Tensor.from_buffer_copy(sizes)
+    tensor = CTensor.from_buffer_copy(sizes)
     tensor.data, tensor.sizes = data, sizes
     return tensor
 
@@ -214,7 +214,7 @@ def make_tensor(
 @lru_cache(maxsize=1024)
 def _described(
     dtype: tuple[int, int], shape: tuple[int, ...], strides: tuple[int, ...] | None
-) -> Tensor:
+) -> CTensor:
     sizes = (ctypes.c_int64 * len(shape))(*shape)
     steps = None if strides is None else (ctypes.c_int64 * len(shape))(*strides)
-    return Tensor(None, Device(1, 0), len(shape), DType(*dtype, 1), sizes, steps, 0)
+    return CTensor(None, Device(1, 0), len(shape), CDType(*dtype, 1), sizes, steps, 0)

@@ -28,7 +28,7 @@ class _Block:
     interface: dict[str, Any]
 
 
-class Blocks:
+class ResultPool:
     """The blocks of one module's results; at most `most` of them lie free.  Thread-safe."""
 
     def __init__(self, most: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 from tcc.runtime import abi
 from tcc.runtime.arrays import Array
-from tcc.runtime.blocks import Blocks
+from tcc.runtime.blocks import ResultPool
 from tcc.runtime.devices import HOST, Given, Maker
 from tcc.runtime.packed import is_packed, packed_size, unpack
 from tcc.runtime.values import is_value, make_block
@@ -26,7 +26,7 @@ class _Known:
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    tensor: abi.Tensor
+    tensor: abi.CTensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Inputs:
     """Describes a module's inputs.  Thread-safe."""
 
     def __init__(self, count: int) -> None:
-        self._kind: Any = abi.Tensor * max(1, count)
+        self._kind: Any = abi.CTensor * max(1, count)
         self._known: list[_Known | None] = [None] * count
 
     def describe(self, values: Sequence[Any], view: Callable[[int, Any], Given]) -> Described:
@@ -95,11 +95,11 @@ class Result:
 class Outputs:
     """Makes the arrays of a module's outputs.  Thread-safe."""
 
-    def __init__(self, ports: Sequence[Result], blocks: Blocks) -> None:
+    def __init__(self, ports: Sequence[Result], blocks: ResultPool) -> None:
         self.ports, self.blocks = tuple(ports), blocks
-        self._kind: Any = abi.Tensor * max(1, len(ports))
+        self._kind: Any = abi.CTensor * max(1, len(ports))
         self._first = self._kind()
-        self._described: list[abi.Tensor] = []  # keeps the shapes alive
+        self._described: list[abi.CTensor] = []  # keeps the shapes alive
         self.asks = any(port.state < 0 and port.shape is None for port in ports)
         for i, port in enumerate(ports):
             if port.state < 0 and port.shape is not None:
@@ -137,7 +137,7 @@ class Results:
         self._owners: list[Given] = []
         self._packed: dict[int, tuple[int, ...]] = {}
         if outputs.asks:
-            self._described: list[abi.Tensor] = []  # keeps the shapes alive
+            self._described: list[abi.CTensor] = []  # keeps the shapes alive
             self.allocator = abi.Allocator(None, abi.ALLOCATE(self._allocate))
 
     def make(self, index: int, shape: tuple[int, ...]) -> int:
@@ -157,7 +157,7 @@ class Results:
             data, dtype = self.arrays[index], self._outputs.ports[index].dtype
             self.arrays[index] = unpack(data[: packed_size(shape, dtype)], shape, dtype)
 
-    def make_there(self, index: int, shape: tuple[int, ...], maker: Maker) -> abi.Tensor:
+    def make_there(self, index: int, shape: tuple[int, ...], maker: Maker) -> abi.CTensor:
         """Makes the array of output `index` on the device; returns its descriptor."""
         self.arrays[index], given = maker(shape, self._outputs.ports[index].dtype)
         self._owners.append(given)
@@ -171,7 +171,7 @@ class Results:
             return 1
         return 0
 
-    def _make_asked(self, index: int, wanted: abi.Tensor, out_data: Any) -> None:
+    def _make_asked(self, index: int, wanted: abi.CTensor, out_data: Any) -> None:
         shape = tuple(wanted.shape[: wanted.ndim])
         if is_value(self._outputs.ports[index].dtype):
             self.arrays[index] = block = make_block(shape[0])

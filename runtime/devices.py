@@ -21,7 +21,7 @@ _LEGACY_STREAM = 1
 class Given:
     """A descriptor, and what must stay alive while it is used."""
 
-    tensor: abi.Tensor
+    tensor: abi.CTensor
     owner: Any
 
 
@@ -54,8 +54,8 @@ def view_of_device(value: Any) -> Given:
     options = {_CUDA: {"stream": 1}, _ROCM: {"stream": 0}}.get(kind, {})
     capsule = value.__dlpack__(**options)
     address = _capsule_pointer(capsule, b"dltensor")
-    room = (ctypes.c_char * ctypes.sizeof(abi.Tensor)).from_address(address)
-    return Given(abi.Tensor.from_buffer_copy(room), capsule)
+    room = (ctypes.c_char * ctypes.sizeof(abi.CTensor)).from_address(address)
+    return Given(abi.CTensor.from_buffer_copy(room), capsule)
 
 
 _capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(

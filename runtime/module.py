@@ -22,12 +22,12 @@ from weakref import WeakSet
 
 from tcc.runtime import abi
 from tcc.runtime.arrays import kind_of, view_of
-from tcc.runtime.blocks import Blocks
+from tcc.runtime.blocks import ResultPool
 from tcc.runtime.calls import Inputs, Outputs, Result, Results
 from tcc.runtime.devices import Given, Maker, maker_like, stream_of
 from tcc.runtime.images import SIDE_SUFFIX, Image, foreign_machine, open_image, place
 from tcc.runtime.soname import set_soname
-from tcc.runtime.values import Block, arrays_in, describe, is_list, is_value, read_block
+from tcc.runtime.values import ResultMemory, arrays_in, describe, is_list, is_value, read_block
 
 # How many runs' results may lie free.
 _RUNS = 2
@@ -155,7 +155,7 @@ class Module:
         self._given = Inputs(len(self.inputs))
         self._results = Outputs(
             [_result(port) for port in self.outputs],
-            Blocks(_RUNS * len(self.outputs)),
+            ResultPool(_RUNS * len(self.outputs)),
         )
         self._stateful = self._statistics(None).state_bytes > 0
         self._idle.append(self._create())  # its memory is checked now, not at the first run
@@ -193,7 +193,7 @@ class Module:
 
         Raises `error` where the module was not loaded with `timed`.
         """
-        first, count = ctypes.POINTER(abi.Time)(), ctypes.c_int64()
+        first, count = ctypes.POINTER(abi.CTime)(), ctypes.c_int64()
         with self._instance() as instance:
             self._check(self._api.times(instance, ctypes.byref(first), ctypes.byref(count)))
             found = (first[i] for i in range(count.value))
@@ -314,7 +314,7 @@ class Module:
     def _ports(self, count: Any, describe: Any) -> tuple[Port, ...]:
         ports = []
         for i in range(count(self._handle)):
-            port = abi.Port()
+            port = abi.CPort()
             self._check(describe(self._handle, i, ctypes.byref(port)))
             shape = tuple(n if n >= 0 else None for n in port.shape[: port.ndim])
             text = port.text.decode()
@@ -376,9 +376,9 @@ class Module:
         return instance
 
     def _statistics(self, instance: int | None) -> Statistics:
-        numbers = abi.Statistics()
+        numbers = abi.CStatistics()
         self._check(self._api.statistics(self._handle, instance, ctypes.byref(numbers)))
-        return Statistics(*(getattr(numbers, field) for field, _ in abi.Statistics._fields_))
+        return Statistics(*(getattr(numbers, field) for field, _ in abi.CStatistics._fields_))
 
     # ---- running --------------------------------------------------------------------------------
 
@@ -539,7 +539,7 @@ def _result(port: Port) -> Result:
 
 def _finished(found: Any, dtype: str, kind: Callable[[Any, str], Any] | None) -> Any:
     """A result as the caller gets it."""
-    if isinstance(found, Block):
+    if isinstance(found, ResultMemory):
         return read_block(found.address, dtype, kind or _as_it_is)
     return kind(found, dtype) if kind else found
 

@@ -46,8 +46,8 @@ def describe(value: Any, dtype: str) -> Given:
         if not isinstance(value, list | tuple):
             raise TypeError(f"expected a list of arrays, got {type(value).__name__}")
         items = [describe(item, inner) for item in value]
-    tensors = (abi.Tensor * max(1, len(items)))(*(item.tensor for item in items))
-    listed = abi.List(len(items), ctypes.cast(tensors, ctypes.POINTER(abi.Tensor)))
+    tensors = (abi.CTensor * max(1, len(items)))(*(item.tensor for item in items))
+    listed = abi.List(len(items), ctypes.cast(tensors, ctypes.POINTER(abi.CTensor)))
     slot = ctypes.pointer(listed)
     tensor = abi.make_tensor(ctypes.addressof(slot), abi.LIST, (), None)
     return Given(tensor, (items, tensors, listed, slot))
@@ -96,27 +96,27 @@ def _encoded(text: object) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class ResultMemory:
     """Memory of a result as the runtime writes it."""
 
     memory: Array
     address: int
 
 
-def make_block(size: int) -> Block:
+def make_block(size: int) -> ResultMemory:
     """Room for `size` bytes; raises MemoryError and ValueError as NumPy does."""
     memory = np.empty(size + _ALIGNMENT, np.uint8)
     start = -int(memory.ctypes.data) % _ALIGNMENT
-    return Block(memory, int(memory.ctypes.data) + start)
+    return ResultMemory(memory, int(memory.ctypes.data) + start)
 
 
 def read_block(address: int, dtype: str, finish: Callable[[Array, str], Any]) -> Any:
     """The value that the runtime wrote at `address`; its arrays are copies, each as `finish` makes
     it of a NumPy array and its element type."""
-    return _read(abi.Tensor.from_address(address), dtype, finish)
+    return _read(abi.CTensor.from_address(address), dtype, finish)
 
 
-def _read(tensor: abi.Tensor, dtype: str, finish: Callable[[Array, str], Any]) -> Any:
+def _read(tensor: abi.CTensor, dtype: str, finish: Callable[[Array, str], Any]) -> Any:
     shape = tuple(tensor.shape[: tensor.ndim])
     if dtype == "string":
         return _read_strings(tensor, shape)
@@ -134,7 +134,7 @@ def _read(tensor: abi.Tensor, dtype: str, finish: Callable[[Array, str], Any]) -
     return items
 
 
-def _read_strings(tensor: abi.Tensor, shape: tuple[int, ...]) -> Array:
+def _read_strings(tensor: abi.CTensor, shape: tuple[int, ...]) -> Array:
     count = int(np.prod(shape, dtype=np.int64))
     records = (ctypes.c_int64 * (2 * count)).from_address(tensor.data) if count else ()
     out = np.empty(count, object)

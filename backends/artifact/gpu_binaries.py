@@ -25,7 +25,7 @@ class Platform(Enum):
     HIP = 1
 
 
-class Form(Enum):
+class BinaryKind(Enum):
     """What an image is: exact machine code, or assembly that the driver translates."""
 
     CUBIN = 0
@@ -94,7 +94,7 @@ class GpuVariant:
     """
 
     arch: str
-    form: Form
+    form: BinaryKind
     kernels: tuple[GpuKernel, ...]
     needs: str = ""
 
@@ -131,7 +131,7 @@ def encode_images(images: GpuImages) -> bytes:
 
 def _check(images: GpuImages) -> None:
     hip = images.platform is Platform.HIP
-    if any((variant.form is Form.HSACO) != hip for variant in images.variants):
+    if any((variant.form is BinaryKind.HSACO) != hip for variant in images.variants):
         raise InternalError("a variant has code of another platform", where="encode_images")
     if len({len(variant.kernels) for variant in images.variants}) != 1:
         raise InternalError("variants have different kernels", where="encode_images")
@@ -163,7 +163,7 @@ class _Writer:
             for kernel in variant.kernels:
                 self._kernel(kernel, variant.form)
 
-    def _kernel(self, kernel: GpuKernel, form: Form) -> None:
+    def _kernel(self, kernel: GpuKernel, form: BinaryKind) -> None:
         self._string(kernel.symbol)
         self.words += [self._images[_stored(kernel, form)], kernel.shared]
         self.words += [kernel.warps * kernel.warp_size, kernel.stays, len(kernel.params)]
@@ -187,7 +187,7 @@ class _Writer:
         self.blob += data + bytes(-len(data) % ALIGNMENT)
 
 
-def _stored(kernel: GpuKernel, form: Form) -> bytes:
+def _stored(kernel: GpuKernel, form: BinaryKind) -> bytes:
     """The driver takes assembly as a C string."""
-    text = form is Form.PTX and not kernel.image.endswith(b"\0")
+    text = form is BinaryKind.PTX and not kernel.image.endswith(b"\0")
     return kernel.image + b"\0" if text else kernel.image

@@ -28,7 +28,7 @@ from tcc.passes.program.lower_graph import KernelTable
 from tcc.passes.program.lower_model import Lowered, lower_for_cpu
 from tcc.passes.quantize.precision import Precision
 from tcc.passes.tile.plan import Bound, KernelPlanner
-from tcc.schedule.cpu.choose import Registers
+from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.machine import Machine, machine_for
 from tcc.schedule.cpu.machine_file import machine_digest, read_machine
@@ -145,7 +145,7 @@ def schedule_planner(machine: Machine, constants: int | None) -> KernelPlanner:
     """A planner that prices schedules, for a model with so many bytes of constants; None: without
     prices."""
     return KernelPlanner(
-        Registers(
+        CoreModel(
             machine.lanes,
             machine.registers,
             machine.l2.size,

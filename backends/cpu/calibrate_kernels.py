@@ -12,7 +12,17 @@ from tcc.backends.cpu.llvm.emit import KernelText, emit_kernel
 from tcc.ir.expr.scalar import Scalar, apply, argument
 from tcc.ir.index import Index, Var, const, iterator, var_of
 from tcc.ir.program import Allocate, Buffer, IntOp, Launch, Let, Loop, Output, Port, Program
-from tcc.ir.tile import Block, Compute, Load, Scope, Stmt, Store, TileBuffer, TileKernel, lanes
+from tcc.ir.tile import (
+    Block,
+    Compute,
+    Load,
+    MemorySpace,
+    Stmt,
+    Store,
+    TileBuffer,
+    TileKernel,
+    lanes,
+)
 from tcc.ir.types import F32, I32
 from tcc.target import Target
 
@@ -52,7 +62,7 @@ def gather_kernel(lanes_: int, target: Target) -> KernelText:
     """y[i] = x[at[i]]; buffers x, y and at."""
     shape = (VECTORS * lanes_,)
     x, y = _buffers(shape[0] * BLOCKS)
-    at = TileBuffer("at", I32, x.sizes, Scope.INPUT)
+    at = TileBuffer("at", I32, x.sizes, MemorySpace.INPUT)
     axes, place = _axes(shape[0])
     index, out = Block("i", I32, shape), Block("b", F32, shape)
     where = var_of(iterator("t", shape[0] * BLOCKS))
@@ -67,7 +77,9 @@ def gather_kernel(lanes_: int, target: Target) -> KernelText:
 
 def _buffers(size: int) -> tuple[TileBuffer, TileBuffer]:
     sizes = (const(size),)
-    return TileBuffer("x", F32, sizes, Scope.INPUT), TileBuffer("y", F32, sizes, Scope.OUTPUT)
+    return TileBuffer("x", F32, sizes, MemorySpace.INPUT), TileBuffer(
+        "y", F32, sizes, MemorySpace.OUTPUT
+    )
 
 
 def _axes(size: int) -> tuple[tuple[Var, ...], tuple[Index, ...]]:

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tcc.backends.generated import Generated
-from tcc.backends.gpu.code import GpuCode as CompiledBlocks
-from tcc.backends.gpu.code import Job, begin_blocks, compile_blocks
+from tcc.backends.gpu.code import GpuCode, Job, begin_blocks, compile_blocks
 from tcc.backends.gpu.compile import Compilers
 from tcc.backends.gpu.source import HOPPER, CompiledKernel
 from tcc.backends.gpu.tuning import better_schedules
@@ -38,7 +37,7 @@ from tcc.target import GpuProfile, Target
 _TILES = (16, 32, 64, 128)
 
 
-class GpuCode:
+class GpuBackend:
     """Lowers and generates one model for the GPUs of `target`."""
 
     # No algorithm here trades rounding for speed, and no prices are compared.
@@ -118,7 +117,7 @@ class GpuCode:
         names: Sequence[str],
         alignments: Sequence[Sequence[int]],
         portable: bool = False,
-    ) -> CompiledBlocks:
+    ) -> GpuCode:
         job, host = self._job(bounds, names, alignments), self.options.allow_host
         if self.compilers is not None:
             return compile_blocks(job, self.compilers, allow_host=host, portable=portable)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tcc.backends.artifact.gpu_binaries import (
-    Form,
+    BinaryKind,
     GpuImages,
     GpuKernel,
     GpuVariant,
@@ -107,8 +107,8 @@ def compile_blocks(
     for gpu in assembled:
         own = [each[-1] for each in made] if extra else by_arch[listed.index(gpu.arch)]
         texts = _assembly(gpu, sources, own, compilers)
-        kernels, needs = tuple(map(_kernel, texts)), _needed(Form.PTX, texts)
-        variants.append(GpuVariant(gpu.arch, Form.PTX, kernels, needs))
+        kernels, needs = tuple(map(_kernel, texts)), _needed(BinaryKind.PTX, texts)
+        variants.append(GpuVariant(gpu.arch, BinaryKind.PTX, kernels, needs))
     platform = Platform.HIP if target.kind == "rocm" else Platform.CUDA
     images = GpuImages(platform, tuple(variants), allow_host)
     listings = tuple(
@@ -151,17 +151,17 @@ def _number(gpu: GpuProfile) -> int:
 
 
 def _variant(gpu: GpuProfile, kernels: Sequence[CompiledKernel]) -> GpuVariant:
-    form = Form.HSACO if gpu.kind == "rocm" else Form.CUBIN
+    form = BinaryKind.HSACO if gpu.kind == "rocm" else BinaryKind.CUBIN
     exact = _exact_arch(gpu, kernels)
     return GpuVariant(exact, form, tuple(map(_kernel, kernels)), _needed(form, kernels))
 
 
-def _needed(form: Form, kernels: Sequence[CompiledKernel]) -> str:
+def _needed(form: BinaryKind, kernels: Sequence[CompiledKernel]) -> str:
     """The oldest driver that loads all of them."""
-    if form is Form.HSACO:
+    if form is BinaryKind.HSACO:
         return "ROCm 6"
     # their numbers have three digits
-    cubin = form is Form.CUBIN
+    cubin = form is BinaryKind.CUBIN
     return max((needed_driver(k.assembly, cubin=cubin) for k in kernels), default="")
 
 

@@ -34,7 +34,7 @@ _GROUP_ROWS, _GROUP_WARPS = 64, 4
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class CheckedKernel:
     """A kernel, what it became, and what its code says.
 
     `alignments` are those of its buffers in bytes; `dot` is how f32 operands are multiplied.
@@ -55,7 +55,7 @@ class Breach:
     found: str
 
 
-def breaches(compiled: Compiled) -> tuple[Breach, ...]:
+def breaches(compiled: CheckedKernel) -> tuple[Breach, ...]:
     """The rules that the code breaks, in the order of the table."""
     texts = ((name, rule(compiled)) for name, rule in RULES.items())
     return tuple(Breach(name, text) for name, text in texts if text)
@@ -71,7 +71,7 @@ def contracts(body: Sequence[Stmt]) -> Iterator[Contract]:
             yield node
 
 
-def matrix_families(compiled: Compiled) -> tuple[str, ...]:
+def matrix_families(compiled: CheckedKernel) -> tuple[str, ...]:
     """The families of matrix instructions that the kernel's Contracts must use, once each."""
     arch, warps = compiled.made.arch, compiled.made.warps
     found = (_family(c, arch, warps, compiled.dot) for c in contracts(compiled.kernel.body))
@@ -116,7 +116,7 @@ def _float8(node: Contract, arch: str) -> str:
     return "f8" if own and own == float8_kind(node.a.dtype) else "f16"
 
 
-def _matrix_rule(compiled: Compiled) -> str:
+def _matrix_rule(compiled: CheckedKernel) -> str:
     used = dict(compiled.code.matrix)
     missing = [f for f in matrix_families(compiled) if not used.get(f)]
     return f"no {' and no '.join(missing)}" if missing else ""
@@ -125,14 +125,14 @@ def _matrix_rule(compiled: Compiled) -> str:
 # ---- private memory -----------------------------------------------------------------------------
 
 
-def _private_rule(compiled: Compiled) -> str:
+def _private_rule(compiled: CheckedKernel) -> str:
     return f"{compiled.code.private} bytes a lane" if compiled.code.private else ""
 
 
 # ---- wide accesses ------------------------------------------------------------------------------
 
 
-def _wide_rule(compiled: Compiled) -> str:
+def _wide_rule(compiled: CheckedKernel) -> str:
     """Only of kernels that multiply no matrices: memory bounds these."""
     if any(True for _ in contracts(compiled.kernel.body)):
         return ""
@@ -142,7 +142,7 @@ def _wide_rule(compiled: Compiled) -> str:
     return f"no {' and no '.join(missing)} of {_WIDE} bytes" if missing else ""
 
 
-def _wide_accesses(compiled: Compiled) -> Iterator[Load | Store]:
+def _wide_accesses(compiled: CheckedKernel) -> Iterator[Load | Store]:
     """Accesses of whole aligned rows that give every lane 16 bytes."""
     threads = compiled.made.warps * compiled.made.warp_size
     aligned = dict(zip(compiled.kernel.buffers, compiled.alignments, strict=True))
@@ -198,7 +198,7 @@ def _accesses(
             yield from _accesses((*node.then, *node.otherwise), steps)
 
 
-RULES: Mapping[str, Callable[[Compiled], str]] = MappingProxyType(
+RULES: Mapping[str, Callable[[CheckedKernel], str]] = MappingProxyType(
     {
         "matrix units": _matrix_rule,
         "registers suffice": _private_rule,

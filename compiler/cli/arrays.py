@@ -20,7 +20,7 @@ from tcc.ir.graph import carrier
 from tcc.ir.narrow import decode, encode
 from tcc.ir.op import Array
 from tcc.ir.program import Program
-from tcc.ir.types import BF16, DTYPES, STRING, DType, Kind
+from tcc.ir.types import BF16, DTYPES, STRING, DType, DTypeKind
 from tcc.options import read_shape
 from tcc.runtime import Port
 
@@ -162,10 +162,10 @@ def _described(port: Port, text: str) -> tuple[DType, tuple[int, ...]]:
 def _number(text: str, dtype: DType) -> int | float | bool | str:
     if dtype is STRING:
         return text
-    if dtype.kind is Kind.FLOAT:
+    if dtype.kind is DTypeKind.FLOAT:
         return float(text)
     number = int(text)
-    if dtype.kind is Kind.BOOL and number not in (0, 1):
+    if dtype.kind is DTypeKind.BOOL and number not in (0, 1):
         raise ValueError(f"{text} is neither 0 nor 1")
     return number
 
@@ -175,7 +175,7 @@ def _random(dtype: DType, shape: tuple[int, ...], rng: np.random.Generator) -> A
     strings are their texts."""
     if dtype is STRING:
         return rng.integers(0, 2, shape).astype("U1").astype(object)
-    if dtype.kind is Kind.FLOAT:
+    if dtype.kind is DTypeKind.FLOAT:
         return rng.standard_normal(shape).astype(dtype.carrier)
     return rng.integers(0, 2, shape).astype(dtype.carrier)
 

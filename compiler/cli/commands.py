@@ -27,7 +27,7 @@ _REPORT = "this is a fault of tcc: report it with the model and the output of `t
 
 
 @dataclass(slots=True)
-class Session:
+class CliSession:
     """What outlives argument parsing, for the handling of errors."""
 
     debug: bool = False
@@ -37,7 +37,7 @@ class Session:
 @click.version_option(__version__, prog_name="tcc")
 @click.option("-v", "--debug", is_flag=True, help="Show the Python traceback of an error.")
 @click.pass_obj
-def cli(session: Session, debug: bool) -> None:
+def cli(session: CliSession, debug: bool) -> None:
     """Compiles trained models ahead of time into one native file each.
 
     \b
@@ -58,7 +58,7 @@ cli.add_command(verify.verify)
 
 def execute(args: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code; errors go to stderr."""
-    session = Session()
+    session = CliSession()
     try:
         # Closed by whoever started this; these stay open until the process ends.
         sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
@@ -102,7 +102,7 @@ def _first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), "")
 
 
-def _internal(session: Session, error: Exception) -> int:
+def _internal(session: CliSession, error: Exception) -> int:
     name = type(error).__name__
     message = f"internal error: {name}: {_first_line(error)}\n  {_REPORT}"
     return _failed(session, message, InternalError.exit_code)
@@ -113,7 +113,7 @@ def _print_no_more() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _failed(session: Session, message: str, code: int) -> int:
+def _failed(session: CliSession, message: str, code: int) -> int:
     if session.debug:
         traceback.print_exc()
     print(message, file=sys.stderr)

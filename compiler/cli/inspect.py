@@ -12,7 +12,7 @@ from tcc.artifact import needed_glibc, read_manifest
 from tcc.cli.arrays import inputs_of
 from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
 from tcc.cli.deadline import interruptible, timeout_flag
-from tcc.cli.kernels.facts import Facts, kernel_facts
+from tcc.cli.kernels.facts import KernelFacts, kernel_facts
 from tcc.cli.kernels.gpu_builds import build_lines
 from tcc.cli.kernels.listing import kernel_listing
 from tcc.cli.kernels.steps import StepTime, measure_steps, running_variant
@@ -106,7 +106,7 @@ def inspect(
 
 
 def _kernel_lines(
-    variant: dict[str, Any], facts: Facts, times: Sequence[StepTime] | None, path: Path
+    variant: dict[str, Any], facts: KernelFacts, times: Sequence[StepTime] | None, path: Path
 ) -> Iterator[str]:
     yield from table_lines(kernel_rows(facts, times))
     products = contraction_line(facts, times)

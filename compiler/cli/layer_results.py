@@ -35,7 +35,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LayerRange:
     """Layers `first` to `last` of a model, with what they were given: what shows a fault."""
 
     first: int
@@ -53,7 +53,7 @@ class Report:
 
     findings: tuple[Finding, ...]
     joined: tuple[str, ...] = ()
-    fault: Piece | None = None
+    fault: LayerRange | None = None
     references: tuple[str, ...] = ()
     compiles: int = 0
 
@@ -63,7 +63,7 @@ class Report:
         return next((f for f in self.findings if f.verdict in FAULTS), None)
 
 
-def write_reproduction(model: PieceModel, piece: Piece, folder: Path) -> str:
+def write_reproduction(model: PieceModel, piece: LayerRange, folder: Path) -> str:
     """Writes `model.onnx` and the arrays it was given; returns the command that shows the fault."""
     span = range(piece.first, piece.last)
     try:

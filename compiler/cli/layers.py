@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 from tcc.cli.compare import Difference, compare
-from tcc.cli.layer_results import Finding, Piece, Report
+from tcc.cli.layer_results import Finding, LayerRange, Report
 from tcc.cli.peers.peer import Peer
 from tcc.driver import compile_model, evaluate_model
 from tcc.errors import TccError, ToolError, UserError
@@ -58,7 +58,7 @@ class LayerCheck:
     _values: dict[str, Array] = field(default_factory=dict)
     _findings: list[Finding] = field(default_factory=list)
     _references: dict[str, None] = field(default_factory=dict)
-    _fault: Piece | None = None
+    _fault: LayerRange | None = None
     _compiles: int = 0
     _last_read: dict[str, int] = field(default_factory=dict)
     _unseen: list[tuple[int, int]] = field(default_factory=list)
@@ -292,10 +292,10 @@ class LayerCheck:
 
     def _piece(
         self, span: range, outputs: tuple[str, ...], fixed: frozenset[str], allowed: float
-    ) -> Piece:
+    ) -> LayerRange:
         reads = {n for i in span for n in self.model.layers[i].reads}
         arrays = {name: value for name, value in self._values.items() if name in reads}
-        return Piece(span.start, span.stop, outputs, arrays, fixed, allowed)
+        return LayerRange(span.start, span.stop, outputs, arrays, fixed, allowed)
 
     def _written(
         self, span: range, outputs: tuple[str, ...], fixed: frozenset[str]

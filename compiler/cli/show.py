@@ -10,7 +10,7 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.text import Text
-from tcc.driver import Compiled, VariantSummary
+from tcc.driver import CompileResult, VariantSummary
 from tcc.errors import printable
 
 
@@ -43,7 +43,7 @@ def bytes_text(size: int) -> str:
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
 
 
-def summary_line(compiled: Compiled) -> str:
+def summary_line(compiled: CompileResult) -> str:
     """The one line that ends every compile; what differs between variants is there for each."""
     made = compiled.summary
     specialised = f"{made.specialisations} specialisation{'s' * (made.specialisations != 1)}"

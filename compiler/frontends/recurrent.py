@@ -108,7 +108,7 @@ def _lstm_step(
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class CellKind:
     gates: int
     states: int
     activations: tuple[str, ...]
@@ -116,15 +116,15 @@ class Kind:
 
 
 KINDS = {
-    "RNN": Kind(1, 1, ("Tanh",), _rnn_step),
-    "GRU": Kind(3, 1, ("Sigmoid", "Tanh"), _gru_step),
-    "LSTM": Kind(4, 2, ("Sigmoid", "Tanh", "Tanh"), _lstm_step),
+    "RNN": CellKind(1, 1, ("Tanh",), _rnn_step),
+    "GRU": CellKind(3, 1, ("Sigmoid", "Tanh"), _gru_step),
+    "LSTM": CellKind(4, 2, ("Sigmoid", "Tanh", "Tanh"), _lstm_step),
 }
 
 
 def run_cell(
     ctx: Emitter,
-    kind: Kind,
+    kind: CellKind,
     cell: Cell,
     projected: Operand,
     states: Sequence[Operand],

@@ -120,7 +120,7 @@ class Operand:
 
 
 @dataclass(slots=True)
-class Session:
+class ImportSession:
     """State of one import.  `run_nodes` imports a scope's pending nodes (set by the importer).
 
     `producer` is the program that wrote the model, as the model says.
@@ -169,7 +169,7 @@ class Scope:
     and their ranks as far as declared; `ways` says which comparisons of sizes hold here.
     """
 
-    session: Session
+    session: ImportSession
     builder: GraphBuilder
     opsets: Mapping[str, int]
     parent: Scope | None = None

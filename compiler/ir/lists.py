@@ -16,7 +16,7 @@ from functools import cache
 from typing import TypeAlias
 
 import numpy as np
-from tcc.ir.types import DTYPES, DType, Kind, TensorType
+from tcc.ir.types import DTYPES, DType, DTypeKind, TensorType
 
 _DEEPEST = 8
 Dims: TypeAlias = tuple[int | None, ...]
@@ -45,7 +45,7 @@ def _interned(optional: bool, item: DType, dims: Dims | None) -> ListType:
         raise ValueError(f"there are no sequences of {item.name}, whose elements share bytes")
     if name.count("(") > _DEEPEST:
         raise ValueError(f"lists nest more than {_DEEPEST} deep")
-    return ListType(name, Kind.LIST, 64, 3, np.dtype(np.object_), optional, item, dims)
+    return ListType(name, DTypeKind.LIST, 64, 3, np.dtype(np.object_), optional, item, dims)
 
 
 def _shape_text(dims: Dims) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from tcc.ir.expr import Expr
-from tcc.ir.types import STRING, DType, Kind, TensorType
+from tcc.ir.types import STRING, DType, DTypeKind, TensorType
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -111,8 +111,8 @@ class OpSpec:
 def check_handles(op: OpSpec, types: Sequence[TensorType | None]) -> None:
     """Raises ValueError where an operand is strings or a list and the op takes none."""
     kinds = {t.dtype.kind for t in types if t is not None}
-    if Kind.LIST in kinds and Trait.LISTS not in op.traits:
+    if DTypeKind.LIST in kinds and Trait.LISTS not in op.traits:
         raise ValueError("sequences and optionals are no operands of it")
     moves = Trait.MOVEMENT in op.traits or Trait.LISTS in op.traits
-    if Kind.STRING in kinds and not moves and STRING not in op.dtypes:
+    if DTypeKind.STRING in kinds and not moves and STRING not in op.dtypes:
         raise ValueError("strings are no operands of it")

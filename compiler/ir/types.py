@@ -18,7 +18,7 @@ import numpy as np
 from tcc.ir.index import Index, IndexLike, as_index, as_int, const
 
 
-class Kind(Enum):
+class DTypeKind(Enum):
     """What arithmetic means for a type."""
 
     BOOL = "bool"
@@ -40,7 +40,7 @@ class DType:
     """
 
     name: str
-    kind: Kind
+    kind: DTypeKind
     bits: int
     dlpack: int
     carrier: Any
@@ -55,7 +55,7 @@ class DType:
         """The type as which functions of the host see elements: bytes where there is less."""
         if not self.is_packed:
             return self
-        return DTYPES["i8" if self.kind is Kind.INT else "u8"]
+        return DTYPES["i8" if self.kind is DTypeKind.INT else "u8"]
 
     @property
     def is_packed(self) -> bool:
@@ -69,22 +69,22 @@ class DType:
 
     @property
     def is_float(self) -> bool:
-        return self.kind is Kind.FLOAT
+        return self.kind is DTypeKind.FLOAT
 
     @property
     def is_integer(self) -> bool:
-        return self.kind in (Kind.INT, Kind.UINT)
+        return self.kind in (DTypeKind.INT, DTypeKind.UINT)
 
     @property
     def is_handle(self) -> bool:
         """Whether elements are words that name entries of a run's heap."""
-        return self.kind in (Kind.STRING, Kind.LIST)
+        return self.kind in (DTypeKind.STRING, DTypeKind.LIST)
 
     def __repr__(self) -> str:
         return self.name
 
 
-def _row(name: str, kind: Kind, bits: int, dlpack: int, carrier: Any) -> tuple[str, DType]:
+def _row(name: str, kind: DTypeKind, bits: int, dlpack: int, carrier: Any) -> tuple[str, DType]:
     return name, DType(name, kind, bits, dlpack, np.dtype(carrier))
 
 
@@ -93,30 +93,30 @@ def _row(name: str, kind: Kind, bits: int, dlpack: int, carrier: Any) -> tuple[s
 DTYPES = MappingProxyType(
     dict(
         (
-            _row("bool", Kind.BOOL, 8, 6, np.bool_),
-            _row("i8", Kind.INT, 8, 0, np.int8),
-            _row("i16", Kind.INT, 16, 0, np.int16),
-            _row("i32", Kind.INT, 32, 0, np.int32),
-            _row("i64", Kind.INT, 64, 0, np.int64),
-            _row("u8", Kind.UINT, 8, 1, np.uint8),
-            _row("u16", Kind.UINT, 16, 1, np.uint16),
-            _row("u32", Kind.UINT, 32, 1, np.uint32),
-            _row("u64", Kind.UINT, 64, 1, np.uint64),
-            _row("f16", Kind.FLOAT, 16, 2, np.float16),
-            _row("bf16", Kind.FLOAT, 16, 4, np.float32),
-            _row("f32", Kind.FLOAT, 32, 2, np.float32),
-            _row("f64", Kind.FLOAT, 64, 2, np.float64),
-            _row("string", Kind.STRING, 128, 3, np.object_),
-            _row("i2", Kind.INT, 2, 0, np.int8),
-            _row("i4", Kind.INT, 4, 0, np.int8),
-            _row("u2", Kind.UINT, 2, 1, np.uint8),
-            _row("u4", Kind.UINT, 4, 1, np.uint8),
-            _row("f4e2m1", Kind.FLOAT, 4, 17, np.float32),
-            _row("f8e4m3fn", Kind.FLOAT, 8, 10, np.float32),
-            _row("f8e4m3fnuz", Kind.FLOAT, 8, 11, np.float32),
-            _row("f8e5m2", Kind.FLOAT, 8, 12, np.float32),
-            _row("f8e5m2fnuz", Kind.FLOAT, 8, 13, np.float32),
-            _row("f8e8m0", Kind.FLOAT, 8, 14, np.float32),
+            _row("bool", DTypeKind.BOOL, 8, 6, np.bool_),
+            _row("i8", DTypeKind.INT, 8, 0, np.int8),
+            _row("i16", DTypeKind.INT, 16, 0, np.int16),
+            _row("i32", DTypeKind.INT, 32, 0, np.int32),
+            _row("i64", DTypeKind.INT, 64, 0, np.int64),
+            _row("u8", DTypeKind.UINT, 8, 1, np.uint8),
+            _row("u16", DTypeKind.UINT, 16, 1, np.uint16),
+            _row("u32", DTypeKind.UINT, 32, 1, np.uint32),
+            _row("u64", DTypeKind.UINT, 64, 1, np.uint64),
+            _row("f16", DTypeKind.FLOAT, 16, 2, np.float16),
+            _row("bf16", DTypeKind.FLOAT, 16, 4, np.float32),
+            _row("f32", DTypeKind.FLOAT, 32, 2, np.float32),
+            _row("f64", DTypeKind.FLOAT, 64, 2, np.float64),
+            _row("string", DTypeKind.STRING, 128, 3, np.object_),
+            _row("i2", DTypeKind.INT, 2, 0, np.int8),
+            _row("i4", DTypeKind.INT, 4, 0, np.int8),
+            _row("u2", DTypeKind.UINT, 2, 1, np.uint8),
+            _row("u4", DTypeKind.UINT, 4, 1, np.uint8),
+            _row("f4e2m1", DTypeKind.FLOAT, 4, 17, np.float32),
+            _row("f8e4m3fn", DTypeKind.FLOAT, 8, 10, np.float32),
+            _row("f8e4m3fnuz", DTypeKind.FLOAT, 8, 11, np.float32),
+            _row("f8e5m2", DTypeKind.FLOAT, 8, 12, np.float32),
+            _row("f8e5m2fnuz", DTypeKind.FLOAT, 8, 13, np.float32),
+            _row("f8e8m0", DTypeKind.FLOAT, 8, 14, np.float32),
         )
     )
 )
@@ -136,7 +136,7 @@ FLOAT8 = (F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ)
 
 def integer_limits(dtype: DType) -> tuple[int, int]:
     """The least and the largest value of an integer type."""
-    if dtype.kind is Kind.UINT:
+    if dtype.kind is DTypeKind.UINT:
         return 0, (1 << dtype.bits) - 1
     return -(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1
 
@@ -149,7 +149,7 @@ def dtype_of(array: np.ndarray[Any, Any]) -> DType:
 _BY_CARRIER = {
     d.carrier: d
     for d in DTYPES.values()
-    if d.carrier.itemsize * 8 == d.bits or d.kind is Kind.STRING
+    if d.carrier.itemsize * 8 == d.bits or d.kind is DTypeKind.STRING
 }
 
 

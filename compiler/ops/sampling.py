@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from tcc.ir.op import Array, NoAttrs, Sample
-from tcc.ir.types import DTYPES, DType, Kind
+from tcc.ir.types import DTYPES, DType, DTypeKind
 
 Samples = Callable[[np.random.Generator], Iterator[Sample]]
 
@@ -23,10 +23,10 @@ def draw(
     rng: np.random.Generator, dtype: DType, shape: tuple[int, ...], lo: float, hi: float
 ) -> Array:
     """Random values in `[lo, hi)`, made representable in `dtype`."""
-    if dtype.kind is Kind.BOOL:
+    if dtype.kind is DTypeKind.BOOL:
         return np.asarray(rng.integers(0, 2, shape) == 1)
     if dtype.is_integer:
-        least = 0 if dtype.kind is Kind.UINT else int(lo)
+        least = 0 if dtype.kind is DTypeKind.UINT else int(lo)
         return np.asarray(rng.integers(max(int(lo), least), int(hi) + 1, shape)).astype(
             dtype.carrier
         )

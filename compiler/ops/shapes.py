@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tcc.ir.index import Index, const
-from tcc.ir.types import DTYPES, DType, Kind, TensorType
+from tcc.ir.types import DTYPES, DType, DTypeKind, TensorType
 
 Shape = tuple[Index, ...]
 Axes = int | Mapping[int, Sequence[int]] | None
@@ -25,7 +25,7 @@ COMMON = tuple(d for d in ALL if not d.is_narrow)
 STORED = (*COMMON, DTYPES["string"])
 FLOATS = tuple(d for d in COMMON if d.is_float)
 INTEGERS = tuple(d for d in COMMON if d.is_integer)
-SIGNED = tuple(d for d in COMMON if d.kind is Kind.INT) + FLOATS
+SIGNED = tuple(d for d in COMMON if d.kind is DTypeKind.INT) + FLOATS
 NUMERIC = INTEGERS + FLOATS
 BOOLS = (DTYPES["bool"],)
 

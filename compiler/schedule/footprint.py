@@ -32,7 +32,7 @@ LINE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Stride:
     """Along `var` every `every`-th element lies `size` elements further, `within` times at most;
     `size` None: nobody knows where.  Without a loop `var` there are `within` places at once."""
 
@@ -60,7 +60,7 @@ class Touch:
     source: int | StageRef
     store: bool
     size: int
-    steps: tuple[Step, ...]
+    steps: tuple[Stride, ...]
     most: float
     constant: bool
     loops: frozenset[Var]
@@ -114,7 +114,7 @@ class Touch:
 
 def touch(
     source: int | StageRef,
-    steps: Collection[Step],
+    steps: Collection[Stride],
     *,
     store: bool,
     size: int,
@@ -130,7 +130,7 @@ def touch(
     return Touch(source, store, size, tuple(ordered), most, constant, loops, len(places))
 
 
-def _progressions(places: Sequence[int]) -> list[Step]:
+def _progressions(places: Sequence[int]) -> list[Stride]:
     """Rising places as equal steps, and equal steps of such runs; unknown where they are neither.
 
     0 1 2 8 9 10 are 3 places 1 apart, twice 8 apart.
@@ -141,13 +141,13 @@ def _progressions(places: Sequence[int]) -> list[Step]:
     run = next((n for n, p in enumerate(places) if p != places[0] + n * apart), len(places))
     firsts = places[::run]
     if [first + n * apart for first in firsts for n in range(run)] != list(places):
-        return [Step(None, None, within=len(places))]
-    return [Step(None, apart, within=run), *_progressions(firsts)]
+        return [Stride(None, None, within=len(places))]
+    return [Stride(None, apart, within=run), *_progressions(firsts)]
 
 
-def place_of(offset: Index, loops: Collection[Var]) -> tuple[tuple[Step, ...], int]:
+def place_of(offset: Index, loops: Collection[Var]) -> tuple[tuple[Stride, ...], int]:
     """The steps of an offset along the loops it varies with, and the element where they start."""
-    steps: list[Step] = []
+    steps: list[Stride] = []
     base = offset.const
     for monomial, coeff in offset.terms:
         if any(v in loops for a in monomial for v in _vars(a)):
@@ -157,37 +157,39 @@ def place_of(offset: Index, loops: Collection[Var]) -> tuple[tuple[Step, ...], i
     return tuple(_joined(steps)), base
 
 
-def _of_term(monomial: Monomial, coeff: int, loops: Collection[Var]) -> list[Step]:
+def _of_term(monomial: Monomial, coeff: int, loops: Collection[Var]) -> list[Stride]:
     moving = [a for a in monomial if any(v in loops for v in _vars(a))]
     if len(moving) != 1:
-        return [Step(v, None) for a in moving for v in _vars(a) if v in loops]
+        return [Stride(v, None) for a in moving for v in _vars(a) if v in loops]
     (atom,) = moving
     size = abs(coeff)
     for other in monomial:
         if other is not atom:  # a row as long as an open size
             size *= _size(other)
     if isinstance(atom, Var):
-        return [Step(atom, size)]
+        return [Stride(atom, size)]
     used = [v for v in _vars(atom) if v in loops]
     den = as_int(atom.den) if isinstance(atom, Quotient | Remainder) else None
     if den is None or not isinstance(atom, Quotient | Remainder):
-        return [Step(v, None) for v in used]
+        return [Stride(v, None) for v in used]
     parts = []
     for var in used:
         linear = linear_in(atom.num, var)
         by = None if linear is None else as_int(linear[0])
         part = None if by is None else _cut(isinstance(atom, Quotient), var, abs(by), den, size)
-        parts.append(part or Step(var, None))
+        parts.append(part or Stride(var, None))
     return [p for p in parts if p.size != 0]
 
 
-def _cut(quotient: bool, var: Var, by: int, den: int, size: int) -> Step | None:
+def _cut(quotient: bool, var: Var, by: int, den: int, size: int) -> Stride | None:
     """The step of `by*var // den` or `by*var % den`, times `size`; None where it is not plain."""
     if by % den == 0:
-        return Step(var, size * by // den if quotient else 0)
+        return Stride(var, size * by // den if quotient else 0)
     if den % by:
         return None
-    return Step(var, size, every=den // by) if quotient else Step(var, size * by, within=den // by)
+    return (
+        Stride(var, size, every=den // by) if quotient else Stride(var, size * by, within=den // by)
+    )
 
 
 def _size(atom: Atom) -> int:
@@ -203,18 +205,18 @@ def _vars(atom: Atom) -> tuple[Var, ...]:
     return (*free_vars(atom.a), *free_vars(atom.b))
 
 
-def _joined(steps: list[Step]) -> list[Step]:
+def _joined(steps: list[Stride]) -> list[Stride]:
     """Plain steps along one loop are one step."""
-    found: list[Step] = []
+    found: list[Stride] = []
     for step in steps:
         at = next((n for n, s in enumerate(found) if _plain(s, step)), None)
         if at is None:
             found.append(step)
         else:
-            found[at] = Step(step.var, (found[at].size or 0) + (step.size or 0))
+            found[at] = Stride(step.var, (found[at].size or 0) + (step.size or 0))
     return found
 
 
-def _plain(a: Step, b: Step) -> bool:
+def _plain(a: Stride, b: Stride) -> bool:
     plain = all(s.size is not None and s.every == 1 and s.within is None for s in (a, b))
     return plain and a.var is b.var

@@ -17,7 +17,7 @@ TYPICAL = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class Factors:
     """A sum of products: the two factors of a stage `sum(k) a * b`."""
 
     a: Scalar
@@ -25,13 +25,13 @@ class Product:
 
 
 @lru_cache(1 << 12)  # stages and bodies are compared by identity, and asked about again and again
-def product(stage: GroupStage) -> Product | None:
+def product(stage: GroupStage) -> Factors | None:
     """The factors, where the stage is a sum of products: of floats, or of bytes in i32."""
     (body, *rest) = stage.body
     if rest or stage.monoid != "sum" or not isinstance(body, Apply) or body.function != "mul":
         return None
     known = body.dtype.is_float or (body.dtype is I32 and all(map(_is_byte, body.args)))
-    return Product(*body.args) if known else None
+    return Factors(*body.args) if known else None
 
 
 def of_bytes(stage: GroupStage) -> bool:

@@ -25,8 +25,13 @@ from tcc.ir.op import Array, Trait
 from tcc.ir.types import F32, element_count
 from tcc.ops import OPS
 from tcc.passes.choose.beam import Link, Option, cheapest
-from tcc.passes.derive.winograd_forms import FORMS, Form, largest_of_four, transformed_filters
-from tcc.passes.derive.winograd_price import Forms, Region, RegionPrices, region_of, with_form
+from tcc.passes.derive.winograd_forms import (
+    FORMS,
+    WinogradForm,
+    largest_of_four,
+    transformed_filters,
+)
+from tcc.passes.derive.winograd_price import ConvRegion, Forms, RegionPrices, region_of, with_form
 
 # By how much of its price a form counts as dearer: prices err, and larger filters take memory.
 _MARGINS = MappingProxyType({2: 0.08, 4: 0.15})
@@ -94,7 +99,7 @@ def constant_bytes(graph: Graph) -> int:
 # ---- which --------------------------------------------------------------------------------------
 
 
-def _choose(graph: Graph, limits: Limits) -> Mapping[Node, Form]:
+def _choose(graph: Graph, limits: Limits) -> Mapping[Node, WinogradForm]:
     """The cheapest forms of all convolutions together, with weights within bounds."""
     constants = dict.fromkeys(_constants(graph))
     room = (limits.growth - 1) * constant_bytes(graph)
@@ -130,23 +135,23 @@ class _Choice:
                 self._links[before, number] = self._link(both, before, number)
             sites.update((v, number) for n in region.nodes for v in n.outputs)
 
-    def forms(self, room: float) -> Mapping[Node, Form]:
+    def forms(self, room: float) -> Mapping[Node, WinogradForm]:
         """The form to take for each convolution that one is taken for."""
         picks = cheapest([s.options for s in self._sites], self._links, room)
         chosen = zip(self._sites, picks, strict=True)
         taken = ((site.node, site.forms[pick]) for site, pick in chosen)
         return {node: form for node, form in taken if form is not None}
 
-    def _site(self, node: Node, region: Region) -> _Site:
+    def _site(self, node: Node, region: ConvRegion) -> _Site:
         """Priced are the largest form, and smaller ones if its products are of few rows."""
         direct = self._prices.seconds(region, (None,))
-        priced: dict[Form | None, float] = {None: direct}
+        priced: dict[WinogradForm | None, float] = {None: direct}
         for form in sorted(FORMS.values(), key=lambda f: -f.m):
             if len(priced) == 1 or _tiles(node, FORMS[max(FORMS)]) < _MANY:
                 priced[form] = self._prices.seconds(region, (form,))
         return _Site(node, tuple(priced), tuple(priced.values()))
 
-    def _link(self, both: Region, before: int, after: int) -> Link:
+    def _link(self, both: ConvRegion, before: int, after: int) -> Link:
         """What two neighbours take together beyond what they take alone, if both have a form."""
         first, second = self._sites[before], self._sites[after]
 
@@ -160,14 +165,14 @@ class _Choice:
         return beyond
 
 
-def _tiles(node: Node, form: Form) -> int:
+def _tiles(node: Node, form: WinogradForm) -> int:
     """Rows of the products of one image."""
     results = (as_int(n) or 0 for n in node.outputs[0].type.shape[2:])
     sizes = zip(results, node.attrs.dilations, strict=True)
     return prod(d * -(-n // (d * form.m)) for n, d in sizes)
 
 
-def _extra(node: Node, form: Form | None) -> int:
+def _extra(node: Node, form: WinogradForm | None) -> int:
     """Bytes by which the filters grow."""
     if form is None:
         return 0
@@ -210,7 +215,7 @@ def _fits(node: Node, constants: Mapping[Value, None]) -> bool:
     )
 
 
-def _pools_of(graph: Graph, chosen: Mapping[Node, Form]) -> dict[Node, None]:
+def _pools_of(graph: Graph, chosen: Mapping[Node, WinogradForm]) -> dict[Node, None]:
     """Maxima of windows side by side over results of `chosen` that nothing else reads."""
     users = graph.users()
     producers = {v: n for n in graph.nodes for v in n.outputs}
@@ -240,7 +245,9 @@ def _side_by_side(node: Node) -> bool:
 # ---- how ----------------------------------------------------------------------------------------
 
 
-def _replaced(b: GraphBuilder, node: Node, inputs: Inputs, form: Form) -> Sequence[Value] | None:
+def _replaced(
+    b: GraphBuilder, node: Node, inputs: Inputs, form: WinogradForm
+) -> Sequence[Value] | None:
     image, source = inputs[0], inputs[1]
     assert image is not None
     assert source is not None
@@ -264,6 +271,6 @@ def _formula(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value]:
     return b.add(op, [image], op.attrs(expr), loc=node.loc)
 
 
-def _rounded(form: Form, weights: Array) -> Array:
+def _rounded(form: WinogradForm, weights: Array) -> Array:
     with np.errstate(over="ignore", invalid="ignore"):
         return transformed_filters(form, weights).astype(F32.carrier)

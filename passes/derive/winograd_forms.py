@@ -28,7 +28,7 @@ _Line = Callable[[Sequence[Scalar]], tuple[Scalar, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class WinogradForm:
     """F(m x m, 3 x 3): the factors BT and AT as functions of a line, G as an array."""
 
     m: int
@@ -51,14 +51,14 @@ class Tiling:
     dilations: tuple[int, int]
     results: tuple[Index, Index]
 
-    def counts(self, form: Form) -> tuple[Index, ...]:
+    def counts(self, form: WinogradForm) -> tuple[Index, ...]:
         """Tiles: images, sub-images along y and x, tiles along y and x."""
         sub = [ceildiv(n, d) for n, d in zip(self.results, self.dilations, strict=True)]
         tiles = (ceildiv(n, form.m) for n in sub)
         return (self.image.shape[0], *map(as_index, self.dilations), *tiles)
 
 
-def transformed_filters(form: Form, weights: Array) -> Array:
+def transformed_filters(form: WinogradForm, weights: Array) -> Array:
     """U[point, channel, filter] of weights [filter, channel, 3, 3], in f64."""
     g = np.array(form.filters)
     filters, channels = weights.shape[:2]
@@ -67,7 +67,7 @@ def transformed_filters(form: Form, weights: Array) -> Array:
     return points.reshape(form.points, channels, filters)
 
 
-def input_transform(form: Form, tiling: Tiling) -> Expr:
+def input_transform(form: WinogradForm, tiling: Tiling) -> Expr:
     """V[point, tile..., channel] of the image."""
     b = ExprBuilder(tiling.image)
     side = form.m + 2
@@ -94,7 +94,9 @@ def products(v: TensorType, u: TensorType) -> Expr:
     return b.done()
 
 
-def output_transform(form: Form, tiling: Tiling, m: TensorType, bias: TensorType | None) -> Expr:
+def output_transform(
+    form: WinogradForm, tiling: Tiling, m: TensorType, bias: TensorType | None
+) -> Expr:
     """y[image, filter, y, x] of the products, plus a bias."""
     b = ExprBuilder(m, bias)
     side = form.m + 2
@@ -183,6 +185,6 @@ _G4 = (
     (0, 0, 1),
 )
 
-FORMS: Mapping[int, Form] = MappingProxyType(
-    {2: Form(2, _inputs2, _outputs2, _G2), 4: Form(4, _inputs4, _outputs4, _G4)}
+FORMS: Mapping[int, WinogradForm] = MappingProxyType(
+    {2: WinogradForm(2, _inputs2, _outputs2, _G2), 4: WinogradForm(4, _inputs4, _outputs4, _G4)}
 )

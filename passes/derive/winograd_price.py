@@ -23,13 +23,13 @@ from tcc.ir.index import as_index
 from tcc.ir.types import F32, TensorType, tensor
 from tcc.ops import OPS
 from tcc.passes.derive.winograd_forms import (
-    Form,
     Tiling,
+    WinogradForm,
     input_transform,
     output_transform,
     products,
 )
-from tcc.passes.fuse.partition import Kind, classify
+from tcc.passes.fuse.partition import NodeKind, classify
 from tcc.passes.layout.assign import Kernel
 from tcc.passes.program.lower_graph import place_graph
 from tcc.passes.tile.plan import KernelPlanner
@@ -39,7 +39,7 @@ _MOST = 8
 # Where nodes of regions come from.
 _DIRECT, _POOL = "direct", "pool"
 
-Forms: TypeAlias = tuple[Form | None, ...]
+Forms: TypeAlias = tuple[WinogradForm | None, ...]
 
 
 class Role(Enum):
@@ -52,7 +52,7 @@ class Role(Enum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Region:
+class ConvRegion:
     """Convolutions, and the nodes after them that may run in their kernels, in order.
 
     `roles` are of the values they read and `shown` those that others read."""
@@ -68,7 +68,7 @@ def region_of(
     users: Mapping[Value, Sequence[Node]],
     constants: Collection[Value],
     convolutions: Sequence[Node],
-) -> Region:
+) -> ConvRegion:
     """The region of some convolutions of `graph`; `users` are its values' readers, `constants` also
     those of the graphs around it."""
     chosen = dict.fromkeys(convolutions)
@@ -86,7 +86,7 @@ def region_of(
     roles |= {v: Role.GIVEN for v in graph.inputs if v in roles}
     roles |= {v: Role.CONSTANT for v in roles if v in constants}
     roles |= {v: Role.MADE for n in nodes for v in n.outputs if v in roles}
-    return Region(nodes, tuple(convolutions), roles, shown)
+    return ConvRegion(nodes, tuple(convolutions), roles, shown)
 
 
 def epilogue(users: Mapping[Value, Sequence[Node]], node: Node) -> list[Node]:
@@ -96,7 +96,7 @@ def epilogue(users: Mapping[Value, Sequence[Node]], node: Node) -> list[Node]:
         if len(found) > _MOST:
             break
         after = [n for v in seen.outputs for n in users.get(v, ()) if n not in found]
-        found += [n for n in dict.fromkeys(after) if classify(n).kind is Kind.POINTWISE]
+        found += [n for n in dict.fromkeys(after) if classify(n).kind is NodeKind.POINTWISE]
     return found[1 : _MOST + 1]
 
 
@@ -112,7 +112,7 @@ class RegionPrices:
         self._known: dict[Any, float] = {}
         self._pools: dict[Any, float] = {}
 
-    def seconds(self, region: Region, forms: Forms) -> float:
+    def seconds(self, region: ConvRegion, forms: Forms) -> float:
         """Seconds of a region whose convolutions are computed in these forms; None: directly."""
         key = _key(region)
         if (key, forms) not in self._known:
@@ -141,7 +141,7 @@ def _is_direct(kernel: Kernel) -> bool:
     return kernel.loc.startswith(_DIRECT)
 
 
-def _key(region: Region) -> tuple[Any, ...]:
+def _key(region: ConvRegion) -> tuple[Any, ...]:
     """What a region computes, whatever its values are called."""
     numbers: dict[Value, int] = {}
     parts: list[Any] = []
@@ -159,7 +159,7 @@ def _key(region: Region) -> tuple[Any, ...]:
 # ---- graphs of regions --------------------------------------------------------------------------
 
 
-def _built(region: Region, forms: Forms) -> Graph:
+def _built(region: ConvRegion, forms: Forms) -> Graph:
     b = GraphBuilder("region")
     form_of = dict(zip(region.convolutions, forms, strict=True))
     new = {v: _outside(b, v, role) for v, role in region.roles.items() if role is not Role.MADE}
@@ -197,7 +197,7 @@ def _pool(b: GraphBuilder, value: Value) -> Value:
     return b.add(OPS["max_pool"], [value], attrs, loc=_POOL)[0]
 
 
-def filters_type(node: Node, form: Form) -> TensorType:
+def filters_type(node: Node, form: WinogradForm) -> TensorType:
     """Of the transformed filters: points, channels, filters."""
     weights = node.inputs[1]
     assert weights is not None
@@ -206,7 +206,7 @@ def filters_type(node: Node, form: Form) -> TensorType:
 
 
 def with_form(
-    b: GraphBuilder, node: Node, inputs: Inputs, filters: Value, form: Form
+    b: GraphBuilder, node: Node, inputs: Inputs, filters: Value, form: WinogradForm
 ) -> tuple[Value, ...]:
     """Adds what computes the convolution `node` of `inputs` in `form`, with transformed filters."""
     image = inputs[0]

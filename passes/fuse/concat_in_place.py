@@ -24,7 +24,7 @@ _LAUNCH = 1 << 14
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class ConcatPart:
     """An operand of a joined value: its elements begin at `start` along the axis.
 
     `placed` is False where it is stored elsewhere too and has to be copied.
@@ -41,7 +41,7 @@ class Join:
 
     whole: Value
     axis: int
-    parts: tuple[Part, ...]
+    parts: tuple[ConcatPart, ...]
 
 
 def find_joins(graph: Graph, seen: Collection[Value]) -> dict[Node, Join]:
@@ -77,13 +77,13 @@ class _Joins:
         if whole in self.states or not _sizes(whole) <= self.sizes:
             return None
         axis, start = node.attrs.axis, const(0)
-        parts: list[Part] = []
+        parts: list[ConcatPart] = []
         taken = set(self.placed)
         for value in node.inputs:
             assert value is not None
             if as_int(element_count(value.type.shape)) != 0:
                 placed = value not in taken and self._writable(value)
-                parts.append(Part(value, start, placed))
+                parts.append(ConcatPart(value, start, placed))
                 taken.add(value)
             start = start + value.type.shape[axis]
         join = Join(whole, axis, tuple(parts))

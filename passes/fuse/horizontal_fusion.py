@@ -15,8 +15,8 @@ from itertools import chain
 
 from tcc.ir.graph import Graph, Node, Value, captures
 from tcc.passes.fuse.compose import compose
-from tcc.passes.fuse.partition import Group, Kind, Lowers, classify, lowers_well
-from tcc.schedule.cpu.core import Registers
+from tcc.passes.fuse.partition import Group, Lowers, NodeKind, classify, lowers_well
+from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.nest import points
 
 # Multiplications of a kernel (some 30 us of a core) beyond which a launch matters little.
@@ -27,7 +27,7 @@ def unite(
     graph: Graph,
     groups: Sequence[Group],
     constants: Collection[Value],
-    registers: Registers,
+    registers: CoreModel,
     lowers: Lowers | None = None,
 ) -> tuple[Group, ...]:
     """The groups of a loop's body, united where a unit has in hand what the other one needs.
@@ -84,7 +84,7 @@ def _one_kernel(
 ) -> bool:
     """Whether the group is small, all its results have one shape, and a unit of it needs nothing
     that another makes."""
-    if any(classify(m).kind is Kind.OPAQUE for m in group.members):
+    if any(classify(m).kind is NodeKind.OPAQUE for m in group.members):
         return False
     results = group.results(graph, users)
     if len({v.type.shape for v in results}) > 1:

@@ -34,7 +34,7 @@ from tcc.ir.expr.scalar import (
     walk,
 )
 from tcc.ir.index import Index, Var, free_vars, iterator, substitute, var_of
-from tcc.ir.tile.group import Rescale, Walk
+from tcc.ir.tile.group import Rescale, StreamLoop
 from tcc.passes.fuse.rescale import cleans, rescaling
 
 # The iterator that all stages of a walk share; no other has such a name.
@@ -46,7 +46,7 @@ class Walked:
     """An expression whose stages in `walk.stages` share the loop `walk.loop`."""
 
     expr: Expr
-    walk: Walk
+    walk: StreamLoop
 
 
 @lru_cache(maxsize=256)
@@ -148,7 +148,7 @@ class _Derivation:
         stages = [self._rewritten(n, s, loop) for n, s in enumerate(self.expr.stages)]
         stages, outputs = self._finished(stages)
         rescales = tuple(self.found[n] for n in sorted(self.found))
-        own = Walk(free_vars(loop)[0], tuple(before), tuple(self.inside), rescales)
+        own = StreamLoop(free_vars(loop)[0], tuple(before), tuple(self.inside), rescales)
         return Walked(Expr(self.expr.params, tuple(stages), outputs), own)
 
     def _is_chain(self) -> bool:

@@ -34,7 +34,7 @@ from tcc.ir.graph import Graph, Node, Value, captures, uses
 from tcc.ir.index import as_int, linear_in, nonnegative
 from tcc.ir.layout import row_major
 from tcc.ir.op import Trait
-from tcc.ir.tile import Scope
+from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.ir.types import element_count
 from tcc.passes.fuse.combine import chooses_matrices, combines_once, read_plainly
@@ -44,7 +44,7 @@ from tcc.passes.fuse.recompute import ROWS
 from tcc.passes.fuse.residency import busy, stays_near
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.schedule.cpu.choose import choose
-from tcc.schedule.cpu.core import TYPICAL_CORE, Registers
+from tcc.schedule.cpu.core import TYPICAL_CORE, CoreModel
 from tcc.schedule.cpu.sliding_window import kept_gain, strips_fit
 from tcc.schedule.nest import of_bytes, points, product, row_loop, weight
 
@@ -57,7 +57,7 @@ _MOST = 128
 Lowers: TypeAlias = Callable[[Expr, tuple[bool, ...]], bool]
 
 
-class Kind(Enum):
+class NodeKind(Enum):
     """What a node is to the partition."""
 
     OPAQUE = "opaque"  # no expression: calls, control flow
@@ -71,7 +71,7 @@ class Kind(Enum):
 class Traits:
     """Of a node: its kind, and operations per element outside reductions."""
 
-    kind: Kind
+    kind: NodeKind
     weight: int
 
 
@@ -97,7 +97,7 @@ class Group:
 
 
 def partition(
-    graph: Graph, registers: Registers = TYPICAL_CORE, lowers: Lowers | None = None
+    graph: Graph, registers: CoreModel = TYPICAL_CORE, lowers: Lowers | None = None
 ) -> tuple[Group, ...]:
     """The groups in an order in which they can run; nodes without expression stand alone.
 
@@ -107,7 +107,7 @@ def partition(
 
 
 class _Partition:
-    def __init__(self, graph: Graph, registers: Registers, lowers: Lowers | None) -> None:
+    def __init__(self, graph: Graph, registers: CoreModel, lowers: Lowers | None) -> None:
         self.graph, self.registers = graph, registers
         self.lowers = lowers or partial(lowers_well, registers=registers)
         # Units of cores have memory for rows of any length, others may have registers only.
@@ -157,19 +157,19 @@ class _Partition:
         for value in node.outputs:
             for user in self.users.get(value, ()):
                 found += (g for g in self.groups.get(user, ()) if g not in found)
-        alone = len(found) == 1 or self.traits[node].kind is Kind.MAP
+        alone = len(found) == 1 or self.traits[node].kind is NodeKind.MAP
         return found if alone or self._may_repeat(node, found) else []
 
     def _may_repeat(self, node: Node, groups: Sequence[Group]) -> bool:
         """Whether several groups may do the node again: it prepares few rows for their products,
         each unit of which makes the whole factor in any case."""
-        if self.traits[node].kind not in (Kind.POINTWISE, Kind.REDUCTION):
+        if self.traits[node].kind not in (NodeKind.POINTWISE, NodeKind.REDUCTION):
             return False
         rows = as_int(element_count(node.outputs[0].type.shape[:-1]))
         if rows is None or rows > ROWS:
             return False
         users = {u for v in node.outputs for u in self.users.get(v, ())}
-        if all(len(self.groups[u]) > 1 and self.traits[u].kind is not Kind.MAP for u in users):
+        if all(len(self.groups[u]) > 1 and self.traits[u].kind is not NodeKind.MAP for u in users):
             return True
         fed = [self._anchors_fed(node, g) for g in groups]
         return all(f and all(map(self._weights, f)) for f in fed)
@@ -188,16 +188,18 @@ class _Partition:
         """Whether pointwise work joins the first group that reads it, which then stores it for the
         later ones: where a reduction reads its rows, and the product it completes, if it completes
         one, comes too."""
-        if self.traits[node].kind is not Kind.POINTWISE or len(node.outputs) != 1:
+        if self.traits[node].kind is not NodeKind.POINTWISE or len(node.outputs) != 1:
             return False
         if not group.anchors or any(Trait.WINDOW in a.op.traits for a in group.anchors):
             return False
         if not self._joins(node, group):
             return False
-        completed = self._completed(node, (Kind.REDUCTION, Kind.CONTRACTION), group) or [node]
+        completed = self._completed(node, (NodeKind.REDUCTION, NodeKind.CONTRACTION), group) or [
+            node
+        ]
         last = completed[-1]
         if last is not node and (
-            self.traits[last].kind is Kind.REDUCTION or Trait.WINDOW in last.op.traits
+            self.traits[last].kind is NodeKind.REDUCTION or Trait.WINDOW in last.op.traits
         ):
             return False
         return self._sound(completed, group, stored=node.outputs)
@@ -208,7 +210,7 @@ class _Partition:
         by side."""
         if self._choosy(node):
             return False
-        chain = self._completed(node, (Kind.REDUCTION, Kind.CONTRACTION), group)
+        chain = self._completed(node, (NodeKind.REDUCTION, NodeKind.CONTRACTION), group)
         return chain is not None and self._persists(chain[-1], group) and self._sound(chain, group)
 
     def _sound_or_streams(self, node: Node, group: Group) -> bool:
@@ -218,7 +220,7 @@ class _Partition:
             return True
         if self.holds_rows:
             return False
-        chain = self._completed(node, (Kind.CONTRACTION,), group)
+        chain = self._completed(node, (NodeKind.CONTRACTION,), group)
         return chain is not None and self._persists(chain[-1], group) and self._sound(chain, group)
 
     def _choosy(self, node: Node) -> bool:
@@ -235,7 +237,9 @@ class _Partition:
         joined = self._expr((node, *group.members), group)
         return chooses_matrices(joined) and self._sound([node], group)
 
-    def _completed(self, node: Node, kinds: tuple[Kind, ...], group: Group) -> list[Node] | None:
+    def _completed(
+        self, node: Node, kinds: tuple[NodeKind, ...], group: Group
+    ) -> list[Node] | None:
         """The node, the anchor of `kinds` whose results it completes, and what lies between."""
         chain = [node]
         for member in chain:
@@ -248,7 +252,7 @@ class _Partition:
                     continue
                 if self.traits[source].kind in kinds:
                     return [*chain, source]
-                if self.traits[source].kind in (Kind.POINTWISE, Kind.MAP):
+                if self.traits[source].kind in (NodeKind.POINTWISE, NodeKind.MAP):
                     chain.append(source)
         return None
 
@@ -256,26 +260,28 @@ class _Partition:
         group.members.insert(0, node)
         group.members.sort(key=self.position.__getitem__)
         self.groups.setdefault(node, []).append(group)
-        if self.traits[node].kind in (Kind.REDUCTION, Kind.CONTRACTION):
+        if self.traits[node].kind in (NodeKind.REDUCTION, NodeKind.CONTRACTION):
             group.anchors.insert(0, node)
 
     def _joins(self, node: Node, group: Group) -> bool:
         if node in self.joins or group.join is not None or len(group.members) >= _MOST:
             return False
         own, sink = self.traits[node].kind, self.traits[group.sink].kind
-        if own is Kind.OPAQUE or sink is Kind.OPAQUE:
+        if own is NodeKind.OPAQUE or sink is NodeKind.OPAQUE:
             return False
-        if own in (Kind.REDUCTION, Kind.CONTRACTION):
+        if own in (NodeKind.REDUCTION, NodeKind.CONTRACTION):
             if group.anchors:
                 return self._persists(node, group) and self._sound_or_streams(node, group)
-            rows = own is Kind.REDUCTION and Trait.WINDOW not in node.op.traits
+            rows = own is NodeKind.REDUCTION and Trait.WINDOW not in node.op.traits
             if rows or self._reads_once(node, group):
                 return self._sound([node], group)
             return self._spreads_first(node, group)
         fed = self._anchors_fed(node, group)
         if not fed:
             return self._worth_repeating(node, group) and self._sound([node], group)
-        if own is not Kind.MAP and any(self.traits[a].kind is Kind.CONTRACTION for a in fed):
+        if own is not NodeKind.MAP and any(
+            self.traits[a].kind is NodeKind.CONTRACTION for a in fed
+        ):
             if len(group.anchors) == 1 and combines_once(self._expr(group.members, group)):
                 return self._sound([node], group)
             return self._prepares(node, group) or self._chooses(node, group)
@@ -305,7 +311,7 @@ class _Partition:
 
     def _weights(self, node: Node) -> int:
         """Bytes of the constants of a product."""
-        if self.traits[node].kind is not Kind.CONTRACTION:
+        if self.traits[node].kind is not NodeKind.CONTRACTION:
             return 0
         constants = [v.type for v in node.inputs if v is not None and v in self.graph.constants]
         return sum((as_int(element_count(t.shape)) or 0) * t.dtype.bytes for t in constants)
@@ -317,12 +323,12 @@ class _Partition:
     def _spreads_first(self, node: Node, group: Group) -> bool:
         """Whether points of the sink are made of several elements of a product each, no two of the
         same, and a node that makes a factor of the product from fewer elements comes too."""
-        if self.traits[node].kind is not Kind.CONTRACTION:
+        if self.traits[node].kind is not NodeKind.CONTRACTION:
             return False
         if not combines_once(self._expr((node, *group.members), group)):
             return False
         made = [self.producers[v] for v in node.inputs if v is not None and v in self.producers]
-        spread = [n for n in made if self.traits[n].kind is Kind.POINTWISE]
+        spread = [n for n in made if self.traits[n].kind is NodeKind.POINTWISE]
         return len(spread) == 1 and self._sound([*spread, node], group)
 
     def _expr(self, members: Sequence[Node], group: Group) -> Expr:
@@ -365,7 +371,7 @@ class _Partition:
         return found
 
     def _is_anchor(self, node: Node) -> bool:
-        return self.traits[node].kind in (Kind.REDUCTION, Kind.CONTRACTION)
+        return self.traits[node].kind in (NodeKind.REDUCTION, NodeKind.CONTRACTION)
 
 
 def row_major_storage(expr: Expr, constants: Sequence[bool]) -> tuple[list[Storage], list[Storage]]:
@@ -378,7 +384,7 @@ def row_major_storage(expr: Expr, constants: Sequence[bool]) -> tuple[list[Stora
     return operands, [Storage(t.dtype, t.shape, row_major(t.shape)) for t in expr.types]
 
 
-def lowers_well(expr: Expr, constants: Sequence[bool], registers: Registers) -> bool:
+def lowers_well(expr: Expr, constants: Sequence[bool], registers: CoreModel) -> bool:
     """Whether a kernel of `expr`, with everything row-major, loads its contractions' operands
     evenly and holds between its stages no more than a core's cache does."""
     operands, results = row_major_storage(expr, constants)
@@ -388,7 +394,7 @@ def lowers_well(expr: Expr, constants: Sequence[bool], registers: Registers) -> 
             return False
         if len(group.stages) > 1 and not busy(group, registers):
             return False
-        if not any(b.scope is Scope.LOCAL for b in group.buffers):
+        if not any(b.scope is MemorySpace.LOCAL for b in group.buffers):
             return True
         built = build_group(expr, operands, results)
         if row_loop(built) is not None:
@@ -433,7 +439,7 @@ def seen_by_others(graph: Graph) -> set[Value]:
     seen = {*graph.inputs, *graph.outputs}
     seen.update(v for pair in graph.aliases for v in pair)
     for node in graph.nodes:
-        if classify(node).kind is Kind.OPAQUE:
+        if classify(node).kind is NodeKind.OPAQUE:
             seen.update((*uses(node), *node.outputs))
     return seen
 
@@ -442,14 +448,14 @@ def classify(node: Node) -> Traits:
     """The traits of a node, from its expression."""
     expr = node_expr(node)
     if expr is None or not node.outputs:
-        return Traits(Kind.OPAQUE, 0)
+        return Traits(NodeKind.OPAQUE, 0)
     if any(is_contraction(s) for s in expr.stages):
-        return Traits(Kind.CONTRACTION, 0)
+        return Traits(NodeKind.CONTRACTION, 0)
     if any(s.monoid is not None for s in expr.stages):
-        return Traits(Kind.REDUCTION, 0)
+        return Traits(NodeKind.REDUCTION, 0)
     if all(_is_map(s) for s in expr.stages):
-        return Traits(Kind.MAP, 0)
-    return Traits(Kind.POINTWISE, expr_weight(expr))
+        return Traits(NodeKind.MAP, 0)
+    return Traits(NodeKind.POINTWISE, expr_weight(expr))
 
 
 def expr_weight(expr: Expr) -> int:

@@ -9,7 +9,7 @@ from tcc.ir.index import Var, as_int
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.passes.tile.cpu.scratch import held_values
 from tcc.schedule.cpu.choose import choose
-from tcc.schedule.cpu.core import Registers
+from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.cpu.transform_tiles import spread_pays, spreads
 from tcc.schedule.nest import depends, points, product, trips, weight, work
@@ -20,7 +20,7 @@ SMALL = 1 << 16
 _ROWS = 48
 
 
-def stays_near(group: TileGroup, registers: Registers) -> bool:
+def stays_near(group: TileGroup, registers: CoreModel) -> bool:
     """Whether a unit's scratch fits half the second-level cache and, where there is a contraction,
     units keep all cores busy and use each weight often enough.
 
@@ -47,7 +47,7 @@ def stays_near(group: TileGroup, registers: Registers) -> bool:
     return all(_rows(group, s, schedule) >= min(_ROWS, _all_rows(group, s)) for s in weighted)
 
 
-def busy(group: TileGroup, registers: Registers) -> bool:
+def busy(group: TileGroup, registers: CoreModel) -> bool:
     """Whether the loops that all stages share give every core something to do, where there is much
     to do."""
     amount = sum(work(s) * weight(s) for s in group.stages)

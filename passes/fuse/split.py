@@ -26,7 +26,7 @@ Divides: TypeAlias = Callable[[Expr], tuple[Expr, int] | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Piece:
+class SplitKernel:
     """One kernel's expression, with the values it reads and stores."""
 
     expr: Expr
@@ -40,7 +40,7 @@ def split(
     results: tuple[Value, ...],
     lowers: Callable[[Expr], bool] | None = None,
     divides: Divides | None = None,
-) -> tuple[Piece, ...]:
+) -> tuple[SplitKernel, ...]:
     """`expr` as kernels in the order in which they run; values between them are new.
 
     `lowers` may ask for more cuts: of several stages, those that it denies are cut behind totals.
@@ -65,13 +65,13 @@ def _split(
     results: tuple[Value, ...],
     names: Iterator[str],
     lowers: Callable[[Expr], bool] | None,
-) -> tuple[Piece, ...]:
+) -> tuple[SplitKernel, ...]:
     number = too_large(expr)
     number = alone(expr) if number is None else number
     if number is None and lowers is not None and len(expr.stages) > 1 and not lowers(expr):
         number = _first_total(expr)
     if number is None:
-        return (Piece(expr, operands, results),)
+        return (SplitKernel(expr, operands, results),)
     halves = (
         _split(p.expr, p.operands, p.results, names, lowers)
         for p in _cut(expr, number, operands, results, names)
@@ -85,7 +85,7 @@ def _cut(
     operands: tuple[Value, ...],
     results: tuple[Value, ...],
     names: Iterator[str],
-) -> tuple[Piece, Piece]:
+) -> tuple[SplitKernel, SplitKernel]:
     """`expr` as the kernel of what stage `number` needs and the kernel of the rest."""
     stage = expr.stages[number]
     own = [n for n, out in enumerate(expr.outputs) if out.stage == number]
@@ -115,9 +115,9 @@ def _first_total(expr: Expr) -> int:
     return next((n for n in sorted(read_later) if expr.stages[n].monoid is not None), 0)
 
 
-def _piece(expr: Expr, operands: Sequence[Value], results: tuple[Value, ...]) -> Piece:
+def _piece(expr: Expr, operands: Sequence[Value], results: tuple[Value, ...]) -> SplitKernel:
     kept, used = drop_unused(expr)
-    return Piece(canonical(kept), tuple(operands[n] for n in used), results)
+    return SplitKernel(canonical(kept), tuple(operands[n] for n in used), results)
 
 
 def _reading(expr: Expr, number: int) -> Expr:

@@ -15,7 +15,7 @@ from math import prod
 from tcc.ir.expr import Expr, Stage, extent, reads, with_sources
 from tcc.ir.expr.scalar import Apply, Read, Source, StageRef, read, read_from, transform, uncast
 from tcc.ir.index import Var, as_int, free_vars, iterator, linear_in
-from tcc.ir.tile.group import Rescale, Walk
+from tcc.ir.tile.group import Rescale, StreamLoop
 from tcc.ir.types import element_count
 from tcc.passes.fuse.online_reductions import Walked, derive, source_of
 from tcc.passes.fuse.unify_iterators import Shaped, common_loops, linked_stages, needs_memory
@@ -140,7 +140,7 @@ def _with_copy(found: Walked, number: int, factor: Read) -> Walked:
         Rescale(r.stage + 1, read_from(r.state, later(r.state.source)), r.factor)
         for r in old.rescales
     ]
-    walk = Walk(
+    walk = StreamLoop(
         old.loop,
         (0, *(n + 1 for n in old.before)),
         tuple(n + 1 for n in old.stages),

@@ -18,7 +18,7 @@ from tcc.ir.expr import Expr, Stage, extent, reads
 from tcc.ir.expr.scalar import IndexValue, Read, StageRef, walk
 from tcc.ir.index import Index, Var, as_int, const, free_vars, iterator, within
 from tcc.ir.layout import Layout, flat, place
-from tcc.ir.tile import Guard, Scope
+from tcc.ir.tile import Guard, MemorySpace
 from tcc.ir.tile.group import Access, GroupBuffer, GroupStage, Strip, TileGroup
 from tcc.ir.types import DType, element_count
 from tcc.passes.fuse.collapse import coefficient_size, collapse, order_loops
@@ -63,7 +63,7 @@ def _apart(expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ..
     cut = common if walk is None else (*common, walk.loop)
     buffers = [
         GroupBuffer(s.dtype, element_count(s.layout.sizes), scope, s.constant)
-        for storages, scope in ((operands, Scope.INPUT), (results, Scope.OUTPUT))
+        for storages, scope in ((operands, MemorySpace.INPUT), (results, MemorySpace.OUTPUT))
         for s in storages
     ]
     held: dict[int, Kept] = {}
@@ -146,7 +146,7 @@ def _kept(
     numbers: list[int] = []
     for scalar in shaped.stage.body:
         if not numbers or not shaped.chosen:
-            buffers.append(GroupBuffer(scalar.dtype, size, Scope.LOCAL))
+            buffers.append(GroupBuffer(scalar.dtype, size, MemorySpace.LOCAL))
         numbers.append(len(buffers) - 1)
     places = tuple(sizes[n] for n in order), tuple(before[n] for n in order)
     return Kept(tuple(numbers), tuple(order), *places, strip)

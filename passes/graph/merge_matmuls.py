@@ -21,7 +21,7 @@ from tcc.ir.index import as_int
 from tcc.ir.types import TensorType, element_count
 from tcc.ops import OPS
 from tcc.ops.algebra.movement import SplitAttrs
-from tcc.passes.fuse.partition import Kind, classify
+from tcc.passes.fuse.partition import NodeKind, classify
 from tcc.passes.fuse.recompute import ROWS
 
 
@@ -94,7 +94,7 @@ def _elementwise(node: Node, users: dict[Value, list[Node]]) -> set[Node]:
     shape = node.outputs[0].type.shape
     for value in values:
         for user in users.get(value, ()):
-            if user in found or classify(user).kind is not Kind.POINTWISE:
+            if user in found or classify(user).kind is not NodeKind.POINTWISE:
                 continue
             if user.outputs[0].type.shape == shape:
                 found.add(user)

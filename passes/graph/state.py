@@ -24,7 +24,7 @@ from tcc.ir.index import Index, const, nonnegative
 from tcc.ops import OPS
 from tcc.ops.algebra.movement import ConcatAttrs, SliceAttrs
 from tcc.ops.data.indexing import UpdateSliceAttrs
-from tcc.passes.layout.assign import Placed, Step
+from tcc.passes.layout.assign import Placed, ProgramStep
 
 _UPDATES = ("scatter_elements", "scatter_nd", "update_slice")
 
@@ -211,7 +211,7 @@ def _readers_stay_before(update: Node, users: Mapping[Value, Sequence[Node]]) ->
     )
 
 
-def _reads(step: Step) -> tuple[Value | None, ...]:
+def _reads(step: ProgramStep) -> tuple[Value | None, ...]:
     if step.kernel is not None:
         return step.kernel.operands
     return () if step.node is None else (*step.node.inputs, *captures(step.node))

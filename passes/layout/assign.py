@@ -35,8 +35,8 @@ from tcc.ir.layout import Layout, part_of, permuted, row_major, set_apart, with_
 from tcc.ir.op import Trait
 from tcc.ir.types import TensorType
 from tcc.passes.fuse.compose import compose
-from tcc.passes.fuse.concat_in_place import Join, Part
-from tcc.passes.fuse.partition import Group, Kind, Lowers, classify
+from tcc.passes.fuse.concat_in_place import ConcatPart, Join
+from tcc.passes.fuse.partition import Group, Lowers, NodeKind, classify
 from tcc.passes.fuse.split import Divides, split
 from tcc.passes.layout.pad_planes import LINE, crowded
 from tcc.passes.layout.weights import Rounded
@@ -56,7 +56,7 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class ProgramStep:
     """One thing to run: a kernel, or a node that is no kernel (a call, control flow).
 
     A kernel with `every` only keeps every so manyth element of its operand along each dimension of
@@ -78,7 +78,7 @@ class Placed:
     """
 
     graph: Graph
-    steps: tuple[Step, ...]
+    steps: tuple[ProgramStep, ...]
     layouts: Mapping[Value, Layout]
     wholes: Mapping[Value, Value]
     rounded: tuple[Rounded, ...] = ()
@@ -104,24 +104,24 @@ def assign_layouts(
     `gaps`: values may have halos, and planes may be set apart.
     """
     users = graph.users()
-    steps: list[Step] = []
+    steps: list[ProgramStep] = []
     windows: set[Value] = set()
     joins: list[Join] = []
     for group in groups:
         if group.join is not None:
             copies, join = _joined(group.join, _location(group))
-            steps += (Step(copy, None) for copy in copies)
+            steps += (ProgramStep(copy, None) for copy in copies)
             joins.append(join)
             continue
-        if classify(group.sink).kind is Kind.OPAQUE:
-            steps.append(Step(None, group.sink))
+        if classify(group.sink).kind is NodeKind.OPAQUE:
+            steps.append(ProgramStep(None, group.sink))
             continue
         expr, operands = compose(group.members, results := group.results(graph, users))
         judge = None if lowers is None else partial(_alone, lowers)
         pieces = split(expr, operands, results, judge, divides)
         for part in pieces:
             kernel = Kernel(part.expr, part.operands, part.results, _location(group))
-            steps.append(Step(kernel, None))
+            steps.append(ProgramStep(kernel, None))
         slides = [n for n in group.members if Trait.WINDOW in n.op.traits]
         shapes = [v.type.shape for n in slides for v in n.outputs]
         windows.update(v for v in results if v.type.shape in shapes)
@@ -163,7 +163,7 @@ def _layout(value: Value, last: bool, halo: _Halo | None, pinned: bool) -> Layou
 
 
 def _crowded(
-    steps: Sequence[Step], joins: Sequence[Join], pinned: Collection[Value]
+    steps: Sequence[ProgramStep], joins: Sequence[Join], pinned: Collection[Value]
 ) -> list[Value]:
     """Values to set apart: others see neither them nor what they are parts of."""
     kernels = [s.kernel for s in steps if s.kernel is not None]
@@ -184,7 +184,7 @@ def _order(value: Value) -> tuple[int, ...]:
     return (0, *range(2, rank), 1) if rank > 2 else tuple(range(rank))
 
 
-def _stored(graph: Graph, steps: Sequence[Step]) -> list[Value]:
+def _stored(graph: Graph, steps: Sequence[ProgramStep]) -> list[Value]:
     values: dict[Value, None] = dict.fromkeys(graph.inputs)
     for step in steps:
         if step.kernel is not None:
@@ -201,7 +201,7 @@ def pinned_values(placed: Placed) -> set[Value]:
     return found | {part for part, whole in placed.wholes.items() if whole in found}
 
 
-def _pinned(graph: Graph, steps: Sequence[Step]) -> set[Value]:
+def _pinned(graph: Graph, steps: Sequence[ProgramStep]) -> set[Value]:
     """Values whose storage others define: row-major."""
     pinned = {*graph.inputs, *graph.outputs}
     for step in steps:
@@ -218,13 +218,13 @@ def _pinned(graph: Graph, steps: Sequence[Step]) -> set[Value]:
 def _joined(join: Join, loc: str) -> tuple[list[Kernel], Join]:
     """`join` with a copy for each part that is stored elsewhere, and the kernels of the copies."""
     copies: list[Kernel] = []
-    parts: list[Part] = []
+    parts: list[ConcatPart] = []
     for number, old in enumerate(join.parts):
         value = old.value
         if not old.placed:
             value = Value(f"{join.whole.name}.part{number}", old.value.type)
             copies.append(_copy(old.value, value, f"{loc} (part {number})"))
-        parts.append(Part(value, old.start, True))
+        parts.append(ConcatPart(value, old.start, True))
     return copies, replace(join, parts=tuple(parts))
 
 
@@ -251,7 +251,7 @@ def _of_wholes(
 
 
 def _channels_last(
-    steps: Sequence[Step], windows: set[Value], pinned: set[Value], joins: Sequence[Join]
+    steps: Sequence[ProgramStep], windows: set[Value], pinned: set[Value], joins: Sequence[Join]
 ) -> set[Value]:
     """Results of windows, what is computed from them point by point, and what joins such values."""
     found: set[Value] = set()
@@ -310,7 +310,7 @@ def _blends(kernel: Kernel, found: set[Value]) -> bool:
 # ---- halos ------------------------------------------------------------------------------------
 
 
-def _halos(graph: Graph, steps: Sequence[Step]) -> dict[Value, _Halo]:
+def _halos(graph: Graph, steps: Sequence[ProgramStep]) -> dict[Value, _Halo]:
     """The halo each value needs so that its padded reads stay in storage; none where readers
     disagree about what padding holds."""
     wanted: dict[Value, list[_Halo]] = {}
@@ -342,7 +342,7 @@ def _widest(halos: Sequence[_Halo]) -> _Halo:
     return _Halo(widths, halos[0].fill)
 
 
-def _padded_reads(step: Step) -> list[tuple[Value, Read]]:
+def _padded_reads(step: ProgramStep) -> list[tuple[Value, Read]]:
     """Reads with a fill of what is looked at several times: by reductions, or at several places."""
     if step.kernel is None:
         return []
@@ -387,8 +387,8 @@ def _with_logical_halo(base: Layout, halo: _Halo) -> Layout:
 
 
 def _pad_pinned(
-    steps: list[Step], pinned: set[Value], halos: Mapping[Value, _Halo]
-) -> tuple[list[Step], set[Value]]:
+    steps: list[ProgramStep], pinned: set[Value], halos: Mapping[Value, _Halo]
+) -> tuple[list[ProgramStep], set[Value]]:
     """Steps that read padded copies of values that need a halo but whose storage is not ours to
     shape, and the copies.  A copy holds its padding as elements: one kernel writes all of it."""
     copies = {
@@ -396,7 +396,7 @@ def _pad_pinned(
         for v, h in halos.items()
         if v in pinned
     }
-    result: list[Step] = []
+    result: list[ProgramStep] = []
     made: set[Value] = set()
     for step in steps:
         kernel = step.kernel
@@ -410,8 +410,10 @@ def _pad_pinned(
             if value in sources and value not in made:
                 made.add(value)
                 loc = f"{kernel.loc} (padding)"
-                result.append(Step(_padding(value, copies[value], halos[value], loc), None))
-        result.append(Step(_read_padded(kernel, {v: copies[v] for v in sources}, halos), None))
+                result.append(ProgramStep(_padding(value, copies[value], halos[value], loc), None))
+        result.append(
+            ProgramStep(_read_padded(kernel, {v: copies[v] for v in sources}, halos), None)
+        )
     return result, {copies[v] for v in made}
 
 

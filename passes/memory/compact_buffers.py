@@ -30,7 +30,7 @@ from tcc.ir.index import (
 )
 from tcc.ir.layout import Layout, permuted
 from tcc.ir.types import element_count
-from tcc.passes.layout.assign import Kernel, Placed, Step
+from tcc.passes.layout.assign import Kernel, Placed, ProgramStep
 
 # Keeping more than a part of this size costs more time than memory is worth.
 _PART = 4
@@ -180,9 +180,9 @@ def _with_part(
         return None
     part = Value(f"{value.name}.part", replace(value.type, shape=shape))
     steps = list(placed.steps)
-    steps[last] = Step(_read_part(kernel, value, part, every), None)
+    steps[last] = ProgramStep(_read_part(kernel, value, part, every), None)
     copy = _part(value, part, every, kernel.loc)
-    steps.insert(after + 1, Step(copy, None, tuple(every[axis] for axis in order)))
+    steps.insert(after + 1, ProgramStep(copy, None, tuple(every[axis] for axis in order)))
     layouts = {**placed.layouts, part: permuted(shape, order)}
     return replace(placed, steps=tuple(steps), layouts=layouts)
 

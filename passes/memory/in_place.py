@@ -16,7 +16,7 @@ from math import prod
 from tcc.ir.expr import extent
 from tcc.ir.index import as_int
 from tcc.ir.program import Arena, BufferId, Launch, Program, buffers_of
-from tcc.ir.tile import Scope, TileKernel
+from tcc.ir.tile import MemorySpace, TileKernel
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.tile.overwrite import overwrites, stored_lanes
 from tcc.passes.memory.merge_buffers import (
@@ -56,13 +56,13 @@ def update_in_place(
 def replaceable(kernel: TileKernel, group: TileGroup) -> tuple[_Pair, ...]:
     """Pairs of an operand and a result of a kernel that may lie in one buffer."""
     scopes = [b.scope for b in kernel.buffers]
-    results = [n for n, scope in enumerate(scopes) if scope is Scope.OUTPUT]
+    results = [n for n, scope in enumerate(scopes) if scope is MemorySpace.OUTPUT]
     once = [n for n in results if _stored_once(kernel, group, n)]
     return tuple(
         (operand, result)
         for result in once
         for operand, scope in enumerate(scopes)
-        if scope is Scope.INPUT and overwrites(kernel, operand, result)
+        if scope is MemorySpace.INPUT and overwrites(kernel, operand, result)
     )
 
 

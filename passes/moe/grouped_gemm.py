@@ -29,7 +29,7 @@ from tcc.passes.moe.forms import Grouping, from_tiles, places, rows, to_tiles
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class GroupedMatmul:
     """Rows `[*lead, 1, k]` times the matrices `[k, n]`, of all `matrices`, that an index tensor
     chooses; `swapped`: the matrices are `[n, k]`, and turned around.
 
@@ -47,7 +47,7 @@ class Product:
 
 
 # The rows of a tile for a product; None: as it is.
-TileOf = Callable[[Product], int | None]
+TileOf = Callable[[GroupedMatmul], int | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,7 +173,7 @@ class _Grouper:
         if known is not None and known.order.index is chosen.index:
             order, tiles = known.order, known.tiles
         else:
-            product = Product(plain, chosen.source.type, chosen.index.type, swapped)
+            product = GroupedMatmul(plain, chosen.source.type, chosen.index.type, swapped)
             found = self._order(b, product, chosen, node.loc)
             if found is None:
                 return None
@@ -183,7 +183,9 @@ class _Grouper:
         rank = node.outputs[0].type.rank
         return [self._shown(b, node, made, order, rank - 1 - turned)]
 
-    def _order(self, b: GraphBuilder, product: Product, chosen: _Chosen, loc: str) -> Order | None:
+    def _order(
+        self, b: GraphBuilder, product: GroupedMatmul, chosen: _Chosen, loc: str
+    ) -> Order | None:
         """The order of an index tensor, with tiles as the first product of it wants them."""
         index, count = chosen.index, product.matrices.shape[0]
         if (b, index) not in self.orders:

@@ -18,7 +18,7 @@ from tcc.ops.algebra.movement import TransposeAttrs
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.moe.forms import Grouping
 from tcc.passes.moe.grouped_gemm import (
-    Product,
+    GroupedMatmul,
     ordered,
     rows_of_tiles,
     rows_to_tiles,
@@ -37,9 +37,9 @@ class GroupPrices:
     planner: KernelPlanner
     tiles: tuple[int, ...]
     margin: float = 0.2
-    _known: dict[Product, int | None] = field(default_factory=dict)
+    _known: dict[GroupedMatmul, int | None] = field(default_factory=dict)
 
-    def tile_of(self, product: Product) -> int | None:
+    def tile_of(self, product: GroupedMatmul) -> int | None:
         """The rows of a tile; None where a product had better stay as it is."""
         product = _typical(product)
         if product not in self._known:
@@ -63,7 +63,7 @@ class GroupPrices:
         return sum(planner.seconds(k, placed.layouts, constants) for k in kernels)
 
 
-def _typical(product: Product) -> Product:
+def _typical(product: GroupedMatmul) -> GroupedMatmul:
     """`product` with open sizes as they are priced."""
 
     def closed(type_: TensorType) -> TensorType:
@@ -71,10 +71,10 @@ def _typical(product: Product) -> Product:
         return TensorType(type_.dtype, tuple(substitute(d, sizes) for d in type_.shape))
 
     rows, matrices, index = map(closed, (product.rows, product.matrices, product.index))
-    return Product(rows, matrices, index, product.swapped)
+    return GroupedMatmul(rows, matrices, index, product.swapped)
 
 
-def _row_by_row(product: Product) -> Graph:
+def _row_by_row(product: GroupedMatmul) -> Graph:
     b = GraphBuilder("rows")
     rows, matrices, index = _operands(b, product)
     (own,) = b.add(OPS["gather"], [matrices, index], AxisAttrs(0))
@@ -85,7 +85,7 @@ def _row_by_row(product: Product) -> Graph:
     return b.finish(b.add(OPS["matmul"], [rows, own]))
 
 
-def _by_tiles(product: Product, tile: int) -> Graph:
+def _by_tiles(product: GroupedMatmul, tile: int) -> Graph:
     b = GraphBuilder("tiles")
     rows, matrices, index = _operands(b, product)
     grouping = Grouping(product.index, product.matrices.shape[0], tile)
@@ -96,7 +96,7 @@ def _by_tiles(product: Product, tile: int) -> Graph:
     return b.finish([rows_of_tiles(b, order, made, shape, "")])
 
 
-def _operands(b: GraphBuilder, product: Product) -> tuple[Value, Value, Value]:
+def _operands(b: GraphBuilder, product: GroupedMatmul) -> tuple[Value, Value, Value]:
     """Rows, matrices of contents that no price depends on, and an index tensor."""
     handle, kind = Handle("matrices"), product.matrices
     matrices = b.constant_handle(handle, TensorType(kind.dtype, kind.shape), "matrices")

@@ -17,8 +17,8 @@ from tcc.ir.graph import Graph, Value
 from tcc.ir.index import Index, ceildiv, const, symbol, var_of
 from tcc.ir.program import Alias, Allocate, BufferId, Dynamic, IntOp, Let, Register, View
 from tcc.ir.types import TensorType, element_count
-from tcc.passes.layout.assign import Step
-from tcc.passes.program.lower_graph import Frame
+from tcc.passes.layout.assign import ProgramStep
+from tcc.passes.program.lower_graph import GraphLowering
 
 # Halves of a buffer begin where whole ones do.
 _ALIGN = 64
@@ -69,7 +69,11 @@ class Carried:
 
 
 def carry(
-    frame: Frame, initial: Sequence[Value], body: Graph, first: int, results: Sequence[Value]
+    frame: GraphLowering,
+    initial: Sequence[Value],
+    body: Graph,
+    first: int,
+    results: Sequence[Value],
 ) -> Carried:
     """Buffers for the carried values, which hold their initial values: the inputs of `body` from
     the one of number `first` on, of which `results` are the next values.
@@ -106,7 +110,9 @@ def carry(
     return Carried(tuple(inside), tuple(buffers), sizes, halves)
 
 
-def begin_trip(inner: Frame, results: Sequence[Value], carried: Carried, counter: Register) -> None:
+def begin_trip(
+    inner: GraphLowering, results: Sequence[Value], carried: Carried, counter: Register
+) -> None:
     """Aims the halves at the values of this trip; what is computed goes to the other ones."""
     trip = trip_index(counter)
     for result, buffer in zip(results, carried.buffers, strict=True):
@@ -135,11 +141,11 @@ def _changing_sizes(value: Value, seen: Value, body: Graph) -> dict[str, Index]:
     return found
 
 
-def _assign(frame: Frame, target: Register, source: Register) -> None:
+def _assign(frame: GraphLowering, target: Register, source: Register) -> None:
     frame.out.append(Let(target, IntOp.ADD, source, frame.size(const(0))))
 
 
-def next_trip(inner: Frame, results: Sequence[Value], carried: Carried) -> None:
+def next_trip(inner: GraphLowering, results: Sequence[Value], carried: Carried) -> None:
     """Hands the body's results to the next trip.
 
     Results that are other carried values are saved before those are overwritten, and sizes change
@@ -166,7 +172,7 @@ def next_trip(inner: Frame, results: Sequence[Value], carried: Carried) -> None:
 
 
 def _size_changes(
-    inner: Frame, results: Sequence[Value], carried: Carried
+    inner: GraphLowering, results: Sequence[Value], carried: Carried
 ) -> list[tuple[Register, Register]]:
     """The registers of changing sizes, each with one that holds its next value."""
     changes = []
@@ -181,7 +187,7 @@ def _size_changes(
 
 
 def define_carried(
-    frame: Frame, values: Sequence[Value], carried: Carried, counter: Register
+    frame: GraphLowering, values: Sequence[Value], carried: Carried, counter: Register
 ) -> None:
     """The node's results are what the last trip left."""
     frame.registers.bind(trip_name(counter), counter, late=True)
@@ -212,7 +218,9 @@ def joined(a: Carried, b: Carried) -> Carried:
 # ---- rows ---------------------------------------------------------------------------------------
 
 
-def store_rows(inner: Frame, rows: Sequence[Value], places: Sequence[BufferId]) -> list[Value]:
+def store_rows(
+    inner: GraphLowering, rows: Sequence[Value], places: Sequence[BufferId]
+) -> list[Value]:
     """Lets the kernels of a body write `rows` to `places`; call `fill_rows` behind its steps.
 
     Returns what is written there: a carried value is stored twice, under another name.
@@ -227,7 +235,7 @@ def store_rows(inner: Frame, rows: Sequence[Value], places: Sequence[BufferId]) 
     return found
 
 
-def fill_rows(inner: Frame, rows: Sequence[Value], places: Sequence[BufferId]) -> None:
+def fill_rows(inner: GraphLowering, rows: Sequence[Value], places: Sequence[BufferId]) -> None:
     """Copies those rows that no kernel wrote to their places."""
     for row, where in zip(rows, places, strict=True):
         source = inner.read(row)
@@ -235,7 +243,7 @@ def fill_rows(inner: Frame, rows: Sequence[Value], places: Sequence[BufferId]) -
             inner.copy(where, source, row.type)
 
 
-def _stored_twice(inner: Frame, value: Value) -> Value:
+def _stored_twice(inner: GraphLowering, value: Value) -> Value:
     """A second result of the kernel that computes `value`, equal to it; or `value` where that is
     computed by no kernel."""
     twin = Value(f"{value.name}.row", value.type)
@@ -246,10 +254,10 @@ def _stored_twice(inner: Frame, value: Value) -> Value:
     return twin
 
 
-def _with_twin(step: Step, value: Value, twin: Value) -> Step:
+def _with_twin(step: ProgramStep, value: Value, twin: Value) -> ProgramStep:
     kernel = step.kernel
     if kernel is None or value not in kernel.results:
         return step
     result = kernel.expr.outputs[kernel.results.index(value)]
     expr = replace(kernel.expr, outputs=(*kernel.expr.outputs, result))
-    return Step(replace(kernel, expr=expr, results=(*kernel.results, twin)), None)
+    return ProgramStep(replace(kernel, expr=expr, results=(*kernel.results, twin)), None)

@@ -25,9 +25,9 @@ from tcc.ops.data.data_dependent import BindSizeAttrs
 from tcc.ops.data.indexing import REDUCTIONS
 from tcc.ops.sizes import BroadcastSizeAttrs, CheckIndicesAttrs, RequireAttrs
 from tcc.passes.layout.assign import Kernel
-from tcc.passes.program.lower_graph import Frame, check_facts
+from tcc.passes.program.lower_graph import GraphLowering, check_facts
 
-Lower = Callable[[Frame, Node], None]
+Lower = Callable[[GraphLowering, Node], None]
 
 
 def _operand(node: Node, number: int) -> Value:
@@ -38,7 +38,7 @@ def _operand(node: Node, number: int) -> Value:
 
 
 def call(
-    frame: Frame,
+    frame: GraphLowering,
     name: str,
     inputs: tuple[TensorRef, ...],
     outputs: tuple[TensorRef, ...],
@@ -49,7 +49,7 @@ def call(
     frame.out.append(CallOp(name, inputs, outputs, ints, results))
 
 
-def define(frame: Frame, value: Value) -> TensorRef:
+def define(frame: GraphLowering, value: Value) -> TensorRef:
     """The array that a result is written to."""
     return frame.tensor(value, frame.define(value))
 
@@ -57,7 +57,7 @@ def define(frame: Frame, value: Value) -> TensorRef:
 # ---- sizes that data decide ---------------------------------------------------------------------
 
 
-def bind(frame: Frame, size: Index, register: Register, loc: str, least: int = 0) -> None:
+def bind(frame: GraphLowering, size: Index, register: Register, loc: str, least: int = 0) -> None:
     """`size` is `register` from here on; where it is known already, they must be equal.  `least` is
     as of `check_facts`."""
     var = var_of(size)
@@ -69,7 +69,7 @@ def bind(frame: Frame, size: Index, register: Register, loc: str, least: int = 0
     check_facts(frame, f"{loc}, size {var.name}", var, register, least)
 
 
-def lower_bind_size(frame: Frame, node: Node) -> None:
+def lower_bind_size(frame: GraphLowering, node: Node) -> None:
     """One element of a tensor becomes a size."""
     attrs: BindSizeAttrs = node.attrs
     value = _operand(node, 0)
@@ -80,7 +80,7 @@ def lower_bind_size(frame: Frame, node: Node) -> None:
     bind(frame, attrs.symbol, register, node.loc, least)
 
 
-def lower_require(frame: Frame, node: Node) -> None:
+def lower_require(frame: GraphLowering, node: Node) -> None:
     """A demand on sizes is checked where it stands."""
     attrs: RequireAttrs = node.attrs
     if attrs.left is attrs.due:
@@ -90,7 +90,7 @@ def lower_require(frame: Frame, node: Node) -> None:
     frame.out.append(Check(Relation.EQ, left, right, message))
 
 
-def lower_broadcast_size(frame: Frame, node: Node) -> None:
+def lower_broadcast_size(frame: GraphLowering, node: Node) -> None:
     """The size to which two broadcast; where these are known at entry, so is it."""
     attrs: BroadcastSizeAttrs = node.attrs
     var = var_of(attrs.symbol)
@@ -101,7 +101,7 @@ def lower_broadcast_size(frame: Frame, node: Node) -> None:
         owner.registers.bind(var.name, owner.size(attrs.value), late=late)
 
 
-def lower_check_indices(frame: Frame, node: Node) -> None:
+def lower_check_indices(frame: GraphLowering, node: Node) -> None:
     """The least and the largest index are looked at before anything is read there."""
     attrs: CheckIndicesAttrs = node.attrs
     least, largest = frame.registers.fresh(), frame.registers.fresh()
@@ -113,7 +113,7 @@ def lower_check_indices(frame: Frame, node: Node) -> None:
     frame.out.append(Check(Relation.LE, largest, high, message))
 
 
-def _counted(frame: Frame, node: Node, ints: tuple[int, ...]) -> None:
+def _counted(frame: GraphLowering, node: Node, ints: tuple[int, ...]) -> None:
     """Calls the function that counts, binds the size, and calls the one that writes."""
     inputs = tuple(frame.tensor(v) for v in node.inputs if v is not None)
     count = frame.registers.fresh()
@@ -123,21 +123,21 @@ def _counted(frame: Frame, node: Node, ints: tuple[int, ...]) -> None:
     call(frame, str(node.op.call), inputs, outputs, ints)
 
 
-def _non_zero(frame: Frame, node: Node) -> None:
+def _non_zero(frame: GraphLowering, node: Node) -> None:
     _counted(frame, node, ())
 
 
-def _compress(frame: Frame, node: Node) -> None:
+def _compress(frame: GraphLowering, node: Node) -> None:
     axis = node.attrs.axis
     _counted(frame, node, (-1 if axis is None else axis,))
 
 
-def _unique(frame: Frame, node: Node) -> None:
+def _unique(frame: GraphLowering, node: Node) -> None:
     axis = node.attrs.axis
     _counted(frame, node, (-1 if axis is None else axis, int(node.attrs.sorted)))
 
 
-def _non_max_suppression(frame: Frame, node: Node) -> None:
+def _non_max_suppression(frame: GraphLowering, node: Node) -> None:
     given = sum(1 << n for n, value in enumerate(node.inputs[2:]) if value is not None)
     _counted(frame, node, (node.attrs.center_point_box, given))
 
@@ -145,7 +145,7 @@ def _non_max_suppression(frame: Frame, node: Node) -> None:
 # ---- sizes that are known -----------------------------------------------------------------------
 
 
-def _top_k(frame: Frame, node: Node) -> None:
+def _top_k(frame: GraphLowering, node: Node) -> None:
     attrs, x = node.attrs, _operand(node, 0)
     k, extent = frame.size(attrs.k), frame.size(x.type.shape[attrs.axis])
     if as_int(attrs.k) is None or as_int(x.type.shape[attrs.axis]) is None:
@@ -157,7 +157,7 @@ def _top_k(frame: Frame, node: Node) -> None:
     call(frame, "top_k", inputs, outputs, ints)
 
 
-def _scatter(frame: Frame, node: Node) -> None:
+def _scatter(frame: GraphLowering, node: Node) -> None:
     """The output may have the memory of x, which is then updated in place."""
     inputs = tuple(frame.tensor(_operand(node, n)) for n in range(3))
     reduction = REDUCTIONS.index(node.attrs.reduction)
@@ -165,7 +165,7 @@ def _scatter(frame: Frame, node: Node) -> None:
     call(frame, str(node.op.call), inputs, (define(frame, node.outputs[0]),), (*axes, reduction))
 
 
-def _update_slice(frame: Frame, node: Node) -> None:
+def _update_slice(frame: GraphLowering, node: Node) -> None:
     """The output may have the memory of x, which is then updated in place."""
     if frame.context.planner.updates:
         _update_by_kernel(frame, node)
@@ -176,7 +176,7 @@ def _update_slice(frame: Frame, node: Node) -> None:
     call(frame, "update_slice", (x, update, front), (define(frame, node.outputs[0]),), (axis,))
 
 
-def _update_by_kernel(frame: Frame, node: Node) -> None:
+def _update_by_kernel(frame: GraphLowering, node: Node) -> None:
     """A kernel stores the update's elements as a part of the output; x is copied where it does not
     lie there already."""
     x, update, y = _operand(node, 0), _operand(node, 1), node.outputs[0]
@@ -203,25 +203,25 @@ def _update_by_kernel(frame: Frame, node: Node) -> None:
     frame.run(planned, (frame.read(update, stored), target))
 
 
-def _bit_cast(frame: Frame, node: Node) -> None:
+def _bit_cast(frame: GraphLowering, node: Node) -> None:
     x = _operand(node, 0)
     frame.copy(frame.define(node.outputs[0]), frame.read(x), x.type)
 
 
-def _plain(frame: Frame, node: Node) -> None:
+def _plain(frame: GraphLowering, node: Node) -> None:
     """The function of the op's own name, which takes its operands and no numbers."""
     inputs = tuple(frame.tensor(_operand(node, n)) for n in range(len(node.inputs)))
     outputs = tuple(define(frame, value) for value in node.outputs)
     call(frame, node.op.name, inputs, outputs)
 
 
-def _solve_triangular(frame: Frame, node: Node) -> None:
+def _solve_triangular(frame: GraphLowering, node: Node) -> None:
     inputs = tuple(frame.tensor(_operand(node, n)) for n in range(2))
     ints = (int(node.attrs.upper), int(node.attrs.unit))
     call(frame, "solve_triangular", inputs, (define(frame, node.outputs[0]),), ints)
 
 
-def _running(frame: Frame, node: Node) -> None:
+def _running(frame: GraphLowering, node: Node) -> None:
     attrs, x = node.attrs, frame.tensor(_operand(node, 0))
     ints = (attrs.axis, int(attrs.exclusive), int(attrs.reverse), int(node.op.name == "cum_prod"))
     call(frame, "running", (x,), (define(frame, node.outputs[0]),), ints)
@@ -233,7 +233,7 @@ def _bits(value: float) -> int:
     return int(bits)
 
 
-def _roi_align(frame: Frame, node: Node) -> None:
+def _roi_align(frame: GraphLowering, node: Node) -> None:
     attrs = node.attrs
     inputs = tuple(frame.tensor(_operand(node, n)) for n in range(3))
     choices = (int(attrs.mode == "max"), attrs.sampling_ratio, int(attrs.half_pixel))
@@ -241,7 +241,7 @@ def _roi_align(frame: Frame, node: Node) -> None:
     call(frame, "roi_align", inputs, (define(frame, node.outputs[0]),), ints)
 
 
-def _max_roi_pool(frame: Frame, node: Node) -> None:
+def _max_roi_pool(frame: GraphLowering, node: Node) -> None:
     inputs = tuple(frame.tensor(_operand(node, n)) for n in range(2))
     ints = (_bits(node.attrs.spatial_scale),)
     call(frame, "max_roi_pool", inputs, (define(frame, node.outputs[0]),), ints)

@@ -44,12 +44,12 @@ from tcc.passes.program.loop_carried import (
     trip_index,
     trip_name,
 )
-from tcc.passes.program.lower_graph import Frame
+from tcc.passes.program.lower_graph import GraphLowering
 
 _FOREVER = (1 << 63) - 1
 
 
-def lower_if(frame: Frame, node: Node) -> None:
+def lower_if(frame: GraphLowering, node: Node) -> None:
     """Both branches write their results to the same buffers; sizes that differ are bound in
     each."""
     attrs: IfAttrs = node.attrs
@@ -79,23 +79,23 @@ def lower_if(frame: Frame, node: Node) -> None:
     frame.buffers.update(targets)
 
 
-def _fresh_sizes(frame: Frame, type_: TensorType) -> list[str]:
+def _fresh_sizes(frame: GraphLowering, type_: TensorType) -> list[str]:
     names = (v.name for dim in type_.shape for v in free_vars(dim))
     return [n for n in dict.fromkeys(names) if not frame.registers.bound(n)]
 
 
-def _new_sizes(frame: Frame, values: Sequence[Value]) -> dict[str, Register]:
+def _new_sizes(frame: GraphLowering, values: Sequence[Value]) -> dict[str, Register]:
     names = dict.fromkeys(n for v in values for n in _fresh_sizes(frame, v.type))
     return {name: frame.registers.fresh() for name in names}
 
 
-def _bind_late(frame: Frame, registers: dict[str, Register]) -> None:
+def _bind_late(frame: GraphLowering, registers: dict[str, Register]) -> None:
     for name, register in registers.items():
         frame.registers.bind(name, register, late=True)
 
 
 def _bind_branch_sizes(
-    inner: Frame, registers: dict[str, Register], outer: TensorType, result: TensorType
+    inner: GraphLowering, registers: dict[str, Register], outer: TensorType, result: TensorType
 ) -> None:
     """Sets the sizes that only the node's results have to what this branch produced."""
     for dim, actual in zip(outer.shape, result.shape, strict=True):
@@ -108,7 +108,7 @@ def _bind_branch_sizes(
 # ---- loop ---------------------------------------------------------------------------------------
 
 
-def lower_loop(frame: Frame, node: Node) -> None:
+def lower_loop(frame: GraphLowering, node: Node) -> None:
     """ONNX Loop: a trip count, a condition, carried values, and rows stacked from every trip."""
     attrs: LoopAttrs = node.attrs
     body = attrs.body
@@ -151,7 +151,7 @@ def lower_loop(frame: Frame, node: Node) -> None:
         frame.out.append(Allocate(stack, frame.size(byte_count(value.type)), keep=True))
 
 
-def _condition(frame: Frame, body: Graph, start: Value | None) -> BufferId:
+def _condition(frame: GraphLowering, body: Graph, start: Value | None) -> BufferId:
     """A buffer with the condition of the first trip; -1 where it is always true."""
     if start is None and _always_true(body):
         return -1
@@ -161,7 +161,7 @@ def _condition(frame: Frame, body: Graph, start: Value | None) -> BufferId:
     return condition
 
 
-def _inside(frame: Frame, body: Graph, carried: Carried) -> Frame:
+def _inside(frame: GraphLowering, body: Graph, carried: Carried) -> GraphLowering:
     inner = frame.child(body)
     inner.buffers.update(zip(carried.values, carried.buffers, strict=True))
     for name, register in carried.sizes.items():
@@ -169,7 +169,7 @@ def _inside(frame: Frame, body: Graph, carried: Carried) -> Frame:
     return inner
 
 
-def _row_sizes(frame: Frame, values: Sequence[Value]) -> dict[str, Register]:
+def _row_sizes(frame: GraphLowering, values: Sequence[Value]) -> dict[str, Register]:
     """Registers of the rows' sizes that only the trips know; zero where there is no trip."""
     names = dict.fromkeys(
         var.name
@@ -183,7 +183,12 @@ def _row_sizes(frame: Frame, values: Sequence[Value]) -> dict[str, Register]:
 
 
 def _same_row(
-    inner: Frame, row: Value, value: Value, late: dict[str, Register], trip: Register, node: Node
+    inner: GraphLowering,
+    row: Value,
+    value: Value,
+    late: dict[str, Register],
+    trip: Register,
+    node: Node,
 ) -> None:
     """Rows are as large in every trip as in the first, which sets the sizes that are `late`."""
     for dim, actual in zip(value.type.shape[1:], row.type.shape, strict=True):
@@ -211,14 +216,14 @@ def _always_true(body: Graph) -> bool:
     return body.outputs[0] is body.inputs[1] or bool(array is not None and array.all())
 
 
-def _bind_counter(inner: Frame, value: Value, counter: Register) -> None:
+def _bind_counter(inner: GraphLowering, value: Value, counter: Register) -> None:
     inner.registers.bind(trip_name(counter), counter, late=True)
     buffer = inner.temporary(const(I64.bytes), value.name)
     inner.store_size(trip_index(counter), buffer)
     inner.buffers[value] = buffer
 
 
-def _append_row(inner: Frame, row: Value, stack: BufferId, counter: Register) -> None:
+def _append_row(inner: GraphLowering, row: Value, stack: BufferId, counter: Register) -> None:
     size = inner.size(byte_count(row.type))
     offset = inner.registers.fresh()
     end = inner.registers.fresh()
@@ -233,7 +238,7 @@ def _append_row(inner: Frame, row: Value, stack: BufferId, counter: Register) ->
 # ---- scan ---------------------------------------------------------------------------------------
 
 
-def lower_scan(frame: Frame, node: Node) -> None:
+def lower_scan(frame: GraphLowering, node: Node) -> None:
     """ONNX Scan over leading axes (the importer transposes others)."""
     attrs: ScanAttrs = node.attrs
     body = attrs.body
@@ -269,7 +274,7 @@ def lower_scan(frame: Frame, node: Node) -> None:
     frame.buffers.update(zip(node.outputs[states:], stacks, strict=True))
 
 
-def _slice(inner: Frame, value: Value, base: BufferId, at: Index) -> BufferId:
+def _slice(inner: GraphLowering, value: Value, base: BufferId, at: Index) -> BufferId:
     """A view of element `at` of a stack of values like `value`."""
     view = inner.new_buffer(Alias(), f"{value.name}.slice")
     inner.out.append(View(view, base, inner.size(at * byte_count(value.type))))

@@ -58,14 +58,13 @@ from tcc.passes.fuse.horizontal_fusion import unite
 from tcc.passes.fuse.partition import Lowers, partition
 from tcc.passes.fuse.split import Divides
 from tcc.passes.graph.state import updates_in_place
-from tcc.passes.layout.assign import Kernel, Placed, Step, assign_layouts
+from tcc.passes.layout.assign import Kernel, Placed, ProgramStep, assign_layouts
 from tcc.passes.layout.choose import choose_layouts
 from tcc.passes.layout.weights import WeightTable, stored_bytes
-from tcc.passes.program.lower_sizes import Registers
+from tcc.passes.program.lower_sizes import SizeRegisters
 from tcc.passes.quantize.precision import FULL, Precision, narrowed
 from tcc.passes.tile.plan import Bound, KernelPlanner, PlannedKernel, least_units
-from tcc.schedule.cpu.core import TYPICAL_CORE
-from tcc.schedule.cpu.core import Registers as CoreRegisters
+from tcc.schedule.cpu.core import TYPICAL_CORE, CoreModel
 
 
 @dataclass(slots=True)
@@ -91,19 +90,19 @@ class Context:
     planner: KernelPlanner
     kernels: KernelTable
     weights: WeightTable
-    lower_node: Callable[[Frame, Step], None]
+    lower_node: Callable[[GraphLowering, ProgramStep], None]
     precision: Precision
     buffers: list[Buffer] = field(default_factory=list)
     constants: dict[tuple[str, Layout], BufferId] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class Frame:
+class GraphLowering:
     """Lowering state of one graph or body: where its values are and what was emitted."""
 
     context: Context
     placed: Placed
-    registers: Registers
+    registers: SizeRegisters
     buffers: dict[Value, BufferId]
     layouts: dict[Value, Layout]
     # Constants of this graph and the graphs around it.
@@ -111,7 +110,7 @@ class Frame:
     # Values computed straight into a buffer that someone else owns.
     targets: dict[Value, BufferId] = field(default_factory=dict)
     out: list[Instr] = field(default_factory=list)
-    top: Frame | None = None
+    top: GraphLowering | None = None
 
     # ---- sizes ---------------------------------------------------------------------------
 
@@ -261,7 +260,7 @@ class Frame:
 
     # ---- bodies ----------------------------------------------------------------------------
 
-    def child(self, graph: Graph) -> Frame:
+    def child(self, graph: Graph) -> GraphLowering:
         """A frame for a body: it sees the buffers of the graphs around it."""
         planner = self.context.planner
         placed = place_graph(
@@ -275,7 +274,7 @@ class Frame:
         )
         constants = {**self.constants, **dict.fromkeys(placed.graph.constants, placed.graph)}
         placed = choose_layouts(placed, planner, constants)
-        return Frame(
+        return GraphLowering(
             self.context,
             placed,
             self.registers.inner(),
@@ -307,7 +306,7 @@ def place_graph(
     graph: Graph,
     precision: Precision = FULL,
     outer: Mapping[Value, Graph] | None = None,
-    registers: CoreRegisters = TYPICAL_CORE,
+    registers: CoreModel = TYPICAL_CORE,
     lowers: Lowers | None = None,
     gaps: bool = True,
     divides: Divides | None = None,
@@ -352,7 +351,7 @@ def halo_widths(value: Value, where: Layout) -> tuple[int, ...]:
 def lower_program(
     placed: Placed,
     planner: KernelPlanner,
-    lower_node: Callable[[Frame, Step], None],
+    lower_node: Callable[[GraphLowering, ProgramStep], None],
     precision: Precision = FULL,
 ) -> tuple[Program, KernelTable, WeightTable]:
     """The program of a model from its placed graph; arena offsets are not planned yet.
@@ -362,7 +361,7 @@ def lower_program(
     graph = placed.graph
     context = Context(planner, KernelTable(), WeightTable(graph.store), lower_node, precision)
     constants = dict.fromkeys(graph.constants, graph)
-    frame = Frame(context, placed, Registers(), {}, dict(placed.layouts), constants)
+    frame = GraphLowering(context, placed, SizeRegisters(), {}, dict(placed.layouts), constants)
     ports = _input_ports(frame, graph)
     _output_targets(frame, graph)
     frame.steps()
@@ -388,7 +387,7 @@ class _Dim:
         return f"input {self.value.name}, dimension {self.axis}"
 
 
-def _input_ports(frame: Frame, graph: Graph) -> tuple[Port, ...]:
+def _input_ports(frame: GraphLowering, graph: Graph) -> tuple[Port, ...]:
     """Binds or checks each dimension of the inputs.
 
     Dimensions that are one symbol bind it first; others are then known, or have one symbol left
@@ -425,7 +424,7 @@ def _input_ports(frame: Frame, graph: Graph) -> tuple[Port, ...]:
 
 
 def _bind_dim(
-    frame: Frame, dim: _Dim, registers: dict[tuple[Value, int], Register], *, plain: bool
+    frame: GraphLowering, dim: _Dim, registers: dict[tuple[Value, int], Register], *, plain: bool
 ) -> bool:
     """Binds the symbol that is unknown in `dim`, or checks `dim` where none is; False where that
     cannot be done yet.  `plain` leaves all but lone symbols for later."""
@@ -448,7 +447,7 @@ def _bind_dim(
     return True
 
 
-def _told(dim: _Dim, frame: Frame) -> str:
+def _told(dim: _Dim, frame: GraphLowering) -> str:
     """Where else a symbol comes from, and how the two are told apart."""
     if var_of(dim.size) is None:
         return ""
@@ -460,7 +459,7 @@ def _told(dim: _Dim, frame: Frame) -> str:
     )
 
 
-def _solved(frame: Frame, dim: _Dim, var: Var) -> Register | None:
+def _solved(frame: GraphLowering, dim: _Dim, var: Var) -> Register | None:
     """The register with the value of `var` that makes `dim` what was given; None where `dim` is not
     a known multiple of it plus what is bound."""
     parts = linear_in(dim.size, var)
@@ -483,7 +482,7 @@ def _solved(frame: Frame, dim: _Dim, var: Var) -> Register | None:
     return found
 
 
-def check_facts(frame: Frame, what: str, var: Var, given: Register, least: int = 0) -> None:
+def check_facts(frame: GraphLowering, what: str, var: Var, given: Register, least: int = 0) -> None:
     """What the compiler took for granted of a symbol is checked where it is bound; `given` is at
     least `least` anyway, as the size of an array is at least 0."""
     if var.lo > least:
@@ -502,7 +501,7 @@ def _shape_text(type_: TensorType) -> str:
     return "[" + ",".join(dim.key for dim in type_.shape) + "]"
 
 
-def _output_targets(frame: Frame, graph: Graph) -> None:
+def _output_targets(frame: GraphLowering, graph: Graph) -> None:
     """Results of kernels and calls are written where the caller wants them.
 
     A state's new value is written beside the old one and copied at the end of the run, unless
@@ -517,7 +516,7 @@ def _output_targets(frame: Frame, graph: Graph) -> None:
             frame.targets[value] = frame.new_buffer(Output(port), value.name)
 
 
-def _output_ports(frame: Frame, graph: Graph) -> tuple[Port, ...]:
+def _output_ports(frame: GraphLowering, graph: Graph) -> tuple[Port, ...]:
     """Fills outputs that are not computed in their own memory; states come last, because until
     then their old values may be read."""
     states = dict(graph.aliases)
@@ -541,13 +540,13 @@ def _output_ports(frame: Frame, graph: Graph) -> tuple[Port, ...]:
     )
 
 
-def _own_target(frame: Frame, port: int, value: Value) -> BufferId | None:
+def _own_target(frame: GraphLowering, port: int, value: Value) -> BufferId | None:
     target = frame.targets.get(value)
     mine = target is not None and frame.context.buffers[target].place == Output(port)
     return target if mine else None
 
 
-def _fill_output(frame: Frame, port: int, value: Value) -> None:
+def _fill_output(frame: GraphLowering, port: int, value: Value) -> None:
     target = _own_target(frame, port, value)
     if target is not None and frame.buffers.get(value) == target:
         return
@@ -560,7 +559,7 @@ def _fill_output(frame: Frame, port: int, value: Value) -> None:
 
 
 def _saved(
-    frame: Frame, value: Value, states: Mapping[Value, Value], graph: Graph
+    frame: GraphLowering, value: Value, states: Mapping[Value, Value], graph: Graph
 ) -> BufferId | None:
     """Where a state's new value is; None where it is in place.  The old value of another state is
     saved from that one's update."""
@@ -574,12 +573,12 @@ def _saved(
     return source
 
 
-def _written_in_place(frame: Frame, value: Value) -> bool:
+def _written_in_place(frame: GraphLowering, value: Value) -> bool:
     target = frame.targets.get(value)
     return target is not None and frame.buffers.get(value) == target
 
 
-def _fill_state(frame: Frame, port: int, value: Value, source: BufferId | None) -> None:
+def _fill_state(frame: GraphLowering, port: int, value: Value, source: BufferId | None) -> None:
     if source is None:
         return
     target = _own_target(frame, port, value)

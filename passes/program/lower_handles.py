@@ -34,17 +34,17 @@ from tcc.ops.data.strings import (
 )
 from tcc.ops.data.tfidf import MODES, TfIdfAttrs
 from tcc.passes.program.lower_calls import Lower, bind, call, define
-from tcc.passes.program.lower_graph import Frame
+from tcc.passes.program.lower_graph import GraphLowering
 
 
-def _plain(frame: Frame, node: Node, ints: tuple[int, ...] = ()) -> None:
+def _plain(frame: GraphLowering, node: Node, ints: tuple[int, ...] = ()) -> None:
     """One call with the node's operands and results."""
     inputs = tuple(frame.tensor(v) for v in node.inputs if v is not None)
     outputs = tuple(define(frame, v) for v in node.outputs)
     call(frame, node.op.name, inputs, outputs, ints)
 
 
-def _literal(frame: Frame, array: Array) -> TensorRef:
+def _literal(frame: GraphLowering, array: Array) -> TensorRef:
     """A table as an operand."""
     dims = tuple(frame.size(const(n)) for n in array.shape)
     return TensorRef(frame.literal(array), dtype_of(array), dims)
@@ -53,17 +53,17 @@ def _literal(frame: Frame, array: Array) -> TensorRef:
 # ---- lists ---------------------------------------------------------------------------------------
 
 
-def _make(frame: Frame, node: Node) -> None:
+def _make(frame: GraphLowering, node: Node) -> None:
     attrs: ListMakeAttrs = node.attrs
     _plain(frame, node, (dtype_word(attrs.item),))
 
 
-def _insert(frame: Frame, node: Node) -> None:
+def _insert(frame: GraphLowering, node: Node) -> None:
     attrs: ListItemAttrs = node.attrs
     _plain(frame, node, (dtype_word(attrs.item),))
 
 
-def _expect(frame: Frame, node: Node) -> None:
+def _expect(frame: GraphLowering, node: Node) -> None:
     attrs: ListExpectAttrs = node.attrs
     assert isinstance(attrs.type, ListType)
     _plain(frame, node, type_words(attrs.type))
@@ -75,7 +75,9 @@ def _entry_words(type: TensorType) -> tuple[int, ...]:
     return (dtype_word(type.dtype), type.rank, *dims)
 
 
-def _sized(frame: Frame, node: Node, shape: str, type: TensorType, ints: tuple[int, ...]) -> None:
+def _sized(
+    frame: GraphLowering, node: Node, shape: str, type: TensorType, ints: tuple[int, ...]
+) -> None:
     """Calls the function that tells the sizes of the result, binds them, and calls the op's."""
     inputs = tuple(frame.tensor(v) for v in node.inputs if v is not None)
     registers = tuple(frame.registers.fresh() for _ in type.shape)
@@ -85,18 +87,18 @@ def _sized(frame: Frame, node: Node, shape: str, type: TensorType, ints: tuple[i
     call(frame, node.op.name, inputs, (define(frame, node.outputs[0]),), ints)
 
 
-def _at(frame: Frame, node: Node) -> None:
+def _at(frame: GraphLowering, node: Node) -> None:
     attrs: ListAtAttrs = node.attrs
     _sized(frame, node, "list_shape", attrs.type, _entry_words(attrs.type))
 
 
-def _concat(frame: Frame, node: Node) -> None:
+def _concat(frame: GraphLowering, node: Node) -> None:
     attrs: ListConcatAttrs = node.attrs
     ints = (attrs.axis, int(attrs.new_axis), dtype_word(attrs.type.dtype))
     _sized(frame, node, "list_concat_shape", attrs.type, ints)
 
 
-def _split(frame: Frame, node: Node) -> None:
+def _split(frame: GraphLowering, node: Node) -> None:
     attrs: ListSplitAttrs = node.attrs
     _plain(frame, node, (attrs.axis, int(attrs.keep), dtype_word(attrs.item)))
 
@@ -104,7 +106,7 @@ def _split(frame: Frame, node: Node) -> None:
 # ---- strings -------------------------------------------------------------------------------------
 
 
-def _counted(frame: Frame, node: Node, ints: tuple[int, ...]) -> None:
+def _counted(frame: GraphLowering, node: Node, ints: tuple[int, ...]) -> None:
     inputs = tuple(frame.tensor(v) for v in node.inputs if v is not None)
     count = frame.registers.fresh()
     call(frame, f"{node.op.name}_count", inputs, (), ints, (count,))
@@ -112,33 +114,35 @@ def _counted(frame: Frame, node: Node, ints: tuple[int, ...]) -> None:
     call(frame, node.op.name, inputs, tuple(define(frame, v) for v in node.outputs), ints)
 
 
-def _string_split(frame: Frame, node: Node) -> None:
+def _string_split(frame: GraphLowering, node: Node) -> None:
     attrs: StringSplitAttrs = node.attrs
     _counted(frame, node, (attrs.most, *encoded(attrs.delimiter)))
 
 
-def _string_remove(frame: Frame, node: Node) -> None:
+def _string_remove(frame: GraphLowering, node: Node) -> None:
     _counted(frame, node, ())
 
 
-def _with_tables(frame: Frame, node: Node, *tables: Array, ints: tuple[int, ...] = ()) -> None:
+def _with_tables(
+    frame: GraphLowering, node: Node, *tables: Array, ints: tuple[int, ...] = ()
+) -> None:
     inputs = tuple(frame.tensor(v) for v in node.inputs if v is not None)
     known = tuple(_literal(frame, table) for table in tables)
     call(frame, node.op.name, (*inputs, *known), (define(frame, node.outputs[0]),), ints)
 
 
-def _string_case(frame: Frame, node: Node) -> None:
+def _string_case(frame: GraphLowering, node: Node) -> None:
     attrs: StringCaseAttrs = node.attrs
     _with_tables(frame, node, case_table(attrs.upper))
 
 
-def _string_match(frame: Frame, node: Node) -> None:
+def _string_match(frame: GraphLowering, node: Node) -> None:
     attrs: StringMatchAttrs = node.attrs
     found = compile_pattern(attrs.pattern)
     _with_tables(frame, node, found.classes, found.moves, found.accepts)
 
 
-def _tf_idf(frame: Frame, node: Node) -> None:
+def _tf_idf(frame: GraphLowering, node: Node) -> None:
     attrs: TfIdfAttrs = node.attrs
     tables = (
         np.array(attrs.counts, np.int64),

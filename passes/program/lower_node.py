@@ -12,8 +12,8 @@ from types import MappingProxyType
 
 from tcc.errors import InternalError, UserError
 from tcc.ir.graph import Graph, Node, walk_nodes
-from tcc.passes.fuse.partition import Kind, classify
-from tcc.passes.layout.assign import Step
+from tcc.passes.fuse.partition import NodeKind, classify
+from tcc.passes.layout.assign import ProgramStep
 from tcc.passes.program.lower_calls import (
     BY_KERNELS,
     CALLS,
@@ -24,7 +24,7 @@ from tcc.passes.program.lower_calls import (
     lower_require,
 )
 from tcc.passes.program.lower_control import lower_if, lower_loop, lower_scan
-from tcc.passes.program.lower_graph import Frame
+from tcc.passes.program.lower_graph import GraphLowering
 from tcc.passes.program.lower_handles import HANDLE_CALLS
 
 _LOWER: Mapping[str, Lower] = MappingProxyType(
@@ -42,7 +42,7 @@ _LOWER: Mapping[str, Lower] = MappingProxyType(
 )
 
 
-def lower_node(frame: Frame, step: Step) -> None:
+def lower_node(frame: GraphLowering, step: ProgramStep) -> None:
     """Emits the instructions of a step that is no kernel."""
     node = step.node
     if node is None:
@@ -58,7 +58,7 @@ def check_runnable(graph: Graph) -> None:
     missing = [
         node
         for node in walk_nodes(graph)
-        if node.op.name not in _LOWER and classify(node).kind is Kind.OPAQUE
+        if node.op.name not in _LOWER and classify(node).kind is NodeKind.OPAQUE
     ]
     if missing:
         raise _refusal(missing)

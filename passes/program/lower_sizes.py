@@ -10,14 +10,14 @@ from tcc.ir.index import Atom, Extremum, Index, Quotient, Remainder, Var, const,
 from tcc.ir.program import Instr, IntOp, Let, Register
 
 
-class Registers:
+class SizeRegisters:
     """Allocates registers and remembers what the ones of this scope hold.
 
     A body has a scope of its own (`inner`): it sees what was computed before it, and what it
     computes is not seen after it, where it may not have run.
     """
 
-    def __init__(self, parent: Registers | None = None) -> None:
+    def __init__(self, parent: SizeRegisters | None = None) -> None:
         self._counter: list[int] = parent._counter if parent else [0]
         self._known: dict[Index, Register] = dict(parent._known) if parent else {}
         self._sizes: dict[str, Register] = dict(parent._sizes) if parent else {}
@@ -27,8 +27,8 @@ class Registers:
     def count(self) -> int:
         return self._counter[0]
 
-    def inner(self) -> Registers:
-        return Registers(self)
+    def inner(self) -> SizeRegisters:
+        return SizeRegisters(self)
 
     def fresh(self) -> Register:
         self._counter[0] += 1

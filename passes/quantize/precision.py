@@ -45,7 +45,7 @@ from tcc.ir.types import BF16, F16, F32, I8, I32, DType, TensorType, element_cou
 from tcc.ops.algebra.levels import nibbles
 from tcc.passes.fuse.compose import canonical
 from tcc.passes.fuse.unify_iterators import coefficient
-from tcc.passes.layout.assign import Kernel, Placed, Step
+from tcc.passes.layout.assign import Kernel, Placed, ProgramStep
 from tcc.passes.layout.weights import Rounded
 from tcc.passes.quantize.quantize_weights import group_size, quantized, rounded
 
@@ -134,7 +134,7 @@ class _Narrowing:
             for v in self.activations
         }
         steps = tuple(
-            s if s.kernel is None else Step(self._kernel(s.kernel, narrow), None)
+            s if s.kernel is None else ProgramStep(self._kernel(s.kernel, narrow), None)
             for s in self.placed.steps
         )
         layouts = {narrow.get(v, v): where for v, where in self.placed.layouts.items()}

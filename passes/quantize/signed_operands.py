@@ -43,7 +43,7 @@ from tcc.ir.op import Array
 from tcc.ir.types import I8, I32, U8, TensorType, element_count
 from tcc.passes.fuse.compose import canonical
 from tcc.passes.graph.computed_constants import without_unread
-from tcc.passes.layout.assign import Kernel, Placed, Step
+from tcc.passes.layout.assign import Kernel, Placed, ProgramStep
 
 # Half the range of a byte: what makes an unsigned one signed.
 _HALF = 128
@@ -52,15 +52,15 @@ _HALF = 128
 def with_signed_bytes(placed: Placed, lowers: Callable[[Expr], bool]) -> Placed:
     """`placed` with products of bytes as products of signed bytes, where `lowers` says that the
     kernel can be made."""
-    steps: list[Step] = []
+    steps: list[ProgramStep] = []
     constants, layouts = dict(placed.graph.constants), dict(placed.layouts)
     for step in placed.steps:
         work = None if step.kernel is None else _Rewriting(placed, step.kernel)
         if work is None or not work.run() or not lowers((made := work.kernel()).expr):
             steps.append(step)
             continue
-        steps += (Step(each, None) for each in work.sums)
-        steps.append(Step(made, None))
+        steps += (ProgramStep(each, None) for each in work.sums)
+        steps.append(ProgramStep(made, None))
         constants |= work.constants
         layouts |= {v: row_major(v.type.shape) for each in work.sums for v in each.results}
     graph = replace(placed.graph, constants=constants)

@@ -40,7 +40,7 @@ from tcc.passes.layout.assign import Kernel
 from tcc.passes.tile.cpu.lower import lower
 from tcc.schedule.cpu.candidates import PANELS, cheapest
 from tcc.schedule.cpu.choose import choose
-from tcc.schedule.cpu.core import Knobs, Registers
+from tcc.schedule.cpu.core import CoreModel, Knobs
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.gpu.schedule import BlockSchedule
@@ -93,7 +93,7 @@ class KernelPlanner:
     updates = False
     divides: Divides | None = None
 
-    def __init__(self, registers: Registers, pricer: Pricer | None = None) -> None:
+    def __init__(self, registers: CoreModel, pricer: Pricer | None = None) -> None:
         """`pricer`: schedules near the analytic one are priced, and the cheapest taken; `priced`
         then counts them.  Without one the analytic schedule is taken."""
         self.registers, self.pricer = registers, pricer
@@ -200,7 +200,7 @@ class Structure:
         expr: Expr,
         operands: tuple[Storage, ...],
         results: tuple[Storage, ...],
-        registers: Registers,
+        registers: CoreModel,
     ) -> None:
         self._parts = (expr, operands, results)
         self._registers = registers

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tcc.backends.gpu.code_rules import Compiled, contracts, matrix_families
+from tcc.backends.gpu.code_rules import CheckedKernel, contracts, matrix_families
 from tcc.driver import compile_model
 from tcc.errors import TccError
 from tcc.options import read_options
@@ -47,7 +47,7 @@ def measure(model: Path, target: str, precision: str, jobs: int) -> dict[str, An
     }
 
 
-def facts(kernels: Sequence[Compiled], sources: Sequence[str]) -> dict[str, Any]:
+def facts(kernels: Sequence[CheckedKernel], sources: Sequence[str]) -> dict[str, Any]:
     """Of the different kernels."""
     must = Counter(family for each in kernels for family in matrix_families(each))
     used = Counter(family for each in kernels for family, _ in each.code.matrix)

@@ -9,7 +9,7 @@ from typing import Any
 
 from tcc.backends.gpu import backend as gpu_code
 from tcc.backends.gpu.code import Job
-from tcc.backends.gpu.code_rules import Compiled, breaches
+from tcc.backends.gpu.code_rules import CheckedKernel, breaches
 from tcc.backends.gpu.machine_code import machine_codes
 from tcc.backends.gpu.source import CompiledKernel
 from tcc.ir.tile import TileKernel
@@ -26,11 +26,11 @@ class Observed:
     dot: str
 
 
-def compiled(found: Sequence[Observed]) -> list[Compiled]:
+def compiled(found: Sequence[Observed]) -> list[CheckedKernel]:
     """Kernels with the facts of their machine code, which take a moment to read."""
     codes = machine_codes([each.made for each in found])
     return [
-        Compiled(each.kernel, each.made, code, each.alignments, each.dot)
+        CheckedKernel(each.kernel, each.made, code, each.alignments, each.dot)
         for each, code in zip(found, codes, strict=True)
     ]
 
@@ -39,7 +39,7 @@ def compiled(found: Sequence[Observed]) -> list[Compiled]:
 def observed() -> Iterator[list[Observed]]:
     """All kernels that get into the artifacts of the compiles inside, for every architecture."""
     found: list[Observed] = []
-    generate, compile_blocks = gpu_code.GpuCode.generate, gpu_code.compile_blocks
+    generate, compile_blocks = gpu_code.GpuBackend.generate, gpu_code.compile_blocks
     sources: list[str] = []
 
     def watched_generate(self: Any, lowered: Any, names: Sequence[str]) -> Any:
@@ -57,11 +57,11 @@ def observed() -> Iterator[list[Observed]]:
             found.extend(Observed(s, k, m, tuple(a), dot) for s, k, m, a in rows)
         return code
 
-    gpu_code.GpuCode.generate, gpu_code.compile_blocks = watched_generate, watched_blocks
+    gpu_code.GpuBackend.generate, gpu_code.compile_blocks = watched_generate, watched_blocks
     try:
         yield found
     finally:
-        gpu_code.GpuCode.generate, gpu_code.compile_blocks = generate, compile_blocks
+        gpu_code.GpuBackend.generate, gpu_code.compile_blocks = generate, compile_blocks
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Known:
 
 
 def judge(
-    model: str, precision: str, kernels: Sequence[Compiled], sources: Sequence[str],
+    model: str, precision: str, kernels: Sequence[CheckedKernel], sources: Sequence[str],
     known: Sequence[Known],
 ) -> tuple[list[str], list[str]]:  # fmt: skip
     """What breaks the rules unexpectedly, and what is known to break one and keeps it."""

@@ -32,7 +32,7 @@ from tcc.frontends import load_model
 from tcc.ir.expr import extent
 from tcc.ir.graph import carrier
 from tcc.ir.index import Var, evaluate
-from tcc.ir.tile import Scope, TileBuffer, TileKernel
+from tcc.ir.tile import MemorySpace, TileBuffer, TileKernel
 from tcc.ir.tile.evaluate import evaluate_kernel
 from tcc.ir.types import BF16, BOOL, F16
 from tcc.options import read_options
@@ -81,7 +81,7 @@ def data(buffer: TileBuffer, sizes: dict[str, int], rng: np.random.Generator) ->
     """Random operands, small where they are integers; results that nothing was written to."""
     shape = [int(evaluate(n, sizes)) for n in buffer.sizes]
     dtype, count = buffer.dtype, prod(shape)
-    if buffer.scope is Scope.OUTPUT:
+    if buffer.scope is MemorySpace.OUTPUT:
         return np.full(shape, _UNWRITTEN, dtype.carrier)
     few = min(count, _POOL)
     if dtype is BOOL:

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from tcc.cli.peers.peer import PEERS, Peer, Row
+from tcc.cli.peers.peer import PEERS, Peer, PeerKind
 from tcc.cli.peers.rounds import interleaved
 from tcc.cli.peers.worker import read_arrays, write_arrays
 from tcc.errors import ToolError
@@ -150,13 +150,13 @@ serve(prepare)
 def test_workers_are_quiet_and_capped(tmp_path: Path, model: Path) -> None:
     script = tmp_path / "worker.py"
     script.write_text(WORKER)
-    with Peer("quiet", model, {}, 1, row=Row("Quiet", str(script))) as peer:
+    with Peer("quiet", model, {}, 1, row=PeerKind("Quiet", str(script))) as peer:
         assert len(peer.seconds(3)) == 3
-    slow = Row("Slow", str(script), arguments=("slow",))
+    slow = PeerKind("Slow", str(script), arguments=("slow",))
     with pytest.raises(ToolError, match=r"Slow took more than 0\.2 seconds"):
         Peer("slow", model, {}, 1, row=slow, cap=0.2)
     with pytest.raises(ToolError, match="Absent is not installed") as caught:
-        Peer("absent", model, {}, 1, row=Row("Absent", "m", "no.such", "no-such"))
+        Peer("absent", model, {}, 1, row=PeerKind("Absent", "m", "no.such", "no-such"))
     assert caught.value.hint == "pip install no-such"
 
 
@@ -164,7 +164,7 @@ def test_a_crashing_worker_leaves_its_last_words(tmp_path: Path, model: Path) ->
     script = tmp_path / "worker.py"
     script.write_text("raise SystemExit('out of luck')")
     with pytest.raises(ToolError, match="Broken failed") as caught:
-        Peer("broken", model, {}, 1, row=Row("Broken", str(script)))
+        Peer("broken", model, {}, 1, row=PeerKind("Broken", str(script)))
     assert "ended with 1" in caught.value.why
     assert "out of luck" in caught.value.why
 

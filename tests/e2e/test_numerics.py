@@ -10,7 +10,7 @@ import tcc
 from onnx import helper
 from tcc.backends.cpu.backend import CpuCode
 from tcc.backends.cpu.detect import detect
-from tcc.driver import Compiled, compile_model
+from tcc.driver import CompileResult, compile_model
 from tcc.options import NUMERICS, read_options
 from tcc.passes.pipeline import REQUANTISE
 from tcc.target import parse_target
@@ -39,7 +39,7 @@ def layers() -> onnx.ModelProto:
     )
 
 
-def compiled(folder: Path, name: str, **options: object) -> tuple[Compiled, Array]:
+def compiled(folder: Path, name: str, **options: object) -> tuple[CompileResult, Array]:
     # one processor's prices, whatever this machine is
     asked = read_options({"cpu": "x86-64-v3", **options})
     made = compile_model(layers(), asked, folder / f"{name}.so")

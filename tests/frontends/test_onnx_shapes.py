@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tcc.errors import UserError
 from tcc.frontends import load_model
 from tcc.frontends.onnx.tensors import TensorReader
-from tcc.frontends.scope import Session
+from tcc.frontends.scope import ImportSession
 from tcc.ir.graph.evaluate import evaluate_graph
 
 from .oracle import check, model_of, op_names
@@ -274,6 +274,6 @@ def test_open_sizes_that_must_be_numbers_are_required_to(
 
 
 def test_symbols_of_long_names_differ() -> None:
-    session = Session(TensorReader(None), {}, lambda _: None)
+    session = ImportSession(TensorReader(None), {}, lambda _: None)
     found = [session.fresh_symbol(hint) for hint in ("n", "n.1", "n", *("long" * 30,) * 3)]
     assert len({index.key for index in found}) == len(found)

@@ -27,7 +27,7 @@ from tcc.ir.types import (
     I32,
     I64,
     DType,
-    Kind,
+    DTypeKind,
     TensorType,
     dtype_of,
     integer_limits,
@@ -76,7 +76,7 @@ _TINY = {"f16": (2.0**-24, 2.0**-14), "bf16": (2.0**-133, 2.0**-126), "f32": (2.
 @cache
 def values(dtype: DType) -> Array:
     """The special values of a type, each once but for NaNs; of narrow types all values."""
-    if dtype.kind is Kind.BOOL:
+    if dtype.kind is DTypeKind.BOOL:
         return np.array([False, True])
     if dtype.is_narrow:
         return decode(np.arange(1 << dtype.bits, dtype=np.uint8), dtype)

@@ -19,14 +19,14 @@ from tcc.ir.graph import ConstantStore, Graph
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.parse import parse_graph
 from tcc.ir.graph.verify import verify_graph
-from tcc.ir.types import Kind, TensorType
+from tcc.ir.types import DTypeKind, TensorType
 from tcc.ops import OPS
 from tcc.passes.memory.plan_arena import plan_memory
 from tcc.passes.program.lower_graph import lower_program, place_graph
 from tcc.passes.program.lower_node import lower_node
 from tcc.passes.tile.plan import KernelPlanner
 from tcc.runtime.module import Module, load
-from tcc.schedule.cpu.choose import Registers
+from tcc.schedule.cpu.core import CoreModel
 from tcc.target import parse_target
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -51,7 +51,7 @@ def read() -> Read:
 
 def _sample(form: TensorType, rng: np.random.Generator, sizes: Mapping[str, int]) -> Array:
     shape = [d.const if not d.terms else sizes[d.key] for d in form.shape]
-    if form.dtype.kind is Kind.FLOAT:
+    if form.dtype.kind is DTypeKind.FLOAT:
         return rng.standard_normal(shape).astype(form.dtype.carrier)
     return rng.integers(0, 2, shape).astype(form.dtype.carrier)
 
@@ -79,7 +79,7 @@ def compiled(tmp_path: Path) -> Run:
 
     def run(graph: Graph) -> Module:
         program, table, weights = lower_program(
-            place_graph(graph), KernelPlanner(Registers(16, 16)), lower_node
+            place_graph(graph), KernelPlanner(CoreModel(16, 16)), lower_node
         )
         program = plan_memory(program)
         target = parse_target("cpu", "host", detect)

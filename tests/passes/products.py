@@ -7,8 +7,8 @@ from math import prod
 from tcc.ir.graph import Node
 from tcc.ir.index import as_int
 from tcc.passes.derive.winograd import Limits
-from tcc.passes.derive.winograd_forms import Form
-from tcc.passes.derive.winograd_price import Forms, Region, RegionPrices
+from tcc.passes.derive.winograd_forms import WinogradForm
+from tcc.passes.derive.winograd_price import ConvRegion, Forms, RegionPrices
 
 
 class Products(RegionPrices):
@@ -17,11 +17,11 @@ class Products(RegionPrices):
     def __init__(self) -> None:
         pass
 
-    def seconds(self, region: Region, forms: Forms) -> float:
+    def seconds(self, region: ConvRegion, forms: Forms) -> float:
         return sum(map(products, region.convolutions, forms))
 
 
-def products(node: Node, form: Form | None) -> float:
+def products(node: Node, form: WinogradForm | None) -> float:
     results = [as_int(n) or 0 for n in node.outputs[0].type.shape[2:]]
     if form is None:
         return 9 * prod(results)

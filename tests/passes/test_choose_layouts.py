@@ -20,7 +20,7 @@ from tcc.passes.layout.choose import choose_layouts
 from tcc.passes.program.lower_graph import halo_widths, place_graph
 from tcc.passes.tile.plan import KernelPlanner
 from tcc.runtime.module import Module
-from tcc.schedule.cpu.core import Registers
+from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.machine import MACHINES
 
@@ -31,7 +31,7 @@ MACHINE = MACHINES["icelake-server"]
 
 
 def planner() -> KernelPlanner:
-    core = Registers(MACHINE.lanes, MACHINE.registers, MACHINE.l2.size, MACHINE.cores)
+    core = CoreModel(MACHINE.lanes, MACHINE.registers, MACHINE.l2.size, MACHINE.cores)
     return KernelPlanner(core, Pricer(MACHINE, 0))
 
 
@@ -130,7 +130,7 @@ def test_a_small_gain_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_prices_or_budget_the_rule_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     placed = place_graph(blurred())
-    assert choose(placed, KernelPlanner(Registers(16, 32))) is placed
+    assert choose(placed, KernelPlanner(CoreModel(16, 32))) is placed
     monkeypatch.setattr(module, "BUDGET", 0)
     assert choose(placed) is placed
 

@@ -11,7 +11,7 @@ from tcc.ir.index import as_index, const
 from tcc.ir.types import F32, I64, tensor
 from tcc.ops.algebra.movement import SliceAttrs, SplitAttrs
 from tcc.ops.shapes import AxisAttrs
-from tcc.passes.moe.grouped_gemm import Product, group_products
+from tcc.passes.moe.grouped_gemm import GroupedMatmul, group_products
 from tcc.passes.moe.price import GroupPrices
 from tcc.passes.tile.plan import KernelPlanner
 from tcc.schedule.cpu.core import TYPICAL_CORE
@@ -25,7 +25,7 @@ Agree = Callable[..., None]
 TOKENS, TOP, EXPERTS, DEPTH, WIDTH = 9, 2, 4, 6, 8
 
 
-def tile_of_four(_: Product) -> int:
+def tile_of_four(_: GroupedMatmul) -> int:
     return 4
 
 
@@ -145,7 +145,7 @@ def test_prices_take_tiles_where_matrices_would_be_read_often() -> None:
     def tile(tokens: int, depth: int, width: int) -> int | None:
         rows, index = tensor(F32, tokens, 1, 1, depth), tensor(I64, tokens, 2)
         matrices = tensor(F32, *map(as_index, (8, depth, width)))
-        return prices.tile_of(Product(rows, matrices, index, False))
+        return prices.tile_of(GroupedMatmul(rows, matrices, index, False))
 
     assert tile(1, 1024, 2048) is None
     assert tile(128, 1024, 2048) is not None

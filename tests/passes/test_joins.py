@@ -18,7 +18,7 @@ from tcc.passes.layout import assign as layouts_module
 from tcc.passes.layout.assign import Placed
 from tcc.passes.program.lower_graph import halo_widths, place_graph
 from tcc.runtime.module import Module
-from tcc.schedule.cpu.choose import Registers
+from tcc.schedule.cpu.core import CoreModel
 
 from tests.passes.fuse.models import MODELS, Model
 from tests.passes.fuse.test_programs import check, inputs_of, lowered
@@ -116,7 +116,7 @@ def test_joined_outputs_are_written_in_place() -> None:
     placed = place_graph(m.finish(both))
     assert placed.layouts[both] == row_major(both.type.shape)
     assert len(kernels(placed)) == 2
-    program, _, _ = lowered(placed.graph, Registers(16, 32))
+    program, _, _ = lowered(placed.graph, CoreModel(16, 32))
     assert len(program.buffers) == len({b.label for b in program.buffers})
 
 
@@ -144,10 +144,10 @@ def test_bugs_in_the_layout_of_parts_are_seen(
     bug: Callable[..., Layout], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = MODELS["joined_along_windows"]()
-    check(graph, lowered(graph, Registers(16, 32)), 1)
+    check(graph, lowered(graph, CoreModel(16, 32)), 1)
     monkeypatch.setattr(layouts_module, "part_of", bug)
     with pytest.raises(AssertionError):
-        check(graph, lowered(graph, Registers(16, 32)), 1)
+        check(graph, lowered(graph, CoreModel(16, 32)), 1)
 
 
 # ---- nested concatenations ----------------------------------------------------------------------
@@ -183,4 +183,4 @@ def test_growing_features_have_one_place_each() -> None:
     placed = place_graph(nest_concats(graph))
     assert not [k for k in kernels(placed) if "part" in k[1][0]]
     assert len(placed.wholes) == 6
-    check(graph, lowered(nest_concats(graph), Registers(16, 32)), 1)
+    check(graph, lowered(nest_concats(graph), CoreModel(16, 32)), 1)

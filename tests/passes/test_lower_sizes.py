@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tcc.errors import InternalError
 from tcc.ir.index import Index, ceildiv, const, evaluate, maximum, minimum, symbol
 from tcc.ir.program import Instr, IntOp, Let, Register
-from tcc.passes.program.lower_sizes import Registers
+from tcc.passes.program.lower_sizes import SizeRegisters
 
 N, M = symbol("n", 0), symbol("m", 1)
 
@@ -36,8 +36,8 @@ def run(out: Sequence[Instr], values: dict[Register, int]) -> dict[Register, int
     return values
 
 
-def bound(**sizes: int) -> tuple[Registers, dict[Register, int]]:
-    registers, values = Registers(), {}
+def bound(**sizes: int) -> tuple[SizeRegisters, dict[Register, int]]:
+    registers, values = SizeRegisters(), {}
     for name, size in sizes.items():
         held = registers.fresh()
         registers.bind(name, held)

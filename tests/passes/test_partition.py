@@ -14,7 +14,7 @@ from tcc.ops.algebra.reduce import ReduceAttrs
 from tcc.ops.composite.normalization import NormAttrs
 from tcc.ops.control import IfAttrs
 from tcc.ops.shapes import AxisAttrs
-from tcc.passes.fuse.partition import Group, Kind, classify, partition
+from tcc.passes.fuse.partition import Group, NodeKind, classify, partition
 
 from tests.passes.fuse.models import MODELS, Model, few_rows, shared_heads
 
@@ -243,7 +243,7 @@ def test_groups_are_cones_that_can_run_in_order(name: str) -> None:
 
 def _check_cone(group: Group, ready: set[Value]) -> None:
     """Members read stored values or each other; all lead to the sink; anchors are known."""
-    anchors = (Kind.REDUCTION, Kind.CONTRACTION)
+    anchors = (NodeKind.REDUCTION, NodeKind.CONTRACTION)
     assert group.anchors == [n for n in group.members if classify(n).kind in anchors]
     inside: set[Value] = set()
     for node in group.members:
@@ -254,14 +254,14 @@ def _check_cone(group: Group, ready: set[Value]) -> None:
 
 
 def test_kinds_of_ops() -> None:
-    def kind(name: str, *shapes: tuple[int, ...], attrs: object = None) -> Kind:
+    def kind(name: str, *shapes: tuple[int, ...], attrs: object = None) -> NodeKind:
         m = Model("kind")
         inputs = [m.input(f"x{n}", *shape) for n, shape in enumerate(shapes)]
         return classify(m.finish(m.op(name, *inputs, attrs=attrs)).nodes[0]).kind
 
-    assert kind("matmul", (4, 4), (4, 4)) is Kind.CONTRACTION
-    assert kind("reduce_sum", (4, 4), attrs=ReduceAttrs((1,), True)) is Kind.REDUCTION
-    assert kind("reduce_sum_square", (4, 4), attrs=ReduceAttrs((1,), True)) is Kind.REDUCTION
-    assert kind("softmax", (4, 4), attrs=last_axis(2)) is Kind.REDUCTION
-    assert kind("gelu", (4,), attrs=GeluAttrs("none")) is Kind.POINTWISE
-    assert kind("expand", (4, 1), attrs=ExpandAttrs(tensor(F32, 4, 3).shape)) is Kind.MAP
+    assert kind("matmul", (4, 4), (4, 4)) is NodeKind.CONTRACTION
+    assert kind("reduce_sum", (4, 4), attrs=ReduceAttrs((1,), True)) is NodeKind.REDUCTION
+    assert kind("reduce_sum_square", (4, 4), attrs=ReduceAttrs((1,), True)) is NodeKind.REDUCTION
+    assert kind("softmax", (4, 4), attrs=last_axis(2)) is NodeKind.REDUCTION
+    assert kind("gelu", (4,), attrs=GeluAttrs("none")) is NodeKind.POINTWISE
+    assert kind("expand", (4, 1), attrs=ExpandAttrs(tensor(F32, 4, 3).shape)) is NodeKind.MAP

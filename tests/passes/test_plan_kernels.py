@@ -16,7 +16,7 @@ from tcc.passes.fuse.structure import build_group
 from tcc.passes.program.lower_graph import place_graph
 from tcc.passes.tile import plan as plan_kernels
 from tcc.passes.tile.plan import KernelPlanner, PlannedKernel, least_units
-from tcc.schedule.cpu.choose import Registers
+from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.machine import machine_for
 from tcc.schedule.cpu.schedule import Schedule
@@ -30,7 +30,7 @@ MACHINE = machine_for(parse_target("cpu", "x86-64-v4", lambda: None).profile)
 
 
 def plans(graph: Graph) -> list[PlannedKernel]:
-    placed, planner = place_graph(graph), KernelPlanner(Registers(16, 32))
+    placed, planner = place_graph(graph), KernelPlanner(CoreModel(16, 32))
     kernels = [s.kernel for s in placed.steps if s.kernel is not None]
     return [planner.plan(k, placed.layouts, graph.constants) for k in kernels]
 
@@ -186,7 +186,7 @@ def test_no_group_is_built_twice_for_one_kernel(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(plan_kernels, "build_group", counted)
     graph = product(2048, 1000)
-    placed, planner = place_graph(graph), KernelPlanner(Registers(16, 32), Pricer(MACHINE))
+    placed, planner = place_graph(graph), KernelPlanner(CoreModel(16, 32), Pricer(MACHINE))
     (kernel,) = [s.kernel for s in placed.steps if s.kernel is not None]
     planner.plan(kernel, placed.layouts, graph.constants)
     assert planner.priced >= 6

@@ -7,14 +7,14 @@ from tcc.ir.graph import Graph
 from tcc.ir.program import Arena, CallOp, IntOp, Let, Program
 from tcc.passes.memory.compact_buffers import thinned
 from tcc.passes.program.lower_graph import place_graph
-from tcc.schedule.cpu.choose import Registers
+from tcc.schedule.cpu.core import CoreModel
 
 from tests.passes.fuse.models import MODELS, Model, strided_shortcut
 from tests.passes.fuse.test_programs import lowered
 
 
 def program_of(graph: Graph) -> Program:
-    return lowered(graph, Registers(16, 32))[0]
+    return lowered(graph, CoreModel(16, 32))[0]
 
 
 def test_a_shortcut_keeps_what_it_reads_at_the_front_of_its_operand() -> None:

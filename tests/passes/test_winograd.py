@@ -20,13 +20,13 @@ from tcc.ir.types import F32, F64, DType, tensor
 from tcc.ops import OPS
 from tcc.passes.derive.winograd import Limits, constant_bytes, winograd
 from tcc.passes.derive.winograd_forms import FORMS
-from tcc.passes.derive.winograd_price import Forms, Region, RegionPrices, region_of
+from tcc.passes.derive.winograd_price import ConvRegion, Forms, RegionPrices, region_of
 from tcc.passes.fuse.partition import partition
 from tcc.passes.pipeline import run_pipeline
 from tcc.passes.program.lower_graph import halo_widths, place_graph
 from tcc.passes.tile.plan import KernelPlanner
 from tcc.runtime.module import Module
-from tcc.schedule.cpu.core import Registers
+from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.machine import MACHINES
 
@@ -266,7 +266,7 @@ def test_three_kernels_where_each_unit_would_read_many_weights() -> None:
 def test_a_transform_that_units_do_over_for_other_columns_is_held_once() -> None:
     """64 tiles of 128 channels: the caches of both cores hold what transforms and products
     exchange.  Of 256 tiles of 64 filters they do not."""
-    registers = Registers(16, 32, SERVER.l2.size, SERVER.cores)
+    registers = CoreModel(16, 32, SERVER.l2.size, SERVER.cores)
     few, many = (
         winograd(Conv(128, filters, high=high, wide=high // 2).graph(), FREE)
         for filters, high in ((128, 32), (64, 64))
@@ -352,7 +352,7 @@ def test_storage_lets_transforms_run_along_channels() -> None:
 
 
 SERVER = MACHINES["icelake-server"]
-PLANNER = KernelPlanner(Registers(16, 32, SERVER.l2.size, SERVER.cores), Pricer(SERVER))
+PLANNER = KernelPlanner(CoreModel(16, 32, SERVER.l2.size, SERVER.cores), Pricer(SERVER))
 
 
 def among_others(case: Conv, *, given: bool = False) -> Graph:
@@ -372,7 +372,7 @@ def among_others(case: Conv, *, given: bool = False) -> Graph:
     return b.finish([last])
 
 
-def region(case: Conv, *, given: bool = False) -> Region:
+def region(case: Conv, *, given: bool = False) -> ConvRegion:
     """That of the convolution of `among_others`."""
     graph = among_others(case, given=given)
     node = next(n for n in graph.nodes if n.op.name == "conv")
@@ -433,7 +433,7 @@ def test_direct_products_of_pairs_are_twice_as_fast() -> None:
 class _Together(Products):
     """Neighbours in F(2 x 2) are computed at once, which saves half of them."""
 
-    def seconds(self, region: Region, forms: Forms) -> float:
+    def seconds(self, region: ConvRegion, forms: Forms) -> float:
         alone = super().seconds(region, forms)
         both = len(forms) == 2 and all(form is FORMS[2] for form in forms)
         return alone / 2 if both else alone

@@ -18,7 +18,7 @@ Array = np.ndarray[Any, Any]
 class OpTensor(ctypes.Structure):
     _fields_ = (
         ("data", ctypes.c_void_p),
-        ("dtype", abi.DType),
+        ("dtype", abi.CDType),
         ("ndim", ctypes.c_int32),
         ("dims", ctypes.POINTER(ctypes.c_int64)),
         ("count", ctypes.c_int64),
@@ -48,7 +48,7 @@ CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
 def op_tensor(array: Array, code: int | None) -> OpTensor:
     dims = (ctypes.c_int64 * array.ndim)(*array.shape)
     chosen = CODES[array.dtype.kind] if code is None else code
-    dtype = abi.DType(chosen, array.itemsize * 8, 1)
+    dtype = abi.CDType(chosen, array.itemsize * 8, 1)
     return OpTensor(array.ctypes.data, dtype, array.ndim, dims, array.size)
 
 

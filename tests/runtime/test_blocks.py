@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tcc.runtime.blocks import Blocks
+from tcc.runtime.blocks import ResultPool
 
 torch = pytest.importorskip("torch")
 
@@ -17,7 +17,7 @@ SHAPE = (64, 1024)
 
 
 def test_memory_is_used_again_once_the_array_is_gone() -> None:
-    blocks = Blocks(4)
+    blocks = ResultPool(4)
     first, address = blocks.array(SHAPE, F32)
     assert first.ctypes.data == address
     assert (first.shape, first.dtype, first.flags.c_contiguous) == (SHAPE, F32, True)
@@ -43,7 +43,7 @@ def test_memory_is_used_again_once_the_array_is_gone() -> None:
     ],
 )
 def test_whatever_looks_at_an_array_keeps_its_memory(hold: Any) -> None:
-    blocks = Blocks(4)
+    blocks = ResultPool(4)
     array, address = blocks.array(SHAPE, F32)
     array[:] = 7
     held = hold(array)
@@ -64,7 +64,7 @@ def test_whatever_looks_at_an_array_keeps_its_memory(hold: Any) -> None:
 def test_arrays_have_their_shape_and_large_ones_begin_a_cache_line(
     shape: tuple[int, ...], name: str
 ) -> None:
-    array, address = Blocks(1).array(shape, np.dtype(name))
+    array, address = ResultPool(1).array(shape, np.dtype(name))
     assert (array.shape, array.dtype.name, array.ctypes.data) == (shape, name, address)
     assert array.flags.c_contiguous
     assert array.flags.writeable
@@ -74,7 +74,7 @@ def test_arrays_have_their_shape_and_large_ones_begin_a_cache_line(
 
 
 def test_a_block_serves_results_that_grow_a_little_but_no_small_ones() -> None:
-    blocks = Blocks(4)
+    blocks = ResultPool(4)
     address = blocks.array((100_000,), F32)[1]
     assert blocks.array((101_000,), F32)[1] == address
     kept = blocks.array((50_000,), F32)
@@ -82,7 +82,7 @@ def test_a_block_serves_results_that_grow_a_little_but_no_small_ones() -> None:
 
 
 def test_no_more_lie_free_than_agreed() -> None:
-    blocks = Blocks(3)
+    blocks = ResultPool(3)
     held = [blocks.array(SHAPE, F32) for _ in range(8)]
     last = {address for _, address in held[-3:]}
     while held:
@@ -93,7 +93,7 @@ def test_no_more_lie_free_than_agreed() -> None:
 
 
 def test_threads_never_share_a_block() -> None:
-    blocks = Blocks(4)
+    blocks = ResultPool(4)
     wrong: list[int] = []
 
     def work(number: int) -> None:
@@ -119,7 +119,7 @@ def test_threads_never_share_a_block() -> None:
 
 
 def test_arrays_outlive_their_blocks() -> None:
-    array, _ = Blocks(2).array(SHAPE, F32)
+    array, _ = ResultPool(2).array(SHAPE, F32)
     array[:] = 3
     gc.collect(0)
     assert np.all(array == 3)

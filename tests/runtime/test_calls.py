@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tcc.runtime.arrays import Given, view_of
-from tcc.runtime.blocks import Blocks
+from tcc.runtime.blocks import ResultPool
 from tcc.runtime.calls import Inputs, Outputs, Result
 
 F32 = np.dtype(np.float32)
@@ -82,7 +82,7 @@ def test_an_empty_array_has_its_shape() -> None:
 
 
 def test_each_call_has_its_own_results() -> None:
-    outputs = Outputs([Result("f32", (2, 3), -1), Result("i64", (), -1)], Blocks(4))
+    outputs = Outputs([Result("f32", (2, 3), -1), Result("i64", (), -1)], ResultPool(4))
     calls = [outputs.start(None) for _ in range(2)]
     places = set()
     for call in calls:
@@ -95,7 +95,7 @@ def test_each_call_has_its_own_results() -> None:
 
 
 def test_a_state_is_its_input_without_its_memory() -> None:
-    inputs, outputs = Inputs(1), Outputs([Result("f32", (3, 4), 0)], Blocks(4))
+    inputs, outputs = Inputs(1), Outputs([Result("f32", (3, 4), 0)], ResultPool(4))
     given = inputs.describe([np.zeros((3, 4), np.float32)], Viewer())
     call = outputs.start(given.tensors)
     assert told(call.tensors[0]) == (None, [3, 4], None)
@@ -103,7 +103,7 @@ def test_a_state_is_its_input_without_its_memory() -> None:
 
 
 def test_a_size_that_the_run_finds_gets_an_array_then() -> None:
-    call = Outputs([Result("f32", None, -1)], Blocks(4)).start(None)
+    call = Outputs([Result("f32", None, -1)], ResultPool(4)).start(None)
     assert call.arrays == [None]
     wanted = view_of(np.zeros((5, 2), np.float32), "f32", False).tensor
     out = (ctypes.c_void_p * 1)()

@@ -14,7 +14,7 @@ from tcc.passes.program.lower_graph import place_graph
 from tcc.passes.tile.plan import KernelPlanner
 from tcc.schedule.cpu.candidates import Found, cheapest, knobs_of
 from tcc.schedule.cpu.choose import choose
-from tcc.schedule.cpu.core import Knobs, Registers
+from tcc.schedule.cpu.core import CoreModel, Knobs
 from tcc.schedule.cpu.cost import Price, Pricer
 from tcc.schedule.cpu.machine import MACHINES
 from tcc.schedule.cpu.schedule import Schedule
@@ -23,7 +23,7 @@ from tcc.schedule.nest import anchor
 from tests.passes.fuse.models import Model
 
 MACHINE = MACHINES["icelake-server"]
-CORE = Registers(16, 32, MACHINE.l2.size)
+CORE = CoreModel(16, 32, MACHINE.l2.size)
 
 
 class Fixed(Pricer):

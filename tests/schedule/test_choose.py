@@ -22,17 +22,18 @@ from tcc.passes.fuse.structure import Storage, build_group
 from tcc.passes.program.lower_graph import place_graph
 from tcc.passes.tile.cpu.lower import lower
 from tcc.passes.tile.plan import KernelPlanner
-from tcc.schedule.cpu.choose import Registers, choose
+from tcc.schedule.cpu.choose import choose
+from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.nest import anchor, product
 
 from tests.passes.fuse.models import MODELS, Model
 
-AVX512, AVX2, SSE = Registers(16, 32), Registers(8, 16), Registers(4, 16)
+AVX512, AVX2, SSE = CoreModel(16, 32), CoreModel(8, 16), CoreModel(4, 16)
 MACHINES = pytest.mark.parametrize("registers", [AVX512, AVX2, SSE], ids=["avx512", "avx2", "sse"])
 
 
-def planned(graph: Graph, registers: Registers) -> Iterator[tuple[TileGroup, Schedule]]:
+def planned(graph: Graph, registers: CoreModel) -> Iterator[tuple[TileGroup, Schedule]]:
     placed, planner = place_graph(graph), KernelPlanner(registers)
     for step in placed.steps:
         assert step.kernel is not None
@@ -40,7 +41,7 @@ def planned(graph: Graph, registers: Registers) -> Iterator[tuple[TileGroup, Sch
         yield bound.group, bound.schedule
 
 
-def only(graph: Graph, registers: Registers = AVX512) -> tuple[TileGroup, Schedule]:
+def only(graph: Graph, registers: CoreModel = AVX512) -> tuple[TileGroup, Schedule]:
     """The kernel with most work."""
     return max(planned(graph, registers), key=lambda pair: _work(pair[0]))
 
@@ -120,7 +121,7 @@ CONTRACTIONS = {
 
 @MACHINES
 @pytest.mark.parametrize("name", list(CONTRACTIONS))
-def test_contraction_blocks_fit_the_register_file(name: str, registers: Registers) -> None:
+def test_contraction_blocks_fit_the_register_file(name: str, registers: CoreModel) -> None:
     group, schedule = only(CONTRACTIONS[name](), registers)
     assert product(anchor(group)) is not None
     if schedule.nest(group.stages.index(anchor(group))).vector is not None:
@@ -130,7 +131,7 @@ def test_contraction_blocks_fit_the_register_file(name: str, registers: Register
 @MACHINES
 @pytest.mark.parametrize("name", ["matmul", "open", "inputs", "gemm_transposed", "conv3", "scores"])
 def test_large_contractions_use_at_least_half_of_the_register_file(
-    name: str, registers: Registers
+    name: str, registers: CoreModel
 ) -> None:
     """Fewer sums than this leave the multipliers waiting."""
     group, schedule = only(CONTRACTIONS[name](), registers)
@@ -140,14 +141,14 @@ def test_large_contractions_use_at_least_half_of_the_register_file(
 @pytest.mark.parametrize("l1", [32 << 10, 48 << 10])
 @pytest.mark.parametrize("depth", [512, 768, 3072])
 def test_runs_of_a_panel_fit_the_first_level_cache(l1: int, depth: int) -> None:
-    group, schedule = only(matmul(64, depth, 512), Registers(16, 32, l1=l1))
+    group, schedule = only(matmul(64, depth, 512), CoreModel(16, 32, l1=l1))
     nest = schedule.nest(group.stages.index(anchor(group)))
     (run,) = (n for _, n in nest.runs)
     assert l1 // 3 <= run * nest.block(nest.vector or "") * 4 <= l1
 
 
 def test_short_sums_do_not_wait() -> None:
-    group, schedule = only(matmul(64, 256, 512), Registers(16, 32))
+    group, schedule = only(matmul(64, 256, 512), CoreModel(16, 32))
     assert not schedule.nest(group.stages.index(anchor(group))).runs
 
 
@@ -206,7 +207,7 @@ def test_layer_normalization_reduces_along_its_rows() -> None:
 
 
 @MACHINES
-def test_blocks_are_at_most_four_vectors(registers: Registers) -> None:
+def test_blocks_are_at_most_four_vectors(registers: CoreModel) -> None:
     _, schedule = only(pointwise("exp"), registers)
     (nest,) = schedule.nests
     assert nest.vector is not None
@@ -287,7 +288,7 @@ def test_long_reductions_wait_in_scratch_between_runs() -> None:
 
 @MACHINES
 @pytest.mark.parametrize("name", list(CONTRACTIONS))
-def test_every_choice_lowers(name: str, registers: Registers) -> None:
+def test_every_choice_lowers(name: str, registers: CoreModel) -> None:
     for group, schedule in planned(CONTRACTIONS[name](), registers):
         assert choose(group, registers) == schedule
         verify_kernel(lower(group, schedule))

@@ -12,15 +12,15 @@ import pytest
 from tcc.ir.expr.scalar import Read, Scalar, StageRef, apply, read
 from tcc.ir.graph import Graph
 from tcc.ir.index import Index, IndexLike, Var, const, iterator, var_of
-from tcc.ir.tile import Scope
+from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import Access, GroupBuffer, GroupStage, TileGroup
 from tcc.ir.types import F32
-from tcc.schedule.cpu.choose import Registers
+from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Price, Pricer
 from tcc.schedule.cpu.machine import MACHINES
 from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.cpu.work import contraction_flops, group_bytes, group_flops
-from tcc.schedule.footprint import Step, touch
+from tcc.schedule.footprint import Stride, touch
 from tcc.schedule.nest import product, work
 
 from tests.passes.fuse.models import MODELS
@@ -38,11 +38,13 @@ def var(index: Index) -> Var:
 
 
 def operand(size: IndexLike, *, constant: bool = False) -> GroupBuffer:
-    return GroupBuffer(F32, const(size) if isinstance(size, int) else size, Scope.INPUT, constant)
+    return GroupBuffer(
+        F32, const(size) if isinstance(size, int) else size, MemorySpace.INPUT, constant
+    )
 
 
 def result(size: int) -> GroupBuffer:
-    return GroupBuffer(F32, const(size), Scope.OUTPUT)
+    return GroupBuffer(F32, const(size), MemorySpace.OUTPUT)
 
 
 def matmul(m: int, k: int, n: int) -> TileGroup:
@@ -309,7 +311,7 @@ def test_neighbours_that_a_point_reads_move_once() -> None:
 def test_places_in_two_directions_are_lines_of_lines() -> None:
     loop = var(iterator("i", 4))
     image = [100 * y + x for y in range(6) for x in range(6)]
-    steps = (Step(loop, 4),)  # tiles of 6 x 6, 4 apart
+    steps = (Stride(loop, 4),)  # tiles of 6 x 6, 4 apart
     seen = touch(0, steps, store=False, size=4, most=inf, bases=image)
     assert (seen.times, seen.bytes_in({loop: 4}, 1)) == (36, 4 * 6 * 18)
     odd = touch(0, steps, store=False, size=4, most=inf, bases=[0, 1, 50])
@@ -418,7 +420,7 @@ def test_no_price_is_below_what_the_units_can_do(
     build: Callable[[], Graph],
 ) -> None:
     pricer = Pricer(MACHINE)
-    for group, schedule in planned(build(), Registers(MACHINE.lanes, MACHINE.registers)):
+    for group, schedule in planned(build(), CoreModel(MACHINE.lanes, MACHINE.registers)):
         price = pricer.price(group, schedule)
         sums = [2 * work(s) for s in group.stages if product(s) is not None]
         assert price.seconds >= sum(sums) / MACHINE.peak

@@ -16,7 +16,7 @@ from itertools import product
 from math import prod
 
 from tcc.backends.cpu.llvm.text import Code, Reg
-from tcc.ir.types import DType, Kind
+from tcc.ir.types import DType, DTypeKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +80,13 @@ def row_number(shape: tuple[int, ...], position: Sequence[int]) -> int:
 
 def register_element(dtype: DType) -> str:
     """The LLVM type that holds one element in a register: narrow floats are carried as f32."""
-    if dtype.kind is Kind.FLOAT:
+    if dtype.kind is DTypeKind.FLOAT:
         return "double" if dtype.bits == 64 else "float"
-    return "i1" if dtype.kind is Kind.BOOL else f"i{8 * dtype.bytes}"
+    return "i1" if dtype.kind is DTypeKind.BOOL else f"i{8 * dtype.bytes}"
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class RegisterBlock:
     """A block's registers: `regs[row * len(chunks) + chunk]`."""
 
     dtype: DType
@@ -102,12 +102,12 @@ class Value:
         return self.regs[row * len(self.chunks) + chunk]
 
 
-def element(code: Code, value: Value, row: int, lane: int) -> Reg:
+def element(code: Code, value: RegisterBlock, row: int, lane: int) -> Reg:
     """One element as a scalar."""
     return code.extract(*_place(value, row, lane))
 
 
-def _place(value: Value, row: int, lane: int) -> tuple[Reg, int]:
+def _place(value: RegisterBlock, row: int, lane: int) -> tuple[Reg, int]:
     """The register of an element, and which lane of it."""
     number, chunk = _chunk_of(value, lane)
     if not chunk.start <= lane < chunk.start + chunk.count:
@@ -115,12 +115,12 @@ def _place(value: Value, row: int, lane: int) -> tuple[Reg, int]:
     return value.at(row, number), lane - chunk.start
 
 
-def _chunk_of(value: Value, lane: int) -> tuple[int, Chunk]:
+def _chunk_of(value: RegisterBlock, lane: int) -> tuple[int, Chunk]:
     number = bisect_right(value.chunks, lane, key=lambda chunk: chunk.start) - 1
     return number, value.chunks[number]
 
 
-def splat_element(code: Code, value: Value, row: int, lane: int, width: int) -> Reg:
+def splat_element(code: Code, value: RegisterBlock, row: int, lane: int, width: int) -> Reg:
     """One element in each of `width` lanes."""
     reg, at = _place(value, row, lane)
     if reg.width == 1 or width == 1:
@@ -140,7 +140,7 @@ def _resized(code: Code, reg: Reg, width: int) -> Reg:
     return other
 
 
-def part(code: Code, value: Value, row: int, chunk: Chunk) -> Reg:
+def part(code: Code, value: RegisterBlock, row: int, chunk: Chunk) -> Reg:
     """The elements of `chunk` of a row; a last axis of size one is repeated over it."""
     if last_axis(value.shape) == 1:
         return code.splat(value.at(row, 0), chunk.width)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from tcc.backends.cpu.llvm.blocks import (
-    Value,
+    RegisterBlock,
     carried_chunks,
     last_axis,
     part,
@@ -14,7 +14,7 @@ from tcc.backends.cpu.llvm.blocks import (
 from tcc.backends.cpu.llvm.compute import compute
 from tcc.backends.cpu.llvm.contract import contract
 from tcc.backends.cpu.llvm.dot_operands import load_rows, load_words
-from tcc.backends.cpu.llvm.indices import Indices
+from tcc.backends.cpu.llvm.indices import LlvmIndices
 from tcc.backends.cpu.llvm.memory import bound_values, load, prefetch, store
 from tcc.backends.cpu.llvm.reduce import reduce
 from tcc.backends.cpu.llvm.relayout import broadcast, relayout
@@ -43,10 +43,10 @@ from tcc.ir.types import BF16
 class Statements:
     """Emits statements, keeping the registers of every block in sight."""
 
-    def __init__(self, indices: Indices, buffers: Mapping[TileBuffer, Reg]) -> None:
+    def __init__(self, indices: LlvmIndices, buffers: Mapping[TileBuffer, Reg]) -> None:
         self._indices = indices
         self._buffers = buffers
-        self._values: dict[Block, Value] = {}
+        self._values: dict[Block, RegisterBlock] = {}
         self._scalars: frozenset[Block] = frozenset()
         self._words: frozenset[Block] = frozenset()
 
@@ -102,11 +102,11 @@ class Statements:
             case Prefetch():
                 prefetch(node, indices, buffers, bound)
 
-    def _load(self, node: Load, bound: tuple[tuple[Var, Value], ...]) -> Value:
+    def _load(self, node: Load, bound: tuple[tuple[Var, RegisterBlock], ...]) -> RegisterBlock:
         indices, buffers, scalars = self._indices, self._buffers, node.out in self._scalars
         if node.out in self._words:
             return load_words(node, indices, buffers, scalars)
-        rows: Value | None = None
+        rows: RegisterBlock | None = None
         if node.out.dtype is BF16 and not scalars:
             rows = load_rows(node, indices, buffers)
         return load(node, indices, buffers, bound, scalars) if rows is None else rows
@@ -134,7 +134,7 @@ class Statements:
             for reg in init.regs:
                 regs.append(code.emit(reg.elem, reg.width, ""))
                 lines.append(len(code.lines) - 1)
-            carried.append(Value(init.dtype, init.shape, init.chunks, tuple(regs)))
+            carried.append(RegisterBlock(init.dtype, init.shape, init.chunks, tuple(regs)))
             self._values[block] = carried[-1]
         with code.scope():
             self._bind_counter(node, counter, start)
@@ -162,7 +162,7 @@ class Statements:
                     )
                     for first, last in zip(init.regs, final.regs, strict=True)
                 )
-            self._values[block] = Value(final.dtype, final.shape, final.chunks, regs_out)
+            self._values[block] = RegisterBlock(final.dtype, final.shape, final.chunks, regs_out)
 
     def _bind_counter(self, node: Loop, counter: Reg, start: Reg) -> None:
         """Names the loop variable, and the trip number behind it for the simplifier."""
@@ -188,7 +188,7 @@ class Statements:
             code.jump(f"{name}.done")
         code.place(f"{name}.done")
 
-    def _canonical(self, value: Value) -> Value:
+    def _canonical(self, value: RegisterBlock) -> RegisterBlock:
         """The value in the chunks that all that a loop carries has."""
         chunks = carried_chunks(last_axis(value.shape), self._indices.code.module.lanes)
         if value.chunks == chunks:
@@ -198,7 +198,7 @@ class Statements:
             for row in range(value.rows)
             for chunk in chunks
         )
-        return Value(value.dtype, value.shape, chunks, regs)
+        return RegisterBlock(value.dtype, value.shape, chunks, regs)
 
 
 def _runs(node: Loop) -> bool:

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 
 from tcc.backends.cpu.llvm.blocks import (
     Chunk,
-    Value,
+    RegisterBlock,
     last_axis,
     part,
     row_number,
     row_positions,
     vector_chunks,
 )
-from tcc.backends.cpu.llvm.indices import Indices
+from tcc.backends.cpu.llvm.indices import LlvmIndices
 from tcc.backends.cpu.llvm.scalars import (
     convert,
     emit_apply,
@@ -47,11 +47,15 @@ from tcc.ir.types import F64, I64, DType
 _ONE = Chunk(0, 1, 1)
 
 
-class Body:
+class LaneScalars:
     """A scalar body over blocks: `at` gives its value for one register of the result."""
 
     def __init__(
-        self, indices: Indices, root: Scalar, args: Sequence[Value], shape: tuple[int, ...]
+        self,
+        indices: LlvmIndices,
+        root: Scalar,
+        args: Sequence[RegisterBlock],
+        shape: tuple[int, ...],
     ) -> None:
         self._indices = indices
         self._args = args
@@ -144,19 +148,21 @@ def convert_index(code: Code, reg: Reg, dtype: DType) -> Reg:
     return convert(code, wide, I64, dtype)
 
 
-def compute(indices: Indices, node: Compute, values: Mapping[int, Value]) -> Value:
+def compute(
+    indices: LlvmIndices, node: Compute, values: Mapping[int, RegisterBlock]
+) -> RegisterBlock:
     """The result of a Compute; `values` are its arguments by number."""
     shape = node.out.shape
     args = [values[n] for n in range(len(node.args))]
-    body = Body(indices, node.body, args, shape)
+    body = LaneScalars(indices, node.body, args, shape)
     chunks = vector_chunks(last_axis(shape), indices.code.module.lanes)
     regs = tuple(
         body.at(node.body, position, chunk) for position in row_positions(shape) for chunk in chunks
     )
-    return Value(node.out.dtype, shape, chunks, regs)
+    return RegisterBlock(node.out.dtype, shape, chunks, regs)
 
 
-def combine(indices: Indices, bodies: Sequence[Scalar], args: Sequence[Reg]) -> tuple[Reg, ...]:
+def combine(indices: LlvmIndices, bodies: Sequence[Scalar], args: Sequence[Reg]) -> tuple[Reg, ...]:
     """Scalars over `Arg`s applied to registers, all of one width."""
     known: dict[Scalar, Reg] = {}
     width = args[0].width

@@ -14,7 +14,7 @@ from math import prod
 
 from tcc.backends.cpu.llvm.blocks import (
     Chunk,
-    Value,
+    RegisterBlock,
     carried_chunks,
     element,
     last_axis,
@@ -81,13 +81,17 @@ def _dots_pay(node: Contract) -> bool:
     return 32 * prod(node.out.shape[:-1]) < depth
 
 
-def contract(code: Code, node: Contract, acc: Value, a: Value, b: Value) -> Value:
+def contract(
+    code: Code, node: Contract, acc: RegisterBlock, a: RegisterBlock, b: RegisterBlock
+) -> RegisterBlock:
     """The result of a Contract for values of its blocks."""
     return _Contraction(code, node, acc, a, b).run()
 
 
 class _Contraction:
-    def __init__(self, code: Code, node: Contract, acc: Value, a: Value, b: Value) -> None:
+    def __init__(
+        self, code: Code, node: Contract, acc: RegisterBlock, a: RegisterBlock, b: RegisterBlock
+    ) -> None:
         self.code, self.node, self.dtype = code, node, acc.dtype
         # Words of several neighbours each: the summed axis is as much shorter.
         self.words = a.dtype is U32 and node.a.dtype is not U32
@@ -106,7 +110,7 @@ class _Contraction:
             x for x in dict.fromkeys(node.a_axes + node.b_axes) if x not in node.out_axes
         )
 
-    def run(self) -> Value:
+    def run(self) -> RegisterBlock:
         node = self.node
         last = node.out_axes[-1] if node.out_axes else None
         if _dots_pay(node):
@@ -118,8 +122,8 @@ class _Contraction:
         return self._elements()
 
     def _ending_in(
-        self, last: str, value: Value, axes: tuple[str, ...]
-    ) -> tuple[Value, tuple[str, ...]]:
+        self, last: str, value: RegisterBlock, axes: tuple[str, ...]
+    ) -> tuple[RegisterBlock, tuple[str, ...]]:
         """`value` with the axis `last`, if it has it, at the end."""
         if last not in axes or axes[-1] == last:
             return value, axes
@@ -130,7 +134,7 @@ class _Contraction:
 
     # ---- the result's last axis in lanes ------------------------------------------------------
 
-    def _along_result(self, last: str) -> Value:
+    def _along_result(self, last: str) -> RegisterBlock:
         node = self.node
         chunks = carried_chunks(self.sizes[last], self.code.module.lanes)
         points = list(self._points(node.out_axes[:-1]))
@@ -147,10 +151,10 @@ class _Contraction:
                     y = self._operand(self.b, self.b_axes, at, last, chunk)
                     number = n * len(chunks) + m
                     sums[number] = self._multiply_add(x, y, sums[number])
-        return Value(self.dtype, node.out.shape, chunks, tuple(sums))
+        return RegisterBlock(self.dtype, node.out.shape, chunks, tuple(sums))
 
     def _operand(
-        self, value: Value, axes: tuple[str, ...], at: Point, last: str, chunk: Chunk
+        self, value: RegisterBlock, axes: tuple[str, ...], at: Point, last: str, chunk: Chunk
     ) -> Reg:
         row = self._row(value, axes, at)
         if axes and axes[-1] == last:
@@ -159,7 +163,7 @@ class _Contraction:
 
     # ---- the summed axis in lanes -------------------------------------------------------------
 
-    def _dots(self, last: str) -> Value:
+    def _dots(self, last: str) -> RegisterBlock:
         node = self.node
         chunks = vector_chunks(self.sizes[last], self.code.module.lanes)
         outer = tuple(x for x in self.summed if x != last)
@@ -203,7 +207,7 @@ class _Contraction:
 
     # ---- anything else ------------------------------------------------------------------------
 
-    def _elements(self) -> Value:
+    def _elements(self) -> RegisterBlock:
         node = self.node
         out: list[Reg] = []
         for point in self._points(node.out_axes):
@@ -216,13 +220,13 @@ class _Contraction:
             out.append(total)
         return self._from_elements(out)
 
-    def _element(self, value: Value, axes: tuple[str, ...], at: Point) -> Reg:
+    def _element(self, value: RegisterBlock, axes: tuple[str, ...], at: Point) -> Reg:
         lane = at[axes[-1]] if axes else 0
         return element(self.code, value, self._row(value, axes, at), lane)
 
-    def _from_elements(self, regs: list[Reg]) -> Value:
+    def _from_elements(self, regs: list[Reg]) -> RegisterBlock:
         shape = self.node.out.shape
-        return Value(self.dtype, shape, scalar_chunks(last_axis(shape)), tuple(regs))
+        return RegisterBlock(self.dtype, shape, scalar_chunks(last_axis(shape)), tuple(regs))
 
     # ---- arithmetic and positions -------------------------------------------------------------
 
@@ -230,7 +234,7 @@ class _Contraction:
         ranges = [range(self.sizes[x]) for x in axes]
         return [dict(zip(axes, at, strict=True)) for at in product(*ranges)]
 
-    def _row(self, value: Value, axes: tuple[str, ...], at: Point) -> int:
+    def _row(self, value: RegisterBlock, axes: tuple[str, ...], at: Point) -> int:
         return row_number(value.shape, [at[x] for x in axes[:-1]])
 
     def _multiply_add(self, x: Reg, y: Reg, total: Reg) -> Reg:
@@ -251,10 +255,10 @@ class _Contraction:
         return round_to(self.code, total, self.dtype)
 
 
-def _cast(code: Code, value: Value, dtype: DType) -> Value:
+def _cast(code: Code, value: RegisterBlock, dtype: DType) -> RegisterBlock:
     if value.dtype is dtype:
         return value
     if register_element(value.dtype) == register_element(dtype) and dtype.bits >= value.dtype.bits:
-        return Value(dtype, value.shape, value.chunks, value.regs)
+        return RegisterBlock(dtype, value.shape, value.chunks, value.regs)
     regs = tuple(convert(code, r, value.dtype, dtype) for r in value.regs)
-    return Value(dtype, value.shape, value.chunks, regs)
+    return RegisterBlock(dtype, value.shape, value.chunks, regs)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from tcc.backends.cpu.llvm.blocks import (
     Chunk,
-    Value,
+    RegisterBlock,
     element,
     part,
     row_number,
@@ -23,8 +23,8 @@ from tcc.backends.cpu.llvm.blocks import (
     vector_chunks,
 )
 from tcc.backends.cpu.llvm.guards import lane_of
-from tcc.backends.cpu.llvm.indices import Indices, constant
-from tcc.backends.cpu.llvm.memory import Access, access, load, masked_load
+from tcc.backends.cpu.llvm.indices import LlvmIndices, constant
+from tcc.backends.cpu.llvm.memory import BlockAccess, access, load, masked_load
 from tcc.backends.cpu.llvm.text import Code, Reg, int_const, lane_consts, vector_type
 from tcc.ir.index import Index, as_int, const, linear_in, var_of
 from tcc.ir.tile import Load, TileBuffer
@@ -40,7 +40,9 @@ def per_word(dtype: DType) -> int:
     return 32 // dtype.bits
 
 
-def load_rows(node: Load, indices: Indices, buffers: Mapping[TileBuffer, Reg]) -> Value | None:
+def load_rows(
+    node: Load, indices: LlvmIndices, buffers: Mapping[TileBuffer, Reg]
+) -> RegisterBlock | None:
     """A block of bf16 whose rows lie in pairs, as values; None where they do not."""
     shape = node.out.shape
     if len(shape) < 2 or node.guards or node.indirect:
@@ -61,12 +63,12 @@ def load_rows(node: Load, indices: Indices, buffers: Mapping[TileBuffer, Reg]) -
             if count == 2:
                 regs[number + 1, chunk] = later
     ordered = tuple(regs[n, c] for n in range(len(regs) // len(chunks)) for c in chunks)
-    return Value(BF16, shape, chunks, ordered)
+    return RegisterBlock(BF16, shape, chunks, ordered)
 
 
 def load_words(
-    node: Load, indices: Indices, buffers: Mapping[TileBuffer, Reg], scalars: bool
-) -> Value:
+    node: Load, indices: LlvmIndices, buffers: Mapping[TileBuffer, Reg], scalars: bool
+) -> RegisterBlock:
     """A block as words of neighbours: along the last axis where `scalars` are wanted, else along
     the one before.  What does not lie so is put together.  In the last word, what an axis lacks is
     zero where `scalars` are wanted, and anything elsewhere."""
@@ -97,7 +99,7 @@ def load_words(
         value = load(node, indices, buffers, (), scalars)
         joined = _joined_scalars if scalars else _joined_rows
         found = [joined(indices.code, value, *place) for place in places]
-    return Value(U32, short, chunks, tuple(r for r in found if r is not None))
+    return RegisterBlock(U32, short, chunks, tuple(r for r in found if r is not None))
 
 
 # ---- products -----------------------------------------------------------------------------------
@@ -201,7 +203,7 @@ def _byte(code: Code, words: Reg, dtype: DType, number: int) -> Reg:
 # ---- words in memory ----------------------------------------------------------------------------
 
 
-def _words(where: Access, position: tuple[int, ...], chunk: Chunk, count: int) -> Reg | None:
+def _words(where: BlockAccess, position: tuple[int, ...], chunk: Chunk, count: int) -> Reg | None:
     """The words of `count` rows from one on; None where they do not lie in words."""
     per = per_word(where.buffer.dtype)
     lane = lane_of(chunk)
@@ -229,7 +231,7 @@ def _whole(buffer: TileBuffer) -> bool:
     return size is not None and size % per_word(buffer.dtype) == 0
 
 
-def _load_words(where: Access, offset: Index, chunk: Chunk) -> Reg:
+def _load_words(where: BlockAccess, offset: Index, chunk: Chunk) -> Reg:
     code = where.code
     size = where.buffer.dtype.bytes
     pointer, align = where.pointer(offset), where.alignment(offset, chunk.width * 4 // size)
@@ -240,7 +242,9 @@ def _load_words(where: Access, offset: Index, chunk: Chunk) -> Reg:
     return masked_load(code, int_const(0, "i32", chunk.width), pointer, inside, align)
 
 
-def _scalar_word(where: Access, position: tuple[int, ...], chunk: Chunk, count: int) -> Reg | None:
+def _scalar_word(
+    where: BlockAccess, position: tuple[int, ...], chunk: Chunk, count: int
+) -> Reg | None:
     """The word of `count` neighbours along the last axis; zeros follow them."""
     first, _ = where.at(position, const(chunk.start))
     for n in range(1, count):
@@ -265,7 +269,7 @@ def _scalar_word(where: Access, position: tuple[int, ...], chunk: Chunk, count: 
 
 
 def _joined_rows(
-    code: Code, value: Value, position: tuple[int, ...], chunk: Chunk, count: int
+    code: Code, value: RegisterBlock, position: tuple[int, ...], chunk: Chunk, count: int
 ) -> Reg:
     at = [(*position[:-1], position[-1] + n) for n in range(count)]
     rows = [part(code, value, row_number(value.shape, p), chunk) for p in at]
@@ -273,7 +277,7 @@ def _joined_rows(
 
 
 def _joined_scalars(
-    code: Code, value: Value, position: tuple[int, ...], chunk: Chunk, count: int
+    code: Code, value: RegisterBlock, position: tuple[int, ...], chunk: Chunk, count: int
 ) -> Reg:
     row = row_number(value.shape, position)
     each = [element(code, value, row, chunk.start + n) for n in range(count)]

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from math import prod
 
 from tcc.backends.cpu.llvm.body import Statements
-from tcc.backends.cpu.llvm.indices import Indices
+from tcc.backends.cpu.llvm.indices import LlvmIndices
 from tcc.backends.cpu.llvm.invariant import same_for_all
-from tcc.backends.cpu.llvm.text import Code, Module, Reg, int_const
+from tcc.backends.cpu.llvm.text import Code, LlvmModule, Reg, int_const
 from tcc.errors import InternalError
 from tcc.ir.expr import extent
 from tcc.ir.index import as_int
-from tcc.ir.tile import Scope, TileBuffer, TileKernel
+from tcc.ir.tile import MemorySpace, TileBuffer, TileKernel
 from tcc.target import Target
 
 LINE = 64
@@ -38,7 +38,7 @@ class KernelText:
 
 def emit_kernel(kernel: TileKernel, name: str, target: Target) -> KernelText:
     """`kernel` as the function `name` for a CPU; raises InternalError for what has no code."""
-    module = Module(target)
+    module = LlvmModule(target)
     offsets, scratch = _place_locals(kernel.locals)
     inner = _inner(kernel, name, module)
     outer = _outer(kernel, name, offsets)
@@ -106,16 +106,16 @@ def _outer(kernel: TileKernel, name: str, offsets: tuple[int, ...]) -> str:
 # ---- the internal function --------------------------------------------------------------------
 
 
-def _inner(kernel: TileKernel, name: str, module: Module) -> str:
+def _inner(kernel: TileKernel, name: str, module: LlvmModule) -> str:
     code = Code(module)
-    indices = Indices(code)
+    indices = LlvmIndices(code)
     buffers: dict[TileBuffer, Reg] = {}
     params = []
     shared = {n for pair in kernel.in_place for n in pair}
     for n, buffer in enumerate((*kernel.buffers, *kernel.locals)):
         buffers[buffer] = Reg("ptr", 1, f"%b{n}")
-        only = " readonly" if buffer.scope is Scope.INPUT else ""
-        align = LINE if buffer.scope is Scope.LOCAL else buffer.align
+        only = " readonly" if buffer.scope is MemorySpace.INPUT else ""
+        align = LINE if buffer.scope is MemorySpace.LOCAL else buffer.align
         alone = "" if n in shared else " noalias"
         params.append(f"ptr{alone}{only} align {align} %b{n}")
     for n, size in enumerate(kernel.sizes):
@@ -148,7 +148,7 @@ def _inner(kernel: TileKernel, name: str, module: Module) -> str:
     return head + "\n".join(code.lines) + "\n}"
 
 
-def _decode(kernel: TileKernel, indices: Indices, unit: Reg) -> None:
+def _decode(kernel: TileKernel, indices: LlvmIndices, unit: Reg) -> None:
     """Binds the parallel axes to the position that `unit` numbers, row-major."""
     code, rest = indices.code, unit
     for number, axis in reversed(list(enumerate(kernel.axes))):

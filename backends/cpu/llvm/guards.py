@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tcc.backends.cpu.llvm.blocks import Chunk
-from tcc.backends.cpu.llvm.indices import Indices, constant
+from tcc.backends.cpu.llvm.indices import LlvmIndices, constant
 from tcc.backends.cpu.llvm.text import Code, Reg, int_const, lane_consts
 from tcc.ir.index import Index, Var, bounds, const, iterator, linear_in, var_of
 from tcc.ir.tile import Guard
@@ -29,7 +29,7 @@ def lane_of(chunk: Chunk) -> Index:
     return iterator("lane", chunk.count)
 
 
-def mask_of(indices: Indices, guards: Sequence[Guard], chunk: Chunk) -> Mask:
+def mask_of(indices: LlvmIndices, guards: Sequence[Guard], chunk: Chunk) -> Mask:
     """The lanes where all guards hold; they are written over `lane_of(chunk)`."""
     scalar: Reg | None = None
     vector: Reg | None = None
@@ -58,7 +58,7 @@ def _tests(guard: Guard) -> list[tuple[Index, Index | None]]:
 
 
 def _test(
-    indices: Indices, index: Index, extent: Index, chunk: Chunk
+    indices: LlvmIndices, index: Index, extent: Index, chunk: Chunk
 ) -> tuple[Reg | None, Reg | None]:
     """`index < extent` as a condition for all lanes or one for each."""
     code = indices.code
@@ -75,7 +75,7 @@ def _test(
     return None, _each_lane(indices, difference, lane, chunk)
 
 
-def _threshold(indices: Indices, split: tuple[Index, Index], chunk: Chunk) -> Reg:
+def _threshold(indices: LlvmIndices, split: tuple[Index, Index], chunk: Chunk) -> Reg:
     """`slope * lane + rest > 0` for a slope of one or minus one, by one 32-bit compare."""
     code, width = indices.code, chunk.width
     slope, rest = constant(split[0]), indices.emit(split[1])
@@ -94,7 +94,7 @@ def _threshold(indices: Indices, split: tuple[Index, Index], chunk: Chunk) -> Re
     return mask
 
 
-def _each_lane(indices: Indices, difference: Index, lane: Var, chunk: Chunk) -> Reg:
+def _each_lane(indices: LlvmIndices, difference: Index, lane: Var, chunk: Chunk) -> Reg:
     each = indices.lanes(difference, lane, chunk.count, chunk.width)
     zero = int_const(0, "i64", chunk.width)
     mask: Reg = indices.code.remember(

@@ -21,7 +21,7 @@ from tcc.ir.index import (
 )
 
 
-class Indices:
+class LlvmIndices:
     """Emits indices; equal ones are computed once per dominating place.
 
     `values` holds the SSA value of each variable in sight, `steps` loop variables as

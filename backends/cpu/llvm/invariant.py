@@ -15,8 +15,8 @@ from tcc.ir.tile import (
     If,
     Load,
     Loop,
+    MemorySpace,
     Prefetch,
-    Scope,
     Stmt,
     Store,
     TileBuffer,
@@ -44,9 +44,9 @@ def _plain(statement: Stmt, axes: frozenset[Var]) -> bool:
     for node in every((statement,)):
         if any(axes.intersection(free_vars(i)) for i in _indices(node)):
             return False
-        if isinstance(node, Store) and node.buffer.scope is not Scope.LOCAL:
+        if isinstance(node, Store) and node.buffer.scope is not MemorySpace.LOCAL:
             return False
-        if isinstance(node, Load) and node.buffer.scope is Scope.OUTPUT:
+        if isinstance(node, Load) and node.buffer.scope is MemorySpace.OUTPUT:
             return False
     return True
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from tcc.backends.cpu.llvm.blocks import (
     Chunk,
-    Value,
+    RegisterBlock,
     element,
     last_axis,
     part,
@@ -26,7 +26,7 @@ from tcc.backends.cpu.llvm.blocks import (
     vector_chunks,
 )
 from tcc.backends.cpu.llvm.guards import Mask, lane_of, mask_of
-from tcc.backends.cpu.llvm.indices import Indices, constant, split_lanes
+from tcc.backends.cpu.llvm.indices import LlvmIndices, constant, split_lanes
 from tcc.backends.cpu.llvm.relayout import rearrange
 from tcc.backends.cpu.llvm.storage import (
     constant as literal,
@@ -56,16 +56,16 @@ _WORTH_TURNING = 4  # lanes of a vector that is loaded and transposed rather tha
 
 
 @dataclass(slots=True)
-class Access:
+class BlockAccess:
     """One load or store: where the elements of a block lie and which are active."""
 
-    indices: Indices
+    indices: LlvmIndices
     base: Reg
     buffer: TileBuffer
     shape: tuple[int, ...]
     offset: Index
     guards: tuple[Guard, ...]
-    bound: tuple[tuple[Var, Value], ...]
+    bound: tuple[tuple[Var, RegisterBlock], ...]
     lanes: tuple[Var, ...] = field(init=False)
     _rest: Index = field(init=False)
     _coeffs: tuple[Index | None, ...] = field(init=False)
@@ -148,11 +148,11 @@ class Access:
     def merged_shape(self, order: tuple[int, ...]) -> tuple[int, ...]:
         return (prod(self.shape[n] for n in order),)
 
-    def merged(self, order: tuple[int, ...]) -> Access:
+    def merged(self, order: tuple[int, ...]) -> BlockAccess:
         """The same elements as one row; `order` is a `dense_order`."""
         shape = self.merged_shape(order)
         offset = self._rest + lanes(shape)[0]
-        return Access(self.indices, self.base, self.buffer, shape, offset, (), ())
+        return BlockAccess(self.indices, self.base, self.buffer, shape, offset, (), ())
 
     def varies(self, index: Index) -> bool:
         """Whether an indirect variable is left that is different for each lane."""
@@ -192,18 +192,18 @@ class Access:
 
 
 def access(
-    indices: Indices,
+    indices: LlvmIndices,
     buffers: Mapping[TileBuffer, Reg],
     node: Load | Store | Prefetch,
     shape: tuple[int, ...],
-    bound: tuple[tuple[Var, Value], ...],
-) -> Access:
+    bound: tuple[tuple[Var, RegisterBlock], ...],
+) -> BlockAccess:
     """The access that a statement makes for a block of `shape`."""
     offset = const(0)
     for index, size in zip(node.indices, node.buffer.sizes, strict=True):
         offset = offset * size + index
     guards = () if isinstance(node, Prefetch) else node.guards
-    return Access(indices, buffers[node.buffer], node.buffer, shape, offset, guards, bound)
+    return BlockAccess(indices, buffers[node.buffer], node.buffer, shape, offset, guards, bound)
 
 
 # ---- blocks that memory holds in another order -------------------------------------------------
@@ -235,11 +235,11 @@ def _vars(indices: tuple[Index, ...]) -> tuple[Var, ...]:
 
 def load(
     node: Load,
-    indices: Indices,
+    indices: LlvmIndices,
     buffers: Mapping[TileBuffer, Reg],
-    bound: tuple[tuple[Var, Value], ...],
+    bound: tuple[tuple[Var, RegisterBlock], ...],
     scalars: bool,
-) -> Value:
+) -> RegisterBlock:
     """The loaded block, in scalars where those are wanted."""
     where = access(indices, buffers, node, node.out.shape, bound)
     axis = None if scalars else where.contiguous_axis()
@@ -255,18 +255,18 @@ def load(
     return rearrange(indices.code, value, back, node.out.shape)
 
 
-def _load_rows(node: Load, where: Access, scalars: bool) -> Value:
+def _load_rows(node: Load, where: BlockAccess, scalars: bool) -> RegisterBlock:
     dtype, size = node.out.dtype, last_axis(node.out.shape)
     chunks = scalar_chunks(size) if scalars else vector_chunks(size, where.code.module.lanes)
     regs = []
     for position in row_positions(node.out.shape):
         for chunk in chunks:
             regs.append(_load_chunk(where, position, chunk, node.fill))
-    return Value(dtype, node.out.shape, chunks, tuple(regs))
+    return RegisterBlock(dtype, node.out.shape, chunks, tuple(regs))
 
 
 def _load_chunk(
-    where: Access, position: tuple[int, ...], chunk: Chunk, fill: bool | int | float
+    where: BlockAccess, position: tuple[int, ...], chunk: Chunk, fill: bool | int | float
 ) -> Reg:
     step = where.step(position, chunk)
     if step is None:
@@ -288,7 +288,7 @@ def _load_chunk(
 
 
 def _load_element(
-    where: Access, position: tuple[int, ...], lane: int, fill: bool | int | float
+    where: BlockAccess, position: tuple[int, ...], lane: int, fill: bool | int | float
 ) -> Reg:
     dtype, code = where.buffer.dtype, where.code
     offset, guards = where.at(position, const(lane))
@@ -305,7 +305,7 @@ def _load_element(
 
 
 def _load_vector(
-    where: Access,
+    where: BlockAccess,
     position: tuple[int, ...],
     chunk: Chunk,
     mask: Mask,
@@ -340,7 +340,7 @@ def _lane_mask(code: Code, mask: Mask, chunk: Chunk) -> Reg | None:
 
 
 def _active_pointer(
-    where: Access,
+    where: BlockAccess,
     position: tuple[int, ...],
     start: int,
     count: int,
@@ -403,10 +403,10 @@ _SHORT = {"float": "f32", "double": "f64"}
 
 def store(
     node: Store,
-    indices: Indices,
+    indices: LlvmIndices,
     buffers: Mapping[TileBuffer, Reg],
-    bound: tuple[tuple[Var, Value], ...],
-    value: Value,
+    bound: tuple[tuple[Var, RegisterBlock], ...],
+    value: RegisterBlock,
 ) -> None:
     """Writes a block."""
     where = access(indices, buffers, node, value.shape, bound)
@@ -430,7 +430,7 @@ def store(
             _store_chunk(where, position, chunk, reg)
 
 
-def _store_chunk(where: Access, position: tuple[int, ...], chunk: Chunk, reg: Reg) -> None:
+def _store_chunk(where: BlockAccess, position: tuple[int, ...], chunk: Chunk, reg: Reg) -> None:
     code, dtype = where.code, where.buffer.dtype
     if chunk.width == 1 or where.step(position, chunk) != 1:
         for n in range(chunk.count):
@@ -457,7 +457,7 @@ def _store_chunk(where: Access, position: tuple[int, ...], chunk: Chunk, reg: Re
         code.void(f"store {stored}, {pointer}, align {align}")
 
 
-def _store_element(where: Access, position: tuple[int, ...], lane: int, reg: Reg) -> None:
+def _store_element(where: BlockAccess, position: tuple[int, ...], lane: int, reg: Reg) -> None:
     code = where.code
     offset, guards = where.at(position, const(lane))
     mask = mask_of(where.indices, guards, Chunk(lane, 1, 1))
@@ -477,9 +477,9 @@ def _store_element(where: Access, position: tuple[int, ...], lane: int, reg: Reg
 
 def prefetch(
     node: Prefetch,
-    indices: Indices,
+    indices: LlvmIndices,
     buffers: Mapping[TileBuffer, Reg],
-    bound: tuple[tuple[Var, Value], ...],
+    bound: tuple[tuple[Var, RegisterBlock], ...],
 ) -> None:
     """Asks for a cache line, to write it or to read it; the address may be any."""
     code = indices.code
@@ -497,7 +497,7 @@ def prefetch(
 
 
 def bound_values(
-    indirect: Indirect, values: Mapping[Block, Value]
-) -> tuple[tuple[Var, Value], ...]:
+    indirect: Indirect, values: Mapping[Block, RegisterBlock]
+) -> tuple[tuple[Var, RegisterBlock], ...]:
     """The indirect variables of an access with the registers behind them."""
     return tuple((var, values[block]) for var, block in indirect)

@@ -10,7 +10,7 @@ import math
 
 from tcc.backends.cpu.llvm.text import Code, Reg, float_const, int_const
 from tcc.ir.narrow import FORMATS, FloatFormat
-from tcc.ir.types import F8E4M3FN, F8E5M2, DType, Kind
+from tcc.ir.types import F8E4M3FN, F8E5M2, DType, DTypeKind
 
 _BIAS, _FRACTION = 127, 23  # of f32
 _INFINITY, _QUIET = 0x7F800000, 0x7FC00000
@@ -42,7 +42,7 @@ def narrow_bits(code: Code, value: Reg, dtype: DType) -> Reg:
 def wrapped(code: Code, value: Reg, dtype: DType) -> Reg:
     """An integer's lowest bits, as many as the type has, as its value."""
     spare = int_const(8 - dtype.bits, value.elem, value.width)
-    back = "ashr" if dtype.kind is Kind.INT else "lshr"
+    back = "ashr" if dtype.kind is DTypeKind.INT else "lshr"
     return code.op(back, code.op("shl", value, spare), spare)
 
 

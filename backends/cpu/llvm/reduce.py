@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tcc.backends.cpu.llvm.blocks import Value, part, row_number, row_positions, scalar_chunks
+from tcc.backends.cpu.llvm.blocks import (
+    RegisterBlock,
+    part,
+    row_number,
+    row_positions,
+    scalar_chunks,
+)
 from tcc.backends.cpu.llvm.compute import combine
-from tcc.backends.cpu.llvm.indices import Indices
+from tcc.backends.cpu.llvm.indices import LlvmIndices
 from tcc.backends.cpu.llvm.scalars import emit_const
 from tcc.backends.cpu.llvm.text import Code, Reg
 from tcc.errors import InternalError
@@ -18,7 +24,9 @@ from tcc.ir.tile import Reduce
 Parts = tuple[Reg, ...]  # one register for each component of the monoid
 
 
-def reduce(indices: Indices, node: Reduce, values: Sequence[Value]) -> tuple[Value, ...]:
+def reduce(
+    indices: LlvmIndices, node: Reduce, values: Sequence[RegisterBlock]
+) -> tuple[RegisterBlock, ...]:
     """The results of a Reduce: its axes have size one."""
     monoid = MONOIDS[node.monoid]
     dtypes = tuple(v.dtype for v in values)
@@ -42,7 +50,7 @@ def reduce(indices: Indices, node: Reduce, values: Sequence[Value]) -> tuple[Val
         results.append(sums)
     chunks = scalar_chunks(1) if whole_row else aligned[0].chunks
     return tuple(
-        Value(
+        RegisterBlock(
             out.dtype,
             out_shape,
             chunks,
@@ -52,14 +60,14 @@ def reduce(indices: Indices, node: Reduce, values: Sequence[Value]) -> tuple[Val
     )
 
 
-def _same_chunks(code: Code, values: Sequence[Value]) -> Sequence[Value]:
+def _same_chunks(code: Code, values: Sequence[RegisterBlock]) -> Sequence[RegisterBlock]:
     """`values` in the chunks of the first."""
     first = values[0]
     if any(v.shape != first.shape for v in values):
         raise InternalError("the blocks of a reduction differ in shape", where="backends/cpu")
     cuts = first.chunks
 
-    def cut(v: Value) -> Value:
+    def cut(v: RegisterBlock) -> RegisterBlock:
         regs = tuple(part(code, v, row, c) for row in range(v.rows) for c in cuts)
         return replace(v, chunks=cuts, regs=regs)
 
@@ -68,7 +76,7 @@ def _same_chunks(code: Code, values: Sequence[Value]) -> Sequence[Value]:
 
 class _Tree:
     def __init__(
-        self, indices: Indices, bodies: Sequence[Scalar], identity: Sequence[Scalar]
+        self, indices: LlvmIndices, bodies: Sequence[Scalar], identity: Sequence[Scalar]
     ) -> None:
         self._indices, self._bodies = indices, bodies
         self._identity = [i for i in identity if isinstance(i, Const)]

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 from tcc.backends.cpu.llvm.blocks import (
-    Value,
+    RegisterBlock,
     last_axis,
     part,
     row_number,
@@ -21,7 +21,7 @@ from tcc.ir.tile import Broadcast, Relayout
 Place = tuple[int, int]  # a register of the source and a lane of it
 
 
-def broadcast(code: Code, node: Broadcast, value: Value) -> Value:
+def broadcast(code: Code, node: Broadcast, value: RegisterBlock) -> RegisterBlock:
     """`value` repeated along its axes of size one."""
     shape = node.out.shape
     chunks = vector_chunks(last_axis(shape), code.module.lanes)
@@ -30,15 +30,17 @@ def broadcast(code: Code, node: Broadcast, value: Value) -> Value:
         for position in row_positions(shape)
         for chunk in chunks
     )
-    return Value(value.dtype, shape, chunks, regs)
+    return RegisterBlock(value.dtype, shape, chunks, regs)
 
 
-def relayout(code: Code, node: Relayout, value: Value) -> Value:
+def relayout(code: Code, node: Relayout, value: RegisterBlock) -> RegisterBlock:
     """The result of a Relayout."""
     return rearrange(code, value, node.order, node.out.shape)
 
 
-def rearrange(code: Code, value: Value, order: tuple[int, ...], shape: tuple[int, ...]) -> Value:
+def rearrange(
+    code: Code, value: RegisterBlock, order: tuple[int, ...], shape: tuple[int, ...]
+) -> RegisterBlock:
     """`value` with its axes permuted by `order`, then reshaped to `shape`."""
     chunks = vector_chunks(last_axis(shape), code.module.lanes)
     wanted = _wanted(order, value)
@@ -53,10 +55,10 @@ def rearrange(code: Code, value: Value, order: tuple[int, ...], shape: tuple[int
         done[n] if n in done else _collect(code, value.regs, places, width)
         for n, (places, width) in enumerate(targets)
     ]
-    return Value(value.dtype, shape, chunks, tuple(regs))
+    return RegisterBlock(value.dtype, shape, chunks, tuple(regs))
 
 
-def _wanted(order: tuple[int, ...], value: Value) -> npt.NDArray[np.int64]:
+def _wanted(order: tuple[int, ...], value: RegisterBlock) -> npt.NDArray[np.int64]:
     """For every element of the result, in order, where it is: [register, lane]."""
     per_row = len(value.chunks)
     lanes = [(n, lane) for n, chunk in enumerate(value.chunks) for lane in range(chunk.count)]
@@ -69,7 +71,7 @@ def _wanted(order: tuple[int, ...], value: Value) -> npt.NDArray[np.int64]:
 
 
 def _transposes(
-    code: Code, value: Value, targets: Sequence[tuple[list[Place], int]]
+    code: Code, value: RegisterBlock, targets: Sequence[tuple[list[Place], int]]
 ) -> dict[int, Reg]:
     """Results that take the same lane of many registers, several at once."""
     groups: dict[tuple[tuple[int, ...], int], dict[int, int]] = {}

@@ -18,7 +18,7 @@ from tcc.backends.cpu.math.erf import one_plus_erf
 from tcc.backends.cpu.math.table import MATH
 from tcc.errors import InternalError
 from tcc.ir.expr.scalar import Apply, Cast, Const, Scalar
-from tcc.ir.types import BOOL, F16, F32, F64, DType, Kind, integer_limits
+from tcc.ir.types import BOOL, F16, F32, F64, DType, DTypeKind, integer_limits
 
 # Results that the narrow float types can hold whenever they can hold the arguments.
 _EXACT = frozenset(
@@ -62,7 +62,7 @@ def _compare(code: Code, what: str, a: Reg, b: Reg, dtype: DType) -> Reg:
         return code.compare(f"fcmp {'une' if what == 'ne' else 'o' + what}", a, b)
     if what in ("eq", "ne"):
         return code.compare(f"icmp {what}", a, b)
-    return code.compare(f"icmp {'s' if dtype.kind is Kind.INT else 'u'}{what}", a, b)
+    return code.compare(f"icmp {'s' if dtype.kind is DTypeKind.INT else 'u'}{what}", a, b)
 
 
 def _boolean(code: Code, name: str, args: Sequence[Reg], kind: DType) -> Reg:
@@ -103,7 +103,7 @@ def to_bool(code: Code, a: Reg) -> Reg:
 
 
 def _integer(code: Code, name: str, args: Sequence[Reg], dtype: DType) -> Reg:
-    signed, a = dtype.kind is Kind.INT, args[0]
+    signed, a = dtype.kind is DTypeKind.INT, args[0]
     if len(args) == 2 and name in integers.BINARY:
         return integers.BINARY[name](code, a, args[1], signed)
     zero = int_const(0, a.elem, a.width)
@@ -265,7 +265,7 @@ def convert(code: Code, a: Reg, source: DType, target: DType) -> Reg:
         return code.convert("trunc", a, elem)
     if a.elem == elem:
         return a
-    return code.convert("sext" if source.kind is Kind.INT else "zext", a, elem)
+    return code.convert("sext" if source.kind is DTypeKind.INT else "zext", a, elem)
 
 
 def _to_integer(code: Code, a: Reg, elem: str, target: DType) -> Reg:
@@ -273,7 +273,7 @@ def _to_integer(code: Code, a: Reg, elem: str, target: DType) -> Reg:
     low, high = integer_limits(target)
     if target.bits <= 16:
         return _to_narrow_integer(code, a, elem, low, high)
-    inside = code.to_integer(a, elem, "fptosi" if target.kind is Kind.INT else "fptoui")
+    inside = code.to_integer(a, elem, "fptosi" if target.kind is DTypeKind.INT else "fptoui")
     # The first float above the range is a power of two, so exact; below it lies `low` or less.
     over = code.compare("fcmp oge", a, number(a, float(high + 1)))
     under = code.compare("fcmp ole", a, number(a, float(low)))
@@ -294,7 +294,7 @@ def _to_narrow_integer(code: Code, a: Reg, elem: str, low: int, high: int) -> Re
 def _to_float(code: Code, a: Reg, source: DType, target: DType) -> Reg:
     elem = register_element(target)
     if not source.is_float:
-        opcode = "sitofp" if source.kind is Kind.INT else "uitofp"
+        opcode = "sitofp" if source.kind is DTypeKind.INT else "uitofp"
         return round_to(code, code.convert(opcode, a, elem), target)
     if a.elem == elem:
         return round_to(code, a, target)

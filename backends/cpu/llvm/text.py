@@ -69,7 +69,7 @@ def lane_consts(values: Sequence[int], elem: str) -> Reg:
     return Reg(elem, len(values), f"<{lanes}>")
 
 
-class Module:
+class LlvmModule:
     """What functions share: declarations, constants and helpers, each written once."""
 
     def __init__(self, target: Target) -> None:
@@ -93,7 +93,7 @@ class Module:
 class Code:
     """The instructions of one function, in order."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: LlvmModule) -> None:
         self.module = module
         self.lines: list[str] = []
         self.label = "entry"

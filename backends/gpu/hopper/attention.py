@@ -19,13 +19,13 @@ from tcc.backends.gpu.hopper.part import (
     RESERVED,
     ROOM,
     GluonText,
-    Part,
+    WarpPart,
     seen,
     shape_text,
 )
 from tcc.backends.gpu.hopper.tensor_maps import tensor_map
 from tcc.backends.gpu.triton.dtypes import literal_text, type_name
-from tcc.backends.gpu.triton.writer import Value, Writer
+from tcc.backends.gpu.triton.writer import PyExpr, Writer
 from tcc.ir.expr.scalar import Const
 from tcc.ir.index import free_vars
 from tcc.ir.tile import Block, Compute, Contract, Loop, Reduce, Relayout, Stmt, TileBuffer
@@ -103,7 +103,7 @@ def _kernel_text(
     return "\n".join(lines) + "\n"
 
 
-class _Copies(Part):
+class _Copies(WarpPart):
     """The warp that copies."""
 
     def __init__(
@@ -122,12 +122,12 @@ class _Copies(Part):
     def _one(self) -> None:
         writer, loop = self._writer, self.shape.loop
         for half in range(2):
-            self._indices.bind(free_vars(HALF)[0], Value(str(half)))
+            self._indices.bind(free_vars(HALF)[0], PyExpr(str(half)))
             self._copy("q", str(half), "turn", self.shape.queries)
         writer.line("turn = turn ^ 1")
         head, counter = self._head(loop)
         with writer.scope() as lines:
-            self._indices.bind(loop.var, Value(counter, writer.depth))
+            self._indices.bind(loop.var, PyExpr(counter, writer.depth))
             self._copy("k", "step", "phase", self.shape.keys)
             self._copy("v", "step", "phase", self.shape.values)
             self._advance()
@@ -143,7 +143,7 @@ class _Copies(Part):
         line(f"tma.async_load({side}_map, {place}, {target})")
 
 
-class _Attends(Part):
+class _Attends(WarpPart):
     """A warpgroup with half of the rows."""
 
     def __init__(
@@ -151,7 +151,7 @@ class _Attends(Part):
     ) -> None:
         super().__init__(f"{name}_attend", shape.kernel, pointers, steps, (*_MAPS, *_SHARED))
         self.shape = shape
-        self._rows: dict[Block, Value] = {}  # totals of rows as one axis
+        self._rows: dict[Block, PyExpr] = {}  # totals of rows as one axis
         self._dtype = type_name(shape.queries.load.out.dtype)
         self._halves = {shape.mixed.a}
 
@@ -163,7 +163,7 @@ class _Attends(Part):
         self._layout(WARPS, columns)
         self._ring(0)
         self._writer.line("turn = tl.to_tensor(0)")
-        self._indices.bind(free_vars(HALF)[0], Value("half"))
+        self._indices.bind(free_vars(HALF)[0], PyExpr("half"))
 
     def _one(self) -> None:
         line = self._writer.line
@@ -209,16 +209,16 @@ class _Attends(Part):
             names.append(writer.define(block.name, self._blocks[init].text).text)
         head, counter = self._head(node)
         with writer.scope() as lines:
-            self._indices.bind(node.var, Value(counter, writer.depth))
+            self._indices.bind(node.var, PyExpr(counter, writer.depth))
             for block, name in zip(node.carried, names, strict=True):
-                self._blocks[block] = Value(name, writer.depth)
+                self._blocks[block] = PyExpr(name, writer.depth)
             self._body(node.body)
             yields = ", ".join(self._blocks[b].text for b in node.yields)
             writer.line(f"{', '.join(names)} = {yields}")
             self._advance()
         writer.block(head, lines)
         for block, name in zip(node.results, names, strict=True):
-            self._blocks[block] = Value(name, writer.depth)
+            self._blocks[block] = PyExpr(name, writer.depth)
 
     def _compute(self, node: Compute) -> None:
         shape, body = node.out.shape, node.body
@@ -235,12 +235,12 @@ class _Attends(Part):
         text = self._reduced(node, self._blocks[block], 1).replace(", keep_dims=True", "")
         row = self._writer.define(out.name, text)
         self._rows[out] = row
-        self._blocks[out] = Value(f"{row.text}[:, None]", row.depth)
+        self._blocks[out] = PyExpr(f"{row.text}[:, None]", row.depth)
 
     def _relayout(self, node: Relayout) -> None:
         source = self._blocks[node.block]
         if len(node.out.shape) == 2:
-            self._blocks[node.out] = Value(f"{source.operand}[:, None]", source.depth)
+            self._blocks[node.out] = PyExpr(f"{source.operand}[:, None]", source.depth)
         elif node.block in self._rows:
             self._blocks[node.out] = self._rows[node.block]
         else:

@@ -23,9 +23,9 @@ from tcc.ir.tile import (
     Guard,
     Load,
     Loop,
+    MemorySpace,
     Reduce,
     Relayout,
-    Scope,
     Stmt,
     Store,
     TileBuffer,
@@ -155,7 +155,7 @@ def _keeps_rows(node: Stmt) -> bool:
         case Store():
             return len(node.block.shape) == 2 and not node.indirect
         case Load():
-            read_back = node.buffer.scope is Scope.OUTPUT
+            read_back = node.buffer.scope is MemorySpace.OUTPUT
             return len(node.out.shape) == 2 and not node.indirect and not read_back
         case _:
             return False

@@ -22,13 +22,13 @@ from tcc.backends.gpu.hopper.part import (
     RESERVED,
     ROOM,
     GluonText,
-    Part,
+    WarpPart,
     seen,
     shape_text,
 )
 from tcc.backends.gpu.hopper.tensor_maps import TensorMap, tensor_map
 from tcc.backends.gpu.triton.dtypes import type_name
-from tcc.backends.gpu.triton.writer import Value, Writer
+from tcc.backends.gpu.triton.writer import PyExpr, Writer
 from tcc.ir.tile import Store, TileBuffer
 
 _RING = ("a_ring", "b_ring", "full", "empty")
@@ -133,7 +133,7 @@ def _kernel_text(name: str, shape: MatrixKernel, plan: _Plan) -> str:
 # ---- the parts ----------------------------------------------------------------------------------
 
 
-class _Part(Part):
+class _Part(WarpPart):
     def __init__(self, name: str, shape: MatrixKernel, plan: _Plan) -> None:
         tiles = [tile for _, tile, _ in plan.tiles.values()]
         super().__init__(
@@ -160,7 +160,7 @@ class _Copies(_Part):
         width = self.shape.a.block.dtype.bytes
         size = (prod(self.shape.a.box.shape) + prod(self.shape.b.box.shape)) * width
         with writer.scope() as lines:
-            self._indices.bind(loop.var, Value(counter, writer.depth))
+            self._indices.bind(loop.var, PyExpr(counter, writer.depth))
             places = [self._place(o.box) for o in (self.shape.a, self.shape.b)]
             writer.line("mbarrier.wait(empty.index(step), phase)")
             writer.line(f"mbarrier.expect(full.index(step), {size})")
@@ -219,7 +219,7 @@ class _Products(_Part):
         (result,) = loop.results
         self._blocks[result] = acc
 
-    def _wait(self, acc: Value, left: int) -> None:
+    def _wait(self, acc: PyExpr, left: int) -> None:
         deps = f"num_outstanding={left}, deps=({acc.text},)"
         self._writer.line(f"{acc.text} = warpgroup_mma_wait({deps})")
 

@@ -21,7 +21,7 @@ from tcc.ir.tile import (
     Contract,
     Load,
     Loop,
-    Scope,
+    MemorySpace,
     Stmt,
     Store,
     TileBuffer,
@@ -38,7 +38,7 @@ ALIGNED = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
+class MatmulOperand:
     """One side of the product: the block that the loop loads, and where its box lies."""
 
     buffer: TileBuffer
@@ -56,8 +56,8 @@ class MatrixKernel:
     kernel: TileKernel
     loop: Loop
     contract: Contract
-    a: Operand
-    b: Operand
+    a: MatmulOperand
+    b: MatmulOperand
     after: tuple[Stmt, ...]
     boxes: tuple[tuple[Store, Box], ...]
 
@@ -136,16 +136,16 @@ def _is_epilogue(after: Sequence[Stmt]) -> bool:
             return False
         if len((node.block if isinstance(node, Store) else node.out).shape) != 2:
             return False
-        if isinstance(node, Load) and (node.buffer.scope is Scope.OUTPUT or node.indirect):
+        if isinstance(node, Load) and (node.buffer.scope is MemorySpace.OUTPUT or node.indirect):
             return False
     return any(isinstance(node, Store) for node in after)
 
 
-def _operand(loop: Loop, block: Block, aligned: set[TileBuffer]) -> Operand | None:
+def _operand(loop: Loop, block: Block, aligned: set[TileBuffer]) -> MatmulOperand | None:
     for node in loop.body:
         if isinstance(node, Load) and node.out is block and node.buffer in aligned:
             box = box_of(node)
-            return None if box is None else Operand(node.buffer, block, box)
+            return None if box is None else MatmulOperand(node.buffer, block, box)
     return None
 
 

@@ -13,7 +13,7 @@ from math import prod
 
 from tcc.backends.gpu.hopper.boxes import Box
 from tcc.backends.gpu.hopper.tensor_maps import TensorMap
-from tcc.backends.gpu.triton.indices import Indices, Span, index_type
+from tcc.backends.gpu.triton.indices import TritonIndices, VaryingAxes, index_type
 from tcc.backends.gpu.triton.library import function_text
 from tcc.backends.gpu.triton.print import Printer
 from tcc.ir.expr import extent
@@ -64,7 +64,7 @@ def seen(buffer: str, box: Box) -> str:
     return f"{text}.permute((1, 0))" if box.turned else text
 
 
-class Part(Printer, ABC):
+class WarpPart(Printer, ABC):
     """One part: a function of all units, one after the other."""
 
     def __init__(
@@ -79,7 +79,7 @@ class Part(Printer, ABC):
         super().__init__(name, dot, (*RESERVED, *reserved, *pointers.values()))
         self._pointers = dict(pointers)
         self._kernel, self._count = kernel, steps
-        self._indices = Indices(self._writer, index_type(kernel), self._used, "layout")
+        self._indices = TritonIndices(self._writer, index_type(kernel), self._used, "layout")
 
     def functions(self) -> str:
         """The functions that the text calls, as Gluon takes them."""
@@ -143,7 +143,7 @@ class Part(Printer, ABC):
     def _place(self, box: Box) -> str:
         return f"[{', '.join(self._indices.value(i).text for i in box.at)}]"
 
-    def _broadcast(self, text: str, shape: Sequence[int], dtype: str, span: Span) -> str:
+    def _broadcast(self, text: str, shape: Sequence[int], dtype: str, span: VaryingAxes) -> str:
         if not span.ranked:
             return f"tl.full({shape_text(shape)}, {text}, {dtype}, {self._layout_of(shape)})"
         return f"({text}).broadcast_to({shape_text(shape)})"

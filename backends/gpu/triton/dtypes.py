@@ -18,10 +18,10 @@ from tcc.ir.types import (
     F16,
     F32,
     DType,
-    Kind,
+    DTypeKind,
 )
 
-_WORDS = MappingProxyType({Kind.INT: "int", Kind.UINT: "uint", Kind.FLOAT: "float"})
+_WORDS = MappingProxyType({DTypeKind.INT: "int", DTypeKind.UINT: "uint", DTypeKind.FLOAT: "float"})
 NARROW_FLOATS = (F16, BF16)
 
 
@@ -30,7 +30,7 @@ def type_name(dtype: DType) -> str:
     if dtype is BOOL:
         return "tl.int1"
     if dtype.is_narrow:
-        return "tl.int8" if dtype.kind is Kind.INT else "tl.uint8"
+        return "tl.int8" if dtype.kind is DTypeKind.INT else "tl.uint8"
     if dtype is BF16:
         return "tl.bfloat16"
     return f"tl.{_WORDS[dtype.kind]}{dtype.bits}"
@@ -39,12 +39,12 @@ def type_name(dtype: DType) -> str:
 def pointer_type(dtype: DType) -> str:
     """`*fp32` of f32: how a signature calls a pointer to it."""
     if dtype.is_narrow:
-        return "*i8" if dtype.kind is Kind.INT else "*u8"
+        return "*i8" if dtype.kind is DTypeKind.INT else "*u8"
     if dtype.is_float:
         return f"*{'bf' if dtype is BF16 else 'fp'}{dtype.bits}"
     if dtype is BOOL:
         return "*i1"
-    return f"*{'i' if dtype.kind is Kind.INT else 'u'}{dtype.bits}"
+    return f"*{'i' if dtype.kind is DTypeKind.INT else 'u'}{dtype.bits}"
 
 
 _NATIVE = MappingProxyType(

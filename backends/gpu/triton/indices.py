@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from tcc.backends.gpu.triton.writer import Value, Writer
+from tcc.backends.gpu.triton.writer import PyExpr, Writer
 from tcc.ir.index import (
     Atom,
     Extremum,
@@ -41,14 +41,14 @@ def index_type(kernel: TileKernel) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class VaryingAxes:
     """The axes along which an expression varies; `ranked` where it has a block's rank at all."""
 
     axes: frozenset[int]
     ranked: bool
 
-    def __or__(self, other: Span) -> Span:
-        return Span(self.axes | other.axes, self.ranked or other.ranked)
+    def __or__(self, other: VaryingAxes) -> VaryingAxes:
+        return VaryingAxes(self.axes | other.axes, self.ranked or other.ranked)
 
     def covers(self, shape: Sequence[int]) -> bool:
         """Whether an expression of this span has `shape`."""
@@ -60,21 +60,23 @@ def long_axes(shape: Sequence[int]) -> frozenset[int]:
     return frozenset(n for n, size in enumerate(shape) if size > 1)
 
 
-def block_span(shape: Sequence[int]) -> Span:
-    return Span(long_axes(shape), bool(shape))
+def block_span(shape: Sequence[int]) -> VaryingAxes:
+    return VaryingAxes(long_axes(shape), bool(shape))
 
 
-def span_of(index: Index, shape: tuple[int, ...], bound: Mapping[Var, Sequence[int]]) -> Span:
+def span_of(
+    index: Index, shape: tuple[int, ...], bound: Mapping[Var, Sequence[int]]
+) -> VaryingAxes:
     """Of `index` for a block of `shape`; `bound` has the shapes of the blocks behind variables."""
     variables = free_vars(index)
     own = frozenset(n for n in long_axes(shape) if free_vars(lanes(shape)[n])[0] in variables)
-    found = Span(own, bool(own))
+    found = VaryingAxes(own, bool(own))
     for var in variables:
         found |= block_span(bound.get(var, ()))
     return found
 
 
-class Indices:
+class TritonIndices:
     """Prints the index expressions of one kernel; `used` collects the library's functions."""
 
     def __init__(self, writer: Writer, dtype: str, used: dict[str, None], layout: str = "") -> None:
@@ -82,17 +84,17 @@ class Indices:
         self.dtype, self._layout = dtype, layout
         self._used = used
         self._writer = writer
-        self._known: dict[Var, Value] = {}
+        self._known: dict[Var, PyExpr] = {}
         self._fixed: dict[Var, Index] = {}
 
-    def bind(self, var: Var, value: Value) -> None:
+    def bind(self, var: Var, value: PyExpr) -> None:
         """What `var` is from here on; a variable of one value is that value."""
         if var.extent is const(1):
             self._fixed[var] = const(0)
         else:
             self._known[var] = value
 
-    def is_nonnegative(self, index: Index, bound: Mapping[Var, Value]) -> bool:
+    def is_nonnegative(self, index: Index, bound: Mapping[Var, PyExpr]) -> bool:
         """Whether `index` is certainly not negative; nothing is certain of data."""
         return nonnegative(index) and not any(v in bound for v in free_vars(index))
 
@@ -101,8 +103,8 @@ class Indices:
         return text if self.dtype == "tl.int32" else f"{text}.to(tl.int64)"
 
     def value(
-        self, index: Index, shape: tuple[int, ...] = (), bound: Mapping[Var, Value] | None = None
-    ) -> Value:
+        self, index: Index, shape: tuple[int, ...] = (), bound: Mapping[Var, PyExpr] | None = None
+    ) -> PyExpr:
         """`index` for a block of `shape`; `bound` are the variables of the access alone."""
         found = dict(bound or {})
         fixed = dict(self._fixed)
@@ -114,31 +116,31 @@ class Indices:
                 found[var] = self._lane(axis, shape)
         return self._sum(substitute(index, fixed), found)
 
-    def _lane(self, axis: int, shape: tuple[int, ...]) -> Value:
+    def _lane(self, axis: int, shape: tuple[int, ...]) -> PyExpr:
         size = shape[axis]
         if self._layout:
             return self._sliced(axis, size, len(shape))
-        plain = Value(self.converted(f"tl.arange(0, {size})"))
+        plain = PyExpr(self.converted(f"tl.arange(0, {size})"))
         line = self._writer.share(f"lane{size}", plain)
         if len(shape) == 1:
             return line
         spread = ", ".join(":" if n == axis else "None" for n in range(len(shape)))
         names = {(0, 2): "row", (1, 2): "col"}
         like = names.get((axis, len(shape)), f"axis{axis}_of{len(shape)}_")
-        return self._writer.share(f"{like}{size}", Value(f"{line.text}[{spread}]"))
+        return self._writer.share(f"{like}{size}", PyExpr(f"{line.text}[{spread}]"))
 
-    def _sliced(self, axis: int, size: int, rank: int) -> Value:
+    def _sliced(self, axis: int, size: int, rank: int) -> PyExpr:
         if rank == 1:
             line = f"tl.arange(0, {size}, tl.SliceLayout(1, {self._layout}))"
-            return self._writer.share(f"lane{size}", Value(self.converted(line)))
+            return self._writer.share(f"lane{size}", PyExpr(self.converted(line)))
         name, spread = (("row", ":, None"), ("col", "None, :"))[axis]
         line = f"tl.arange(0, {size}, tl.SliceLayout({1 - axis}, {self._layout}))"
-        return self._writer.share(f"{name}{size}", Value(f"{self.converted(line)}[{spread}]"))
+        return self._writer.share(f"{name}{size}", PyExpr(f"{self.converted(line)}[{spread}]"))
 
-    def _sum(self, index: Index, found: Mapping[Var, Value]) -> Value:
+    def _sum(self, index: Index, found: Mapping[Var, PyExpr]) -> PyExpr:
         """The terms without lanes first and together: they are scalars."""
-        scalar: list[tuple[bool, Value]] = []
-        spread: list[tuple[bool, Value]] = []
+        scalar: list[tuple[bool, PyExpr]] = []
+        spread: list[tuple[bool, PyExpr]] = []
         depth = 0
         for monomial, coeff in index.terms:
             varies = any(v in found for a in monomial for v in _variables(a))
@@ -146,7 +148,7 @@ class Indices:
             depth = max(depth, product.depth)
             (spread if varies else scalar).append((coeff < 0, product))
         if index.const or not index.terms:
-            scalar.append((index.const < 0, Value(str(abs(index.const)))))
+            scalar.append((index.const < 0, PyExpr(str(abs(index.const)))))
         text = _joined(scalar)
         if scalar and spread:
             head = f"({text})" if len(scalar) > 1 else text
@@ -155,16 +157,16 @@ class Indices:
             text = _joined(spread)
         count = len(scalar) + len(spread)
         first = (scalar or spread)[0]
-        return Value(text, depth, count == 1 and first[1].atomic and not first[0])
+        return PyExpr(text, depth, count == 1 and first[1].atomic and not first[0])
 
-    def _product(self, monomial: Monomial, coeff: int, found: Mapping[Var, Value]) -> Value:
+    def _product(self, monomial: Monomial, coeff: int, found: Mapping[Var, PyExpr]) -> PyExpr:
         factors = [self._atom(a, found) for a in monomial]
         if coeff != 1:
-            factors.append(Value(str(coeff)))
+            factors.append(PyExpr(str(coeff)))
         depth = max(f.depth for f in factors)
-        return Value(" * ".join(f.operand for f in factors), depth, len(factors) == 1)
+        return PyExpr(" * ".join(f.operand for f in factors), depth, len(factors) == 1)
 
-    def _atom(self, atom: Atom, found: Mapping[Var, Value]) -> Value:
+    def _atom(self, atom: Atom, found: Mapping[Var, PyExpr]) -> PyExpr:
         match atom:
             case Var():
                 return found.get(atom) or self._known[atom]
@@ -173,18 +175,18 @@ class Indices:
             case Extremum():
                 a, b = self._sum(atom.a, found), self._sum(atom.b, found)
                 call = f"tl.{atom.which}imum({a.text}, {b.text})"
-                return self._writer.share("edge", Value(call, max(a.depth, b.depth)))
+                return self._writer.share("edge", PyExpr(call, max(a.depth, b.depth)))
             case _:
                 assert_never(atom)
 
-    def _divided(self, atom: Quotient | Remainder, found: Mapping[Var, Value]) -> Value:
+    def _divided(self, atom: Quotient | Remainder, found: Mapping[Var, PyExpr]) -> PyExpr:
         a, b = self._sum(atom.num, found), self._sum(atom.den, found)
         depth = max(a.depth, b.depth)
         sign, name = ("//", "floor_div") if isinstance(atom, Quotient) else ("%", "floor_mod")
         if nonnegative(atom.num):
-            return Value(f"{a.operand} {sign} {b.operand}", depth, False)
+            return PyExpr(f"{a.operand} {sign} {b.operand}", depth, False)
         self._used[name] = None
-        return Value(f"{name}({a.text}, {b.text})", depth)
+        return PyExpr(f"{name}({a.text}, {b.text})", depth)
 
 
 def _variables(atom: Atom) -> tuple[Var, ...]:
@@ -199,7 +201,7 @@ def _variables(atom: Atom) -> tuple[Var, ...]:
             assert_never(atom)
 
 
-def _joined(parts: Sequence[tuple[bool, Value]], head: str = "") -> str:
+def _joined(parts: Sequence[tuple[bool, PyExpr]], head: str = "") -> str:
     text = head
     for negative, value in parts:
         if text:

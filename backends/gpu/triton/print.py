@@ -12,10 +12,16 @@ from types import MappingProxyType
 from typing import assert_never
 
 from tcc.backends.gpu.triton.dtypes import NARROW_FLOATS, float8_facts, literal_text, type_name
-from tcc.backends.gpu.triton.indices import Indices, Span, block_span, index_type, span_of
+from tcc.backends.gpu.triton.indices import (
+    TritonIndices,
+    VaryingAxes,
+    block_span,
+    index_type,
+    span_of,
+)
 from tcc.backends.gpu.triton.library import function_names, function_text
 from tcc.backends.gpu.triton.scalars import Scalars, combine_function
-from tcc.backends.gpu.triton.writer import Value, Writer
+from tcc.backends.gpu.triton.writer import PyExpr, Writer
 from tcc.errors import InternalError
 from tcc.ir.expr import MONOIDS, extent
 from tcc.ir.expr.scalar import Arg, Const, IndexValue, walk
@@ -30,19 +36,19 @@ from tcc.ir.tile import (
     If,
     Load,
     Loop,
+    MemorySpace,
     Prefetch,
     Reduce,
     Relayout,
-    Scope,
     Stmt,
     Store,
     Sync,
     TileKernel,
 )
-from tcc.ir.types import BF16, BOOL, F16, F32, F64, FLOAT8, Kind
+from tcc.ir.types import BF16, BOOL, F16, F32, F64, FLOAT8, DTypeKind
 
 _LEAST_SUM = (16, 32)  # products that a matrix unit adds up, at least: usually, of bytes
-_RANKED = Span(frozenset(), True)
+_RANKED = VaryingAxes(frozenset(), True)
 _ROUNDED = MappingProxyType({"bf16": type_name(BF16), "f16": type_name(F16)})
 _HEADER = "import triton\nimport triton.language as tl\n\n\n"
 
@@ -68,7 +74,7 @@ class Printer:
         self._name, self._dot = name, dot
         self._writer = Writer((name, *function_names(), *reserved))
         self._used: dict[str, None] = {}
-        self._blocks: dict[Block, Value] = {}
+        self._blocks: dict[Block, PyExpr] = {}
         self._combines: dict[tuple[str, ...], tuple[str, list[str]]] = {}
         self._unit = "tl.program_id(0)"
         self._halves: set[Block] = set()  # what is rounded for a product before it counts
@@ -86,7 +92,7 @@ class Printer:
         if kernel.locals:
             raise _no_block_kernel("scratch memory")
         writer = self._writer
-        indices = self._indices = Indices(writer, index_type(kernel), self._used)
+        indices = self._indices = TritonIndices(writer, index_type(kernel), self._used)
         self._pointers = {b: writer.name(b.name) for b in kernel.buffers}
         sizes = {v: writer.name(v.name) for v in kernel.sizes}
         self._parameters = [*self._pointers.values(), *sizes.values()]
@@ -94,7 +100,7 @@ class Printer:
         for var, name in sizes.items():
             if indices.dtype == "tl.int32":
                 writer.line(f"{name} = {name}.to(tl.int32)")
-            indices.bind(var, Value(name))
+            indices.bind(var, PyExpr(name))
         self._units(kernel.axes)
         self._body(kernel.body)
 
@@ -103,7 +109,7 @@ class Printer:
         lines = [f"A program for each of {axes}" if axes else "One program"]
         for buffer, name in self._pointers.items():
             shape = ",".join(n.key for n in buffer.sizes)
-            use = "is written" if buffer.scope is Scope.OUTPUT else "is read"
+            use = "is written" if buffer.scope is MemorySpace.OUTPUT else "is read"
             lines.append(f"{name}: {buffer.dtype.name}[{shape}] {use}")
         return lines
 
@@ -112,7 +118,7 @@ class Printer:
         left = [v for v in axes if as_int(extent(v)) != 1]
         for var in axes:
             if var not in left:
-                self._indices.bind(var, Value("0"))
+                self._indices.bind(var, PyExpr("0"))
         if not left:
             return
         unit = "unit" if len(left) > 1 else left[0].name
@@ -161,7 +167,7 @@ class Printer:
 
     # ---- memory ------------------------------------------------------------------------------
 
-    def _access(self, node: Load | Store, shape: tuple[int, ...]) -> tuple[str, str, Span]:
+    def _access(self, node: Load | Store, shape: tuple[int, ...]) -> tuple[str, str, VaryingAxes]:
         """The addresses, the mask (or nothing), and what both span."""
         shapes = {var: block.shape for var, block in node.indirect}
         blocks = {var: self._blocks[block] for var, block in node.indirect}
@@ -181,19 +187,19 @@ class Printer:
         sign = "" if text == "0" else f" + {text}"
         return self._pointers[node.buffer] + sign, mask, whole
 
-    def _narrowed(self, node: Load | Store, blocks: Mapping[Var, Value]) -> dict[Var, Value]:
+    def _narrowed(self, node: Load | Store, blocks: Mapping[Var, PyExpr]) -> dict[Var, PyExpr]:
         """Index blocks as offsets; those outside the type's range are masked by their guards."""
         found = {}
         for var, block in node.indirect:
             value = blocks[var]
             if type_name(block.dtype) != self._indices.dtype:
-                cast = Value(f"{value.text}.to({self._indices.dtype})", value.depth)
+                cast = PyExpr(f"{value.text}.to({self._indices.dtype})", value.depth)
                 value = self._writer.share(value.text, cast)
             found[var] = value
         return found
 
     def _mask(
-        self, guards: Sequence[Guard], shape: tuple[int, ...], blocks: Mapping[Var, Value]
+        self, guards: Sequence[Guard], shape: tuple[int, ...], blocks: Mapping[Var, PyExpr]
     ) -> str:
         parts = []
         for guard in guards:
@@ -201,11 +207,11 @@ class Printer:
             stop = self._indices.value(guard.extent, shape, blocks)
             depth = max(index.depth, stop.depth)
             if not self._indices.is_nonnegative(guard.index, blocks):
-                parts.append(Value(f"({index.operand} >= 0)", depth))
-            parts.append(Value(f"({index.text} < {stop.text})", depth))
+                parts.append(PyExpr(f"({index.operand} >= 0)", depth))
+            parts.append(PyExpr(f"({index.text} < {stop.text})", depth))
         text = " & ".join(p.text for p in parts)
         text = text[1:-1] if len(parts) == 1 else text
-        return self._writer.share("inside", Value(text, max(p.depth for p in parts))).text
+        return self._writer.share("inside", PyExpr(text, max(p.depth for p in parts))).text
 
     def _load(self, node: Load) -> None:
         shape = node.out.shape
@@ -229,7 +235,7 @@ class Printer:
             number = literal_text(body.value, body.dtype)
             self._define(node.out, f"tl.full({list(shape)}, {number}, {type_name(body.dtype)})")
             return
-        span = Span(frozenset(), False)
+        span = VaryingAxes(frozenset(), False)
         for scalar in walk(body):
             match scalar:
                 case Arg():
@@ -304,10 +310,10 @@ class Printer:
             call = f"tl.reduce(({parts}), {axis}, {self._combine(node)}, keep_dims=True)"
             new = [self._writer.name(n) for n in names]
             self._writer.line(f"{', '.join(new)} = {call}")
-            values = [Value(n, self._writer.depth) for n in new]
+            values = [PyExpr(n, self._writer.depth) for n in new]
         self._blocks.update(zip(node.outs, values, strict=True))
 
-    def _reduced(self, node: Reduce, value: Value, axis: int) -> str:
+    def _reduced(self, node: Reduce, value: PyExpr, axis: int) -> str:
         """One component along one axis."""
         dtype = node.blocks[0].dtype
         place = f"{axis}, keep_dims=True"
@@ -318,7 +324,7 @@ class Printer:
             wide = f"{value.text}.to(tl.float32)" if dtype in NARROW_FLOATS else value.text
             text = f"tl.sum({wide}, {place})"
             return text if dtype.bits >= 32 else f"{text}.to({type_name(dtype)})"
-        if node.monoid in ("max", "min") and dtype.kind in (Kind.INT, Kind.UINT):
+        if node.monoid in ("max", "min") and dtype.kind in (DTypeKind.INT, DTypeKind.UINT):
             text = f"tl.{node.monoid}({value.text}, {place})"
             return text if dtype.bits >= 32 else f"{text}.to({type_name(dtype)})"
         return f"tl.reduce({value.text}, {axis}, {self._combine(node)}, keep_dims=True)"
@@ -349,10 +355,10 @@ class Printer:
             text = f"tl.sum(tl.reshape({text}, [1]), 0).to({type_name(node.out.dtype)})"
         self._define(node.out, text)
 
-    def _spread(self, text: str, out: Block, span: Span = _RANKED) -> str:
+    def _spread(self, text: str, out: Block, span: VaryingAxes = _RANKED) -> str:
         return self._broadcast(text, out.shape, type_name(out.dtype), span)
 
-    def _broadcast(self, text: str, shape: Sequence[int], dtype: str, span: Span) -> str:
+    def _broadcast(self, text: str, shape: Sequence[int], dtype: str, span: VaryingAxes) -> str:
         """`text`, of the axes in `span` and `dtype`, as a block of `shape`."""
         return f"tl.broadcast_to({text}, {list(shape)})"
 
@@ -368,19 +374,19 @@ class Printer:
         wide = indices.dtype == "tl.int64"
         head = f"for {counter} in tl.range({start}, {stop}, {node.step}):"
         with writer.scope() as lines:
-            inner = Value(counter, writer.depth)
+            inner = PyExpr(counter, writer.depth)
             if wide:
                 inner = writer.define(f"{node.var.name}_wide", f"tl.cast({counter}, tl.int64)")
             indices.bind(node.var, inner)
             for block, name in zip(node.carried, names, strict=True):
-                self._blocks[block] = Value(name, writer.depth)
+                self._blocks[block] = PyExpr(name, writer.depth)
             self._body(node.body)
             if names:
                 yields = ", ".join(self._blocks[b].text for b in node.yields)
                 writer.line(f"{', '.join(names)} = {yields}")
         writer.block(head, lines)
         for block, name in zip(node.results, names, strict=True):
-            self._blocks[block] = Value(name, writer.depth)
+            self._blocks[block] = PyExpr(name, writer.depth)
 
     def _if(self, node: If) -> None:
         lhs, rhs = self._indices.value(node.lhs), self._indices.value(node.rhs)

@@ -18,12 +18,12 @@ from tcc.backends.gpu.triton.dtypes import (
     literal_text,
     type_name,
 )
-from tcc.backends.gpu.triton.writer import Value, Writer
+from tcc.backends.gpu.triton.writer import PyExpr, Writer
 from tcc.errors import InternalError, UserError
 from tcc.ir.expr.scalar import Apply, Arg, Cast, Const, IndexValue, Read, Scalar, children, walk
 from tcc.ir.index import Index
 from tcc.ir.narrow import FORMATS
-from tcc.ir.types import BOOL, F32, F64, DType, Kind, integer_limits
+from tcc.ir.types import BOOL, F32, F64, DType, DTypeKind, integer_limits
 
 _INFIX = MappingProxyType({"add": "+", "sub": "-", "mul": "*"})
 _COMPARE = MappingProxyType({"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="})
@@ -76,17 +76,17 @@ class Scalars:
     def __init__(
         self,
         writer: Writer,
-        args: Sequence[Value],
-        index: Callable[[Index], Value],
+        args: Sequence[PyExpr],
+        index: Callable[[Index], PyExpr],
         used: dict[str, None],
         *,
         rounded: bool = False,
     ) -> None:
         self._rounded = rounded
         self._writer, self._args, self._index, self._used = writer, args, index, used
-        self._known: dict[Scalar, Value] = {}
+        self._known: dict[Scalar, PyExpr] = {}
 
-    def values(self, bodies: Sequence[Scalar]) -> list[Value]:
+    def values(self, bodies: Sequence[Scalar]) -> list[PyExpr]:
         """One expression for each body; shared parts become lines before."""
         uses = Counter(c for node in walk(*bodies) for c in children(node))
         for node in walk(*bodies):
@@ -97,17 +97,17 @@ class Scalars:
             self._known[node] = value
         return [self._known[b] for b in bodies]
 
-    def _value(self, node: Scalar) -> Value:
+    def _value(self, node: Scalar) -> PyExpr:
         match node:
             case Const():
-                return Value(_constant(node))
+                return PyExpr(_constant(node))
             case Arg():
                 return self._args[node.number]
             case IndexValue():
                 return self._index_value(node)
             case Cast():
                 text = self.converted(self._known[node.arg], node.arg.dtype, node.dtype)
-                return Value(text, atomic=not text.startswith("-") and " " not in text)
+                return PyExpr(text, atomic=not text.startswith("-") and " " not in text)
             case Apply():
                 return self._apply(node)
             case Read():
@@ -115,15 +115,15 @@ class Scalars:
             case _:
                 assert_never(node)
 
-    def _index_value(self, node: IndexValue) -> Value:
+    def _index_value(self, node: IndexValue) -> PyExpr:
         value = self._index(node.index)
         if node.dtype in NARROW_FLOATS:
-            return Value(f"tl.cast({value.text}, tl.float32).to({type_name(node.dtype)})")
-        return Value(f"tl.cast({value.text}, {type_name(node.dtype)})")
+            return PyExpr(f"tl.cast({value.text}, tl.float32).to({type_name(node.dtype)})")
+        return PyExpr(f"tl.cast({value.text}, {type_name(node.dtype)})")
 
     # ---- functions ---------------------------------------------------------------------------
 
-    def _apply(self, node: Apply) -> Value:
+    def _apply(self, node: Apply) -> PyExpr:
         if node.function == "select":
             return self._select(node)
         dtype = node.args[0].dtype
@@ -134,44 +134,44 @@ class Scalars:
         wide = arithmetic(dtype)
         result = self._float(node, wide) if dtype.is_float else self._integer(node, dtype)
         if node.dtype in NARROW_FLOATS:
-            return Value(f"{result.operand}.to({type_name(node.dtype)})")
+            return PyExpr(f"{result.operand}.to({type_name(node.dtype)})")
         return result
 
-    def _select(self, node: Apply) -> Value:
+    def _select(self, node: Apply) -> PyExpr:
         where, *branches = node.args
         peers = [b for b in branches if not isinstance(b, Const)]
         texts = [self._plain(b) if peers else self._known[b].text for b in branches]
-        return Value(f"tl.where({self._truth(where)}, {', '.join(texts)})")
+        return PyExpr(f"tl.where({self._truth(where)}, {', '.join(texts)})")
 
-    def _logic(self, node: Apply) -> Value:
-        parts = [Value(self._truth(a), atomic=False).operand for a in node.args]
+    def _logic(self, node: Apply) -> PyExpr:
+        parts = [PyExpr(self._truth(a), atomic=False).operand for a in node.args]
         if node.function == "not":
-            return Value(f"{parts[0]} == 0", atomic=False)
-        return Value(f" {_LOGIC[node.function]} ".join(parts), atomic=False)
+            return PyExpr(f"{parts[0]} == 0", atomic=False)
+        return PyExpr(f" {_LOGIC[node.function]} ".join(parts), atomic=False)
 
     def _truth(self, node: Scalar) -> str:
         return self.converted(self._known[node], node.dtype, BOOL)
 
-    def _of_bools(self, node: Apply) -> Value:
+    def _of_bools(self, node: Apply) -> PyExpr:
         name, parts = node.function, [self._known[a] for a in node.args]
         if name in _COMPARE:
             a, b = (f"{p.operand}.to(tl.int8)" for p in parts)
-            return Value(f"{a} {_COMPARE[name]} {b}", atomic=False)
+            return PyExpr(f"{a} {_COMPARE[name]} {b}", atomic=False)
         if name == "bit_not":
-            return Value(f"{parts[0].operand} == 0", atomic=False)
+            return PyExpr(f"{parts[0].operand} == 0", atomic=False)
         if name not in _OF_BOOLS:
             raise _refusal(name, BOOL)
-        return Value(f" {_OF_BOOLS[name]} ".join(p.operand for p in parts), atomic=False)
+        return PyExpr(f" {_OF_BOOLS[name]} ".join(p.operand for p in parts), atomic=False)
 
-    def _float(self, node: Apply, dtype: DType) -> Value:
+    def _float(self, node: Apply, dtype: DType) -> PyExpr:
         name = node.function
         if name in _INFIX or name in _COMPARE or (name == "div" and dtype is F64):
             sign = _INFIX.get(name) or _COMPARE.get(name) or "/"
             a, b = self._pair(node, dtype)
-            return Value(f"{a} {sign} {b}", atomic=False)
+            return PyExpr(f"{a} {sign} {b}", atomic=False)
         args = [self._widened(a).text for a in node.args]
         if name == "neg":
-            return Value(f"-{self._widened(node.args[0]).operand}", atomic=False)
+            return PyExpr(f"-{self._widened(node.args[0]).operand}", atomic=False)
         calls = _FLOAT_CALLS | (_F32_CALLS if dtype is F32 else _F64_CALLS)
         call = calls.get(name)
         if call is None and dtype is F32 and name in _F32_FUNCTIONS:
@@ -180,33 +180,33 @@ class Scalars:
             raise _refusal(name, dtype)
         return self._call(call, args)
 
-    def _integer(self, node: Apply, dtype: DType) -> Value:
+    def _integer(self, node: Apply, dtype: DType) -> PyExpr:
         name = node.function
         if name in _INFIX or name in _COMPARE or name in _BITS:
             sign = _INFIX.get(name) or _COMPARE.get(name) or _BITS[name]
             a, b = self._pair(node, dtype)
-            return Value(f"{a} {sign} {b}", atomic=False)
+            return PyExpr(f"{a} {sign} {b}", atomic=False)
         args = [self._known[a] for a in node.args]
         if name in ("floor", "ceil", "round", "trunc"):
             return args[0]
         if name in ("neg", "bit_not"):
             sign = "0 -" if name == "neg" else "-1 -"  # the complement is -1 less the number
             sign = f"{literal_text(2**dtype.bits - 1, dtype)} -" if _top(name, dtype) else sign
-            return Value(f"{sign} {args[0].operand}", atomic=False)
-        calls = _INT_CALLS if dtype.kind is Kind.INT else _UINT_CALLS
+            return PyExpr(f"{sign} {args[0].operand}", atomic=False)
+        calls = _INT_CALLS if dtype.kind is DTypeKind.INT else _UINT_CALLS
         if name not in calls:
             raise _refusal(name, dtype)
         call = calls[name]
         width = [str(dtype.bits)] if call in _TAKE_WIDTH else []
         value = self._call(call, [*(a.text for a in args), *width])
         if dtype.bits < 32 or call == "int_sign":
-            return Value(f"{value.text}.to({type_name(dtype)})")
+            return PyExpr(f"{value.text}.to({type_name(dtype)})")
         return value
 
-    def _call(self, name: str, args: Sequence[str]) -> Value:
+    def _call(self, name: str, args: Sequence[str]) -> PyExpr:
         if not name.startswith("tl."):
             self._used[name] = None
-        return Value(f"{name}({', '.join(args)})")
+        return PyExpr(f"{name}({', '.join(args)})")
 
     def _pair(self, node: Apply, dtype: DType) -> tuple[str, str]:
         """Both operands; a constant beside what is none is a plain literal."""
@@ -226,16 +226,16 @@ class Scalars:
             return literal_text(node.value, node.dtype)
         return self._known[node].text
 
-    def _widened(self, node: Scalar) -> Value:
+    def _widened(self, node: Scalar) -> PyExpr:
         """A float in the type it is computed in."""
         value = self._known[node]
         if node.dtype not in NARROW_FLOATS:
             return value
-        return Value(f"{value.operand}.to(tl.float32)")
+        return PyExpr(f"{value.operand}.to(tl.float32)")
 
     # ---- conversions -------------------------------------------------------------------------
 
-    def converted(self, value: Value, source: DType, target: DType) -> str:
+    def converted(self, value: PyExpr, source: DType, target: DType) -> str:
         """A value of `source` as one of `target`."""
         if source is target:
             return value.text
@@ -256,12 +256,12 @@ class Scalars:
             return f"{text}.to({name})" if direct else f"{text}.to(tl.float32).to({name})"
         return text if source in NARROW_FLOATS and target is F32 else f"{text}.to({name})"
 
-    def _between_codes(self, value: Value, source: DType, target: DType) -> str:
+    def _between_codes(self, value: PyExpr, source: DType, target: DType) -> str:
         """A conversion from or to a narrow float, by way of f32."""
         if source.is_narrow and source.is_float:
-            wide = Value(self._coded("value", value.text, source))
+            wide = PyExpr(self._coded("value", value.text, source))
             return self.converted(wide, F32, target)
-        wide = Value(self.converted(value, source, F32), atomic=False)
+        wide = PyExpr(self.converted(value, source, F32), atomic=False)
         return self._coded("code", wide.text, target)
 
     def _coded(self, what: str, text: str, dtype: DType) -> str:
@@ -273,7 +273,7 @@ class Scalars:
 
 def _top(name: str, dtype: DType) -> bool:
     """Whether the complement of an unsigned number is asked for: the largest less the number."""
-    return name == "bit_not" and dtype.kind is Kind.UINT
+    return name == "bit_not" and dtype.kind is DTypeKind.UINT
 
 
 def _constant(node: Const) -> str:
@@ -294,7 +294,7 @@ def combine_function(
     """The lines of a function for `tl.reduce`: old components, then new ones, to the combined."""
     writer = Writer()
     params = [f"{side}{n}" for side in ("a", "b") for n in range(count)]
-    arguments = [Value(writer.name(p)) for p in params]
+    arguments = [PyExpr(writer.name(p)) for p in params]
     with writer.scope() as lines:
         scalars = Scalars(writer, arguments, _no_index, used)
         writer.line(f"return {', '.join(v.text for v in scalars.values(bodies))}")
@@ -302,5 +302,5 @@ def combine_function(
     return ["@triton.jit", *writer.lines()]
 
 
-def _no_index(index: Index) -> Value:
+def _no_index(index: Index) -> PyExpr:
     raise InternalError(f"a combination that depends on {index.key}", where="backends/gpu/scalars")

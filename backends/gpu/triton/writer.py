@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class PyExpr:
     """A Python expression; `depth` is that of the innermost scope it depends on.
 
     `atomic` expressions are operands of anything without parentheses around them.
@@ -28,7 +28,7 @@ class Value:
 @dataclass(slots=True)
 class _Scope:
     lines: list[str] = field(default_factory=list)
-    named: dict[str, Value] = field(default_factory=dict)
+    named: dict[str, PyExpr] = field(default_factory=dict)
 
 
 class Writer:
@@ -57,18 +57,18 @@ class Writer:
         """A line at the end of the innermost scope."""
         self._scopes[-1].lines.append(text)
 
-    def define(self, like: str, text: str) -> Value:
+    def define(self, like: str, text: str) -> PyExpr:
         """A new name for the value of `text`, in the innermost scope."""
         name = self.name(like)
         self.line(f"{name} = {text}")
-        return Value(name, self.depth)
+        return PyExpr(name, self.depth)
 
-    def share(self, like: str, value: Value) -> Value:
+    def share(self, like: str, value: PyExpr) -> PyExpr:
         """A name for `value`, given once in the outermost scope that has what it depends on."""
         for scope in self._scopes[: value.depth + 1]:
             if value.text in scope.named:
                 return scope.named[value.text]
-        name = Value(self.name(like), value.depth)
+        name = PyExpr(self.name(like), value.depth)
         scope = self._scopes[value.depth]
         scope.lines.append(f"{name.text} = {value.text}")
         scope.named[value.text] = name

@@ -47,7 +47,7 @@ class KernelFact:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class KernelFacts:
     """`steps` are kernels' numbers and functions' names in the order of the program; the rates are
     the limits of the machine that the artifact was compiled for."""
 
@@ -57,7 +57,7 @@ class Facts:
     bytes_per_second: float
 
 
-def kernel_facts(manifest: dict[str, Any], path: Path, variant: int = 0) -> Facts:
+def kernel_facts(manifest: dict[str, Any], path: Path, variant: int = 0) -> KernelFacts:
     """The facts of a variant in `manifest`, that of the artifact at `path`; raises UserError where
     it lacks or contradicts them."""
     try:
@@ -93,7 +93,7 @@ def kernel_facts(manifest: dict[str, Any], path: Path, variant: int = 0) -> Fact
             why=f"{type(error).__name__}: {error}",
             hint="compile the model again",
         ) from error
-    return Facts(kernels, steps, *rates)
+    return KernelFacts(kernels, steps, *rates)
 
 
 def _texts(items: Any) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tcc.cli.kernels.facts import Facts, KernelFact
+from tcc.cli.kernels.facts import KernelFact, KernelFacts
 from tcc.cli.kernels.steps import StepTime
 from tcc.schedule.nest import TYPICAL
 
@@ -38,7 +38,7 @@ class KernelRow:
         return asdict(self)
 
 
-def kernel_rows(facts: Facts, times: Sequence[StepTime] | None) -> list[KernelRow]:
+def kernel_rows(facts: KernelFacts, times: Sequence[StepTime] | None) -> list[KernelRow]:
     """One row per kernel and function, the longest first."""
     rows = []
     for step in dict.fromkeys(facts.steps):
@@ -52,7 +52,7 @@ def kernel_rows(facts: Facts, times: Sequence[StepTime] | None) -> list[KernelRo
     return sorted(rows, key=lambda row: -_time(row))
 
 
-def contractions(facts: Facts, times: Sequence[StepTime] | None) -> tuple[int, float]:
+def contractions(facts: KernelFacts, times: Sequence[StepTime] | None) -> tuple[int, float]:
     """Multiply-adds (two each) of a run's contractions, and seconds of the kernels that hold them,
     with all else that is fused into those: measured, where the work is known, or without `times`
     predicted."""
@@ -68,7 +68,7 @@ def contractions(facts: Facts, times: Sequence[StepTime] | None) -> tuple[int, f
 _Done = tuple[KernelFact | None, int, float]
 
 
-def _done(facts: Facts, number: int, times: Sequence[StepTime] | None) -> _Done:
+def _done(facts: KernelFacts, number: int, times: Sequence[StepTime] | None) -> _Done:
     """A step's work (None: not known), launches and seconds: measured, or predicted."""
     step = facts.steps[number]
     kernel = None if isinstance(step, str) else facts.kernels[step]
@@ -78,7 +78,7 @@ def _done(facts: Facts, number: int, times: Sequence[StepTime] | None) -> _Done:
     return kernel and kernel.at(time.sizes), time.times, time.seconds
 
 
-def contraction_line(facts: Facts, times: Sequence[StepTime] | None) -> str | None:
+def contraction_line(facts: KernelFacts, times: Sequence[StepTime] | None) -> str | None:
     """`contractions` in words, against the limit of the artifact's machine; None without any."""
     flops, seconds = contractions(facts, times)
     if not seconds:
@@ -88,7 +88,7 @@ def contraction_line(facts: Facts, times: Sequence[StepTime] | None) -> str | No
     return f"contractions: {amount}, {share:.0%} of the limit of multiply-adds"
 
 
-def open_sizes_line(facts: Facts, measured: bool) -> str | None:
+def open_sizes_line(facts: KernelFacts, measured: bool) -> str | None:
     """What the table says of kernels whose sizes are open; None without any."""
     if not any(k.formulas for k in facts.kernels):
         return None
@@ -102,7 +102,7 @@ def _time(row: KernelRow) -> float:
 
 
 def _row(
-    facts: Facts, kernel: KernelFact, done: Sequence[_Done], measured: float | None
+    facts: KernelFacts, kernel: KernelFact, done: Sequence[_Done], measured: float | None
 ) -> KernelRow:
     launches = sum(count for _, count, _ in done)
     typical = measured is None or not kernel.formulas

@@ -30,7 +30,7 @@ _OPENVINO_CONSENT = Path("intel") / "openvino_telemetry"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PeerKind:
     """One kind of peer.
 
     `package` must be importable for it, `install` names what provides it; `module` is the worker,
@@ -47,13 +47,13 @@ class Row:
 _ORT = ("tcc.cli.peers.ort", "onnxruntime", "onnxruntime")
 _OPENVINO = ("tcc.cli.peers.openvino", "openvino", "openvino")
 
-PEERS: Mapping[str, Row] = MappingProxyType(
+PEERS: Mapping[str, PeerKind] = MappingProxyType(
     {
-        "tcc": Row("tcc", "tcc.cli.peers.tcc"),
-        "ort": Row("ONNX Runtime", *_ORT),
-        "ort-plain": Row("ONNX Runtime, unoptimised", *_ORT, ("unoptimised",)),
-        "openvino": Row("OpenVINO, f32", *_OPENVINO, ("f32",)),
-        "openvino-bf16": Row("OpenVINO, bf16", *_OPENVINO, ("bf16",)),
+        "tcc": PeerKind("tcc", "tcc.cli.peers.tcc"),
+        "ort": PeerKind("ONNX Runtime", *_ORT),
+        "ort-plain": PeerKind("ONNX Runtime, unoptimised", *_ORT, ("unoptimised",)),
+        "openvino": PeerKind("OpenVINO, f32", *_OPENVINO, ("f32",)),
+        "openvino-bf16": PeerKind("OpenVINO, bf16", *_OPENVINO, ("bf16",)),
     }
 )
 
@@ -73,7 +73,7 @@ class Peer:
         inputs: Mapping[str, Array],
         threads: int,
         *,
-        row: Row | None = None,
+        row: PeerKind | None = None,
         cap: float = CAP,
     ) -> None:
         self.kind = kind

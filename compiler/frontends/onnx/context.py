@@ -11,7 +11,7 @@ from tcc.errors import UserError, printable
 from tcc.frontends.emit import Emitter
 from tcc.frontends.onnx.schema import schema_of
 from tcc.frontends.onnx.tensors import element_type
-from tcc.frontends.scope import Operand, Scope, Session
+from tcc.frontends.scope import ImportSession, Operand, Scope
 from tcc.ir.op import Array
 from tcc.ir.types import BOOL, DType
 
@@ -88,7 +88,7 @@ class NodeContext(Emitter):
                 raise self.fail(f"input {number} is missing")
 
     @property
-    def session(self) -> Session:
+    def session(self) -> ImportSession:
         return self.scope.session
 
     @property

@@ -29,7 +29,7 @@ from tcc.frontends.onnx.reader import SourceModel
 from tcc.frontends.onnx.rows import bound_row, import_row
 from tcc.frontends.onnx.support import check_support
 from tcc.frontends.onnx.tensors import TensorReader
-from tcc.frontends.scope import Operand, Scope, Session
+from tcc.frontends.scope import ImportSession, Operand, Scope
 from tcc.ir.graph import Graph, GraphBuilder
 
 
@@ -47,7 +47,7 @@ def import_model(
     check_support(model, functions, CONVERTERS)
     check_expansion(model.proto.graph.node, functions, budgets)
     tensors, producer = TensorReader(model.path), model.proto.producer_name
-    session = Session(tensors, functions, _run_nodes, budgets, producer)
+    session = ImportSession(tensors, functions, _run_nodes, budgets, producer)
     builder = GraphBuilder(model.proto.graph.name or "model")
     scope = Scope(session, builder, model.opsets)
     proto = model.proto.graph

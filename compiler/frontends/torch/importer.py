@@ -8,7 +8,7 @@ from typing import Any
 
 from tcc.errors import InternalError, UserError
 from tcc.frontends.onnx.tensors import TensorReader
-from tcc.frontends.scope import Scope, Session
+from tcc.frontends.scope import ImportSession, Scope
 from tcc.frontends.torch.calls import Block, Call, Number, Program
 from tcc.frontends.torch.checks import check_results, require_condition
 from tcc.frontends.torch.context import CallContext, Names
@@ -40,7 +40,7 @@ def import_program(
     Weights are the arrays that the program's `contents` gives.  Inputs that the program updates
     are updated in place.  Raises `UserError` where the program needs what tcc does not have.
     """
-    session = Session(TensorReader(None), {}, _no_nodes)
+    session = ImportSession(TensorReader(None), {}, _no_nodes)
     scope = Scope(session, GraphBuilder("model"), {})
     symbols = Symbols(session, program.ranges, partial(late_size, scope))
     values = define_inputs(scope, symbols, program, shapes or {})

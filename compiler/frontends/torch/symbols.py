@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tcc.errors import UserError
-from tcc.frontends.scope import LARGEST_SIZE, Session
+from tcc.frontends.scope import LARGEST_SIZE, ImportSession
 from tcc.frontends.torch.calls import Formula, Number, Size
 from tcc.ir.index import Index, bounds, ceildiv, const, floordiv, maximum, minimum, mod
 
@@ -86,7 +86,7 @@ class Symbols:
 
     def __init__(
         self,
-        session: Session,
+        session: ImportSession,
         ranges: Mapping[str, tuple[int | None, int | None]],
         late: Callable[[Symbols, Formula], Index],
     ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tcc.errors import UserError
 from tcc.frontends.torch.calls import Number, Tensor
-from tcc.ir.types import BOOL, DTYPES, F32, I64, DType, Kind
+from tcc.ir.types import BOOL, DTYPES, F32, I64, DType, DTypeKind
 
 _DTYPES = MappingProxyType(
     {
@@ -81,7 +81,7 @@ def _promoted(a: DType, b: DType) -> DType:
         return F32
     if a.kind is b.kind:
         return max(a, b, key=lambda d: d.bits)
-    signed, other = (a, b) if a.kind is Kind.INT else (b, a)
+    signed, other = (a, b) if a.kind is DTypeKind.INT else (b, a)
     if signed.bits > other.bits:
         return signed
     return DTYPES[f"i{min(2 * other.bits, 64)}"]

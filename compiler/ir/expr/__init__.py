@@ -37,7 +37,7 @@ from tcc.ir.expr.scalar import (
     walk,
 )
 from tcc.ir.index import Index, IndexLike, Var, as_index, free_vars, iterator, substitute
-from tcc.ir.types import DType, Kind, TensorType
+from tcc.ir.types import DType, DTypeKind, TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +55,17 @@ class Monoid:
 
 
 def _lowest(dtype: DType) -> Scalar:
-    if dtype.kind is Kind.FLOAT:
+    if dtype.kind is DTypeKind.FLOAT:
         return literal(float("-inf"), dtype)
-    return literal(-(1 << (dtype.bits - 1)) if dtype.kind is Kind.INT else 0, dtype)
+    return literal(-(1 << (dtype.bits - 1)) if dtype.kind is DTypeKind.INT else 0, dtype)
 
 
 def _highest(dtype: DType) -> Scalar:
-    if dtype.kind is Kind.FLOAT:
+    if dtype.kind is DTypeKind.FLOAT:
         return literal(float("inf"), dtype)
-    if dtype.kind is Kind.BOOL:
+    if dtype.kind is DTypeKind.BOOL:
         return literal(True, dtype)
-    return literal((1 << (dtype.bits - (dtype.kind is Kind.INT))) - 1, dtype)
+    return literal((1 << (dtype.bits - (dtype.kind is DTypeKind.INT))) - 1, dtype)
 
 
 def _simple(name: str, identity: Callable[[DType], Scalar], function: str) -> Monoid:

@@ -26,7 +26,7 @@ from tcc.ir.expr.scalar import (
 from tcc.ir.graph import carrier
 from tcc.ir.index import Var, evaluate
 from tcc.ir.op import Array
-from tcc.ir.types import BOOL, DType, Kind, integer_limits
+from tcc.ir.types import BOOL, DType, DTypeKind, integer_limits
 
 _GRID_LIMIT = 1 << 24
 
@@ -184,7 +184,7 @@ class _Body:
 
 def _poison(dtype: DType) -> float | int | bool:
     """What no result may depend on."""
-    if dtype.kind is Kind.FLOAT:
+    if dtype.kind is DTypeKind.FLOAT:
         return float("nan")
     return True if dtype is BOOL else integer_limits(dtype)[1]
 
@@ -207,6 +207,6 @@ def convert(array: Any, source: DType, target: DType) -> Array:
         low, high = wide <= float(least), wide >= float(most)
         body = np.where(low | high, 0, wide).astype(target.carrier)
         return np.where(low, least, np.where(high, most, body)).astype(target.carrier)
-    if target.kind in (Kind.FLOAT, Kind.INT, Kind.UINT):
+    if target.kind in (DTypeKind.FLOAT, DTypeKind.INT, DTypeKind.UINT):
         return carrier(data.astype(target.carrier), target)
     return data

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from tcc.ir.index import Index, IndexLike, Var, as_index, substitute
 from tcc.ir.index.interned import intern
-from tcc.ir.types import BOOL, DType, Kind
+from tcc.ir.types import BOOL, DType, DTypeKind
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -223,7 +223,7 @@ FUNCTIONS = MappingProxyType(
 
 def literal(value: bool | int | float, dtype: DType) -> Const:
     """`value` as an element of `dtype`; distinguishes -0.0 from 0.0 and keeps NaN."""
-    if dtype.kind is Kind.FLOAT:
+    if dtype.kind is DTypeKind.FLOAT:
         value = float(value)
         key: Any = math.copysign(1.0, value), value if value == value else "nan"
     else:

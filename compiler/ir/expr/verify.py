@@ -21,7 +21,7 @@ from tcc.ir.expr.scalar import (
 from tcc.ir.graph.text import scalar_text, source_text
 from tcc.ir.index import Index, Var, free_vars
 from tcc.ir.index.prove import inside
-from tcc.ir.types import BOOL, DType, Kind, TensorType
+from tcc.ir.types import BOOL, DType, DTypeKind, TensorType
 
 # fmt: off
 _FLOAT_ONLY = frozenset((
@@ -118,16 +118,16 @@ def _scalar(expr: Expr, number: int, scalar: Scalar, scope: set[Var], must: bool
 
 def _is_literal(value: object, dtype: DType) -> bool:
     match dtype.kind:
-        case Kind.BOOL:
+        case DTypeKind.BOOL:
             return isinstance(value, bool)
-        case Kind.FLOAT:
+        case DTypeKind.FLOAT:
             return isinstance(value, float)
-        case Kind.INT | Kind.UINT:
-            signed = dtype.kind is Kind.INT
+        case DTypeKind.INT | DTypeKind.UINT:
+            signed = dtype.kind is DTypeKind.INT
             low = -(1 << (dtype.bits - 1)) if signed else 0
             high = 1 << (dtype.bits - signed)
             return type(value) is int and low <= value < high
-        case Kind.STRING | Kind.LIST:
+        case DTypeKind.STRING | DTypeKind.LIST:
             return False
 
 

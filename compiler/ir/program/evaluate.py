@@ -48,7 +48,7 @@ from tcc.ir.program import (
     buffers_of,
     walk_instructions,
 )
-from tcc.ir.tile import Scope, TileBuffer, TileKernel
+from tcc.ir.tile import MemorySpace, TileBuffer, TileKernel
 from tcc.ir.tile.evaluate import evaluate_kernel
 from tcc.ir.types import BF16, DType
 
@@ -297,7 +297,7 @@ class _Host:
         self._run(node.kernel, arrays, sizes)
         for data, array, buffer in zip(memory, arrays, kernel.buffers, strict=True):
             carried = buffer.dtype is BF16 or buffer.dtype.is_narrow
-            if carried and buffer.scope is Scope.OUTPUT:
+            if carried and buffer.scope is MemorySpace.OUTPUT:
                 data[: buffer.dtype.bytes * array.size] = to_bytes(array, buffer.dtype)
 
     def _call(self, node: CallOp) -> None:

@@ -46,7 +46,7 @@ from tcc.ir.index import Index, Var, iterator
 from tcc.ir.types import DType
 
 
-class Scope(Enum):
+class MemorySpace(Enum):
     """Where a buffer's bytes are."""
 
     INPUT = "input"  # global, only read
@@ -61,7 +61,7 @@ class TileBuffer:
     name: str
     dtype: DType
     sizes: tuple[Index, ...]
-    scope: Scope
+    scope: MemorySpace
     align: int = 64
 
 

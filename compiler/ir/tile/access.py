@@ -1,6 +1,6 @@
 """Proofs that the accesses of a tile kernel are inside their buffers.
 
-A `Facts` is what holds at one place of a kernel: how loop variables run, which conditions were
+A `IndexFacts` is what holds at one place of a kernel: how loop variables run, which conditions were
 taken.  Each fact rewrites an index into an equal expression whose variables say more; an index is
 inside once both of its limits are proved for some such form.
 
@@ -40,14 +40,14 @@ from tcc.ir.tile import Guard, If, Loop
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class IndexFacts:
     """`known` replaces variables by what they are; `conditions` are further `0 <= index < extent`
     that hold here (only their upper limits are used where the lower is not certain)."""
 
     known: tuple[tuple[Var, Index], ...] = ()
     conditions: tuple[Guard, ...] = ()
 
-    def in_loop(self, loop: Loop) -> Facts:
+    def in_loop(self, loop: Loop) -> IndexFacts:
         """What holds in the body of a loop."""
         known = self._mapping()
         start, stop = substitute(loop.start, known), substitute(loop.stop, known)
@@ -57,7 +57,7 @@ class Facts:
         value = start + of_atom(counter) * loop.step
         return replace(self, known=(*self.known, (loop.var, value)))
 
-    def in_branch(self, node: If, holds: bool) -> Facts:
+    def in_branch(self, node: If, holds: bool) -> IndexFacts:
         """What holds where `lhs < rhs` does, or does not."""
         var = var_of(node.lhs)
         if var is not None and var.extent is not None:

@@ -25,7 +25,7 @@ from math import prod
 
 from tcc.ir.expr.scalar import Read, Scalar
 from tcc.ir.index import Index, Var
-from tcc.ir.tile import Guard, Scope
+from tcc.ir.tile import Guard, MemorySpace
 from tcc.ir.types import DType
 
 
@@ -38,7 +38,7 @@ class GroupBuffer:
 
     dtype: DType
     size: Index
-    scope: Scope
+    scope: MemorySpace
     constant: bool = False
 
 
@@ -112,7 +112,7 @@ class Rescale:
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
+class StreamLoop:
     """Stages that go along `loop` together, a run at a time: each of `stages` has it as an iterator
     or reduces over it.  `before` are the stages they need that do not; all others come after."""
 
@@ -132,7 +132,7 @@ class TileGroup:
     stages: tuple[GroupStage, ...]
     common: tuple[Var, ...]
     sizes: tuple[Var, ...]
-    walk: Walk | None = None
+    walk: StreamLoop | None = None
 
     @property
     def cut(self) -> tuple[Var, ...]:

@@ -26,10 +26,10 @@ from tcc.ir.tile import (
     Indirect,
     Load,
     Loop,
+    MemorySpace,
     Prefetch,
     Reduce,
     Relayout,
-    Scope,
     Stmt,
     Store,
     Sync,
@@ -69,10 +69,10 @@ class _Parser:
         axes = self._cursor.items(")", lambda: read_iterator(cursor, self._variables))
         cursor.expect("{")
         buffers = []
-        while cursor.at(*(s.value for s in Scope)):
+        while cursor.at(*(s.value for s in MemorySpace)):
             buffers.append(self._buffer())
-        passed = tuple(b for b in buffers if b.scope is not Scope.LOCAL)
-        local = tuple(b for b in buffers if b.scope is Scope.LOCAL)
+        passed = tuple(b for b in buffers if b.scope is not MemorySpace.LOCAL)
+        local = tuple(b for b in buffers if b.scope is MemorySpace.LOCAL)
         pairs = []
         while cursor.take("place"):
             pairs.append(self._pair(passed))
@@ -92,7 +92,7 @@ class _Parser:
         return passed.index(self._buffers[name])
 
     def _buffer(self) -> TileBuffer:
-        scope = Scope(self._cursor.kind("word"))
+        scope = MemorySpace(self._cursor.kind("word"))
         name = self._cursor.kind("value")
         self._cursor.expect(":")
         type_ = read_type(self._cursor, self._variables)

@@ -25,10 +25,10 @@ from tcc.ir.tile import (
     If,
     Load,
     Loop,
+    MemorySpace,
     Prefetch,
     Reduce,
     Relayout,
-    Scope,
     Stmt,
     Store,
     Sync,
@@ -36,7 +36,7 @@ from tcc.ir.tile import (
     TileKernel,
     lanes,
 )
-from tcc.ir.tile.access import Facts
+from tcc.ir.tile.access import IndexFacts
 from tcc.ir.tile.overwrite import overwrites
 from tcc.ir.types import I8, I32, U8
 
@@ -64,14 +64,14 @@ class _Verifier:
         self._defined: set[Block] = set()
         self._visible: set[Block] = set()
         self._vars: set[Var] = {*kernel.sizes, *kernel.axes}
-        self._facts = Facts()
+        self._facts = IndexFacts()
 
     def run(self) -> None:
         kernel = self._kernel
         for buffer in kernel.buffers:
-            self._ask(buffer.scope is not Scope.LOCAL, f"buffer {buffer.name} is local")
+            self._ask(buffer.scope is not MemorySpace.LOCAL, f"buffer {buffer.name} is local")
         for buffer in kernel.locals:
-            self._ask(buffer.scope is Scope.LOCAL, f"buffer {buffer.name} is not local")
+            self._ask(buffer.scope is MemorySpace.LOCAL, f"buffer {buffer.name} is not local")
             static = all(as_int(size) is not None for size in buffer.sizes)
             self._ask(static, f"local buffer {buffer.name} has a size that is not static")
         self._ask(len(self._buffers) == len((*kernel.buffers, *kernel.locals)), "a buffer is twice")
@@ -82,7 +82,10 @@ class _Verifier:
         for operand, result in kernel.in_place:
             both = f"{kernel.buffers[operand].name} and {kernel.buffers[result].name}"
             scopes = (kernel.buffers[operand].scope, kernel.buffers[result].scope)
-            self._ask(scopes == (Scope.INPUT, Scope.OUTPUT), f"{both} are no operand and result")
+            self._ask(
+                scopes == (MemorySpace.INPUT, MemorySpace.OUTPUT),
+                f"{both} are no operand and result",
+            )
             fits = overwrites(kernel, operand, result)
             self._ask(fits, f"{both} are one memory, and an element is read that may be replaced")
         self._body(kernel.body)
@@ -131,7 +134,7 @@ class _Verifier:
             case Store():
                 self._use(node.block)
                 self._access(node, f"store of {_name(node.block)}", node.block)
-                read_only = node.buffer.scope is Scope.INPUT
+                read_only = node.buffer.scope is MemorySpace.INPUT
                 self._ask(not read_only, f"{node.buffer.name} is stored to, and is an input")
             case Prefetch():
                 self._prefetch(node)

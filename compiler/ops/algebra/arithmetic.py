@@ -21,7 +21,7 @@ from tcc.ir.types import (
     I64,
     STRING,
     DType,
-    Kind,
+    DTypeKind,
     TensorType,
     dtype_of,
 )
@@ -109,7 +109,7 @@ def _shift(attrs: BitShiftAttrs, x: Scalar, y: Scalar) -> Scalar:
     """A shift by the element's width or more gives 0, or -1 of a negative number to the right."""
     function = "shift_left" if attrs.direction == "LEFT" else "shift_right"
     rest: Scalar | int = 0
-    if attrs.direction == "RIGHT" and x.dtype.kind is Kind.INT:
+    if attrs.direction == "RIGHT" and x.dtype.kind is DTypeKind.INT:
         rest = fn("shift_right", x, x.dtype.bits - 1)
     return choose(fn("lt", y, x.dtype.bits), fn(function, x, y), rest)
 

@@ -24,11 +24,11 @@ from tcc.ops.data.regex_parse import (
     WORD,
     Chars,
     Choice,
+    Concatenation,
     Mark,
     Node,
     Ranges,
     Repeat,
-    Row,
     parse_pattern,
 )
 
@@ -101,7 +101,7 @@ class _Net:
                 first, last = self.place(), self.place()
                 self.marks[first].append((kind, last))
                 return first, last
-            case Row(parts):
+            case Concatenation(parts):
                 first = last = self.place()
                 for part in parts:
                     start, end = self.build(part)

@@ -38,7 +38,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Concatenation:
     parts: tuple[Node, ...]
 
 
@@ -56,7 +56,7 @@ class Repeat:
     most: int | None
 
 
-Node: TypeAlias = Chars | Mark | Row | Choice | Repeat
+Node: TypeAlias = Chars | Mark | Concatenation | Choice | Repeat
 
 _ALL: Ranges = ((0, LAST_CODE),)
 _DIGITS = ((48, 57),)
@@ -208,7 +208,7 @@ class _Reader:
             part = self.item(depth)
             if part is not None:
                 parts.append(self.repeated(part))
-        return Row(tuple(parts))
+        return Concatenation(tuple(parts))
 
     def repeated(self, part: Node) -> Node:
         count = 0

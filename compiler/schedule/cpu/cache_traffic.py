@@ -28,7 +28,7 @@ class LoopOver:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Walk:
+class NestLoops:
     """One nest's loops, outermost first, of which the first `shared` are around all nests.
 
     `spans[d][n]` are the bytes that touch n reaches inside the loops from d on; `ahead`: constants
@@ -49,7 +49,7 @@ def walk_of(
     whole: Mapping[Var, int],
     *,
     ahead: bool = False,
-) -> Walk:
+) -> NestLoops:
     """The walk of one nest; `whole` are the elements along each of its variables in all."""
     spans = []
     inside = dict(whole)
@@ -57,11 +57,11 @@ def walk_of(
         spans.append(tuple([t.reach(inside) for t in touches]))
         if loop is not None:
             inside[loop.var] = loop.step
-    return Walk(tuple(loops), shared, touches, tuple(spans), ahead)
+    return NestLoops(tuple(loops), shared, touches, tuple(spans), ahead)
 
 
 @dataclass(slots=True)
-class Moved:
+class CacheTraffic:
     """Bytes read and written across one border, by touch's source and whether it is a store."""
 
     by_source: dict[tuple[int | StageRef, bool], float]
@@ -70,13 +70,13 @@ class Moved:
         return sum(b for (_, is_store), b in self.by_source.items() if is_store is store)
 
 
-def moved(walks: Sequence[Walk], capacity: float) -> Moved:
+def moved(walks: Sequence[NestLoops], capacity: float) -> CacheTraffic:
     """What crosses the border of a cache of `capacity` bytes while all nests run."""
     room = capacity * SHARE
     for depth in range(walks[0].shared + 1):
         if _held(walks, depth) <= room:
             # Nests of one unit find what the earlier ones left.
-            return Moved(_largest(walks, depth))
+            return CacheTraffic(_largest(walks, depth))
     found: dict[tuple[int | StageRef, bool], float] = {}
     for walk in walks:
         depth = next(
@@ -85,10 +85,10 @@ def moved(walks: Sequence[Walk], capacity: float) -> Moved:
         )
         for key, count in _largest([walk], depth).items():
             found[key] = found.get(key, 0) + count
-    return Moved(found)
+    return CacheTraffic(found)
 
 
-def _held(walks: Sequence[Walk], depth: int) -> float:
+def _held(walks: Sequence[NestLoops], depth: int) -> float:
     """Bytes touched inside the loops from `depth` on, and fetched ahead; a source counts once."""
     most: dict[int | StageRef, float] = {}
     for walk in walks:
@@ -99,7 +99,7 @@ def _held(walks: Sequence[Walk], depth: int) -> float:
     return sum(most.values())
 
 
-def _largest(walks: Sequence[Walk], depth: int) -> dict[tuple[int | StageRef, bool], float]:
+def _largest(walks: Sequence[NestLoops], depth: int) -> dict[tuple[int | StageRef, bool], float]:
     found: dict[tuple[int | StageRef, bool], float] = {}
     for walk in walks:
         for number, touch in enumerate(walk.touches):
@@ -108,7 +108,7 @@ def _largest(walks: Sequence[Walk], depth: int) -> dict[tuple[int | StageRef, bo
     return found
 
 
-def _fetched(walk: Walk, number: int, depth: int) -> float:
+def _fetched(walk: NestLoops, number: int, depth: int) -> float:
     """Bytes of one touch that come in, where the cache holds all that is inside `depth`."""
     total = walk.spans[depth][number]
     forgotten = False

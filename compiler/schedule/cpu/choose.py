@@ -10,7 +10,7 @@ from tcc.ir.index import Var, as_int
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.schedule.cpu.contraction import (
     ROWS,
-    Sides,
+    ContractionLoops,
     blocks_of,
     contraction_nest,
     footprint,
@@ -21,7 +21,7 @@ from tcc.schedule.cpu.contraction import (
     runs_of,
     sides_of,
 )
-from tcc.schedule.cpu.core import Registers
+from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.depthwise import window_units
 from tcc.schedule.cpu.reused_rows import next_rows, passes_again
 from tcc.schedule.cpu.schedule import Nest, Schedule
@@ -32,13 +32,11 @@ from tcc.schedule.cpu.transpose_tiles import turned_blocks, turned_vector
 from tcc.schedule.cpu.vectors import stored_vector, vector_block, vector_loops
 from tcc.schedule.nest import anchor, own_loops, reads_here, row_loop, trips, weight, work
 
-__all__ = ["Registers", "choose"]
-
 # Work (body operations) below which cutting a unit further costs more than it balances.
 UNIT_WORK = 1 << 14
 
 
-def choose(group: TileGroup, registers: Registers) -> Schedule:
+def choose(group: TileGroup, registers: CoreModel) -> Schedule:
     """A schedule for `group`."""
     if group.walk is not None:
         return choose_walk(group, group.walk, registers)
@@ -89,7 +87,7 @@ def _vectors(group: TileGroup, main: GroupStage) -> dict[GroupStage, Var]:
 
 
 def _blocks(
-    group: TileGroup, stage: GroupStage, vector: Var | None, registers: Registers
+    group: TileGroup, stage: GroupStage, vector: Var | None, registers: CoreModel
 ) -> dict[Var, int]:
     sides = sides_of(stage, vector)
     if sides is not None:
@@ -108,7 +106,7 @@ def _nest(
     vector: Var | None,
     blocks: Mapping[Var, int],
     inside: frozenset[Var],
-    registers: Registers,
+    registers: CoreModel,
 ) -> Nest:
     sides = sides_of(stage, vector)
     if sides is not None and not sides.both:
@@ -127,7 +125,9 @@ def _nest(
     return Nest(stages, (), named, vector.name, ahead=ahead)
 
 
-def _far(group: TileGroup, stage: GroupStage, sides: Sides, registers: Registers) -> bool:
+def _far(
+    group: TileGroup, stage: GroupStage, sides: ContractionLoops, registers: CoreModel
+) -> bool:
     """Whether the vector operand comes from beyond the second-level cache: it does not fit, or it
     is a weight, which other kernels' data displaced since the last run."""
     size = footprint(group, stage, sides.this) * stage.body[0].dtype.bytes
@@ -141,7 +141,7 @@ def _far(group: TileGroup, stage: GroupStage, sides: Sides, registers: Registers
 
 
 def _parts(
-    group: TileGroup, main: GroupStage, sides: Sides | None, registers: Registers
+    group: TileGroup, main: GroupStage, sides: ContractionLoops | None, registers: CoreModel
 ) -> tuple[tuple[int, ...], ...]:
     """Stages that share a nest: those without a reduction follow the stage before them, where the
     loops are the same; but not one whose sums wait from run to run."""
@@ -158,7 +158,9 @@ def _parts(
     return tuple(map(tuple, found))
 
 
-def _waits(group: TileGroup, stage: GroupStage, sides: Sides | None, registers: Registers) -> bool:
+def _waits(
+    group: TileGroup, stage: GroupStage, sides: ContractionLoops | None, registers: CoreModel
+) -> bool:
     if sides is None:
         return False
     blocks = blocks_of(stage, sides, registers)
@@ -182,11 +184,11 @@ def _reads_away(group: TileGroup, stage: GroupStage, numbers: list[int]) -> bool
 def _units(
     group: TileGroup,
     main: GroupStage,
-    sides: Sides | None,
+    sides: ContractionLoops | None,
     parts: tuple[tuple[int, ...], ...],
     blocks: Mapping[GroupStage, Mapping[Var, int]],
     vectors: Mapping[GroupStage, Var],
-    registers: Registers,
+    registers: CoreModel,
 ) -> dict[Var, int]:
     """Elements of each common loop that a unit covers."""
     units = {v: n for v, n in blocks[main].items() if v in group.common}
@@ -220,10 +222,10 @@ def _parallel(
     group: TileGroup,
     main: GroupStage,
     vector: Var | None,
-    sides: Sides | None,
+    sides: ContractionLoops | None,
     units: Mapping[Var, int],
     held: bool,
-    registers: Registers,
+    registers: CoreModel,
 ) -> tuple[str, ...]:
     """Storage order; but a contraction's larger operand is walked once, by the outer loops.
 

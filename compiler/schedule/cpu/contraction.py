@@ -17,7 +17,7 @@ from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import Read
 from tcc.ir.index import Var, as_int, const, divisor_of, free_vars, substitute
 from tcc.ir.tile.group import GroupBuffer, GroupStage, TileGroup
-from tcc.schedule.cpu.core import Registers
+from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.packing import made, packs
 from tcc.schedule.cpu.schedule import Nest
 from tcc.schedule.cpu.vectors import lanes_of, vector_block
@@ -68,7 +68,7 @@ WORTH = 0.98
 
 
 @dataclass(frozen=True, slots=True)
-class Sides:
+class ContractionLoops:
     """The loops a contraction's factors vary with: of the one along the vector, and the other."""
 
     vector: Var
@@ -81,7 +81,7 @@ class Sides:
         return self.vector in self.this and self.vector in self.other
 
 
-def sides_of(stage: GroupStage, vector: Var | None) -> Sides | None:
+def sides_of(stage: GroupStage, vector: Var | None) -> ContractionLoops | None:
     """The sides of a sum of products; None for other stages and where nothing is smooth."""
     factors = product(stage)
     if factors is None or vector is None:
@@ -89,17 +89,17 @@ def sides_of(stage: GroupStage, vector: Var | None) -> Sides | None:
     a, b = depends(stage, factors.a), depends(stage, factors.b)
     if vector in a and vector in b:  # the one with fewer loops is read again for every row
         a, b = sorted((a, b), key=len)
-    return Sides(vector, a, b) if vector in a else Sides(vector, b, a)
+    return ContractionLoops(vector, a, b) if vector in a else ContractionLoops(vector, b, a)
 
 
-def rows_of(stage: GroupStage, sides: Sides) -> tuple[Var, ...]:
+def rows_of(stage: GroupStage, sides: ContractionLoops) -> tuple[Var, ...]:
     """Loops of the result along which only the other factor varies."""
     return tuple(
         v for v in stage.iters if v is not sides.vector and v in sides.other and v not in sides.this
     )
 
 
-def blocks_of(stage: GroupStage, sides: Sides, registers: Registers) -> dict[Var, int]:
+def blocks_of(stage: GroupStage, sides: ContractionLoops, registers: CoreModel) -> dict[Var, int]:
     """Register blocks along the stage's loops."""
     lanes = lanes_of(stage, registers)
     if sides.vector in stage.reduce:
@@ -121,7 +121,7 @@ def blocks_of(stage: GroupStage, sides: Sides, registers: Registers) -> dict[Var
 
 
 def _wide_blocks(
-    stage: GroupStage, sides: Sides, registers: Registers, lanes: int
+    stage: GroupStage, sides: ContractionLoops, registers: CoreModel, lanes: int
 ) -> dict[Var, int]:
     """Blocks of a window too wide for many lanes at once; empty for others."""
     if not stage.reduce:
@@ -138,7 +138,7 @@ def _wide_blocks(
     return {sides.vector: block, row: results, columns: size}
 
 
-def panel_of(stage: GroupStage, sides: Sides, registers: Registers) -> int:
+def panel_of(stage: GroupStage, sides: ContractionLoops, registers: CoreModel) -> int:
     """Columns of a panel, at most four vectors: the widest of those that take about the fewest
     cycles, with what is left over at the ends and the busiest core's share of the panels."""
     most = vector_block(sides.vector, stage, registers)
@@ -161,7 +161,7 @@ def panel_of(stage: GroupStage, sides: Sides, registers: Registers) -> int:
     return best
 
 
-def _cycles(size: int, panel: int, rows: int, lanes: int, made: int, registers: Registers) -> float:
+def _cycles(size: int, panel: int, rows: int, lanes: int, made: int, registers: CoreModel) -> float:
     """Cycles of a step of the sum over all columns and a loop of rows."""
     total = 0.0
     for width, count in ((panel, size // panel), (size % panel, 1)):
@@ -175,14 +175,14 @@ def _cycles(size: int, panel: int, rows: int, lanes: int, made: int, registers: 
     return total
 
 
-def _step(vectors: int, rows: int, made: int, registers: Registers) -> float:
+def _step(vectors: int, rows: int, made: int, registers: CoreModel) -> float:
     """Cycles of rows x vectors products: arithmetic, its latency, or the loads of both sides."""
     sums = (rows + made) * vectors / registers.fmas
     return max(sums, registers.latency, (rows + vectors) / registers.loads)
 
 
 def _imbalance(
-    stage: GroupStage, sides: Sides, panel: int, rows: int, registers: Registers
+    stage: GroupStage, sides: ContractionLoops, panel: int, rows: int, registers: CoreModel
 ) -> float:
     """The busiest core's share over an even one, where each takes as many neighbouring units."""
     size = trips(sides.vector)
@@ -198,7 +198,7 @@ def _imbalance(
 
 
 def _dot_blocks(
-    stage: GroupStage, sides: Sides, registers: Registers, lanes: int
+    stage: GroupStage, sides: ContractionLoops, registers: CoreModel, lanes: int
 ) -> dict[Var, int]:
     """Both factors run along the reduction: square blocks of vectors of partial sums."""
     square = 4 if registers.count >= 32 else 3
@@ -224,7 +224,7 @@ def _blocked(rows: tuple[Var, ...], most: int) -> Var:
     return _longest(known or rows)
 
 
-def _most_rows(vectors: int, registers: Registers) -> int:
+def _most_rows(vectors: int, registers: CoreModel) -> int:
     """Rows of accumulators beside `vectors` loaded ones and a broadcast: never a spill."""
     table = {4: 6, 3: 8, 2: 12, 1: 14} if registers.count >= 32 else {2: 6, 1: 10}
     return table[max(1, min(vectors, 4))]
@@ -236,9 +236,9 @@ def _most_rows(vectors: int, registers: Registers) -> int:
 def runs_of(
     stage: GroupStage,
     common: Collection[Var],
-    sides: Sides,
+    sides: ContractionLoops,
     blocks: Mapping[Var, int],
-    registers: Registers,
+    registers: CoreModel,
 ) -> dict[Var, int]:
     """How far the outer reductions run at once, outermost first; empty where all fits one run.
 
@@ -268,9 +268,9 @@ def runs_of(
 def _steps_at_once(
     stage: GroupStage,
     common: Collection[Var],
-    sides: Sides,
+    sides: ContractionLoops,
     blocks: Mapping[Var, int],
-    registers: Registers,
+    registers: CoreModel,
 ) -> tuple[int, int]:
     """Steps of a run, and of the longest sum that is not cut into runs."""
     steps = registers.knobs.run
@@ -290,9 +290,9 @@ def _steps_at_once(
 def _followed(
     stage: GroupStage,
     common: Collection[Var],
-    sides: Sides,
+    sides: ContractionLoops,
     blocks: Mapping[Var, int],
-    registers: Registers,
+    registers: CoreModel,
 ) -> bool:
     """Whether a core has many rows for a long run, and many such runs: the panels are dealt out to
     the cores where units cut them, else the rows are."""
@@ -310,10 +310,10 @@ def _followed(
 
 def _fed(
     stage: GroupStage,
-    sides: Sides,
+    sides: ContractionLoops,
     blocks: Mapping[Var, int],
     panel: float,
-    registers: Registers,
+    registers: CoreModel,
 ) -> bool:
     """Whether blocks of rows do so much with each step of a panel, of `panel` bytes, that it may
     come from the second-level cache each time."""
@@ -324,13 +324,13 @@ def _fed(
     return panel <= FED * cycles
 
 
-def _one_pass(stage: GroupStage, sides: Sides, blocks: Mapping[Var, int]) -> bool:
+def _one_pass(stage: GroupStage, sides: ContractionLoops, blocks: Mapping[Var, int]) -> bool:
     """Whether one block covers all rows: a panel is used once."""
     rows = rows_of(stage, sides)
     return all((as_int(extent(v)) or inf) <= blocks.get(v, 1) for v in rows)
 
 
-def _element(stage: GroupStage, sides: Sides) -> float:
+def _element(stage: GroupStage, sides: ContractionLoops) -> float:
     """Bytes of the vector operand for one column and one step of the sum, as they are multiplied
     from memory or scratch."""
     if packs(stage, sides.vector, rows_of(stage, sides)):
@@ -342,7 +342,7 @@ def _element(stage: GroupStage, sides: Sides) -> float:
     return sum(node.dtype.bytes for node in found) / points(inside)
 
 
-def _moved(stage: GroupStage, sides: Sides) -> tuple[Var | None, tuple[Read, ...]]:
+def _moved(stage: GroupStage, sides: ContractionLoops) -> tuple[Var | None, tuple[Read, ...]]:
     """The innermost loop of the sum that moves along the vector operand, and what it reads there.
 
     A scale that many steps share is not read there; levels of which one element holds several
@@ -356,7 +356,7 @@ def _moved(stage: GroupStage, sides: Sides) -> tuple[Var | None, tuple[Read, ...
     return None, ()
 
 
-def _open_rows(stage: GroupStage, common: Collection[Var], sides: Sides) -> bool:
+def _open_rows(stage: GroupStage, common: Collection[Var], sides: ContractionLoops) -> bool:
     """Whether a unit's number of rows is not known: sums cannot wait, no part of a panel is due."""
     return any(as_int(extent(v)) is None and v not in common for v in rows_of(stage, sides))
 
@@ -368,10 +368,10 @@ def contraction_nest(
     stages: tuple[int, ...],
     stage: GroupStage,
     common: Collection[Var],
-    sides: Sides,
+    sides: ContractionLoops,
     blocks: Mapping[Var, int],
     inside: frozenset[Var],
-    registers: Registers,
+    registers: CoreModel,
     *,
     far: bool,
 ) -> Nest:
@@ -400,7 +400,7 @@ def contraction_nest(
     )
 
 
-def _streams(stage: GroupStage, sides: Sides, blocks: Mapping[Var, int]) -> bool:
+def _streams(stage: GroupStage, sides: ContractionLoops, blocks: Mapping[Var, int]) -> bool:
     """Whether the vector operand lies in panels as wide as the block, one after the other."""
     step, found = _moved(stage, sides)
     if step is None or len(found) != 1:
@@ -424,8 +424,8 @@ def _streams(stage: GroupStage, sides: Sides, blocks: Mapping[Var, int]) -> bool
 def row_units(
     stage: GroupStage,
     common: tuple[Var, ...],
-    sides: Sides,
-    registers: Registers,
+    sides: ContractionLoops,
+    registers: CoreModel,
     most: int = ROWS,
     *,
     bound: bool = False,
@@ -472,7 +472,7 @@ def _even(size: int, unit: int, most: int) -> int:
     return next((n for n in (above, below) if unit <= 2 * n and n <= min(most, 2 * unit)), unit)
 
 
-def parts_of(units: int, rows: int, registers: Registers, most: int) -> int:
+def parts_of(units: int, rows: int, registers: CoreModel, most: int) -> int:
     """Into how many parts of at most `most` rows they are cut, where `units` are there already."""
     parts = -(-rows // most)
     while (units * parts) % registers.cores and units * parts < FEW * registers.cores:
@@ -488,9 +488,9 @@ def parts_of(units: int, rows: int, registers: Registers, most: int) -> int:
 def panels_outer(
     group: TileGroup,
     stage: GroupStage,
-    sides: Sides,
+    sides: ContractionLoops,
     units: Mapping[Var, int],
-    registers: Registers,
+    registers: CoreModel,
 ) -> bool:
     """Whether walking one panel of the vector operand over all rows moves fewer bytes from beyond
     the second-level cache than walking all panels for each unit of rows."""

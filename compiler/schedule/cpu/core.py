@@ -20,7 +20,7 @@ class Knobs:
 
 
 @dataclass(frozen=True, slots=True)
-class Registers:
+class CoreModel:
     """What a kernel may use: `lanes` f32 elements a vector, `count` vector registers, `l1` and `l2`
     bytes of a core's caches, and `cores` that share the work.  `fmas` and `loads` are vector
     instructions a cycle, `latency` the cycles until a sum can be added to again."""
@@ -37,4 +37,4 @@ class Registers:
 
 
 # A core with 512-bit vectors, for those who only want to see what a model becomes.
-TYPICAL_CORE = Registers(16, 32)
+TYPICAL_CORE = CoreModel(16, 32)

@@ -20,7 +20,7 @@ from math import ceil, exp, gcd, prod
 from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import Var
 from tcc.ir.tile.group import TileGroup
-from tcc.schedule.cpu.cache_traffic import LoopOver, Moved, Walk, moved, walk_of
+from tcc.schedule.cpu.cache_traffic import CacheTraffic, LoopOver, NestLoops, moved, walk_of
 from tcc.schedule.cpu.contraction import WORD
 from tcc.schedule.cpu.machine import Machine
 from tcc.schedule.cpu.schedule import Nest, Schedule
@@ -335,7 +335,7 @@ class _Pricing:
         in_order = machine.memory.reading(together=self.threads > 1)
         return l2, l3, self._from_memory(third), cold / in_order, reuse
 
-    def _from_memory(self, border: Moved) -> float:
+    def _from_memory(self, border: CacheTraffic) -> float:
         """Seconds: panels that are fetched ahead come faster than what is read in order."""
         memory, together = self.machine.memory, self.threads > 1
         ahead = self._fetched_ahead()
@@ -366,7 +366,7 @@ class _Pricing:
         inside = ((v, min(self.trips[v], self.unit.get(v, self.trips[v]))) for v in others)
         return all(count <= blocks.get(v.name, 1) for v, count in inside)
 
-    def _operands(self, walks: list[Walk]) -> list[tuple[int, float]]:
+    def _operands(self, walks: list[NestLoops]) -> list[tuple[int, float]]:
         """Bytes of each operand and result that is computed at run time."""
         found: dict[int, float] = {}
         for walk in walks:
@@ -375,7 +375,7 @@ class _Pricing:
                     found[touch.source] = max(found.get(touch.source, 0), span)
         return list(found.items())
 
-    def _keep(self, border: Moved, lost: float) -> None:
+    def _keep(self, border: CacheTraffic, lost: float) -> None:
         """Drops what the cache has held since the kernel before: all but the part `lost` of what
         was computed, and constants that are not cold."""
         for key in border.by_source:
@@ -383,7 +383,7 @@ class _Pricing:
             constant = isinstance(source, int) and self.group.buffers[source].constant
             border.by_source[key] *= float(self.cold) if constant else lost
 
-    def _walks(self, threads: int) -> list[Walk]:
+    def _walks(self, threads: int) -> list[NestLoops]:
         """Each nest's loops as one of `threads` threads walks them."""
         shares = _shares(self.counts, threads)
         around = [
@@ -395,7 +395,7 @@ class _Pricing:
         }
         return [self._walk(nest, around, whole) for nest in self.schedule.nests]
 
-    def _walk(self, nest: Nest, around: list[LoopOver], whole: Mapping[Var, int]) -> Walk:
+    def _walk(self, nest: Nest, around: list[LoopOver], whole: Mapping[Var, int]) -> NestLoops:
         blocks, runs = dict(nest.blocks), dict(nest.runs)
         stages = [self.counted.stages[n] for n in nest.stages]
         named: dict[str, Var] = {}
@@ -417,7 +417,7 @@ class _Pricing:
         outer = {v: self.trips[v] for v in named.values()} | dict(whole)
         return walk_of(loops, len(around), touches, outer, ahead=nest.ahead)
 
-    def _reuse(self, border: Moved) -> tuple[float, float]:
+    def _reuse(self, border: CacheTraffic) -> tuple[float, float]:
         """Bytes from memory of the largest cold constant, and loads of it over these bytes."""
         most, reuse = 0.0, 1.0
         for work in self.counted.stages:
@@ -465,7 +465,7 @@ def _together(a: float, b: float) -> float:
     return most and most * ((a / most) ** _RIVALS + (b / most) ** _RIVALS) ** (1 / _RIVALS)
 
 
-def _seconds(border: Moved, read: float, write: float) -> float:
+def _seconds(border: CacheTraffic, read: float, write: float) -> float:
     return border.total(store=False) / read + border.total(store=True) / write
 
 

@@ -16,7 +16,7 @@ from math import prod
 from tcc.ir.expr import extent
 from tcc.ir.index import Var, as_int
 from tcc.ir.tile.group import Access, GroupStage
-from tcc.schedule.cpu.core import Registers
+from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.nest import stride, trips
 
 # Bytes of the rows under a window: half of a first-level cache, the rest is for what is written.
@@ -30,7 +30,7 @@ def window_units(
     vector: Var | None,
     blocks: Mapping[Var, int],
     common: tuple[Var, ...],
-    registers: Registers,
+    registers: CoreModel,
 ) -> dict[Var, int]:
     """Elements of the two loops along which a window slides that a unit covers; empty where there
     are no two such loops of known size."""

@@ -14,7 +14,7 @@ from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import Read, StageRef, walk
 from tcc.ir.index import Var, as_int
 from tcc.ir.tile.group import GroupStage, TileGroup
-from tcc.schedule.cpu.core import Registers
+from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.nest import depends, points, product, reads_here, row_loop, trips, weight, work
 
@@ -41,7 +41,7 @@ def strip_rows(
     rows: Var,
     units: Mapping[Var, int],
     parts: Sequence[Sequence[int]],
-    registers: Registers,
+    registers: CoreModel,
 ) -> int:
     """Rows of a unit that covers `units` of the other common loops: those that make the busiest
     core end first, among those whose strips fit."""
@@ -58,7 +58,7 @@ def strip_rows(
     return found
 
 
-def kept_gain(group: TileGroup, schedule: Schedule, registers: Registers) -> float:
+def kept_gain(group: TileGroup, schedule: Schedule, registers: CoreModel) -> float:
     """Cycles that the stages of `group` save as one kernel, over kernels that exchange their
     results through memory: the traffic, the launches, less the rows that are made twice.  Negative
     where strips are of no use."""
@@ -81,7 +81,7 @@ def kept_gain(group: TileGroup, schedule: Schedule, registers: Registers) -> flo
     return saved + alone - _busiest(group, rows, _unit_sizes(group, schedule), registers)
 
 
-def _channel_by_channel(group: TileGroup, registers: Registers) -> bool:
+def _channel_by_channel(group: TileGroup, registers: CoreModel) -> bool:
     """Whether windows slide over each channel alone, and channels fill vectors: a unit then takes
     a block of them, and high strips.  Windows over all channels gain nothing (measured), and of
     two kernels only sums are worth joining: other stages belong to the sum that they complete."""
@@ -92,12 +92,12 @@ def _channel_by_channel(group: TileGroup, registers: Registers) -> bool:
     return rows is not None and bool(others) and summed
 
 
-def _fills(var: Var, registers: Registers) -> bool:
+def _fills(var: Var, registers: CoreModel) -> bool:
     """Whether a loop is long enough for vectors, by proof: images are not as many as channels."""
     return (as_int(extent(var)) or 0) >= registers.lanes
 
 
-def strips_fit(group: TileGroup, schedule: Schedule, registers: Registers) -> bool:
+def strips_fit(group: TileGroup, schedule: Schedule, registers: CoreModel) -> bool:
     """Whether strips are of use, and what a unit's nests exchange and the weights that all units
     use stay in a core's second-level cache."""
     if not _channel_by_channel(group, registers):
@@ -127,7 +127,7 @@ def _unit_sizes(group: TileGroup, schedule: Schedule) -> dict[Var, int]:
     return {v: schedule.unit(v.name) for v in group.common}
 
 
-def _busiest(group: TileGroup, rows: Var, sizes: Mapping[Var, int], registers: Registers) -> float:
+def _busiest(group: TileGroup, rows: Var, sizes: Mapping[Var, int], registers: CoreModel) -> float:
     """Cycles of the core that makes most, with units of `sizes`."""
     # Of open loops, images say, there may be a single trip.
     loops = [v for v in group.common if v is not rows and as_int(extent(v)) is not None]
@@ -145,7 +145,7 @@ def _share(stage: GroupStage, rows: Var, count: int) -> float:
     return min(1.0, made / max(trips(own), 1))  # 0: of no elements
 
 
-def _cycles(stage: GroupStage, registers: Registers) -> float:
+def _cycles(stage: GroupStage, registers: CoreModel) -> float:
     """Cycles of all of a stage on one core, from near caches."""
     steps = work(stage) / registers.lanes
     factors = product(stage)

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from tcc.ir.expr import extent
 from tcc.ir.index import Var, as_int
-from tcc.ir.tile.group import GroupStage, TileGroup, Walk
-from tcc.schedule.cpu.contraction import Sides, blocks_of, contraction_nest, sides_of
-from tcc.schedule.cpu.core import Registers
+from tcc.ir.tile.group import GroupStage, StreamLoop, TileGroup
+from tcc.schedule.cpu.contraction import ContractionLoops, blocks_of, contraction_nest, sides_of
+from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.cpu.vectors import vector_block
 from tcc.schedule.nest import all_accesses, product, stride, trips
@@ -24,7 +24,7 @@ _RUN = 128
 _LONG_RUN = 4096
 
 
-def choose_walk(group: TileGroup, walk: Walk, registers: Registers) -> Schedule:
+def choose_walk(group: TileGroup, walk: StreamLoop, registers: CoreModel) -> Schedule:
     """A schedule for a group with a walk."""
     lanes = _lanes(group, walk)
     multiplies = any(product(group.stages[n]) is not None for n in walk.stages)
@@ -42,7 +42,7 @@ def _run(size: int, most: int) -> int:
     return -(-size // max(1, round(size / most)))
 
 
-def _lanes(group: TileGroup, walk: Walk) -> Var:
+def _lanes(group: TileGroup, walk: StreamLoop) -> Var:
     """The vector loop of most stages: the walk, or rows, whichever lies along memory."""
     score = {v: 0 for v in (walk.loop, *group.common[-1:])}
     for number in walk.stages:
@@ -54,7 +54,7 @@ def _lanes(group: TileGroup, walk: Walk) -> Var:
     return max(score, key=lambda v: score[v])
 
 
-def _units(group: TileGroup, lanes: Var, registers: Registers) -> dict[Var, int]:
+def _units(group: TileGroup, lanes: Var, registers: CoreModel) -> dict[Var, int]:
     """Rows of a unit: four vectors of them."""
     if not group.common:
         return {}
@@ -62,7 +62,9 @@ def _units(group: TileGroup, lanes: Var, registers: Registers) -> dict[Var, int]
     return {rows: min(4 * registers.lanes, max(1, trips(rows)))}
 
 
-def _nest(group: TileGroup, number: int, lanes: Var, walk: Walk, registers: Registers) -> Nest:
+def _nest(
+    group: TileGroup, number: int, lanes: Var, walk: StreamLoop, registers: CoreModel
+) -> Nest:
     stage = group.stages[number]
     own = lanes if number in walk.before else _vector(stage, lanes, walk)
     sides = sides_of(stage, own)
@@ -74,7 +76,7 @@ def _nest(group: TileGroup, number: int, lanes: Var, walk: Walk, registers: Regi
 
 
 def _product(
-    group: TileGroup, number: int, stage: GroupStage, sides: Sides, registers: Registers
+    group: TileGroup, number: int, stage: GroupStage, sides: ContractionLoops, registers: CoreModel
 ) -> Nest:
     blocks = blocks_of(stage, sides, registers)
     nest = contraction_nest(
@@ -85,7 +87,7 @@ def _product(
     return replace(nest, order=order, runs=(), packed=False)
 
 
-def _vector(stage: GroupStage, lanes: Var, walk: Walk) -> Var | None:
+def _vector(stage: GroupStage, lanes: Var, walk: StreamLoop) -> Var | None:
     """The vector loop of a stage: one of its own that lies along memory where it has results of
     its own, else that of the others."""
     loops = (*stage.iters, *stage.reduce)

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from tcc.ir.index import Var, as_int
-from tcc.ir.tile import Scope
+from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import GroupStage, TileGroup
-from tcc.schedule.cpu.core import Registers
+from tcc.schedule.cpu.core import CoreModel
 
 # Parts of the second-level cache that a unit holds where the weights stay there too, and where they
 # do not.
@@ -37,7 +37,7 @@ def rows_held(
     main: GroupStage,
     rows: Sequence[Var],
     units: Mapping[Var, int],
-    registers: Registers,
+    registers: CoreModel,
 ) -> int:
     """Rows of a unit: those of which it holds what its stages exchange."""
     held = 0
@@ -54,7 +54,7 @@ def rows_held(
 
 
 def spread_pays(
-    group: TileGroup, stage: GroupStage, held: int, units: int, registers: Registers
+    group: TileGroup, stage: GroupStage, held: int, units: int, registers: CoreModel
 ) -> bool:
     """Whether `units` that hold `held` bytes each move less than kernels for each stage would: what
     all hold at once is in the caches of all cores as well.  Units that do the first stage over for
@@ -76,4 +76,4 @@ def constant_bytes(group: TileGroup, stage: GroupStage) -> int:
 def _local(group: TileGroup, stage: GroupStage) -> tuple[int, ...]:
     """The buffers in which a unit holds a stage."""
     numbers = dict.fromkeys(a.buffer for c in stage.stores for a in c)
-    return tuple(n for n in numbers if group.buffers[n].scope is Scope.LOCAL)
+    return tuple(n for n in numbers if group.buffers[n].scope is MemorySpace.LOCAL)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tcc.ir.index import Var
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
-from tcc.schedule.cpu.core import Registers
+from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.vectors import lanes_of
 from tcc.schedule.nest import guarded, stride, trips
 
@@ -38,7 +38,7 @@ def turned_blocks(
     stage: GroupStage,
     vector: Var | None,
     loops: tuple[Var, ...],
-    registers: Registers,
+    registers: CoreModel,
 ) -> dict[Var, int]:
     """Square blocks along the vector loop and the one along which another access runs, both of
     `loops`; of a reduction's accesses, which it does not hold at once, only its stores count."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tcc.ir.expr import extent
 from tcc.ir.index import Var, as_int
 from tcc.ir.tile.group import GroupStage, TileGroup
-from tcc.schedule.cpu.core import Registers
+from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.nest import (
     all_accesses,
     guarded,
@@ -62,7 +62,7 @@ def _best_loop(group: TileGroup, stage: GroupStage, loops: tuple[Var, ...]) -> V
     return best[2] if best is not None and best[0] > 0 else None
 
 
-def vector_block(var: Var, stage: GroupStage, registers: Registers) -> int:
+def vector_block(var: Var, stage: GroupStage, registers: CoreModel) -> int:
     """Up to four vectors; two for a contraction's accumulators where registers are few, and one
     where a reduction carries several values."""
     few = registers.count < 32 and product(stage) is not None
@@ -80,7 +80,7 @@ def _lane_by_lane(stage: GroupStage, var: Var) -> bool:
     return bool(steps) and all(s not in (0, 1) for s in steps)
 
 
-def lanes_of(stage: GroupStage, registers: Registers) -> int:
+def lanes_of(stage: GroupStage, registers: CoreModel) -> int:
     """Elements of the stage in a vector; types narrower than f32 are computed there."""
     return max(1, registers.lanes * 4 // max(4, *(s.dtype.bytes for s in stage.body)))
 

@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import Apply, Read, Scalar, StageRef, children, walk
 from tcc.ir.index import Index, Var, as_index, as_int, const, free_vars, maximum, minimum
-from tcc.ir.tile import Scope
+from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.schedule.cpu.machine import Machine
-from tcc.schedule.footprint import Step, Touch, place_of, touch
+from tcc.schedule.footprint import Stride, Touch, place_of, touch
 from tcc.schedule.nest import EXPENSIVE, product, row_loop, trips
 
 # For so many points in a row an index is made once beside them.
@@ -106,7 +106,7 @@ def _global_touches(
 
 
 def _is_global(group: TileGroup, buffer: int) -> bool:
-    return group.buffers[buffer].scope is not Scope.LOCAL
+    return group.buffers[buffer].scope is not MemorySpace.LOCAL
 
 
 def stage_touches(group: TileGroup, number: int, stage: GroupStage) -> tuple[Touch, ...]:
@@ -135,7 +135,7 @@ def stage_touches(group: TileGroup, number: int, stage: GroupStage) -> tuple[Tou
 
 
 # What is touched, of how many bytes an element, and in which steps.
-_Place: TypeAlias = tuple[int | StageRef, int, tuple[Step, ...]]
+_Place: TypeAlias = tuple[int | StageRef, int, tuple[Stride, ...]]
 
 
 def _place(
@@ -147,7 +147,7 @@ def _place(
     if node is not None and isinstance(node.source, StageRef) and row_loop(group) is not None:
         return (node.source, node.dtype.bytes, steps), base  # of the strip that waits in scratch
     for _, scalar in () if node is None else node.indirect:
-        steps += tuple(Step(v, None) for v in _loops_of(scalar, loops))
+        steps += tuple(Stride(v, None) for v in _loops_of(scalar, loops))
     return (access.buffer, group.buffers[access.buffer].dtype.bytes, steps), base
 
 
@@ -178,7 +178,7 @@ def _dense(source: StageRef, store: bool, size: int, loops: Sequence[Var]) -> To
     steps = []
     apart = 1
     for var in reversed(loops):
-        steps.append(Step(var, apart))
+        steps.append(Stride(var, apart))
         apart *= trips(var)
     return touch(source, steps, store=store, size=size, most=inf)
 

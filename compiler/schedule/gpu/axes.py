@@ -8,11 +8,11 @@ from math import prod
 from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import Apply, Cast, StageRef
 from tcc.ir.index import Var, as_int, bounds, free_vars, linear_in
-from tcc.ir.tile import Scope
+from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.ir.types import F32, FLOAT8, I8, I32
 from tcc.schedule.gpu.schedule import BlockSchedule
-from tcc.schedule.nest import Product, product
+from tcc.schedule.nest import Factors, product
 
 
 def join(loops: Sequence[Var]) -> str:
@@ -25,13 +25,13 @@ def power(size: int) -> int:
     return 1 << max(0, size - 1).bit_length()
 
 
-def factors(stage: GroupStage) -> Product | None:
+def factors(stage: GroupStage) -> Factors | None:
     """The factors of a sum of products, where they are floats or bytes."""
     found = product(stage)
     return found if found and stage.body[0].dtype.is_float else _of_bytes(stage)
 
 
-def _of_bytes(stage: GroupStage) -> Product | None:
+def _of_bytes(stage: GroupStage) -> Factors | None:
     (body, *rest) = stage.body
     if rest or stage.monoid != "sum" or not isinstance(body, Apply) or body.function != "mul":
         return None
@@ -40,7 +40,7 @@ def _of_bytes(stage: GroupStage) -> Product | None:
         return None
     (kind,) = kinds
     exact = body.dtype is (F32 if kind in FLOAT8 else I32) and kind in (I8, *FLOAT8)
-    return Product(*body.args) if exact else None
+    return Factors(*body.args) if exact else None
 
 
 def of_bytes(stage: GroupStage) -> bool:
@@ -54,7 +54,7 @@ def most_positions(loops: Sequence[Var]) -> int | None:
     return None if any(t is None for t in tops) else prod(t for t in tops if t is not None)
 
 
-class Blocks:
+class AxisBlocks:
     """Blocks by axis, in the order in which they were added."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ def own_axis(group: TileGroup, stage: GroupStage) -> list[Var]:
         a
         for targets in stage.stores
         for a in targets
-        if group.buffers[a.buffer].scope is Scope.LOCAL
+        if group.buffers[a.buffer].scope is MemorySpace.LOCAL
     ]
     return _along(own, held[:1])
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from tcc.ir.index import Var
 from tcc.ir.tile.group import TileGroup
-from tcc.schedule.gpu.axes import Blocks, most_positions, own_axis, power, reduced_axis
+from tcc.schedule.gpu.axes import AxisBlocks, most_positions, own_axis, power, reduced_axis
 from tcc.schedule.gpu.matmuls import main_product, product_schedules
 from tcc.schedule.gpu.schedule import BlockSchedule
 from tcc.schedule.nest import anchor, points, stride, trips
@@ -67,13 +67,13 @@ def _pointwise(group: TileGroup) -> list[BlockSchedule]:
         fast, slow = across
         rest = [v for v in common if v not in across]
         for square in _SQUARES:
-            blocks = Blocks()
+            blocks = AxisBlocks()
             blocks.add([slow], square[0])
             blocks.add([fast], square[1])
             found.append(blocks.schedule([rest, [slow], [fast]], 4, 2))
         return found
     for block in _LINES:
-        blocks = Blocks()
+        blocks = AxisBlocks()
         blocks.add(common, block)
         for stage in group.stages:
             blocks.add(own_axis(group, stage), block)
@@ -120,7 +120,7 @@ def _rows(group: TileGroup) -> list[BlockSchedule]:
     whole = longest <= _ROW and all(n is not None for n in limits)
     found: list[BlockSchedule] = []
     for rows, piece in _row_blocks(power(longest), points(group.common), whole):
-        blocks = Blocks()
+        blocks = AxisBlocks()
         blocks.add(common, rows)
         for loops in every:
             size = most_positions(loops)
@@ -165,7 +165,7 @@ def _columns(group: TileGroup) -> list[BlockSchedule]:
             for whole in (False, True):
                 if whole and block * power(size) > _ROWS:
                     continue
-                blocks = Blocks()
+                blocks = AxisBlocks()
                 blocks.add(common, block)
                 for each in group.stages if whole else ():
                     loops = reduced_axis(group, each)
@@ -179,7 +179,7 @@ def _columns(group: TileGroup) -> list[BlockSchedule]:
         for steps in (32, 64, 16, 128):
             if columns * steps > _ROWS:
                 continue
-            blocks = Blocks()
+            blocks = AxisBlocks()
             blocks.add(parallel[-1], columns)
             for each in group.stages:
                 loops = reduced_axis(group, each)

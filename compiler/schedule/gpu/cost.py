@@ -19,7 +19,7 @@ from math import inf, sqrt
 from tcc.ir.index import Var
 from tcc.ir.tile.group import TileGroup
 from tcc.schedule.gpu.schedule import FLOAT8_NAME, BlockProfile, BlockSchedule
-from tcc.schedule.gpu.work import LEAST_SIDE, SECTOR, Cut, GroupFacts, Matrix, Moved, StageRun
+from tcc.schedule.gpu.work import LEAST_SIDE, SECTOR, Cut, GroupFacts, Matrix, StageRun, TileTraffic
 
 # Seconds: one kernel of a captured graph after another, until its units run; a load from memory
 # and from the cache; a barrier of four warps; their lanes combined through shared memory.
@@ -225,7 +225,9 @@ class BlockPricer:
 
     # ---- memory ---------------------------------------------------------------------------------
 
-    def _memory_bytes(self, moved: Sequence[Moved], grid: Sequence[Cut], resident: int) -> float:
+    def _memory_bytes(
+        self, moved: Sequence[TileTraffic], grid: Sequence[Cut], resident: int
+    ) -> float:
         """Bytes from and to memory: once, where the cache keeps all; else what each round reads,
         units of a round sharing it.  Small values wait in the cache for their reader."""
         kept = self.profile.cache * _KEPT
@@ -242,7 +244,7 @@ class BlockPricer:
             total += min(found, max(each.total, each.unique))
         return total
 
-    def _whole(self, moved: Moved) -> dict[Var, int]:
+    def _whole(self, moved: TileTraffic) -> dict[Var, int]:
         for facts in self.facts.stages:
             if moved.touch in facts.touches:
                 return facts.whole

@@ -9,7 +9,7 @@ from tcc.ir.index import Var
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.ir.types import BF16, F16, F32, I32
 from tcc.schedule.gpu.axes import (
-    Blocks,
+    AxisBlocks,
     factors,
     most_positions,
     of_bytes,
@@ -106,7 +106,7 @@ def _matrices(group: TileGroup, main: GroupStage, grid: _Grid) -> list[BlockSche
         if bm > sides[0] or bn > sides[1] or bm * bn > most:
             continue
         for depth in _DEPTHS_HALVES if halves else _DEPTHS:
-            blocks = Blocks()
+            blocks = AxisBlocks()
             blocks.add(first, bm)
             blocks.add(second, bn)
             for stage in group.stages:
@@ -122,7 +122,7 @@ def _halves(stage: GroupStage) -> bool:
     return of_bytes(stage) or any(n.dtype in (BF16, F16) for n in stage.accesses)
 
 
-def _sum(blocks: Blocks, group: TileGroup, stage: GroupStage, block: int) -> None:
+def _sum(blocks: AxisBlocks, group: TileGroup, stage: GroupStage, block: int) -> None:
     """The axis of a product's sum: its last loop where that is long and even, else all of it."""
     loops = reduced_axis(group, stage)
     if not loops:
@@ -160,7 +160,7 @@ def _narrow(group: TileGroup, main: GroupStage, grid: _Grid) -> list[BlockSchedu
         for steps in _STEPS:
             if not _fits(rows, columns, steps, longest, points(tuple(many))):
                 continue
-            blocks = Blocks()
+            blocks = AxisBlocks()
             blocks.add(few, rows)
             blocks.add(many, columns)
             for stage in group.stages:
@@ -201,7 +201,7 @@ def _chained(group: TileGroup, first: list[Var], second: list[Var]) -> list[Bloc
     found: list[BlockSchedule] = []
     for block in [n for n in (SIDE, 32, 64, 128) if n <= most] or [most]:
         for run in runs:
-            blocks = Blocks()
+            blocks = AxisBlocks()
             blocks.add(rows, block)
             if group.walk is not None:
                 blocks.add([group.walk.loop], run)
@@ -214,7 +214,7 @@ def _chained(group: TileGroup, first: list[Var], second: list[Var]) -> list[Bloc
 _RUNS = (16, 32, 64, 128)
 
 
-def _inner(blocks: Blocks, group: TileGroup) -> None:
+def _inner(blocks: AxisBlocks, group: TileGroup) -> None:
     """The axes that units hold or reduce along."""
     for stage in group.stages:
         loops = own_axis(group, stage)

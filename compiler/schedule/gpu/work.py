@@ -13,7 +13,7 @@ from math import prod
 from typing import TypeAlias
 
 from tcc.ir.index import Var
-from tcc.ir.tile import Scope
+from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.types import BF16, F16, F32, I8, I32
 from tcc.schedule.cpu.work import stage_touches
@@ -72,7 +72,7 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class TileTraffic:
     """A touch of memory by all units: `bytes` of whole sectors that one unit moves, `total` all of
     them, `unique` what they are of."""
 
@@ -92,7 +92,7 @@ class StageRun:
     results: int
     ops: int
     matrix: Matrix | None
-    moved: tuple[Moved, ...]
+    moved: tuple[TileTraffic, ...]
     across: bool
 
 
@@ -104,7 +104,7 @@ class StageFacts:
         self.touches = tuple(
             t
             for t in stage_touches(group, number, stage)
-            if isinstance(t.source, int) and group.buffers[t.source].scope is not Scope.LOCAL
+            if isinstance(t.source, int) and group.buffers[t.source].scope is not MemorySpace.LOCAL
         )
         self.loops = (*stage.iters, *stage.reduce)
         self.whole = {v: trips(v) for v in self.loops}
@@ -144,7 +144,7 @@ class StageFacts:
             along > 1 and matrix is None,
         )
 
-    def _moved(self, cuts: Sequence[Cut], common: frozenset[Var]) -> list[Moved]:
+    def _moved(self, cuts: Sequence[Cut], common: frozenset[Var]) -> list[TileTraffic]:
         spans: dict[Var, int] = {}
         for each in cuts:
             spans.update(each.spans(each.block))
@@ -158,7 +158,7 @@ class StageFacts:
             every = prod(c.steps for c in cuts if common.issuperset(c.loops))
             if touch.store:
                 every = prod(c.steps for c in along if common.issuperset(c.loops))
-            found.append(Moved(touch, unit, max(unit * every * full, unique), unique))
+            found.append(TileTraffic(touch, unit, max(unit * every * full, unique), unique))
         return found
 
     def _matrix(self, cuts: Sequence[Cut], reduced: Sequence[Cut]) -> Matrix | None:

@@ -18,7 +18,7 @@ from tcc.ir.expr.scalar import Scalar, StageRef, apply, cast, index_value, liter
 from tcc.ir.graph import GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs
 from tcc.ir.index import Index, const
-from tcc.ir.types import BOOL, I32, I64, DType, Kind, TensorType, element_count
+from tcc.ir.types import BOOL, I32, I64, DType, DTypeKind, TensorType, element_count
 from tcc.ops import OPS
 from tcc.ops.algebra.movement import ReshapeAttrs
 from tcc.ops.data.indexing import Binding
@@ -157,5 +157,5 @@ def _last(b: ExprBuilder, shape: Sequence[Index], count: Index, meant: Meant) ->
 
 def _exact(dtype: DType) -> DType:
     """The type to combine in: integers wrap at the end as they would at every step."""
-    short = dtype.kind in (Kind.INT, Kind.UINT) and dtype.bits < 32
+    short = dtype.kind in (DTypeKind.INT, DTypeKind.UINT) and dtype.bits < 32
     return I32 if short else widened(dtype)

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from tcc.ir.expr.scalar import Source, StageRef
 from tcc.ir.index import Index, Var, as_int, bounds, const, linear_in
-from tcc.ir.tile import Scope
+from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import TileGroup
 from tcc.passes.layout.pad_planes import LINE
 from tcc.passes.tile.cpu.scratch import Held
@@ -80,7 +80,7 @@ def _step(group: TileGroup, schedule: Schedule, source: int, number: int) -> int
         for node, access in stage.accesses.items()
         if isinstance(node.source, StageRef) and node.source.stage == source
     ]
-    stores = [a for a in stage.stores[0] if group.buffers[a.buffer].scope is Scope.LOCAL]
+    stores = [a for a in stage.stores[0] if group.buffers[a.buffer].scope is MemorySpace.LOCAL]
     if any(a.guards for a in (*reads, *stores)):
         return None
     widths = {_width(a.offset, first[0]) for a in (*reads, *stores)}
@@ -124,6 +124,6 @@ def _overlaid_pair(
 def _count(group: TileGroup, source: int) -> int | None:
     """Elements of a stage at one point of the common loops."""
     for target in group.stages[source].stores[0]:
-        if group.buffers[target.buffer].scope is Scope.LOCAL:
+        if group.buffers[target.buffer].scope is MemorySpace.LOCAL:
             return as_int(group.buffers[target.buffer].size)
     return None

@@ -25,7 +25,7 @@ from tcc.ir.index import Index, Var, free_vars
 from tcc.ir.tile import Block, Broadcast, Compute, Indirect, Load, Relayout, Stmt, TileBuffer
 from tcc.ir.tile.group import GroupStage
 from tcc.ir.types import DType
-from tcc.passes.tile.cpu.ranges import Span, guards_at, positions
+from tcc.passes.tile.cpu.ranges import BlockRange, guards_at, positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Around(Protocol):
     def stage(self) -> GroupStage: ...
 
     @property
-    def outer(self) -> tuple[Span, ...]: ...
+    def outer(self) -> tuple[BlockRange, ...]: ...
 
     @property
     def ready(self) -> Mapping[StageRef, Ready]: ...
@@ -72,7 +72,7 @@ class BodyEmitter:
     per-channel operands are short and arithmetic broadcasts.
     """
 
-    def __init__(self, around: Around, spans: Sequence[Span]) -> None:
+    def __init__(self, around: Around, spans: Sequence[BlockRange]) -> None:
         self.around, self.spans = around, [*spans]
         self.axes = [s for s in spans if s.axis]
         self.stmts: list[Stmt] = []

@@ -17,18 +17,18 @@ from tcc.ir.index import Index, Var, as_int, const, free_vars, maximum, minimum
 from tcc.ir.tile import Block, Compute, Loop, Stmt, Store, lanes
 from tcc.ir.tile.group import Strip, TileGroup
 from tcc.ir.types import DType
-from tcc.passes.tile.cpu.ranges import Region, Regions, Span, tiles
+from tcc.passes.tile.cpu.ranges import BlockRange, Regions, TileRange, tiles
 from tcc.passes.tile.cpu.scratch import Held
 
 # Elements of a store: four vectors of f32 on the widest machine.
 _BLOCK = 64
 
 
-def strip_regions(group: TileGroup, regions: Regions) -> dict[Var, Region]:
+def strip_regions(group: TileGroup, regions: Regions) -> dict[Var, TileRange]:
     """The rows of each strip that a unit covering `regions` of the common loops makes.
 
     They may begin before the loop's first row and end after its last."""
-    found: dict[Var, Region] = {}
+    found: dict[Var, TileRange] = {}
     for stage in group.stages:
         strip = stage.strip
         if strip is None or strip.rows is strip.loop:
@@ -37,7 +37,7 @@ def strip_regions(group: TileGroup, regions: Regions) -> dict[Var, Region]:
         size = as_int(unit.size)
         assert size is not None
         base = unit.base * strip.scale + strip.low
-        found[strip.rows] = Region(strip.rows, base, const(strip.count(size)))
+        found[strip.rows] = TileRange(strip.rows, base, const(strip.count(size)))
     return found
 
 
@@ -92,7 +92,7 @@ class Edges:
         if not loops:
             return self._rows(mapping, strip, block)
 
-        def emit(span: Span) -> list[Stmt]:
+        def emit(span: BlockRange) -> list[Stmt]:
             return self._units(loops[1:], {**mapping, span.var: span.base}, strip, block)
 
         return tiles(self.regions[loops[0]], 1, False, self.names.counter, emit)

@@ -20,18 +20,18 @@ from math import prod
 from tcc.ir.expr import MONOIDS, extent
 from tcc.ir.expr.scalar import StageRef, apply, argument, literal
 from tcc.ir.index import Index, Var, as_int, ceildiv, const, divisor_of, free_vars, iterator
-from tcc.ir.tile import Block, Compute, If, Load, Scope, Stmt, Store, TileBuffer, TileKernel
-from tcc.ir.tile.group import GroupStage, TileGroup, Walk
+from tcc.ir.tile import Block, Compute, If, Load, MemorySpace, Stmt, Store, TileBuffer, TileKernel
+from tcc.ir.tile.group import GroupStage, StreamLoop, TileGroup
 from tcc.ir.types import DType
 from tcc.passes.tile.cpu.alias_scratch import overlaid
 from tcc.passes.tile.cpu.body import Ready
 from tcc.passes.tile.cpu.halo import Edges, strip_regions
 from tcc.passes.tile.cpu.packing import fill, packed_factors
 from tcc.passes.tile.cpu.ranges import (
-    Region,
+    BlockRange,
     Regions,
-    Span,
     Spans,
+    TileRange,
     even,
     everything,
     in_runs,
@@ -45,7 +45,7 @@ from tcc.passes.tile.cpu.stage import StageLowering, Surroundings, shape_of
 from tcc.schedule.cpu.packing import FEW_ROWS
 from tcc.schedule.cpu.schedule import Nest, Schedule
 
-_Emit = Callable[[Region], list[Stmt]]
+_Emit = Callable[[TileRange], list[Stmt]]
 
 
 def lower(group: TileGroup, schedule: Schedule) -> TileKernel:
@@ -79,7 +79,7 @@ class _Lowering:
         first = self._nests(shared, regions, self.passed)
         self.rest = self.schedule.nests[len(shared) :]
         body = [*first, *self._units(loops, {}, axes)]
-        passed = tuple(b for b in self.buffers if b.scope is not Scope.LOCAL)
+        passed = tuple(b for b in self.buffers if b.scope is not MemorySpace.LOCAL)
         local = dict.fromkeys(h.buffer for h in (*self.held.values(), *self.factors.values()))
         local.update(dict.fromkeys(p.buffer for p in self.packed.values()))
         return TileKernel(passed, tuple(local), self.group.sizes, tuple(axes), tuple(body))
@@ -107,7 +107,7 @@ class _Lowering:
             rest = {v: everything(v) for v in self.group.common if v not in regions}
             return self._unit({**regions, **rest})
 
-        def emit(region: Region) -> list[Stmt]:
+        def emit(region: TileRange) -> list[Stmt]:
             return self._units(loops[1:], {**regions, region.var: region}, axes)
 
         return self._parallel(loops[0], axes, emit)
@@ -123,15 +123,15 @@ class _Lowering:
         (axis,) = free_vars(tile)
         if axis not in axes:
             axes.append(axis)
-        full = Region(var, tile * unit, const(unit))
+        full = TileRange(var, tile * unit, const(unit))
         if known is not None:
             whole = any(n.vector == var.name for n in self.schedule.nests)
             cuts = even(known, unit, whole)
             if len(cuts) == 1:
                 return emit(full)
             (split, main), (_, less) = cuts
-            first = Region(var, tile * main, const(main))
-            second = Region(var, (tile - split) * less + split * main, const(less))
+            first = TileRange(var, tile * main, const(main))
+            second = TileRange(var, (tile - split) * less + split * main, const(less))
             return [If(tile, const(split), tuple(emit(first)), tuple(emit(second)))]
         if unit == 1:
             return emit(full)
@@ -170,7 +170,7 @@ class _Lowering:
     def _walk(self, loop: Var, nests: Sequence[Nest], regions: Regions) -> list[Stmt]:
         """The nests of a walk, for one run after the other."""
 
-        def emit(part: Region) -> list[Stmt]:
+        def emit(part: TileRange) -> list[Stmt]:
             inside = {**regions, loop: part}
             return [s for n in nests for s in _NestLowering(self, n, inside, {}).step(part)]
 
@@ -192,7 +192,7 @@ def _follows(stage: GroupStage) -> set[Var]:
     return {*stage.iters, *(() if stage.strip is None else (stage.strip.loop,))}
 
 
-def _after(group: TileGroup, walk: Walk) -> tuple[int, ...]:
+def _after(group: TileGroup, walk: StreamLoop) -> tuple[int, ...]:
     along = {*walk.before, *walk.stages}
     return tuple(n for n in range(len(group.stages)) if n not in along)
 
@@ -243,7 +243,7 @@ class _NestLowering:
         """Before the first run."""
         return self._loops(self.passes, {}, {}, self._identity) if self.totals else []
 
-    def step(self, run: Region) -> list[Stmt]:
+    def step(self, run: TileRange) -> list[Stmt]:
         """One run."""
         if not self.totals:
             return self.run()
@@ -268,14 +268,14 @@ class _NestLowering:
             whole = var.name == self.nest.vector
             region, block = self.regions[var], self.nest.block(var.name)
 
-            def inner(span: Span) -> list[Stmt]:
+            def inner(span: BlockRange) -> list[Stmt]:
                 return self._loops(rest, {**spans, var: span}, runs, emit)
 
             if var in self.parent.strips:
                 return inside(region, block > 1, self.parent.counter, inner)
             return tiles(region, block, whole, self.parent.counter, inner)
 
-        def part(run: Region) -> list[Stmt]:
+        def part(run: TileRange) -> list[Stmt]:
             return self._loops(rest, spans, {**runs, var: run}, emit)
 
         return in_runs(var, dict(self.nest.runs)[var.name], self.parent.counter, part)
@@ -317,7 +317,7 @@ class _NestLowering:
 
     # ---- what happens at each block -------------------------------------------------------
 
-    def _outer(self, spans: Spans) -> tuple[Span, ...]:
+    def _outer(self, spans: Spans) -> tuple[BlockRange, ...]:
         return tuple(spans[v] for v in self.iters)
 
     def _compute(self, spans: Spans, runs: Regions, *, packed: bool = False) -> list[Stmt]:
@@ -348,7 +348,7 @@ class _NestLowering:
     def _around(
         self,
         stage: GroupStage,
-        outer: tuple[Span, ...],
+        outer: tuple[BlockRange, ...],
         runs: Regions,
         ready: Mapping[StageRef, Ready],
     ) -> Surroundings:
@@ -368,7 +368,7 @@ class _NestLowering:
         )
 
     def _rescaled(
-        self, number: int, sums: tuple[Block, ...], outer: tuple[Span, ...]
+        self, number: int, sums: tuple[Block, ...], outer: tuple[BlockRange, ...]
     ) -> tuple[list[Stmt], tuple[Block, ...]]:
         """Sums so far times what the change of their state in this run asks for."""
         held = next((h for r, h in self.parent.factors.items() if r.stage == number), None)
@@ -389,7 +389,7 @@ class _NestLowering:
         number: int,
         old: tuple[Block, ...],
         new: tuple[Block, ...],
-        outer: tuple[Span, ...],
+        outer: tuple[BlockRange, ...],
     ) -> list[Stmt]:
         """The factors that a change of this stage's total brings for the sums that depend on it;
         no change brings none, infinities included."""
@@ -436,7 +436,7 @@ class _NestLowering:
     def _stores_sums(self) -> bool:
         buffers = self.parent.group.buffers
         return any(
-            buffers[target.buffer].scope is not Scope.LOCAL
+            buffers[target.buffer].scope is not MemorySpace.LOCAL
             for _, stage in self.stages
             for targets in stage.stores
             for target in targets
@@ -455,7 +455,9 @@ class _NestLowering:
                     stmts += edges.run(scalar.dtype)
         return stmts
 
-    def _hold(self, number: int, blocks: tuple[Block, ...], outer: tuple[Span, ...]) -> list[Stmt]:
+    def _hold(
+        self, number: int, blocks: tuple[Block, ...], outer: tuple[BlockRange, ...]
+    ) -> list[Stmt]:
         stmts: list[Stmt] = []
         for component, block in enumerate(blocks):
             place = self._place(number, component, outer)
@@ -463,7 +465,9 @@ class _NestLowering:
                 stmts.append(Store(*place, block))
         return stmts
 
-    def _load(self, number: int, outer: tuple[Span, ...]) -> tuple[list[Stmt], tuple[Block, ...]]:
+    def _load(
+        self, number: int, outer: tuple[BlockRange, ...]
+    ) -> tuple[list[Stmt], tuple[Block, ...]]:
         stmts: list[Stmt] = []
         blocks = []
         for component, scalar in enumerate(self.parent.group.stages[number].body):
@@ -475,7 +479,7 @@ class _NestLowering:
         return stmts, tuple(blocks)
 
     def _place(
-        self, number: int, component: int, outer: tuple[Span, ...]
+        self, number: int, component: int, outer: tuple[BlockRange, ...]
     ) -> tuple[TileBuffer, tuple[Index]] | None:
         held = self.parent.held.get(StageRef(number, component))
         if held is None:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import Scalar
 from tcc.ir.index import Index, Var, as_int, const
-from tcc.ir.tile import Scope, Stmt, Store, TileBuffer
+from tcc.ir.tile import MemorySpace, Stmt, Store, TileBuffer
 from tcc.ir.tile.group import TileGroup
 from tcc.passes.tile.cpu.body import Around, BodyEmitter
-from tcc.passes.tile.cpu.ranges import Regions, Span, everything, flat, positions, tiles
+from tcc.passes.tile.cpu.ranges import BlockRange, Regions, everything, flat, positions, tiles
 from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.nest import depends, product
 
@@ -68,11 +68,11 @@ def _packed(name: str, group: TileGroup, nest: Nest, number: int) -> Packed | No
             return None
         steps[var] = step
         step *= size
-    buffer = TileBuffer(name, own[0].dtype, (const(step),), Scope.LOCAL)
+    buffer = TileBuffer(name, own[0].dtype, (const(step),), MemorySpace.LOCAL)
     return Packed(own[0], buffer, tuple(steps.items()))
 
 
-def starts_of(spans: Mapping[Var, Span], runs: Regions) -> dict[Var, Index]:
+def starts_of(spans: Mapping[Var, BlockRange], runs: Regions) -> dict[Var, Index]:
     """Where the block and the run at hand begin."""
     return {v: s.base for v, s in spans.items()} | {v: r.base for v, r in runs.items()}
 
@@ -81,7 +81,7 @@ def fill(
     packed: Packed,
     around: Around,
     nest: Nest,
-    spans: Mapping[Var, Span],
+    spans: Mapping[Var, BlockRange],
     runs: Regions,
     counter: Callable[[Index], Index],
 ) -> list[Stmt]:
@@ -93,7 +93,7 @@ def fill(
     axes.sort(key=lambda s: s.var.name == nest.vector)
     fixed = [flat(s) for s in spans.values() if s not in axes]
 
-    def walk(loops: list[Var], done: list[Span]) -> list[Stmt]:
+    def walk(loops: list[Var], done: list[BlockRange]) -> list[Stmt]:
         if loops:
             region = runs.get(loops[0]) or everything(loops[0])
             block = nest.block(loops[0].name)

@@ -22,9 +22,9 @@ from typing import Protocol
 from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import Read
 from tcc.ir.index import Index, Var, as_int, bounds, const, free_vars, substitute
-from tcc.ir.tile import If, Indirect, Prefetch, Scope, Stmt, TileBuffer
+from tcc.ir.tile import If, Indirect, MemorySpace, Prefetch, Stmt, TileBuffer
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
-from tcc.passes.tile.cpu.ranges import Region, Regions, Span, everything
+from tcc.passes.tile.cpu.ranges import BlockRange, Regions, TileRange, everything
 from tcc.schedule.cpu.reused_rows import next_rows
 from tcc.schedule.cpu.schedule import Nest
 from tcc.schedule.nest import stride, trips
@@ -68,8 +68,8 @@ class _Around(Protocol):
 
 def next_run(
     around: _Around,
-    outer: Sequence[Span],
-    reduce: Sequence[Span],
+    outer: Sequence[BlockRange],
+    reduce: Sequence[BlockRange],
     chosen: Callable[[Read], tuple[Indirect, list[Stmt]]],
 ) -> list[Stmt]:
     """The hints of one step of a sum; none where the size of a run is open.
@@ -120,7 +120,7 @@ def next_run(
     return [If(row, const(count), (*stmts, *hints))] if few else [*stmts, *hints]
 
 
-def next_row(around: _Around, outer: Sequence[Span], vector: Span) -> list[Stmt]:
+def next_row(around: _Around, outer: Sequence[BlockRange], vector: BlockRange) -> list[Stmt]:
     """The hints of one step of a pass over rows: what the next row has at the same place."""
     stmts: list[Stmt] = []
     length = as_int(extent(vector.var))
@@ -137,7 +137,7 @@ def next_row(around: _Around, outer: Sequence[Span], vector: Span) -> list[Stmt]
     return stmts
 
 
-def next_results(around: _Around, outer: Sequence[Span]) -> list[Stmt]:
+def next_results(around: _Around, outer: Sequence[BlockRange]) -> list[Stmt]:
     """Hints of a point whose several results lie apart: where those of a later block go, further
     along the vector loop or, where that is short, at the next point.
 
@@ -154,7 +154,7 @@ def next_results(around: _Around, outer: Sequence[Span]) -> list[Stmt]:
     stmts: list[Stmt] = []
     for access in (a for targets in around.stage.stores for a in targets):
         buffer = around.buffers[access.buffer]
-        if buffer.scope is Scope.LOCAL or stride(access, vector.var) != 1:
+        if buffer.scope is MemorySpace.LOCAL or stride(access, vector.var) != 1:
             continue
         line = _LINE // buffer.dtype.bytes
         first = substitute(access.offset, at)
@@ -205,7 +205,7 @@ def _runs_along(access: Access, vector: str | None) -> bool:
     return any(v.name == vector for v in free_vars(access.offset))
 
 
-def _position(spans: Sequence[Span], regions: Sequence[Region]) -> Index:
+def _position(spans: Sequence[BlockRange], regions: Sequence[TileRange]) -> Index:
     """The number of an element among those of `regions`, in the order of the loops."""
     at = const(0)
     for span, region in zip(spans, regions, strict=True):

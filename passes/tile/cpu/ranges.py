@@ -13,7 +13,7 @@ from tcc.ir.tile.group import Access
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class TileRange:
     """The part of an iterator that a unit covers: `base + i` for `i < size`."""
 
     var: Var
@@ -22,7 +22,7 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class BlockRange:
     """The part of an iterator a block covers: `base + lane` for `lane < size`.
 
     `axis` tells whether blocks have an axis for it (of `size`, maybe 1).
@@ -34,21 +34,21 @@ class Span:
     axis: bool
 
 
-Regions: TypeAlias = Mapping[Var, Region]
-Spans: TypeAlias = Mapping[Var, Span]
+Regions: TypeAlias = Mapping[Var, TileRange]
+Spans: TypeAlias = Mapping[Var, BlockRange]
 
 
-def everything(var: Var) -> Region:
+def everything(var: Var) -> TileRange:
     """All of an iterator."""
-    return Region(var, const(0), extent(var))
+    return TileRange(var, const(0), extent(var))
 
 
-def flat(span: Span) -> Span:
+def flat(span: BlockRange) -> BlockRange:
     """A span that a block does not vary along has no axis in it."""
-    return Span(span.var, span.base, 1, False)
+    return BlockRange(span.var, span.base, 1, False)
 
 
-def positions(spans: Sequence[Span], shape: tuple[int, ...]) -> dict[Var, Index]:
+def positions(spans: Sequence[BlockRange], shape: tuple[int, ...]) -> dict[Var, Index]:
     """Each iterator as an expression over loop and lane variables of a block of `shape`."""
     lane = iter(lanes(shape))
     mapping: dict[Var, Index] = {}
@@ -105,17 +105,17 @@ def ladder(size: Index, block: int) -> tuple[tuple[Index, Index, int], ...]:
     return tuple(rungs)
 
 
-def last_part(var: Var, unit: int) -> Region:
+def last_part(var: Var, unit: int) -> TileRange:
     """What whole units of an open loop leave: fewer elements than a unit has."""
     size = extent(var)
-    return Region(var, size - size % unit, size % unit)
+    return TileRange(var, size - size % unit, size % unit)
 
 
 def in_runs(
     var: Var,
     run: int,
     counter: Callable[[Index], Index],
-    emit: Callable[[Region], list[Stmt]],
+    emit: Callable[[TileRange], list[Stmt]],
 ) -> list[Stmt]:
     """Serial: all of an iterator, `run` elements at a time, and then what is left."""
     size = extent(var)
@@ -127,19 +127,19 @@ def in_runs(
     if as_int(stop) != 0:
         at = counter(size)
         (loop,) = free_vars(at)
-        body = emit(Region(var, at, const(run)))
+        body = emit(TileRange(var, at, const(run)))
         stmts.append(Loop(loop, const(0), stop, run, (), (), tuple(body), (), ()))
     if as_int(size - stop) != 0:
-        stmts += emit(Region(var, stop, size - stop))
+        stmts += emit(TileRange(var, stop, size - stop))
     return stmts
 
 
 def tiles(
-    region: Region,
+    region: TileRange,
     block: int,
     whole: bool,
     counter: Callable[[Index], Index],
-    emit: Callable[[Span], list[Stmt]],
+    emit: Callable[[BlockRange], list[Stmt]],
 ) -> list[Stmt]:
     """Serial loops over blocks of a region; the remainder of an open size goes down a ladder."""
     tiled = block > 1
@@ -152,7 +152,7 @@ def tiles(
         for count, size in even(known, block, whole):
             start, done = done, done + count * size
             if count == 1:
-                stmts += emit(Span(region.var, region.base + start, size, tiled))
+                stmts += emit(BlockRange(region.var, region.base + start, size, tiled))
             else:
                 at = counter(region.size)
                 stmts.append(_loop(at, region, const(start), const(done), size, tiled, emit))
@@ -165,23 +165,23 @@ def tiles(
 
 def _loop(
     at: Index,
-    region: Region,
+    region: TileRange,
     start: Index,
     stop: Index,
     step: int,
     tiled: bool,
-    emit: Callable[[Span], list[Stmt]],
+    emit: Callable[[BlockRange], list[Stmt]],
 ) -> Loop:
     (var,) = free_vars(at)
-    body = emit(Span(region.var, region.base + at, step, tiled))
+    body = emit(BlockRange(region.var, region.base + at, step, tiled))
     return Loop(var, start, stop, step, (), (), tuple(body), (), ())
 
 
 def inside(
-    region: Region,
+    region: TileRange,
     tiled: bool,
     counter: Callable[[Index], Index],
-    emit: Callable[[Span], list[Stmt]],
+    emit: Callable[[BlockRange], list[Stmt]],
 ) -> list[Stmt]:
     """A loop over those elements of a region that the iterator has, one by one: the region may
     begin before zero and end beyond the extent.  The loop variable is the position itself."""
@@ -190,5 +190,5 @@ def inside(
     stop = minimum(size, region.base + region.size)
     at = counter(size)
     (var,) = free_vars(at)
-    body = emit(Span(region.var, at, 1, tiled))
+    body = emit(BlockRange(region.var, at, 1, tiled))
     return [Loop(var, start, stop, 1, (), (), tuple(body), (), ())]

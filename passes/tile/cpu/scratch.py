@@ -10,7 +10,7 @@ from tcc.errors import InternalError
 from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import Read, Scalar, Source, StageRef, walk
 from tcc.ir.index import Index, Var, as_int, const, substitute
-from tcc.ir.tile import Scope, TileBuffer
+from tcc.ir.tile import MemorySpace, TileBuffer
 from tcc.ir.tile.group import GroupStage, Rescale, Strip, TileGroup
 from tcc.passes.tile.cpu.ranges import Regions
 from tcc.schedule.cpu.schedule import Schedule
@@ -144,7 +144,7 @@ def _held(name: str, group: TileGroup, schedule: Schedule, number: int, componen
         steps[var] = step
         step *= unit_size(group, schedule, var)
     dtype = stage.body[component].dtype
-    buffer = TileBuffer(name, dtype, (const(step),), Scope.LOCAL)
+    buffer = TileBuffer(name, dtype, (const(step),), MemorySpace.LOCAL)
     return Held(buffer, tuple(steps.items()), between, strip)
 
 
@@ -162,7 +162,7 @@ def unit_size(group: TileGroup, schedule: Schedule, var: Var) -> int:
 def _local(group: TileGroup, stage: GroupStage, component: int) -> int | None:
     """The local buffer of a component; several of a stage may share one."""
     numbers = (a.buffer for a in stage.stores[component])
-    return next((n for n in numbers if group.buffers[n].scope is Scope.LOCAL), None)
+    return next((n for n in numbers if group.buffers[n].scope is MemorySpace.LOCAL), None)
 
 
 def _static(size: Index) -> int:
@@ -177,7 +177,7 @@ def within(
 ) -> Index:
     """The place of a stage's element among its inner iterators, as `structure` numbers them."""
     for target in stage.stores[component]:
-        if group.buffers[target.buffer].scope is Scope.LOCAL:
+        if group.buffers[target.buffer].scope is MemorySpace.LOCAL:
             return substitute(target.offset, mapping)
     at = const(0)
     for var in stage.iters:

@@ -17,9 +17,9 @@ from tcc.ir.tile import (
     Indirect,
     Load,
     Loop,
+    MemorySpace,
     Reduce,
     Relayout,
-    Scope,
     Stmt,
     Store,
     TileBuffer,
@@ -30,9 +30,9 @@ from tcc.passes.tile.cpu.body import BodyEmitter, Place, Ready
 from tcc.passes.tile.cpu.packing import Packed, starts_of
 from tcc.passes.tile.cpu.prefetch import next_results, next_row, next_run
 from tcc.passes.tile.cpu.ranges import (
-    Region,
+    BlockRange,
     Regions,
-    Span,
+    TileRange,
     everything,
     flat,
     guards_at,
@@ -41,7 +41,7 @@ from tcc.passes.tile.cpu.ranges import (
 )
 from tcc.passes.tile.cpu.scratch import Held
 from tcc.schedule.cpu.schedule import Nest
-from tcc.schedule.nest import Product, depends, product, reads_here
+from tcc.schedule.nest import Factors, depends, product, reads_here
 
 # Terms of a contraction of floats that share an accumulator: the rounding error of a sum in blocks
 # grows with the root of the block and of the number of blocks (Higham, "The accuracy of floating
@@ -50,7 +50,7 @@ from tcc.schedule.nest import Product, depends, product, reads_here
 TERMS = 384
 
 
-def shape_of(spans: Sequence[Span]) -> tuple[int, ...]:
+def shape_of(spans: Sequence[BlockRange]) -> tuple[int, ...]:
     """The shape of a block over `spans`."""
     return tuple(s.size for s in spans if s.axis)
 
@@ -65,7 +65,7 @@ class Surroundings:
     group: TileGroup
     stage: GroupStage
     nest: Nest
-    outer: tuple[Span, ...]
+    outer: tuple[BlockRange, ...]
     regions: Regions
     runs: Regions
     buffers: tuple[TileBuffer, ...]
@@ -127,7 +127,7 @@ class StageLowering:
         for block, targets in zip(blocks, self.stage.stores, strict=True):
             for target in targets:
                 buffer = self.around.buffers[target.buffer]
-                if buffer.scope is Scope.LOCAL:
+                if buffer.scope is MemorySpace.LOCAL:
                     continue
                 offset = substitute(target.offset, mapping)
                 stmts.append(Store(buffer, (offset,), block, guards_at(target, mapping)))
@@ -143,18 +143,20 @@ class StageLowering:
         """The vector loop goes innermost."""
         return sorted(self.stage.reduce, key=lambda v: v.name == self.nest.vector)
 
-    def _region(self, var: Var) -> Region:
+    def _region(self, var: Var) -> TileRange:
         return self.blocks.get(var) or self.around.runs.get(var) or everything(var)
 
     # ---- reductions ---------------------------------------------------------------------------
 
-    def _sums(self, loops: list[Var], done: list[Span]) -> _Result:
+    def _sums(self, loops: list[Var], done: list[BlockRange]) -> _Result:
         """Accumulators start at the identity and are carried through the loops."""
         stmts, start = self._identities()
         more, blocks = self._reduce_loops(loops, done, start)
         return stmts + more, blocks
 
-    def _added(self, loops: list[Var], done: list[Span], carried: tuple[Block, ...]) -> _Result:
+    def _added(
+        self, loops: list[Var], done: list[BlockRange], carried: tuple[Block, ...]
+    ) -> _Result:
         """Sums of their own over `loops`, combined with what was carried so far."""
         stmts, sums = self._sums(loops, done)
         more, out = self._combine(carried, sums)
@@ -186,7 +188,7 @@ class StageLowering:
         return ceil(size / next(equal, count) / step) * step
 
     def _in_parts(
-        self, part: int, loops: list[Var], done: list[Span], carried: tuple[Block, ...]
+        self, part: int, loops: list[Var], done: list[BlockRange], carried: tuple[Block, ...]
     ) -> _Result:
         """Parts of the first loop, each with accumulators of its own."""
         var, region = loops[0], self._region(loops[0])
@@ -196,7 +198,7 @@ class StageLowering:
 
         def added(base: Index, count: int, old: tuple[Block, ...]) -> _Result:
             inner = StageLowering(
-                self.around, {**self.blocks, var: Region(var, base, const(count))}
+                self.around, {**self.blocks, var: TileRange(var, base, const(count))}
             )
             return inner._added(loops, done, old)
 
@@ -215,7 +217,7 @@ class StageLowering:
         return stmts + more, out
 
     def _reduce_loops(
-        self, loops: list[Var], done: list[Span], carried: tuple[Block, ...]
+        self, loops: list[Var], done: list[BlockRange], carried: tuple[Block, ...]
     ) -> _Result:
         if not loops:
             return self._accumulate(done, carried)
@@ -230,7 +232,7 @@ class StageLowering:
         if known == 0:
             return [], carried
         if known is not None and known <= block:
-            span = Span(var, region.base, known, tiled)
+            span = BlockRange(var, region.base, known, tiled)
             return self._maybe_folded(lanes_kept, rest, done, span, carried)
         if known is None:
             stmts: list[Stmt] = []
@@ -245,26 +247,26 @@ class StageLowering:
             region, const(0), const(known - left), block, rest, done, carried, lanes_kept
         )
         if left:
-            span = Span(var, region.base + (known - left), left, tiled)
+            span = BlockRange(var, region.base + (known - left), left, tiled)
             more, carried = self._maybe_folded(lanes_kept, rest, done, span, carried)
             stmts += more
         return stmts, carried
 
     def _reduce_loop(
         self,
-        region: Region,
+        region: TileRange,
         start: Index,
         stop: Index,
         step: int,
         rest: list[Var],
-        done: list[Span],
+        done: list[BlockRange],
         carried: tuple[Block, ...],
         lanes_kept: bool,
     ) -> _Result:
         counter = self.around.counter(region.size)
         (loop,) = free_vars(counter)
         tiled = self.nest.block(region.var.name) > 1
-        span = Span(region.var, region.base + counter, step, tiled)
+        span = BlockRange(region.var, region.base + counter, step, tiled)
         stmts: list[Stmt] = []
         inits = carried
         if lanes_kept:
@@ -282,8 +284,8 @@ class StageLowering:
         self,
         lanes_kept: bool,
         rest: list[Var],
-        done: list[Span],
-        span: Span,
+        done: list[BlockRange],
+        span: BlockRange,
         carried: tuple[Block, ...],
     ) -> _Result:
         """One block of a reduction loop that needs no loop."""
@@ -325,7 +327,7 @@ class StageLowering:
         outs = tuple(self.around.fresh(b.dtype, b.shape) for b in old)
         return [Compute(o, b, (*old, *new)) for o, b in zip(outs, bodies, strict=True)], outs
 
-    def _accumulate(self, reduce: list[Span], carried: tuple[Block, ...]) -> _Result:
+    def _accumulate(self, reduce: list[BlockRange], carried: tuple[Block, ...]) -> _Result:
         if self.factors is not None:
             return self._contract(reduce, carried[0])
         vector = [s for s in reduce if s.axis and s.var.name == self.nest.vector]
@@ -372,7 +374,7 @@ class StageLowering:
         places = [self.around.place(s) for s in walk(scalar) if isinstance(s, Read)]
         return depends(self.stage, scalar).union(*(p.varies for p in places if p))
 
-    def _hints(self, reduce: list[Span]) -> list[Stmt]:
+    def _hints(self, reduce: list[BlockRange]) -> list[Stmt]:
         """What is to be asked for ahead in one step of a sum of products."""
         spans = [flat(s) for s in (*self.outer, *reduce)]
 
@@ -382,7 +384,7 @@ class StageLowering:
 
         return next_run(self.around, self.outer, reduce, chosen)
 
-    def _contract(self, reduce: list[Span], acc: Block) -> _Result:
+    def _contract(self, reduce: list[BlockRange], acc: Block) -> _Result:
         """One step of a sum of products as a `Contract`; the vector loop's lanes stay in `out`."""
         assert self.factors is not None
         vector = [s for s in reduce if s.axis and s.var.name == self.nest.vector]
@@ -415,7 +417,7 @@ class StageLowering:
         return stmts, (out,)
 
     def _factor(
-        self, factor: Scalar, axes: list[Span], rest: list[Span]
+        self, factor: Scalar, axes: list[BlockRange], rest: list[BlockRange]
     ) -> tuple[list[Stmt], Block]:
         """A factor on `axes`, at the first place of each of `rest`."""
         spans, shape = [*axes, *map(flat, rest)], shape_of(axes)
@@ -430,7 +432,7 @@ class StageLowering:
         return [Load(block, packed.buffer, (at,))], block
 
 
-def _multiplied(factors: Product) -> tuple[Scalar, Scalar]:
+def _multiplied(factors: Factors) -> tuple[Scalar, Scalar]:
     """What a Contract multiplies: of casts from bf16 or from bytes on both sides, what was cast,
     for products are exact in f32 and i32 and a processor may multiply such itself."""
     a, b = factors.a, factors.b

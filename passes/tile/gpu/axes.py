@@ -66,7 +66,7 @@ def axis(loops: Sequence[Var], block: int) -> Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AxisRange:
     """The positions `base .. base + block - 1` of an axis."""
 
     axis: Axis
@@ -79,13 +79,13 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class BlockAxes:
     """The parts that a block covers; those with lanes are its axes, in order."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[AxisRange, ...]
 
     @property
-    def axes(self) -> tuple[Part, ...]:
+    def axes(self) -> tuple[AxisRange, ...]:
         """The parts with lanes."""
         return tuple(p for p in self.parts if p.lanes)
 

@@ -47,7 +47,7 @@ from tcc.ir.tile import (
 )
 from tcc.ir.tile.group import Access, GroupStage
 from tcc.ir.types import I32, I64, DType
-from tcc.passes.tile.gpu.axes import Frame, Part
+from tcc.passes.tile.gpu.axes import AxisRange, BlockAxes
 from tcc.passes.tile.gpu.compare import in_few_bits, on_one_side
 from tcc.schedule.gpu.schedule import NotBlocks
 
@@ -61,11 +61,11 @@ class Made:
     those that the stage's own loops make (None where there are none)."""
 
     block: Block
-    frame: Frame
+    frame: BlockAxes
     inner: Index | None
 
 
-class Emitter:
+class BlockEmitter:
     """Statements of the scope that is open, and what they made."""
 
     def __init__(self, buffers: Iterable[TileBuffer]) -> None:
@@ -182,10 +182,10 @@ class Emitter:
         return self.reshaped(block, shape, order)
 
 
-class Body:
+class StageScalars:
     """The scalars of one stage in one frame."""
 
-    def __init__(self, emitter: Emitter, stage: GroupStage, frame: Frame) -> None:
+    def __init__(self, emitter: BlockEmitter, stage: GroupStage, frame: BlockAxes) -> None:
         self.emitter, self.stage, self.frame = emitter, stage, frame
         self._blocks: dict[Scalar, Block] = {}
 
@@ -202,7 +202,7 @@ class Body:
             if count > 1 and children(node):
                 self.block(node)
 
-    def active(self, parts: Sequence[Part]) -> Block | None:
+    def active(self, parts: Sequence[AxisRange]) -> Block | None:
         """Which lanes lie before the ends of ragged `parts`; None where all do."""
         found: Block | None = None
         for part in parts:
@@ -284,15 +284,15 @@ class Body:
         return self.emitter.moved(made.block, axes, names(self.frame))
 
 
-def names(frame: Frame) -> tuple[str, ...]:
+def names(frame: BlockAxes) -> tuple[str, ...]:
     """The names of the axes that blocks of a frame have."""
     return tuple(p.axis.name for p in frame.axes)
 
 
-def matched(made: Made, access: Access | None, frame: Frame) -> tuple[str, ...] | None:
+def matched(made: Made, access: Access | None, frame: BlockAxes) -> tuple[str, ...] | None:
     """For each axis of a made block the axis of `frame` along which a read runs through it; None
     where the read is of anything else than the same lanes."""
-    steps: Mapping[int, Part] = {}
+    steps: Mapping[int, AxisRange] = {}
     if access is not None:
         found = None if access.guards or made.inner is None else _steps(access.offset, frame)
         if found is None:
@@ -317,10 +317,10 @@ def matched(made: Made, access: Access | None, frame: Frame) -> tuple[str, ...] 
     return tuple(pairs[name] for name in names(made.frame))
 
 
-def _steps(offset: Index, frame: Frame) -> dict[int, Part] | None:
+def _steps(offset: Index, frame: BlockAxes) -> dict[int, AxisRange] | None:
     """The whole axes that an offset runs along, by their constant steps; None for other offsets."""
     rest = _whole(frame.place(offset, frame.shape))
-    found: dict[int, Part] = {}
+    found: dict[int, AxisRange] = {}
     for part, lane in zip(frame.axes, lanes(frame.shape), strict=True):
         linear = linear_in(rest, free_vars(lane)[0])
         step = None if linear is None else as_int(linear[0])

@@ -34,10 +34,10 @@ from tcc.ir.index import (
     of_atom,
     substitute,
 )
-from tcc.ir.tile import Block, Guard, Scope
+from tcc.ir.tile import Block, Guard, MemorySpace
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.ir.types import I64
-from tcc.passes.tile.gpu.axes import Axis, Frame, Part, axis
+from tcc.passes.tile.gpu.axes import Axis, AxisRange, BlockAxes, axis
 from tcc.passes.tile.gpu.body import Made, matched
 from tcc.schedule.gpu.schedule import BlockSchedule, NotBlocks
 
@@ -90,27 +90,27 @@ class Axes:
             (
                 a.offset
                 for a in stage.stores[component]
-                if self.group.buffers[a.buffer].scope is Scope.LOCAL
+                if self.group.buffers[a.buffer].scope is MemorySpace.LOCAL
             ),
             None,
         )
 
-    def outer(self, loops: Collection[Var]) -> list[Part]:
+    def outer(self, loops: Collection[Var]) -> list[AxisRange]:
         """Parts of the parallel axes and the walk that have some of `loops`, at some place."""
         units = [a for a in self.parallel if set(a.loops) & set(loops)]
         walk = self.group.walk
         if walk is not None and walk.loop in loops:
             units.append(axis((walk.loop,), self.block(walk.loop.name)))
-        return [Part(a, iterator(f"p.{a.name}", a.steps) * a.block) for a in units]
+        return [AxisRange(a, iterator(f"p.{a.name}", a.steps) * a.block) for a in units]
 
     def exchanges(self, source: GroupStage, stage: GroupStage, node: Read) -> bool:
         """Whether `stage` reads what is in the block of `source`."""
         assert isinstance(node.source, StageRef)
         inner = self.inner(source, node.source.component)
         reader = [a for a in self.reduce(stage) if a.loops != self._walked()]
-        made = Frame((*self.outer(source.iters), *map(_first, self.own(source))))
+        made = BlockAxes((*self.outer(source.iters), *map(_first, self.own(source))))
         parts = self.outer((*stage.iters, *stage.reduce))
-        read_in = Frame((*parts, *map(_first, (*self.own(stage), *reader))))
+        read_in = BlockAxes((*parts, *map(_first, (*self.own(stage), *reader))))
         block = Block("", source.body[node.source.component].dtype, made.shape)
         return matched(Made(block, made, inner), stage.accesses.get(node), read_in) is not None
 
@@ -118,9 +118,9 @@ class Axes:
         return () if self.group.walk is None else (self.group.walk.loop,)
 
 
-def _first(each: Axis) -> Part:
+def _first(each: Axis) -> AxisRange:
     """The first block of an axis, if one covers it, or some block."""
-    return Part(each, const(0) if each.whole else iterator(f"k.{each.name}", each.steps))
+    return AxisRange(each, const(0) if each.whole else iterator(f"k.{each.name}", each.steps))
 
 
 def exchanged(group: TileGroup, axes: Axes) -> TileGroup:
@@ -260,7 +260,9 @@ def _values(
     """The source's own loops at a read of it: the digits of the offset."""
     if access is None:
         return {}
-    stored = [a for a in source.stores[component] if group.buffers[a.buffer].scope is Scope.LOCAL]
+    stored = [
+        a for a in source.stores[component] if group.buffers[a.buffer].scope is MemorySpace.LOCAL
+    ]
     if len(stored) != 1:
         raise NotBlocks("a stage reads several formulas of an earlier one")
     own = [v for v in source.iters if v not in group.cut]

@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import StageRef, apply, argument, literal
 from tcc.ir.index import Index, as_int, const, free_vars, iterator
-from tcc.ir.tile import Block, Scope, TileBuffer, TileKernel
-from tcc.ir.tile.group import GroupStage, Rescale, TileGroup, Walk
-from tcc.passes.tile.gpu.axes import Axis, Frame, Part, axis
-from tcc.passes.tile.gpu.body import Emitter, Made, matched, names
+from tcc.ir.tile import Block, MemorySpace, TileBuffer, TileKernel
+from tcc.ir.tile.group import GroupStage, Rescale, StreamLoop, TileGroup
+from tcc.passes.tile.gpu.axes import Axis, AxisRange, BlockAxes, axis
+from tcc.passes.tile.gpu.body import BlockEmitter, Made, matched, names
 from tcc.passes.tile.gpu.exchange import Axes, exchanged
 from tcc.passes.tile.gpu.skip import needed_steps
-from tcc.passes.tile.gpu.stage import Stage, in_steps
+from tcc.passes.tile.gpu.stage import BlockStage, in_steps
 from tcc.schedule.gpu.choose import choose_blocks
 from tcc.schedule.gpu.schedule import (
     TYPICAL_DEVICE,
@@ -59,14 +59,14 @@ class _Lowering:
         self.axes = Axes(group, schedule)
         self.group = group = exchanged(group, self.axes)
         self.grid: list[Index] = []
-        self.units: list[Part] = []
+        self.units: list[AxisRange] = []
         for each in self.axes.parallel:
-            self.units.append(Part(each, self._tile(each) * each.block))
+            self.units.append(AxisRange(each, self._tile(each) * each.block))
         # Callers' arrays are aligned to their elements only, and any buffer may be a caller's.
-        self.emitter = Emitter(
+        self.emitter = BlockEmitter(
             TileBuffer(f"b{n}", b.dtype, (b.size,), b.scope, b.dtype.bytes)
             for n, b in enumerate(group.buffers)
-            if b.scope is not Scope.LOCAL
+            if b.scope is not MemorySpace.LOCAL
         )
 
     def _tile(self, each: Axis) -> Index:
@@ -97,7 +97,7 @@ class _Lowering:
         for number in after:
             self._stage(number, ())
 
-    def _stage(self, number: int, walked: tuple[Part, ...]) -> None:
+    def _stage(self, number: int, walked: tuple[AxisRange, ...]) -> None:
         """A stage for the unit, in blocks of those of its own loops that one block does not cover:
         such a stage is read by no other."""
         stage = self.group.stages[number]
@@ -106,13 +106,13 @@ class _Lowering:
             return
         cut = [a for a in own if not a.whole]
         if not cut:
-            self._made(number, self._frame(stage, walked, [Part(a, const(0)) for a in own]))
+            self._made(number, self._frame(stage, walked, [AxisRange(a, const(0)) for a in own]))
             return
 
-        def step(parts: tuple[Part, ...], _: tuple[Block, ...]) -> tuple[Block, ...]:
+        def step(parts: tuple[AxisRange, ...], _: tuple[Block, ...]) -> tuple[Block, ...]:
             found = {p.axis.name: p for p in parts}
-            inner = [found.get(a.name) or Part(a, const(0)) for a in own]
-            lowered = Stage(
+            inner = [found.get(a.name) or AxisRange(a, const(0)) for a in own]
+            lowered = BlockStage(
                 self.emitter,
                 stage,
                 self._frame(stage, walked, inner),
@@ -123,26 +123,28 @@ class _Lowering:
 
         in_steps(self.emitter, cut, (), step)
 
-    def _made(self, number: int, frame: Frame) -> None:
+    def _made(self, number: int, frame: BlockAxes) -> None:
         stage = self.group.stages[number]
-        lowered = Stage(self.emitter, stage, frame, self.axes.reduce(stage))
+        lowered = BlockStage(self.emitter, stage, frame, self.axes.reduce(stage))
         blocks = lowered.run()
         lowered.store(blocks)
         self._keep(number, frame, blocks)
 
-    def _keep(self, number: int, frame: Frame, blocks: Sequence[Block]) -> None:
+    def _keep(self, number: int, frame: BlockAxes, blocks: Sequence[Block]) -> None:
         for component, block in enumerate(blocks):
             inner = self.axes.inner(self.group.stages[number], component)
             self.emitter.ready[StageRef(number, component)] = Made(block, frame, inner)
 
-    def _frame(self, stage: GroupStage, walked: Sequence[Part], own: Sequence[Part]) -> Frame:
+    def _frame(
+        self, stage: GroupStage, walked: Sequence[AxisRange], own: Sequence[AxisRange]
+    ) -> BlockAxes:
         """The parts of a unit and of a walk that a stage has loops of, and its own."""
         units = [p for p in (*self.units, *walked) if set(p.axis.loops) & set(stage.iters)]
-        return Frame((*units, *own))
+        return BlockAxes((*units, *own))
 
     # ---- walks ----------------------------------------------------------------------------------
 
-    def _walk(self, walk: Walk) -> None:
+    def _walk(self, walk: StreamLoop) -> None:
         """The stages along a walk, block by block, totals carried."""
         along = axis((walk.loop,), self.axes.block(walk.loop.name))
         totals = [n for n in walk.stages if walk.loop in self.group.stages[n].reduce]
@@ -150,7 +152,7 @@ class _Lowering:
         widths = [len(self.group.stages[n].body) for n in totals]
         start = tuple(b for n in totals for b in lowered[n].identity(lowered[n].frame.shape))
 
-        def step(parts: tuple[Part, ...], old: tuple[Block, ...]) -> tuple[Block, ...]:
+        def step(parts: tuple[AxisRange, ...], old: tuple[Block, ...]) -> tuple[Block, ...]:
             rest = list(old)
             pairs = zip(totals, widths, strict=True)
             carried = {n: tuple(rest.pop(0) for _ in range(w)) for n, w in pairs}
@@ -171,16 +173,16 @@ class _Lowering:
             lowered[number].store(blocks)
             self._keep(number, lowered[number].frame, blocks)
 
-    def _total(self, number: int, along: Axis) -> Stage:
+    def _total(self, number: int, along: Axis) -> BlockStage:
         stage = self.group.stages[number]
         own = self.axes.own(stage)
         if not all(a.whole for a in own):
             raise NotBlocks("a total of a walk is larger than a block")
-        frame = self._frame(stage, (), [Part(a, const(0)) for a in own])
-        return Stage(self.emitter, stage, frame, (along,))
+        frame = self._frame(stage, (), [AxisRange(a, const(0)) for a in own])
+        return BlockStage(self.emitter, stage, frame, (along,))
 
     def _continued(
-        self, stage: Stage, parts: tuple[Part, ...], old: tuple[Block, ...]
+        self, stage: BlockStage, parts: tuple[AxisRange, ...], old: tuple[Block, ...]
     ) -> tuple[Block, ...]:
         """Totals so far and those of one block of the walk."""
         if stage.sides is not None:
@@ -190,11 +192,11 @@ class _Lowering:
 
     def _scaled(
         self,
-        walk: Walk,
+        walk: StreamLoop,
         number: int,
         old: dict[int, tuple[Block, ...]],
         new: dict[int, tuple[Block, ...]],
-        lowered: dict[int, Stage],
+        lowered: dict[int, BlockStage],
     ) -> tuple[Block, ...]:
         """Totals so far times what the change of their state asks for."""
         rescale = next((r for r in walk.rescales if r.stage == number), None)

@@ -45,9 +45,9 @@ from tcc.ir.index import (
     minimum,
 )
 from tcc.ir.index.prove import at_most
-from tcc.ir.tile.group import TileGroup, Walk
+from tcc.ir.tile.group import StreamLoop, TileGroup
 from tcc.ir.types import I64, element_count
-from tcc.passes.tile.gpu.axes import Axis, Part
+from tcc.passes.tile.gpu.axes import Axis, AxisRange
 
 
 class _Known(Enum):
@@ -79,7 +79,7 @@ _NEGATED = {
 
 
 def needed_steps(
-    group: TileGroup, found: Walk, along: Axis, units: Sequence[Part]
+    group: TileGroup, found: StreamLoop, along: Axis, units: Sequence[AxisRange]
 ) -> tuple[Index, Index]:
     """The first step of the walk that a unit needs, and the one after the last.
 
@@ -113,7 +113,7 @@ class _Condition:
     lowest: bool
 
 
-def _conditions(group: TileGroup, found: Walk) -> list[_Condition]:
+def _conditions(group: TileGroup, found: StreamLoop) -> list[_Condition]:
     totals = [n for n in found.stages if found.loop in group.stages[n].reduce]
     if any(group.stages[n].monoid not in _IDENTITIES for n in totals):
         return []
@@ -132,7 +132,7 @@ def _conditions(group: TileGroup, found: Walk) -> list[_Condition]:
 
 def _condition(
     group: TileGroup,
-    found: Walk,
+    found: StreamLoop,
     totals: Sequence[int],
     test: Scalar,
     outcome: _Known,
@@ -153,7 +153,7 @@ def _condition(
 
 
 def _leave_scores(
-    group: TileGroup, found: Walk, totals: Sequence[int], conditions: Sequence[_Condition]
+    group: TileGroup, found: StreamLoop, totals: Sequence[int], conditions: Sequence[_Condition]
 ) -> bool:
     """Whether every row has a place along the walk where all `conditions` hold, and only a score
     is there."""
@@ -216,7 +216,7 @@ def _holds(scalar: Scalar, index: Index) -> bool:
 class _Assumed:
     """What is known where a comparison comes out in one way."""
 
-    def __init__(self, group: TileGroup, found: Walk, values: dict[Scalar, _Known]) -> None:
+    def __init__(self, group: TileGroup, found: StreamLoop, values: dict[Scalar, _Known]) -> None:
         self.group, self.found, self.values = group, found, values
 
     def is_identity(self, number: int) -> bool:
@@ -344,7 +344,7 @@ def _sum(a: _Known, b: _Known) -> _Known:
 # ---- what a unit covers --------------------------------------------------------------------------
 
 
-def _greatest(index: Index, units: Sequence[Part]) -> Index | None:
+def _greatest(index: Index, units: Sequence[AxisRange]) -> Index | None:
     """The greatest value of `index` over the lanes of a unit; None where it is not linear."""
     for var in free_vars(index):
         if var.extent is None:
@@ -358,7 +358,7 @@ def _greatest(index: Index, units: Sequence[Part]) -> Index | None:
     return index
 
 
-def _range(var: Var, units: Sequence[Part]) -> tuple[Index, Index]:
+def _range(var: Var, units: Sequence[AxisRange]) -> tuple[Index, Index]:
     """The least and the greatest value of a parallel loop in a unit."""
     part = next(p for p in units if var in p.axis.loops)
     loops = part.axis.loops

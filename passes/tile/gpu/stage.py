@@ -16,8 +16,8 @@ from tcc.ir.index import Index, Var, as_int, const
 from tcc.ir.tile import Block, Compute, Contract, Guard, Reduce, Store
 from tcc.ir.tile.group import GroupStage
 from tcc.ir.types import BF16, F16, F32, FLOAT8, I8, I32
-from tcc.passes.tile.gpu.axes import Axis, Frame, Part
-from tcc.passes.tile.gpu.body import Body, Emitter
+from tcc.passes.tile.gpu.axes import Axis, AxisRange, BlockAxes
+from tcc.passes.tile.gpu.body import BlockEmitter, StageScalars
 from tcc.schedule.gpu.axes import factors
 from tcc.schedule.nest import depends
 
@@ -27,7 +27,7 @@ _NARROW = (BF16, F16, I8, *FLOAT8)
 
 
 @dataclass(frozen=True, slots=True)
-class Sides:
+class BlockContraction:
     """A product on blocks: `a` over (batch, m, k), `b` over (batch, k, n), axes by name."""
 
     a: Scalar
@@ -43,7 +43,7 @@ class Sides:
         return (*self.batch, self.m, self.k), (*self.batch, self.k, self.n)
 
 
-def sides(stage: GroupStage, frame: Frame, reduce: Sequence[Axis]) -> Sides | None:
+def sides(stage: GroupStage, frame: BlockAxes, reduce: Sequence[Axis]) -> BlockContraction | None:
     """How the stage is a product of matrices over `frame`; None where it is not one."""
     both = factors(stage)
     wide = [r for r in reduce if r.block > 1]
@@ -68,7 +68,7 @@ def sides(stage: GroupStage, frame: Frame, reduce: Sequence[Axis]) -> Sides | No
     if not alone[0][0]:
         a, b = b, a
     at = tuple(p.axis.name for p in batch)
-    return Sides(a, b, at, alone[0][1].axis.name, alone[1][1].axis.name, wide[0].name)
+    return BlockContraction(a, b, at, alone[0][1].axis.name, alone[1][1].axis.name, wide[0].name)
 
 
 def _meets(axis: Axis, loops: frozenset[Var]) -> bool:
@@ -83,11 +83,11 @@ def _multiplied(a: Scalar, b: Scalar) -> tuple[Scalar, Scalar]:
     return a, b
 
 
-class Stage:
+class BlockStage:
     """A stage over the parts `frame` of its iterators, reducing along the axes `reduce`."""
 
     def __init__(
-        self, emitter: Emitter, stage: GroupStage, frame: Frame, reduce: Sequence[Axis]
+        self, emitter: BlockEmitter, stage: GroupStage, frame: BlockAxes, reduce: Sequence[Axis]
     ) -> None:
         self.emitter, self.stage, self.frame = emitter, stage, frame
         self.reduce = tuple(reduce)
@@ -96,7 +96,7 @@ class Stage:
     def run(self) -> tuple[Block, ...]:
         """The blocks of the components, with extent along the axes they vary with."""
         if self.stage.monoid is None:
-            body = Body(self.emitter, self.stage, self.frame)
+            body = StageScalars(self.emitter, self.stage, self.frame)
             body.share(self.stage.body)
             return tuple(map(body.block, self.stage.body))
         if self.sides is not None:
@@ -150,31 +150,31 @@ class Stage:
         if any(as_int(r.total) == 0 for r in self.reduce):
             return self.identity(self.frame.shape)
         if _is_one(self.reduce):
-            parts = tuple(Part(r, const(0)) for r in self.reduce)
+            parts = tuple(AxisRange(r, const(0)) for r in self.reduce)
             return self.across(self.values(parts), parts)
-        wide = Frame((*self.frame.parts, *(Part(r, const(0)) for r in self.reduce)))
+        wide = BlockAxes((*self.frame.parts, *(AxisRange(r, const(0)) for r in self.reduce)))
         start = self.identity(wide.shape)
         self._positions_ahead(self.stage.body, wide)
 
-        def step(parts: tuple[Part, ...], old: tuple[Block, ...]) -> tuple[Block, ...]:
+        def step(parts: tuple[AxisRange, ...], old: tuple[Block, ...]) -> tuple[Block, ...]:
             return self.combine(old, self.values(parts))
 
         found = self.loop(start, step)
         return self.across(found, wide.parts[len(self.frame.parts) :])
 
-    def _positions_ahead(self, roots: Sequence[Scalar], frame: Frame) -> None:
+    def _positions_ahead(self, roots: Sequence[Scalar], frame: BlockAxes) -> None:
         """Loads positions that data give, and that no step changes, before the first: each step
         would wait for them before it can load anything else."""
-        body = Body(self.emitter, self.stage, frame)
+        body = StageScalars(self.emitter, self.stage, frame)
         for node in walk(*roots):
             for _, position in node.indirect if isinstance(node, Read) else ():
                 if not depends(self.stage, position) & {*self.stage.reduce}:
                     body.block(position)
 
-    def values(self, parts: Sequence[Part]) -> tuple[Block, ...]:
+    def values(self, parts: Sequence[AxisRange]) -> tuple[Block, ...]:
         """The body along `parts` of the reduction, the identity in lanes beyond their ends."""
-        frame = Frame((*self.frame.parts, *parts))
-        body = Body(self.emitter, self.stage, frame)
+        frame = BlockAxes((*self.frame.parts, *parts))
+        body = StageScalars(self.emitter, self.stage, frame)
         body.share(self.stage.body)
         active = body.active([p for p in parts if p.lanes])
         found = []
@@ -185,11 +185,11 @@ class Stage:
             found.append(self.emitter.spread(block, frame.shape))
         return tuple(found)
 
-    def across(self, blocks: Sequence[Block], parts: Sequence[Part]) -> tuple[Block, ...]:
+    def across(self, blocks: Sequence[Block], parts: Sequence[AxisRange]) -> tuple[Block, ...]:
         """Blocks over the frame and `parts` combined along the latter."""
         assert self.stage.monoid is not None
         rank = len(self.frame.axes)
-        frame = Frame((*self.frame.parts, *parts))
+        frame = BlockAxes((*self.frame.parts, *parts))
         along = tuple(range(rank, len(frame.axes)))
         if not along:
             return tuple(blocks)
@@ -202,7 +202,7 @@ class Stage:
     def loop(
         self,
         start: tuple[Block, ...],
-        step: Callable[[tuple[Part, ...], tuple[Block, ...]], tuple[Block, ...]],
+        step: Callable[[tuple[AxisRange, ...], tuple[Block, ...]], tuple[Block, ...]],
     ) -> tuple[Block, ...]:
         """Carries blocks through all steps of the reduction."""
         return in_steps(self.emitter, self.reduce, start, step)
@@ -213,19 +213,19 @@ class Stage:
         if any(as_int(r.total) == 0 for r in self.reduce):
             return self.identity(self.frame.shape)
 
-        def step(parts: tuple[Part, ...], old: tuple[Block, ...]) -> tuple[Block, ...]:
+        def step(parts: tuple[AxisRange, ...], old: tuple[Block, ...]) -> tuple[Block, ...]:
             return (self.contract(parts, old[0]),)
 
         start = self.identity(self.frame.shape)
         if _is_one(self.reduce):
-            return step(tuple(Part(r, const(0)) for r in self.reduce), start)
+            return step(tuple(AxisRange(r, const(0)) for r in self.reduce), start)
         assert self.sides is not None
-        every = (*self.frame.parts, *(Part(r, const(0)) for r in self.reduce))
+        every = (*self.frame.parts, *(AxisRange(r, const(0)) for r in self.reduce))
         for factor, labels in zip((self.sides.a, self.sides.b), self.sides.labels, strict=True):
             self._positions_ahead((factor,), _reordered(every, labels))
         return self.loop(start, step)
 
-    def contract(self, parts: Sequence[Part], acc: Block) -> Block:
+    def contract(self, parts: Sequence[AxisRange], acc: Block) -> Block:
         """`acc` plus the products along `parts`."""
         found = self.sides
         assert found is not None
@@ -238,9 +238,9 @@ class Stage:
         self.emitter.add(Contract(out, acc, a, b, labels, a_axes, b_axes))
         return out
 
-    def _factor(self, factor: Scalar, frame: Frame, parts: Sequence[Part]) -> Block:
+    def _factor(self, factor: Scalar, frame: BlockAxes, parts: Sequence[AxisRange]) -> Block:
         """A factor on a block, zero in lanes beyond the end of the sum."""
-        body = Body(self.emitter, self.stage, frame)
+        body = StageScalars(self.emitter, self.stage, frame)
         block = body.block(factor)
         if not _loads_zero(factor):
             summed = [p for p in frame.axes if p in parts]
@@ -251,10 +251,10 @@ class Stage:
 
 
 def in_steps(
-    emitter: Emitter,
+    emitter: BlockEmitter,
     axes: Sequence[Axis],
     start: tuple[Block, ...],
-    step: Callable[[tuple[Part, ...], tuple[Block, ...]], tuple[Block, ...]],
+    step: Callable[[tuple[AxisRange, ...], tuple[Block, ...]], tuple[Block, ...]],
     span: tuple[Index, Index] | None = None,
 ) -> tuple[Block, ...]:
     """A loop over the blocks of all `axes`, the last one fastest; from the first number of `span`
@@ -269,15 +269,15 @@ def in_steps(
     return emitter.close(outer, at, span or (const(0), count), start, carried, yields)
 
 
-def parts_at(axes: Sequence[Axis], number: Index) -> tuple[Part, ...]:
+def parts_at(axes: Sequence[Axis], number: Index) -> tuple[AxisRange, ...]:
     """The parts of `axes` that block `number` of them all covers."""
-    parts: list[Part] = []
+    parts: list[AxisRange] = []
     inner = const(1)
     for n, each in reversed(list(enumerate(axes))):
         digit = number // inner
         if any(as_int(other.steps) != 1 for other in axes[:n]):
             digit = digit % each.steps
-        parts.insert(0, Part(each, digit * each.block))
+        parts.insert(0, AxisRange(each, digit * each.block))
         inner = inner * each.steps
     return tuple(parts)
 
@@ -286,12 +286,12 @@ def _is_one(axes: Sequence[Axis]) -> bool:
     return all(a.whole for a in axes)
 
 
-def _reordered(parts: Sequence[Part], wanted: Sequence[str]) -> Frame:
+def _reordered(parts: Sequence[AxisRange], wanted: Sequence[str]) -> BlockAxes:
     """All of `parts`, those in `wanted` as axes in that order and the others without lanes."""
     by_name = {p.axis.name: p for p in parts}
     rest = (p for p in parts if p.axis.name not in wanted)
-    flat = (Part(Axis(p.axis.name, p.axis.loops, 1), p.base) for p in rest)
-    return Frame((*(by_name[name] for name in wanted), *flat))
+    flat = (AxisRange(Axis(p.axis.name, p.axis.loops, 1), p.base) for p in rest)
+    return BlockAxes((*(by_name[name] for name in wanted), *flat))
 
 
 def _loads_zero(factor: Scalar) -> bool:

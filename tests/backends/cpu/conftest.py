@@ -15,7 +15,7 @@ from tcc.backends.cpu.llvm.emit import emit_kernel
 from tcc.ir.expr import extent
 from tcc.ir.index import evaluate
 from tcc.ir.narrow import decode, encode
-from tcc.ir.tile import Scope, TileKernel
+from tcc.ir.tile import MemorySpace, TileKernel
 from tcc.ir.tile.evaluate import evaluate_kernel
 from tcc.ir.types import BF16, DType
 from tcc.target import Target, parse_target
@@ -117,7 +117,7 @@ def check(target: Target) -> Check:
                 np.testing.assert_allclose(g, w, rtol=rtol, atol=atol, err_msg=buffer.name)
             else:
                 np.testing.assert_array_equal(g, w, err_msg=buffer.name)
-            if buffer.scope is Scope.OUTPUT:
+            if buffer.scope is MemorySpace.OUTPUT:
                 outputs.append(g)
         return outputs
 

@@ -8,7 +8,7 @@ from tcc.ir.index import Index, Var, const, iterator, var_of
 from tcc.ir.tile import (
     Block,
     Load,
-    Scope,
+    MemorySpace,
     Store,
     TileBuffer,
     TileKernel,
@@ -20,14 +20,16 @@ RNG = np.random.default_rng(7)
 SERVER = parse_target("cpu", "icelake-server", detect)
 
 
-def buffer(name: str, dtype: DType, sizes: tuple, scope: Scope = Scope.INPUT) -> TileBuffer:
+def buffer(
+    name: str, dtype: DType, sizes: tuple, scope: MemorySpace = MemorySpace.INPUT
+) -> TileBuffer:
     return TileBuffer(
         name, dtype, tuple(s if isinstance(s, Index) else const(s) for s in sizes), scope
     )
 
 
 def output(name: str, dtype: DType, *sizes: int | Index) -> TileBuffer:
-    return buffer(name, dtype, sizes, Scope.OUTPUT)
+    return buffer(name, dtype, sizes, MemorySpace.OUTPUT)
 
 
 def var(index: Index) -> Var:

@@ -13,7 +13,7 @@ from tcc.budgets import BUDGETS
 from tcc.errors import InternalError
 from tcc.ir.expr.scalar import apply, argument
 from tcc.ir.index import const, iterator, var_of
-from tcc.ir.tile import Block, Compute, Load, Scope, Store, TileBuffer, TileKernel, lanes
+from tcc.ir.tile import Block, Compute, Load, MemorySpace, Store, TileBuffer, TileKernel, lanes
 from tcc.ir.types import F32
 from tcc.target import Target, parse_target
 
@@ -25,9 +25,10 @@ def kernel(function: str, size: int) -> TileKernel:
     assert unit is not None
     shape = (size,)
     x, y = (
-        TileBuffer(n, F32, (const(size),), s) for n, s in (("x", Scope.INPUT), ("y", Scope.OUTPUT))
+        TileBuffer(n, F32, (const(size),), s)
+        for n, s in (("x", MemorySpace.INPUT), ("y", MemorySpace.OUTPUT))
     )
-    local = TileBuffer("t", F32, (const(size),), Scope.LOCAL)
+    local = TileBuffer("t", F32, (const(size),), MemorySpace.LOCAL)
     a, b, c = (Block(n, F32, shape) for n in "abc")
     body = (
         Load(a, x, lanes(shape)),

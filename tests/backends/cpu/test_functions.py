@@ -11,7 +11,7 @@ from tcc.ir.expr.evaluate import evaluate_scalars
 from tcc.ir.expr.scalar import FUNCTIONS, Scalar, apply, argument, cast, literal
 from tcc.ir.index import const, iterator, var_of
 from tcc.ir.narrow import decode
-from tcc.ir.tile import Block, Compute, Load, Scope, Store, TileBuffer, TileKernel, lanes
+from tcc.ir.tile import Block, Compute, Load, MemorySpace, Store, TileBuffer, TileKernel, lanes
 from tcc.ir.types import BF16, BOOL, DTYPES, F16, F32, F64, I32, DType
 
 from tests.processors import distinct
@@ -34,8 +34,8 @@ def elementwise(bodies: list[Scalar], args: list[DType], count: int, width: int)
     assert row is not None
     (l0,) = lanes((width,))
     size = (const(count), const(width))
-    ins = [TileBuffer(f"x{n}", t, size, Scope.INPUT) for n, t in enumerate(args)]
-    outs = [TileBuffer(f"y{n}", b.dtype, size, Scope.OUTPUT) for n, b in enumerate(bodies)]
+    ins = [TileBuffer(f"x{n}", t, size, MemorySpace.INPUT) for n, t in enumerate(args)]
+    outs = [TileBuffer(f"y{n}", b.dtype, size, MemorySpace.OUTPUT) for n, b in enumerate(bodies)]
     loaded = [Block(f"a{n}", t, (width,)) for n, t in enumerate(args)]
     results = [Block(f"b{n}", b.dtype, (width,)) for n, b in enumerate(bodies)]
     body = (

@@ -17,9 +17,9 @@ from tcc.ir.tile import (
     If,
     Load,
     Loop,
+    MemorySpace,
     Reduce,
     Relayout,
-    Scope,
     Store,
     Sync,
     TileBuffer,
@@ -223,8 +223,8 @@ def test_nested_loops_of_symbolic_length(check, size):
 def test_branches_and_local_memory(check):
     u = iterator("u", 5)
     x, y = buffer("x", F32, (5, 20)), output("y", F32, 5, 20)
-    tmp = TileBuffer("tmp", F32, (const(20),), Scope.LOCAL)
-    other = TileBuffer("other", F32, (const(3),), Scope.LOCAL)
+    tmp = TileBuffer("tmp", F32, (const(20),), MemorySpace.LOCAL)
+    other = TileBuffer("other", F32, (const(3),), MemorySpace.LOCAL)
     a, b, c = (Block(s, F32, (20,)) for s in "abc")
     (l0,) = lanes((20,))
     body = (

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 from tcc.backends.cpu.detect import detect
-from tcc.backends.cpu.llvm.blocks import Chunk, Value, element, part
-from tcc.backends.cpu.llvm.text import Code, Module, Reg
+from tcc.backends.cpu.llvm.blocks import Chunk, RegisterBlock, element, part
+from tcc.backends.cpu.llvm.text import Code, LlvmModule, Reg
 from tcc.ir.types import F32
 from tcc.target import parse_target
 
 
 @pytest.fixture
 def code() -> Code:
-    return Code(Module(parse_target("cpu", "x86-64-v3", detect)))
+    return Code(LlvmModule(parse_target("cpu", "x86-64-v3", detect)))
 
 
 class Key:
@@ -74,7 +74,7 @@ class Counted(Sequence[Chunk]):
 def test_chunks_of_a_row_are_not_searched_one_by_one(code: Code) -> None:
     chunks: Any = Counted()
     regs = tuple(Reg("float", 1, f"%r{n}") for n in range(1024))
-    value = Value(F32, (1024,), chunks, regs)
+    value = RegisterBlock(F32, (1024,), chunks, regs)
     assert part(code, value, 0, Chunk(1000, 1, 1)) is regs[1000]
     assert element(code, value, 0, 1023) is regs[1023]
     assert chunks.looked < 30

@@ -24,7 +24,7 @@ from tcc.ir.tile import (
     Contract,
     Load,
     Loop,
-    Scope,
+    MemorySpace,
     Store,
     TileBuffer,
     TileKernel,
@@ -44,10 +44,10 @@ def product(rows: int, columns: int, depth: int, step: int, *, dense: bool = Tru
     """c = a @ b with b in pairs along the sum; `dense`: the sum is a's last axis in memory."""
     m, k = iterator("m", 2), iterator("k", depth)
     a_sizes = (2 * rows, depth) if dense else (depth, 2 * rows)
-    a_buf = TileBuffer("A", BF16, tuple(map(const, a_sizes)), Scope.INPUT, 2)
+    a_buf = TileBuffer("A", BF16, tuple(map(const, a_sizes)), MemorySpace.INPUT, 2)
     b_sizes = (-(-depth // 2), columns, 2)
-    b_buf = TileBuffer("B", BF16, tuple(map(const, b_sizes)), Scope.INPUT, 2)
-    c_buf = TileBuffer("C", F32, (const(2 * rows), const(columns)), Scope.OUTPUT, 4)
+    b_buf = TileBuffer("B", BF16, tuple(map(const, b_sizes)), MemorySpace.INPUT, 2)
+    c_buf = TileBuffer("C", F32, (const(2 * rows), const(columns)), MemorySpace.OUTPUT, 4)
     shape = (rows, columns)
     l0, l1 = lanes(shape)
 
@@ -200,10 +200,10 @@ def test_processors_without_it_do_not() -> None:
 
 def of_bytes(rows: int, columns: int, depth: int, kinds: tuple[DType, DType]) -> TileKernel:
     """c = a @ b in i32, all of the sum in one step, with b in words along it."""
-    a_buf = TileBuffer("A", kinds[0], (const(rows), const(depth)), Scope.INPUT)
+    a_buf = TileBuffer("A", kinds[0], (const(rows), const(depth)), MemorySpace.INPUT)
     b_sizes = (-(-depth // 4), columns, 4)
-    b_buf = TileBuffer("B", kinds[1], tuple(map(const, b_sizes)), Scope.INPUT)
-    c_buf = TileBuffer("C", I32, (const(rows), const(columns)), Scope.OUTPUT)
+    b_buf = TileBuffer("B", kinds[1], tuple(map(const, b_sizes)), MemorySpace.INPUT)
+    c_buf = TileBuffer("C", I32, (const(rows), const(columns)), MemorySpace.OUTPUT)
     a, b = Block("a", kinds[0], (rows, depth)), Block("b", kinds[1], (depth, columns))
     zero, out = Block("z", I32, (rows, columns)), Block("o", I32, (rows, columns))
     k, j = lanes(b.shape)

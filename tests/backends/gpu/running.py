@@ -23,7 +23,7 @@ from tcc.ir.expr import extent
 from tcc.ir.graph import carrier
 from tcc.ir.index import evaluate
 from tcc.ir.narrow import decode, encode
-from tcc.ir.tile import Scope, TileKernel
+from tcc.ir.tile import MemorySpace, TileKernel
 from tcc.ir.tile.evaluate import evaluate_kernel
 from tcc.ir.types import BF16, BOOL, F16, DType
 
@@ -64,7 +64,7 @@ def job_of(kernel: TileKernel, sizes: Mapping[str, int] | None = None, seed: int
     arrays = []
     for buffer in kernel.buffers:
         shape = [int(evaluate(n, values)) for n in buffer.sizes]
-        written = buffer.scope is Scope.OUTPUT
+        written = buffer.scope is MemorySpace.OUTPUT
         full = np.full(shape, 77, buffer.dtype.carrier)
         arrays.append(full if written else random_array(rng, shape, buffer.dtype))
     return Job(kernel, arrays, values)

@@ -7,7 +7,7 @@ import pytest
 from tcc.backends.gpu.compile import compile_kernels
 from tcc.backends.gpu.machine_code import machine_codes
 from tcc.backends.gpu.source import kernel_source
-from tcc.ir.tile import Scope, TileKernel
+from tcc.ir.tile import MemorySpace, TileKernel
 from tcc.ir.types import I8, U8
 from tcc.passes.program.lower_model import lower_for_gpu
 from tcc.passes.quantize.precision import FULL
@@ -38,7 +38,7 @@ def job_of(kernel: TileKernel) -> Job:
         (size,) = (n.const for n in buffer.sizes)
         info = np.iinfo(buffer.dtype.carrier)
         full = rng.integers(info.min, info.max, size, buffer.dtype.carrier, endpoint=True)
-        arrays.append(np.zeros_like(full) if buffer.scope is Scope.OUTPUT else full)
+        arrays.append(np.zeros_like(full) if buffer.scope is MemorySpace.OUTPUT else full)
     return Job(kernel, arrays)
 
 

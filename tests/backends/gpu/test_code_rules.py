@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tcc.backends.gpu.code_rules import Breach, Compiled, breaches, matrix_families
+from tcc.backends.gpu.code_rules import Breach, CheckedKernel, breaches, matrix_families
 from tcc.backends.gpu.machine_code import MachineCode, machine_code
 from tcc.backends.gpu.source import CompiledKernel
 from tcc.ir.tile.parse import parse_kernel
@@ -28,11 +28,11 @@ COPY = """
 CLEAN = MachineCode(32, 0, (), 2, 2)
 
 
-def compiled(text: str, arch: str, code: MachineCode = CLEAN, **facts: object) -> Compiled:
+def compiled(text: str, arch: str, code: MachineCode = CLEAN, **facts: object) -> CheckedKernel:
     kernel = parse_kernel(text)
     made = CompiledKernel(arch, "k", b"", "", 0, 4, 32, 2, (), code.registers, code.private)
     alignments = [b.align for b in kernel.buffers]
-    return replace(Compiled(kernel, made, code, alignments, "ieee"), **facts)
+    return replace(CheckedKernel(kernel, made, code, alignments, "ieee"), **facts)
 
 
 def with_matrix(*families: str) -> MachineCode:

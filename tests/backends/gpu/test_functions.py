@@ -12,7 +12,7 @@ from tcc.errors import UserError
 from tcc.ir.expr.scalar import FUNCTIONS, Scalar, apply, argument, cast, literal
 from tcc.ir.index import const, iterator, var_of
 from tcc.ir.narrow import decode
-from tcc.ir.tile import Block, Compute, Load, Scope, Store, TileBuffer, TileKernel, lanes
+from tcc.ir.tile import Block, Compute, Load, MemorySpace, Store, TileBuffer, TileKernel, lanes
 from tcc.ir.types import BF16, BOOL, DTYPES, F16, F32, F64, DType
 
 from .running import NEEDS_TRITON, Job, evaluated, interpreted, interpreter
@@ -36,8 +36,8 @@ def elementwise(bodies: Sequence[Scalar], args: Sequence[DType], count: int) -> 
     assert only is not None
     (lane,) = lanes((count,))
     size = (const(count),)
-    ins = [TileBuffer(f"x{n}", t, size, Scope.INPUT) for n, t in enumerate(args)]
-    outs = [TileBuffer(f"y{n}", b.dtype, size, Scope.OUTPUT) for n, b in enumerate(bodies)]
+    ins = [TileBuffer(f"x{n}", t, size, MemorySpace.INPUT) for n, t in enumerate(args)]
+    outs = [TileBuffer(f"y{n}", b.dtype, size, MemorySpace.OUTPUT) for n, b in enumerate(bodies)]
     loaded = [Block(f"a{n}", t, (count,)) for n, t in enumerate(args)]
     results = [Block(f"b{n}", b.dtype, (count,)) for n, b in enumerate(bodies)]
     body = (

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from tcc.backends.gpu.backend import GpuCode
+from tcc.backends.gpu.backend import GpuBackend
 from tcc.debug import Trace
 from tcc.driver import resolve_targets
 from tcc.frontends import load_model
@@ -35,7 +35,7 @@ def model(dtype: str, body: str) -> onnx.ModelProto:
 def lowered(dtype: str, body: str, precision: str = "f32") -> tuple[Graph, Lowered]:
     graph = run_pipeline(load_model(model(dtype, body), {}), 2, Trace(None, None))
     options = read_options({"target": "cuda:sm_90", "precision": precision})
-    return graph, GpuCode(resolve_targets(options)[0], options).lower(graph)
+    return graph, GpuBackend(resolve_targets(options)[0], options).lower(graph)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

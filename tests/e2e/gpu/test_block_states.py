@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from tcc.backends.gpu.backend import GpuCode
+from tcc.backends.gpu.backend import GpuBackend
 from tcc.debug import Trace
 from tcc.driver import resolve_targets
 from tcc.frontends import load_model
@@ -39,7 +39,7 @@ def run(model: onnx.ModelProto, states: dict[str, str], feeds: dict[str, Array],
     options = read_options({"target": "cuda:sm_90"})
     graph = run_pipeline(load_model(model, {}), options.level, Trace(None, None))
     graph = bind_states(graph, states.items())
-    code = GpuCode(resolve_targets(options)[0], options)
+    code = GpuBackend(resolve_targets(options)[0], options)
     code.check(graph)
     made = code.lower(graph)
     assert not any(isinstance(step, CallOp) for step in made.program.body)
@@ -83,7 +83,7 @@ def test_other_updates_go_through_memory_of_their_own() -> None:
         {"at": np.array([[2], [-1]])},
     )
     options = read_options({"target": "cuda:sm_90"})
-    code = GpuCode(resolve_targets(options)[0], options)
+    code = GpuBackend(resolve_targets(options)[0], options)
     graph = run_pipeline(load_model(model, {}), options.level, Trace(), asked=code.asked)
     graph = bind_states(graph, [("past", "present")])
     code.check(graph)

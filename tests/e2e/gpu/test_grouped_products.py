@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
-from tcc.backends.gpu.backend import GpuCode
+from tcc.backends.gpu.backend import GpuBackend
 from tcc.backends.gpu.code import Job as CompileJob
 from tcc.backends.gpu.code import compile_blocks
 from tcc.backends.gpu.compile import Compilers
@@ -18,7 +18,7 @@ from tcc.ir.graph import Graph
 from tcc.ir.program.evaluate import evaluate_program
 from tcc.ir.tile.text import kernel_text
 from tcc.options import Options, read_options
-from tcc.passes.moe.grouped_gemm import Product
+from tcc.passes.moe.grouped_gemm import GroupedMatmul
 from tcc.passes.pipeline import FEW_LARGEST, grouped_products, run_pipeline
 from tcc.passes.program.lower_model import Lowered
 from tcc.passes.tile.gpu.plan import block_schedule
@@ -33,12 +33,12 @@ from .test_block_models import weights_of
 TOKENS, DEPTH, WIDTH = 1024, 256, 320
 
 
-def _sixteen(_: Product) -> int:
+def _sixteen(_: GroupedMatmul) -> int:
     return 16
 
 
 def lowered(options: Options) -> tuple[Graph, Lowered]:
-    code = GpuCode(resolve_targets(options)[0], options)
+    code = GpuBackend(resolve_targets(options)[0], options)
     model = layer(TOKENS, DEPTH, WIDTH, activation_type="silu")
     graph = run_pipeline(load_model(model, {}), 2, Trace(None, None), asked=code.asked)
     return graph, code.lower(graph)
@@ -52,7 +52,9 @@ def products(made: Lowered) -> list[int]:
 def test_the_interpreter_agrees() -> None:
     """Of a layer that is small, and by tiles whatever it costs."""
     options = read_options({"target": "cuda:sm_90", "precision": "f16"})
-    code = GpuCode(resolve_targets(options)[0], options, (FEW_LARGEST, grouped_products(_sixteen)))
+    code = GpuBackend(
+        resolve_targets(options)[0], options, (FEW_LARGEST, grouped_products(_sixteen))
+    )
     model = layer(21, 32, 48, activation_type="silu")
     graph = run_pipeline(load_model(model, {}), 2, Trace(None, None), asked=code.asked)
     made = code.lower(graph)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 from onnx import parser
-from tcc.backends.gpu.backend import GpuCode
+from tcc.backends.gpu.backend import GpuBackend
 from tcc.debug import Trace
 from tcc.driver import resolve_targets
 from tcc.frontends import load_model
@@ -60,7 +60,7 @@ def test_agrees(name: str) -> None:
     body, feeds = CASES[name]
     model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 18]> g {body}')
     options = read_options({"target": "cuda:sm_90"})
-    code = GpuCode(resolve_targets(options)[0], options)
+    code = GpuBackend(resolve_targets(options)[0], options)
     graph = run_pipeline(load_model(model, {}), options.level, Trace(), asked=code.asked)
     code.check(graph)
     made = code.lower(graph)

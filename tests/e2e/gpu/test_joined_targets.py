@@ -15,7 +15,7 @@ from tcc import cli
 from tcc.artifact import read_listings, read_manifest
 from tcc.cli.kernels.listing import kernel_listing
 from tcc.cli.show import summary_line
-from tcc.driver import Compiled, compile_model
+from tcc.driver import CompileResult, compile_model
 from tcc.errors import UserError
 from tcc.options import read_options
 from tcc.target import GPU_DEFAULTS
@@ -28,12 +28,12 @@ from .small_models import MODELS
 pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("gpu-joined")]
 
 
-def compiled(model: onnx.ModelProto, out: Path, **options: Any) -> Compiled:
+def compiled(model: onnx.ModelProto, out: Path, **options: Any) -> CompileResult:
     return compile_model(model, read_options({"jobs": 1, "name": "m", **options}), out)
 
 
 @pytest.fixture(scope="module")
-def joined(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+def joined(tmp_path_factory: pytest.TempPathFactory) -> CompileResult:
     out = tmp_path_factory.mktemp("joined") / "m.so"
     return compiled(MODELS["attention"](), out, target="cuda:sm_80+cpu", keep_ir=True)
 
@@ -44,7 +44,7 @@ def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_a_gpu_it_computes_what_the_file_for_the_cpu_does(
-    joined: Compiled, tmp_path: Path
+    joined: CompileResult, tmp_path: Path
 ) -> None:
     alone = tcc.load(compiled(MODELS["attention"](), tmp_path / "cpu.so", target="cpu").path)
     module = tcc.load(joined.path)
@@ -56,7 +56,7 @@ def test_without_a_gpu_it_computes_what_the_file_for_the_cpu_does(
     assert all(entry[key] == only[key] for key in same)
 
 
-def test_each_part_is_shown(joined: Compiled, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_part_is_shown(joined: CompileResult, capsys: pytest.CaptureFixture[str]) -> None:
     line = summary_line(joined)
     assert "cuda:sm_80: " in line
     assert "cpu:x86-64 (" in line
@@ -73,7 +73,7 @@ def test_each_part_is_shown(joined: Compiled, capsys: pytest.CaptureFixture[str]
     assert {row["variant"].partition(":")[0] for row in rows} == {"cuda", "cpu"}
 
 
-def test_listings_are_those_of_the_part(joined: Compiled) -> None:
+def test_listings_are_those_of_the_part(joined: CompileResult) -> None:
     names = list(read_listings(joined.path))
     assert names[0] == "0/tcc_kernel_0"
     assert "@triton.jit" in kernel_listing(joined.path, "0", assembly=False)
@@ -85,7 +85,7 @@ def test_listings_are_those_of_the_part(joined: Compiled) -> None:
         kernel_listing(joined.path, "2/0", assembly=True)
 
 
-def test_commands_run_it(joined: Compiled, tmp_path: Path) -> None:
+def test_commands_run_it(joined: CompileResult, tmp_path: Path) -> None:
     model = tmp_path / "m.onnx"
     onnx.save(MODELS["attention"](), model)
     path, size = str(joined.path), ("--input", "x=6x32")

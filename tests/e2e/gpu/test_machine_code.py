@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from tcc.backends.gpu.code_rules import Compiled, matrix_families
+from tcc.backends.gpu.code_rules import CheckedKernel, matrix_families
 from tcc.driver import compile_model
 from tcc.options import read_options
 
@@ -43,7 +43,9 @@ def model_of(name: str) -> onnx.ModelProto:
     return bert(8, 128, 256, 4) if name == "bert" else resnet(2, 56, 32)
 
 
-def compiled(target: str, name: str, precision: str, out: Path) -> tuple[list[Compiled], list[str]]:
+def compiled(
+    target: str, name: str, precision: str, out: Path
+) -> tuple[list[CheckedKernel], list[str]]:
     """The different kernels of a model, and the nodes they come from."""
     options = read_options({"target": target, "precision": precision, "jobs": 1, "name": "m"})
     with observed() as found:

@@ -11,7 +11,7 @@ from tcc.ir.graph import Graph
 from tcc.ir.tile import Contract, Load, Loop
 from tcc.passes.fuse.gpu_legality import blocks_join
 from tcc.passes.fuse.partition import Lowers, partition
-from tcc.schedule.cpu.core import Registers
+from tcc.schedule.cpu.core import CoreModel
 
 from tests.passes.blocks.test_programs import lowered as lowered_blocks
 from tests.passes.blocks.tiles import statements
@@ -20,7 +20,7 @@ from .experts import GRAPHS, layer, rows_of_a_table
 from .test_programs import check, lowered
 
 WAYS: dict[str, tuple[Lowers | None, Callable[[Graph], Any]]] = {
-    "cores": (None, partial(lowered, registers=Registers(16, 32))),
+    "cores": (None, partial(lowered, registers=CoreModel(16, 32))),
     "blocks": (partial(blocks_join), lowered_blocks),
 }
 

@@ -17,14 +17,14 @@ from tcc.passes.program.lower_node import lower_node
 from tcc.passes.tile.cpu.alias_scratch import overlaid
 from tcc.passes.tile.cpu.scratch import held_values
 from tcc.passes.tile.plan import Bound, KernelPlanner
-from tcc.schedule.cpu.choose import Registers
+from tcc.schedule.cpu.core import CoreModel
 
 from tests.passes.products import FREE
 from tests.passes.test_winograd import Conv
 
 from .test_programs import inputs_of, lowered
 
-WIDE = Registers(16, 32)
+WIDE = CoreModel(16, 32)
 
 
 LARGE = Conv(high=23, wide=27, fused=True)

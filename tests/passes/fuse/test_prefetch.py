@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 from tcc.ir.graph import GraphBuilder
 from tcc.ir.index import as_int, const, evaluate, iterator
-from tcc.ir.tile import Loop, Prefetch, Scope, Stmt, Store, TileKernel
+from tcc.ir.tile import Loop, MemorySpace, Prefetch, Stmt, Store, TileKernel
 from tcc.ir.types import F32, tensor
 from tcc.ops import OPS
 from tcc.passes.derive.winograd_forms import FORMS, Tiling, output_transform
@@ -17,7 +17,7 @@ from tcc.passes.program.lower_node import lower_node
 from tcc.passes.quantize.precision import Precision
 from tcc.passes.tile.cpu.prefetch import _streams, _turns
 from tcc.passes.tile.plan import KernelPlanner
-from tcc.schedule.cpu.choose import Registers
+from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.nest import trips
 
 from tests.passes.fuse.models import Model
@@ -69,7 +69,7 @@ def weighted(bits: int, depth: int) -> TileKernel:
     """One row times a weight that the second-level cache does not hold."""
     m = Model("weighted")
     graph = m.finish(m.op("matmul", m.input("x", 1, depth), m.weight(depth, 256)))
-    precision, registers = Precision(bits=bits), Registers(16, 32, l2=1 << 16)
+    precision, registers = Precision(bits=bits), CoreModel(16, 32, l2=1 << 16)
     placed = place_graph(graph, precision, registers=registers)
     _, table, _ = lower_program(placed, KernelPlanner(registers), lower_node, precision)
     (bound,) = table.bounds
@@ -105,7 +105,7 @@ def gathered(channels: int) -> TileKernel:
     expr = output_transform(form, tiling, m.type, None)
     (y,) = b.add(OPS["expression"], [m, None], OPS["expression"].attrs(expr))
     (z,) = b.add(OPS["max_pool"], [y], OPS["max_pool"].attrs((3, 3), (1, 1), *NOTHING, (1, 1)))
-    registers = Registers(16, 32)
+    registers = CoreModel(16, 32)
     placed = place_graph(b.finish([z]), registers=registers)
     _, table, _ = lower_program(placed, KernelPlanner(registers), lower_node)
     return table.bounds[0].kernel
@@ -122,7 +122,7 @@ def written(stmts: Iterable[Stmt], env: dict[str, int]) -> Iterator[tuple[bool, 
             case Prefetch():
                 assert stmt.write
                 yield True, evaluate(stmt.indices[0], env) // 16
-            case Store(buffer) if buffer.scope is not Scope.LOCAL:
+            case Store(buffer) if buffer.scope is not MemorySpace.LOCAL:
                 yield False, evaluate(stmt.indices[0], {**env, "l0": 0}) // 16
             case _:
                 pass

@@ -25,7 +25,7 @@ from tcc.passes.memory.plan_arena import plan_memory
 from tcc.passes.program.lower_graph import lower_program, place_graph
 from tcc.passes.program.lower_node import lower_node
 from tcc.passes.tile.plan import KernelPlanner
-from tcc.schedule.cpu.choose import Registers
+from tcc.schedule.cpu.core import CoreModel
 
 from .models import MODELS
 
@@ -33,7 +33,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 SIZES = (1, 4, 5, 9)
 
 
-def lowered(graph: Graph, registers: Registers) -> tuple[Program, list[TileKernel], Array]:
+def lowered(graph: Graph, registers: CoreModel) -> tuple[Program, list[TileKernel], Array]:
     """The planned program of `graph`, its kernels, and its weight section."""
     program, table, weights = lower_program(
         thinned(place_graph(graph)), KernelPlanner(registers), lower_node
@@ -82,9 +82,9 @@ def check(graph: Graph, made: tuple[Program, list[TileKernel], Array], size: int
         np.testing.assert_allclose(array, wanted, rtol=2e-5, atol=2e-5, err_msg=value.name)
 
 
-@pytest.mark.parametrize("registers", [Registers(16, 32), Registers(4, 16)], ids=["wide", "narrow"])
+@pytest.mark.parametrize("registers", [CoreModel(16, 32), CoreModel(4, 16)], ids=["wide", "narrow"])
 @pytest.mark.parametrize("name", list(MODELS))
-def test_program_agrees_with_graph(name: str, registers: Registers) -> None:
+def test_program_agrees_with_graph(name: str, registers: CoreModel) -> None:
     graph = MODELS[name]()
     made = lowered(graph, registers)
     verify_program(made[0])
@@ -95,7 +95,7 @@ def test_program_agrees_with_graph(name: str, registers: Registers) -> None:
 
 @pytest.mark.parametrize("name", list(MODELS))
 def test_texts_parse_back(name: str) -> None:
-    program, kernels, _ = lowered(MODELS[name](), Registers(16, 32))
+    program, kernels, _ = lowered(MODELS[name](), CoreModel(16, 32))
     assert parse_program(program_text(program)) == program
     for kernel in kernels:
         text = kernel_text(kernel)

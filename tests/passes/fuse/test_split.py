@@ -6,7 +6,7 @@ import numpy as np
 from tcc.ir.expr import Expr
 from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.graph import Value
-from tcc.passes.fuse.split import Piece, split
+from tcc.passes.fuse.split import SplitKernel, split
 
 from tests.ops.cases import SYMBOLIC_CASES, Case, check, each, reference
 
@@ -14,12 +14,12 @@ from . import tiles
 from .test_tiles import Array, composed
 
 
-def whole(expr: Expr) -> Piece:
+def whole(expr: Expr) -> SplitKernel:
     operands = tuple(Value(f"x{n}", t) for n, t in enumerate(expr.params) if t)
-    return Piece(expr, operands, tuple(Value(f"y{n}", t) for n, t in enumerate(expr.types)))
+    return SplitKernel(expr, operands, tuple(Value(f"y{n}", t) for n, t in enumerate(expr.types)))
 
 
-def pieces(one: Piece) -> tuple[Piece, ...]:
+def pieces(one: SplitKernel) -> tuple[SplitKernel, ...]:
     return split(one.expr, one.operands, one.results)
 
 

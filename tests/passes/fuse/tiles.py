@@ -18,12 +18,13 @@ from tcc.ir.tile.verify import verify_kernel
 from tcc.ir.types import DType, TensorType
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.passes.tile.cpu.lower import lower
-from tcc.schedule.cpu.choose import Registers, choose
+from tcc.schedule.cpu.choose import choose
+from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.schedule import Nest, Schedule
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Chooser = Callable[[TileGroup], Schedule]
-REGISTERS = Registers(16, 32)
+REGISTERS = CoreModel(16, 32)
 
 
 def chosen(group: TileGroup) -> Schedule:

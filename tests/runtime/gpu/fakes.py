@@ -187,13 +187,13 @@ class Artifact:
 
     def run(
         self,
-        inputs: Sequence[abi.Tensor],
-        outputs: Sequence[abi.Tensor],
+        inputs: Sequence[abi.CTensor],
+        outputs: Sequence[abi.CTensor],
         stream: int | None = None,
         allocator: abi.Allocator | None = None,
     ) -> None:
-        given = (abi.Tensor * max(1, len(inputs)))(*inputs)
-        taken = (abi.Tensor * max(1, len(outputs)))(*outputs)
+        given = (abi.CTensor * max(1, len(inputs)))(*inputs)
+        taken = (abi.CTensor * max(1, len(outputs)))(*outputs)
         self._check(
             self.api.run(
                 self._instance, given, len(inputs), taken, len(outputs),
@@ -201,8 +201,8 @@ class Artifact:
             )
         )  # fmt: skip
 
-    def statistics(self) -> abi.Statistics:
-        out = abi.Statistics()
+    def statistics(self) -> abi.CStatistics:
+        out = abi.CStatistics()
         self._check(self.api.statistics(self._model, self._instance, ctypes.byref(out)))
         return out
 
@@ -215,12 +215,12 @@ class Artifact:
             raise RuntimeError(self.api.last_error().decode())
 
 
-def on_host(array: np.ndarray[Any, Any]) -> abi.Tensor:
+def on_host(array: np.ndarray[Any, Any]) -> abi.CTensor:
     """A descriptor of an f32 array in this process."""
     return abi.make_tensor(array.ctypes.data, (2, 32), array.shape, None)
 
 
-def on_device(driver: Driver, address: int, shape: Sequence[int], ordinal: int = 0) -> abi.Tensor:
+def on_device(driver: Driver, address: int, shape: Sequence[int], ordinal: int = 0) -> abi.CTensor:
     """A descriptor of an f32 array on the device."""
     tensor = abi.make_tensor(address, (2, 32), tuple(shape), None)
     tensor.device = abi.Device(DEVICE_TYPES[driver.platform], ordinal)

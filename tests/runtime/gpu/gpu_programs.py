@@ -11,7 +11,7 @@ import numpy as np
 from programs import Builder
 from tcc.backends.artifact.encode_program import encode_program
 from tcc.backends.artifact.gpu_binaries import (
-    Form,
+    BinaryKind,
     GpuImages,
     GpuKernel,
     GpuVariant,
@@ -80,7 +80,7 @@ def params(pointers: int, ints: int) -> tuple[Param, ...]:
 
 
 def variant(
-    kernels: Path, arch: str = "sm_90", form: Form = Form.CUBIN, shared: int = 64 << 10
+    kernels: Path, arch: str = "sm_90", form: BinaryKind = BinaryKind.CUBIN, shared: int = 64 << 10
 ) -> GpuVariant:
     """All kernels for `arch`; "add" has `shared` bytes of shared memory, the others 1 KiB."""
     image = f"FAKE:{kernels}".encode() + b"\0"
@@ -96,7 +96,7 @@ def variant(
 
 def images(kernels: Path, platform: Platform, *, allow_host: bool = False) -> GpuImages:
     if platform is Platform.HIP:
-        return GpuImages(platform, (variant(kernels, "gfx942", Form.HSACO),), allow_host)
+        return GpuImages(platform, (variant(kernels, "gfx942", BinaryKind.HSACO),), allow_host)
     return GpuImages(platform, (variant(kernels),), allow_host)
 
 

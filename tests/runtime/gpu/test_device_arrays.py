@@ -24,7 +24,7 @@ class Managed(ctypes.Structure):
     """DLManagedTensor."""
 
     _fields_ = (
-        ("tensor", abi.Tensor),
+        ("tensor", abi.CTensor),
         ("context", ctypes.c_void_p),
         ("deleter", ctypes.c_void_p),
     )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fakes import Artifact, Driver, Fakes, check, in_child, on_device, on_host
 from gpu_programs import WEIGHTS, Linker
-from tcc.backends.artifact.gpu_binaries import Form, GpuImages, Platform
+from tcc.backends.artifact.gpu_binaries import BinaryKind, GpuImages, Platform
 from tcc.runtime import load
 from tcc.target import GPUS
 
@@ -320,8 +320,9 @@ def test_the_best_variant_is_chosen(
     path = tmp_path / "many.so"
     variants = []
     for arch, form in (
-        ("sm_80", Form.CUBIN), ("sm_86", Form.CUBIN), ("sm_90a", Form.CUBIN), ("sm_90", Form.CUBIN),
-        ("sm_80", Form.PTX), ("sm_90a", Form.PTX),
+        ("sm_80", BinaryKind.CUBIN), ("sm_86", BinaryKind.CUBIN),
+        ("sm_90a", BinaryKind.CUBIN), ("sm_90", BinaryKind.CUBIN),
+        ("sm_80", BinaryKind.PTX), ("sm_90a", BinaryKind.PTX),
     ):  # fmt: skip
         copy = tmp_path / f"{arch} {form.name.lower()}.so"
         copy.symlink_to(fakes.kernels)

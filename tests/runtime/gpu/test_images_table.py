@@ -19,7 +19,7 @@ from tcc.artifact import find_weights, read_manifest
 from tcc.backends.artifact.gpu_binaries import (
     ALIGNMENT,
     HEADER_WORDS,
-    Form,
+    BinaryKind,
     GpuImages,
     GpuKernel,
     GpuVariant,
@@ -46,7 +46,7 @@ def kernel(name: str, image: bytes) -> GpuKernel:
     return GpuKernel(name, image, 1 << 16, 4, 32, PARAMS)
 
 
-def variant(arch: str, form: Form) -> GpuVariant:
+def variant(arch: str, form: BinaryKind) -> GpuVariant:
     """Three kernels, two of them in one image."""
     code = f"code of {arch}".encode()
     names = ((code, "a"), (code, "b"), (code * 30, "c"))
@@ -60,10 +60,10 @@ def mapped(made: GpuVariant) -> GpuVariant:
 
 
 CUDA = GpuImages(
-    Platform.CUDA, (variant("sm_80", Form.CUBIN), mapped(variant("sm_90a", Form.CUBIN)),
-                    variant("sm_80", Form.PTX)),
+    Platform.CUDA, (variant("sm_80", BinaryKind.CUBIN), mapped(variant("sm_90a", BinaryKind.CUBIN)),
+                    variant("sm_80", BinaryKind.PTX)),
 )  # fmt: skip
-HIP = GpuImages(Platform.HIP, (variant("gfx942", Form.HSACO),), allow_host=True)
+HIP = GpuImages(Platform.HIP, (variant("gfx942", BinaryKind.HSACO),), allow_host=True)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from fakes import Driver, Fakes, check
 from gpu_programs import WEIGHTS, GpuBuilder
-from tcc.backends.artifact.gpu_binaries import Form, GpuImages, GpuVariant, Platform
+from tcc.backends.artifact.gpu_binaries import BinaryKind, GpuImages, GpuVariant, Platform
 from tcc.ir.program import Input, Launch, Program
 from tcc.runtime import load
 
@@ -27,8 +27,8 @@ def variants(fakes: Fakes, folder: Path) -> tuple[GpuVariant, ...]:
     """Machine code and PTX, in images of different names."""
     made = []
     for arch, form, needs in (
-        ("sm_90a", Form.CUBIN, "NVIDIA driver 525 (CUDA 12.0)"),
-        ("sm_80", Form.PTX, "NVIDIA driver 470 (CUDA 11.4)"),
+        ("sm_90a", BinaryKind.CUBIN, "NVIDIA driver 525 (CUDA 12.0)"),
+        ("sm_80", BinaryKind.PTX, "NVIDIA driver 470 (CUDA 11.4)"),
     ):
         copy = folder / f"{form.name}.so"
         copy.symlink_to(fakes.kernels)
@@ -98,7 +98,7 @@ def test_both_reasons_name_the_drivers_that_are_needed(fakes: Fakes, tmp_path: P
 
 
 def test_hip_says_why_code_cannot_be_loaded(fakes: Fakes, tmp_path: Path) -> None:
-    made = gpu_programs.variant(fakes.kernels, "gfx942", Form.HSACO)
+    made = gpu_programs.variant(fakes.kernels, "gfx942", BinaryKind.HSACO)
     kernels = tuple(replace(k, image=b"no code") for k in made.kernels)
     path = tmp_path / "bad.so"
     images = GpuImages(Platform.HIP, (replace(made, kernels=kernels, needs="ROCm 6"),))

@@ -11,7 +11,7 @@ import pytest
 from fakes import Artifact, Driver, Fakes, check, in_child, on_host
 from gpu_programs import GpuBuilder, link
 from tcc.backends.artifact.gpu_binaries import (
-    Form,
+    BinaryKind,
     GpuImages,
     GpuKernel,
     GpuVariant,
@@ -47,7 +47,7 @@ def artifact(
     image = f"FAKE:{fakes.kernels}".encode() + b"\0"
     kernel = GpuKernel("mapped", image, 1024, 4, 32, PARAMS, tuple(maps), stays)
     out = folder / "mapped.so"
-    images = GpuImages(Platform.CUDA, (GpuVariant("sm_90a", Form.CUBIN, (kernel,)),))
+    images = GpuImages(Platform.CUDA, (GpuVariant("sm_90a", BinaryKind.CUBIN, (kernel,)),))
     link(program(units), images, out)
     return out
 

@@ -16,7 +16,7 @@ from gpu_programs import WEIGHTS
 from tcc.artifact import find_weights, read_manifest
 from tcc.backends.artifact import link as linking
 from tcc.backends.artifact.encode_program import encode_program
-from tcc.backends.artifact.gpu_binaries import Form, GpuImages, Platform
+from tcc.backends.artifact.gpu_binaries import BinaryKind, GpuImages, Platform
 from tcc.backends.artifact.link import link_artifact
 from tcc.backends.artifact.variant import Variant
 from tcc.backends.artifact.weight_section import Range, Section
@@ -227,7 +227,7 @@ def test_the_best_code_of_all_variants_is_chosen(
         arch, form = entry.split()
         copy = tmp_path / f"{entry}.so"
         copy.symlink_to(fakes.kernels)
-        made.append(gpu_programs.variant(copy, arch, Form[form.upper()]))
+        made.append(gpu_programs.variant(copy, arch, BinaryKind[form.upper()]))
     files = {}
     for name, tables in (("one", [made]), ("each", [[code] for code in made])):
         images = [GpuImages(CUDA, tuple(codes)) for codes in tables]

@@ -12,7 +12,15 @@ from functools import partial
 from tcc.frontends.emit import Emitter
 from tcc.frontends.onnx.context import Converter, NodeContext
 from tcc.frontends.onnx.contrib.quantize import quantised_product
-from tcc.frontends.recurrent import KINDS, Activation, Cell, Kind, Product, by_matrices, run_cell
+from tcc.frontends.recurrent import (
+    KINDS,
+    Activation,
+    Cell,
+    CellKind,
+    Product,
+    by_matrices,
+    run_cell,
+)
 from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import I64
@@ -92,7 +100,7 @@ def _transposed(ctx: NodeContext, matrix: Operand) -> Operand:
 class _Layer:
     """The node's operands with time first, and what its directions share."""
 
-    kind: Kind
+    kind: CellKind
     x: Operand  # [time, batch, input]
     lengths: Operand | None  # [batch, 1]
     initial: tuple[Operand, ...]  # [direction, batch, hidden]
@@ -225,7 +233,7 @@ def _recurrent(ctx: NodeContext) -> Results:
     return [rows, *last]
 
 
-def _layer(ctx: NodeContext, kind: Kind, directions: int, batch_first: bool) -> _Layer:
+def _layer(ctx: NodeContext, kind: CellKind, directions: int, batch_first: bool) -> _Layer:
     x, recurrence = ctx.input(0), ctx.input(2)
     if x.rank != 3 or recurrence.rank != 3 or ctx.input(1).rank != 3:
         raise ctx.fail("X, W and R must have three axes")

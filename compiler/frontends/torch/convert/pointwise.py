@@ -11,7 +11,7 @@ import numpy as np
 from tcc.frontends.scope import Operand
 from tcc.frontends.torch.context import CallContext, Converter
 from tcc.ir.index import Index
-from tcc.ir.types import BOOL, F16, F32, U8, DType, Kind
+from tcc.ir.types import BOOL, F16, F32, U8, DType, DTypeKind
 
 _SMALLEST_F16, _LARGEST_F16 = float(np.finfo(np.float16).tiny), float(np.finfo(np.float16).max)
 
@@ -84,7 +84,7 @@ def _shift(direction: str) -> Converter:
         x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
         if not dtype.is_integer:
             raise ctx.fail(f"of {dtype.name}")
-        if dtype.kind is Kind.INT:  # by a negative number as by a very large one
+        if dtype.kind is DTypeKind.INT:  # by a negative number as by a very large one
             inside = ctx.emit("greater_or_equal", y, ctx.scalar(0, y))
             y = ctx.where(inside, y, ctx.scalar(dtype.bits, y))
         return ctx.emit("bit_shift", x, y, direction=direction)
@@ -148,7 +148,7 @@ def _mul(ctx: CallContext) -> Operand:
 
 def _neg(ctx: CallContext) -> Operand:
     x = ctx.operand("self")
-    if x.dtype.kind is Kind.UINT:
+    if x.dtype.kind is DTypeKind.UINT:
         return ctx.emit("sub", ctx.scalar(0, x), x)
     return ctx.emit("neg", x)
 
@@ -194,7 +194,7 @@ def quotient(ctx: CallContext, x: Operand, y: Operand) -> Operand:
 def _floor_quotient(ctx: CallContext, x: Operand, y: Operand) -> Operand:
     """Division rounded downwards, by way of the remainder, which is exact."""
     quotient = ctx.emit("div", x, y)
-    if x.dtype.kind is Kind.UINT:
+    if x.dtype.kind is DTypeKind.UINT:
         return quotient
     rest = ctx.emit("mod", x, y, fmod=True)
     zero = ctx.scalar(0, x)

@@ -7,7 +7,7 @@ import math
 from tcc.frontends.scope import Operand
 from tcc.frontends.torch.context import CallContext, Converter
 from tcc.frontends.torch.convert.pointwise import truncated
-from tcc.ir.types import BOOL, F64, Kind
+from tcc.ir.types import BOOL, F64, DTypeKind
 
 
 def _input(ctx: CallContext) -> Operand:
@@ -120,7 +120,7 @@ def is_negative(ctx: CallContext, x: Operand) -> Operand:
 
 def _signbit(ctx: CallContext) -> Operand:
     x = ctx.operand("self")
-    if x.dtype.kind is Kind.UINT:
+    if x.dtype.kind is DTypeKind.UINT:
         return ctx.expand(ctx.filled(False, BOOL), x.shape)
     return is_negative(ctx, x)
 

@@ -19,7 +19,7 @@ from tcc.backends.gpu.source import CompiledKernel
 from tcc.ir.expr import extent
 from tcc.ir.index import evaluate
 from tcc.ir.program import Input, Launch, Program
-from tcc.ir.tile import Scope, TileKernel
+from tcc.ir.tile import MemorySpace, TileKernel
 from tcc.runtime import abi
 from tcc.schedule.gpu.schedule import BlockSchedule
 from tcc.target import Target
@@ -86,7 +86,7 @@ def _program(kernel: TileKernel) -> Program:
     for buffer in kernel.buffers:
         shape = [int(evaluate(n, {})) for n in buffer.sizes]
         dims, text = [b.const(n) for n in shape], str(shape)
-        if buffer.scope is Scope.OUTPUT:
+        if buffer.scope is MemorySpace.OUTPUT:
             places.append(b.output(buffer.name, buffer.dtype.name, dims, text))
             b.allocate(places[-1], b.const(prod(shape) * buffer.dtype.bytes))
         else:
@@ -108,7 +108,7 @@ def assert_computes(found: MadeKernel, device: Device, tolerance: float, seed: i
         abi.make_tensor(a.ctypes.data, _STORED[b.dtype.name][1], a.shape, None)
         for a, b in zip(stored, found.kernel.buffers, strict=True)
     ]
-    written = [b.scope is Scope.OUTPUT for b in found.kernel.buffers]
+    written = [b.scope is MemorySpace.OUTPUT for b in found.kernel.buffers]
     with device.blamed():
         artifact = Artifact(found.path)
         try:
