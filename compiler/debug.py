@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tcc.errors import UserError
 
@@ -23,18 +24,33 @@ class Timing:
     depth: int
 
 
+class Stopped(Exception):
+    """A compile ended where it was asked to; `form` is what the model was then."""
+
+    def __init__(self, form: Any) -> None:
+        super().__init__()
+        self.form = form
+
+
 class Trace:
     """One compile's record.
 
     `folder` takes numbered text files (made if it is missing); None writes nothing.  `progress`
-    is called with each stage's name as it begins.
+    is called with each stage's name as it begins.  `verifying` has every form verified that a step
+    changed; after the step `last` the compile ends.
     """
 
     def __init__(
-        self, folder: Path | None = None, progress: Callable[[str], None] | None = None
+        self,
+        folder: Path | None = None,
+        progress: Callable[[str], None] | None = None,
+        verifying: bool = False,
+        last: str = "",
     ) -> None:
         self._folder = folder
         self._progress = progress
+        self.verifying = verifying
+        self._final = last
         self._timings: list[Timing] = []
         self._depth = 0
         self._written = 0
@@ -46,10 +62,6 @@ class Trace:
                 raise UserError(
                     "cannot make the dump folder", where=str(folder), why=str(error)
                 ) from error
-
-    @property
-    def dumping(self) -> bool:
-        return self._folder is not None
 
     @property
     def timings(self) -> tuple[Timing, ...]:
@@ -70,6 +82,11 @@ class Trace:
         finally:
             self._depth -= 1
             self._timings[at] = Timing(name, time.perf_counter() - started, self._depth)
+
+    def end(self, name: str, form: Any) -> None:
+        """Raises `Stopped` where the compile ends after step `name`, which left `form`."""
+        if name == self._final:
+            raise Stopped(form)
 
     def dump(self, name: str, text: Callable[[], str], suffix: str = "txt") -> None:
         """Writes `text()` to `NN-name.suffix` if dumping and if it differs from the last text."""

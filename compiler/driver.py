@@ -95,12 +95,13 @@ def compile_model(
     """
     targets = resolve_targets(options)
     check_options(options, targets)
-    trace = Trace(options.dump, progress)
+    trace = Trace(options.dump, progress, options.verify, options.stop_after)
     with trace.stage("import"):
         graph = load_model(
             model, dict(options.inputs), allow_pickle=options.allow_pickle, budgets=options.budgets
         )
     trace.dump("import", lambda: graph_text(graph))
+    trace.end("import", graph)
     ops, given = sum(1 for _ in walk_nodes(graph)), constant_bytes(graph)
     with Compilers(options.jobs, options.budgets) as compilers:
         codes = variant_codes(targets, options, given, compilers)

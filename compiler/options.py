@@ -292,17 +292,26 @@ class Options:
         _identifier, default="",
     )
     dump: Path | None = _option(
-        "--dump", "DIR", "Writes the model after every pass that changed it here.",
+        "--dump", "DIR", "Writes the model after every step that changed it here.",
         _path, default=None,
+    )
+    verify: bool = _option(
+        "--verify", "", "Verifies the model after every step that changed it.",
+        _switch, default=False,
+    )
+    stop_after: str = _option(
+        "--stop-after", "STEP",
+        "Prints the model after a step and compiles no further; --time-passes names the steps.",
+        str, default="",
     )
     keep_ir: bool = _option(
         "--keep-ir", "",
-        "Keeps the kernels' LLVM IR or Triton source in the artifact, for tcc inspect --ir and "
-        "--asm.",
+        "Keeps the kernels' LLVM IR or Triton source in the artifact, for tcc inspect "
+        "--form.",
         _switch, default=False,
     )
     time_passes: bool = _option(
-        "--time-passes", "", "Prints how long every pass took.",
+        "--time-passes", "", "Prints how long every step took.",
         _switch, default=False,
     )
     # fmt: on

@@ -25,12 +25,11 @@ from tcc.options import Options
 from tcc.passes.derive.winograd import Limits
 from tcc.passes.graph.fix_sizes import fix_sizes
 from tcc.passes.graph.merge_matmuls import has_few_rows
-from tcc.passes.graph.state import bind_states
 from tcc.passes.layout.assign import Placed
 from tcc.passes.manager import Pass
-from tcc.passes.pipeline import run_pipeline
+from tcc.passes.pipeline import run_pipeline, step_names
 from tcc.passes.program.join_programs import join_programs
-from tcc.passes.program.lower_model import Lowered
+from tcc.passes.program.lowered import Lowered
 from tcc.passes.traffic import traffic, unfused_bytes
 from tcc.target import Target
 
@@ -48,6 +47,12 @@ def check_options(options: Options, targets: Sequence[Target]) -> None:
         raise UserError("there are kernels for GPUs only with a GPU target", where="--gpu-kernels")
     if options.machine is not None and all(target.gpus for target in targets):
         raise UserError("machine files describe processors, not GPUs", where="--machine")
+    if options.stop_after not in ("", "import", *step_names()):
+        raise UserError(
+            "there is no such step",
+            where=f"--stop-after {options.stop_after}",
+            hint=f"import, {', '.join(step_names())}",
+        )
 
 
 def variant_codes(
@@ -83,12 +88,18 @@ def optimise(
         key = limits, asked = code.limits, code.asked
         if key not in done:
             with trace.stage(_label(code, codes) + "optimise"):
-                run = partial(run_pipeline, level=options.level, trace=trace, limits=limits)
-                general = run(given[0], asked=asked)
+                run = partial(
+                    run_pipeline,
+                    level=options.level,
+                    trace=trace,
+                    limits=limits,
+                    asked=asked,
+                    states=options.state,
+                )
+                general = run(given[0])
                 # Weights of few rows are merged for all sizes or for none: they are there once.
                 merging = has_few_rows(general)
-                found = [run(each, asked=asked, merging=merging) for each in given[1:]]
-                done[key] = tuple(bind_states(each, options.state) for each in (general, *found))
+                done[key] = general, *(run(each, merging=merging) for each in given[1:])
         graphs.append(done[key])
     return graphs
 
@@ -101,7 +112,7 @@ def lower(
     for code, graphs in zip(codes, optimised, strict=True):
         with trace.stage(_label(code, codes) + "lower"):
             # Constants lie as known sizes want them: prices of open ones count on typical sizes.
-            *special, general = [code.lower(each) for each in (*graphs[1:], graphs[0])]
+            *special, general = [code.lower(each, trace) for each in (*graphs[1:], graphs[0])]
             lowered = (general, *special)
         for each in lowered:
             code.begin(each, _names(each))
@@ -127,6 +138,13 @@ def make_variants(
     variants: list[Variant] = []
     unfused = unfused_bytes(graph)
     found = lower(codes, optimised, trace)
+    if options.stop_after:
+        raise UserError(
+            "this compile does not have the step",
+            where=f"--stop-after {options.stop_after}",
+            why="its targets and options leave it out",
+            hint="--time-passes shows the steps that run",
+        )
     for code, lowered in found:
         label = _label(code, [each for each, _ in found])
         variants.append(_variant(code, lowered, unfused, options, trace, label, variants))
@@ -166,7 +184,7 @@ def _variant(
     earlier: Sequence[Variant],
 ) -> Variant:
     with trace.stage(label + "generate code"):
-        general, *specials = (code.fitted(part, _names(part)) for part in parts)
+        general, *specials = (code.fitted(part, _names(part), trace) for part in parts)
         lowered = join_programs(general, specials)
         names = _names(lowered)
         made = code.generate(lowered, names)

@@ -1,8 +1,8 @@
-"""Runs graph passes in order: verified, dumped and timed.
+"""Runs the steps of a compile in order: verified, dumped and timed.
 
-    (fold_constants, canonicalize, ...)      pass 1, verify, dump ; pass 2, verify, dump ; ...
+    (fold_constants, canonicalize, ...)      step 1, verify, dump ; step 2, verify, dump ; ...
 
-A pass is a function from graph to graph that returns the graph it was given if it changes nothing.
+A step is a function from form to form that returns the form it was given if it changes nothing.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from tcc.debug import Trace
 from tcc.errors import InternalError
-from tcc.ir.graph import Graph
-from tcc.ir.graph.text import graph_text
-from tcc.ir.graph.verify import verify_graph
+from tcc.passes.forms import text, verify
 
 
 class PassKind(Enum):
@@ -30,41 +29,35 @@ class Pass:
     """One step of a pipeline; it runs at `level` of -O and above."""
 
     name: str
-    function: Callable[[Graph], Graph]
+    function: Callable[[Any], Any]
     kind: PassKind = PassKind.NORMALISING
     level: int = 0
 
 
-def run_passes(
-    graph: Graph, passes: Sequence[Pass], level: int, trace: Trace, *, verify: bool = False
-) -> Graph:
-    """The graph after every pass of `level` or below.
+def run_passes(form: Any, passes: Sequence[Pass], trace: Trace, level: int = 0) -> Any:
+    """The form after every pass of `level` or below.
 
-    Each pass is a stage of `trace`, and a graph that it changed is dumped there.  With `verify`
-    every changed graph is verified; raises `InternalError` with the name of the pass that broke it.
+    Each pass is a stage of `trace`, and a form that it changed is dumped there, and verified where
+    the trace says so; raises `InternalError` with the name of the pass that broke it.  Raises
+    `Stopped` after the pass where the trace ends.
     """
     for step in passes:
         if step.level > level:
             continue
         with trace.stage(step.name):
-            changed = step.function(graph)
-        if changed is graph:
-            continue
-        graph = changed
-        if verify:
-            _verify(graph, step)
-        if trace.dumping:
-            _dump(graph, step, trace)
-    return graph
+            changed = step.function(form)
+        if changed is not form:
+            form = changed
+            if trace.verifying:
+                _verify(form, step)
+            trace.dump(step.name, lambda form=form: text(form))  # type: ignore[misc]
+        trace.end(step.name, form)
+    return form
 
 
-def _verify(graph: Graph, step: Pass) -> None:
+def _verify(form: Any, step: Pass) -> None:
     try:
-        verify_graph(graph)
+        verify(form)
     except InternalError as error:
         error.add_note(f"after pass {step.name}")
         raise
-
-
-def _dump(graph: Graph, step: Pass, trace: Trace) -> None:
-    trace.dump(step.name, lambda: graph_text(graph))

@@ -1,15 +1,16 @@
-"""The order of the graph passes, as data.
+"""The order of all steps from a graph to a program, as data.
 
-    import -> PIPELINE -> bind_states -> partition
+    import -> PIPELINE -> bind-states -> CPU or GPU -> code -> link
 
 At level 0 only what lowering requires runs.  A pass runs again where a later one makes work for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any, TypeAlias
 
 from tcc.debug import Trace
 from tcc.ir.graph import Graph
@@ -27,8 +28,28 @@ from tcc.passes.graph.merge_matmuls import merge_products
 from tcc.passes.graph.nest_concats import nest_concats
 from tcc.passes.graph.settle_sizes import settle_sizes
 from tcc.passes.graph.small_top_k import few_largest
+from tcc.passes.graph.state import bind_states
+from tcc.passes.layout.assign import Placed
 from tcc.passes.manager import Pass, PassKind, run_passes
 from tcc.passes.moe.grouped_gemm import TileOf, group_products
+from tcc.passes.program.lowered import Lowered, Plan
+from tcc.passes.program.steps import (
+    align,
+    assign,
+    choose,
+    compact,
+    compute_constants,
+    describe_ports,
+    emit,
+    group,
+    name_handles,
+    narrow,
+    overwrite,
+    pack_io,
+    plan_arena,
+    share,
+    sign_operands,
+)
 from tcc.passes.quantize.int8_matmul import integer_products, weight_products
 from tcc.passes.quantize.requantize import requantise
 from tcc.passes.quantize.weight_quant_matmul import level_products
@@ -102,12 +123,57 @@ def run_pipeline(
     limits: Limits | None = None,
     asked: Sequence[Pass] = (),
     merging: bool = True,
-    verify: bool = False,
+    states: Sequence[tuple[str, str]] = (),
 ) -> Graph:
     """`graph` ready to be partitioned, at level `level` of -O.
 
     Its constants lie in a store of their own: arrays that folding replaced are freed with the
-    graph that was given.  `limits`, `asked` and `merging` are as of `passes`; `verify` checks the
-    graph after every pass that changed it.
+    graph that was given.  `limits`, `asked` and `merging` are as of `passes`; `states` are the
+    inputs that outputs update, as of `bind_states`.
     """
-    return run_passes(graph, passes(limits, asked, merging=merging), level, trace, verify=verify)
+    bound = Pass("bind-states", partial(bind_states, pairs=states))
+    found: Graph = run_passes(graph, (*passes(limits, asked, merging=merging), bound), trace, level)
+    return found
+
+
+# ---- from a graph to a program ---------------------------------------------------------------
+
+Lowering: TypeAlias = tuple[tuple[str, Callable[[Plan, Any], Any]], ...]
+_PLACE: Lowering = (("partition", group), ("assign-layouts", assign), ("narrow-storage", narrow))
+CPU: Lowering = (
+    ("pack-io", pack_io),
+    ("name-handles", name_handles),
+    *_PLACE,
+    ("choose-layouts", choose),
+    ("compact-buffers", compact),
+    ("emit", emit),
+    ("update-in-place", overwrite),
+    ("share-halos", share),
+    ("plan-arena", plan_arena),
+    ("describe-ports", describe_ports),
+)
+# From the second on with other schedules, where kernels did not fit.
+GPU_PROGRAM: Lowering = (("emit", emit), ("align-buffers", align), ("plan-arena", plan_arena))
+GPU: Lowering = (
+    ("pack-io", pack_io),
+    *_PLACE,
+    ("compute-constants", compute_constants),
+    ("sign-operands", sign_operands),
+    *GPU_PROGRAM,
+)
+
+
+def lower(form: Graph | Placed, steps: Lowering, plan: Plan, trace: Trace) -> Lowered:
+    """The program and the kernels of a graph that is ready to be partitioned, or of one that is
+    placed, by the steps of its kind of target."""
+    bound = tuple(Pass(name, partial(function, plan)) for name, function in steps)
+    lowered: Lowered = run_passes(form, bound, trace)
+    return lowered
+
+
+def step_names() -> tuple[str, ...]:
+    """Of all steps that a compile may have, in their order."""
+    asked = (FEW_LARGEST, EXPRESS_CALLS, WEIGHT_PRODUCTS, INTEGER_PRODUCTS, SPLIT_ZERO_POINTS)
+    early = (*passes(None, (*asked, REQUANTISE, CHECK_INDICES)),)
+    names = [p.name for p in early] + ["group-products", "winograd", "bind-states"]
+    return tuple(dict.fromkeys((*names, *(name for name, _ in (*CPU, *GPU)))))

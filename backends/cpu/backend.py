@@ -7,6 +7,7 @@ from typing import Any
 
 from tcc.backends.cpu.compile import compile_kernels, start_processes
 from tcc.backends.generated import Generated
+from tcc.debug import Trace
 from tcc.errors import UserError
 from tcc.ir.graph import Graph
 from tcc.ir.types import DTYPES, F32
@@ -17,15 +18,17 @@ from tcc.passes.manager import Pass
 from tcc.passes.moe.price import GroupPrices
 from tcc.passes.pipeline import (
     CHECK_INDICES,
+    CPU,
     REQUANTISE,
     SPLIT_AS_GIVEN,
     SPLIT_TO_SIGNED,
     SPLIT_ZERO_POINTS,
     WEIGHT_PRODUCTS,
     grouped_products,
+    lower,
 )
 from tcc.passes.program.lower_graph import KernelTable
-from tcc.passes.program.lower_model import Lowered, lower_for_cpu
+from tcc.passes.program.lowered import Lowered, Plan
 from tcc.passes.quantize.precision import Precision
 from tcc.passes.tile.plan import Bound, KernelPlanner
 from tcc.schedule.cpu.core import CoreModel
@@ -76,7 +79,7 @@ class CpuCode:
     def check(self, graph: Graph) -> None:
         """Nothing that can be run cannot be run here."""
 
-    def lower(self, graph: Graph) -> Lowered:
+    def lower(self, graph: Graph, trace: Trace) -> Lowered:
         """The program and its kernels."""
         bits = self.options.weight_bits
         floats = DTYPES.get(self.options.precision, F32)  # CPUs have no tf32
@@ -84,12 +87,13 @@ class CpuCode:
         pairs = self.target.profile.multiplies_pairs
         # They take as long to start as a few kernels to be planned.
         start_processes(len(graph.nodes) // _NODES, self.options.jobs, self.options.budgets)
-        return lower_for_cpu(graph, self.planner, Precision(floats, bits, pairs, uses))
+        plan = Plan(self.planner, Precision(floats, bits, pairs, uses))
+        return lower(graph, CPU, plan, trace)
 
     def begin(self, lowered: Lowered, names: Sequence[str]) -> None:
         """Nothing is compiled ahead: machine code takes a moment."""
 
-    def fitted(self, lowered: Lowered, names: Sequence[str]) -> Lowered:
+    def fitted(self, lowered: Lowered, names: Sequence[str], trace: Trace) -> Lowered:
         """`lowered`: what kernels need of a core is known before they are compiled."""
         return lowered
 

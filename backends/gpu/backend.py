@@ -11,6 +11,7 @@ from tcc.backends.gpu.code import GpuCode, Job, begin_blocks, compile_blocks
 from tcc.backends.gpu.compile import Compilers
 from tcc.backends.gpu.source import HOPPER, CompiledKernel
 from tcc.backends.gpu.tuning import better_schedules
+from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.ir.types import DTYPES, F32, DType
 from tcc.options import Options
@@ -19,12 +20,15 @@ from tcc.passes.moe.price import GroupPrices
 from tcc.passes.pipeline import (
     EXPRESS_CALLS,
     FEW_LARGEST,
+    GPU,
+    GPU_PROGRAM,
     INTEGER_PRODUCTS,
     grouped_products,
+    lower,
 )
 from tcc.passes.program.handles import check_without_handles
-from tcc.passes.program.lower_model import Lowered, lower_for_gpu, lower_placed
 from tcc.passes.program.lower_node import check_without_calls
+from tcc.passes.program.lowered import Lowered, Plan
 from tcc.passes.quantize.precision import Precision
 from tcc.passes.tile.gpu.plan import BlockPlanner, block_schedule
 from tcc.passes.tile.plan import Bound
@@ -74,11 +78,11 @@ class GpuBackend:
         if not self.options.allow_host:
             check_without_calls(graph, self.target.kind)
 
-    def lower(self, graph: Graph) -> Lowered:
+    def lower(self, graph: Graph, trace: Trace) -> Lowered:
         """The program and its kernels."""
         if self.compilers is not None:
             self.compilers.start()  # which takes them about as long as this
-        return lower_for_gpu(graph, self.planner, self.precision)
+        return lower(graph, GPU, Plan(self.planner, self.precision), trace)
 
     def begin(self, lowered: Lowered, names: Sequence[str]) -> None:
         """Has kernels compiled that `fitted` will ask for, while the caller does other things."""
@@ -86,7 +90,7 @@ class GpuBackend:
             job = self._job(lowered.table.bounds, names, lowered.alignments)
             begin_blocks(job, self.compilers)
 
-    def fitted(self, lowered: Lowered, names: Sequence[str]) -> Lowered:
+    def fitted(self, lowered: Lowered, names: Sequence[str], trace: Trace) -> Lowered:
         """`lowered` with other schedules for kernels that turn out to need more registers or
         shared memory than was thought."""
 
@@ -103,7 +107,8 @@ class GpuBackend:
         if not changes:
             return lowered
         self.planner.exchange(changes)
-        return lower_placed(lowered.placed, self.planner, self.precision)
+        plan = Plan(self.planner, self.precision, packed=lowered.placed.surface)
+        return lower(lowered.placed, GPU_PROGRAM, plan, trace)
 
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
         """Images of all kernels under `names`."""

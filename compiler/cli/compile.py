@@ -11,9 +11,10 @@ import click
 from tcc.budgets import memory_of
 from tcc.cli.choices import PATH, chosen_options, compile_flags, json_flag
 from tcc.cli.show import progress, say, summary_line
-from tcc.debug import timing_table
+from tcc.debug import Stopped, timing_table
 from tcc.driver import compile_model
 from tcc.errors import UserError
+from tcc.passes.forms import text
 
 
 @click.command()
@@ -30,10 +31,15 @@ def compile(model: Path, output: Path | None, as_json: bool, **choices: Any) -> 
       tcc compile model.onnx --target cpu:aarch64 --cpu neoverse-n1
       tcc compile model.onnx --target cuda:sm_90
       tcc compile model.onnx --target cuda+rocm+cpu --cpu x86-64-v3
+      tcc compile model.onnx --stop-after partition
     """
     options = chosen_options(choices)
-    with memory_of(options.budgets), progress(f"compiling {model.name}") as stage:
-        compiled = compile_model(model, options, _place(model, output), stage)
+    try:
+        with memory_of(options.budgets), progress(f"compiling {model.name}") as stage:
+            compiled = compile_model(model, options, _place(model, output), stage)
+    except Stopped as stopped:
+        click.echo(text(stopped.form))
+        return
     if as_json:
         timings = [asdict(timing) for timing in compiled.timings]
         made = {"path": str(compiled.path), **asdict(compiled.summary)}

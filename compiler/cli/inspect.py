@@ -13,8 +13,8 @@ from tcc.cli.arrays import inputs_of
 from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
 from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.kernels.facts import KernelFacts, kernel_facts
+from tcc.cli.kernels.forms import FORMS, form_text
 from tcc.cli.kernels.gpu_builds import build_lines
-from tcc.cli.kernels.listing import kernel_listing
 from tcc.cli.kernels.steps import StepTime, measure_steps, running_variant
 from tcc.cli.kernels.table import contraction_line, kernel_rows, open_sizes_line, table_lines
 from tcc.cli.opened import opened_artifact
@@ -37,11 +37,11 @@ from tcc.errors import UserError
 @seed_flag
 @threads_flag
 @click.option(
-    "--ir",
-    metavar="KERNEL",
-    help="Prints a kernel's LLVM IR or Triton; needs --keep-ir.  Of variant 1: 1/KERNEL.",
+    "--form",
+    type=click.Choice(FORMS),
+    help="Prints the model in this form; of an artifact its code, which needs --keep-ir.",
 )
-@click.option("--asm", metavar="KERNEL", help="Prints a kernel's assembly; needs --keep-ir.")
+@click.option("--kernel", metavar="K", help="One kernel's form; of variant 1 of an artifact: 1/K.")
 @json_flag
 @timeout_flag
 def inspect(
@@ -52,8 +52,8 @@ def inspect(
     inputs: tuple[str, ...],
     seed: int,
     threads: int | None,
-    ir: str | None,
-    asm: str | None,
+    form: str | None,
+    kernel: str | None,
     as_json: bool,
 ) -> None:
     """Shows what ARTIFACT (or the one compiled from an ONNX file) holds.
@@ -63,13 +63,14 @@ def inspect(
     \b
     Example:
       tcc inspect model.so --measure --threads 2 --timeout 60
+      tcc inspect model.onnx --form tile --kernel 0
     """
-    if ir is not None and asm is not None:
-        raise UserError("a kernel is shown as LLVM IR or as assembly", where="--ir --asm")
+    if form is not None:
+        click.echo(form_text(artifact, form, kernel, inputs))
+        return
+    if kernel is not None:
+        raise UserError("a kernel is shown in a form", where="--kernel", hint="add --form tile")
     with opened_artifact(artifact, inputs, keep_ir=True) as path:
-        if ir is not None or asm is not None:
-            click.echo(kernel_listing(path, ir or asm or "", assembly=asm is not None))
-            return
         manifest = read_manifest(path)
         if not (kernels or measure):
             _show_manifest({**manifest, "needs": needed_glibc(path)}, as_json)

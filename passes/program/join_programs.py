@@ -42,7 +42,7 @@ from tcc.ir.program import (
     prologue_length,
 )
 from tcc.passes.program.lower_graph import KernelTable
-from tcc.passes.program.lower_model import Lowered
+from tcc.passes.program.lowered import Lowered
 
 
 def join_programs(general: Lowered, specials: Sequence[Lowered]) -> Lowered:

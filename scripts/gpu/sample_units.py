@@ -57,9 +57,10 @@ def kernels(
         targets, given = resolve_targets(options), constant_bytes(graph)
         codes = variant_codes(targets, options, given, compilers)
         for code, (own,) in zip(codes, optimise(graph, codes, options, trace), strict=True):
-            lowered = code.lower(own)
+            lowered = code.lower(own, Trace())
             if schedules == "chosen":
-                lowered = code.fitted(lowered, [f"kernel{n}" for n in range(len(lowered.kernels))])
+                names = [f"kernel{n}" for n in range(len(lowered.kernels))]
+                lowered = code.fitted(lowered, names, Trace())
             for source, kernel in zip(lowered.table.locs, lowered.kernels, strict=True):
                 text = triton_source(kernel, "kernel", dot=dot_of(precision))
                 found.setdefault(text, (source.strip(), kernel))

@@ -83,7 +83,7 @@ def test_inspect_refuses_a_manifest_without_kernels(
 ) -> None:
     assert cli.execute(["inspect", str(artifact), "--kernels"]) == 2
     assert "does not describe its kernels" in capsys.readouterr().err
-    assert cli.execute(["inspect", str(artifact), "--ir", "0"]) == 2
+    assert cli.execute(["inspect", str(artifact), "--form", "llvm", "--kernel", "0"]) == 2
     assert "--keep-ir" in capsys.readouterr().err
 
 
@@ -155,9 +155,71 @@ def test_a_variant_that_is_not_there(
     artifact: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(listing, "read_listings", lambda path: {"tcc_kernel_0": ""})
-    for flag in ("--ir", "--asm"):
-        assert cli.execute(["inspect", str(artifact), flag, "5/0"]) == 2
+    for form in ("llvm", "asm"):
+        assert cli.execute(["inspect", str(artifact), "--form", form, "--kernel", "5/0"]) == 2
         assert "no variant 5" in capsys.readouterr().err
+
+
+SHOWN = {
+    "graph": "= relu(%x)",
+    "expr": "max(p0[i0,i1], 0.0:f32)",
+    "tile": "kernel()",
+    "schedule": "Schedule(",
+    "program": "launch k0",
+    "llvm": "define ",
+    "asm": ".text",
+}
+
+
+def relu(folder: Path) -> Path:
+    path = folder / "relu.onnx"
+    text = (
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[2,3] x) => (float[2,3] y) {y = Relu(x)}'
+    )
+    onnx.save(onnx.parser.parse_model(text), path)
+    return path
+
+
+@pytest.mark.parametrize("form", SHOWN)
+def test_a_model_is_shown_in_each_form(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = str(relu(tmp_path))
+    assert cli.execute(["inspect", model, "--form", form]) == 0
+    whole = capsys.readouterr().out
+    assert SHOWN[form] in whole
+    code = cli.execute(["inspect", model, "--form", form, "--kernel", "0"])
+    found = capsys.readouterr()
+    if form in ("graph", "program"):
+        assert (code, "one text for all kernels" in found.err) == (2, True)
+        return
+    assert (code, found.out.strip()) == (0, whole.strip())
+    assert cli.execute(["inspect", model, "--form", form, "--kernel", "1"]) == 2
+    assert "no " in capsys.readouterr().err
+
+
+def test_a_form_that_there_is_not(
+    artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments, said in (
+        ([str(artifact), "--form", "tile"], "give the ONNX file"),
+        ([str(relu(tmp_path)), "--form", "triton"], "it is for the CPU"),
+        ([str(artifact), "--kernel", "0"], "add --form"),
+    ):
+        assert cli.execute(["inspect", *arguments]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_a_compile_stops_where_it_is_asked_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, made = str(relu(tmp_path)), tmp_path / "made.so"
+    arguments = ["compile", model, "-o", str(made), "--verify", "--stop-after", "partition"]
+    assert cli.execute(arguments) == 0
+    assert "0: relu %y" in capsys.readouterr().out
+    assert not made.exists()
+    assert cli.execute([*arguments[:4], "--verify"]) == 0
+    assert made.exists()
 
 
 def test_a_dump_that_cannot_be_written(tmp_path: Path) -> None:

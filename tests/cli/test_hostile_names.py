@@ -90,8 +90,8 @@ def test_nothing_that_is_printed_or_written_holds_them_raw(
         ["inspect", "m.so"],
         ["inspect", "m.so", "--kernels"],
         ["inspect", "m.so", "--measure", "--runs", "1", "--threads", "1"],
-        ["inspect", "m.so", "--ir", "tcc_kernel_0"],
-        ["inspect", "m.so", "--asm", "tcc_kernel_0"],
+        ["inspect", "m.so", "--form", "llvm", "--kernel", "tcc_kernel_0"],
+        ["inspect", "m.so", "--form", "asm", "--kernel", "tcc_kernel_0"],
         ["run", "m.so", "--output", "results", "--threads", "1"],
     ]
     for command in commands:

@@ -101,6 +101,10 @@ CASES = {
     "compile-output-is-model": Case(("compile", "m.onnx", "-o", "m.onnx"), (("m.onnx", GOOD),)),
     "compile-output-is-header": Case(("compile", "m.onnx", "-o", "m.h"), (("m.onnx", GOOD),)),
     "compile-output-is-too-long": Case(("compile", "m.onnx", "-o", "o" * 300), (("m.onnx", GOOD),)),
+    "compile-unknown-step": Case(("compile", "m.onnx", "--stop-after", "fusing")),
+    "compile-step-of-another-target": Case(
+        ("compile", "m.onnx", "--stop-after", "sign-operands"), (("m.onnx", GOOD),)
+    ),
     "compile-reserved-name": Case(("compile", "m.onnx", "--name", "tcc"), (("m.onnx", GOOD),)),
     "run-text-file": Case(("run", "m.so"), (("m.so", b"not an artifact\n" * 9),)),
     "run-truncated-elf": Case(("run", "m.so"), (("m.so", b"\x7fELF\x02\x01" + bytes(99)),)),

@@ -13,8 +13,8 @@ from tcc.ir.program.evaluate import evaluate_program
 from tcc.ir.types import dtype_of
 from tcc.ops.data.data_dependent import TopKAttrs
 from tcc.passes.graph.small_top_k import few_largest
-from tcc.passes.pipeline import FEW_LARGEST, run_pipeline
-from tcc.passes.program.lower_model import lower_for_gpu
+from tcc.passes.pipeline import FEW_LARGEST, GPU, lower, run_pipeline
+from tcc.passes.program.lowered import Plan
 from tcc.passes.quantize.precision import FULL
 from tcc.passes.tile.gpu.plan import BlockPlanner
 
@@ -53,8 +53,11 @@ def test_as_the_op_says(name: str, axis: int, count: int) -> None:
 
 def test_block_kernels_find_them() -> None:
     graph = best(ROWS["equal"], 1, 3)
-    made = lower_for_gpu(
-        run_pipeline(graph, 2, Trace(), asked=(FEW_LARGEST,)), BlockPlanner(), FULL
+    made = lower(
+        run_pipeline(graph, 2, Trace(), asked=(FEW_LARGEST,)),
+        GPU,
+        Plan(BlockPlanner(), FULL),
+        Trace(),
     )
     section = np.zeros(0, np.uint8)
     found = evaluate_program(made.program, made.kernels, [ROWS["equal"]], section)

@@ -13,8 +13,8 @@ from tcc.ir.tile import Contract
 from tcc.ir.types import F16, I8, U8
 from tcc.ops.algebra.contract import GemmAttrs
 from tcc.ops.algebra.quantize import DequantizeAttrs, QuantizeAttrs
-from tcc.passes.pipeline import INTEGER_PRODUCTS, run_pipeline
-from tcc.passes.program.lower_model import lower_for_gpu
+from tcc.passes.pipeline import GPU, INTEGER_PRODUCTS, lower, run_pipeline
+from tcc.passes.program.lowered import Plan
 from tcc.passes.quantize.int8_matmul import integer_products, weight_products
 from tcc.passes.quantize.precision import FULL
 from tcc.passes.tile.gpu.plan import BlockPlanner
@@ -98,7 +98,7 @@ def test_products_agree_and_are_multiplied_as_bytes(name: str) -> None:
     (got,) = evaluate_graph(changed, inputs).values()
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
     ready = run_pipeline(graph, 2, Trace(), asked=(INTEGER_PRODUCTS,), verify=True)
-    made = lower_for_gpu(ready, BlockPlanner(), FULL)
+    made = lower(ready, GPU, Plan(BlockPlanner(), FULL), Trace())
     found = [s for k in made.kernels for s in statements(k.body) if isinstance(s, Contract)]
     assert found
     assert {c.a.dtype for c in found} == {I8}

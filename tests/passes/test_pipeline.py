@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from tcc.debug import Trace
+from tcc.debug import Stopped, Trace
 from tcc.errors import InternalError
+from tcc.ir.expr import StageRef
 from tcc.ir.graph import Graph, GraphBuilder, Value, walk_nodes
 from tcc.ir.index import const
 from tcc.ir.types import F32, tensor
 from tcc.ops import OPS
+from tcc.passes.forms import text
+from tcc.passes.layout.assign import Placed
 from tcc.passes.manager import Pass, run_passes
-from tcc.passes.pipeline import PIPELINE, run_pipeline
+from tcc.passes.pipeline import CPU, GPU, PIPELINE, lower, run_pipeline, step_names
+from tcc.passes.program.lowered import Lowered, Plan
+from tcc.passes.tile.gpu.plan import BlockPlanner
+from tcc.passes.tile.plan import KernelPlanner
+from tcc.schedule.cpu.core import TYPICAL_CORE
 
 Read = Callable[..., Graph]
 Agree = Callable[..., None]
@@ -35,8 +44,8 @@ def test_only_changed_graphs_are_dumped(read: Read, tmp_path: Path) -> None:
         Pass("other", lambda graph: read(other)),
         Pass("never", lambda graph: read("refused"), level=3),
     )
-    trace = Trace(tmp_path)
-    after = run_passes(read(TEXT), passes, 2, trace, verify=True)
+    trace = Trace(tmp_path, verifying=True)
+    after = run_passes(read(TEXT), passes, trace, 2)
     assert [n.op.name for n in after.nodes] == ["exp", "neg"]
     assert [p.name for p in tmp_path.iterdir()] == ["00-other.txt"]
     assert (tmp_path / "00-other.txt").read_text() == other
@@ -49,8 +58,64 @@ def test_the_pass_that_breaks_a_graph_is_named(read: Read) -> None:
         return Graph(**{**fields, "nodes": graph.nodes[1:]})
 
     with pytest.raises(InternalError) as caught:
-        run_passes(read(TEXT), (Pass("cut", cut),), 0, Trace(), verify=True)
+        run_passes(read(TEXT), (Pass("cut", cut),), Trace(verifying=True))
     assert "after pass cut" in caught.value.__notes__
+
+
+LOWERINGS = {"cpu": (CPU, KernelPlanner(TYPICAL_CORE)), "gpu": (GPU, BlockPlanner())}
+
+
+@pytest.mark.parametrize("kind", LOWERINGS)
+def test_every_form_is_verified_and_written(read: Read, tmp_path: Path, kind: str) -> None:
+    steps, planner = LOWERINGS[kind]
+    lower(read(TEXT), steps, Plan(planner), Trace(tmp_path, verifying=True))
+    written = {path.stem.partition("-")[2]: path.read_text() for path in tmp_path.iterdir()}
+    assert written["partition"] == "0: relu %a : f32[2], neg %y : f32[2]\n"
+    assert "expr(p0: f32[2])" in written["assign-layouts"]
+    assert "launch k0" in written["emit"]
+    assert "kernel(" in written["plan-arena"]
+
+
+def broken_kernel(lowered: Lowered) -> Lowered:
+    (kernel,) = lowered.kernels
+    return replace(lowered, kernels=(replace(kernel, body=(*kernel.body, *kernel.body)),))
+
+
+def broken_program(lowered: Lowered) -> Lowered:
+    return replace(lowered, program=replace(lowered.program, body=lowered.program.body[1:]))
+
+
+def broken_expression(placed: Placed) -> Placed:
+    (step,) = placed.steps
+    assert step.kernel is not None
+    wrong = replace(step.kernel.expr, outputs=(StageRef(7),))
+    kernel = replace(step.kernel, expr=wrong)
+    return replace(placed, steps=(replace(step, kernel=kernel),))
+
+
+@pytest.mark.parametrize(
+    ("after", "fault"),
+    [("plan-arena", broken_kernel), ("plan-arena", broken_program), ("emit", broken_expression)],
+)
+def test_the_step_that_breaks_a_later_form_is_named(
+    read: Read, after: str, fault: Callable[[Any], Any]
+) -> None:
+    steps = [step for step in CPU if step[0] != "describe-ports"]
+    place = [name for name, _ in steps].index(after) + (after != "emit")
+    steps.insert(place, ("fault", lambda plan, form: fault(form)))
+    with pytest.raises(InternalError) as caught:
+        lower(read(TEXT), tuple(steps), Plan(KernelPlanner(TYPICAL_CORE)), Trace(verifying=True))
+    assert "after pass fault" in caught.value.__notes__
+
+
+def test_a_compile_ends_after_any_step_and_shows_the_form(read: Read) -> None:
+    for name, _ in CPU:
+        with pytest.raises(Stopped) as stopped:
+            lower(read(TEXT), CPU, Plan(KernelPlanner(TYPICAL_CORE)), Trace(last=name))
+        assert text(stopped.value.form).strip()
+    names = step_names()
+    assert len(set(names)) == len(names)
+    assert {name for name, _ in (*CPU, *GPU)} | {p.name for p in PIPELINE} <= set(names)
 
 
 def test_names_are_unique_and_level_0_is_what_lowering_needs() -> None:
@@ -135,9 +200,9 @@ class Chance:
 @pytest.mark.parametrize("seed", range(40))
 def test_random_graphs_keep_their_meaning(seed: int, agree: Agree) -> None:
     before = Chance(seed).graph(3 + seed % 9)
-    after = run_pipeline(before, 2, Trace(), verify=True)
+    after = run_pipeline(before, 2, Trace(verifying=True))
     agree(before, after, tolerance=2e-5)
     left = {n.op.name for n in walk_nodes(after)}
     assert not left & {"batch_normalization", "conv_transpose"}
     assert run_pipeline(after, 2, Trace()) is after
-    agree(before, run_pipeline(before, 0, Trace(), verify=True))
+    agree(before, run_pipeline(before, 0, Trace(verifying=True)))

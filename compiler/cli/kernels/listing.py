@@ -11,13 +11,13 @@ from tcc.errors import UserError
 from tcc.target import CPU_TRIPLES, Target, cpu_profile
 
 
-def kernel_listing(path: Path, kernel: str, *, assembly: bool) -> str:
-    """The LLVM IR or Triton source of a kernel of the artifact at `path`; or with `assembly` what
-    LLVM IR became.
+def kernel_listing(path: Path, kernel: str, form: str) -> str:
+    """A kernel of the artifact at `path` in a form: `llvm`, `triton`, or `asm`, which LLVM IR
+    became.
 
     `kernel` is its symbol or number, in an artifact of several variants behind the variant's number
     as in `1/0`.  Raises UserError where the artifact does not keep its IR, has
-    no such kernel, or has no assembly because it is for GPUs.
+    no such kernel, or not in this form: GPUs' kernels are Triton, those of cores LLVM IR.
     """
     manifest, listings = read_manifest(path), read_listings(path)
     if not listings:
@@ -33,11 +33,13 @@ def kernel_listing(path: Path, kernel: str, *, assembly: bool) -> str:
             where=str(path),
             hint=f"its last is {len(manifest['variants']) - 1}",
         )
-    if assembly and symbol in listings and "gpu" in manifest["variants"][number]:
+    kept = "triton" if "gpu" in manifest["variants"][number] else "llvm"
+    if symbol in listings and form != kept and "triton" in (form, kept):
         raise UserError(
-            "the kernels of GPUs are kept as Triton source only",
-            where="--asm",
-            hint="show that with --ir",
+            "the kernel is not kept in this form",
+            where=f"--form {form}",
+            why=f"it is for {'GPUs' if kept == 'triton' else 'the CPU'}",
+            hint=f"--form {kept}",
         )
     if symbol not in listings:
         raise UserError(
@@ -45,7 +47,7 @@ def kernel_listing(path: Path, kernel: str, *, assembly: bool) -> str:
             where=str(path),
             hint=f"its kernels are {next(iter(listings))} to {list(listings)[-1]}",
         )
-    if not assembly:
+    if form != "asm":
         return listings[symbol]
     return kernel_assembly(listings[symbol], _target(manifest, number, path))
 

@@ -7,9 +7,11 @@ import pytest
 from tcc.backends.gpu.compile import compile_kernels
 from tcc.backends.gpu.machine_code import machine_codes
 from tcc.backends.gpu.source import kernel_source
+from tcc.debug import Trace
 from tcc.ir.tile import MemorySpace, TileKernel
 from tcc.ir.types import I8, U8
-from tcc.passes.program.lower_model import lower_for_gpu
+from tcc.passes.pipeline import GPU, lower
+from tcc.passes.program.lowered import Plan
 from tcc.passes.quantize.precision import FULL
 from tcc.passes.tile.gpu.plan import BlockPlanner
 from tcc.schedule.gpu.schedule import BlockSchedule
@@ -44,7 +46,7 @@ def job_of(kernel: TileKernel) -> Job:
 
 def test_the_interpreter_agrees_exactly() -> None:
     names = ("mixed", "both", "convolved", "one_row")
-    made = (lower_for_gpu(GRAPHS[n](), BlockPlanner(), FULL).kernels for n in names)
+    made = (lower(GRAPHS[n](), GPU, Plan(BlockPlanner(), FULL), Trace()).kernels for n in names)
     jobs = [job_of(kernel) for kernels in made for kernel in kernels]
     for job, got in zip(jobs, interpreted(jobs), strict=True):
         for array, want in zip(got, evaluated(job), strict=True):
@@ -52,7 +54,7 @@ def test_the_interpreter_agrees_exactly() -> None:
 
 
 def test_matrix_units_multiply_bytes() -> None:
-    made = lower_for_gpu(product(U8, I8, "a", (512, 1024, 1024)), BlockPlanner(), FULL)
+    made = lower(product(U8, I8, "a", (512, 1024, 1024)), GPU, Plan(BlockPlanner(), FULL), Trace())
     (schedule,) = (b.schedule for b in made.table.bounds)
     assert isinstance(schedule, BlockSchedule)
     how = {"warps": schedule.warps, "stages": schedule.stages}

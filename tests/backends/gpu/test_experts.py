@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tcc.passes.program.lower_model import lower_for_gpu
+from tcc.debug import Trace
+from tcc.passes.pipeline import GPU, lower
+from tcc.passes.program.lowered import Plan
 from tcc.passes.quantize.precision import FULL
 from tcc.passes.tile.gpu.plan import BlockPlanner
 
@@ -16,7 +18,10 @@ pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("interpreter")]
 
 def test_the_interpreter_agrees() -> None:
     """One of the random positions is beyond the last matrix: the nearest one is taken."""
-    made = [lower_for_gpu(GRAPHS[n](), BlockPlanner(), FULL) for n in ("many_rows", "several")]
+    made = [
+        lower(GRAPHS[n](), GPU, Plan(BlockPlanner(), FULL), Trace())
+        for n in ("many_rows", "several")
+    ]
     jobs = [job_of(kernel) for each in made for kernel in each.kernels]
     assert any((job.arrays[1] >= 8).any() for job in jobs if job.arrays[1].dtype == "int64")
     for job, got in zip(jobs, interpreted(jobs), strict=True):

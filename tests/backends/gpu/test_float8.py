@@ -9,6 +9,7 @@ import pytest
 from tcc.backends.gpu.compile import Compilers, compile_kernels
 from tcc.backends.gpu.machine_code import machine_codes
 from tcc.backends.gpu.source import CompiledKernel, kernel_source
+from tcc.debug import Trace
 from tcc.ir.graph import Graph, GraphBuilder
 from tcc.ir.narrow import decode
 from tcc.ir.types import (
@@ -21,7 +22,8 @@ from tcc.ir.types import (
 )
 from tcc.ops import OPS
 from tcc.ops.algebra.levels import LevelsAttrs
-from tcc.passes.program.lower_model import lower_for_gpu
+from tcc.passes.pipeline import GPU, lower
+from tcc.passes.program.lowered import Plan
 from tcc.passes.quantize.precision import FULL
 from tcc.passes.tile.gpu.plan import BlockPlanner
 from tcc.schedule.gpu.schedule import BlockSchedule
@@ -48,7 +50,7 @@ def product(dtype: DType, rows: int, depth: int, columns: int) -> Graph:
 
 def job_of(dtype: DType) -> Job:
     """Every finite value, many times."""
-    made = lower_for_gpu(product(dtype, 40, 96, 48), BlockPlanner(), FULL)
+    made = lower(product(dtype, 40, 96, 48), GPU, Plan(BlockPlanner(), FULL), Trace())
     (kernel,) = made.kernels
     codes = np.arange(256, dtype=np.uint8)
     finite = codes[np.isfinite(decode(codes, dtype))]
@@ -77,7 +79,7 @@ def test_matrix_units_multiply_floats_of_a_byte() -> None:
 
 
 def compiled(target: str, dtype: DType, compilers: Compilers) -> CompiledKernel:
-    made = lower_for_gpu(product(dtype, 512, 1024, 1024), BlockPlanner(), FULL)
+    made = lower(product(dtype, 512, 1024, 1024), GPU, Plan(BlockPlanner(), FULL), Trace())
     (schedule,) = (b.schedule for b in made.table.bounds)
     assert isinstance(schedule, BlockSchedule)
     how = {"warps": schedule.warps, "stages": 1}

@@ -15,7 +15,7 @@ from tcc.ir.index import as_int
 from tcc.ir.program.evaluate import evaluate_program
 from tcc.options import read_options
 from tcc.passes.pipeline import run_pipeline
-from tcc.passes.program.lower_model import Lowered
+from tcc.passes.program.lowered import Lowered
 
 SHAPE = (1, 4, 512, 128)
 WHOLE = "y = Attention(q, k, v)"
@@ -35,7 +35,7 @@ def model(dtype: str, body: str) -> onnx.ModelProto:
 def lowered(dtype: str, body: str, precision: str = "f32") -> tuple[Graph, Lowered]:
     graph = run_pipeline(load_model(model(dtype, body), {}), 2, Trace(None, None))
     options = read_options({"target": "cuda:sm_90", "precision": precision})
-    return graph, GpuBackend(resolve_targets(options)[0], options).lower(graph)
+    return graph, GpuBackend(resolve_targets(options)[0], options).lower(graph, Trace())
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -13,8 +13,8 @@ from tcc.ir.program import Alias, CallOp
 from tcc.ir.program.evaluate import evaluate_program
 from tcc.ir.program.verify import verify_program
 from tcc.ir.tile.verify_gpu import verify_blocks
-from tcc.passes.pipeline import run_pipeline
-from tcc.passes.program.lower_model import Lowered, lower_for_gpu
+from tcc.passes.pipeline import GPU, lower, run_pipeline
+from tcc.passes.program.lowered import Lowered, Plan
 from tcc.passes.quantize.precision import FULL
 from tcc.passes.tile.gpu.align import buffer_alignments
 from tcc.passes.tile.gpu.plan import BlockPlanner
@@ -26,7 +26,7 @@ from .small_models import MODELS, SHAPES
 
 def lowered(name: str) -> tuple[Graph, Lowered]:
     graph = run_pipeline(load_model(MODELS[name](), {}), 2, Trace(None, None))
-    return graph, lower_for_gpu(graph, BlockPlanner(), FULL)
+    return graph, lower(graph, GPU, Plan(BlockPlanner(), FULL), Trace())
 
 
 def weights_of(made: Lowered) -> Array:

@@ -41,7 +41,7 @@ def run(model: onnx.ModelProto, states: dict[str, str], feeds: dict[str, Array],
     graph = bind_states(graph, states.items())
     code = GpuBackend(resolve_targets(options)[0], options)
     code.check(graph)
-    made = code.lower(graph)
+    made = code.lower(graph, Trace())
     assert not any(isinstance(step, CallOp) for step in made.program.body)
     assert not any(isinstance(step, Copy) for step in made.program.body)
     given = []
@@ -87,7 +87,7 @@ def test_other_updates_go_through_memory_of_their_own() -> None:
     graph = run_pipeline(load_model(model, {}), options.level, Trace(), asked=code.asked)
     graph = bind_states(graph, [("past", "present")])
     code.check(graph)
-    made = code.lower(graph)
+    made = code.lower(graph, Trace())
     assert any(isinstance(step, Copy) for step in made.program.body)
     feeds = {"past": normal(1, 8, 4), "rows": normal(2, 2, 4)}
     weights = weights_of(made) if made.weights.size else np.zeros(0, np.uint8)

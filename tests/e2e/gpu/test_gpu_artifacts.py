@@ -67,13 +67,13 @@ def test_inspect_shows_builds_and_sources(
     shown = capsys.readouterr().out
     assert "shared bytes" in shown
     assert read_manifest(artifact)["variants"][0]["builds"][0]["arch"] + ":" in shown
-    assert cli.execute(["inspect", str(artifact), "--ir", "0"]) == 0
+    assert cli.execute(["inspect", str(artifact), "--form", "triton", "--kernel", "0"]) == 0
     assert "@triton.jit" in capsys.readouterr().out
 
 
 def test_assembly_is_not_kept(artifact: Path) -> None:
-    with pytest.raises(UserError, match="Triton source only"):
-        kernel_listing(artifact, "0", assembly=True)
+    with pytest.raises(UserError, match="not kept in this form"):
+        kernel_listing(artifact, "0", "asm")
 
 
 def test_without_a_gpu_the_driver_is_missed(artifact: Path, monkeypatch: Any) -> None:

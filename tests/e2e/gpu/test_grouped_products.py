@@ -20,7 +20,7 @@ from tcc.ir.tile.text import kernel_text
 from tcc.options import Options, read_options
 from tcc.passes.moe.grouped_gemm import GroupedMatmul
 from tcc.passes.pipeline import FEW_LARGEST, grouped_products, run_pipeline
-from tcc.passes.program.lower_model import Lowered
+from tcc.passes.program.lowered import Lowered
 from tcc.passes.tile.gpu.plan import block_schedule
 from tcc.passes.traffic import traffic
 
@@ -41,7 +41,7 @@ def lowered(options: Options) -> tuple[Graph, Lowered]:
     code = GpuBackend(resolve_targets(options)[0], options)
     model = layer(TOKENS, DEPTH, WIDTH, activation_type="silu")
     graph = run_pipeline(load_model(model, {}), 2, Trace(None, None), asked=code.asked)
-    return graph, code.lower(graph)
+    return graph, code.lower(graph, Trace())
 
 
 def products(made: Lowered) -> list[int]:
@@ -57,7 +57,7 @@ def test_the_interpreter_agrees() -> None:
     )
     model = layer(21, 32, 48, activation_type="silu")
     graph = run_pipeline(load_model(model, {}), 2, Trace(None, None), asked=code.asked)
-    made = code.lower(graph)
+    made = code.lower(graph, Trace())
     assert len(products(made)) == 2
     feeds = drawn(21, 32)
     given = [feeds[v.name] for v in graph.inputs]

@@ -63,7 +63,7 @@ def test_agrees(name: str) -> None:
     code = GpuBackend(resolve_targets(options)[0], options)
     graph = run_pipeline(load_model(model, {}), options.level, Trace(), asked=code.asked)
     code.check(graph)
-    made = code.lower(graph)
+    made = code.lower(graph, Trace())
 
     def run(number: int, arrays: Sequence[Array], sizes: Mapping[str, int]) -> None:
         results = interpreter().run(Job(made.kernels[number], arrays, sizes), "ieee")

@@ -32,7 +32,7 @@ TOLERANCES = {"f32": 1e-4, "bf16": 2e-2}
 def test_model_agrees(name: str, precision: str) -> None:
     options = read_options({"target": TARGETS[precision], "precision": precision})
     graph = run_pipeline(load_model(MODELS[name], {}), options.level, Trace(None, None))
-    made = GpuBackend(resolve_targets(options)[0], options).lower(graph)
+    made = GpuBackend(resolve_targets(options)[0], options).lower(graph, Trace())
     ran: dict[int, None] = {}
 
     def run(number: int, arrays: Sequence[Array], sizes: Mapping[str, int]) -> None:

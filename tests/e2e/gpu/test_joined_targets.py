@@ -76,8 +76,8 @@ def test_each_part_is_shown(joined: CompileResult, capsys: pytest.CaptureFixture
 def test_listings_are_those_of_the_part(joined: CompileResult) -> None:
     names = list(read_listings(joined.path))
     assert names[0] == "0/tcc_kernel_0"
-    assert "@triton.jit" in kernel_listing(joined.path, "0", assembly=False)
-    assert "define void" in kernel_listing(joined.path, "1/0", assembly=False)
+    assert "@triton.jit" in kernel_listing(joined.path, "0", "triton")
+    assert "define void" in kernel_listing(joined.path, "1/0", "llvm")
     assert "tcc_kernel_0:" in kernel_listing(joined.path, "1/tcc_kernel_0", assembly=True)
     with pytest.raises(UserError, match="Triton source only"):
         kernel_listing(joined.path, "0/0", assembly=True)

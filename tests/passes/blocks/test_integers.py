@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.program.evaluate import evaluate_program
@@ -14,7 +15,8 @@ from tcc.ir.tile import Contract, TileKernel
 from tcc.ir.tile.verify import verify_kernel
 from tcc.ir.tile.verify_gpu import verify_blocks
 from tcc.ir.types import I8
-from tcc.passes.program.lower_model import Lowered, lower_for_gpu
+from tcc.passes.pipeline import GPU, lower
+from tcc.passes.program.lowered import Lowered, Plan
 from tcc.passes.quantize.precision import FULL
 from tcc.passes.tile.gpu.plan import BlockPlanner
 
@@ -23,7 +25,7 @@ from .tiles import statements
 
 
 def lowered(graph: Graph) -> Lowered:
-    return lower_for_gpu(graph, BlockPlanner(), FULL)
+    return lower(graph, GPU, Plan(BlockPlanner(), FULL), Trace())
 
 
 def contracts(kernels: tuple[TileKernel, ...]) -> list[Contract]:

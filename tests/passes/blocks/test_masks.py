@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.op import Array
@@ -14,8 +15,9 @@ from tcc.passes.graph.computed_constants import (
     linear_of,
     with_computed_masks,
 )
+from tcc.passes.pipeline import GPU, lower
 from tcc.passes.program.lower_graph import place_graph
-from tcc.passes.program.lower_model import lower_for_gpu
+from tcc.passes.program.lowered import Plan
 from tcc.passes.quantize.precision import FULL
 from tcc.passes.tile.gpu.plan import BlockPlanner
 
@@ -102,7 +104,7 @@ def test_kernels_compute_masks_and_ranges() -> None:
     placed = with_computed_masks(place_graph(graph))
     (kernel,) = [s.kernel for s in placed.steps if s.kernel is not None]
     assert [v.name for v in kernel.operands if v.type.rank > 1] == ["x"]
-    made = lower_for_gpu(graph, BlockPlanner(), FULL)
+    made = lower(graph, GPU, Plan(BlockPlanner(), FULL), Trace())
     section = [part() for part in made.weights.parts()]
     packed = np.concatenate(section) if section else np.zeros(0, np.uint8)
     check(graph, (made.program, list(made.kernels), packed), 1)

@@ -24,8 +24,8 @@ from tcc.passes.graph.legalize_calls import EXPRESSED, express_calls
 from tcc.passes.graph.legalize_calls import prefix_sums as prefix
 from tcc.passes.graph.legalize_calls import top_k as ranks
 from tcc.passes.graph.legalize_calls.prefix_sums import BLOCK, DIRECT, Combination, Totals
-from tcc.passes.pipeline import EXPRESS_CALLS, run_pipeline
-from tcc.passes.program.lower_model import lower_for_gpu
+from tcc.passes.pipeline import EXPRESS_CALLS, GPU, lower, run_pipeline
+from tcc.passes.program.lowered import Plan
 from tcc.passes.quantize.precision import FULL
 from tcc.passes.tile.gpu.plan import BlockPlanner
 
@@ -66,8 +66,11 @@ def check(graph: Graph, given: dict[str, Array]) -> None:
     assert not {n.op.name for n in changed.nodes} & EXPRESSED.keys()
     want = evaluate_graph(graph, given)
     got = evaluate_graph(changed, given)
-    made = lower_for_gpu(
-        run_pipeline(graph, 2, Trace(), asked=(EXPRESS_CALLS,)), BlockPlanner(), FULL
+    made = lower(
+        run_pipeline(graph, 2, Trace(), asked=(EXPRESS_CALLS,)),
+        GPU,
+        Plan(BlockPlanner(), FULL),
+        Trace(),
     )
     assert not any("call" in type(i).__name__.lower() for i in made.program.body)
     section = np.zeros(0, np.uint8)

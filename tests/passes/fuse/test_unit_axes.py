@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tcc.debug import Trace
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.graph import GraphBuilder
 from tcc.ir.program.evaluate import evaluate_program
@@ -11,7 +12,8 @@ from tcc.ir.types import F32, tensor
 from tcc.ops import OPS
 from tcc.ops.expression import ExpressionAttrs
 from tcc.ops.formula import fn
-from tcc.passes.program.lower_model import lower_for_cpu, lower_for_gpu
+from tcc.passes.pipeline import CPU, GPU, lower
+from tcc.passes.program.lowered import Plan
 from tcc.passes.quantize.precision import FULL
 from tcc.passes.tile.gpu.plan import BlockPlanner
 from tcc.passes.tile.plan import KernelPlanner
@@ -33,9 +35,9 @@ def test_neighbours_of_the_only_one(size: int, shift: int, total: bool, device: 
     x = graph.input("x", tensor(F32, 3, 1))
     made = graph.finish(graph.add(OPS["expression"], [x], ExpressionAttrs(b.done())))
     lowered = (
-        lower_for_gpu(made, BlockPlanner(), FULL)
+        lower(made, GPU, Plan(BlockPlanner(), FULL), Trace())
         if device
-        else lower_for_cpu(made, KernelPlanner(TYPICAL_CORE), FULL)
+        else lower(made, CPU, Plan(KernelPlanner(TYPICAL_CORE), FULL), Trace())
     )
     given = np.array([[0.0], [1.0], [2.0]], np.float32)
     (found,) = evaluate_program(lowered.program, lowered.kernels, [given], np.zeros(0, np.uint8))
@@ -50,7 +52,7 @@ def test_an_operand_without_elements_is_its_fill_all_over() -> None:
     graph = GraphBuilder("none")
     x = graph.input("x", tensor(F32, 0, 40))
     made = graph.finish(graph.add(OPS["expression"], [x], ExpressionAttrs(b.done())))
-    lowered = lower_for_cpu(made, KernelPlanner(TYPICAL_CORE), FULL)
+    lowered = lower(made, CPU, Plan(KernelPlanner(TYPICAL_CORE), FULL), Trace())
     given = np.zeros((0, 40), np.float32)
     (found,) = evaluate_program(lowered.program, lowered.kernels, [given], np.zeros(0, np.uint8))
     np.testing.assert_array_equal(found, np.full((1, 44), 6.0, np.float32))

@@ -1,0 +1,79 @@
+"""A model in one of its forms, as text: from the graph to machine code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
+from typing import Any
+
+from tcc.artifact import read_listings
+from tcc.cli.kernels.listing import kernel_listing
+from tcc.cli.opened import opened_artifact
+from tcc.cli.show import progress
+from tcc.debug import Stopped
+from tcc.driver import compile_model, optional_inputs
+from tcc.errors import InternalError, UserError
+from tcc.ir.graph.text import graph_text
+from tcc.ir.program.text import program_text
+from tcc.options import Options
+from tcc.passes.forms import expression_texts, schedule_texts, tile_texts
+
+# The step after which a model has each form.
+_STEPS = MappingProxyType({"graph": "bind-states", "expr": "compact-buffers"})
+_LAST = "describe-ports"
+_TEXTS: Mapping[str, Callable[[Any], Iterator[str]]] = MappingProxyType(
+    {"expr": expression_texts, "tile": tile_texts, "schedule": schedule_texts}
+)
+_CODE = ("llvm", "triton", "asm")
+FORMS = ("graph", "expr", "tile", "schedule", "program", *_CODE)
+
+
+def form_text(model: Path, form: str, kernel: str | None, given: Sequence[str]) -> str:
+    """The text of a model's `form`, one of `FORMS`, on this machine's processor; of one `kernel` by
+    its number, or of all.  `given` are the texts of `--input`.
+
+    An artifact has the forms `llvm`, `triton` and `asm`, if it was compiled with --keep-ir.
+    Raises UserError for a form or a kernel that there is not.
+    """
+    if form in _CODE:
+        return _code(model, form, kernel, given)
+    if model.suffix == ".so":
+        raise UserError(
+            "an artifact holds the code of its kernels only",
+            where=f"--form {form}",
+            hint=f"give the ONNX file, or one of {', '.join(_CODE)}",
+        )
+    made = _stopped(model, _STEPS.get(form, _LAST), given)
+    if form in ("graph", "program"):
+        if kernel is not None:
+            raise UserError(f"a {form} is one text for all kernels", where=f"--kernel {kernel}")
+        return graph_text(made) if form == "graph" else program_text(made.program)
+    texts = list(_TEXTS[form](made))
+    if kernel is None:
+        return "\n".join(texts)
+    if not kernel.isdecimal() or int(kernel) >= len(texts):
+        raise UserError(
+            "the model has no such kernel",
+            where=f"--kernel {kernel}",
+            hint=f"its kernels are 0 to {len(texts) - 1}",
+        )
+    return texts[int(kernel)]
+
+
+def _stopped(model: Path, step: str, given: Sequence[str]) -> Any:
+    """The form that the model has after a step."""
+    options = Options(inputs=optional_inputs(model, given), stop_after=step)
+    with TemporaryDirectory(prefix="tcc-") as folder, progress(f"compiling {model.name}") as stage:
+        try:
+            compile_model(model, options, Path(folder) / "model.so", stage)
+        except Stopped as stopped:
+            return stopped.form
+    raise InternalError(f"a compile went past the step {step}")
+
+
+def _code(model: Path, form: str, kernel: str | None, given: Sequence[str]) -> str:
+    with opened_artifact(model, given, keep_ir=True) as path:
+        names = [kernel] if kernel is not None else list(read_listings(path)) or ["0"]
+        return "\n".join(kernel_listing(path, name, form) for name in names)

@@ -1,0 +1,88 @@
+"""The text and the verifier of every form, for the manager of the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TypeAlias
+
+from tcc.ir.expr.verify import verify_expr
+from tcc.ir.graph import Graph
+from tcc.ir.graph.text import expr_text, graph_text
+from tcc.ir.graph.verify import verify_graph
+from tcc.ir.program.text import program_text
+from tcc.ir.program.verify import verify_program
+from tcc.ir.tile.text import kernel_text
+from tcc.ir.tile.verify import verify_kernel
+from tcc.ir.tile.verify_gpu import verify_blocks
+from tcc.passes.layout.assign import Kernel, Placed
+from tcc.passes.program.lowered import Grouped, Lowered
+from tcc.schedule.gpu.schedule import BlockSchedule
+
+Form: TypeAlias = Graph | Grouped | Placed | Lowered
+
+
+def verify(form: Form) -> None:
+    """Raises InternalError where a promise of the form is broken."""
+    match form:
+        case Graph():
+            verify_graph(form)
+        case Grouped():
+            verify_graph(form.graph)
+        case Placed():
+            for step in form.steps:
+                if step.kernel is not None:
+                    verify_expr(step.kernel.expr, step.kernel.expr.params)
+        case Lowered():
+            for kernel, bound in zip(form.kernels, form.table.bounds, strict=True):
+                verify_kernel(kernel)
+                if isinstance(bound.schedule, BlockSchedule):
+                    verify_blocks(kernel)
+            if form.program.arena >= 0:  # planned; kernels have no names yet
+                verify_program(replace(form.program, kernels=tuple(form.table.locs)))
+
+
+def text(form: Form) -> str:
+    """The form as people read it."""
+    match form:
+        case Graph():
+            return graph_text(form)
+        case Grouped():
+            return "\n".join(_groups(form)) + "\n"
+        case Placed():
+            return "\n".join(expression_texts(form))
+        case Lowered():
+            return "\n".join((program_text(form.program), *tile_texts(form)))
+
+
+def expression_texts(form: Placed) -> Iterator[str]:
+    """Of each kernel: where its values lie, and the expression that it computes."""
+    for step in form.steps:
+        if step.kernel is not None:
+            yield "\n".join((f"// {step.kernel.loc}", *_layouts(form, step.kernel)))
+
+
+def _layouts(form: Placed, kernel: Kernel) -> Iterator[str]:
+    for value in (*kernel.operands, *kernel.results):
+        if value in form.layouts:
+            where = form.layouts[value]
+            sizes, at = (", ".join(i.key for i in part) for part in (where.sizes, where.indices))
+            yield f"// {value!r} in [{sizes}] at [{at}]"
+    yield expr_text(kernel.expr)
+
+
+def tile_texts(form: Lowered) -> Iterator[str]:
+    """Of each kernel: its schedule, and the tile program."""
+    for schedule, kernel in zip(schedule_texts(form), form.kernels, strict=True):
+        yield f"{schedule}\n{kernel_text(kernel)}"
+
+
+def schedule_texts(form: Lowered) -> Iterator[str]:
+    for loc, bound in zip(form.table.locs, form.table.bounds, strict=True):
+        yield f"// {loc}\n// {bound.schedule}"
+
+
+def _groups(form: Grouped) -> Iterator[str]:
+    for number, group in enumerate(form.groups):
+        names = ", ".join(f"{node.op.name} {node.outputs[0]!r}" for node in group.members)
+        yield f"{number}: {names}"
