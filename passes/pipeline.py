@@ -20,7 +20,7 @@ from tcc.passes.graph.canonicalize import canonicalize
 from tcc.passes.graph.check_indices import check_indices
 from tcc.passes.graph.cse import merge_equal_nodes
 from tcc.passes.graph.dce import drop_dead_nodes, drop_unread_arrays
-from tcc.passes.graph.decompose import decompose, decompose_transposed
+from tcc.passes.graph.decompose import decompose_transposed
 from tcc.passes.graph.fold_batch_norm import fold_batch_norm
 from tcc.passes.graph.fold_constants import fold_constants
 from tcc.passes.graph.legalize_calls import express_calls
@@ -62,7 +62,6 @@ DECOMPOSE_TRANSPOSED = Pass(
 _FILLED = replace(DECOMPOSE_TRANSPOSED, function=partial(decompose_transposed, exact=False))
 PIPELINE: tuple[Pass, ...] = (
     Pass("settle-sizes", settle_sizes, level=1),
-    Pass("decompose", decompose),
     Pass("fold-constants", fold_constants, level=1),
     Pass("level-products", level_products, level=1),
     Pass("canonicalize", canonicalize, level=1),
@@ -105,7 +104,7 @@ def passes(
     """The pipeline with the algorithms that trade rounding for speed, which `limits` bounds; None
     leaves them out.  `asked` are passes that the target asks for; without `merging` matrices stay
     apart."""
-    early = (*PIPELINE[:2], *(p for p in asked if p is not CHECK_INDICES), *PIPELINE[2:-2])
+    early = (*PIPELINE[:1], *(p for p in asked if p is not CHECK_INDICES), *PIPELINE[1:-2])
     early = tuple(p for p in early if merging or p is not MERGE_PRODUCTS)
     late = tuple(p for p in asked if p is CHECK_INDICES)
     if limits is None:

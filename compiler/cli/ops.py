@@ -20,18 +20,17 @@ _HOST_ONLY = CALLS.keys() - BY_KERNELS - EXPRESSED.keys()
 
 
 def op_record(op: OpSpec) -> dict[str, Any]:
-    """What is said of one op in lists: name, ONNX and aten names, element types, form, whether GPUs
+    """What is said of one op in lists: name, ONNX names, element types, form, whether GPUs
     compute it, meaning."""
     if op.expr is not None:
         form = "expression" if op.call is None else f"expression or runtime function {op.call}"
     elif op.call is not None:
         form = f"runtime function {op.call}"
     else:
-        form = "decomposed" if op.decompose is not None else "control flow"
+        form = "control flow"
     return {
         "name": op.name,
         "onnx": [f"{b.domain}.{b.name}" if b.domain else b.name for b in op.onnx],
-        "aten": list(op.aten),
         "dtypes": [dtype.name for dtype in op.dtypes],
         "form": form,
         "gpu": op.name not in _HOST_ONLY,
@@ -45,7 +44,7 @@ def _plain(name: str) -> str:
 
 
 def _known_as(record: dict[str, Any]) -> set[str]:
-    names = [record["name"], *record["onnx"], *record["aten"]]
+    names = [record["name"], *record["onnx"]]
     return {_plain(name) for name in names}
 
 
@@ -56,10 +55,10 @@ def _imported(name: str, operators: Sequence[str]) -> Iterator[dict[str, Any]]:
     module = aten_converter(name)
     if onnx:
         doc = "An operator of ONNX that the import writes as others."
-        yield {"name": onnx[0], "onnx": onnx, "aten": [], **parts, "doc": doc}
+        yield {"name": onnx[0], "onnx": onnx, **parts, "doc": doc}
     elif module:
         doc = f"An operator of ATen that {module} writes as others."
-        yield {"name": _plain(name), "onnx": [], "aten": [_plain(name)], **parts, "doc": doc}
+        yield {"name": _plain(name), "onnx": [], **parts, "doc": doc}
 
 
 @click.command()
@@ -100,7 +99,6 @@ def ops(names: tuple[str, ...], as_onnx: bool, as_json: bool) -> None:
         click.echo(f"{record['name']:{width}}  {record['doc']}")
         if names and record["dtypes"]:
             click.echo(f"{'':{width}}  ONNX: {', '.join(record['onnx']) or '-'}")
-            click.echo(f"{'':{width}}  aten: {', '.join(record['aten']) or '-'}")
             click.echo(f"{'':{width}}  types: {' '.join(record['dtypes'])}")
             click.echo(f"{'':{width}}  as: {record['form']}")
             place = "kernels" if record["gpu"] else "only the host, with --allow-host"

@@ -82,8 +82,8 @@ class OpSpec:
     operands the op does not take (the caller adds where).  `reference(arrays, attrs)` is the
     obvious NumPy meaning, its dims bound to integers.  `expr(types, attrs)` is the tensor
     expression; an op without one names in `call` the C function of the runtime (one with both is
-    called where `calls(types, attrs)` says that the expression is much more work), or is
-    `decompose`d into others (`decompose(builder, inputs, attrs) -> outputs`), or is control flow.
+    called where `calls(types, attrs)` says that the expression is much more work), or is control
+    flow.
     `samples(rng)` yields small test cases: scalars, size one and zero, broadcasts, odd sizes.
     """
 
@@ -99,10 +99,8 @@ class OpSpec:
     expr: Callable[[Sequence[TensorType | None], Any], Expr] | None = None
     call: str | None = None
     calls: Callable[[Sequence[TensorType | None], Any], bool] | None = None
-    decompose: Callable[[Any, Sequence[Any], Any], Sequence[Any]] | None = None
     traits: frozenset[Trait] = field(default_factory=frozenset)
     onnx: tuple[OnnxBinding, ...] = ()
-    aten: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"op {self.name}"

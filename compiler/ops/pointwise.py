@@ -32,7 +32,6 @@ def pointwise_op(
     shape: Callable[[Sequence[TensorType | None]], Shape] = broadcast_types,
     tolerance: Tolerance = Tolerance.ELEMENTWISE,
     onnx: tuple[OnnxBinding, ...] = (),
-    aten: tuple[str, ...] = (),
     traits: tuple[Trait, ...] = (),
 ) -> OpSpec:
     """The row of a pointwise op on operands of one element type.
@@ -56,5 +55,5 @@ def pointwise_op(
 
     return OpSpec(
         name, attrs, arity, infer, reference, samples, tuple(dtypes), tolerance, doc, expr,
-        traits=frozenset((Trait.ELEMENTWISE, *traits)), onnx=onnx, aten=aten,
+        traits=frozenset((Trait.ELEMENTWISE, *traits)), onnx=onnx,
     )  # fmt: skip

@@ -35,19 +35,6 @@ from tcc.ops import OPS
 from tcc.ops.algebra.phases import PhaseConvAttrs
 
 
-def decompose(graph: Graph) -> Graph:
-    """`graph` with every op replaced that its row decomposes."""
-    return rewritten(graph, _by_row)
-
-
-def _by_row(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
-    rule = node.op.decompose
-    if rule is None:
-        return None
-    values: Sequence[Value] = rule(b, inputs, node.attrs)
-    return values
-
-
 def decompose_transposed(graph: Graph, *, exact: bool = True) -> Graph:
     """`graph` with transposed convolutions as convolutions, where weights are constant.
 

@@ -39,9 +39,3 @@ def test_defaults_are_those_of_onnx() -> None:
                 wanted = value.decode() if isinstance(value, bytes) else value
                 same = wanted if isinstance(wanted, str) else pytest.approx(wanted, rel=1e-6)
                 assert info.default == same, (op.name, field)
-
-
-def test_aten_operators_exist() -> None:
-    torch = pytest.importorskip("torch")
-    names = [(op.name, name) for op in OPS.values() for name in op.aten]
-    assert [pair for pair in names if not hasattr(torch.ops.aten, pair[1])] == []

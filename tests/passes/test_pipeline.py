@@ -122,7 +122,7 @@ def test_names_are_unique_and_level_0_is_what_lowering_needs() -> None:
     names = [step.name for step in PIPELINE]
     assert len(set(names)) == len(names)
     lowest = [step.name for step in PIPELINE if step.level == 0]
-    assert lowest == ["decompose", "drop-dead-nodes", "drop-unread-arrays"]
+    assert lowest == ["drop-dead-nodes", "drop-unread-arrays"]
 
 
 class Chance:

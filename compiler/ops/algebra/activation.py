@@ -187,7 +187,6 @@ def _activation(
     doc: str,
     *attrs: Any,
     onnx: OnnxBinding | None = None,
-    aten: tuple[str, ...] = (),
     exact: bool = False,
     span: tuple[float, float] = (-8.0, 8.0),
 ) -> OpSpec:
@@ -197,7 +196,6 @@ def _activation(
         name, formula, numpy, doc, dtypes=FLOATS, attrs=type(choices[0]),
         samples=unary_samples(FLOATS, *span, attrs=choices),
         tolerance=Tolerance.EXACT if exact else Tolerance.ACTIVATION, onnx=(onnx,) if onnx else (),
-        aten=aten,
     )  # fmt: skip
 
 
@@ -231,32 +229,31 @@ OPS: tuple[OpSpec, ...] = (
     _activation(
         "relu", lambda _, x: fn("max", x, 0.0), lambda _, x: np.maximum(x, _like(x, 0)),
         "max(x, 0); NaN stays.",
-        onnx=OnnxBinding("Relu", since=6), aten=("relu",), exact=True,
+        onnx=OnnxBinding("Relu", since=6), exact=True,
     ),
     _activation(
         "leaky_relu", lambda attrs, x: choose(fn("lt", x, 0.0), fn("mul", x, attrs.alpha), x),
         lambda attrs, x: np.where(x < 0, x * _like(x, attrs.alpha), x),
         "x, times alpha where negative.",
         LeakyReluAttrs(), LeakyReluAttrs(0.3), onnx=OnnxBinding("LeakyRelu", since=6),
-        aten=("leaky_relu",),
     ),
     _activation(
         "elu", lambda attrs, x: choose(fn("lt", x, 0.0), fn("mul", fn("expm1", x), attrs.alpha), x),
         lambda attrs, x: np.where(x < 0, _like(x, attrs.alpha) * np.expm1(x), x),
         "x, and alpha * (exp(x) - 1) where negative.",
-        EluAttrs(), EluAttrs(0.5), onnx=OnnxBinding("Elu", since=6), aten=("elu",),
+        EluAttrs(), EluAttrs(0.5), onnx=OnnxBinding("Elu", since=6),
     ),
     _activation(
         "selu", _selu,
         lambda a, x: a.gamma * np.where(x > 0, x, a.alpha * np.expm1(x)).astype(x.dtype),
         "gamma * x, and gamma * alpha * (exp(x) - 1) where not positive.",
-        SeluAttrs(), SeluAttrs(1.5, 0.8), onnx=OnnxBinding("Selu", since=6), aten=("selu",),
+        SeluAttrs(), SeluAttrs(1.5, 0.8), onnx=OnnxBinding("Selu", since=6),
     ),
     _activation(
         "celu", _celu,
         lambda a, x: np.where(x > 0, x, a.alpha * np.expm1(x / _like(x, a.alpha))).astype(x.dtype),
         "x, and alpha * (exp(x / alpha) - 1) where negative.",
-        CeluAttrs(), CeluAttrs(2.0), onnx=OnnxBinding("Celu", since=12), aten=("celu",),
+        CeluAttrs(), CeluAttrs(2.0), onnx=OnnxBinding("Celu", since=12),
     ),
     _activation(
         "thresholded_relu", lambda attrs, x: choose(fn("gt", x, attrs.alpha), x, 0.0),
@@ -270,22 +267,21 @@ OPS: tuple[OpSpec, ...] = (
         lambda a, x: np.clip(_like(x, a.alpha) * x + _like(x, a.beta), 0, 1),
         "alpha * x + beta, held between 0 and 1.",
         HardSigmoidAttrs(), HardSigmoidAttrs(0.5, 0.3), onnx=OnnxBinding("HardSigmoid", since=6),
-        aten=("hardsigmoid",),
     ),
     _activation(
         "hard_swish", _hard_swish, lambda _, x: x * np.clip(x / _like(x, 6) + _like(x, 0.5), 0, 1),
         "x * (x / 6 + 1/2 held between 0 and 1).",
-        onnx=OnnxBinding("HardSwish", since=14), aten=("hardswish",),
+        onnx=OnnxBinding("HardSwish", since=14),
     ),
     _activation(
         "sigmoid", lambda _, x: sigmoid(x), lambda _, x: _sigmoid_numpy(x),
         "1 / (1 + exp(-x)).",
-        onnx=OnnxBinding("Sigmoid", since=6), aten=("sigmoid",), span=(-100.0, 100.0),
+        onnx=OnnxBinding("Sigmoid", since=6), span=(-100.0, 100.0),
     ),
     _activation(
         "softplus", lambda _, x: softplus(x), lambda _, x: _softplus_numpy(x),
         "log(1 + exp(x)).",
-        onnx=OnnxBinding("Softplus"), aten=("softplus",),
+        onnx=OnnxBinding("Softplus"),
     ),
     _activation(
         "softsign", lambda _, x: fn("div", x, fn("add", fn("abs", x), 1.0)),
@@ -296,19 +292,19 @@ OPS: tuple[OpSpec, ...] = (
     _activation(
         "gelu", _gelu, _gelu_numpy,
         "x times the normal distribution function of x, by erf or by its tanh approximation.",
-        GeluAttrs(), GeluAttrs("tanh"), onnx=OnnxBinding("Gelu", since=20), aten=("gelu",),
+        GeluAttrs(), GeluAttrs("tanh"), onnx=OnnxBinding("Gelu", since=20),
     ),
     _activation(
         "mish", lambda _, x: fn("mul", x, fn("tanh", softplus(x))),
         lambda _, x: x * np.tanh(_softplus_numpy(x)),
         "x * tanh(softplus(x)).",
-        onnx=OnnxBinding("Mish", since=18), aten=("mish",),
+        onnx=OnnxBinding("Mish", since=18),
     ),
     _activation(
         "silu", lambda attrs, x: fn("mul", x, sigmoid(fn("mul", x, attrs.alpha))),
         lambda attrs, x: x * _sigmoid_numpy(_like(x, attrs.alpha) * x),
         "x * sigmoid(alpha * x).",
-        SiluAttrs(), SiluAttrs(1.7), onnx=OnnxBinding("Swish", since=24), aten=("silu",),
+        SiluAttrs(), SiluAttrs(1.7), onnx=OnnxBinding("Swish", since=24),
     ),
     _activation(
         "shrink", _shrink,
@@ -325,12 +321,12 @@ OPS: tuple[OpSpec, ...] = (
         lambda _, x, slope: np.where(x < 0, x * slope, x),
         "x, times the slope where negative; the slope broadcasts to x.",
         dtypes=NUMERIC, samples=_prelu_samples, arity=(2, 2), shape=first_shape,
-        onnx=(OnnxBinding("PRelu", since=7),), aten=("prelu",),
+        onnx=(OnnxBinding("PRelu", since=7),),
     ),
     pointwise_op(
         "clip", _clip, _clip_numpy,
         "x held between two scalars, each of which may be absent; NaN stays.",
         dtypes=NUMERIC, samples=_clip_samples, arity=(1, 3), shape=first_shape,
-        tolerance=Tolerance.EXACT, onnx=(OnnxBinding("Clip", since=11),), aten=("clamp",),
+        tolerance=Tolerance.EXACT, onnx=(OnnxBinding("Clip", since=11),),
     ),
 )  # fmt: skip

@@ -77,7 +77,6 @@ def _binary(
     commutative: bool = False,
     exact: bool = False,
     samples: Samples | None = None,
-    aten: str = "",
 ) -> OpSpec:
     """The row of one two-place function of the scalar table."""
     return pointwise_op(
@@ -85,7 +84,6 @@ def _binary(
         dtypes=dtypes, samples=samples or binary_samples(dtypes), arity=(2, 2), result=result,
         tolerance=Tolerance.EXACT if exact or result is BOOL else Tolerance.ELEMENTWISE,
         onnx=(OnnxBinding(onnx, since=since),), traits=(Trait.COMMUTATIVE,) if commutative else (),
-        aten=(aten or name,),
     )  # fmt: skip
 
 
@@ -241,7 +239,7 @@ _POW = OpSpec(
     "pow", NoAttrs, (2, 2), _pow_infer, _pow_reference, _pow_samples, _POW_BASES,
     Tolerance.ELEMENTWISE,
     "x to the power y, in the type of x; integers wrap, and negative powers truncate to 0 or 1.",
-    _pow_expr, traits=frozenset((Trait.ELEMENTWISE,)), onnx=(OnnxBinding("Pow"),), aten=("pow",),
+    _pow_expr, traits=frozenset((Trait.ELEMENTWISE,)), onnx=(OnnxBinding("Pow"),),
 )  # fmt: skip
 
 
@@ -283,7 +281,6 @@ _WHERE = OpSpec(
     Tolerance.EXACT,
     "x where the condition holds, else y.",
     _where_expr, traits=frozenset((Trait.ELEMENTWISE,)), onnx=(OnnxBinding("Where", since=9),),
-    aten=("where",),
 )  # fmt: skip
 
 _EQUALITY = binary_samples((*NUMERIC, BOOL), -1.5, 1.5)
@@ -330,20 +327,20 @@ OPS: tuple[OpSpec, ...] = (
     ),
     _binary(
         "equal", np.equal, "x == y.", onnx="Equal", since=7, dtypes=(*NUMERIC, BOOL, STRING),
-        scalar="eq", result=BOOL, commutative=True, aten="eq", samples=_EQUALITY,
+        scalar="eq", result=BOOL, commutative=True, samples=_EQUALITY,
     ),
-    _binary("less", np.less, "x < y.", onnx="Less", since=7, scalar="lt", aten="lt", result=BOOL),
+    _binary("less", np.less, "x < y.", onnx="Less", since=7, scalar="lt", result=BOOL),
     _binary(
-        "less_or_equal", np.less_equal, "x <= y.", onnx="LessOrEqual", scalar="le", aten="le",
+        "less_or_equal", np.less_equal, "x <= y.", onnx="LessOrEqual", scalar="le",
         result=BOOL,
     ),
     _binary(
-        "greater", np.greater, "x > y.", onnx="Greater", since=7, scalar="gt", aten="gt",
+        "greater", np.greater, "x > y.", onnx="Greater", since=7, scalar="gt",
         result=BOOL,
     ),
     _binary(
         "greater_or_equal", np.greater_equal, "x >= y.", onnx="GreaterOrEqual", scalar="ge",
-        aten="ge", result=BOOL,
+        result=BOOL,
     ),
     *(
         _binary(
@@ -356,7 +353,6 @@ OPS: tuple[OpSpec, ...] = (
             result=BOOL,
             commutative=True,
             samples=_LOGIC,
-            aten=f"logical_{name}",
         )
         for name, onnx, numpy in (
             ("and", "And", np.logical_and),

@@ -269,7 +269,6 @@ OPS: tuple[OpSpec, ...] = (
         Tolerance.ACCUMULATE,
         "Matrix product of the last two axes, the axes before broadcast; vectors as in NumPy.",
         expr=_matmul_expr, traits=_CONTRACTS, onnx=(OnnxBinding("MatMul"),),
-        aten=("mm", "bmm", "matmul"),
     ),
     OpSpec(
         "gemm", GemmAttrs, (2, 3), _gemm_infer, _gemm_reference, _gemm_samples, _SUMMED,
@@ -277,12 +276,11 @@ OPS: tuple[OpSpec, ...] = (
         "alpha * A' * B' + beta * C, the primes being optional transpositions.",
         expr=_gemm_expr, traits=_CONTRACTS,
         onnx=(OnnxBinding("Gemm", since=7, attrs=(("transA", "trans_a"), ("transB", "trans_b"))),),
-        aten=("addmm",),
     ),
     OpSpec(
         "einsum", EinsumAttrs, (1, 26), _einsum_infer, _einsum_reference, _einsum_samples, _SUMMED,
         Tolerance.ACCUMULATE,
         "The sum of products that an explicit equation names.",
-        expr=_einsum_expr, traits=_CONTRACTS, aten=("einsum",),
+        expr=_einsum_expr, traits=_CONTRACTS,
     ),
 )  # fmt: skip

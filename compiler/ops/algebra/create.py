@@ -158,7 +158,7 @@ OPS: tuple[OpSpec, ...] = (
         "range", RangeAttrs, (3, 3), _range_infer, _range_reference, _range_samples, NUMERIC,
         Tolerance.ELEMENTWISE,
         "start, start + delta, start + 2 * delta, ...; operands (start, limit, delta).",
-        expr=_range_expr, aten=("arange",),
+        expr=_range_expr,
     ),
     OpSpec(
         "shape_of", ShapeOfAttrs, (1, 1), _shape_infer, _shape_reference, _shape_samples, ALL,

@@ -105,7 +105,7 @@ def _row(
     return OpSpec(
         name, CumSumAttrs, (1, 1), _infer, reference, _samples((-span, span)), _DTYPES,
         Tolerance.ACCUMULATE, doc, _expr(monoid, identity), call="running", calls=_is_long,
-        traits=frozenset((Trait.REDUCTION,)), aten=(name.replace("_", ""),),
+        traits=frozenset((Trait.REDUCTION,)),
     )  # fmt: skip
 
 

@@ -103,7 +103,7 @@ OPS: tuple[OpSpec, ...] = (
         "trilu", TriluAttrs, (1, 1), _trilu_infer, _trilu_reference, _trilu_samples, ALL,
         Tolerance.EXACT,
         "The upper or lower triangle of matrices, zero elsewhere.",
-        _trilu_expr, traits=frozenset((Trait.MOVEMENT,)), aten=("triu", "tril"),
+        _trilu_expr, traits=frozenset((Trait.MOVEMENT,)),
     ),
     OpSpec(
         "eye_like", EyeLikeAttrs, (1, 1), _eye_infer, _eye_reference, _eye_samples, ALL,

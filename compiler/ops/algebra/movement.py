@@ -419,13 +419,12 @@ def move_row(
     *,
     arity: tuple[int, int] = (1, 1),
     onnx: tuple[OnnxBinding, ...] = (),
-    aten: tuple[str, ...] = (),
 ) -> OpSpec:
     """The row of an op that copies elements; `functions` are infer, reference, expr."""
     infer, reference, expr = functions
     return OpSpec(
         name, attrs, arity, infer, reference, samples, MOVED, Tolerance.EXACT, doc, expr=expr,
-        traits=_MOVES, onnx=onnx, aten=aten,
+        traits=_MOVES, onnx=onnx,
     )  # fmt: skip
 
 
@@ -434,18 +433,15 @@ OPS: tuple[OpSpec, ...] = (
         "reshape", ReshapeAttrs, (_reshape_infer, _reshape_reference, _reshape_expr),
         _reshape_samples,
         "The same elements in row-major order under another shape.",
-        aten=("view", "reshape"),
     ),
     move_row(
         "transpose", TransposeAttrs, (_transpose_infer, _transpose_reference, _transpose_expr),
         _transpose_samples,
         "Permutes the axes.",
-        aten=("permute",),
     ),
     move_row(
         "expand", ExpandAttrs, (_expand_infer, _expand_reference, _expand_expr), _expand_samples,
         "Repeats along axes of extent one.",
-        aten=("expand",),
     ),
     move_row(
         "slice", SliceAttrs, (_slice_infer, _slice_reference, _slice_expr), _slice_samples,
@@ -454,16 +450,14 @@ OPS: tuple[OpSpec, ...] = (
     move_row(
         "tile", TileAttrs, (_tile_infer, _tile_reference, _tile_expr), _tile_samples,
         "Repeats the whole tensor along each axis.",
-        aten=("repeat",),
     ),
     move_row(
         "concat", ConcatAttrs, (_concat_infer, _concat_reference, _concat_expr), _concat_samples,
         "Joins tensors along an axis.",
-        arity=(1, 1 << 16), aten=("cat",),
+        arity=(1, 1 << 16),
     ),
     move_row(
         "split", SplitAttrs, (_split_infer, _split_reference, _split_expr), _split_samples,
         "Cuts a tensor along an axis into parts of given sizes.",
-        aten=("split_with_sizes",),
     ),
 )  # fmt: skip

@@ -127,6 +127,6 @@ OPS: tuple[OpSpec, ...] = (
     OpSpec(
         "pad", PadAttrs, (1, 2), _infer, _reference, _samples, MOVED, Tolerance.EXACT,
         "Surrounds each axis with a constant, or with its own elements by `mode`.",
-        expr=_expr, traits=frozenset({Trait.MOVEMENT}), aten=("constant_pad_nd",),
+        expr=_expr, traits=frozenset({Trait.MOVEMENT}),
     ),
 )  # fmt: skip

@@ -348,13 +348,13 @@ OPS: tuple[OpSpec, ...] = (
         "max_pool_indices", PoolAttrs, (1, 1), _indices_infer, _indices_reference, _samples(),
         _MAXIMA, Tolerance.EXACT,
         "max_pool and, as second output, the position of each maximum in the whole input.",
-        expr=_indices_expr, traits=_POOLS, aten=("max_pool2d_with_indices",),
+        expr=_indices_expr, traits=_POOLS,
     ),
     OpSpec(
         "average_pool", PoolAttrs, (1, 1), _infer, _average_reference, _average_samples, FLOATS,
         Tolerance.ACCUMULATE,
         "The mean of each window, with or without the padding in the count.",
-        expr=_average_expr, traits=_POOLS, aten=("avg_pool2d",),
+        expr=_average_expr, traits=_POOLS,
     ),
     OpSpec(
         "lp_pool", PoolAttrs, (1, 1), _infer, _lp_reference, _lp_samples, FLOATS,

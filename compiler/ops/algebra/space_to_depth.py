@@ -153,14 +153,14 @@ OPS: tuple[OpSpec, ...] = (
         (_depth_to_space_infer, _depth_to_space_reference, _depth_to_space_expr),
         _depth_to_space_samples,
         "Spreads groups of channels over blocks of the image.",
-        onnx=(OnnxBinding("DepthToSpace"),), aten=("pixel_shuffle",),
+        onnx=(OnnxBinding("DepthToSpace"),),
     ),
     move_row(
         "space_to_depth", SpaceToDepthAttrs,
         (_space_to_depth_infer, _space_to_depth_reference, _space_to_depth_expr),
         _space_to_depth_samples,
         "Collects blocks of the image into channels.",
-        onnx=(OnnxBinding("SpaceToDepth"),), aten=("pixel_unshuffle",),
+        onnx=(OnnxBinding("SpaceToDepth"),),
     ),
     move_row(
         "reverse_sequence", ReverseSequenceAttrs,

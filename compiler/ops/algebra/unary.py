@@ -56,14 +56,12 @@ def _function(
     domain: tuple[float, float] = (-4.0, 4.0),
     exact: bool = False,
     scalar: str = "",
-    aten: str = "",
 ) -> OpSpec:
     """The row of one function of the scalar table, `scalar` if its name there is another."""
     return pointwise_op(
         name, lambda _, x: fn(scalar or name, x), lambda _, x: numpy(x), doc, dtypes=dtypes,
         samples=unary_samples(dtypes, *domain),
         tolerance=Tolerance.EXACT if exact else Tolerance.ELEMENTWISE, onnx=(OnnxBinding(onnx),),
-        aten=(aten or name,),
     )  # fmt: skip
 
 
@@ -141,14 +139,12 @@ _IDENTITY = OpSpec(
     "The operand itself.",
     lambda types, _: _copy_expr(types, required(types, 0).dtype),
     traits=frozenset((Trait.ELEMENTWISE, Trait.MOVEMENT)), onnx=(OnnxBinding("Identity"),),
-    aten=("clone", "alias"),
 )  # fmt: skip
 
 _CAST = OpSpec(
     "cast", CastAttrs, (1, 1), _cast_infer, _cast_reference, _cast_samples, ALL, Tolerance.EXACT,
     "Conversion by value: float to integer truncates and saturates, NaN gives 0; bool is != 0.",
     lambda types, attrs: _copy_expr(types, attrs.to), traits=frozenset((Trait.ELEMENTWISE,)),
-    aten=("_to_copy",),
 )  # fmt: skip
 
 _UNIT = (-0.999, 0.999)
@@ -179,7 +175,7 @@ OPS: tuple[OpSpec, ...] = (
     _function(
         "not", np.logical_not,
         "Logical negation.",
-        onnx="Not", dtypes=BOOLS, exact=True, aten="logical_not",
+        onnx="Not", dtypes=BOOLS, exact=True,
     ),
     _function(
         "bitwise_not", np.invert,
@@ -189,13 +185,12 @@ OPS: tuple[OpSpec, ...] = (
     pointwise_op(
         "reciprocal", lambda _, x: fn("div", 1.0, x), lambda _, x: np.ones_like(x) / x, "1 / x.",
         dtypes=FLOATS, samples=unary_samples(FLOATS), onnx=(OnnxBinding("Reciprocal"),),
-        aten=("reciprocal",),
     ),
     pointwise_op(
         "is_nan", lambda _, x: fn("is_nan", x), lambda _, x: np.isnan(x),
         "Whether x is not a number.",
         dtypes=FLOATS, samples=unary_samples(FLOATS), result=BOOL, tolerance=Tolerance.EXACT,
-        onnx=(OnnxBinding("IsNaN"),), aten=("isnan",),
+        onnx=(OnnxBinding("IsNaN"),),
     ),
     pointwise_op(
         "is_inf", _is_inf, _is_inf_numpy,
@@ -205,7 +200,7 @@ OPS: tuple[OpSpec, ...] = (
             FLOATS,
             attrs=(IsInfAttrs(), IsInfAttrs(False, True), IsInfAttrs(True, False)),
         ),
-        result=BOOL, tolerance=Tolerance.EXACT, onnx=(OnnxBinding("IsInf"),), aten=("isinf",),
+        result=BOOL, tolerance=Tolerance.EXACT, onnx=(OnnxBinding("IsInf"),),
     ),
     _IDENTITY,
     _CAST,

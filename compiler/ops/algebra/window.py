@@ -434,7 +434,7 @@ OPS: tuple[OpSpec, ...] = (
         "conv", ConvAttrs, (2, 3), _conv_infer, _conv_reference, _conv_samples, FLOATS,
         Tolerance.ACCUMULATE,
         "Grouped, strided, dilated cross-correlation over 1 to 3 spatial axes, plus a bias.",
-        expr=_conv_expr, traits=frozenset({Trait.CONTRACTION, Trait.WINDOW}), aten=("convolution",),
+        expr=_conv_expr, traits=frozenset({Trait.CONTRACTION, Trait.WINDOW}),
     ),
     OpSpec(
         "conv_transpose", ConvTransposeAttrs, (2, 3), _transpose_infer, _transpose_reference,

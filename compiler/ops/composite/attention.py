@@ -261,7 +261,6 @@ OPS: tuple[OpSpec, ...] = (
         _attention_samples, FLOATS, Tolerance.ACCUMULATE,
         "softmax(scale * q k' + mask) v of each head; operands (q, k, v, mask), heads on axis 1.",
         expr=_attention_expr, traits=frozenset({Trait.CONTRACTION}),
-        aten=("scaled_dot_product_attention",),
     ),
     OpSpec(
         "rotary_embedding", RotaryEmbeddingAttrs, (3, 4), _rotary_infer, _rotary_reference,

@@ -389,13 +389,13 @@ OPS: tuple[OpSpec, ...] = (
         "grid_sample", GridSampleAttrs, (2, 2), _sample_infer, _sample_reference, _sample_samples,
         FLOATS, Tolerance.ACCUMULATE,
         "The image at the normalised coordinates of a grid.",
-        expr=_sample_expr, onnx=(OnnxBinding("GridSample", since=20),), aten=("grid_sampler",),
+        expr=_sample_expr, onnx=(OnnxBinding("GridSample", since=20),),
     ),
     OpSpec(
         "affine_grid", AffineGridAttrs, (1, 1), _affine_infer, _affine_reference, _affine_samples,
         FLOATS, Tolerance.ACCUMULATE,
         "The grid of normalised coordinates that affine maps give.",
-        expr=_affine_expr, aten=("affine_grid_generator",),
+        expr=_affine_expr,
     ),
     OpSpec(
         "deform_conv", DeformConvAttrs, (3, 5), _deform_infer, _deform_reference, _deform_samples,

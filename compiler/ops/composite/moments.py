@@ -130,11 +130,10 @@ def normalization_op(
     *,
     trait: Trait = Trait.REDUCTION,
     onnx: tuple[OnnxBinding, ...] = (),
-    aten: tuple[str, ...] = (),
 ) -> OpSpec:
     """A row from its (infer, reference, samples, expr)."""
     infer, reference, samples, expr = functions
     return OpSpec(
         name, attrs, arity, infer, reference, samples, FLOATS, Tolerance.ACCUMULATE, doc, expr,
-        traits=frozenset((trait,)), onnx=onnx, aten=aten,
+        traits=frozenset((trait,)), onnx=onnx,
     )  # fmt: skip

@@ -311,7 +311,6 @@ OPS: tuple[OpSpec, ...] = (
         "layer_normalization", NormAttrs, (2, 3),
         (_layer_infer, _layer_reference, _layer_samples, _layer_expr),
         "Centred and scaled to deviation 1 over the last axes, then times scale plus bias.",
-        aten=("native_layer_norm",),
     ),
     normalization_op(
         "instance_normalization", EpsilonAttrs, (3, 3),
@@ -323,13 +322,12 @@ OPS: tuple[OpSpec, ...] = (
         "group_normalization", GroupNormAttrs, (3, 3),
         (_group_infer, _group_reference, _group_samples, _group_expr),
         "Centred and scaled over groups of channels, then times scale plus bias by channel.",
-        aten=("native_group_norm",),
     ),
     normalization_op(
         "batch_normalization", EpsilonAttrs, (5, 5),
         (_batch_infer, _batch_reference, _batch_samples, _batch_expr),
         "Inference: (x - mean) / sqrt(variance + epsilon) * scale + bias, by channel.",
-        trait=Trait.ELEMENTWISE, aten=("_native_batch_norm_legit_no_training",),
+        trait=Trait.ELEMENTWISE,
     ),
     normalization_op(
         "mean_variance_normalization", AxesAttrs, (1, 1),

@@ -587,6 +587,5 @@ OPS: tuple[OpSpec, ...] = (
         "resize", ResizeAttrs, (1, 3), _infer, _reference, _samples, COMMON, Tolerance.ACCUMULATE,
         "Nearest, linear or cubic interpolation to the shape `sizes`.",
         expr=_expr, traits=frozenset({Trait.WINDOW}),
-        aten=("upsample_nearest2d", "upsample_bilinear2d", "upsample_bicubic2d"),
     ),
 )  # fmt: skip

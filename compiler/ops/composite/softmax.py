@@ -130,7 +130,6 @@ def _row(
     numpy: Callable[[Array, int], Array],
     expr: Callable[[Sequence[TensorType | None], Any], Expr],
     doc: str,
-    aten: str = "",
 ) -> OpSpec:
     def reference(arrays: Sequence[Array | None], attrs: AxisAttrs) -> tuple[Array, ...]:
         return (in_f32(lambda x: numpy(x, attrs.axis))(*given(arrays)),)
@@ -138,7 +137,7 @@ def _row(
     return OpSpec(
         name, AxisAttrs, (1, 1), _infer, reference, _samples, FLOATS,
         Tolerance.EXACT if name == "hardmax" else Tolerance.ACCUMULATE, doc, expr,
-        traits=frozenset((Trait.REDUCTION,)), aten=(aten,) if aten else (),
+        traits=frozenset((Trait.REDUCTION,)),
     )  # fmt: skip
 
 
@@ -146,12 +145,10 @@ OPS: tuple[OpSpec, ...] = (
     _row(
         "softmax", _softmax, _softmax_expr,
         "exp(x) over its sum along the axis.",
-        "_softmax",
     ),
     _row(
         "log_softmax", _log_softmax, _log_softmax_expr,
         "The logarithm of softmax.",
-        "_log_softmax",
     ),
     _row(
         "hardmax", _hardmax, _hardmax_expr,

@@ -303,13 +303,13 @@ OPS: tuple[OpSpec, ...] = (
         "top_k", TopKAttrs, (1, 1), _top_k_infer, _top_k_reference, _top_k_samples, NUMERIC,
         Tolerance.EXACT,
         "The k largest or smallest elements along an axis, and their places.",
-        call="top_k", aten=("topk",),
+        call="top_k",
     ),
     OpSpec(
         "non_zero", NonZeroAttrs, (1, 1), _non_zero_infer, _non_zero_reference, _non_zero_samples,
         COMMON, Tolerance.EXACT,
         "The indices of elements that are not zero, one column each, in row-major order.",
-        call="non_zero", traits=_OPAQUE, aten=("nonzero",),
+        call="non_zero", traits=_OPAQUE,
     ),
     OpSpec(
         "compress", CompressAttrs, (2, 2), _compress_infer, _compress_reference, _compress_samples,

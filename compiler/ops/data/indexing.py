@@ -446,14 +446,12 @@ OPS: tuple[OpSpec, ...] = (
         Tolerance.EXACT,
         "Slices of x along an axis, chosen by an index tensor.",
         expr=_gather_expr, traits=_MOVES, onnx=(OnnxBinding("Gather"),),
-        aten=("embedding", "index_select"),
     ),
     OpSpec(
         "gather_elements", AxisAttrs, (2, 2), _elements_infer, _elements_reference,
         _elements_samples, MOVED, Tolerance.EXACT,
         "Elements of x whose place along one axis an index tensor gives.",
         expr=_elements_expr, traits=_MOVES, onnx=(OnnxBinding("GatherElements", since=11),),
-        aten=("gather",),
     ),
     OpSpec(
         "gather_nd", GatherNdAttrs, (2, 2), _nd_infer, _nd_reference, _nd_samples, MOVED,
@@ -466,13 +464,12 @@ OPS: tuple[OpSpec, ...] = (
         _scatter_elements_reference, _scatter_elements_samples, COMMON, Tolerance.EXACT,
         "x with updates combined in at the places an index tensor gives along one axis.",
         call="scatter_elements", onnx=(OnnxBinding("ScatterElements", since=11),),
-        aten=("scatter", "scatter_add"),
     ),
     OpSpec(
         "scatter_nd", ScatterNdAttrs, (3, 3), _scatter_nd_infer, _scatter_nd_reference,
         _scatter_nd_samples, COMMON, Tolerance.EXACT,
         "x with slices combined in at the places that tuples of indices give.",
-        call="scatter_nd", onnx=(OnnxBinding("ScatterND", since=11),), aten=("index_put",),
+        call="scatter_nd", onnx=(OnnxBinding("ScatterND", since=11),),
     ),
     OpSpec(
         "update_slice", UpdateSliceAttrs, (2, 2), _update_slice_infer, _update_slice_reference,
