@@ -15,7 +15,7 @@
     }
 
 Registers are `r0, r1, ...` (`none` where a plan has not set one yet), buffers `b0, b1, ...`.
-`tcc.ir.program.table` has the forms of instructions and places.
+`tcc.ir.program.table` has the texts of instructions and places.
 """
 
 from __future__ import annotations
