@@ -19,7 +19,7 @@ from tcc.debug import Trace
 from tcc.errors import UserError
 from tcc.ir.graph import Graph
 from tcc.ir.op import Array
-from tcc.ir.program import steps_of
+from tcc.ir.program.operands import steps_of
 from tcc.ir.program.verify import verify_program
 from tcc.options import Options
 from tcc.passes.derive.winograd import Limits

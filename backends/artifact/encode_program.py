@@ -4,37 +4,21 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable
-from typing import assert_never
+from collections.abc import Sequence
+from typing import Any
 
 from tcc.errors import InternalError, UserError
 from tcc.ir.lists import parse_list_type
-from tcc.ir.program import (
-    Alias,
-    Allocate,
-    Arena,
-    Branch,
-    Buffer,
-    CallOp,
-    Check,
-    Copy,
-    Dynamic,
-    Input,
-    Instr,
-    IntOp,
-    Launch,
-    Let,
-    Loop,
-    Output,
-    Place,
-    Port,
-    Program,
-    ReadInt,
-    Relation,
-    State,
-    TensorRef,
-    View,
-    Weight,
+from tcc.ir.program import Buffer, Instr, IntOp, Place, Port, Program, Relation, TensorRef
+from tcc.ir.program.table import (
+    CODES,
+    INSTRUCTIONS,
+    PLACE_CODES,
+    PLACES,
+    Field,
+    Form,
+    Kind,
+    row_of,
 )
 from tcc.ir.types import DTYPES, DType
 
@@ -43,12 +27,10 @@ VERSION = 2
 HEADER_WORDS = 5
 MAX_DEPTH = 64
 
-# Positions are the codes in the bytes; runtime.h has the same order.
-_PLACES = (Input, Output, Weight, Arena, State, Dynamic, Alias)
-_LET, _READ, _CHECK, _ALLOCATE, _VIEW, _LAUNCH, _CALL, _COPY, _BRANCH, _LOOP = range(10)
-
+# Rows of one class differ in what their operands mean, not in their fields.
+_BY_CODE = {CODES[row.node]: row for row in INSTRUCTIONS}
 _LIST = 3 << 8 | 64  # their types are in the ports' texts
-_BY_CODE = {(dtype.dlpack, dtype.bits): dtype for dtype in DTYPES.values()}
+_DTYPES = {(dtype.dlpack, dtype.bits): dtype for dtype in DTYPES.values()}
 
 
 def encode_program(program: Program) -> bytes:
@@ -101,80 +83,54 @@ class _Writer:
             self.string(port.text)
             self.put(port.state)
         for buffer in program.buffers:
-            self.put(_PLACES.index(type(buffer.place)), *_place_words(buffer.place))
+            self.place(buffer.place)
             self.string(buffer.label)
         for kernel in program.kernels:
             self.string(kernel)
         self.body(program.body)
 
-    def body(self, body: Iterable[Instr]) -> None:
-        body = tuple(body)
+    def place(self, place: Place) -> None:
+        """The code and two numbers, 0 where a place has fewer."""
+        numbers = [getattr(place, field.name) for field in row_of(place).fields]
+        self.put(PLACE_CODES[type(place)], *numbers, *(0 for _ in range(2 - len(numbers))))
+
+    def body(self, body: Sequence[Instr]) -> None:
         self.put(len(body))
         for instr in body:
-            self.instr(instr)
+            self.put(CODES[type(instr)])
+            values = [(field, getattr(instr, field.name)) for field in row_of(instr).fields]
+            for field, value in values:
+                if field.form is not Form.ONE:
+                    self.put(len(value))
+                elif field.kind is not Kind.BODY:
+                    self.single(field.kind, value)
+            for field, value in values:
+                self.several(field, value)
 
-    def instr(self, instr: Instr) -> None:
-        match instr:
-            case Let(target, op, a, b):
-                self.put(_LET, target, op.value, a, b)
-            case ReadInt(target, buffer, dtype, element):
-                self.put(_READ, target, buffer)
-                self.dtype(dtype)
-                self.put(element)
-            case Check(relation, a, b, message):
-                self.put(_CHECK, relation.value, a, b)
-                self.string(message)
-            case Allocate(buffer, size, keep):
-                self.put(_ALLOCATE, buffer, size, int(keep))
-            case View(buffer, base, offset):
-                self.put(_VIEW, buffer, base, offset)
-            case Launch(kernel, grid, buffers, ints, least):
-                self.put(_LAUNCH, kernel, grid, least, len(buffers), len(ints))
-                self.put(*buffers, *ints)
-            case CallOp():
-                self.call(instr)
-            case Copy(target, source, size):
-                self.put(_COPY, target, source, size)
-            case Branch() | Loop():
-                self.nested(instr)
+    def single(self, kind: Kind, value: Any) -> None:
+        match kind:
+            case Kind.STRING | Kind.FUNCTION:
+                self.string(value)
+            case Kind.DTYPE | Kind.INTEGER:
+                self.dtype(value)
+            case Kind.OPERATION | Kind.RELATION:
+                self.put(value.value)
+            case Kind.WHEN:
+                if value != kind.absent:
+                    self.words[-1] = ~value
             case _:
-                assert_never(instr)
+                self.put(int(value))
 
-    def nested(self, instr: Branch | Loop) -> None:
-        match instr:
-            case Branch(condition, then, otherwise, when):
-                self.put(_BRANCH, condition if when < 0 else ~when)
-                self.body(then)
-                self.body(otherwise)
-            case Loop(trips, condition, counter, body):
-                self.put(_LOOP, trips, condition, counter)
-                self.body(body)
-            case _:
-                assert_never(instr)
-
-    def call(self, instr: CallOp) -> None:
-        self.put(_CALL)
-        self.string(instr.op)
-        self.put(len(instr.inputs), len(instr.outputs), len(instr.ints), len(instr.results))
-        for ref in (*instr.inputs, *instr.outputs):
-            self.put(ref.buffer)
-            self.dtype(ref.dtype)
-            self.put(len(ref.dims), *ref.dims)
-        self.put(*instr.ints, *instr.results)
-
-
-def _place_words(place: Place) -> tuple[int, int]:
-    match place:
-        case Input(port) | Output(port):
-            return port, 0
-        case Weight(offset, size) | Arena(offset, size):
-            return offset, size
-        case State(size):
-            return size, 0
-        case Dynamic() | Alias():
-            return 0, 0
-        case _:
-            assert_never(place)
+    def several(self, field: Field, value: Any) -> None:
+        if field.kind is Kind.BODY:
+            self.body(value)
+        elif field.form is Form.MANY:
+            self.put(*value)
+        elif field.form is Form.TENSORS:
+            for ref in value:
+                self.put(ref.buffer)
+                self.dtype(ref.dtype)
+                self.put(len(ref.dims), *ref.dims)
 
 
 # ---- and back -----------------------------------------------------------------------------------
@@ -208,25 +164,6 @@ def _damaged(why: str) -> UserError:
     return UserError("the artifact's program is damaged", why=why, hint="compile the model again")
 
 
-def _place(code: int, a: int, b: int) -> Place:
-    kind = _PLACES[code] if code >= 0 else None
-    if kind is Weight:
-        return Weight(a, b)
-    if kind is Arena:
-        return Arena(a, b)
-    if kind is Input:
-        return Input(a)
-    if kind is Output:
-        return Output(a)
-    if kind is State:
-        return State(a)
-    if kind is Dynamic:
-        return Dynamic()
-    if kind is Alias:
-        return Alias()
-    raise ValueError("place")
-
-
 class _Reader:
     """Reads words in order; IndexError, KeyError or ValueError mean damage."""
 
@@ -251,7 +188,7 @@ class _Reader:
 
     def dtype(self) -> DType:
         word = self.one()
-        return _BY_CODE[word >> 8, word & 0xFF]
+        return _DTYPES[word >> 8, word & 0xFF]
 
     def program(self) -> Program:
         registers, scratch, arena, inputs, outputs, buffers, kernels = self.many(7)
@@ -274,62 +211,62 @@ class _Reader:
     def port(self) -> Port:
         name, word = self.string(), self.one()
         dims, text = self.many(self.one()), self.string()
-        dtype = parse_list_type(text) if word == _LIST else _BY_CODE[word >> 8, word & 0xFF]
+        dtype = parse_list_type(text) if word == _LIST else _DTYPES[word >> 8, word & 0xFF]
         return Port(name, dtype, dims, text, self.one())
 
     def buffer(self) -> Buffer:
-        code, a, b = self.many(3)
-        return Buffer(_place(code, a, b), self.string())
+        code, *numbers = self.many(3)
+        if not 0 <= code < len(PLACES):
+            raise ValueError("place")
+        row = PLACES[code]
+        return Buffer(row.node(*numbers[: len(row.fields)]), self.string())
 
     def body(self, depth: int) -> tuple[Instr, ...]:
-        count = self.one()
-        if depth > MAX_DEPTH or not 0 <= count <= len(self._words):
+        if depth > MAX_DEPTH:
             raise ValueError("body")
-        return tuple(self.instr(depth) for _ in range(count))
+        return tuple(self.instr(depth) for _ in range(self.count()))
 
-    def instr(self, depth: int) -> Instr:
-        code = self.one()
-        if code == _BRANCH:
-            asked = self.one()
-            condition, when = (asked, -1) if asked >= 0 else (-1, ~asked)
-            return Branch(condition, self.body(depth + 1), self.body(depth + 1), when)
-        if code == _LOOP:
-            trips, condition, counter = self.many(3)
-            return Loop(trips, condition, counter, self.body(depth + 1))
-        if code == _CALL:
-            return self.call()
-        if code == _LAUNCH:
-            kernel, grid, least, n_buffers, n_ints = self.many(5)
-            return Launch(kernel, grid, self.many(n_buffers), self.many(n_ints), least)
-        return self.simple(code)
-
-    def simple(self, code: int) -> Instr:
-        if code == _LET:
-            target, op, a, b = self.many(4)
-            return Let(target, IntOp(op), a, b)
-        if code == _READ:
-            target, buffer = self.many(2)
-            return ReadInt(target, buffer, self.dtype(), self.one())
-        if code == _CHECK:
-            relation, a, b = self.many(3)
-            return Check(Relation(relation), a, b, self.string())
-        if code == _ALLOCATE:
-            buffer, size, keep = self.many(3)
-            return Allocate(buffer, size, bool(keep))
-        if code == _VIEW:
-            return View(*self.many(3))
-        if code == _COPY:
-            return Copy(*self.many(3))
-        raise ValueError("instruction")
-
-    def call(self) -> CallOp:
-        op = self.string()
-        n_inputs, n_outputs, n_ints, n_results = self.many(4)
-        if max(n_inputs, n_outputs) > len(self._words):
+    def count(self) -> int:
+        count = self.one()
+        if not 0 <= count <= len(self._words) - self._at:
             raise ValueError("count")
-        inputs = tuple(self.ref() for _ in range(n_inputs))
-        outputs = tuple(self.ref() for _ in range(n_outputs))
-        return CallOp(op, inputs, outputs, self.many(n_ints), self.many(n_results))
+        return count
+
+    def instr(self, depth: int) -> Any:
+        row = _BY_CODE[self.one()]
+        values: dict[str, Any] = {}
+        for field in row.fields:
+            if field.form is not Form.ONE:
+                values[field.name] = self.count()
+            elif field.kind is not Kind.BODY:
+                values[field.name] = self.single(field.kind)
+        if values.get("when", 0) < 0 and values["condition"] < 0:
+            values |= {"when": ~values["condition"], "condition": -1}
+        for field in row.fields:
+            if field.kind is Kind.BODY:
+                values[field.name] = self.body(depth + 1)
+            elif field.form is Form.MANY:
+                values[field.name] = self.many(values[field.name])
+            elif field.form is Form.TENSORS:
+                values[field.name] = tuple(self.ref() for _ in range(values[field.name]))
+        return row.node(**values)
+
+    def single(self, kind: Kind) -> Any:
+        match kind:
+            case Kind.STRING | Kind.FUNCTION:
+                return self.string()
+            case Kind.DTYPE | Kind.INTEGER:
+                return self.dtype()
+            case Kind.OPERATION:
+                return IntOp(self.one())
+            case Kind.RELATION:
+                return Relation(self.one())
+            case Kind.FLAG:
+                return bool(self.one())
+            case Kind.WHEN:
+                return kind.absent
+            case _:
+                return self.one()
 
     def ref(self) -> TensorRef:
         buffer, dtype = self.one(), self.dtype()

@@ -17,9 +17,9 @@ from tcc.ir.program import (
     Program,
     Register,
     constant_registers,
-    walk_instructions,
 )
 from tcc.ir.program.evaluate import INTEGER, holds
+from tcc.ir.program.operands import walk_instructions
 
 _SIZES = (1, 2, 3, 4, 8, 16, 32, 64, 128, 224, 256, 512, 1024, 2048, 4096, 16384)
 _Dims = Mapping[tuple[int, int], int]

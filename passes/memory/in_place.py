@@ -15,7 +15,8 @@ from math import prod
 
 from tcc.ir.expr import extent
 from tcc.ir.index import as_int
-from tcc.ir.program import Arena, BufferId, Launch, Program, buffers_of
+from tcc.ir.program import Arena, BufferId, Launch, Program
+from tcc.ir.program.operands import buffers_of
 from tcc.ir.tile import MemorySpace, TileKernel
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.tile.overwrite import overwrites, stored_lanes

@@ -12,18 +12,16 @@ from typing import TypeAlias
 
 from tcc.ir.program import (
     Arena,
-    Branch,
     BufferId,
     CallOp,
     Instr,
     IntOp,
     Launch,
     Let,
-    Loop,
     Program,
     Register,
-    buffers_of,
 )
+from tcc.ir.program.operands import buffers_of, renumbered, walk_instructions
 from tcc.ir.types import DType
 
 # What equal halos have in common: element type, storage, and widths with the value.
@@ -84,15 +82,7 @@ def most_live(lives: Mapping[BufferId, Life], sizes: Mapping[BufferId, int]) -> 
 
 def touched(instr: Instr) -> tuple[BufferId, ...]:
     """The buffers that an instruction names, those of bodies included."""
-    own = buffers_of(instr)
-    match instr:
-        case Branch():
-            inner = (*instr.then, *instr.otherwise)
-        case Loop():
-            inner = instr.body
-        case _:
-            return own
-    return (*own, *(b for i in inner for b in touched(i)))
+    return tuple(b for i in walk_instructions((instr,)) for b in buffers_of(i))
 
 
 def fixed_buffers(program: Program) -> frozenset[BufferId]:
@@ -118,26 +108,12 @@ def merged(program: Program, moved: Mapping[BufferId, BufferId]) -> Program:
     filling any more."""
     if not moved:
         return program
-    body = (i for i in program.body if not _is_spared(i, moved))
-    return replace(program, body=tuple(_moved(i, moved) for i in body))
+    moves = {"b": lambda buffer: moved.get(buffer, buffer)}
+    kept = (i for i in program.body if not _is_spared(i, moved))
+    return replace(program, body=tuple(renumbered(i, moves) for i in kept))
 
 
 def _is_spared(instr: Instr, moved: Mapping[BufferId, BufferId]) -> bool:
     return (
         isinstance(instr, CallOp) and instr.op == "fill_halo" and instr.outputs[0].buffer in moved
     )
-
-
-def _moved(instr: Instr, moved: Mapping[BufferId, BufferId]) -> Instr:
-    """An instruction on the buffers that are kept; others than these name none that moved."""
-    match instr:
-        case Launch():
-            return replace(instr, buffers=tuple(moved.get(b, b) for b in instr.buffers))
-        case CallOp():
-            inputs, outputs = (
-                tuple(replace(t, buffer=moved.get(t.buffer, t.buffer)) for t in tensors)
-                for tensors in (instr.inputs, instr.outputs)
-            )
-            return replace(instr, inputs=inputs, outputs=outputs)
-        case _:
-            return instr

@@ -9,14 +9,13 @@ the outside too lives through the whole loop, for its next trip may read it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tcc.errors import InternalError
 from tcc.ir.program import (
     Alias,
     Arena,
-    Branch,
     Buffer,
     BufferId,
     Check,
@@ -27,7 +26,12 @@ from tcc.ir.program import (
     Program,
     Register,
     View,
+)
+from tcc.ir.program.operands import (
+    bodies_of,
     buffers_of,
+    defined_registers,
+    used_registers,
     walk_instructions,
 )
 from tcc.passes.memory.merge_buffers import Life, born_behind, laid_over
@@ -104,11 +108,9 @@ def _scan(
         for buffer in buffers_of(instr):
             touches.setdefault(buffer, set()).add(position)
         position += 1
-        if isinstance(instr, Branch):
-            position = _scan(instr.then, position, touches, loops)
-            position = _scan(instr.otherwise, position, touches, loops)
-        elif isinstance(instr, Loop):
-            position = _scan(instr.body, position, touches, loops)
+        for inner in bodies_of(instr):
+            position = _scan(inner, position, touches, loops)
+        if isinstance(instr, Loop):
             loops.append((start, position))
             for buffer in buffers_of(instr):
                 touches[buffer].add(position)
@@ -199,31 +201,16 @@ def _entry(body: Sequence[Instr]) -> tuple[tuple[Instr, ...], tuple[Instr, ...]]
     Registers that loops and branches set hold other values at other times: they stay.
     """
     ready: set[Register] = set()
-    changing = {i.target for i in _nested(body) if isinstance(i, Let)}
+    inside = (i for instr in body for inner in bodies_of(instr) for i in walk_instructions(inner))
+    changing = {register for instr in inside for register in defined_registers(instr)}
     entry: list[Instr] = []
     rest: list[Instr] = []
     for instr in body:
-        if isinstance(instr, Let):
-            movable = _depends_on(instr) <= ready and instr.target not in changing
-        else:
-            movable = isinstance(instr, Check) and {instr.a, instr.b} <= ready
-        if movable:
+        made = defined_registers(instr)
+        known = used_registers(instr) <= ready and not made & changing
+        if isinstance(instr, Let | Check) and known:
             entry.append(instr)
-            if isinstance(instr, Let):
-                ready.add(instr.target)
+            ready |= made
         else:
             rest.append(instr)
     return tuple(entry), tuple(rest)
-
-
-def _nested(body: Iterable[Instr]) -> Iterator[Instr]:
-    """The instructions inside loops and branches."""
-    for instr in body:
-        if isinstance(instr, Loop | Branch):
-            inner = instr.body if isinstance(instr, Loop) else (*instr.then, *instr.otherwise)
-            yield from inner
-            yield from _nested(inner)
-
-
-def _depends_on(let: Let) -> set[Register]:
-    return set() if let.op in (IntOp.CONST, IntOp.DIM) else {let.a, let.b}

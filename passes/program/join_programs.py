@@ -11,9 +11,8 @@ are stored alike lie there once, and the arena suits the largest need.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import assert_never
 
 from tcc.ir.program import (
     Allocate,
@@ -21,26 +20,19 @@ from tcc.ir.program import (
     Branch,
     Buffer,
     BufferId,
-    CallOp,
-    Check,
-    Copy,
     Input,
     Instr,
     IntOp,
-    Launch,
     Let,
-    Loop,
     Output,
     Place,
     Program,
-    ReadInt,
     Register,
-    TensorRef,
-    View,
     Weight,
     constant_registers,
     prologue_length,
 )
+from tcc.ir.program.operands import defined_registers, renumbered, used_registers
 from tcc.passes.program.lower_graph import KernelTable
 from tcc.passes.program.lowered import Lowered
 
@@ -67,7 +59,7 @@ class _Joined:
         self._general, self._program = general, program
         self._weights = general.weights
         self._entry, self._rest = list(program.body[:length]), program.body[length:]
-        self._fixed = {i.target for i in self._entry if isinstance(i, Let | ReadInt)}
+        self._fixed = {r for i in self._entry for r in defined_registers(i)}
         self._constants = constant_registers(program)
         self._registers, self._arena = program.registers, program.arena
         self._buffers = list(program.buffers)
@@ -195,10 +187,9 @@ def _needed(program: Program) -> set[int]:
     found: set[int] = set()
     for number in reversed(range(prologue_length(program))):
         instr = program.body[number]
-        if isinstance(instr, Let | ReadInt) and instr.target in wanted:
+        if defined_registers(instr) & wanted:
             found.add(number)
-            if isinstance(instr, Let) and instr.op not in (IntOp.CONST, IntOp.DIM):
-                wanted |= {instr.a, instr.b}
+            wanted |= used_registers(instr)
     return found
 
 
@@ -220,9 +211,6 @@ class _Moved:
     def register(self, register: Register) -> Register:
         return register + self.offset
 
-    def registers(self, registers: Iterable[Register]) -> tuple[Register, ...]:
-        return tuple(map(self.register, registers))
-
     def body(self, body: Iterable[Instr]) -> tuple[Instr, ...]:
         return tuple(new for instr in body for new in (*self._sizes(instr), self.instr(instr)))
 
@@ -234,63 +222,9 @@ class _Moved:
 
     def instr(self, instr: Instr) -> Instr:
         """`instr` with the numbers of the joined program."""
-        match instr:
-            case Let() | ReadInt() | Check():
-                return self._integer(instr)
-            case Launch(kernel, grid, buffers, ints, least):
-                moved = tuple(self.buffers[b] for b in buffers)
-                grid, ints = self.register(grid), self.registers(ints)
-                return Launch(self.kernels[kernel], grid, moved, ints, least)
-            case CallOp():
-                return replace(
-                    instr,
-                    inputs=tuple(map(self._tensor, instr.inputs)),
-                    outputs=tuple(map(self._tensor, instr.outputs)),
-                    results=self.registers(instr.results),
-                )
-            case Branch() | Loop():
-                return self._nested(instr)
-            case Allocate() | View() | Copy():
-                return self._memory(instr)
-            case _:
-                assert_never(instr)
-
-    def _integer(self, instr: Let | ReadInt | Check) -> Instr:
-        match instr:
-            case Let(target, op, a, b):
-                if op not in (IntOp.CONST, IntOp.DIM):
-                    a, b = self.register(a), self.register(b)
-                return Let(self.register(target), op, a, b)
-            case ReadInt():
-                target, buffer = self.register(instr.target), self.buffers[instr.buffer]
-                return replace(instr, target=target, buffer=buffer)
-            case Check():
-                return replace(instr, a=self.register(instr.a), b=self.register(instr.b))
-            case _:
-                assert_never(instr)
-
-    def _memory(self, instr: Allocate | View | Copy) -> Instr:
-        match instr:
-            case Allocate(buffer, size, keep):
-                return Allocate(self.buffers[buffer], self.register(size), keep)
-            case View(buffer, base, offset):
-                return View(self.buffers[buffer], self.buffers[base], self.register(offset))
-            case Copy(target, source, size):
-                return Copy(self.buffers[target], self.buffers[source], self.register(size))
-            case _:
-                assert_never(instr)
-
-    def _nested(self, instr: Branch | Loop) -> Instr:
-        condition = self.buffers[instr.condition] if instr.condition >= 0 else -1
-        match instr:
-            case Branch(_, then, otherwise, when):
-                asked = self.register(when) if when >= 0 else -1
-                return Branch(condition, self.body(then), self.body(otherwise), asked)
-            case Loop(trips, _, counter, body):
-                trips, counter = self.register(trips), self.register(counter)
-                return Loop(trips, condition, counter, self.body(body))
-            case _:
-                assert_never(instr)
-
-    def _tensor(self, ref: TensorRef) -> TensorRef:
-        return TensorRef(self.buffers[ref.buffer], ref.dtype, self.registers(ref.dims))
+        moves: dict[str, Callable[[int], int]] = {
+            "r": self.register,
+            "b": self.buffers.__getitem__,
+            "k": self.kernels.__getitem__,
+        }
+        return renumbered(instr, moves, self.body)

@@ -7,23 +7,132 @@ static tcc_status damaged(const char *what) {
     return tcc_fail(TCC_CORRUPT, "the artifact is damaged: an instruction %s", what);
 }
 
-static tcc_status read_register(tcc_reader *reader, int64_t *out_register) {
-    return tcc_read_in(reader, 0, reader->program->n_registers, out_register);
-}
+static const tcc_field FIELDS[TCC_CODE_COUNT][TCC_MOST_FIELDS + 1] = TCC_FIELDS;
+static const uint8_t OPERANDS[TCC_INT_COUNT][2] = TCC_OPERANDS;
 
-static tcc_status read_buffer(tcc_reader *reader, int32_t *out_buffer) {
-    int64_t buffer;
-    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, reader->program->n_buffers, &buffer));
-    *out_buffer = (int32_t)buffer;
+/* ---- numbers ------------------------------------------------------------------------------------ */
+
+/* What a buffer's place must be for what is done to it. */
+static tcc_status check_place(int32_t place, int32_t kind) {
+    if (kind == TCC_KIND_WRITTEN && (place == TCC_PLACE_INPUT || place == TCC_PLACE_WEIGHT))
+        return damaged("writes to what is read-only");
+    if (kind == TCC_KIND_ALLOCATED && place != TCC_PLACE_DYNAMIC && place != TCC_PLACE_OUTPUT)
+        return damaged("allocates a buffer that has a place");
+    if (kind == TCC_KIND_AIMED && place != TCC_PLACE_ALIAS)
+        return damaged("aims a buffer that is no alias");
     return TCC_OK;
 }
 
-/* A buffer that the program itself writes: not the caller's input, not a weight. */
-static tcc_status read_target(tcc_reader *reader, int32_t *out_buffer) {
-    TCC_RETURN_IF_ERROR(read_buffer(reader, out_buffer));
-    int32_t place = reader->program->buffers[*out_buffer].place;
-    if (place == TCC_PLACE_INPUT || place == TCC_PLACE_WEIGHT)
-        return damaged("writes to what is read-only");
+static tcc_status read_number(tcc_reader *reader, int32_t kind, int64_t *out_number) {
+    const tcc_program *program = reader->program;
+    int64_t low = 0, high = program->n_buffers;
+    switch (kind) {
+    case TCC_KIND_NUMBER: return tcc_read_word(reader, out_number);
+    case TCC_KIND_USED:
+    case TCC_KIND_DEFINED: high = program->n_registers; break;
+    case TCC_KIND_KERNEL: high = program->n_kernels; break;
+    case TCC_KIND_PORT: high = program->n_inputs; break;
+    case TCC_KIND_ELEMENT: high = INT64_C(1) << 40; break;
+    case TCC_KIND_LEAST: low = 1, high = INT64_MAX; break;
+    case TCC_KIND_FLAG: high = 2; break;
+    case TCC_KIND_OPERATION: high = TCC_INT_COUNT; break;
+    case TCC_KIND_RELATION: high = TCC_REL_COUNT; break;
+    default:
+        TCC_RETURN_IF_ERROR(tcc_read_in(reader, low, high, out_number));
+        return check_place(program->buffers[*out_number].place, kind);
+    }
+    return tcc_read_in(reader, low, high, out_number);
+}
+
+static tcc_status read_integer_type(tcc_reader *reader, tcc_dtype *out_dtype) {
+    TCC_RETURN_IF_ERROR(tcc_read_dtype(reader, out_dtype));
+    uint8_t code = out_dtype->code, bits = out_dtype->bits;
+    bool known = (code == 0 || code == 1 || code == 6) && bits >= 8 && bits <= 64;
+    return known ? TCC_OK : damaged("reads a size that is no integer");
+}
+
+/* A buffer, -1, or the complement of a register where one may stand for it. */
+static tcc_status read_condition(tcc_reader *reader, const tcc_field *next, int64_t *out_number) {
+    int64_t low = next->kind == TCC_KIND_WHEN ? -reader->program->n_registers : -1;
+    return tcc_read_in(reader, low, reader->program->n_buffers, out_number);
+}
+
+static tcc_status read_single(tcc_reader *reader, const tcc_field *field, tcc_code *code) {
+    void *at = (char *)&code->as + field->at;
+    int32_t kind = field->kind;
+    if (kind == TCC_KIND_OPERAND) kind = OPERANDS[code->as.let.op][at == &code->as.let.b];
+    switch (kind) {
+    case TCC_KIND_STRING:
+    case TCC_KIND_FUNCTION: return tcc_read_string(reader, at);
+    case TCC_KIND_DTYPE: return tcc_read_dtype(reader, at);
+    case TCC_KIND_INTEGER: return read_integer_type(reader, at);
+    case TCC_KIND_CONDITION: return read_condition(reader, field + 1, at);
+    case TCC_KIND_AXIS:
+        return tcc_read_in(reader, 0, reader->program->inputs[code->as.let.a].port.ndim, at);
+    case TCC_KIND_WHEN: {
+        int64_t *condition = &code->as.branch.condition;
+        code->as.branch.when = *condition < 0 ? ~*condition : -1;
+        if (*condition < 0) *condition = -1;
+        return TCC_OK;
+    }
+    default: return read_number(reader, kind, at);
+    }
+}
+
+/* ---- lists -------------------------------------------------------------------------------------- */
+
+static tcc_status read_numbers(tcc_reader *reader, int32_t kind, tcc_operands *list) {
+    int64_t *numbers = NULL;
+    TCC_RETURN_IF_ERROR(
+        tcc_reader_allocate(reader, list->count, sizeof *numbers, (void **)&numbers));
+    for (int64_t i = 0; i < list->count; i++)
+        TCC_RETURN_IF_ERROR(read_number(reader, kind, &numbers[i]));
+    list->numbers = numbers;
+    return TCC_OK;
+}
+
+static tcc_status read_tensors(tcc_reader *reader, int32_t kind, tcc_operands *list) {
+    tcc_tensor_ref *tensors = NULL;
+    TCC_RETURN_IF_ERROR(
+        tcc_reader_allocate(reader, list->count, sizeof *tensors, (void **)&tensors));
+    for (int64_t i = 0; i < list->count; i++) {
+        int64_t rank;
+        TCC_RETURN_IF_ERROR(read_number(reader, kind, &tensors[i].buffer));
+        TCC_RETURN_IF_ERROR(tcc_read_dtype(reader, &tensors[i].dtype));
+        TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, TCC_MAX_RANK + 1, &rank));
+        TCC_RETURN_IF_ERROR(
+            tcc_read_indices(reader, rank, reader->program->n_registers, &tensors[i].dims));
+        tensors[i].ndim = (int32_t)rank;
+    }
+    list->tensors = tensors;
+    return TCC_OK;
+}
+
+static tcc_status read_length(tcc_reader *reader, int32_t form, tcc_operands *list) {
+    TCC_RETURN_IF_ERROR(tcc_read_count(reader, form == TCC_HAS_TENSORS ? 3 : 1, &list->count));
+    return list->count > 1 << 20 ? damaged("has too many operands") : TCC_OK;
+}
+
+/* ---- instructions ------------------------------------------------------------------------------- */
+
+static tcc_status read_fields(tcc_reader *reader, int32_t depth, tcc_code *code) {
+    const tcc_field *fields = FIELDS[code->kind];
+    for (const tcc_field *field = fields; field->kind; field++) {
+        void *at = (char *)&code->as + field->at;
+        if (field->form != TCC_HAS_ONE)
+            TCC_RETURN_IF_ERROR(read_length(reader, field->form, at));
+        else if (field->kind != TCC_KIND_BODY)
+            TCC_RETURN_IF_ERROR(read_single(reader, field, code));
+    }
+    for (const tcc_field *field = fields; field->kind; field++) {
+        void *at = (char *)&code->as + field->at;
+        if (field->kind == TCC_KIND_BODY)
+            TCC_RETURN_IF_ERROR(tcc_read_body(reader, depth + 1, at));
+        else if (field->form == TCC_HAS_MANY)
+            TCC_RETURN_IF_ERROR(read_numbers(reader, field->kind, at));
+        else if (field->form == TCC_HAS_TENSORS)
+            TCC_RETURN_IF_ERROR(read_tensors(reader, field->kind, at));
+    }
     return TCC_OK;
 }
 
@@ -31,183 +140,69 @@ static void raise_to(int64_t *most, int64_t value) {
     if (value > *most) *most = value;
 }
 
-static tcc_status read_let(tcc_reader *reader, tcc_code *code) {
-    int64_t op, a, b;
-    TCC_RETURN_IF_ERROR(read_register(reader, &code->as.let.target));
-    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, TCC_INT_COUNT, &op));
-    if (op == TCC_INT_CONST) {
-        TCC_RETURN_IF_ERROR(tcc_read_word(reader, &a));
-        TCC_RETURN_IF_ERROR(tcc_read_word(reader, &b));
-    } else if (op == TCC_INT_DIM) {
-        TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, reader->program->n_inputs, &a));
-        TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, reader->program->inputs[a].port.ndim, &b));
-    } else {
-        TCC_RETURN_IF_ERROR(read_register(reader, &a));
-        TCC_RETURN_IF_ERROR(read_register(reader, &b));
-    }
-    code->as.let.op = (int32_t)op;
-    code->as.let.a = a;
-    code->as.let.b = b;
-    return TCC_OK;
-}
-
-static tcc_status read_read(tcc_reader *reader, tcc_code *code) {
-    TCC_RETURN_IF_ERROR(read_register(reader, &code->as.read.target));
-    TCC_RETURN_IF_ERROR(read_buffer(reader, &code->as.read.buffer));
-    TCC_RETURN_IF_ERROR(tcc_read_dtype(reader, &code->as.read.dtype));
-    tcc_dtype dtype = code->as.read.dtype;
-    if ((dtype.code != 0 && dtype.code != 1 && dtype.code != 6) ||
-        (dtype.bits != 8 && dtype.bits != 16 && dtype.bits != 32 && dtype.bits != 64))
-        return damaged("reads a size that is no integer");
-    return tcc_read_in(reader, 0, INT64_C(1) << 40, &code->as.read.element);
-}
-
-static tcc_status read_check(tcc_reader *reader, tcc_code *code) {
-    int64_t relation;
-    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, TCC_REL_COUNT, &relation));
-    code->as.check.relation = (int32_t)relation;
-    TCC_RETURN_IF_ERROR(read_register(reader, &code->as.check.a));
-    TCC_RETURN_IF_ERROR(read_register(reader, &code->as.check.b));
-    return tcc_read_string(reader, &code->as.check.message);
-}
-
-static tcc_status read_allocate(tcc_reader *reader, tcc_code *code) {
-    int64_t keep;
-    TCC_RETURN_IF_ERROR(read_buffer(reader, &code->as.allocate.buffer));
-    int32_t place = reader->program->buffers[code->as.allocate.buffer].place;
-    if (place != TCC_PLACE_DYNAMIC && place != TCC_PLACE_OUTPUT)
-        return damaged("allocates a buffer that has a place");
-    TCC_RETURN_IF_ERROR(read_register(reader, &code->as.allocate.size));
-    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, 2, &keep));
-    code->as.allocate.keep = keep;
-    return TCC_OK;
-}
-
-static tcc_status read_view(tcc_reader *reader, tcc_code *code) {
-    TCC_RETURN_IF_ERROR(read_buffer(reader, &code->as.view.buffer));
-    if (reader->program->buffers[code->as.view.buffer].place != TCC_PLACE_ALIAS)
-        return damaged("aims a buffer that is no alias");
-    TCC_RETURN_IF_ERROR(read_buffer(reader, &code->as.view.base));
-    return read_register(reader, &code->as.view.offset);
-}
-
-static tcc_status read_launch(tcc_reader *reader, tcc_code *code) {
+static void prepare_launch(const tcc_reader *reader, tcc_code *code) {
     tcc_program *program = reader->program;
-    int64_t kernel, n_buffers, n_ints;
-    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, program->n_kernels, &kernel));
-    TCC_RETURN_IF_ERROR(read_register(reader, &code->as.launch.grid));
-    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 1, INT64_MAX, &code->as.launch.least));
-    TCC_RETURN_IF_ERROR(tcc_read_count(reader, 1, &n_buffers));
-    TCC_RETURN_IF_ERROR(tcc_read_count(reader, 1, &n_ints));
-    TCC_RETURN_IF_ERROR(
-        tcc_read_indices(reader, n_buffers, program->n_buffers, &code->as.launch.buffers));
-    TCC_RETURN_IF_ERROR(
-        tcc_read_indices(reader, n_ints, program->n_registers, &code->as.launch.ints));
-    if (n_buffers > 1 << 20 || n_ints > 1 << 20) return damaged("has too many operands");
-    code->as.launch.kernel = reader->kernels ? reader->kernels[kernel] : NULL;
-    code->as.launch.index = (int32_t)kernel;
+    code->kernel = reader->kernels ? reader->kernels[code->as.launch.kernel] : NULL;
     code->number = program->n_steps++;
-    code->as.launch.n_buffers = (int32_t)n_buffers;
-    code->as.launch.n_ints = (int32_t)n_ints;
-    raise_to(&program->max_buffers, n_buffers);
-    raise_to(&program->max_ints, n_ints);
-    return TCC_OK;
+    raise_to(&program->max_buffers, code->as.launch.buffers.count);
+    raise_to(&program->max_ints, code->as.launch.ints.count);
 }
 
-static tcc_status read_call(tcc_reader *reader, tcc_code *code) {
+static int64_t count_dims(const tcc_operands *list) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < list->count; i++) count += list->tensors[i].ndim;
+    return count;
+}
+
+static tcc_status prepare_call(const tcc_reader *reader, tcc_code *code) {
     tcc_program *program = reader->program;
-    const char *name;
-    int64_t n_inputs, n_outputs, n_ints, n_results, n_dims = 0;
-    TCC_RETURN_IF_ERROR(tcc_read_string(reader, &name));
-    code->as.call.name = name;
-    code->as.call.op = tcc_op_find(name);
-    if (!code->as.call.op)
-        return tcc_fail(TCC_UNSUPPORTED, "the program calls '%.64s', which this runtime lacks", name);
-    TCC_RETURN_IF_ERROR(tcc_read_count(reader, 3, &n_inputs));
-    TCC_RETURN_IF_ERROR(tcc_read_count(reader, 3, &n_outputs));
-    TCC_RETURN_IF_ERROR(tcc_read_count(reader, 1, &n_ints));
-    TCC_RETURN_IF_ERROR(tcc_read_count(reader, 1, &n_results));
-    if (n_inputs + n_outputs > 1 << 16 || n_ints > 1 << 16 || n_results > 1 << 16)
-        return damaged("has too many operands");
-    tcc_tensor_ref *tensors = NULL;
-    TCC_RETURN_IF_ERROR(tcc_reader_allocate(reader, n_inputs + n_outputs, sizeof *tensors,
-                                            (void **)&tensors));
-    for (int64_t i = 0; i < n_inputs + n_outputs; i++) {
-        int64_t rank;
-        TCC_RETURN_IF_ERROR(i < n_inputs ? read_buffer(reader, &tensors[i].buffer)
-                                         : read_target(reader, &tensors[i].buffer));
-        TCC_RETURN_IF_ERROR(tcc_read_dtype(reader, &tensors[i].dtype));
-        TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, TCC_MAX_RANK + 1, &rank));
-        TCC_RETURN_IF_ERROR(tcc_read_indices(reader, rank, program->n_registers, &tensors[i].dims));
-        tensors[i].ndim = (int32_t)rank;
-        n_dims += rank;
-    }
-    int64_t *ints = NULL;
-    TCC_RETURN_IF_ERROR(tcc_reader_allocate(reader, n_ints, sizeof *ints, (void **)&ints));
-    for (int64_t i = 0; i < n_ints; i++) TCC_RETURN_IF_ERROR(tcc_read_word(reader, &ints[i]));
-    TCC_RETURN_IF_ERROR(
-        tcc_read_indices(reader, n_results, program->n_registers, &code->as.call.results));
+    const tcc_operands *inputs = &code->as.call.inputs, *outputs = &code->as.call.outputs;
+    code->op = tcc_op_find(code->as.call.op);
+    if (!code->op)
+        return tcc_fail(TCC_UNSUPPORTED, "the program calls '%.64s', which this runtime lacks",
+                        code->as.call.op);
     code->number = program->n_steps++;
-    code->as.call.tensors = tensors;
-    code->as.call.ints = ints;
-    code->as.call.n_inputs = (int32_t)n_inputs;
-    code->as.call.n_outputs = (int32_t)n_outputs;
-    code->as.call.n_ints = (int32_t)n_ints;
-    code->as.call.n_results = (int32_t)n_results;
-    raise_to(&program->max_tensors, n_inputs + n_outputs);
-    raise_to(&program->max_dims, n_dims);
-    raise_to(&program->max_results, n_results);
+    raise_to(&program->max_tensors, inputs->count + outputs->count);
+    raise_to(&program->max_dims, count_dims(inputs) + count_dims(outputs));
+    raise_to(&program->max_results, code->as.call.results.count);
     return TCC_OK;
-}
-
-static tcc_status read_copy(tcc_reader *reader, tcc_code *code) {
-    TCC_RETURN_IF_ERROR(read_target(reader, &code->as.copy.target));
-    TCC_RETURN_IF_ERROR(read_buffer(reader, &code->as.copy.source));
-    return read_register(reader, &code->as.copy.size);
-}
-
-static tcc_status read_branch(tcc_reader *reader, int32_t depth, tcc_code *code) {
-    int64_t asked; /* a buffer, or the complement of a register */
-    TCC_RETURN_IF_ERROR(tcc_read_in(reader, -reader->program->n_registers,
-                                    reader->program->n_buffers, &asked));
-    code->as.branch.condition = asked < 0 ? -1 : (int32_t)asked;
-    code->as.branch.when = asked < 0 ? ~asked : -1;
-    TCC_RETURN_IF_ERROR(tcc_read_body(reader, depth + 1, &code->as.branch.then));
-    return tcc_read_body(reader, depth + 1, &code->as.branch.otherwise);
-}
-
-static tcc_status read_loop(tcc_reader *reader, int32_t depth, tcc_code *code) {
-    int64_t condition;
-    TCC_RETURN_IF_ERROR(read_register(reader, &code->as.loop.trips));
-    TCC_RETURN_IF_ERROR(tcc_read_in(reader, -1, reader->program->n_buffers, &condition));
-    code->as.loop.condition = (int32_t)condition;
-    TCC_RETURN_IF_ERROR(read_register(reader, &code->as.loop.counter));
-    return tcc_read_body(reader, depth + 1, &code->as.loop.body);
 }
 
 static tcc_status read_instruction(tcc_reader *reader, int32_t depth, tcc_code *code) {
     int64_t kind;
     TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, TCC_CODE_COUNT, &kind));
     code->kind = (int32_t)kind;
-    switch (kind) {
-    case TCC_CODE_LET: return read_let(reader, code);
-    case TCC_CODE_READ: return read_read(reader, code);
-    case TCC_CODE_CHECK: return read_check(reader, code);
-    case TCC_CODE_ALLOCATE: return read_allocate(reader, code);
-    case TCC_CODE_VIEW: return read_view(reader, code);
-    case TCC_CODE_LAUNCH: return read_launch(reader, code);
-    case TCC_CODE_CALL: return read_call(reader, code);
-    case TCC_CODE_COPY: return read_copy(reader, code);
-    case TCC_CODE_BRANCH: return read_branch(reader, depth, code);
-    default: return read_loop(reader, depth, code);
+    TCC_RETURN_IF_ERROR(read_fields(reader, depth, code));
+    if (kind == TCC_CODE_LAUNCH) prepare_launch(reader, code);
+    return kind == TCC_CODE_CALL ? prepare_call(reader, code) : TCC_OK;
+}
+
+/* The register that an instruction itself writes as number `index`; -1 behind the last. */
+static int64_t defined(const tcc_code *code, int64_t index) {
+    for (const tcc_field *field = FIELDS[code->kind]; field->kind; field++) {
+        const void *at = (const char *)&code->as + field->at;
+        if (field->kind != TCC_KIND_DEFINED) continue;
+        int64_t count = field->form == TCC_HAS_ONE ? 1 : ((const tcc_operands *)at)->count;
+        const int64_t *numbers = field->form == TCC_HAS_ONE ? at : ((const tcc_operands *)at)->numbers;
+        if (index < count) return numbers[index];
+        index -= count;
     }
+    return -1;
+}
+
+/* An instruction's body number `index`; NULL behind the last. */
+static const tcc_body *nested(const tcc_code *code, int64_t index) {
+    for (const tcc_field *field = FIELDS[code->kind]; field->kind; field++)
+        if (field->kind == TCC_KIND_BODY && index-- == 0)
+            return (const tcc_body *)(const void *)((const char *)&code->as + field->at);
+    return NULL;
 }
 
 /* The largest weight that a launch reads; -1: none. */
 static int32_t largest_weight(const tcc_program *program, const tcc_code *code) {
     int32_t found = -1;
-    for (int32_t i = 0; i < code->as.launch.n_buffers; i++) {
-        int64_t id = code->as.launch.buffers[i];
+    for (int64_t i = 0; i < code->as.launch.buffers.count; i++) {
+        int64_t id = code->as.launch.buffers.numbers[i];
         if (program->buffers[id].place != TCC_PLACE_WEIGHT) continue;
         if (found < 0 || program->buffers[id].b > program->buffers[found].b) found = (int32_t)id;
     }
@@ -219,7 +214,7 @@ static void look_ahead(const tcc_program *program, tcc_code *code, int64_t count
     int32_t ahead = -1;
     for (int64_t i = count - 1; i >= 0; i--) {
         if (code[i].kind != TCC_CODE_LAUNCH) continue;
-        code[i].as.launch.ahead = ahead;
+        code[i].ahead = ahead;
         ahead = largest_weight(program, &code[i]);
     }
 }
@@ -241,30 +236,16 @@ tcc_status tcc_read_body(tcc_reader *reader, int32_t depth, tcc_body *out_body) 
 
 enum { WRITTEN = 1, SIZES_ARENA = 2 };
 
-/* Marks the registers that `body` writes, once each in `writes`, and fails at one the arena needs. */
+/* Fails where `body` writes a register that the arena needs. */
 static tcc_status refuse_arena_writes(const tcc_body *body, const uint8_t *marks) {
-    for (int64_t i = 0; i < body->count; i++) {
+    const tcc_body *inner;
+    for (int64_t i = 0, target; i < body->count; i++) {
         const tcc_code *code = &body->code[i];
-        int64_t target = -1;
-        switch (code->kind) {
-        case TCC_CODE_LET: target = code->as.let.target; break;
-        case TCC_CODE_READ: target = code->as.read.target; break;
-        case TCC_CODE_CALL:
-            for (int32_t r = 0; r < code->as.call.n_results; r++)
-                if (marks[code->as.call.results[r]] & SIZES_ARENA) target = code->as.call.results[r];
-            break;
-        case TCC_CODE_BRANCH:
-            TCC_RETURN_IF_ERROR(refuse_arena_writes(&code->as.branch.then, marks));
-            TCC_RETURN_IF_ERROR(refuse_arena_writes(&code->as.branch.otherwise, marks));
-            break;
-        case TCC_CODE_LOOP:
-            target = code->as.loop.counter;
-            TCC_RETURN_IF_ERROR(refuse_arena_writes(&code->as.loop.body, marks));
-            break;
-        default: break;
-        }
-        if (target >= 0 && (marks[target] & SIZES_ARENA))
-            return damaged("changes the size of the arena while it is in use");
+        for (int64_t n = 0; (target = defined(code, n)) >= 0; n++)
+            if (marks[target] & SIZES_ARENA)
+                return damaged("changes the size of the arena while it is in use");
+        for (int64_t n = 0; (inner = nested(code, n)); n++)
+            TCC_RETURN_IF_ERROR(refuse_arena_writes(inner, marks));
     }
     return TCC_OK;
 }
@@ -288,27 +269,15 @@ static void fill_static_shapes(const tcc_port_info *ports, int32_t count, const 
 
 /* How often each register is written anywhere, up to 2, and by what constant. */
 static void count_writes(const tcc_body *body, uint8_t *writes, int64_t *constants) {
-    for (int64_t i = 0; i < body->count; i++) {
+    const tcc_body *inner;
+    for (int64_t i = 0, target; i < body->count; i++) {
         const tcc_code *code = &body->code[i];
-        int64_t target = -1;
-        if (code->kind == TCC_CODE_LET) {
-            target = code->as.let.target;
-            constants[target] = code->as.let.op == TCC_INT_CONST ? code->as.let.a : -1;
-        } else if (code->kind == TCC_CODE_READ) {
-            target = code->as.read.target;
-            constants[target] = -1;
-        } else if (code->kind == TCC_CODE_LOOP) {
-            target = code->as.loop.counter;
-            constants[target] = -1;
-            count_writes(&code->as.loop.body, writes, constants);
-        } else if (code->kind == TCC_CODE_BRANCH) {
-            count_writes(&code->as.branch.then, writes, constants);
-            count_writes(&code->as.branch.otherwise, writes, constants);
-        } else if (code->kind == TCC_CODE_CALL) {
-            for (int32_t r = 0; r < code->as.call.n_results; r++)
-                writes[code->as.call.results[r]] = 2;
+        bool constant = code->kind == TCC_CODE_LET && code->as.let.op == TCC_INT_CONST;
+        for (int64_t n = 0; (target = defined(code, n)) >= 0; n++) {
+            constants[target] = constant ? code->as.let.a : -1;
+            if (writes[target] < 2) writes[target]++;
         }
-        if (target >= 0 && writes[target] < 2) writes[target]++;
+        for (int64_t n = 0; (inner = nested(code, n)); n++) count_writes(inner, writes, constants);
     }
 }
 
@@ -325,11 +294,9 @@ tcc_status tcc_program_plan(tcc_reader *reader, tcc_body body) {
         const tcc_buffer *buffer = &program->buffers[program->arena_buffers[i]];
         marks[buffer->a] = marks[buffer->b] = SIZES_ARENA;
     }
-    for (; split < body.count && is_prologue(program, &body.code[split]); split++) {
-        const tcc_code *code = &body.code[split];
-        if (code->kind == TCC_CODE_LET) marks[code->as.let.target] |= WRITTEN;
-        if (code->kind == TCC_CODE_READ) marks[code->as.read.target] |= WRITTEN;
-    }
+    for (int64_t target; split < body.count && is_prologue(program, &body.code[split]); split++)
+        for (int64_t n = 0; (target = defined(&body.code[split], n)) >= 0; n++)
+            marks[target] |= WRITTEN;
     for (int64_t i = 0; i < program->n_registers; i++)
         if (marks[i] == SIZES_ARENA) return damaged("uses the arena before its size is known");
     program->prologue = (tcc_body){body.code, split};

@@ -12,7 +12,7 @@ static tcc_status broken(const char *what) {
 static tcc_status evaluate(tcc_run *run, const tcc_code *code) {
     int64_t *registers = run->instance->registers, value = 0;
     int64_t a = code->as.let.a, b = code->as.let.b;
-    int32_t op = code->as.let.op;
+    int64_t op = code->as.let.op;
     bool overflow = false;
     if (op > TCC_INT_DIM) {
         a = registers[a];
@@ -39,7 +39,7 @@ static tcc_status evaluate(tcc_run *run, const tcc_code *code) {
 }
 
 /* Reads a buffer whose writers are done, or will be waited for. */
-static tcc_status fetch(tcc_run *run, int32_t buffer, int64_t offset, int64_t size, void *out) {
+static tcc_status fetch(tcc_run *run, int64_t buffer, int64_t offset, int64_t size, void *out) {
     const tcc_executor *executor = run->instance->executor;
     if (TCC_UNLIKELY(executor != NULL)) return executor->fetch(run, buffer, offset, size, out);
     memcpy(out, run->instance->spans[buffer].data + offset, (size_t)size);
@@ -90,7 +90,7 @@ static tcc_status allocate_output(tcc_run *run, int32_t index, int64_t size, tcc
 
 static tcc_status allocate(tcc_run *run, const tcc_code *code) {
     tcc_instance *instance = run->instance;
-    int32_t id = code->as.allocate.buffer;
+    int64_t id = code->as.allocate.buffer;
     const tcc_buffer *buffer = &instance->model->program.buffers[id];
     tcc_span *span = &instance->spans[id];
     int64_t size = instance->registers[code->as.allocate.size];
@@ -130,21 +130,21 @@ static tcc_status launch(tcc_run *run, const tcc_code *code) {
     run->odd = !run->odd;
     void **buffers = instance->launch_buffers + run->odd * tcc_launch_room(program->max_buffers);
     int64_t *ints = instance->launch_ints + run->odd * tcc_launch_room(program->max_ints);
-    for (int32_t i = 0; i < code->as.launch.n_buffers; i++) {
-        buffers[i] = instance->spans[code->as.launch.buffers[i]].data;
+    const tcc_operands *taken = &code->as.launch.buffers, *sizes = &code->as.launch.ints;
+    for (int64_t i = 0; i < taken->count; i++) {
+        buffers[i] = instance->spans[taken->numbers[i]].data;
         if (TCC_UNLIKELY(!buffers[i])) return broken("uses a buffer that has no memory yet");
     }
-    for (int32_t i = 0; i < code->as.launch.n_ints; i++)
-        ints[i] = instance->registers[code->as.launch.ints[i]];
-    tcc_job job = {.kernel = code->as.launch.kernel,
+    for (int64_t i = 0; i < sizes->count; i++) ints[i] = instance->registers[sizes->numbers[i]];
+    tcc_job job = {.kernel = code->kernel,
                    .buffers = buffers,
                    .ints = ints,
                    .units = units,
                    .scratch = instance->scratch.base,
                    .scratch_stride = instance->scratch_stride,
                    .threads = instance->threads};
-    if (code->as.launch.ahead >= 0) {
-        const tcc_span *ahead = &instance->spans[code->as.launch.ahead];
+    if (code->ahead >= 0) {
+        const tcc_span *ahead = &instance->spans[code->ahead];
         job.ahead = ahead->data;
         job.ahead_bytes = ahead->size;
     }
@@ -171,30 +171,32 @@ static tcc_status fill_tensor(const tcc_instance *instance, const tcc_tensor_ref
 
 static tcc_status call(tcc_run *run, const tcc_code *code) {
     tcc_instance *instance = run->instance;
+    const tcc_operands *inputs = &code->as.call.inputs, *outputs = &code->as.call.outputs;
+    const tcc_operands *results = &code->as.call.results;
     int64_t *dims = instance->dims;
-    int32_t n_inputs = code->as.call.n_inputs, n_outputs = code->as.call.n_outputs;
-    for (int32_t i = 0; i < n_inputs + n_outputs; i++) {
-        const tcc_tensor_ref *ref = &code->as.call.tensors[i];
+    for (int64_t i = 0; i < inputs->count + outputs->count; i++) {
+        const tcc_tensor_ref *ref = i < inputs->count ? &inputs->tensors[i]
+                                                      : &outputs->tensors[i - inputs->count];
         TCC_RETURN_IF_ERROR(fill_tensor(instance, ref, dims, &instance->tensors[i]));
         dims += ref->ndim;
     }
     tcc_op_call arguments = {.inputs = instance->tensors,
-                             .outputs = instance->tensors + n_inputs,
-                             .n_inputs = n_inputs,
-                             .n_outputs = n_outputs,
-                             .ints = code->as.call.ints,
-                             .n_ints = code->as.call.n_ints,
+                             .outputs = instance->tensors + inputs->count,
+                             .n_inputs = (int32_t)inputs->count,
+                             .n_outputs = (int32_t)outputs->count,
+                             .ints = code->as.call.ints.numbers,
+                             .n_ints = (int32_t)code->as.call.ints.count,
                              .results = instance->results,
-                             .n_results = code->as.call.n_results,
+                             .n_results = (int32_t)results->count,
                              .pool = &instance->pool,
                              .heap = &instance->heap,
                              .crew = &run->crew,
                              .threads = instance->threads};
     TCC_RETURN_IF_ERROR(instance->executor
-                            ? instance->executor->call(run, code->as.call.op, &arguments)
-                            : code->as.call.op(&arguments));
-    for (int32_t i = 0; i < code->as.call.n_results; i++)
-        instance->registers[code->as.call.results[i]] = instance->results[i];
+                            ? instance->executor->call(run, code->op, &arguments)
+                            : code->op(&arguments));
+    for (int64_t i = 0; i < results->count; i++)
+        instance->registers[results->numbers[i]] = instance->results[i];
     return TCC_OK;
 }
 
@@ -211,7 +213,7 @@ static tcc_status copy(tcc_run *run, const tcc_code *code) {
     return TCC_OK;
 }
 
-static tcc_status read_condition(tcc_run *run, int32_t buffer, bool *out_value) {
+static tcc_status read_condition(tcc_run *run, int64_t buffer, bool *out_value) {
     const tcc_span *span = &run->instance->spans[buffer];
     if (!span->data || span->size < 1) return broken("reads a condition that is not there");
     char value = 0;

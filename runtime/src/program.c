@@ -3,85 +3,6 @@
 
 #include <string.h>
 
-static tcc_status damaged(const char *what) {
-    return tcc_fail(TCC_CORRUPT, "the artifact is damaged: its program has %s", what);
-}
-
-/* ---- words ---------------------------------------------------------------------------------- */
-
-tcc_status tcc_read_word(tcc_reader *reader, int64_t *out_value) {
-    *out_value = 0;
-    if (reader->position >= reader->count) return damaged("fewer words than it needs");
-    memcpy(out_value, reader->words + reader->position * 8, 8);
-    reader->position++;
-    return TCC_OK;
-}
-
-tcc_status tcc_read_in(tcc_reader *reader, int64_t low, int64_t high, int64_t *out_value) {
-    TCC_RETURN_IF_ERROR(tcc_read_word(reader, out_value));
-    if (*out_value < low || *out_value >= high) return damaged("a number out of range");
-    return TCC_OK;
-}
-
-tcc_status tcc_read_count(tcc_reader *reader, int64_t least, int64_t *out_value) {
-    TCC_RETURN_IF_ERROR(tcc_read_word(reader, out_value));
-    if (*out_value < 0 || *out_value > (reader->count - reader->position) / least)
-        return damaged("a count larger than itself");
-    return TCC_OK;
-}
-
-tcc_status tcc_read_string(tcc_reader *reader, const char **out_text) {
-    int64_t offset, length;
-    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, reader->string_bytes, &offset));
-    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, reader->string_bytes - offset, &length));
-    *out_text = reader->strings + offset;
-    return (*out_text)[length] == 0 ? TCC_OK : damaged("a string without an end");
-}
-
-tcc_status tcc_read_dtype(tcc_reader *reader, tcc_dtype *out_dtype) {
-    int64_t value;
-    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 1, 1 << 16, &value));
-    *out_dtype = (tcc_dtype){(uint8_t)(value >> 8), (uint8_t)(value & 0xFF), 1};
-    int bits = out_dtype->bits;
-    if (bits == 0 || bits & (bits - 1) || (tcc_is_opaque(*out_dtype) && bits < 64))
-        return damaged("an element type of no possible width");
-    return TCC_OK;
-}
-
-tcc_status tcc_read_indices(tcc_reader *reader, int64_t count, int64_t high,
-                            const int64_t **out_values) {
-    int64_t *values = NULL;
-    TCC_RETURN_IF_ERROR(tcc_reader_allocate(reader, count, sizeof *values, (void **)&values));
-    for (int64_t i = 0; i < count; i++) TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, high, &values[i]));
-    *out_values = values;
-    return TCC_OK;
-}
-
-/* ---- memory ---------------------------------------------------------------------------------- */
-
-/* Allocations form a list through a header in front of each. */
-typedef union header {
-    void *next;
-    char room[16];
-} header;
-
-tcc_status tcc_reader_allocate(tcc_reader *reader, int64_t count, size_t size, void **out_memory) {
-    header *memory = tcc_allocate_zero(1, (size_t)count * size + sizeof *memory);
-    if (!memory) return TCC_OUT_OF_MEMORY;
-    memory->next = reader->program->memory;
-    reader->program->memory = memory;
-    *out_memory = memory + 1;
-    return TCC_OK;
-}
-
-void tcc_program_free(tcc_program *program) {
-    while (program->memory) {
-        header *memory = program->memory;
-        program->memory = memory->next;
-        tcc_free(memory);
-    }
-}
-
 /* ---- sections ---------------------------------------------------------------------------------- */
 
 static tcc_status read_ports(tcc_reader *reader, int64_t count, bool output,
@@ -106,7 +27,7 @@ static tcc_status read_ports(tcc_reader *reader, int64_t count, bool output,
         port->state = (int32_t)state;
         bool is_list = tcc_is_opaque(port->dtype) && !tcc_is_string(port->dtype);
         if ((is_list && rank) || (tcc_is_opaque(port->dtype) && state >= 0))
-            return damaged("a list of some rank, or strings that are updated in place");
+            return tcc_damaged("a list of some rank, or strings that are updated in place");
         if (rank > reader->program->max_rank) reader->program->max_rank = rank;
     }
     *out_ports = ports;
@@ -117,28 +38,29 @@ static tcc_status check_buffer(tcc_reader *reader, tcc_buffer *buffer, bool *out
     tcc_program *program = reader->program;
     switch (buffer->place) {
     case TCC_PLACE_INPUT:
-        return buffer->a >= 0 && buffer->a < program->n_inputs ? TCC_OK
-                                                               : damaged("a buffer of no input");
+        if (buffer->a < 0 || buffer->a >= program->n_inputs)
+            return tcc_damaged("a buffer of no input");
+        return TCC_OK;
     case TCC_PLACE_OUTPUT:
         if (buffer->a < 0 || buffer->a >= program->n_outputs || output_seen[buffer->a])
-            return damaged("a buffer of no output, or two of one");
+            return tcc_damaged("a buffer of no output, or two of one");
         output_seen[buffer->a] = true;
         return TCC_OK;
     case TCC_PLACE_WEIGHT:
         if (buffer->a < 0 || buffer->b < 0 || buffer->a > reader->weight_bytes ||
             buffer->b > reader->weight_bytes - buffer->a)
-            return damaged("a weight outside the weights");
+            return tcc_damaged("a weight outside the weights");
         return TCC_OK;
     case TCC_PLACE_ARENA:
         if (buffer->a < 0 || buffer->a >= program->n_registers || buffer->b < 0 ||
             buffer->b >= program->n_registers)
-            return damaged("an arena range without registers");
+            return tcc_damaged("an arena range without registers");
         program->n_arena_buffers++;
         return TCC_OK;
     case TCC_PLACE_STATE: {
         int64_t size = buffer->a;
         if (size < 0 || size > (INT64_C(1) << 40) || program->state_bytes > (INT64_C(1) << 40))
-            return damaged("a state of no sensible size");
+            return tcc_damaged("a state of no sensible size");
         buffer->a = program->state_bytes; /* from here on an offset */
         buffer->b = size;
         program->state_bytes += (size + 63) / 64 * 64;
@@ -174,7 +96,7 @@ static tcc_status read_buffers(tcc_reader *reader) {
         if (buffers[i].place == TCC_PLACE_ARENA) arena_buffers[n++] = i;
     for (int32_t i = 0; i < program->n_outputs; i++)
         if (!output_seen[i] && program->outputs[i].port.state < 0)
-            return damaged("an output that nothing writes");
+            return tcc_damaged("an output that nothing writes");
     program->buffers = buffers;
     program->arena_buffers = arena_buffers;
     return TCC_OK;
@@ -191,8 +113,9 @@ static tcc_status read_sections(tcc_reader *reader, int64_t n_kernels) {
     TCC_RETURN_IF_ERROR(tcc_read_count(reader, 5, &program->n_buffers));
     TCC_RETURN_IF_ERROR(tcc_read_count(reader, 2, &program->n_kernels));
     if (n_inputs > 1 << 20 || n_outputs > 1 << 20 || program->n_buffers > 1 << 24)
-        return damaged("too many parts");
-    if (program->n_kernels != n_kernels) return damaged("another number of kernels than the file");
+        return tcc_damaged("too many parts");
+    if (program->n_kernels != n_kernels)
+        return tcc_damaged("another number of kernels than the file");
     program->n_inputs = (int32_t)n_inputs;
     program->n_outputs = (int32_t)n_outputs;
     TCC_RETURN_IF_ERROR(read_ports(reader, n_inputs, false, &program->inputs));
@@ -204,31 +127,17 @@ static tcc_status read_sections(tcc_reader *reader, int64_t n_kernels) {
     }
     tcc_body body;
     TCC_RETURN_IF_ERROR(tcc_read_body(reader, 0, &body));
-    if (reader->position != reader->count) return damaged("words behind its end");
+    if (reader->position != reader->count) return tcc_damaged("words behind its end");
     return tcc_program_plan(reader, body);
-}
-
-uint32_t tcc_crc32(const uint8_t *bytes, size_t size) {
-    uint32_t table[16], crc = 0xFFFFFFFFu;
-    for (uint32_t i = 0; i < 16; i++) {
-        table[i] = i;
-        for (int bit = 0; bit < 4; bit++) table[i] = table[i] >> 1 ^ (table[i] & 1 ? 0xEDB88320u : 0);
-    }
-    for (size_t i = 0; i < size; i++) {
-        crc ^= bytes[i];
-        crc = crc >> 4 ^ table[crc & 15];
-        crc = crc >> 4 ^ table[crc & 15];
-    }
-    return ~crc;
 }
 
 tcc_status tcc_program_decode(const void *bytes, size_t size, const tcc_kernel *kernels,
                               int64_t n_kernels, int64_t weight_bytes, tcc_program *out_program) {
     memset(out_program, 0, sizeof *out_program);
     int64_t header[TCC_PROGRAM_HEADER];
-    if (size < sizeof header) return damaged("no header");
+    if (size < sizeof header) return tcc_damaged("no header");
     memcpy(header, bytes, sizeof header);
-    if (header[0] != TCC_PROGRAM_MAGIC) return damaged("no magic number");
+    if (header[0] != TCC_PROGRAM_MAGIC) return tcc_damaged("no magic number");
     if (header[1] != TCC_PROGRAM_VERSION)
         return tcc_fail(TCC_UNSUPPORTED,
                         "the program has version %lld, this runtime knows version %d: compile the "
@@ -237,9 +146,9 @@ tcc_status tcc_program_decode(const void *bytes, size_t size, const tcc_kernel *
     int64_t room = (int64_t)size / 8;
     if (size % 8 || header[2] < TCC_PROGRAM_HEADER || header[2] > room || header[3] < 0 ||
         header[3] != (room - header[2]) * 8)
-        return damaged("another size than it says");
+        return tcc_damaged("another size than it says");
     if (header[4] != tcc_crc32((const uint8_t *)bytes + sizeof header, size - sizeof header))
-        return damaged("a wrong checksum");
+        return tcc_damaged("a wrong checksum");
     tcc_reader reader = {.words = bytes,
                          .position = TCC_PROGRAM_HEADER,
                          .count = header[2],

@@ -8,9 +8,9 @@
  *   body      count, instructions...
  *   strings   UTF-8, each ended by NUL; a string above is (offset, length); padded to 8 bytes
  *
- * dtype is code << 8 | bits.  An instruction is its code and its operands in the order of the
- * Python class, tuples as (count, items), but launches and calls have all counts first; a branch
- * that sizes decide has the complement of its register in the condition's place. */
+ * dtype is code << 8 | bits.  Places, instructions and their operands: instructions.h, which is
+ * written from compiler/ir/program/table.py; an instruction is its code, its single operands, the
+ * counts of its lists, the items of its lists, and its bodies. */
 #ifndef TCC_PROGRAM_H
 #define TCC_PROGRAM_H
 
@@ -30,6 +30,10 @@ typedef struct tcc_reader {
     int64_t weight_bytes;
 } tcc_reader;
 
+/* ---- reader.c ----------------------------------------------------------------------------------- */
+
+/* The failure of a program that has `what`. */
+tcc_status tcc_damaged(const char *what);
 tcc_status tcc_read_word(tcc_reader *reader, int64_t *out_value);
 /* A word in low <= value < high. */
 tcc_status tcc_read_in(tcc_reader *reader, int64_t low, int64_t high, int64_t *out_value);
@@ -43,6 +47,8 @@ tcc_status tcc_read_indices(tcc_reader *reader, int64_t count, int64_t high,
 uint32_t tcc_crc32(const uint8_t *bytes, size_t size);
 /* Zeroed memory that tcc_program_free gives back. */
 tcc_status tcc_reader_allocate(tcc_reader *reader, int64_t count, size_t size, void **out_memory);
+
+/* ---- instructions.c ----------------------------------------------------------------------------- */
 
 tcc_status tcc_read_body(tcc_reader *reader, int32_t depth, tcc_body *out_body);
 

@@ -201,39 +201,10 @@ void tcc_crew_settle(tcc_crew *crew);
 
 /* ---- program.c: the decoded host program --------------------------------------------------------- */
 
-enum {
-    TCC_PLACE_INPUT,
-    TCC_PLACE_OUTPUT,
-    TCC_PLACE_WEIGHT,
-    TCC_PLACE_ARENA,
-    TCC_PLACE_STATE,
-    TCC_PLACE_DYNAMIC,
-    TCC_PLACE_ALIAS,
-    TCC_PLACE_COUNT
-};
-
 typedef struct tcc_buffer {
     int32_t place;
     int64_t a, b; /* port; or offset and size: bytes of weights, registers of the arena */
 } tcc_buffer;
-
-enum {
-    TCC_CODE_LET,
-    TCC_CODE_READ,
-    TCC_CODE_CHECK,
-    TCC_CODE_ALLOCATE,
-    TCC_CODE_VIEW,
-    TCC_CODE_LAUNCH,
-    TCC_CODE_CALL,
-    TCC_CODE_COPY,
-    TCC_CODE_BRANCH,
-    TCC_CODE_LOOP,
-    TCC_CODE_COUNT
-};
-
-enum { TCC_INT_CONST, TCC_INT_DIM, TCC_INT_ADD, TCC_INT_SUB, TCC_INT_MUL, TCC_INT_FLOORDIV,
-       TCC_INT_MOD, TCC_INT_MIN, TCC_INT_MAX, TCC_INT_COUNT };
-enum { TCC_REL_EQ, TCC_REL_LE, TCC_REL_LT, TCC_REL_DIVIDES, TCC_REL_COUNT };
 
 typedef struct tcc_code tcc_code;
 
@@ -243,43 +214,35 @@ typedef struct tcc_body {
 } tcc_body;
 
 typedef struct tcc_tensor_ref {
-    int32_t buffer;
+    int64_t buffer;
     tcc_dtype dtype;
     int32_t ndim;
     const int64_t *dims; /* registers */
 } tcc_tensor_ref;
+
+/* What a list holds says the table of instructions. */
+typedef struct tcc_operands {
+    int64_t count;
+    union {
+        const int64_t *numbers;
+        const tcc_tensor_ref *tensors;
+    };
+} tcc_operands;
+
+#include "instructions.h"
 
 struct tcc_op_call;
 typedef tcc_status (*tcc_op)(struct tcc_op_call *call);
 
 struct tcc_code {
     int32_t kind;
+    int32_t ahead;  /* of a launch: the largest weight of the launch after it; -1: none */
     int64_t number; /* of a launch or call: its place among them */
     union {
-        struct { int32_t op; int64_t target, a, b; } let;
-        struct { int64_t target, element; int32_t buffer; tcc_dtype dtype; } read;
-        struct { int32_t relation; int64_t a, b; const char *message; } check;
-        struct { int32_t buffer; bool keep; int64_t size; } allocate;
-        struct { int32_t buffer, base; int64_t offset; } view;
-        struct {
-            tcc_kernel kernel; /* NULL on a GPU */
-            int32_t index, n_buffers, n_ints;
-            const int64_t *buffers, *ints;
-            int64_t grid;
-            int64_t least; /* units that are worth a thread: at least 1 */
-            int32_t ahead; /* the largest weight of the launch after this one; -1: none */
-        } launch;
-        struct {
-            tcc_op op;
-            const char *name;
-            int32_t n_inputs, n_outputs, n_ints, n_results;
-            const tcc_tensor_ref *tensors; /* inputs, then outputs */
-            const int64_t *ints, *results;
-        } call;
-        struct { int32_t target, source; int64_t size; } copy;
-        struct { int32_t condition; int64_t when; tcc_body then, otherwise; } branch;
-        struct { int64_t trips, counter; int32_t condition; tcc_body body; } loop;
-    } as;
+        tcc_kernel kernel; /* of a launch; NULL on a GPU */
+        tcc_op op;         /* of a call */
+    };
+    tcc_fields as;
 };
 
 typedef struct tcc_port_info {
@@ -473,9 +436,9 @@ typedef struct tcc_executor {
     tcc_status (*copy)(tcc_run *run, char *target, const char *source, int64_t size);
     tcc_status (*output)(tcc_run *run, int32_t index, int64_t size, tcc_span *span);
     /* Makes the dynamic buffer hold `size` bytes, the first `keep` of them as they were. */
-    tcc_status (*resize)(tcc_run *run, int32_t buffer, int64_t size, int64_t keep);
+    tcc_status (*resize)(tcc_run *run, int64_t buffer, int64_t size, int64_t keep);
     /* Reads a buffer after all earlier work is done. */
-    tcc_status (*fetch)(tcc_run *run, int32_t buffer, int64_t offset, int64_t size,
+    tcc_status (*fetch)(tcc_run *run, int64_t buffer, int64_t offset, int64_t size,
                         void *out_bytes);
     tcc_status (*settle)(tcc_run *run); /* waits for all earlier work */
 } tcc_executor;

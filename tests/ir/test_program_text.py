@@ -59,10 +59,11 @@ def test_every_instruction_round_trips() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("floordiv", "shift", "no integer instruction"),
+        ("floordiv", "shift", "no instruction has this name"),
         ("divides", "near", "no relation"),
         ("buffer b2", "buffer b3", "b2 is due"),
-        ("weight(64, 128)", "weight(64)", "no place"),
+        ("weight(64, 128)", "wait(64, 128)", "no place has this form"),
+        ("weight(64, 128)", "weight(64)", "',' is due"),
         ("launch k0", "launch b0", "k0, k1"),
     ],
 )

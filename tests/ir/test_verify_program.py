@@ -95,6 +95,10 @@ def with_body(*body: Instr) -> Program:
         (with_body(*WORK, View(POOL, X, 1)), "is no alias"),
         (with_body(*WORK, Launch(1, 0, (), ())), "kernel 1 of 1"),
         (with_body(*WORK, ReadInt(4, X, F32)), "reads a size from f32"),
+        (with_body(*WORK, Launch(0, 0, (), (), 0)), "0 units for a thread"),
+        (with_body(*WORK, Branch(-1, (), ())), "one buffer or one register"),
+        (with_body(*WORK, Branch(W, (), (), 0)), "one buffer or one register"),
+        (with_body(*WORK, Loop(0, -5, 3, ())), "buffer -5 of 6"),
         (with_body(Branch(W, (WORK[0],), ()), *WORK[1:]), "on some paths only"),
         (with_body(Loop(0, -1, 3, (WORK[0],)), *WORK[1:]), "on some paths only"),
         (

@@ -18,9 +18,9 @@ from tcc.ir.program import (
     Let,
     Output,
     Program,
-    buffers_of,
 )
 from tcc.ir.program.evaluate import evaluate_program
+from tcc.ir.program.operands import buffers_of
 from tcc.ir.tile.verify import verify_kernel
 from tcc.passes.memory.in_place import update_in_place
 from tcc.passes.memory.plan_arena import plan_memory

@@ -31,8 +31,8 @@ from tcc.ir.program import (
     State,
     TensorRef,
     View,
-    steps_of,
 )
+from tcc.ir.program.operands import steps_of
 from tcc.ir.types import DTYPES
 from tcc.runtime import Module, abi, load
 from tcc.runtime.arrays import view_of

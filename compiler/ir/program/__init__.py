@@ -21,7 +21,6 @@ their offsets; the caller's arrays are aligned to one element.  `verify_program`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
@@ -304,43 +303,3 @@ def constant_registers(program: Program) -> dict[int, int]:
         elif isinstance(instr, Let):
             constants.pop(instr.target, None)
     return constants
-
-
-def walk_instructions(body: Sequence[Instr]) -> Iterator[Instr]:
-    """Every instruction in order of the text, those of bodies behind the one that has them."""
-    for instr in body:
-        yield instr
-        match instr:
-            case Branch():
-                yield from walk_instructions(instr.then)
-                yield from walk_instructions(instr.otherwise)
-            case Loop():
-                yield from walk_instructions(instr.body)
-
-
-def steps_of(body: Sequence[Instr]) -> tuple[int | str, ...]:
-    """Launches (their kernel's number) and calls (their function's name) in order of the text."""
-    return tuple(
-        instr.kernel if isinstance(instr, Launch) else instr.op
-        for instr in walk_instructions(body)
-        if isinstance(instr, Launch | CallOp)
-    )
-
-
-def buffers_of(instr: Instr) -> tuple[BufferId, ...]:
-    """The buffers an instruction itself names, those of bodies left out."""
-    match instr:
-        case ReadInt() | Allocate():
-            return (instr.buffer,)
-        case View():
-            return (instr.buffer, instr.base)
-        case Launch():
-            return instr.buffers
-        case CallOp():
-            return tuple(t.buffer for t in (*instr.inputs, *instr.outputs))
-        case Copy():
-            return (instr.target, instr.source)
-        case Branch() | Loop():
-            return (instr.condition,) if instr.condition >= 0 else ()
-        case Let() | Check():
-            return ()

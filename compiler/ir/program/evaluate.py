@@ -45,9 +45,8 @@ from tcc.ir.program import (
     TensorRef,
     View,
     Weight,
-    buffers_of,
-    walk_instructions,
 )
+from tcc.ir.program.operands import buffers_of, walk_instructions
 from tcc.ir.tile import MemorySpace, TileBuffer, TileKernel
 from tcc.ir.tile.evaluate import evaluate_kernel
 from tcc.ir.types import BF16, DType

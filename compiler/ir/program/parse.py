@@ -5,38 +5,14 @@ Builds what the text says and nothing more; `tcc.ir.program.verify` judges it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from tcc.ir.expr.parse import read_dtype, read_end
-from tcc.ir.program import (
-    Alias,
-    Allocate,
-    Arena,
-    Branch,
-    Buffer,
-    CallOp,
-    Check,
-    Copy,
-    Dynamic,
-    Input,
-    Instr,
-    IntOp,
-    Launch,
-    Let,
-    Loop,
-    Output,
-    Place,
-    Port,
-    Program,
-    ReadInt,
-    Register,
-    Relation,
-    State,
-    TensorRef,
-    View,
-    Weight,
-)
+from tcc.ir.program import Buffer, Instr, Port, Program, Relation, TensorRef
+from tcc.ir.program.table import INSTRUCTIONS, PLACES, Field, Form, Kind, Row
 from tcc.ir.tokens import Cursor
 
 _T = TypeVar("_T")
@@ -53,6 +29,15 @@ def parse_program(text: str) -> Program:
     return program
 
 
+def _by_word(rows: Sequence[Row]) -> Mapping[str, Row]:
+    """Rows by the first word of their texts."""
+    texts = ("".join(part for part in row.text if isinstance(part, str)) for row in rows)
+    return {re.findall("[a-z]+", text)[0]: row for text, row in zip(texts, rows, strict=True)}
+
+
+_INSTRUCTIONS, _PLACES = _by_word(INSTRUCTIONS), _by_word(PLACES)
+
+
 class _Parser:
     """One text being read."""
 
@@ -67,18 +52,19 @@ class _Parser:
         cursor.expect("scratch")
         scratch = cursor.integer()
         cursor.expect("arena")
-        arena = self._register()
+        arena = self._value(Kind.USED)
         inputs = self._repeated("input", self._port)
         outputs = self._repeated("output", self._port)
         kernels = self._repeated("kernel", lambda: cursor.kind("string"))
         buffers: list[Buffer] = []
         while cursor.take("buffer"):
-            self._is_next(self._numbered("b"), len(buffers))
+            if self._value(Kind.READ) != len(buffers):
+                raise cursor.error(f"buffer b{len(buffers)} is due")
             cursor.expect("=")
-            buffers.append(Buffer(self._place(), cursor.kind("string")))
-        return Program(
-            inputs, outputs, registers, tuple(buffers), kernels, scratch, arena, self._body()
-        )
+            place = self._node(_PLACES, "no place has this form")
+            buffers.append(Buffer(place, cursor.kind("string")))
+        body = self._body()
+        return Program(inputs, outputs, registers, tuple(buffers), kernels, scratch, arena, body)
 
     def _repeated(self, word: str, item: Callable[[], _T]) -> tuple[_T, ...]:
         found: list[_T] = []
@@ -86,166 +72,92 @@ class _Parser:
             found.append(item())
         return tuple(found)
 
-    def _listed(self, item: Callable[[], _T], ends: tuple[str, str] = ("(", ")")) -> tuple[_T, ...]:
+    def _listed(self, item: Callable[[], _T], ends: str = "()") -> tuple[_T, ...]:
         self._cursor.expect(ends[0])
         return self._cursor.items(ends[1], item)
-
-    def _is_next(self, number: int, due: int) -> None:
-        if number != due:
-            raise self._cursor.error(f"buffer b{due} is due")
-
-    def _numbered(self, letter: str) -> int:
-        """`b3` as 3."""
-        token = self._cursor.peek()
-        word = self._cursor.kind("word")
-        if word[:1] != letter or not word[1:].isdigit():
-            raise self._cursor.error(f"{letter}0, {letter}1, ... is due", token)
-        return int(word[1:])
-
-    def _buffer(self) -> int:
-        return self._numbered("b")
-
-    def _register(self) -> Register:
-        return -1 if self._cursor.take("none") else self._numbered("r")
 
     def _port(self) -> Port:
         cursor = self._cursor
         name = cursor.kind("string")
         cursor.expect(":")
-        dtype = read_dtype(cursor)
-        dims = self._listed(self._register, ("[", "]"))
-        text = cursor.kind("string")
+        dtype, dims, text = read_dtype(cursor), self._dims(), cursor.kind("string")
         return Port(name, dtype, dims, text, cursor.integer() if cursor.take("state") else -1)
 
-    def _place(self) -> Place:
-        cursor = self._cursor
-        token = cursor.peek()
-        kind = cursor.kind("word")
-        if kind == "arena":
-            offset, size = self._pair(self._listed(self._register))
-            return Arena(offset, size)
-        numbers = self._listed(cursor.integer)
-        match kind, numbers:
-            case "input", (port,):
-                return Input(port)
-            case "output", (port,):
-                return Output(port)
-            case "weight", (offset, size):
-                return Weight(offset, size)
-            case "state", (size,):
-                return State(size)
-            case "dynamic", ():
-                return Dynamic()
-            case "alias", ():
-                return Alias()
-        raise cursor.error("no place has this form", token)
+    def _dims(self) -> tuple[int, ...]:
+        return self._listed(partial(self._value, Kind.USED), "[]")
 
-    def _pair(self, numbers: tuple[int, ...]) -> tuple[int, int]:
-        if len(numbers) != 2:
-            raise self._cursor.error("two registers are due")
-        return numbers[0], numbers[1]
-
-    # ---- instructions ------------------------------------------------------------------------
+    # ---- instructions and places ---------------------------------------------------------------
 
     def _body(self) -> tuple[Instr, ...]:
         self._cursor.expect("{")
         found: list[Instr] = []
         while not self._cursor.take("}"):
-            found.append(self._instr())
+            found.append(self._node(_INSTRUCTIONS, "no instruction has this name"))
         return tuple(found)
 
-    def _instr(self) -> Instr:
+    def _node(self, rows: Mapping[str, Row], unknown: str) -> Any:
+        """An instruction or a place by its word, which may stand behind a register and `=`."""
         cursor = self._cursor
-        forms: dict[str, Callable[[], Instr]] = {
-            "check": self._check,
-            "allocate": self._allocate,
-            "view": self._view,
-            "launch": self._launch,
-            "call": self._call,
-            "copy": self._copy,
-            "branch": self._branch,
-            "loop": self._loop,
-        }
-        form = forms.get(cursor.peek().text)
-        if form is not None:
-            cursor.next()
-            return form()
-        target = self._register()
-        cursor.expect("=")
-        return self._value(target)
+        token = cursor.peek(2 if cursor.peek(1).text == "=" else 0)
+        row = rows.get(token.text)
+        if row is None:
+            raise cursor.error(unknown, token)
+        found: dict[str, Any] = {"op": row.operation} if row.operation else {}
+        for part in row.text:
+            if isinstance(part, Field):
+                found[part.name] = self._field(part)
+                continue
+            for word in re.findall(r"\w+|[^\w\s]", part):
+                cursor.expect(word)
+        return row.node(**found)
 
-    def _value(self, target: Register) -> Let | ReadInt:
+    def _field(self, field: Field) -> Any:
+        kind, cursor = field.kind, self._cursor
+        if kind is Kind.BODY:
+            return self._body()
+        if field.form is Form.TENSORS:
+            return self._listed(partial(self._tensor, kind))
+        if field.form is Form.MANY:
+            return self._listed(partial(self._value, kind))
+        if kind.absent is not None:
+            is_next = cursor.peek().text[:1] == kind.letter
+            given = cursor.take(field.lead) if field.lead else is_next
+            if kind is Kind.FLAG:
+                return given
+            if not given:
+                return kind.absent
+        return self._value(kind)
+
+    def _tensor(self, kind: Kind) -> TensorRef:
+        buffer = self._value(kind)
+        self._cursor.expect(":")
+        return TensorRef(buffer, read_dtype(self._cursor), self._dims())
+
+    def _value(self, kind: Kind) -> Any:
         cursor = self._cursor
-        token = cursor.peek()
-        name = cursor.kind("word")
-        if name == "read":
-            buffer = self._buffer()
-            (element,) = self._listed(cursor.integer, ("[", "]"))
-            cursor.expect(":")
-            return ReadInt(target, buffer, read_dtype(cursor), element)
-        if name.upper() not in IntOp.__members__:
-            raise cursor.error("no integer instruction has this name", token)
-        op = IntOp[name.upper()]
-        if op is IntOp.CONST:
-            return Let(target, op, cursor.integer())
-        a, b = self._pair(self._listed(cursor.integer if op is IntOp.DIM else self._register))
-        return Let(target, op, a, b)
+        match kind:
+            case Kind.STRING | Kind.FUNCTION:
+                return cursor.kind("string")
+            case Kind.DTYPE | Kind.INTEGER:
+                return read_dtype(cursor)
+            case Kind.RELATION:
+                return self._relation()
+            case _:
+                return self._numbered(kind.letter) if kind.letter else cursor.integer()
 
-    def _check(self) -> Check:
-        a = self._register()
+    def _relation(self) -> Relation:
         token = self._cursor.peek()
         name = self._cursor.kind("word").upper()
         if name not in Relation.__members__:
             raise self._cursor.error("no relation has this name", token)
-        b = self._register()
-        return Check(Relation[name], a, b, self._cursor.kind("string"))
+        return Relation[name]
 
-    def _allocate(self) -> Allocate:
-        buffer, size = self._buffer(), self._register()
-        return Allocate(buffer, size, self._cursor.take("keep"))
-
-    def _view(self) -> View:
-        buffer = self._buffer()
-        self._cursor.expect("=")
-        base = self._buffer()
-        self._cursor.expect("+")
-        return View(buffer, base, self._register())
-
-    def _launch(self) -> Launch:
-        kernel, grid = self._numbered("k"), self._register()
-        buffers, ints = self._listed(self._buffer), self._listed(self._register)
-        least = self._cursor.integer() if self._cursor.take("least") else 1
-        return Launch(kernel, grid, buffers, ints, least)
-
-    def _call(self) -> CallOp:
-        op = self._cursor.kind("string")
-        inputs, outputs = self._listed(self._tensor), self._listed(self._tensor)
-        ints = self._listed(self._cursor.integer)
-        return CallOp(op, inputs, outputs, ints, self._listed(self._register))
-
-    def _tensor(self) -> TensorRef:
-        buffer = self._buffer()
-        self._cursor.expect(":")
-        dtype = read_dtype(self._cursor)
-        return TensorRef(buffer, dtype, self._listed(self._register, ("[", "]")))
-
-    def _copy(self) -> Copy:
-        target = self._buffer()
-        self._cursor.expect("=")
-        source = self._buffer()
-        return Copy(target, source, self._register())
-
-    def _branch(self) -> Branch:
-        sizes_decide = self._cursor.peek().text[:1] == "r"
-        when = self._register() if sizes_decide else -1
-        condition = -1 if sizes_decide else self._buffer()
-        then = self._body()
-        self._cursor.expect("else")
-        return Branch(condition, then, self._body(), when)
-
-    def _loop(self) -> Loop:
-        counter = self._register()
-        self._cursor.expect("<")
-        trips = self._register()
-        condition = self._buffer() if self._cursor.take("while") else -1
-        return Loop(trips, condition, counter, self._body())
+    def _numbered(self, letter: str) -> int:
+        """`b3` as 3, and `none` as no register."""
+        if letter == "r" and self._cursor.take("none"):
+            return -1
+        token = self._cursor.peek()
+        word = self._cursor.kind("word")
+        if word[:1] != letter or not word[1:].isdigit():
+            raise self._cursor.error(f"{letter}0, {letter}1, ... is due", token)
+        return int(word[1:])

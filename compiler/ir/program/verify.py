@@ -9,33 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import assert_never
+from typing import Any
 
 from tcc.errors import InternalError
 from tcc.ir.program import (
     Alias,
-    Allocate,
     Arena,
     Branch,
     BufferId,
-    CallOp,
-    Check,
-    Copy,
     Dynamic,
     Input,
     Instr,
-    IntOp,
-    Launch,
     Let,
-    Loop,
     Output,
     Program,
-    ReadInt,
     Register,
-    View,
     Weight,
     prologue_length,
 )
+from tcc.ir.program.operands import bodies_of, operands
+from tcc.ir.program.table import Kind
 
 MAX_DEPTH = 64
 
@@ -86,30 +79,55 @@ class _State:
 
     def step(self, instr: Instr) -> None:
         self.at = instr
-        match instr:
-            case Let() | ReadInt() | Check():
-                self._size(instr)
-            case Allocate(buffer, size):
-                self.read(size)
-                self._allocate(buffer)
-            case View(buffer, base, offset):
-                self.read(offset)
-                self._use(base)
-                if not isinstance(self._place(buffer), Alias):
-                    raise self.fail(f"buffer {buffer} is no alias")
-                self.ready |= {buffer}
-            case Launch():
-                self._launch(instr)
-            case CallOp():
-                self._call(instr)
-            case Copy(target, source, size):
-                self.read(size)
-                self._use(source)
-                self._target(target)
-            case Branch() | Loop():
-                self._nested(instr)
-            case _:
-                assert_never(instr)
+        if isinstance(instr, Branch) and (instr.condition < 0) == (instr.when < 0):
+            raise self.fail("a branch asks one buffer or one register")
+        named = list(operands(instr))
+        for kind, value in named:
+            self._use(kind, value, instr)
+        for kind, value in named:
+            self._make(kind, value)
+        sides = [self._run(body) for body in bodies_of(instr)]
+        if isinstance(instr, Branch):
+            self.written = sides[0].written & sides[1].written
+            self.ready = sides[0].ready & sides[1].ready
+            self._same_outputs(sides)
+        elif sides:
+            # no trip may run, so what the body makes is not there afterwards
+            self._same_outputs([self, *sides])
+
+    def _use(self, kind: Kind, value: Any, instr: Instr) -> None:
+        """What an operand of this kind needs."""
+        match kind:
+            case Kind.USED | Kind.WHEN:
+                self.read(value)
+            case Kind.READ | Kind.CONDITION | Kind.TOUCHED:
+                self._has_memory(value)
+            case Kind.WRITTEN:
+                self._has_memory(value)
+                if isinstance(self._place(value), Input | Weight):
+                    raise self.fail(f"writes to buffer {value}, which is read-only")
+            case Kind.KERNEL if not 0 <= value < len(self.program.kernels):
+                raise self.fail(f"kernel {value} of {len(self.program.kernels)}")
+            case Kind.LEAST if value < 1:
+                raise self.fail(f"{value} units for a thread")
+            case Kind.INTEGER if value.is_float:
+                raise self.fail(f"reads a size from {value}")
+            case Kind.AXIS if isinstance(instr, Let):
+                inputs, port = self.program.inputs, instr.a
+                if not (0 <= port < len(inputs) and 0 <= value < len(inputs[port].dims)):
+                    raise self.fail(f"dimension {value} of input {port}")
+
+    def _make(self, kind: Kind, value: Any) -> None:
+        """What there is behind an operand of this kind."""
+        match kind:
+            case Kind.DEFINED:
+                self.write(value)
+            case Kind.ALLOCATED:
+                self._allocate(value)
+            case Kind.AIMED:
+                if not isinstance(self._place(value), Alias):
+                    raise self.fail(f"buffer {value} is no alias")
+                self.ready |= {value}
 
     def finish(self) -> None:
         self.at = None
@@ -138,28 +156,6 @@ class _State:
             raise self.fail(f"register {register} sizes the arena and is written again")
         self.written |= {register}
 
-    def _size(self, instr: Let | ReadInt | Check) -> None:
-        match instr:
-            case Let(target, op, a, b):
-                if op is IntOp.DIM:
-                    inputs = self.program.inputs
-                    if not (0 <= a < len(inputs) and 0 <= b < len(inputs[a].dims)):
-                        raise self.fail(f"dimension {b} of input {a}")
-                elif op is not IntOp.CONST:
-                    self.read(a)
-                    self.read(b)
-                self.write(target)
-            case ReadInt(target, buffer, dtype):
-                self._use(buffer)
-                if dtype.is_float:
-                    raise self.fail(f"reads a size from {dtype}")
-                self.write(target)
-            case Check(_, a, b):
-                self.read(a)
-                self.read(b)
-            case _:
-                assert_never(instr)
-
     # ---- buffers -------------------------------------------------------------------------------
 
     def _in_place(self, port: int) -> bool:
@@ -170,15 +166,10 @@ class _State:
             raise self.fail(f"buffer {buffer} of {len(self.program.buffers)}")
         return self.program.buffers[buffer].place
 
-    def _use(self, buffer: BufferId) -> None:
+    def _has_memory(self, buffer: BufferId) -> None:
         self._place(buffer)
         if buffer not in self.ready:
             raise self.fail(f"uses buffer {buffer} before it surely has memory")
-
-    def _target(self, buffer: BufferId) -> None:
-        self._use(buffer)
-        if isinstance(self._place(buffer), Input | Weight):
-            raise self.fail(f"writes to buffer {buffer}, which is read-only")
 
     def _allocate(self, buffer: BufferId) -> None:
         place = self._place(buffer)
@@ -191,49 +182,7 @@ class _State:
             raise self.fail(f"buffer {buffer} has memory of its own")
         self.ready |= {buffer}
 
-    # ---- work and control ------------------------------------------------------------------------
-
-    def _launch(self, launch: Launch) -> None:
-        if not 0 <= launch.kernel < len(self.program.kernels):
-            raise self.fail(f"kernel {launch.kernel} of {len(self.program.kernels)}")
-        if launch.least < 1:
-            raise self.fail(f"{launch.least} units for a thread")
-        for register in (launch.grid, *launch.ints):
-            self.read(register)
-        for buffer in launch.buffers:
-            self._use(buffer)
-
-    def _call(self, call: CallOp) -> None:
-        for ref in (*call.inputs, *call.outputs):
-            for register in ref.dims:
-                self.read(register)
-        for ref in call.inputs:
-            self._use(ref.buffer)
-        for ref in call.outputs:
-            self._target(ref.buffer)
-        for register in call.results:
-            self.write(register)
-
-    def _nested(self, instr: Branch | Loop) -> None:
-        match instr:
-            case Branch(condition, then, otherwise, when):
-                if when >= 0:
-                    self.read(when)
-                else:
-                    self._use(condition)
-                sides = [self._run(then), self._run(otherwise)]
-                self.written = sides[0].written & sides[1].written
-                self.ready = sides[0].ready & sides[1].ready
-                self._same_outputs(sides)
-            case Loop(trips, condition, counter, body):
-                self.read(trips)
-                self.write(counter)
-                if condition != -1:
-                    self._use(condition)
-                # no trip may run, so what the body makes is not there afterwards
-                self._same_outputs([self, self._run(body)])
-            case _:
-                assert_never(instr)
+    # ---- control ---------------------------------------------------------------------------------
 
     def _same_outputs(self, sides: list[_State]) -> None:
         """An output that only some paths allocate could be allocated again, or never."""

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tcc.ir.program import Alias, Launch, Program, walk_instructions
+from tcc.ir.program import Alias, Launch, Program
+from tcc.ir.program.operands import walk_instructions
 from tcc.ir.tile import TileKernel
 
 # The widest access of a lane, in bytes.

@@ -110,14 +110,14 @@ typedef struct survey {
 } survey;
 
 static tcc_status check_launch(const tcc_gpu *gpu, const tcc_code *code) {
-    const tcc_gpu_kernel *kernel = &gpu->variant->kernels[code->as.launch.index];
-    if (code->as.launch.n_buffers == kernel->n_pointers && code->as.launch.n_ints == kernel->n_ints)
-        return TCC_OK;
+    const tcc_gpu_kernel *kernel = &gpu->variant->kernels[code->as.launch.kernel];
+    int64_t arrays = code->as.launch.buffers.count, sizes = code->as.launch.ints.count;
+    if (arrays == kernel->n_pointers && sizes == kernel->n_ints) return TCC_OK;
     return tcc_fail(TCC_CORRUPT,
                     "the artifact is damaged: kernel '%.128s' takes %d arrays and %d sizes, the "
-                    "program gives %d and %d",
-                    kernel->symbol, kernel->n_pointers, kernel->n_ints, code->as.launch.n_buffers,
-                    code->as.launch.n_ints);
+                    "program gives %lld and %lld",
+                    kernel->symbol, kernel->n_pointers, kernel->n_ints, (long long)arrays,
+                    (long long)sizes);
 }
 
 static tcc_status check_body(const tcc_gpu *gpu, const tcc_program *program, tcc_body body,
@@ -135,7 +135,7 @@ static tcc_status check_body(const tcc_gpu *gpu, const tcc_program *program, tcc
                 return tcc_fail(TCC_UNSUPPORTED,
                                 "the program calls '%.64s', which runs on the host only: compile "
                                 "the model with --allow-host",
-                                code->as.call.name);
+                                code->as.call.op);
             break;
         case TCC_CODE_ALLOCATE:
             if (program->buffers[code->as.allocate.buffer].place == TCC_PLACE_DYNAMIC)

@@ -23,17 +23,17 @@ static tcc_status fill_params(const tcc_instance *instance, const tcc_code *code
         device->params[i] = &values[i];
         switch (kernel->params[i]) {
         case TCC_PARAM_POINTER:
-            data = instance->spans[code->as.launch.buffers[buffer++]].data;
+            data = instance->spans[code->as.launch.buffers.numbers[buffer++]].data;
             if (TCC_UNLIKELY(!data))
                 return tcc_fail(TCC_INTERNAL, "kernel '%.128s' uses a buffer that has no memory yet",
                                 kernel->symbol);
             values[i] = (uint64_t)(uintptr_t)data;
             break;
         case TCC_PARAM_INT64:
-            values[i] = (uint64_t)instance->registers[code->as.launch.ints[number++]];
+            values[i] = (uint64_t)instance->registers[code->as.launch.ints.numbers[number++]];
             break;
         case TCC_PARAM_TENSOR_MAP:
-            data = instance->spans[code->as.launch.buffers[kernel->maps[map].buffer]].data;
+            data = instance->spans[code->as.launch.buffers.numbers[kernel->maps[map].buffer]].data;
             if (TCC_UNLIKELY(!data))
                 return tcc_fail(TCC_INTERNAL, "kernel '%.128s' uses a buffer that has no memory yet",
                                 kernel->symbol);
@@ -51,7 +51,7 @@ static tcc_status launch(tcc_run *run, const tcc_code *code, int64_t units) {
     const tcc_instance *instance = run->instance;
     tcc_gpu_instance *device = instance->device;
     const tcc_gpu *gpu = device->gpu;
-    const tcc_gpu_kernel *kernel = &gpu->variant->kernels[code->as.launch.index];
+    const tcc_gpu_kernel *kernel = &gpu->variant->kernels[code->as.launch.kernel];
     if (device->phase == TCC_PHASE_RESOLVE) {
         device->kernels++;
         return TCC_OK;
@@ -68,7 +68,7 @@ static tcc_status launch(tcc_run *run, const tcc_code *code, int64_t units) {
     if (kernel->stays && gpu->processors > 0 && units > gpu->processors) units = gpu->processors;
     TCC_RETURN_IF_ERROR(fill_params(instance, code, kernel));
     TCC_GPU_TRY(gpu->driver,
-                launch(gpu->functions[code->as.launch.index], (unsigned)units, 1, 1,
+                launch(gpu->functions[code->as.launch.kernel], (unsigned)units, 1, 1,
                        kernel->threads, 1, 1, kernel->shared, device->queue, device->params, NULL),
                 "kernel '%.128s' cannot be started", kernel->symbol);
     if (TCC_UNLIKELY(gpu->wait && !device->recorded))
@@ -89,7 +89,7 @@ static tcc_status copy(tcc_run *run, char *target, const char *source, int64_t s
 }
 
 /* The host's memory, where an input of the caller still is what the program reads; else NULL. */
-static const char *host_copy(const tcc_run *run, int32_t id) {
+static const char *host_copy(const tcc_run *run, int64_t id) {
     const tcc_instance *instance = run->instance;
     const tcc_buffer *buffer = &instance->model->program.buffers[id];
     if (buffer->place != TCC_PLACE_INPUT || !tcc_gpu_is_host(run->inputs[buffer->a].device))
@@ -99,7 +99,7 @@ static const char *host_copy(const tcc_run *run, int32_t id) {
     return tcc_ports_feeds_state(&instance->model->program, (int32_t)buffer->a) ? NULL : given;
 }
 
-static tcc_status fetch(tcc_run *run, int32_t buffer, int64_t offset, int64_t size,
+static tcc_status fetch(tcc_run *run, int64_t buffer, int64_t offset, int64_t size,
                         void *out_bytes) {
     tcc_instance *instance = run->instance;
     tcc_gpu_instance *device = instance->device;
@@ -161,7 +161,7 @@ static tcc_status take_memory(const tcc_gpu_instance *device, size_t size, void 
 }
 
 /* An array that grows in a loop moves O(log n) times. */
-static tcc_status resize(tcc_run *run, int32_t id, int64_t size, int64_t keep) {
+static tcc_status resize(tcc_run *run, int64_t id, int64_t size, int64_t keep) {
     tcc_instance *instance = run->instance;
     tcc_gpu_instance *device = instance->device;
     tcc_span *span = &instance->spans[id];

@@ -33,7 +33,7 @@ from tcc.backends.artifact.toolchain import runtime_folder
 from tcc.errors import InternalError
 from tcc.runtime import load
 
-USES = ("gpu/images.c", "program.c", "instructions.c", "alloc.c", "status.c")
+USES = ("gpu/images.c", "program.c", "instructions.c", "reader.c", "alloc.c", "status.c")
 PARAMS = (Param.POINTER, Param.INT64, Param.NULL, Param.NULL)
 MAPPED = (Param.POINTER, Param.POINTER, Param.TENSOR_MAP, Param.NULL, Param.TENSOR_MAP, Param.NULL)
 MAPS = (

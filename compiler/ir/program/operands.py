@@ -1,0 +1,96 @@
+"""What instructions name: registers, buffers and kernels, each with what is done to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tcc.ir.program import BufferId, CallOp, Instr, Launch, Place, Register
+from tcc.ir.program.table import Field, Form, Kind, row_of
+
+_Body = tuple[Instr, ...]
+
+
+def operands(node: Instr | Place) -> Iterator[tuple[Kind, Any]]:
+    """Every value of `node` in order of its fields, those of lists one by one; absent ones not."""
+    for field in row_of(node).fields:
+        kind, value = field.kind, getattr(node, field.name)
+        match field.form:
+            case Form.MANY:
+                yield from ((kind, item) for item in value)
+            case Form.TENSORS:
+                for ref in value:
+                    yield kind, ref.buffer
+                    yield from ((Kind.USED, register) for register in ref.dims)
+            case Form.ONE if value != kind.absent:
+                yield kind, value
+
+
+def buffers_of(instr: Instr) -> tuple[BufferId, ...]:
+    """The buffers an instruction itself names, those of bodies left out."""
+    return tuple(value for kind, value in operands(instr) if kind.letter == "b")
+
+
+def used_registers(instr: Instr) -> set[Register]:
+    """The registers that an instruction itself reads."""
+    return {value for kind, value in operands(instr) if kind in (Kind.USED, Kind.WHEN)}
+
+
+def defined_registers(instr: Instr) -> set[Register]:
+    """The registers that an instruction itself writes."""
+    return {value for kind, value in operands(instr) if kind is Kind.DEFINED}
+
+
+def bodies_of(instr: Instr) -> tuple[_Body, ...]:
+    """The bodies of an instruction in order of the text."""
+    return tuple(value for kind, value in operands(instr) if kind is Kind.BODY)
+
+
+def walk_instructions(body: Sequence[Instr]) -> Iterator[Instr]:
+    """Every instruction in order of the text, those of bodies behind the one that has them."""
+    for instr in body:
+        yield instr
+        for inner in bodies_of(instr):
+            yield from walk_instructions(inner)
+
+
+def steps_of(body: Sequence[Instr]) -> tuple[int | str, ...]:
+    """Launches (their kernel's number) and calls (their function's name) in order of the text."""
+    return tuple(
+        instr.kernel if isinstance(instr, Launch) else instr.op
+        for instr in walk_instructions(body)
+        if isinstance(instr, Launch | CallOp)
+    )
+
+
+def renumbered(
+    instr: Instr,
+    moves: Mapping[str, Callable[[int], int]],
+    body: Callable[[_Body], _Body] = tuple,
+) -> Instr:
+    """`instr` with other registers ("r"), buffers ("b") and kernels ("k"), and other bodies."""
+
+    def number(kind: Kind, value: Any) -> Any:
+        if kind is Kind.BODY:
+            return body(value)
+        return moves[kind.letter](value) if kind.letter in moves and value != kind.absent else value
+
+    def moved(field: Field) -> Any:
+        value = getattr(instr, field.name)
+        match field.form:
+            case Form.MANY:
+                return tuple(number(field.kind, item) for item in value)
+            case Form.TENSORS:
+                return tuple(
+                    replace(
+                        ref,
+                        buffer=number(field.kind, ref.buffer),
+                        dims=tuple(number(Kind.USED, register) for register in ref.dims),
+                    )
+                    for ref in value
+                )
+            case Form.ONE:
+                return number(field.kind, value)
+
+    return replace(instr, **{field.name: moved(field) for field in row_of(instr).fields})

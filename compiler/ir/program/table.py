@@ -1,0 +1,184 @@
+"""The table of the host program's instructions and places.
+
+A row is the text of one instruction, in which `{field:kind}` stands for a field of its class.  The
+text, the parser, the bytes, the verifier, the passes' uses and definitions, and the C decoder
+(`runtime/src/instructions.h`, which `scripts/gen_docs` writes) derive from it.  The order of the
+rows is that of the codes in the bytes.
+
+`kind*` is a list of numbers in parentheses, `kind[]` one of `TensorRef`s whose buffers are of that
+kind.  `{word field:kind}` is left out, with its word, where the field has the kind's absent value.
+
+An instruction's words are its code and its fields in the order of the class: single ones first,
+then the counts of all lists, the items of all lists, and the bodies, each with its count.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any
+
+from tcc.ir.program import (
+    Alias,
+    Allocate,
+    Arena,
+    Branch,
+    CallOp,
+    Check,
+    Copy,
+    Dynamic,
+    Input,
+    Instr,
+    IntOp,
+    Launch,
+    Let,
+    Loop,
+    Output,
+    Place,
+    ReadInt,
+    State,
+    View,
+    Weight,
+)
+
+
+class Kind(Enum):
+    """What a field holds: the letter that its numbers have in the text, and the absent value."""
+
+    def __init__(self, text: str, letter: str = "", absent: int | None = None) -> None:
+        self.text, self.letter, self.absent = text, letter, absent
+
+    USED = "used", "r"
+    DEFINED = "defined", "r"
+    READ = "read", "b"
+    WRITTEN = "written", "b"  # in memory that the program may write to
+    TOUCHED = "touched", "b"  # read or written, as the kernel does
+    ALLOCATED = "allocated", "b"
+    AIMED = "aimed", "b"
+    CONDITION = "condition", "b", -1  # its first byte is read
+    WHEN = "when", "r", -1  # used where there is no condition; its complement in that word
+    KERNEL = "kernel", "k"
+    PORT = "port"  # of an input
+    AXIS = "axis"  # of the port before it
+    NUMBER = "number"
+    ELEMENT = "element"
+    LEAST = "least", "", 1
+    FLAG = "flag", "", 0
+    OPERATION = "operation"
+    RELATION = "relation"
+    DTYPE = "dtype"
+    INTEGER = "integer"  # an element type that can hold sizes
+    STRING = "string"
+    FUNCTION = "function"  # of runtime/src/ops
+    BODY = "body"
+
+
+class Form(Enum):
+    """How many of its kind a field holds."""
+
+    ONE = ""
+    MANY = "*"
+    TENSORS = "[]"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of an instruction's class; `lead` is the word before it in the text."""
+
+    name: str
+    kind: Kind
+    form: Form = Form.ONE
+    lead: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One instruction or place: `name` in C, texts and fields in turns, fields as in the bytes."""
+
+    name: str
+    node: type
+    text: tuple[str | Field, ...]
+    fields: tuple[Field, ...]
+    operation: IntOp | None = None
+
+
+_SPEC = re.compile(r"\{(?:(\w+) )?(\w+):(\w+)(\*|\[\])?\}")
+_PARTS = re.compile(r"(\{.*?\})")
+
+
+def _row(name: str, node: type, pattern: str, operation: IntOp | None = None) -> Row:
+    text = tuple(_part(part) for part in _PARTS.split(pattern) if part)
+    known = {part.name: part for part in text if isinstance(part, Field)}
+    hidden = {"op": Kind.OPERATION} if operation else {}
+    listed = (f.name for f in fields(node))
+    all_fields = [known.get(n) or Field(n, hidden.get(n, Kind.NUMBER)) for n in listed]
+    return Row(name, node, text, tuple(sorted(all_fields, key=_turn)), operation)
+
+
+def _part(part: str) -> str | Field:
+    found = _SPEC.fullmatch(part)
+    if not found:
+        return part
+    lead, name, kind, form = found.groups(default="")
+    return Field(name, Kind[kind.upper()], Form(form), lead)
+
+
+def _turn(field: Field) -> int:
+    return 2 if field.kind is Kind.BODY else field.form is not Form.ONE
+
+
+_LET = "{target:defined} = "
+_LETS = {
+    IntOp.CONST: "const {a:number}",
+    IntOp.DIM: "dim({a:port}, {b:axis})",
+}
+INSTRUCTIONS = (
+    *(
+        _row("let", Let, _LET + _LETS.get(op, f"{op.name.lower()}({{a:used}}, {{b:used}})"), op)
+        for op in IntOp
+    ),
+    _row("read", ReadInt, _LET + "read {buffer:read}[{element:element}] : {dtype:integer}"),
+    _row("check", Check, "check {a:used} {relation:relation} {b:used} {message:string}"),
+    _row("allocate", Allocate, "allocate {buffer:allocated} {size:used}{keep keep:flag}"),
+    _row("view", View, "view {buffer:aimed} = {base:read} + {offset:used}"),
+    _row(
+        "launch",
+        Launch,
+        "launch {kernel:kernel} {grid:used} {buffers:touched*} {ints:used*}{least least:least}",
+    ),
+    _row(
+        "call",
+        CallOp,
+        "call {op:function} {inputs:read[]} {outputs:written[]} {ints:number*} {results:defined*}",
+    ),
+    _row("copy", Copy, "copy {target:written} = {source:read} {size:used}"),
+    _row(
+        "branch",
+        Branch,
+        "branch {condition:condition}{when:when} {then:body} else {otherwise:body}",
+    ),
+    _row(
+        "loop",
+        Loop,
+        "loop {counter:defined} < {trips:used}{while condition:condition} {body:body}",
+    ),
+)
+PLACES = (
+    _row("input", Input, "input({port:port})"),
+    _row("output", Output, "output({port:number})"),
+    _row("weight", Weight, "weight({offset:number}, {size:number})"),
+    _row("arena", Arena, "arena({offset:used}, {size:used})"),
+    _row("state", State, "state({size:number})"),
+    _row("dynamic", Dynamic, "dynamic()"),
+    _row("alias", Alias, "alias()"),
+)
+
+CODES = {node: code for code, node in enumerate(dict.fromkeys(r.node for r in INSTRUCTIONS))}
+PLACE_CODES = {row.node: code for code, row in enumerate(PLACES)}
+_ROWS: dict[Any, Row] = {row.operation or row.node: row for row in (*INSTRUCTIONS, *PLACES)}
+
+
+def row_of(node: Instr | Place) -> Row:
+    """The row of an instruction or a place."""
+    return _ROWS[node.op if isinstance(node, Let) else type(node)]

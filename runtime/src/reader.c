@@ -1,0 +1,99 @@
+/* Reads a program's words, each checked where it is read, and keeps what decoding allocates. */
+#include "program.h"
+
+#include <string.h>
+
+tcc_status tcc_damaged(const char *what) {
+    return tcc_fail(TCC_CORRUPT, "the artifact is damaged: its program has %s", what);
+}
+
+/* ---- words ---------------------------------------------------------------------------------- */
+
+tcc_status tcc_read_word(tcc_reader *reader, int64_t *out_value) {
+    *out_value = 0;
+    if (reader->position >= reader->count) return tcc_damaged("fewer words than it needs");
+    memcpy(out_value, reader->words + reader->position * 8, 8);
+    reader->position++;
+    return TCC_OK;
+}
+
+tcc_status tcc_read_in(tcc_reader *reader, int64_t low, int64_t high, int64_t *out_value) {
+    TCC_RETURN_IF_ERROR(tcc_read_word(reader, out_value));
+    if (*out_value < low || *out_value >= high) return tcc_damaged("a number out of range");
+    return TCC_OK;
+}
+
+tcc_status tcc_read_count(tcc_reader *reader, int64_t least, int64_t *out_value) {
+    TCC_RETURN_IF_ERROR(tcc_read_word(reader, out_value));
+    if (*out_value < 0 || *out_value > (reader->count - reader->position) / least)
+        return tcc_damaged("a count larger than itself");
+    return TCC_OK;
+}
+
+tcc_status tcc_read_string(tcc_reader *reader, const char **out_text) {
+    int64_t offset, length;
+    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, reader->string_bytes, &offset));
+    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, reader->string_bytes - offset, &length));
+    *out_text = reader->strings + offset;
+    return (*out_text)[length] == 0 ? TCC_OK : tcc_damaged("a string without an end");
+}
+
+tcc_status tcc_read_dtype(tcc_reader *reader, tcc_dtype *out_dtype) {
+    int64_t value;
+    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 1, 1 << 16, &value));
+    *out_dtype = (tcc_dtype){(uint8_t)(value >> 8), (uint8_t)(value & 0xFF), 1};
+    int bits = out_dtype->bits;
+    if (bits == 0 || bits & (bits - 1) || (tcc_is_opaque(*out_dtype) && bits < 64))
+        return tcc_damaged("an element type of no possible width");
+    return TCC_OK;
+}
+
+tcc_status tcc_read_indices(tcc_reader *reader, int64_t count, int64_t high,
+                            const int64_t **out_values) {
+    int64_t *values = NULL;
+    TCC_RETURN_IF_ERROR(tcc_reader_allocate(reader, count, sizeof *values, (void **)&values));
+    for (int64_t i = 0; i < count; i++) TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, high, &values[i]));
+    *out_values = values;
+    return TCC_OK;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* Allocations form a list through a header in front of each. */
+typedef union header {
+    void *next;
+    char room[16];
+} header;
+
+tcc_status tcc_reader_allocate(tcc_reader *reader, int64_t count, size_t size, void **out_memory) {
+    header *memory = tcc_allocate_zero(1, (size_t)count * size + sizeof *memory);
+    if (!memory) return TCC_OUT_OF_MEMORY;
+    memory->next = reader->program->memory;
+    reader->program->memory = memory;
+    *out_memory = memory + 1;
+    return TCC_OK;
+}
+
+void tcc_program_free(tcc_program *program) {
+    while (program->memory) {
+        header *memory = program->memory;
+        program->memory = memory->next;
+        tcc_free(memory);
+    }
+}
+
+/* ---- checksum ----------------------------------------------------------------------------------- */
+
+uint32_t tcc_crc32(const uint8_t *bytes, size_t size) {
+    uint32_t table[16], crc = 0xFFFFFFFFu;
+    for (uint32_t i = 0; i < 16; i++) {
+        table[i] = i;
+        for (int bit = 0; bit < 4; bit++) table[i] = table[i] >> 1 ^ (table[i] & 1 ? 0xEDB88320u : 0);
+    }
+    for (size_t i = 0; i < size; i++) {
+        crc ^= bytes[i];
+        crc = crc >> 4 ^ table[crc & 15];
+        crc = crc >> 4 ^ table[crc & 15];
+    }
+    return ~crc;
+}
