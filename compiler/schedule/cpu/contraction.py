@@ -298,7 +298,7 @@ def _followed(
     the cores where units cut them, else the rows are."""
     rows = rows_of(stage, sides)
     others = [v for v in stage.iters if v not in rows]
-    panels = points(tuple(others)) // trips(sides.vector)
+    panels = points(tuple(v for v in others if v is not sides.vector))
     panels *= -(-trips(sides.vector) // blocks.get(sides.vector, 1))
     steps = points(stage.reduce)
     steps //= WORD if of_bytes(stage) else 1

@@ -1,0 +1,66 @@
+"""Windows that are mostly padding, and chains of products along axes without elements."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import onnx
+import tcc
+from onnx import TensorProto, helper, numpy_helper
+
+from .agreement import assert_agree, expected, session
+
+
+def windows() -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Convolutions of constant images, of a few pixels, with given weights and random borders."""
+    rng = np.random.default_rng(979)
+    nodes, constants, inputs, outputs, feeds = [], [], [], [], {}
+    for n in range(24):
+        channels, filters = (int(rng.integers(1, 10)) for _ in range(2))
+        image = [8, channels, int(rng.integers(1, 4)), int(rng.integers(1, 4))]
+        kernel = [int(rng.integers(1, 4)), 3]
+        pads = [int(rng.integers(k)) for k in kernel * 2]
+        short = [max(0, k - s - a - b) for k, s, a, b in
+                 zip(kernel, image[2:], pads[:2], pads[2:], strict=True)]  # fmt: skip
+        pads = [*pads[:2], *(a + b for a, b in zip(pads[2:], short, strict=True))]
+        strides = [int(rng.integers(1, 3)), int(rng.integers(1, 3))]
+        constants.append(numpy_helper.from_array(
+            rng.standard_normal(image).astype(np.float32), f"c{n}"
+        ))  # fmt: skip
+        feeds[f"w{n}"] = rng.standard_normal([filters, channels, *kernel]).astype(np.float32)
+        nodes.append(
+            helper.make_node("Conv", [f"c{n}", f"w{n}"], [f"y{n}"], pads=pads, strides=strides)
+        )
+        shape = list(feeds[f"w{n}"].shape)
+        inputs.append(helper.make_tensor_value_info(f"w{n}", TensorProto.FLOAT, shape))
+        outputs.append(helper.make_tensor_value_info(f"y{n}", TensorProto.FLOAT, [None] * 4))
+    graph = helper.make_graph(nodes, "windows", inputs, outputs, constants)
+    opset = [helper.make_opsetid("", 17)]
+    return helper.make_model(graph, opset_imports=opset, ir_version=8), feeds
+
+
+def test_windows_that_are_mostly_padding() -> None:
+    """LLVM's NewGVN, which is off in its own pipeline, took guarded elements for others."""
+    model, feeds = windows()
+    for level in (0, 3):
+        found = tcc.compile(model, jobs=1, level=level).run(feeds)
+        assert_agree(found, expected(session(model), feeds), 1e-5)
+
+
+def test_chained_products_along_axes_without_elements() -> None:
+    for lead, rows, inner, last in product((0, 3), repeat=4):
+        columns = 3
+        shapes = {"a": (lead, rows, inner), "b": (lead, inner, columns), "c": (lead, columns, last)}
+        text = ", ".join(f"float[{','.join(map(str, s))}] {n}" for n, s in shapes.items())
+        model = onnx.parser.parse_model(
+            f"""<ir_version: 8, opset_import: ["" : 17]>
+            g ({text}, float[1] x) => (float[l, r, k] y) {{
+              m = MatMul (a, b)  d = Sub (m, x)  s = Softmax (d)  y = MatMul (s, c)
+            }}"""
+        )
+        feeds = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+        feeds["x"] = np.ones(1, np.float32)
+        found = tcc.compile(model, jobs=1).run(feeds)["y"]
+        assert found.shape == (lead, rows, last)
+        np.testing.assert_allclose(found, 1.0)
