@@ -36,7 +36,7 @@ from tcc.passes.quantize.quantize_weights import as_stored
 from tcc.runtime import Module, Port
 from tcc.runtime.images import remove_with
 from tcc.target import Target, parse_targets, targets_text
-from tcc.variants import check_options, make_variants, optimise, variant_codes
+from tcc.variants import check_options, make_variants, optimise, variant_backends
 
 Progress = Callable[[str], None]
 
@@ -104,7 +104,7 @@ def compile_model(
     trace.end("import", graph)
     ops, given = sum(1 for _ in walk_nodes(graph)), constant_bytes(graph)
     with Compilers(options.jobs, options.budgets) as compilers:
-        codes = variant_codes(targets, options, given, compilers)
+        codes = variant_backends(targets, options, given, compilers)
         optimised = optimise(graph, codes, options, trace)
         for code, graphs in zip(codes, optimised, strict=True):
             for own in graphs:

@@ -12,8 +12,8 @@ import numpy as np
 from tcc.backends.artifact.encode_program import encode_program
 from tcc.backends.artifact.variant import Variant
 from tcc.backends.artifact.weight_section import BytesLike
-from tcc.backends.cpu.backend import CpuCode
-from tcc.backends.gpu.backend import GpuBackend, alike, asked_by_gpus
+from tcc.backends.cpu.backend import CpuBackend
+from tcc.backends.gpu.backend import GpuBackend, alike, gpu_passes
 from tcc.backends.gpu.compile import Compilers
 from tcc.debug import Trace
 from tcc.errors import UserError
@@ -33,7 +33,7 @@ from tcc.passes.program.lowered import Lowered
 from tcc.passes.traffic import traffic, unfused_bytes
 from tcc.target import Target
 
-Code: TypeAlias = CpuCode | GpuBackend
+Code: TypeAlias = CpuBackend | GpuBackend
 
 
 def check_options(options: Options, targets: Sequence[Target]) -> None:
@@ -55,7 +55,7 @@ def check_options(options: Options, targets: Sequence[Target]) -> None:
         )
 
 
-def variant_codes(
+def variant_backends(
     targets: Sequence[Target],
     options: Options,
     constants: int,
@@ -69,10 +69,10 @@ def variant_codes(
     codes: list[Code] = []
     for target in targets:
         if target.gpus:
-            asked = asked_by_gpus(target.gpus, options)
+            asked = gpu_passes(target.gpus, options)
             codes += [GpuBackend(part, options, asked, compilers) for part in alike(target)]
         else:
-            codes.append(CpuCode(target, options, constants))
+            codes.append(CpuBackend(target, options, constants))
     return tuple(codes)
 
 

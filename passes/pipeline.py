@@ -23,15 +23,15 @@ from tcc.passes.graph.dce import drop_dead_nodes, drop_unread_arrays
 from tcc.passes.graph.decompose import decompose_transposed
 from tcc.passes.graph.fold_batch_norm import fold_batch_norm
 from tcc.passes.graph.fold_constants import fold_constants
-from tcc.passes.graph.legalize_calls import express_calls
-from tcc.passes.graph.merge_matmuls import merge_products
+from tcc.passes.graph.legalize_calls import legalize_calls
+from tcc.passes.graph.merge_matmuls import merge_matmuls
 from tcc.passes.graph.nest_concats import nest_concats
 from tcc.passes.graph.settle_sizes import settle_sizes
-from tcc.passes.graph.small_top_k import few_largest
+from tcc.passes.graph.small_top_k import small_top_k
 from tcc.passes.graph.state import bind_states
 from tcc.passes.layout.assign import Placed
 from tcc.passes.manager import Pass, PassKind, run_passes
-from tcc.passes.moe.grouped_gemm import TileOf, group_products
+from tcc.passes.moe.grouped_gemm import TileOf, group_gemms
 from tcc.passes.program.lowered import Lowered, Plan
 from tcc.passes.program.steps import (
     align,
@@ -46,16 +46,16 @@ from tcc.passes.program.steps import (
     narrow,
     overwrite,
     pack_io,
-    plan_arena,
+    place_buffers,
     share,
     sign_operands,
 )
-from tcc.passes.quantize.int8_matmul import integer_products, weight_products
-from tcc.passes.quantize.requantize import requantise
-from tcc.passes.quantize.weight_quant_matmul import level_products
+from tcc.passes.quantize.int8_matmul import int8_matmuls, int8_weight_matmuls
+from tcc.passes.quantize.requantize import requantize
+from tcc.passes.quantize.weight_quant_matmul import weight_quant_matmuls
 from tcc.passes.quantize.zero_points import split_zero_points
 
-MERGE_PRODUCTS = Pass("merge-products", merge_products, level=1)
+MERGE_MATMULS = Pass("merge-matmuls", merge_matmuls, level=1)
 DECOMPOSE_TRANSPOSED = Pass(
     "decompose-transposed", decompose_transposed, PassKind.PROPOSING, level=1
 )
@@ -63,7 +63,7 @@ _FILLED = replace(DECOMPOSE_TRANSPOSED, function=partial(decompose_transposed, e
 PIPELINE: tuple[Pass, ...] = (
     Pass("settle-sizes", settle_sizes, level=1),
     Pass("fold-constants", fold_constants, level=1),
-    Pass("level-products", level_products, level=1),
+    Pass("weight-quant-matmuls", weight_quant_matmuls, level=1),
     Pass("canonicalize", canonicalize, level=1),
     Pass("merge-equal-nodes", merge_equal_nodes, level=1),
     Pass("fold-batch-norm", fold_batch_norm, level=1),
@@ -72,7 +72,7 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("canonicalize-again", canonicalize, level=1),
     Pass("merge-equal-nodes-again", merge_equal_nodes, level=1),
     Pass("nest-concats", nest_concats, level=1),
-    MERGE_PRODUCTS,
+    MERGE_MATMULS,
     Pass("drop-dead-nodes", drop_dead_nodes),
     Pass("drop-unread-arrays", drop_unread_arrays),
 )
@@ -80,22 +80,22 @@ PIPELINE: tuple[Pass, ...] = (
 
 # What targets may ask for: the first after all rewriting, the others after the first pass.
 CHECK_INDICES = Pass("check-indices", check_indices)
-INTEGER_PRODUCTS = Pass("integer-products", integer_products, level=1)
-WEIGHT_PRODUCTS = Pass("weight-products", weight_products, level=1)
+INT8_MATMULS = Pass("int8-matmuls", int8_matmuls, level=1)
+INT8_WEIGHT_MATMULS = Pass("int8-weight-matmuls", int8_weight_matmuls, level=1)
 # Products with signed bytes are of unsigned ones, of signed ones, or of either.
 SPLIT_ZERO_POINTS, SPLIT_TO_SIGNED, SPLIT_AS_GIVEN = (
     Pass("split-zero-points", partial(split_zero_points, to=to), level=1) for to in (U8, I8, None)
 )
-REQUANTISE = Pass("requantise", requantise, level=1)
-FEW_LARGEST = Pass("few-largest", few_largest)
-EXPRESS_CALLS = Pass("express-calls", express_calls)
+REQUANTIZE = Pass("requantize", requantize, level=1)
+SMALL_TOP_K = Pass("small-top-k", small_top_k)
+LEGALIZE_CALLS = Pass("legalize-calls", legalize_calls)
 
 
-def grouped_products(tile_of: TileOf, *, checks: bool = False) -> Pass:
+def grouped_gemms(tile_of: TileOf, *, checks: bool = False) -> Pass:
     """Products with matrices that data choose row by row become such of tiles of rows; `checks`
     for targets that ask for `CHECK_INDICES`, which no longer sees the rows' own."""
-    grouped = partial(group_products, tile_of=tile_of, checks=checks)
-    return Pass("group-products", grouped, PassKind.PROPOSING, level=2)
+    grouped = partial(group_gemms, tile_of=tile_of, checks=checks)
+    return Pass("grouped-gemms", grouped, PassKind.PROPOSING, level=2)
 
 
 def passes(
@@ -105,7 +105,7 @@ def passes(
     leaves them out.  `asked` are passes that the target asks for; without `merging` matrices stay
     apart."""
     early = (*PIPELINE[:1], *(p for p in asked if p is not CHECK_INDICES), *PIPELINE[1:-2])
-    early = tuple(p for p in early if merging or p is not MERGE_PRODUCTS)
+    early = tuple(p for p in early if merging or p is not MERGE_MATMULS)
     late = tuple(p for p in asked if p is CHECK_INDICES)
     if limits is None:
         return (*early, *late, *PIPELINE[-2:])
@@ -148,11 +148,11 @@ CPU: Lowering = (
     ("emit", emit),
     ("update-in-place", overwrite),
     ("share-halos", share),
-    ("plan-arena", plan_arena),
+    ("plan-arena", place_buffers),
     ("describe-ports", describe_ports),
 )
 # From the second on with other schedules, where kernels did not fit.
-GPU_PROGRAM: Lowering = (("emit", emit), ("align-buffers", align), ("plan-arena", plan_arena))
+GPU_PROGRAM: Lowering = (("emit", emit), ("align-buffers", align), ("plan-arena", place_buffers))
 GPU: Lowering = (
     ("pack-io", pack_io),
     *_PLACE,
@@ -172,7 +172,7 @@ def lower(form: Graph | Placed, steps: Lowering, plan: Plan, trace: Trace) -> Lo
 
 def step_names() -> tuple[str, ...]:
     """Of all steps that a compile may have, in their order."""
-    asked = (FEW_LARGEST, EXPRESS_CALLS, WEIGHT_PRODUCTS, INTEGER_PRODUCTS, SPLIT_ZERO_POINTS)
-    early = (*passes(None, (*asked, REQUANTISE, CHECK_INDICES)),)
-    names = [p.name for p in early] + ["group-products", "winograd", "bind-states"]
+    asked = (SMALL_TOP_K, LEGALIZE_CALLS, INT8_WEIGHT_MATMULS, INT8_MATMULS, SPLIT_ZERO_POINTS)
+    early = (*passes(None, (*asked, REQUANTIZE, CHECK_INDICES)),)
+    names = [p.name for p in early] + ["grouped-gemms", "winograd", "bind-states"]
     return tuple(dict.fromkeys((*names, *(name for name, _ in (*CPU, *GPU)))))

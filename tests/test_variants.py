@@ -12,7 +12,7 @@ from tcc.errors import UserError
 from tcc.frontends import load_model
 from tcc.options import read_options
 from tcc.target import CPUS, GPU_DEFAULTS, Profile, parse_target, parse_targets
-from tcc.variants import check_options, lower, optimise, variant_codes
+from tcc.variants import check_options, lower, optimise, variant_backends
 
 from tests.e2e.gpu.small_models import MODELS
 
@@ -40,7 +40,7 @@ def lowered(model: onnx.ModelProto, target: str) -> list[str]:
     """The targets of the programs that come out."""
     options, trace = read_options({"target": target}), Trace()
     graph = load_model(model, {})
-    codes = variant_codes(parse_targets(target, "host", v3), options, 0)
+    codes = variant_backends(parse_targets(target, "host", v3), options, 0)
     return [
         code.target.text for code, _ in lower(codes, optimise(graph, codes, options, trace), trace)
     ]

@@ -13,18 +13,18 @@ from tcc.ir.graph import Graph
 from tcc.ir.types import DTYPES, F32
 from tcc.options import Options
 from tcc.passes.derive.winograd import Limits
-from tcc.passes.derive.winograd_price import RegionPrices
+from tcc.passes.derive.winograd_price import ConvPrices
 from tcc.passes.manager import Pass
-from tcc.passes.moe.price import GroupPrices
+from tcc.passes.moe.price import GroupedGemmPrices
 from tcc.passes.pipeline import (
     CHECK_INDICES,
     CPU,
-    REQUANTISE,
+    INT8_WEIGHT_MATMULS,
+    REQUANTIZE,
     SPLIT_AS_GIVEN,
     SPLIT_TO_SIGNED,
     SPLIT_ZERO_POINTS,
-    WEIGHT_PRODUCTS,
-    grouped_products,
+    grouped_gemms,
     lower,
 )
 from tcc.passes.program.lower_graph import KernelTable
@@ -46,7 +46,7 @@ _TILES = (16, 32)
 _NODES = 4
 
 
-class CpuCode:
+class CpuBackend:
     """Lowers and generates one model for `target`; `constants` are the bytes of its constants."""
 
     def __init__(self, target: Target, options: Options, constants: int) -> None:
@@ -60,11 +60,11 @@ class CpuCode:
             signed, mixed = (bool(target.profile.byte_product(u, False, 4)) for u in (False, True))
             split = SPLIT_ZERO_POINTS if mixed else SPLIT_TO_SIGNED
             split = SPLIT_AS_GIVEN if mixed and signed else split
-            self.asked += (WEIGHT_PRODUCTS, split)
-            self.asked += () if options.numerics == "strict" else (REQUANTISE,)
+            self.asked += (INT8_WEIGHT_MATMULS, split)
+            self.asked += () if options.numerics == "strict" else (REQUANTIZE,)
         if self.planner.pricer is not None:
-            tile_of = GroupPrices(self.planner, _TILES).tile_of
-            self.asked += (grouped_products(tile_of, checks=True),)
+            tile_of = GroupedGemmPrices(self.planner, _TILES).tile_of
+            self.asked += (grouped_gemms(tile_of, checks=True),)
 
     @property
     def limits(self) -> Limits | None:
@@ -173,7 +173,7 @@ def winograd_limits(
     direct = 2.0 if options.precision == "bf16" and target.profile.multiplies_pairs else 1.0
     # As large as the constants may become: they come from memory where that is what forms cost.
     planner = schedule_planner(machine, round(constants * options.weight_growth))
-    return Limits(RegionPrices(planner, direct), options.weight_growth)
+    return Limits(ConvPrices(planner, direct), options.weight_growth)
 
 
 def _cost(pricer: Pricer, bound: Bound) -> dict[str, Any]:

@@ -16,14 +16,14 @@ from tcc.ir.graph import Graph
 from tcc.ir.types import DTYPES, F32, DType
 from tcc.options import Options
 from tcc.passes.manager import Pass
-from tcc.passes.moe.price import GroupPrices
+from tcc.passes.moe.price import GroupedGemmPrices
 from tcc.passes.pipeline import (
-    EXPRESS_CALLS,
-    FEW_LARGEST,
     GPU,
     GPU_PROGRAM,
-    INTEGER_PRODUCTS,
-    grouped_products,
+    INT8_MATMULS,
+    LEGALIZE_CALLS,
+    SMALL_TOP_K,
+    grouped_gemms,
     lower,
 )
 from tcc.passes.program.handles import check_without_handles
@@ -59,7 +59,7 @@ class GpuBackend:
         `compilers` are what all code of an artifact is compiled by; None: processes of its own,
         for a moment each."""
         self.target, self.options, self.compilers = target, options, compilers
-        self.asked = asked_by_gpus(target.gpus, options) if asked is None else tuple(asked)
+        self.asked = gpu_passes(target.gpus, options) if asked is None else tuple(asked)
         strict = options.numerics == "strict"
         floats = stored_floats(options)
         profile = block_profile(target.gpus, options.precision)
@@ -185,15 +185,15 @@ def stored_floats(options: Options) -> DType:
     return DTYPES.get(options.precision, F32)
 
 
-def asked_by_gpus(gpus: Sequence[GpuProfile], options: Options) -> tuple[Pass, ...]:
+def gpu_passes(gpus: Sequence[GpuProfile], options: Options) -> tuple[Pass, ...]:
     """The passes that all `gpus` ask for.
 
     Sums of products of bytes are rounded once, those of dequantised ones at every step.
     """
     planner = BlockPlanner(block_profile(gpus, options.precision), stored_floats(options))
-    grouped = grouped_products(GroupPrices(planner, _TILES).tile_of)
+    grouped = grouped_gemms(GroupedGemmPrices(planner, _TILES).tile_of)
     strict = options.numerics == "strict"
-    return FEW_LARGEST, EXPRESS_CALLS, *(() if strict else (INTEGER_PRODUCTS,)), grouped
+    return SMALL_TOP_K, LEGALIZE_CALLS, *(() if strict else (INT8_MATMULS,)), grouped
 
 
 # GPUs share their schedules where the most of them has less than so many times the least.

@@ -40,7 +40,7 @@ _WORTH = 0.95
 Prices: TypeAlias = Callable[[Expr], BlockPrice | None]
 
 
-def divide_sums(expr: Expr, profile: BlockProfile, prices: Prices) -> tuple[Expr, int] | None:
+def split_k(expr: Expr, profile: BlockProfile, prices: Prices) -> tuple[Expr, int] | None:
     """`expr` with its only total in parts, and the stage that makes them, behind which to cut;
     None where that costs more, or sizes are open."""
     totals = [n for n, s in enumerate(expr.stages) if s.monoid is not None]

@@ -31,7 +31,7 @@ from tcc.passes.derive.winograd_forms import (
     largest_of_four,
     transformed_filters,
 )
-from tcc.passes.derive.winograd_price import ConvRegion, Forms, RegionPrices, region_of, with_form
+from tcc.passes.derive.winograd_price import ConvPrices, ConvRegion, Forms, region_of, with_form
 
 # By how much of its price a form counts as dearer: prices err, and larger filters take memory.
 _MARGINS = MappingProxyType({2: 0.08, 4: 0.15})
@@ -46,7 +46,7 @@ _MANY = 48
 class Limits:
     """What prices are made by, and how many times their size all weights together may take."""
 
-    prices: RegionPrices
+    prices: ConvPrices
     growth: float = 4.0
 
 
@@ -112,7 +112,7 @@ def _choose(graph: Graph, limits: Limits) -> Mapping[Node, WinogradForm]:
 class _Choice:
     """The convolutions of a graph and its bodies, with their prices."""
 
-    def __init__(self, prices: RegionPrices, constants: Mapping[Value, None]) -> None:
+    def __init__(self, prices: ConvPrices, constants: Mapping[Value, None]) -> None:
         self._prices, self._constants = prices, constants
         self._sites: list[_Site] = []
         self._links: dict[tuple[int, int], Link] = {}

@@ -100,7 +100,7 @@ def epilogue(users: Mapping[Value, Sequence[Node]], node: Node) -> list[Node]:
     return found[1 : _MOST + 1]
 
 
-class RegionPrices:
+class ConvPrices:
     """Prices regions as a planner would schedule their kernels, equal ones once.
 
     `direct` is how many times the operations a direct convolution does in a cycle, in a narrower

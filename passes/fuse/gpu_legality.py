@@ -32,7 +32,7 @@ _HELD = 1 << 15
 _AGAIN = 1 << 14
 
 
-def blocks_join(
+def is_gpu_kernel(
     expr: Expr,
     constants: tuple[bool, ...],
     profile: BlockProfile = TYPICAL_DEVICE,

@@ -23,7 +23,7 @@ from tcc.schedule.nest import points
 _MOST = 1 << 20
 
 
-def unite(
+def fuse_horizontally(
     graph: Graph,
     groups: Sequence[Group],
     constants: Collection[Value],

@@ -59,7 +59,7 @@ class Linear:
     steps: tuple[int, ...]
 
 
-def with_computed_masks(placed: Placed) -> Placed:
+def with_computed_constants(placed: Placed) -> Placed:
     """`placed` whose kernels compute the masks and ranges they would read."""
     found: dict[Value, Band | Linear] = {}
     for value in dict.fromkeys(v for s in placed.steps if s.kernel for v in s.kernel.operands):

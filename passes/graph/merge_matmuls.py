@@ -25,7 +25,7 @@ from tcc.passes.fuse.partition import NodeKind, classify
 from tcc.passes.fuse.recompute import ROWS
 
 
-def merge_products(graph: Graph) -> Graph:
+def merge_matmuls(graph: Graph) -> Graph:
     """`graph` with products of the same few rows merged; itself where there are none."""
     users = graph.users()
     bundles: dict[Node, list[Node]] = {}

@@ -25,7 +25,7 @@ from tcc.ops.formula import choose
 _FEW = 8
 
 
-def few_largest(graph: Graph) -> Graph:
+def small_top_k(graph: Graph) -> Graph:
     """`graph` with reductions in place of `top_k` of a few; itself where there is none."""
     return rewritten(graph, _visit)
 

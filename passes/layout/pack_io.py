@@ -26,7 +26,7 @@ from tcc.ops.algebra.narrow import PackAttrs, UnpackAttrs
 _LARGE = 64  # elements: smaller constants have a byte for each
 
 
-def packed_surface(graph: Graph) -> tuple[Graph, Mapping[str, TensorType]]:
+def packed_io(graph: Graph) -> tuple[Graph, Mapping[str, TensorType]]:
     """`graph` with packed inputs, outputs and constants, and the types that callers see of those
     inputs and outputs by name; the graph itself where there are none.
 

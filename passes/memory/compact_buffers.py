@@ -3,8 +3,8 @@
     a = f(x) ; b = g(a) ; y = h(x[::2, ::2])
       ->  a = f(x) ; k = x[::2, ::2] ; b = g(a) ; y = h(k)      k lies where x began
 
-Requires layouts.  Establishes that a value of the arena whose last reader skips elements is thinned
-out in place once the others are done, if that makes the most that is live at one time less: so the
+Requires layouts.  Establishes that a value of the arena whose last reader skips elements is
+compacted in place once the others are done, if that makes the most that is live at one time less: so the
 shortcut of a residual network does not hold all of its operand while the main branch runs.
 """
 
@@ -44,8 +44,8 @@ class _Life:
     size: int
 
 
-def thinned(placed: Placed) -> Placed:
-    """`placed` with such values thinned out, as long as that takes less memory."""
+def compacted(placed: Placed) -> Placed:
+    """`placed` with such values compacted out, as long as that takes less memory."""
     while (found := _thinned_once(placed)) is not None:
         placed = found
     return placed
@@ -172,7 +172,7 @@ def _factor(index: Index) -> int:
 def _with_part(
     placed: Placed, value: Value, every: tuple[int, ...], after: int, last: int
 ) -> Placed | None:
-    """`placed` with `value` thinned out behind step `after`; None where its storage has gaps."""
+    """`placed` with `value` compacted out behind step `after`; None where its storage has gaps."""
     shape = tuple(ceildiv(n, k) for n, k in zip(value.type.shape, every, strict=True))
     order = _order(placed.layouts[value], value)
     kernel = placed.steps[last].kernel

@@ -38,7 +38,7 @@ from tcc.passes.memory.merge_buffers import Life, born_behind, laid_over
 from tcc.passes.memory.place_buffers import ALIGN, place_buffers
 
 
-def plan_memory(program: Program) -> Program:
+def plan_arena(program: Program) -> Program:
     """`program` with every arena buffer's offset set, and its arena size."""
     lives = _lives(program.body)
     program = _without_idle(program, lives)

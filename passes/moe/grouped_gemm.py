@@ -80,7 +80,7 @@ class _Chosen:
     loc: str
 
 
-def group_products(graph: Graph, tile_of: TileOf, checks: bool = False) -> Graph:
+def group_gemms(graph: Graph, tile_of: TileOf, checks: bool = False) -> Graph:
     """`graph` with products by tiles where `tile_of` says of how many rows; with `checks` of the
     indices, which no gather is left to read."""
     if not any(node.op.name == "gather" for node in graph.nodes):

@@ -30,7 +30,7 @@ from tcc.schedule.nest import TYPICAL
 
 
 @dataclass(slots=True)
-class GroupPrices:
+class GroupedGemmPrices:
     """The cheapest tile of a product among `tiles`, equal ones priced once.  By tiles has to be
     cheaper by `margin`."""
 

@@ -3,7 +3,7 @@
     %y = relu(%x) : f32[n,64]      r1 = 64 ; check dim 1 of x == r1 ; ... ; launch k0(x, y)(n)
 
 Every stored value gets a buffer; buffers inside the run are `Arena` places whose offsets
-`plan_memory` sets.  Control flow is in `lower_control`, calls of C functions in `lower_calls`.
+`plan_arena` sets.  Control flow is in `lower_control`, calls of C functions in `lower_calls`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from tcc.ir.program import (
     Weight,
 )
 from tcc.ir.types import I64, TensorType, dtype_of, element_count
-from tcc.passes.fuse.horizontal_fusion import unite
+from tcc.passes.fuse.horizontal_fusion import fuse_horizontally
 from tcc.passes.fuse.partition import Lowers, partition
 from tcc.passes.fuse.split import Divides
 from tcc.passes.graph.state import updates_in_place
@@ -317,7 +317,7 @@ def place_graph(
     constants = {**(outer or {}), **dict.fromkeys(graph.constants, graph)}
     groups = partition(graph, registers, lowers)
     if outer is not None:
-        groups = unite(graph, groups, constants, registers, lowers)
+        groups = fuse_horizontally(graph, groups, constants, registers, lowers)
     return narrowed(assign_layouts(graph, groups, lowers, gaps, divides), precision, constants)
 
 

@@ -10,26 +10,26 @@ from dataclasses import replace
 
 from tcc.ir.graph import Graph
 from tcc.passes.fuse.partition import partition
-from tcc.passes.graph.computed_constants import with_computed_masks
+from tcc.passes.graph.computed_constants import with_computed_constants
 from tcc.passes.layout.assign import Placed, assign_layouts
 from tcc.passes.layout.choose import choose_layouts
-from tcc.passes.layout.pack_io import packed_surface
-from tcc.passes.memory.compact_buffers import thinned
+from tcc.passes.layout.pack_io import packed_io
+from tcc.passes.memory.compact_buffers import compacted
 from tcc.passes.memory.in_place import update_in_place
-from tcc.passes.memory.plan_arena import plan_memory
+from tcc.passes.memory.plan_arena import plan_arena
 from tcc.passes.memory.share_halos import share_halos
 from tcc.passes.program.handles import erase_handles, with_ports
 from tcc.passes.program.lower_graph import lower_program
 from tcc.passes.program.lower_node import lower_node
 from tcc.passes.program.lowered import Grouped, Lowered, Plan
 from tcc.passes.quantize.precision import narrowed
-from tcc.passes.quantize.signed_operands import with_signed_bytes
+from tcc.passes.quantize.signed_operands import with_signed_operands
 from tcc.passes.tile.gpu.align import buffer_alignments
 from tcc.passes.tile.gpu.plan import BlockPlanner
 
 
 def pack_io(plan: Plan, graph: Graph) -> Graph:
-    graph, plan.packed = packed_surface(graph)
+    graph, plan.packed = packed_io(graph)
     plan.ports = graph
     return graph
 
@@ -57,16 +57,16 @@ def choose(plan: Plan, placed: Placed) -> Placed:
 
 
 def compact(plan: Plan, placed: Placed) -> Placed:
-    return thinned(placed)
+    return compacted(placed)
 
 
 def compute_constants(plan: Plan, placed: Placed) -> Placed:
-    return with_computed_masks(placed)
+    return with_computed_constants(placed)
 
 
 def sign_operands(plan: Plan, placed: Placed) -> Placed:
     assert isinstance(plan.planner, BlockPlanner)
-    return with_signed_bytes(placed, plan.planner.makes)
+    return with_signed_operands(placed, plan.planner.makes)
 
 
 def emit(plan: Plan, placed: Placed) -> Lowered:
@@ -89,8 +89,8 @@ def align(plan: Plan, lowered: Lowered) -> Lowered:
     return replace(lowered, alignments=buffer_alignments(lowered.program, lowered.kernels))
 
 
-def plan_arena(plan: Plan, lowered: Lowered) -> Lowered:
-    return replace(lowered, program=plan_memory(lowered.program))
+def place_buffers(plan: Plan, lowered: Lowered) -> Lowered:
+    return replace(lowered, program=plan_arena(lowered.program))
 
 
 def describe_ports(plan: Plan, lowered: Lowered) -> Lowered:

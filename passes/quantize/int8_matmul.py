@@ -53,12 +53,12 @@ class _Bytes:
     axis: int | None
 
 
-def integer_products(graph: Graph) -> Graph:
+def int8_matmuls(graph: Graph) -> Graph:
     """`graph` with products of dequantised bytes as products of bytes; itself without any."""
     return rewritten(graph, _visit)
 
 
-def weight_products(graph: Graph) -> Graph:
+def int8_weight_matmuls(graph: Graph) -> Graph:
     """The same where `zero_points` has a form for processors that multiply words of bytes, in
     convolutions too: with constant weights, and with factors whose rows lie in order."""
     return rewritten(graph, partial(_visit, weights=True))

@@ -26,7 +26,7 @@ _POINTWISE = ("add", "sub", "mul", "cast", "relu", "clip", "min", "max", "leaky_
 _FAR = 8
 
 
-def requantise(graph: Graph) -> Graph:
+def requantize(graph: Graph) -> Graph:
     """`graph` with quotients behind sums of products as products; itself without any."""
     return rewritten(graph, _visit)
 

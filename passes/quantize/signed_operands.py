@@ -49,7 +49,7 @@ from tcc.passes.layout.assign import Kernel, Placed, ProgramStep
 _HALF = 128
 
 
-def with_signed_bytes(placed: Placed, lowers: Callable[[Expr], bool]) -> Placed:
+def with_signed_operands(placed: Placed, lowers: Callable[[Expr], bool]) -> Placed:
     """`placed` with products of bytes as products of signed bytes, where `lowers` says that the
     kernel can be made."""
     steps: list[ProgramStep] = []

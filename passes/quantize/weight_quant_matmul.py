@@ -48,7 +48,7 @@ class _Levels:
     source: Value
 
 
-def level_products(graph: Graph) -> Graph:
+def weight_quant_matmuls(graph: Graph) -> Graph:
     """`graph` with products of levels; itself without any."""
     return rewritten(graph, _visit)
 

@@ -37,7 +37,7 @@ from tcc.ir.tile.evaluate import evaluate_kernel
 from tcc.ir.types import BF16, BOOL, F16
 from tcc.options import read_options
 from tcc.passes.derive.winograd import constant_bytes
-from tcc.variants import optimise, variant_codes
+from tcc.variants import optimise, variant_backends
 
 # Of the largest value: what other orders of sums, and rounding once more or less, may change.
 _EXACT, _ROUNDED = 1e-4, 3e-2
@@ -55,7 +55,7 @@ def kernels(
     trace = Trace(None, None)
     with Compilers(options.jobs) as compilers:
         targets, given = resolve_targets(options), constant_bytes(graph)
-        codes = variant_codes(targets, options, given, compilers)
+        codes = variant_backends(targets, options, given, compilers)
         for code, (own,) in zip(codes, optimise(graph, codes, options, trace), strict=True):
             lowered = code.lower(own, Trace())
             if schedules == "chosen":

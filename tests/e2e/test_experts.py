@@ -10,7 +10,7 @@ import onnx
 import pytest
 import tcc
 from onnx import helper
-from tcc.backends.cpu.backend import CpuCode
+from tcc.backends.cpu.backend import CpuBackend
 from tcc.debug import Trace
 from tcc.driver import resolve_targets
 from tcc.frontends import load_model
@@ -120,7 +120,7 @@ def test_many_tokens_read_each_expert_once_a_tile(tmp_path: Path) -> None:
 def test_experts_of_one_token_are_read_where_they_lie() -> None:
     """Rows are ordered by expressions; a host's function finds the best experts."""
     options = read_options({"target": "cpu", "cpu": "x86-64-v4"})
-    code = CpuCode(resolve_targets(options)[0], options, 1 << 22)
+    code = CpuBackend(resolve_targets(options)[0], options, 1 << 22)
 
     def orders(tokens: int) -> int:
         graph = load_model(layer(tokens, 256, 320), {})

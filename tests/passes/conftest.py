@@ -21,7 +21,7 @@ from tcc.ir.graph.parse import parse_graph
 from tcc.ir.graph.verify import verify_graph
 from tcc.ir.types import DTypeKind, TensorType
 from tcc.ops import OPS
-from tcc.passes.memory.plan_arena import plan_memory
+from tcc.passes.memory.plan_arena import plan_arena
 from tcc.passes.program.lower_graph import lower_program, place_graph
 from tcc.passes.program.lower_node import lower_node
 from tcc.passes.tile.plan import KernelPlanner
@@ -81,7 +81,7 @@ def compiled(tmp_path: Path) -> Run:
         program, table, weights = lower_program(
             place_graph(graph), KernelPlanner(CoreModel(16, 16)), lower_node
         )
-        program = plan_memory(program)
+        program = plan_arena(program)
         target = parse_target("cpu", "host", detect)
         names = tuple(f"tcc_k{n}" for n in range(len(table.bounds)))
         texts = [emit_kernel(b.kernel, n, target) for b, n in zip(table.bounds, names, strict=True)]

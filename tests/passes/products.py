@@ -8,10 +8,10 @@ from tcc.ir.graph import Node
 from tcc.ir.index import as_int
 from tcc.passes.derive.winograd import Limits
 from tcc.passes.derive.winograd_forms import WinogradForm
-from tcc.passes.derive.winograd_price import ConvRegion, Forms, RegionPrices
+from tcc.passes.derive.winograd_price import ConvPrices, ConvRegion, Forms
 
 
-class Products(RegionPrices):
+class Products(ConvPrices):
     """A region's price is the number of its convolutions' products, for one pair of channels."""
 
     def __init__(self) -> None:

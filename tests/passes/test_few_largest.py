@@ -12,8 +12,8 @@ from tcc.ir.op import Array
 from tcc.ir.program.evaluate import evaluate_program
 from tcc.ir.types import dtype_of
 from tcc.ops.data.data_dependent import TopKAttrs
-from tcc.passes.graph.small_top_k import few_largest
-from tcc.passes.pipeline import FEW_LARGEST, GPU, lower, run_pipeline
+from tcc.passes.graph.small_top_k import small_top_k
+from tcc.passes.pipeline import GPU, SMALL_TOP_K, lower, run_pipeline
 from tcc.passes.program.lowered import Plan
 from tcc.passes.quantize.precision import FULL
 from tcc.passes.tile.gpu.plan import BlockPlanner
@@ -43,7 +43,7 @@ def best(x: Array, axis: int, count: int, largest: bool = True) -> Graph:
 @pytest.mark.parametrize("name", list(ROWS))
 def test_as_the_op_says(name: str, axis: int, count: int) -> None:
     graph = best(ROWS[name], axis, count)
-    changed = few_largest(graph)
+    changed = small_top_k(graph)
     assert [n.op.name for n in changed.nodes] == ["expression"]
     want = evaluate_graph(graph, {"x": ROWS[name]})
     got = evaluate_graph(changed, {"x": ROWS[name]})
@@ -54,7 +54,7 @@ def test_as_the_op_says(name: str, axis: int, count: int) -> None:
 def test_block_kernels_find_them() -> None:
     graph = best(ROWS["equal"], 1, 3)
     made = lower(
-        run_pipeline(graph, 2, Trace(), asked=(FEW_LARGEST,)),
+        run_pipeline(graph, 2, Trace(), asked=(SMALL_TOP_K,)),
         GPU,
         Plan(BlockPlanner(), FULL),
         Trace(),
@@ -68,4 +68,4 @@ def test_block_kernels_find_them() -> None:
 
 def test_many_and_smallest_ones_are_left() -> None:
     for graph in (best(ROWS["random"], 1, 9), best(ROWS["random"], 1, 2, largest=False)):
-        assert few_largest(graph) is graph
+        assert small_top_k(graph) is graph

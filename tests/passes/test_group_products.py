@@ -11,8 +11,8 @@ from tcc.ir.index import as_index, const
 from tcc.ir.types import F32, I64, tensor
 from tcc.ops.algebra.movement import SliceAttrs, SplitAttrs
 from tcc.ops.shapes import AxisAttrs
-from tcc.passes.moe.grouped_gemm import GroupedMatmul, group_products
-from tcc.passes.moe.price import GroupPrices
+from tcc.passes.moe.grouped_gemm import GroupedMatmul, group_gemms
+from tcc.passes.moe.price import GroupedGemmPrices
 from tcc.passes.tile.plan import KernelPlanner
 from tcc.schedule.cpu.core import TYPICAL_CORE
 from tcc.schedule.cpu.cost import Pricer
@@ -58,7 +58,7 @@ def test_a_chain_of_products_stays_in_tiles(agree: Agree) -> None:
     hidden = m.op("mul", m.op("relu", up), m.weight(WIDTH))
     down = m.product(m.reshape(hidden, TOKENS, TOP, 1, WIDTH), WIDTH, DEPTH)
     graph = m.finish(m.reshape(down, TOKENS, TOP, DEPTH))
-    made = group_products(graph, tile_of_four)
+    made = group_gemms(graph, tile_of_four)
     # Places, rows, rows to tiles, and back again once.
     assert ops(made).count("expression") == 4
     agree(graph, made, tolerance=1e-6)
@@ -79,7 +79,7 @@ def test_gates_are_cut_in_tiles(how: str, agree: Agree) -> None:
     met = m.op("mul", m.op("sigmoid", gate), up)
     down = m.product(m.reshape(met, TOKENS, TOP, 1, WIDTH), WIDTH, DEPTH)
     graph = m.finish(down)
-    made = group_products(graph, tile_of_four)
+    made = group_gemms(graph, tile_of_four)
     assert ops(made).count("expression") == 4
     agree(graph, made, tolerance=1e-6)
 
@@ -91,7 +91,7 @@ def test_matrices_on_the_left_and_turned_around(agree: Agree) -> None:
     turned = m.transpose(m.chosen(WIDTH, DEPTH), 0, 1, 3, 2)
     right = m.op("matmul", m.x, turned)
     graph = m.finish(left, right)
-    made = group_products(graph, tile_of_four)
+    made = group_gemms(graph, tile_of_four)
     assert ops(made).count("expression") == 6
     agree(graph, made, tolerance=1e-6)
 
@@ -102,7 +102,7 @@ def test_what_reads_rows_otherwise_gets_them_back(agree: Agree) -> None:
     other = m.input("other", TOKENS, TOP, 1, WIDTH)
     scaled = m.op("mul", up, m.input("share", TOKENS, TOP, 1, 1))
     graph = m.finish(m.op("add", up, other), m.product(scaled, WIDTH, DEPTH))
-    made = group_products(graph, tile_of_four)
+    made = group_gemms(graph, tile_of_four)
     agree(graph, made, tolerance=1e-6)
 
 
@@ -111,9 +111,9 @@ def test_others_stay() -> None:
     several = m.op("matmul", m.input("rows", TOKENS, TOP, 3, DEPTH), m.chosen(DEPTH, WIDTH))
     fixed = m.op("matmul", m.x, m.weight(DEPTH, WIDTH))
     graph = m.finish(several, fixed)
-    assert group_products(graph, tile_of_four) is graph
+    assert group_gemms(graph, tile_of_four) is graph
     graph = (n := Layer("dear")).finish(n.product(n.x, DEPTH, WIDTH))
-    assert group_products(graph, lambda _: None) is graph
+    assert group_gemms(graph, lambda _: None) is graph
 
 
 def test_another_index_has_an_order_of_its_own(agree: Agree) -> None:
@@ -121,7 +121,7 @@ def test_another_index_has_an_order_of_its_own(agree: Agree) -> None:
     first = m.product(m.x, DEPTH, WIDTH)
     m.index = m.input("second", TOKENS, TOP, dtype=I64)
     graph = m.finish(m.product(first, WIDTH, DEPTH))
-    made = group_products(graph, tile_of_four)
+    made = group_gemms(graph, tile_of_four)
     assert ops(made).count("expression") == 8
     agree(graph, made, tolerance=1e-6)
 
@@ -129,8 +129,8 @@ def test_another_index_has_an_order_of_its_own(agree: Agree) -> None:
 def test_indices_are_checked_once_where_that_is_asked(agree: Agree) -> None:
     m = Layer("checked")
     graph = m.finish(m.op("relu", m.product(m.x, DEPTH, WIDTH)))
-    assert "check_indices" not in ops(group_products(graph, tile_of_four))
-    made = group_products(graph, tile_of_four, checks=True)
+    assert "check_indices" not in ops(group_gemms(graph, tile_of_four))
+    made = group_gemms(graph, tile_of_four, checks=True)
     (check,) = (n for n in made.nodes if n.op.name == "check_indices")
     (index,) = check.inputs
     assert index is not None
@@ -140,7 +140,7 @@ def test_indices_are_checked_once_where_that_is_asked(agree: Agree) -> None:
 
 def test_prices_take_tiles_where_matrices_would_be_read_often() -> None:
     machine = machine_for(parse_target("cpu", "x86-64-v4", lambda: None).profile)
-    prices = GroupPrices(KernelPlanner(TYPICAL_CORE, Pricer(machine, 1 << 26)), (16, 32))
+    prices = GroupedGemmPrices(KernelPlanner(TYPICAL_CORE, Pricer(machine, 1 << 26)), (16, 32))
 
     def tile(tokens: int, depth: int, width: int) -> int | None:
         rows, index = tensor(F32, tokens, 1, 1, depth), tensor(I64, tokens, 2)

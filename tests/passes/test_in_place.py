@@ -23,7 +23,7 @@ from tcc.ir.program.evaluate import evaluate_program
 from tcc.ir.program.operands import buffers_of
 from tcc.ir.tile.verify import verify_kernel
 from tcc.passes.memory.in_place import update_in_place
-from tcc.passes.memory.plan_arena import plan_memory
+from tcc.passes.memory.plan_arena import plan_arena
 from tcc.passes.program.lower_graph import lower_program, place_graph
 from tcc.passes.program.lower_node import lower_node
 from tcc.passes.tile.plan import Bound, KernelPlanner
@@ -91,7 +91,7 @@ def test_a_result_lies_over_an_operand_that_dies(
     assert kernels[0].in_place == (((0, 1),) if buffers == 1 else ())
     assert verify_kernel(kernels[0]) == ()
     x = np.random.default_rng(0).standard_normal(COUNT).astype(np.float32)
-    (found,) = evaluate_program(plan_memory(merged), kernels, [x], np.zeros(0, np.uint8))
+    (found,) = evaluate_program(plan_arena(merged), kernels, [x], np.zeros(0, np.uint8))
     np.testing.assert_array_equal(found, factor * x)
 
 

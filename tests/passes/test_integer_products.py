@@ -13,9 +13,9 @@ from tcc.ir.tile import Contract
 from tcc.ir.types import F16, I8, U8
 from tcc.ops.algebra.contract import GemmAttrs
 from tcc.ops.algebra.quantize import DequantizeAttrs, QuantizeAttrs
-from tcc.passes.pipeline import GPU, INTEGER_PRODUCTS, lower, run_pipeline
+from tcc.passes.pipeline import GPU, INT8_MATMULS, lower, run_pipeline
 from tcc.passes.program.lowered import Plan
-from tcc.passes.quantize.int8_matmul import integer_products, weight_products
+from tcc.passes.quantize.int8_matmul import int8_matmuls, int8_weight_matmuls
 from tcc.passes.quantize.precision import FULL
 from tcc.passes.tile.gpu.plan import BlockPlanner
 
@@ -86,7 +86,7 @@ def names(graph: Graph) -> list[str]:
 @pytest.mark.parametrize("name", list(GRAPHS))
 def test_products_agree_and_are_multiplied_as_bytes(name: str) -> None:
     graph = GRAPHS[name]()
-    changed = integer_products(graph)
+    changed = int8_matmuls(graph)
     assert "matmul_integer" in names(changed)
     assert not {"matmul", "gemm", "dequantize_linear"} & {*names(changed)}
     rng = np.random.default_rng(4)
@@ -97,7 +97,7 @@ def test_products_agree_and_are_multiplied_as_bytes(name: str) -> None:
     (want,) = evaluate_graph(graph, inputs).values()
     (got,) = evaluate_graph(changed, inputs).values()
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
-    ready = run_pipeline(graph, 2, Trace(), asked=(INTEGER_PRODUCTS,), verify=True)
+    ready = run_pipeline(graph, 2, Trace(), asked=(INT8_MATMULS,), verify=True)
     made = lower(ready, GPU, Plan(BlockPlanner(), FULL), Trace())
     found = [s for k in made.kernels for s in statements(k.body) if isinstance(s, Contract)]
     assert found
@@ -138,8 +138,8 @@ def halves() -> Graph:
 @pytest.mark.parametrize("make", [rows, one_side, halves])
 def test_other_products_stay(make: Any) -> None:
     graph = make()
-    assert integer_products(graph) is graph
-    assert weight_products(graph) is graph
+    assert int8_matmuls(graph) is graph
+    assert int8_weight_matmuls(graph) is graph
 
 
 def test_other_targets_keep_floats() -> None:

@@ -16,7 +16,7 @@ from tcc.ops.algebra.contract import GemmAttrs
 from tcc.ops.algebra.movement import TransposeAttrs
 from tcc.ops.algebra.quantize import DequantizeAttrs
 from tcc.passes.graph.fold_constants import fold_constants
-from tcc.passes.quantize.weight_quant_matmul import level_products
+from tcc.passes.quantize.weight_quant_matmul import weight_quant_matmuls
 
 DEPTH, COLUMNS = 256, 96
 RNG = np.random.default_rng(4)
@@ -68,7 +68,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_the_product_stays_the_same(name: str) -> None:
     before = graph(*CASES[name])
-    after = level_products(fold_constants(before))
+    after = weight_quant_matmuls(fold_constants(before))
     assert "matmul_levels" in [n.op.name for n in after.nodes]
     assert "dequantize_linear" not in [n.op.name for n in after.nodes]
     x = RNG.standard_normal((3, DEPTH)).astype(np.float32)
@@ -77,7 +77,7 @@ def test_the_product_stays_the_same(name: str) -> None:
 
 
 def test_levels_of_four_bits_lie_two_to_a_byte() -> None:
-    after = level_products(graph(*CASES["blocks"]))
+    after = weight_quant_matmuls(graph(*CASES["blocks"]))
     sizes = [after.store.get(h).nbytes for h in after.constants.values()]
     assert max(sizes) == DEPTH * COLUMNS // 2
 
@@ -85,7 +85,7 @@ def test_levels_of_four_bits_lie_two_to_a_byte() -> None:
 def test_blocks_across_the_sum_are_left() -> None:
     scales = RNG.uniform(0.1, 1, (DEPTH, COLUMNS // 32))
     before = graph(I4, scales, DequantizeAttrs(1, 32))
-    assert level_products(before) is before
+    assert weight_quant_matmuls(before) is before
 
 
 def test_small_constants_become_floats() -> None:
@@ -95,4 +95,4 @@ def test_small_constants_become_floats() -> None:
     scale = b.constant(np.float32(0.5), "s")
     (f,) = b.add(OPS["dequantize_linear"], [w, scale], DequantizeAttrs())
     folded = fold_constants(b.finish(b.add(OPS["matmul"], [x, f], NoAttrs())))
-    assert [n.op.name for n in level_products(folded).nodes] == ["matmul"]
+    assert [n.op.name for n in weight_quant_matmuls(folded).nodes] == ["matmul"]

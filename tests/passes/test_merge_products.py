@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from tcc.ir.graph import Graph, Value
-from tcc.passes.graph.merge_matmuls import merge_products
+from tcc.passes.graph.merge_matmuls import merge_matmuls
 
 from tests.passes.fuse.models import Model
 
@@ -32,16 +32,16 @@ def heads(rows: int) -> Graph:
 @pytest.mark.parametrize("rows", [1, 7, 96])
 def test_products_of_few_rows_become_one(rows: int, agree: Agree) -> None:
     before = heads(rows)
-    after = merge_products(before)
+    after = merge_matmuls(before)
     assert ops(after).count("matmul") == 1
     assert ops(after).count("split") == 1
     agree(before, after, tolerance=1e-6)
-    assert merge_products(after) is after
+    assert merge_matmuls(after) is after
 
 
 def test_products_of_many_rows_stay() -> None:
     graph = heads(97)
-    assert merge_products(graph) is graph
+    assert merge_matmuls(graph) is graph
 
 
 def test_products_that_meet_element_by_element_stay(agree: Agree) -> None:
@@ -50,7 +50,7 @@ def test_products_that_meet_element_by_element_stay(agree: Agree) -> None:
     gate, up, other = (m.op("matmul", x, m.weight(12, 20)) for _ in range(3))
     met = m.op("mul", m.op("mul", gate, m.op("sigmoid", gate)), up)
     graph = m.finish(met, m.op("exp", m.reshape(other, 40)))
-    assert merge_products(graph) is graph
+    assert merge_matmuls(graph) is graph
 
 
 def test_outputs_and_shared_matrices_stay() -> None:
@@ -60,4 +60,4 @@ def test_outputs_and_shared_matrices_stay() -> None:
     a = m.op("exp", m.reshape(m.op("matmul", x, shared), 16))
     b = m.op("exp", m.reshape(m.op("matmul", z, shared), 16))
     graph = m.finish(a, b, m.op("matmul", x, m.weight(12, 4)))
-    assert merge_products(graph) is graph
+    assert merge_matmuls(graph) is graph

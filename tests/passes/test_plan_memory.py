@@ -33,7 +33,7 @@ from tcc.ir.program import (
 )
 from tcc.ir.program.verify import verify_program
 from tcc.ir.types import F32, I64
-from tcc.passes.memory.plan_arena import plan_memory
+from tcc.passes.memory.plan_arena import plan_arena
 
 UNIT = 64  # bytes that carry one tag
 
@@ -247,7 +247,7 @@ class Author:
 @settings(max_examples=300, deadline=None)
 @given(seed=st.integers(0, 1 << 30))
 def test_no_buffer_is_overwritten_while_it_is_needed(open_: bool, seed: int) -> None:
-    planned = plan_memory(Author(random.Random(seed), open_).program())
+    planned = plan_arena(Author(random.Random(seed), open_).program())
     verify_program(planned)
     for dim in (1, 3):
         for run in range(2):
@@ -287,7 +287,7 @@ def best_peak(steps: Sequence[tuple[int, Sequence[int]]]) -> int:
 
 
 def peak(program: Program) -> int:
-    return Memory(plan_memory(program), 1, random.Random(0)).run() // UNIT
+    return Memory(plan_arena(program), 1, random.Random(0)).run() // UNIT
 
 
 @pytest.mark.parametrize(
@@ -335,7 +335,7 @@ def test_a_view_keeps_its_base() -> None:
     w.out.append(View(inner, view, w.const(0)))
     w.launch(other)
     w.launch(inner, other, last)
-    at = offsets(plan_memory(w.program()))
+    at = offsets(plan_arena(w.program()))
     assert len({at[base], at[other], at[last]}) == 3
 
 
@@ -347,11 +347,11 @@ def test_equal_open_sizes_share_a_slot() -> None:
     for a, b in pairwise(chain):
         w.launch(a, b)
     w.launch(chain[-1], odd)
-    at = offsets(plan_memory(w.program()), dim=5)
+    at = offsets(plan_arena(w.program()), dim=5)
     assert at[chain[0]] == at[chain[2]]
     assert at[chain[1]] == at[chain[3]]
     assert len({at[chain[0]], at[chain[1]], at[odd]}) == 3
-    assert offsets(plan_memory(w.program()), dim=0)[odd] == 0
+    assert offsets(plan_arena(w.program()), dim=0)[odd] == 0
 
 
 def test_a_buffer_that_nothing_touches_takes_no_memory() -> None:
@@ -360,7 +360,7 @@ def test_a_buffer_that_nothing_touches_takes_no_memory() -> None:
     w.arena(1000)
     w.arena(1000, open_=True)
     w.launch(used)
-    planned = plan_memory(w.program())
+    planned = plan_arena(w.program())
     verify_program(planned)
     assert Memory(planned, 1, random.Random(0)).run() == UNIT
 
@@ -376,7 +376,7 @@ def test_sizes_come_before_all_work() -> None:
     two = w.register()
     w.out += [Let(two, IntOp.CONST, 2), Let(late, IntOp.MUL, read, two)]
     w.launch(source, result)
-    planned = plan_memory(w.program())
+    planned = plan_arena(w.program())
     length = prologue_length(planned)
     entry = [i.target for i in planned.body[:length] if isinstance(i, Let)]
     assert two in entry
@@ -389,4 +389,4 @@ def test_sizes_come_before_all_work() -> None:
 
 def test_planning_is_deterministic() -> None:
     program = Author(random.Random(5), True).program()
-    assert plan_memory(program) == plan_memory(replace(program))
+    assert plan_arena(program) == plan_arena(replace(program))

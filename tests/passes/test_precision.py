@@ -17,7 +17,7 @@ from tcc.ops.algebra.movement import ConcatAttrs
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.derive.winograd import winograd
 from tcc.passes.layout.assign import Placed
-from tcc.passes.memory.plan_arena import plan_memory
+from tcc.passes.memory.plan_arena import plan_arena
 from tcc.passes.program.lower_graph import lower_program, place_graph
 from tcc.passes.program.lower_node import lower_node
 from tcc.passes.quantize.precision import FULL, Precision
@@ -47,7 +47,7 @@ def run(graph: Graph, precision: Precision, *inputs: Array) -> Array:
     for bound in table.bounds:
         verify_kernel(bound.kernel)
     names = tuple(f"k{n}" for n in range(len(table.bounds)))
-    planned = plan_memory(replace(program, kernels=names))
+    planned = plan_arena(replace(program, kernels=names))
     section = np.concatenate([part() for part in weights.parts()])
     kernels = [b.kernel for b in table.bounds]
     return np.asarray(evaluate_program(planned, kernels, list(inputs), section)[0])

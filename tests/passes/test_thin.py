@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tcc.ir.graph import Graph
 from tcc.ir.program import Arena, CallOp, IntOp, Let, Program
-from tcc.passes.memory.compact_buffers import thinned
+from tcc.passes.memory.compact_buffers import compacted
 from tcc.passes.program.lower_graph import place_graph
 from tcc.schedule.cpu.core import CoreModel
 
@@ -46,11 +46,11 @@ def test_the_arena_is_smaller_than_what_would_be_live_with_the_whole() -> None:
     ids=["all is read", "the caller sees it", "the most is live elsewhere"],
 )
 def test_others_stay_whole(graph: Graph) -> None:
-    assert not any(step.every for step in thinned(place_graph(graph)).steps)
+    assert not any(step.every for step in compacted(place_graph(graph)).steps)
 
 
 def test_a_value_that_only_one_kernel_reads_stays_whole() -> None:
     m = Model("only_reader")
     wide = m.op("relu", m.conv(m.input("x", 1, 4, 9, 9), 16, 3, pad=1))
     graph = m.finish(m.op("relu", m.conv(wide, 8, 1, stride=2)))
-    assert not any(step.every for step in thinned(place_graph(graph)).steps)
+    assert not any(step.every for step in compacted(place_graph(graph)).steps)

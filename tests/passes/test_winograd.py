@@ -20,7 +20,7 @@ from tcc.ir.types import F32, F64, DType, tensor
 from tcc.ops import OPS
 from tcc.passes.derive.winograd import Limits, constant_bytes, winograd
 from tcc.passes.derive.winograd_forms import FORMS
-from tcc.passes.derive.winograd_price import ConvRegion, Forms, RegionPrices, region_of
+from tcc.passes.derive.winograd_price import ConvPrices, ConvRegion, Forms, region_of
 from tcc.passes.fuse.partition import partition
 from tcc.passes.pipeline import run_pipeline
 from tcc.passes.program.lower_graph import halo_widths, place_graph
@@ -397,7 +397,7 @@ def layer(channels: int, filters: int, side: int, dilation: int = 1) -> Conv:
     ids=str,
 )
 def test_layers_take_the_form_that_was_measured_to_be_fastest(case: Conv, best: int) -> None:
-    found = winograd(among_others(case), Limits(RegionPrices(PLANNER), growth=100))
+    found = winograd(among_others(case), Limits(ConvPrices(PLANNER), growth=100))
     first = next(n for n in found.nodes if n.op.name in ("conv", "expression"))
     points = as_int(first.outputs[0].type.shape[0]) if first.op.name == "expression" else None
     assert points == {0: None, 2: 16, 4: 36}[best]
@@ -407,14 +407,14 @@ def test_what_follows_in_the_same_kernel_is_part_of_a_region() -> None:
     plain, fused = region(layer(64, 64, 28)), region(replace(layer(64, 64, 28), fused=True))
     assert [n.op.name for n in plain.nodes] == ["conv"]
     assert [n.op.name for n in fused.nodes] == ["conv", "relu"]
-    prices = RegionPrices(PLANNER)
+    prices = ConvPrices(PLANNER)
     for form in (None, *FORMS.values()):
         least = prices.seconds(plain, (form,))
         assert 0.99 * least < prices.seconds(fused, (form,)) < 1.1 * least
 
 
 def test_an_image_of_the_callers_is_copied_for_either() -> None:
-    prices, case = RegionPrices(PLANNER), layer(64, 64, 56)
+    prices, case = ConvPrices(PLANNER), layer(64, 64, 56)
     for form in (None, FORMS[4]):
         made = prices.seconds(region(case), (form,))
         assert prices.seconds(region(case, given=True), (form,)) > made
@@ -422,8 +422,8 @@ def test_an_image_of_the_callers_is_copied_for_either() -> None:
 
 def test_direct_products_of_pairs_are_twice_as_fast() -> None:
     prices, pairs, own = (
-        RegionPrices(PLANNER),
-        RegionPrices(PLANNER, 2.0),
+        ConvPrices(PLANNER),
+        ConvPrices(PLANNER, 2.0),
         region(layer(64, 64, 28)),
     )
     assert pairs.seconds(own, (None,)) == pytest.approx(prices.seconds(own, (None,)) / 2, rel=0.02)

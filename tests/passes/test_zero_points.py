@@ -15,13 +15,13 @@ from tcc.ops.algebra.quantize import DequantizeAttrs, QuantizeAttrs
 from tcc.ops.algebra.quantized import ConvIntegerAttrs
 from tcc.ops.algebra.window import ConvAttrs
 from tcc.passes.pipeline import (
-    REQUANTISE,
+    INT8_WEIGHT_MATMULS,
+    REQUANTIZE,
     SPLIT_TO_SIGNED,
     SPLIT_ZERO_POINTS,
-    WEIGHT_PRODUCTS,
     run_pipeline,
 )
-from tcc.passes.quantize.requantize import requantise
+from tcc.passes.quantize.requantize import requantize
 from tcc.passes.quantize.zero_points import split_zero_points
 
 from tests.passes.fuse.models import Model
@@ -178,7 +178,7 @@ def quantised_layers(kind: str) -> Graph:
 )
 def test_layers_keep_bytes_between_them(kind: str, signed: bool) -> None:
     graph = quantised_layers(kind)
-    asked = (WEIGHT_PRODUCTS, SPLIT_TO_SIGNED if signed else SPLIT_ZERO_POINTS, REQUANTISE)
+    asked = (INT8_WEIGHT_MATMULS, SPLIT_TO_SIGNED if signed else SPLIT_ZERO_POINTS, REQUANTIZE)
     changed = run_pipeline(graph, 2, Trace(), asked=asked, verify=True)
     x = RNG.standard_normal((1, 4, 6, 5)).astype(np.float32)
     x[0, 0, 0, 0] = np.nan
@@ -200,4 +200,4 @@ def test_scales_without_a_positive_inverse_divide(scale: float) -> None:
     sums = m.op("matmul", m.input("x", 3, 8), m.weight(8, 5))
     zero = constant(m, np.uint8(3))
     graph = m.finish(m.op("quantize_linear", sums, m.scalar(scale), zero, attrs=QuantizeAttrs(U8)))
-    assert requantise(graph) is graph
+    assert requantize(graph) is graph

@@ -1,4 +1,4 @@
-"""Functions of the host as expressions: `express_calls`."""
+"""Functions of the host as expressions: `legalize_calls`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EXPRESSED: Mapping[str, Express] = MappingProxyType(
 )
 
 
-def express_calls(graph: Graph) -> Graph:
+def legalize_calls(graph: Graph) -> Graph:
     """`graph` with expressions for what else functions of the host would compute; itself where
     there is nothing of that."""
     return rewritten(graph, _visit)

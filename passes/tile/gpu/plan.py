@@ -20,8 +20,8 @@ from tcc.ir.index import Var
 from tcc.ir.layout import Layout, permuted
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.ir.types import F32, DType
-from tcc.passes.choose.split_k import divide_sums
-from tcc.passes.fuse.gpu_legality import blocks_join
+from tcc.passes.choose.split_k import split_k
+from tcc.passes.fuse.gpu_legality import is_gpu_kernel
 from tcc.passes.fuse.partition import row_major_storage
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.passes.layout.assign import Kernel
@@ -53,8 +53,8 @@ class BlockPlanner(KernelPlanner):
         `lower_blocks`."""
         super().__init__(TYPICAL_CORE)
         self.profile, self.floats, self.skips = profile, floats, skips
-        self.lowers = partial(blocks_join, profile=profile, floats=floats)
-        self.divides = partial(divide_sums, profile=profile, prices=self.price)
+        self.lowers = partial(is_gpu_kernel, profile=profile, floats=floats)
+        self.divides = partial(split_k, profile=profile, prices=self.price)
         self._prices: dict[Expr, BlockPrice | None] = {}
 
     def makes(self, expr: Expr) -> bool:

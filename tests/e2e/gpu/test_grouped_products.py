@@ -19,7 +19,7 @@ from tcc.ir.program.evaluate import evaluate_program
 from tcc.ir.tile.text import kernel_text
 from tcc.options import Options, read_options
 from tcc.passes.moe.grouped_gemm import GroupedMatmul
-from tcc.passes.pipeline import FEW_LARGEST, grouped_products, run_pipeline
+from tcc.passes.pipeline import SMALL_TOP_K, grouped_gemms, run_pipeline
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.tile.gpu.plan import block_schedule
 from tcc.passes.traffic import traffic
@@ -52,9 +52,7 @@ def products(made: Lowered) -> list[int]:
 def test_the_interpreter_agrees() -> None:
     """Of a layer that is small, and by tiles whatever it costs."""
     options = read_options({"target": "cuda:sm_90", "precision": "f16"})
-    code = GpuBackend(
-        resolve_targets(options)[0], options, (FEW_LARGEST, grouped_products(_sixteen))
-    )
+    code = GpuBackend(resolve_targets(options)[0], options, (SMALL_TOP_K, grouped_gemms(_sixteen)))
     model = layer(21, 32, 48, activation_type="silu")
     graph = run_pipeline(load_model(model, {}), 2, Trace(None, None), asked=code.asked)
     made = code.lower(graph, Trace())

@@ -10,7 +10,7 @@ from tcc.ir.expr.scalar import StageRef, apply
 from tcc.ir.graph import Value
 from tcc.ir.index import IndexLike, as_int, symbol
 from tcc.ir.types import BF16, F32, tensor
-from tcc.passes.choose.split_k import divide_sums
+from tcc.passes.choose.split_k import split_k
 from tcc.passes.fuse.split import split
 from tcc.passes.tile.gpu.plan import BlockPlanner
 from tcc.passes.tile.gpu.stored import stored_as
@@ -64,7 +64,7 @@ def test_parts_and_their_sums_are_kernels(rows: int) -> None:
     ],
 )
 def test_other_sums_stay_whole(m: IndexLike, n: IndexLike, k: IndexLike) -> None:
-    assert divide_sums(product(m, n, k), DEVICE, BlockPlanner(DEVICE).price) is None
+    assert split_k(product(m, n, k), DEVICE, BlockPlanner(DEVICE).price) is None
 
 
 def test_parts_cost_less_than_the_whole() -> None:
@@ -73,7 +73,7 @@ def test_parts_cost_less_than_the_whole() -> None:
     planner = BlockPlanner(DEVICE)
     expr = product(1, 40, 8192)
     whole = planner.price(expr)
-    found = divide_sums(expr, DEVICE, planner.price)
+    found = split_k(expr, DEVICE, planner.price)
     assert found is not None
     assert whole is not None
     first = Expr(found[0].params, found[0].stages[: found[1] + 1], (StageRef(found[1], 0),))
@@ -103,4 +103,4 @@ def test_few_long_rows_are_summed_in_parts() -> None:
     (j,) = b.iters(1 << 20)
     b.stage((i,), b.read(0, i, j), over=(j,), monoid="max")
     planner = BlockPlanner(DEVICE)
-    assert divide_sums(b.done(), DEVICE, planner.price) is not None
+    assert split_k(b.done(), DEVICE, planner.price) is not None

@@ -8,7 +8,7 @@ import pytest
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import apply
 from tcc.ir.types import BF16, F32, DType, tensor
-from tcc.passes.fuse.gpu_legality import blocks_join
+from tcc.passes.fuse.gpu_legality import is_gpu_kernel
 from tcc.schedule.gpu.schedule import BlockProfile
 
 DEVICE = BlockProfile()
@@ -40,9 +40,9 @@ def mixed(rows: int, keys: int, width: int) -> Expr:
 )
 def test_a_join_needs_registers_for_what_it_holds(keys: int, floats: DType, joined: bool) -> None:
     expr = mixed(8192, keys, 64)
-    assert blocks_join(expr, (False,) * 3, DEVICE, floats) is joined
+    assert is_gpu_kernel(expr, (False,) * 3, DEVICE, floats) is joined
 
 
 def test_a_device_with_more_registers_joins_more() -> None:
     large = replace(DEVICE, registers=1 << 19, lane_registers=4096)
-    assert blocks_join(mixed(8192, 256, 64), (False,) * 3, large)
+    assert is_gpu_kernel(mixed(8192, 256, 64), (False,) * 3, large)

@@ -20,7 +20,7 @@ from tcc.ops.algebra.reduce import ArgAttrs, ReduceAttrs
 from tcc.ops.composite.normalization import NormAttrs
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.fuse.compose import compose
-from tcc.passes.fuse.gpu_legality import blocks_join
+from tcc.passes.fuse.gpu_legality import is_gpu_kernel
 from tcc.passes.fuse.partition import partition
 from tcc.passes.fuse.split import split
 from tcc.passes.tile.gpu.lower import NotBlocks, blocks_fit, lower_blocks
@@ -293,7 +293,9 @@ def test_totals_read_elsewhere_are_refused_and_cut_into_kernels() -> None:
         assert not blocks_fit(tiles.group_of(expr))
         operands = tuple(Value(f"x{n}", t) for n, t in enumerate(expr.params) if t is not None)
         results = tuple(Value(f"y{n}", t) for n, t in enumerate(expr.types))
-        pieces = split(expr, operands, results, lambda e: blocks_join(e, (False,) * len(e.params)))
+        pieces = split(
+            expr, operands, results, lambda e: is_gpu_kernel(e, (False,) * len(e.params))
+        )
         assert len(pieces) > 1
         assert all(blocks_fit(tiles.group_of(p.expr)) for p in pieces)
 
@@ -308,7 +310,7 @@ def test_parallel_axes_have_to_be_the_shared_loops() -> None:
 
 
 def groups_of(graph: Graph) -> list[list[str]]:
-    found = partition(graph, lowers=partial(blocks_join, profile=TYPICAL_DEVICE))
+    found = partition(graph, lowers=partial(is_gpu_kernel, profile=TYPICAL_DEVICE))
     return [[n.op.name for n in g.members] for g in found]
 
 

@@ -13,7 +13,7 @@ from tcc.passes.graph.computed_constants import (
     Linear,
     band_of,
     linear_of,
-    with_computed_masks,
+    with_computed_constants,
 )
 from tcc.passes.pipeline import GPU, lower
 from tcc.passes.program.lower_graph import place_graph
@@ -101,7 +101,7 @@ def masked(rows: int, columns: int) -> Graph:
 
 def test_kernels_compute_masks_and_ranges() -> None:
     graph = masked(24, 40)
-    placed = with_computed_masks(place_graph(graph))
+    placed = with_computed_constants(place_graph(graph))
     (kernel,) = [s.kernel for s in placed.steps if s.kernel is not None]
     assert [v.name for v in kernel.operands if v.type.rank > 1] == ["x"]
     made = lower(graph, GPU, Plan(BlockPlanner(), FULL), Trace())

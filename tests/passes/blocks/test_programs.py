@@ -13,7 +13,7 @@ from tcc.ir.tile import TileKernel
 from tcc.ir.tile.verify import verify_kernel
 from tcc.ir.tile.verify_gpu import verify_blocks
 from tcc.passes.memory.in_place import update_in_place
-from tcc.passes.memory.plan_arena import plan_memory
+from tcc.passes.memory.plan_arena import plan_arena
 from tcc.passes.program.lower_graph import lower_program, place_graph
 from tcc.passes.program.lower_node import lower_node
 from tcc.passes.tile.gpu.plan import BlockPlanner
@@ -31,7 +31,7 @@ def lowered(graph: Graph) -> tuple[Program, list[TileKernel], Array]:
     program, kernels = update_in_place(replace(program, kernels=names), table.bounds)
     section = [part() for part in weights.parts()]
     packed = np.concatenate(section) if section else np.zeros(0, np.uint8)
-    return plan_memory(program), list(kernels), packed
+    return plan_arena(program), list(kernels), packed
 
 
 @pytest.mark.parametrize("name", list(MODELS))

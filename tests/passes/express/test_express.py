@@ -20,11 +20,11 @@ from tcc.ops import OPS
 from tcc.ops.algebra.cumulative import CumSumAttrs
 from tcc.ops.data.data_dependent import CompressAttrs, NonZeroAttrs, TopKAttrs
 from tcc.ops.data.indexing import ScatterAttrs, ScatterNdAttrs
-from tcc.passes.graph.legalize_calls import EXPRESSED, express_calls
+from tcc.passes.graph.legalize_calls import EXPRESSED, legalize_calls
 from tcc.passes.graph.legalize_calls import prefix_sums as prefix
 from tcc.passes.graph.legalize_calls import top_k as ranks
 from tcc.passes.graph.legalize_calls.prefix_sums import BLOCK, DIRECT, Combination, Totals
-from tcc.passes.pipeline import EXPRESS_CALLS, GPU, lower, run_pipeline
+from tcc.passes.pipeline import GPU, LEGALIZE_CALLS, lower, run_pipeline
 from tcc.passes.program.lowered import Plan
 from tcc.passes.quantize.precision import FULL
 from tcc.passes.tile.gpu.plan import BlockPlanner
@@ -61,13 +61,13 @@ def feeds(operands: tuple[Array | None, ...]) -> dict[str, Array]:
 
 
 def check(graph: Graph, given: dict[str, Array]) -> None:
-    changed = express_calls(graph)
+    changed = legalize_calls(graph)
     assert changed is not graph
     assert not {n.op.name for n in changed.nodes} & EXPRESSED.keys()
     want = evaluate_graph(graph, given)
     got = evaluate_graph(changed, given)
     made = lower(
-        run_pipeline(graph, 2, Trace(), asked=(EXPRESS_CALLS,)),
+        run_pipeline(graph, 2, Trace(), asked=(LEGALIZE_CALLS,)),
         GPU,
         Plan(BlockPlanner(), FULL),
         Trace(),
@@ -150,7 +150,7 @@ def test_more_than_there_are_is_refused() -> None:
     n = symbol("n", lo=1)
     b = GraphBuilder("open")
     x = b.input("x", TensorType(F32, (n,)))
-    graph = express_calls(b.finish(b.add(OPS["top_k"], [x], TopKAttrs(0, const(9), True, True))))
+    graph = legalize_calls(b.finish(b.add(OPS["top_k"], [x], TopKAttrs(0, const(9), True, True))))
     found = evaluate_graph(graph, {"x": np.arange(12, dtype=np.float32)})
     np.testing.assert_array_equal(found[graph.outputs[1].name], range(11, 2, -1))
     with pytest.raises(TccError, match="no more elements"):
@@ -163,7 +163,7 @@ def test_updates_that_nothing_is_there_for_are_dropped() -> None:
         ("scatter_elements", ScatterAttrs(0, "add"), np.array([[4, -5], [1, 1 << 40], [1, 3]])),
         ("scatter_nd", ScatterNdAttrs("none"), np.array([[4], [-5], [2]])),
     ):
-        graph = express_calls(graph_of(name, (x, at, u), attrs))
+        graph = legalize_calls(graph_of(name, (x, at, u), attrs))
         (found,) = evaluate_graph(graph, feeds((x, at, u))).values()
         want = [[0, 0], [2, 0], [0, 0], [0, 1]] if name == "scatter_elements" else [[0] * 2] * 4
         if name == "scatter_nd":
@@ -173,7 +173,7 @@ def test_updates_that_nothing_is_there_for_are_dropped() -> None:
 
 def test_zeros_that_nothing_is_added_to_keep_their_sign() -> None:
     x = np.full(3, -0.0, np.float32)
-    graph = express_calls(
+    graph = legalize_calls(
         graph_of("scatter_nd", (x, np.array([[1]]), np.ones(1, np.float32)), ScatterNdAttrs("add"))
     )
     (found,) = evaluate_graph(graph, feeds((x, np.array([[1]]), np.ones(1, np.float32)))).values()
@@ -209,4 +209,4 @@ def test_scalars_and_what_has_no_meaning_are_left() -> None:
         ("scatter_nd", ScatterNdAttrs("max"), (flags, np.array([[0]]), flags[:1])),
     ):
         graph = graph_of(name, operands, attrs)
-        assert express_calls(graph) is graph
+        assert legalize_calls(graph) is graph

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tcc.ir.graph import Graph
 from tcc.ir.tile import Contract, Load, Loop
-from tcc.passes.fuse.gpu_legality import blocks_join
+from tcc.passes.fuse.gpu_legality import is_gpu_kernel
 from tcc.passes.fuse.partition import Lowers, partition
 from tcc.schedule.cpu.core import CoreModel
 
@@ -21,7 +21,7 @@ from .test_programs import check, lowered
 
 WAYS: dict[str, tuple[Lowers | None, Callable[[Graph], Any]]] = {
     "cores": (None, partial(lowered, registers=CoreModel(16, 32))),
-    "blocks": (partial(blocks_join), lowered_blocks),
+    "blocks": (partial(is_gpu_kernel), lowered_blocks),
 }
 
 

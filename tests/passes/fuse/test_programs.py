@@ -19,9 +19,9 @@ from tcc.ir.tile import TileKernel
 from tcc.ir.tile.parse import parse_kernel
 from tcc.ir.tile.text import kernel_text
 from tcc.ir.tile.verify import verify_kernel
-from tcc.passes.memory.compact_buffers import thinned
+from tcc.passes.memory.compact_buffers import compacted
 from tcc.passes.memory.in_place import update_in_place
-from tcc.passes.memory.plan_arena import plan_memory
+from tcc.passes.memory.plan_arena import plan_arena
 from tcc.passes.program.lower_graph import lower_program, place_graph
 from tcc.passes.program.lower_node import lower_node
 from tcc.passes.tile.plan import KernelPlanner
@@ -36,11 +36,11 @@ SIZES = (1, 4, 5, 9)
 def lowered(graph: Graph, registers: CoreModel) -> tuple[Program, list[TileKernel], Array]:
     """The planned program of `graph`, its kernels, and its weight section."""
     program, table, weights = lower_program(
-        thinned(place_graph(graph)), KernelPlanner(registers), lower_node
+        compacted(place_graph(graph)), KernelPlanner(registers), lower_node
     )
     names = tuple(f"kernel{n}" for n in range(len(table.bounds)))
     program, kernels = update_in_place(replace(program, kernels=names), table.bounds)
-    planned = plan_memory(program)
+    planned = plan_arena(program)
     section = [part() for part in weights.parts()]
     packed = np.concatenate(section) if section else np.zeros(0, np.uint8)
     return planned, list(kernels), packed

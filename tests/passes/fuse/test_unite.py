@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from tcc.ir.graph import Graph, Value
-from tcc.passes.fuse.horizontal_fusion import unite
+from tcc.passes.fuse.horizontal_fusion import fuse_horizontally
 from tcc.passes.fuse.partition import Group, partition
 from tcc.schedule.cpu.core import TYPICAL_CORE
 
@@ -15,7 +15,7 @@ from tests.passes.fuse.models import Model
 
 def united(graph: Graph) -> tuple[Group, ...]:
     groups = partition(graph, TYPICAL_CORE)
-    return unite(graph, groups, dict.fromkeys(graph.constants, graph), TYPICAL_CORE)
+    return fuse_horizontally(graph, groups, dict.fromkeys(graph.constants, graph), TYPICAL_CORE)
 
 
 def cell(wide: int = 32, *, rows: int = 1) -> tuple[Graph, Value]:
