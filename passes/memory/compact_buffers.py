@@ -4,8 +4,8 @@
       ->  a = f(x) ; k = x[::2, ::2] ; b = g(a) ; y = h(k)      k lies where x began
 
 Requires layouts.  Establishes that a value of the arena whose last reader skips elements is
-compacted in place once the others are done, if that makes the most that is live at one time less: so the
-shortcut of a residual network does not hold all of its operand while the main branch runs.
+compacted in place once the others are done, if that makes the most that is live at one time less:
+so the shortcut of a residual network does not hold all of its operand while the main branch runs.
 """
 
 from __future__ import annotations
