@@ -30,7 +30,7 @@ A `Guard` makes an access conditional, lane by lane: outside, a load gives `fill
 dropped.  Guards are the only masks: tails of loops are blocks of their own, smaller shape.
 
 Parallel axes are independent; their units may run in any order on any thread.  Within a unit,
-statements run in order.  `Scope.LOCAL` buffers are private to a unit and uninitialised.
+statements run in order.  `MemorySpace.LOCAL` buffers are private to a unit and uninitialised.
 Broadcasting between blocks follows NumPy for blocks of equal rank.  Reductions inside a statement
 have a fixed order, so a unit's result does not depend on how units were scheduled.
 """

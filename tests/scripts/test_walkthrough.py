@@ -1,0 +1,18 @@
+"""The page that shows one model in every form is what compiles give now."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+
+
+@pytest.mark.gpu
+def test_the_walkthrough_is_current() -> None:
+    pytest.importorskip("triton")
+    done = subprocess.run(
+        [sys.executable, SCRIPTS / "walkthrough", "--check"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}: run scripts/walkthrough"
