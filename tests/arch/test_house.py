@@ -17,8 +17,8 @@ def source_files() -> list[Path]:
 
 
 def folders_with_sources() -> list[Path]:
-    """The top folders, and those inside the four source folders that hold files to explain."""
-    found = [ROOT / name for name in FOLDERS if (ROOT / name).is_dir()]
+    """The root, the top folders, and those inside the four source folders that hold files to explain."""
+    found = [ROOT, *(ROOT / name for name in FOLDERS if (ROOT / name).is_dir())]
     for name in FOLDERS[:4]:
         modules = (path for path in (ROOT / name).rglob("*.py") if path.stat().st_size)
         found += sorted({path.parent for path in modules} - set(found))

@@ -1,4 +1,4 @@
-"""Every snippet of README.md runs as written, one after the other in one folder."""
+"""Every snippet of README.md and GUIDE.md runs as written, one after the other in one folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+TEXT = "".join((ROOT / f"{name}.md").read_text(encoding="utf-8") for name in ("README", "GUIDE"))
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 # What is not run here, and why.
 ELSEWHERE = {
@@ -57,7 +57,7 @@ def test_every_snippet_runs_as_written(tmp_path: Path) -> None:
             assert found == promised(text), text
         elif kind == "c":
             (tmp_path / "main.c").write_text(text)
-        else:
+        elif kind != "text":  # a picture
             assert kind == "sh", f"a block of {kind or 'no language'}"
             for command, comment in lines(text):
                 if command in ELSEWHERE:
