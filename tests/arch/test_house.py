@@ -17,7 +17,7 @@ def source_files() -> list[Path]:
 
 
 def folders_with_sources() -> list[Path]:
-    """The root, the top folders, and those inside the four source folders that hold files to explain."""
+    """The root, the top folders, and folders of the four source folders that hold modules."""
     found = [ROOT, *(ROOT / name for name in FOLDERS if (ROOT / name).is_dir())]
     for name in FOLDERS[:4]:
         modules = (path for path in (ROOT / name).rglob("*.py") if path.stat().st_size)
