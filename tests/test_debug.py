@@ -21,7 +21,6 @@ def test_without_a_folder_no_text_is_made() -> None:
         raise AssertionError("text is costly")
 
     Trace().dump("import", text)
-    assert not Trace().dumping
 
 
 def test_a_folder_that_cannot_be_made_is_the_users_error(tmp_path: Path) -> None:

@@ -171,10 +171,12 @@ def test_kept_ir_is_shown_and_becomes_assembly(
     artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = build(tmp_path, keep_ir=True)
-    ir = inspected(capsys, str(kept), "--ir", "0")
+    ir = inspected(capsys, str(kept), "--form", "llvm", "--kernel", "0")
     assert "define void @tcc_kernel_0(" in ir
-    assert "tcc_kernel_0:" in inspected(capsys, str(kept), "--asm", "tcc_kernel_0")
-    assert cli.execute(["inspect", str(kept), "--asm", "99"]) == 2
+    assert "tcc_kernel_0:" in inspected(
+        capsys, str(kept), "--form", "asm", "--kernel", "tcc_kernel_0"
+    )
+    assert cli.execute(["inspect", str(kept), "--form", "asm", "--kernel", "99"]) == 2
     assert "no kernel '99'" in capsys.readouterr().err
     # The section is beside the code, not in it.
     assert read_listings(artifact) == {}

@@ -245,7 +245,7 @@ def test_weights_grow_within_bounds() -> None:
 
 def test_strict_numerics_leave_the_pass_out() -> None:
     graph = Conv().graph()
-    assert form_of(run_pipeline(graph, 2, Trace(), limits=FREE, verify=True)) == F4
+    assert form_of(run_pipeline(graph, 2, Trace(verifying=True), limits=FREE)) == F4
     assert form_of(run_pipeline(graph, 2, Trace())) == ["conv"]
     assert form_of(run_pipeline(graph, 1, Trace(), limits=FREE)) == ["conv"]
 
