@@ -128,5 +128,5 @@ __attribute__((constructor)) static void keep_image(void) {
     find_own_path();
     keep_number();
     dl_iterate_phdr(copy_object, NULL);
-    tcc_symbols_tell();
+    tcc_symbols_tell(own_path);
 }

@@ -158,7 +158,7 @@ static tcc_status fill_tensor(const tcc_instance *instance, const tcc_tensor_ref
                               int64_t *dims, tcc_op_tensor *out_tensor) {
     const tcc_span *span = &instance->spans[ref->buffer];
     for (int32_t i = 0; i < ref->ndim; i++) dims[i] = instance->registers[ref->dims[i]];
-    int64_t count = 1, bytes = tcc_ports_byte_count(dims, ref->ndim, ref->dtype);
+    int64_t count = 1, bytes = tcc_byte_count(dims, ref->ndim, ref->dtype);
     if (bytes < 0) return broken("gives a function an array of no possible size");
     for (int32_t i = 0; i < ref->ndim; i++) count = bytes ? count * dims[i] : 0;
     if (!span->data || bytes > span->size)

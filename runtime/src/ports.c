@@ -47,28 +47,6 @@ static tcc_status wrong_shape(const char *kind, const tcc_port *port, const int6
                     port->name, port->text, got);
 }
 
-int64_t tcc_ports_byte_count(const int64_t *shape, int32_t ndim, tcc_dtype dtype) {
-    int64_t total = dtype.bits;
-    bool empty = false;
-    for (int32_t i = 0; i < ndim; i++) {
-        if (shape[i] < 0) return -1;
-        if (shape[i] == 0) empty = true;
-        else if (__builtin_mul_overflow(total, shape[i], &total)) return -1;
-    }
-    return empty ? 0 : total / 8 + (total % 8 != 0);
-}
-
-bool tcc_ports_is_row_major(const tcc_tensor *tensor) {
-    if (!tensor->strides) return true;
-    int64_t expected = 1;
-    for (int32_t i = tensor->ndim - 1; i >= 0; i--) {
-        if (tensor->shape[i] == 0) return true;
-        if (tensor->shape[i] != 1 && tensor->strides[i] != expected) return false;
-        expected *= tensor->shape[i];
-    }
-    return true;
-}
-
 static tcc_status check_device(const tcc_gpu *gpu, const char *kind, const tcc_port *port,
                                tcc_device device) {
     char expected[64] = "in CPU memory";
@@ -98,28 +76,6 @@ static tcc_status check_descriptor(const tcc_instance *instance, const char *kin
     return TCC_OK;
 }
 
-/* Copies a strided array of whole-byte elements to row-major order. */
-static void gather(char *target, const char *source, const tcc_tensor *tensor, int32_t dim,
-                   int64_t element) {
-    if (dim == tensor->ndim) {
-        memcpy(target, source, (size_t)element);
-        return;
-    }
-    int64_t inner = element;
-    for (int32_t i = dim + 1; i < tensor->ndim; i++) inner *= tensor->shape[i];
-    int64_t step = tensor->strides[dim] * element;
-    if (step == inner && dim == tensor->ndim - 1) {
-        memcpy(target, source, (size_t)(inner * tensor->shape[dim]));
-        return;
-    }
-    for (int64_t i = 0; i < tensor->shape[dim]; i++)
-        gather(target + i * inner, source + i * step, tensor, dim + 1, element);
-}
-
-void tcc_ports_gather(char *target, const char *source, const tcc_tensor *tensor, int64_t element) {
-    gather(target, source, tensor, 0, element);
-}
-
 bool tcc_ports_feeds_state(const tcc_program *program, int32_t input) {
     for (int32_t i = 0; i < program->n_outputs; i++)
         if (program->outputs[i].port.state == input) return true;
@@ -135,7 +91,7 @@ static tcc_status bind_input(tcc_run *run, int32_t index, tcc_span *out_span) {
     const tcc_port *port = &program->inputs[index].port;
     TCC_RETURN_IF_ERROR(check_descriptor(instance, "input", port, tensor));
     if (port->dtype.code == TCC_OPAQUE) return tcc_values_bind(run, index, out_span);
-    int64_t bytes = tcc_ports_byte_count(tensor->shape, tensor->ndim, tensor->dtype);
+    int64_t bytes = tcc_byte_count(tensor->shape, tensor->ndim, tensor->dtype);
     if (bytes < 0) return wrong_shape("input", port, tensor->shape, tensor->ndim);
     *out_span = (tcc_span){nothing, 0};
     if (bytes == 0) return TCC_OK;
@@ -145,7 +101,7 @@ static tcc_status bind_input(tcc_run *run, int32_t index, tcc_span *out_span) {
     int64_t element = tensor->dtype.bits / 8;
     bool aligned = element == 0 || (uintptr_t)data % (uintptr_t)element == 0;
     *out_span = (tcc_span){data, bytes};
-    if (tcc_ports_is_row_major(tensor) && aligned) return TCC_OK;
+    if (tcc_is_row_major(tensor) && aligned) return TCC_OK;
     if (instance->device && !tcc_gpu_is_host(tensor->device))
         return tcc_fail(TCC_INVALID_ARGUMENT,
                         "input '%.128s': expected a row-major, aligned array, because it is on a "
@@ -159,7 +115,7 @@ static tcc_status bind_input(tcc_run *run, int32_t index, tcc_span *out_span) {
     void *copy = NULL;
     TCC_RETURN_IF_ERROR(tcc_pool_take(&instance->pool, (size_t)bytes, &copy));
     if (tensor->strides)
-        gather(copy, data, tensor, 0, element);
+        tcc_gather(copy, data, tensor, element);
     else
         memcpy(copy, data, (size_t)bytes);
     out_span->data = copy;
@@ -216,9 +172,9 @@ static tcc_status check_given_output(tcc_run *run, int32_t index) {
                         "output '%.128s': strings and lists come from the allocator: leave data NULL",
                         port->name);
     TCC_RETURN_IF_ERROR(check_descriptor(run->instance, "output", port, tensor));
-    int64_t bytes = tcc_ports_byte_count(tensor->shape, tensor->ndim, tensor->dtype);
+    int64_t bytes = tcc_byte_count(tensor->shape, tensor->ndim, tensor->dtype);
     char *data = (char *)tensor->data + tensor->byte_offset;
-    if (bytes < 0 || !tcc_ports_is_row_major(tensor) ||
+    if (bytes < 0 || !tcc_is_row_major(tensor) ||
         (port->dtype.bits >= 8 && (uintptr_t)data % (port->dtype.bits / 8u)))
         return tcc_fail(TCC_INVALID_ARGUMENT,
                         "output '%.128s': expected a row-major array aligned to one element",
@@ -235,7 +191,7 @@ static tcc_status check_given_output(tcc_run *run, int32_t index) {
                             port->name, program->inputs[i].port.name);
     for (int32_t i = 0; i < index; i++) {
         const tcc_tensor *other = &run->outputs[i];
-        int64_t size = other->data ? tcc_ports_byte_count(other->shape, other->ndim, other->dtype) : 0;
+        int64_t size = other->data ? tcc_byte_count(other->shape, other->ndim, other->dtype) : 0;
         if (overlap(data, bytes, (char *)other->data + other->byte_offset, size))
             return tcc_fail(TCC_INVALID_ARGUMENT,
                             "output '%.128s' shares memory with output '%.128s': pass another array",
@@ -273,26 +229,6 @@ tcc_status tcc_ports_bind_outputs(tcc_run *run) {
     return TCC_OK;
 }
 
-tcc_status tcc_ports_ask_allocator(tcc_run *run, int32_t index, const tcc_tensor *wanted,
-                                   char **out_data) {
-    const tcc_port *port = &run->instance->model->program.outputs[index].port;
-    void *data = NULL;
-    if (!run->allocator || !run->allocator->allocate)
-        return tcc_fail(TCC_INVALID_ARGUMENT, "output '%.128s': neither an array nor an allocator",
-                        port->name);
-    if (run->allocator->allocate(run->allocator->context, index, wanted, &data))
-        return tcc_fail(TCC_OUT_OF_MEMORY, "output '%.128s': the allocator failed", port->name);
-    *out_data = data;
-    if (run->outputs) {
-        run->outputs[index].data = data;
-        run->outputs[index].ndim = port->ndim;
-        run->outputs[index].dtype = port->dtype;
-        run->outputs[index].device = wanted->device;
-        run->outputs[index].byte_offset = 0;
-    }
-    return TCC_OK;
-}
-
 /* The run knows the size of output `index`: checks the caller's array or asks for one. */
 tcc_status tcc_ports_allocate_output(tcc_run *run, int32_t index, int64_t size, tcc_device device,
                                      tcc_span *span) {
@@ -304,7 +240,7 @@ tcc_status tcc_ports_allocate_output(tcc_run *run, int32_t index, int64_t size, 
     for (int32_t i = 0; i < port->ndim; i++) shape[i] = instance->registers[info->dims[i]];
     bool opaque = port->dtype.code == TCC_OPAQUE;
     tcc_dtype stored = opaque ? (tcc_dtype){1, 64, 1} : port->dtype; /* handles */
-    int64_t bytes = tcc_ports_byte_count(shape, port->ndim, stored);
+    int64_t bytes = tcc_byte_count(shape, port->ndim, stored);
     if (bytes < 0 || size > bytes)
         return tcc_fail(TCC_INTERNAL, "output '%.128s' has %lld bytes by its shape, %lld by its size",
                         port->name, (long long)bytes, (long long)size);
@@ -337,7 +273,7 @@ tcc_status tcc_ports_allocate_output(tcc_run *run, int32_t index, int64_t size, 
     } else if (bytes || run->allocator) { /* an empty array of the caller may be at NULL */
         tcc_tensor wanted = {.device = device, .ndim = port->ndim, .dtype = port->dtype,
                              .shape = shape};
-        TCC_RETURN_IF_ERROR(tcc_ports_ask_allocator(run, index, &wanted, &data));
+        TCC_RETURN_IF_ERROR(tcc_ask_allocator(run, index, &wanted, &data));
     }
     if (bytes == 0)
         data = nothing;

@@ -161,7 +161,7 @@ tcc_status tcc_spin_resolve(int64_t *out_nanoseconds);
  * memory of the machine or the control group.  Fails if TCC_MEMORY is no size. */
 tcc_status tcc_memory_limit(size_t *out_bytes);
 
-/* ---- threads.c: launches on the process's workers --------------------------------------------------- */
+/* ---- crew.c: launches on the process's workers --------------------------------------------------- */
 
 typedef void (*tcc_kernel)(void *const *buffers, const int64_t *ints, int64_t begin, int64_t end,
                            void *scratch);
@@ -301,8 +301,9 @@ const char *tcc_image_path(void);
 
 /* ---- symbols.c: names for profilers ------------------------------------------------------------------ */
 
-/* Appends this object's functions to /tmp/perf-PID.map where TCC_PERF_MAP=1 asks for it. */
-void tcc_symbols_tell(void);
+/* Appends this object's functions to /tmp/perf-PID.map where TCC_PERF_MAP=1 asks for it; `path` is
+ * the file that it was loaded from. */
+void tcc_symbols_tell(const char *path);
 
 /* ---- features.c: what the CPU must have ------------------------------------------------------------- */
 
@@ -447,7 +448,9 @@ typedef struct tcc_executor {
 tcc_status tcc_gpu_run(tcc_run *run, void *stream);
 
 /* Words in one half of a launch table for launches of at most so many operands. */
-int64_t tcc_launch_room(int64_t operands);
+static inline int64_t tcc_launch_room(int64_t operands) {
+    return operands / 8 * 8 + 16; /* no line in common */
+}
 tcc_status tcc_instance_create(tcc_model *model, uint32_t flags, tcc_instance **out_instance);
 void tcc_instance_destroy(tcc_instance *instance);
 tcc_status tcc_instance_run(tcc_instance *instance, const tcc_tensor *inputs, int32_t n_inputs,
@@ -464,6 +467,15 @@ void tcc_instance_aim_constants(tcc_instance *instance, const char *weights, cha
 /* Aims the arena's buffers at `size` bytes from `base` on. */
 tcc_status tcc_instance_aim_arena(tcc_instance *instance, char *base, int64_t size);
 
+/* arrays.c: the caller's arrays. */
+/* Copies a strided array to row-major order; elements have `element` bytes. */
+void tcc_gather(char *target, const char *source, const tcc_tensor *tensor, int64_t element);
+/* Bytes of a row-major array, or -1 if a size is negative or the product overflows. */
+int64_t tcc_byte_count(const int64_t *shape, int32_t ndim, tcc_dtype dtype);
+bool tcc_is_row_major(const tcc_tensor *tensor);
+tcc_status tcc_ask_allocator(tcc_run *run, int32_t index, const tcc_tensor *wanted,
+                             char **out_data);
+
 /* ports.c: the caller's arrays against the ports. */
 tcc_status tcc_ports_bind_inputs(tcc_run *run);
 tcc_status tcc_ports_check_inputs(const tcc_run *run); /* after the prologue */
@@ -473,14 +485,6 @@ tcc_status tcc_ports_allocate_output(tcc_run *run, int32_t index, int64_t size, 
 /* An output is that input, updated in place. */
 bool tcc_ports_feeds_state(const tcc_program *program, int32_t input);
 tcc_status tcc_ports_check_outputs_written(const tcc_run *run);
-/* Copies a strided array to row-major order; elements have `element` bytes. */
-void tcc_ports_gather(char *target, const char *source, const tcc_tensor *tensor, int64_t element);
-/* Bytes of a row-major array, or -1 if a size is negative or the product overflows. */
-int64_t tcc_ports_byte_count(const int64_t *shape, int32_t ndim, tcc_dtype dtype);
-bool tcc_ports_is_row_major(const tcc_tensor *tensor);
-tcc_status tcc_ports_ask_allocator(tcc_run *run, int32_t index, const tcc_tensor *wanted,
-                                   char **out_data);
-
 /* values.c: strings and lists between callers and the run's heap. */
 /* Handles of an input, whose descriptor fits its port. */
 tcc_status tcc_values_bind(tcc_run *run, int32_t index, tcc_span *out_span);

@@ -65,11 +65,11 @@ static FILE *open_map(void) {
     return out;
 }
 
-void tcc_symbols_tell(void) {
+void tcc_symbols_tell(const char *path) {
     const char *asked = secure_getenv("TCC_PERF_MAP");
     Dl_info own;
     if (!asked || strcmp(asked, "1") || !dladdr(&tcc_artifact_info, &own)) return;
-    int file = open(tcc_image_path(), O_RDONLY | O_CLOEXEC);
+    int file = open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0) return;
     off_t size = lseek(file, 0, SEEK_END);
     void *data =

@@ -12,7 +12,7 @@ enum {
     STALL = 300000,      /* nanoseconds of waiting that show that a worker has lost its CPU */
     MOST_ALONE = 20000000,
     MOST_AHEAD = 1 << 18, /* bytes: they are to stay in a core's second-level cache */
-    CALM_LAUNCHES = 16,  /* launches alone before a run that shared the machine takes it all again */
+    CROWDED_NANOSECONDS = 20000, /* spinning where other runs could use the CPU */
 };
 
 /* A launch as its word tells it. */
@@ -149,11 +149,6 @@ static tcc_ahead share_ahead(const launch *at, int32_t self) {
     return (tcc_ahead){start, start + (share < MOST_AHEAD ? share : MOST_AHEAD)};
 }
 
-tcc_ahead tcc_workers_ahead(const tcc_workers *workers, int32_t self, uint64_t word) {
-    launch at = launch_of(workers, word);
-    return share_ahead(&at, self);
-}
-
 /* Until every range of the launch is done.  The first seat is the caller's, which hands out the
  * next launch only when its own range is. */
 static void settle(tcc_workers *workers, const launch *at, int32_t self) {
@@ -174,7 +169,8 @@ static void settle(tcc_workers *workers, const launch *at, int32_t self) {
     }
 }
 
-bool tcc_workers_help(tcc_workers *workers, int32_t self, uint64_t word) {
+/* Takes over pieces of a launch that their owners have not begun; false if none are left. */
+static bool help(tcc_workers *workers, int32_t self, uint64_t word) {
     launch at = launch_of(workers, word);
     bool helped = false;
     for (int32_t i = 1; i < at.threads; i++)
@@ -182,7 +178,8 @@ bool tcc_workers_help(tcc_workers *workers, int32_t self, uint64_t word) {
     return helped;
 }
 
-bool tcc_workers_join(tcc_workers *workers, int32_t self, uint64_t word) {
+/* What worker `self` does for the launch whose word it found.  False if it has no part in it. */
+static bool join(tcc_workers *workers, int32_t self, uint64_t word) {
     launch at = launch_of(workers, word), before = launch_before(workers, word);
     if (self >= at.threads) return false;
     /* perhaps another launch's by now, which costs a wasted line */
@@ -191,6 +188,46 @@ bool tcc_workers_join(tcc_workers *workers, int32_t self, uint64_t word) {
     settle(workers, &before, self);
     run_own_range(workers, &at, self);
     return true;
+}
+
+/* ---- a worker's life ------------------------------------------------------------------------------ */
+
+/* Nanoseconds that a worker may spin now: the last ones make room for the callers of other runs. */
+static int64_t patience(const tcc_workers *workers, int32_t self) {
+    int32_t others = atomic_load_explicit(&workers->runs, memory_order_relaxed) - 1;
+    int32_t started = atomic_load_explicit(&workers->started, memory_order_relaxed);
+    bool crowded = others > 0 && self > started - others;
+    return crowded && workers->spin > CROWDED_NANOSECONDS ? CROWDED_NANOSECONDS : workers->spin;
+}
+
+static void work(tcc_workers *workers, int32_t self, uint64_t last) {
+    int64_t idle_since = tcc_now();
+    uint64_t word = 0;
+    bool part = false; /* in a launch that others may still be at */
+    tcc_ahead ahead = {0};
+    for (uint32_t spins = 1;; spins++) {
+        uint64_t next = tcc_workers_next(workers, last);
+        if (next >> WORD_TICKET > last) {
+            TCC_BETWEEN();
+            word = next;
+            last = word >> WORD_TICKET;
+            part = join(workers, self, word);
+            launch at = launch_of(workers, word);
+            ahead = share_ahead(&at, self);
+            idle_since = 0;
+            spins = 0;
+            continue;
+        }
+        tcc_fetch(&ahead);
+        tcc_relax();
+        if (part && spins % HELP_AFTER == 0) part = help(workers, self, word);
+        if (spins % LOOK_AT_CLOCK) continue;
+        if (!idle_since) idle_since = tcc_now();
+        if (tcc_now() - idle_since > patience(workers, self)) {
+            tcc_workers_sleep(workers, self, last);
+            idle_since = 0;
+        }
+    }
 }
 
 /* ---- the caller's side --------------------------------------------------------------------------- */
@@ -208,7 +245,7 @@ void tcc_workers_settle(tcc_workers *workers) {
 void tcc_workers_launch(tcc_workers *workers, const tcc_job *job) {
     int32_t threads = job->threads;
     if (TCC_UNLIKELY(alive(workers) < threads - 1)) {
-        if (!workers->refused) tcc_workers_start(workers, threads - 1);
+        if (!workers->refused) tcc_workers_start(workers, threads - 1, work);
         if (threads > alive(workers) + 1) threads = alive(workers) + 1;
     }
     launch before = launch_at(workers, workers->ticket, workers->open);
@@ -236,64 +273,4 @@ void tcc_workers_launch(tcc_workers *workers, const tcc_job *job) {
     workers->open = (uint16_t)threads;
     launch at = launch_at(workers, ticket, threads);
     run_own_range(workers, &at, 0);
-}
-
-void tcc_crew_enter(tcc_crew *crew) {
-    tcc_workers *workers = tcc_workers_find();
-    *crew = (tcc_crew){.workers = workers, .calm = CALM_LAUNCHES};
-    if (workers) atomic_fetch_add_explicit(&workers->runs, 1, memory_order_relaxed);
-}
-
-void tcc_crew_settle(tcc_crew *crew) {
-    if (crew->owner) crew->workers->settle(crew->workers);
-}
-
-void tcc_crew_leave(tcc_crew *crew) {
-    if (!crew->workers) return;
-    tcc_crew_settle(crew);
-    if (crew->owner) atomic_store_explicit(&crew->workers->busy, false, memory_order_release);
-    atomic_fetch_sub_explicit(&crew->workers->runs, 1, memory_order_relaxed);
-    *crew = (tcc_crew){0};
-}
-
-/* Threads for a launch that wants `threads`: one less for each other run, for its caller has a CPU
- * too.  Others may come and go quickly, so a run that gave way takes back only after a while. */
-static int32_t fair_threads(tcc_crew *crew, int32_t threads) {
-    int32_t others = atomic_load_explicit(&crew->workers->runs, memory_order_relaxed) - 1;
-    if (TCC_UNLIKELY(others > 0)) {
-        crew->others = others;
-        crew->calm = 0;
-    } else if (TCC_UNLIKELY(crew->calm < CALM_LAUNCHES)) {
-        if (++crew->calm == CALM_LAUNCHES) crew->others = 0;
-    }
-    return threads - crew->others;
-}
-
-static bool own_workers(tcc_crew *crew) {
-    tcc_workers *workers = crew->workers;
-    if (!crew->owner && !atomic_load_explicit(&workers->busy, memory_order_relaxed))
-        crew->owner = !atomic_exchange_explicit(&workers->busy, true, memory_order_acquire);
-    return crew->owner;
-}
-
-/* Whether the workers may be counted on; for their owner. */
-static bool reliable(tcc_workers *workers) {
-    if (!workers->alone_until) return true;
-    if (tcc_now() < workers->alone_until) return false;
-    workers->alone_until = 0;
-    return true;
-}
-
-void tcc_crew_launch(tcc_crew *crew, const tcc_job *job) {
-    if (job->threads > 1 && crew->workers) {
-        tcc_job fair = *job;
-        fair.threads = fair_threads(crew, job->threads);
-        if (fair.threads > job->units) fair.threads = (int32_t)job->units;
-        if (fair.threads > 1 && own_workers(crew) && reliable(crew->workers)) {
-            crew->workers->launch(crew->workers, &fair);
-            return;
-        }
-    }
-    tcc_crew_settle(crew);
-    if (job->units > 0) job->kernel(job->buffers, job->ints, 0, job->units, job->scratch);
 }

@@ -66,10 +66,10 @@ static tcc_status take_elements(tcc_heap *heap, const tcc_tensor *given, const c
     char *data = (char *)given->data + given->byte_offset;
     size_t element = given->dtype.bits / 8u, unit = element > 8 ? 8 : element;
     *out_data = data;
-    if (tcc_ports_is_row_major(given) && (uintptr_t)data % unit == 0) return TCC_OK;
+    if (tcc_is_row_major(given) && (uintptr_t)data % unit == 0) return TCC_OK;
     TCC_RETURN_IF_ERROR(tcc_heap_take(heap, (size_t)bytes, out_data));
     if (given->strides)
-        tcc_ports_gather(*out_data, data, given, (int64_t)element);
+        tcc_gather(*out_data, data, given, (int64_t)element);
     else
         memcpy(*out_data, data, (size_t)bytes);
     return TCC_OK;
@@ -81,7 +81,7 @@ static tcc_status take_tensor(tcc_heap *heap, const tcc_tensor *given, const cha
     if (!is_known(given->dtype)) return bad(name, "an array has an unknown element type");
     if (given->ndim < 0 || given->ndim > MOST_RANK || (given->ndim > 0 && !given->shape))
         return bad(name, "an array has an impossible number of dimensions");
-    int64_t bytes = tcc_ports_byte_count(given->shape, given->ndim, given->dtype), count = 1;
+    int64_t bytes = tcc_byte_count(given->shape, given->ndim, given->dtype), count = 1;
     if (bytes < 0) return bad(name, "an array has an impossible size");
     void *dims = NULL, *data = NULL;
     TCC_RETURN_IF_ERROR(tcc_heap_take(heap, (size_t)given->ndim * sizeof(int64_t), &dims));
@@ -205,7 +205,7 @@ static tcc_status give_output(tcc_run *run, int32_t index) {
     for (int32_t i = 0; i < info->port.ndim; i++)
         instance->shape[i] = instance->registers[info->dims[i]];
     int64_t held =
-        tcc_ports_byte_count(instance->shape, info->port.ndim, (tcc_dtype){1, 64, 1});
+        tcc_byte_count(instance->shape, info->port.ndim, (tcc_dtype){1, 64, 1});
     tcc_op_tensor value = {instance->handles[index].data, info->port.dtype, info->port.ndim,
                            instance->shape, held / (int64_t)sizeof(uint64_t)};
     if (held < 0 || held > instance->handles[index].size)
@@ -216,7 +216,7 @@ static tcc_status give_output(tcc_run *run, int32_t index) {
     tcc_tensor wanted = {
         .device = {1, 0}, .ndim = 1, .dtype = {1, 8, 1}, .shape = &bytes};
     char *block = NULL;
-    TCC_RETURN_IF_ERROR(tcc_ports_ask_allocator(run, index, &wanted, &block));
+    TCC_RETURN_IF_ERROR(tcc_ask_allocator(run, index, &wanted, &block));
     if (!block || (uintptr_t)block % ALIGNMENT)
         return tcc_fail(TCC_INVALID_ARGUMENT,
                         "output '%.128s': the allocator gave no memory on a multiple of %d",

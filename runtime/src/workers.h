@@ -1,4 +1,4 @@
-/* The process's workers and how a launch passes between threads; threads.c and workers.c only.
+/* The process's workers and how a launch passes between threads; crew.c, threads.c and workers.c only.
  *
  * A run's launches are numbered by *tickets*.  A launch lies in one of two slots, by the parity of
  * its ticket, so that the caller can hand out launch t while t-1 still has units in flight.  Every
@@ -161,23 +161,28 @@ static inline int64_t tcc_now(void) {
 
 /* ---- workers.c ---------------------------------------------------------------------------------- */
 
-/* The process's workers, made at the first call; NULL without memory for them. */
-tcc_workers *tcc_workers_find(void);
+/* A worker's life from the launch after `last` on; it never ends. */
+typedef void tcc_worker(tcc_workers *workers, int32_t self, uint64_t last);
+
 /* Starts threads until `wanted` are alive or the system refuses.  For the owner of `busy`. */
-void tcc_workers_start(tcc_workers *workers, int32_t wanted);
+void tcc_workers_start(tcc_workers *workers, int32_t wanted, tcc_worker *worker);
 /* Wakes those of the first `threads` seats that sleep. */
 void tcc_workers_wake(tcc_workers *workers, int32_t threads);
+/* The word of the slot where the launch after `last` will be, or one after that. */
+uint64_t tcc_workers_next(const tcc_workers *workers, uint64_t last);
+/* Sleeps until there is such a launch, or somebody calls. */
+void tcc_workers_sleep(tcc_workers *workers, int32_t self, uint64_t last);
 
 /* ---- threads.c ---------------------------------------------------------------------------------- */
 
+/* What tcc_workers holds: launches, and waits for all of them. */
 void tcc_workers_launch(tcc_workers *workers, const tcc_job *job);
 void tcc_workers_settle(tcc_workers *workers);
-/* What worker `self` does for the launch whose word it found.  False if it has no part in it. */
-bool tcc_workers_join(tcc_workers *workers, int32_t self, uint64_t word);
-/* Takes over pieces of that launch that their owners have not begun; false if none are left. */
-bool tcc_workers_help(tcc_workers *workers, int32_t self, uint64_t word);
-/* The share of thread `self` in what follows that launch. */
-tcc_ahead tcc_workers_ahead(const tcc_workers *workers, int32_t self, uint64_t word);
+
+/* ---- crew.c ------------------------------------------------------------------------------------- */
+
+/* The process's workers, made at the first call; NULL without memory for them. */
+tcc_workers *tcc_workers_find(void);
 
 /* Asks for a few lines: so few that whoever waits looks up again at once. */
 static inline void tcc_fetch(tcc_ahead *ahead) {

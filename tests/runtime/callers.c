@@ -25,7 +25,7 @@ static uint64_t mix(uint64_t state, const void *data, size_t size) {
 
 /* Of everything that an output holds. */
 static uint64_t hash(uint64_t state, const tcc_tensor *value) {
-    int64_t bytes = tcc_ports_byte_count(value->shape, value->ndim, value->dtype);
+    int64_t bytes = tcc_byte_count(value->shape, value->ndim, value->dtype);
     state = mix(state, value->shape, (size_t)value->ndim * sizeof *value->shape);
     if (value->dtype.code != TCC_OPAQUE) return mix(state, value->data, (size_t)bytes);
     if (value->dtype.bits == 128) {

@@ -11,7 +11,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 RUNTIME = HERE.parents[1] / "runtime"
 EXPLORER = HERE / "explorer"
-WORKERS = ("threads.c", "workers.c")
+WORKERS = ("crew.c", "threads.c", "workers.c")
 SYSTEM = ("limits.c", "groups.c", "status.c")
 CROSS, QEMU = "aarch64-linux-gnu-gcc", "qemu-aarch64"
 SCENARIOS = ("pair", "pieces", "growing", "settling", "sleeping", "callers")
@@ -83,8 +83,8 @@ UNORDERED = (
     _relaxed("see that a range is done", "threads.c", "&seat->done, memory_order_acquire"),
     _relaxed("see that a range is taken over", "threads.c",
              "uint64_t claim = atomic_load_explicit(&seat->claim, memory_order_acquire)"),
-    _relaxed("give the workers back", "threads.c", "false, memory_order_release", "callers"),
-    _relaxed("take the workers", "threads.c", "true, memory_order_acquire", "callers"),
+    _relaxed("give the workers back", "crew.c", "false, memory_order_release", "callers"),
+    _relaxed("take the workers", "crew.c", "true, memory_order_acquire", "callers"),
 )  # fmt: skip
 
 

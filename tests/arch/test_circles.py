@@ -1,0 +1,68 @@
+"""The runtime's files lie in layers: no two need each other's functions, and headers no circle."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import networkx as nx
+
+SOURCES = Path(__file__).resolve().parents[2] / "runtime" / "src"
+# What a file defines for others: `type tcc_name(...) {` and `type tcc_name = {`, at a line's front.
+DEFINED = re.compile(
+    r"^(?!static|typedef)\w[\w ()*]*?\b(tcc_\w+)(?:\([^;{}]*\)\s*\{|(?:\[\w*\])?\s*=\s*\{)", re.M
+)
+COMMENT = re.compile(r"/\*.*?\*/", re.S)
+INCLUDED = re.compile(r'^#include "(?:\.\./)?([\w./]+)"', re.M)
+
+
+def texts(pattern: str) -> dict[str, str]:
+    """The sources by their places below src, without comments."""
+    found = sorted(SOURCES.rglob(pattern))
+    return {str(p.relative_to(SOURCES)): COMMENT.sub("", p.read_text()) for p in found}
+
+
+def uses(files: Mapping[str, str]) -> nx.DiGraph:
+    """Which file uses what another defines."""
+    owner = {name: file for file, text in files.items() for name in DEFINED.findall(text)}
+    words = {file: set(re.findall(r"\btcc_\w+", text)) for file, text in files.items()}
+    edges = (
+        (file, owner[name]) for file, found in words.items() for name in found if name in owner
+    )
+    return nx.DiGraph((a, b) for a, b in edges if a != b)
+
+
+def circles(graph: nx.DiGraph) -> list[list[str]]:
+    return [sorted(c) for c in nx.strongly_connected_components(graph) if len(c) > 1]
+
+
+def test_no_two_files_need_each_other() -> None:
+    graph = uses(texts("*.c"))
+    known = [
+        ("instance.c", "interpret.c"),
+        ("interpret.c", "crew.c"),
+        ("program.c", "instructions.c"),
+        ("gpu/instance.c", "prepare.c"),
+        ("ops/sort.c", "ops/order.c"),
+    ]
+    assert set(known) <= set(graph.edges), "the patterns miss what files use"
+    assert circles(graph) == []
+
+
+def test_headers_do_not_include_one_another() -> None:
+    graph = nx.DiGraph()
+    for file, text in texts("*.h").items():
+        for other in INCLUDED.findall(text):
+            graph.add_edge(Path(file).name, Path(other).name)
+    assert ("workers.h", "runtime.h") in graph.edges
+    assert circles(graph) == []
+
+
+def test_a_circle_is_found() -> None:
+    files = {
+        "a.c": "int tcc_one(void) {\n    return tcc_two();\n}\n",
+        "b.c": "const int tcc_two_table[2] = {1, 2};\nint tcc_two(void) {\n    tcc_one();\n}\n",
+        "c.c": "int main(void) { return tcc_one(); }\n",
+    }
+    assert circles(uses(files)) == [["a.c", "b.c"]]
