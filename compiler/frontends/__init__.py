@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import onnx
@@ -14,17 +15,14 @@ from tcc.frontends.onnx.importer import import_model
 from tcc.frontends.onnx.reader import read_model
 from tcc.frontends.torch.archive import read_archive
 from tcc.frontends.torch.importer import import_program
-from tcc.frontends.torch.mutation import functional
-from tcc.frontends.torch.support import check_calls
+from tcc.frontends.torch.support import check_calls, missing_calls
 from tcc.ir.graph import Graph
 
 __all__ = ["captured", "exported", "is_torch_module", "load_model"]
 
 
-_DECOMPOSE = (
-    "save what program.run_decompositions() gives, or compile the ExportedProgram from Python, "
-    "which takes larger operators apart"
-)
+_DECOMPOSE = "save what program.run_decompositions() gives: these are torch's smaller operators"
+_NO_TORCH = "install torch, which takes larger operators apart, or " + _DECOMPOSE
 
 
 def load_model(
@@ -35,8 +33,8 @@ def load_model(
     budgets: Budgets = BUDGETS,
 ) -> Graph:
     """The graph of a model: the path of an ONNX file or of a .pt2 archive, an ONNX protobuf, or a
-    `torch.export.ExportedProgram`.  Archives are read without torch and without unpickling
-    anything, unless `allow_pickle` has torch read them.
+    `torch.export.ExportedProgram`.  Archives are read without unpickling anything, unless
+    `allow_pickle` has torch read them; torch is needed only where the table lacks an operator.
 
     `inputs` gives inputs their shapes, by name: a size fixes a dimension, a name makes it a symbol.
     Raises `UserError` where the model cannot be read or used; every unsupported operator is named.
@@ -81,8 +79,14 @@ def _is_of_torch(model: Any, name: str) -> bool:
 def _of_archive(path: str, inputs: Any, allow_pickle: bool) -> Graph:
     if allow_pickle:
         return _of_exported(_torch("exported").read_with_torch(path), inputs)
-    program = functional(read_archive(path))
-    check_calls(program.block, _DECOMPOSE)
+    program = read_archive(path)
+    if missing_calls(program.block):
+        if find_spec("torch") is None:
+            check_calls(program.block, _NO_TORCH)
+        again = _torch("retrace")
+        check_calls(program.block, _DECOMPOSE, again.is_traceable)
+        program = again.retraced(program)
+        check_calls(program.block)
     return import_program(program, inputs)
 
 

@@ -21,7 +21,6 @@ from .torch_samples import (
     MOVEMENT,
     POINTWISE,
     REDUCED,
-    SPECIAL,
     WINDOWS,
     Call,
     Network,
@@ -60,8 +59,8 @@ def agree(module: Any, *inputs: Any) -> None:
 
 @pytest.mark.parametrize(
     "functions",
-    [POINTWISE, MOVEMENT, REDUCED, LINALG, COMPLEX, SPECIAL],
-    ids=["point", "move", "reduce", "linalg", "complex", "special"],
+    [POINTWISE, MOVEMENT, REDUCED, LINALG, COMPLEX],
+    ids=["point", "move", "reduce", "linalg", "complex"],
 )
 def test_operators(functions: Any) -> None:
     x, y = torch.randn(4, 6), torch.randn(4, 6)
@@ -331,34 +330,16 @@ def test_matrices_without_a_result_stop_the_run() -> None:
         evaluated(torch.linalg.cholesky, -torch.eye(2))
 
 
-def bessel(kind: str, order: int, x: float) -> float:
-    """The value of a Bessel function in 40 digits: by its series, K and Y by their definition of
-    two orders next to each other."""
+def bessel(order: int, x: float) -> float:
+    """The value of I in 40 digits, by its series."""
     mpmath = pytest.importorskip("mpmath")
     mpmath.mp.dps = 40
-    return float(getattr(mpmath, f"bessel{kind}")(order, x))
+    return float(mpmath.besseli(order, x))
 
 
-@pytest.mark.parametrize(
-    ("function", "kind", "order"),
-    [
-        (torch.special.bessel_j0, "j", 0), (torch.special.bessel_j1, "j", 1),
-        (torch.special.bessel_y0, "y", 0), (torch.special.bessel_y1, "y", 1),
-        (torch.special.i0, "i", 0), (torch.special.i1, "i", 1),
-        (torch.special.modified_bessel_k0, "k", 0), (torch.special.modified_bessel_k1, "k", 1),
-    ],
-)  # fmt: skip
-def test_bessel_functions(function: Any, kind: str, order: int) -> None:
-    x = [1e-20, 1e-3, 0.5, 1.9, 2.1, 5.5, 14.0, 24.9, 25.1, 60.0, 300.0]
+@pytest.mark.parametrize(("function", "order"), [(torch.special.i0, 0), (torch.special.i1, 1)])
+def test_bessel_functions(function: Any, order: int) -> None:
+    x = [1e-20, 1e-3, 0.5, 1.9, -2.1, 5.5, 14.0, 24.9, -25.1, 60.0, 300.0]
     (found,) = evaluated(function, torch.tensor(x, dtype=torch.float64))
-    wanted = np.array([bessel(kind, order, value) for value in x])
+    wanted = np.array([bessel(order, value) for value in x])
     np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-15)
-
-
-def test_zeta_and_polygamma() -> None:
-    """Beside eager torch, at poles and where they are not defined too."""
-    s = torch.tensor([2.0, 3.0, 1.0, 0.5, 2.5, 4.0, 3.0, 2.0, 1.5, 7.0, math.inf, 2.0, math.nan])
-    q = torch.tensor([1.0, -0.5, 2.0, 1.0, -0.5, -2.0, -2.3, 0.0, 1e3, 0.1, 2.0, math.inf, 1.0])
-    module = Call(lambda s, q: (torch.special.zeta(s, q), torch.polygamma(2, q)))
-    for found, wanted in zip(evaluated(module, s, q), module(s, q), strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-6)

@@ -171,11 +171,6 @@ COMPLEX = (
     lambda x, y: torch.view_as_complex(x.reshape(4, 3, 2)).imag,
     lambda x, y: torch.angle(x),
 )
-SPECIAL = (
-    lambda x, y: torch.special.chebyshev_polynomial_t(x, (y * 5).round()),
-    lambda x, y: torch.special.shifted_chebyshev_polynomial_w(x, (y * 5).round()),
-    lambda x, y: torch.special.chebyshev_polynomial_u(torch.tensor([1.0, -1.0]), torch.tensor(5)),
-)  # fmt: skip
 STAIRS = 9 * torch.arange(-4, 4)[:, None]  # the last rows of a mask hold nowhere
 WINDOWS = (
     lambda x, w: F.interpolate(x, (5, 3), mode="bilinear", antialias=True),

@@ -5,7 +5,7 @@
     Call      an operator's name (`aten.add.Tensor`), its arguments by the names of its schema
     Formula   a size that depends on symbols, as torch's expressions have it
 
-Exported programs (`torch_exported`) and archives (`torch_archive`) are both read into this form;
+Exported programs (`exported`) and archives (`archive`) are both read into this form;
 nothing behind it knows torch.
 """
 
@@ -139,7 +139,8 @@ class Program:
     the block are new values of `updates`, names of inputs of the block; the others have
     `output_names`.  `ranges` are the least and largest value of symbols, `symbol_names` what their
     author calls them, where known.  `guards` are conditions on sizes of its inputs, as torch writes
-    them, under which the program is right.  `contents` gives the elements of a constant.
+    them, under which the program is right.  `hints` are the values that formulas of sizes had when
+    the program was made, by their texts, where known.  `contents` gives the elements of a constant.
     `trusted` is a program that torch itself made in this process: its calls are sound, and a
     contradiction is a fault of the import.
     """
@@ -151,5 +152,6 @@ class Program:
     ranges: Mapping[str, tuple[int | None, int | None]]
     symbol_names: Mapping[str, str]
     guards: tuple[str, ...]
+    hints: Mapping[str, int]
     contents: Callable[[str], tuple[Array, DType]]
     trusted: bool

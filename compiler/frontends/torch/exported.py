@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -24,9 +25,8 @@ from tcc.frontends.torch.calls import (
     Size,
     Tensor,
 )
-from tcc.frontends.torch.convert.complex import complex_converter_of
-from tcc.frontends.torch.converters import converter_of, is_composite
 from tcc.frontends.torch.outputs import result_names
+from tcc.frontends.torch.support import has_converter
 from tcc.frontends.torch.tensors import element_type
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, DType
@@ -42,6 +42,8 @@ def exported(module: Any, inputs: Any, dynamic_shapes: Any) -> Any:
         return torch.export.export(
             module, given, dict(named), dynamic_shapes=dynamic_shapes, strict=False
         )
+    except UserError:
+        raise
     except Exception as error:  # torch raises errors of many kinds here
         raise UserError(
             f"torch cannot export {type(module).__name__}", why=str(error)[:2000]
@@ -58,24 +60,30 @@ def read_with_torch(path: str) -> Any:
         )
 
 
+@cache
+def _rules() -> Mapping[Any, Any]:
+    """How torch takes operators apart: as in an export, else as anywhere."""
+    return dict(decomposition_table) | dict(torch.export.default_decompositions().items())
+
+
+def has_rule(operator: Any) -> bool:
+    """Whether torch takes an operator apart."""
+    if operator is None or operator in _rules():
+        return operator is not None
+    implicit = torch._C._dispatch_has_kernel_for_dispatch_key
+    return bool(implicit(operator.name(), "CompositeImplicitAutograd"))
+
+
 def decomposed(program: Any) -> Any:
     """The program without views and updates in place, of operators that the table has where a
     decomposition leads there."""
-    table = dict(torch.export.default_decompositions().items())
-    for target, decompose in decomposition_table.items():
-        table.setdefault(target, decompose)
-    kept = {t: d for t, d in table.items() if not _is_known(str(t))}
+    rules = {t: rule for t, rule in _rules().items() if not has_converter(str(t))}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # torch's own, of its copies
-            return program.run_decompositions(kept)
+            return program.run_decompositions(rules)
     except Exception as error:  # torch raises errors of many kinds here
         raise UserError("torch cannot decompose the program", why=str(error)[:2000]) from error
-
-
-def _is_known(target: str) -> bool:
-    own = converter_of(target) is not None and not is_composite(target)
-    return own or complex_converter_of(target) is not None
 
 
 def described(program: Any) -> Program:
@@ -99,6 +107,7 @@ def described(program: Any) -> Program:
         {str(symbol): (_end(r.lower), _end(r.upper)) for symbol, r in ranges.items()},
         _symbol_names(inputs),
         tuple(getattr(program, "_guards_code", ())),
+        {},
         lambda name: contents(_owned_tensor(program, name), f"constant {name}"),
         trusted=True,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from tcc.errors import UserError
@@ -26,6 +26,11 @@ ASSERT_SCALAR = "aten._assert_scalar.default"
 _NAMES_SHOWN = 3
 
 
+def has_converter(target: str) -> bool:
+    """Whether the table has an operator, for real tensors or for complex ones."""
+    return converter_of(target) is not None or complex_converter_of(target) is not None
+
+
 def is_ignored(target: str) -> bool:
     """Whether a call only states what the export has proved."""
     return target in _IGNORED
@@ -37,11 +42,21 @@ def is_arithmetic(call: Call) -> bool:
     return known and call.target.startswith((*_OF_SIZES, *_OF_PYTHON))
 
 
-def check_calls(program: Block, hint: str = "tcc ops lists what is supported") -> None:
-    """Raises one `UserError` that lists every operator of the program that tcc does not have."""
+def missing_calls(program: Block) -> list[Call]:
+    """The calls of a program that cannot be imported, those of the blocks it holds too."""
+    return [call for call, known in _calls(program) if not _is_supported(call, known)]
+
+
+def check_calls(
+    program: Block,
+    hint: str = "tcc ops lists what is supported",
+    accepts: Callable[[Call], bool] = lambda call: False,
+) -> None:
+    """Raises one `UserError` that lists every operator of the program that tcc does not have, and
+    that `accepts` does not take either."""
     missing: dict[str, list[str]] = {}
-    for call, known in _calls(program):
-        if not _is_supported(call, known):
+    for call in missing_calls(program):
+        if not accepts(call):
             missing.setdefault(call.target, []).append(call.location)
     if missing:
         rows = sorted(missing.items(), key=lambda row: (-len(row[1]), row[0]))

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from tcc.frontends.torch.calls import (
@@ -49,7 +50,8 @@ def program_of(content: Any, contents: Callable[[str], tuple[Array, DType]]) -> 
     signature = member(module, "signature", dict)
     specs = member(signature, "input_specs", list)
     owned, updates = _owned(specs), []
-    block = _Reader(0).block(member(module, "graph", dict), list(map(_constant_input, specs)))
+    reader = _Reader(0)
+    block = reader.block(member(module, "graph", dict), list(map(_constant_input, specs)))
     names = {o.name: name for name, o in owned.items() if isinstance(o, Constant)}
     fixed = [_union(spec) for spec in member(signature, "output_specs", list)]
     if len(fixed) != len(block.outputs) or len(specs) != len(block.inputs):
@@ -71,6 +73,7 @@ def program_of(content: Any, contents: Callable[[str], tuple[Array, DType]]) -> 
         {name: _range(ends) for name, ends in ranges.items()},
         {},  # archives do not hold the names that authors give sizes
         _guards(content),
+        reader.hints,
         contents,
         trusted=False,
     )
@@ -231,6 +234,7 @@ class _Reader:
         self._known: dict[str, Known] = {}
         self._defined: set[str] = set()
         self._read: set[str] = set()
+        self.hints: dict[str, int] = {}
 
     def block(self, graph: Any, names: Sequence[str | None] = ()) -> Block:
         """The block that a graph describes.  `names` are those of inputs that are constants."""
@@ -247,10 +251,10 @@ class _Reader:
     def _learn(self, graph: Any) -> None:
         """What the graph says of its values."""
         for name, meta in member(graph, "tensor_values", dict).items():
-            sizes, strides = (
-                tuple(_size(size) for size in member(meta, part, list))
-                for part in ("sizes", "strides")
-            )
+            given = member(meta, "sizes", list), member(meta, "strides", list)
+            sizes, strides = (tuple(map(_size, part)) for part in given)
+            hints = zip((*sizes, *strides), map(_hint, chain(*given)), strict=True)
+            self.hints.update((str(size), hint) for size, hint in hints if hint is not None)
             offset = _size(member(meta, "storage_offset", dict))
             self._known[name] = Tensor(scalar_type(meta.get("dtype")), sizes, strides, offset)
         for kind in ("int", "float", "bool"):
@@ -385,6 +389,14 @@ def _size(size: Any) -> Any:
     if isinstance(found, float | bool) or (isinstance(found, int) and found < 0):
         raise ValueError(f"{found} is no size")
     return found
+
+
+def _hint(size: Any) -> int | None:
+    """The value that a formula had when the program was made."""
+    _, content = _union(size)
+    hint = content.get("hint") if isinstance(content, dict) else None
+    value = hint.get("as_int") if isinstance(hint, dict) else None
+    return value if type(value) is int else None
 
 
 def _expression(value: Any) -> Any:

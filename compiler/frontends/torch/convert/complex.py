@@ -17,7 +17,7 @@ from tcc.frontends.torch.context import CallContext, Converter
 from tcc.frontends.torch.convert.scalar_functions import angle_of
 from tcc.frontends.torch.converters import by_name, converter_of, is_writing
 from tcc.frontends.torch.tensors import element_type
-from tcc.ir.index import Index, as_int, const
+from tcc.ir.index import Index, const
 from tcc.ir.types import F64, DType
 
 _PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
@@ -213,115 +213,38 @@ def _transformed(ctx: ComplexContext, x: Operand, axes: Sequence[int], inverse: 
     return x
 
 
-def _complex_to_complex(
-    ctx: ComplexContext, given: Complex, axes: Sequence[int], inverse: bool, norm: int
-) -> Complex:
-    x = _together(ctx, given)
+def _fft_complex(ctx: ComplexContext) -> Complex:
+    x, norm = _together(ctx, ctx.pair("self")), ctx.integer("normalization")
+    axes, inverse = ctx.axes(ctx.integers("dim"), x.rank - 1), not ctx.flag("forward")
     found = _transformed(ctx, x, axes, inverse)
     return _taken_apart(ctx, _scaled(ctx, found, [x.shape[n] for n in axes], inverse, norm))
-
-
-def _real_to_complex(
-    ctx: ComplexContext, x: Operand, axes: Sequence[int], onesided: bool, norm: int
-) -> Complex:
-    *others, last = axes
-    found = ctx.emit(
-        "dft", ctx.unsqueeze(x, x.rank), axis=last, length=x.shape[last], inverse=False,
-        onesided=onesided,
-    )  # fmt: skip
-    found = _transformed(ctx, found, others, False)
-    sizes = [x.shape[n] for n in axes]
-    return _taken_apart(ctx, _scaled(ctx, found, sizes, False, norm))
-
-
-def _complex_to_real(
-    ctx: ComplexContext, given: Complex, axes: Sequence[int], size: Index, norm: int
-) -> Operand:
-    *others, last = axes
-    x = _transformed(ctx, _together(ctx, given), others, True)
-    found = ctx.emit("dft", x, axis=last, length=size, inverse=True, onesided=True)
-    found = ctx.squeeze(found, (found.rank - 1,))
-    return _scaled(ctx, found, [*(x.shape[n] for n in others), size], True, norm)
-
-
-def _fft_complex(ctx: ComplexContext) -> Complex:
-    x, norm = ctx.pair("self"), ctx.integer("normalization")
-    axes, inverse = ctx.axes(ctx.integers("dim"), x.real.rank), not ctx.flag("forward")
-    return _complex_to_complex(ctx, x, axes, inverse, norm)
 
 
 def _fft_real(ctx: ComplexContext) -> Complex:
     x, norm = ctx.operand("self", ctx.result_dtype()), ctx.integer("normalization")
     axes = ctx.axes(ctx.integers("dim"), x.rank)
-    return _real_to_complex(ctx, x, axes, ctx.flag("onesided"), norm)
+    *others, last = axes
+    found = ctx.emit(
+        "dft", ctx.unsqueeze(x, x.rank), axis=last, length=x.shape[last], inverse=False,
+        onesided=ctx.flag("onesided"),
+    )  # fmt: skip
+    found = _transformed(ctx, found, others, False)
+    return _taken_apart(ctx, _scaled(ctx, found, [x.shape[n] for n in axes], False, norm))
 
 
 def _fft_to_real(ctx: ComplexContext) -> Operand:
-    x, norm = ctx.pair("self"), ctx.integer("normalization")
-    axes = ctx.axes(ctx.integers("dim"), x.real.rank)
-    return _complex_to_real(ctx, x, axes, ctx.index("last_dim_size"), norm)
-
-
-_NORMS = ("backward", "ortho", "forward")
-
-
-def _fft(kind: str, inverse: bool = False, hermitian: bool = False) -> ComplexConverter:
-    """The transforms that torch makes of these three: sizes that cut or pad, axes, a norm; those
-    of Hermitian signals are of conjugates."""
-
-    def convert(ctx: ComplexContext) -> Any:
-        x, (axes, lengths) = ctx.pair("self"), _axes_and_lengths(ctx)
-        size = lengths.get(axes[-1], 2 * (x.real.shape[axes[-1]] - 1))
-        if kind == "to_real":
-            lengths[axes[-1]] = size // 2 + 1
-        norm = _NORMS.index(ctx.text("norm") if ctx.has("norm") else "backward")
-        norm = 2 - norm if inverse else norm
-        x = Complex(*(_resized(ctx, part, lengths) for part in (x.real, x.imag)))
-        if hermitian:
-            x = Complex(x.real, ctx.emit("neg", x.imag))
-        if kind == "to_real":
-            return _complex_to_real(ctx, x, axes, size, norm)
-        if kind == "real":
-            found = _real_to_complex(ctx, x.real, axes, True, norm)
-            return Complex(found.real, ctx.emit("neg", found.imag)) if hermitian else found
-        return _complex_to_complex(ctx, x, axes, inverse, norm)
-
-    return convert
-
-
-def _axes_and_lengths(ctx: ComplexContext) -> tuple[tuple[int, ...], dict[int, Index]]:
-    """The axes to transform, in order, and the lengths that the call gives for some."""
-    name = "n" if "n" in ctx.arguments else "s"
-    given = ctx.indices(name) if ctx.has(name) else ()
-    rank = ctx.pair("self").real.rank
-    axes = tuple(range(rank - len(given) if given else 0, rank))
-    if ctx.has("dim"):
-        axes = ctx.axes(ctx.integers("dim"), rank)
-    if not axes or len(given) not in (0, len(axes)):
-        raise ctx.fail(f"{len(given)} lengths for {len(axes)} axes")
-    pairs = zip(axes, given, strict=False)
-    return axes, {axis: length for axis, length in pairs if as_int(length) != -1}
-
-
-def _resized(ctx: ComplexContext, x: Operand, lengths: Mapping[int, Index]) -> Operand:
-    """`x` cut, or padded with zeros, to a length along each axis."""
-    for axis, length in lengths.items():
-        x = ctx.cut(x, axis, const(0), length)
-        before, after = [const(0)] * x.rank, [const(0)] * x.rank
-        after[axis] = length - x.shape[axis]
-        if as_int(after[axis]) != 0:
-            ends = {"before": tuple(before), "after": tuple(after)}
-            x = ctx.emit("pad", x, ctx.scalar(0, x), **ends, mode="constant")
-    return x
+    x, norm = _together(ctx, ctx.pair("self")), ctx.integer("normalization")
+    *others, last = ctx.axes(ctx.integers("dim"), x.rank - 1)
+    x, size = _transformed(ctx, x, others, True), ctx.index("last_dim_size")
+    found = ctx.emit("dft", x, axis=last, length=size, inverse=True, onesided=True)
+    found = ctx.squeeze(found, (found.rank - 1,))
+    return _scaled(ctx, found, [*(x.shape[n] for n in others), size], True, norm)
 
 
 _MOVED = (
-    "clone alias alias_copy detach contiguous lift_fresh_copy resolve_conj resolve_neg positive "
-    "view view_copy reshape _unsafe_view squeeze unsqueeze flatten unflatten permute transpose.int "
-    "t expand slice select.int narrow unbind flip roll diagonal unfold cat stack repeat "
-    "split split_with_sizes chunk index_select index.Tensor gather where.self slice_scatter "
-    "select_scatter copy sum mean neg as_strided constant_pad_nd numpy_T mT swapaxes movedim "
-    "cumsum tril triu tile repeat_interleave.self_int hstack vstack broadcast_to expand_as"
+    "clone alias lift_fresh_copy view squeeze unsqueeze permute expand slice select.int flip roll "
+    "diagonal unfold cat repeat split_with_sizes index_select index.Tensor gather where.self "
+    "slice_scatter select_scatter copy sum mean neg as_strided constant_pad_nd cumsum tril triu"
 ).split()
 
 _CONVERTERS: dict[str, ComplexConverter] = {
@@ -346,12 +269,6 @@ _CONVERTERS: dict[str, ComplexConverter] = {
     "imag": lambda ctx: ctx.pair("self").imag,
     "view_as_real": _view_as_real,
     "view_as_complex": _view_as_complex,
-    **{f"fft_fft{n}": _fft("complex") for n in ("", "2", "n")},
-    **{f"fft_ifft{n}": _fft("complex", inverse=True) for n in ("", "2", "n")},
-    **{f"fft_rfft{n}": _fft("real") for n in ("", "2", "n")},
-    **{f"fft_irfft{n}": _fft("to_real", inverse=True) for n in ("", "2", "n")},
-    **{f"fft_hfft{n}": _fft("to_real", hermitian=True) for n in ("", "2", "n")},
-    **{f"fft_ihfft{n}": _fft("real", inverse=True, hermitian=True) for n in ("", "2", "n")},
     "_fft_c2c": _fft_complex,
     "_fft_r2c": _fft_real,
     "_fft_c2r": _fft_to_real,

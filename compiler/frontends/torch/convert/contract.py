@@ -50,11 +50,6 @@ def _add_product(left: str, right: str, batched: bool = False) -> Converter:
     return convert
 
 
-def _outer(ctx: CallContext) -> Operand:
-    x, y = ctx.operand("self", ctx.result_dtype()), ctx.operand("vec2", ctx.result_dtype())
-    return ctx.emit("mul", ctx.unsqueeze(x, 1), ctx.unsqueeze(y, 0))
-
-
 def _einsum(ctx: CallContext) -> Operand:
     operands = ctx.operands("tensors")
     equation = explicit_equation(ctx, ctx.text("equation"), [o.rank for o in operands])
@@ -198,16 +193,9 @@ CONVERTERS: dict[str, Converter] = {
     "mm": _matmul("self", "mat2"),
     "bmm": _matmul("self", "mat2"),
     "matmul": _matmul("self", "other"),
-    "mv": _matmul("self", "vec"),
-    "dot": _matmul("self", "tensor"),
-    "vdot": _matmul("self", "other"),
     "linear": _linear,
     "addmm": _add_product("mat1", "mat2"),
-    "addmv": _add_product("mat", "vec"),
-    "baddbmm": _add_product("batch1", "batch2"),
     "addbmm": _add_product("batch1", "batch2", batched=True),
-    "outer": _outer,
-    "ger": _outer,
     "einsum": _einsum,
     "scaled_dot_product_attention": _attention,
     "_grouped_mm": _grouped("self", "mat2"),
@@ -215,5 +203,4 @@ CONVERTERS: dict[str, Converter] = {
     "_cdist_forward": _distances,
     "_pdist_forward": _own_distances,
     "_trilinear": _trilinear,
-    "cdist": _distances,
 }

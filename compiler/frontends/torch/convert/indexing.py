@@ -136,10 +136,6 @@ def _sort(ctx: CallContext) -> Sequence[Operand]:
     return _ordered(ctx, x, axis, k, ctx.flag("descending"))
 
 
-def _argsort(ctx: CallContext) -> Operand:
-    return _sort(ctx)[1]
-
-
 def _kth_value(ctx: CallContext) -> Sequence[Operand]:
     x = ctx.operand("self")
     axis, k = ctx.axis_of("dim", x.rank), ctx.integer("k")
@@ -390,23 +386,14 @@ def _histogram(ctx: CallContext) -> Operand:
 _ENDS, _INSIDE = ("min", "max"), ("greater_or_equal", "less_or_equal")
 
 
-def _one_hot(ctx: CallContext) -> Operand:
-    at = ctx.operand("self")
-    depth = ctx.result_shape()[-1]
-    same = ctx.emit("equal", ctx.unsqueeze(at, at.rank), counted(ctx, depth))
-    return ctx.cast(same, I64)
-
-
 CONVERTERS: dict[str, Converter] = {
     "index_select": _index_select,
     "embedding": _embedding,
     "gather": _gather,
     "take": _take,
     "index.Tensor": _index,
-    "_unsafe_index.Tensor": _index,
     "topk": _top_k,
     "sort": _sort,
-    "argsort": _argsort,
     "kthvalue": _kth_value,
     "median.default": _median,
     "median.dim": _median_along,
@@ -421,6 +408,5 @@ CONVERTERS: dict[str, Converter] = {
     "masked_select": _masked_select,
     "bucketize.Tensor": _bucketize,
     "searchsorted": _search_sorted,
-    "one_hot": _one_hot,
     "histc": _histogram,
 }

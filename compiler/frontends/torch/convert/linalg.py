@@ -229,10 +229,6 @@ def _inverse(ctx: CallContext) -> Results:
     return ctx.typed(found, info)
 
 
-def _determinant(ctx: CallContext) -> Operand:
-    return ctx.emit("det", ctx.operand(ctx.first()))
-
-
 def _determinant_parts(ctx: CallContext) -> Results:
     packed, pivots = _eliminated(ctx, _wide(ctx, "A"))
     found = ctx.emit("det", _wide(ctx, "A"))
@@ -485,7 +481,6 @@ def _exponential(ctx: CallContext) -> Operand:
 
 
 CONVERTERS: dict[str, Converter] = {
-    "linalg_det": _determinant,
     "_linalg_det": _determinant_parts,
     "_linalg_slogdet": _sign_and_log,
     "linalg_lu_factor_ex": _factor,

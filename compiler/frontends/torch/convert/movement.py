@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from tcc.frontends.scope import Operand
 from tcc.frontends.torch.context import CallContext, Converter
-from tcc.ir.index import Index, as_int, const, floordiv
+from tcc.ir.index import Index, as_int, const
 from tcc.ir.op import Array
 from tcc.ir.types import I64
 
@@ -33,26 +33,6 @@ def swap_axes(ctx: CallContext, x: Operand, a: int, b: int) -> Operand:
     perm = list(range(x.rank))
     perm[a], perm[b] = perm[b], perm[a]
     return ctx.transpose(x, perm)
-
-
-def _transpose(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
-    if not x.rank:
-        return x
-    return swap_axes(ctx, x, ctx.axis_of("dim0", x.rank), ctx.axis_of("dim1", x.rank))
-
-
-def _reversed(ctx: CallContext) -> Operand:
-    """All axes turned round, or the last two."""
-    x = ctx.operand("self")
-    if ctx.operation.startswith("aten.numpy_T"):
-        return ctx.transpose(x, tuple(reversed(range(x.rank))))
-    return swap_axes(ctx, x, x.rank - 2, x.rank - 1)
-
-
-def _t(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
-    return x if x.rank < 2 else swap_axes(ctx, x, 0, 1)
 
 
 def _expand(ctx: CallContext) -> Operand:
@@ -90,25 +70,12 @@ def _select(ctx: CallContext) -> Operand:
     return select(ctx, x, ctx.axis_of("dim", x.rank), ctx.index("index"))
 
 
-def _narrow(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
-    axis = ctx.axis_of("dim", x.rank)
-    start = place(ctx, ctx.index("start"), x.shape[axis])
-    return ctx.slice_axis(x, axis, start, ctx.index("length"))
-
-
 def _split_parts(ctx: CallContext) -> Sequence[Operand]:
     """All parts; their sizes are those of the results."""
     x = ctx.operand("self")
     axis = ctx.axis_of("dim", x.rank)
     sizes = tuple(ctx.result_shape(n)[axis] for n in range(len(ctx.result())))
     return ctx.emit_all("split", [x], axis=axis, sizes=sizes)
-
-
-def _unbind(ctx: CallContext) -> Sequence[Operand]:
-    x = ctx.operand("self")
-    axis = ctx.axis_of("dim", x.rank)
-    return [select(ctx, x, axis, const(n)) for n in range(len(ctx.result()))]
 
 
 def _flip(ctx: CallContext) -> Operand:
@@ -239,12 +206,6 @@ def _cat(ctx: CallContext) -> Operand:
     return ctx.concat(kept, ctx.axis_of("dim", rank))
 
 
-def _stack(ctx: CallContext) -> Operand:
-    parts = ctx.operands("tensors", ctx.result_dtype())
-    axis = ctx.axis_of("dim", parts[0].rank + 1)
-    return ctx.concat([ctx.unsqueeze(part, axis) for part in parts], axis)
-
-
 def _repeat(ctx: CallContext) -> Operand:
     x, repeats = ctx.operand("self"), ctx.indices("repeats")
     x = ctx.reshape(x, (*[1] * (len(repeats) - x.rank), *x.shape))
@@ -253,20 +214,7 @@ def _repeat(ctx: CallContext) -> Operand:
     return ctx.emit("tile", x, repeats=repeats)
 
 
-def _repeat_interleave(ctx: CallContext) -> Operand:
-    x, count = ctx.operand("self"), ctx.index("repeats")
-    if not ctx.has("dim"):
-        x, axis = ctx.reshape(x, (math.prod(x.shape, start=const(1)),)), 0
-    else:
-        axis = ctx.axis_of("dim", x.rank)
-    wide = ctx.unsqueeze(x, axis + 1)
-    spread = ctx.expand(wide, (*wide.shape[: axis + 1], count, *wide.shape[axis + 2 :]))
-    return ctx.reshape(spread, (*x.shape[:axis], x.shape[axis] * count, *x.shape[axis + 1 :]))
-
-
 # ---- padding -------------------------------------------------------------------------------------
-
-_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
 
 def padded(
@@ -298,36 +246,18 @@ def _cut_off(
     return x
 
 
-def _pad(ctx: CallContext) -> Operand:
-    mode = ctx.text("mode") if "mode" in ctx.arguments else "constant"
-    value = ctx.real("value") if ctx.has("value") else 0.0
-    return padded(ctx, ctx.operand("self"), ctx.indices("pad"), _MODES[mode], value)
+def _constant_pad(ctx: CallContext) -> Operand:
+    return padded(ctx, ctx.operand("self"), ctx.indices("pad"), "constant", ctx.real("value"))
 
 
-def _mode_pad(mode: str) -> Converter:
+def _mode_pad(name: str, mode: str) -> Converter:
     def convert(ctx: CallContext) -> Operand:
-        return padded(ctx, ctx.operand("self"), ctx.indices("padding"), mode)
+        return padded(ctx, ctx.operand("self"), ctx.indices(name), mode)
 
     return convert
 
 
 # ---- blocks --------------------------------------------------------------------------------------
-
-
-def _pixel_shuffle(ctx: CallContext) -> Operand:
-    x, factor = ctx.operand("self"), ctx.integer("upscale_factor")
-    flat = ctx.reshape(x, (math.prod(x.shape[:-3], start=const(1)), *x.shape[-3:]))
-    moved = ctx.emit("depth_to_space", flat, blocksize=factor, mode="CRD")
-    return ctx.reshape(moved, ctx.result_shape())
-
-
-def _pixel_unshuffle(ctx: CallContext) -> Operand:
-    x, factor = ctx.operand("self"), ctx.integer("downscale_factor")
-    c, h, w = x.shape[-3:]
-    batch = math.prod(x.shape[:-3], start=const(1))
-    rows, columns = floordiv(h, factor), floordiv(w, factor)
-    split = ctx.reshape(x, (batch, c, rows, factor, columns, factor))
-    return ctx.reshape(ctx.transpose(split, (0, 1, 3, 5, 2, 4)), ctx.result_shape())
 
 
 def _triangle(upper: bool) -> Converter:
@@ -346,59 +276,33 @@ def _scalar_of(ctx: CallContext) -> Index:
     return size
 
 
-_COPIES = (
-    "clone alias alias_copy detach detach_copy contiguous lift lift_fresh lift_fresh_copy "
-    "resolve_conj resolve_neg positive conj_physical"
-).split()
-_VIEWS = (
-    "view view_copy view_as reshape reshape_as _reshape_alias _reshape_copy _unsafe_view squeeze "
-    "squeeze_copy unsqueeze unsqueeze_copy flatten unflatten ravel"
-).split()
-_SPLITS = (
-    "split split_copy split_with_sizes split_with_sizes_copy chunk tensor_split unsafe_chunk "
-    "unsafe_split unsafe_split_with_sizes"
-).split()
+_COPIES = "clone alias detach_copy lift_fresh_copy".split()
+_VIEWS = "view _reshape_copy squeeze unsqueeze".split()
+_SPLITS = "split_copy split_with_sizes".split()
 
 CONVERTERS: dict[str, Converter] = {
-    **{name: _same for name in _COPIES},
-    **{name: _view for name in _VIEWS},
-    **{name: _split_parts for name in _SPLITS},
-    **{name: _expand for name in ("expand", "expand_copy", "expand_as", "broadcast_to")},
-    **{name: _cast for name in ("_to_copy", "to", "type_as")},
+    **dict.fromkeys(_COPIES, _same),
+    **dict.fromkeys(_VIEWS, _view),
+    **dict.fromkeys(_SPLITS, _split_parts),
+    "expand": _expand,
+    "_to_copy": _cast,
     "permute": _permute,
-    "permute_copy": _permute,
-    "transpose.int": _transpose,
-    "transpose_copy.int": _transpose,
-    **{name: _reversed for name in ("numpy_T", "matrix_H", "mT", "mH", "adjoint")},
-    "t": _t,
-    "t_copy": _t,
     "slice": _slice,
     "slice_copy": _slice,
     "select.int": _select,
     "select_copy.int": _select,
-    "narrow": _narrow,
-    "unbind": _unbind,
-    "unbind_copy": _unbind,
     "flip": _flip,
     "roll": _roll,
     "diagonal": _diagonal,
-    "diagonal_copy": _diagonal,
     "unfold": _unfold,
-    "unfold_copy": _unfold,
     "as_strided": _as_strided,
-    "as_strided_copy": _as_strided,
     "as_strided_scatter": _as_strided_scatter,
     "cat": _cat,
-    "stack": _stack,
     "repeat": _repeat,
-    "repeat_interleave.self_int": _repeat_interleave,
-    "constant_pad_nd": _pad,
-    "pad": _pad,
-    **{f"reflection_pad{n}d": _mode_pad("reflect") for n in (1, 2, 3)},
-    **{f"replication_pad{n}d": _mode_pad("edge") for n in (1, 2, 3)},
-    "_pad_circular": lambda ctx: padded(ctx, ctx.operand("self"), ctx.indices("pad"), "wrap"),
-    "pixel_shuffle": _pixel_shuffle,
-    "pixel_unshuffle": _pixel_unshuffle,
+    "constant_pad_nd": _constant_pad,
+    **{f"reflection_pad{n}d": _mode_pad("padding", "reflect") for n in (1, 2, 3)},
+    **{f"replication_pad{n}d": _mode_pad("padding", "edge") for n in (1, 2, 3)},
+    "_pad_circular": _mode_pad("pad", "wrap"),
     "tril": _triangle(False),
     "triu": _triangle(True),
     "_local_scalar_dense": _scalar_of,

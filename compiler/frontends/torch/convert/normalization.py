@@ -144,28 +144,10 @@ def _softmax(op: str) -> Converter:
     return convert
 
 
-def _safe_softmax(ctx: CallContext) -> Operand:
-    """softmax, and zeros where all of a row is minus infinity."""
-    x = ctx.operand("self", ctx.result_dtype())
-    axis = ctx.axis_of("dim", x.rank)
-    low = ctx.emit("is_inf", x, detect_positive=False, detect_negative=True)
-    all_low = ctx.emit("reduce_min", low, axes=(axis,), keepdims=True)
-    return ctx.where(all_low, ctx.scalar(0, x), ctx.emit("softmax", x, axis=axis))
-
-
-def _channel_shuffle(ctx: CallContext) -> Operand:
-    x, groups = ctx.operand("self"), ctx.integer("groups")
-    n, c, *spatial = x.shape
-    split = ctx.reshape(x, (n, groups, c // groups, *spatial))
-    order = (0, 2, 1, *range(3, split.rank))
-    return ctx.reshape(ctx.transpose(split, order), x.shape)
-
-
 CONVERTERS: dict[str, Converter] = {
     "native_layer_norm": _native_layer_norm,
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
-    "batch_norm": _batch_norm,
     "_native_batch_norm_legit": _native_batch_norm,
     "_native_batch_norm_legit_no_training": _native_batch_norm,
     "native_batch_norm": _native_batch_norm,
@@ -176,8 +158,4 @@ CONVERTERS: dict[str, Converter] = {
     "_softmax": _softmax("softmax"),
     "log_softmax.int": _softmax("log_softmax"),
     "_log_softmax": _softmax("log_softmax"),
-    "special_softmax": _softmax("softmax"),
-    "special_log_softmax.int": _softmax("log_softmax"),
-    "_safe_softmax": _safe_softmax,
-    "channel_shuffle": _channel_shuffle,
 }

@@ -110,15 +110,6 @@ def _sum(op: str) -> Converter:
     return convert
 
 
-def _rsub(ctx: CallContext) -> Operand:
-    """The second operand less the first one times `alpha`."""
-    dtype = ctx.result_dtype()
-    x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
-    if ctx.real("alpha") != 1:
-        x = ctx.emit("mul", x, ctx.operand("alpha", dtype))
-    return ctx.emit("sub", y, x)
-
-
 def _factor_type(ctx: CallContext) -> DType:
     """The type that a product or quotient is computed in: that of the result, or a wider one where
     a number is beyond f16, as torch does."""
@@ -180,12 +171,6 @@ def _divided_type(ctx: CallContext) -> DType:
     return ctx.promoted("self", "other") if dtype.is_integer else dtype
 
 
-def _floor_divide(ctx: CallContext) -> Operand:
-    dtype = _divided_type(ctx)
-    found = _floor_quotient(ctx, ctx.operand("self", dtype), ctx.operand("other", dtype))
-    return ctx.cast(found, ctx.result_dtype())
-
-
 def quotient(ctx: CallContext, x: Operand, y: Operand) -> Operand:
     """x / y, of integers rounded downwards."""
     return ctx.emit("div", x, y) if x.dtype.is_float else _floor_quotient(ctx, x, y)
@@ -244,11 +229,6 @@ def _where(ctx: CallContext) -> Operand:
     dtype = ctx.result_dtype()
     condition = ctx.operand("condition", BOOL)
     return ctx.where(condition, ctx.operand("self", dtype), ctx.operand("other", dtype))
-
-
-def _masked_fill(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
-    return ctx.where(ctx.operand("mask", BOOL), ctx.operand("value", x.dtype), x)
 
 
 def _clamp(ctx: CallContext) -> Operand:
@@ -324,48 +304,6 @@ def _relu(ctx: CallContext) -> Operand:
     return ctx.emit("relu", x) if x.dtype.is_float else ctx.emit("max", x, ctx.scalar(0, x))
 
 
-def _relu6(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
-    return ctx.emit("min", ctx.emit("max", x, ctx.scalar(0, x)), ctx.scalar(6, x))
-
-
-def _threshold(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
-    kept = ctx.emit("less_or_equal", x, ctx.operand("threshold", x.dtype))
-    return ctx.where(kept, ctx.operand("value", x.dtype), x)
-
-
-def _prelu(ctx: CallContext) -> Operand:
-    x, slope = ctx.operand("self"), ctx.operand("weight")
-    if not x.rank:
-        slope = ctx.reshape(slope, ())
-    if x.rank > 1 and slope.rank == 1:
-        slope = ctx.reshape(slope, (*slope.shape, *[1] * (x.rank - 2)))
-    return ctx.emit("prelu", x, slope)
-
-
-def _shrink(hard: bool) -> Converter:
-    def convert(ctx: CallContext) -> Operand:
-        x, limit = ctx.operand("self"), ctx.real("lambd")
-        return ctx.emit("shrink", x, lambd=limit, bias=0.0 if hard else limit)
-
-    return convert
-
-
-def _glu(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
-    axis = ctx.axis_of("dim", x.rank)
-    half = x.shape[axis] // 2
-    left, right = (ctx.slice_axis(x, axis, start, half) for start in (0, half))
-    return ctx.emit("mul", left, ctx.emit("sigmoid", right))
-
-
-def _dropout(ctx: CallContext) -> Operand:
-    if ctx.flag("train") and ctx.real("p") != 0:
-        raise ctx.fail("it draws random numbers", "call model.eval() before the export")
-    return ctx.operand(ctx.first())
-
-
 def _native_dropout(ctx: CallContext) -> Sequence[Operand]:
     """The tensor and which elements are kept, which is all."""
     if ctx.arguments.get("train") is not False and ctx.real("p") != 0:
@@ -385,63 +323,36 @@ _COMPARISONS = {
     "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_or_equal", "gt": "greater",
     "ge": "greater_or_equal",
 }  # fmt: skip
-_SIXTH = 1 / 6
 
 CONVERTERS: dict[str, Converter] = {
     **{name: unary(op) for name, op in _UNARY.items()},
     **{name: _comparison(op) for name, op in _COMPARISONS.items()},
     **{f"logical_{op}": _logical(op) for op in ("and", "or", "xor")},
     **{f"bitwise_{op}": _bitwise(op) for op in ("and", "or", "xor")},
-    **{f"__{op}__": _bitwise(op) for op in ("and", "or", "xor")},
     "logical_not": _logical_not,
     "bitwise_not": _bitwise_not,
     **{name: _shift("LEFT") for name in ("bitwise_left_shift", "__lshift__")},
     **{name: _shift("RIGHT") for name in ("bitwise_right_shift", "__rshift__")},
     "add": _sum("add"),
     "sub": _sum("sub"),
-    "rsub": _rsub,
     "mul": _mul,
     "div": _div,
-    "true_divide": _div,
-    "floor_divide": _floor_divide,
     "remainder": _remainder,
     "fmod": _fmod,
     "pow": _pow,
-    **{name: _binary("max", "or") for name in ("maximum", "max.other")},
-    **{name: _binary("min", "and") for name in ("minimum", "min.other")},
-    "square": lambda ctx: ctx.emit("mul", ctx.operand("self"), ctx.operand("self")),
+    "maximum": _binary("max", "or"),
+    "minimum": _binary("min", "and"),
     "fmax": _extremum("max"),
     "fmin": _extremum("min"),
     "where.self": _where,
-    "where.Scalar": _where,
-    "where.ScalarSelf": _where,
-    "where.ScalarOther": _where,
-    "masked_fill": _masked_fill,
     "clamp": _clamp,
-    "clip": _clamp,
-    "clamp_min": _clamp,
-    "clamp_max": _clamp,
     "gelu": _with("gelu", lambda ctx: {"approximate": ctx.text("approximate")}),
     "leaky_relu": _with("leaky_relu", lambda ctx: {"alpha": ctx.real("negative_slope")}),
-    "celu": _with("celu", lambda ctx: {"alpha": ctx.real("alpha")}),
-    "selu": unary("selu", alpha=1.6732632423543772, gamma=1.0507009873554805),
-    "hardsigmoid": unary("hard_sigmoid", alpha=_SIXTH, beta=0.5),
     "elu": _elu,
     "softplus": _softplus,
     "log_sigmoid": _log_sigmoid,
     "hardtanh": _hardtanh,
     "relu": _relu,
-    "relu6": _relu6,
     "neg": _neg,
-    "threshold": _threshold,
-    "prelu": _prelu,
-    "_prelu_kernel": lambda ctx: ctx.emit("prelu", ctx.operand("self"), ctx.operand("weight")),
-    "softshrink": _shrink(False),
-    "hardshrink": _shrink(True),
-    "glu": _glu,
-    "dropout": _dropout,
     "native_dropout": _native_dropout,
-    "feature_dropout": _dropout,
-    "alpha_dropout": _dropout,
-    "feature_alpha_dropout": _dropout,
 }

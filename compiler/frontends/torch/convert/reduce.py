@@ -128,17 +128,8 @@ def _var(ctx: CallContext) -> Operand:
     return ctx.cast(_variance(ctx)[0], ctx.result_dtype())
 
 
-def _std(ctx: CallContext) -> Operand:
-    return ctx.cast(ctx.emit("sqrt", _variance(ctx)[0]), ctx.result_dtype())
-
-
 def _var_mean(ctx: CallContext) -> Results:
     return ctx.typed(*_variance(ctx))
-
-
-def _std_mean(ctx: CallContext) -> Results:
-    variance, mean = _variance(ctx)
-    return ctx.typed(ctx.emit("sqrt", variance), mean)
 
 
 def _log_sum_exp(ctx: CallContext) -> Operand:
@@ -240,18 +231,6 @@ def _running_extremum(reduce: str, arg: str) -> Converter:
     return convert
 
 
-def _trace(ctx: CallContext) -> Operand:
-    x = ctx.operand("self", ctx.result_dtype())
-    rows, columns = x.shape
-    same = ctx.emit(
-        "equal",
-        ctx.reshape(counted(ctx, rows), (rows, 1)),
-        ctx.reshape(counted(ctx, columns), (1, columns)),
-    )
-    kept = ctx.where(same, x, ctx.scalar(0, x))
-    return ctx.emit("reduce_sum", kept, axes=(0, 1), keepdims=False)
-
-
 CONVERTERS: dict[str, Converter] = {
     "sum": _reduction("reduce_sum"),
     "mean": _reduction("reduce_mean"),
@@ -267,16 +246,12 @@ CONVERTERS: dict[str, Converter] = {
     "any": _truth("reduce_max"),
     "all": _truth("reduce_min"),
     "var": _var,
-    "std": _std,
     "var_mean": _var_mean,
-    "std_mean": _std_mean,
     "logsumexp": _log_sum_exp,
-    "norm": _norm("p"),
     "linalg_vector_norm": _norm("ord"),
     "cumsum": _running("cum_sum"),
     "cumprod": _running("cum_prod"),
     "logcumsumexp": _running_log_sum,
     "cummax": _running_extremum("reduce_max", "arg_max"),
     "cummin": _running_extremum("reduce_min", "arg_min"),
-    "trace": _trace,
 }

@@ -126,12 +126,6 @@ def _grid_sample(ctx: CallContext) -> Operand:
     )
 
 
-def _affine_grid(ctx: CallContext) -> Operand:
-    theta = ctx.operand("theta")
-    corners = ctx.flag("align_corners")
-    return ctx.emit("affine_grid", theta, size=ctx.indices("size"), align_corners=corners)
-
-
 CONVERTERS: dict[str, Converter] = {
     **{f"upsample_nearest{n}d": _nearest(False) for n in (1, 2, 3)},
     **{f"_upsample_nearest_exact{n}d": _nearest(True) for n in (1, 2, 3)},
@@ -141,8 +135,6 @@ CONVERTERS: dict[str, Converter] = {
     "upsample_bicubic2d": _upsample("cubic"),
     "_upsample_bilinear2d_aa": _upsample("linear", smooth=True),
     "_upsample_bicubic2d_aa": _upsample("cubic", smooth=True),
-    "grid_sampler": _grid_sample,
     "grid_sampler_2d": _grid_sample,
     "grid_sampler_3d": _grid_sample,
-    "affine_grid_generator": _affine_grid,
 }

@@ -40,11 +40,6 @@ def _trunc(ctx: CallContext) -> Operand:
     return truncated(ctx, _input(ctx))
 
 
-def _frac(ctx: CallContext) -> Operand:
-    x = _input(ctx)
-    return ctx.emit("sub", x, truncated(ctx, x))
-
-
 def _abs(ctx: CallContext) -> Operand:
     x = _input(ctx)
     return x if x.dtype is BOOL else ctx.emit("abs", x)
@@ -168,14 +163,6 @@ def _is_inf(positive: bool, negative: bool) -> Converter:
     return convert
 
 
-def _is_finite(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
-    if not x.dtype.is_float:
-        return ctx.expand(ctx.filled(True, BOOL), x.shape)
-    odd = ctx.emit("or", ctx.emit("is_nan", x), ctx.emit("is_inf", x))
-    return ctx.emit("not", odd)
-
-
 def _is_nan(ctx: CallContext) -> Operand:
     x = ctx.operand("self")
     if not x.dtype.is_float:
@@ -190,42 +177,13 @@ def _hypot(ctx: CallContext) -> Operand:
     return ctx.cast(ctx.emit("sqrt", total), dtype)
 
 
-def _log_add_exp(base: float | None) -> Converter:
-    """log(exp x + exp y), or that of powers of `base`, without overflow."""
-
-    def convert(ctx: CallContext) -> Operand:
-        dtype = ctx.result_dtype()
-        x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
-        peak = ctx.emit("max", x, y)
-        gap = ctx.emit("neg", ctx.emit("abs", ctx.emit("sub", x, y)))
-        scale = 1.0 if base is None else math.log(base)
-        soft = log_1p(ctx, ctx.emit("exp", ctx.emit("mul", gap, ctx.scalar(scale, x))))
-        total = ctx.emit("add", peak, ctx.emit("mul", soft, ctx.scalar(1 / scale, x)))
-        same = ctx.emit("and", ctx.emit("is_inf", x), ctx.emit("equal", x, y))
-        return ctx.where(same, x, total)
-
-    return convert
-
-
-def _xlogy(ctx: CallContext) -> Operand:
-    """x log y, 0 where x is 0 unless y is NaN."""
-    dtype = ctx.result_dtype()
-    x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
-    zero = ctx.scalar(0, x)
-    quiet = ctx.emit("and", ctx.emit("equal", x, zero), ctx.emit("not", ctx.emit("is_nan", y)))
-    return ctx.where(quiet, zero, ctx.emit("mul", x, ctx.emit("log", y)))
-
-
 CONVERTERS: dict[str, Converter] = {
     "floor": _rounding("floor"),
     "ceil": _rounding("ceil"),
     "round": _round,
     "trunc": _trunc,
-    "fix": _trunc,
-    "frac": _frac,
     "abs": _abs,
     "sign": _sign,
-    "sgn": _sign,
     "rsqrt": _rsqrt,
     "exp2": _exp2,
     "expm1": _expm1,
@@ -238,12 +196,6 @@ CONVERTERS: dict[str, Converter] = {
     "atan2": _atan2,
     "angle": _angle,
     "isinf": _is_inf(True, True),
-    "isposinf": _is_inf(True, False),
-    "isneginf": _is_inf(False, True),
-    "isfinite": _is_finite,
     "isnan": _is_nan,
     "hypot": _hypot,
-    "logaddexp": _log_add_exp(None),
-    "logaddexp2": _log_add_exp(2),
-    "xlogy": _xlogy,
 }

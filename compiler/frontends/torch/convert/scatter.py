@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
 
 from tcc.frontends.scope import Operand
 from tcc.frontends.torch.context import CallContext, Converter
@@ -122,30 +121,15 @@ def _along(
     return ctx.expand(flat, shape)
 
 
-Write: TypeAlias = Callable[[CallContext, Operand, Operand, Operand], Operand]
-
-
-def _index_write(write: Write) -> Converter:
-    """index_add, index_copy: slices along an axis at the places of a vector."""
-
-    def convert(ctx: CallContext) -> Operand:
-        x, at = ctx.operand("self"), ctx.operand("index")
-        axis = ctx.axis_of("dim", x.rank)
-        source = ctx.operand("source", x.dtype)
-        if "alpha" in ctx.arguments and ctx.real("alpha") != 1:
-            source = ctx.emit("mul", source, ctx.operand("alpha", x.dtype))
-        if not x.rank:
-            return write(ctx, x, ctx.reshape(at, ()), ctx.reshape(source, ()))
-        shape = tuple(
-            element_count(at.shape) if n == axis else dim for n, dim in enumerate(x.shape)
-        )
-        return write(ctx, x, _along(ctx, x, axis, at, shape), ctx.reshape(source, shape))
-
-    return convert
-
-
-def _written(how: str) -> Write:
-    return lambda ctx, x, at, source: _scattered(ctx, x, at, source, how)
+def _index_reduce(ctx: CallContext) -> Operand:
+    """Slices along an axis combined into those at the places of a vector."""
+    x, at = ctx.operand("self"), ctx.operand("index")
+    source = ctx.operand("source", x.dtype)
+    if not x.rank:
+        return _combined(ctx, x, ctx.reshape(at, ()), ctx.reshape(source, ()))
+    axis, count = ctx.axis_of("dim", x.rank), element_count(at.shape)
+    shape = tuple(count if n == axis else dim for n, dim in enumerate(x.shape))
+    return _combined(ctx, x, _along(ctx, x, axis, at, shape), ctx.reshape(source, shape))
 
 
 def _put(ctx: CallContext) -> Operand:
@@ -180,8 +164,6 @@ def _embedding_bag(ctx: CallContext) -> Sequence[Operand | None]:
     start = ctx.scalar(0 if mode < 2 else -math.inf, rows)
     kept = ctx.expand(ctx.filled(True, BOOL), at.shape)
     padding = ctx.index("padding_idx") if ctx.has("padding_idx") else const(-1)
-    if not ctx.operation.startswith("aten._") and ctx.has("padding_idx"):
-        padding = place(ctx, padding, weight.shape[0])  # of the inner operator -1 is no row
     if as_int(padding) != -1:
         kept = ctx.emit("not", ctx.emit("equal", at, ctx.size_scalar(padding)))
         rows = ctx.where(ctx.unsqueeze(kept, 1), rows, start)
@@ -210,16 +192,6 @@ def _masked_scatter(ctx: CallContext) -> Operand:
     given = ctx.reshape(source, (element_count(source.shape),))
     taken = ctx.reshape(ctx.emit("gather", given, at, axis=0), x.shape)
     return ctx.where(mask, taken, x)
-
-
-def _index_fill(ctx: CallContext) -> Operand:
-    x, at = ctx.operand("self"), ctx.operand("index")
-    value = ctx.reshape(ctx.operand("value", x.dtype), ())
-    axis = ctx.axis_of("dim", x.rank)
-    if not x.rank:
-        return _scattered(ctx, x, ctx.reshape(at, ()), value, "none")
-    shape = tuple(element_count(at.shape) if n == axis else dim for n, dim in enumerate(x.shape))
-    return _scattered(ctx, x, _along(ctx, x, axis, at, shape), ctx.expand(value, shape), "none")
 
 
 def _strided_write(
@@ -292,18 +264,12 @@ def _copy(ctx: CallContext) -> Operand:
 
 
 CONVERTERS: dict[str, Converter] = {
-    **dict.fromkeys(
-        ("embedding_bag", "_embedding_bag", "_embedding_bag_forward_only"), _embedding_bag
-    ),
+    **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), _embedding_bag),
     "scatter": _scatter,
     "scatter_add": _scatter_add,
     "scatter_reduce.two": _scatter_reduce,
     "index_put": _index_put,
-    "_unsafe_index_put": _index_put,
-    "index_add": _index_write(_written("add")),
-    "index_copy": _index_write(_written("none")),
-    "index_fill": _index_fill,
-    "index_reduce": _index_write(_combined),
+    "index_reduce": _index_reduce,
     "put": _put,
     "masked_scatter": _masked_scatter,
     "slice_scatter": _slice_scatter,

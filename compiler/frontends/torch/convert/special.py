@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import accumulate
+from operator import mul
 
+import numpy as np
 from tcc.frontends.scope import Operand
 from tcc.frontends.torch.context import CallContext, Converter
 from tcc.frontends.torch.convert.scalar_functions import is_negative
@@ -23,7 +26,7 @@ _SHIFT = 8  # from here on that series has 15 digits
 _NEWTON = 3
 
 
-def special(function: Callable[[CallContext, Operand], Operand]) -> Converter:
+def _special(function: Callable[[CallContext, Operand], Operand]) -> Converter:
     def convert(ctx: CallContext) -> Operand:
         x = ctx.operand(ctx.first(), ctx.result_dtype())
         return ctx.cast(function(ctx, ctx.cast(x, F64)), x.dtype)
@@ -35,7 +38,7 @@ def _number(ctx: CallContext, value: float) -> Operand:
     return ctx.filled(value, F64)
 
 
-def affine(ctx: CallContext, x: Operand, factor: float, term: float) -> Operand:
+def _affine(ctx: CallContext, x: Operand, factor: float, term: float) -> Operand:
     """factor * x + term."""
     return ctx.emit("add", ctx.emit("mul", x, _number(ctx, factor)), _number(ctx, term))
 
@@ -48,13 +51,13 @@ def _part(ctx: CallContext, x: Operand) -> Operand:
 def _lgamma(ctx: CallContext, x: Operand) -> Operand:
     """log |gamma(x)|; below 1/2 by reflection."""
     low = ctx.emit("less", x, _number(ctx, 0.5))
-    turned = ctx.where(low, affine(ctx, x, -1, 1), x)
+    turned = ctx.where(low, _affine(ctx, x, -1, 1), x)
     total = _number(ctx, _LANCZOS[0])
     for n, factor in enumerate(_LANCZOS[1:]):
-        term = ctx.emit("div", _number(ctx, factor), affine(ctx, turned, 1, n))
+        term = ctx.emit("div", _number(ctx, factor), _affine(ctx, turned, 1, n))
         total = ctx.emit("add", total, term)
-    base = affine(ctx, turned, 1, _LANCZOS_G - 0.5)
-    power = ctx.emit("mul", affine(ctx, turned, 1, -0.5), ctx.emit("log", base))
+    base = _affine(ctx, turned, 1, _LANCZOS_G - 0.5)
+    power = ctx.emit("mul", _affine(ctx, turned, 1, -0.5), ctx.emit("log", base))
     rest = ctx.emit("log", ctx.emit("mul", total, _number(ctx, math.sqrt(2 * math.pi))))
     found = ctx.emit("add", ctx.emit("sub", power, base), rest)
     mirror = ctx.emit("div", _number(ctx, math.pi), ctx.emit("sin", _part(ctx, x)))
@@ -62,11 +65,11 @@ def _lgamma(ctx: CallContext, x: Operand) -> Operand:
     return ctx.where(ctx.emit("is_inf", x), _number(ctx, math.inf), found)
 
 
-def digamma(ctx: CallContext, x: Operand) -> Operand:
+def _digamma(ctx: CallContext, x: Operand) -> Operand:
     """The derivative of log gamma: an asymptotic series after a shift, reflection below 1/2."""
     low = ctx.emit("less", x, _number(ctx, 0.5))
-    turned = ctx.where(low, affine(ctx, x, -1, 1), x)
-    far = affine(ctx, turned, 1, _SHIFT)
+    turned = ctx.where(low, _affine(ctx, x, -1, 1), x)
+    far = _affine(ctx, turned, 1, _SHIFT)
     inverse = ctx.emit("reciprocal", far)
     square = ctx.emit("mul", inverse, inverse)
     series = _number(ctx, 0.0)
@@ -75,7 +78,7 @@ def digamma(ctx: CallContext, x: Operand) -> Operand:
     half = ctx.emit("mul", inverse, _number(ctx, 0.5))
     found = ctx.emit("sub", ctx.emit("sub", ctx.emit("log", far), half), series)
     for n in range(_SHIFT):
-        found = ctx.emit("sub", found, ctx.emit("reciprocal", affine(ctx, turned, 1, n)))
+        found = ctx.emit("sub", found, ctx.emit("reciprocal", _affine(ctx, turned, 1, n)))
     mirror = ctx.emit("div", _number(ctx, math.pi), ctx.emit("tan", _part(ctx, x)))
     found = ctx.where(low, ctx.emit("sub", found, mirror), found)
     zero = ctx.emit("equal", x, _number(ctx, 0.0))
@@ -89,14 +92,14 @@ def _erfinv(ctx: CallContext, x: Operand) -> Operand:
     """The inverse of erf: Winitzki's approximation, then Newton's method."""
     a = 0.147
     log = ctx.emit("log", ctx.emit("sub", _number(ctx, 1.0), ctx.emit("mul", x, x)))
-    half = affine(ctx, log, 0.5, 2 / (math.pi * a))
-    inner = ctx.emit("sub", ctx.emit("mul", half, half), affine(ctx, log, 1 / a, 0.0))
+    half = _affine(ctx, log, 0.5, 2 / (math.pi * a))
+    inner = ctx.emit("sub", ctx.emit("mul", half, half), _affine(ctx, log, 1 / a, 0.0))
     size = ctx.emit("sqrt", ctx.emit("sub", ctx.emit("sqrt", inner), half))
     found = ctx.where(is_negative(ctx, x), ctx.emit("neg", size), size)
     for _ in range(_NEWTON):
         gap = ctx.emit("sub", ctx.emit("erf", found), x)
         slope = ctx.emit("exp", ctx.emit("neg", ctx.emit("mul", found, found)))
-        step = ctx.emit("div", gap, affine(ctx, slope, 2 / math.sqrt(math.pi), 0.0))
+        step = ctx.emit("div", gap, _affine(ctx, slope, 2 / math.sqrt(math.pi), 0.0))
         found = ctx.emit("sub", found, step)
     ends = ctx.emit("equal", ctx.emit("abs", x), _number(ctx, 1.0))
     return ctx.where(ends, ctx.emit("mul", x, _number(ctx, math.inf)), found)
@@ -107,7 +110,7 @@ _STEP = 0.5
 _NODES = tuple(_STEP * n for n in range(1, 13))
 
 
-def erfcx(ctx: CallContext, x: Operand) -> Operand:
+def _erfcx(ctx: CallContext, x: Operand) -> Operand:
     """exp(x^2) erfc(x); where 1 - erf(x) does not cancel, from that."""
     one, zero = _number(ctx, 1.0), _number(ctx, 0.0)
     size = ctx.emit("abs", x)
@@ -117,17 +120,17 @@ def erfcx(ctx: CallContext, x: Operand) -> Operand:
     total = ctx.emit("reciprocal", large)
     for node in _NODES:
         base = ctx.emit("add", large, ctx.emit("div", _number(ctx, node**2), large))
-        term = affine(ctx, ctx.emit("reciprocal", base), 2 * math.exp(-(node**2)), 0.0)
+        term = _affine(ctx, ctx.emit("reciprocal", base), 2 * math.exp(-(node**2)), 0.0)
         total = ctx.emit("add", total, term)
-    found = affine(ctx, total, _STEP / math.pi, 0.0)
-    period = affine(ctx, large, -2 * math.pi / _STEP, 0.0)
+    found = _affine(ctx, total, _STEP / math.pi, 0.0)
+    period = _affine(ctx, large, -2 * math.pi / _STEP, 0.0)
     # Of the poles between the nodes; past 6 it is less than the last digit.
     inner = ctx.emit("add", ctx.emit("mul", large, large), period)
-    pole = ctx.emit("div", affine(ctx, ctx.emit("exp", inner), 2.0, 0.0),
+    pole = ctx.emit("div", _affine(ctx, ctx.emit("exp", inner), 2.0, 0.0),
                     ctx.emit("sub", one, ctx.emit("exp", period)))  # fmt: skip
     pole = ctx.where(ctx.emit("less", large, _number(ctx, 6.0)), pole, zero)
     found = ctx.emit("sub", found, pole)
-    left = ctx.emit("sub", affine(ctx, growth, 2.0, 0.0), found)
+    left = ctx.emit("sub", _affine(ctx, growth, 2.0, 0.0), found)
     outer = ctx.where(ctx.emit("less", x, zero), left, found)
     return ctx.where(ctx.emit("less", size, one), middle, outer)
 
@@ -146,31 +149,75 @@ def _polynomial(ctx: CallContext, x: Operand, coefficients: tuple[float, ...]) -
 def _normal_quantile(ctx: CallContext, p: Operand) -> Operand:
     """The inverse of the normal distribution: an approximation, then Newton's method on the
     logarithm of the tail."""
-    turned = affine(ctx, p, -1.0, 1.0)
+    turned = _affine(ctx, p, -1.0, 1.0)
     tail = ctx.emit("min", p, turned)
     log = ctx.emit("log", tail)
-    t = ctx.emit("sqrt", affine(ctx, log, -2.0, 0.0))
+    t = ctx.emit("sqrt", _affine(ctx, log, -2.0, 0.0))
     share = ctx.emit("div", _polynomial(ctx, t, _ABOVE), _polynomial(ctx, t, _BELOW))
     z = ctx.emit("sub", t, share)
     for _ in range(_NEWTON):
-        scaled = erfcx(ctx, affine(ctx, z, math.sqrt(0.5), 0.0))
-        bend = affine(ctx, ctx.emit("mul", z, z), -0.5, 0.0)
-        here = ctx.emit("add", ctx.emit("log", affine(ctx, scaled, 0.5, 0.0)), bend)
+        scaled = _erfcx(ctx, _affine(ctx, z, math.sqrt(0.5), 0.0))
+        bend = _affine(ctx, ctx.emit("mul", z, z), -0.5, 0.0)
+        here = ctx.emit("add", ctx.emit("log", _affine(ctx, scaled, 0.5, 0.0)), bend)
         step = ctx.emit("mul", ctx.emit("sub", here, log), scaled)
-        z = ctx.emit("add", z, affine(ctx, step, math.sqrt(math.pi / 2), 0.0))
+        z = ctx.emit("add", z, _affine(ctx, step, math.sqrt(math.pi / 2), 0.0))
     z = ctx.where(ctx.emit("equal", tail, _number(ctx, 0.0)), _number(ctx, math.inf), z)
     return ctx.where(ctx.emit("less", p, turned), ctx.emit("neg", z), z)
 
 
+# ---- Bessel's I ----------------------------------------------------------------------------------
+
+# Up to 25 a mean over the nodes of a half circle, exact up to the function of order 64; from 25 on
+# Hankel's expansion (Abramowitz and Stegun 9.7.1), whose eleven terms have 16 digits there.
+_NODES_OF_I = 32
+_COSINES = np.cos((np.arange(_NODES_OF_I) + 0.5) * math.pi / _NODES_OF_I)
+_FAR = 25.0
+_TERMS = 11
+
+
+def _hankel(order: int) -> tuple[float, ...]:
+    """The coefficients in 1 / x of the expansion."""
+    steps = (((2 * k + 1) ** 2 - 4 * order**2) / (8 * (k + 1)) for k in range(_TERMS - 1))
+    return tuple(accumulate(steps, mul, initial=1.0))
+
+
+def _bessel_i(order: int, scaled: bool) -> Converter:
+    """I(x), or exp(-|x|) I(x)."""
+    weights = _COSINES**order / _NODES_OF_I
+
+    def function(ctx: CallContext, x: Operand) -> Operand:
+        size = ctx.emit("abs", x)
+        near = ctx.unsqueeze(ctx.emit("min", size, _number(ctx, _FAR)), x.rank)
+        terms = ctx.emit("exp", ctx.emit("mul", near, ctx.constant(_COSINES - 1)))
+        terms = ctx.emit("mul", terms, ctx.constant(weights))
+        found = ctx.emit("reduce_sum", terms, axes=(x.rank,), keepdims=False)
+        inverse = ctx.emit("reciprocal", size)
+        scale = ctx.emit("sqrt", _affine(ctx, inverse, 1 / (2 * math.pi), 0.0))
+        far = ctx.emit("mul", scale, _polynomial(ctx, inverse, _hankel(order)))
+        found = ctx.where(ctx.emit("greater", size, _number(ctx, _FAR)), far, found)
+        if not scaled:  # exp of all of it may overflow
+            half = ctx.emit("exp", _affine(ctx, size, 0.5, 0.0))
+            found = ctx.emit("mul", ctx.emit("mul", found, half), half)
+            found = ctx.where(ctx.emit("is_inf", x), size, found)
+        return ctx.emit("mul", found, ctx.emit("sign", x)) if order else found
+
+    return _special(function)
+
+
 CONVERTERS: dict[str, Converter] = {
-    "lgamma": special(_lgamma),
-    "digamma": special(digamma),
-    "erfinv": special(_erfinv),
-    "special_gammaln": special(_lgamma),
-    "special_digamma": special(digamma),
-    "special_erfinv": special(_erfinv),
-    "special_erfcx": special(erfcx),
-    "prims.erfcx": special(erfcx),
-    "special_ndtri": special(_normal_quantile),
-    "prims.ndtri": special(_normal_quantile),
+    "lgamma": _special(_lgamma),
+    "digamma": _special(_digamma),
+    "erfinv": _special(_erfinv),
+    "special_erfcx": _special(_erfcx),
+    "special_ndtri": _special(_normal_quantile),
+    **{
+        name: _bessel_i(order, scaled)
+        for names, order, scaled in (
+            ("i0 special_modified_bessel_i0", 0, False),
+            ("special_i1 special_modified_bessel_i1", 1, False),
+            ("special_i0e", 0, True),
+            ("special_i1e", 1, True),
+        )
+        for name in names.split()
+    },
 }

@@ -24,66 +24,21 @@ def _unbatched(ctx: CallContext, x: Operand, added: bool) -> Operand:
 # ---- convolutions --------------------------------------------------------------------------------
 
 
-def _pads(ctx: CallContext, axes: int, reach: Sequence[int]) -> tuple[Any, Any]:
-    """Padding before and after each axis; `reach` is how far a kernel goes beyond its first."""
-    given = ctx.arguments["padding"]
-    if given == "valid":
-        return (const(0),) * axes, (const(0),) * axes
-    if given == "same":
-        before = tuple(const(r // 2) for r in reach)
-        return before, tuple(const(r) - b for r, b in zip(reach, before, strict=True))
-    pads = tuple(map(const, ctx.integers("padding", axes)))
-    return pads, pads
-
-
 def _conv(ctx: CallContext) -> Operand:
-    weight = ctx.operand("weight")
-    if "transposed" in ctx.arguments and ctx.flag("transposed"):
-        return _conv_transpose(ctx)
-    x, added = _batched(ctx, ctx.operand("input"), weight.rank)
-    axes = weight.rank - 2
-    dilations, kernel = ctx.integers("dilation", axes), _kernel(ctx, weight)
-    before, after = _pads(ctx, axes, [d * (k - 1) for d, k in zip(dilations, kernel, strict=True)])
-    found = ctx.emit(
-        "conv",
-        x,
-        weight,
-        ctx.optional("bias"),
-        strides=ctx.integers("stride", axes),
-        before=before,
-        after=after,
-        dilations=dilations,
-        group=ctx.integer("groups"),
-    )
-    return _unbatched(ctx, found, added)
-
-
-def _kernel(ctx: CallContext, weight: Operand) -> list[int]:
-    sizes = [as_int(size) for size in weight.shape[2:]]
-    known = [size for size in sizes if size is not None]
-    if len(known) != len(sizes):
-        raise ctx.fail("the kernel's sizes must be known")
-    return known
-
-
-def _conv_transpose(ctx: CallContext) -> Operand:
-    weight = ctx.operand("weight")
-    x, added = _batched(ctx, ctx.operand("input"), weight.rank)
+    x, weight = ctx.operand("input"), ctx.operand("weight")
     axes = weight.rank - 2
     pads = tuple(map(const, ctx.integers("padding", axes)))
-    found = ctx.emit(
-        "conv_transpose",
-        x,
-        weight,
-        ctx.optional("bias"),
-        strides=ctx.integers("stride", axes),
-        before=pads,
-        after=pads,
-        output_padding=ctx.integers("output_padding", axes),
-        dilations=ctx.integers("dilation", axes),
-        group=ctx.integer("groups"),
-    )
-    return _unbatched(ctx, found, added)
+    attrs = {
+        "strides": ctx.integers("stride", axes),
+        "before": pads,
+        "after": pads,
+        "dilations": ctx.integers("dilation", axes),
+        "group": ctx.integer("groups"),
+    }
+    if not ctx.flag("transposed"):
+        return ctx.emit("conv", x, weight, ctx.optional("bias"), **attrs)
+    attrs["output_padding"] = ctx.integers("output_padding", axes)
+    return ctx.emit("conv_transpose", x, weight, ctx.optional("bias"), **attrs)
 
 
 # ---- pools ---------------------------------------------------------------------------------------
@@ -265,12 +220,11 @@ def _col2im(ctx: CallContext) -> Operand:
 
 
 CONVERTERS: dict[str, Converter] = {
-    **{name: _conv for name in ("conv1d", "conv2d", "conv3d", "convolution", "_convolution")},
-    **{f"conv_transpose{n}": _conv_transpose for n in ("1d", "2d", "3d")},
+    "convolution": _conv,
     **{f"max_pool{n}d": _max_pool(n) for n in (1, 2, 3)},
     **{f"max_pool{n}d_with_indices": _max_pool_indices(n) for n in (1, 2, 3)},
     **{f"avg_pool{n}d": _average_pool(n) for n in (1, 2, 3)},
-    **{f"adaptive_avg_pool{n}d": _adaptive("average_pool", "reduce_mean", n) for n in (1, 2, 3)},
+    "adaptive_avg_pool1d": _adaptive("average_pool", "reduce_mean", 1),
     **{f"_adaptive_avg_pool{n}d": _adaptive("average_pool", "reduce_mean", n) for n in (2, 3)},
     **{f"adaptive_max_pool{n}d": _adaptive_max(n) for n in (1, 2, 3)},
     "col2im": _col2im,

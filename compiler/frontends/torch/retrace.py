@@ -1,0 +1,218 @@
+"""Programs of archives, traced anew by torch, so that its rules take apart what the table lacks.
+
+Nothing of the file is evaluated.  What runs, on tensors without elements, are operators of ATen
+that the table has or torch has a rule for, arithmetic on sizes, and the blocks that calls hold.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from tcc.errors import UserError
+from tcc.frontends.torch.calls import (
+    Block,
+    Call,
+    Constant,
+    ElementType,
+    Fixed,
+    Formula,
+    Opaque,
+    Program,
+    Ref,
+    Tensor,
+)
+from tcc.frontends.torch.exported import decomposed, described, exported, has_rule
+from tcc.frontends.torch.regions import REGIONS
+from tcc.frontends.torch.support import has_converter
+from tcc.ir.op import Array
+from tcc.ir.types import DType
+
+_ARITHMETIC: Mapping[str, Callable[..., Any]] = {
+    "_operator.getitem": operator.getitem,
+    "math.trunc": math.trunc,
+    **{
+        f"_operator.{name}": getattr(operator, name)
+        for name in ("add sub mul floordiv truediv mod neg pos eq ne lt le gt ge and_ or_").split()
+    },
+    **{
+        f"torch.sym_{name}": getattr(torch, f"sym_{name}")
+        for name in "not int float ite max min sqrt".split()
+    },
+}
+_FORMATS = {
+    f"memory_format {number}": value
+    for number, value in enumerate(
+        (None, torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
+    )
+}
+_LARGEST = 1 << 31
+_TRACED = "traced by torch: "  # what is before the name of a constant of torch's rules
+
+
+def is_traceable(call: Call) -> bool:
+    """Whether torch may run a call: arithmetic, a block, or an operator of ATen, in place or not,
+    that the table has or torch has a rule for."""
+    if call.target in _ARITHMETIC or call.target in REGIONS or has_converter(call.target):
+        return True
+    function = _operator(call.target)
+    if function is None:
+        return False
+    packet, _, overload = call.target.removeprefix("aten.").partition(".")
+    plain = f"aten.{packet.removesuffix('_')}.{overload}"
+    return has_rule(function) or has_converter(plain) or has_rule(_operator(plain))
+
+
+def _operator(target: str) -> Any:
+    """The operator of ATen that has this name, None where there is none."""
+    library, _, name = target.partition(".")
+    packet, _, overload = name.partition(".")
+    found = getattr(getattr(torch.ops.aten, packet, None), overload, None)
+    ours = library == "aten" and isinstance(found, torch._ops.OpOverload)
+    return found if ours else None
+
+
+def retraced(program: Program) -> Program:
+    """The program without updates in place, of operators that the table has where torch's rules
+    lead there; all its calls are traceable.  Raises `UserError` where torch refuses them."""
+    replay = _Replay(program)
+    given = {name: _example(program, known) for name, known in replay.given.items()}
+    axes = {name: _open_axes(program, known) for name, known in replay.given.items()}
+    found = described(decomposed(exported(replay, given, axes)))
+    names = replay.names
+
+    def contents(name: str) -> tuple[Array, DType]:
+        own = name.removeprefix(_TRACED)
+        return program.contents(name) if own == name else found.contents(own)
+
+    def renamed(owner: Constant | Fixed) -> Constant | Fixed:
+        if isinstance(owner, Fixed):
+            return owner
+        return Constant(names.get(owner.name, _TRACED + owner.name))
+
+    return replace(
+        found,
+        owned={name: renamed(owner) for name, owner in found.owned.items()},
+        output_names=program.output_names,
+        guards=program.guards,
+        contents=contents,
+        trusted=False,
+    )
+
+
+def _example(program: Program, known: Tensor) -> Any:
+    """A tensor of the sizes that the archive was made with; its memory is never touched."""
+    sizes, strides = (
+        [_hint(program, size) for size in part] for part in (known.shape, known.strides)
+    )
+    return torch.empty_strided(sizes, strides, dtype=getattr(torch, known.dtype))
+
+
+def _hint(program: Program, size: Any) -> int:
+    found = program.hints.get(str(size)) if isinstance(size, Formula) else size
+    if not isinstance(found, int) or not 0 <= found < _LARGEST:
+        raise UserError(f"the archive gives no example of the size {str(size)[:80]}")
+    return found
+
+
+def _open_axes(program: Program, known: Tensor) -> dict[int, Any]:
+    opened = {n: size for n, size in enumerate(known.shape) if isinstance(size, Formula)}
+    ranges = {n: program.ranges.get(str(size), (None, None)) for n, size in opened.items()}
+    return {n: torch.export.Dim.AUTO(min=low, max=high) for n, (low, high) in ranges.items()}
+
+
+class _Replay(torch.nn.Module):  # type: ignore[misc]
+    """Runs the program's calls: a function of its tensors that the caller gives, by their names.
+
+    `given` says what is known of these, `names` what the program calls the buffers of this module.
+    """
+
+    def __init__(self, program: Program) -> None:
+        super().__init__()
+        inputs = dict(program.block.inputs)
+        self._program = program
+        self._fixed: dict[str, Any] = {}
+        self.given: dict[str, Tensor] = {}
+        self.names: dict[str, str] = {}
+        for name, known in inputs.items():
+            owner = program.owned.get(name)
+            if isinstance(owner, Fixed):
+                self._fixed[name] = owner.value
+            elif not isinstance(known, Tensor):
+                raise UserError(f"the input {name} is no tensor, and not fixed either")
+            elif owner is None:
+                self.given[name] = known
+            else:
+                self._fixed[name] = own = _example(program, known)
+                self.register_buffer(f"owned_{len(self.names)}", own)
+                self.names[f"owned_{len(self.names)}"] = owner.name
+        kind = inspect.Parameter.KEYWORD_ONLY
+        self.forward = partial(self._replayed)
+        self.forward.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [inspect.Parameter(name, kind) for name in self.given]
+        )
+
+    def _replayed(self, **given: Any) -> list[Any]:
+        block, updates = self._program.block, self._program.updates
+        own = iter(self._buffers.values())
+        fixed = {n: next(own) if _is_tensor(v) else v for n, v in self._fixed.items()}
+        values = fixed | given
+        results = _run(block, [values[name] for name, _ in block.inputs])
+        for name, new in zip(updates, results, strict=False):
+            values[name].copy_(new)
+        return results[len(updates) :]
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _run(block: Block, given: Sequence[Any]) -> list[Any]:
+    values = dict(zip((name for name, _ in block.inputs), given, strict=True))
+
+    def resolved(value: Any) -> Any:
+        match value:
+            case Ref(name):
+                return values[name]
+            case list():
+                return [resolved(item) for item in value]
+            case ElementType(name):
+                return getattr(torch, name)
+            case Opaque(text):
+                return _FORMATS.get(text)
+            case Block():
+                return lambda *given: tuple(_run(value, given))
+        return value
+
+    for call in block.calls:
+        try:
+            values[call.name] = _called(call, {n: resolved(v) for n, v in call.arguments.items()})
+        except Exception as error:  # torch and its operators raise errors of many kinds
+            raise UserError(
+                f"torch refuses {call.target}", where=call.location, why=str(error)[:500]
+            ) from error
+    return [resolved(value) for value in block.outputs]
+
+
+def _called(call: Call, arguments: Mapping[str, Any]) -> Any:
+    given = list(arguments.values())
+    if call.target == "higher_order.wrap_with_autocast" and given[2]:
+        raise ValueError("it casts automatically: export the model without autocast")
+    if call.target in REGIONS:
+        return getattr(torch.ops.higher_order, call.target.rpartition(".")[2])(*given)
+    function = _ARITHMETIC.get(call.target)
+    if function is None:
+        return _operator(call.target)(**arguments)
+    if function is not operator.getitem and not all(map(_is_number, given)):
+        raise TypeError("it computes with what is no number")
+    return function(*given)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | torch.SymInt | torch.SymFloat | torch.SymBool)
