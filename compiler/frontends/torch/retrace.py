@@ -111,7 +111,14 @@ def _example(program: Program, known: Tensor) -> Any:
     sizes, strides = (
         [_hint(program, size) for size in part] for part in (known.shape, known.strides)
     )
-    return torch.empty_strided(sizes, strides, dtype=getattr(torch, known.dtype))
+    try:
+        return torch.empty_strided(sizes, strides, dtype=getattr(torch, known.dtype))
+    except RuntimeError as error:
+        raise UserError(
+            "torch cannot trace the archive for its example sizes",
+            why=str(error)[:500],
+            hint="save what program.run_decompositions() gives",
+        ) from error
 
 
 def _hint(program: Program, size: Any) -> int:
