@@ -150,7 +150,7 @@ def test_ops_are_found_by_the_names_of_onnx_and_aten(capsys: pytest.CaptureFixtu
     shown = capsys.readouterr().out
     assert "LSTM  An operator of ONNX that the import writes as others." in shown
     assert "types: f16 bf16 f32 f64" in shown
-    for name in ("convolution", "conv2d", "aten.conv2d", "aten::conv2d.padding", "CONV2D"):
+    for name in ("convolution", "aten.convolution", "aten::convolution.default", "CONVOLUTION"):
         (record,) = json.loads(_shown(["ops", name, "--json"], capsys))
         assert record["doc"] == (
             "An operator of ATen that tcc.frontends.torch.convert.window writes as others."
