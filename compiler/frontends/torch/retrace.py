@@ -7,9 +7,11 @@ that the table has or torch has a rule for, arithmetic on sizes, and the blocks 
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -84,7 +86,8 @@ def retraced(program: Program) -> Program:
     replay = _Replay(program)
     given = {name: _example(program, known) for name, known in replay.given.items()}
     axes = {name: _open_axes(program, known) for name, known in replay.given.items()}
-    found = described(decomposed(exported(replay, given, axes)))
+    with _unlogged():
+        found = described(decomposed(exported(replay, given, axes)))
     names = replay.names
 
     def contents(name: str) -> tuple[Array, DType]:
@@ -104,6 +107,17 @@ def retraced(program: Program) -> Program:
         contents=contents,
         trusted=False,
     )
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Torch logs whole tracebacks of what it refuses; the error that follows says the same."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _example(program: Program, known: Tensor) -> Any:
