@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from tcc.debug import Trace
@@ -50,7 +51,7 @@ def run_passes(form: Any, passes: Sequence[Pass], trace: Trace, level: int = 0) 
             form = changed
             if trace.verifying:
                 _verify(form, step)
-            trace.dump(step.name, lambda form=form: text(form))  # type: ignore[misc]
+            trace.dump(step.name, partial(text, form))
         trace.end(step.name, form)
     return form
 

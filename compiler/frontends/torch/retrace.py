@@ -148,7 +148,7 @@ def _open_axes(program: Program, known: Tensor) -> dict[int, Any]:
     return {n: torch.export.Dim.AUTO(min=low, max=high) for n, (low, high) in ranges.items()}
 
 
-class _Replay(torch.nn.Module):  # type: ignore[misc]
+class _Replay(torch.nn.Module):  # type: ignore[misc]  # torch is Any to the checker
     """Runs the program's calls: a function of its tensors that the caller gives, by their names.
 
     `given` says what is known of these, `names` what the program calls the buffers of this module.
@@ -175,6 +175,7 @@ class _Replay(torch.nn.Module):  # type: ignore[misc]
                 self.names[f"owned_{len(self.names)}"] = owner.name
         kind = inspect.Parameter.KEYWORD_ONLY
         self.forward = partial(self._replayed)
+        # An export reads the names of the inputs there; a `partial` has no such declared field.
         self.forward.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [inspect.Parameter(name, kind) for name in self.given]
         )
