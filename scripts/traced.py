@@ -96,4 +96,5 @@ def _general(path: str, case: Path, root: Path) -> str:
         return "a module"
     path = re.sub(r"/proc/(self|thread-self|\d+)/", "/proc/N/", path)
     path = re.sub(r"^/tmp/[^/]*", "/tmp/T", path)
+    path = re.sub(r"^/dev/shm/sem\..*", "/dev/shm/sem.S", path)
     return re.sub(r"/(T|__pycache__)/.*$", r"/\1/*", path)

@@ -21,6 +21,7 @@ Members = dict[str, bytes]
 
 def cases() -> Iterator[Case]:
     yield _case("clean", Outcome.WORKS, packed(members()))
+    yield _case("traced", Outcome.WORKS, _call("aten.eye.default", n={"as_int": 3}))
     yield from _zips()
     yield from _programs()
     yield from _weights()

@@ -74,10 +74,11 @@ def is_traceable(call: Call) -> bool:
 def _operator(target: str) -> Any:
     """The operator of ATen that has this name, None where there is none."""
     library, _, name = target.partition(".")
+    if library != "aten":
+        return None
     packet, _, overload = name.partition(".")
     found = getattr(getattr(torch.ops.aten, packet, None), overload, None)
-    ours = library == "aten" and isinstance(found, torch._ops.OpOverload)
-    return found if ours else None
+    return found if isinstance(found, torch._ops.OpOverload) else None
 
 
 def retraced(program: Program) -> Program:
