@@ -6,6 +6,7 @@ from itertools import product
 
 import numpy as np
 import onnx
+import pytest
 import tcc
 from onnx import TensorProto, helper, numpy_helper
 
@@ -64,3 +65,23 @@ def test_chained_products_along_axes_without_elements() -> None:
         found = tcc.compile(model, jobs=1).run(feeds)["y"]
         assert found.shape == (lead, rows, last)
         np.testing.assert_allclose(found, 1.0)
+
+
+@pytest.mark.parametrize("cpu", ["x86-64-v3", "host"])
+@pytest.mark.parametrize("dtype", ["double", "int64", "float"])
+def test_vectors_of_which_a_register_is_padding(dtype: str, cpu: str) -> None:
+    """LLVM fails where it cuts a masked vector into registers, and one of them is all padding."""
+    columns = range(17)
+    pads = "".join(
+        f"p{n} = Constant <value_ints = [1, {n}, 0, {n % 3}]> () y{n} = Pad (x, p{n})  "
+        for n in columns
+    )
+    outputs = ", ".join(f"{dtype}[r, c{n}] y{n}" for n in columns)
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        g ({dtype}[3, 13] x) => ({outputs}) {{{pads}}}"""
+    )
+    x = np.arange(1, 40).reshape(3, 13).astype({"float": "f4", "double": "f8"}.get(dtype, "i8"))
+    found = tcc.compile(model, jobs=1, cpu=cpu, level=0).run({"x": x})
+    for n in columns:
+        np.testing.assert_array_equal(found[f"y{n}"], np.pad(x, ((1, 0), (n, n % 3))))

@@ -312,6 +312,14 @@ def _load_vector(
     fill: bool | int | float,
 ) -> Reg:
     code, dtype, width = where.code, where.buffer.dtype, chunk.width
+    if halves := _registers(where, mask, chunk):
+        low, high = (
+            _load_chunk(where, position, half, fill)
+            if half.count
+            else literal(fill, dtype, half.width)
+            for half in halves
+        )
+        return code.shuffle(low, high, range(width))
     offset, _ = where.at(position, const(chunk.start))
     pointer = where.pointer(offset)
     align = where.alignment(offset, width)
@@ -326,6 +334,21 @@ def _load_vector(
     other = stored_constant(fill, dtype, width)
     loaded = masked_load(code, Reg(elem, width, other.text), pointer, lanes_on, align)
     return from_memory(code, loaded, dtype)
+
+
+def _registers(where: BlockAccess, mask: Mask, chunk: Chunk) -> tuple[Chunk, ...]:
+    """The two vector registers of a masked access to elements of 64 bits; none of other accesses.
+
+    LLVM 22 would cut such an access while it selects instructions, and fails an assertion there if
+    the mask of one half is false for certain.
+    """
+    width = where.code.module.profile.lanes(64)
+    masked = mask.vector is not None or chunk.count < chunk.width
+    if not masked or where.buffer.dtype.bytes < 8 or chunk.width <= width:
+        return ()
+    starts = (chunk.start, chunk.start + width)
+    counts = (min(chunk.count, width), max(chunk.count - width, 0))
+    return tuple(Chunk(*each, width) for each in zip(starts, counts, strict=True))
 
 
 def _lane_mask(code: Code, mask: Mask, chunk: Chunk) -> Reg | None:
@@ -439,6 +462,11 @@ def _store_chunk(where: BlockAccess, position: tuple[int, ...], chunk: Chunk, re
     _, guards = where.at(position, const(chunk.start) + lane_of(chunk))
     mask = mask_of(where.indices, guards, chunk)
     if mask.never:
+        return
+    if halves := _registers(where, mask, chunk):
+        for half in (half for half in halves if half.count):
+            lanes = range(half.start - chunk.start, half.start - chunk.start + half.width)
+            _store_chunk(where, position, half, code.shuffle(reg, None, lanes))
         return
     stored = to_memory(code, reg, dtype)
     first, _ = where.at(position, const(chunk.start))
