@@ -77,11 +77,11 @@ def optimise(
 ) -> list[tuple[Graph, ...]]:
     """`graph` as each variant will lower it, for all sizes and then for each bucket; variants that
     ask for the same share them."""
-    done: dict[tuple[Limits | None, tuple[Pass, ...]], tuple[Graph, ...]] = {}
+    done: dict[tuple[Limits | None, tuple[Pass, ...], int], tuple[Graph, ...]] = {}
     given = (graph, *(fix_sizes(graph, sizes) for sizes in options.bucket_sizes))
     graphs = []
     for code in codes:
-        key = limits, asked = code.limits, code.asked
+        key = limits, asked, few = code.limits, code.asked, code.planner.limits.few_rows
         if key not in done:
             with trace.stage(_label(code, codes) + "optimise"):
                 run = partial(
@@ -92,10 +92,10 @@ def optimise(
                     asked=asked,
                     states=options.state,
                 )
-                general = run(given[0])
+                general = run(given[0], few_rows=few)
                 # Weights of few rows are merged for all sizes or for none: they are there once.
-                merging = has_few_rows(general)
-                done[key] = general, *(run(each, merging=merging) for each in given[1:])
+                few = few if has_few_rows(general, few) else -1
+                done[key] = general, *(run(each, few_rows=few) for each in given[1:])
         graphs.append(done[key])
     return graphs
 

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from tcc.backends.base import Backend
 from tcc.backends.cpu.compile import compile_kernels, start_processes
+from tcc.backends.cpu.instructions import byte_product
 from tcc.backends.generated import Generated
 from tcc.debug import Trace
 from tcc.errors import UserError
@@ -60,7 +61,7 @@ class CpuBackend(Backend):
         # Functions of the host sort rows.
         self.asked = (CHECK_INDICES,)
         if target.profile.multiplies_bytes:
-            signed, mixed = (bool(target.profile.byte_product(u, False, 4)) for u in (False, True))
+            signed, mixed = (bool(byte_product(target.profile, u, False, 4)) for u in (False, True))
             split = SPLIT_ZERO_POINTS if mixed else SPLIT_TO_SIGNED
             split = SPLIT_AS_GIVEN if mixed and signed else split
             self.asked += (INT8_WEIGHT_MATMULS, split)

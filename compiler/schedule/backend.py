@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from tcc.ir.expr import Expr
@@ -14,26 +13,11 @@ from tcc.ir.tile.group import TileGroup
 from tcc.ir.tile.verify import verify_kernel
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.gpu.schedule import BlockSchedule
+from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
 
 AnySchedule: TypeAlias = Schedule | BlockSchedule
 # Rewrites an expression, and says behind which stage to cut it then; None: leaves it whole.
 Divides: TypeAlias = Callable[[Expr], tuple[Expr, int] | None]
-
-
-@dataclass(frozen=True, slots=True)
-class FusionLimits:
-    """The numbers of a machine that bound what passes fuse; measured on cores with 1 MiB of L2.
-
-    `near` is how many bytes a tile may keep between its stages, weights among them.
-    `contraction_rate` and `plain_rate` are the body operations that a core does in a nanosecond, of
-    a contraction and of anything else; a thread that gets less to do than `least_nanoseconds` costs
-    more than it saves.
-    """
-
-    near: int = 1 << 19
-    contraction_rate: int = 200
-    plain_rate: int = 10
-    least_nanoseconds: int = 1000
 
 
 class KernelModel(Protocol):
@@ -46,7 +30,7 @@ class KernelModel(Protocol):
     has a plain answer.
     """
 
-    limits: FusionLimits = FusionLimits()
+    limits: FusionLimits = TYPICAL_LIMITS
     gaps: bool = True
     scratch: bool = True
     updates: bool = False

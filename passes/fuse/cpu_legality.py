@@ -4,6 +4,7 @@ the core that makes it."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tcc.errors import TccError
 from tcc.ir.expr import Expr, extent
@@ -14,7 +15,7 @@ from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.passes.fuse.combine import read_plainly
 from tcc.passes.fuse.structure import build_group, row_major_storage, steps_evenly
 from tcc.passes.tile.cpu.scratch import held_values
-from tcc.schedule.backend import AnySchedule, FusionLimits, KernelModel
+from tcc.schedule.backend import AnySchedule, KernelModel
 from tcc.schedule.cpu.candidates import candidates
 from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import TYPICAL_CORE, CoreModel
@@ -37,7 +38,7 @@ class CpuKernels(KernelModel):
 
     def __init__(self, core: CoreModel, pricer: Pricer | None = None) -> None:
         self.core, self.pricer = core, pricer
-        self.limits = FusionLimits(near=core.l2 // 2)
+        self.limits = replace(core.limits, near=core.l2 // 2)
 
     def legal(self, expr: Expr, constants: Sequence[bool]) -> bool:
         return is_cpu_kernel(expr, constants, self.core)
@@ -136,14 +137,14 @@ def is_cpu_kernel(expr: Expr, constants: Sequence[bool], registers: CoreModel) -
     evenly and holds between its stages no more than a core's cache does."""
     operands, results = row_major_storage(expr, constants)
     try:
-        group = build_group(expr, operands, results, collapsed=False)
+        group = build_group(expr, operands, results, collapsed=False, limits=registers.limits)
         if not all(map(loads_evenly, group.stages)) or _totals_again(group):
             return False
         if len(group.stages) > 1 and not busy(group, registers):
             return False
         if not any(b.scope is MemorySpace.LOCAL for b in group.buffers):
             return True
-        built = build_group(expr, operands, results)
+        built = build_group(expr, operands, results, limits=registers.limits)
         if row_loop(built) is not None:
             return strips_fit(built, choose(built, registers), registers)
         return read_plainly(expr) and stays_near(built, registers)

@@ -42,10 +42,10 @@ def is_gpu_kernel(
     stored = stored_as(expr, floats)
     operands, results = row_major_storage(stored, constants)
     try:
-        loops = build_group(stored, operands, results, collapsed=False)
+        loops = build_group(stored, operands, results, collapsed=False, limits=profile.limits)
         if not all(map(_multiplies_loads, loops.stages)):
             return False
-        group = build_group(stored, operands, results)
+        group = build_group(stored, operands, results, limits=profile.limits)
         best = ranked(group, profile)[0]
         schedule = best.schedule
         kernel = lower_blocks(group, schedule)

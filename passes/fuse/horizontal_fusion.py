@@ -19,9 +19,6 @@ from tcc.passes.fuse.partition import Group, NodeKind, classify
 from tcc.schedule.backend import KernelModel
 from tcc.schedule.nest import points
 
-# Multiplications of a kernel (some 30 us of a core) beyond which a launch matters little.
-_MOST = 1 << 20
-
 
 def fuse_horizontally(
     graph: Graph,
@@ -87,7 +84,7 @@ def _one_kernel(
     results = group.results(graph, users)
     if len({v.type.shape for v in results}) > 1:
         return False
-    expr, values = compose(group.members, results)
-    if any(points((*s.iters, *s.reduce)) > _MOST for s in expr.stages):
+    expr, values = compose(group.members, results, model.limits)
+    if any(points((*s.iters, *s.reduce)) > model.limits.launch_work for s in expr.stages):
         return False
     return model.legal(expr, tuple(v in constants for v in values))

@@ -32,10 +32,9 @@ from tcc.ir.index import as_int, nonnegative
 from tcc.ir.op import Trait
 from tcc.ir.types import element_count
 from tcc.passes.fuse.combine import chooses_matrices, combines_once
-from tcc.passes.fuse.compose import CHEAP, compose, is_contraction, node_expr
+from tcc.passes.fuse.compose import compose, is_contraction, node_expr
 from tcc.passes.fuse.concat_in_place import Join, find_joins
 from tcc.passes.fuse.cpu_legality import TYPICAL
-from tcc.passes.fuse.recompute import ROWS
 from tcc.passes.fuse.structure import build_group, row_major_storage
 from tcc.schedule.backend import KernelModel
 from tcc.schedule.nest import weight
@@ -101,7 +100,7 @@ class _Partition:
             self.kept.update(captures(node))
         self.position = {node: n for n, node in enumerate(graph.nodes)}
         self.traits = {node: classify(node) for node in graph.nodes}
-        self.joins = find_joins(graph, seen_by_others(graph))
+        self.joins = find_joins(graph, seen_by_others(graph), model.limits.launch_bytes)
         self.groups: dict[Node, list[Group]] = {}
         self.sound: dict[tuple[Expr, tuple[bool, ...]], bool] = {}
         self.gains: dict[tuple[Expr, tuple[bool, ...]], float] = {}
@@ -148,7 +147,7 @@ class _Partition:
         if self.traits[node].kind not in (NodeKind.POINTWISE, NodeKind.REDUCTION):
             return False
         rows = as_int(element_count(node.outputs[0].type.shape[:-1]))
-        if rows is None or rows > ROWS:
+        if rows is None or rows > self.model.limits.few_rows:
             return False
         users = {u for v in node.outputs for u in self.users.get(v, ())}
         if all(len(self.groups[u]) > 1 and self.traits[u].kind is not NodeKind.MAP for u in users):
@@ -267,7 +266,9 @@ class _Partition:
             if len(group.anchors) == 1 and combines_once(self._expr(group.members, group)):
                 return self._sound([node], group)
             return self._prepares(node, group) or self._chooses(node, group)
-        return self.traits[node].weight <= CHEAP and self._sound_or_streams(node, group)
+        return self.traits[node].weight <= self.model.limits.cheap and self._sound_or_streams(
+            node, group
+        )
 
     def _anchors_fed(self, node: Node, group: Group) -> list[Node]:
         """The anchors that the node's results reach inside the group without passing another."""
@@ -314,11 +315,11 @@ class _Partition:
         return len(spread) == 1 and self._sound([*spread, node], group)
 
     def _expr(self, members: Sequence[Node], group: Group) -> Expr:
-        return compose(members, group.results(self.graph, self.users))[0]
+        return compose(members, group.results(self.graph, self.users), self.model.limits)[0]
 
     def _worth_repeating(self, node: Node, group: Group) -> bool:
         """Costly work is not repeated for each element of a larger result."""
-        if self.traits[node].weight <= CHEAP:
+        if self.traits[node].weight <= self.model.limits.cheap:
             return True
         own = element_count(node.outputs[0].type.shape)
         return nonnegative(own - element_count(group.sink.outputs[0].type.shape))
@@ -327,7 +328,7 @@ class _Partition:
         """Whether the group joined by `nodes` has a structure that lowers well."""
         members = sorted({*nodes, *group.members}, key=self.position.__getitem__)
         results = (*group.results(self.graph, self.users), *stored)
-        expr, values = compose(members, results)
+        expr, values = compose(members, results, self.model.limits)
         constants = tuple(v in self.graph.constants for v in values)
         found = self.sound.get((expr, constants))
         if found is None:
@@ -341,13 +342,13 @@ class _Partition:
         """Cycles that the anchors of a kernel of `members` save by being in one."""
         if sum(map(self._is_anchor, members)) < 2:
             return 0.0
-        expr, values = compose(members, results)
+        expr, values = compose(members, results, self.model.limits)
         constants = tuple(v in self.graph.constants for v in values)
         key = expr, constants
         found = self.gains.get(key)
         if found is None:
             operands, stored = row_major_storage(expr, constants)
-            built = build_group(expr, operands, stored)
+            built = build_group(expr, operands, stored, limits=self.model.limits)
             found = self.model.gain(built)
             self.gains[key] = found
         return found

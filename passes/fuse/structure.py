@@ -31,6 +31,7 @@ from tcc.passes.fuse.unify_iterators import (
     needs_memory,
     radix_size,
 )
+from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +45,28 @@ class Storage:
 
 
 def build_group(
-    expr: Expr, operands: Sequence[Storage], results: Sequence[Storage], *, collapsed: bool = True
+    expr: Expr,
+    operands: Sequence[Storage],
+    results: Sequence[Storage],
+    *,
+    collapsed: bool = True,
+    limits: FusionLimits = TYPICAL_LIMITS,
 ) -> TileGroup:
     """The tile group of `expr`; buffers are the operands in order, the results, then locals."""
-    group = _apart(expr, tuple(operands), tuple(results))
+    group = _apart(expr, tuple(operands), tuple(results), limits)
     return _with_sizes(collapse(group) if collapsed else group)
 
 
 @lru_cache(maxsize=256)  # a caller asks for loops apart and collapsed
-def _apart(expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...]) -> TileGroup:
+def _apart(
+    expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...], limits: FusionLimits
+) -> TileGroup:
     """The group with all its loops, without its sizes."""
-    online = walked(expr)
+    online = walked(expr, limits)
     expr = expr if online is None else online.expr
     linked = linked_stages(expr)
     walk = None if online is None else online.walk
-    loops = shared_loops(linked, expr) if walk is None else Loops.plain(linked)
+    loops = shared_loops(linked, expr, limits) if walk is None else Loops.plain(linked)
     common = loops.common
     cut = common if walk is None else (*common, walk.loop)
     buffers = [

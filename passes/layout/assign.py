@@ -115,9 +115,11 @@ def assign_layouts(
         if classify(group.sink).kind is NodeKind.OPAQUE:
             steps.append(ProgramStep(None, group.sink))
             continue
-        expr, operands = compose(group.members, results := group.results(graph, users))
+        expr, operands = compose(
+            group.members, results := group.results(graph, users), model.limits
+        )
         judge = None if model.scratch else partial(_alone, model)
-        pieces = split(expr, operands, results, judge, model.divides)
+        pieces = split(expr, operands, results, judge, model.divides, model.limits)
         for part in pieces:
             kernel = Kernel(part.expr, part.operands, part.results, _location(group))
             steps.append(ProgramStep(kernel, None))

@@ -134,7 +134,7 @@ class Structure:
     ) -> None:
         self._parts = (expr, operands, results)
         self._core = core
-        self._plain = build_group(expr, operands, results)
+        self._plain = build_group(expr, operands, results, limits=core.limits)
         # Of all knobs, only those of blocks change what constants are packed for.
         self._packed: dict[tuple[int | None, ...], tuple[Storage, ...]] = {}
         self._groups: dict[tuple[Storage, ...], TileGroup] = {operands: self._plain}
@@ -150,7 +150,9 @@ class Structure:
         if key not in self._packed:
             schedule = choose(self._plain, replace(self._core, knobs=knobs))
             if self._loops is None:
-                self._loops = build_group(expr, operands, results, collapsed=False)
+                self._loops = build_group(
+                    expr, operands, results, collapsed=False, limits=self._core.limits
+                )
             self._packed[key] = pack_constants(self._loops, schedule, operands)
         return self._packed[key]
 
@@ -160,7 +162,7 @@ class Structure:
             expr, _, results = self._parts
             packed = self.packed(knobs)
             if packed not in self._groups:
-                self._groups[packed] = build_group(expr, packed, results)
+                self._groups[packed] = build_group(expr, packed, results, limits=self._core.limits)
             group = self._groups[packed]
             self._turned[knobs] = group, choose(group, replace(self._core, knobs=knobs))
         return self._turned[knobs]

@@ -55,6 +55,7 @@ class BlockPlanner(KernelPlanner):
         `lower_blocks`."""
         super().__init__()
         self.profile, self.floats, self.skips = profile, floats, skips
+        self.limits = profile.limits
         self.divides = partial(split_k, profile=profile, prices=self.best)
         self._prices: dict[Expr, BlockPrice | None] = {}
 
@@ -79,7 +80,9 @@ class BlockPlanner(KernelPlanner):
         """Whether there is a block kernel of `expr` with everything row-major."""
         operands, results = row_major_storage(expr, [False] * len(expr.params))
         try:
-            return blocks_fit(build_group(expr, operands, results), self.profile)
+            return blocks_fit(
+                build_group(expr, operands, results, limits=self.limits), self.profile
+            )
         except TccError:
             return False
 
@@ -87,9 +90,9 @@ class BlockPlanner(KernelPlanner):
         self, expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...]
     ) -> Planned:
         """Raises `NotBlocks` for what is no block kernel."""
-        loops = build_group(expr, operands, results, collapsed=False)
+        loops = build_group(expr, operands, results, collapsed=False, limits=self.limits)
         packed = pack_factors(loops, operands)
-        group = build_group(expr, packed, results)
+        group = build_group(expr, packed, results, limits=self.limits)
         return packed, self.scheduled(group, choose_blocks(group, self.profile))
 
     def estimate(
@@ -115,8 +118,8 @@ class BlockPlanner(KernelPlanner):
         self, expr: Expr, operands: Sequence[Storage], results: Sequence[Storage]
     ) -> BlockPrice | None:
         try:
-            loops = build_group(expr, operands, results, collapsed=False)
-            group = build_group(expr, pack_factors(loops, operands), results)
+            loops = build_group(expr, operands, results, collapsed=False, limits=self.limits)
+            group = build_group(expr, pack_factors(loops, operands), results, limits=self.limits)
             return ranked(group, self.profile)[0].price
         except NotBlocks:
             return None
