@@ -63,7 +63,7 @@ class BlockPlanner(KernelPlanner):
         return is_gpu_kernel(expr, constants, self.profile, self.floats)
 
     def candidates(self, group: TileGroup) -> Sequence[BlockSchedule]:
-        return candidates(group)
+        return list(dict.fromkeys(candidates(group)))
 
     def price(self, group: TileGroup, schedule: AnySchedule) -> float:
         assert isinstance(schedule, BlockSchedule)
