@@ -88,7 +88,6 @@ ARM_ISA = (
     Feature("i8mm", _HWCAP2, 0, 0, 13),
     Feature("bf16", _HWCAP2, 0, 0, 14),
 )
-_ARM_NEVER = ("sve", "sve2", "sme", "flagm", "altnzcv", "fptoint", "rcpc-immo", "mops", "cssc")
 
 _ISA_ROWS = MappingProxyType({feature.name: feature for feature in (*ISA, *ARM_ISA)})
 
@@ -152,48 +151,10 @@ class Profile:
         """Whether there is an instruction that multiplies and adds pairs of bf16."""
         return "avx512bf16" in self.features or "bf16" in self.features
 
-    def bf16_product(self, width: int) -> str:
-        """That instruction's intrinsic for `width` words of pairs."""
-        if self.arch == "aarch64":
-            return f"llvm.aarch64.neon.bfdot.v{width}f32.v{2 * width}bf16"
-        return f"llvm.x86.avx512bf16.dpbf16ps.{32 * width}"
-
     @property
     def multiplies_bytes(self) -> bool:
         """Whether there is an instruction that sums products of four bytes with four others."""
-        return not self._byte_features.isdisjoint(self.features)
-
-    @property
-    def _byte_features(self) -> frozenset[str]:
-        return frozenset({"dotprod"} if self.arch == "aarch64" else {"avx512vnni", "avxvnni"})
-
-    def byte_product(self, first_unsigned: bool, second_unsigned: bool, width: int) -> str:
-        """The intrinsic that adds to `width` words products of four bytes, of two operands of which
-        the first is the unsigned one if they differ; empty where there is none."""
-        if not self.multiplies_bytes or width < 4:
-            return ""
-        if self.arch == "aarch64":
-            kind = {(False, False): "sdot", (True, True): "udot"}.get(
-                (first_unsigned, second_unsigned), "usdot" if "i8mm" in self.features else ""
-            )
-            return kind and f"llvm.aarch64.neon.{kind}.v{width}i32.v{4 * width}i8"
-        mixed = first_unsigned and not second_unsigned
-        return f"llvm.x86.avx512.vpdpbusd.{32 * width}" if mixed else ""
-
-    def pair_product(self, width: int) -> str:
-        """The intrinsic that sums products of two neighbours of 16 bits into `width` words; empty
-        where there is none."""
-        names = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}
-        fits = self.arch == "x86-64" and 32 * width <= self.vector_bits
-        return f"llvm.x86.{names[width]}" if fits and width in names else ""
-
-    @property
-    def llvm_features(self) -> str:
-        """LLVM's feature string: each member of `ISA` switched on or off, 512-bit vectors kept."""
-        have, arm = frozenset(self.features), self.arch == "aarch64"
-        switches = [f"{'+' if f.name in have else '-'}{f.name}" for f in (ARM_ISA if arm else ISA)]
-        others = [f"-{name}" for name in _ARM_NEVER] if arm else ["-prefer-256-bit"]
-        return ",".join([*switches, *others])
+        return not {"dotprod", "avx512vnni", "avxvnni"}.isdisjoint(self.features)
 
 
 def x86_profile(cpu: str, features: Iterable[str], *, l1: int, l2: int, l3: int) -> Profile:

@@ -54,6 +54,7 @@ from tcc.passes.quantize.int8_matmul import int8_matmuls, int8_weight_matmuls
 from tcc.passes.quantize.requantize import requantize
 from tcc.passes.quantize.weight_quant_matmul import weight_quant_matmuls
 from tcc.passes.quantize.zero_points import split_zero_points
+from tcc.schedule.limits import TYPICAL_LIMITS
 
 MERGE_MATMULS = Pass("merge-matmuls", merge_matmuls, level=1)
 DECOMPOSE_TRANSPOSED = Pass(
@@ -99,13 +100,14 @@ def grouped_gemms(tile_of: TileOf, *, checks: bool = False) -> Pass:
 
 
 def passes(
-    limits: Limits | None, asked: Sequence[Pass] = (), *, merging: bool = True
+    limits: Limits | None, asked: Sequence[Pass] = (), *, few_rows: int = TYPICAL_LIMITS.few_rows
 ) -> tuple[Pass, ...]:
     """The pipeline with the algorithms that trade rounding for speed, which `limits` bounds; None
-    leaves them out.  `asked` are passes that the target asks for; without `merging` matrices stay
-    apart."""
+    leaves them out.  `asked` are passes that the target asks for; matrices that multiply more
+    rows than `few_rows` stay apart."""
     early = (*PIPELINE[:1], *(p for p in asked if p is not CHECK_INDICES), *PIPELINE[1:-2])
-    early = tuple(p for p in early if merging or p is not MERGE_MATMULS)
+    merge = replace(MERGE_MATMULS, function=partial(merge_matmuls, few=few_rows))
+    early = tuple(merge if p is MERGE_MATMULS else p for p in early)
     late = tuple(p for p in asked if p is CHECK_INDICES)
     if limits is None:
         return (*early, *late, *PIPELINE[-2:])
@@ -121,17 +123,19 @@ def run_pipeline(
     *,
     limits: Limits | None = None,
     asked: Sequence[Pass] = (),
-    merging: bool = True,
+    few_rows: int = TYPICAL_LIMITS.few_rows,
     states: Sequence[tuple[str, str]] = (),
 ) -> Graph:
     """`graph` ready to be partitioned, at level `level` of -O.
 
     Its constants lie in a store of their own: arrays that folding replaced are freed with the
-    graph that was given.  `limits`, `asked` and `merging` are as of `passes`; `states` are the
+    graph that was given.  `limits`, `asked` and `few_rows` are as of `passes`; `states` are the
     inputs that outputs update, as of `bind_states`.
     """
     bound = Pass("bind-states", partial(bind_states, pairs=states))
-    found: Graph = run_passes(graph, (*passes(limits, asked, merging=merging), bound), trace, level)
+    found: Graph = run_passes(
+        graph, (*passes(limits, asked, few_rows=few_rows), bound), trace, level
+    )
     return found
 
 

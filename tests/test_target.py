@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from llvmlite import binding
 from tcc.backends.cpu.detect import _cache_sizes, detect
+from tcc.backends.cpu.instructions import llvm_features
 from tcc.errors import UserError
 from tcc.target import (
     ARM_ISA,
@@ -115,7 +116,7 @@ def test_llvm_knows_the_names_and_keeps_whole_vectors(
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()
     machine = binding.Target.from_triple(CPU_TRIPLES[profile.arch]).create_target_machine(
-        cpu=name, features=profile.llvm_features
+        cpu=name, features=llvm_features(profile)
     )
     lanes = profile.lanes(32)
     code = machine.emit_assembly(
@@ -193,8 +194,8 @@ def test_an_arm_machine_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(binding, "get_host_cpu_features", lambda: found)
     profile = detect()
     assert (profile.arch, profile.features) == ("aarch64", ("neon", "lse", "dotprod"))
-    assert "+dotprod" in profile.llvm_features
-    assert "-sve" in profile.llvm_features.split(",")
+    assert "+dotprod" in llvm_features(profile)
+    assert "-sve" in llvm_features(profile).split(",")
 
 
 def test_cache_sizes_come_from_data_and_unified_caches(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ stores are volatile: the code generator neither drops nor merges them.
 
 from __future__ import annotations
 
+from tcc.backends.cpu.instructions import llvm_features
 from tcc.target import Target
 
 # Enough to hide the latency of any multiply-add; few enough for sixteen registers.
@@ -43,7 +44,7 @@ def loops_text(target: Target) -> str:
     )
     attributes = (
         f'attributes #0 = {{ nounwind "target-cpu"="{target.profile.cpu}" '
-        f'"target-features"="{target.profile.llvm_features}" '
+        f'"target-features"="{llvm_features(target.profile)}" '
         f'"prefer-vector-width"="{target.profile.vector_bits}" }}'
     )
     declared = (

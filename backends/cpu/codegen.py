@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 
 import llvmlite.binding as llvm
+from tcc.backends.cpu.instructions import llvm_features
 from tcc.target import Target
 
 
@@ -21,7 +22,7 @@ def _machine(target: Target) -> llvm.TargetMachine:
     platform = llvm.Target.from_triple(target.triple)
     return platform.create_target_machine(
         cpu=target.profile.cpu,
-        features=target.profile.llvm_features,
+        features=llvm_features(target.profile),
         opt=3,
         reloc="pic",
         codemodel="small",

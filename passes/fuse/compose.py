@@ -33,10 +33,8 @@ from tcc.ir.index import Index, Var, free_vars, iterator, substitute, var_of, wi
 from tcc.ir.types import U64, TensorType
 from tcc.passes.fuse.hoist import hoist_totals
 from tcc.passes.fuse.scratch_limit import too_large
+from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
 from tcc.schedule.nest import weight
-
-# Body operations above which work is not repeated for every stage that reads it.
-CHEAP = 6
 
 
 def is_contraction(stage: Stage) -> bool:
@@ -68,7 +66,9 @@ def _own_expr(node: Node) -> Expr:
     return node.op.expr(_types(node), node.attrs)
 
 
-def compose(members: Sequence[Node], results: Sequence[Value]) -> tuple[Expr, tuple[Value, ...]]:
+def compose(
+    members: Sequence[Node], results: Sequence[Value], limits: FusionLimits = TYPICAL_LIMITS
+) -> tuple[Expr, tuple[Value, ...]]:
     """The expression that computes `results`, and its operands in order of first use.
 
     `members` are in topological order and all have expressions.
@@ -86,18 +86,18 @@ def compose(members: Sequence[Node], results: Sequence[Value]) -> tuple[Expr, tu
             made[value] = StageRef(ref.stage + first, ref.component)
     outputs = tuple(made[v] for v in results)
     composed = Expr(tuple(v.type for v in operands), tuple(stages), outputs)
-    simple, used = _simplified(composed)
+    simple, used = _simplified(composed, limits)
     values = tuple(operands)
     return simple, tuple(values[n] for n in used)
 
 
 @lru_cache(maxsize=1024)  # equal layers, and groups that are looked at again
-def _simplified(whole: Expr) -> tuple[Expr, tuple[int, ...]]:
+def _simplified(whole: Expr, limits: FusionLimits) -> tuple[Expr, tuple[int, ...]]:
     """The expression with pointwise stages inlined, under canonical names, and its operands."""
     hoisted = hoist_totals(whole)
     composed, known = drop_unused(inline_pointwise(hoisted, _computing(hoisted)))
-    kept, used = drop_unused(inline_pointwise(composed, costly(composed)))
-    if len(kept.stages) > 1 and too_large(kept) is not None:
+    kept, used = drop_unused(inline_pointwise(composed, costly(composed, limits)))
+    if len(kept.stages) > 1 and too_large(kept, limits) is not None:
         kept, used = drop_unused(inline_pointwise(composed))
     return canonical(kept), tuple(known[n] for n in used)
 
@@ -181,7 +181,7 @@ def _computing(expr: Expr) -> frozenset[int]:
     )
 
 
-def costly(expr: Expr) -> frozenset[int]:
+def costly(expr: Expr, limits: FusionLimits) -> frozenset[int]:
     """Stages whose work is too much to repeat in each of the reductions that read them, and results
     that other results are made of."""
     results = {out.stage for out in expr.outputs}
@@ -192,17 +192,17 @@ def costly(expr: Expr) -> frozenset[int]:
     return frozenset(
         number
         for number, users in readers.items()
-        if _worth_keeping(expr.stages[number], users)
+        if _worth_keeping(expr.stages[number], users, limits)
         or (number in results and all(s.monoid is None for s in users))
     )
 
 
-def _worth_keeping(stage: Stage, users: Sequence[Stage]) -> bool:
+def _worth_keeping(stage: Stage, users: Sequence[Stage], limits: FusionLimits) -> bool:
     """Factors of products are read one by one, so even a sum is better made in vectors before."""
     if stage.monoid is None and any(map(is_contraction, users)):
         return any(isinstance(s, Apply) for s in walk(*stage.body))
     reduced = any(s.monoid is not None for s in users)
-    return reduced and len(users) > 1 and weight(stage) > CHEAP
+    return reduced and len(users) > 1 and weight(stage) > limits.cheap
 
 
 def inline_pointwise(expr: Expr, kept: frozenset[int] = frozenset()) -> Expr:

@@ -19,9 +19,6 @@ from tcc.ir.types import element_count
 from tcc.passes.fuse.compose import node_expr
 from tcc.schedule.nest import TYPICAL
 
-# Traffic that takes about as long as one more launch, in bytes.
-_LAUNCH = 1 << 14
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConcatPart:
@@ -44,18 +41,18 @@ class Join:
     parts: tuple[ConcatPart, ...]
 
 
-def find_joins(graph: Graph, seen: Collection[Value]) -> dict[Node, Join]:
+def find_joins(graph: Graph, seen: Collection[Value], launch: int) -> dict[Node, Join]:
     """The concatenations of `graph` that save traffic by having no kernel.
 
     `seen` are values whose storage others look at: results of the graph, what bodies, calls and
-    states read and write.
+    states read and write; copying `launch` bytes takes as long as one more launch.
     """
-    return _Joins(graph, seen).run()
+    return _Joins(graph, seen, launch).run()
 
 
 class _Joins:
-    def __init__(self, graph: Graph, seen: Collection[Value]) -> None:
-        self.graph, self.seen = graph, seen
+    def __init__(self, graph: Graph, seen: Collection[Value], launch: int) -> None:
+        self.graph, self.seen, self.launch = graph, seen, launch
         self.users = graph.users()
         self.producers = graph.producers()
         self.sizes = {v for x in graph.inputs for d in x.type.shape for v in free_vars(d)}
@@ -99,7 +96,7 @@ class _Joins:
         kernels that would otherwise be one with the concatenation's."""
         own = [p for p in join.parts if p.placed and self._stored_anyway(p.value)]
         more = len(join.parts) - len(own) - 1
-        return bool(own) and 2 * sum(_bytes(p.value) for p in own) >= more * _LAUNCH
+        return bool(own) and 2 * sum(_bytes(p.value) for p in own) >= more * self.launch
 
     def _stored_anyway(self, value: Value) -> bool:
         """Whether a kernel of its own computes the value: it holds a reduction, or others read it.

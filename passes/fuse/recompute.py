@@ -16,15 +16,13 @@ from math import prod
 from tcc.ir.expr import Stage, extent
 from tcc.ir.index import Var, as_int
 from tcc.passes.fuse.unify_iterators import Shaped, common_loops, loop_index, loops_at, stage_reads
+from tcc.schedule.limits import FusionLimits
 from tcc.schedule.nest import weight
 
-# With more rows than this, parts of them keep two cores busy, and use each weight often.
-ROWS = 96
-# The work that is repeated is at most such a part of the work that is not.
-SHARE = 32
 
-
-def launch_loops(stages: Sequence[Shaped], results: Collection[int]) -> tuple[Var, ...]:
+def launch_loops(
+    stages: Sequence[Shaped], results: Collection[int], limits: FusionLimits
+) -> tuple[Var, ...]:
     """The loops that may be parallel: those of every stage, and those that only stages before the
     last ones lack, where repeating these for each part costs little.
 
@@ -32,14 +30,16 @@ def launch_loops(stages: Sequence[Shaped], results: Collection[int]) -> tuple[Va
     """
     common = common_loops(stages)
     rows = [as_int(extent(v)) for v in common]
-    if None in rows or prod(n or 0 for n in rows) > ROWS:
+    if None in rows or prod(n or 0 for n in rows) > limits.few_rows:
         return common
     last = stages[-1].stage
-    own = [v for v in last.iters if v not in common and _may_repeat(stages, v, results)]
+    own = [v for v in last.iters if v not in common and _may_repeat(stages, v, results, limits)]
     return tuple(v for v in last.iters if v in common or v in own)
 
 
-def _may_repeat(stages: Sequence[Shaped], var: Var, results: Collection[int]) -> bool:
+def _may_repeat(
+    stages: Sequence[Shaped], var: Var, results: Collection[int], limits: FusionLimits
+) -> bool:
     lacking = [n for n, s in enumerate(stages) if var not in s.stage.iters]
     having = [n for n in range(len(stages)) if n not in lacking]
     if not having or set(lacking) & set(results) or max(lacking, default=-1) > having[0]:
@@ -49,7 +49,7 @@ def _may_repeat(stages: Sequence[Shaped], var: Var, results: Collection[int]) ->
     repeated, once = (_work([stages[n].stage for n in group]) for group in (lacking, having))
     if repeated is None or once is None:
         return False
-    return repeated * SHARE <= once
+    return repeated * limits.repeated <= once
 
 
 def _reads_at(stages: Sequence[Shaped], number: int, var: Var) -> bool:

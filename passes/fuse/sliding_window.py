@@ -19,6 +19,7 @@ from tcc.ir.index import Index, Var, as_int, bounds, free_vars, linear_in, withi
 from tcc.ir.tile.group import Strip
 from tcc.passes.fuse.recompute import launch_loops
 from tcc.passes.fuse.unify_iterators import Shaped, common_loops, loops_at
+from tcc.schedule.limits import FusionLimits
 
 # Elements on a side of a row beyond which what is outside is checked instead of stored.
 _WIDEST = 16
@@ -56,7 +57,7 @@ class _Use:
     at: tuple[Index, ...]
 
 
-def shared_loops(stages: Sequence[Shaped], expr: Expr) -> Loops:
+def shared_loops(stages: Sequence[Shaped], expr: Expr, limits: FusionLimits) -> Loops:
     """The loops of `stages`, which are those of `expr`, linked."""
     plain = Loops.plain(stages)
     common = plain.common
@@ -68,7 +69,7 @@ def shared_loops(stages: Sequence[Shaped], expr: Expr) -> Loops:
             if strips is not None:
                 both = {*common, loop}
                 return Loops(tuple(v for v in stages[-1].stage.iters if v in both), strips)
-    return replace(plain, common=launch_loops(stages, {out.stage for out in expr.outputs}))
+    return replace(plain, common=launch_loops(stages, {out.stage for out in expr.outputs}, limits))
 
 
 def _uses(stages: Sequence[Shaped]) -> Mapping[int, list[_Use]]:

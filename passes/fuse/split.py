@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import TypeAlias
 
 from tcc.ir.expr import Expr, reads, with_sources
 from tcc.ir.expr.scalar import Source, StageRef
@@ -21,8 +20,8 @@ from tcc.ir.graph import Value
 from tcc.passes.fuse.compose import canonical, drop_unused
 from tcc.passes.fuse.scratch_limit import too_large
 from tcc.passes.fuse.split_reductions import alone, in_parts
-
-Divides: TypeAlias = Callable[[Expr], tuple[Expr, int] | None]
+from tcc.schedule.backend import Divides
+from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +39,7 @@ def split(
     results: tuple[Value, ...],
     lowers: Callable[[Expr], bool] | None = None,
     divides: Divides | None = None,
+    limits: FusionLimits = TYPICAL_LIMITS,
 ) -> tuple[SplitKernel, ...]:
     """`expr` as kernels in the order in which they run; values between them are new.
 
@@ -48,7 +48,7 @@ def split(
     """
     base = results[0].name if results else ""
     names = (f"{base}.held{n}" for n in count())
-    pieces = _split(in_parts(expr), operands, results, names, lowers)
+    pieces = _split(in_parts(expr, limits), operands, results, names, lowers, limits)
     if divides is None:
         return pieces
     found = ((p, divides(p.expr)) for p in pieces)
@@ -65,15 +65,16 @@ def _split(
     results: tuple[Value, ...],
     names: Iterator[str],
     lowers: Callable[[Expr], bool] | None,
+    limits: FusionLimits,
 ) -> tuple[SplitKernel, ...]:
-    number = too_large(expr)
-    number = alone(expr) if number is None else number
+    number = too_large(expr, limits)
+    number = alone(expr, limits) if number is None else number
     if number is None and lowers is not None and len(expr.stages) > 1 and not lowers(expr):
         number = _first_total(expr)
     if number is None:
         return (SplitKernel(expr, operands, results),)
     halves = (
-        _split(p.expr, p.operands, p.results, names, lowers)
+        _split(p.expr, p.operands, p.results, names, lowers, limits)
         for p in _cut(expr, number, operands, results, names)
     )
     return tuple(piece for half in halves for piece in half)

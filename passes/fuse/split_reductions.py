@@ -18,52 +18,49 @@ from tcc.ir.index import Var, as_int, of_atom
 from tcc.passes.fuse.compose import canonical, is_contraction
 from tcc.passes.fuse.sliding_window import shared_loops
 from tcc.passes.fuse.unify_iterators import linked_stages
-
-# Evaluations of a stage that are worth a second thread, and the fewest parts of a total.
-_LARGE = 1 << 17
-_PARTS = 8
+from tcc.schedule.limits import FusionLimits
 
 
-def in_parts(expr: Expr) -> Expr:
+def in_parts(expr: Expr, limits: FusionLimits) -> Expr:
     """`expr` with its large totals taken in two steps."""
-    if not any(_part(s) for s in expr.stages):
+    if not any(_part(s, limits) for s in expr.stages):
         return expr
     stages: list[Stage] = []
     number: list[int] = []  # where each stage of `expr` is now
     for stage in expr.stages:
         moved = _renumbered(stage, number)
-        stages += _steps(moved, len(stages))
+        stages += _steps(moved, len(stages), limits)
         number.append(len(stages) - 1)
     outputs = tuple(StageRef(number[o.stage], o.component) for o in expr.outputs)
     return canonical(Expr(expr.params, tuple(stages), outputs))
 
 
-def alone(expr: Expr) -> int | None:
+def alone(expr: Expr, limits: FusionLimits) -> int | None:
     """The stage behind which to cut an expression whose stages share no loop, though one of them
     has work for several threads."""
     if len(expr.stages) == 1 or any(is_contraction(s) for s in expr.stages):
         return None
-    if shared_loops(linked_stages(expr), expr).common:
+    if shared_loops(linked_stages(expr), expr, limits).common:
         return None
     last = len(expr.stages) - 1
     for number, stage in enumerate(expr.stages):
-        if stage.iters and _trips((*stage.iters, *stage.reduce)) >= _LARGE:
+        if stage.iters and _trips((*stage.iters, *stage.reduce)) >= limits.thread_work:
             return number if number < last else max(_sources(stage), default=None)
     return None
 
 
-def _part(stage: Stage) -> Var | None:
+def _part(stage: Stage, limits: FusionLimits) -> Var | None:
     """The loop of a large total whose elements become parts."""
     if stage.monoid is None or is_contraction(stage) or _trips(stage.iters) != 1:
         return None
-    if len(stage.reduce) < 2 or _trips(stage.reduce) < _LARGE:
+    if len(stage.reduce) < 2 or _trips(stage.reduce) < limits.thread_work:
         return None
-    return next((v for v in stage.reduce if _trips((v,)) >= _PARTS), None)
+    return next((v for v in stage.reduce if _trips((v,)) >= limits.parts), None)
 
 
-def _steps(stage: Stage, number: int) -> tuple[Stage, ...]:
+def _steps(stage: Stage, number: int, limits: FusionLimits) -> tuple[Stage, ...]:
     """A stage as it stands, or as two, the first of them stage `number`."""
-    part = _part(stage)
+    part = _part(stage, limits)
     if part is None:
         return (stage,)
     rest = tuple(v for v in stage.reduce if v is not part)

@@ -19,27 +19,19 @@ from tcc.ir.tile.group import Rescale, StreamLoop
 from tcc.ir.types import element_count
 from tcc.passes.fuse.online_reductions import Walked, derive, source_of
 from tcc.passes.fuse.unify_iterators import Shaped, common_loops, linked_stages, needs_memory
-
-# Bytes that the stages of a unit may hold: half of a second-level cache.
-ROOM = 1 << 19
-# Rows of a unit that multiplies: fewer use what they multiply by too seldom.
-_ROWS = 256
-# Rows of a product from which they fill a vector, if turned around.
-_FEW = 8
-# Operands of a row that several reductions read again from beyond the second-level cache.
-_ROW = 1 << 20
+from tcc.schedule.limits import FusionLimits
 
 
 @lru_cache(maxsize=512)
-def walked(expr: Expr) -> Walked | None:
+def walked(expr: Expr, limits: FusionLimits) -> Walked | None:
     """The online form of `expr`, where it is wanted and there is one."""
-    if len(expr.stages) == 1 or not _too_much(expr):
+    if len(expr.stages) == 1 or not _too_much(expr, limits):
         return None
     found = derive(expr)
     if found is None:
         return None
-    found = _with_factors(found)
-    return found if _fits(found) else None
+    found = _with_factors(found, limits)
+    return found if _fits(found, limits) else None
 
 
 def held_bytes(linked: Sequence[Shaped], number: int, cut: tuple[Var, ...]) -> int | None:
@@ -49,7 +41,7 @@ def held_bytes(linked: Sequence[Shaped], number: int, cut: tuple[Var, ...]) -> i
     return None if count is None else count * max(s.dtype.bytes for s in stage.body)
 
 
-def _too_much(expr: Expr) -> bool:
+def _too_much(expr: Expr, limits: FusionLimits) -> bool:
     linked = linked_stages(expr)
     common = common_loops(linked)
     total = 0
@@ -61,37 +53,39 @@ def _too_much(expr: Expr) -> bool:
                 return True
             total += size or 0
     if common and any(map(_factors, expr.stages)):
-        total *= min(_ROWS, as_int(extent(common[-1])) or _ROWS)
-    return total > ROOM or _reads_long_rows(expr) or any(map(_multiplies_rows, expr.stages))
+        total *= min(limits.stream_rows, as_int(extent(common[-1])) or limits.stream_rows)
+    if total > limits.room or _reads_long_rows(expr, limits):
+        return True
+    return any(_multiplies_rows(s, limits) for s in expr.stages)
 
 
-def _reads_long_rows(expr: Expr) -> bool:
+def _reads_long_rows(expr: Expr, limits: FusionLimits) -> bool:
     sizes = [
         as_int(extent(stage.reduce[0]))
         for stage in expr.stages
         if len(stage.reduce) == 1 and any(isinstance(r.source, int) for r in reads(stage))
     ]
-    return len(sizes) > 1 and any(s is not None and s * 4 > _ROW for s in sizes)
+    return len(sizes) > 1 and any(s is not None and s * 4 > limits.long_row for s in sizes)
 
 
-def _multiplies_rows(stage: Stage) -> bool:
+def _multiplies_rows(stage: Stage, limits: FusionLimits) -> bool:
     """Whether a product reads both factors along the sum: no loop of its result runs along memory,
     and a unit that holds whole rows could not change that.  A few rows multiply as they lie, with
     sums along the vectors."""
-    factors = _factors(stage)
+    factors, few = _factors(stage), limits.turned_rows
     if not all(set(free_vars(f.indices[-1])) <= set(stage.reduce) for f in factors if f.indices):
         return False
-    return bool(factors) and all(_own_points(stage, f) >= _FEW for f in factors)
+    return bool(factors) and all(_own_points(stage, f, few) >= few for f in factors)
 
 
-def _own_points(stage: Stage, factor: Read) -> int:
+def _own_points(stage: Stage, factor: Read, few: int) -> int:
     """Elements of the result for each that the other factor gives alone."""
     own = {v for index in factor.indices for v in free_vars(index)}
     others = {
         v for f in _factors(stage) if f is not factor for i in f.indices for v in free_vars(i)
     }
     alone = [v for v in stage.iters if v in own and v not in others]
-    return prod(as_int(extent(v)) or _FEW for v in alone)
+    return prod(as_int(extent(v)) or few for v in alone)
 
 
 def _factors(stage: Stage) -> tuple[Read, ...]:
@@ -105,14 +99,14 @@ def _factors(stage: Stage) -> tuple[Read, ...]:
 # ---- factors that a unit turns around ----------------------------------------------------------
 
 
-def _with_factors(found: Walked) -> Walked:
+def _with_factors(found: Walked, limits: FusionLimits) -> Walked:
     """With a copy, made once a unit, of factors of products along the walk that lie along the sum:
     rows of the copy then lie along the vectors, and the factor that is walked needs none."""
     loop = found.walk.loop
     for number in found.walk.stages:
         stage = found.expr.stages[number]
         factors = _factors(stage)
-        if loop in stage.iters and factors and _multiplies_rows(stage):
+        if loop in stage.iters and factors and _multiplies_rows(stage, limits):
             still = [f for f in factors if loop not in {v for i in f.indices for v in free_vars(i)}]
             if len(still) == 1 and isinstance(still[0].source, int) and still[0].fill is None:
                 return _with_copy(found, number, still[0])
@@ -152,7 +146,7 @@ def _with_copy(found: Walked, number: int, factor: Read) -> Walked:
 # ---- what the lowering relies on ---------------------------------------------------------------
 
 
-def _fits(found: Walked) -> bool:
+def _fits(found: Walked, limits: FusionLimits) -> bool:
     """Whether states are rows of the common loops, and a run of the walk is of known size."""
     loop = found.walk.loop
     if any(_is_cut(stage, loop) for stage in found.expr.stages):
@@ -169,7 +163,7 @@ def _fits(found: Walked) -> bool:
     held = [
         held_bytes(linked, n, cut) for n in range(len(linked)) if needs_memory(linked, n, common)
     ]
-    return all(size is not None and size <= ROOM for size in held)
+    return all(size is not None and size <= limits.room for size in held)
 
 
 def _is_cut(stage: Stage, loop: Var) -> bool:

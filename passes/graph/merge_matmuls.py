@@ -22,14 +22,14 @@ from tcc.ir.types import TensorType, element_count
 from tcc.ops import OPS
 from tcc.ops.algebra.movement import SplitAttrs
 from tcc.passes.fuse.partition import NodeKind, classify
-from tcc.passes.fuse.recompute import ROWS
+from tcc.schedule.limits import TYPICAL_LIMITS
 
 
-def merge_matmuls(graph: Graph) -> Graph:
-    """`graph` with products of the same few rows merged; itself where there are none."""
+def merge_matmuls(graph: Graph, few: int = TYPICAL_LIMITS.few_rows) -> Graph:
+    """`graph` with products of the same rows, at most `few`, merged; itself if it has none."""
     users = graph.users()
     bundles: dict[Node, list[Node]] = {}
-    for nodes in _by_rows(graph, users).values():
+    for nodes in _by_rows(graph, users, few).values():
         apart = _apart(nodes, users)
         bundles.update((n, apart) for n in apart if len(apart) > 1)
     made: dict[Node, Value] = {}
@@ -44,23 +44,25 @@ def merge_matmuls(graph: Graph) -> Graph:
     return rewritten(graph, visit) if bundles else graph
 
 
-def has_few_rows(graph: Graph) -> bool:
-    """Whether a product with a constant matrix has as few rows as products that are merged."""
+def has_few_rows(graph: Graph, few: int) -> bool:
+    """Whether a product with a constant matrix has at most `few` rows: such are merged."""
     return any(
         node.op.name == "matmul"
         and (x := node.inputs[0]) is not None
         and node.inputs[1] in graph.constants
-        and _few(x.type)
+        and _few(x.type, few)
         for node in graph.nodes
     )
 
 
-def _few(rows: TensorType) -> bool:
+def _few(rows: TensorType, few: int) -> bool:
     known = as_int(element_count(rows.shape[:-1]))
-    return known is not None and known <= ROWS
+    return known is not None and known <= few
 
 
-def _by_rows(graph: Graph, users: dict[Value, list[Node]]) -> dict[tuple[Value, str], list[Node]]:
+def _by_rows(
+    graph: Graph, users: dict[Value, list[Node]], few: int
+) -> dict[tuple[Value, str], list[Node]]:
     """Products of few rows and a matrix that nothing else reads, by rows and element type."""
     found: dict[tuple[Value, str], list[Node]] = {}
     kept = set(graph.outputs)
@@ -70,7 +72,7 @@ def _by_rows(graph: Graph, users: dict[Value, list[Node]]) -> dict[tuple[Value, 
         x, matrix = node.inputs
         if x is None or matrix is None or matrix not in graph.constants or x in graph.constants:
             continue
-        if not _few(x.type) or len(matrix.type.shape) != 2 or len(x.type.shape) < 2:
+        if not _few(x.type, few) or len(matrix.type.shape) != 2 or len(x.type.shape) < 2:
             continue
         if len(users[matrix]) == 1:
             found.setdefault((x, matrix.type.dtype.name), []).append(node)

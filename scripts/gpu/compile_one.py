@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tcc.backends.gpu.code_rules import CheckedKernel, contracts, matrix_families
 from tcc.driver import compile_model
 from tcc.errors import TccError
 from tcc.options import read_options
 
+from gpu.code_rules import CheckedKernel, contracts, matrix_families
 from gpu.known import KNOWN
 from gpu.observe import compiled, judge, observed
 

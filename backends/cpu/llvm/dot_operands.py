@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tcc.backends.cpu.instructions import bf16_product, byte_product, pair_product
 from tcc.backends.cpu.llvm.blocks import (
     Chunk,
     RegisterBlock,
@@ -121,7 +122,7 @@ def multiply_pairs(code: Code, x: Reg, y: Reg, total: Reg) -> Reg:
         return total
     kind = vector_type("bfloat", 2 * width)
     a, b = (code.emit("bfloat", 2 * width, f"bitcast {r} to {kind}") for r in (x, y))
-    return code.call(code.module.profile.bf16_product(width), "float", width, total, a, b)
+    return code.call(bf16_product(code.module.profile, width), "float", width, total, a, b)
 
 
 def multiply_bytes(code: Code, x: tuple[Reg, DType], y: tuple[Reg, DType], total: Reg) -> Reg:
@@ -129,16 +130,16 @@ def multiply_bytes(code: Code, x: tuple[Reg, DType], y: tuple[Reg, DType], total
     profile, width = code.module.profile, total.width
     if y[1] is U8:  # an unsigned one first, where there is one
         x, y = y, x
-    name = profile.byte_product(x[1] is U8, y[1] is U8, width)
-    signed = profile.byte_product(False, False, width)
+    name = byte_product(profile, x[1] is U8, y[1] is U8, width)
+    signed = byte_product(profile, False, False, width)
     if name:
         return code.call(name, "i32", width, total, *_all_bytes(code, x[0], y[0]))
     if signed:
         return _multiply_shifted(code, signed, x[0], y[0], total)
-    if width >= _LEAST_LANES and profile.pair_product(width):
+    if width >= _LEAST_LANES and pair_product(profile, width):
         for n in range(2):
             a, b = (_as_lanes(code, _every_other(code, *f, n), "i16", 2) for f in (x, y))
-            products = code.call(profile.pair_product(width), "i32", width, a, b)
+            products = code.call(pair_product(profile, width), "i32", width, a, b)
             total = code.op("add", total, products)
         return total
     for n in range(4):

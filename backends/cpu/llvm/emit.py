@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from tcc.backends.cpu.instructions import llvm_features
 from tcc.backends.cpu.llvm.body import Statements
 from tcc.backends.cpu.llvm.indices import LlvmIndices
 from tcc.backends.cpu.llvm.invariant import same_for_all
@@ -58,7 +59,7 @@ def emit_kernel(kernel: TileKernel, name: str, target: Target) -> KernelText:
 def _attributes(target: Target) -> str:
     pairs = {
         "target-cpu": target.profile.cpu,
-        "target-features": target.profile.llvm_features,
+        "target-features": llvm_features(target.profile),
         "prefer-vector-width": str(target.profile.vector_bits),
         "no-trapping-math": "true",
     }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
+
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
@@ -23,7 +25,8 @@ class Knobs:
 class CoreModel:
     """What a kernel may use: `lanes` f32 elements a vector, `count` vector registers, `l1` and `l2`
     bytes of a core's caches, and `cores` that share the work.  `fmas` and `loads` are vector
-    instructions a cycle, `latency` the cycles until a sum can be added to again."""
+    instructions a cycle, `latency` the cycles until a sum can be added to again;
+    `limits` bound what becomes one kernel."""
 
     lanes: int
     count: int
@@ -34,6 +37,7 @@ class CoreModel:
     latency: float = 4.0
     l1: int = 48 << 10
     knobs: Knobs = Knobs()
+    limits: FusionLimits = TYPICAL_LIMITS
 
 
 # A core with 512-bit vectors, for those who only want to see what a model becomes.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tcc.errors import TccError
+from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
 
 # What the matrix units' rate of floats of a byte goes by, whichever they are.
 FLOAT8_NAME = "f8"
@@ -44,6 +45,7 @@ class BlockProfile:
     bytes per second, `cache` the bytes of the last cache that all share.  `flops` is the rate of
     f32, `matrix` those of matrix units by the type of the operands; `matrix_warps` share one
     instruction of these.  `warpgroups`: kernels may give warps roles of their own.
+    `limits` bound what becomes one kernel.
     """
 
     processors: int = 132
@@ -62,6 +64,7 @@ class BlockProfile:
     )  # fmt: skip
     matrix_warps: int = 4
     warpgroups: bool = False
+    limits: FusionLimits = TYPICAL_LIMITS
 
 
 # A large device, for those who only want to see what a model becomes.

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tcc.backends.gpu.code_rules import Breach, CheckedKernel, breaches, matrix_families
 from tcc.backends.gpu.machine_code import MachineCode, machine_code
 from tcc.backends.gpu.source import CompiledKernel
 from tcc.ir.tile.parse import parse_kernel
@@ -16,6 +15,7 @@ from .blocks import BIG_MATMUL, TEXTS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts"))
 
+from gpu.code_rules import Breach, CheckedKernel, breaches, matrix_families
 from gpu.observe import Known, judge
 
 COPY = """

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import onnx
 import pytest
-from tcc.backends.gpu.code_rules import CheckedKernel, matrix_families
 from tcc.driver import compile_model
 from tcc.options import read_options
 
@@ -17,6 +16,7 @@ from .architectures import bert, resnet
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts"))
 
+from gpu.code_rules import CheckedKernel, matrix_families
 from gpu.observe import Known, judge, observed
 from gpu.observe import compiled as with_facts
 

@@ -11,6 +11,7 @@ from tcc.ir.types import F32, TensorType
 from tcc.ops.formula import fn
 from tcc.passes.fuse.split import split
 from tcc.passes.fuse.split_reductions import alone, in_parts
+from tcc.schedule.limits import TYPICAL_LIMITS
 
 SHAPE = (16, 96, 100)
 X = np.random.default_rng(2).standard_normal(SHAPE).astype(np.float32)
@@ -35,7 +36,7 @@ def centred(shape: tuple[int, ...]) -> Expr:
 
 @pytest.mark.parametrize(("monoid", "numpy"), [("max", np.max), ("sum", np.sum)])
 def test_a_large_total_is_one_of_parts(monoid: str, numpy: object) -> None:
-    found = in_parts(total(SHAPE, monoid))
+    found = in_parts(total(SHAPE, monoid), TYPICAL_LIMITS)
     assert [len(s.iters) for s in found.stages] == [1, 0]
     assert callable(numpy)
     (got,) = evaluate_expr(found, [X])
@@ -44,7 +45,7 @@ def test_a_large_total_is_one_of_parts(monoid: str, numpy: object) -> None:
 
 def test_small_totals_stay() -> None:
     small = total((16, 96, 10), "sum")
-    assert in_parts(small) is small
+    assert in_parts(small, TYPICAL_LIMITS) is small
 
 
 def test_a_total_and_its_readers_are_kernels_with_loops_of_their_own() -> None:
@@ -61,10 +62,10 @@ def test_a_total_and_its_readers_are_kernels_with_loops_of_their_own() -> None:
 
 
 def test_small_chains_and_shared_loops_stay_whole() -> None:
-    assert alone(centred((4, 5, 6))) is None
+    assert alone(centred((4, 5, 6)), TYPICAL_LIMITS) is None
     b = ExprBuilder(TensorType(F32, SHAPE))
     i, j, k = b.iters(*SHAPE)
     top = b.stage((i, j), b.read(0, i, j, k), over=(k,), monoid="max")
     i, j, k = b.iters(*SHAPE)
     b.stage((i, j, k), fn("sub", b.read(0, i, j, k), b.read(top, i, j)))
-    assert alone(b.done()) is None
+    assert alone(b.done(), TYPICAL_LIMITS) is None

@@ -21,6 +21,7 @@ from tcc.passes.fuse.online_reductions import derive, with_states
 from tcc.passes.fuse.rescale import rescaling
 from tcc.passes.fuse.streaming import walked
 from tcc.schedule.cpu.schedule import Schedule
+from tcc.schedule.limits import TYPICAL_LIMITS
 
 from . import tiles
 
@@ -150,7 +151,7 @@ def attention(
 def inlined(expr: Expr) -> Expr:
     """As the composition of nodes leaves it: what is read once is put in."""
     kept, _ = drop_unused(hoist_totals(expr))
-    kept, _ = drop_unused(inline_pointwise(kept, costly(kept)))
+    kept, _ = drop_unused(inline_pointwise(kept, costly(kept, TYPICAL_LIMITS)))
     return canonical(kept)
 
 
@@ -196,7 +197,7 @@ def test_attention_in_runs(mask: str, causal: bool, clean: bool, open_: bool) ->
     sizes = {"r": rows, "s": keys}
     shape = (symbol("r", 1), symbol("s", 1)) if open_ else (rows, keys)
     expr = attention(*shape, causal=causal, clean=clean)
-    assert walked(expr) is not None
+    assert walked(expr, TYPICAL_LIMITS) is not None
     operands = inputs(rows, keys)
     for where, value in MASKS[mask]:
         operands[2][where] = value
@@ -219,8 +220,8 @@ def test_attention_under_any_schedule(seed: int, rows: int) -> None:
 def test_a_few_rows_multiply_keys_as_they_lie(rows: int) -> None:
     """The scores' sums run along the vectors: neither keys nor rows are turned around."""
     expr = attention(rows, 64)
-    assert walked(expr) is None
-    assert walked(attention(8, 64)) is not None
+    assert walked(expr, TYPICAL_LIMITS) is None
+    assert walked(attention(8, 64), TYPICAL_LIMITS) is not None
     built = tiles.build(expr)
     stage = built.group.stages[0]
     (vector,) = [n.vector for n in built.schedule.nests if 0 in n.stages]
