@@ -19,7 +19,6 @@ from tcc.ir.program import (
     Output,
     Program,
 )
-from tcc.ir.program.evaluate import evaluate_program
 from tcc.ir.program.operands import buffers_of
 from tcc.ir.tile.verify import verify_kernel
 from tcc.passes.memory.in_place import update_in_place
@@ -28,6 +27,8 @@ from tcc.passes.program.lower_graph import lower_program, place_graph
 from tcc.passes.program.lower_node import lower_node
 from tcc.passes.tile.plan import Bound, KernelPlanner
 from tcc.schedule.cpu.core import CoreModel
+
+from tests.oracle.program.evaluate import evaluate_program
 
 from .fuse.models import Model
 

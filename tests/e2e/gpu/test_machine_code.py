@@ -7,11 +7,11 @@ from pathlib import Path
 
 import onnx
 import pytest
-from tcc.backends.gpu.code_rules import CheckedKernel, matrix_families
 from tcc.driver import compile_model
 from tcc.options import read_options
 
 from tests.backends.gpu.running import NEEDS_TRITON
+from tests.oracle.gpu.code_rules import CheckedKernel, matrix_families
 
 from .architectures import bert, resnet
 
