@@ -17,6 +17,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 from threading import Barrier
 
+import llvmlite.binding as llvm
 from tcc import runtime
 from tcc.backends.cpu.calibrate_kernels import (
     BLOCKS,
@@ -28,7 +29,7 @@ from tcc.backends.cpu.calibrate_kernels import (
     link_launches,
 )
 from tcc.backends.cpu.calibrate_text import BLOCK, UNROLL, loops_text
-from tcc.backends.cpu.inprocess import LoadedCode
+from tcc.backends.cpu.codegen import compile_object
 from tcc.backends.cpu.llvm.emit import KernelText
 from tcc.schedule.cpu.machine import Cache, Machine, Memory
 from tcc.target import Target
@@ -138,6 +139,25 @@ def _take(size: int) -> _Span:
     start = ctypes.addressof(view)
     del view
     return _Span(mapping, start + -start % _HUGE)
+
+
+class LoadedCode:
+    """The functions of one LLVM module, callable by address as long as this object lives."""
+
+    def __init__(self, text: str, target: Target) -> None:
+        """Raises RuntimeError, with LLVM's message, for text that LLVM does not take."""
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        machine = llvm.Target.from_triple(target.triple).create_target_machine()
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+        self._object = llvm.ObjectFileRef.from_data(compile_object(text, target))
+        self._engine.add_object_file(self._object)
+        self._engine.finalize_object()
+
+    def address(self, name: str) -> int:
+        """The address of the function `name`."""
+        address: int = self._engine.get_function_address(name)
+        return address
 
 
 class _Loops:

@@ -18,13 +18,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from environment import ROOT
+
+sys.path.append(str(ROOT))
+
 from tcc.driver import compile_model
 from tcc.errors import TccError
 from tcc.options import read_options
 
-from gpu.code_rules import CheckedKernel, contracts, matrix_families
 from gpu.known import KNOWN
 from gpu.observe import compiled, judge, observed
+from tests.oracle.gpu.code_rules import CheckedKernel, contracts, matrix_families
 
 
 def measure(model: Path, target: str, precision: str, jobs: int) -> dict[str, Any]:

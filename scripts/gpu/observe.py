@@ -9,11 +9,11 @@ from typing import Any
 
 from tcc.backends.gpu import backend as gpu_code
 from tcc.backends.gpu.code import Job
-from tcc.backends.gpu.machine_code import machine_codes
 from tcc.backends.gpu.source import CompiledKernel
 from tcc.ir.tile import TileKernel
 
-from gpu.code_rules import CheckedKernel, breaches
+from tests.oracle.gpu.code_rules import CheckedKernel, breaches
+from tests.oracle.gpu.machine_code import machine_codes
 
 
 @dataclass(frozen=True)

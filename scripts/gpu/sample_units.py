@@ -20,7 +20,7 @@ from typing import Any
 
 from environment import ROOT
 
-sys.path.insert(0, str(ROOT / "tests" / "backends" / "gpu"))
+sys.path[:0] = [str(ROOT / "tests" / "backends" / "gpu"), str(ROOT)]
 
 import interpret  # before anything else imports Triton
 import numpy as np
@@ -33,11 +33,12 @@ from tcc.ir.expr import extent
 from tcc.ir.graph import carrier
 from tcc.ir.index import Var, evaluate
 from tcc.ir.tile import MemorySpace, TileBuffer, TileKernel
-from tcc.ir.tile.evaluate import evaluate_kernel
 from tcc.ir.types import BF16, BOOL, F16
 from tcc.options import read_options
 from tcc.passes.derive.winograd import constant_bytes
 from tcc.variants import optimise, variant_backends
+
+from tests.oracle.tile.evaluate import evaluate_kernel
 
 # Of the largest value: what other orders of sums, and rounding once more or less, may change.
 _EXACT, _ROUNDED = 1e-4, 3e-2

@@ -13,12 +13,12 @@ from unittest.mock import patch
 import numpy as np
 from tcc import onnx_backend
 from tcc.backends.cpu import compile as cpu_compile
-from tcc.backends.cpu.inprocess import PoolHere
 from tcc.errors import ToolError, UserError
 
 from onnx_suite.cases import Case, category, mismatch
 from onnx_suite.exact import exact
 from onnx_suite.modes import MODES
+from tests.backends.cpu.pool_here import PoolHere
 
 # What became of a case, from good to bad.
 OUTCOMES = MappingProxyType(

@@ -12,9 +12,10 @@ from unittest.mock import patch
 
 from tcc import driver, runtime
 from tcc.backends.cpu import compile as cpu_compile
-from tcc.backends.cpu.inprocess import PoolHere
 from tcc.ir.graph import Graph, GraphBuilder, Value, captures
 from tcc.options import read_options
+
+from tests.backends.cpu.pool_here import PoolHere
 
 from .graphs import Array, Generated, generate
 from .judge import Expected, expect, from_storage, stored, wrong

@@ -10,10 +10,11 @@ import onnxruntime
 import pytest
 from tcc.frontends import load_model
 from tcc.ir.graph.evaluate import evaluate_graph
-from tcc.ir.graph.parse import parse_graph
 from tcc.ir.graph.text import graph_text
 from tcc.ir.graph.verify import verify_graph
 from tcc.ops import OPS
+
+from tests.oracle.graph.parse import parse_graph
 
 LOOP = """
 <ir_version: 8, opset_import: ["" : 17]>

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from tcc.ir.graph import ConstantStore, Graph, Value
-from tcc.ir.graph.parse import parse_graph
 from tcc.ir.graph.text import graph_text
 from tcc.ir.lists import (
     NOTHING,
@@ -17,6 +16,8 @@ from tcc.ir.lists import (
     type_words,
 )
 from tcc.ir.types import F32, I64, STRING, TensorType
+
+from tests.oracle.graph.parse import parse_graph
 
 TYPES = (
     sequence_of(F32),

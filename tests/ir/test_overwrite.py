@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tcc.errors import InternalError
-from tcc.ir.tile.evaluate import evaluate_kernel
 from tcc.ir.tile.overwrite import overwrites, stored_lanes
-from tcc.ir.tile.parse import parse_kernel
 from tcc.ir.tile.text import kernel_text
 from tcc.ir.tile.verify import verify_kernel
+
+from tests.oracle.tile.evaluate import evaluate_kernel
+from tests.oracle.tile.parse import parse_kernel
 
 SCALE = """\
 kernel() parallel(p: 0..3) {

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from tcc.errors import UserError
-from tcc.ir.program.parse import parse_program
 from tcc.ir.program.text import program_text
+
+from tests.oracle.program.parse import parse_program
 
 TEXT = """\
 program registers 9 scratch 64 arena r8

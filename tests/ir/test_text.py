@@ -16,11 +16,14 @@ from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.expr.scalar import apply, argument, cast, index_value, literal
 from tcc.ir.graph import ConstantStore, Graph, GraphBuilder
 from tcc.ir.graph.evaluate import evaluate_graph
-from tcc.ir.graph.parse import parse_expr, parse_graph, parse_index
 from tcc.ir.graph.text import expr_text, graph_text, scalar_text
 from tcc.ir.index import const, iterator, symbol
 from tcc.ir.op import OpSpec
 from tcc.ir.types import BOOL, F16, F32, F64, I64, TensorType, tensor
+
+from tests.oracle.expr.parse import parse_expr
+from tests.oracle.graph.parse import parse_graph
+from tests.oracle.index.parse import parse_index
 
 from .generate import graphs, indices
 

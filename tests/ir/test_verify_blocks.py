@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from tcc.errors import InternalError
-from tcc.ir.tile.parse import parse_kernel
 from tcc.ir.tile.verify import verify_kernel
 from tcc.ir.tile.verify_gpu import verify_blocks
+
+from tests.oracle.tile.parse import parse_kernel
 
 GEMM = """\
 kernel() parallel(p: 0..4) {

@@ -8,9 +8,10 @@ import pytest
 from tcc.errors import InternalError, UserError
 from tcc.ir.index import const
 from tcc.ir.tile import Prefetch, lanes
-from tcc.ir.tile.parse import parse_kernel
 from tcc.ir.tile.text import kernel_text
 from tcc.ir.tile.verify import verify_kernel
+
+from tests.oracle.tile.parse import parse_kernel
 
 GEMM = """\
 size n in [1,]

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from tcc.ir.expr import Expr
 from tcc.ir.expr.verify import verify_expr
-from tcc.ir.graph.parse import parse_expr
 from tcc.ir.graph.text import expr_text
 from tcc.ir.op import OpSpec
 from tcc.ir.types import TensorType, dtype_of, tensor
 from tcc.ops import OPS
+
+from tests.oracle.expr.parse import parse_expr
 
 ROWS = [op for op in OPS.values() if op.expr is not None]
 

@@ -17,7 +17,6 @@ from tcc.backends.cpu.detect import detect
 from tcc.backends.cpu.llvm.emit import emit_kernel
 from tcc.ir.graph import ConstantStore, Graph
 from tcc.ir.graph.evaluate import evaluate_graph
-from tcc.ir.graph.parse import parse_graph
 from tcc.ir.graph.verify import verify_graph
 from tcc.ir.types import DTypeKind, TensorType
 from tcc.ops import OPS
@@ -28,6 +27,8 @@ from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.runtime.module import Module, load
 from tcc.schedule.cpu.core import CoreModel
 from tcc.target import parse_target
+
+from tests.oracle.graph.parse import parse_graph
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Run = Callable[[Graph], Module]

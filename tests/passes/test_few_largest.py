@@ -9,7 +9,6 @@ from tcc.ir.graph import Graph
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.index import const
 from tcc.ir.op import Array
-from tcc.ir.program.evaluate import evaluate_program
 from tcc.ir.types import dtype_of
 from tcc.ops.data.data_dependent import TopKAttrs
 from tcc.passes.graph.small_top_k import small_top_k
@@ -18,6 +17,7 @@ from tcc.passes.program.lowered import Plan
 from tcc.passes.quantize.precision import FULL
 from tcc.passes.tile.gpu.plan import BlockPlanner
 
+from tests.oracle.program.evaluate import evaluate_program
 from tests.passes.fuse.models import Model
 
 RNG = np.random.default_rng(9)

@@ -19,7 +19,6 @@ from tcc.ir.program import (
     Output,
     Program,
 )
-from tcc.ir.program.evaluate import evaluate_program
 from tcc.ir.program.operands import buffers_of
 from tcc.ir.tile.verify import verify_kernel
 from tcc.passes.memory.in_place import update_in_place
@@ -29,6 +28,8 @@ from tcc.passes.program.lower_node import lower_node
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.passes.tile.plan import Bound
 from tcc.schedule.cpu.core import CoreModel
+
+from tests.oracle.program.evaluate import evaluate_program
 
 from .fuse.models import Model
 

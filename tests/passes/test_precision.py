@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from tcc.ir.graph import Graph, Value, carrier
 from tcc.ir.index import symbol
-from tcc.ir.program.evaluate import evaluate_program
 from tcc.ir.tile.verify import verify_kernel
 from tcc.ir.types import BF16, F16, F32, I8, I64, DType
 from tcc.ops.algebra.activation import GeluAttrs
@@ -25,6 +24,7 @@ from tcc.passes.quantize.quantize_weights import group_size, quantized
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.schedule.cpu.core import CoreModel
 
+from tests.oracle.program.evaluate import evaluate_program
 from tests.passes.fuse.models import Model
 from tests.passes.products import FREE
 

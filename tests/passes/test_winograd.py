@@ -12,7 +12,6 @@ from tcc.debug import Trace
 from tcc.ir.expr.verify import verify_expr
 from tcc.ir.graph import Graph, GraphBuilder
 from tcc.ir.graph.evaluate import evaluate_graph
-from tcc.ir.graph.parse import parse_graph
 from tcc.ir.graph.text import graph_text
 from tcc.ir.graph.verify import verify_graph
 from tcc.ir.index import IndexLike, as_int, const, symbol
@@ -31,6 +30,7 @@ from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.machine import MACHINES
 
+from tests.oracle.graph.parse import parse_graph
 from tests.passes.products import FREE, Products, products
 
 Array = np.ndarray[Any, np.dtype[Any]]

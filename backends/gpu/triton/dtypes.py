@@ -63,11 +63,6 @@ def float8_facts(dtype: DType) -> tuple[str, ...]:
     return native, f'"{kind}"', *format_fields(FORMATS[dtype])
 
 
-def float8_kind(dtype: DType) -> str:
-    """The kind of a float of a byte: "ocp" or "fnuz"."""
-    return _NATIVE[dtype][1]
-
-
 def format_fields(form: FloatFormat) -> tuple[str, ...]:
     """The fields of a format, as arguments of the device's functions."""
     numbers = (form.bits, form.fraction, form.bias, form.top, form.over, form.nan)

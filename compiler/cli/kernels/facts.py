@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tcc.errors import UserError
-from tcc.ir.expr.parse import parse_index
-from tcc.ir.index import evaluate, symbol
+from tcc.ir.index.text import name_text
+
+_NAME = re.compile(r'"(?:[^"\\]|\\.)*"|[A-Za-z_][\w.]*')
+_FUNCTIONS = {"min": "min", "max": "max"}
+_SIGNS: Mapping[type[ast.operator], Callable[[int, int], int]] = MappingProxyType(
+    {
+        ast.Add: operator.add,
+        ast.Sub: operator.sub,
+        ast.Mult: operator.mul,
+        ast.FloorDiv: operator.floordiv,
+        ast.Mod: operator.mod,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +51,11 @@ class KernelFact:
             return self
         if None in sizes or len(sizes) != len(self.sizes):
             return None
-        symbols = {name: symbol(name) for name in self.sizes}
-        known = dict(zip(self.sizes, sizes, strict=True))
+        names = {name_text(name): f"sizes[{n}]" for n, name in enumerate(self.sizes)}
         try:
-            found = [int(evaluate(parse_index(f, symbols), known)) for f in self.formulas]
+            found = [_evaluated(f, names | _FUNCTIONS, sizes) for f in self.formulas]
             flops, products, bytes_ = found
-        except (ValueError, ZeroDivisionError, RecursionError):
+        except (ArithmeticError, MemoryError, RecursionError):
             return None
         return replace(self, flops=flops, contraction_flops=products, bytes=bytes_)
 
@@ -94,6 +108,37 @@ def kernel_facts(manifest: dict[str, Any], path: Path, variant: int = 0) -> Kern
             hint="compile the model again",
         ) from error
     return KernelFacts(kernels, steps, *rates)
+
+
+def _evaluated(formula: str, names: Mapping[str, str], sizes: Sequence[int]) -> int:
+    """The value of an index's text, whose names stand in `names` with Python's text for each."""
+    try:
+        text = _NAME.sub(lambda name: names[name[0]], formula)
+        return _value(ast.parse(text, mode="eval").body, sizes)
+    except (KeyError, SyntaxError, ValueError) as error:
+        raise UserError(
+            "a formula of the artifact's manifest cannot be read",
+            where=f"'{formula:.80}'",
+            why=str(error),
+            hint="compile the model again",
+        ) from error
+
+
+def _value(node: ast.expr, sizes: Sequence[int]) -> int:
+    match node:
+        case ast.Constant(int(value)):
+            return value
+        case ast.Subscript(ast.Name("sizes"), ast.Constant(int(number))):
+            return sizes[number]
+        case ast.UnaryOp(ast.USub(), operand):
+            return -_value(operand, sizes)
+        case ast.BinOp(_, ast.FloorDiv() | ast.Mod(), ast.Constant(0)):
+            raise ValueError("it divides by 0")
+        case ast.BinOp(left, sign, right) if type(sign) in _SIGNS:
+            return _SIGNS[type(sign)](_value(left, sizes), _value(right, sizes))
+        case ast.Call(ast.Name(which), [left, right], []):
+            return (min if which == "min" else max)(_value(left, sizes), _value(right, sizes))
+    raise ValueError(f"{type(node).__name__} is no part of a formula")
 
 
 def _texts(items: Any) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Text of graphs and expressions; `tcc.ir.graph.parse` reads it back to the same text.
+"""Text of graphs and expressions; tests read it back to the same text.
 
     size b in [1,64] divisor 4
     graph main(%x : f32[b,64]) {

@@ -1,9 +1,9 @@
 """The table of the host program's instructions and places.
 
 A row is the text of one instruction, in which `{field:kind}` stands for a field of its class.  The
-text, the parser, the bytes, the verifier, the passes' uses and definitions, and the C decoder
-(`runtime/src/instructions.h`, which `scripts/gen_docs` writes) derive from it.  The order of the
-rows is that of the codes in the bytes.
+text, its parser in the tests, the bytes, the verifier, the passes' uses and definitions, and the C
+decoder (`runtime/src/instructions.h`, which `scripts/gen_docs` writes) derive from it.  The order
+of the rows is that of the codes in the bytes.
 
 `kind*` is a list of numbers in parentheses, `kind[]` one of `TensorRef`s whose buffers are of that
 kind.  `{word field:kind}` is left out, with its word, where the field has the kind's absent value.

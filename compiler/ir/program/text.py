@@ -1,4 +1,4 @@
-"""Text of host programs, a line an instruction; `tcc.ir.program.parse` reads it back to the same.
+"""Text of host programs, a line an instruction; tests read it back to the same.
 
     program registers 3 scratch 0 arena r2
       input "x" : f32[r0] "[n]"

@@ -1,4 +1,4 @@
-"""Text of tile kernels; `tcc.ir.tile.parse` reads it back to the same text.
+"""Text of tile kernels; tests read it back to the same text.
 
 The types of results stand before what computes them, so that the lanes l0, l1, ... are known where
 they are used.  `tcc.ir.tile` shows an example.

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tcc.backends.cpu.calibrate import LoadedCode
 from tcc.backends.cpu.detect import detect
-from tcc.backends.cpu.inprocess import LoadedCode
 from tcc.backends.cpu.llvm.emit import emit_kernel
 from tcc.ir.expr import extent
 from tcc.ir.index import evaluate
 from tcc.ir.narrow import decode, encode
 from tcc.ir.tile import MemorySpace, TileKernel
-from tcc.ir.tile.evaluate import evaluate_kernel
 from tcc.ir.types import BF16, DType
 from tcc.target import Target, parse_target
 
+from tests.oracle.tile.evaluate import evaluate_kernel
 from tests.processors import distinct
 
 _ENTRY = ctypes.CFUNCTYPE(

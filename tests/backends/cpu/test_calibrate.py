@@ -8,10 +8,10 @@ import mmap
 import numpy as np
 import pytest
 from tcc.backends.cpu import calibrate as measuring
+from tcc.backends.cpu.calibrate import LoadedCode
 from tcc.backends.cpu.calibrate_kernels import BLOCKS, VECTORS, function_kernel, gather_kernel
 from tcc.backends.cpu.calibrate_text import BLOCK, UNROLL, loops_text
 from tcc.backends.cpu.detect import detect
-from tcc.backends.cpu.inprocess import LoadedCode
 from tcc.schedule.cpu.machine_file import machine_text, read_machine
 from tcc.target import Target, parse_target
 

@@ -30,10 +30,10 @@ from tcc.ir.tile import (
     TileKernel,
     lanes,
 )
-from tcc.ir.tile.evaluate import evaluate_kernel
 from tcc.ir.types import BF16, F32, I8, I32, U8, DType, integer_limits
 from tcc.target import Target, parse_target
 
+from tests.oracle.tile.evaluate import evaluate_kernel
 from tests.processors import distinct
 
 from . import conftest

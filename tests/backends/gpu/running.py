@@ -24,8 +24,9 @@ from tcc.ir.graph import carrier
 from tcc.ir.index import evaluate
 from tcc.ir.narrow import decode, encode
 from tcc.ir.tile import MemorySpace, TileKernel
-from tcc.ir.tile.evaluate import evaluate_kernel
 from tcc.ir.types import BF16, BOOL, F16, DType
+
+from tests.oracle.tile.evaluate import evaluate_kernel
 
 HERE = Path(__file__).parent
 NEEDS_TRITON = [

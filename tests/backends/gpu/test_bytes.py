@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tcc.backends.gpu.compile import compile_kernels
-from tcc.backends.gpu.machine_code import machine_codes
 from tcc.backends.gpu.source import kernel_source
 from tcc.debug import Trace
 from tcc.ir.tile import MemorySpace, TileKernel
@@ -17,6 +16,7 @@ from tcc.passes.tile.gpu.plan import BlockPlanner
 from tcc.schedule.gpu.schedule import BlockSchedule
 from tcc.target import GPUS
 
+from tests.oracle.gpu.machine_code import machine_codes
 from tests.passes.blocks.bytes import GRAPHS, product
 
 from .running import NEEDS_TRITON, Job, evaluated, interpreted

@@ -7,15 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tcc.backends.gpu.machine_code import MachineCode, machine_code
 from tcc.backends.gpu.source import CompiledKernel
-from tcc.ir.tile.parse import parse_kernel
+
+from tests.oracle.gpu.code_rules import Breach, CheckedKernel, breaches, matrix_families
+from tests.oracle.gpu.machine_code import MachineCode, machine_code
+from tests.oracle.tile.parse import parse_kernel
 
 from .blocks import BIG_MATMUL, TEXTS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts"))
 
-from gpu.code_rules import Breach, CheckedKernel, breaches, matrix_families
 from gpu.observe import Known, judge
 
 COPY = """

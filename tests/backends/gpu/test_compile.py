@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 from tcc.backends.gpu.code import _variant
 from tcc.backends.gpu.compile import compile_kernels
-from tcc.backends.gpu.machine_code import MachineCode, machine_codes
 from tcc.backends.gpu.source import CompiledKernel, KernelSource, ParameterKind, kernel_source
 from tcc.errors import InternalError, ToolError
 from tcc.ir.expr.scalar import FUNCTIONS, argument, cast
-from tcc.ir.tile.parse import parse_kernel
 from tcc.ir.types import BF16, DTYPES, F16, F32, I8
 from tcc.target import GPUS
+
+from tests.oracle.gpu.machine_code import MachineCode, machine_codes
+from tests.oracle.tile.parse import parse_kernel
 
 from .blocks import BIG_MATMUL, TEXTS
 from .more_blocks import CORNERS

@@ -14,8 +14,9 @@ import pytest
 from tcc.backends.gpu.compile import compile_kernels
 from tcc.backends.gpu.source import CompiledKernel, kernel_source
 from tcc.backends.idle_pool import RESTING
-from tcc.ir.tile.parse import parse_kernel
 from tcc.target import GPUS
+
+from tests.oracle.tile.parse import parse_kernel
 
 from .blocks import TEXTS
 from .running import NEEDS_TRITON

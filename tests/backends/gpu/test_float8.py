@@ -7,7 +7,6 @@ import re
 import numpy as np
 import pytest
 from tcc.backends.gpu.compile import Compilers, compile_kernels
-from tcc.backends.gpu.machine_code import machine_codes
 from tcc.backends.gpu.source import CompiledKernel, kernel_source
 from tcc.debug import Trace
 from tcc.ir.graph import Graph, GraphBuilder
@@ -28,6 +27,8 @@ from tcc.passes.quantize.precision import FULL
 from tcc.passes.tile.gpu.plan import BlockPlanner
 from tcc.schedule.gpu.schedule import BlockSchedule
 from tcc.target import GPUS
+
+from tests.oracle.gpu.machine_code import machine_codes
 
 from .running import NEEDS_TRITON, Job, interpreted
 

@@ -9,12 +9,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tcc.backends.gpu.compile import compile_kernels
-from tcc.backends.gpu.machine_code import machine_code, machine_codes
 from tcc.backends.gpu.source import HOPPER, KernelSource, ParameterKind, kernel_source
 from tcc.ir.tile import TileKernel
-from tcc.ir.tile.parse import parse_kernel
 from tcc.ir.tile.verify import verify_kernel
 from tcc.target import GPUS
+
+from tests.oracle.gpu.machine_code import machine_code, machine_codes
+from tests.oracle.tile.parse import parse_kernel
 
 from . import gluon_interpreter as gluon
 from .gluon_kernels import REFUSED, TEXTS

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from tcc.backends.gpu.compile import compile_kernels
-from tcc.backends.gpu.machine_code import machine_codes
 from tcc.backends.gpu.source import HOPPER, KernelSource, kernel_source
 from tcc.ir.index import minimum, of_atom
 from tcc.ir.tile import Loop, TileKernel
 from tcc.ir.types import F16
 from tcc.target import GPUS
+
+from tests.oracle.gpu.machine_code import machine_codes
 
 from . import gluon_interpreter as gluon
 from .attention_kernels import attention

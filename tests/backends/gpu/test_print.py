@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from tcc.backends.gpu.triton.print import triton_source
 from tcc.errors import InternalError
-from tcc.ir.tile.parse import parse_kernel
 from tcc.ir.tile.verify import verify_kernel
+
+from tests.oracle.tile.parse import parse_kernel
 
 from .blocks import TEXTS
 from .more_blocks import CORNERS

@@ -13,8 +13,9 @@ from tcc.backends.gpu.machine_code import nvidia_tool
 from tcc.backends.gpu.ptxas import assembled, needed_driver
 from tcc.backends.gpu.source import CompiledKernel, kernel_source
 from tcc.errors import ToolError
-from tcc.ir.tile.parse import parse_kernel
 from tcc.target import GPUS
+
+from tests.oracle.tile.parse import parse_kernel
 
 from .blocks import BIG_MATMUL, TEXTS
 from .running import NEEDS_TRITON

@@ -12,10 +12,11 @@ from tcc.driver import resolve_targets
 from tcc.frontends import load_model
 from tcc.ir.graph import Graph
 from tcc.ir.index import as_int
-from tcc.ir.program.evaluate import evaluate_program
 from tcc.options import read_options
 from tcc.passes.pipeline import run_pipeline
 from tcc.passes.program.lowered import Lowered
+
+from tests.oracle.program.evaluate import evaluate_program
 
 SHAPE = (1, 4, 512, 128)
 WHOLE = "y = Attention(q, k, v)"

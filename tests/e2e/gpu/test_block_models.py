@@ -10,7 +10,6 @@ from tcc.debug import Trace
 from tcc.frontends import load_model
 from tcc.ir.graph import Graph
 from tcc.ir.program import Alias, CallOp
-from tcc.ir.program.evaluate import evaluate_program
 from tcc.ir.program.verify import verify_program
 from tcc.ir.tile.verify_gpu import verify_blocks
 from tcc.passes.pipeline import GPU, lower, run_pipeline
@@ -20,6 +19,7 @@ from tcc.passes.tile.gpu.align import buffer_alignments
 from tcc.passes.tile.gpu.plan import BlockPlanner
 
 from tests.e2e.agreement import Array, assert_agree, expected, session
+from tests.oracle.program.evaluate import evaluate_program
 
 from .small_models import MODELS, SHAPES
 

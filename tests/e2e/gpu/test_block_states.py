@@ -11,13 +11,13 @@ from tcc.debug import Trace
 from tcc.driver import resolve_targets
 from tcc.frontends import load_model
 from tcc.ir.program import CallOp, Copy
-from tcc.ir.program.evaluate import evaluate_program
 from tcc.options import read_options
 from tcc.passes.graph.state import bind_states
 from tcc.passes.pipeline import run_pipeline
 
 from tests.e2e.agreement import FLOAT, Array, assert_agree, expected, model_of, session, value
 from tests.e2e.test_state import STATES, WIDTH, decoder, normal
+from tests.oracle.program.evaluate import evaluate_program
 
 from .test_block_models import weights_of
 

@@ -10,12 +10,10 @@ from tcc.backends.gpu.backend import GpuBackend
 from tcc.backends.gpu.code import Job as CompileJob
 from tcc.backends.gpu.code import compile_blocks
 from tcc.backends.gpu.compile import Compilers
-from tcc.backends.gpu.machine_code import machine_code
 from tcc.debug import Trace
 from tcc.driver import resolve_targets
 from tcc.frontends import load_model
 from tcc.ir.graph import Graph
-from tcc.ir.program.evaluate import evaluate_program
 from tcc.ir.tile.text import kernel_text
 from tcc.options import Options, read_options
 from tcc.passes.moe.grouped_gemm import GroupedMatmul
@@ -27,6 +25,8 @@ from tcc.passes.traffic import traffic
 from tests.backends.gpu.running import Job, interpreter
 from tests.e2e.agreement import Array, assert_agree, expected, session
 from tests.e2e.test_experts import EXPERTS, TOP, drawn, layer
+from tests.oracle.gpu.machine_code import machine_code
+from tests.oracle.program.evaluate import evaluate_program
 
 from .test_block_models import weights_of
 

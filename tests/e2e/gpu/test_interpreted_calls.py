@@ -11,12 +11,12 @@ from tcc.backends.gpu.backend import GpuBackend
 from tcc.debug import Trace
 from tcc.driver import resolve_targets
 from tcc.frontends import load_model
-from tcc.ir.program.evaluate import evaluate_program
 from tcc.options import read_options
 from tcc.passes.pipeline import run_pipeline
 
 from tests.backends.gpu.running import NEEDS_TRITON, Job, interpreter
 from tests.e2e.agreement import Array, assert_agree, expected, session
+from tests.oracle.program.evaluate import evaluate_program
 
 pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("interpreter")]
 RNG = np.random.default_rng(4)

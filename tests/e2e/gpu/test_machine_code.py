@@ -11,12 +11,12 @@ from tcc.driver import compile_model
 from tcc.options import read_options
 
 from tests.backends.gpu.running import NEEDS_TRITON
+from tests.oracle.gpu.code_rules import CheckedKernel, matrix_families
 
 from .architectures import bert, resnet
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts"))
 
-from gpu.code_rules import CheckedKernel, matrix_families
 from gpu.observe import Known, judge, observed
 from gpu.observe import compiled as with_facts
 

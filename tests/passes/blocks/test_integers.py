@@ -9,7 +9,6 @@ import pytest
 from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.ir.graph.evaluate import evaluate_graph
-from tcc.ir.program.evaluate import evaluate_program
 from tcc.ir.program.verify import verify_program
 from tcc.ir.tile import Contract, TileKernel
 from tcc.ir.tile.verify import verify_kernel
@@ -19,6 +18,8 @@ from tcc.passes.pipeline import GPU, lower
 from tcc.passes.program.lowered import Lowered, Plan
 from tcc.passes.quantize.precision import FULL
 from tcc.passes.tile.gpu.plan import BlockPlanner
+
+from tests.oracle.program.evaluate import evaluate_program
 
 from .bytes import GRAPHS, inputs_of
 from .tiles import statements

@@ -14,7 +14,6 @@ from tcc.ir.graph import Graph, GraphBuilder
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.index import const, symbol
 from tcc.ir.op import Array, Sample
-from tcc.ir.program.evaluate import evaluate_program
 from tcc.ir.types import F32, I64, TensorType, dtype_of, tensor
 from tcc.ops import OPS
 from tcc.ops.algebra.cumulative import CumSumAttrs
@@ -28,6 +27,8 @@ from tcc.passes.pipeline import GPU, LEGALIZE_CALLS, lower, run_pipeline
 from tcc.passes.program.lowered import Plan
 from tcc.passes.quantize.precision import FULL
 from tcc.passes.tile.gpu.plan import BlockPlanner
+
+from tests.oracle.program.evaluate import evaluate_program
 
 SIZED = ("non_zero", "compress")
 COUNT = Combination("sum", "add", 0)

@@ -10,7 +10,6 @@ from tcc.ir.expr.scalar import StageRef
 from tcc.ir.graph import Graph
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.index import as_int
-from tcc.ir.program.evaluate import evaluate_program
 from tcc.passes.derive.winograd import winograd
 from tcc.passes.program.lower_graph import lower_program, place_graph
 from tcc.passes.program.lower_node import lower_node
@@ -20,6 +19,7 @@ from tcc.passes.tile.cpu.scratch import held_values
 from tcc.passes.tile.plan import Bound
 from tcc.schedule.cpu.core import CoreModel
 
+from tests.oracle.program.evaluate import evaluate_program
 from tests.passes.products import FREE
 from tests.passes.test_winograd import Conv
 

@@ -11,12 +11,9 @@ from tcc.ir.graph import Graph
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.index import evaluate, free_vars
 from tcc.ir.program import Program
-from tcc.ir.program.evaluate import evaluate_program
-from tcc.ir.program.parse import parse_program
 from tcc.ir.program.text import program_text
 from tcc.ir.program.verify import verify_program
 from tcc.ir.tile import TileKernel
-from tcc.ir.tile.parse import parse_kernel
 from tcc.ir.tile.text import kernel_text
 from tcc.ir.tile.verify import verify_kernel
 from tcc.passes.memory.compact_buffers import compacted
@@ -26,6 +23,10 @@ from tcc.passes.program.lower_graph import lower_program, place_graph
 from tcc.passes.program.lower_node import lower_node
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.schedule.cpu.core import CoreModel
+
+from tests.oracle.program.evaluate import evaluate_program
+from tests.oracle.program.parse import parse_program
+from tests.oracle.tile.parse import parse_kernel
 
 from .models import MODELS
 

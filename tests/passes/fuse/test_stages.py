@@ -10,10 +10,10 @@ from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.expr.scalar import StageRef, apply, literal
 from tcc.ir.index import Index
-from tcc.ir.tile.parse import parse_kernel
 from tcc.ir.tile.text import kernel_text
 from tcc.ir.types import F32, I64, tensor
 
+from tests.oracle.tile.parse import parse_kernel
 from tests.passes.fuse import tiles
 
 ROWS, COLS, DEPTH = 6, 6, 5

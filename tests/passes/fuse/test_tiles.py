@@ -14,12 +14,12 @@ from tcc.ir.expr import Expr, extent
 from tcc.ir.graph import Node, Value
 from tcc.ir.index import evaluate
 from tcc.ir.tile import TileKernel
-from tcc.ir.tile.parse import parse_kernel
 from tcc.ir.tile.text import kernel_text
 from tcc.passes.fuse.compose import compose
 
 from tests.ops.cases import SOME_SYMBOLIC_CASES, each, fewer
 from tests.ops.test_matrix import CASES, Case, check, reference, symbolic
+from tests.oracle.tile.parse import parse_kernel
 
 from . import tiles
 from .tiles import Array, Built, Chooser

@@ -7,7 +7,6 @@ import pytest
 from tcc.debug import Trace
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.graph import GraphBuilder
-from tcc.ir.program.evaluate import evaluate_program
 from tcc.ir.types import F32, tensor
 from tcc.ops import OPS
 from tcc.ops.expression import ExpressionAttrs
@@ -18,6 +17,8 @@ from tcc.passes.quantize.precision import FULL
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.passes.tile.gpu.plan import BlockPlanner
 from tcc.schedule.cpu.core import TYPICAL_CORE
+
+from tests.oracle.program.evaluate import evaluate_program
 
 
 @pytest.mark.parametrize("device", [False, True])

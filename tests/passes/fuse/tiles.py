@@ -12,7 +12,6 @@ from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import as_int, evaluate
 from tcc.ir.layout import row_major
 from tcc.ir.tile import TileKernel
-from tcc.ir.tile.evaluate import evaluate_kernel
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.tile.verify import verify_kernel
 from tcc.ir.types import DType, TensorType
@@ -21,6 +20,8 @@ from tcc.passes.tile.cpu.lower import lower
 from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.schedule import Nest, Schedule
+
+from tests.oracle.tile.evaluate import evaluate_kernel
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Chooser = Callable[[TileGroup], Schedule]

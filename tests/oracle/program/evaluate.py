@@ -48,8 +48,9 @@ from tcc.ir.program import (
 )
 from tcc.ir.program.operands import buffers_of, walk_instructions
 from tcc.ir.tile import MemorySpace, TileBuffer, TileKernel
-from tcc.ir.tile.evaluate import evaluate_kernel
 from tcc.ir.types import BF16, DType
+
+from tests.oracle.tile.evaluate import evaluate_kernel
 
 # A C function of the runtime: arrays of its operands, arrays of its results that it fills in place,
 # and the call's ints; it gives the sizes that data decides.

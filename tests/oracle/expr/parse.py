@@ -1,7 +1,7 @@
-"""Reads index expressions and tensor expressions in the text of `tcc.ir.graph.text`.
+"""Reads tensor expressions in the text of `tcc.ir.graph.text`.
 
 Each function takes a `Cursor` and leaves it after what it read; `UserError` says where a text is
-wrong.  Index expressions go through the simplifier, so any Python-like spelling is accepted.
+wrong.
 """
 
 from __future__ import annotations
@@ -24,33 +24,14 @@ from tcc.ir.expr.scalar import (
     read,
 )
 from tcc.ir.graph.text import INFIX
-from tcc.ir.index import (
-    Index,
-    Var,
-    as_int,
-    const,
-    floordiv,
-    free_vars,
-    iterator,
-    maximum,
-    minimum,
-    mod,
-    mul,
-    symbol,
-)
+from tcc.ir.index import Index, Var, free_vars, iterator
 from tcc.ir.lists import NOTHING, Dims, optional_of, sequence_of
-from tcc.ir.tokens import Cursor
 from tcc.ir.types import DTYPES, DType, TensorType
 
+from tests.oracle.index.parse import read_end, read_index, read_sizes, read_symbol
+from tests.oracle.index.tokens import Cursor
+
 _FUNCTION_OF = {mark: name for name, mark in INFIX.items()}
-
-
-def parse_index(text: str, variables: Mapping[str, Index]) -> Index:
-    """The index expression `text` over variables by name."""
-    cursor = Cursor(text)
-    index = read_index(cursor, variables)
-    read_end(cursor)
-    return index
 
 
 def parse_expr(text: str) -> Expr:
@@ -59,87 +40,6 @@ def parse_expr(text: str) -> Expr:
     expr = read_expr(cursor, read_sizes(cursor))
     read_end(cursor)
     return expr
-
-
-def read_end(cursor: Cursor) -> None:
-    if cursor.peek().kind != "end":
-        raise cursor.error("the text should end here")
-
-
-# ---- index expressions -----------------------------------------------------------------------
-
-
-def read_index(cursor: Cursor, variables: Mapping[str, Index]) -> Index:
-    total = const(0)
-    sign = -1 if cursor.take("-") else 1
-    while True:
-        total = total + mul(_term(cursor, variables), sign)
-        if not cursor.at("+", "-"):
-            return total
-        sign = 1 if cursor.next().text == "+" else -1
-
-
-def _term(cursor: Cursor, variables: Mapping[str, Index]) -> Index:
-    value = _factor(cursor, variables)
-    while cursor.at("*", "//", "%"):
-        mark = cursor.next()
-        other = _factor(cursor, variables)
-        if mark.text == "*":
-            value = value * other
-            continue
-        if (as_int(other) or 1) <= 0 or other is const(0):
-            raise cursor.error("divisors are positive", mark)
-        value = (floordiv if mark.text == "//" else mod)(value, other)
-    return value
-
-
-def _factor(cursor: Cursor, variables: Mapping[str, Index]) -> Index:
-    if cursor.take("("):
-        value = read_index(cursor, variables)
-        cursor.expect(")")
-        return value
-    if cursor.at("min", "max") and cursor.peek(1).text == "(":
-        which = minimum if cursor.next().text == "min" else maximum
-        cursor.expect("(")
-        a = read_index(cursor, variables)
-        cursor.expect(",")
-        b = read_index(cursor, variables)
-        cursor.expect(")")
-        return which(a, b)
-    if cursor.peek().kind == "number":
-        return const(cursor.integer())
-    token = cursor.peek()
-    name = cursor.kind("word", "string")
-    if name not in variables:
-        raise cursor.error("no size or iterator has this name", token)
-    return variables[name]
-
-
-def read_sizes(cursor: Cursor) -> dict[str, Index]:
-    """The `size` lines at the head of a text."""
-    sizes: dict[str, Index] = {}
-    while cursor.at("size"):
-        cursor.next()
-        token = cursor.peek()
-        name = cursor.kind("word", "string")
-        if name in sizes:
-            raise cursor.error("a size is declared once", token)
-        sizes[name] = _symbol(cursor, name)
-    return sizes
-
-
-def _symbol(cursor: Cursor, name: str) -> Index:
-    token = cursor.peek()
-    cursor.expect("in")
-    cursor.expect("[")
-    lo = cursor.integer()
-    cursor.expect(",")
-    hi = None if cursor.at("]") else cursor.integer()
-    cursor.expect("]")
-    divisor = cursor.integer() if cursor.take("divisor") else 1
-    if divisor <= 0 or hi == lo:
-        raise cursor.error("a size has a positive divisor and more than one value", token)
-    return symbol(name, lo, hi, divisor)
 
 
 def read_dtype(cursor: Cursor) -> DType:
@@ -287,7 +187,7 @@ def _iterator(cursor: Cursor, scope: _Scope) -> Var:
         cursor.expect("..")
         index = iterator(name, read_index(cursor, scope.variables))
     else:
-        index = _symbol(cursor, name)
+        index = read_symbol(cursor, name)
     scope.variables[name] = index
     return free_vars(index)[0]
 

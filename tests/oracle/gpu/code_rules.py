@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
 
-from tcc.backends.gpu.machine_code import MachineCode
 from tcc.backends.gpu.source import CompiledKernel
-from tcc.backends.gpu.triton.dtypes import float8_kind
 from tcc.ir.index import (
     Index,
     Var,
@@ -25,8 +23,10 @@ from tcc.ir.index import (
 )
 from tcc.ir.layout import strides
 from tcc.ir.tile import Contract, If, Load, Loop, Stmt, Store, TileKernel, lanes
-from tcc.ir.types import F32, FLOAT8
+from tcc.ir.types import F8E4M3FN, F8E5M2, F32, FLOAT8
 from tcc.target import GPUS
+
+from tests.oracle.gpu.machine_code import MachineCode
 
 _WIDE = 16  # bytes of a lane's widest access
 # The rows that a warp group multiplies at once on Hopper, and its warps.
@@ -113,7 +113,8 @@ def _family(node: Contract, arch: str, warps: int, dot: str) -> str:
 def _float8(node: Contract, arch: str) -> str:
     """What floats of a byte are multiplied as: themselves, or f16."""
     own = next((gpu.float8 for gpu in GPUS.values() if gpu.arch == arch), "")
-    return "f8" if own and own == float8_kind(node.a.dtype) else "f16"
+    kind = "ocp" if node.a.dtype in (F8E4M3FN, F8E5M2) else "fnuz"
+    return "f8" if own == kind else "f16"
 
 
 def _matrix_rule(compiled: CheckedKernel) -> str:
