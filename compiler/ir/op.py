@@ -1,13 +1,13 @@
 """OpSpec: the type of one row of the op table.
 
 A row is all that tcc knows of an op.  Importer dispatch, shape inference, verification, constant
-folding, the reference backend, the test matrix, `tcc ops` and the support table follow from it.
+folding, the graph evaluator, the test matrix, `tcc ops` and the support table follow from it.
 `ir` holds the type; the rows are in `tcc.ops`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -42,15 +42,6 @@ class Tolerance(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """One test case of an op: input arrays (None for an absent optional input) and attributes."""
-
-    inputs: tuple[Array | None, ...]
-    attrs: Any
-    label: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class OnnxBinding:
     """A 1:1 binding: the ONNX op has the same inputs and attributes.
 
@@ -71,7 +62,6 @@ class NoAttrs:
 
 Infer = Callable[[Sequence[TensorType | None], Any], tuple[TensorType, ...]]
 Reference = Callable[[Sequence[Array | None], Any], tuple[Array, ...]]
-Samples = Callable[[np.random.Generator], Iterator["Sample"]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,8 +73,7 @@ class OpSpec:
     obvious NumPy meaning, its dims bound to integers.  `expr(types, attrs)` is the tensor
     expression; an op without one names in `call` the C function of the runtime (one with both is
     called where `calls(types, attrs)` says that the expression is much more work), or is control
-    flow.
-    `samples(rng)` yields small test cases: scalars, size one and zero, broadcasts, odd sizes.
+    flow.  Its test cases are in `tests/ops/samples`.
     """
 
     name: str
@@ -92,7 +81,6 @@ class OpSpec:
     arity: tuple[int, int]  # least and most inputs; optional ones may be None in between
     infer: Infer
     reference: Reference
-    samples: Samples
     dtypes: tuple[DType, ...]
     tolerance: Tolerance
     doc: str

@@ -8,15 +8,14 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from tcc.errors import InternalError
 from tcc.ir.graph import Graph
 from tcc.ir.index import Index
 from tcc.ir.lists import fits
-from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import Array, OpSpec, Tolerance, Trait
 from tcc.ir.types import BOOL, DTYPES, I64, TensorType
 
 
@@ -149,11 +148,6 @@ def _reference(arrays: Sequence[Array | None], attrs: object) -> tuple[Array, ..
     raise InternalError("control flow is evaluated by ir.evaluate")
 
 
-def _samples(rng: np.random.Generator) -> Iterator[Sample]:
-    """None: a body is a graph of other rows, which a row cannot name."""
-    yield from ()
-
-
 def _row(name: str, attrs: type, arity: tuple[int, int], infer: object, doc: str) -> OpSpec:
     return OpSpec(
         name,
@@ -161,7 +155,6 @@ def _row(name: str, attrs: type, arity: tuple[int, int], infer: object, doc: str
         arity,
         infer,  # type: ignore[arg-type]
         _reference,
-        _samples,
         tuple(DTYPES.values()),
         Tolerance.EXACT,
         doc,

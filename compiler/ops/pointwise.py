@@ -11,7 +11,6 @@ from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Tolerance, Trait
 from tcc.ir.types import DType, TensorType
 from tcc.ops.formula import pointwise
 from tcc.ops.reference import in_f32
-from tcc.ops.sampling import Samples
 from tcc.ops.shapes import Shape, broadcast_types, check_dtype, same_dtype
 
 Formula = Callable[..., Scalar]
@@ -25,7 +24,6 @@ def pointwise_op(
     doc: str,
     *,
     dtypes: Sequence[DType],
-    samples: Samples,
     attrs: type[Any] = NoAttrs,
     arity: tuple[int, int] = (1, 1),
     result: DType | None = None,
@@ -54,6 +52,6 @@ def pointwise_op(
         return (in_f32(lambda *wide: numpy(given, *wide))(*arrays),)
 
     return OpSpec(
-        name, attrs, arity, infer, reference, samples, tuple(dtypes), tolerance, doc, expr,
+        name, attrs, arity, infer, reference, tuple(dtypes), tolerance, doc, expr,
         traits=frozenset((Trait.ELEMENTWISE, *traits)), onnx=onnx,
     )  # fmt: skip

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from tcc.errors import UserError
 from tcc.ir.index import Extremum, Index, as_int, const, if_one, of_atom
-from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import Array, OpSpec, Tolerance, Trait
 from tcc.ir.types import DTYPES, I32, I64, TensorType
 from tcc.ops.operands import array, sizes
 
@@ -58,11 +57,6 @@ def _require(arrays: Sequence[Array | None], attrs: RequireAttrs) -> tuple[Array
     return ()
 
 
-def _require_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    yield Sample((), RequireAttrs(const(3), const(3), "of this sample"), "equal")
-    yield Sample((), RequireAttrs(const(1), const(3), "of this sample", or_one=True), "one")
-
-
 @dataclass(frozen=True, slots=True)
 class BroadcastSizeAttrs:
     """A new size symbol for the size to which two sizes broadcast."""
@@ -75,10 +69,6 @@ class BroadcastSizeAttrs:
     def value(self) -> Index:
         """What the symbol is where the sizes are equal or one of them is 1."""
         return if_one(self.left, self.right, self.left)
-
-
-def _broadcast_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    yield Sample((), BroadcastSizeAttrs(const(3), const(1), const(3)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,28 +104,21 @@ def _check_indices(arrays: Sequence[Array | None], attrs: CheckIndicesAttrs) -> 
     return ()
 
 
-def _indices_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    yield Sample((np.array([3, -5, 4]),), CheckIndicesAttrs(const(5)), "all")
-    pairs = np.array([[0, 9], [2, 7]], np.int32)
-    yield Sample((pairs,), CheckIndicesAttrs(const(3), 2, 0), "first of two")
-    yield Sample((np.array([0, 4]),), CheckIndicesAttrs(const(5), signed=False), "unsigned")
-
-
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         "check_indices", CheckIndicesAttrs, (1, 1), _indices_types, _check_indices,
-        _indices_samples, (I32, I64), Tolerance.EXACT,
+        (I32, I64), Tolerance.EXACT,
         "Stops the run unless indices lie in their axis; a node without outputs.",
         traits=frozenset({Trait.OPAQUE}),
     ),
     OpSpec(
         "broadcast_size", BroadcastSizeAttrs, (0, 0), lambda *_: (), lambda *_: (),
-        _broadcast_samples, tuple(d for d in DTYPES.values() if d.is_integer), Tolerance.EXACT,
+        tuple(d for d in DTYPES.values() if d.is_integer), Tolerance.EXACT,
         "Names the size to which two sizes broadcast; a node without operands and outputs.",
         traits=frozenset({Trait.OPAQUE}),
     ),
     OpSpec(
-        "require", RequireAttrs, (0, 0), _require_types, _require, _require_samples,
+        "require", RequireAttrs, (0, 0), _require_types, _require,
         tuple(d for d in DTYPES.values() if d.is_integer), Tolerance.EXACT,
         "Stops the run unless sizes are equal, or one is 1; a node without operands and outputs.",
         traits=frozenset({Trait.OPAQUE}),

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
 from tcc.ir.index import Index, const
-from tcc.ir.op import Array, NoAttrs, OpSpec, Sample, Tolerance
+from tcc.ir.op import Array, NoAttrs, OpSpec, Tolerance
 from tcc.ir.types import I64, TensorType, element_count
 from tcc.ops.formula import fn, wide, widened
-from tcc.ops.operands import Arrays, Types, array, dims, require, sizes
+from tcc.ops.operands import Arrays, Types, array, require, sizes
 from tcc.ops.shapes import ALL, NUMERIC, required, same_dtype
 
 
@@ -65,17 +64,6 @@ def _range_expr(types: Types, attrs: RangeAttrs) -> Expr:
     return b.done()
 
 
-def _range_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for start, limit, delta, size, dtype in (
-        (0, 7, 1, 7, np.int64),
-        (10, -3, -4, 4, np.int32),
-        (0.5, 3.0, 0.5, 5, np.float32),
-        (3, 3, 1, 0, np.int64),
-    ):
-        scalars = tuple(np.array(v, dtype) for v in (start, limit, delta))
-        yield Sample(scalars, RangeAttrs(const(size)), np.dtype(dtype).name)
-
-
 # ---- dims as data --------------------------------------------------------------------------------
 
 
@@ -106,13 +94,6 @@ def _shape_expr(types: Types, attrs: ShapeOfAttrs) -> Expr:
     return _vector(x.shape[attrs.start : attrs.end], x)
 
 
-def _shape_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = np.zeros((2, 0, 7), np.float32)
-    yield Sample((x,), ShapeOfAttrs(0, 3), "whole")
-    yield Sample((x,), ShapeOfAttrs(1, 2), "part")
-    yield Sample((np.array(1),), ShapeOfAttrs(0, 0), "scalar")
-
-
 def _size_infer(types: Types, attrs: NoAttrs) -> tuple[TensorType, ...]:
     required(types, 0)
     return (TensorType(I64, ()),)
@@ -129,11 +110,6 @@ def _size_expr(types: Types, attrs: NoAttrs) -> Expr:
     return b.done()
 
 
-def _size_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape in ((2, 7), (), (3, 0)):
-        yield Sample((np.zeros(shape, np.float32),), NoAttrs())
-
-
 def _dims_infer(types: Types, attrs: DimsAttrs) -> tuple[TensorType, ...]:
     return (TensorType(I64, (const(len(attrs.values)),)),)
 
@@ -146,34 +122,29 @@ def _dims_expr(types: Types, attrs: DimsAttrs) -> Expr:
     return _vector(attrs.values)
 
 
-def _dims_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for values in ((3, 5, 7), (1,), ()):
-        yield Sample((), DimsAttrs(dims(*values)))
-
-
 # ---- rows ----------------------------------------------------------------------------------------
 
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
-        "range", RangeAttrs, (3, 3), _range_infer, _range_reference, _range_samples, NUMERIC,
+        "range", RangeAttrs, (3, 3), _range_infer, _range_reference, NUMERIC,
         Tolerance.ELEMENTWISE,
         "start, start + delta, start + 2 * delta, ...; operands (start, limit, delta).",
         expr=_range_expr,
     ),
     OpSpec(
-        "shape_of", ShapeOfAttrs, (1, 1), _shape_infer, _shape_reference, _shape_samples, ALL,
+        "shape_of", ShapeOfAttrs, (1, 1), _shape_infer, _shape_reference, ALL,
         Tolerance.EXACT,
         "The dims of x as a vector of i64.",
         expr=_shape_expr,
     ),
     OpSpec(
-        "size_of", NoAttrs, (1, 1), _size_infer, _size_reference, _size_samples, ALL,
+        "size_of", NoAttrs, (1, 1), _size_infer, _size_reference, ALL,
         Tolerance.EXACT,
         "The number of elements of x as an i64.",
         expr=_size_expr,
     ),
     OpSpec(
-        "dims", DimsAttrs, (0, 0), _dims_infer, _dims_reference, _dims_samples, (I64,),
+        "dims", DimsAttrs, (0, 0), _dims_infer, _dims_reference, (I64,),
         Tolerance.EXACT,
         "A vector of integer expressions over the sizes: shape arithmetic that data needs.",
         expr=_dims_expr,

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import apply, index_value, literal
-from tcc.ir.index import Index, as_int, const
-from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
-from tcc.ir.types import BOOL, F16, F32, I64, DType, TensorType
+from tcc.ir.index import Index, as_int
+from tcc.ir.op import Array, OpSpec, Tolerance, Trait
+from tcc.ir.types import I64, DType, TensorType
 from tcc.ops.formula import fn
 from tcc.ops.reference import given
-from tcc.ops.sampling import draw
 from tcc.ops.shapes import ALL, check_dtype, check_rank, required
 
 
@@ -57,16 +56,6 @@ def _trilu_reference(arrays: Sequence[Array | None], attrs: TriluAttrs) -> tuple
     return ((np.triu if attrs.upper else np.tril)(x, k).astype(x.dtype),)
 
 
-def _trilu_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = draw(rng, F32, (2, 5, 7), -4, 4)
-    for upper in (False, True):
-        for k in (-2, 0, 3, 9):
-            yield Sample((x,), TriluAttrs(upper, const(k)), f"upper{upper:d}_{k}")
-    for dtype in (F16, I64, BOOL):
-        yield Sample((draw(rng, dtype, (7, 3), -4, 4),), TriluAttrs(True, const(0)), dtype.name)
-    yield Sample((x[:, :0],), TriluAttrs(True, const(0)), "empty")
-
-
 def _eye_infer(types: Sequence[TensorType | None], attrs: EyeLikeAttrs) -> tuple[TensorType, ...]:
     x = required(types, 0)
     check_dtype(attrs.to, ALL, "the result")
@@ -90,23 +79,15 @@ def _eye_reference(arrays: Sequence[Array | None], attrs: EyeLikeAttrs) -> tuple
     return (np.eye(rows, columns, k=attrs.k, dtype=attrs.to.carrier),)
 
 
-def _eye_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = draw(rng, F32, (5, 7), -4, 4)
-    for k in (-2, 0, 3, 9):
-        yield Sample((x,), EyeLikeAttrs(F32, k), f"k_{k}")
-    yield Sample((x,), EyeLikeAttrs(I64), "i64")
-    yield Sample((x[:0],), EyeLikeAttrs(F32), "empty")
-
-
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
-        "trilu", TriluAttrs, (1, 1), _trilu_infer, _trilu_reference, _trilu_samples, ALL,
+        "trilu", TriluAttrs, (1, 1), _trilu_infer, _trilu_reference, ALL,
         Tolerance.EXACT,
         "The upper or lower triangle of matrices, zero elsewhere.",
         _trilu_expr, traits=frozenset((Trait.MOVEMENT,)),
     ),
     OpSpec(
-        "eye_like", EyeLikeAttrs, (1, 1), _eye_infer, _eye_reference, _eye_samples, ALL,
+        "eye_like", EyeLikeAttrs, (1, 1), _eye_infer, _eye_reference, ALL,
         Tolerance.EXACT,
         "A matrix of the operand's shape with ones on one diagonal.",
         _eye_expr, traits=frozenset((Trait.MOVEMENT,)),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
 from tcc.ir.index import Index
-from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import Array, OpSpec, Tolerance, Trait
 from tcc.ir.types import BF16, F16, F32, FLOAT8, I8, I32, TensorType, tensor
 from tcc.ops.algebra.contract import matmul_sum
 from tcc.ops.formula import fn
@@ -115,19 +115,6 @@ def _reference(arrays: Arrays, attrs: LevelsAttrs) -> tuple[Array, ...]:
     return (np.asarray(np.matmul(x.astype(np.float32), wide)),)
 
 
-def _samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = rng.standard_normal((5, 24)).astype(np.float32)
-    whole = rng.integers(-128, 128, (24, 7)).astype(np.int8)
-    scales = rng.uniform(0.1, 1, (3, 7)).astype(np.float32)
-    zeros = rng.integers(-8, 8, (3, 7)).astype(np.int8)
-    yield Sample((x, whole), LevelsAttrs(), "bytes")
-    yield Sample((x, whole, scales), LevelsAttrs(8, 8), "blocks")
-    yield Sample((x, whole[:12], scales), LevelsAttrs(4, 8), "halves")
-    yield Sample((x, whole[:12], scales, zeros), LevelsAttrs(4, 8), "points")
-    yield Sample((x, whole, scales, zeros + np.float32(0.3)), LevelsAttrs(8, 8), "real_points")
-    yield Sample((x[None, :1], whole[:12], scales.astype(np.float16)), LevelsAttrs(4, 8), "f16")
-
-
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         "matmul_levels",
@@ -135,7 +122,6 @@ OPS: tuple[OpSpec, ...] = (
         (2, 4),
         _infer,
         _reference,
-        _samples,
         (F32, F16, BF16, *FLOAT8),
         Tolerance.ACCUMULATE,
         "Matrix product with levels; operands (x, levels, scales, zero points), the last two by "

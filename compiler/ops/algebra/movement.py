@@ -5,7 +5,7 @@ Each is one index map per output; `concat` and `pad` select between reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,10 @@ import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, apply, index_value, literal
 from tcc.ir.index import Index, IndexLike, as_int, const
-from tcc.ir.op import Array, OnnxBinding, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import Array, OnnxBinding, OpSpec, Tolerance, Trait
 from tcc.ir.types import I64, TensorType, element_count
 from tcc.ops.formula import aligned
-from tcc.ops.operands import Arrays, Types, array, differ, dims, require, sizes
-from tcc.ops.sampling import normal
+from tcc.ops.operands import Arrays, Types, array, differ, require, sizes
 from tcc.ops.shapes import MOVED, agree, required, same_dtype
 
 _MOVES = frozenset({Trait.MOVEMENT})
@@ -341,80 +340,10 @@ def _split_expr(types: Types, attrs: SplitAttrs) -> Expr:
 # ---- samples and rows ----------------------------------------------------------------------------
 
 
-def _reshape_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for before, after in (
-        ((2, 3, 4), (4, 6)),
-        ((6, 4), (2, 3, 2, 2)),
-        ((1,), ()),
-        ((), (1, 1)),
-        ((7, 13), (91,)),
-        ((0, 3), (3, 0, 2)),
-    ):
-        yield Sample((normal(rng, *before),), ReshapeAttrs(dims(*after)))
-    yield Sample((rng.integers(-9, 9, (3, 8)),), ReshapeAttrs(dims(8, 3)), "i64")
-
-
-def _transpose_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape, perm in (((2, 3, 5), (2, 0, 1)), ((7, 13), (1, 0)), ((), ()), ((0, 3), (1, 0))):
-        yield Sample((normal(rng, *shape),), TransposeAttrs(perm))
-    yield Sample((rng.random((2, 3, 4, 5)) > 0.5,), TransposeAttrs((0, 2, 3, 1)), "bool")
-
-
-def _expand_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for before, after in (
-        ((3, 1), (2, 3, 4)),
-        ((), (3,)),
-        ((1, 3), (0, 3)),
-        ((1,), (7,)),
-    ):
-        yield Sample((normal(rng, *before),), ExpandAttrs(dims(*after)))
-    yield Sample((rng.integers(-5, 5, (3, 1)),), ExpandAttrs(dims(3, 4)), "i64")
-
-
-def _slice_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape, starts, steps, lengths in (
-        ((7, 13), (2, 0), (1, 1), (3, 13)),
-        ((7, 13), (6, 12), (-1, -3), (7, 5)),
-        ((5, 6, 7), (0, 1, 2), (2, 1, 3), (3, 5, 2)),
-        ((4,), (2,), (1,), (0,)),
-        ((), (), (), ()),
-    ):
-        attrs = SliceAttrs(dims(*starts), steps, dims(*lengths))
-        yield Sample((normal(rng, *shape),), attrs)
-
-
-def _tile_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape, repeats in (((2, 3), (2, 1)), ((1, 5), (3, 2)), ((), ()), ((3,), (0,))):
-        yield Sample((normal(rng, *shape),), TileAttrs(dims(*repeats)))
-    yield Sample((rng.integers(0, 255, (3, 2), np.uint8),), TileAttrs(dims(2, 3)), "u8")
-
-
-def _concat_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for axis, shapes in (
-        (0, ((2, 3), (1, 3), (4, 3))),
-        (1, ((2, 3), (2, 0), (2, 7))),
-        (2, ((1, 2, 3),)),
-        (0, ((1,), (1,))),
-    ):
-        yield Sample(tuple(normal(rng, *s) for s in shapes), ConcatAttrs(axis))
-    yield Sample((rng.integers(0, 9, (2,)), rng.integers(0, 9, (3,))), ConcatAttrs(0), "i64")
-
-
-def _split_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape, axis, parts in (
-        ((7, 3), 0, (2, 5)),
-        ((2, 6), 1, (2, 2, 2)),
-        ((4,), 0, (4,)),
-        ((2, 3), 1, (3, 0)),
-    ):
-        yield Sample((normal(rng, *shape),), SplitAttrs(axis, dims(*parts)))
-
-
 def move_row(
     name: str,
     attrs: type[Any],
     functions: tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]],
-    samples: Callable[[np.random.Generator], Iterator[Sample]],
     doc: str,
     *,
     arity: tuple[int, int] = (1, 1),
@@ -423,7 +352,7 @@ def move_row(
     """The row of an op that copies elements; `functions` are infer, reference, expr."""
     infer, reference, expr = functions
     return OpSpec(
-        name, attrs, arity, infer, reference, samples, MOVED, Tolerance.EXACT, doc, expr=expr,
+        name, attrs, arity, infer, reference, MOVED, Tolerance.EXACT, doc, expr=expr,
         traits=_MOVES, onnx=onnx,
     )  # fmt: skip
 
@@ -431,33 +360,31 @@ def move_row(
 OPS: tuple[OpSpec, ...] = (
     move_row(
         "reshape", ReshapeAttrs, (_reshape_infer, _reshape_reference, _reshape_expr),
-        _reshape_samples,
         "The same elements in row-major order under another shape.",
     ),
     move_row(
         "transpose", TransposeAttrs, (_transpose_infer, _transpose_reference, _transpose_expr),
-        _transpose_samples,
         "Permutes the axes.",
     ),
     move_row(
-        "expand", ExpandAttrs, (_expand_infer, _expand_reference, _expand_expr), _expand_samples,
+        "expand", ExpandAttrs, (_expand_infer, _expand_reference, _expand_expr),
         "Repeats along axes of extent one.",
     ),
     move_row(
-        "slice", SliceAttrs, (_slice_infer, _slice_reference, _slice_expr), _slice_samples,
+        "slice", SliceAttrs, (_slice_infer, _slice_reference, _slice_expr),
         "A strided part of each axis.",
     ),
     move_row(
-        "tile", TileAttrs, (_tile_infer, _tile_reference, _tile_expr), _tile_samples,
+        "tile", TileAttrs, (_tile_infer, _tile_reference, _tile_expr),
         "Repeats the whole tensor along each axis.",
     ),
     move_row(
-        "concat", ConcatAttrs, (_concat_infer, _concat_reference, _concat_expr), _concat_samples,
+        "concat", ConcatAttrs, (_concat_infer, _concat_reference, _concat_expr),
         "Joins tensors along an axis.",
         arity=(1, 1 << 16),
     ),
     move_row(
-        "split", SplitAttrs, (_split_infer, _split_reference, _split_expr), _split_samples,
+        "split", SplitAttrs, (_split_infer, _split_reference, _split_expr),
         "Cuts a tensor along an axis into parts of given sizes.",
     ),
 )  # fmt: skip

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
-from tcc.ir.index import Index, const
-from tcc.ir.narrow import FORMATS, packed_size, rounded
+from tcc.ir.index import Index
+from tcc.ir.narrow import FORMATS, rounded
 from tcc.ir.narrow import encode as codes_of
 from tcc.ir.narrow import pack as pack_codes
 from tcc.ir.narrow import unpack as unpack_codes
-from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import Array, OpSpec, Tolerance, Trait
 from tcc.ir.types import (
     BF16,
     F4E2M1,
@@ -130,24 +130,6 @@ def _narrow_expr(types: Types, attrs: NarrowAttrs) -> Expr:
     return b.done()
 
 
-def _narrow_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    powers = np.ldexp(rng.uniform(-2, 2, (29, 7)), rng.integers(-20, 18, (29, 7)))
-    ends = np.array([np.nan, np.inf, 0.0, 464.0, 465.0, 61440.0, 248.0, 5.0, 0.25, 2.0**-130])
-    values = np.append(powers, ends).astype(np.float32)
-    for to in NARROW_FLOATS:
-        x = np.abs(values) if to is F8E8M0 else np.append(values, -values)
-        for saturate in (True, False):
-            yield Sample((x,), NarrowAttrs(to, saturate), f"{to.name}_{saturate:d}")
-    positive = np.append(np.abs(values), np.float32(3e38))
-    for rounding in ("down", "nearest"):
-        yield Sample((positive,), NarrowAttrs(F8E8M0, False, rounding), rounding)
-        yield Sample((positive,), NarrowAttrs(F8E8M0, True, rounding), f"{rounding}_saturated")
-    whole = rng.integers(-99, 99, (5, 3))
-    to = NARROW_FLOATS[0]
-    yield Sample((whole.astype(np.int64),), NarrowAttrs(to), "i64")
-    yield Sample((whole.astype(np.float16),), NarrowAttrs(to), "f16")
-
-
 # ---- elements that share bytes ------------------------------------------------------------------
 
 
@@ -224,12 +206,6 @@ def _unpack_reference(arrays: Arrays, attrs: UnpackAttrs) -> tuple[Array, ...]:
     return (wide.astype(attrs.to.carrier),)
 
 
-def _unpack_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for to in _PACKED:
-        data = rng.integers(0, 256, (packed_size(37, to),)).astype(np.uint8)
-        yield Sample((data,), UnpackAttrs(to, const(37)), to.name)
-
-
 def _pack_infer(types: Types, attrs: PackAttrs) -> tuple[TensorType, ...]:
     x = required(types, 0)
     check_dtype(x.dtype, (I8, U8, *_PACKED))
@@ -277,32 +253,24 @@ def _pack_reference(arrays: Arrays, attrs: PackAttrs) -> tuple[Array, ...]:
     return (pack_codes(x.astype(np.uint8), U4 if attrs.bits == 4 else U2),)
 
 
-def _pack_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for bits in (2, 4):
-        for dtype in (I8, U8):
-            x = rng.integers(0, 128, (37,)).astype(dtype.carrier)
-            yield Sample((x,), PackAttrs(bits), f"{bits}_{dtype.name}")
-    yield Sample((np.zeros((0,), np.uint8),), PackAttrs(4), "empty")
-
-
 _ELEMENTWISE = frozenset((Trait.ELEMENTWISE,))
 
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         "to_narrow", NarrowAttrs, (1, 1), _narrow_infer,
-        lambda arrays, attrs: (narrow_reference(given(arrays)[0], attrs),), _narrow_samples,
+        lambda arrays, attrs: (narrow_reference(given(arrays)[0], attrs),),
         (F32, F16, BF16, F64, I32, I64), Tolerance.EXACT,
         "Conversion to a narrow float type, saturating or not; f8e8m0 rounds as asked.",
         _narrow_expr, traits=_ELEMENTWISE,
     ),
     OpSpec(
-        "unpack", UnpackAttrs, (1, 1), _unpack_infer, _unpack_reference, _unpack_samples, (U8,),
+        "unpack", UnpackAttrs, (1, 1), _unpack_infer, _unpack_reference, (U8,),
         Tolerance.EXACT,
         "Elements of 4 or 2 bits out of bytes, the first one from the lowest bits.",
         _unpack_expr,
     ),
     OpSpec(
-        "pack", PackAttrs, (1, 1), _pack_infer, _pack_reference, _pack_samples, (I8, U8, *_PACKED),
+        "pack", PackAttrs, (1, 1), _pack_infer, _pack_reference, (I8, U8, *_PACKED),
         Tolerance.EXACT,
         "The lowest 4 or 2 bits of each element, packed into bytes from the lowest bits up.",
         _pack_expr,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +10,9 @@ import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, apply, index_value, literal
 from tcc.ir.index import Index, as_int, const, maximum, minimum
-from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import Array, OpSpec, Tolerance, Trait
 from tcc.ir.types import BOOL, I64, TensorType
-from tcc.ops.operands import Arrays, Types, array, dims, inside, maybe_array, require, sizes
+from tcc.ops.operands import Arrays, Types, array, inside, maybe_array, require, sizes
 from tcc.ops.shapes import MOVED, optional, required
 
 _MODES = ("constant", "edge", "reflect", "wrap")
@@ -108,24 +108,9 @@ def _source(mode: str, index: Index, dim: Index, before: Index, after: Index) ->
     return crop + minimum(phase, period - phase)
 
 
-def _samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = rng.standard_normal((3, 5, 2)).astype(np.float32)
-    value = np.array(1.5, np.float32)
-    yield Sample((x, value), PadAttrs(dims(1, 0, 2), dims(0, 3, 1), "constant"), "value")
-    yield Sample((x,), PadAttrs(dims(0, 2, 0), dims(0, 0, 1), "constant"), "zero")
-    yield Sample((x,), PadAttrs(dims(-1, 2, 0), dims(0, -3, 1), "constant"), "crop")
-    for mode in _MODES[1:]:
-        yield Sample((x,), PadAttrs(dims(1, 0, 1), dims(2, 3, 0), mode), mode)
-    y = rng.integers(-9, 9, (7,))
-    yield Sample((y, np.array([3])), PadAttrs(dims(2), dims(2), "constant"), "i64")
-    for before, after in ((-9, 4), (4, -9)):
-        yield Sample((y,), PadAttrs(dims(before), dims(after), "constant"), f"beyond_{before}")
-    yield Sample((y,), PadAttrs(dims(6), dims(5), "reflect"), "far")
-
-
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
-        "pad", PadAttrs, (1, 2), _infer, _reference, _samples, MOVED, Tolerance.EXACT,
+        "pad", PadAttrs, (1, 2), _infer, _reference, MOVED, Tolerance.EXACT,
         "Surrounds each axis with a constant, or with its own elements by `mode`.",
         expr=_expr, traits=frozenset({Trait.MOVEMENT}),
     ),

@@ -6,17 +6,17 @@ it has weights of its own, and its windows begin one element later where r + ski
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.index import Index, as_int
-from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import Array, OpSpec, Tolerance, Trait
 from tcc.ir.types import TensorType
 from tcc.ops.algebra.window import biased
 from tcc.ops.formula import fn, wide
-from tcc.ops.operands import Arrays, Types, array, dims, maybe_array, require, sizes
+from tcc.ops.operands import Arrays, Types, array, maybe_array, require, sizes
 from tcc.ops.reference import widen_half
 from tcc.ops.shapes import FLOATS, agree, agree_shapes, optional, required, same_dtype
 
@@ -115,20 +115,6 @@ def _late(phase: Index, skip: int, size: Index) -> Index:
     return (phase + skip) // size
 
 
-def _samples(rng: np.random.Generator) -> Iterator[Sample]:
-    def f32(*shape: int) -> Array:
-        return rng.standard_normal(shape).astype(np.float32)
-
-    twice = PhaseConvAttrs(dims(4, 5), (1, 1), (1, 1), 1)
-    yield Sample((f32(1, 3, 4, 5), f32(2, 2, 4, 3, 2, 2), f32(4)), twice, "twice")
-    uneven = PhaseConvAttrs(dims(5, 3), (2, 0), (0, 1), 1)
-    yield Sample((f32(2, 2, 4, 5), f32(3, 1, 2, 2, 2, 3)), uneven, "uneven")
-    grouped = PhaseConvAttrs(dims(4, 4), (0, 1), (1, 2), 2)
-    yield Sample((f32(1, 4, 5, 5), f32(2, 2, 6, 2, 2, 2), f32(6)), grouped, "grouped")
-    line = PhaseConvAttrs(dims(7), (3,), (-1,), 1)
-    yield Sample((f32(1, 3, 9), f32(4, 2, 3, 2)), line, "1d")
-
-
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         "phase_conv",
@@ -136,7 +122,6 @@ OPS: tuple[OpSpec, ...] = (
         (2, 3),
         _infer,
         _reference,
-        _samples,
         FLOATS,
         Tolerance.ACCUMULATE,
         "Convolutions whose outputs take turns: a transposed convolution without inserted zeros.",

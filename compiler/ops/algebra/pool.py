@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import partial, reduce
+from dataclasses import dataclass
+from functools import reduce
 from math import prod
 from typing import Any, Literal
 
@@ -12,14 +11,13 @@ import numpy as np
 from tcc.ir.expr import MONOIDS, Expr, ExprBuilder
 from tcc.ir.expr.scalar import Const, Scalar, StageRef, apply, cast, index_value, literal
 from tcc.ir.index import Index, IndexLike, as_index, as_int, ceildiv, const, maximum, minimum
-from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import Array, OpSpec, Tolerance, Trait
 from tcc.ir.types import BOOL, I8, I64, U8, DType, TensorType
 from tcc.ops.algebra.contract import rounded
 from tcc.ops.algebra.window import patch, window_count
 from tcc.ops.formula import fn, wide
 from tcc.ops.operands import Arrays, Types, array, dims, inside, require, sizes
 from tcc.ops.reference import widen_half
-from tcc.ops.sampling import normal
 from tcc.ops.shapes import FLOATS, required
 
 
@@ -291,48 +289,7 @@ def _unpool_reference(arrays: Arrays, attrs: MaxUnpoolAttrs) -> tuple[Array, ...
     return (y,)
 
 
-# ---- samples and rows ----------------------------------------------------------------------------
-
-
-def _samples(**extra: Any) -> Callable[[np.random.Generator], Iterator[Sample]]:
-    def samples(rng: np.random.Generator) -> Iterator[Sample]:
-        f32 = partial(normal, rng)
-
-        def attrs(*lists: Any, ceil_mode: bool = False) -> PoolAttrs:
-            return replace(PoolAttrs(*lists), ceil_mode=ceil_mode, **extra)
-
-        plain = attrs((2, 2), (2, 2), (0, 0), (0, 0), (1, 1))
-        yield Sample((f32(2, 3, 6, 8),), plain, "plain")
-        yield Sample((f32(1, 2, 7, 7),), attrs((3, 3), (2, 2), (1, 1), (1, 1), (1, 1)), "padded")
-        uneven = attrs((2, 3), (1, 2), (0, 1), (1, 0), (1, 1))
-        yield Sample((f32(1, 1, 5, 6),), uneven, "uneven")
-        ceil = attrs((3, 3), (2, 2), (0, 0), (0, 0), (1, 1), ceil_mode=True)
-        yield Sample((f32(1, 2, 6, 6),), ceil, "ceil")
-        yield Sample((f32(2, 3, 17),), attrs((5,), (3,), (2,), (1,), (1,)), "1d")
-        cube = attrs((2, 2, 2), (1, 2, 1), (0, 0, 0), (0, 0, 0), (1, 1, 1))
-        yield Sample((f32(1, 2, 3, 3, 2),), cube, "3d")
-        dilated = attrs((2, 2), (1, 1), (0, 0), (0, 0), (2, 3))
-        yield Sample((f32(1, 2, 7, 7),), dilated, "dilated")
-
-    return samples
-
-
-def _average_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    yield from _samples()(rng)
-    for sample in _samples(count_include_pad=True)(rng):
-        yield Sample(sample.inputs, sample.attrs, f"{sample.label}-include-pad")
-
-
-def _lp_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for p in (1, 2, 3):
-        for sample in list(_samples(p=p)(rng))[:3]:
-            yield Sample(sample.inputs, sample.attrs, f"{sample.label}-{p}")
-
-
-def _unpool_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = rng.standard_normal((1, 1, 2, 2)).astype(np.float32)
-    positions = np.array([[[[5, 7], [13, 10]]]])
-    yield Sample((x, positions), MaxUnpoolAttrs(dims(1, 1, 4, 4)))
+# ---- rows ---------------------------------------------------------------------------------------
 
 
 _POOLS = frozenset({Trait.WINDOW, Trait.REDUCTION})
@@ -340,30 +297,30 @@ _MAXIMA = (*FLOATS, I8, U8)
 
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
-        "max_pool", PoolAttrs, (1, 1), _infer, _max_reference, _samples(), _MAXIMA, Tolerance.EXACT,
+        "max_pool", PoolAttrs, (1, 1), _infer, _max_reference, _MAXIMA, Tolerance.EXACT,
         "The largest element of each window; outside the image stands the lowest value.",
         expr=_max_expr, traits=_POOLS,
     ),
     OpSpec(
-        "max_pool_indices", PoolAttrs, (1, 1), _indices_infer, _indices_reference, _samples(),
+        "max_pool_indices", PoolAttrs, (1, 1), _indices_infer, _indices_reference,
         _MAXIMA, Tolerance.EXACT,
         "max_pool and, as second output, the position of each maximum in the whole input.",
         expr=_indices_expr, traits=_POOLS,
     ),
     OpSpec(
-        "average_pool", PoolAttrs, (1, 1), _infer, _average_reference, _average_samples, FLOATS,
+        "average_pool", PoolAttrs, (1, 1), _infer, _average_reference, FLOATS,
         Tolerance.ACCUMULATE,
         "The mean of each window, with or without the padding in the count.",
         expr=_average_expr, traits=_POOLS,
     ),
     OpSpec(
-        "lp_pool", PoolAttrs, (1, 1), _infer, _lp_reference, _lp_samples, FLOATS,
+        "lp_pool", PoolAttrs, (1, 1), _infer, _lp_reference, FLOATS,
         Tolerance.ACCUMULATE,
         "The p-norm of each window.",
         expr=_lp_expr, traits=_POOLS,
     ),
     OpSpec(
-        "max_unpool", MaxUnpoolAttrs, (2, 2), _unpool_infer, _unpool_reference, _unpool_samples,
+        "max_unpool", MaxUnpoolAttrs, (2, 2), _unpool_infer, _unpool_reference,
         FLOATS, Tolerance.EXACT,
         "Zeros with each element of x at its position; positions outside are dropped.",
         call="max_unpool", traits=frozenset({Trait.OPAQUE}),

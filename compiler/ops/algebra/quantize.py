@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from tcc.ir.expr.scalar import StageRef, cast
 from tcc.ir.graph import carrier
 from tcc.ir.index import Index, IndexLike, const
 from tcc.ir.narrow import FORMATS
-from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Tolerance, Trait
 from tcc.ir.types import (
     BF16,
     F8E8M0,
@@ -34,7 +34,6 @@ from tcc.ir.types import (
 from tcc.ops.algebra.narrow import NarrowAttrs, narrow_reference, narrowed
 from tcc.ops.formula import choose, fn
 from tcc.ops.reference import given
-from tcc.ops.sampling import draw
 from tcc.ops.shapes import (
     UnequalDimsError,
     agree_shapes,
@@ -175,34 +174,6 @@ def _quantize_reference(arrays: Arrays, attrs: QuantizeAttrs) -> tuple[Array, ..
     return (level.astype(attrs.to.carrier),)
 
 
-def _quantize_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = draw(rng, F32, (3, 7, 5), -90, 90)
-    for to in (*_NARROW, *_PACKED):
-        zero = np.asarray(11 if to in _NARROW else 1, to.carrier)
-        scale = np.asarray(0.5 if to in _NARROW else 30, np.float32)
-        given_zero = (zero,) if to in _NARROW else ()  # arrays of bytes say nothing of the others
-        yield Sample((x, scale, *given_zero), QuantizeAttrs(to), f"tensor_{to.name}")
-    for to in FORMATS:
-        yield Sample((x, np.asarray(0.2, np.float32)), QuantizeAttrs(to), f"tensor_{to.name}")
-        attrs = QuantizeAttrs(to, saturate=False)
-        yield Sample((x, np.asarray(0.002, np.float32)), attrs, f"beyond_{to.name}")
-    scales = rng.uniform(0.1, 2, (7,)).astype(np.float32)
-    zeros = rng.integers(0, 200, (7,)).astype(np.uint8)
-    yield Sample((x, scales, zeros), QuantizeAttrs(U8), "axis")
-    yield Sample((x, scales), QuantizeAttrs(U8), "no_zero")
-    blocks = rng.uniform(0.1, 2, (3, 3, 5)).astype(np.float32)
-    zeros = rng.integers(-9, 9, (3, 3, 5)).astype(np.int8)
-    yield Sample((x, blocks, zeros), QuantizeAttrs(I8, 1, 3), "block")
-    half = draw(rng, F16, (13,), -90, 90)
-    zero = np.asarray(3, np.int8)
-    yield Sample((half, np.asarray(0.5, np.float16), zero), QuantizeAttrs(I8), "f16")
-    for precision in (F16, BF16):
-        attrs = QuantizeAttrs(I8, precision=precision)
-        yield Sample((x, np.asarray(0.37, np.float32)), attrs, f"precision_{precision.name}")
-    ties = np.array([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 1e9, -1e9], np.float32)
-    yield Sample((ties, np.asarray(1, np.float32), zero), QuantizeAttrs(I8), "ties")
-
-
 # ---- dequantize_linear --------------------------------------------------------------------------
 
 
@@ -240,22 +211,6 @@ def _dequantize_reference(arrays: Arrays, attrs: DequantizeAttrs) -> tuple[Array
         level = level - _spread(zero, x, attrs).astype(exact)
     value = level.astype(np.float32) * _spread(scale, x, attrs).astype(np.float32)
     return (value.astype(scale.dtype if attrs.to is None else attrs.to.carrier),)
-
-
-def _dequantize_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for source in (*_NARROW, I32):
-        x = draw(rng, source, (3, 7, 5), -90, 90)
-        zero = np.asarray(0 if source is I32 else 11, source.carrier)
-        scale = np.asarray(0.05, np.float32)
-        yield Sample((x, scale, zero), DequantizeAttrs(), f"tensor_{source.name}")
-    x = draw(rng, U8, (3, 7, 5), 0, 255)
-    scales = rng.uniform(0.1, 2, (7,)).astype(np.float32)
-    zeros = rng.integers(0, 200, (7,)).astype(np.uint8)
-    yield Sample((x, scales, zeros), DequantizeAttrs(), "axis")
-    yield Sample((x, scales), DequantizeAttrs(), "no_zero")
-    yield Sample((x, scales.astype(np.float16), zeros), DequantizeAttrs(), "f16")
-    blocks = rng.uniform(0.1, 2, (3, 3, 5)).astype(np.float32)
-    yield Sample((x, blocks), DequantizeAttrs(1, 3), "block")
 
 
 # ---- dynamic_quantize_linear --------------------------------------------------------------------
@@ -297,31 +252,24 @@ def _dynamic_reference(arrays: Arrays, _: NoAttrs) -> tuple[Array, ...]:
     return y, np.asarray(scale, np.float32), np.asarray(zero).astype(np.uint8)
 
 
-def _dynamic_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for low, high in ((-3.0, 5.0), (1.0, 2.0), (-7.0, -1.0)):
-        yield Sample((draw(rng, F32, (3, 17), low, high),), NoAttrs(), f"from_{low:g}")
-    yield Sample((np.zeros((5,), np.float32),), NoAttrs(), "zeros")
-    yield Sample((np.asarray(2.5, np.float32),), NoAttrs(), "scalar")
-
-
 _ELEMENTWISE = frozenset((Trait.ELEMENTWISE,))
 
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         "quantize_linear", QuantizeAttrs, (2, 3), _quantize_infer, _quantize_reference,
-        _quantize_samples, (*_SCALES, I32), Tolerance.EXACT,
+        (*_SCALES, I32), Tolerance.EXACT,
         "round(x / scale) + zero point, saturated to the result's type; of NaN the least level.",
         _quantize_expr, traits=_ELEMENTWISE,
     ),
     OpSpec(
         "dequantize_linear", DequantizeAttrs, (2, 3), _dequantize_infer, _dequantize_reference,
-        _dequantize_samples, (*_LEVELS, I32), Tolerance.ELEMENTWISE,
+        (*_LEVELS, I32), Tolerance.ELEMENTWISE,
         "(x - zero point) * scale, in the type of the scale.",
         _dequantize_expr, traits=_ELEMENTWISE,
     ),
     OpSpec(
         "dynamic_quantize_linear", NoAttrs, (1, 1), _dynamic_infer, _dynamic_reference,
-        _dynamic_samples, (F32,), Tolerance.ELEMENTWISE,
+        (F32,), Tolerance.ELEMENTWISE,
         "u8 levels, scale and zero point such that the range of x and 0 is covered.",
         _dynamic_expr, traits=frozenset((Trait.REDUCTION,)),
         onnx=(OnnxBinding("DynamicQuantizeLinear", since=11),),

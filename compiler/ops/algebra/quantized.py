@@ -5,15 +5,14 @@ The q-linear ops scale the sums in f32, round to nearest even, add the zero poin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, cast, index_value
 from tcc.ir.index import Index, const
-from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Tolerance, Trait
 from tcc.ir.types import F32, I8, I32, I64, U8, TensorType, integer_limits
 from tcc.ops.algebra.contract import matmul_shape, matmul_sum
 from tcc.ops.algebra.window import ConvAttrs, border_fill, conv_indices, conv_shape, convolve, when
@@ -124,21 +123,6 @@ def _matmul_integer_expr(types: Types, _attrs: NoAttrs) -> Expr:
     return b.done(_integer_sum(b, required(types, 0), required(types, 1), (0, 2, 1, 3)))
 
 
-def _draw(rng: np.random.Generator, dtype: Any, *shape: int) -> Array:
-    info = np.iinfo(dtype)
-    return rng.integers(info.min, info.max + 1, shape, dtype)
-
-
-def _matmul_integer_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    a, c = _draw(rng, np.uint8, 7, 13), _draw(rng, np.uint8, 13, 5)
-    yield Sample((a, c), NoAttrs(), "plain")
-    points = np.array(120, np.uint8), np.array(3, np.uint8)
-    yield Sample((a, c, *points), NoAttrs(), "points")
-    yield Sample((a, c, None, np.array(9, np.uint8)), NoAttrs(), "right")
-    signed = _draw(rng, np.int8, 13, 5)
-    yield Sample((a, signed, points[0], _draw(rng, np.int8, 5)), NoAttrs(), "columns")
-
-
 # ---- conv_integer --------------------------------------------------------------------------------
 
 
@@ -205,20 +189,6 @@ def _conv_integer_expr(types: Types, attrs: ConvIntegerAttrs) -> Expr:
     return b.done(_conv_sum(b, required(types, 0), required(types, 1), attrs, (0, 2, 1, 3)))
 
 
-_CONV = ConvAttrs((1, 2), (1, 0), (1, 1), (1, 1), 1)
-_INTEGER = ConvIntegerAttrs((1, 2), (1, 0), (1, 1), (1, 1), 1)
-
-
-def _conv_integer_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x, w = _draw(rng, np.uint8, 1, 2, 5, 7), _draw(rng, np.uint8, 3, 2, 3, 3)
-    yield Sample((x, w), _INTEGER, "plain")
-    yield Sample((x, w, np.array(128, np.uint8)), _INTEGER, "point")
-    yield Sample((x, w), replace(_INTEGER, border=200), "border")
-    signed = _draw(rng, np.int8, 3, 2, 3, 3)
-    points = (np.array(7, np.uint8), np.zeros(3, np.int8))
-    yield Sample((x, signed, *points), _INTEGER, "filters")
-
-
 # ---- q-linear ops --------------------------------------------------------------------------------
 
 
@@ -265,19 +235,6 @@ def _factor(
     return fn("div", fn("mul", scales[0], scales[1]), scales[2])
 
 
-def _scalars(*values: float) -> tuple[Array, ...]:
-    return tuple(np.array(v, np.float32) for v in values)
-
-
-def _qlinear_matmul_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    a, c = _draw(rng, np.uint8, 7, 13), _draw(rng, np.uint8, 13, 5)
-    one, two, three = _scalars(0.0066, 0.0071, 0.0107)
-    zeros = [np.array(v, np.uint8) for v in (113, 114, 118)]
-    yield Sample((a, one, zeros[0], c, two, zeros[1], three, zeros[2]), NoAttrs(), "u8")
-    batch = _draw(rng, np.uint8, 2, 3, 13)
-    yield Sample((batch, one, zeros[0], c, two, zeros[1], three, zeros[2]), NoAttrs(), "batch")
-
-
 def _qlinear_conv_infer(types: Types, attrs: ConvAttrs) -> tuple[TensorType, ...]:
     x, w, bias = required(types, 0), required(types, 3), optional(types, 8)
     _check_bytes(x, w)
@@ -314,18 +271,6 @@ def _qlinear_conv_expr(types: Types, attrs: ConvAttrs) -> Expr:
     return b.done()
 
 
-def _qlinear_conv_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x, w = _draw(rng, np.uint8, 1, 2, 5, 7), _draw(rng, np.uint8, 3, 2, 3, 3)
-    one, two, three = _scalars(0.0037, 0.0017, 0.016)
-    zeros = [np.array(v, np.uint8) for v in (132, 255, 123)]
-    operands = (x, one, zeros[0], w, two, zeros[1], three, zeros[2])
-    yield Sample(operands, _CONV, "plain")
-    bias = rng.integers(-900, 900, 3).astype(np.int32)
-    signed = (_draw(rng, np.int8, 3, 2, 3, 3), np.array([0.002, 0.001, 0.003], np.float32))
-    points = (np.zeros(3, np.int8), three, zeros[2], bias)
-    yield Sample((x, one, zeros[0], *signed, *points), _CONV, "filters")
-
-
 # ---- rows ----------------------------------------------------------------------------------------
 
 _SUMS = frozenset({Trait.CONTRACTION})
@@ -334,25 +279,25 @@ _WINDOWS = frozenset({Trait.CONTRACTION, Trait.WINDOW})
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         "matmul_integer", NoAttrs, (2, 4), _matmul_integer_infer, _matmul_integer_reference,
-        _matmul_integer_samples, _BYTES, Tolerance.EXACT,
+        _BYTES, Tolerance.EXACT,
         "Matrix product of bytes less their zero points; operands (a, b, a zero, b zero).",
         expr=_matmul_integer_expr, traits=_SUMS, onnx=(OnnxBinding("MatMulInteger", since=10),),
     ),
     OpSpec(
         "conv_integer", ConvIntegerAttrs, (2, 4), _conv_integer_infer, _conv_integer_reference,
-        _conv_integer_samples, _BYTES, Tolerance.EXACT,
+        _BYTES, Tolerance.EXACT,
         "Convolution of bytes less their zero points; operands (x, w, x zero, w zero).",
         expr=_conv_integer_expr, traits=_WINDOWS,
     ),
     OpSpec(
         "qlinear_matmul", NoAttrs, (8, 8), _qlinear_matmul_infer, _qlinear_matmul_reference,
-        _qlinear_matmul_samples, _BYTES, Tolerance.EXACT,
+        _BYTES, Tolerance.EXACT,
         "Requantised matrix product; operands a, b and y each with scale and zero point.",
         expr=_qlinear_matmul_expr, traits=_SUMS, onnx=(OnnxBinding("QLinearMatMul", since=10),),
     ),
     OpSpec(
         "qlinear_conv", ConvAttrs, (8, 9), _qlinear_conv_infer, _qlinear_conv_reference,
-        _qlinear_conv_samples, _BYTES, Tolerance.EXACT,
+        _BYTES, Tolerance.EXACT,
         "Requantised convolution; operands x, w and y each with scale and zero point, then bias.",
         expr=_qlinear_conv_expr, traits=_WINDOWS,
     ),

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import apply, index_value, literal
 from tcc.ir.index import as_int
-from tcc.ir.op import Array, OnnxBinding, OpSpec, Sample
+from tcc.ir.op import Array, OnnxBinding, OpSpec
 from tcc.ir.types import I64, TensorType
 from tcc.ops.algebra.movement import move_row
 from tcc.ops.operands import Arrays, Types, array, require
-from tcc.ops.sampling import normal
 from tcc.ops.shapes import agree, required
 
 
@@ -130,42 +128,22 @@ def _reverse_sequence_expr(types: Types, attrs: ReverseSequenceAttrs) -> Expr:
     return b.done()
 
 
-def _depth_to_space_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for mode in ("DCR", "CRD"):
-        yield Sample((normal(rng, 2, 12, 3, 5),), DepthToSpaceAttrs(2, mode), mode)
-    yield Sample((normal(rng, 1, 9, 1, 1),), DepthToSpaceAttrs(3, "DCR"))
-
-
-def _space_to_depth_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    yield Sample((normal(rng, 2, 3, 4, 6),), SpaceToDepthAttrs(2))
-    yield Sample((normal(rng, 1, 1, 9, 3),), SpaceToDepthAttrs(3))
-
-
-def _reverse_sequence_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = normal(rng, 3, 5, 2)
-    yield Sample((x, np.array([5, 1, 3])), ReverseSequenceAttrs(0, 1))
-    yield Sample((x, np.array([2, 3, 1, 0, 3])), ReverseSequenceAttrs(1, 0))
-
-
 OPS: tuple[OpSpec, ...] = (
     move_row(
         "depth_to_space", DepthToSpaceAttrs,
         (_depth_to_space_infer, _depth_to_space_reference, _depth_to_space_expr),
-        _depth_to_space_samples,
         "Spreads groups of channels over blocks of the image.",
         onnx=(OnnxBinding("DepthToSpace"),),
     ),
     move_row(
         "space_to_depth", SpaceToDepthAttrs,
         (_space_to_depth_infer, _space_to_depth_reference, _space_to_depth_expr),
-        _space_to_depth_samples,
         "Collects blocks of the image into channels.",
         onnx=(OnnxBinding("SpaceToDepth"),),
     ),
     move_row(
         "reverse_sequence", ReverseSequenceAttrs,
         (_reverse_sequence_infer, _reverse_sequence_reference, _reverse_sequence_expr),
-        _reverse_sequence_samples,
         "Reverses the first `lengths[b]` steps of each sequence.",
         arity=(2, 2), onnx=(OnnxBinding("ReverseSequence", since=10),),
     ),

@@ -7,22 +7,21 @@ zeros.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import reduce
 from math import prod
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, apply, cast, index_value, literal
 from tcc.ir.index import Index, IndexLike, as_index, as_int, ceildiv, const, minimum
-from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import Array, OpSpec, Tolerance, Trait
 from tcc.ir.types import I64, TensorType
 from tcc.ops.algebra.contract import rounded
 from tcc.ops.formula import fn, wide
-from tcc.ops.operands import Arrays, Types, array, dims, inside, maybe_array, require, sizes
+from tcc.ops.operands import Arrays, Types, array, inside, maybe_array, require, sizes
 from tcc.ops.reference import widen_half
-from tcc.ops.sampling import normal
 from tcc.ops.shapes import FLOATS, agree, optional, required, same_dtype
 
 
@@ -223,25 +222,6 @@ def biased(b: ExprBuilder, sums: StageRef, y: TensorType, bias: int) -> StageRef
     return b.stage(i, cast(value, y.dtype))
 
 
-def _conv_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    f32 = partial(normal, rng)
-    same = ConvAttrs((1, 1), (1, 1), (1, 1), (1, 1), 1)
-    yield Sample((f32(2, 3, 7, 5), f32(4, 3, 3, 3), f32(4)), same, "same")
-    uneven = ConvAttrs((2, 3), (0, 2), (1, 0), (2, 1), 1)
-    yield Sample((f32(1, 2, 9, 11), f32(3, 2, 2, 3)), uneven, "uneven")
-    depthwise = ConvAttrs((2, 1), (1, 0), (1, 0), (1, 1), 6)
-    yield Sample((f32(1, 6, 7, 4), f32(6, 1, 3, 1), f32(6)), depthwise, "depthwise")
-    grouped = ConvAttrs((1, 1), (0, 0), (0, 0), (1, 1), 2)
-    yield Sample((f32(2, 4, 5, 5), f32(6, 2, 3, 3)), grouped, "grouped")
-    line = ConvAttrs((2,), (3,), (1,), (1,), 1)
-    yield Sample((f32(2, 3, 17), f32(5, 3, 4), f32(5)), line, "1d")
-    cube = ConvAttrs((1, 2, 1), (1, 0, 1), (0, 1, 1), (1, 1, 1), 1)
-    yield Sample((f32(1, 2, 4, 5, 3), f32(2, 2, 2, 3, 2)), cube, "3d")
-    pointwise = ConvAttrs((1, 1), (0, 0), (0, 0), (1, 1), 1)
-    halves = (f32(1, 7, 3, 3).astype(np.float16), f32(5, 7, 1, 1).astype(np.float16))
-    yield Sample(halves, pointwise, "f16")
-
-
 # ---- conv transpose ------------------------------------------------------------------------------
 
 
@@ -345,20 +325,6 @@ def when(conditions: Sequence[Scalar], value: Scalar) -> Scalar:
     return apply("select", both, value, literal(0, value.dtype))
 
 
-def _transpose_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    f32 = partial(normal, rng)
-    plain = ConvTransposeAttrs((1, 1), (0, 0), (0, 0), (0, 0), (1, 1), 1)
-    yield Sample((f32(1, 2, 3, 4), f32(2, 3, 3, 3), f32(3)), plain, "plain")
-    strided = ConvTransposeAttrs((2, 3), (1, 0), (0, 2), (1, 0), (1, 1), 1)
-    yield Sample((f32(2, 3, 4, 5), f32(3, 2, 3, 4)), strided, "strided")
-    grouped = ConvTransposeAttrs((2, 1), (1, 1), (1, 1), (0, 0), (1, 2), 2)
-    yield Sample((f32(1, 4, 5, 5), f32(4, 3, 4, 3), f32(6)), grouped, "grouped")
-    line = ConvTransposeAttrs((4,), (2,), (2,), (0,), (1,), 1)
-    yield Sample((f32(1, 3, 7), f32(3, 2, 8)), line, "1d")
-    wider = ConvTransposeAttrs((2,), (-1,), (-2,), (0,), (1,), 1)
-    yield Sample((f32(1, 2, 5), f32(2, 1, 3)), wider, "wider")
-
-
 # ---- col2im --------------------------------------------------------------------------------------
 
 
@@ -420,30 +386,23 @@ def _col2im_expr(types: Types, attrs: Col2ImAttrs) -> Expr:
     return b.done(rounded(b, sums, y.shape, y.dtype))
 
 
-def _col2im_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = rng.standard_normal((2, 12, 20)).astype(np.float32)
-    yield Sample((x,), Col2ImAttrs(dims(5, 6), (2, 2), (1, 1), (0, 0), (0, 0), (1, 1)))
-    padded = Col2ImAttrs(dims(5, 7), (3, 2), (2, 2), (1, 0), (1, 1), (1, 1))
-    yield Sample((rng.standard_normal((1, 6, 12)).astype(np.float32),), padded, "padded")
-
-
 # ---- rows ----------------------------------------------------------------------------------------
 
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
-        "conv", ConvAttrs, (2, 3), _conv_infer, _conv_reference, _conv_samples, FLOATS,
+        "conv", ConvAttrs, (2, 3), _conv_infer, _conv_reference, FLOATS,
         Tolerance.ACCUMULATE,
         "Grouped, strided, dilated cross-correlation over 1 to 3 spatial axes, plus a bias.",
         expr=_conv_expr, traits=frozenset({Trait.CONTRACTION, Trait.WINDOW}),
     ),
     OpSpec(
         "conv_transpose", ConvTransposeAttrs, (2, 3), _transpose_infer, _transpose_reference,
-        _transpose_samples, FLOATS, Tolerance.ACCUMULATE,
+        FLOATS, Tolerance.ACCUMULATE,
         "The transpose of a convolution: each input element adds its kernel to the output.",
         expr=_transpose_expr, traits=frozenset({Trait.CONTRACTION, Trait.WINDOW}),
     ),
     OpSpec(
-        "col2im", Col2ImAttrs, (1, 1), _col2im_infer, _col2im_reference, _col2im_samples, FLOATS,
+        "col2im", Col2ImAttrs, (1, 1), _col2im_infer, _col2im_reference, FLOATS,
         Tolerance.ACCUMULATE,
         "Adds the columns of patches up to an image.",
         expr=_col2im_expr, traits=frozenset({Trait.WINDOW}),

@@ -6,21 +6,18 @@ expression, in the stages that the small ops would make.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
 from tcc.ir.index import Index, as_int, const
-from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import Array, OpSpec, Tolerance, Trait
 from tcc.ir.types import BOOL, I64, TensorType
 from tcc.ops.data.indexing import chosen
 from tcc.ops.formula import aligned, choose, fn, wide
 from tcc.ops.operands import Arrays, Types, array, guard, maybe_array, require, sizes
 from tcc.ops.reference import widen_half
-from tcc.ops.sampling import normal
 from tcc.ops.shapes import FLOATS, agree, check_broadcast, optional, required
 
 
@@ -156,20 +153,6 @@ def _attention_reference(arrays: Arrays, attrs: AttentionAttrs) -> tuple[Array, 
     return (y.astype(array(arrays, 0).dtype),)
 
 
-def _attention_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    f32 = partial(normal, rng)
-    plain = AttentionAttrs(0.5, False, 0.0, const(0))
-    yield Sample((f32(2, 3, 5, 4), f32(2, 3, 7, 4), f32(2, 3, 7, 6)), plain, "plain")
-    causal = AttentionAttrs(0.3, True, 0.0, const(0))
-    yield Sample((f32(1, 2, 5, 4), f32(1, 2, 5, 4), f32(1, 2, 5, 4)), causal, "causal")
-    shared = (f32(1, 4, 3, 8), f32(1, 2, 7, 8), f32(1, 2, 7, 8))
-    yield Sample((*shared, f32(3, 7)), plain, "shared")
-    yield Sample(shared, AttentionAttrs(0.3, True, 0.0, const(4)), "offset")
-    hidden = rng.random((1, 1, 3, 7)) > 0.5
-    hidden[..., 0] = True
-    yield Sample((*shared, hidden), AttentionAttrs(0.4, False, 2.0, const(0)), "hidden")
-
-
 # ---- rotary_embedding ----------------------------------------------------------------------------
 
 
@@ -243,28 +226,18 @@ def _rotary_reference(arrays: Arrays, attrs: RotaryEmbeddingAttrs) -> tuple[Arra
     return (y.astype(array(arrays, 0).dtype),)
 
 
-def _rotary_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    f32 = partial(normal, rng)
-    positions = np.array([[0, 3, 1], [6, 2, 2]])
-    for interleaved in (False, True):
-        label = "interleaved" if interleaved else "halves"
-        whole, part = (RotaryEmbeddingAttrs(interleaved, n) for n in (8, 4))
-        yield Sample((f32(2, 3, 3, 8), f32(7, 4), f32(7, 4), positions), whole, label)
-        yield Sample((f32(2, 1, 5, 8), f32(2, 5, 2), f32(2, 5, 2)), part, f"{label}-part")
-
-
 # ---- rows ----------------------------------------------------------------------------------------
 
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         "attention", AttentionAttrs, (3, 4), _attention_infer, _attention_reference,
-        _attention_samples, FLOATS, Tolerance.ACCUMULATE,
+        FLOATS, Tolerance.ACCUMULATE,
         "softmax(scale * q k' + mask) v of each head; operands (q, k, v, mask), heads on axis 1.",
         expr=_attention_expr, traits=frozenset({Trait.CONTRACTION}),
     ),
     OpSpec(
         "rotary_embedding", RotaryEmbeddingAttrs, (3, 4), _rotary_infer, _rotary_reference,
-        _rotary_samples, FLOATS, Tolerance.ACCUMULATE,
+        FLOATS, Tolerance.ACCUMULATE,
         "Turns pairs of elements by angles of their position; operands (x, cos, sin, positions).",
         expr=_rotary_expr,
     ),

@@ -6,16 +6,16 @@ their distances, so every read stays inside and the ops are expressions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import reduce
 from itertools import product
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
 from tcc.ir.index import Index, as_int
-from tcc.ir.op import Array, OnnxBinding, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import Array, OnnxBinding, OpSpec, Tolerance, Trait
 from tcc.ir.types import F64, I64, DType, TensorType
 from tcc.ops.algebra.window import ConvAttrs, biased, conv_shape
 from tcc.ops.composite.resize import cubic_kernel, cubic_weight
@@ -32,7 +32,6 @@ from tcc.ops.operands import (
     sizes,
 )
 from tcc.ops.reference import widen_half
-from tcc.ops.sampling import normal
 from tcc.ops.shapes import FLOATS, agree, agree_shapes, optional, required
 
 _ALPHA = -0.75  # the cubic kernel's coefficient
@@ -214,21 +213,6 @@ def _sample_reference(arrays: Arrays, attrs: GridSampleAttrs) -> tuple[Array, ..
     return (y.astype(x.dtype),)
 
 
-def _sample_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = rng.standard_normal((2, 2, 4, 5)).astype(np.float32)
-    grid = rng.uniform(-1.6, 1.6, (2, 3, 3, 2)).astype(np.float32)
-    for mode in ("nearest", "linear", "cubic"):
-        for padding in ("zeros", "border", "reflection"):
-            for align in (False, True):
-                label = f"{mode}-{padding}-{int(align)}"
-                yield Sample((x, grid), GridSampleAttrs(mode, padding, align), label)
-    thin = GridSampleAttrs("linear", "reflection", True)
-    yield Sample((x[:, :, :1], grid), thin, "one row, mirrored")
-    cube = rng.standard_normal((1, 2, 3, 4, 3)).astype(np.float32)
-    places = rng.uniform(-1.2, 1.2, (1, 2, 2, 3, 3)).astype(np.float32)
-    yield Sample((cube, places), GridSampleAttrs("linear", "zeros", False), "3d")
-
-
 # ---- affine_grid ---------------------------------------------------------------------------------
 
 
@@ -277,14 +261,6 @@ def _affine_reference(arrays: Arrays, attrs: AffineGridAttrs) -> tuple[Array, ..
     points = np.stack([*mesh, np.ones(image)], axis=-1)
     y = np.einsum("nij,...j->n...i", theta.astype(np.float64), points)
     return (y.astype(theta.dtype),)
-
-
-def _affine_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    flat = rng.standard_normal((2, 2, 3)).astype(np.float32)
-    solid = rng.standard_normal((1, 3, 4)).astype(np.float32)
-    for align in (False, True):
-        yield Sample((flat,), AffineGridAttrs(dims(2, 3, 4, 5), align), f"2d-{int(align)}")
-        yield Sample((solid,), AffineGridAttrs(dims(1, 2, 3, 2, 4), align), f"3d-{int(align)}")
 
 
 # ---- deform_conv ---------------------------------------------------------------------------------
@@ -373,32 +349,23 @@ def _bilinear(image: Array, at: Sequence[float]) -> float:
     return total
 
 
-def _deform_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    f32 = partial(normal, rng)
-    plain = DeformConvAttrs(ConvAttrs((1, 1), (0, 0), (0, 0), (1, 1), 1), 1)
-    yield Sample((f32(1, 2, 4, 4), f32(3, 2, 2, 2), f32(1, 8, 3, 3)), plain, "plain")
-    grouped = DeformConvAttrs(ConvAttrs((2, 1), (1, 0), (1, 1), (1, 1), 2), 2)
-    operands = (f32(1, 4, 3, 3), f32(2, 2, 2, 2), f32(1, 16, 2, 3), f32(2), f32(1, 8, 2, 3))
-    yield Sample(operands, grouped, "grouped")
-
-
 # ---- rows ----------------------------------------------------------------------------------------
 
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
-        "grid_sample", GridSampleAttrs, (2, 2), _sample_infer, _sample_reference, _sample_samples,
+        "grid_sample", GridSampleAttrs, (2, 2), _sample_infer, _sample_reference,
         FLOATS, Tolerance.ACCUMULATE,
         "The image at the normalised coordinates of a grid.",
         expr=_sample_expr, onnx=(OnnxBinding("GridSample", since=20),),
     ),
     OpSpec(
-        "affine_grid", AffineGridAttrs, (1, 1), _affine_infer, _affine_reference, _affine_samples,
+        "affine_grid", AffineGridAttrs, (1, 1), _affine_infer, _affine_reference,
         FLOATS, Tolerance.ACCUMULATE,
         "The grid of normalised coordinates that affine maps give.",
         expr=_affine_expr,
     ),
     OpSpec(
-        "deform_conv", DeformConvAttrs, (3, 5), _deform_infer, _deform_reference, _deform_samples,
+        "deform_conv", DeformConvAttrs, (3, 5), _deform_infer, _deform_reference,
         FLOATS, Tolerance.ACCUMULATE,
         "Convolution at shifted places; operands (x, w, offset, bias, mask).",
         expr=_deform_expr, traits=frozenset({Trait.WINDOW}),

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from tcc.ir.index import Index, as_int, const, minimum
+from tcc.ir.index import Index, as_int, minimum
 from tcc.ir.op import (
     Array,
     Infer,
@@ -17,8 +17,6 @@ from tcc.ir.op import (
     OnnxBinding,
     OpSpec,
     Reference,
-    Sample,
-    Samples,
     Tolerance,
 )
 from tcc.ir.types import F32, F64, I32, I64, TensorType
@@ -58,19 +56,6 @@ def _each(x: Array, count: int) -> Iterator[tuple[int, ...]]:
     yield from np.ndindex(x.shape[: x.ndim - count])
 
 
-def _draw(rng: np.random.Generator, *shape: int) -> Array:
-    return rng.standard_normal(shape).astype(np.float32)
-
-
-_SHAPES = ((3, 3), (2, 5, 3), (3, 5), (1, 1), (2, 2, 3, 4), (0, 2, 2), (2, 0, 3))
-
-
-def _any_matrices(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape in _SHAPES:
-        yield Sample((_draw(rng, *shape),), NoAttrs())
-    yield Sample((rng.standard_normal((4, 3)),), NoAttrs(), "f64")
-
-
 # ---- elimination ---------------------------------------------------------------------------------
 
 
@@ -82,11 +67,6 @@ def _det_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
 def _det_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
     x = array(arrays, 0)
     return (np.asarray(np.linalg.det(x.astype(np.float64))).astype(x.dtype),)
-
-
-def _det_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape in ((3, 3), (2, 4, 4), (1, 1), (0, 2, 2)):
-        yield Sample((_draw(rng, *shape),), NoAttrs())
 
 
 def _lu_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
@@ -128,12 +108,6 @@ def _order_reference(arrays: Arrays, attrs: RowsAttrs) -> tuple[Array, ...]:
     return (order,)
 
 
-def _order_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape, rows in (((3,), 3), ((2, 3), 5), ((2, 0), 2), ((0, 2), 2)):
-        pivots = rng.integers(1, rows + 1, shape).astype(np.int32)
-        yield Sample((pivots,), RowsAttrs(const(rows)), f"{len(shape)}-{rows}")
-
-
 # ---- triangles -----------------------------------------------------------------------------------
 
 
@@ -158,16 +132,6 @@ def _triangle_reference(arrays: Arrays, attrs: TriangleAttrs) -> tuple[Array, ..
         return (x.astype(b.dtype),)
 
 
-def _triangle_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for upper in (False, True):
-        for unit in (False, True):
-            a = _draw(rng, 2, 4, 4) + 4 * np.eye(4, dtype=np.float32)
-            attrs = TriangleAttrs(upper, unit)
-            yield Sample((a, _draw(rng, 2, 4, 3)), attrs, f"{int(upper)}{int(unit)}")
-    empty = (_draw(rng, 0, 0), _draw(rng, 0, 2))
-    yield Sample(empty, TriangleAttrs(upper=False, unit=False), "empty")
-
-
 def _cholesky_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
     x = _square(types)
     return (x, TensorType(I32, x.shape[:-2]))
@@ -185,13 +149,6 @@ def _cholesky_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
                 break
             a[column:, column] /= np.sqrt(a[column, column])
     return lower.astype(x.dtype), failed
-
-
-def _cholesky_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape in ((3, 3), (2, 4, 4), (0, 2, 2)):
-        x = _draw(rng, *shape)
-        yield Sample((x @ x.swapaxes(-1, -2) + np.eye(shape[-1], dtype=np.float32),), NoAttrs())
-    yield Sample((np.diag(np.array([4, 9, -1, 2], np.float32)),), NoAttrs(), "indefinite")
 
 
 # ---- orthogonal factors --------------------------------------------------------------------------
@@ -253,12 +210,11 @@ def _factorization(
     infer: Infer,
     reference: Reference,
     doc: str,
-    samples: Samples = _any_matrices,
     onnx: Sequence[OnnxBinding] = (),
 ) -> OpSpec:
     """A row of one operand without attributes."""
     return OpSpec(
-        name, NoAttrs, (1, 1), infer, reference, samples, _FLOATS, Tolerance.ACCUMULATE, doc,
+        name, NoAttrs, (1, 1), infer, reference, _FLOATS, Tolerance.ACCUMULATE, doc,
         call=name, onnx=tuple(onnx),
     )  # fmt: skip
 
@@ -267,28 +223,27 @@ OPS: tuple[OpSpec, ...] = (
     _factorization(
         "det", _det_infer, _det_reference,
         "The determinant of each square matrix, by elimination with partial pivoting.",
-        _det_samples, (OnnxBinding("Det", since=11),),
+        (OnnxBinding("Det", since=11),),
     ),
     _factorization(
         "lu", _lu_infer, _lu_reference,
         "L and U of each matrix in one, and the row that each step exchanged, counted from 1.",
     ),
     OpSpec(
-        "pivot_order", RowsAttrs, (1, 1), _order_infer, _order_reference, _order_samples, (I32,),
+        "pivot_order", RowsAttrs, (1, 1), _order_infer, _order_reference, (I32,),
         Tolerance.EXACT,
         "Where each row comes from after the exchanges of `lu`.",
         call="pivot_order",
     ),
     OpSpec(
         "solve_triangular", TriangleAttrs, (2, 2), _triangle_infer, _triangle_reference,
-        _triangle_samples, _FLOATS, Tolerance.ACCUMULATE,
+        _FLOATS, Tolerance.ACCUMULATE,
         "x of a x = b, a being a triangle of each matrix.",
         call="solve_triangular",
     ),
     _factorization(
         "cholesky", _cholesky_infer, _cholesky_reference,
         "The lower factor of each matrix; the column, from 1, where none exists, else 0.",
-        _cholesky_samples,
     ),
     _factorization(
         "qr", _qr_infer, _qr_reference,

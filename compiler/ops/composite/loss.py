@@ -6,20 +6,19 @@ from the last class.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, Source, cast, literal
 from tcc.ir.index import Index
-from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
-from tcc.ir.types import F16, F32, F64, I32, I64, TensorType
+from tcc.ir.op import Array, OpSpec, Tolerance, Trait
+from tcc.ir.types import I32, I64, TensorType
 from tcc.ops.composite.softmax import shifted_exponentials
 from tcc.ops.formula import choose, fn, outside, wide, widened
 from tcc.ops.operands import wrapped
 from tcc.ops.reference import given, widen_half
-from tcc.ops.sampling import draw
 from tcc.ops.shapes import (
     FLOATS,
     agree_shapes,
@@ -156,30 +155,16 @@ def _entropy_reference(arrays: Arrays, attrs: LossAttrs) -> tuple[Array, ...]:
     return results[: attrs.outputs]
 
 
-def _samples(outputs: int, rng: np.random.Generator) -> Iterator[Sample]:
-    for dtype in (F32, F64, F16):
-        x, labels = draw(rng, dtype, (7, 5), -4, 0), rng.integers(0, 5, (7,))
-        yield Sample((x, labels), LossAttrs(), f"mean_{dtype.name}")
-    x, labels = draw(rng, F32, (3, 5, 2, 7), -4, 0), rng.integers(0, 5, (3, 2, 7))
-    weights = draw(rng, F32, (5,), 0.1, 2)
-    for reduction in ("none", "sum", "mean"):
-        yield Sample((x, labels), LossAttrs(reduction, 3), f"ignore_{reduction}")
-        narrow = labels.astype(np.int32)
-        yield Sample((x, narrow, weights), LossAttrs(reduction), f"weights_{reduction}")
-        both = LossAttrs(reduction, -1, outputs)
-        yield Sample((x, labels - (labels == 2) * 3, weights), both, f"both_{reduction}")
-
-
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         "negative_log_likelihood_loss", LossAttrs, (2, 3), _infer, _likelihood_reference,
-        lambda rng: _samples(1, rng), FLOATS, Tolerance.ACCUMULATE,
+        FLOATS, Tolerance.ACCUMULATE,
         "Minus the weighted log probability of each label, reduced or not.",
         _likelihood_expr, traits=frozenset((Trait.REDUCTION,)),
     ),
     OpSpec(
         "softmax_cross_entropy_loss", LossAttrs, (2, 3), _infer, _entropy_reference,
-        lambda rng: _samples(2, rng), FLOATS, Tolerance.ACCUMULATE,
+        FLOATS, Tolerance.ACCUMULATE,
         "Negative log likelihood of the softmax of the scores over axis 1.",
         _entropy_expr, traits=frozenset((Trait.REDUCTION,)),
     ),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, cast, index_value
-from tcc.ir.op import Array, OnnxBinding, OpSpec, Sample
-from tcc.ir.types import F16, F32, F64, TensorType, element_count
+from tcc.ir.op import Array, OnnxBinding, OpSpec
+from tcc.ir.types import F32, F64, TensorType, element_count
 from tcc.ops.composite.moments import (
     Arrays,
     NormAttrs,
@@ -23,7 +22,6 @@ from tcc.ops.composite.moments import (
 )
 from tcc.ops.formula import choose, fn, outside, read_aligned, total, wide
 from tcc.ops.reference import given, widen_half
-from tcc.ops.sampling import draw
 from tcc.ops.shapes import (
     FLOATS,
     check_axis,
@@ -89,15 +87,6 @@ def _rms_reference(arrays: Arrays, attrs: NormAttrs) -> tuple[Array, ...]:
         return ((normal * widen_half(scale)).astype(scale.dtype),)
 
 
-def _rms_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for dtype in (F32, F64, F16):
-        x, scale = draw(rng, dtype, (3, 5, 33), -2, 7), draw(rng, dtype, (33,), -2, 2)
-        yield Sample((x, scale), NormAttrs(2), dtype.name)
-    x = draw(rng, F32, (2, 3, 7), -2, 7)
-    yield Sample((x, x[0]), NormAttrs(1, 1e-3), "two_axes")
-    yield Sample((x[:0], x[0, 0]), NormAttrs(2), "empty")
-
-
 # ---- norms and neighbourhoods -------------------------------------------------------------------
 
 
@@ -138,13 +127,6 @@ def _lp_reference(arrays: Arrays, attrs: LpNormAttrs) -> tuple[Array, ...]:
     return ((wide_x / safe).astype(x.dtype),)
 
 
-def _lp_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for axis, p, dtype in ((0, 1, F32), (1, 2, F32), (2, 2, F32), (1, 1, F64), (1, 2, F16)):
-        x = draw(rng, dtype, (3, 7, 5), -4, 4)
-        yield Sample((x,), LpNormAttrs(axis, p), f"axis{axis}_p{p}_{dtype.name}")
-    yield Sample((np.zeros((2, 3), np.float32),), LpNormAttrs(1), "zero")
-
-
 def _lrn_infer(types: Types, attrs: LrnAttrs) -> tuple[TensorType, ...]:
     x = required(types, 0)
     check_dtype(x.dtype, FLOATS)
@@ -181,24 +163,18 @@ def _lrn_reference(arrays: Arrays, attrs: LrnAttrs) -> tuple[Array, ...]:
     return ((wide_x / base ** np.asarray(attrs.beta, base.dtype)).astype(x.dtype),)
 
 
-def _lrn_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for size, dtype in ((3, F32), (4, F32), (5, F64), (3, F16)):
-        x = draw(rng, dtype, (2, 7, 3, 5), -4, 4)
-        yield Sample((x,), LrnAttrs(size, 0.1, 0.75, 1.5), f"{size}_{dtype.name}")
-
-
 OPS: tuple[OpSpec, ...] = (
     normalization_op(
         "rms_normalization", NormAttrs, (2, 2),
-        (_rms_infer, _rms_reference, _rms_samples, _rms_expr),
+        (_rms_infer, _rms_reference, _rms_expr),
         "Divided by the root of the mean square over the last axes, then times scale.",
     ),
     normalization_op(
-        "lp_normalization", LpNormAttrs, (1, 1), (_lp_infer, _lp_reference, _lp_samples, _lp_expr),
+        "lp_normalization", LpNormAttrs, (1, 1), (_lp_infer, _lp_reference, _lp_expr),
         "Divided by its norm along the axis; 0 where the norm is 0.",
     ),
     normalization_op(
-        "lrn", LrnAttrs, (1, 1), (_lrn_infer, _lrn_reference, _lrn_samples, _lrn_expr),
+        "lrn", LrnAttrs, (1, 1), (_lrn_infer, _lrn_reference, _lrn_expr),
         "Divided by a power of the sum of squares over neighbouring channels.",
         onnx=(OnnxBinding("LRN"),),
     ),

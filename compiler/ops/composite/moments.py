@@ -125,15 +125,15 @@ def normalization_op(
     name: str,
     attrs: type[Any],
     arity: tuple[int, int],
-    functions: tuple[Any, Any, Any, Any],
+    functions: tuple[Any, Any, Any],
     doc: str,
     *,
     trait: Trait = Trait.REDUCTION,
     onnx: tuple[OnnxBinding, ...] = (),
 ) -> OpSpec:
-    """A row from its (infer, reference, samples, expr)."""
-    infer, reference, samples, expr = functions
+    """A row from its (infer, reference, expr)."""
+    infer, reference, expr = functions
     return OpSpec(
-        name, attrs, arity, infer, reference, samples, FLOATS, Tolerance.ACCUMULATE, doc, expr,
+        name, attrs, arity, infer, reference, FLOATS, Tolerance.ACCUMULATE, doc, expr,
         traits=frozenset((trait,)), onnx=onnx,
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -10,8 +10,8 @@ import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, cast
 from tcc.ir.index import as_int
-from tcc.ir.op import Array, OnnxBinding, OpSpec, Sample, Trait
-from tcc.ir.types import F16, F32, F64, TensorType
+from tcc.ir.op import Array, OnnxBinding, OpSpec, Trait
+from tcc.ir.types import F32, F64, TensorType
 from tcc.ops.composite.moments import (
     Arrays,
     Moments,
@@ -30,7 +30,6 @@ from tcc.ops.composite.moments import (
 )
 from tcc.ops.formula import fn, outside, read_aligned, wide
 from tcc.ops.reference import given, widen_half
-from tcc.ops.sampling import draw
 from tcc.ops.shapes import (
     FLOATS,
     agree,
@@ -120,20 +119,6 @@ def _layer_reference(arrays: Arrays, attrs: NormAttrs) -> tuple[Array, ...]:
     return results[: attrs.outputs]
 
 
-def _layer_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for dtype in (F32, F64, F16):
-        x = draw(rng, dtype, (3, 5, 33), -2, 7)
-        scale, bias = draw(rng, dtype, (33,), -2, 2), draw(rng, dtype, (33,), -2, 2)
-        yield Sample((x, scale, bias), NormAttrs(2), f"bias_{dtype.name}")
-    x = draw(rng, F32, (2, 3, 7), -2, 7)
-    scale = draw(rng, F32, (3, 7), -2, 2)
-    yield Sample((x, scale), NormAttrs(1, 1e-3), "two_axes")
-    yield Sample((x, scale, scale), NormAttrs(1, 1e-5, 3), "statistics")
-    yield Sample((x[:, :0], scale[0]), NormAttrs(2), "empty")
-    offset = x + np.float32(30)
-    yield Sample((offset, scale[0]), NormAttrs(2), "offset")
-
-
 # ---- by channel (axis 1) ------------------------------------------------------------------------
 
 
@@ -186,15 +171,6 @@ def _instance_reference(arrays: Arrays, attrs: EpsilonAttrs) -> tuple[Array, ...
         return (y.astype(x.dtype),)
 
 
-def _instance_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for dtype in (F32, F64, F16):
-        x = draw(rng, dtype, (2, 3, 5, 7), -2, 7)
-        scale, bias = draw(rng, dtype, (3,), -2, 2), draw(rng, dtype, (3,), -2, 2)
-        yield Sample((x, scale, bias), EpsilonAttrs(), dtype.name)
-    x, scale = draw(rng, F32, (1, 3, 17), -2, 7), draw(rng, F32, (3,), -2, 2)
-    yield Sample((x, scale, scale), EpsilonAttrs(1e-2), "one_axis")
-
-
 def _group_infer(types: Types, attrs: GroupNormAttrs) -> tuple[TensorType, ...]:
     x = _check_channels(types, (1, 2))
     channels = as_int(x.shape[1])
@@ -228,13 +204,6 @@ def _group_reference(arrays: Arrays, attrs: GroupNormAttrs) -> tuple[Array, ...]
     return (y.astype(x.dtype),)
 
 
-def _group_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for groups, dtype in ((1, F32), (2, F32), (6, F32), (3, F64), (2, F16)):
-        x = draw(rng, dtype, (2, 6, 5, 3), -2, 7)
-        scale, bias = draw(rng, dtype, (6,), -2, 2), draw(rng, dtype, (6,), -2, 2)
-        yield Sample((x, scale, bias), GroupNormAttrs(groups), f"{groups}_{dtype.name}")
-
-
 def _batch_infer(types: Types, _: EpsilonAttrs) -> tuple[TensorType, ...]:
     return (_check_channels(types, (1, 2, 3, 4)),)
 
@@ -256,14 +225,6 @@ def _batch_reference(arrays: Arrays, attrs: EpsilonAttrs) -> tuple[Array, ...]:
     scale, bias, mean, variance = (_by_channel(v, x.ndim) for v in vectors)
     root = np.sqrt(variance + np.asarray(attrs.epsilon, variance.dtype))
     return (((widen_half(x) - mean) / root * scale + bias).astype(x.dtype),)
-
-
-def _batch_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape, dtype in (((2, 7, 3, 5), F32), ((5, 7), F32), ((2, 7, 3), F64), ((2, 7, 3), F16)):
-        x = draw(rng, dtype, shape, -2, 7)
-        scale, bias, mean = (draw(rng, dtype, (7,), -2, 2) for _ in range(3))
-        variance = draw(rng, dtype, (7,), 0.1, 3)
-        yield Sample((x, scale, bias, mean, variance), EpsilonAttrs(), f"rank{x.ndim}_{dtype.name}")
 
 
 # The operator's text adds this to the deviation itself.
@@ -297,41 +258,35 @@ def _mvn_reference(arrays: Arrays, attrs: AxesAttrs) -> tuple[Array, ...]:
     return ((distance / (deviation + np.float32(_DEVIATION_EPSILON))).astype(x.dtype),)
 
 
-def _mvn_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for axes, dtype in (((0, 2, 3), F32), ((1,), F32), ((2, 3), F64), ((0, 2, 3), F16)):
-        x = draw(rng, dtype, (2, 3, 5, 7), -2, 7)
-        yield Sample((x,), AxesAttrs(axes), f"{''.join(map(str, axes))}_{dtype.name}")
-
-
 # ---- rows ---------------------------------------------------------------------------------------
 
 
 OPS: tuple[OpSpec, ...] = (
     normalization_op(
         "layer_normalization", NormAttrs, (2, 3),
-        (_layer_infer, _layer_reference, _layer_samples, _layer_expr),
+        (_layer_infer, _layer_reference, _layer_expr),
         "Centred and scaled to deviation 1 over the last axes, then times scale plus bias.",
     ),
     normalization_op(
         "instance_normalization", EpsilonAttrs, (3, 3),
-        (_instance_infer, _instance_reference, _instance_samples, _instance_expr),
+        (_instance_infer, _instance_reference, _instance_expr),
         "Centred and scaled over the spatial axes of each channel, then times scale plus bias.",
         onnx=(OnnxBinding("InstanceNormalization", since=6),),
     ),
     normalization_op(
         "group_normalization", GroupNormAttrs, (3, 3),
-        (_group_infer, _group_reference, _group_samples, _group_expr),
+        (_group_infer, _group_reference, _group_expr),
         "Centred and scaled over groups of channels, then times scale plus bias by channel.",
     ),
     normalization_op(
         "batch_normalization", EpsilonAttrs, (5, 5),
-        (_batch_infer, _batch_reference, _batch_samples, _batch_expr),
+        (_batch_infer, _batch_reference, _batch_expr),
         "Inference: (x - mean) / sqrt(variance + epsilon) * scale + bias, by channel.",
         trait=Trait.ELEMENTWISE,
     ),
     normalization_op(
         "mean_variance_normalization", AxesAttrs, (1, 1),
-        (_mvn_infer, _mvn_reference, _mvn_samples, _mvn_expr),
+        (_mvn_infer, _mvn_reference, _mvn_expr),
         "Centred and scaled to deviation 1 over the axes.",
     ),
 )  # fmt: skip

@@ -5,13 +5,12 @@ How many elements a region averages depends on its size, which is data: these ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, copysign, floor
 
 import numpy as np
 from tcc.ir.index import const
-from tcc.ir.op import Array, OnnxBinding, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import Array, OnnxBinding, OpSpec, Tolerance, Trait
 from tcc.ir.types import F32, F64, I64, TensorType
 from tcc.ops.operands import Arrays, Types, array, require
 from tcc.ops.shapes import agree, required
@@ -106,20 +105,6 @@ def _align_reference(arrays: Arrays, attrs: RoiAlignAttrs) -> tuple[Array, ...]:
     return (y.astype(x.dtype),)
 
 
-def _align_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = rng.standard_normal((2, 2, 7, 9)).astype(np.float32)
-    rois = np.array([[0, 0, 5, 5], [1.5, 2.25, 8, 6.5], [-1, 3, 4, 9]], np.float32)
-    batches = np.array([0, 1, 1])
-    turned = (x, np.array([[5, 5, 2, 2]], np.float32), batches[:1])
-    yield Sample(turned, RoiAlignAttrs("avg", 3, 2, 0, 1.0, True), "turned")
-    for label, attrs in (
-        ("fixed", RoiAlignAttrs("avg", 3, 2, 2, 1.0, True)),
-        ("adaptive", RoiAlignAttrs("avg", 2, 3, 0, 0.75, False)),
-        ("max", RoiAlignAttrs("max", 2, 2, 2, 1.0, True)),
-    ):
-        yield Sample((x, rois, batches), attrs, label)
-
-
 # ---- max_roi_pool --------------------------------------------------------------------------------
 
 
@@ -161,26 +146,15 @@ def _pool_reference(arrays: Arrays, attrs: MaxRoiPoolAttrs) -> tuple[Array, ...]
     return (y,)
 
 
-def _pool_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = rng.standard_normal((2, 2, 7, 9)).astype(np.float32)
-    rois = np.array([[0, 0, 0, 5, 5], [1, 2, 1, 8, 6], [1, 6, 6, 6, 6]], np.float32)
-    yield Sample((x, rois), MaxRoiPoolAttrs((2, 3), 1.0), "whole")
-    yield Sample((x, rois), MaxRoiPoolAttrs((2, 2), 0.75), "scaled")
-    halves = np.array([[0, 0, 0, 5, 5], [1, -1, -3, 3, 2]], np.float32)
-    for scale in (0.5, 0.7):
-        attrs = MaxRoiPoolAttrs((2, 3), float(np.float32(scale)))
-        yield Sample((x, halves), attrs, f"halves_{scale}")
-
-
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
-        "roi_align", RoiAlignAttrs, (3, 3), _align_infer, _align_reference, _align_samples,
+        "roi_align", RoiAlignAttrs, (3, 3), _align_infer, _align_reference,
         (F32, F64), Tolerance.ACCUMULATE,
         "Bilinear samples of each region, averaged or maximised per cell; (x, regions, batches).",
         call="roi_align", traits=frozenset({Trait.OPAQUE}),
     ),
     OpSpec(
-        "max_roi_pool", MaxRoiPoolAttrs, (2, 2), _pool_infer, _pool_reference, _pool_samples,
+        "max_roi_pool", MaxRoiPoolAttrs, (2, 2), _pool_infer, _pool_reference,
         (F32, F64), Tolerance.EXACT,
         "The maximum of each cell of each region; regions are (batch, x1, y1, x2, y2).",
         call="max_roi_pool", traits=frozenset({Trait.OPAQUE}), onnx=(OnnxBinding("MaxRoiPool"),),

@@ -6,7 +6,6 @@ definition, a sum of products with sines and cosines.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import pi, prod
 
@@ -14,7 +13,7 @@ import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, apply, cast, index_value, literal
 from tcc.ir.index import Index, as_int, const, minimum
-from tcc.ir.op import Array, OpSpec, Sample, Tolerance
+from tcc.ir.op import Array, OpSpec, Tolerance
 from tcc.ir.types import F32, F64, I64, DType, TensorType, tensor
 from tcc.ops.algebra.contract import rounded
 from tcc.ops.formula import choose, fn, number, widened
@@ -95,13 +94,8 @@ def _window_row(name: str, coefficients: tuple[float, ...], doc: str) -> OpSpec:
             value += (-1) ** harmonic * coefficient * np.cos(2 * pi * harmonic * phase)
         return (value.astype(attrs.to.carrier),)
 
-    def samples(rng: np.random.Generator) -> Iterator[Sample]:
-        for size, periodic in ((10, True), (13, False), (2, True), (0, True)):
-            yield Sample((), WindowAttrs(const(size), periodic, F32), f"{size}-{int(periodic)}")
-        yield Sample((), WindowAttrs(const(7), True, F64), "f64")
-
     return OpSpec(
-        name, WindowAttrs, (0, 0), _window_infer, reference, samples, FLOATS + INTEGERS,
+        name, WindowAttrs, (0, 0), _window_infer, reference, FLOATS + INTEGERS,
         Tolerance.ACTIVATION, doc, expr=expr,
     )  # fmt: skip
 
@@ -194,20 +188,6 @@ def _scaled(b: ExprBuilder, sums: StageRef, y: TensorType, attrs: DftAttrs) -> S
     return b.stage(i, cast(fn("div", total, index_value(attrs.length, total.dtype)), y.dtype))
 
 
-def _dft_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    real = rng.standard_normal((2, 7, 1)).astype(np.float32)
-    pair = rng.standard_normal((1, 6, 3, 2)).astype(np.float32)
-    yield Sample((real,), DftAttrs(1, const(7), False, False), "real")
-    yield Sample((real,), DftAttrs(1, const(7), False, True), "onesided")
-    yield Sample((pair,), DftAttrs(1, const(6), False, False), "complex")
-    yield Sample((pair,), DftAttrs(2, const(3), True, False), "inverse")
-    yield Sample((real,), DftAttrs(1, const(9), False, False), "longer")
-    yield Sample((pair,), DftAttrs(1, const(4), False, False), "shorter")
-    yield Sample((pair,), DftAttrs(1, const(10), True, True), "real-inverse")
-    half = rng.standard_normal((2, 7, 2)).astype(np.float32)
-    yield Sample((half,), DftAttrs(1, const(12), True, True), "real-inverse12")
-
-
 # ---- stft ----------------------------------------------------------------------------------------
 
 
@@ -259,15 +239,6 @@ def _stft_expr(types: Types, attrs: StftAttrs) -> Expr:
         term = fn("mul", term, cast(b.read(1, n), F64))
     sums = b.stage(outer, term, over=(n,), monoid="sum")
     return b.done(rounded(b, sums, y.shape, y.dtype))
-
-
-def _stft_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = rng.standard_normal((2, 33, 1)).astype(np.float32)
-    window = rng.uniform(0, 1, 8).astype(np.float32)
-    yield Sample((x, window), StftAttrs(const(5), const(8), True), "onesided")
-    yield Sample((x,), StftAttrs(const(4), const(7), False), "whole")
-    pair = rng.standard_normal((1, 17, 2)).astype(np.float32)
-    yield Sample((pair, window), StftAttrs(const(3), const(8), False), "complex")
 
 
 # ---- mel_weight_matrix ---------------------------------------------------------------------------
@@ -332,13 +303,6 @@ def _share(part: Scalar, whole: Scalar, dtype: DType) -> Scalar:
     return choose(apply("eq", whole, literal(0, I64)), 1.0, quotient)
 
 
-def _mel_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    coarse = tuple(np.array(v, np.float64) for v in (8192, 0, 4096))
-    yield Sample(coarse, MelAttrs(const(8), const(16), F32), "coarse")
-    fine = tuple(np.array(v, np.float64) for v in (8000, 100, 3000))
-    yield Sample(fine, MelAttrs(const(4), const(64), F32), "fine")
-
-
 # ---- rows ----------------------------------------------------------------------------------------
 
 OPS: tuple[OpSpec, ...] = (
@@ -346,19 +310,19 @@ OPS: tuple[OpSpec, ...] = (
     _window_row("hamming_window", (25 / 46, 21 / 46), "The Hamming window."),
     _window_row("blackman_window", (0.42, 0.5, 0.08), "The Blackman window."),
     OpSpec(
-        "dft", DftAttrs, (1, 1), _dft_infer, _dft_reference, _dft_samples, FLOATS,
+        "dft", DftAttrs, (1, 1), _dft_infer, _dft_reference, FLOATS,
         Tolerance.ACCUMULATE,
         "The discrete Fourier transform along an axis, or its inverse.",
         expr=_dft_expr,
     ),
     OpSpec(
-        "stft", StftAttrs, (1, 2), _stft_infer, _stft_reference, _stft_samples, FLOATS,
+        "stft", StftAttrs, (1, 2), _stft_infer, _stft_reference, FLOATS,
         Tolerance.ACCUMULATE,
         "Fourier transforms of overlapping frames; operands (signal, window).",
         expr=_stft_expr,
     ),
     OpSpec(
-        "mel_weight_matrix", MelAttrs, (3, 3), _mel_infer, _mel_reference, _mel_samples, FLOATS,
+        "mel_weight_matrix", MelAttrs, (3, 3), _mel_infer, _mel_reference, FLOATS,
         Tolerance.ACTIVATION,
         "Triangular filters that turn a spectrum into mel bands.",
         expr=_mel_expr,

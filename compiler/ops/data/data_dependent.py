@@ -6,12 +6,11 @@ too, `size` in the attributes is a symbol that the op binds when it runs; result
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from tcc.ir.index import Index, as_int, const
-from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import Array, OpSpec, Tolerance, Trait
 from tcc.ir.types import BOOL, F32, I32, I64, TensorType, element_count
 from tcc.ops.operands import Arrays, Types, array, maybe_array, require, sizes
 from tcc.ops.shapes import COMMON, NUMERIC, STORED, agree, check_axis, optional, required
@@ -94,17 +93,6 @@ def _top_k_reference(arrays: Arrays, attrs: TopKAttrs) -> tuple[Array, ...]:
     return np.take_along_axis(x, best, axis=attrs.axis), best.astype(np.int64)
 
 
-def _top_k_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = rng.standard_normal((3, 13)).astype(np.float32)
-    yield Sample((x,), TopKAttrs(1, const(5), True, True), "largest")
-    yield Sample((x,), TopKAttrs(0, const(2), False, True), "smallest")
-    yield Sample((x,), TopKAttrs(1, const(13), True, True), "all")
-    yield Sample((x,), TopKAttrs(1, const(0), True, True), "none")
-    ties = rng.integers(0, 3, (2, 17))
-    yield Sample((ties,), TopKAttrs(1, const(6), True, True), "ties")
-    yield Sample((ties,), TopKAttrs(1, const(6), False, True), "low-ties")
-
-
 # ---- non_zero and compress -----------------------------------------------------------------------
 
 
@@ -118,16 +106,6 @@ def _non_zero_reference(arrays: Arrays, attrs: NonZeroAttrs) -> tuple[Array, ...
     if not x.ndim:
         return (np.zeros((0, int(x != 0)), np.int64),)
     return (np.stack(np.nonzero(x)).astype(np.int64),)
-
-
-def _non_zero_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for x in (
-        rng.integers(0, 2, (3, 7)),
-        rng.random((2, 3, 4)) > 0.5,
-        np.array([0.0, -0.0, np.nan, 1.0], np.float32),
-        np.zeros((2, 2), np.float32),
-    ):
-        yield Sample((x,), NonZeroAttrs(const(int(np.count_nonzero(x)))))
 
 
 def _compress_infer(types: Types, attrs: CompressAttrs) -> tuple[TensorType, ...]:
@@ -144,14 +122,6 @@ def _compress_reference(arrays: Arrays, attrs: CompressAttrs) -> tuple[Array, ..
     x, condition = array(arrays, 0), array(arrays, 1)
     extent = x.size if attrs.axis is None else x.shape[attrs.axis]
     return (np.compress(condition[:extent], x, axis=attrs.axis),)
-
-
-def _compress_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = rng.standard_normal((3, 4)).astype(np.float32)
-    yield Sample((x, np.array([False, True, True])), CompressAttrs(0, const(2)), "rows")
-    yield Sample((x, np.array([True, False, False, True])), CompressAttrs(1, const(2)), "columns")
-    yield Sample((x, np.array([False, True, False])), CompressAttrs(None, const(1)), "flat")
-    yield Sample((x, np.array([False])), CompressAttrs(0, const(0)), "none")
 
 
 # ---- unique --------------------------------------------------------------------------------------
@@ -181,16 +151,6 @@ def _unique_reference(arrays: Arrays, attrs: UniqueAttrs) -> tuple[Array, ...]:
         values = np.take(values, order, axis=attrs.axis or 0)
         first, counts, inverse = first[order], counts[order], rank[inverse]
     return (values, *(a.astype(np.int64) for a in (first, inverse, counts)))
-
-
-def _unique_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = np.array([2, 1, 1, 3, 4, 3], np.float32)
-    yield Sample((x,), UniqueAttrs(None, True, const(4)), "sorted")
-    yield Sample((x,), UniqueAttrs(None, False, const(4)), "unsorted")
-    rows = np.array([[1, 0, 0], [1, 0, 0], [2, 3, 4]], np.int64)
-    yield Sample((rows,), UniqueAttrs(0, True, const(2)), "rows")
-    yield Sample((rows,), UniqueAttrs(1, False, const(3)), "columns")
-    yield Sample((rows,), UniqueAttrs(None, True, const(5)), "flat")
 
 
 # ---- non_max_suppression -------------------------------------------------------------------------
@@ -259,22 +219,6 @@ def _nms_reference(arrays: Arrays, attrs: NonMaxSuppressionAttrs) -> tuple[Array
     return (np.array(picked, np.int64).reshape(-1, 3),)
 
 
-def _nms_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    corners = np.array(
-        [[[0, 0, 1, 1], [0, 0.1, 1, 1.1], [0, -0.1, 1, 0.9], [0, 10, 1, 11], [0, 10.1, 1, 11.1]]],
-        np.float32,
-    )
-    scores = np.array([[[0.9, 0.75, 0.6, 0.95, 0.5], [0.1, 0.2, 0.9, 0.3, 0.4]]], np.float32)
-    limits = (np.array(3), np.array(0.5, np.float32), np.array(0.4, np.float32))
-    yield Sample((corners, scores, *limits), NonMaxSuppressionAttrs(0, const(3)), "corners")
-    centers = rng.uniform(1, 3, (2, 7, 4)).astype(np.float32)
-    likely = rng.random((2, 1, 7)).astype(np.float32)
-    operands = (centers, likely, np.array(2), np.array(0.3, np.float32))
-    found = len(_nms_reference(operands, NonMaxSuppressionAttrs(1, const(0)))[0])
-    yield Sample(operands, NonMaxSuppressionAttrs(1, const(found)), "centers")
-    yield Sample((corners, scores), NonMaxSuppressionAttrs(0, const(0)), "none")
-
-
 # ---- bind_size -----------------------------------------------------------------------------------
 
 
@@ -290,47 +234,43 @@ def _bind_reference(arrays: Arrays, attrs: BindSizeAttrs) -> tuple[Array, ...]:
     return ()
 
 
-def _bind_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    yield Sample((np.array([3, 5]),), BindSizeAttrs(const(5), 1))
-
-
 # ---- rows ----------------------------------------------------------------------------------------
 
 _OPAQUE = frozenset({Trait.OPAQUE})
 
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
-        "top_k", TopKAttrs, (1, 1), _top_k_infer, _top_k_reference, _top_k_samples, NUMERIC,
+        "top_k", TopKAttrs, (1, 1), _top_k_infer, _top_k_reference, NUMERIC,
         Tolerance.EXACT,
         "The k largest or smallest elements along an axis, and their places.",
         call="top_k",
     ),
     OpSpec(
-        "non_zero", NonZeroAttrs, (1, 1), _non_zero_infer, _non_zero_reference, _non_zero_samples,
+        "non_zero", NonZeroAttrs, (1, 1), _non_zero_infer, _non_zero_reference,
         COMMON, Tolerance.EXACT,
         "The indices of elements that are not zero, one column each, in row-major order.",
         call="non_zero", traits=_OPAQUE,
     ),
     OpSpec(
-        "compress", CompressAttrs, (2, 2), _compress_infer, _compress_reference, _compress_samples,
+        "compress", CompressAttrs, (2, 2), _compress_infer, _compress_reference,
         STORED, Tolerance.EXACT,
         "The slices along an axis whose condition is true.",
         call="compress", traits=_OPAQUE,
     ),
     OpSpec(
-        "unique", UniqueAttrs, (1, 1), _unique_infer, _unique_reference, _unique_samples, COMMON,
+        "unique", UniqueAttrs, (1, 1), _unique_infer, _unique_reference, COMMON,
         Tolerance.EXACT,
         "Distinct elements or slices, where each first stands, which one each is, their counts.",
         call="unique", traits=_OPAQUE,
     ),
     OpSpec(
         "non_max_suppression", NonMaxSuppressionAttrs, (2, 5), _nms_infer, _nms_reference,
-        _nms_samples, (F32,), Tolerance.EXACT,
+        (F32,), Tolerance.EXACT,
         "Boxes by falling score that overlap no better one; rows are (batch, class, box).",
         call="non_max_suppression", traits=_OPAQUE,
     ),
     OpSpec(
-        "bind_size", BindSizeAttrs, (1, 1), _bind_infer, _bind_reference, _bind_samples, (I32, I64),
+        "bind_size", BindSizeAttrs, (1, 1), _bind_infer, _bind_reference, (I32, I64),
         Tolerance.EXACT,
         "Gives a size symbol the value of one element of a tensor.",
         call="bind_size", traits=_OPAQUE,

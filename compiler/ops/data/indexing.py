@@ -6,7 +6,6 @@ unspecified element, never an access outside the tensor: reads are clamped, scat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, apply, index_value
 from tcc.ir.index import Index, IndexLike, Var, as_int, const
-from tcc.ir.op import Array, OnnxBinding, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import Array, OnnxBinding, OpSpec, Tolerance, Trait
 from tcc.ir.types import I32, I64, TensorType
 from tcc.ops.formula import choose
 from tcc.ops.operands import (
@@ -126,15 +125,6 @@ def _gather_expr(types: Types, attrs: AxisAttrs) -> Expr:
     return b.done()
 
 
-def _gather_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = rng.standard_normal((5, 3, 7)).astype(np.float32)
-    yield Sample((x, np.array([[0, -1], [4, 2]])), AxisAttrs(0), "rows")
-    yield Sample((x, np.array([2, -3], np.int32)), AxisAttrs(1), "i32")
-    yield Sample((x, np.array(6)), AxisAttrs(2), "scalar")
-    yield Sample((x, np.zeros((0,), np.int64)), AxisAttrs(0), "empty")
-    yield Sample((rng.integers(-9, 9, (13,)), np.array([12, 0, -13])), AxisAttrs(0), "vector")
-
-
 def _elements_infer(types: Types, attrs: AxisAttrs) -> tuple[TensorType, ...]:
     x, indices = required(types, 0), required(types, 1)
     check_axis(attrs.axis, x.rank)
@@ -165,13 +155,6 @@ def _elements_expr(types: Types, attrs: AxisAttrs) -> Expr:
     source = (*i[: attrs.axis], at, *i[attrs.axis + 1 :])
     b.stage(i, b.read(0, *source, fill=guard(size), indirect=(binding,)))
     return b.done()
-
-
-def _elements_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = rng.standard_normal((5, 3)).astype(np.float32)
-    yield Sample((x, rng.integers(-5, 5, (7, 3))), AxisAttrs(0), "tall")
-    yield Sample((x, rng.integers(0, 3, (2, 2))), AxisAttrs(1), "part")
-    yield Sample((rng.integers(0, 9, (4,)), np.array([-1, 0, 0])), AxisAttrs(0), "vector")
 
 
 def _nd_shape(x: TensorType, indices: TensorType, batch: int) -> tuple[int, tuple[Index, ...]]:
@@ -216,14 +199,6 @@ def _nd_expr(types: Types, attrs: GatherNdAttrs) -> Expr:
     return b.done()
 
 
-def _nd_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = rng.standard_normal((3, 4, 5)).astype(np.float32)
-    yield Sample((x, np.array([[0, 1], [-1, -2]])), GatherNdAttrs(0), "rows")
-    yield Sample((x, np.array([[[2]], [[0]], [[-1]]])), GatherNdAttrs(1), "batch")
-    yield Sample((x, np.array([1, 2, 3])), GatherNdAttrs(0), "element")
-    yield Sample((rng.random((2, 2)) > 0.5, np.array([[0], [1], [0]])), GatherNdAttrs(0), "bool")
-
-
 # ---- scatter -------------------------------------------------------------------------------------
 
 # Their places are what the C functions know them by.
@@ -261,18 +236,6 @@ def _scatter_elements_reference(arrays: Arrays, attrs: ScatterAttrs) -> tuple[Ar
     return (_narrowed(y, x),)
 
 
-def _scatter_elements_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = rng.standard_normal((5, 3)).astype(np.float32)
-    places = np.array([[0, -1, 2], [3, 0, 4]])
-    updates = rng.standard_normal((2, 3)).astype(np.float32)
-    for reduction in REDUCTIONS:
-        yield Sample((x, places, updates), ScatterAttrs(0, reduction), reduction)
-    same = np.array([[1, 1, 1], [2, -1, 2]])
-    yield Sample((x, same, updates), ScatterAttrs(1, "add"), "repeated")
-    line = (rng.integers(0, 9, (7,)), np.array([6, 0], np.int32), np.array([-1, -2]))
-    yield Sample(line, ScatterAttrs(0, "none"), "i64")
-
-
 def _scatter_nd_infer(types: Types, attrs: ScatterNdAttrs) -> tuple[TensorType, ...]:
     x, indices, updates = (required(types, n) for n in range(3))
     _check_indices(indices)
@@ -290,18 +253,6 @@ def _scatter_nd_reference(arrays: Arrays, attrs: ScatterNdAttrs) -> tuple[Array,
         target = tuple(int(n) for n in indices[at])
         y[target] = _combine(attrs.reduction, y[target], updates[at])
     return (_narrowed(y, x),)
-
-
-def _scatter_nd_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = rng.standard_normal((4, 3, 2)).astype(np.float32)
-    rows = rng.standard_normal((2, 3, 2)).astype(np.float32)
-    for reduction in REDUCTIONS:
-        attrs = ScatterNdAttrs(reduction)
-        yield Sample((x, np.array([[3], [-3]]), rows), attrs, reduction)
-    spots = (x, np.array([[[0, 1, 1], [2, 2, -1]]]), np.array([[5.0, 7.0]], np.float32))
-    yield Sample(spots, ScatterNdAttrs("none"), "elements")
-    repeated = (np.zeros(5, np.int64), np.array([[1], [1], [4]]), np.array([2, 3, 4]))
-    yield Sample(repeated, ScatterNdAttrs("add"), "repeated")
 
 
 # ---- update_slice --------------------------------------------------------------------------------
@@ -327,17 +278,6 @@ def _update_slice_reference(arrays: Arrays, attrs: UpdateSliceAttrs) -> tuple[Ar
     rows = slice(start, start + update.shape[attrs.axis])
     y[(slice(None),) * attrs.axis + (rows,)] = update
     return (y,)
-
-
-def _update_slice_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = rng.standard_normal((2, 5, 3)).astype(np.float32)
-    rows = rng.standard_normal((2, 2, 3)).astype(np.float32)
-    yield Sample((x, rows), UpdateSliceAttrs(1, const(3)), "end")
-    yield Sample((x, rows), UpdateSliceAttrs(1, const(1)), "middle")
-    yield Sample((x, x[:, :, :1].copy()), UpdateSliceAttrs(2, const(0)), "columns")
-    yield Sample((x, rows[:, :0]), UpdateSliceAttrs(1, const(5)), "nothing")
-    yield Sample((x[0, 0] > 0, np.array([True])), UpdateSliceAttrs(0, const(2)), "bool")
-    yield Sample((np.arange(7), np.array([-1, -2])), UpdateSliceAttrs(0, const(4)), "i64")
 
 
 # ---- tensor_scatter ------------------------------------------------------------------------------
@@ -388,16 +328,6 @@ def _tensor_scatter_expr(types: Types, attrs: TensorScatterAttrs) -> Expr:
     return b.done()
 
 
-def _tensor_scatter_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    cache = rng.standard_normal((2, 3, 7, 4)).astype(np.float32)
-    update = rng.standard_normal((2, 3, 2, 4)).astype(np.float32)
-    linear, circular = (TensorScatterAttrs(2, mode) for mode in ("linear", "circular"))
-    yield Sample((cache, update, np.array([0, 5])), linear, "linear")
-    yield Sample((cache, update, np.array([6, 3])), circular, "circular")
-    yield Sample((cache, update), linear, "front")
-    yield Sample((cache[0], update[0], np.array([4, 0, 1])), TensorScatterAttrs(1, "linear"), "3d")
-
-
 # ---- one hot -------------------------------------------------------------------------------------
 
 
@@ -428,63 +358,55 @@ def _one_hot_expr(types: Types, attrs: OneHotAttrs) -> Expr:
     return b.done()
 
 
-def _one_hot_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    pair = np.array([-1.0, 3.0], np.float32)
-    depth = const(5)
-    yield Sample((np.array([0, 4, -1, 9]), pair), OneHotAttrs(1, depth), "last")
-    yield Sample((np.array([[0, 1], [2, -5]]), np.array([0, 1])), OneHotAttrs(0, depth), "first")
-    yield Sample((np.array(3.0, np.float32), pair), OneHotAttrs(0, depth), "scalar")
-
-
 # ---- rows ----------------------------------------------------------------------------------------
 
 _MOVES = frozenset({Trait.MOVEMENT})
 
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
-        "gather", AxisAttrs, (2, 2), _gather_infer, _gather_reference, _gather_samples, MOVED,
+        "gather", AxisAttrs, (2, 2), _gather_infer, _gather_reference, MOVED,
         Tolerance.EXACT,
         "Slices of x along an axis, chosen by an index tensor.",
         expr=_gather_expr, traits=_MOVES, onnx=(OnnxBinding("Gather"),),
     ),
     OpSpec(
         "gather_elements", AxisAttrs, (2, 2), _elements_infer, _elements_reference,
-        _elements_samples, MOVED, Tolerance.EXACT,
+        MOVED, Tolerance.EXACT,
         "Elements of x whose place along one axis an index tensor gives.",
         expr=_elements_expr, traits=_MOVES, onnx=(OnnxBinding("GatherElements", since=11),),
     ),
     OpSpec(
-        "gather_nd", GatherNdAttrs, (2, 2), _nd_infer, _nd_reference, _nd_samples, MOVED,
+        "gather_nd", GatherNdAttrs, (2, 2), _nd_infer, _nd_reference, MOVED,
         Tolerance.EXACT,
         "Slices of x chosen by tuples of indices, the last axis of the index tensor.",
         expr=_nd_expr, traits=_MOVES, onnx=(OnnxBinding("GatherND", since=11),),
     ),
     OpSpec(
         "scatter_elements", ScatterAttrs, (3, 3), _scatter_elements_infer,
-        _scatter_elements_reference, _scatter_elements_samples, COMMON, Tolerance.EXACT,
+        _scatter_elements_reference, COMMON, Tolerance.EXACT,
         "x with updates combined in at the places an index tensor gives along one axis.",
         call="scatter_elements", onnx=(OnnxBinding("ScatterElements", since=11),),
     ),
     OpSpec(
         "scatter_nd", ScatterNdAttrs, (3, 3), _scatter_nd_infer, _scatter_nd_reference,
-        _scatter_nd_samples, COMMON, Tolerance.EXACT,
+        COMMON, Tolerance.EXACT,
         "x with slices combined in at the places that tuples of indices give.",
         call="scatter_nd", onnx=(OnnxBinding("ScatterND", since=11),),
     ),
     OpSpec(
         "update_slice", UpdateSliceAttrs, (2, 2), _update_slice_infer, _update_slice_reference,
-        _update_slice_samples, COMMON, Tolerance.EXACT,
+        COMMON, Tolerance.EXACT,
         "x with the rows from `start` on along an axis replaced by the update's.",
         call="update_slice",
     ),
     OpSpec(
         "tensor_scatter", TensorScatterAttrs, (2, 3), _tensor_scatter_infer,
-        _tensor_scatter_reference, _tensor_scatter_samples, ALL, Tolerance.EXACT,
+        _tensor_scatter_reference, ALL, Tolerance.EXACT,
         "A cache with new rows at a place of each batch; operands (cache, update, places).",
         expr=_tensor_scatter_expr, traits=_MOVES, onnx=(OnnxBinding("TensorScatter", since=24),),
     ),
     OpSpec(
-        "one_hot", OneHotAttrs, (2, 2), _one_hot_infer, _one_hot_reference, _one_hot_samples, ALL,
+        "one_hot", OneHotAttrs, (2, 2), _one_hot_infer, _one_hot_reference, ALL,
         Tolerance.EXACT,
         "`on` where a new axis passes the index, `off` elsewhere; `values` is (off, on).",
         expr=_one_hot_expr, traits=frozenset({Trait.ELEMENTWISE}),

@@ -8,15 +8,15 @@ checked.  A position counts from the end where it is negative; without one it is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from tcc.ir.index import as_int
 from tcc.ir.lists import NOTHING, ListType, dims_of, fits, joined, optional_of, sequence_of
-from tcc.ir.op import Array, Infer, NoAttrs, OpSpec, Reference, Sample, Samples, Tolerance, Trait
-from tcc.ir.types import F32, I64, DType, TensorType
+from tcc.ir.op import Array, Infer, NoAttrs, OpSpec, Reference, Tolerance, Trait
+from tcc.ir.types import I64, DType, TensorType
 from tcc.ops.operands import Arrays, Types, array, maybe_array, require
 from tcc.ops.shapes import ALL, optional, required
 
@@ -239,34 +239,6 @@ def _split_reference(arrays: Arrays, attrs: ListSplitAttrs) -> tuple[Array, ...]
     return (pack(pieces if attrs.keep else [np.squeeze(p, attrs.axis) for p in pieces]),)
 
 
-# ---- samples -------------------------------------------------------------------------------------
-
-
-def _tensors() -> tuple[Array, Array, Array]:
-    return (
-        np.arange(6, dtype=np.float32).reshape(2, 3),
-        np.arange(3, dtype=np.float32).reshape(1, 3),
-        np.zeros((0, 3), np.float32),
-    )
-
-
-def _make_samples(_rng: np.random.Generator) -> Iterator[Sample]:
-    yield Sample(_tensors(), ListMakeAttrs(F32, False), "three")
-    yield Sample(_tensors()[:1], ListMakeAttrs(F32, True), "optional")
-
-
-def _split_samples(_rng: np.random.Generator) -> Iterator[Sample]:
-    x = _tensors()[0]
-    yield Sample((x, np.array(2)), ListSplitAttrs(1, True, F32), "equal")
-    yield Sample((x, np.array([1, 2])), ListSplitAttrs(1, True, F32), "sizes")
-    yield Sample((x, np.array(1)), ListSplitAttrs(0, False, F32), "drop")
-
-
-def _no_samples(_rng: np.random.Generator) -> Iterator[Sample]:
-    """None: an operand is a list, which the tests make by `list_make`."""
-    yield from ()
-
-
 # ---- rows ----------------------------------------------------------------------------------------
 
 _OPAQUE = frozenset({Trait.OPAQUE, Trait.LISTS})
@@ -280,10 +252,9 @@ def _row(
     infer: Infer,
     reference: Reference,
     doc: str,
-    samples: Samples = _no_samples,
 ) -> OpSpec:
     return OpSpec(
-        name, attrs, arity, infer, reference, samples, ALL, Tolerance.EXACT, doc, call=name,
+        name, attrs, arity, infer, reference, ALL, Tolerance.EXACT, doc, call=name,
         traits=_OPAQUE,
     )  # fmt: skip
 
@@ -292,7 +263,6 @@ OPS: tuple[OpSpec, ...] = (
     _row(
         "list_make", ListMakeAttrs, (0, _MANY), _make_infer, _make_reference,
         "The list of the operands; of none the empty one.",
-        _make_samples,
     ),
     _row(
         "list_insert", ListItemAttrs, (2, 3), _insert_infer, _insert_reference,
@@ -320,6 +290,5 @@ OPS: tuple[OpSpec, ...] = (
     _row(
         "list_split", ListSplitAttrs, (2, 2), _split_infer, _split_reference,
         "Pieces of a tensor along an axis; operands (x, sizes).",
-        _split_samples,
     ),
 )  # fmt: skip

@@ -7,13 +7,12 @@ that only move or compare elements need none.  Texts are UTF-8; what is no UTF-8
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
-from tcc.ir.index import Index, const
+from tcc.ir.index import Index
 from tcc.ir.op import (
     Array,
     Infer,
@@ -21,8 +20,6 @@ from tcc.ir.op import (
     OnnxBinding,
     OpSpec,
     Reference,
-    Sample,
-    Samples,
     Tolerance,
     Trait,
 )
@@ -117,12 +114,6 @@ def _concat_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
     return (np.asarray(array(arrays, 0) + array(arrays, 1), object),)
 
 
-def _concat_samples(_rng: np.random.Generator) -> Iterator[Sample]:
-    x, y = strings([["a", ""], ["bc", "é"]]), strings([["x", "y"], ["", "日本"]])
-    yield Sample((x, y), NoAttrs(), "matrix")
-    yield Sample((strings("a"), strings("b")), NoAttrs(), "scalar")
-
-
 # ---- split ---------------------------------------------------------------------------------------
 
 
@@ -155,13 +146,6 @@ def _split_reference(arrays: Arrays, attrs: StringSplitAttrs) -> tuple[Array, ..
     return out.reshape(*x.shape, out.shape[1]), counts.reshape(x.shape)
 
 
-def _split_samples(_rng: np.random.Generator) -> Iterator[Sample]:
-    x = strings(["a.b.c", "", ".", "x..y"])
-    yield Sample((x,), StringSplitAttrs(".", -1, const(3)), "dots")
-    yield Sample((x,), StringSplitAttrs(".", 1, const(2)), "once")
-    yield Sample((strings([" a  b ", "c"]),), StringSplitAttrs("", -1, const(2)), "spaces")
-
-
 # ---- case ----------------------------------------------------------------------------------------
 
 
@@ -187,12 +171,6 @@ def _case_reference(arrays: Arrays, attrs: StringCaseAttrs) -> tuple[Array, ...]
     return (_each(lambda t: change_case(str(t), attrs.upper), array(arrays, 0), object),)
 
 
-def _case_samples(_rng: np.random.Generator) -> Iterator[Sample]:
-    x = strings(["Monday", "ÉCOLE straße", "ΑΣ", "", "İ"])
-    yield Sample((x,), StringCaseAttrs(False), "lower")
-    yield Sample((x,), StringCaseAttrs(True), "upper")
-
-
 # ---- remove --------------------------------------------------------------------------------------
 
 
@@ -210,12 +188,6 @@ def _remove_reference(arrays: Arrays, _attrs: StringRemoveAttrs) -> tuple[Array,
     return (strings(kept or [""]),)
 
 
-def _remove_samples(_rng: np.random.Generator) -> Iterator[Sample]:
-    x, key = strings(["A", "b", "C"]), strings(["a", "b", "c"])
-    yield Sample((x, key, strings(["c"])), StringRemoveAttrs(const(2)), "one")
-    yield Sample((x, key, strings(["c", "b", "a"])), StringRemoveAttrs(const(1)), "all")
-
-
 # ---- match ---------------------------------------------------------------------------------------
 
 
@@ -227,12 +199,6 @@ def _match_infer(types: Types, attrs: StringMatchAttrs) -> tuple[TensorType, ...
 def _match_reference(arrays: Arrays, attrs: StringMatchAttrs) -> tuple[Array, ...]:
     automaton = compile_pattern(attrs.pattern)
     return (_each(lambda t: matches(automaton, encoded(t)), array(arrays, 0), np.bool_),)
-
-
-def _match_samples(_rng: np.random.Generator) -> Iterator[Sample]:
-    x = strings([["www.a.com", "ftp.a"], ["www.a-b.com", ""]])
-    yield Sample((x,), StringMatchAttrs(r"www\.[\w.-]+\.com"), "matrix")
-    yield Sample((strings([]),), StringMatchAttrs("a*"), "none")
 
 
 # ---- rank ----------------------------------------------------------------------------------------
@@ -254,10 +220,6 @@ def _rank_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
     ordered = np.empty(len(keys), object)
     ordered[:] = [x.reshape(-1)[n] for n in order]
     return ranks, ordered
-
-
-def _rank_samples(_rng: np.random.Generator) -> Iterator[Sample]:
-    yield Sample((strings([["b", "a"], ["é", "b"]]),), NoAttrs(), "matrix")
 
 
 # ---- numbers -------------------------------------------------------------------------------------
@@ -312,14 +274,6 @@ def _format_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
     return (_each(lambda v: number_text(v, kinds[x.dtype]), x, object),)
 
 
-def _format_samples(_rng: np.random.Generator) -> Iterator[Sample]:
-    x = np.array([0.1, 1.0, -2.5e-7, 3e38, np.nan, np.inf, -np.inf, -0.0], np.float32)
-    yield Sample((x,), NoAttrs(), "f32")
-    yield Sample((x.astype(np.float64) / 3,), NoAttrs(), "f64")
-    yield Sample((np.array([-5, 0, 1 << 62]),), NoAttrs(), "i64")
-    yield Sample((np.array([True, False]),), NoAttrs(), "bool")
-
-
 def _parse_infer(types: Types, attrs: StringParseAttrs) -> tuple[TensorType, ...]:
     require(attrs.to in _NUMBERS and attrs.to is not BOOL, f"strings do not become {attrs.to.name}")
     return (TensorType(attrs.to, _texts(types).shape),)
@@ -328,12 +282,6 @@ def _parse_infer(types: Types, attrs: StringParseAttrs) -> tuple[TensorType, ...
 def _parse_reference(arrays: Arrays, attrs: StringParseAttrs) -> tuple[Array, ...]:
     found = _each(lambda t: text_number(str(t), attrs.to), array(arrays, 0), object)
     return (found.astype(attrs.to.carrier),)
-
-
-def _parse_samples(_rng: np.random.Generator) -> Iterator[Sample]:
-    x = strings(["1", "-2.5", "1e-5", "1E8", "inf", "NaN", ".5", "+3."])
-    yield Sample((x,), StringParseAttrs(F32), "f32")
-    yield Sample((strings(["12", "-7"]),), StringParseAttrs(I64), "i64")
 
 
 # ---- decode --------------------------------------------------------------------------------------
@@ -351,11 +299,6 @@ def _decode_reference(arrays: Arrays, attrs: StringDecodeAttrs) -> tuple[Array, 
     out = np.empty(len(ends), object)
     out[:] = [decoded(data[a:b]) for a, b in zip(starts, ends, strict=True)]
     return (out.reshape(tuple(int(d.const) for d in attrs.shape)),)
-
-
-def _decode_samples(_rng: np.random.Generator) -> Iterator[Sample]:
-    data = np.frombuffer("aéb".encode(), np.uint8)
-    yield Sample((data, np.array([1, 3, 3, 4])), StringDecodeAttrs((const(2), const(2))), "matrix")
 
 
 def pack_strings(x: Array) -> tuple[Array, Array]:
@@ -377,7 +320,6 @@ def _row(
     arity: int,
     infer: Infer,
     reference: Reference,
-    samples: Samples,
     doc: str,
     **more: Any,
 ) -> OpSpec:
@@ -387,7 +329,6 @@ def _row(
         (arity, arity),
         infer,
         reference,
-        samples,
         (STRING,),
         Tolerance.EXACT,
         doc,
@@ -398,42 +339,42 @@ def _row(
 
 OPS: tuple[OpSpec, ...] = (
     _row(
-        "string_concat", NoAttrs, 2, _concat_infer, _concat_reference, _concat_samples,
+        "string_concat", NoAttrs, 2, _concat_infer, _concat_reference,
         "The strings of two tensors, one behind the other.",
     ),
     _row(
-        "string_split", StringSplitAttrs, 1, _split_infer, _split_reference, _split_samples,
+        "string_split", StringSplitAttrs, 1, _split_infer, _split_reference,
         "Pieces of strings along a new last axis, filled up with empty ones; and their numbers.",
         traits=_OPAQUE,
     ),
     _row(
-        "string_case", StringCaseAttrs, 1, _same_infer, _case_reference, _case_samples,
+        "string_case", StringCaseAttrs, 1, _same_infer, _case_reference,
         "Every character in upper or lower case.",
     ),
     _row(
-        "string_remove", StringRemoveAttrs, 3, _remove_infer, _remove_reference, _remove_samples,
+        "string_remove", StringRemoveAttrs, 3, _remove_infer, _remove_reference,
         "x without the strings whose keys are among others; operands (x, keys, others).",
         traits=_OPAQUE,
     ),
     _row(
-        "string_match", StringMatchAttrs, 1, _match_infer, _match_reference, _match_samples,
+        "string_match", StringMatchAttrs, 1, _match_infer, _match_reference,
         "Whether a regular expression matches the whole string.",
         onnx=(OnnxBinding("RegexFullMatch", since=20),),
     ),
     _row(
-        "string_rank", NoAttrs, 1, _rank_infer, _rank_reference, _rank_samples,
+        "string_rank", NoAttrs, 1, _rank_infer, _rank_reference,
         "The place of each string among all, by bytes; and all in that order.",
     ),
     _row(
-        "string_format", NoAttrs, 1, _format_infer, _format_reference, _format_samples,
+        "string_format", NoAttrs, 1, _format_infer, _format_reference,
         "Numbers as text: the shortest that reads back.",
     ),
     _row(
-        "string_parse", StringParseAttrs, 1, _parse_infer, _parse_reference, _parse_samples,
+        "string_parse", StringParseAttrs, 1, _parse_infer, _parse_reference,
         "Numbers from text; the run ends where a text is none.",
     ),
     _row(
-        "string_decode", StringDecodeAttrs, 2, _decode_infer, _decode_reference, _decode_samples,
+        "string_decode", StringDecodeAttrs, 2, _decode_infer, _decode_reference,
         "Strings from their bytes.",
         traits=_OPAQUE,
     ),

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 from tcc.ir.index import const
-from tcc.ir.op import Array, OpSpec, Sample, Tolerance
+from tcc.ir.op import Array, OpSpec, Tolerance
 from tcc.ir.types import F32, I32, I64, STRING, TensorType
 from tcc.ops.operands import Arrays, Types, array, require
 from tcc.ops.shapes import required
@@ -111,22 +111,9 @@ def _weigh(counts: Array, attrs: TfIdfAttrs) -> None:
     counts *= weights
 
 
-def _samples(_rng: np.random.Generator) -> Iterator[Sample]:
-    pool = np.array([2, 3, 5, 4, 5, 6, 7, 8, 6, 7])
-    places, weights = (0, 1, 2, 3, 4, 5, 6), (1.0, 2.0, 3.0, 1.5, 0.5, 1.0, 1.0)
-    rows = np.array([[1, 1, 3, 3, 3, 7], [8, 6, 7, 5, 6, 8]])
-    for mode in MODES:
-        attrs = TfIdfAttrs(mode, 1, 2, 5, (0, 4), places, weights)
-        yield Sample((rows, pool), attrs, mode)
-    yield Sample((rows[0].astype(np.int32), pool), TfIdfAttrs("TF", 2, 2, 0, (0, 4), places, ()))
-    words = np.array(["a", "b", "a", "b"], object)
-    attrs = TfIdfAttrs("TF", 1, 2, 1, (0, 2), (0, 1, 2), ())
-    yield Sample((np.array(["b", "a", "b"], object), words), attrs, "strings")
-
-
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
-        "tf_idf", TfIdfAttrs, (2, 2), _infer, _reference, _samples, (I32, I64, STRING),
+        "tf_idf", TfIdfAttrs, (2, 2), _infer, _reference, (I32, I64, STRING),
         Tolerance.EXACT,
         "How often each n-gram of a pool occurs in rows of tokens; operands (tokens, pool).",
         call="tf_idf",
