@@ -60,8 +60,14 @@ class NoAttrs:
     """The attribute type of ops that have none."""
 
 
-Infer = Callable[[Sequence[TensorType | None], Any], tuple[TensorType, ...]]
-Reference = Callable[[Sequence[Array | None], Any], tuple[Array, ...]]
+# Operands of an op, None where an optional one is absent; and what it makes of them.
+Types = Sequence[TensorType | None]
+Arrays = Sequence[Array | None]
+OutTypes = tuple[TensorType, ...]
+OutArrays = tuple[Array, ...]
+
+Infer = Callable[[Types, Any], OutTypes]
+Reference = Callable[[Arrays, Any], OutArrays]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,9 +90,9 @@ class OpSpec:
     dtypes: tuple[DType, ...]
     tolerance: Tolerance
     doc: str
-    expr: Callable[[Sequence[TensorType | None], Any], Expr] | None = None
+    expr: Callable[[Types, Any], Expr] | None = None
     call: str | None = None
-    calls: Callable[[Sequence[TensorType | None], Any], bool] | None = None
+    calls: Callable[[Types, Any], bool] | None = None
     traits: frozenset[Trait] = field(default_factory=frozenset)
     onnx: tuple[OnnxBinding, ...] = ()
 
@@ -94,7 +100,7 @@ class OpSpec:
         return f"op {self.name}"
 
 
-def check_handles(op: OpSpec, types: Sequence[TensorType | None]) -> None:
+def check_handles(op: OpSpec, types: Types) -> None:
     """Raises ValueError where an operand is strings or a list and the op takes none."""
     kinds = {t.dtype.kind for t in types if t is not None}
     if DTypeKind.LIST in kinds and Trait.LISTS not in op.traits:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from tcc.ir.expr import Expr
 from tcc.ir.expr.evaluate import evaluate_expr
-from tcc.ir.op import Array, OpSpec, Tolerance
-from tcc.ir.types import TensorType
-from tcc.ops.operands import Arrays, Types, require
+from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Types
+from tcc.ops.operands import require
 from tcc.ops.shapes import ALL
 
 
@@ -19,7 +18,7 @@ class ExpressionAttrs:
     expr: Expr
 
 
-def _infer(types: Types, attrs: ExpressionAttrs) -> tuple[TensorType, ...]:
+def _infer(types: Types, attrs: ExpressionAttrs) -> OutTypes:
     require(
         tuple(types) == attrs.expr.params,
         f"the operands are {types}, the parameters {attrs.expr.params}",
@@ -31,7 +30,7 @@ def _expr(_: Types, attrs: ExpressionAttrs) -> Expr:
     return attrs.expr
 
 
-def _reference(arrays: Arrays, attrs: ExpressionAttrs) -> tuple[Array, ...]:
+def _reference(arrays: Arrays, attrs: ExpressionAttrs) -> OutArrays:
     return evaluate_expr(attrs.expr, arrays)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Const, Scalar, Source, StageRef, apply, cast, literal
 from tcc.ir.index import Index, IndexLike, const
+from tcc.ir.op import Types
 from tcc.ir.types import BF16, F16, F32, DType, TensorType
 from tcc.ops.shapes import broadcast_types
 
@@ -59,7 +60,7 @@ def read_aligned(b: ExprBuilder, source: Source, type: TensorType, at: Sequence[
     return b.read(source, *aligned(type.shape, at))
 
 
-def pointwise(types: Sequence[TensorType | None], body: Body, result: DType) -> Expr:
+def pointwise(types: Types, body: Body, result: DType) -> Expr:
     """One stage over the broadcast shape.
 
     `body` gets a widened scalar for each operand (None for an absent one); what it returns is
@@ -68,8 +69,7 @@ def pointwise(types: Sequence[TensorType | None], body: Body, result: DType) -> 
     b = ExprBuilder(*types)
     at = b.iters(*broadcast_types(types))
     operands = [None if t is None else wide(read_aligned(b, n, t, at)) for n, t in enumerate(types)]
-    b.stage(at, cast(body(*operands), result))
-    return b.done()
+    return b.finish(at, cast(body(*operands), result))
 
 
 def total(

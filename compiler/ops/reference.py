@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from tcc.ir.op import Array
+from tcc.ir.op import Array, Arrays, OutArrays
 from tcc.ir.types import DType, integer_limits
 
 
-def given(arrays: Sequence[Array | None]) -> tuple[Array, ...]:
+def given(arrays: Arrays) -> OutArrays:
     """All operands, none of which may be absent."""
     found = tuple(a for a in arrays if a is not None)
     if len(found) != len(arrays):

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tcc.ir.index import Index, const
+from tcc.ir.op import OutTypes, Types
 from tcc.ir.types import DTYPES, DType, DTypeKind, TensorType
 
 Shape = tuple[Index, ...]
@@ -52,7 +53,7 @@ class AxisAttrs:
     axis: int
 
 
-def required(types: Sequence[TensorType | None], number: int) -> TensorType:
+def required(types: Types, number: int) -> TensorType:
     """The type of operand `number`, which may not be absent."""
     found = types[number] if number < len(types) else None
     if found is None:
@@ -60,12 +61,12 @@ def required(types: Sequence[TensorType | None], number: int) -> TensorType:
     return found
 
 
-def optional(types: Sequence[TensorType | None], number: int) -> TensorType | None:
+def optional(types: Types, number: int) -> TensorType | None:
     """The type of operand `number`, None where it is absent or beyond the last."""
     return types[number] if number < len(types) else None
 
 
-def present(types: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+def present(types: Types) -> OutTypes:
     """All operands, none of which may be absent."""
     return tuple(required(types, n) for n in range(len(types)))
 
@@ -76,7 +77,7 @@ def check_dtype(dtype: DType, allowed: Sequence[DType], what: str = "the operand
         raise ValueError(f"{what} may not be {dtype.name}")
 
 
-def same_dtype(types: Sequence[TensorType | None]) -> DType:
+def same_dtype(types: Types) -> DType:
     """The element type that all present operands share."""
     found = [t.dtype for t in types if t is not None]
     if not found:
@@ -110,7 +111,7 @@ def broadcast_shapes(*shapes: Shape, tail: int = 0) -> Shape:
     return tuple(result)
 
 
-def broadcast_types(types: Sequence[TensorType | None]) -> Shape:
+def broadcast_types(types: Types) -> Shape:
     """The shape all present operands broadcast to."""
     return broadcast_shapes(*(t.shape for t in types if t is not None))
 
@@ -165,7 +166,7 @@ def agree_shapes(a: Shape, b: Shape, what: str) -> Shape:
     return tuple(agree(x, y, what) for x, y in zip(a, b, strict=True))
 
 
-def first_shape(types: Sequence[TensorType | None]) -> Shape:
+def first_shape(types: Types) -> Shape:
     """The shape of the first operand, which every other present one must broadcast to."""
     shape = required(types, 0).shape
     for number, other in enumerate(types[1:], 1):

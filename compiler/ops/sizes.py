@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tcc.errors import UserError
 from tcc.ir.index import Extremum, Index, as_int, const, if_one, of_atom
-from tcc.ir.op import Array, OpSpec, Tolerance, Trait
-from tcc.ir.types import DTYPES, I32, I64, TensorType
+from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
+from tcc.ir.types import DTYPES, I32, I64
 from tcc.ops.operands import array, sizes
 
 
@@ -39,15 +38,13 @@ class RequireAttrs:
         return f"{left.key} must be {'1 or ' if self.or_one else ''}{right.key}"
 
 
-def _require_types(
-    types: Sequence[TensorType | None], attrs: RequireAttrs
-) -> tuple[TensorType, ...]:
+def _require_types(types: Types, attrs: RequireAttrs) -> OutTypes:
     if as_int(attrs.left - attrs.due) not in (0, None):
         raise ValueError(f"{attrs.left.key} is not {attrs.right.key} ({attrs.reason})")
     return ()
 
 
-def _require(arrays: Sequence[Array | None], attrs: RequireAttrs) -> tuple[Array, ...]:
+def _require(arrays: Arrays, attrs: RequireAttrs) -> OutArrays:
     if attrs.left is not attrs.due:
         raise UserError(
             f"a size is {attrs.left.key} where the model needs {attrs.right.key}",
@@ -88,15 +85,13 @@ class CheckIndicesAttrs:
         return const(0) - self.size if self.signed else const(0)
 
 
-def _indices_types(
-    types: Sequence[TensorType | None], attrs: CheckIndicesAttrs
-) -> tuple[TensorType, ...]:
+def _indices_types(types: Types, attrs: CheckIndicesAttrs) -> OutTypes:
     if types[0] is None or types[0].dtype not in (I32, I64):
         raise ValueError(f"indices are of type i32 or i64, not {types[0]}")
     return ()
 
 
-def _check_indices(arrays: Sequence[Array | None], attrs: CheckIndicesAttrs) -> tuple[Array, ...]:
+def _check_indices(arrays: Arrays, attrs: CheckIndicesAttrs) -> OutArrays:
     least, size = sizes((attrs.least, attrs.size))
     given = array(arrays, 0).reshape(-1)[attrs.number :: attrs.period]
     if given.size and (given.min() < least or given.max() >= size):

@@ -10,7 +10,18 @@ from typing import Any
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, apply, cast
-from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Tolerance, Trait
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    NoAttrs,
+    OnnxBinding,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Tolerance,
+    Trait,
+    Types,
+)
 from tcc.ir.types import (
     BOOL,
     F32,
@@ -162,25 +173,24 @@ def _pow_dtype(base: DType, exponent: DType) -> DType:
     return F64 if F64 in (base, exponent) else F32
 
 
-def _pow_infer(types: Sequence[TensorType | None], _: NoAttrs) -> tuple[TensorType, ...]:
+def _pow_infer(types: Types, _: NoAttrs) -> OutTypes:
     x, y = present(types)
     check_dtype(x.dtype, _POW_BASES, "the base")
     check_dtype(y.dtype, NUMERIC, "the exponent")
     return (TensorType(x.dtype, broadcast_shapes(x.shape, y.shape)),)
 
 
-def _pow_expr(types: Sequence[TensorType | None], attrs: NoAttrs) -> Expr:
+def _pow_expr(types: Types, attrs: NoAttrs) -> Expr:
     x, y = present(types)
     (out,) = _pow_infer(types, attrs)
     b = ExprBuilder(x, y)
     at = b.iters(*out.shape)
     compute = _pow_dtype(x.dtype, y.dtype)
     base, exponent = (cast(read_aligned(b, n, t, at), compute) for n, t in enumerate((x, y)))
-    b.stage(at, cast(apply("pow", base, exponent), x.dtype))
-    return b.done()
+    return b.finish(at, cast(apply("pow", base, exponent), x.dtype))
 
 
-def _pow_reference(arrays: Sequence[Array | None], _: NoAttrs) -> tuple[Array, ...]:
+def _pow_reference(arrays: Arrays, _: NoAttrs) -> OutArrays:
     x, y = given(arrays)
     if x.dtype.kind == "i" and y.dtype.kind in "iu":
         out = np.broadcast_arrays(x, y)
@@ -212,22 +222,23 @@ _POW = OpSpec(
 # ---- selection ----------------------------------------------------------------------------------
 
 
-def _where_infer(types: Sequence[TensorType | None], _: NoAttrs) -> tuple[TensorType, ...]:
+def _where_infer(types: Types, _: NoAttrs) -> OutTypes:
     condition = required(types, 0)
     check_dtype(condition.dtype, BOOLS, "the condition")
     return (TensorType(same_dtype(present(types)[1:]), broadcast_types(types)),)
 
 
-def _where_expr(types: Sequence[TensorType | None], attrs: NoAttrs) -> Expr:
+def _where_expr(types: Types, attrs: NoAttrs) -> Expr:
     operands = present(types)
     (out,) = _where_infer(types, attrs)
     b = ExprBuilder(*operands)
     at = b.iters(*out.shape)
-    b.stage(at, apply("select", *(read_aligned(b, n, t, at) for n, t in enumerate(operands))))
-    return b.done()
+    return b.finish(
+        at, apply("select", *(read_aligned(b, n, t, at) for n, t in enumerate(operands)))
+    )
 
 
-def _where_reference(arrays: Sequence[Array | None], _: NoAttrs) -> tuple[Array, ...]:
+def _where_reference(arrays: Arrays, _: NoAttrs) -> OutArrays:
     condition, x, y = given(arrays)
     return (np.where(condition, x, y),)
 

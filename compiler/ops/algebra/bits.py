@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tcc.ir.op import Array, OpSpec, Tolerance
+from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Types
 from tcc.ir.types import DType, TensorType
-from tcc.ops.operands import Arrays, Types, array, require
+from tcc.ops.operands import array, require
 from tcc.ops.shapes import COMMON, required
 
 
@@ -22,7 +22,7 @@ def _own_carrier(dtype: DType) -> bool:
     return bool(dtype.carrier.itemsize * 8 == dtype.bits)
 
 
-def _infer(types: Types, attrs: BitCastAttrs) -> tuple[TensorType, ...]:
+def _infer(types: Types, attrs: BitCastAttrs) -> OutTypes:
     x = required(types, 0)
     require(x.dtype.bits == attrs.to.bits, f"{x} and {attrs.to} differ in width")
     known = _own_carrier(x.dtype) and _own_carrier(attrs.to)
@@ -30,7 +30,7 @@ def _infer(types: Types, attrs: BitCastAttrs) -> tuple[TensorType, ...]:
     return (TensorType(attrs.to, x.shape),)
 
 
-def _reference(arrays: Arrays, attrs: BitCastAttrs) -> tuple[Array, ...]:
+def _reference(arrays: Arrays, attrs: BitCastAttrs) -> OutArrays:
     return (array(arrays, 0).view(attrs.to.carrier).copy(),)
 
 

@@ -14,10 +14,20 @@ import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, apply, cast
 from tcc.ir.index import Index, as_int, const
-from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Tolerance, Trait
+from tcc.ir.op import (
+    Arrays,
+    NoAttrs,
+    OnnxBinding,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Tolerance,
+    Trait,
+    Types,
+)
 from tcc.ir.types import I32, I64, U32, U64, DType, TensorType
 from tcc.ops.formula import aligned, fn, wide
-from tcc.ops.operands import Arrays, Types, array, maybe_array, require
+from tcc.ops.operands import array, maybe_array, require
 from tcc.ops.reference import widen_half
 from tcc.ops.shapes import (
     FLOATS,
@@ -69,12 +79,12 @@ def matmul_shape(a: TensorType, c: TensorType) -> tuple[Index, ...]:
     return (*broadcast_shapes(a.shape[:-2], c.shape[:-2], tail=2), *rows, *columns)
 
 
-def _matmul_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+def _matmul_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
     dtype = same_dtype(types)
     return (TensorType(dtype, matmul_shape(required(types, 0), required(types, 1))),)
 
 
-def _matmul_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+def _matmul_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
     a, c = array(arrays, 0), array(arrays, 1)
     return (np.asarray(np.matmul(widen_half(a), widen_half(c))).astype(a.dtype),)
 
@@ -118,7 +128,7 @@ def _gemm_dims(types: Types, attrs: GemmAttrs) -> tuple[Index, Index, Index]:
     return m, n, agree(k, k2, "the summed dims of gemm")
 
 
-def _gemm_infer(types: Types, attrs: GemmAttrs) -> tuple[TensorType, ...]:
+def _gemm_infer(types: Types, attrs: GemmAttrs) -> OutTypes:
     dtype = same_dtype(types)
     m, n, _ = _gemm_dims(types, attrs)
     bias = optional(types, 2)
@@ -129,7 +139,7 @@ def _gemm_infer(types: Types, attrs: GemmAttrs) -> tuple[TensorType, ...]:
     return (TensorType(dtype, (m, n)),)
 
 
-def _gemm_reference(arrays: Arrays, attrs: GemmAttrs) -> tuple[Array, ...]:
+def _gemm_reference(arrays: Arrays, attrs: GemmAttrs) -> OutArrays:
     a, c, bias = array(arrays, 0), array(arrays, 1), maybe_array(arrays, 2)
     left, right = widen_half(a.T if attrs.trans_a else a), widen_half(c.T if attrs.trans_b else c)
     y = (left @ right) * left.dtype.type(attrs.alpha)
@@ -157,8 +167,7 @@ def _gemm_expr(types: Types, attrs: GemmAttrs) -> Expr:
     if bias is not None:
         term = wide(b.read(2, *aligned(bias.shape, (i, j))))
         value = fn("add", value, term if attrs.beta == 1.0 else fn("mul", term, attrs.beta))
-    b.stage((i, j), cast(value, y.dtype))
-    return b.done()
+    return b.finish((i, j), cast(value, y.dtype))
 
 
 # ---- einsum --------------------------------------------------------------------------------------
@@ -184,13 +193,13 @@ def _einsum_dims(types: Types, attrs: EinsumAttrs) -> tuple[list[str], str, dict
     return terms, output, extents
 
 
-def _einsum_infer(types: Types, attrs: EinsumAttrs) -> tuple[TensorType, ...]:
+def _einsum_infer(types: Types, attrs: EinsumAttrs) -> OutTypes:
     dtype = same_dtype(types)
     _, output, extents = _einsum_dims(types, attrs)
     return (TensorType(dtype, tuple(extents[letter] for letter in output)),)
 
 
-def _einsum_reference(arrays: Arrays, attrs: EinsumAttrs) -> tuple[Array, ...]:
+def _einsum_reference(arrays: Arrays, attrs: EinsumAttrs) -> OutArrays:
     operands = [array(arrays, n) for n in range(len(arrays))]
     y = np.einsum(attrs.equation, *(widen_half(a) for a in operands))
     return (np.asarray(y).astype(operands[0].dtype),)

@@ -8,10 +8,10 @@ import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
 from tcc.ir.index import Index, const
-from tcc.ir.op import Array, NoAttrs, OpSpec, Tolerance
+from tcc.ir.op import Arrays, NoAttrs, OpSpec, OutArrays, OutTypes, Tolerance, Types
 from tcc.ir.types import I64, TensorType, element_count
 from tcc.ops.formula import fn, wide, widened
-from tcc.ops.operands import Arrays, Types, array, require, sizes
+from tcc.ops.operands import array, require, sizes
 from tcc.ops.shapes import ALL, NUMERIC, required, same_dtype
 
 
@@ -40,14 +40,14 @@ class DimsAttrs:
 # ---- range ---------------------------------------------------------------------------------------
 
 
-def _range_infer(types: Types, attrs: RangeAttrs) -> tuple[TensorType, ...]:
+def _range_infer(types: Types, attrs: RangeAttrs) -> OutTypes:
     dtype = same_dtype(types)
     for number in range(3):
         require(required(types, number).rank == 0, "start, limit and delta are scalars")
     return (TensorType(dtype, (attrs.size,)),)
 
 
-def _range_reference(arrays: Arrays, attrs: RangeAttrs) -> tuple[Array, ...]:
+def _range_reference(arrays: Arrays, attrs: RangeAttrs) -> OutArrays:
     start, delta = array(arrays, 0), array(arrays, 2)
     (size,) = sizes((attrs.size,))
     wide = np.float32 if start.dtype == np.float16 else start.dtype
@@ -60,8 +60,7 @@ def _range_expr(types: Types, attrs: RangeAttrs) -> Expr:
     b = ExprBuilder(*types)
     (i,) = b.iters(attrs.size)
     steps = fn("mul", index_value(i, widened(y.dtype)), wide(b.read(2)))
-    b.stage((i,), cast(fn("add", wide(b.read(0)), steps), y.dtype))
-    return b.done()
+    return b.finish((i,), cast(fn("add", wide(b.read(0)), steps), y.dtype))
 
 
 # ---- dims as data --------------------------------------------------------------------------------
@@ -75,17 +74,16 @@ def _vector(values: tuple[Index, ...], *types: TensorType) -> Expr:
     for number in reversed(range(len(values) - 1)):
         here = apply("eq", axis, literal(number, I64))
         body = apply("select", here, index_value(values[number], I64), body)
-    b.stage((i,), body)
-    return b.done()
+    return b.finish((i,), body)
 
 
-def _shape_infer(types: Types, attrs: ShapeOfAttrs) -> tuple[TensorType, ...]:
+def _shape_infer(types: Types, attrs: ShapeOfAttrs) -> OutTypes:
     x = required(types, 0)
     require(0 <= attrs.start <= attrs.end <= x.rank, f"axes outside {x}")
     return (TensorType(I64, (const(attrs.end - attrs.start),)),)
 
 
-def _shape_reference(arrays: Arrays, attrs: ShapeOfAttrs) -> tuple[Array, ...]:
+def _shape_reference(arrays: Arrays, attrs: ShapeOfAttrs) -> OutArrays:
     return (np.array(array(arrays, 0).shape[attrs.start : attrs.end], np.int64),)
 
 
@@ -94,27 +92,26 @@ def _shape_expr(types: Types, attrs: ShapeOfAttrs) -> Expr:
     return _vector(x.shape[attrs.start : attrs.end], x)
 
 
-def _size_infer(types: Types, attrs: NoAttrs) -> tuple[TensorType, ...]:
+def _size_infer(types: Types, attrs: NoAttrs) -> OutTypes:
     required(types, 0)
     return (TensorType(I64, ()),)
 
 
-def _size_reference(arrays: Arrays, attrs: NoAttrs) -> tuple[Array, ...]:
+def _size_reference(arrays: Arrays, attrs: NoAttrs) -> OutArrays:
     return (np.array(array(arrays, 0).size, np.int64),)
 
 
 def _size_expr(types: Types, attrs: NoAttrs) -> Expr:
     x = required(types, 0)
     b = ExprBuilder(x)
-    b.stage((), index_value(element_count(x.shape), I64))
-    return b.done()
+    return b.finish((), index_value(element_count(x.shape), I64))
 
 
-def _dims_infer(types: Types, attrs: DimsAttrs) -> tuple[TensorType, ...]:
+def _dims_infer(types: Types, attrs: DimsAttrs) -> OutTypes:
     return (TensorType(I64, (const(len(attrs.values)),)),)
 
 
-def _dims_reference(arrays: Arrays, attrs: DimsAttrs) -> tuple[Array, ...]:
+def _dims_reference(arrays: Arrays, attrs: DimsAttrs) -> OutArrays:
     return (np.array(sizes(attrs.values), np.int64),)
 
 

@@ -6,7 +6,7 @@ monoid's identity.  That is work of the square of the axis: long axes are left t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,8 @@ import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import cast
 from tcc.ir.index import as_int
-from tcc.ir.op import Array, OpSpec, Tolerance, Trait
-from tcc.ir.types import I32, I64, U32, U64, TensorType
+from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
+from tcc.ir.types import I32, I64, U32, U64
 from tcc.ops.formula import wide
 from tcc.ops.reference import given, in_f32
 from tcc.ops.shapes import FLOATS, check_axis, check_dtype, required
@@ -32,15 +32,15 @@ class CumSumAttrs:
     reverse: bool = False
 
 
-def _infer(types: Sequence[TensorType | None], attrs: CumSumAttrs) -> tuple[TensorType, ...]:
+def _infer(types: Types, attrs: CumSumAttrs) -> OutTypes:
     x = required(types, 0)
     check_dtype(x.dtype, _DTYPES)
     check_axis(attrs.axis, x.rank)
     return (x,)
 
 
-def _expr(monoid: str, identity: int) -> Callable[[Sequence[TensorType | None], Any], Expr]:
-    def expr(types: Sequence[TensorType | None], attrs: CumSumAttrs) -> Expr:
+def _expr(monoid: str, identity: int) -> Callable[[Types, Any], Expr]:
+    def expr(types: Types, attrs: CumSumAttrs) -> Expr:
         x = required(types, 0)
         b = ExprBuilder(x)
         at = b.iters(*x.shape)
@@ -62,7 +62,7 @@ def _expr(monoid: str, identity: int) -> Callable[[Sequence[TensorType | None], 
 _SHORT = 32
 
 
-def _is_long(types: Sequence[TensorType | None], attrs: CumSumAttrs) -> bool:
+def _is_long(types: Types, attrs: CumSumAttrs) -> bool:
     """Whether the C function does it; halves are summed by the expression, in f32."""
     x = required(types, 0)
     size = as_int(x.shape[attrs.axis])
@@ -80,7 +80,7 @@ def _running(numpy: Callable[..., Any], identity: int, x: Array, attrs: CumSumAt
 
 
 def _row(name: str, monoid: str, identity: int, numpy: Callable[..., Any], doc: str) -> OpSpec:
-    def reference(arrays: Sequence[Array | None], attrs: CumSumAttrs) -> tuple[Array, ...]:
+    def reference(arrays: Arrays, attrs: CumSumAttrs) -> OutArrays:
         return (in_f32(lambda x: _running(numpy, identity, x, attrs))(*given(arrays)),)
 
     return OpSpec(

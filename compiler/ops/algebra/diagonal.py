@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import apply, index_value, literal
 from tcc.ir.index import Index, as_int
-from tcc.ir.op import Array, OpSpec, Tolerance, Trait
+from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
 from tcc.ir.types import I64, DType, TensorType
 from tcc.ops.formula import fn
 from tcc.ops.reference import given
@@ -32,23 +31,22 @@ class EyeLikeAttrs:
     k: int = 0
 
 
-def _trilu_infer(types: Sequence[TensorType | None], _: TriluAttrs) -> tuple[TensorType, ...]:
+def _trilu_infer(types: Types, _: TriluAttrs) -> OutTypes:
     x = required(types, 0)
     check_rank(x, 2)
     return (x,)
 
 
-def _trilu_expr(types: Sequence[TensorType | None], attrs: TriluAttrs) -> Expr:
+def _trilu_expr(types: Types, attrs: TriluAttrs) -> Expr:
     x = required(types, 0)
     b = ExprBuilder(x)
     at = b.iters(*x.shape)
     diagonal = index_value(at[-1] - at[-2] - attrs.k, I64)
     kept = fn("ge" if attrs.upper else "le", diagonal, 0)
-    b.stage(at, apply("select", kept, b.read(0, *at), literal(0, x.dtype)))
-    return b.done()
+    return b.finish(at, apply("select", kept, b.read(0, *at), literal(0, x.dtype)))
 
 
-def _trilu_reference(arrays: Sequence[Array | None], attrs: TriluAttrs) -> tuple[Array, ...]:
+def _trilu_reference(arrays: Arrays, attrs: TriluAttrs) -> OutArrays:
     (x,) = given(arrays)
     k = as_int(attrs.k)
     if k is None:
@@ -56,7 +54,7 @@ def _trilu_reference(arrays: Sequence[Array | None], attrs: TriluAttrs) -> tuple
     return ((np.triu if attrs.upper else np.tril)(x, k).astype(x.dtype),)
 
 
-def _eye_infer(types: Sequence[TensorType | None], attrs: EyeLikeAttrs) -> tuple[TensorType, ...]:
+def _eye_infer(types: Types, attrs: EyeLikeAttrs) -> OutTypes:
     x = required(types, 0)
     check_dtype(attrs.to, ALL, "the result")
     if x.rank != 2:
@@ -64,16 +62,15 @@ def _eye_infer(types: Sequence[TensorType | None], attrs: EyeLikeAttrs) -> tuple
     return (TensorType(attrs.to, x.shape),)
 
 
-def _eye_expr(types: Sequence[TensorType | None], attrs: EyeLikeAttrs) -> Expr:
+def _eye_expr(types: Types, attrs: EyeLikeAttrs) -> Expr:
     x = required(types, 0)
     b = ExprBuilder(x)
     i, j = b.iters(*x.shape)
     on = fn("eq", index_value(j - i, I64), attrs.k)
-    b.stage((i, j), apply("select", on, literal(1, attrs.to), literal(0, attrs.to)))
-    return b.done()
+    return b.finish((i, j), apply("select", on, literal(1, attrs.to), literal(0, attrs.to)))
 
 
-def _eye_reference(arrays: Sequence[Array | None], attrs: EyeLikeAttrs) -> tuple[Array, ...]:
+def _eye_reference(arrays: Arrays, attrs: EyeLikeAttrs) -> OutArrays:
     (x,) = given(arrays)
     rows, columns = x.shape
     return (np.eye(rows, columns, k=attrs.k, dtype=attrs.to.carrier),)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
 from tcc.ir.index import Index
-from tcc.ir.op import Array, OpSpec, Tolerance, Trait
+from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
 from tcc.ir.types import BF16, F16, F32, FLOAT8, I8, I32, TensorType, tensor
 from tcc.ops.algebra.contract import matmul_sum
 from tcc.ops.formula import fn
 from tcc.ops.shapes import agree_shapes, check_dtype, optional, required
-
-Types = Sequence[TensorType | None]
-Arrays = Sequence[Array | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +50,7 @@ def _unpacked(types: Types, attrs: LevelsAttrs) -> tuple[TensorType, TensorType]
     return x, tensor(F32, rows, levels.shape[1])
 
 
-def _infer(types: Types, attrs: LevelsAttrs) -> tuple[TensorType, ...]:
+def _infer(types: Types, attrs: LevelsAttrs) -> OutTypes:
     x, w = _unpacked(types, attrs)
     if x.shape[-1] is not w.shape[0]:
         raise ValueError(f"{w.shape[0].key} levels along the sum, {x.shape[-1].key} are due")
@@ -99,7 +95,7 @@ def _level(b: ExprBuilder, attrs: LevelsAttrs, k: Index, j: Index) -> Scalar:
     return apply("shift_right", raised, literal(28, I32))
 
 
-def _reference(arrays: Arrays, attrs: LevelsAttrs) -> tuple[Array, ...]:
+def _reference(arrays: Arrays, attrs: LevelsAttrs) -> OutArrays:
     x, levels = arrays[0], arrays[1]
     assert x is not None
     assert levels is not None

@@ -13,10 +13,19 @@ import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, apply, index_value, literal
 from tcc.ir.index import Index, IndexLike, as_int, const
-from tcc.ir.op import Array, OnnxBinding, OpSpec, Tolerance, Trait
+from tcc.ir.op import (
+    Arrays,
+    OnnxBinding,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Tolerance,
+    Trait,
+    Types,
+)
 from tcc.ir.types import I64, TensorType, element_count
 from tcc.ops.formula import aligned
-from tcc.ops.operands import Arrays, Types, array, differ, require, sizes
+from tcc.ops.operands import array, differ, require, sizes
 from tcc.ops.shapes import MOVED, agree, required, same_dtype
 
 _MOVES = frozenset({Trait.MOVEMENT})
@@ -74,7 +83,7 @@ class TileAttrs:
 # ---- reshape -------------------------------------------------------------------------------------
 
 
-def _reshape_infer(types: Types, attrs: ReshapeAttrs) -> tuple[TensorType, ...]:
+def _reshape_infer(types: Types, attrs: ReshapeAttrs) -> OutTypes:
     x = required(types, 0)
     before, after = element_count(x.shape), element_count(attrs.shape)
     require(
@@ -84,7 +93,7 @@ def _reshape_infer(types: Types, attrs: ReshapeAttrs) -> tuple[TensorType, ...]:
     return (TensorType(x.dtype, attrs.shape),)
 
 
-def _reshape_reference(arrays: Arrays, attrs: ReshapeAttrs) -> tuple[Array, ...]:
+def _reshape_reference(arrays: Arrays, attrs: ReshapeAttrs) -> OutArrays:
     return (array(arrays, 0).reshape(sizes(attrs.shape)).copy(),)
 
 
@@ -96,8 +105,7 @@ def _reshape_expr(types: Types, attrs: ReshapeAttrs) -> Expr:
         value: Scalar = literal(0, x.dtype)  # never evaluated: the output is empty too
     else:
         value = b.read(0, *_reshaped(i, attrs.shape, x.shape))
-    b.stage(i, value)
-    return b.done()
+    return b.finish(i, value)
 
 
 def _reshaped(
@@ -143,7 +151,7 @@ def delinearise(linear: Index, shape: Sequence[Index]) -> tuple[Index, ...]:
 # ---- transpose, expand, slice, tile --------------------------------------------------------------
 
 
-def _transpose_infer(types: Types, attrs: TransposeAttrs) -> tuple[TensorType, ...]:
+def _transpose_infer(types: Types, attrs: TransposeAttrs) -> OutTypes:
     x = required(types, 0)
     require(
         sorted(attrs.perm) == list(range(x.rank)),
@@ -152,7 +160,7 @@ def _transpose_infer(types: Types, attrs: TransposeAttrs) -> tuple[TensorType, .
     return (TensorType(x.dtype, tuple(x.shape[p] for p in attrs.perm)),)
 
 
-def _transpose_reference(arrays: Arrays, attrs: TransposeAttrs) -> tuple[Array, ...]:
+def _transpose_reference(arrays: Arrays, attrs: TransposeAttrs) -> OutArrays:
     return (np.transpose(array(arrays, 0), attrs.perm).copy(),)
 
 
@@ -160,11 +168,10 @@ def _transpose_expr(types: Types, attrs: TransposeAttrs) -> Expr:
     (y,) = _transpose_infer(types, attrs)
     b = ExprBuilder(required(types, 0))
     i = b.iters(*y.shape)
-    b.stage(i, b.read(0, *(i[attrs.perm.index(axis)] for axis in range(y.rank))))
-    return b.done()
+    return b.finish(i, b.read(0, *(i[attrs.perm.index(axis)] for axis in range(y.rank))))
 
 
-def _expand_infer(types: Types, attrs: ExpandAttrs) -> tuple[TensorType, ...]:
+def _expand_infer(types: Types, attrs: ExpandAttrs) -> OutTypes:
     x = required(types, 0)
     rank = max(x.rank, len(attrs.shape))
     pairs = list(zip(_padded(x.shape, rank), _padded(attrs.shape, rank), strict=True))
@@ -177,7 +184,7 @@ def _padded(shape: Sequence[Index], rank: int) -> tuple[Index, ...]:
     return (*(const(1),) * (rank - len(shape)), *shape)
 
 
-def _expand_reference(arrays: Arrays, attrs: ExpandAttrs) -> tuple[Array, ...]:
+def _expand_reference(arrays: Arrays, attrs: ExpandAttrs) -> OutArrays:
     x = array(arrays, 0)
     return (x * np.ones(sizes(attrs.shape), x.dtype),)
 
@@ -198,11 +205,10 @@ def _expand_expr(types: Types, attrs: ExpandAttrs) -> Expr:
         is_one = apply("eq", index_value(x.shape[axis], I64), literal(1, I64))
         return apply("select", is_one, first, element(at, others))
 
-    b.stage(i, element(aligned(x.shape, i), open_axes))
-    return b.done()
+    return b.finish(i, element(aligned(x.shape, i), open_axes))
 
 
-def _slice_infer(types: Types, attrs: SliceAttrs) -> tuple[TensorType, ...]:
+def _slice_infer(types: Types, attrs: SliceAttrs) -> OutTypes:
     x = required(types, 0)
     counts = {len(attrs.starts), len(attrs.steps), len(attrs.sizes), x.rank}
     require(len(counts) == 1, f"slice needs one start, step and size for each axis of {x}")
@@ -217,7 +223,7 @@ def _slice_infer(types: Types, attrs: SliceAttrs) -> tuple[TensorType, ...]:
     return (TensorType(x.dtype, attrs.sizes),)
 
 
-def _slice_reference(arrays: Arrays, attrs: SliceAttrs) -> tuple[Array, ...]:
+def _slice_reference(arrays: Arrays, attrs: SliceAttrs) -> OutArrays:
     starts, lengths = sizes(attrs.starts), sizes(attrs.sizes)
     picks = [
         start + step * np.arange(n)
@@ -232,21 +238,19 @@ def _slice_expr(types: Types, attrs: SliceAttrs) -> Expr:
     b = ExprBuilder(required(types, 0))
     i = b.iters(*y.shape)
     if as_int(element_count(y.shape)) == 0:
-        b.stage(i, literal(0, y.dtype))
-        return b.done()
+        return b.finish(i, literal(0, y.dtype))
     at = (start + k * step for start, step, k in zip(attrs.starts, attrs.steps, i, strict=True))
-    b.stage(i, b.read(0, *at))
-    return b.done()
+    return b.finish(i, b.read(0, *at))
 
 
-def _tile_infer(types: Types, attrs: TileAttrs) -> tuple[TensorType, ...]:
+def _tile_infer(types: Types, attrs: TileAttrs) -> OutTypes:
     x = required(types, 0)
     require(len(attrs.repeats) == x.rank, f"tile needs one repeat for each axis of {x}")
     shape = tuple(d * r for d, r in zip(x.shape, attrs.repeats, strict=True))
     return (TensorType(x.dtype, shape),)
 
 
-def _tile_reference(arrays: Arrays, attrs: TileAttrs) -> tuple[Array, ...]:
+def _tile_reference(arrays: Arrays, attrs: TileAttrs) -> OutArrays:
     return (np.tile(array(arrays, 0), sizes(attrs.repeats)),)
 
 
@@ -256,16 +260,14 @@ def _tile_expr(types: Types, attrs: TileAttrs) -> Expr:
     b = ExprBuilder(x)
     i = b.iters(*y.shape)
     if as_int(element_count(y.shape)) == 0:
-        b.stage(i, literal(0, y.dtype))
-        return b.done()
-    b.stage(i, b.read(0, *(k % d for k, d in zip(i, x.shape, strict=True))))
-    return b.done()
+        return b.finish(i, literal(0, y.dtype))
+    return b.finish(i, b.read(0, *(k % d for k, d in zip(i, x.shape, strict=True))))
 
 
 # ---- concat and split ----------------------------------------------------------------------------
 
 
-def _concat_infer(types: Types, attrs: ConcatAttrs) -> tuple[TensorType, ...]:
+def _concat_infer(types: Types, attrs: ConcatAttrs) -> OutTypes:
     parts = [required(types, n) for n in range(len(types))]
     dtype, first = same_dtype(types), parts[0]
     require(all(p.rank == first.rank for p in parts), f"concat of different ranks: {parts}")
@@ -280,7 +282,7 @@ def _concat_infer(types: Types, attrs: ConcatAttrs) -> tuple[TensorType, ...]:
     return (TensorType(dtype, tuple(shape)),)
 
 
-def _concat_reference(arrays: Arrays, attrs: ConcatAttrs) -> tuple[Array, ...]:
+def _concat_reference(arrays: Arrays, attrs: ConcatAttrs) -> OutArrays:
     parts = [array(arrays, n) for n in range(len(arrays))]
     return (np.concatenate(parts, axis=attrs.axis),)
 
@@ -300,15 +302,14 @@ def _concat_expr(types: Types, attrs: ConcatAttrs) -> Expr:
     body = reads[-1]
     for value, stop in zip(reads[-2::-1], ends[-2::-1], strict=True):
         body = apply("select", _less(i[attrs.axis], stop), value, body)
-    b.stage(i, body)
-    return b.done()
+    return b.finish(i, body)
 
 
 def _less(a: IndexLike, b: IndexLike) -> Scalar:
     return apply("lt", index_value(a, I64), index_value(b, I64))
 
 
-def _split_infer(types: Types, attrs: SplitAttrs) -> tuple[TensorType, ...]:
+def _split_infer(types: Types, attrs: SplitAttrs) -> OutTypes:
     x = required(types, 0)
     require(attrs.axis < x.rank, f"axis {attrs.axis} is outside {x}")
     total = sum(attrs.sizes, const(0))
@@ -319,7 +320,7 @@ def _split_infer(types: Types, attrs: SplitAttrs) -> tuple[TensorType, ...]:
     )
 
 
-def _split_reference(arrays: Arrays, attrs: SplitAttrs) -> tuple[Array, ...]:
+def _split_reference(arrays: Arrays, attrs: SplitAttrs) -> OutArrays:
     cuts = np.cumsum(sizes(attrs.sizes))[:-1]
     return tuple(p.copy() for p in np.split(array(arrays, 0), cuts, axis=attrs.axis))
 

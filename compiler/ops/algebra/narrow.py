@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +12,7 @@ from tcc.ir.narrow import FORMATS, rounded
 from tcc.ir.narrow import encode as codes_of
 from tcc.ir.narrow import pack as pack_codes
 from tcc.ir.narrow import unpack as unpack_codes
-from tcc.ir.op import Array, OpSpec, Tolerance, Trait
+from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
 from tcc.ir.types import (
     BF16,
     F4E2M1,
@@ -36,9 +35,6 @@ from tcc.ir.types import (
 from tcc.ops.formula import choose, fn
 from tcc.ops.reference import given
 from tcc.ops.shapes import check_dtype, required
-
-Types = Sequence[TensorType | None]
-Arrays = Sequence[Array | None]
 
 ROUNDINGS = ("up", "down", "nearest")
 NARROW_FLOATS = (*FORMATS, F8E8M0)
@@ -117,7 +113,7 @@ def narrow_reference(x: Array, attrs: NarrowAttrs) -> Array:
         return np.where(held, np.ldexp(1.0, exponent), np.nan).astype(np.float32)
 
 
-def _narrow_infer(types: Types, attrs: NarrowAttrs) -> tuple[TensorType, ...]:
+def _narrow_infer(types: Types, attrs: NarrowAttrs) -> OutTypes:
     check_dtype(attrs.to, NARROW_FLOATS, "the result")
     return (TensorType(attrs.to, required(types, 0).shape),)
 
@@ -126,8 +122,7 @@ def _narrow_expr(types: Types, attrs: NarrowAttrs) -> Expr:
     x = required(types, 0)
     b = ExprBuilder(x)
     at = b.iters(*x.shape)
-    b.stage(at, narrowed(cast(b.read(0, *at), F32), attrs))
-    return b.done()
+    return b.finish(at, narrowed(cast(b.read(0, *at), F32), attrs))
 
 
 # ---- elements that share bytes ------------------------------------------------------------------
@@ -161,7 +156,7 @@ def _check_vector(type: TensorType) -> None:
         raise ValueError(f"the operand has rank {type.rank}, it needs 1")
 
 
-def _unpack_infer(types: Types, attrs: UnpackAttrs) -> tuple[TensorType, ...]:
+def _unpack_infer(types: Types, attrs: UnpackAttrs) -> OutTypes:
     data = required(types, 0)
     check_dtype(data.dtype, (U8,))
     check_dtype(attrs.to, _PACKED, "the result")
@@ -178,8 +173,7 @@ def _unpack_expr(types: Types, attrs: UnpackAttrs) -> Expr:
     (at,) = b.iters(attrs.count)
     byte = b.read(0, at // share)
     code = fn("shift_right", byte, index_value(at % share * bits, U8))
-    b.stage((at,), _value(fn("bit_and", code, (1 << bits) - 1), attrs.to))
-    return b.done()
+    return b.finish((at,), _value(fn("bit_and", code, (1 << bits) - 1), attrs.to))
 
 
 def _value(code: Scalar, to: DType) -> Scalar:
@@ -194,7 +188,7 @@ def _value(code: Scalar, to: DType) -> Scalar:
     return cast(choose(fn("ge", code, 8), fn("neg", magnitude), magnitude), to)
 
 
-def _unpack_reference(arrays: Arrays, attrs: UnpackAttrs) -> tuple[Array, ...]:
+def _unpack_reference(arrays: Arrays, attrs: UnpackAttrs) -> OutArrays:
     (data,) = given(arrays)
     codes = unpack_codes(data, attrs.count.const, attrs.to)
     if attrs.to is F4E2M1:
@@ -206,7 +200,7 @@ def _unpack_reference(arrays: Arrays, attrs: UnpackAttrs) -> tuple[Array, ...]:
     return (wide.astype(attrs.to.carrier),)
 
 
-def _pack_infer(types: Types, attrs: PackAttrs) -> tuple[TensorType, ...]:
+def _pack_infer(types: Types, attrs: PackAttrs) -> OutTypes:
     x = required(types, 0)
     check_dtype(x.dtype, (I8, U8, *_PACKED))
     if x.dtype is F4E2M1 and attrs.bits != 4:
@@ -229,8 +223,7 @@ def _pack_expr(types: Types, attrs: PackAttrs) -> Expr:
         moved = apply("shift_left", code, literal(n * attrs.bits, U8))
         byte = moved if byte is None else fn("bit_or", byte, moved)
     assert byte is not None
-    b.stage((at,), byte)
-    return b.done()
+    return b.finish((at,), byte)
 
 
 def _code(element: Scalar) -> Scalar:
@@ -246,7 +239,7 @@ def _code(element: Scalar) -> Scalar:
     return cast(choose(negative, fn("add", size, 8), size), U8)
 
 
-def _pack_reference(arrays: Arrays, attrs: PackAttrs) -> tuple[Array, ...]:
+def _pack_reference(arrays: Arrays, attrs: PackAttrs) -> OutArrays:
     (x,) = given(arrays)
     if x.dtype.kind == "f":
         return (pack_codes(codes_of(x, F4E2M1), F4E2M1),)

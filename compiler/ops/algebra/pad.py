@@ -10,9 +10,9 @@ import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, apply, index_value, literal
 from tcc.ir.index import Index, as_int, const, maximum, minimum
-from tcc.ir.op import Array, OpSpec, Tolerance, Trait
+from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
 from tcc.ir.types import BOOL, I64, TensorType
-from tcc.ops.operands import Arrays, Types, array, inside, maybe_array, require, sizes
+from tcc.ops.operands import array, inside, maybe_array, require, sizes
 from tcc.ops.shapes import MOVED, optional, required
 
 _MODES = ("constant", "edge", "reflect", "wrap")
@@ -27,7 +27,7 @@ class PadAttrs:
     mode: str
 
 
-def _infer(types: Types, attrs: PadAttrs) -> tuple[TensorType, ...]:
+def _infer(types: Types, attrs: PadAttrs) -> OutTypes:
     x, value = required(types, 0), optional(types, 1)
     require(attrs.mode in _MODES, f"unknown pad mode {attrs.mode}")
     require(len(attrs.before) == len(attrs.after) == x.rank, f"pad needs two sizes per axis of {x}")
@@ -43,7 +43,7 @@ def _infer(types: Types, attrs: PadAttrs) -> tuple[TensorType, ...]:
     return (TensorType(x.dtype, shape),)
 
 
-def _reference(arrays: Arrays, attrs: PadAttrs) -> tuple[Array, ...]:
+def _reference(arrays: Arrays, attrs: PadAttrs) -> OutArrays:
     x, value = array(arrays, 0), maybe_array(arrays, 1)
     before, after = sizes(attrs.before), sizes(attrs.after)
     if attrs.mode == "constant":
@@ -78,8 +78,7 @@ def _expr(types: Types, attrs: PadAttrs) -> Expr:
             _source(attrs.mode, *axis)
             for axis in zip(i, x.shape, attrs.before, attrs.after, strict=True)
         ]
-        b.stage(i, literal(0, x.dtype) if 0 in (x.static_shape or ()) else b.read(0, *at))
-        return b.done()
+        return b.finish(i, literal(0, x.dtype) if 0 in (x.static_shape or ()) else b.read(0, *at))
     at = [k - before for k, before in zip(i, attrs.before, strict=True)]
     body: Scalar = b.read(0, *at, fill=0)
     if value is not None:
@@ -87,8 +86,7 @@ def _expr(types: Types, attrs: PadAttrs) -> Expr:
         for k, dim in zip(at, x.shape, strict=True):
             whole = apply("and", whole, inside(index_value(k, I64), dim))
         body = apply("select", whole, body, b.read(1, *([0] * value.rank)))
-    b.stage(i, body)
-    return b.done()
+    return b.finish(i, body)
 
 
 def _source(mode: str, index: Index, dim: Index, before: Index, after: Index) -> Index:

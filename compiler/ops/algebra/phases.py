@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.index import Index, as_int
-from tcc.ir.op import Array, OpSpec, Tolerance, Trait
+from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
 from tcc.ir.types import TensorType
 from tcc.ops.algebra.window import biased
 from tcc.ops.formula import fn, wide
-from tcc.ops.operands import Arrays, Types, array, maybe_array, require, sizes
+from tcc.ops.operands import array, maybe_array, require, sizes
 from tcc.ops.reference import widen_half
 from tcc.ops.shapes import FLOATS, agree, agree_shapes, optional, required, same_dtype
 
@@ -32,7 +32,7 @@ class PhaseConvAttrs:
     group: int
 
 
-def _infer(types: Types, attrs: PhaseConvAttrs) -> tuple[TensorType, ...]:
+def _infer(types: Types, attrs: PhaseConvAttrs) -> OutTypes:
     dtype = same_dtype(types)
     x, w, bias = required(types, 0), required(types, 1), optional(types, 2)
     spatial = x.rank - 2
@@ -47,7 +47,7 @@ def _infer(types: Types, attrs: PhaseConvAttrs) -> tuple[TensorType, ...]:
     return (TensorType(dtype, (x.shape[0], channels, *outputs)),)
 
 
-def _reference(arrays: Arrays, attrs: PhaseConvAttrs) -> tuple[Array, ...]:
+def _reference(arrays: Arrays, attrs: PhaseConvAttrs) -> OutArrays:
     x, w, bias = widen_half(array(arrays, 0)), widen_half(array(arrays, 1)), maybe_array(arrays, 2)
     spatial, image = x.ndim - 2, sizes(attrs.image)
     phases, taps = w.shape[:spatial], w.shape[spatial + 2 :]

@@ -11,12 +11,12 @@ import numpy as np
 from tcc.ir.expr import MONOIDS, Expr, ExprBuilder
 from tcc.ir.expr.scalar import Const, Scalar, StageRef, apply, cast, index_value, literal
 from tcc.ir.index import Index, IndexLike, as_index, as_int, ceildiv, const, maximum, minimum
-from tcc.ir.op import Array, OpSpec, Tolerance, Trait
+from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
 from tcc.ir.types import BOOL, I8, I64, U8, DType, TensorType
 from tcc.ops.algebra.contract import rounded
 from tcc.ops.algebra.window import patch, window_count
 from tcc.ops.formula import fn, wide
-from tcc.ops.operands import Arrays, Types, array, dims, inside, require, sizes
+from tcc.ops.operands import array, dims, inside, require, sizes
 from tcc.ops.reference import widen_half
 from tcc.ops.shapes import FLOATS, required
 
@@ -69,7 +69,7 @@ def _counts(image: tuple[Index, ...], attrs: PoolAttrs) -> tuple[Index, ...]:
     )
 
 
-def _infer(types: Types, attrs: PoolAttrs) -> tuple[TensorType, ...]:
+def _infer(types: Types, attrs: PoolAttrs) -> OutTypes:
     x = required(types, 0)
     return (TensorType(x.dtype, _shape(x, attrs)),)
 
@@ -132,7 +132,7 @@ def _lowest_of(x: Array) -> Any:
     return -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
 
 
-def _max_reference(arrays: Arrays, attrs: PoolAttrs) -> tuple[Array, ...]:
+def _max_reference(arrays: Arrays, attrs: PoolAttrs) -> OutArrays:
     x = array(arrays, 0)
     return (_patches(x, attrs, _lowest_of(x)).max(axis=0),)
 
@@ -142,16 +142,15 @@ def _max_expr(types: Types, attrs: PoolAttrs) -> Expr:
     b = ExprBuilder(x)
     i, k, at = _window(b, x, attrs)
     fill = _lowest(x.dtype).value if _leaves_image(attrs) else None
-    b.stage(i, b.read(0, i[0], i[1], *at, fill=fill), over=k, monoid="max")
-    return b.done()
+    return b.finish(i, b.read(0, i[0], i[1], *at, fill=fill), over=k, monoid="max")
 
 
-def _indices_infer(types: Types, attrs: PoolAttrs) -> tuple[TensorType, ...]:
+def _indices_infer(types: Types, attrs: PoolAttrs) -> OutTypes:
     (y,) = _infer(types, attrs)
     return y, TensorType(I64, y.shape)
 
 
-def _indices_reference(arrays: Arrays, attrs: PoolAttrs) -> tuple[Array, ...]:
+def _indices_reference(arrays: Arrays, attrs: PoolAttrs) -> OutArrays:
     x = array(arrays, 0)
     image = x.shape[2:]
     order: Literal["F", "C"] = "F" if attrs.storage_order else "C"
@@ -193,7 +192,7 @@ def _indices_expr(types: Types, attrs: PoolAttrs) -> Expr:
 # ---- average and lp ------------------------------------------------------------------------------
 
 
-def _average_reference(arrays: Arrays, attrs: PoolAttrs) -> tuple[Array, ...]:
+def _average_reference(arrays: Arrays, attrs: PoolAttrs) -> OutArrays:
     x = array(arrays, 0)
     before, after = sizes(attrs.before), sizes(attrs.after)
     counted = np.ones(x.shape, np.float64)
@@ -219,8 +218,7 @@ def _average_expr(types: Types, attrs: PoolAttrs) -> Expr:
     i = b.iters(*_shape(x, attrs))
     total = b.read(sums, *i)
     count = index_value(_counted(i[2:], x, attrs), total.dtype)
-    b.stage(i, cast(fn("div", total, count), x.dtype))
-    return b.done()
+    return b.finish(i, cast(fn("div", total, count), x.dtype))
 
 
 def _counted(o: tuple[Index, ...], x: TensorType, attrs: PoolAttrs) -> Index:
@@ -247,7 +245,7 @@ def _counted(o: tuple[Index, ...], x: TensorType, attrs: PoolAttrs) -> Index:
     return count
 
 
-def _lp_reference(arrays: Arrays, attrs: PoolAttrs) -> tuple[Array, ...]:
+def _lp_reference(arrays: Arrays, attrs: PoolAttrs) -> OutArrays:
     x = array(arrays, 0)
     total = (np.abs(_patches(widen_half(x), attrs, 0)) ** attrs.p).sum(axis=0)
     return ((total ** (1 / attrs.p)).astype(x.dtype),)
@@ -268,21 +266,20 @@ def _lp_expr(types: Types, attrs: PoolAttrs) -> Expr:
     i = b.iters(*_shape(x, attrs))
     total = b.read(sums, *i)
     root = fn("sqrt", total) if attrs.p == 2 else fn("pow", total, 1.0 / attrs.p)
-    b.stage(i, cast(root, x.dtype))
-    return b.done()
+    return b.finish(i, cast(root, x.dtype))
 
 
 # ---- max unpool ----------------------------------------------------------------------------------
 
 
-def _unpool_infer(types: Types, attrs: MaxUnpoolAttrs) -> tuple[TensorType, ...]:
+def _unpool_infer(types: Types, attrs: MaxUnpoolAttrs) -> OutTypes:
     x, positions = required(types, 0), required(types, 1)
     require(x.shape == positions.shape, f"{x} and its positions {positions} differ in shape")
     require(positions.dtype is I64, f"positions are i64, not {positions}")
     return (TensorType(x.dtype, attrs.shape),)
 
 
-def _unpool_reference(arrays: Arrays, attrs: MaxUnpoolAttrs) -> tuple[Array, ...]:
+def _unpool_reference(arrays: Arrays, attrs: MaxUnpoolAttrs) -> OutArrays:
     x = array(arrays, 0)
     y = np.zeros(sizes(attrs.shape), x.dtype)
     y.reshape(-1)[array(arrays, 1).ravel()] = x.ravel()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +10,18 @@ from tcc.ir.expr.scalar import StageRef, cast
 from tcc.ir.graph import carrier
 from tcc.ir.index import Index, IndexLike, const
 from tcc.ir.narrow import FORMATS
-from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Tolerance, Trait
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    NoAttrs,
+    OnnxBinding,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Tolerance,
+    Trait,
+    Types,
+)
 from tcc.ir.types import (
     BF16,
     F8E8M0,
@@ -42,9 +52,6 @@ from tcc.ops.shapes import (
     optional,
     required,
 )
-
-Types = Sequence[TensorType | None]
-Arrays = Sequence[Array | None]
 
 _NARROW = (I8, U8, I16, U16)
 _PACKED = (I2, I4, U2, U4)
@@ -124,7 +131,7 @@ def _spread(values: Array, x: Array, attrs: QuantAttrs) -> Array:
 # ---- quantize_linear ----------------------------------------------------------------------------
 
 
-def _quantize_infer(types: Types, attrs: QuantizeAttrs) -> tuple[TensorType, ...]:
+def _quantize_infer(types: Types, attrs: QuantizeAttrs) -> OutTypes:
     x, zero = required(types, 0), optional(types, 2)
     check_dtype(x.dtype, (*_SCALES, I32))
     check_dtype(attrs.to, _LEVELS, "the result")
@@ -158,7 +165,7 @@ def _quantize_expr(types: Types, attrs: QuantizeAttrs) -> Expr:
     return b.done()
 
 
-def _quantize_reference(arrays: Arrays, attrs: QuantizeAttrs) -> tuple[Array, ...]:
+def _quantize_reference(arrays: Arrays, attrs: QuantizeAttrs) -> OutArrays:
     x, scale = given(arrays[:2])
     zero = arrays[2] if len(arrays) > 2 else None
     with np.errstate(all="ignore"):
@@ -177,7 +184,7 @@ def _quantize_reference(arrays: Arrays, attrs: QuantizeAttrs) -> tuple[Array, ..
 # ---- dequantize_linear --------------------------------------------------------------------------
 
 
-def _dequantize_infer(types: Types, attrs: DequantizeAttrs) -> tuple[TensorType, ...]:
+def _dequantize_infer(types: Types, attrs: DequantizeAttrs) -> OutTypes:
     x, scale, zero = required(types, 0), required(types, 1), optional(types, 2)
     check_dtype(x.dtype, (*_LEVELS, I32))
     if zero is not None:
@@ -198,11 +205,10 @@ def _dequantize_expr(types: Types, attrs: DequantizeAttrs) -> Expr:
     if optional(types, 2) is not None:
         level = fn("sub", level, cast(b.read(2, *where), exact))
     value = fn("mul", cast(level, F32), cast(b.read(1, *where), F32))
-    b.stage(at, cast(value, attrs.to or scale.dtype))
-    return b.done()
+    return b.finish(at, cast(value, attrs.to or scale.dtype))
 
 
-def _dequantize_reference(arrays: Arrays, attrs: DequantizeAttrs) -> tuple[Array, ...]:
+def _dequantize_reference(arrays: Arrays, attrs: DequantizeAttrs) -> OutArrays:
     x, scale = given(arrays[:2])
     zero = arrays[2] if len(arrays) > 2 else None
     exact = np.float32 if x.dtype.kind == "f" else np.int32
@@ -216,7 +222,7 @@ def _dequantize_reference(arrays: Arrays, attrs: DequantizeAttrs) -> tuple[Array
 # ---- dynamic_quantize_linear --------------------------------------------------------------------
 
 
-def _dynamic_infer(types: Types, _: NoAttrs) -> tuple[TensorType, ...]:
+def _dynamic_infer(types: Types, _: NoAttrs) -> OutTypes:
     x = required(types, 0)
     check_dtype(x.dtype, (F32,))
     return TensorType(U8, x.shape), tensor(F32), tensor(U8)
@@ -243,7 +249,7 @@ def _dynamic_expr(types: Types, _: NoAttrs) -> Expr:
     return b.done(y, scale, zero)
 
 
-def _dynamic_reference(arrays: Arrays, _: NoAttrs) -> tuple[Array, ...]:
+def _dynamic_reference(arrays: Arrays, _: NoAttrs) -> OutArrays:
     (x,) = given(arrays)
     high, low = np.max(x, initial=np.float32(0)), np.min(x, initial=np.float32(0))
     scale = np.float32(1) if high == low else (high - low) / np.float32(255)

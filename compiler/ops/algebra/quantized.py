@@ -12,12 +12,23 @@ import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, cast, index_value
 from tcc.ir.index import Index, const
-from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Tolerance, Trait
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    NoAttrs,
+    OnnxBinding,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Tolerance,
+    Trait,
+    Types,
+)
 from tcc.ir.types import F32, I8, I32, I64, U8, TensorType, integer_limits
 from tcc.ops.algebra.contract import matmul_shape, matmul_sum
 from tcc.ops.algebra.window import ConvAttrs, border_fill, conv_indices, conv_shape, convolve, when
 from tcc.ops.formula import fn
-from tcc.ops.operands import Arrays, Types, array, inside, maybe_array, require
+from tcc.ops.operands import array, inside, maybe_array, require
 from tcc.ops.shapes import agree, check_broadcast, optional, required
 
 _BYTES = (U8, I8)
@@ -59,7 +70,7 @@ def _requantise(sums: Array, factor: Array, zero: Array) -> Array:
 # ---- matmul_integer ------------------------------------------------------------------------------
 
 
-def _matmul_integer_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+def _matmul_integer_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
     a, c = required(types, 0), required(types, 1)
     _check_bytes(a, c)
     _check_numbers(types, a, _rows(a), 2)
@@ -96,7 +107,7 @@ def _less_zero(x: Array, zero: Array | None, column: bool) -> Array:
     return wide - (point if column else point[:, None])
 
 
-def _matmul_integer_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+def _matmul_integer_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
     a = _less_zero(array(arrays, 0), maybe_array(arrays, 2), False)
     c = _less_zero(array(arrays, 1), maybe_array(arrays, 3), True)
     return (np.asarray(np.matmul(a, c)),)
@@ -134,7 +145,7 @@ class ConvIntegerAttrs(ConvAttrs):
     border: int = 0
 
 
-def _conv_integer_infer(types: Types, attrs: ConvIntegerAttrs) -> tuple[TensorType, ...]:
+def _conv_integer_infer(types: Types, attrs: ConvIntegerAttrs) -> OutTypes:
     x, w = required(types, 0), required(types, 1)
     _check_bytes(x, w)
     _check_numbers(types, x, const(1), 2)
@@ -152,7 +163,7 @@ def _filters(w: Array, zero: Array | None) -> Array:
     return wide - zero.astype(np.int32).reshape(-1, *([1] * (w.ndim - 1)))
 
 
-def _conv_integer_reference(arrays: Arrays, attrs: ConvIntegerAttrs) -> tuple[Array, ...]:
+def _conv_integer_reference(arrays: Arrays, attrs: ConvIntegerAttrs) -> OutArrays:
     x = _less_zero(array(arrays, 0), maybe_array(arrays, 2), True)
     w = _filters(array(arrays, 1), maybe_array(arrays, 3))
     # Less its border, which `convolve` takes for zeros.
@@ -192,7 +203,7 @@ def _conv_integer_expr(types: Types, attrs: ConvIntegerAttrs) -> Expr:
 # ---- q-linear ops --------------------------------------------------------------------------------
 
 
-def _qlinear_matmul_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+def _qlinear_matmul_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
     a, c = required(types, 0), required(types, 3)
     _check_bytes(a, c)
     _check_numbers(types, a, _rows(a), 1, 2)
@@ -201,7 +212,7 @@ def _qlinear_matmul_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ..
     return (TensorType(required(types, 7).dtype, matmul_shape(a, c)),)
 
 
-def _qlinear_matmul_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+def _qlinear_matmul_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
     a, a_scale, a_zero, c, c_scale, c_zero, y_scale, y_zero = (array(arrays, n) for n in range(8))
     sums = np.matmul(_less_zero(a, a_zero, False), _less_zero(c, c_zero, True))
     rows = a_scale.reshape(-1, 1) if a_scale.size > 1 else a_scale.reshape(())
@@ -218,8 +229,7 @@ def _qlinear_matmul_expr(types: Types, attrs: NoAttrs) -> Expr:
     i = b.iters(*y.shape)
     row = i[-1 - (c.rank > 1)] if a.rank > 1 else None
     factor = _factor(b, (1, row), (4, i[-1] if c.rank > 1 else None), 6)
-    b.stage(i, _requantised(b.read(sums, *i), factor, _known(_parameter(b, 7, None))))
-    return b.done()
+    return b.finish(i, _requantised(b.read(sums, *i), factor, _known(_parameter(b, 7, None))))
 
 
 def _known(scalar: Scalar | None) -> Scalar:
@@ -235,7 +245,7 @@ def _factor(
     return fn("div", fn("mul", scales[0], scales[1]), scales[2])
 
 
-def _qlinear_conv_infer(types: Types, attrs: ConvAttrs) -> tuple[TensorType, ...]:
+def _qlinear_conv_infer(types: Types, attrs: ConvAttrs) -> OutTypes:
     x, w, bias = required(types, 0), required(types, 3), optional(types, 8)
     _check_bytes(x, w)
     _check_numbers(types, x, const(1), 1, 2)
@@ -247,7 +257,7 @@ def _qlinear_conv_infer(types: Types, attrs: ConvAttrs) -> tuple[TensorType, ...
     return (TensorType(required(types, 7).dtype, conv_shape(x, w, attrs)),)
 
 
-def _qlinear_conv_reference(arrays: Arrays, attrs: ConvAttrs) -> tuple[Array, ...]:
+def _qlinear_conv_reference(arrays: Arrays, attrs: ConvAttrs) -> OutArrays:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (array(arrays, n) for n in range(8))
     sums = convolve(_less_zero(x, x_zero, True), _filters(w, w_zero), attrs)
     along = (-1, *([1] * (x.ndim - 2)))
@@ -267,8 +277,7 @@ def _qlinear_conv_expr(types: Types, attrs: ConvAttrs) -> Expr:
     if optional(types, 8) is not None:
         total = fn("add", total, b.read(8, i[1]))
     factor = _factor(b, (1, None), (4, i[1]), 6)
-    b.stage(i, _requantised(total, factor, _known(_parameter(b, 7, None))))
-    return b.done()
+    return b.finish(i, _requantised(total, factor, _known(_parameter(b, 7, None))))
 
 
 # ---- rows ----------------------------------------------------------------------------------------

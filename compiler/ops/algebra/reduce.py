@@ -14,7 +14,18 @@ import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, cast, index_value
 from tcc.ir.index import Index, IndexLike, const
-from tcc.ir.op import Array, OpSpec, Tolerance, Trait
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    Infer,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Reference,
+    Tolerance,
+    Trait,
+    Types,
+)
 from tcc.ir.types import (
     BOOL,
     F64,
@@ -90,8 +101,8 @@ def _axes_iters(
     return at, over, tuple(place[n] for n in range(len(shape)))
 
 
-def _reduce_expr(rule: _Reduction) -> Callable[[Sequence[TensorType | None], Any], Expr]:
-    def expr(types: Sequence[TensorType | None], attrs: ReduceAttrs) -> Expr:
+def _reduce_expr(rule: _Reduction) -> Callable[[Types, Any], Expr]:
+    def expr(types: Types, attrs: ReduceAttrs) -> Expr:
         x = required(types, 0)
         b = ExprBuilder(x)
         at, over, where = _axes_iters(b, x.shape, attrs)
@@ -100,8 +111,7 @@ def _reduce_expr(rule: _Reduction) -> Callable[[Sequence[TensorType | None], Any
             element = rule.element(element)
         monoid = rule.monoid if over else None
         if rule.finish is None and element.dtype is x.dtype:
-            b.stage(at, element, over=over, monoid=monoid)
-            return b.done()
+            return b.finish(at, element, over=over, monoid=monoid)
         total = b.stage(at, element, over=over, monoid=monoid)
         return _finish(b, rule, x, attrs, total)
 
@@ -118,11 +128,10 @@ def _finish(
     if rule.finish is not None:
         count = element_count(tuple(x.shape[n] for n in attrs.axes))
         value = rule.finish(value, count)
-    b.stage(at, cast(value, x.dtype))
-    return b.done()
+    return b.finish(at, cast(value, x.dtype))
 
 
-def _log_sum_exp_expr(types: Sequence[TensorType | None], attrs: ReduceAttrs) -> Expr:
+def _log_sum_exp_expr(types: Types, attrs: ReduceAttrs) -> Expr:
     """The largest element is subtracted first, so that no exponential overflows."""
     x = required(types, 0)
     dtype = F64 if x.dtype.is_integer else widened(x.dtype)
@@ -134,8 +143,7 @@ def _log_sum_exp_expr(types: Sequence[TensorType | None], attrs: ReduceAttrs) ->
     total = b.stage(at, fn("exp", shifted), over=over, monoid="sum" if over else None)
     at = b.iters(*reduced_shape(x.shape, attrs.axes, attrs.keepdims))
     value = fn("add", fn("log", b.read(total, *at)), _finite(b.read(top, *at)))
-    b.stage(at, cast(value, x.dtype))
-    return b.done()
+    return b.finish(at, cast(value, x.dtype))
 
 
 def _finite(top: Scalar) -> Scalar:
@@ -143,8 +151,8 @@ def _finite(top: Scalar) -> Scalar:
     return choose(fn("is_inf", top), 0.0, top)
 
 
-def _infer(dtypes: Sequence[DType]) -> Callable[..., tuple[TensorType, ...]]:
-    def infer(types: Sequence[TensorType | None], attrs: ReduceAttrs) -> tuple[TensorType, ...]:
+def _infer(dtypes: Sequence[DType]) -> Infer:
+    def infer(types: Types, attrs: ReduceAttrs) -> OutTypes:
         x = required(types, 0)
         check_dtype(x.dtype, dtypes)
         return (TensorType(x.dtype, reduced_shape(x.shape, attrs.axes, attrs.keepdims)),)
@@ -163,11 +171,11 @@ def _reduce(
     doc: str,
     *,
     dtypes: Sequence[DType] = SUMMABLE,
-    expr: Callable[[Sequence[TensorType | None], Any], Expr] | None = None,
+    expr: Callable[[Types, Any], Expr] | None = None,
 ) -> OpSpec:
     """The row of one reduction; `numpy(x, axes, keepdims)` is its reference."""
 
-    def reference(arrays: Sequence[Array | None], attrs: ReduceAttrs) -> tuple[Array, ...]:
+    def reference(arrays: Arrays, attrs: ReduceAttrs) -> OutArrays:
         (x,) = given(arrays)
 
         def compute(wide_x: Array) -> Array:
@@ -225,15 +233,15 @@ def _log_sum_exp(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
 # ---- positions ----------------------------------------------------------------------------------
 
 
-def _arg_infer(types: Sequence[TensorType | None], attrs: ArgAttrs) -> tuple[TensorType, ...]:
+def _arg_infer(types: Types, attrs: ArgAttrs) -> OutTypes:
     x = required(types, 0)
     check_dtype(x.dtype, NUMERIC)
     check_axis(attrs.axis, x.rank)
     return (TensorType(I64, reduced_shape(x.shape, (attrs.axis,), attrs.keepdims)),)
 
 
-def _arg_expr(monoid: str) -> Callable[[Sequence[TensorType | None], Any], Expr]:
-    def expr(types: Sequence[TensorType | None], attrs: ArgAttrs) -> Expr:
+def _arg_expr(monoid: str) -> Callable[[Types, Any], Expr]:
+    def expr(types: Types, attrs: ArgAttrs) -> Expr:
         x = required(types, 0)
         b = ExprBuilder(x)
         axes = ReduceAttrs((attrs.axis,), attrs.keepdims)
@@ -245,14 +253,13 @@ def _arg_expr(monoid: str) -> Callable[[Sequence[TensorType | None], Any], Expr]
         if not attrs.select_last:
             return b.done(position)
         at = b.iters(*reduced_shape(x.shape, axes.axes, axes.keepdims))
-        b.stage(at, fn("sub", index_value(last, I64), b.read(position, *at)))
-        return b.done()
+        return b.finish(at, fn("sub", index_value(last, I64), b.read(position, *at)))
 
     return expr
 
 
-def _arg_reference(numpy: Callable[..., Any]) -> Callable[..., tuple[Array, ...]]:
-    def reference(arrays: Sequence[Array | None], attrs: ArgAttrs) -> tuple[Array, ...]:
+def _arg_reference(numpy: Callable[..., Any]) -> Reference:
+    def reference(arrays: Arrays, attrs: ArgAttrs) -> OutArrays:
         (x,) = given(arrays)
         if attrs.select_last:
             x = np.flip(x, attrs.axis)

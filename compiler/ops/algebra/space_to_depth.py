@@ -8,10 +8,10 @@ import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import apply, index_value, literal
 from tcc.ir.index import as_int
-from tcc.ir.op import Array, OnnxBinding, OpSpec
+from tcc.ir.op import Arrays, OnnxBinding, OpSpec, OutArrays, OutTypes, Types
 from tcc.ir.types import I64, TensorType
 from tcc.ops.algebra.movement import move_row
-from tcc.ops.operands import Arrays, Types, array, require
+from tcc.ops.operands import array, require
 from tcc.ops.shapes import agree, required
 
 
@@ -36,7 +36,7 @@ class ReverseSequenceAttrs:
     time_axis: int
 
 
-def _depth_to_space_infer(types: Types, attrs: DepthToSpaceAttrs) -> tuple[TensorType, ...]:
+def _depth_to_space_infer(types: Types, attrs: DepthToSpaceAttrs) -> OutTypes:
     x, s = required(types, 0), attrs.blocksize
     require(x.rank == 4, f"depth_to_space takes rank 4, not {x}")
     require(s > 0, f"blocks of size {s}")
@@ -47,7 +47,7 @@ def _depth_to_space_infer(types: Types, attrs: DepthToSpaceAttrs) -> tuple[Tenso
     return (TensorType(x.dtype, (n, c // (s * s), h * s, w * s)),)
 
 
-def _depth_to_space_reference(arrays: Arrays, attrs: DepthToSpaceAttrs) -> tuple[Array, ...]:
+def _depth_to_space_reference(arrays: Arrays, attrs: DepthToSpaceAttrs) -> OutArrays:
     x, s = array(arrays, 0), attrs.blocksize
     n, c, h, w = x.shape
     if attrs.mode == "DCR":
@@ -64,11 +64,10 @@ def _depth_to_space_expr(types: Types, attrs: DepthToSpaceAttrs) -> Expr:
     n, c, h, w = i = b.iters(*y.shape)
     block = (h % s) * s + w % s
     channel = block * y.shape[1] + c if attrs.mode == "DCR" else c * (s * s) + block
-    b.stage(i, b.read(0, n, channel, h // s, w // s))
-    return b.done()
+    return b.finish(i, b.read(0, n, channel, h // s, w // s))
 
 
-def _space_to_depth_infer(types: Types, attrs: SpaceToDepthAttrs) -> tuple[TensorType, ...]:
+def _space_to_depth_infer(types: Types, attrs: SpaceToDepthAttrs) -> OutTypes:
     x, s = required(types, 0), attrs.blocksize
     require(x.rank == 4, f"space_to_depth takes rank 4, not {x}")
     require(s > 0, f"blocks of size {s}")
@@ -78,7 +77,7 @@ def _space_to_depth_infer(types: Types, attrs: SpaceToDepthAttrs) -> tuple[Tenso
     return (TensorType(x.dtype, (n, c * (s * s), h // s, w // s)),)
 
 
-def _space_to_depth_reference(arrays: Arrays, attrs: SpaceToDepthAttrs) -> tuple[Array, ...]:
+def _space_to_depth_reference(arrays: Arrays, attrs: SpaceToDepthAttrs) -> OutArrays:
     x, s = array(arrays, 0), attrs.blocksize
     n, c, h, w = x.shape
     blocks = x.reshape(n, c, h // s, s, w // s, s).transpose(0, 3, 5, 1, 2, 4)
@@ -92,11 +91,10 @@ def _space_to_depth_expr(types: Types, attrs: SpaceToDepthAttrs) -> Expr:
     n, c, h, w = i = b.iters(*y.shape)
     block = c // x.shape[1]
     at = (n, c % x.shape[1], h * s + block // s, w * s + block % s)
-    b.stage(i, b.read(0, *at))
-    return b.done()
+    return b.finish(i, b.read(0, *at))
 
 
-def _reverse_sequence_infer(types: Types, attrs: ReverseSequenceAttrs) -> tuple[TensorType, ...]:
+def _reverse_sequence_infer(types: Types, attrs: ReverseSequenceAttrs) -> OutTypes:
     x, lengths = required(types, 0), required(types, 1)
     require(x.rank >= 2, f"reverse_sequence takes rank 2 or more, not {x}")
     require({attrs.batch_axis, attrs.time_axis} == {0, 1}, "batch and time must be axes 0 and 1")
@@ -105,7 +103,7 @@ def _reverse_sequence_infer(types: Types, attrs: ReverseSequenceAttrs) -> tuple[
     return (x,)
 
 
-def _reverse_sequence_reference(arrays: Arrays, attrs: ReverseSequenceAttrs) -> tuple[Array, ...]:
+def _reverse_sequence_reference(arrays: Arrays, attrs: ReverseSequenceAttrs) -> OutArrays:
     y = array(arrays, 0).copy()
     rows = y if attrs.batch_axis == 0 else np.swapaxes(y, 0, 1)
     for row, length in zip(rows, array(arrays, 1), strict=True):
@@ -124,8 +122,7 @@ def _reverse_sequence_expr(types: Types, attrs: ReverseSequenceAttrs) -> Expr:
     at, binding = b.position(apply("select", apply("lt", step, length), back, step), extent)
     indices = [at if axis == attrs.time_axis else k for axis, k in enumerate(i)]
     # Lengths past the extent would read outside: the fill keeps such data harmless.
-    b.stage(i, b.read(0, *indices, fill=0, indirect=(binding,)))
-    return b.done()
+    return b.finish(i, b.read(0, *indices, fill=0, indirect=(binding,)))
 
 
 OPS: tuple[OpSpec, ...] = (

@@ -10,7 +10,18 @@ import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, cast
 from tcc.ir.narrow import rounded
-from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Tolerance, Trait
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    NoAttrs,
+    OnnxBinding,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Tolerance,
+    Trait,
+    Types,
+)
 from tcc.ir.types import (
     BOOL,
     DType,
@@ -81,23 +92,22 @@ def _is_inf_numpy(attrs: IsInfAttrs, x: Array) -> Array:
 # ---- movement of one element: identity and cast -------------------------------------------------
 
 
-def _copy_expr(types: Sequence[TensorType | None], to: DType) -> Expr:
+def _copy_expr(types: Types, to: DType) -> Expr:
     x = required(types, 0)
     b = ExprBuilder(x)
     at = b.iters(*x.shape)
-    b.stage(at, cast(b.read(0, *at), to))
-    return b.done()
+    return b.finish(at, cast(b.read(0, *at), to))
 
 
-def _identity_infer(types: Sequence[TensorType | None], _: NoAttrs) -> tuple[TensorType, ...]:
+def _identity_infer(types: Types, _: NoAttrs) -> OutTypes:
     return (required(types, 0),)
 
 
-def _cast_infer(types: Sequence[TensorType | None], attrs: CastAttrs) -> tuple[TensorType, ...]:
+def _cast_infer(types: Types, attrs: CastAttrs) -> OutTypes:
     return (TensorType(attrs.to, required(types, 0).shape),)
 
 
-def _cast_reference(arrays: Sequence[Array | None], attrs: CastAttrs) -> tuple[Array, ...]:
+def _cast_reference(arrays: Arrays, attrs: CastAttrs) -> OutArrays:
     (x,) = given(arrays)
     to = attrs.to
     if to is BOOL:

@@ -16,11 +16,11 @@ import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, apply, cast, index_value, literal
 from tcc.ir.index import Index, IndexLike, as_index, as_int, ceildiv, const, minimum
-from tcc.ir.op import Array, OpSpec, Tolerance, Trait
+from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
 from tcc.ir.types import I64, TensorType
 from tcc.ops.algebra.contract import rounded
 from tcc.ops.formula import fn, wide
-from tcc.ops.operands import Arrays, Types, array, inside, maybe_array, require, sizes
+from tcc.ops.operands import array, inside, maybe_array, require, sizes
 from tcc.ops.reference import widen_half
 from tcc.ops.shapes import FLOATS, agree, optional, required, same_dtype
 
@@ -130,7 +130,7 @@ def conv_shape(x: TensorType, w: TensorType, attrs: ConvAttrs) -> tuple[Index, .
     return (x.shape[0], w.shape[0], *image)
 
 
-def _conv_infer(types: Types, attrs: ConvAttrs) -> tuple[TensorType, ...]:
+def _conv_infer(types: Types, attrs: ConvAttrs) -> OutTypes:
     dtype = same_dtype(types)
     x, w, bias = required(types, 0), required(types, 1), optional(types, 2)
     shape = conv_shape(x, w, attrs)
@@ -167,7 +167,7 @@ def convolve(x: Array, w: Array, attrs: ConvAttrs) -> Array:
     return y.reshape(x.shape[0], w.shape[0], *counts)
 
 
-def _conv_reference(arrays: Arrays, attrs: ConvAttrs) -> tuple[Array, ...]:
+def _conv_reference(arrays: Arrays, attrs: ConvAttrs) -> OutArrays:
     x, bias = array(arrays, 0), maybe_array(arrays, 2)
     y = convolve(widen_half(x), widen_half(array(arrays, 1)), attrs)
     return (_with_bias(y, bias).astype(x.dtype),)
@@ -225,7 +225,7 @@ def biased(b: ExprBuilder, sums: StageRef, y: TensorType, bias: int) -> StageRef
 # ---- conv transpose ------------------------------------------------------------------------------
 
 
-def _transpose_infer(types: Types, attrs: ConvTransposeAttrs) -> tuple[TensorType, ...]:
+def _transpose_infer(types: Types, attrs: ConvTransposeAttrs) -> OutTypes:
     dtype = same_dtype(types)
     x, w, bias = required(types, 0), required(types, 1), optional(types, 2)
     require(x.rank >= 3 and w.rank == x.rank, f"conv_transpose of {x} with {w}")
@@ -239,7 +239,7 @@ def _transpose_infer(types: Types, attrs: ConvTransposeAttrs) -> tuple[TensorTyp
     return (TensorType(dtype, shape),)
 
 
-def _transpose_reference(arrays: Arrays, attrs: ConvTransposeAttrs) -> tuple[Array, ...]:
+def _transpose_reference(arrays: Arrays, attrs: ConvTransposeAttrs) -> OutArrays:
     x, w, bias = widen_half(array(arrays, 0)), widen_half(array(arrays, 1)), maybe_array(arrays, 2)
     before, after = sizes(attrs.before), sizes(attrs.after)
     spatial, groups = x.ndim - 2, attrs.group
@@ -346,7 +346,7 @@ def _patch(attrs: Col2ImAttrs) -> Index:
     return reduce(lambda p, q: p * q, map(as_index, attrs.block), const(1))
 
 
-def _col2im_infer(types: Types, attrs: Col2ImAttrs) -> tuple[TensorType, ...]:
+def _col2im_infer(types: Types, attrs: Col2ImAttrs) -> OutTypes:
     x = required(types, 0)
     require(x.rank == 3, f"col2im takes [batch, channel * block, columns], not {x}")
     columns = reduce(lambda p, q: p * q, _col2im_counts(attrs), const(1))
@@ -354,7 +354,7 @@ def _col2im_infer(types: Types, attrs: Col2ImAttrs) -> tuple[TensorType, ...]:
     return (TensorType(x.dtype, (x.shape[0], x.shape[1] // _patch(attrs), *attrs.image)),)
 
 
-def _col2im_reference(arrays: Arrays, attrs: Col2ImAttrs) -> tuple[Array, ...]:
+def _col2im_reference(arrays: Arrays, attrs: Col2ImAttrs) -> OutArrays:
     x = array(arrays, 0)
     before, after, image = sizes(attrs.before), sizes(attrs.after), sizes(attrs.image)
     counts, block = sizes(_col2im_counts(attrs)), sizes(attrs.block)

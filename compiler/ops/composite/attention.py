@@ -12,11 +12,11 @@ import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
 from tcc.ir.index import Index, as_int, const
-from tcc.ir.op import Array, OpSpec, Tolerance, Trait
+from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
 from tcc.ir.types import BOOL, I64, TensorType
 from tcc.ops.data.indexing import chosen
 from tcc.ops.formula import aligned, choose, fn, wide
-from tcc.ops.operands import Arrays, Types, array, guard, maybe_array, require, sizes
+from tcc.ops.operands import array, guard, maybe_array, require, sizes
 from tcc.ops.reference import widen_half
 from tcc.ops.shapes import FLOATS, agree, check_broadcast, optional, required
 
@@ -44,7 +44,7 @@ class RotaryEmbeddingAttrs:
 # ---- attention -----------------------------------------------------------------------------------
 
 
-def _attention_infer(types: Types, attrs: AttentionAttrs) -> tuple[TensorType, ...]:
+def _attention_infer(types: Types, attrs: AttentionAttrs) -> OutTypes:
     q, k, v, mask = (*(required(types, n) for n in range(3)), optional(types, 3))
     require(q.rank == k.rank == v.rank == 4, f"attention takes rank 4: {q}, {k}, {v}")
     require(q.dtype is k.dtype is v.dtype, f"attention of different types: {q}, {k}, {v}")
@@ -105,8 +105,7 @@ def _attention_expr(types: Types, attrs: AttentionAttrs) -> Expr:
     # Once a result, not once a key: then keys may be taken a run at a time.
     n, h, i, _ = at = b.iters(*y.shape)
     shared = fn("mul", b.read(mixed, *at), fn("div", 1.0, b.read(total, n, h, i)))
-    b.stage(at, cast(shared, y.dtype))
-    return b.done()
+    return b.finish(at, cast(shared, y.dtype))
 
 
 def _masked(
@@ -132,7 +131,7 @@ def _masked(
     return value
 
 
-def _attention_reference(arrays: Arrays, attrs: AttentionAttrs) -> tuple[Array, ...]:
+def _attention_reference(arrays: Arrays, attrs: AttentionAttrs) -> OutArrays:
     q, k, v = (widen_half(array(arrays, n)) for n in range(3))
     mask = maybe_array(arrays, 3)
     share = q.shape[1] // k.shape[1]
@@ -156,7 +155,7 @@ def _attention_reference(arrays: Arrays, attrs: AttentionAttrs) -> tuple[Array, 
 # ---- rotary_embedding ----------------------------------------------------------------------------
 
 
-def _rotary_infer(types: Types, attrs: RotaryEmbeddingAttrs) -> tuple[TensorType, ...]:
+def _rotary_infer(types: Types, attrs: RotaryEmbeddingAttrs) -> OutTypes:
     x, cos, sin, positions = (*(required(types, n) for n in range(3)), optional(types, 3))
     size, turned = as_int(x.shape[-1]) if x.rank == 4 else None, attrs.rotary_dim
     require(x.rank == 4, f"rotary_embedding takes [batch, head, position, element], not {x}")
@@ -193,8 +192,7 @@ def _rotary_expr(types: Types, attrs: RotaryEmbeddingAttrs) -> Expr:
     value = choose(leading, fn("sub", straight, turn), fn("add", straight, turn))
     if fill is not None:
         value = choose(apply("lt", index_value(e, I64), literal(turned, I64)), value, own)
-    b.stage(at, cast(value, x.dtype))
-    return b.done()
+    return b.finish(at, cast(value, x.dtype))
 
 
 def _angle(
@@ -208,7 +206,7 @@ def _angle(
     return b.read(number, place, angle, fill=outside, indirect=(binding,))
 
 
-def _rotary_reference(arrays: Arrays, attrs: RotaryEmbeddingAttrs) -> tuple[Array, ...]:
+def _rotary_reference(arrays: Arrays, attrs: RotaryEmbeddingAttrs) -> OutArrays:
     x, cos, sin = (widen_half(array(arrays, n)) for n in range(3))
     positions, turned = maybe_array(arrays, 3), attrs.rotary_dim
     if positions is not None:

@@ -15,22 +15,22 @@ import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
 from tcc.ir.index import Index, as_int
-from tcc.ir.op import Array, OnnxBinding, OpSpec, Tolerance, Trait
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    OnnxBinding,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Tolerance,
+    Trait,
+    Types,
+)
 from tcc.ir.types import F64, I64, DType, TensorType
 from tcc.ops.algebra.window import ConvAttrs, biased, conv_shape
 from tcc.ops.composite.resize import cubic_kernel, cubic_weight
 from tcc.ops.formula import choose, fn, number, wide, widened
-from tcc.ops.operands import (
-    Arrays,
-    Types,
-    array,
-    clamped,
-    dims,
-    inside,
-    maybe_array,
-    require,
-    sizes,
-)
+from tcc.ops.operands import array, clamped, dims, inside, maybe_array, require, sizes
 from tcc.ops.reference import widen_half
 from tcc.ops.shapes import FLOATS, agree, agree_shapes, optional, required
 
@@ -68,7 +68,7 @@ Tap = tuple[Scalar, Scalar | None, Scalar | None]  # place (i64, inside), weight
 # ---- grid_sample ---------------------------------------------------------------------------------
 
 
-def _sample_infer(types: Types, attrs: GridSampleAttrs) -> tuple[TensorType, ...]:
+def _sample_infer(types: Types, attrs: GridSampleAttrs) -> OutTypes:
     x, grid = required(types, 0), required(types, 1)
     spatial = x.rank - 2
     require(spatial >= 1 and grid.rank == x.rank, f"grid_sample of {x} by {grid}")
@@ -162,8 +162,7 @@ def _sample_expr(types: Types, attrs: GridSampleAttrs) -> Expr:
     grid = [b.read(1, i[0], *i[2:], spatial - 1 - n) for n in range(spatial)]
     coordinates = [_coordinate(c, x.dtype) for c in grid]
     taps = [_axis_taps(c, n, attrs) for c, n in zip(coordinates, x.shape[2:], strict=True)]
-    b.stage(i, cast(_mixed(b, i[:2], taps, x.shape[2:]), y.dtype))
-    return b.done()
+    return b.finish(i, cast(_mixed(b, i[:2], taps, x.shape[2:]), y.dtype))
 
 
 def _reflect(x: float, low: float, high: float) -> float:
@@ -199,7 +198,7 @@ def _place_taps(x: float, size: int, attrs: GridSampleAttrs) -> list[tuple[int, 
     return [(min(max(int(_bounded(p, size, attrs)), 0), size - 1), w) for p, w in taps]
 
 
-def _sample_reference(arrays: Arrays, attrs: GridSampleAttrs) -> tuple[Array, ...]:
+def _sample_reference(arrays: Arrays, attrs: GridSampleAttrs) -> OutArrays:
     x, grid = array(arrays, 0), array(arrays, 1)
     image = x.shape[2:]
     y = np.zeros((*x.shape[:2], *grid.shape[1:-1]), np.float64)
@@ -216,7 +215,7 @@ def _sample_reference(arrays: Arrays, attrs: GridSampleAttrs) -> tuple[Array, ..
 # ---- affine_grid ---------------------------------------------------------------------------------
 
 
-def _affine_infer(types: Types, attrs: AffineGridAttrs) -> tuple[TensorType, ...]:
+def _affine_infer(types: Types, attrs: AffineGridAttrs) -> OutTypes:
     theta = required(types, 0)
     spatial = len(attrs.size) - 2
     wanted = dims(spatial, spatial + 1)
@@ -236,8 +235,7 @@ def _affine_expr(types: Types, attrs: AffineGridAttrs) -> Expr:
     for column, (p, size) in enumerate(zip(reversed(o), reversed(attrs.size[2:]), strict=True)):
         at = _normalised(p, size, attrs.align_corners, dtype)
         total = fn("add", total, fn("mul", wide(b.read(0, n, axis, column)), at))
-    b.stage(i, cast(total, y.dtype))
-    return b.done()
+    return b.finish(i, cast(total, y.dtype))
 
 
 def _normalised(o: Index, size: Index, align: bool, dtype: DType) -> Scalar:
@@ -250,7 +248,7 @@ def _normalised(o: Index, size: Index, align: bool, dtype: DType) -> Scalar:
     return fn("sub", spread, 1.0)
 
 
-def _affine_reference(arrays: Arrays, attrs: AffineGridAttrs) -> tuple[Array, ...]:
+def _affine_reference(arrays: Arrays, attrs: AffineGridAttrs) -> OutArrays:
     theta, image = array(arrays, 0), sizes(attrs.size)[2:]
     axes = []
     for n in image:
@@ -266,7 +264,7 @@ def _affine_reference(arrays: Arrays, attrs: AffineGridAttrs) -> tuple[Array, ..
 # ---- deform_conv ---------------------------------------------------------------------------------
 
 
-def _deform_infer(types: Types, attrs: DeformConvAttrs) -> tuple[TensorType, ...]:
+def _deform_infer(types: Types, attrs: DeformConvAttrs) -> OutTypes:
     x, w, offset = (required(types, n) for n in range(3))
     require(x.rank == 4, f"deform_conv takes two spatial axes, not {x}")
     shape = conv_shape(x, w, attrs.conv)
@@ -311,7 +309,7 @@ def _linear_taps(at: Scalar, extent: Index) -> list[Tap]:
     return [(clamped(p, extent), weight, inside(p, extent)) for p, weight in pairs]
 
 
-def _deform_reference(arrays: Arrays, attrs: DeformConvAttrs) -> tuple[Array, ...]:
+def _deform_reference(arrays: Arrays, attrs: DeformConvAttrs) -> OutArrays:
     x, w, offset = (widen_half(array(arrays, n)) for n in range(3))
     bias, mask, conv = maybe_array(arrays, 3), maybe_array(arrays, 4), attrs.conv
     types = [TensorType(FLOATS[0], dims(*a.shape)) for a in (x, w)]

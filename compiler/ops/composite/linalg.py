@@ -12,15 +12,19 @@ import numpy as np
 from tcc.ir.index import Index, as_int, minimum
 from tcc.ir.op import (
     Array,
+    Arrays,
     Infer,
     NoAttrs,
     OnnxBinding,
     OpSpec,
+    OutArrays,
+    OutTypes,
     Reference,
     Tolerance,
+    Types,
 )
 from tcc.ir.types import F32, F64, I32, I64, TensorType
-from tcc.ops.operands import Arrays, Types, array, require, sizes
+from tcc.ops.operands import array, require, sizes
 from tcc.ops.shapes import agree, agree_shapes, required
 
 
@@ -59,22 +63,22 @@ def _each(x: Array, count: int) -> Iterator[tuple[int, ...]]:
 # ---- elimination ---------------------------------------------------------------------------------
 
 
-def _det_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+def _det_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
     x = _square(types)
     return (TensorType(x.dtype, x.shape[:-2]),)
 
 
-def _det_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+def _det_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
     x = array(arrays, 0)
     return (np.asarray(np.linalg.det(x.astype(np.float64))).astype(x.dtype),)
 
 
-def _lu_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+def _lu_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
     x = _matrices(types)
     return (x, TensorType(I32, (*x.shape[:-2], minimum(*x.shape[-2:]))))
 
 
-def _lu_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+def _lu_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
     x = array(arrays, 0)
     packed = x.astype(np.float64)
     pivots = np.zeros((*x.shape[:-2], min(x.shape[-2:])), np.int32)
@@ -90,7 +94,7 @@ def _lu_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
     return packed.astype(x.dtype), pivots
 
 
-def _order_infer(types: Types, attrs: RowsAttrs) -> tuple[TensorType, ...]:
+def _order_infer(types: Types, attrs: RowsAttrs) -> OutTypes:
     pivots = required(types, 0)
     require(pivots.rank >= 1, f"{pivots} holds no pivots")
     few, rows = as_int(pivots.shape[-1]), as_int(attrs.rows)
@@ -98,7 +102,7 @@ def _order_infer(types: Types, attrs: RowsAttrs) -> tuple[TensorType, ...]:
     return (TensorType(I64, (*pivots.shape[:-1], attrs.rows)),)
 
 
-def _order_reference(arrays: Arrays, attrs: RowsAttrs) -> tuple[Array, ...]:
+def _order_reference(arrays: Arrays, attrs: RowsAttrs) -> OutArrays:
     pivots = array(arrays, 0)
     (rows,) = sizes((attrs.rows,))
     order = np.broadcast_to(np.arange(rows), (*pivots.shape[:-1], rows)).copy()
@@ -111,7 +115,7 @@ def _order_reference(arrays: Arrays, attrs: RowsAttrs) -> tuple[Array, ...]:
 # ---- triangles -----------------------------------------------------------------------------------
 
 
-def _triangle_infer(types: Types, _attrs: TriangleAttrs) -> tuple[TensorType, ...]:
+def _triangle_infer(types: Types, _attrs: TriangleAttrs) -> OutTypes:
     a, b = _square(types, 0), _matrices(types, 1)
     same = a.rank == b.rank and a.dtype is b.dtype
     require(same, f"{a} is no system of equations for {b}")
@@ -119,7 +123,7 @@ def _triangle_infer(types: Types, _attrs: TriangleAttrs) -> tuple[TensorType, ..
     return (b,)
 
 
-def _triangle_reference(arrays: Arrays, attrs: TriangleAttrs) -> tuple[Array, ...]:
+def _triangle_reference(arrays: Arrays, attrs: TriangleAttrs) -> OutArrays:
     a, b = array(arrays, 0).astype(np.float64), array(arrays, 1)
     x, rows = b.astype(np.float64), range(a.shape[-1])
     with np.errstate(all="ignore"):  # of singular matrices
@@ -132,12 +136,12 @@ def _triangle_reference(arrays: Arrays, attrs: TriangleAttrs) -> tuple[Array, ..
         return (x.astype(b.dtype),)
 
 
-def _cholesky_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+def _cholesky_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
     x = _square(types)
     return (x, TensorType(I32, x.shape[:-2]))
 
 
-def _cholesky_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+def _cholesky_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
     x = array(arrays, 0)
     lower, failed = np.tril(x.astype(np.float64)), np.zeros(x.shape[:-2], np.int32)
     for at in _each(x, 2):
@@ -154,12 +158,12 @@ def _cholesky_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
 # ---- orthogonal factors --------------------------------------------------------------------------
 
 
-def _qr_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+def _qr_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
     x = _matrices(types)
     return (x, TensorType(x.dtype, (*x.shape[:-2], minimum(*x.shape[-2:]))))
 
 
-def _qr_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+def _qr_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
     x = array(arrays, 0)
     packed = x.astype(np.float64)
     tau = np.zeros((*x.shape[:-2], min(x.shape[-2:])))
@@ -178,7 +182,7 @@ def _qr_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
     return packed.astype(x.dtype), tau.astype(x.dtype)
 
 
-def _svd_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+def _svd_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
     x = _matrices(types)
     *outer, rows, columns = x.shape
     few = minimum(rows, columns)
@@ -186,7 +190,7 @@ def _svd_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
     return tuple(TensorType(x.dtype, shape) for shape in shapes)
 
 
-def _svd_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+def _svd_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
     x = array(arrays, 0)
     whole = np.asarray(np.isfinite(x).all((-1, -2), keepdims=True))
     u, s, vt = np.linalg.svd(np.where(whole, x, 0).astype(np.float64), full_matrices=False)

@@ -6,14 +6,13 @@ from the last class.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, Source, cast, literal
 from tcc.ir.index import Index
-from tcc.ir.op import Array, OpSpec, Tolerance, Trait
+from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
 from tcc.ir.types import I32, I64, TensorType
 from tcc.ops.composite.softmax import shifted_exponentials
 from tcc.ops.formula import choose, fn, outside, wide, widened
@@ -27,9 +26,6 @@ from tcc.ops.shapes import (
     optional,
     required,
 )
-
-Types = Sequence[TensorType | None]
-Arrays = Sequence[Array | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +45,7 @@ class LossAttrs:
             raise ValueError(f"there is no reduction {self.reduction!r}")
 
 
-def _infer(types: Types, attrs: LossAttrs) -> tuple[TensorType, ...]:
+def _infer(types: Types, attrs: LossAttrs) -> OutTypes:
     x, labels, weights = required(types, 0), required(types, 1), optional(types, 2)
     check_dtype(x.dtype, FLOATS, "the scores")
     check_dtype(labels.dtype, (I32, I64), "the labels")
@@ -142,12 +138,12 @@ def _losses(arrays: Arrays, logs: Array, attrs: LossAttrs) -> Array:
         return np.asarray(total / np.sum(weight) if attrs.reduction == "mean" else total)
 
 
-def _likelihood_reference(arrays: Arrays, attrs: LossAttrs) -> tuple[Array, ...]:
+def _likelihood_reference(arrays: Arrays, attrs: LossAttrs) -> OutArrays:
     x, _ = given(arrays[:2])
     return (_losses(arrays, widen_half(x), attrs).astype(x.dtype),)
 
 
-def _entropy_reference(arrays: Arrays, attrs: LossAttrs) -> tuple[Array, ...]:
+def _entropy_reference(arrays: Arrays, attrs: LossAttrs) -> OutArrays:
     x, _ = given(arrays[:2])
     below = widen_half(x) - np.max(widen_half(x), axis=1, keepdims=True)
     logs = below - np.log(np.sum(np.exp(below), axis=1, keepdims=True))

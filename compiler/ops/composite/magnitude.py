@@ -7,13 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, cast, index_value
-from tcc.ir.op import Array, OnnxBinding, OpSpec
+from tcc.ir.op import Arrays, OnnxBinding, OpSpec, OutArrays, OutTypes, Types
 from tcc.ir.types import F32, F64, TensorType, element_count
 from tcc.ops.composite.moments import (
-    Arrays,
     NormAttrs,
     Point,
-    Types,
     check_affine,
     last_axes,
     mean_of,
@@ -49,7 +47,7 @@ class LrnAttrs:
     bias: float = 1.0
 
 
-def _rms_infer(types: Types, attrs: NormAttrs) -> tuple[TensorType, ...]:
+def _rms_infer(types: Types, attrs: NormAttrs) -> OutTypes:
     x, scale = required(types, 0), required(types, 1)
     check_dtype(x.dtype, FLOATS)
     check_dtype(scale.dtype, FLOATS, "the scale")
@@ -74,11 +72,10 @@ def _rms_expr(types: Types, attrs: NormAttrs) -> Expr:
     mean = fn("div", b.read(squares, *outside(at, axes)), count)
     normal = fn("mul", cast(b.read(0, *at), compute), reciprocal_root(mean, attrs.epsilon))
     y = fn("mul", normal, cast(read_aligned(b, 1, scale, at), compute))
-    b.stage(at, cast(y, scale.dtype))
-    return b.done()
+    return b.finish(at, cast(y, scale.dtype))
 
 
-def _rms_reference(arrays: Arrays, attrs: NormAttrs) -> tuple[Array, ...]:
+def _rms_reference(arrays: Arrays, attrs: NormAttrs) -> OutArrays:
     x, scale = given(arrays)
     wide_x = widen_half(x)
     with np.errstate(all="ignore"):
@@ -90,7 +87,7 @@ def _rms_reference(arrays: Arrays, attrs: NormAttrs) -> tuple[Array, ...]:
 # ---- norms and neighbourhoods -------------------------------------------------------------------
 
 
-def _lp_infer(types: Types, attrs: LpNormAttrs) -> tuple[TensorType, ...]:
+def _lp_infer(types: Types, attrs: LpNormAttrs) -> OutTypes:
     x = required(types, 0)
     check_dtype(x.dtype, FLOATS)
     check_axis(attrs.axis, x.rank)
@@ -113,11 +110,10 @@ def _lp_expr(types: Types, attrs: LpNormAttrs) -> Expr:
     if attrs.p == 2:
         norm = fn("sqrt", norm)
     share = fn("div", wide(b.read(0, *at)), norm)
-    b.stage(at, cast(choose(fn("eq", norm, 0.0), 0.0, share), x.dtype))
-    return b.done()
+    return b.finish(at, cast(choose(fn("eq", norm, 0.0), 0.0, share), x.dtype))
 
 
-def _lp_reference(arrays: Arrays, attrs: LpNormAttrs) -> tuple[Array, ...]:
+def _lp_reference(arrays: Arrays, attrs: LpNormAttrs) -> OutArrays:
     (x,) = given(arrays)
     wide_x = widen_half(x)
     norm = np.sum(np.abs(wide_x) ** attrs.p, axis=attrs.axis, keepdims=True)
@@ -127,7 +123,7 @@ def _lp_reference(arrays: Arrays, attrs: LpNormAttrs) -> tuple[Array, ...]:
     return ((wide_x / safe).astype(x.dtype),)
 
 
-def _lrn_infer(types: Types, attrs: LrnAttrs) -> tuple[TensorType, ...]:
+def _lrn_infer(types: Types, attrs: LrnAttrs) -> OutTypes:
     x = required(types, 0)
     check_dtype(x.dtype, FLOATS)
     check_rank(x, 2)
@@ -147,11 +143,10 @@ def _lrn_expr(types: Types, attrs: LrnAttrs) -> Expr:
     at = b.iters(*x.shape)
     sums = fn("mul", b.read(squares, *at), attrs.alpha / attrs.size)
     base = fn("add", sums, attrs.bias)
-    b.stage(at, cast(fn("div", wide(b.read(0, *at)), fn("pow", base, attrs.beta)), x.dtype))
-    return b.done()
+    return b.finish(at, cast(fn("div", wide(b.read(0, *at)), fn("pow", base, attrs.beta)), x.dtype))
 
 
-def _lrn_reference(arrays: Arrays, attrs: LrnAttrs) -> tuple[Array, ...]:
+def _lrn_reference(arrays: Arrays, attrs: LrnAttrs) -> OutArrays:
     (x,) = given(arrays)
     wide_x = widen_half(x)
     before, channels = (attrs.size - 1) // 2, x.shape[1]

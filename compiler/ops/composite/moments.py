@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, index_value
 from tcc.ir.index import Index
-from tcc.ir.op import Array, OnnxBinding, OpSpec, Tolerance, Trait
+from tcc.ir.op import Array, OnnxBinding, OpSpec, Tolerance, Trait, Types
 from tcc.ir.types import TensorType, element_count
 from tcc.ops.formula import fn, outside, total, wide
 from tcc.ops.shapes import (
@@ -19,8 +19,6 @@ from tcc.ops.shapes import (
     optional,
 )
 
-Types = Sequence[TensorType | None]
-Arrays = Sequence[Array | None]
 Point = tuple[Index, ...]
 
 

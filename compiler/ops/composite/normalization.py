@@ -10,14 +10,12 @@ import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, cast
 from tcc.ir.index import as_int
-from tcc.ir.op import Array, OnnxBinding, OpSpec, Trait
+from tcc.ir.op import Array, Arrays, OnnxBinding, OpSpec, OutArrays, OutTypes, Trait, Types
 from tcc.ir.types import F32, F64, TensorType
 from tcc.ops.composite.moments import (
-    Arrays,
     Moments,
     NormAttrs,
     Point,
-    Types,
     check_affine,
     last_axes,
     mean_of,
@@ -68,7 +66,7 @@ class AxesAttrs:
 # ---- over the last axes -------------------------------------------------------------------------
 
 
-def _layer_infer(types: Types, attrs: NormAttrs) -> tuple[TensorType, ...]:
+def _layer_infer(types: Types, attrs: NormAttrs) -> OutTypes:
     x = required(types, 0)
     check_dtype(x.dtype, FLOATS)
     check_dtype(required(types, 1).dtype, (x.dtype,), "the scale")
@@ -106,7 +104,7 @@ def _layer_statistics(
     return [mean, b.stage(at, cast(root, F32))]
 
 
-def _layer_reference(arrays: Arrays, attrs: NormAttrs) -> tuple[Array, ...]:
+def _layer_reference(arrays: Arrays, attrs: NormAttrs) -> OutArrays:
     x, scale, *rest = arrays
     x, scale = given((x, scale))
     axes = last_axes(attrs.axis, x.ndim)
@@ -140,7 +138,7 @@ def _check_channels(types: Types, operands: Sequence[int]) -> TensorType:
     return x
 
 
-def _instance_infer(types: Types, _: EpsilonAttrs) -> tuple[TensorType, ...]:
+def _instance_infer(types: Types, _: EpsilonAttrs) -> OutTypes:
     return (_check_channels(types, (1, 2)),)
 
 
@@ -151,8 +149,7 @@ def _instance_expr(types: Types, attrs: EpsilonAttrs) -> Expr:
     moments = moments_of(b, x.shape, axes, reader(b))
     at = b.iters(*x.shape)
     y = _channel_affine(b, at, moments, outside(at, axes), attrs.epsilon)
-    b.stage(at, cast(y, x.dtype))
-    return b.done()
+    return b.finish(at, cast(y, x.dtype))
 
 
 def _channel_affine(
@@ -163,7 +160,7 @@ def _channel_affine(
     return scaled(normal, wide(b.read(1, at[1])), wide(b.read(2, at[1])))
 
 
-def _instance_reference(arrays: Arrays, attrs: EpsilonAttrs) -> tuple[Array, ...]:
+def _instance_reference(arrays: Arrays, attrs: EpsilonAttrs) -> OutArrays:
     x, scale, bias = given(arrays)
     with np.errstate(all="ignore"):
         normal, _, _ = standardized(widen_half(x), last_axes(2, x.ndim), attrs.epsilon)
@@ -171,7 +168,7 @@ def _instance_reference(arrays: Arrays, attrs: EpsilonAttrs) -> tuple[Array, ...
         return (y.astype(x.dtype),)
 
 
-def _group_infer(types: Types, attrs: GroupNormAttrs) -> tuple[TensorType, ...]:
+def _group_infer(types: Types, attrs: GroupNormAttrs) -> OutTypes:
     x = _check_channels(types, (1, 2))
     channels = as_int(x.shape[1])
     if channels is None or attrs.num_groups < 1 or channels % attrs.num_groups:
@@ -191,11 +188,10 @@ def _group_expr(types: Types, attrs: GroupNormAttrs) -> Expr:
     moments = moments_of(b, shape, last_axes(2, len(shape)), element)
     at = b.iters(*x.shape)
     y = _channel_affine(b, at, moments, (at[0], at[1] // size), attrs.epsilon)
-    b.stage(at, cast(y, x.dtype))
-    return b.done()
+    return b.finish(at, cast(y, x.dtype))
 
 
-def _group_reference(arrays: Arrays, attrs: GroupNormAttrs) -> tuple[Array, ...]:
+def _group_reference(arrays: Arrays, attrs: GroupNormAttrs) -> OutArrays:
     x, scale, bias = given(arrays)
     size = prod(x.shape[1:]) // attrs.num_groups
     grouped = widen_half(x).reshape(x.shape[0], attrs.num_groups, size)
@@ -204,7 +200,7 @@ def _group_reference(arrays: Arrays, attrs: GroupNormAttrs) -> tuple[Array, ...]
     return (y.astype(x.dtype),)
 
 
-def _batch_infer(types: Types, _: EpsilonAttrs) -> tuple[TensorType, ...]:
+def _batch_infer(types: Types, _: EpsilonAttrs) -> OutTypes:
     return (_check_channels(types, (1, 2, 3, 4)),)
 
 
@@ -216,11 +212,10 @@ def _batch_expr(types: Types, attrs: EpsilonAttrs) -> Expr:
     scale, bias, mean, variance = (cast(b.read(n, at[1]), compute) for n in (1, 2, 3, 4))
     distance = fn("sub", cast(b.read(0, *at), compute), mean)
     normal = fn("mul", distance, reciprocal_root(variance, attrs.epsilon))
-    b.stage(at, cast(scaled(normal, scale, bias), x.dtype))
-    return b.done()
+    return b.finish(at, cast(scaled(normal, scale, bias), x.dtype))
 
 
-def _batch_reference(arrays: Arrays, attrs: EpsilonAttrs) -> tuple[Array, ...]:
+def _batch_reference(arrays: Arrays, attrs: EpsilonAttrs) -> OutArrays:
     x, *vectors = given(arrays)
     scale, bias, mean, variance = (_by_channel(v, x.ndim) for v in vectors)
     root = np.sqrt(variance + np.asarray(attrs.epsilon, variance.dtype))
@@ -231,7 +226,7 @@ def _batch_reference(arrays: Arrays, attrs: EpsilonAttrs) -> tuple[Array, ...]:
 _DEVIATION_EPSILON = 1e-9
 
 
-def _mvn_infer(types: Types, attrs: AxesAttrs) -> tuple[TensorType, ...]:
+def _mvn_infer(types: Types, attrs: AxesAttrs) -> OutTypes:
     x = required(types, 0)
     check_dtype(x.dtype, FLOATS)
     check_axes(attrs.axes, x.rank)
@@ -246,11 +241,10 @@ def _mvn_expr(types: Types, attrs: AxesAttrs) -> Expr:
     rows = outside(at, attrs.axes)
     distance = fn("sub", wide(b.read(0, *at)), moments.mean(rows))
     deviation = fn("add", fn("sqrt", moments.variance(rows)), _DEVIATION_EPSILON)
-    b.stage(at, cast(fn("div", distance, deviation), x.dtype))
-    return b.done()
+    return b.finish(at, cast(fn("div", distance, deviation), x.dtype))
 
 
-def _mvn_reference(arrays: Arrays, attrs: AxesAttrs) -> tuple[Array, ...]:
+def _mvn_reference(arrays: Arrays, attrs: AxesAttrs) -> OutArrays:
     (x,) = given(arrays)
     wide_x = widen_half(x)
     distance = wide_x - mean_of(wide_x, attrs.axes)

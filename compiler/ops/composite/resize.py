@@ -19,10 +19,10 @@ import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, Source, apply, cast, index_value, literal
 from tcc.ir.index import Index, as_int
-from tcc.ir.op import Array, OpSpec, Tolerance, Trait
+from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
 from tcc.ir.types import BOOL, F32, F64, I64, TensorType
 from tcc.ops.formula import choose, fn, wide
-from tcc.ops.operands import Arrays, Types, array, clamped, dims, maybe_array, require, sizes
+from tcc.ops.operands import array, clamped, dims, maybe_array, require, sizes
 from tcc.ops.reference import widen_half
 from tcc.ops.shapes import COMMON, optional, required
 
@@ -81,7 +81,7 @@ class _Axis:
     roi: tuple[Amount, Amount]
 
 
-def _infer(types: Types, attrs: ResizeAttrs) -> tuple[TensorType, ...]:
+def _infer(types: Types, attrs: ResizeAttrs) -> OutTypes:
     x = required(types, 0)
     require(len(attrs.sizes) == len(attrs.scales) == x.rank, f"resize attributes do not fit {x}")
     require(attrs.mode in MODES, f"unknown resize mode {attrs.mode}")
@@ -409,8 +409,7 @@ def _expr(types: Types, attrs: ResizeAttrs) -> Expr:
             value = wide(b.read(0, *i))
     if cropping:
         value = choose(_outside(axes, i, attrs), attrs.extrapolation_value, value)
-    b.stage(i, cast(value, y.dtype))
-    return b.done()
+    return b.finish(i, cast(value, y.dtype))
 
 
 def _nearest_read(
@@ -498,7 +497,7 @@ def _weighted(
     return total
 
 
-def _reference(arrays: Arrays, attrs: ResizeAttrs) -> tuple[Array, ...]:
+def _reference(arrays: Arrays, attrs: ResizeAttrs) -> OutArrays:
     x, scales, roi = array(arrays, 0), maybe_array(arrays, 1), maybe_array(arrays, 2)
     if scales is not None:
         attrs = replace(attrs, scales=tuple(map(float, scales)))

@@ -10,9 +10,19 @@ from math import ceil, copysign, floor
 
 import numpy as np
 from tcc.ir.index import const
-from tcc.ir.op import Array, OnnxBinding, OpSpec, Tolerance, Trait
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    OnnxBinding,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Tolerance,
+    Trait,
+    Types,
+)
 from tcc.ir.types import F32, F64, I64, TensorType
-from tcc.ops.operands import Arrays, Types, array, require
+from tcc.ops.operands import array, require
 from tcc.ops.shapes import agree, required
 
 
@@ -46,7 +56,7 @@ def _check_regions(corners: Array, scale: float, batches: Array, x: Array) -> No
 # ---- roi_align -----------------------------------------------------------------------------------
 
 
-def _align_infer(types: Types, attrs: RoiAlignAttrs) -> tuple[TensorType, ...]:
+def _align_infer(types: Types, attrs: RoiAlignAttrs) -> OutTypes:
     x, rois, batches = (required(types, n) for n in range(3))
     require(x.rank == 4, f"roi_align takes [batch, channel, height, width], not {x}")
     require(rois.rank == 2, f"regions {rois} must be [n, 4]")
@@ -72,7 +82,7 @@ def _corner_weights(at: float, size: int) -> list[tuple[int, float]]:
     return [(low, 1 - rest), (high, rest)]
 
 
-def _align_reference(arrays: Arrays, attrs: RoiAlignAttrs) -> tuple[Array, ...]:
+def _align_reference(arrays: Arrays, attrs: RoiAlignAttrs) -> OutArrays:
     x, rois, batches = (array(arrays, n) for n in range(3))
     oh, ow = attrs.output_height, attrs.output_width
     y = np.zeros((len(rois), x.shape[1], oh, ow), np.float64)
@@ -108,7 +118,7 @@ def _align_reference(arrays: Arrays, attrs: RoiAlignAttrs) -> tuple[Array, ...]:
 # ---- max_roi_pool --------------------------------------------------------------------------------
 
 
-def _pool_infer(types: Types, attrs: MaxRoiPoolAttrs) -> tuple[TensorType, ...]:
+def _pool_infer(types: Types, attrs: MaxRoiPoolAttrs) -> OutTypes:
     x, rois = required(types, 0), required(types, 1)
     require(x.rank == 4, f"max_roi_pool takes [batch, channel, height, width], not {x}")
     require(rois.rank == 2, f"regions {rois} must be [n, 5]")
@@ -124,7 +134,7 @@ def _round(x: float) -> int:
     return int(copysign(floor(abs(x) + 0.5), x))
 
 
-def _pool_reference(arrays: Arrays, attrs: MaxRoiPoolAttrs) -> tuple[Array, ...]:
+def _pool_reference(arrays: Arrays, attrs: MaxRoiPoolAttrs) -> OutArrays:
     x, rois = array(arrays, 0), array(arrays, 1)
     y = np.zeros((len(rois), x.shape[1], *attrs.pooled_shape), x.dtype)
     if y.size:

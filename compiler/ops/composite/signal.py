@@ -13,11 +13,11 @@ import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, apply, cast, index_value, literal
 from tcc.ir.index import Index, as_int, const, minimum
-from tcc.ir.op import Array, OpSpec, Tolerance
+from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Types
 from tcc.ir.types import F32, F64, I64, DType, TensorType, tensor
 from tcc.ops.algebra.contract import rounded
 from tcc.ops.formula import choose, fn, number, widened
-from tcc.ops.operands import Arrays, Types, array, maybe_array, require, sizes
+from tcc.ops.operands import array, maybe_array, require, sizes
 from tcc.ops.reference import widen_half
 from tcc.ops.shapes import FLOATS, INTEGERS, agree, check_axis, optional, required
 
@@ -65,7 +65,7 @@ class MelAttrs:
 # ---- windows -------------------------------------------------------------------------------------
 
 
-def _window_infer(types: Types, attrs: WindowAttrs) -> tuple[TensorType, ...]:
+def _window_infer(types: Types, attrs: WindowAttrs) -> OutTypes:
     require(attrs.to.is_float or attrs.to.is_integer, f"a window may not be {attrs.to}")
     return (tensor(attrs.to, attrs.size),)
 
@@ -83,10 +83,9 @@ def _window_row(name: str, coefficients: tuple[float, ...], doc: str) -> OpSpec:
         for harmonic, coefficient in enumerate(coefficients[1:], 1):
             term = fn("cos", fn("mul", phase, 2 * pi * harmonic))
             value = fn("add", value, fn("mul", term, (-1) ** harmonic * coefficient))
-        b.stage((i,), cast(value, attrs.to))
-        return b.done()
+        return b.finish((i,), cast(value, attrs.to))
 
-    def reference(arrays: Arrays, attrs: WindowAttrs) -> tuple[Array, ...]:
+    def reference(arrays: Arrays, attrs: WindowAttrs) -> OutArrays:
         (size,) = sizes((attrs.size,))
         phase = np.arange(size) / max(size if attrs.periodic else size - 1, 1)
         value = np.full(size, coefficients[0])
@@ -103,7 +102,7 @@ def _window_row(name: str, coefficients: tuple[float, ...], doc: str) -> OpSpec:
 # ---- dft -----------------------------------------------------------------------------------------
 
 
-def _dft_infer(types: Types, attrs: DftAttrs) -> tuple[TensorType, ...]:
+def _dft_infer(types: Types, attrs: DftAttrs) -> OutTypes:
     x = required(types, 0)
     require(x.rank >= 2, f"dft takes [batch, ..., 1 or 2], not {x}")
     parts = as_int(x.shape[-1])
@@ -121,7 +120,7 @@ def _dft_infer(types: Types, attrs: DftAttrs) -> tuple[TensorType, ...]:
     return (TensorType(x.dtype, shape),)
 
 
-def _dft_reference(arrays: Arrays, attrs: DftAttrs) -> tuple[Array, ...]:
+def _dft_reference(arrays: Arrays, attrs: DftAttrs) -> OutArrays:
     x = array(arrays, 0)
     (length,) = sizes((attrs.length,))
     signal = x[..., 0].astype(np.complex128)
@@ -191,7 +190,7 @@ def _scaled(b: ExprBuilder, sums: StageRef, y: TensorType, attrs: DftAttrs) -> S
 # ---- stft ----------------------------------------------------------------------------------------
 
 
-def _stft_infer(types: Types, attrs: StftAttrs) -> tuple[TensorType, ...]:
+def _stft_infer(types: Types, attrs: StftAttrs) -> OutTypes:
     x, window = required(types, 0), optional(types, 1)
     require(x.rank in (2, 3), f"stft takes [batch, signal, 1 or 2], not {x}")
     known = [as_int(attrs.step), as_int(attrs.length)]
@@ -206,7 +205,7 @@ def _stft_infer(types: Types, attrs: StftAttrs) -> tuple[TensorType, ...]:
     return (TensorType(x.dtype, (x.shape[0], frames, extent, const(2))),)
 
 
-def _stft_reference(arrays: Arrays, attrs: StftAttrs) -> tuple[Array, ...]:
+def _stft_reference(arrays: Arrays, attrs: StftAttrs) -> OutArrays:
     x, window = array(arrays, 0), maybe_array(arrays, 1)
     step, length = sizes((attrs.step, attrs.length))
     parts = widen_half(x).reshape(x.shape[0], x.shape[1], prod(x.shape[2:]))
@@ -244,14 +243,14 @@ def _stft_expr(types: Types, attrs: StftAttrs) -> Expr:
 # ---- mel_weight_matrix ---------------------------------------------------------------------------
 
 
-def _mel_infer(types: Types, attrs: MelAttrs) -> tuple[TensorType, ...]:
+def _mel_infer(types: Types, attrs: MelAttrs) -> OutTypes:
     require(attrs.to.is_float, f"mel weights may not be {attrs.to}")
     scalars = (required(types, n) for n in range(3))
     require(all(t == tensor(F64) for t in scalars), "the rate and the edges are scalars of f64")
     return (tensor(attrs.to, attrs.length // 2 + 1, attrs.bins),)
 
 
-def _mel_reference(arrays: Arrays, attrs: MelAttrs) -> tuple[Array, ...]:
+def _mel_reference(arrays: Arrays, attrs: MelAttrs) -> OutArrays:
     rate, lower, upper = (float(array(arrays, n)) for n in range(3))
     bins, length = sizes((attrs.bins, attrs.length))
     low_mel, high_mel = (2595 * np.log10(1 + f / 700) for f in (lower, upper))
@@ -294,8 +293,7 @@ def _mel_expr(types: Types, attrs: MelAttrs) -> Expr:
     falling = apply("and", apply("ge", place, peak), apply("lt", place, high))
     rising = apply("and", apply("ge", place, low), apply("le", place, peak))
     value = choose(falling, fall, choose(rising, rise, 0.0))
-    b.stage((i, j), cast(value, attrs.to))
-    return b.done()
+    return b.finish((i, j), cast(value, attrs.to))
 
 
 def _share(part: Scalar, whole: Scalar, dtype: DType) -> Scalar:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from tcc.ir.index import Index, as_int, const
-from tcc.ir.op import Array, OpSpec, Tolerance, Trait
+from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
 from tcc.ir.types import BOOL, F32, I32, I64, TensorType, element_count
-from tcc.ops.operands import Arrays, Types, array, maybe_array, require, sizes
+from tcc.ops.operands import array, maybe_array, require, sizes
 from tcc.ops.shapes import COMMON, NUMERIC, STORED, agree, check_axis, optional, required
 
 
@@ -71,7 +71,7 @@ class BindSizeAttrs:
 # ---- top_k ---------------------------------------------------------------------------------------
 
 
-def _top_k_infer(types: Types, attrs: TopKAttrs) -> tuple[TensorType, ...]:
+def _top_k_infer(types: Types, attrs: TopKAttrs) -> OutTypes:
     x = required(types, 0)
     check_axis(attrs.axis, x.rank)
     k, extent = as_int(attrs.k), as_int(x.shape[attrs.axis])
@@ -80,7 +80,7 @@ def _top_k_infer(types: Types, attrs: TopKAttrs) -> tuple[TensorType, ...]:
     return TensorType(x.dtype, shape), TensorType(I64, shape)
 
 
-def _top_k_reference(arrays: Arrays, attrs: TopKAttrs) -> tuple[Array, ...]:
+def _top_k_reference(arrays: Arrays, attrs: TopKAttrs) -> OutArrays:
     x = array(arrays, 0)
     (k,) = sizes((attrs.k,))
     if attrs.largest:
@@ -96,19 +96,19 @@ def _top_k_reference(arrays: Arrays, attrs: TopKAttrs) -> tuple[Array, ...]:
 # ---- non_zero and compress -----------------------------------------------------------------------
 
 
-def _non_zero_infer(types: Types, attrs: NonZeroAttrs) -> tuple[TensorType, ...]:
+def _non_zero_infer(types: Types, attrs: NonZeroAttrs) -> OutTypes:
     x = required(types, 0)
     return (TensorType(I64, (const(x.rank), attrs.size)),)
 
 
-def _non_zero_reference(arrays: Arrays, attrs: NonZeroAttrs) -> tuple[Array, ...]:
+def _non_zero_reference(arrays: Arrays, attrs: NonZeroAttrs) -> OutArrays:
     x = array(arrays, 0)
     if not x.ndim:
         return (np.zeros((0, int(x != 0)), np.int64),)
     return (np.stack(np.nonzero(x)).astype(np.int64),)
 
 
-def _compress_infer(types: Types, attrs: CompressAttrs) -> tuple[TensorType, ...]:
+def _compress_infer(types: Types, attrs: CompressAttrs) -> OutTypes:
     x, condition = required(types, 0), required(types, 1)
     require(condition.dtype is BOOL and condition.rank == 1, f"{condition} is no vector of bool")
     if attrs.axis is None:
@@ -118,7 +118,7 @@ def _compress_infer(types: Types, attrs: CompressAttrs) -> tuple[TensorType, ...
     return (TensorType(x.dtype, shape),)
 
 
-def _compress_reference(arrays: Arrays, attrs: CompressAttrs) -> tuple[Array, ...]:
+def _compress_reference(arrays: Arrays, attrs: CompressAttrs) -> OutArrays:
     x, condition = array(arrays, 0), array(arrays, 1)
     extent = x.size if attrs.axis is None else x.shape[attrs.axis]
     return (np.compress(condition[:extent], x, axis=attrs.axis),)
@@ -127,7 +127,7 @@ def _compress_reference(arrays: Arrays, attrs: CompressAttrs) -> tuple[Array, ..
 # ---- unique --------------------------------------------------------------------------------------
 
 
-def _unique_infer(types: Types, attrs: UniqueAttrs) -> tuple[TensorType, ...]:
+def _unique_infer(types: Types, attrs: UniqueAttrs) -> OutTypes:
     x = required(types, 0)
     vector = TensorType(I64, (attrs.size,))
     if attrs.axis is None:
@@ -139,7 +139,7 @@ def _unique_infer(types: Types, attrs: UniqueAttrs) -> tuple[TensorType, ...]:
     return TensorType(x.dtype, shape), vector, slices, vector
 
 
-def _unique_reference(arrays: Arrays, attrs: UniqueAttrs) -> tuple[Array, ...]:
+def _unique_reference(arrays: Arrays, attrs: UniqueAttrs) -> OutArrays:
     x = array(arrays, 0)
     values, first, inverse, counts = np.unique(
         x, return_index=True, return_inverse=True, return_counts=True, axis=attrs.axis
@@ -156,7 +156,7 @@ def _unique_reference(arrays: Arrays, attrs: UniqueAttrs) -> tuple[Array, ...]:
 # ---- non_max_suppression -------------------------------------------------------------------------
 
 
-def _nms_infer(types: Types, attrs: NonMaxSuppressionAttrs) -> tuple[TensorType, ...]:
+def _nms_infer(types: Types, attrs: NonMaxSuppressionAttrs) -> OutTypes:
     boxes, scores = required(types, 0), required(types, 1)
     require(boxes.rank == 3, f"the boxes {boxes} must be [batch, box, 4]")
     agree(boxes.shape[2], const(4), "the numbers of a box")
@@ -201,7 +201,7 @@ def _limit(arrays: Arrays, number: int, default: float) -> float:
     return default if found is None else float(found.reshape(()))
 
 
-def _nms_reference(arrays: Arrays, attrs: NonMaxSuppressionAttrs) -> tuple[Array, ...]:
+def _nms_reference(arrays: Arrays, attrs: NonMaxSuppressionAttrs) -> OutArrays:
     boxes, scores = array(arrays, 0), array(arrays, 1)
     most, iou = max(int(_limit(arrays, 2, 0)), 0), _limit(arrays, 3, 0.0)
     least = _limit(arrays, 4, -np.inf)
@@ -222,7 +222,7 @@ def _nms_reference(arrays: Arrays, attrs: NonMaxSuppressionAttrs) -> tuple[Array
 # ---- bind_size -----------------------------------------------------------------------------------
 
 
-def _bind_infer(types: Types, attrs: BindSizeAttrs) -> tuple[TensorType, ...]:
+def _bind_infer(types: Types, attrs: BindSizeAttrs) -> OutTypes:
     x = required(types, 0)
     require(x.dtype in (I32, I64), f"a size comes from i32 or i64, not {x}")
     count = as_int(element_count(x.shape))
@@ -230,7 +230,7 @@ def _bind_infer(types: Types, attrs: BindSizeAttrs) -> tuple[TensorType, ...]:
     return ()
 
 
-def _bind_reference(arrays: Arrays, attrs: BindSizeAttrs) -> tuple[Array, ...]:
+def _bind_reference(arrays: Arrays, attrs: BindSizeAttrs) -> OutArrays:
     return ()
 
 

@@ -13,21 +13,20 @@ import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, apply, index_value
 from tcc.ir.index import Index, IndexLike, Var, as_int, const
-from tcc.ir.op import Array, OnnxBinding, OpSpec, Tolerance, Trait
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    OnnxBinding,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Tolerance,
+    Trait,
+    Types,
+)
 from tcc.ir.types import I32, I64, TensorType
 from tcc.ops.formula import choose
-from tcc.ops.operands import (
-    Arrays,
-    Types,
-    array,
-    clamped,
-    guard,
-    inside,
-    maybe_array,
-    require,
-    sizes,
-    wrapped,
-)
+from tcc.ops.operands import array, clamped, guard, inside, maybe_array, require, sizes, wrapped
 from tcc.ops.reference import truncated, widen_half
 from tcc.ops.shapes import (
     ALL,
@@ -100,7 +99,7 @@ def _check_indices(indices: TensorType) -> None:
 # ---- gather --------------------------------------------------------------------------------------
 
 
-def _gather_infer(types: Types, attrs: AxisAttrs) -> tuple[TensorType, ...]:
+def _gather_infer(types: Types, attrs: AxisAttrs) -> OutTypes:
     x, indices = required(types, 0), required(types, 1)
     check_axis(attrs.axis, x.rank)
     _check_indices(indices)
@@ -108,7 +107,7 @@ def _gather_infer(types: Types, attrs: AxisAttrs) -> tuple[TensorType, ...]:
     return (TensorType(x.dtype, shape),)
 
 
-def _gather_reference(arrays: Arrays, attrs: AxisAttrs) -> tuple[Array, ...]:
+def _gather_reference(arrays: Arrays, attrs: AxisAttrs) -> OutArrays:
     return (np.take(array(arrays, 0), array(arrays, 1), axis=attrs.axis),)
 
 
@@ -121,11 +120,10 @@ def _gather_expr(types: Types, attrs: AxisAttrs) -> Expr:
     middle = attrs.axis + indices.rank
     at, binding = chosen(b, b.read(1, *i[attrs.axis : middle]), size)
     source = (*i[: attrs.axis], at, *i[middle:])
-    b.stage(i, b.read(0, *source, fill=guard(size), indirect=(binding,)))
-    return b.done()
+    return b.finish(i, b.read(0, *source, fill=guard(size), indirect=(binding,)))
 
 
-def _elements_infer(types: Types, attrs: AxisAttrs) -> tuple[TensorType, ...]:
+def _elements_infer(types: Types, attrs: AxisAttrs) -> OutTypes:
     x, indices = required(types, 0), required(types, 1)
     check_axis(attrs.axis, x.rank)
     _check_indices(indices)
@@ -136,7 +134,7 @@ def _elements_infer(types: Types, attrs: AxisAttrs) -> tuple[TensorType, ...]:
     return (TensorType(x.dtype, indices.shape),)
 
 
-def _elements_reference(arrays: Arrays, attrs: AxisAttrs) -> tuple[Array, ...]:
+def _elements_reference(arrays: Arrays, attrs: AxisAttrs) -> OutArrays:
     x, indices = array(arrays, 0), array(arrays, 1)
     y = np.empty(indices.shape, x.dtype)
     for at in np.ndindex(*indices.shape):
@@ -153,8 +151,7 @@ def _elements_expr(types: Types, attrs: AxisAttrs) -> Expr:
     size = x.shape[attrs.axis]
     at, binding = chosen(b, b.read(1, *i), size)
     source = (*i[: attrs.axis], at, *i[attrs.axis + 1 :])
-    b.stage(i, b.read(0, *source, fill=guard(size), indirect=(binding,)))
-    return b.done()
+    return b.finish(i, b.read(0, *source, fill=guard(size), indirect=(binding,)))
 
 
 def _nd_shape(x: TensorType, indices: TensorType, batch: int) -> tuple[int, tuple[Index, ...]]:
@@ -166,7 +163,7 @@ def _nd_shape(x: TensorType, indices: TensorType, batch: int) -> tuple[int, tupl
     return depth, (*indices.shape[:-1], *x.shape[batch + depth :])
 
 
-def _nd_infer(types: Types, attrs: GatherNdAttrs) -> tuple[TensorType, ...]:
+def _nd_infer(types: Types, attrs: GatherNdAttrs) -> OutTypes:
     x, indices = required(types, 0), required(types, 1)
     _check_indices(indices)
     batch = attrs.batch_dims
@@ -176,7 +173,7 @@ def _nd_infer(types: Types, attrs: GatherNdAttrs) -> tuple[TensorType, ...]:
     return (TensorType(x.dtype, shape),)
 
 
-def _nd_reference(arrays: Arrays, attrs: GatherNdAttrs) -> tuple[Array, ...]:
+def _nd_reference(arrays: Arrays, attrs: GatherNdAttrs) -> OutArrays:
     x, indices, batch = array(arrays, 0), array(arrays, 1), attrs.batch_dims
     depth = indices.shape[-1]
     y = np.empty((*indices.shape[:-1], *x.shape[batch + depth :]), x.dtype)
@@ -195,8 +192,9 @@ def _nd_expr(types: Types, attrs: GatherNdAttrs) -> Expr:
     picks = [chosen(b, b.read(1, *outer, n), size) for n, size in enumerate(indexed)]
     source = (*i[:batch], *(at for at, _ in picks), *i[indices.rank - 1 :])
     fill = None if all(guard(size) is None for size in indexed) else 0
-    b.stage(i, b.read(0, *source, fill=fill, indirect=tuple(binding for _, binding in picks)))
-    return b.done()
+    return b.finish(
+        i, b.read(0, *source, fill=fill, indirect=tuple(binding for _, binding in picks))
+    )
 
 
 # ---- scatter -------------------------------------------------------------------------------------
@@ -215,7 +213,7 @@ def _narrowed(y: Array, like: Array) -> Array:
         return y.astype(like.dtype)
 
 
-def _scatter_elements_infer(types: Types, attrs: ScatterAttrs) -> tuple[TensorType, ...]:
+def _scatter_elements_infer(types: Types, attrs: ScatterAttrs) -> OutTypes:
     x, indices, updates = (required(types, n) for n in range(3))
     check_axis(attrs.axis, x.rank)
     _check_indices(indices)
@@ -226,7 +224,7 @@ def _scatter_elements_infer(types: Types, attrs: ScatterAttrs) -> tuple[TensorTy
     return (x,)
 
 
-def _scatter_elements_reference(arrays: Arrays, attrs: ScatterAttrs) -> tuple[Array, ...]:
+def _scatter_elements_reference(arrays: Arrays, attrs: ScatterAttrs) -> OutArrays:
     x, indices = array(arrays, 0), array(arrays, 1)
     y, updates = widen_half(x).copy(), widen_half(array(arrays, 2))
     for at in np.ndindex(*indices.shape):
@@ -236,7 +234,7 @@ def _scatter_elements_reference(arrays: Arrays, attrs: ScatterAttrs) -> tuple[Ar
     return (_narrowed(y, x),)
 
 
-def _scatter_nd_infer(types: Types, attrs: ScatterNdAttrs) -> tuple[TensorType, ...]:
+def _scatter_nd_infer(types: Types, attrs: ScatterNdAttrs) -> OutTypes:
     x, indices, updates = (required(types, n) for n in range(3))
     _check_indices(indices)
     require(attrs.reduction in REDUCTIONS, f"unknown reduction {attrs.reduction}")
@@ -246,7 +244,7 @@ def _scatter_nd_infer(types: Types, attrs: ScatterNdAttrs) -> tuple[TensorType, 
     return (x,)
 
 
-def _scatter_nd_reference(arrays: Arrays, attrs: ScatterNdAttrs) -> tuple[Array, ...]:
+def _scatter_nd_reference(arrays: Arrays, attrs: ScatterNdAttrs) -> OutArrays:
     x, indices = array(arrays, 0), array(arrays, 1)
     y, updates = widen_half(x).copy(), widen_half(array(arrays, 2))
     for at in np.ndindex(*indices.shape[:-1]):
@@ -258,7 +256,7 @@ def _scatter_nd_reference(arrays: Arrays, attrs: ScatterNdAttrs) -> tuple[Array,
 # ---- update_slice --------------------------------------------------------------------------------
 
 
-def _update_slice_infer(types: Types, attrs: UpdateSliceAttrs) -> tuple[TensorType, ...]:
+def _update_slice_infer(types: Types, attrs: UpdateSliceAttrs) -> OutTypes:
     x, update = required(types, 0), required(types, 1)
     check_axis(attrs.axis, x.rank)
     require(update.dtype is x.dtype, f"{update} and {x} differ in type")
@@ -272,7 +270,7 @@ def _update_slice_infer(types: Types, attrs: UpdateSliceAttrs) -> tuple[TensorTy
     return (x,)
 
 
-def _update_slice_reference(arrays: Arrays, attrs: UpdateSliceAttrs) -> tuple[Array, ...]:
+def _update_slice_reference(arrays: Arrays, attrs: UpdateSliceAttrs) -> OutArrays:
     y, update = array(arrays, 0).copy(), array(arrays, 1)
     (start,) = sizes((attrs.start,))
     rows = slice(start, start + update.shape[attrs.axis])
@@ -283,7 +281,7 @@ def _update_slice_reference(arrays: Arrays, attrs: UpdateSliceAttrs) -> tuple[Ar
 # ---- tensor_scatter ------------------------------------------------------------------------------
 
 
-def _tensor_scatter_infer(types: Types, attrs: TensorScatterAttrs) -> tuple[TensorType, ...]:
+def _tensor_scatter_infer(types: Types, attrs: TensorScatterAttrs) -> OutTypes:
     cache, update, places = required(types, 0), required(types, 1), optional(types, 2)
     check_axis(attrs.axis, cache.rank)
     require(attrs.axis > 0, "axis 0 is the batch, a cache grows along another one")
@@ -300,7 +298,7 @@ def _tensor_scatter_infer(types: Types, attrs: TensorScatterAttrs) -> tuple[Tens
     return (cache,)
 
 
-def _tensor_scatter_reference(arrays: Arrays, attrs: TensorScatterAttrs) -> tuple[Array, ...]:
+def _tensor_scatter_reference(arrays: Arrays, attrs: TensorScatterAttrs) -> OutArrays:
     y, update, places = array(arrays, 0).copy(), array(arrays, 1), maybe_array(arrays, 2)
     for batch in range(len(y)):
         start = 0 if places is None else int(places[batch])
@@ -324,14 +322,13 @@ def _tensor_scatter_expr(types: Types, attrs: TensorScatterAttrs) -> Expr:
     at, binding = b.position(clamped(step, length), length)
     source = (*i[: attrs.axis], at, *i[attrs.axis + 1 :])
     new = b.read(1, *source, fill=guard(length), indirect=(binding,))
-    b.stage(i, choose(inside(step, length), new, b.read(0, *i)))
-    return b.done()
+    return b.finish(i, choose(inside(step, length), new, b.read(0, *i)))
 
 
 # ---- one hot -------------------------------------------------------------------------------------
 
 
-def _one_hot_infer(types: Types, attrs: OneHotAttrs) -> tuple[TensorType, ...]:
+def _one_hot_infer(types: Types, attrs: OneHotAttrs) -> OutTypes:
     indices, values = required(types, 0), required(types, 1)
     check_axis(attrs.axis, indices.rank + 1)
     agree_shapes(values.shape, (const(2),), f"the values {values} must be the pair off, on")
@@ -339,7 +336,7 @@ def _one_hot_infer(types: Types, attrs: OneHotAttrs) -> tuple[TensorType, ...]:
     return (TensorType(values.dtype, shape),)
 
 
-def _one_hot_reference(arrays: Arrays, attrs: OneHotAttrs) -> tuple[Array, ...]:
+def _one_hot_reference(arrays: Arrays, attrs: OneHotAttrs) -> OutArrays:
     x, (off, on) = array(arrays, 0), array(arrays, 1)
     indices = truncated(x, I64) if x.dtype.kind == "f" else x.astype(np.int64)
     (depth,) = sizes((attrs.depth,))
@@ -354,8 +351,7 @@ def _one_hot_expr(types: Types, attrs: OneHotAttrs) -> Expr:
     i = b.iters(*y.shape)
     index = b.read(0, *i[: attrs.axis], *i[attrs.axis + 1 :])
     hot = apply("eq", wrapped(index, attrs.depth), index_value(i[attrs.axis], I64))
-    b.stage(i, choose(hot, b.read(1, 1), b.read(1, 0)))
-    return b.done()
+    return b.finish(i, choose(hot, b.read(1, 1), b.read(1, 0)))
 
 
 # ---- rows ----------------------------------------------------------------------------------------

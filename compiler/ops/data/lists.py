@@ -15,9 +15,21 @@ from typing import Any
 import numpy as np
 from tcc.ir.index import as_int
 from tcc.ir.lists import NOTHING, ListType, dims_of, fits, joined, optional_of, sequence_of
-from tcc.ir.op import Array, Infer, NoAttrs, OpSpec, Reference, Tolerance, Trait
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    Infer,
+    NoAttrs,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Reference,
+    Tolerance,
+    Trait,
+    Types,
+)
 from tcc.ir.types import I64, DType, TensorType
-from tcc.ops.operands import Arrays, Types, array, maybe_array, require
+from tcc.ops.operands import array, maybe_array, require
 from tcc.ops.shapes import ALL, optional, required
 
 
@@ -90,7 +102,7 @@ def _position(types: Types, number: int) -> None:
     require(fits, f"the position {found!r} must be one i64")
 
 
-def _make_infer(types: Types, attrs: ListMakeAttrs) -> tuple[TensorType, ...]:
+def _make_infer(types: Types, attrs: ListMakeAttrs) -> OutTypes:
     require(not attrs.optional or len(types) <= 1, "an optional has one entry at most")
     make = optional_of if attrs.optional else sequence_of
     found: DType = make(attrs.item, NOTHING)
@@ -102,7 +114,7 @@ def _make_infer(types: Types, attrs: ListMakeAttrs) -> tuple[TensorType, ...]:
     return (_scalar(found),)
 
 
-def _insert_infer(types: Types, attrs: ListItemAttrs) -> tuple[TensorType, ...]:
+def _insert_infer(types: Types, attrs: ListItemAttrs) -> OutTypes:
     own, x = list_type(types), required(types, 1)
     _position(types, 2)
     found = joined(own, sequence_of(x.dtype, dims_of(x)))
@@ -111,19 +123,19 @@ def _insert_infer(types: Types, attrs: ListItemAttrs) -> tuple[TensorType, ...]:
     return (_scalar(found or own),)
 
 
-def _erase_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+def _erase_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
     own = list_type(types)
     _position(types, 1)
     require(not own.optional, f"nothing can be taken out of {own.name}")
     return (_scalar(own),)
 
 
-def _length_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+def _length_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
     list_type(types)
     return (_scalar(I64),)
 
 
-def _at_infer(types: Types, attrs: ListAtAttrs) -> tuple[TensorType, ...]:
+def _at_infer(types: Types, attrs: ListAtAttrs) -> OutTypes:
     own = list_type(types)
     _position(types, 1)
     require(fits(own.item, attrs.type.dtype), f"an entry of {own.name} is no {attrs.type!r}")
@@ -132,13 +144,13 @@ def _at_infer(types: Types, attrs: ListAtAttrs) -> tuple[TensorType, ...]:
     return (attrs.type,)
 
 
-def _expect_infer(types: Types, attrs: ListExpectAttrs) -> tuple[TensorType, ...]:
+def _expect_infer(types: Types, attrs: ListExpectAttrs) -> OutTypes:
     own = list_type(types)
     require(fits(own, attrs.type), f"{own.name} is not {attrs.type.name}")
     return (_scalar(attrs.type),)
 
 
-def _concat_infer(types: Types, attrs: ListConcatAttrs) -> tuple[TensorType, ...]:
+def _concat_infer(types: Types, attrs: ListConcatAttrs) -> OutTypes:
     own, rank = list_type(types), attrs.type.rank
     require(own.item is attrs.type.dtype, f"entries of {own.name} do not make {attrs.type!r}")
     known = own.dims is not None and own.dims != NOTHING
@@ -148,7 +160,7 @@ def _concat_infer(types: Types, attrs: ListConcatAttrs) -> tuple[TensorType, ...
     return (attrs.type,)
 
 
-def _split_infer(types: Types, attrs: ListSplitAttrs) -> tuple[TensorType, ...]:
+def _split_infer(types: Types, attrs: ListSplitAttrs) -> OutTypes:
     x, cut = required(types, 0), required(types, 1)
     require(0 <= attrs.axis < x.rank, f"{x!r} has no axis {attrs.axis}")
     require(cut.dtype is I64 and cut.rank <= 1, f"the sizes {cut!r} must be i64")
@@ -170,7 +182,7 @@ def pack(entries: Sequence[Array]) -> Array:
     return out
 
 
-def entries_of(arrays: Arrays) -> tuple[Array, ...]:
+def entries_of(arrays: Arrays) -> OutArrays:
     """The entries of the first operand, a list."""
     found: Any = array(arrays, 0)[()]
     return tuple(found)
@@ -185,27 +197,27 @@ def _place(arrays: Arrays, number: int, count: int, most: int) -> int:
     return at
 
 
-def _make_reference(arrays: Arrays, _attrs: ListMakeAttrs) -> tuple[Array, ...]:
+def _make_reference(arrays: Arrays, _attrs: ListMakeAttrs) -> OutArrays:
     return (pack([array(arrays, n) for n in range(len(arrays))]),)
 
 
-def _insert_reference(arrays: Arrays, _attrs: ListItemAttrs) -> tuple[Array, ...]:
+def _insert_reference(arrays: Arrays, _attrs: ListItemAttrs) -> OutArrays:
     found = list(entries_of(arrays))
     found.insert(_place(arrays, 2, len(found), len(found)), array(arrays, 1))
     return (pack(found),)
 
 
-def _erase_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+def _erase_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
     found = list(entries_of(arrays))
     del found[_place(arrays, 1, len(found), len(found) - 1)]
     return (pack(found),)
 
 
-def _length_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+def _length_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
     return (np.array(len(entries_of(arrays)), np.int64),)
 
 
-def _at_reference(arrays: Arrays, attrs: ListAtAttrs) -> tuple[Array, ...]:
+def _at_reference(arrays: Arrays, attrs: ListAtAttrs) -> OutArrays:
     found = entries_of(arrays)
     entry = found[_place(arrays, 1, len(found), len(found) - 1)]
     known = [as_int(d) for d in attrs.type.shape]
@@ -216,16 +228,16 @@ def _at_reference(arrays: Arrays, attrs: ListAtAttrs) -> tuple[Array, ...]:
     return (entry,)
 
 
-def _expect_reference(arrays: Arrays, _attrs: ListExpectAttrs) -> tuple[Array, ...]:
+def _expect_reference(arrays: Arrays, _attrs: ListExpectAttrs) -> OutArrays:
     return (array(arrays, 0),)
 
 
-def _concat_reference(arrays: Arrays, attrs: ListConcatAttrs) -> tuple[Array, ...]:
+def _concat_reference(arrays: Arrays, attrs: ListConcatAttrs) -> OutArrays:
     join = np.stack if attrs.new_axis else np.concatenate
     return (join(entries_of(arrays), axis=attrs.axis),)
 
 
-def _split_reference(arrays: Arrays, attrs: ListSplitAttrs) -> tuple[Array, ...]:
+def _split_reference(arrays: Arrays, attrs: ListSplitAttrs) -> OutArrays:
     x, cut = array(arrays, 0), array(arrays, 1)
     extent = x.shape[attrs.axis]
     if cut.ndim:

@@ -15,17 +15,21 @@ import numpy as np
 from tcc.ir.index import Index
 from tcc.ir.op import (
     Array,
+    Arrays,
     Infer,
     NoAttrs,
     OnnxBinding,
     OpSpec,
+    OutArrays,
+    OutTypes,
     Reference,
     Tolerance,
     Trait,
+    Types,
 )
 from tcc.ir.types import BOOL, F32, F64, I64, STRING, U8, DType, TensorType, element_count
 from tcc.ops.data.regex import compile_pattern, matches
-from tcc.ops.operands import Arrays, Types, array, require
+from tcc.ops.operands import array, require
 from tcc.ops.shapes import INTEGERS, required
 
 _SPACES = " \t\n\r\v\f"
@@ -104,13 +108,13 @@ def _each(function: object, x: Array, dtype: type) -> Array:
 # ---- concat --------------------------------------------------------------------------------------
 
 
-def _concat_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+def _concat_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
     x, y = _texts(types), _texts(types, 1)
     require(x.shape == y.shape, f"{x!r} and {y!r} have different shapes")
     return (x,)
 
 
-def _concat_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+def _concat_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
     return (np.asarray(array(arrays, 0) + array(arrays, 1), object),)
 
 
@@ -131,12 +135,12 @@ def split_text(text: str, delimiter: str, most: int) -> list[str]:
     return [*found, rest.rstrip(_SPACES)] if rest else found
 
 
-def _split_infer(types: Types, attrs: StringSplitAttrs) -> tuple[TensorType, ...]:
+def _split_infer(types: Types, attrs: StringSplitAttrs) -> OutTypes:
     x = _texts(types)
     return TensorType(STRING, (*x.shape, attrs.size)), TensorType(I64, x.shape)
 
 
-def _split_reference(arrays: Arrays, attrs: StringSplitAttrs) -> tuple[Array, ...]:
+def _split_reference(arrays: Arrays, attrs: StringSplitAttrs) -> OutArrays:
     x = array(arrays, 0)
     pieces = [split_text(str(t), attrs.delimiter, attrs.most) for t in x.reshape(-1)]
     counts = np.array([len(p) for p in pieces], np.int64)
@@ -163,25 +167,25 @@ def case_table(upper: bool) -> Array:
     return np.array(rows, np.int32)
 
 
-def _same_infer(types: Types, _attrs: StringCaseAttrs) -> tuple[TensorType, ...]:
+def _same_infer(types: Types, _attrs: StringCaseAttrs) -> OutTypes:
     return (_texts(types),)
 
 
-def _case_reference(arrays: Arrays, attrs: StringCaseAttrs) -> tuple[Array, ...]:
+def _case_reference(arrays: Arrays, attrs: StringCaseAttrs) -> OutArrays:
     return (_each(lambda t: change_case(str(t), attrs.upper), array(arrays, 0), object),)
 
 
 # ---- remove --------------------------------------------------------------------------------------
 
 
-def _remove_infer(types: Types, attrs: StringRemoveAttrs) -> tuple[TensorType, ...]:
+def _remove_infer(types: Types, attrs: StringRemoveAttrs) -> OutTypes:
     x, key, stops = (_texts(types, n) for n in range(3))
     require(x.rank == 1 and x.shape == key.shape, f"{x!r} and {key!r} are no vectors of one size")
     require(stops.rank == 1, f"{stops!r} is no vector")
     return (TensorType(STRING, (attrs.size,)),)
 
 
-def _remove_reference(arrays: Arrays, _attrs: StringRemoveAttrs) -> tuple[Array, ...]:
+def _remove_reference(arrays: Arrays, _attrs: StringRemoveAttrs) -> OutArrays:
     x, key, stops = (array(arrays, n) for n in range(3))
     stop = set(stops)
     kept = [text for text, k in zip(x, key, strict=True) if k not in stop]
@@ -191,12 +195,12 @@ def _remove_reference(arrays: Arrays, _attrs: StringRemoveAttrs) -> tuple[Array,
 # ---- match ---------------------------------------------------------------------------------------
 
 
-def _match_infer(types: Types, attrs: StringMatchAttrs) -> tuple[TensorType, ...]:
+def _match_infer(types: Types, attrs: StringMatchAttrs) -> OutTypes:
     compile_pattern(attrs.pattern)  # raises ValueError for what is no pattern
     return (TensorType(BOOL, _texts(types).shape),)
 
 
-def _match_reference(arrays: Arrays, attrs: StringMatchAttrs) -> tuple[Array, ...]:
+def _match_reference(arrays: Arrays, attrs: StringMatchAttrs) -> OutArrays:
     automaton = compile_pattern(attrs.pattern)
     return (_each(lambda t: matches(automaton, encoded(t)), array(arrays, 0), np.bool_),)
 
@@ -204,12 +208,12 @@ def _match_reference(arrays: Arrays, attrs: StringMatchAttrs) -> tuple[Array, ..
 # ---- rank ----------------------------------------------------------------------------------------
 
 
-def _rank_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+def _rank_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
     x = _texts(types)
     return TensorType(I64, x.shape), TensorType(STRING, (element_count(x.shape),))
 
 
-def _rank_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+def _rank_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
     x = array(arrays, 0)
     keys = [encoded(text) for text in x.reshape(-1)]
     order = sorted(range(len(keys)), key=keys.__getitem__)
@@ -262,24 +266,24 @@ def text_number(text: str, dtype: DType) -> object:
     return int(text)
 
 
-def _format_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+def _format_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
     x = required(types, 0)
     require(x.dtype in _NUMBERS, f"{x!r} holds no numbers")
     return (TensorType(STRING, x.shape),)
 
 
-def _format_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+def _format_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
     x = array(arrays, 0)
     kinds = {d.carrier: d for d in _NUMBERS}
     return (_each(lambda v: number_text(v, kinds[x.dtype]), x, object),)
 
 
-def _parse_infer(types: Types, attrs: StringParseAttrs) -> tuple[TensorType, ...]:
+def _parse_infer(types: Types, attrs: StringParseAttrs) -> OutTypes:
     require(attrs.to in _NUMBERS and attrs.to is not BOOL, f"strings do not become {attrs.to.name}")
     return (TensorType(attrs.to, _texts(types).shape),)
 
 
-def _parse_reference(arrays: Arrays, attrs: StringParseAttrs) -> tuple[Array, ...]:
+def _parse_reference(arrays: Arrays, attrs: StringParseAttrs) -> OutArrays:
     found = _each(lambda t: text_number(str(t), attrs.to), array(arrays, 0), object)
     return (found.astype(attrs.to.carrier),)
 
@@ -287,13 +291,13 @@ def _parse_reference(arrays: Arrays, attrs: StringParseAttrs) -> tuple[Array, ..
 # ---- decode --------------------------------------------------------------------------------------
 
 
-def _decode_infer(types: Types, attrs: StringDecodeAttrs) -> tuple[TensorType, ...]:
+def _decode_infer(types: Types, attrs: StringDecodeAttrs) -> OutTypes:
     data, ends = required(types, 0), required(types, 1)
     require(data.dtype is U8 and ends.dtype is I64, "bytes and their ends are u8 and i64")
     return (TensorType(STRING, attrs.shape),)
 
 
-def _decode_reference(arrays: Arrays, attrs: StringDecodeAttrs) -> tuple[Array, ...]:
+def _decode_reference(arrays: Arrays, attrs: StringDecodeAttrs) -> OutArrays:
     data, ends = array(arrays, 0).tobytes(), array(arrays, 1)
     starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
     out = np.empty(len(ends), object)

@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import numpy as np
 from tcc.ir.index import const
-from tcc.ir.op import Array, OpSpec, Tolerance
+from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Types
 from tcc.ir.types import F32, I32, I64, STRING, TensorType
-from tcc.ops.operands import Arrays, Types, array, require
+from tcc.ops.operands import array, require
 from tcc.ops.shapes import required
 
 MODES = ("TF", "IDF", "TFIDF")
@@ -63,7 +63,7 @@ def check(attrs: TfIdfAttrs, tokens: int) -> None:
     require(len(attrs.weights) in (0, found), f"{len(attrs.weights)} weights for {found} n-grams")
 
 
-def _infer(types: Types, attrs: TfIdfAttrs) -> tuple[TensorType, ...]:
+def _infer(types: Types, attrs: TfIdfAttrs) -> OutTypes:
     x, pool = required(types, 0), required(types, 1)
     require(x.rank in (1, 2), f"{x!r} is neither a row nor rows of tokens")
     fits = pool.dtype is (STRING if x.dtype is STRING else I64) and pool.rank == 1
@@ -74,7 +74,7 @@ def _infer(types: Types, attrs: TfIdfAttrs) -> tuple[TensorType, ...]:
     return (TensorType(F32, (*x.shape[:-1], const(attrs.columns))),)
 
 
-def _reference(arrays: Arrays, attrs: TfIdfAttrs) -> tuple[Array, ...]:
+def _reference(arrays: Arrays, attrs: TfIdfAttrs) -> OutArrays:
     x, pool = array(arrays, 0), array(arrays, 1).tolist()
     wanted = {}
     for number, (start, size) in enumerate(grams(attrs, len(pool))):
