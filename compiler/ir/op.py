@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar, dataclass_transform
 
 import numpy as np
 from tcc.ir.expr import Expr
 from tcc.ir.types import STRING, DType, DTypeKind, TensorType
 
 Array = np.ndarray[Any, np.dtype[Any]]
+T = TypeVar("T")
 
 
 class Trait(Enum):
@@ -55,7 +56,13 @@ class OnnxBinding:
     attrs: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass_transform(frozen_default=True)
+def attributes(cls: type[T]) -> type[T]:
+    """Makes `cls` the attribute type of an op: a frozen dataclass."""
+    return dataclass(frozen=True, slots=True)(cls)
+
+
+@attributes
 class NoAttrs:
     """The attribute type of ops that have none."""
 

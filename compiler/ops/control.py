@@ -9,17 +9,16 @@ them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tcc.errors import InternalError
 from tcc.ir.graph import Graph
 from tcc.ir.index import Index
 from tcc.ir.lists import fits
-from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
+from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types, attributes
 from tcc.ir.types import BOOL, DTYPES, I64, TensorType
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class IfAttrs:
     """`then` and `otherwise` take no inputs; `types` are the types that hold for both results."""
 
@@ -28,7 +27,7 @@ class IfAttrs:
     types: tuple[TensorType, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class LoopAttrs:
     """`body`: (iteration, condition, carried...) -> (condition, carried..., rows...).
 
@@ -39,7 +38,7 @@ class LoopAttrs:
     types: tuple[TensorType, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ScanAttrs:
     """`body`: (states..., slices...) -> (states..., rows...).
 

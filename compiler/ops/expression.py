@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tcc.ir.expr import Expr
 from tcc.ir.expr.evaluate import evaluate_expr
-from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Types
+from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Types, attributes
 from tcc.ops.operands import require
 from tcc.ops.shapes import ALL
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ExpressionAttrs:
     """The meaning of the node; the parameters are the types of its operands."""
 

@@ -12,7 +12,7 @@ from tcc.ir.expr.scalar import Const, Scalar, Source, StageRef, apply, cast, lit
 from tcc.ir.index import Index, IndexLike, const
 from tcc.ir.op import Types
 from tcc.ir.types import BF16, F16, F32, DType, TensorType
-from tcc.ops.shapes import broadcast_types
+from tcc.ops.shapes import Point, broadcast_types
 
 Term = Scalar | bool | int | float
 Body = Callable[..., Scalar]
@@ -77,7 +77,7 @@ def total(
     shape: Sequence[Index],
     axes: Sequence[int],
     monoid: str,
-    *element: Callable[[tuple[Index, ...]], Scalar],
+    *element: Callable[[Point], Scalar],
 ) -> StageRef:
     """A stage over the axes of `shape` that are not in `axes`, combining along those that are.
 
@@ -89,6 +89,6 @@ def total(
     return b.stage(kept, *body, over=over, monoid=monoid if over else None)
 
 
-def outside(at: Sequence[Index], axes: Sequence[int]) -> tuple[Index, ...]:
+def outside(at: Sequence[Index], axes: Sequence[int]) -> Point:
     """The part of a point that lies outside `axes`: where to read what `total` made."""
     return tuple(i for n, i in enumerate(at) if n not in axes)

@@ -9,13 +9,13 @@ where these broadcast, the larger one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from tcc.ir.index import Index, const
-from tcc.ir.op import OutTypes, Types
+from tcc.ir.op import OutTypes, Types, attributes
 from tcc.ir.types import DTYPES, DType, DTypeKind, TensorType
 
 Shape = tuple[Index, ...]
+Point = tuple[Index, ...]  # one index into each axis of a shape
 Axes = int | Mapping[int, Sequence[int]] | None
 
 ALL = tuple(d for d in DTYPES.values() if not d.is_handle)
@@ -46,7 +46,7 @@ class UnequalDimsError(ValueError):
         self.dims, self.what, self.axis, self.narrow = (a, b), what, axis, narrow
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class AxisAttrs:
     """The attributes of ops that work along one axis, which is at least 0."""
 
@@ -66,9 +66,9 @@ def optional(types: Types, number: int) -> TensorType | None:
     return types[number] if number < len(types) else None
 
 
-def present(types: Types) -> OutTypes:
-    """All operands, none of which may be absent."""
-    return tuple(required(types, n) for n in range(len(types)))
+def present(types: Types, count: int | None = None) -> OutTypes:
+    """The first `count` operands, or all, none of which may be absent."""
+    return tuple(required(types, n) for n in range(len(types) if count is None else count))
 
 
 def check_dtype(dtype: DType, allowed: Sequence[DType], what: str = "the operand") -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tcc.errors import UserError
 from tcc.ir.index import Extremum, Index, as_int, const, if_one, of_atom
-from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
+from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types, attributes
 from tcc.ir.types import DTYPES, I32, I64
 from tcc.ops.operands import array, sizes
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class RequireAttrs:
     """Two sizes that must be equal, or the left one 1 if `or_one`, and why: a clause that goes on
     from "because"."""
@@ -54,7 +52,7 @@ def _require(arrays: Arrays, attrs: RequireAttrs) -> OutArrays:
     return ()
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class BroadcastSizeAttrs:
     """A new size symbol for the size to which two sizes broadcast."""
 
@@ -68,7 +66,7 @@ class BroadcastSizeAttrs:
         return if_one(self.left, self.right, self.left)
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class CheckIndicesAttrs:
     """Elements `number`, `number + period`, ... are indices into an axis of `size`; those below
     zero count from its end if `signed`.  `reason` is what an error says."""

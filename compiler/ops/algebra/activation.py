@@ -4,39 +4,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from tcc.ir.expr.scalar import Scalar
-from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Tolerance
+from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Tolerance, attributes
 from tcc.ops.formula import choose, fn
 from tcc.ops.pointwise import pointwise_op
 from tcc.ops.shapes import FLOATS, NUMERIC, first_shape
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class LeakyReluAttrs:
     """`alpha`: the slope left of zero."""
 
     alpha: float = 0.01
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class EluAttrs:
     """`alpha`: minus the limit at minus infinity."""
 
     alpha: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class CeluAttrs:
     """`alpha`: minus the limit at minus infinity, and the width of the bend."""
 
     alpha: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class SeluAttrs:
     """The two constants of self-normalisation."""
 
@@ -44,14 +43,14 @@ class SeluAttrs:
     gamma: float = 1.0507010221481323
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ThresholdedReluAttrs:
     """`alpha`: up to here the result is zero."""
 
     alpha: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class HardSigmoidAttrs:
     """Slope and value at zero."""
 
@@ -59,14 +58,14 @@ class HardSigmoidAttrs:
     beta: float = 0.5
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class SiluAttrs:
     """x * sigmoid(alpha * x)."""
 
     alpha: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ShrinkAttrs:
     """Zero within `lambd` of zero, outside moved towards zero by `bias`."""
 
@@ -74,7 +73,7 @@ class ShrinkAttrs:
     lambd: float = 0.5
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class GeluAttrs:
     """`approximate` is none (by erf) or tanh."""
 

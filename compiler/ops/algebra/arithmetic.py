@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -21,6 +20,7 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
+    attributes,
 )
 from tcc.ir.types import (
     BOOL,
@@ -54,14 +54,14 @@ from tcc.ops.shapes import (
 MANY = 1 << 16  # more operands than any model has
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ModAttrs:
     """`fmod`: the remainder has the sign of the dividend (C's fmod), else of the divisor."""
 
     fmod: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class BitShiftAttrs:
     """`direction` is LEFT or RIGHT."""
 

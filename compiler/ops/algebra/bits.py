@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Types
+from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Types, attributes
 from tcc.ir.types import DType, TensorType
 from tcc.ops.operands import array, require
 from tcc.ops.shapes import COMMON, required
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class BitCastAttrs:
     """`to` is as wide as the operand's element type."""
 

@@ -6,7 +6,6 @@ f16 and bf16 operands are summed in f32 and rounded once, in a stage of its own 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -24,18 +23,21 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
+    attributes,
 )
 from tcc.ir.types import I32, I64, U32, U64, DType, TensorType
 from tcc.ops.formula import aligned, fn, wide
 from tcc.ops.operands import array, maybe_array, require
-from tcc.ops.reference import widen_half
+from tcc.ops.reference import given, widen_half
 from tcc.ops.shapes import (
     FLOATS,
+    Shape,
     agree,
     broadcast_dims,
     broadcast_shapes,
     check_broadcast,
     optional,
+    present,
     required,
     same_dtype,
 )
@@ -43,7 +45,7 @@ from tcc.ops.shapes import (
 _SUMMED = (*FLOATS, I32, I64, U32, U64)
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class GemmAttrs:
     """`alpha * A' * B' + beta * C`, where a prime transposes if the flag says so."""
 
@@ -53,7 +55,7 @@ class GemmAttrs:
     trans_b: bool
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class EinsumAttrs:
     """`equation` like "bij,bjk->bik": one letter per axis, an arrow, no ellipsis or spaces."""
 
@@ -70,7 +72,7 @@ def rounded(b: ExprBuilder, sums: StageRef, shape: Sequence[Index], dtype: DType
 # ---- matmul --------------------------------------------------------------------------------------
 
 
-def matmul_shape(a: TensorType, c: TensorType) -> tuple[Index, ...]:
+def matmul_shape(a: TensorType, c: TensorType) -> Shape:
     """The shape of a matrix product; raises ValueError on operands that do not fit."""
     require(a.rank > 0 and c.rank > 0, f"matmul takes no scalars: {a}, {c}")
     agree(a.shape[-1], c.shape[-2 if c.rank > 1 else 0], "the summed dims of matmul")
@@ -85,7 +87,7 @@ def _matmul_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
 
 
 def _matmul_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
-    a, c = array(arrays, 0), array(arrays, 1)
+    a, c = given(arrays, 2)
     return (np.asarray(np.matmul(widen_half(a), widen_half(c))).astype(a.dtype),)
 
 
@@ -121,7 +123,7 @@ def _matmul_expr(types: Types, attrs: NoAttrs) -> Expr:
 
 
 def _gemm_dims(types: Types, attrs: GemmAttrs) -> tuple[Index, Index, Index]:
-    a, c = required(types, 0), required(types, 1)
+    a, c = present(types, 2)
     require(a.rank == c.rank == 2, f"gemm takes matrices, not {a} and {c}")
     m, k = reversed(a.shape) if attrs.trans_a else a.shape
     k2, n = reversed(c.shape) if attrs.trans_b else c.shape
@@ -200,7 +202,7 @@ def _einsum_infer(types: Types, attrs: EinsumAttrs) -> OutTypes:
 
 
 def _einsum_reference(arrays: Arrays, attrs: EinsumAttrs) -> OutArrays:
-    operands = [array(arrays, n) for n in range(len(arrays))]
+    operands = given(arrays)
     y = np.einsum(attrs.equation, *(widen_half(a) for a in operands))
     return (np.asarray(y).astype(operands[0].dtype),)
 

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
 from tcc.ir.index import Index, const
-from tcc.ir.op import Arrays, NoAttrs, OpSpec, OutArrays, OutTypes, Tolerance, Types
+from tcc.ir.op import Arrays, NoAttrs, OpSpec, OutArrays, OutTypes, Tolerance, Types, attributes
 from tcc.ir.types import I64, TensorType, element_count
 from tcc.ops.formula import fn, wide, widened
 from tcc.ops.operands import array, require, sizes
-from tcc.ops.shapes import ALL, NUMERIC, required, same_dtype
+from tcc.ops.shapes import ALL, NUMERIC, Point, Shape, required, same_dtype
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class RangeAttrs:
     """`size` is the number of elements; the operand `limit` is what it was computed from."""
 
     size: Index
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ShapeOfAttrs:
     """The dims of axes `start` to `end` (exclusive)."""
 
@@ -30,11 +28,11 @@ class ShapeOfAttrs:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class DimsAttrs:
     """`values` are the elements of the vector."""
 
-    values: tuple[Index, ...]
+    values: Shape
 
 
 # ---- range ---------------------------------------------------------------------------------------
@@ -66,7 +64,7 @@ def _range_expr(types: Types, attrs: RangeAttrs) -> Expr:
 # ---- dims as data --------------------------------------------------------------------------------
 
 
-def _vector(values: tuple[Index, ...], *types: TensorType) -> Expr:
+def _vector(values: Point, *types: TensorType) -> Expr:
     b = ExprBuilder(*types)
     (i,) = b.iters(len(values))
     axis = index_value(i, I64)

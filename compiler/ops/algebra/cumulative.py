@@ -7,14 +7,23 @@ monoid's identity.  That is work of the square of the axis: long axes are left t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import cast
 from tcc.ir.index import as_int
-from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Tolerance,
+    Trait,
+    Types,
+    attributes,
+)
 from tcc.ir.types import I32, I64, U32, U64
 from tcc.ops.formula import wide
 from tcc.ops.reference import given, in_f32
@@ -23,7 +32,7 @@ from tcc.ops.shapes import FLOATS, check_axis, check_dtype, required
 _DTYPES = (I32, I64, U32, U64, *FLOATS)
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class CumSumAttrs:
     """`exclusive` leaves the element itself out; `reverse` runs from the last element back."""
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import apply, index_value, literal
 from tcc.ir.index import Index, as_int
-from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
+from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types, attributes
 from tcc.ir.types import I64, DType, TensorType
 from tcc.ops.formula import fn
 from tcc.ops.reference import given
 from tcc.ops.shapes import ALL, check_dtype, check_rank, required
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class TriluAttrs:
     """Keeps what lies on diagonal `k` and above (`upper`) or below it; 0 is the main diagonal."""
 
@@ -23,7 +21,7 @@ class TriluAttrs:
     k: Index
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class EyeLikeAttrs:
     """Ones of type `to` on diagonal `k`."""
 

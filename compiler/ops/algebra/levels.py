@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
 from tcc.ir.index import Index
-from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Tolerance,
+    Trait,
+    Types,
+    attributes,
+)
 from tcc.ir.types import BF16, F16, F32, FLOAT8, I8, I32, TensorType, tensor
 from tcc.ops.algebra.contract import matmul_sum
 from tcc.ops.formula import fn
-from tcc.ops.shapes import agree_shapes, check_dtype, optional, required
+from tcc.ops.shapes import agree_shapes, check_dtype, optional, present
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class LevelsAttrs:
     """Levels of 4 `bits` lie two to a byte along the summed axis, the earlier one in the low half;
     those of 8 have one each.  So many levels of a `block` along the summed axis share a scale."""
@@ -41,7 +49,7 @@ def nibbles(levels: Array, axis: int) -> Array:
 
 def _unpacked(types: Types, attrs: LevelsAttrs) -> tuple[TensorType, TensorType]:
     """Both factors as if each level had an element of its own."""
-    x, levels = required(types, 0), required(types, 1)
+    x, levels = present(types, 2)
     check_dtype(x.dtype, (F32, F16, BF16, *FLOAT8))
     check_dtype(levels.dtype, (I8,) if attrs.bits == 4 else (I8, *FLOAT8), "the levels")
     if levels.rank != 2 or x.rank < 2:

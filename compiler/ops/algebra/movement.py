@@ -6,7 +6,6 @@ Each is one index map per output; `concat` and `pad` select between reads.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,62 +21,64 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
+    attributes,
 )
 from tcc.ir.types import I64, TensorType, element_count
 from tcc.ops.formula import aligned
 from tcc.ops.operands import array, differ, require, sizes
-from tcc.ops.shapes import MOVED, agree, required, same_dtype
+from tcc.ops.reference import given
+from tcc.ops.shapes import MOVED, Point, Shape, agree, present, required, same_dtype
 
 _MOVES = frozenset({Trait.MOVEMENT})
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ReshapeAttrs:
     """`shape` is the whole output shape; no 0 or -1 placeholders."""
 
-    shape: tuple[Index, ...]
+    shape: Shape
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class TransposeAttrs:
     """Output axis `a` is input axis `perm[a]`."""
 
     perm: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ExpandAttrs:
     """`shape` broadcasts with the input's shape in both directions.  An axis of open size that is
     neither one nor of the size given has one element or so many: `require` checks it."""
 
-    shape: tuple[Index, ...]
+    shape: Shape
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class SliceAttrs:
     """One entry per axis, already clamped: `out[i] = x[start + i * step]` for `i < size`."""
 
-    starts: tuple[Index, ...]
+    starts: Shape
     steps: tuple[int, ...]
-    sizes: tuple[Index, ...]
+    sizes: Shape
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ConcatAttrs:
     axis: int
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class SplitAttrs:
     """`sizes` of the parts along `axis`; they add up to its extent."""
 
     axis: int
-    sizes: tuple[Index, ...]
+    sizes: Shape
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class TileAttrs:
-    repeats: tuple[Index, ...]
+    repeats: Shape
 
 
 # ---- reshape -------------------------------------------------------------------------------------
@@ -108,9 +109,7 @@ def _reshape_expr(types: Types, attrs: ReshapeAttrs) -> Expr:
     return b.finish(i, value)
 
 
-def _reshaped(
-    i: Sequence[Index], shape: Sequence[Index], before: Sequence[Index]
-) -> tuple[Index, ...]:
+def _reshaped(i: Sequence[Index], shape: Sequence[Index], before: Sequence[Index]) -> Point:
     """Where the element at `i` of `shape` lies in a tensor of the shape `before`.
 
     Equal axes at either end keep their index: with them every size between would divide.
@@ -133,7 +132,7 @@ def linearise(indices: Sequence[Index], shape: Sequence[Index]) -> Index:
     return linear
 
 
-def delinearise(linear: Index, shape: Sequence[Index]) -> tuple[Index, ...]:
+def delinearise(linear: Index, shape: Sequence[Index]) -> Point:
     """The indices at row-major position `linear`; no extent may be the constant zero."""
     indices: list[Index] = []
     stride = const(1)
@@ -180,7 +179,7 @@ def _expand_infer(types: Types, attrs: ExpandAttrs) -> OutTypes:
     return (TensorType(x.dtype, tuple(due for _, due in pairs)),)
 
 
-def _padded(shape: Sequence[Index], rank: int) -> tuple[Index, ...]:
+def _padded(shape: Sequence[Index], rank: int) -> Shape:
     return (*(const(1),) * (rank - len(shape)), *shape)
 
 
@@ -268,7 +267,7 @@ def _tile_expr(types: Types, attrs: TileAttrs) -> Expr:
 
 
 def _concat_infer(types: Types, attrs: ConcatAttrs) -> OutTypes:
-    parts = [required(types, n) for n in range(len(types))]
+    parts = present(types)
     dtype, first = same_dtype(types), parts[0]
     require(all(p.rank == first.rank for p in parts), f"concat of different ranks: {parts}")
     require(attrs.axis < first.rank, f"axis {attrs.axis} is outside {first}")
@@ -283,7 +282,7 @@ def _concat_infer(types: Types, attrs: ConcatAttrs) -> OutTypes:
 
 
 def _concat_reference(arrays: Arrays, attrs: ConcatAttrs) -> OutArrays:
-    parts = [array(arrays, n) for n in range(len(arrays))]
+    parts = given(arrays)
     return (np.concatenate(parts, axis=attrs.axis),)
 
 

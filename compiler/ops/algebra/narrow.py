@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
@@ -12,7 +10,17 @@ from tcc.ir.narrow import FORMATS, rounded
 from tcc.ir.narrow import encode as codes_of
 from tcc.ir.narrow import pack as pack_codes
 from tcc.ir.narrow import unpack as unpack_codes
-from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Tolerance,
+    Trait,
+    Types,
+    attributes,
+)
 from tcc.ir.types import (
     BF16,
     F4E2M1,
@@ -44,7 +52,7 @@ _LEAST, _MOST = 2.0**-127, 2.0**127  # of f8e8m0
 # ---- rounding -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class NarrowAttrs:
     """`to` is a narrow float type.
 
@@ -128,7 +136,7 @@ def _narrow_expr(types: Types, attrs: NarrowAttrs) -> Expr:
 # ---- elements that share bytes ------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class UnpackAttrs:
     """The bytes hold `count` elements of type `to`."""
 
@@ -136,7 +144,7 @@ class UnpackAttrs:
     count: Index
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class PackAttrs:
     """Of each element the lowest `bits` are kept: 2 or 4."""
 

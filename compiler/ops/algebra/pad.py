@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, apply, index_value, literal
 from tcc.ir.index import Index, as_int, const, maximum, minimum
-from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Tolerance,
+    Trait,
+    Types,
+    attributes,
+)
 from tcc.ir.types import BOOL, I64, TensorType
 from tcc.ops.operands import array, inside, maybe_array, require, sizes
-from tcc.ops.shapes import MOVED, optional, required
+from tcc.ops.shapes import MOVED, Shape, optional, required
 
 _MODES = ("constant", "edge", "reflect", "wrap")
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class PadAttrs:
     """One entry per axis; a negative one crops.  Cropping comes before padding."""
 
-    before: tuple[Index, ...]
-    after: tuple[Index, ...]
+    before: Shape
+    after: Shape
     mode: str
 
 

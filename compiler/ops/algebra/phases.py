@@ -7,26 +7,44 @@ it has weights of its own, and its windows begin one element later where r + ski
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.index import Index, as_int
-from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Tolerance,
+    Trait,
+    Types,
+    attributes,
+)
 from tcc.ir.types import TensorType
 from tcc.ops.algebra.window import biased
 from tcc.ops.formula import fn, wide
 from tcc.ops.operands import array, maybe_array, require, sizes
 from tcc.ops.reference import widen_half
-from tcc.ops.shapes import FLOATS, agree, agree_shapes, optional, required, same_dtype
+from tcc.ops.shapes import (
+    FLOATS,
+    Shape,
+    agree,
+    agree_shapes,
+    optional,
+    present,
+    required,
+    same_dtype,
+)
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class PhaseConvAttrs:
     """One entry per spatial axis: outputs of each phase, steps by which phase 0 is ahead of the
     windows' grid (less than the stride), elements of the first window before the image."""
 
-    image: tuple[Index, ...]
+    image: Shape
     skips: tuple[int, ...]
     before: tuple[int, ...]
     group: int
@@ -82,7 +100,7 @@ def _shifted(x: Array, first: Sequence[int], image: Sequence[int]) -> Array:
 
 
 def _expr(types: Types, attrs: PhaseConvAttrs) -> Expr:
-    x, w = required(types, 0), required(types, 1)
+    x, w = present(types, 2)
     (y,) = _infer(types, attrs)
     spatial = x.rank - 2
     phases = w.shape[:spatial]

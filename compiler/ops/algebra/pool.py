@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import reduce
 from math import prod
 from typing import Any, Literal
@@ -11,17 +10,27 @@ import numpy as np
 from tcc.ir.expr import MONOIDS, Expr, ExprBuilder
 from tcc.ir.expr.scalar import Const, Scalar, StageRef, apply, cast, index_value, literal
 from tcc.ir.index import Index, IndexLike, as_index, as_int, ceildiv, const, maximum, minimum
-from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Tolerance,
+    Trait,
+    Types,
+    attributes,
+)
 from tcc.ir.types import BOOL, I8, I64, U8, DType, TensorType
 from tcc.ops.algebra.contract import rounded
 from tcc.ops.algebra.window import patch, window_count
 from tcc.ops.formula import fn, wide
 from tcc.ops.operands import array, dims, inside, require, sizes
 from tcc.ops.reference import widen_half
-from tcc.ops.shapes import FLOATS, required
+from tcc.ops.shapes import FLOATS, Point, Shape, present, required
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class PoolAttrs:
     """One entry per spatial axis.
 
@@ -40,17 +49,17 @@ class PoolAttrs:
     storage_order: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class MaxUnpoolAttrs:
     """`shape` is the whole output shape; positions count through it in row-major order."""
 
-    shape: tuple[Index, ...]
+    shape: Shape
 
 
 # ---- what all pools share ------------------------------------------------------------------------
 
 
-def _shape(x: TensorType, attrs: PoolAttrs) -> tuple[Index, ...]:
+def _shape(x: TensorType, attrs: PoolAttrs) -> Shape:
     lists = (attrs.kernel, attrs.strides, attrs.before, attrs.after, attrs.dilations)
     numbers = x.rank >= 3 and x.dtype is not BOOL
     require(numbers, f"a pool takes numbers [batch, channel, spatial...], not {x}")
@@ -61,7 +70,7 @@ def _shape(x: TensorType, attrs: PoolAttrs) -> tuple[Index, ...]:
     return (*x.shape[:2], *image)
 
 
-def _counts(image: tuple[Index, ...], attrs: PoolAttrs) -> tuple[Index, ...]:
+def _counts(image: Point, attrs: PoolAttrs) -> Shape:
     lists = (attrs.kernel, attrs.strides, attrs.before, attrs.after, attrs.dilations)
     return tuple(
         window_count(n, kernel, stride, before, after, dilation, attrs.ceil_mode)
@@ -99,9 +108,7 @@ def _patches(x: Array, attrs: PoolAttrs, fill: Any) -> Array:
     return np.stack([patch(padded, o, counts, attrs.strides) for o in offsets])
 
 
-def _window(
-    b: ExprBuilder, x: TensorType, attrs: PoolAttrs
-) -> tuple[tuple[Index, ...], tuple[Index, ...], list[Index]]:
+def _window(b: ExprBuilder, x: TensorType, attrs: PoolAttrs) -> tuple[Point, Point, list[Index]]:
     """Iterators of the output and of the window, and where the window reads the image."""
     i = b.iters(*_shape(x, attrs))
     k = b.iters(*attrs.kernel)
@@ -221,7 +228,7 @@ def _average_expr(types: Types, attrs: PoolAttrs) -> Expr:
     return b.finish(i, cast(fn("div", total, count), x.dtype))
 
 
-def _counted(o: tuple[Index, ...], x: TensorType, attrs: PoolAttrs) -> Index:
+def _counted(o: Point, x: TensorType, attrs: PoolAttrs) -> Index:
     """How many elements of the window at `o` count, as arithmetic of the indices."""
     whole = prod(attrs.kernel)
     if not _leaves_image(attrs) or (attrs.count_include_pad and not attrs.ceil_mode):
@@ -273,7 +280,7 @@ def _lp_expr(types: Types, attrs: PoolAttrs) -> Expr:
 
 
 def _unpool_infer(types: Types, attrs: MaxUnpoolAttrs) -> OutTypes:
-    x, positions = required(types, 0), required(types, 1)
+    x, positions = present(types, 2)
     require(x.shape == positions.shape, f"{x} and its positions {positions} differ in shape")
     require(positions.dtype is I64, f"positions are i64, not {positions}")
     return (TensorType(x.dtype, attrs.shape),)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import StageRef, cast
 from tcc.ir.graph import carrier
-from tcc.ir.index import Index, IndexLike, const
+from tcc.ir.index import IndexLike, const
 from tcc.ir.narrow import FORMATS
 from tcc.ir.op import (
     Array,
@@ -21,6 +19,7 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
+    attributes,
 )
 from tcc.ir.types import (
     BF16,
@@ -45,11 +44,13 @@ from tcc.ops.algebra.narrow import NarrowAttrs, narrow_reference, narrowed
 from tcc.ops.formula import choose, fn
 from tcc.ops.reference import given
 from tcc.ops.shapes import (
+    Point,
     UnequalDimsError,
     agree_shapes,
     check_axis,
     check_dtype,
     optional,
+    present,
     required,
 )
 
@@ -59,7 +60,7 @@ _LEVELS = (*_NARROW, *_PACKED, *FORMATS)  # what floats are quantised to
 _SCALES = (F32, F16, BF16)
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class QuantizeAttrs:
     """`to` is the integer or narrow float type; floats beyond its range `saturate`.
 
@@ -74,7 +75,7 @@ class QuantizeAttrs:
     precision: DType = F32
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class DequantizeAttrs:
     """`axis` and `block_size` as in `QuantizeAttrs`; `to` is the result's type, None that of the
     scale."""
@@ -109,7 +110,7 @@ def _check_scale(x: TensorType, types: Types, attrs: QuantAttrs) -> None:
         raise ValueError(f"the scale has rank {scale.rank} and there is no block size")
 
 
-def _scale_at(scale: TensorType, attrs: QuantAttrs, at: tuple[Index, ...]) -> tuple[IndexLike, ...]:
+def _scale_at(scale: TensorType, attrs: QuantAttrs, at: Point) -> tuple[IndexLike, ...]:
     if attrs.block_size:
         block = at[attrs.axis] // attrs.block_size
         return (*at[: attrs.axis], block, *at[attrs.axis + 1 :])
@@ -143,7 +144,7 @@ def _quantize_infer(types: Types, attrs: QuantizeAttrs) -> OutTypes:
 
 
 def _quantize_expr(types: Types, attrs: QuantizeAttrs) -> Expr:
-    x, scale = required(types, 0), required(types, 1)
+    x, scale = present(types, 2)
     b = ExprBuilder(*types)
     at = b.iters(*x.shape)
     where = _scale_at(scale, attrs, at)
@@ -196,7 +197,7 @@ def _dequantize_infer(types: Types, attrs: DequantizeAttrs) -> OutTypes:
 
 
 def _dequantize_expr(types: Types, attrs: DequantizeAttrs) -> Expr:
-    x, scale = required(types, 0), required(types, 1)
+    x, scale = present(types, 2)
     b = ExprBuilder(*types)
     at = b.iters(*x.shape)
     where = _scale_at(scale, attrs, at)

@@ -5,7 +5,6 @@ The q-linear ops scale the sums in f32, round to nearest even, add the zero poin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,13 +22,15 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
+    attributes,
 )
 from tcc.ir.types import F32, I8, I32, I64, U8, TensorType, integer_limits
 from tcc.ops.algebra.contract import matmul_shape, matmul_sum
 from tcc.ops.algebra.window import ConvAttrs, border_fill, conv_indices, conv_shape, convolve, when
 from tcc.ops.formula import fn
 from tcc.ops.operands import array, inside, maybe_array, require
-from tcc.ops.shapes import agree, check_broadcast, optional, required
+from tcc.ops.reference import given
+from tcc.ops.shapes import agree, check_broadcast, optional, present, required
 
 _BYTES = (U8, I8)
 
@@ -71,7 +72,7 @@ def _requantise(sums: Array, factor: Array, zero: Array) -> Array:
 
 
 def _matmul_integer_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
-    a, c = required(types, 0), required(types, 1)
+    a, c = present(types, 2)
     _check_bytes(a, c)
     _check_numbers(types, a, _rows(a), 2)
     _check_numbers(types, c, _columns(c), 3)
@@ -137,7 +138,7 @@ def _matmul_integer_expr(types: Types, _attrs: NoAttrs) -> Expr:
 # ---- conv_integer --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ConvIntegerAttrs(ConvAttrs):
     """`border` is what lies around an image without a zero point; with one it is 0, and the border
     holds the zero point."""
@@ -146,7 +147,7 @@ class ConvIntegerAttrs(ConvAttrs):
 
 
 def _conv_integer_infer(types: Types, attrs: ConvIntegerAttrs) -> OutTypes:
-    x, w = required(types, 0), required(types, 1)
+    x, w = present(types, 2)
     _check_bytes(x, w)
     _check_numbers(types, x, const(1), 2)
     _check_numbers(types, w, w.shape[0], 3)
@@ -213,7 +214,7 @@ def _qlinear_matmul_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
 
 
 def _qlinear_matmul_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
-    a, a_scale, a_zero, c, c_scale, c_zero, y_scale, y_zero = (array(arrays, n) for n in range(8))
+    a, a_scale, a_zero, c, c_scale, c_zero, y_scale, y_zero = given(arrays, 8)
     sums = np.matmul(_less_zero(a, a_zero, False), _less_zero(c, c_zero, True))
     rows = a_scale.reshape(-1, 1) if a_scale.size > 1 else a_scale.reshape(())
     columns = c_scale if c_scale.size > 1 else c_scale.reshape(())
@@ -258,7 +259,7 @@ def _qlinear_conv_infer(types: Types, attrs: ConvAttrs) -> OutTypes:
 
 
 def _qlinear_conv_reference(arrays: Arrays, attrs: ConvAttrs) -> OutArrays:
-    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (array(arrays, n) for n in range(8))
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = given(arrays, 8)
     sums = convolve(_less_zero(x, x_zero, True), _filters(w, w_zero), attrs)
     along = (-1, *([1] * (x.ndim - 2)))
     bias = maybe_array(arrays, 8)

@@ -25,6 +25,7 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
+    attributes,
 )
 from tcc.ir.types import (
     BOOL,
@@ -42,10 +43,10 @@ from tcc.ir.types import (
 )
 from tcc.ops.formula import choose, fn, wide, widened
 from tcc.ops.reference import given, in_f32, truncated
-from tcc.ops.shapes import FLOATS, NUMERIC, check_axis, check_dtype, reduced_shape, required
+from tcc.ops.shapes import FLOATS, NUMERIC, Point, check_axis, check_dtype, reduced_shape, required
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ReduceAttrs:
     """`axes` (distinct; none means no reduction), kept as ones where `keepdims`."""
 
@@ -53,7 +54,7 @@ class ReduceAttrs:
     keepdims: bool
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ArgAttrs:
     """Of equal extrema along `axis` the first counts, the last where `select_last`."""
 
@@ -81,7 +82,7 @@ class _Reduction:
 
 def split_axes(
     b: ExprBuilder, shape: Sequence[Index], axes: Sequence[int]
-) -> tuple[tuple[Index, ...], tuple[Index, ...], tuple[IndexLike, ...]]:
+) -> tuple[Point, Point, tuple[IndexLike, ...]]:
     """Iterators of a keepdims reduction: over the result, over `axes`, and where to read."""
     at = b.iters(*(const(1) if n in axes else dim for n, dim in enumerate(shape)))
     over = b.iters(*(shape[n] for n in axes))
@@ -91,7 +92,7 @@ def split_axes(
 
 def _axes_iters(
     b: ExprBuilder, shape: Sequence[Index], attrs: ReduceAttrs
-) -> tuple[tuple[Index, ...], tuple[Index, ...], tuple[IndexLike, ...]]:
+) -> tuple[Point, Point, tuple[IndexLike, ...]]:
     if attrs.keepdims:
         return split_axes(b, shape, attrs.axes)
     kept = [n for n in range(len(shape)) if n not in attrs.axes]

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import apply, index_value, literal
 from tcc.ir.index import as_int
-from tcc.ir.op import Arrays, OnnxBinding, OpSpec, OutArrays, OutTypes, Types
+from tcc.ir.op import Arrays, OnnxBinding, OpSpec, OutArrays, OutTypes, Types, attributes
 from tcc.ir.types import I64, TensorType
 from tcc.ops.algebra.movement import move_row
 from tcc.ops.operands import array, require
-from tcc.ops.shapes import agree, required
+from tcc.ops.shapes import agree, present, required
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class DepthToSpaceAttrs:
     """`mode` is "DCR" (depth, column, row) or "CRD"."""
 
@@ -23,12 +21,12 @@ class DepthToSpaceAttrs:
     mode: str
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class SpaceToDepthAttrs:
     blocksize: int
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ReverseSequenceAttrs:
     """The axes are 0 and 1 in either order."""
 
@@ -95,7 +93,7 @@ def _space_to_depth_expr(types: Types, attrs: SpaceToDepthAttrs) -> Expr:
 
 
 def _reverse_sequence_infer(types: Types, attrs: ReverseSequenceAttrs) -> OutTypes:
-    x, lengths = required(types, 0), required(types, 1)
+    x, lengths = present(types, 2)
     require(x.rank >= 2, f"reverse_sequence takes rank 2 or more, not {x}")
     require({attrs.batch_axis, attrs.time_axis} == {0, 1}, "batch and time must be axes 0 and 1")
     require(lengths.rank == 1, f"the lengths must be a vector, not {lengths}")

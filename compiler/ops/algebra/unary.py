@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
@@ -21,6 +20,7 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
+    attributes,
 )
 from tcc.ir.types import (
     BOOL,
@@ -33,14 +33,14 @@ from tcc.ops.reference import given, truncated
 from tcc.ops.shapes import ALL, BOOLS, FLOATS, INTEGERS, MOVED, NUMERIC, SIGNED, required
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class CastAttrs:
     """`to` is the element type of the result."""
 
     to: DType
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class IsInfAttrs:
     """Which infinities count."""
 

@@ -8,7 +8,6 @@ zeros.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 from math import prod
 
@@ -16,16 +15,26 @@ import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, apply, cast, index_value, literal
 from tcc.ir.index import Index, IndexLike, as_index, as_int, ceildiv, const, minimum
-from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Tolerance,
+    Trait,
+    Types,
+    attributes,
+)
 from tcc.ir.types import I64, TensorType
 from tcc.ops.algebra.contract import rounded
 from tcc.ops.formula import fn, wide
 from tcc.ops.operands import array, inside, maybe_array, require, sizes
 from tcc.ops.reference import widen_half
-from tcc.ops.shapes import FLOATS, agree, optional, required, same_dtype
+from tcc.ops.shapes import FLOATS, Point, Shape, agree, optional, required, same_dtype
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ConvAttrs:
     """One entry per spatial axis; `before` and `after` are the zeros around the image."""
 
@@ -36,7 +45,7 @@ class ConvAttrs:
     group: int
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ConvTransposeAttrs:
     """As `ConvAttrs`; `output_padding` adds rows at the far end of each axis."""
 
@@ -48,11 +57,11 @@ class ConvTransposeAttrs:
     group: int
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class Col2ImAttrs:
     """`image` and `block` are the spatial shapes of the output and of one column's patch."""
 
-    image: tuple[Index, ...]
+    image: Shape
     block: tuple[IndexLike, ...]
     strides: tuple[int, ...]
     before: tuple[IndexLike, ...]
@@ -116,7 +125,7 @@ def _whole_groups(groups: int, x: TensorType, axis: int, what: str) -> None:
     agree(size, size // groups * groups, f"the {what} and those of groups")
 
 
-def conv_shape(x: TensorType, w: TensorType, attrs: ConvAttrs) -> tuple[Index, ...]:
+def conv_shape(x: TensorType, w: TensorType, attrs: ConvAttrs) -> Shape:
     """The output shape of a convolution; raises ValueError on operands that do not fit."""
     spatial = x.rank - 2
     require(spatial >= 1 and w.rank == x.rank, f"conv of {x} with {w}")
@@ -181,7 +190,7 @@ def _with_bias(y: Array, bias: Array | None) -> Array:
 
 def conv_indices(
     b: ExprBuilder, x: TensorType, w: TensorType, attrs: ConvAttrs
-) -> tuple[tuple[Index, ...], tuple[Index, ...], tuple[Index, ...], tuple[Index, ...]]:
+) -> tuple[Point, Point, Point, Point]:
     """Iterators of the output, of the sum, and where the sum reads the image and the weights."""
     n, m, *o = i = b.iters(*conv_shape(x, w, attrs))
     c, *k = over = b.iters(*w.shape[1:])
@@ -328,7 +337,7 @@ def when(conditions: Sequence[Scalar], value: Scalar) -> Scalar:
 # ---- col2im --------------------------------------------------------------------------------------
 
 
-def _col2im_counts(attrs: Col2ImAttrs) -> tuple[Index, ...]:
+def _col2im_counts(attrs: Col2ImAttrs) -> Shape:
     axes = zip(
         attrs.image,
         attrs.block,

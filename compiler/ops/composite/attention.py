@@ -6,22 +6,20 @@ expression, in the stages that the small ops would make.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
 from tcc.ir.index import Index, as_int, const
-from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
+from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types, attributes
 from tcc.ir.types import BOOL, I64, TensorType
 from tcc.ops.data.indexing import chosen
 from tcc.ops.formula import aligned, choose, fn, wide
 from tcc.ops.operands import array, guard, maybe_array, require, sizes
-from tcc.ops.reference import widen_half
-from tcc.ops.shapes import FLOATS, agree, check_broadcast, optional, required
+from tcc.ops.reference import given, widen_half
+from tcc.ops.shapes import FLOATS, Point, agree, check_broadcast, optional, present, required
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class AttentionAttrs:
     """`softcap` 0 is none.  Causal: query `i` sees keys up to `i + offset`, where `offset` keys
     come before the first query."""
@@ -32,7 +30,7 @@ class AttentionAttrs:
     offset: Index
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class RotaryEmbeddingAttrs:
     """The first `rotary_dim` elements of each head turn; `interleaved` pairs neighbours, else
     element `k` pairs with `k + rotary_dim // 2`."""
@@ -71,7 +69,7 @@ def _sharing(q: TensorType, k: TensorType) -> int:
 
 
 def _attention_expr(types: Types, attrs: AttentionAttrs) -> Expr:
-    q, k = required(types, 0), required(types, 1)
+    q, k = present(types, 2)
     (y,) = _attention_infer(types, attrs)
     share = _sharing(q, k)
     b = ExprBuilder(*types)
@@ -111,7 +109,7 @@ def _attention_expr(types: Types, attrs: AttentionAttrs) -> Expr:
 def _masked(
     b: ExprBuilder,
     score: Scalar,
-    at: tuple[Index, ...],
+    at: Point,
     mask: TensorType | None,
     attrs: AttentionAttrs,
 ) -> Scalar:
@@ -132,7 +130,7 @@ def _masked(
 
 
 def _attention_reference(arrays: Arrays, attrs: AttentionAttrs) -> OutArrays:
-    q, k, v = (widen_half(array(arrays, n)) for n in range(3))
+    q, k, v = map(widen_half, given(arrays, 3))
     mask = maybe_array(arrays, 3)
     share = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, share, axis=1), np.repeat(v, share, axis=1)
@@ -207,7 +205,7 @@ def _angle(
 
 
 def _rotary_reference(arrays: Arrays, attrs: RotaryEmbeddingAttrs) -> OutArrays:
-    x, cos, sin = (widen_half(array(arrays, n)) for n in range(3))
+    x, cos, sin = map(widen_half, given(arrays, 3))
     positions, turned = maybe_array(arrays, 3), attrs.rotary_dim
     if positions is not None:
         cos, sin = cos[positions], sin[positions]

@@ -7,7 +7,6 @@ their distances, so every read stays inside and the ops are expressions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 from itertools import product
 
@@ -25,19 +24,20 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
+    attributes,
 )
 from tcc.ir.types import F64, I64, DType, TensorType
 from tcc.ops.algebra.window import ConvAttrs, biased, conv_shape
 from tcc.ops.composite.resize import cubic_kernel, cubic_weight
 from tcc.ops.formula import choose, fn, number, wide, widened
 from tcc.ops.operands import array, clamped, dims, inside, maybe_array, require, sizes
-from tcc.ops.reference import widen_half
-from tcc.ops.shapes import FLOATS, agree, agree_shapes, optional, required
+from tcc.ops.reference import given, widen_half
+from tcc.ops.shapes import FLOATS, Shape, agree, agree_shapes, optional, present, required
 
 _ALPHA = -0.75  # the cubic kernel's coefficient
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class GridSampleAttrs:
     """`mode` is nearest, linear or cubic; `padding_mode` zeros, border or reflection."""
 
@@ -46,15 +46,15 @@ class GridSampleAttrs:
     align_corners: bool
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class AffineGridAttrs:
     """`size` is [batch, channel, spatial...] of the image that the grid will sample."""
 
-    size: tuple[Index, ...]
+    size: Shape
     align_corners: bool
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class DeformConvAttrs:
     """A convolution; channels form `offset_group` groups that share offsets."""
 
@@ -69,7 +69,7 @@ Tap = tuple[Scalar, Scalar | None, Scalar | None]  # place (i64, inside), weight
 
 
 def _sample_infer(types: Types, attrs: GridSampleAttrs) -> OutTypes:
-    x, grid = required(types, 0), required(types, 1)
+    x, grid = present(types, 2)
     spatial = x.rank - 2
     require(spatial >= 1 and grid.rank == x.rank, f"grid_sample of {x} by {grid}")
     agree(grid.shape[-1], dims(spatial)[0], "the coordinates")
@@ -199,7 +199,7 @@ def _place_taps(x: float, size: int, attrs: GridSampleAttrs) -> list[tuple[int, 
 
 
 def _sample_reference(arrays: Arrays, attrs: GridSampleAttrs) -> OutArrays:
-    x, grid = array(arrays, 0), array(arrays, 1)
+    x, grid = given(arrays, 2)
     image = x.shape[2:]
     y = np.zeros((*x.shape[:2], *grid.shape[1:-1]), np.float64)
     for at in np.ndindex(*grid.shape[:-1]):
@@ -265,7 +265,7 @@ def _affine_reference(arrays: Arrays, attrs: AffineGridAttrs) -> OutArrays:
 
 
 def _deform_infer(types: Types, attrs: DeformConvAttrs) -> OutTypes:
-    x, w, offset = (required(types, n) for n in range(3))
+    x, w, offset = present(types, 3)
     require(x.rank == 4, f"deform_conv takes two spatial axes, not {x}")
     shape = conv_shape(x, w, attrs.conv)
     kernel = w.shape[2] * w.shape[3] * attrs.offset_group
@@ -310,7 +310,7 @@ def _linear_taps(at: Scalar, extent: Index) -> list[Tap]:
 
 
 def _deform_reference(arrays: Arrays, attrs: DeformConvAttrs) -> OutArrays:
-    x, w, offset = (widen_half(array(arrays, n)) for n in range(3))
+    x, w, offset = map(widen_half, given(arrays, 3))
     bias, mask, conv = maybe_array(arrays, 3), maybe_array(arrays, 4), attrs.conv
     types = [TensorType(FLOATS[0], dims(*a.shape)) for a in (x, w)]
     shape = sizes(conv_shape(types[0], types[1], conv))

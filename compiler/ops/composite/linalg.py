@@ -6,7 +6,6 @@ Solving, inverting, determinants and pseudo-inverses are made of these and of pr
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from tcc.ir.index import Index, as_int, minimum
@@ -22,13 +21,14 @@ from tcc.ir.op import (
     Reference,
     Tolerance,
     Types,
+    attributes,
 )
 from tcc.ir.types import F32, F64, I32, I64, TensorType
 from tcc.ops.operands import array, require, sizes
 from tcc.ops.shapes import agree, agree_shapes, required
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class TriangleAttrs:
     """Which triangle holds the matrix; with `unit` its diagonal counts as one and is not read."""
 
@@ -36,7 +36,7 @@ class TriangleAttrs:
     unit: bool
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class RowsAttrs:
     """How many rows there are."""
 

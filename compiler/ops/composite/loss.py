@@ -6,13 +6,20 @@ from the last class.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, Source, cast, literal
-from tcc.ir.index import Index
-from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Tolerance,
+    Trait,
+    Types,
+    attributes,
+)
 from tcc.ir.types import I32, I64, TensorType
 from tcc.ops.composite.softmax import shifted_exponentials
 from tcc.ops.formula import choose, fn, outside, wide, widened
@@ -20,15 +27,17 @@ from tcc.ops.operands import wrapped
 from tcc.ops.reference import given, widen_half
 from tcc.ops.shapes import (
     FLOATS,
+    Point,
     agree_shapes,
     check_dtype,
     check_rank,
     optional,
+    present,
     required,
 )
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class LossAttrs:
     """`reduction` is none, sum or mean (weighted by the labels' weights).
 
@@ -63,10 +72,10 @@ def _infer(types: Types, attrs: LossAttrs) -> OutTypes:
 
 def _loss_expr(b: ExprBuilder, types: Types, attrs: LossAttrs, logs: Source) -> None:
     """Appends the stages of the loss; `logs` holds the logarithms of the probabilities."""
-    x, labels = required(types, 0), required(types, 1)
+    x, labels = present(types, 2)
     weighted = optional(types, 2) is not None
 
-    def term(at: tuple[Index, ...]) -> tuple[Scalar, Scalar]:
+    def term(at: Point) -> tuple[Scalar, Scalar]:
         """The weighted loss and the weight at one point of the labels."""
         label: Scalar = b.read(1, *at)
         if attrs.ignore_index is not None:

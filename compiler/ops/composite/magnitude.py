@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, cast, index_value
-from tcc.ir.op import Arrays, OnnxBinding, OpSpec, OutArrays, OutTypes, Types
+from tcc.ir.op import Arrays, OnnxBinding, OpSpec, OutArrays, OutTypes, Types, attributes
 from tcc.ir.types import F32, F64, TensorType, element_count
 from tcc.ops.composite.moments import (
     NormAttrs,
-    Point,
     check_affine,
     last_axes,
     mean_of,
@@ -22,14 +19,16 @@ from tcc.ops.formula import choose, fn, outside, read_aligned, total, wide
 from tcc.ops.reference import given, widen_half
 from tcc.ops.shapes import (
     FLOATS,
+    Point,
     check_axis,
     check_dtype,
     check_rank,
+    present,
     required,
 )
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class LpNormAttrs:
     """The norm of order `p` (1 or 2) along `axis`."""
 
@@ -37,7 +36,7 @@ class LpNormAttrs:
     p: int = 2
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class LrnAttrs:
     """x / (bias + alpha / size * sum of squares over `size` channels around) ** beta."""
 
@@ -48,7 +47,7 @@ class LrnAttrs:
 
 
 def _rms_infer(types: Types, attrs: NormAttrs) -> OutTypes:
-    x, scale = required(types, 0), required(types, 1)
+    x, scale = present(types, 2)
     check_dtype(x.dtype, FLOATS)
     check_dtype(scale.dtype, FLOATS, "the scale")
     check_axis(attrs.axis, x.rank)
@@ -57,7 +56,7 @@ def _rms_infer(types: Types, attrs: NormAttrs) -> OutTypes:
 
 
 def _rms_expr(types: Types, attrs: NormAttrs) -> Expr:
-    x, scale = required(types, 0), required(types, 1)
+    x, scale = present(types, 2)
     b = ExprBuilder(x, scale)
     compute = F64 if F64 in (x.dtype, scale.dtype) else F32
     axes = last_axes(attrs.axis, x.rank)

@@ -9,20 +9,18 @@ from typing import Any
 import numpy as np
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, index_value
-from tcc.ir.index import Index
-from tcc.ir.op import Array, OnnxBinding, OpSpec, Tolerance, Trait, Types
+from tcc.ir.op import Array, OnnxBinding, OpSpec, Tolerance, Trait, Types, attributes
 from tcc.ir.types import TensorType, element_count
 from tcc.ops.formula import fn, outside, total, wide
 from tcc.ops.shapes import (
     FLOATS,
+    Point,
     check_broadcast,
     optional,
 )
 
-Point = tuple[Index, ...]
 
-
-@dataclass(frozen=True, slots=True)
+@attributes
 class NormAttrs:
     """Normalises over the axes from `axis` to the last.
 

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, cast
 from tcc.ir.index import as_int
-from tcc.ir.op import Array, Arrays, OnnxBinding, OpSpec, OutArrays, OutTypes, Trait, Types
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    OnnxBinding,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Trait,
+    Types,
+    attributes,
+)
 from tcc.ir.types import F32, F64, TensorType
 from tcc.ops.composite.moments import (
     Moments,
     NormAttrs,
-    Point,
     check_affine,
     last_axes,
     mean_of,
@@ -30,6 +38,7 @@ from tcc.ops.formula import fn, outside, read_aligned, wide
 from tcc.ops.reference import given, widen_half
 from tcc.ops.shapes import (
     FLOATS,
+    Point,
     agree,
     check_axes,
     check_axis,
@@ -41,7 +50,7 @@ from tcc.ops.shapes import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class GroupNormAttrs:
     """Axis 1 is cut into `num_groups` equal groups."""
 
@@ -49,14 +58,14 @@ class GroupNormAttrs:
     epsilon: float = 1e-5
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class EpsilonAttrs:
     """What is added to a variance before its root is taken."""
 
     epsilon: float = 1e-5
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class AxesAttrs:
     """Distinct axes, at least 0."""
 

@@ -19,12 +19,22 @@ import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, Source, apply, cast, index_value, literal
 from tcc.ir.index import Index, as_int
-from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Tolerance,
+    Trait,
+    Types,
+    attributes,
+)
 from tcc.ir.types import BOOL, F32, F64, I64, TensorType
 from tcc.ops.formula import choose, fn, wide
 from tcc.ops.operands import array, clamped, dims, maybe_array, require, sizes
 from tcc.ops.reference import widen_half
-from tcc.ops.shapes import COMMON, optional, required
+from tcc.ops.shapes import COMMON, Point, Shape, optional, required
 
 COORDINATES = (
     "half_pixel",
@@ -40,7 +50,7 @@ NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 MODES = ("nearest", "linear", "cubic")
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ResizeAttrs:
     """`sizes` is the output shape; `scales` has one entry per axis, None where it follows from
     the sizes or is in operand 1 (f64, one per axis; rounded to f32).
@@ -54,7 +64,7 @@ class ResizeAttrs:
     input elements, an even number.
     """
 
-    sizes: tuple[Index, ...]
+    sizes: Shape
     scales: tuple[float | None, ...]
     mode: str = "nearest"
     coordinate_mode: str = "half_pixel"
@@ -375,7 +385,7 @@ def _whole_scale(axis: _Axis, attrs: ResizeAttrs) -> int | None:
 # ---- the op --------------------------------------------------------------------------------------
 
 
-def _outside(axes: list[_Axis], i: tuple[Index, ...], attrs: ResizeAttrs) -> Scalar:
+def _outside(axes: list[_Axis], i: Point, attrs: ResizeAttrs) -> Scalar:
     """Whether tf_crop_and_resize looks outside the input."""
     result: Scalar = literal(False, BOOL)
     for axis in axes:
@@ -412,9 +422,7 @@ def _expr(types: Types, attrs: ResizeAttrs) -> Expr:
     return b.finish(i, cast(value, y.dtype))
 
 
-def _nearest_read(
-    b: ExprBuilder, i: tuple[Index, ...], axes: list[_Axis], attrs: ResizeAttrs
-) -> Scalar:
+def _nearest_read(b: ExprBuilder, i: Point, axes: list[_Axis], attrs: ResizeAttrs) -> Scalar:
     at, bindings = list(i), []
     for axis in axes:
         o = i[axis.number]
@@ -430,7 +438,7 @@ def _nearest_read(
 
 def _mixed(
     b: ExprBuilder, source: Source, shape: Sequence[Index], axis: _Axis, attrs: ResizeAttrs
-) -> tuple[tuple[Index, ...], Scalar]:
+) -> tuple[Point, Scalar]:
     """Iterators over `shape`, and the element of `source` interpolated along `axis` there."""
     if attrs.taps is None:
         i = b.iters(*shape)
@@ -474,7 +482,7 @@ def _kernel(distance: Scalar, attrs: ResizeAttrs) -> Scalar:
 def _term(
     b: ExprBuilder,
     source: Source,
-    i: tuple[Index, ...],
+    i: Point,
     axis: _Axis,
     tap: tuple[Scalar, Scalar],
 ) -> Scalar:
@@ -486,9 +494,7 @@ def _term(
     return fn("mul", value, cast(weight, value.dtype))
 
 
-def _weighted(
-    b: ExprBuilder, source: Source, i: tuple[Index, ...], axis: _Axis, attrs: ResizeAttrs
-) -> Scalar:
+def _weighted(b: ExprBuilder, source: Source, i: Point, axis: _Axis, attrs: ResizeAttrs) -> Scalar:
     total: Scalar | None = None
     for tap in _taps(axis, i[axis.number], attrs):
         term = _term(b, source, i, axis, tap)

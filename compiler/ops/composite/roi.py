@@ -5,7 +5,6 @@ How many elements a region averages depends on its size, which is data: these ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil, copysign, floor
 
 import numpy as np
@@ -20,13 +19,15 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
+    attributes,
 )
 from tcc.ir.types import F32, F64, I64, TensorType
-from tcc.ops.operands import array, require
-from tcc.ops.shapes import agree, required
+from tcc.ops.operands import require
+from tcc.ops.reference import given
+from tcc.ops.shapes import agree, present
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class RoiAlignAttrs:
     """`mode` is avg or max; `sampling_ratio` 0 takes as many samples as the region has pixels;
     `half_pixel` shifts regions by half a pixel."""
@@ -39,7 +40,7 @@ class RoiAlignAttrs:
     half_pixel: bool
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class MaxRoiPoolAttrs:
     pooled_shape: tuple[int, ...]
     spatial_scale: float
@@ -57,7 +58,7 @@ def _check_regions(corners: Array, scale: float, batches: Array, x: Array) -> No
 
 
 def _align_infer(types: Types, attrs: RoiAlignAttrs) -> OutTypes:
-    x, rois, batches = (required(types, n) for n in range(3))
+    x, rois, batches = present(types, 3)
     require(x.rank == 4, f"roi_align takes [batch, channel, height, width], not {x}")
     require(rois.rank == 2, f"regions {rois} must be [n, 4]")
     agree(rois.shape[1], const(4), "the numbers of a region")
@@ -83,7 +84,7 @@ def _corner_weights(at: float, size: int) -> list[tuple[int, float]]:
 
 
 def _align_reference(arrays: Arrays, attrs: RoiAlignAttrs) -> OutArrays:
-    x, rois, batches = (array(arrays, n) for n in range(3))
+    x, rois, batches = given(arrays, 3)
     oh, ow = attrs.output_height, attrs.output_width
     y = np.zeros((len(rois), x.shape[1], oh, ow), np.float64)
     if y.size:
@@ -119,7 +120,7 @@ def _align_reference(arrays: Arrays, attrs: RoiAlignAttrs) -> OutArrays:
 
 
 def _pool_infer(types: Types, attrs: MaxRoiPoolAttrs) -> OutTypes:
-    x, rois = required(types, 0), required(types, 1)
+    x, rois = present(types, 2)
     require(x.rank == 4, f"max_roi_pool takes [batch, channel, height, width], not {x}")
     require(rois.rank == 2, f"regions {rois} must be [n, 5]")
     agree(rois.shape[1], const(5), "the numbers of a region")
@@ -135,7 +136,7 @@ def _round(x: float) -> int:
 
 
 def _pool_reference(arrays: Arrays, attrs: MaxRoiPoolAttrs) -> OutArrays:
-    x, rois = array(arrays, 0), array(arrays, 1)
+    x, rois = given(arrays, 2)
     y = np.zeros((len(rois), x.shape[1], *attrs.pooled_shape), x.dtype)
     if y.size:
         _check_regions(rois[:, 1:], attrs.spatial_scale, rois[:, 0], x)

@@ -6,23 +6,22 @@ definition, a sum of products with sines and cosines.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import pi, prod
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, apply, cast, index_value, literal
 from tcc.ir.index import Index, as_int, const, minimum
-from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Types
+from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Types, attributes
 from tcc.ir.types import F32, F64, I64, DType, TensorType, tensor
 from tcc.ops.algebra.contract import rounded
 from tcc.ops.formula import choose, fn, number, widened
 from tcc.ops.operands import array, maybe_array, require, sizes
 from tcc.ops.reference import widen_half
-from tcc.ops.shapes import FLOATS, INTEGERS, agree, check_axis, optional, required
+from tcc.ops.shapes import FLOATS, INTEGERS, agree, check_axis, optional, present, required
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class WindowAttrs:
     """`size` elements of type `to`; a periodic window leaves out its last element."""
 
@@ -31,7 +30,7 @@ class WindowAttrs:
     to: DType
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class DftAttrs:
     """Transforms `length` elements of `axis`, cut or padded with zeros.
 
@@ -44,7 +43,7 @@ class DftAttrs:
     onesided: bool
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class StftAttrs:
     """Frames of `length` elements, `step` apart; `onesided` gives the first half of the spectra."""
 
@@ -53,7 +52,7 @@ class StftAttrs:
     onesided: bool
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class MelAttrs:
     """`bins` mel bands over the `length // 2 + 1` frequencies of a transform, of type `to`."""
 
@@ -245,7 +244,7 @@ def _stft_expr(types: Types, attrs: StftAttrs) -> Expr:
 
 def _mel_infer(types: Types, attrs: MelAttrs) -> OutTypes:
     require(attrs.to.is_float, f"mel weights may not be {attrs.to}")
-    scalars = (required(types, n) for n in range(3))
+    scalars = present(types, 3)
     require(all(t == tensor(F64) for t in scalars), "the rate and the edges are scalars of f64")
     return (tensor(attrs.to, attrs.length // 2 + 1, attrs.bins),)
 

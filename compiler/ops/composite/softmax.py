@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, apply, cast, index_value, literal
-from tcc.ir.index import Index
 from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
 from tcc.ir.types import I64, TensorType
 from tcc.ops.formula import fn, outside, total, wide
 from tcc.ops.reference import given, in_f32
-from tcc.ops.shapes import FLOATS, AxisAttrs, check_axis, check_dtype, required
+from tcc.ops.shapes import FLOATS, AxisAttrs, Point, check_axis, check_dtype, required
 
 
 def _infer(types: Types, attrs: AxisAttrs) -> OutTypes:
@@ -42,7 +41,7 @@ def _largest(b: ExprBuilder, x: TensorType, axis: int) -> StageRef:
     return total(b, x.shape, (axis,), "max", lambda at: wide(b.read(0, *at)))
 
 
-def _below(b: ExprBuilder, top: StageRef, at: tuple[Index, ...], axis: int) -> Scalar:
+def _below(b: ExprBuilder, top: StageRef, at: Point, axis: int) -> Scalar:
     return fn("sub", wide(b.read(0, *at)), b.read(top, *outside(at, (axis,))))
 
 

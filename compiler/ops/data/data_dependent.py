@@ -6,17 +6,26 @@ too, `size` in the attributes is a symbol that the op binds when it runs; result
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from tcc.ir.index import Index, as_int, const
-from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Tolerance,
+    Trait,
+    Types,
+    attributes,
+)
 from tcc.ir.types import BOOL, F32, I32, I64, TensorType, element_count
 from tcc.ops.operands import array, maybe_array, require, sizes
-from tcc.ops.shapes import COMMON, NUMERIC, STORED, agree, check_axis, optional, required
+from tcc.ops.reference import given
+from tcc.ops.shapes import COMMON, NUMERIC, STORED, agree, check_axis, optional, present, required
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class TopKAttrs:
     """The `k` largest (or smallest) along `axis`; equal elements keep their order."""
 
@@ -26,14 +35,14 @@ class TopKAttrs:
     sorted: bool
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class NonZeroAttrs:
     """`size` is the number of elements that are not zero."""
 
     size: Index
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class CompressAttrs:
     """`axis` None flattens x first; `size` is the number of true conditions inside the axis."""
 
@@ -41,7 +50,7 @@ class CompressAttrs:
     size: Index
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class UniqueAttrs:
     """`axis` None flattens x first; `size` is the number of distinct elements or slices."""
 
@@ -50,7 +59,7 @@ class UniqueAttrs:
     size: Index
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class NonMaxSuppressionAttrs:
     """`center_point_box` 0: corners (y1, x1, y2, x2); 1: (x centre, y centre, width, height)."""
 
@@ -58,7 +67,7 @@ class NonMaxSuppressionAttrs:
     size: Index
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class BindSizeAttrs:
     """`symbol` gets the value of element `element` (row-major) of the operand, which must
     be in its range; where it is `signed`, numbers below zero are taken too."""
@@ -109,7 +118,7 @@ def _non_zero_reference(arrays: Arrays, attrs: NonZeroAttrs) -> OutArrays:
 
 
 def _compress_infer(types: Types, attrs: CompressAttrs) -> OutTypes:
-    x, condition = required(types, 0), required(types, 1)
+    x, condition = present(types, 2)
     require(condition.dtype is BOOL and condition.rank == 1, f"{condition} is no vector of bool")
     if attrs.axis is None:
         return (TensorType(x.dtype, (attrs.size,)),)
@@ -119,7 +128,7 @@ def _compress_infer(types: Types, attrs: CompressAttrs) -> OutTypes:
 
 
 def _compress_reference(arrays: Arrays, attrs: CompressAttrs) -> OutArrays:
-    x, condition = array(arrays, 0), array(arrays, 1)
+    x, condition = given(arrays, 2)
     extent = x.size if attrs.axis is None else x.shape[attrs.axis]
     return (np.compress(condition[:extent], x, axis=attrs.axis),)
 
@@ -157,7 +166,7 @@ def _unique_reference(arrays: Arrays, attrs: UniqueAttrs) -> OutArrays:
 
 
 def _nms_infer(types: Types, attrs: NonMaxSuppressionAttrs) -> OutTypes:
-    boxes, scores = required(types, 0), required(types, 1)
+    boxes, scores = present(types, 2)
     require(boxes.rank == 3, f"the boxes {boxes} must be [batch, box, 4]")
     agree(boxes.shape[2], const(4), "the numbers of a box")
     require(scores.rank == 3, f"the scores {scores} must be [batch, class, box]")
@@ -202,7 +211,7 @@ def _limit(arrays: Arrays, number: int, default: float) -> float:
 
 
 def _nms_reference(arrays: Arrays, attrs: NonMaxSuppressionAttrs) -> OutArrays:
-    boxes, scores = array(arrays, 0), array(arrays, 1)
+    boxes, scores = given(arrays, 2)
     most, iou = max(int(_limit(arrays, 2, 0)), 0), _limit(arrays, 3, 0.0)
     least = _limit(arrays, 4, -np.inf)
     picked: list[tuple[int, int, int]] = []

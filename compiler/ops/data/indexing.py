@@ -6,7 +6,6 @@ unspecified element, never an access outside the tensor: reads are clamped, scat
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,32 +22,35 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
+    attributes,
 )
 from tcc.ir.types import I32, I64, TensorType
 from tcc.ops.formula import choose
 from tcc.ops.operands import array, clamped, guard, inside, maybe_array, require, sizes, wrapped
-from tcc.ops.reference import truncated, widen_half
+from tcc.ops.reference import given, truncated, widen_half
 from tcc.ops.shapes import (
     ALL,
     COMMON,
     MOVED,
     AxisAttrs,
+    Point,
     agree,
     agree_shapes,
     check_axis,
     optional,
+    present,
     required,
 )
 
 Binding = tuple[Var, Scalar]
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class GatherNdAttrs:
     batch_dims: int
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ScatterAttrs:
     """`reduction` is none, add, mul, max or min."""
 
@@ -56,14 +58,14 @@ class ScatterAttrs:
     reduction: str
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ScatterNdAttrs:
     """`reduction` is none, add, mul, max or min."""
 
     reduction: str
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class UpdateSliceAttrs:
     """The update's rows stand from `start` on along `axis`."""
 
@@ -71,7 +73,7 @@ class UpdateSliceAttrs:
     start: Index
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class OneHotAttrs:
     """`axis` is where the new axis of extent `depth` stands in the output."""
 
@@ -79,7 +81,7 @@ class OneHotAttrs:
     depth: Index
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class TensorScatterAttrs:
     """`mode` is linear, or circular where writing past the end goes on at the front."""
 
@@ -100,7 +102,7 @@ def _check_indices(indices: TensorType) -> None:
 
 
 def _gather_infer(types: Types, attrs: AxisAttrs) -> OutTypes:
-    x, indices = required(types, 0), required(types, 1)
+    x, indices = present(types, 2)
     check_axis(attrs.axis, x.rank)
     _check_indices(indices)
     shape = (*x.shape[: attrs.axis], *indices.shape, *x.shape[attrs.axis + 1 :])
@@ -112,7 +114,7 @@ def _gather_reference(arrays: Arrays, attrs: AxisAttrs) -> OutArrays:
 
 
 def _gather_expr(types: Types, attrs: AxisAttrs) -> Expr:
-    x, indices = required(types, 0), required(types, 1)
+    x, indices = present(types, 2)
     (y,) = _gather_infer(types, attrs)
     b = ExprBuilder(*types)
     i = b.iters(*y.shape)
@@ -124,7 +126,7 @@ def _gather_expr(types: Types, attrs: AxisAttrs) -> Expr:
 
 
 def _elements_infer(types: Types, attrs: AxisAttrs) -> OutTypes:
-    x, indices = required(types, 0), required(types, 1)
+    x, indices = present(types, 2)
     check_axis(attrs.axis, x.rank)
     _check_indices(indices)
     require(x.rank == indices.rank, f"{x} and {indices} differ in rank")
@@ -135,7 +137,7 @@ def _elements_infer(types: Types, attrs: AxisAttrs) -> OutTypes:
 
 
 def _elements_reference(arrays: Arrays, attrs: AxisAttrs) -> OutArrays:
-    x, indices = array(arrays, 0), array(arrays, 1)
+    x, indices = given(arrays, 2)
     y = np.empty(indices.shape, x.dtype)
     for at in np.ndindex(*indices.shape):
         source = list(at)
@@ -145,7 +147,7 @@ def _elements_reference(arrays: Arrays, attrs: AxisAttrs) -> OutArrays:
 
 
 def _elements_expr(types: Types, attrs: AxisAttrs) -> Expr:
-    x, indices = required(types, 0), required(types, 1)
+    x, indices = present(types, 2)
     b = ExprBuilder(*types)
     i = b.iters(*indices.shape)
     size = x.shape[attrs.axis]
@@ -154,7 +156,7 @@ def _elements_expr(types: Types, attrs: AxisAttrs) -> Expr:
     return b.finish(i, b.read(0, *source, fill=guard(size), indirect=(binding,)))
 
 
-def _nd_shape(x: TensorType, indices: TensorType, batch: int) -> tuple[int, tuple[Index, ...]]:
+def _nd_shape(x: TensorType, indices: TensorType, batch: int) -> tuple[int, Point]:
     require(indices.rank > batch < x.rank, f"{batch} batch axes do not fit {x} and {indices}")
     depth = as_int(indices.shape[-1])
     if depth is None:
@@ -164,7 +166,7 @@ def _nd_shape(x: TensorType, indices: TensorType, batch: int) -> tuple[int, tupl
 
 
 def _nd_infer(types: Types, attrs: GatherNdAttrs) -> OutTypes:
-    x, indices = required(types, 0), required(types, 1)
+    x, indices = present(types, 2)
     _check_indices(indices)
     batch = attrs.batch_dims
     _, shape = _nd_shape(x, indices, batch)
@@ -214,7 +216,7 @@ def _narrowed(y: Array, like: Array) -> Array:
 
 
 def _scatter_elements_infer(types: Types, attrs: ScatterAttrs) -> OutTypes:
-    x, indices, updates = (required(types, n) for n in range(3))
+    x, indices, updates = present(types, 3)
     check_axis(attrs.axis, x.rank)
     _check_indices(indices)
     require(attrs.reduction in REDUCTIONS, f"unknown reduction {attrs.reduction}")
@@ -225,7 +227,7 @@ def _scatter_elements_infer(types: Types, attrs: ScatterAttrs) -> OutTypes:
 
 
 def _scatter_elements_reference(arrays: Arrays, attrs: ScatterAttrs) -> OutArrays:
-    x, indices = array(arrays, 0), array(arrays, 1)
+    x, indices = given(arrays, 2)
     y, updates = widen_half(x).copy(), widen_half(array(arrays, 2))
     for at in np.ndindex(*indices.shape):
         target = list(at)
@@ -235,7 +237,7 @@ def _scatter_elements_reference(arrays: Arrays, attrs: ScatterAttrs) -> OutArray
 
 
 def _scatter_nd_infer(types: Types, attrs: ScatterNdAttrs) -> OutTypes:
-    x, indices, updates = (required(types, n) for n in range(3))
+    x, indices, updates = present(types, 3)
     _check_indices(indices)
     require(attrs.reduction in REDUCTIONS, f"unknown reduction {attrs.reduction}")
     require(updates.dtype is x.dtype, f"{updates} and {x} differ in type")
@@ -245,7 +247,7 @@ def _scatter_nd_infer(types: Types, attrs: ScatterNdAttrs) -> OutTypes:
 
 
 def _scatter_nd_reference(arrays: Arrays, attrs: ScatterNdAttrs) -> OutArrays:
-    x, indices = array(arrays, 0), array(arrays, 1)
+    x, indices = given(arrays, 2)
     y, updates = widen_half(x).copy(), widen_half(array(arrays, 2))
     for at in np.ndindex(*indices.shape[:-1]):
         target = tuple(int(n) for n in indices[at])
@@ -257,7 +259,7 @@ def _scatter_nd_reference(arrays: Arrays, attrs: ScatterNdAttrs) -> OutArrays:
 
 
 def _update_slice_infer(types: Types, attrs: UpdateSliceAttrs) -> OutTypes:
-    x, update = required(types, 0), required(types, 1)
+    x, update = present(types, 2)
     check_axis(attrs.axis, x.rank)
     require(update.dtype is x.dtype, f"{update} and {x} differ in type")
     require(update.rank == x.rank, f"{update} and {x} differ in rank")
@@ -310,7 +312,7 @@ def _tensor_scatter_reference(arrays: Arrays, attrs: TensorScatterAttrs) -> OutA
 
 
 def _tensor_scatter_expr(types: Types, attrs: TensorScatterAttrs) -> Expr:
-    cache, update = required(types, 0), required(types, 1)
+    cache, update = present(types, 2)
     b = ExprBuilder(*types)
     i = b.iters(*cache.shape)
     step: Scalar = index_value(i[attrs.axis], I64)
@@ -329,7 +331,7 @@ def _tensor_scatter_expr(types: Types, attrs: TensorScatterAttrs) -> Expr:
 
 
 def _one_hot_infer(types: Types, attrs: OneHotAttrs) -> OutTypes:
-    indices, values = required(types, 0), required(types, 1)
+    indices, values = present(types, 2)
     check_axis(attrs.axis, indices.rank + 1)
     agree_shapes(values.shape, (const(2),), f"the values {values} must be the pair off, on")
     shape = (*indices.shape[: attrs.axis], attrs.depth, *indices.shape[attrs.axis :])
@@ -337,7 +339,7 @@ def _one_hot_infer(types: Types, attrs: OneHotAttrs) -> OutTypes:
 
 
 def _one_hot_reference(arrays: Arrays, attrs: OneHotAttrs) -> OutArrays:
-    x, (off, on) = array(arrays, 0), array(arrays, 1)
+    x, (off, on) = given(arrays, 2)
     indices = truncated(x, I64) if x.dtype.kind == "f" else x.astype(np.int64)
     (depth,) = sizes((attrs.depth,))
     places = np.where(indices < 0, indices + depth, indices)

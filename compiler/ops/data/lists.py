@@ -9,7 +9,6 @@ checked.  A position counts from the end where it is negative; without one it is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,13 +26,15 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
+    attributes,
 )
 from tcc.ir.types import I64, DType, TensorType
 from tcc.ops.operands import array, maybe_array, require
-from tcc.ops.shapes import ALL, optional, required
+from tcc.ops.reference import given
+from tcc.ops.shapes import ALL, optional, present, required
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ListMakeAttrs:
     """`item` is the element type of the entries."""
 
@@ -41,28 +42,28 @@ class ListMakeAttrs:
     optional: bool
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ListItemAttrs:
     """`item` is the element type of the entries."""
 
     item: DType
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ListAtAttrs:
     """`type` is that of the entry."""
 
     type: TensorType
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ListExpectAttrs:
     """`type` is what every entry must fit."""
 
     type: DType
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ListConcatAttrs:
     """Entries are joined along `axis` of the result, which is new where `new_axis`."""
 
@@ -71,7 +72,7 @@ class ListConcatAttrs:
     type: TensorType
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ListSplitAttrs:
     """x is cut along `axis` into pieces of the sizes in the second operand (a scalar: the last
     piece may be smaller); `keep` False drops that axis of pieces of one."""
@@ -161,7 +162,7 @@ def _concat_infer(types: Types, attrs: ListConcatAttrs) -> OutTypes:
 
 
 def _split_infer(types: Types, attrs: ListSplitAttrs) -> OutTypes:
-    x, cut = required(types, 0), required(types, 1)
+    x, cut = present(types, 2)
     require(0 <= attrs.axis < x.rank, f"{x!r} has no axis {attrs.axis}")
     require(cut.dtype is I64 and cut.rank <= 1, f"the sizes {cut!r} must be i64")
     require(x.dtype is attrs.item, f"pieces of {x!r} are no {attrs.item.name}")
@@ -198,7 +199,7 @@ def _place(arrays: Arrays, number: int, count: int, most: int) -> int:
 
 
 def _make_reference(arrays: Arrays, _attrs: ListMakeAttrs) -> OutArrays:
-    return (pack([array(arrays, n) for n in range(len(arrays))]),)
+    return (pack(given(arrays)),)
 
 
 def _insert_reference(arrays: Arrays, _attrs: ListItemAttrs) -> OutArrays:
@@ -238,7 +239,7 @@ def _concat_reference(arrays: Arrays, attrs: ListConcatAttrs) -> OutArrays:
 
 
 def _split_reference(arrays: Arrays, attrs: ListSplitAttrs) -> OutArrays:
-    x, cut = array(arrays, 0), array(arrays, 1)
+    x, cut = given(arrays, 2)
     extent = x.shape[attrs.axis]
     if cut.ndim:
         sizes = [int(n) for n in cut]

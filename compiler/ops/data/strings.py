@@ -7,7 +7,6 @@ that only move or compare elements need none.  Texts are UTF-8; what is no UTF-8
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -26,16 +25,18 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
+    attributes,
 )
 from tcc.ir.types import BOOL, F32, F64, I64, STRING, U8, DType, TensorType, element_count
 from tcc.ops.data.regex import compile_pattern, matches
 from tcc.ops.operands import array, require
-from tcc.ops.shapes import INTEGERS, required
+from tcc.ops.reference import given
+from tcc.ops.shapes import INTEGERS, Shape, present, required
 
 _SPACES = " \t\n\r\v\f"
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class StringSplitAttrs:
     """Cuts at `delimiter` (empty: at runs of white space), `most` times (-1: everywhere); `size` is
     the largest number of pieces of an element."""
@@ -45,37 +46,37 @@ class StringSplitAttrs:
     size: Index
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class StringCaseAttrs:
     upper: bool
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class StringRemoveAttrs:
     """`size` is the number of strings that stay, or one: an empty string if none do."""
 
     size: Index
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class StringMatchAttrs:
     """`pattern` is a regular expression of RE2's syntax."""
 
     pattern: str
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class StringParseAttrs:
     """`to` is the element type of the numbers."""
 
     to: DType
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class StringDecodeAttrs:
     """`shape` of the strings; the operands are their bytes and where each ends."""
 
-    shape: tuple[Index, ...]
+    shape: Shape
 
 
 def strings(texts: object) -> Array:
@@ -186,7 +187,7 @@ def _remove_infer(types: Types, attrs: StringRemoveAttrs) -> OutTypes:
 
 
 def _remove_reference(arrays: Arrays, _attrs: StringRemoveAttrs) -> OutArrays:
-    x, key, stops = (array(arrays, n) for n in range(3))
+    x, key, stops = given(arrays, 3)
     stop = set(stops)
     kept = [text for text, k in zip(x, key, strict=True) if k not in stop]
     return (strings(kept or [""]),)
@@ -292,7 +293,7 @@ def _parse_reference(arrays: Arrays, attrs: StringParseAttrs) -> OutArrays:
 
 
 def _decode_infer(types: Types, attrs: StringDecodeAttrs) -> OutTypes:
-    data, ends = required(types, 0), required(types, 1)
+    data, ends = present(types, 2)
     require(data.dtype is U8 and ends.dtype is I64, "bytes and their ends are u8 and i64")
     return (TensorType(STRING, attrs.shape),)
 

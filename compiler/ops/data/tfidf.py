@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from tcc.ir.index import const
-from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Types
+from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Types, attributes
 from tcc.ir.types import F32, I32, I64, STRING, TensorType
 from tcc.ops.operands import array, require
-from tcc.ops.shapes import required
+from tcc.ops.shapes import present
 
 MODES = ("TF", "IDF", "TFIDF")
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class TfIdfAttrs:
     """`counts[n]` is where the (n + 1)-grams begin in the pool, `places[g]` the output column of
     the g-th n-gram, `weights[g]` what IDF and TFIDF multiply by (none: 1).  Tokens of one n-gram
@@ -64,7 +63,7 @@ def check(attrs: TfIdfAttrs, tokens: int) -> None:
 
 
 def _infer(types: Types, attrs: TfIdfAttrs) -> OutTypes:
-    x, pool = required(types, 0), required(types, 1)
+    x, pool = present(types, 2)
     require(x.rank in (1, 2), f"{x!r} is neither a row nor rows of tokens")
     fits = pool.dtype is (STRING if x.dtype is STRING else I64) and pool.rank == 1
     require(fits and x.dtype in (STRING, I32, I64), f"tokens {x!r} and a pool {pool!r}")
