@@ -23,7 +23,7 @@ from tcc.ir.op import (
 )
 from tcc.ir.types import BOOL, I8, I64, U8, DType, TensorType
 from tcc.ops.algebra.contract import rounded
-from tcc.ops.algebra.window import patch, window_count
+from tcc.ops.algebra.window import patch, window_count, window_places
 from tcc.ops.formula import fn, wide
 from tcc.ops.operands import array, dims, inside, require, sizes
 from tcc.ops.reference import widen_half
@@ -112,12 +112,7 @@ def _window(b: ExprBuilder, x: TensorType, attrs: PoolAttrs) -> tuple[Point, Poi
     """Iterators of the output and of the window, and where the window reads the image."""
     i = b.iters(*_shape(x, attrs))
     k = b.iters(*attrs.kernel)
-    at = [
-        p * stride + q * dilation - before
-        for p, q, stride, dilation, before in zip(
-            i[2:], k, attrs.strides, attrs.dilations, attrs.before, strict=True
-        )
-    ]
+    at = window_places(i[2:], k, attrs.strides, attrs.dilations, attrs.before)
     return i, k, at
 
 

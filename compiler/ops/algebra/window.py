@@ -8,7 +8,9 @@ zeros.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
+from itertools import starmap
 from math import prod
 
 import numpy as np
@@ -29,8 +31,8 @@ from tcc.ir.op import (
 from tcc.ir.types import I64, TensorType
 from tcc.ops.algebra.contract import rounded
 from tcc.ops.formula import fn, wide
-from tcc.ops.operands import array, inside, maybe_array, require, sizes
-from tcc.ops.reference import widen_half
+from tcc.ops.operands import array, dims, inside, maybe_array, require, sizes
+from tcc.ops.reference import given, widen_half
 from tcc.ops.shapes import FLOATS, Point, Shape, agree, optional, required, same_dtype
 
 
@@ -100,6 +102,18 @@ def transposed_count(
     return (extent - 1) * stride + reach + extra - before - after
 
 
+def window_places(
+    o: Sequence[Index],
+    k: Sequence[Index],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    before: Sequence[IndexLike],
+) -> list[Index]:
+    """Where element `k` of the window at `o` lies in the image."""
+    axes = zip(o, k, strides, dilations, before, strict=True)
+    return [p * stride + q * dilation - margin for p, q, stride, dilation, margin in axes]
+
+
 def patch(
     padded: Array, offset: Sequence[int], counts: Sequence[int], strides: Sequence[int]
 ) -> Array:
@@ -158,12 +172,8 @@ def convolve(x: Array, w: Array, attrs: ConvAttrs) -> Array:
     spatial = x.ndim - 2
     before, after = sizes(attrs.before), sizes(attrs.after)
     padded = np.pad(x, ((0, 0), (0, 0), *zip(before, after, strict=True)))
-    counts = [
-        (n - d * (k - 1) - 1) // s + 1
-        for n, k, s, d in zip(
-            padded.shape[2:], w.shape[2:], attrs.strides, attrs.dilations, strict=True
-        )
-    ]
+    lists = (attrs.strides, attrs.before, attrs.after, attrs.dilations)
+    counts = sizes(tuple(map(window_count, dims(*x.shape[2:]), dims(*w.shape[2:]), *lists)))
     groups = attrs.group
     grouped = w.reshape(groups, w.shape[0] // groups, *w.shape[1:])
     y = np.zeros((x.shape[0], groups, grouped.shape[1], *counts), x.dtype)
@@ -197,12 +207,7 @@ def conv_indices(
     channel = c
     if attrs.group > 1:
         channel = (m // (w.shape[0] // attrs.group)) * w.shape[1] + c
-    at = [
-        p * stride + q * dilation - before
-        for p, q, stride, dilation, before in zip(
-            o, k, attrs.strides, attrs.dilations, attrs.before, strict=True
-        )
-    ]
+    at = window_places(o, k, attrs.strides, attrs.dilations, attrs.before)
     return i, over, (n, channel, *at), (m, c, *k)
 
 
@@ -234,14 +239,18 @@ def biased(b: ExprBuilder, sums: StageRef, y: TensorType, bias: int) -> StageRef
 # ---- conv transpose ------------------------------------------------------------------------------
 
 
+def _transposed(image: Shape, kernel: Shape, attrs: ConvTransposeAttrs) -> Shape:
+    lists = (attrs.strides, attrs.before, attrs.after, attrs.dilations, attrs.output_padding)
+    return tuple(map(transposed_count, image, kernel, *lists))
+
+
 def _transpose_infer(types: Types, attrs: ConvTransposeAttrs) -> OutTypes:
     dtype = same_dtype(types)
     x, w, bias = required(types, 0), required(types, 1), optional(types, 2)
     require(x.rank >= 3 and w.rank == x.rank, f"conv_transpose of {x} with {w}")
     agree(x.shape[1], w.shape[0], "the channels of image and filters")
     _whole_groups(attrs.group, x, 1, "channels")
-    lists = (attrs.strides, attrs.before, attrs.after, attrs.dilations, attrs.output_padding)
-    image = tuple(map(transposed_count, x.shape[2:], w.shape[2:], *lists))
+    image = _transposed(x.shape[2:], w.shape[2:], attrs)
     shape = (x.shape[0], w.shape[1] * attrs.group, *image)
     if bias is not None:
         _check_bias(bias, shape[1])
@@ -249,25 +258,19 @@ def _transpose_infer(types: Types, attrs: ConvTransposeAttrs) -> OutTypes:
 
 
 def _transpose_reference(arrays: Arrays, attrs: ConvTransposeAttrs) -> OutArrays:
-    x, w, bias = widen_half(array(arrays, 0)), widen_half(array(arrays, 1)), maybe_array(arrays, 2)
-    before, after = sizes(attrs.before), sizes(attrs.after)
-    spatial, groups = x.ndim - 2, attrs.group
-    whole = [
-        s * (n - 1) + (k - 1) * d + 1 + max(extra - b, 0) + max(b, 0)
-        for n, k, s, extra, d, b in zip(
-            x.shape[2:],
-            w.shape[2:],
-            attrs.strides,
-            attrs.output_padding,
-            attrs.dilations,
-            before,
-            strict=True,
-        )
-    ]
+    (x, w), bias = map(widen_half, given(arrays, 2)), maybe_array(arrays, 2)
+    before, none = sizes(attrs.before), (0,) * (x.ndim - 2)
+    image, kernel = dims(*x.shape[2:]), dims(*w.shape[2:])
+    # The whole result of the sums, and the part of it that is kept.
+    whole = sizes(
+        _transposed(image, kernel, replace(attrs, before=none, after=none, output_padding=none))
+    )
+    kept = sizes(_transposed(image, kernel, attrs))
+    groups = attrs.group
     y = np.zeros((x.shape[0], groups, w.shape[1], *whole), x.dtype)
     grouped_x = x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
     grouped_w = w.reshape(groups, -1, *w.shape[1:])
-    letters = "xyz"[:spatial]
+    letters = "xyz"[: x.ndim - 2]
     for k in np.ndindex(*w.shape[2:]):
         spots = tuple(
             slice(q * d, q * d + (n - 1) * s + 1, s)
@@ -276,22 +279,11 @@ def _transpose_reference(arrays: Arrays, attrs: ConvTransposeAttrs) -> OutArrays
         term = np.einsum(f"ngc{letters},gcm->ngm{letters}", grouped_x, grouped_w[(..., *k)])
         y[(slice(None),) * 3 + spots] += term
     y = y.reshape(x.shape[0], groups * w.shape[1], *whole)
-    ends = [
-        s * (n - 1) + extra + (k - 1) * d + 1 - a
-        for n, k, s, extra, d, a in zip(
-            x.shape[2:],
-            w.shape[2:],
-            attrs.strides,
-            attrs.output_padding,
-            attrs.dilations,
-            after,
-            strict=True,
-        )
-    ]
-    missing = [(max(-b, 0), max(end - n, 0)) for b, end, n in zip(before, ends, whole, strict=True)]
+    axes = list(zip(before, kept, whole, strict=True))
+    missing = [(max(-b, 0), max(b + n - size, 0)) for b, n, size in axes]
     y = np.pad(y, ((0, 0), (0, 0), *missing))
-    kept = tuple(slice(max(b, 0), end + max(-b, 0)) for b, end in zip(before, ends, strict=True))
-    return (_with_bias(y[(slice(None), slice(None), *kept)], bias).astype(array(arrays, 0).dtype),)
+    parts = [slice(max(b, 0), max(b, 0) + n) for b, n, _ in axes]
+    return (_with_bias(y[(slice(None), slice(None), *parts)], bias).astype(array(arrays, 0).dtype),)
 
 
 def _transpose_expr(types: Types, attrs: ConvTransposeAttrs) -> Expr:
@@ -338,16 +330,8 @@ def when(conditions: Sequence[Scalar], value: Scalar) -> Scalar:
 
 
 def _col2im_counts(attrs: Col2ImAttrs) -> Shape:
-    axes = zip(
-        attrs.image,
-        attrs.block,
-        attrs.strides,
-        attrs.before,
-        attrs.after,
-        attrs.dilations,
-        strict=True,
-    )
-    return tuple(window_count(*axis) for axis in axes)
+    lists = (attrs.block, attrs.strides, attrs.before, attrs.after, attrs.dilations)
+    return tuple(starmap(window_count, zip(attrs.image, *lists, strict=True)))
 
 
 def _patch(attrs: Col2ImAttrs) -> Index:
