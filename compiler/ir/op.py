@@ -1,22 +1,23 @@
 """OpSpec: the type of one row of the op table.
 
 A row is all that tcc knows of an op.  Importer dispatch, shape inference, verification, constant
-folding, the reference backend, the test matrix, `tcc ops` and the support table follow from it.
+folding, the graph evaluator, the test matrix, `tcc ops` and the support table follow from it.
 `ir` holds the type; the rows are in `tcc.ops`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar, dataclass_transform
 
 import numpy as np
 from tcc.ir.expr import Expr
 from tcc.ir.types import STRING, DType, DTypeKind, TensorType
 
 Array = np.ndarray[Any, np.dtype[Any]]
+T = TypeVar("T")
 
 
 class Trait(Enum):
@@ -42,15 +43,6 @@ class Tolerance(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """One test case of an op: input arrays (None for an absent optional input) and attributes."""
-
-    inputs: tuple[Array | None, ...]
-    attrs: Any
-    label: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class OnnxBinding:
     """A 1:1 binding: the ONNX op has the same inputs and attributes.
 
@@ -64,14 +56,25 @@ class OnnxBinding:
     attrs: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass_transform(frozen_default=True)
+def attributes(cls: type[T]) -> type[T]:
+    """Makes `cls` the attribute type of an op: a frozen dataclass."""
+    return dataclass(frozen=True, slots=True)(cls)
+
+
+@attributes
 class NoAttrs:
     """The attribute type of ops that have none."""
 
 
-Infer = Callable[[Sequence[TensorType | None], Any], tuple[TensorType, ...]]
-Reference = Callable[[Sequence[Array | None], Any], tuple[Array, ...]]
-Samples = Callable[[np.random.Generator], Iterator["Sample"]]
+# Operands of an op, None where an optional one is absent; and what it makes of them.
+Types = Sequence[TensorType | None]
+Arrays = Sequence[Array | None]
+OutTypes = tuple[TensorType, ...]
+OutArrays = tuple[Array, ...]
+
+Infer = Callable[[Types, Any], OutTypes]
+Reference = Callable[[Arrays, Any], OutArrays]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,8 +86,7 @@ class OpSpec:
     obvious NumPy meaning, its dims bound to integers.  `expr(types, attrs)` is the tensor
     expression; an op without one names in `call` the C function of the runtime (one with both is
     called where `calls(types, attrs)` says that the expression is much more work), or is control
-    flow.
-    `samples(rng)` yields small test cases: scalars, size one and zero, broadcasts, odd sizes.
+    flow.  Its test cases are in `tests/ops/samples`.
     """
 
     name: str
@@ -92,13 +94,12 @@ class OpSpec:
     arity: tuple[int, int]  # least and most inputs; optional ones may be None in between
     infer: Infer
     reference: Reference
-    samples: Samples
     dtypes: tuple[DType, ...]
     tolerance: Tolerance
     doc: str
-    expr: Callable[[Sequence[TensorType | None], Any], Expr] | None = None
+    expr: Callable[[Types, Any], Expr] | None = None
     call: str | None = None
-    calls: Callable[[Sequence[TensorType | None], Any], bool] | None = None
+    calls: Callable[[Types, Any], bool] | None = None
     traits: frozenset[Trait] = field(default_factory=frozenset)
     onnx: tuple[OnnxBinding, ...] = ()
 
@@ -106,7 +107,7 @@ class OpSpec:
         return f"op {self.name}"
 
 
-def check_handles(op: OpSpec, types: Sequence[TensorType | None]) -> None:
+def check_handles(op: OpSpec, types: Types) -> None:
     """Raises ValueError where an operand is strings or a list and the op takes none."""
     kinds = {t.dtype.kind for t in types if t is not None}
     if DTypeKind.LIST in kinds and Trait.LISTS not in op.traits:

@@ -8,19 +8,17 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-import numpy as np
 from tcc.errors import InternalError
 from tcc.ir.graph import Graph
 from tcc.ir.index import Index
 from tcc.ir.lists import fits
-from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types, attributes
 from tcc.ir.types import BOOL, DTYPES, I64, TensorType
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class IfAttrs:
     """`then` and `otherwise` take no inputs; `types` are the types that hold for both results."""
 
@@ -29,7 +27,7 @@ class IfAttrs:
     types: tuple[TensorType, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class LoopAttrs:
     """`body`: (iteration, condition, carried...) -> (condition, carried..., rows...).
 
@@ -40,7 +38,7 @@ class LoopAttrs:
     types: tuple[TensorType, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ScanAttrs:
     """`body`: (states..., slices...) -> (states..., rows...).
 
@@ -56,7 +54,7 @@ class ScanAttrs:
     output_reverse: tuple[bool, ...]
 
 
-def _if_types(types: Sequence[TensorType | None], attrs: IfAttrs) -> tuple[TensorType, ...]:
+def _if_types(types: Types, attrs: IfAttrs) -> OutTypes:
     _scalar(types[0], BOOL, "the condition")
     for body in (attrs.then, attrs.otherwise):
         if body.inputs:
@@ -65,7 +63,7 @@ def _if_types(types: Sequence[TensorType | None], attrs: IfAttrs) -> tuple[Tenso
     return attrs.types
 
 
-def _loop_types(types: Sequence[TensorType | None], attrs: LoopAttrs) -> tuple[TensorType, ...]:
+def _loop_types(types: Types, attrs: LoopAttrs) -> OutTypes:
     if types[0] is not None:
         _scalar(types[0], I64, "the trip count")
     if types[1] is not None:
@@ -82,7 +80,7 @@ def _loop_types(types: Sequence[TensorType | None], attrs: LoopAttrs) -> tuple[T
     return attrs.types
 
 
-def _scan_types(types: Sequence[TensorType | None], attrs: ScanAttrs) -> tuple[TensorType, ...]:
+def _scan_types(types: Types, attrs: ScanAttrs) -> OutTypes:
     body = attrs.body
     present = [t for t in types if t is not None]
     states = len(present) - attrs.num_scan_inputs
@@ -132,7 +130,7 @@ def _scalar(type: TensorType | None, dtype: object, what: str) -> None:
         raise ValueError(f"{what} is not a scalar of type {dtype!r}")
 
 
-def _same(wanted: Sequence[TensorType | None], got: Sequence[TensorType | None], what: str) -> None:
+def _same(wanted: Types, got: Types, what: str) -> None:
     """Checks number, element types and ranks, and the dimensions that are known on both sides."""
     if len(wanted) != len(got):
         raise ValueError(f"{len(wanted)} values are due, there are {len(got)}")
@@ -145,13 +143,8 @@ def _same(wanted: Sequence[TensorType | None], got: Sequence[TensorType | None],
             raise ValueError(f"{what} has type {b!r}, {a!r} is due")
 
 
-def _reference(arrays: Sequence[Array | None], attrs: object) -> tuple[Array, ...]:
+def _reference(arrays: Arrays, attrs: object) -> OutArrays:
     raise InternalError("control flow is evaluated by ir.evaluate")
-
-
-def _samples(rng: np.random.Generator) -> Iterator[Sample]:
-    """None: a body is a graph of other rows, which a row cannot name."""
-    yield from ()
 
 
 def _row(name: str, attrs: type, arity: tuple[int, int], infer: object, doc: str) -> OpSpec:
@@ -161,7 +154,6 @@ def _row(name: str, attrs: type, arity: tuple[int, int], infer: object, doc: str
         arity,
         infer,  # type: ignore[arg-type]
         _reference,
-        _samples,
         tuple(DTYPES.values()),
         Tolerance.EXACT,
         doc,

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from math import prod
 from typing import Any
 
 from tcc.ir.expr import extent
 from tcc.ir.index import Index, as_int
-from tcc.ir.op import OpSpec, Trait
-from tcc.ir.types import TensorType
+from tcc.ir.op import OpSpec, Trait, Types
 
 # References take time and memory with the points of windows, and with numbers of attributes.
 _POINTS, _REACH = 1 << 26, 1 << 18
@@ -18,7 +16,7 @@ _POINTS, _REACH = 1 << 26, 1 << 18
 FAST = frozenset({Trait.MOVEMENT, Trait.ELEMENTWISE})
 
 
-def is_laborious(op: OpSpec, types: Sequence[TensorType | None], attrs: Any) -> bool:
+def is_laborious(op: OpSpec, types: Types, attrs: Any) -> bool:
     """Whether the reference may take long however small operands and results are, as for a pooling
     window of 2^30: it is then left to the run."""
     if FAST & op.traits or op.name == "matmul":

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Const, Scalar, Source, StageRef, apply, cast, literal
 from tcc.ir.index import Index, IndexLike, const
+from tcc.ir.op import Types
 from tcc.ir.types import BF16, F16, F32, DType, TensorType
-from tcc.ops.shapes import broadcast_types
+from tcc.ops.shapes import Point, broadcast_types
 
 Term = Scalar | bool | int | float
 Body = Callable[..., Scalar]
@@ -59,7 +60,7 @@ def read_aligned(b: ExprBuilder, source: Source, type: TensorType, at: Sequence[
     return b.read(source, *aligned(type.shape, at))
 
 
-def pointwise(types: Sequence[TensorType | None], body: Body, result: DType) -> Expr:
+def pointwise(types: Types, body: Body, result: DType) -> Expr:
     """One stage over the broadcast shape.
 
     `body` gets a widened scalar for each operand (None for an absent one); what it returns is
@@ -68,8 +69,7 @@ def pointwise(types: Sequence[TensorType | None], body: Body, result: DType) -> 
     b = ExprBuilder(*types)
     at = b.iters(*broadcast_types(types))
     operands = [None if t is None else wide(read_aligned(b, n, t, at)) for n, t in enumerate(types)]
-    b.stage(at, cast(body(*operands), result))
-    return b.done()
+    return b.finish(at, cast(body(*operands), result))
 
 
 def total(
@@ -77,7 +77,7 @@ def total(
     shape: Sequence[Index],
     axes: Sequence[int],
     monoid: str,
-    *element: Callable[[tuple[Index, ...]], Scalar],
+    *element: Callable[[Point], Scalar],
 ) -> StageRef:
     """A stage over the axes of `shape` that are not in `axes`, combining along those that are.
 
@@ -89,6 +89,6 @@ def total(
     return b.stage(kept, *body, over=over, monoid=monoid if over else None)
 
 
-def outside(at: Sequence[Index], axes: Sequence[int]) -> tuple[Index, ...]:
+def outside(at: Sequence[Index], axes: Sequence[int]) -> Point:
     """The part of a point that lies outside `axes`: where to read what `total` made."""
     return tuple(i for n, i in enumerate(at) if n not in axes)

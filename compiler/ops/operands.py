@@ -6,11 +6,8 @@ from collections.abc import Sequence
 
 from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
 from tcc.ir.index import Index, IndexLike, as_index, as_int, bounds, const
-from tcc.ir.op import Array
-from tcc.ir.types import I64, TensorType
-
-Types = Sequence[TensorType | None]
-Arrays = Sequence[Array | None]
+from tcc.ir.op import Array, Arrays
+from tcc.ir.types import I64
 
 
 def array(arrays: Arrays, number: int) -> Array:

@@ -7,11 +7,20 @@ from typing import Any
 
 from tcc.ir.expr import Expr
 from tcc.ir.expr.scalar import Scalar
-from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Tolerance, Trait
+from tcc.ir.op import (
+    Arrays,
+    NoAttrs,
+    OnnxBinding,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Tolerance,
+    Trait,
+    Types,
+)
 from tcc.ir.types import DType, TensorType
 from tcc.ops.formula import pointwise
 from tcc.ops.reference import in_f32
-from tcc.ops.sampling import Samples
 from tcc.ops.shapes import Shape, broadcast_types, check_dtype, same_dtype
 
 Formula = Callable[..., Scalar]
@@ -25,11 +34,10 @@ def pointwise_op(
     doc: str,
     *,
     dtypes: Sequence[DType],
-    samples: Samples,
     attrs: type[Any] = NoAttrs,
     arity: tuple[int, int] = (1, 1),
     result: DType | None = None,
-    shape: Callable[[Sequence[TensorType | None]], Shape] = broadcast_types,
+    shape: Callable[[Types], Shape] = broadcast_types,
     tolerance: Tolerance = Tolerance.ELEMENTWISE,
     onnx: tuple[OnnxBinding, ...] = (),
     traits: tuple[Trait, ...] = (),
@@ -41,19 +49,19 @@ def pointwise_op(
     operands', `shape` gives the shape of the result.
     """
 
-    def infer(types: Sequence[TensorType | None], _: Any) -> tuple[TensorType, ...]:
+    def infer(types: Types, _: Any) -> OutTypes:
         dtype = same_dtype(types)
         check_dtype(dtype, dtypes)
         return (TensorType(result or dtype, shape(types)),)
 
-    def expr(types: Sequence[TensorType | None], given: Any) -> Expr:
+    def expr(types: Types, given: Any) -> Expr:
         (out,) = infer(types, given)
         return pointwise(types, lambda *scalars: formula(given, *scalars), out.dtype)
 
-    def reference(arrays: Sequence[Array | None], given: Any) -> tuple[Array, ...]:
+    def reference(arrays: Arrays, given: Any) -> OutArrays:
         return (in_f32(lambda *wide: numpy(given, *wide))(*arrays),)
 
     return OpSpec(
-        name, attrs, arity, infer, reference, samples, tuple(dtypes), tolerance, doc, expr,
+        name, attrs, arity, infer, reference, tuple(dtypes), tolerance, doc, expr,
         traits=frozenset((Trait.ELEMENTWISE, *traits)), onnx=onnx,
     )  # fmt: skip

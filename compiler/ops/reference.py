@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from tcc.ir.op import Array
+from tcc.ir.op import Array, Arrays, OutArrays
 from tcc.ir.types import DType, integer_limits
+from tcc.ops.operands import array
 
 
-def given(arrays: Sequence[Array | None]) -> tuple[Array, ...]:
-    """All operands, none of which may be absent."""
-    found = tuple(a for a in arrays if a is not None)
-    if len(found) != len(arrays):
-        raise ValueError("an operand is missing")
-    return found
+def given(arrays: Arrays, count: int | None = None) -> OutArrays:
+    """The first `count` operands, or all, none of which may be absent."""
+    return tuple(array(arrays, n) for n in range(len(arrays) if count is None else count))
 
 
 def widen_half(array: Array) -> Array:

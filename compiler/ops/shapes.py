@@ -9,12 +9,13 @@ where these broadcast, the larger one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from tcc.ir.index import Index, const
+from tcc.ir.op import OutTypes, Types, attributes
 from tcc.ir.types import DTYPES, DType, DTypeKind, TensorType
 
 Shape = tuple[Index, ...]
+Point = tuple[Index, ...]  # one index into each axis of a shape
 Axes = int | Mapping[int, Sequence[int]] | None
 
 ALL = tuple(d for d in DTYPES.values() if not d.is_handle)
@@ -45,14 +46,14 @@ class UnequalDimsError(ValueError):
         self.dims, self.what, self.axis, self.narrow = (a, b), what, axis, narrow
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class AxisAttrs:
     """The attributes of ops that work along one axis, which is at least 0."""
 
     axis: int
 
 
-def required(types: Sequence[TensorType | None], number: int) -> TensorType:
+def required(types: Types, number: int) -> TensorType:
     """The type of operand `number`, which may not be absent."""
     found = types[number] if number < len(types) else None
     if found is None:
@@ -60,14 +61,14 @@ def required(types: Sequence[TensorType | None], number: int) -> TensorType:
     return found
 
 
-def optional(types: Sequence[TensorType | None], number: int) -> TensorType | None:
+def optional(types: Types, number: int) -> TensorType | None:
     """The type of operand `number`, None where it is absent or beyond the last."""
     return types[number] if number < len(types) else None
 
 
-def present(types: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
-    """All operands, none of which may be absent."""
-    return tuple(required(types, n) for n in range(len(types)))
+def present(types: Types, count: int | None = None) -> OutTypes:
+    """The first `count` operands, or all, none of which may be absent."""
+    return tuple(required(types, n) for n in range(len(types) if count is None else count))
 
 
 def check_dtype(dtype: DType, allowed: Sequence[DType], what: str = "the operand") -> None:
@@ -76,7 +77,7 @@ def check_dtype(dtype: DType, allowed: Sequence[DType], what: str = "the operand
         raise ValueError(f"{what} may not be {dtype.name}")
 
 
-def same_dtype(types: Sequence[TensorType | None]) -> DType:
+def same_dtype(types: Types) -> DType:
     """The element type that all present operands share."""
     found = [t.dtype for t in types if t is not None]
     if not found:
@@ -110,7 +111,7 @@ def broadcast_shapes(*shapes: Shape, tail: int = 0) -> Shape:
     return tuple(result)
 
 
-def broadcast_types(types: Sequence[TensorType | None]) -> Shape:
+def broadcast_types(types: Types) -> Shape:
     """The shape all present operands broadcast to."""
     return broadcast_shapes(*(t.shape for t in types if t is not None))
 
@@ -165,7 +166,7 @@ def agree_shapes(a: Shape, b: Shape, what: str) -> Shape:
     return tuple(agree(x, y, what) for x, y in zip(a, b, strict=True))
 
 
-def first_shape(types: Sequence[TensorType | None]) -> Shape:
+def first_shape(types: Types) -> Shape:
     """The shape of the first operand, which every other present one must broadcast to."""
     shape = required(types, 0).shape
     for number, other in enumerate(types[1:], 1):

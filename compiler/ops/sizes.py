@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-
-import numpy as np
 from tcc.errors import UserError
 from tcc.ir.index import Extremum, Index, as_int, const, if_one, of_atom
-from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
-from tcc.ir.types import DTYPES, I32, I64, TensorType
+from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types, attributes
+from tcc.ir.types import DTYPES, I32, I64
 from tcc.ops.operands import array, sizes
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class RequireAttrs:
     """Two sizes that must be equal, or the left one 1 if `or_one`, and why: a clause that goes on
     from "because"."""
@@ -40,15 +36,13 @@ class RequireAttrs:
         return f"{left.key} must be {'1 or ' if self.or_one else ''}{right.key}"
 
 
-def _require_types(
-    types: Sequence[TensorType | None], attrs: RequireAttrs
-) -> tuple[TensorType, ...]:
+def _require_types(types: Types, attrs: RequireAttrs) -> OutTypes:
     if as_int(attrs.left - attrs.due) not in (0, None):
         raise ValueError(f"{attrs.left.key} is not {attrs.right.key} ({attrs.reason})")
     return ()
 
 
-def _require(arrays: Sequence[Array | None], attrs: RequireAttrs) -> tuple[Array, ...]:
+def _require(arrays: Arrays, attrs: RequireAttrs) -> OutArrays:
     if attrs.left is not attrs.due:
         raise UserError(
             f"a size is {attrs.left.key} where the model needs {attrs.right.key}",
@@ -58,12 +52,7 @@ def _require(arrays: Sequence[Array | None], attrs: RequireAttrs) -> tuple[Array
     return ()
 
 
-def _require_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    yield Sample((), RequireAttrs(const(3), const(3), "of this sample"), "equal")
-    yield Sample((), RequireAttrs(const(1), const(3), "of this sample", or_one=True), "one")
-
-
-@dataclass(frozen=True, slots=True)
+@attributes
 class BroadcastSizeAttrs:
     """A new size symbol for the size to which two sizes broadcast."""
 
@@ -77,11 +66,7 @@ class BroadcastSizeAttrs:
         return if_one(self.left, self.right, self.left)
 
 
-def _broadcast_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    yield Sample((), BroadcastSizeAttrs(const(3), const(1), const(3)))
-
-
-@dataclass(frozen=True, slots=True)
+@attributes
 class CheckIndicesAttrs:
     """Elements `number`, `number + period`, ... are indices into an axis of `size`; those below
     zero count from its end if `signed`.  `reason` is what an error says."""
@@ -98,15 +83,13 @@ class CheckIndicesAttrs:
         return const(0) - self.size if self.signed else const(0)
 
 
-def _indices_types(
-    types: Sequence[TensorType | None], attrs: CheckIndicesAttrs
-) -> tuple[TensorType, ...]:
+def _indices_types(types: Types, attrs: CheckIndicesAttrs) -> OutTypes:
     if types[0] is None or types[0].dtype not in (I32, I64):
         raise ValueError(f"indices are of type i32 or i64, not {types[0]}")
     return ()
 
 
-def _check_indices(arrays: Sequence[Array | None], attrs: CheckIndicesAttrs) -> tuple[Array, ...]:
+def _check_indices(arrays: Arrays, attrs: CheckIndicesAttrs) -> OutArrays:
     least, size = sizes((attrs.least, attrs.size))
     given = array(arrays, 0).reshape(-1)[attrs.number :: attrs.period]
     if given.size and (given.min() < least or given.max() >= size):
@@ -114,28 +97,21 @@ def _check_indices(arrays: Sequence[Array | None], attrs: CheckIndicesAttrs) -> 
     return ()
 
 
-def _indices_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    yield Sample((np.array([3, -5, 4]),), CheckIndicesAttrs(const(5)), "all")
-    pairs = np.array([[0, 9], [2, 7]], np.int32)
-    yield Sample((pairs,), CheckIndicesAttrs(const(3), 2, 0), "first of two")
-    yield Sample((np.array([0, 4]),), CheckIndicesAttrs(const(5), signed=False), "unsigned")
-
-
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         "check_indices", CheckIndicesAttrs, (1, 1), _indices_types, _check_indices,
-        _indices_samples, (I32, I64), Tolerance.EXACT,
+        (I32, I64), Tolerance.EXACT,
         "Stops the run unless indices lie in their axis; a node without outputs.",
         traits=frozenset({Trait.OPAQUE}),
     ),
     OpSpec(
         "broadcast_size", BroadcastSizeAttrs, (0, 0), lambda *_: (), lambda *_: (),
-        _broadcast_samples, tuple(d for d in DTYPES.values() if d.is_integer), Tolerance.EXACT,
+        tuple(d for d in DTYPES.values() if d.is_integer), Tolerance.EXACT,
         "Names the size to which two sizes broadcast; a node without operands and outputs.",
         traits=frozenset({Trait.OPAQUE}),
     ),
     OpSpec(
-        "require", RequireAttrs, (0, 0), _require_types, _require, _require_samples,
+        "require", RequireAttrs, (0, 0), _require_types, _require,
         tuple(d for d in DTYPES.values() if d.is_integer), Tolerance.EXACT,
         "Stops the run unless sizes are equal, or one is 1; a node without operands and outputs.",
         traits=frozenset({Trait.OPAQUE}),

@@ -80,8 +80,7 @@ def input_transform(form: WinogradForm, tiling: Tiling) -> Expr:
     )
     lines = [form.inputs([b.read(0, n, c, i, j, fill=0) for i in rows]) for j in columns]
     values = [v for line in zip(*lines, strict=True) for v in form.inputs(line)]
-    b.stage((point, n, p, q, y, x, c), _chosen(point, values))
-    return b.done()
+    return b.finish((point, n, p, q, y, x, c), _chosen(point, values))
 
 
 def products(v: TensorType, u: TensorType) -> Expr:
@@ -90,8 +89,7 @@ def products(v: TensorType, u: TensorType) -> Expr:
     point, *tile, o = b.iters(*v.shape[:-1], u.shape[2])
     (c,) = b.iters(u.shape[1])
     body = fn("mul", b.read(0, point, *tile, c), b.read(1, point, c, o))
-    b.stage((point, *tile, o), body, over=(c,), monoid="sum")
-    return b.done()
+    return b.finish((point, *tile, o), body, over=(c,), monoid="sum")
 
 
 def output_transform(
@@ -108,8 +106,7 @@ def output_transform(
     lines = [form.outputs(column) for column in grid]
     rows = [_chosen(at[1] % form.m, form.outputs(row)) for row in zip(*lines, strict=True)]
     value = _chosen(at[0] % form.m, rows)
-    b.stage((n, o, y, x), value if bias is None else fn("add", value, b.read(1, o)))
-    return b.done()
+    return b.finish((n, o, y, x), value if bias is None else fn("add", value, b.read(1, o)))
 
 
 def largest_of_four(image: TensorType, result: TensorType) -> Expr:
@@ -117,8 +114,9 @@ def largest_of_four(image: TensorType, result: TensorType) -> Expr:
     b = ExprBuilder(image)
     n, c, i, j = b.iters(*result.shape)
     four = [b.read(0, n, c, 2 * i + p, 2 * j + q) for p in range(2) for q in range(2)]
-    b.stage((n, c, i, j), fn("max", fn("max", four[0], four[1]), fn("max", four[2], four[3])))
-    return b.done()
+    return b.finish(
+        (n, c, i, j), fn("max", fn("max", four[0], four[1]), fn("max", four[2], four[3]))
+    )
 
 
 def _chosen(which: Index, values: Sequence[Scalar]) -> Scalar:

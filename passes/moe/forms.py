@@ -113,8 +113,7 @@ def rows(grouping: Grouping) -> Expr:
     if as_int(g.chunks) == 1:
         p, r = b.iters(g.places, g.rows)
         found = fn("eq", b.read(0, r), index_value(p, I32))
-        b.stage((p,), choose(found, index_value(r, I32), 0), over=(r,), monoid="max")
-        return b.done()
+        return b.finish((p,), choose(found, index_value(r, I32), 0), over=(r,), monoid="max")
     p, c = b.iters(g.places, g.chunks)
     matrix = b.read(1, p // g.tile)
     number = fn("sub", index_value(p, I32), fn("mul", _of(b, g, 2, matrix), g.tile))
@@ -126,8 +125,7 @@ def rows(grouping: Grouping) -> Expr:
     place = b.read(0, position * g.chunk + j, fill=-1, indirect=(binding,))
     row = fn("add", fn("mul", at, index_value(g.chunk, I32)), index_value(j, I32))
     found = choose(fn("eq", place, index_value(p, I32)), row, 0)
-    b.stage((p,), found, over=(j,), monoid="max")
-    return b.done()
+    return b.finish((p,), found, over=(j,), monoid="max")
 
 
 def _of(b: ExprBuilder, g: Grouping, source: Source, matrix: Scalar, *before: Index) -> Scalar:
@@ -156,8 +154,7 @@ def to_tiles(grouping: Grouping, rows: TensorType, lead: Sequence[Index]) -> Exp
     row, binding = b.position(b.read(1, t * grouping.tile + i), grouping.rows)
     at = aligned(lead, delinearise(row, grouping.index.shape))
     inner = delinearise(n, rows.shape[len(lead) :])
-    b.stage((t, i, n), b.read(0, *at, *inner, indirect=(binding,)))
-    return b.done()
+    return b.finish((t, i, n), b.read(0, *at, *inner, indirect=(binding,)))
 
 
 def from_tiles(grouping: Grouping, tiles: TensorType, shape: Sequence[Index]) -> Expr:
@@ -171,5 +168,4 @@ def from_tiles(grouping: Grouping, tiles: TensorType, shape: Sequence[Index]) ->
     found = b.read(
         0, place // grouping.tile, place % grouping.tile, linear % depth, indirect=(binding,)
     )
-    b.stage(at, found)
-    return b.done()
+    return b.finish(at, found)

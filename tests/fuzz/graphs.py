@@ -8,7 +8,6 @@ size comes up, in chains that share values, with several outputs, and inside If,
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
@@ -19,9 +18,11 @@ from tcc.errors import TccError
 from tcc.ir.graph import Graph, GraphBuilder, Value, bind_attrs, carrier
 from tcc.ir.graph.evaluate import Sizes, bind_sizes, evaluate_graph
 from tcc.ir.index import Index, as_int, const, substitute, symbol, var_of
-from tcc.ir.op import OpSpec, Sample, Trait
+from tcc.ir.op import OpSpec, Trait
 from tcc.ir.types import BF16, BOOL, F32, I64, DType, TensorType, dtype_of
 from tcc.ops import OPS
+
+from tests.ops.samples import Sample, samples_of
 
 from .movements import TYPES, movement, pick
 
@@ -70,8 +71,7 @@ class Known:
 
 @cache
 def _samples(name: str) -> tuple[Sample, ...]:
-    row = OPS[name]
-    return tuple(row.samples(np.random.default_rng(zlib.crc32(name.encode()))))
+    return tuple(samples_of(OPS[name]))
 
 
 @cache

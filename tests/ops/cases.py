@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -12,11 +11,12 @@ import numpy as np
 import pytest
 from tcc.ir.graph import carrier
 from tcc.ir.index import Index, as_int, symbol
-from tcc.ir.op import OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import OpSpec, Tolerance, Trait
 from tcc.ir.types import BF16, F32, DType, TensorType, dtype_of, tensor
 from tcc.ops import OPS
 
 from . import tolerance
+from .samples import Sample, samples_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -57,8 +57,7 @@ class Case:
 
 def cases() -> Iterator[Case]:
     for op in OPS.values():
-        rng = np.random.default_rng(zlib.crc32(op.name.encode()))
-        for sample in op.samples(rng):
+        for sample in samples_of(op):
             yield Case(op, sample)
             floats = [a for a in sample.inputs if a is not None and a.dtype.kind == "f"]
             # Attributes of these say what the operands' types are.

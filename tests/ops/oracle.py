@@ -18,8 +18,10 @@ import onnxruntime as ort
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from tcc.ir.index import Index, as_int
-from tcc.ir.op import OpSpec, Sample
+from tcc.ir.op import OpSpec
 from tcc.ir.types import DType, TensorType, dtype_of
+
+from .samples import Sample
 
 Array = np.ndarray[Any, np.dtype[Any]]
 OPSET = 23

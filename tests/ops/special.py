@@ -19,7 +19,7 @@ from tcc.errors import TccError
 from tcc.ir.graph import carrier
 from tcc.ir.index import Index, const
 from tcc.ir.narrow import decode
-from tcc.ir.op import OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import OpSpec, Tolerance, Trait
 from tcc.ir.types import (
     DTYPES,
     F32,
@@ -37,6 +37,7 @@ from tcc.ops.composite import linalg
 
 from . import tolerance
 from .cases import Array, Case, check
+from .samples import Sample, samples_of
 
 # Bodies and lists have tests of their own; the others name sizes, or allocate what values say.
 # Extrema take zeros of both signs as equal: which one comes is open, here as in ONNX.
@@ -164,7 +165,7 @@ def _forms(op: OpSpec, rng: np.random.Generator) -> Iterator[Form]:
     if op.name in LEFT_OUT or Trait.LISTS in op.traits:
         return
     found: dict[Any, list[Form]] = {}
-    for sample in op.samples(rng):
+    for sample in samples_of(op, rng):
         arrays = [a for a in sample.inputs if a is not None]
         if not arrays or not all(a.size for a in arrays) or arrays[0].dtype == object:
             continue

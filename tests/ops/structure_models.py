@@ -8,9 +8,9 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from tcc.ir.op import Sample
 
 from .oracle import OnnxNode, attributes, i64, node, plain
+from .samples import Sample
 
 NodeOf = Callable[[Sample], OnnxNode | None]
 

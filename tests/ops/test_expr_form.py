@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
-
-import numpy as np
 import pytest
 from tcc.ir.expr import Expr
 from tcc.ir.expr.verify import verify_expr
@@ -15,13 +12,14 @@ from tcc.ops import OPS
 
 from tests.oracle.expr.parse import parse_expr
 
+from .samples import samples_of
+
 ROWS = [op for op in OPS.values() if op.expr is not None]
 
 
 def expressions(op: OpSpec) -> list[tuple[Expr, list[TensorType | None]]]:
-    rng = np.random.default_rng(zlib.crc32(op.name.encode()))
     found = []
-    for sample in op.samples(rng):
+    for sample in samples_of(op):
         types = [None if a is None else tensor(dtype_of(a), *a.shape) for a in sample.inputs]
         assert op.expr is not None
         found.append((op.expr(types, sample.attrs), types))

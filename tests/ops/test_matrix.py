@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 from tcc.ir.expr.evaluate import evaluate_expr
-from tcc.ir.op import OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import OpSpec, Tolerance, Trait
 from tcc.ops import OPS
 
 from . import oracle, structure_models, tolerance
 from .cases import CASES, SYMBOLIC_CASES, Case, check, each, reference, symbolic
+from .samples import Sample
 
 # Rows and samples where ONNX Runtime departs from the operator's text or leaves the result open.
 DEPARTS = {

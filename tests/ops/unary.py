@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 from tcc.ir.graph import carrier
-from tcc.ir.op import OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import OpSpec, Tolerance, Trait
 from tcc.ir.types import BF16, F16, F32, DType
 from tcc.ops import OPS
 
 from . import tolerance
 from .cases import Array
+from .samples import Sample, samples_of
 from .special import EITHER_ZERO, SpecialCase
 
 ROUNDED = 0.5  # units of the last place: what rounding an exact result costs
@@ -41,7 +42,7 @@ def unary_forms() -> Iterator[tuple[OpSpec, Sample]]:
         if Trait.ELEMENTWISE not in op.traits or F32 not in op.dtypes or op.arity[0] > 1:
             continue
         seen = set()
-        for sample in op.samples(np.random.default_rng(0)):
+        for sample in samples_of(op, np.random.default_rng(0)):
             arrays = [a for a in sample.inputs if a is not None]
             if len(arrays) != 1 or arrays[0].dtype != np.float32 or repr(sample.attrs) in seen:
                 continue

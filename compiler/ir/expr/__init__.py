@@ -220,6 +220,16 @@ class ExprBuilder:
         refs = outputs or (StageRef(len(self._stages) - 1),)
         return Expr(self.params, tuple(self._stages), refs)
 
+    def finish(
+        self,
+        iters: tuple[Index, ...],
+        *body: Scalar,
+        over: tuple[Index, ...] = (),
+        monoid: str | None = None,
+    ) -> Expr:
+        """The expression whose result is the first component of this last stage."""
+        return self.done(self.stage(iters, *body, over=over, monoid=monoid))
+
     def _dtype(self, source: Source) -> DType:
         if isinstance(source, StageRef):
             return self._stages[source.stage].body[source.component].dtype

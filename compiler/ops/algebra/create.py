@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
 from tcc.ir.index import Index, const
-from tcc.ir.op import Array, NoAttrs, OpSpec, Sample, Tolerance
+from tcc.ir.op import Arrays, NoAttrs, OpSpec, OutArrays, OutTypes, Tolerance, Types, attributes
 from tcc.ir.types import I64, TensorType, element_count
 from tcc.ops.formula import fn, wide, widened
-from tcc.ops.operands import Arrays, Types, array, dims, require, sizes
-from tcc.ops.shapes import ALL, NUMERIC, required, same_dtype
+from tcc.ops.operands import array, require, sizes
+from tcc.ops.shapes import ALL, NUMERIC, Point, Shape, required, same_dtype
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class RangeAttrs:
     """`size` is the number of elements; the operand `limit` is what it was computed from."""
 
     size: Index
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ShapeOfAttrs:
     """The dims of axes `start` to `end` (exclusive)."""
 
@@ -31,24 +28,24 @@ class ShapeOfAttrs:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class DimsAttrs:
     """`values` are the elements of the vector."""
 
-    values: tuple[Index, ...]
+    values: Shape
 
 
 # ---- range ---------------------------------------------------------------------------------------
 
 
-def _range_infer(types: Types, attrs: RangeAttrs) -> tuple[TensorType, ...]:
+def _range_infer(types: Types, attrs: RangeAttrs) -> OutTypes:
     dtype = same_dtype(types)
     for number in range(3):
         require(required(types, number).rank == 0, "start, limit and delta are scalars")
     return (TensorType(dtype, (attrs.size,)),)
 
 
-def _range_reference(arrays: Arrays, attrs: RangeAttrs) -> tuple[Array, ...]:
+def _range_reference(arrays: Arrays, attrs: RangeAttrs) -> OutArrays:
     start, delta = array(arrays, 0), array(arrays, 2)
     (size,) = sizes((attrs.size,))
     wide = np.float32 if start.dtype == np.float16 else start.dtype
@@ -61,25 +58,13 @@ def _range_expr(types: Types, attrs: RangeAttrs) -> Expr:
     b = ExprBuilder(*types)
     (i,) = b.iters(attrs.size)
     steps = fn("mul", index_value(i, widened(y.dtype)), wide(b.read(2)))
-    b.stage((i,), cast(fn("add", wide(b.read(0)), steps), y.dtype))
-    return b.done()
-
-
-def _range_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for start, limit, delta, size, dtype in (
-        (0, 7, 1, 7, np.int64),
-        (10, -3, -4, 4, np.int32),
-        (0.5, 3.0, 0.5, 5, np.float32),
-        (3, 3, 1, 0, np.int64),
-    ):
-        scalars = tuple(np.array(v, dtype) for v in (start, limit, delta))
-        yield Sample(scalars, RangeAttrs(const(size)), np.dtype(dtype).name)
+    return b.finish((i,), cast(fn("add", wide(b.read(0)), steps), y.dtype))
 
 
 # ---- dims as data --------------------------------------------------------------------------------
 
 
-def _vector(values: tuple[Index, ...], *types: TensorType) -> Expr:
+def _vector(values: Point, *types: TensorType) -> Expr:
     b = ExprBuilder(*types)
     (i,) = b.iters(len(values))
     axis = index_value(i, I64)
@@ -87,17 +72,16 @@ def _vector(values: tuple[Index, ...], *types: TensorType) -> Expr:
     for number in reversed(range(len(values) - 1)):
         here = apply("eq", axis, literal(number, I64))
         body = apply("select", here, index_value(values[number], I64), body)
-    b.stage((i,), body)
-    return b.done()
+    return b.finish((i,), body)
 
 
-def _shape_infer(types: Types, attrs: ShapeOfAttrs) -> tuple[TensorType, ...]:
+def _shape_infer(types: Types, attrs: ShapeOfAttrs) -> OutTypes:
     x = required(types, 0)
     require(0 <= attrs.start <= attrs.end <= x.rank, f"axes outside {x}")
     return (TensorType(I64, (const(attrs.end - attrs.start),)),)
 
 
-def _shape_reference(arrays: Arrays, attrs: ShapeOfAttrs) -> tuple[Array, ...]:
+def _shape_reference(arrays: Arrays, attrs: ShapeOfAttrs) -> OutArrays:
     return (np.array(array(arrays, 0).shape[attrs.start : attrs.end], np.int64),)
 
 
@@ -106,39 +90,26 @@ def _shape_expr(types: Types, attrs: ShapeOfAttrs) -> Expr:
     return _vector(x.shape[attrs.start : attrs.end], x)
 
 
-def _shape_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = np.zeros((2, 0, 7), np.float32)
-    yield Sample((x,), ShapeOfAttrs(0, 3), "whole")
-    yield Sample((x,), ShapeOfAttrs(1, 2), "part")
-    yield Sample((np.array(1),), ShapeOfAttrs(0, 0), "scalar")
-
-
-def _size_infer(types: Types, attrs: NoAttrs) -> tuple[TensorType, ...]:
+def _size_infer(types: Types, attrs: NoAttrs) -> OutTypes:
     required(types, 0)
     return (TensorType(I64, ()),)
 
 
-def _size_reference(arrays: Arrays, attrs: NoAttrs) -> tuple[Array, ...]:
+def _size_reference(arrays: Arrays, attrs: NoAttrs) -> OutArrays:
     return (np.array(array(arrays, 0).size, np.int64),)
 
 
 def _size_expr(types: Types, attrs: NoAttrs) -> Expr:
     x = required(types, 0)
     b = ExprBuilder(x)
-    b.stage((), index_value(element_count(x.shape), I64))
-    return b.done()
+    return b.finish((), index_value(element_count(x.shape), I64))
 
 
-def _size_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape in ((2, 7), (), (3, 0)):
-        yield Sample((np.zeros(shape, np.float32),), NoAttrs())
-
-
-def _dims_infer(types: Types, attrs: DimsAttrs) -> tuple[TensorType, ...]:
+def _dims_infer(types: Types, attrs: DimsAttrs) -> OutTypes:
     return (TensorType(I64, (const(len(attrs.values)),)),)
 
 
-def _dims_reference(arrays: Arrays, attrs: DimsAttrs) -> tuple[Array, ...]:
+def _dims_reference(arrays: Arrays, attrs: DimsAttrs) -> OutArrays:
     return (np.array(sizes(attrs.values), np.int64),)
 
 
@@ -146,34 +117,29 @@ def _dims_expr(types: Types, attrs: DimsAttrs) -> Expr:
     return _vector(attrs.values)
 
 
-def _dims_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for values in ((3, 5, 7), (1,), ()):
-        yield Sample((), DimsAttrs(dims(*values)))
-
-
 # ---- rows ----------------------------------------------------------------------------------------
 
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
-        "range", RangeAttrs, (3, 3), _range_infer, _range_reference, _range_samples, NUMERIC,
+        "range", RangeAttrs, (3, 3), _range_infer, _range_reference, NUMERIC,
         Tolerance.ELEMENTWISE,
         "start, start + delta, start + 2 * delta, ...; operands (start, limit, delta).",
         expr=_range_expr,
     ),
     OpSpec(
-        "shape_of", ShapeOfAttrs, (1, 1), _shape_infer, _shape_reference, _shape_samples, ALL,
+        "shape_of", ShapeOfAttrs, (1, 1), _shape_infer, _shape_reference, ALL,
         Tolerance.EXACT,
         "The dims of x as a vector of i64.",
         expr=_shape_expr,
     ),
     OpSpec(
-        "size_of", NoAttrs, (1, 1), _size_infer, _size_reference, _size_samples, ALL,
+        "size_of", NoAttrs, (1, 1), _size_infer, _size_reference, ALL,
         Tolerance.EXACT,
         "The number of elements of x as an i64.",
         expr=_size_expr,
     ),
     OpSpec(
-        "dims", DimsAttrs, (0, 0), _dims_infer, _dims_reference, _dims_samples, (I64,),
+        "dims", DimsAttrs, (0, 0), _dims_infer, _dims_reference, (I64,),
         Tolerance.EXACT,
         "A vector of integer expressions over the sizes: shape arithmetic that data needs.",
         expr=_dims_expr,

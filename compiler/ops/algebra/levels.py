@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
 from tcc.ir.index import Index
-from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Tolerance,
+    Trait,
+    Types,
+    attributes,
+)
 from tcc.ir.types import BF16, F16, F32, FLOAT8, I8, I32, TensorType, tensor
 from tcc.ops.algebra.contract import matmul_sum
 from tcc.ops.formula import fn
-from tcc.ops.shapes import agree_shapes, check_dtype, optional, required
-
-Types = Sequence[TensorType | None]
-Arrays = Sequence[Array | None]
+from tcc.ops.shapes import agree_shapes, check_dtype, optional, present
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class LevelsAttrs:
     """Levels of 4 `bits` lie two to a byte along the summed axis, the earlier one in the low half;
     those of 8 have one each.  So many levels of a `block` along the summed axis share a scale."""
@@ -45,7 +49,7 @@ def nibbles(levels: Array, axis: int) -> Array:
 
 def _unpacked(types: Types, attrs: LevelsAttrs) -> tuple[TensorType, TensorType]:
     """Both factors as if each level had an element of its own."""
-    x, levels = required(types, 0), required(types, 1)
+    x, levels = present(types, 2)
     check_dtype(x.dtype, (F32, F16, BF16, *FLOAT8))
     check_dtype(levels.dtype, (I8,) if attrs.bits == 4 else (I8, *FLOAT8), "the levels")
     if levels.rank != 2 or x.rank < 2:
@@ -54,7 +58,7 @@ def _unpacked(types: Types, attrs: LevelsAttrs) -> tuple[TensorType, TensorType]
     return x, tensor(F32, rows, levels.shape[1])
 
 
-def _infer(types: Types, attrs: LevelsAttrs) -> tuple[TensorType, ...]:
+def _infer(types: Types, attrs: LevelsAttrs) -> OutTypes:
     x, w = _unpacked(types, attrs)
     if x.shape[-1] is not w.shape[0]:
         raise ValueError(f"{w.shape[0].key} levels along the sum, {x.shape[-1].key} are due")
@@ -99,7 +103,7 @@ def _level(b: ExprBuilder, attrs: LevelsAttrs, k: Index, j: Index) -> Scalar:
     return apply("shift_right", raised, literal(28, I32))
 
 
-def _reference(arrays: Arrays, attrs: LevelsAttrs) -> tuple[Array, ...]:
+def _reference(arrays: Arrays, attrs: LevelsAttrs) -> OutArrays:
     x, levels = arrays[0], arrays[1]
     assert x is not None
     assert levels is not None
@@ -115,19 +119,6 @@ def _reference(arrays: Arrays, attrs: LevelsAttrs) -> tuple[Array, ...]:
     return (np.asarray(np.matmul(x.astype(np.float32), wide)),)
 
 
-def _samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = rng.standard_normal((5, 24)).astype(np.float32)
-    whole = rng.integers(-128, 128, (24, 7)).astype(np.int8)
-    scales = rng.uniform(0.1, 1, (3, 7)).astype(np.float32)
-    zeros = rng.integers(-8, 8, (3, 7)).astype(np.int8)
-    yield Sample((x, whole), LevelsAttrs(), "bytes")
-    yield Sample((x, whole, scales), LevelsAttrs(8, 8), "blocks")
-    yield Sample((x, whole[:12], scales), LevelsAttrs(4, 8), "halves")
-    yield Sample((x, whole[:12], scales, zeros), LevelsAttrs(4, 8), "points")
-    yield Sample((x, whole, scales, zeros + np.float32(0.3)), LevelsAttrs(8, 8), "real_points")
-    yield Sample((x[None, :1], whole[:12], scales.astype(np.float16)), LevelsAttrs(4, 8), "f16")
-
-
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         "matmul_levels",
@@ -135,7 +126,6 @@ OPS: tuple[OpSpec, ...] = (
         (2, 4),
         _infer,
         _reference,
-        _samples,
         (F32, F16, BF16, *FLOAT8),
         Tolerance.ACCUMULATE,
         "Matrix product with levels; operands (x, levels, scales, zero points), the last two by "

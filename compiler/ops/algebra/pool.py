@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import reduce
 from math import prod
 from typing import Any, Literal
 
@@ -12,18 +10,27 @@ import numpy as np
 from tcc.ir.expr import MONOIDS, Expr, ExprBuilder
 from tcc.ir.expr.scalar import Const, Scalar, StageRef, apply, cast, index_value, literal
 from tcc.ir.index import Index, IndexLike, as_index, as_int, ceildiv, const, maximum, minimum
-from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Tolerance,
+    Trait,
+    Types,
+    attributes,
+)
 from tcc.ir.types import BOOL, I8, I64, U8, DType, TensorType
 from tcc.ops.algebra.contract import rounded
-from tcc.ops.algebra.window import patch, window_count
+from tcc.ops.algebra.window import patch, window_count, window_places
 from tcc.ops.formula import fn, wide
-from tcc.ops.operands import Arrays, Types, array, dims, inside, require, sizes
+from tcc.ops.operands import array, dims, inside, require, sizes
 from tcc.ops.reference import widen_half
-from tcc.ops.sampling import normal
-from tcc.ops.shapes import FLOATS, required
+from tcc.ops.shapes import FLOATS, Point, Shape, present, required
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class PoolAttrs:
     """One entry per spatial axis.
 
@@ -42,17 +49,17 @@ class PoolAttrs:
     storage_order: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class MaxUnpoolAttrs:
     """`shape` is the whole output shape; positions count through it in row-major order."""
 
-    shape: tuple[Index, ...]
+    shape: Shape
 
 
 # ---- what all pools share ------------------------------------------------------------------------
 
 
-def _shape(x: TensorType, attrs: PoolAttrs) -> tuple[Index, ...]:
+def _shape(x: TensorType, attrs: PoolAttrs) -> Shape:
     lists = (attrs.kernel, attrs.strides, attrs.before, attrs.after, attrs.dilations)
     numbers = x.rank >= 3 and x.dtype is not BOOL
     require(numbers, f"a pool takes numbers [batch, channel, spatial...], not {x}")
@@ -63,7 +70,7 @@ def _shape(x: TensorType, attrs: PoolAttrs) -> tuple[Index, ...]:
     return (*x.shape[:2], *image)
 
 
-def _counts(image: tuple[Index, ...], attrs: PoolAttrs) -> tuple[Index, ...]:
+def _counts(image: Point, attrs: PoolAttrs) -> Shape:
     lists = (attrs.kernel, attrs.strides, attrs.before, attrs.after, attrs.dilations)
     return tuple(
         window_count(n, kernel, stride, before, after, dilation, attrs.ceil_mode)
@@ -71,7 +78,7 @@ def _counts(image: tuple[Index, ...], attrs: PoolAttrs) -> tuple[Index, ...]:
     )
 
 
-def _infer(types: Types, attrs: PoolAttrs) -> tuple[TensorType, ...]:
+def _infer(types: Types, attrs: PoolAttrs) -> OutTypes:
     x = required(types, 0)
     return (TensorType(x.dtype, _shape(x, attrs)),)
 
@@ -101,18 +108,11 @@ def _patches(x: Array, attrs: PoolAttrs, fill: Any) -> Array:
     return np.stack([patch(padded, o, counts, attrs.strides) for o in offsets])
 
 
-def _window(
-    b: ExprBuilder, x: TensorType, attrs: PoolAttrs
-) -> tuple[tuple[Index, ...], tuple[Index, ...], list[Index]]:
+def _window(b: ExprBuilder, x: TensorType, attrs: PoolAttrs) -> tuple[Point, Point, list[Index]]:
     """Iterators of the output and of the window, and where the window reads the image."""
     i = b.iters(*_shape(x, attrs))
     k = b.iters(*attrs.kernel)
-    at = [
-        p * stride + q * dilation - before
-        for p, q, stride, dilation, before in zip(
-            i[2:], k, attrs.strides, attrs.dilations, attrs.before, strict=True
-        )
-    ]
+    at = window_places(i[2:], k, attrs.strides, attrs.dilations, attrs.before)
     return i, k, at
 
 
@@ -134,7 +134,7 @@ def _lowest_of(x: Array) -> Any:
     return -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
 
 
-def _max_reference(arrays: Arrays, attrs: PoolAttrs) -> tuple[Array, ...]:
+def _max_reference(arrays: Arrays, attrs: PoolAttrs) -> OutArrays:
     x = array(arrays, 0)
     return (_patches(x, attrs, _lowest_of(x)).max(axis=0),)
 
@@ -144,16 +144,15 @@ def _max_expr(types: Types, attrs: PoolAttrs) -> Expr:
     b = ExprBuilder(x)
     i, k, at = _window(b, x, attrs)
     fill = _lowest(x.dtype).value if _leaves_image(attrs) else None
-    b.stage(i, b.read(0, i[0], i[1], *at, fill=fill), over=k, monoid="max")
-    return b.done()
+    return b.finish(i, b.read(0, i[0], i[1], *at, fill=fill), over=k, monoid="max")
 
 
-def _indices_infer(types: Types, attrs: PoolAttrs) -> tuple[TensorType, ...]:
+def _indices_infer(types: Types, attrs: PoolAttrs) -> OutTypes:
     (y,) = _infer(types, attrs)
     return y, TensorType(I64, y.shape)
 
 
-def _indices_reference(arrays: Arrays, attrs: PoolAttrs) -> tuple[Array, ...]:
+def _indices_reference(arrays: Arrays, attrs: PoolAttrs) -> OutArrays:
     x = array(arrays, 0)
     image = x.shape[2:]
     order: Literal["F", "C"] = "F" if attrs.storage_order else "C"
@@ -195,7 +194,7 @@ def _indices_expr(types: Types, attrs: PoolAttrs) -> Expr:
 # ---- average and lp ------------------------------------------------------------------------------
 
 
-def _average_reference(arrays: Arrays, attrs: PoolAttrs) -> tuple[Array, ...]:
+def _average_reference(arrays: Arrays, attrs: PoolAttrs) -> OutArrays:
     x = array(arrays, 0)
     before, after = sizes(attrs.before), sizes(attrs.after)
     counted = np.ones(x.shape, np.float64)
@@ -221,11 +220,10 @@ def _average_expr(types: Types, attrs: PoolAttrs) -> Expr:
     i = b.iters(*_shape(x, attrs))
     total = b.read(sums, *i)
     count = index_value(_counted(i[2:], x, attrs), total.dtype)
-    b.stage(i, cast(fn("div", total, count), x.dtype))
-    return b.done()
+    return b.finish(i, cast(fn("div", total, count), x.dtype))
 
 
-def _counted(o: tuple[Index, ...], x: TensorType, attrs: PoolAttrs) -> Index:
+def _counted(o: Point, x: TensorType, attrs: PoolAttrs) -> Index:
     """How many elements of the window at `o` count, as arithmetic of the indices."""
     whole = prod(attrs.kernel)
     if not _leaves_image(attrs) or (attrs.count_include_pad and not attrs.ceil_mode):
@@ -249,7 +247,7 @@ def _counted(o: tuple[Index, ...], x: TensorType, attrs: PoolAttrs) -> Index:
     return count
 
 
-def _lp_reference(arrays: Arrays, attrs: PoolAttrs) -> tuple[Array, ...]:
+def _lp_reference(arrays: Arrays, attrs: PoolAttrs) -> OutArrays:
     x = array(arrays, 0)
     total = (np.abs(_patches(widen_half(x), attrs, 0)) ** attrs.p).sum(axis=0)
     return ((total ** (1 / attrs.p)).astype(x.dtype),)
@@ -270,69 +268,27 @@ def _lp_expr(types: Types, attrs: PoolAttrs) -> Expr:
     i = b.iters(*_shape(x, attrs))
     total = b.read(sums, *i)
     root = fn("sqrt", total) if attrs.p == 2 else fn("pow", total, 1.0 / attrs.p)
-    b.stage(i, cast(root, x.dtype))
-    return b.done()
+    return b.finish(i, cast(root, x.dtype))
 
 
 # ---- max unpool ----------------------------------------------------------------------------------
 
 
-def _unpool_infer(types: Types, attrs: MaxUnpoolAttrs) -> tuple[TensorType, ...]:
-    x, positions = required(types, 0), required(types, 1)
+def _unpool_infer(types: Types, attrs: MaxUnpoolAttrs) -> OutTypes:
+    x, positions = present(types, 2)
     require(x.shape == positions.shape, f"{x} and its positions {positions} differ in shape")
     require(positions.dtype is I64, f"positions are i64, not {positions}")
     return (TensorType(x.dtype, attrs.shape),)
 
 
-def _unpool_reference(arrays: Arrays, attrs: MaxUnpoolAttrs) -> tuple[Array, ...]:
+def _unpool_reference(arrays: Arrays, attrs: MaxUnpoolAttrs) -> OutArrays:
     x = array(arrays, 0)
     y = np.zeros(sizes(attrs.shape), x.dtype)
     y.reshape(-1)[array(arrays, 1).ravel()] = x.ravel()
     return (y,)
 
 
-# ---- samples and rows ----------------------------------------------------------------------------
-
-
-def _samples(**extra: Any) -> Callable[[np.random.Generator], Iterator[Sample]]:
-    def samples(rng: np.random.Generator) -> Iterator[Sample]:
-        f32 = partial(normal, rng)
-
-        def attrs(*lists: Any, ceil_mode: bool = False) -> PoolAttrs:
-            return replace(PoolAttrs(*lists), ceil_mode=ceil_mode, **extra)
-
-        plain = attrs((2, 2), (2, 2), (0, 0), (0, 0), (1, 1))
-        yield Sample((f32(2, 3, 6, 8),), plain, "plain")
-        yield Sample((f32(1, 2, 7, 7),), attrs((3, 3), (2, 2), (1, 1), (1, 1), (1, 1)), "padded")
-        uneven = attrs((2, 3), (1, 2), (0, 1), (1, 0), (1, 1))
-        yield Sample((f32(1, 1, 5, 6),), uneven, "uneven")
-        ceil = attrs((3, 3), (2, 2), (0, 0), (0, 0), (1, 1), ceil_mode=True)
-        yield Sample((f32(1, 2, 6, 6),), ceil, "ceil")
-        yield Sample((f32(2, 3, 17),), attrs((5,), (3,), (2,), (1,), (1,)), "1d")
-        cube = attrs((2, 2, 2), (1, 2, 1), (0, 0, 0), (0, 0, 0), (1, 1, 1))
-        yield Sample((f32(1, 2, 3, 3, 2),), cube, "3d")
-        dilated = attrs((2, 2), (1, 1), (0, 0), (0, 0), (2, 3))
-        yield Sample((f32(1, 2, 7, 7),), dilated, "dilated")
-
-    return samples
-
-
-def _average_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    yield from _samples()(rng)
-    for sample in _samples(count_include_pad=True)(rng):
-        yield Sample(sample.inputs, sample.attrs, f"{sample.label}-include-pad")
-
-
-def _lp_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for p in (1, 2, 3):
-        for sample in list(_samples(p=p)(rng))[:3]:
-            yield Sample(sample.inputs, sample.attrs, f"{sample.label}-{p}")
-
-
-def _unpool_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = rng.standard_normal((1, 1, 2, 2)).astype(np.float32)
-    positions = np.array([[[[5, 7], [13, 10]]]])
-    yield Sample((x, positions), MaxUnpoolAttrs(dims(1, 1, 4, 4)))
+# ---- rows ---------------------------------------------------------------------------------------
 
 
 _POOLS = frozenset({Trait.WINDOW, Trait.REDUCTION})
@@ -340,30 +296,30 @@ _MAXIMA = (*FLOATS, I8, U8)
 
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
-        "max_pool", PoolAttrs, (1, 1), _infer, _max_reference, _samples(), _MAXIMA, Tolerance.EXACT,
+        "max_pool", PoolAttrs, (1, 1), _infer, _max_reference, _MAXIMA, Tolerance.EXACT,
         "The largest element of each window; outside the image stands the lowest value.",
         expr=_max_expr, traits=_POOLS,
     ),
     OpSpec(
-        "max_pool_indices", PoolAttrs, (1, 1), _indices_infer, _indices_reference, _samples(),
+        "max_pool_indices", PoolAttrs, (1, 1), _indices_infer, _indices_reference,
         _MAXIMA, Tolerance.EXACT,
         "max_pool and, as second output, the position of each maximum in the whole input.",
         expr=_indices_expr, traits=_POOLS,
     ),
     OpSpec(
-        "average_pool", PoolAttrs, (1, 1), _infer, _average_reference, _average_samples, FLOATS,
+        "average_pool", PoolAttrs, (1, 1), _infer, _average_reference, FLOATS,
         Tolerance.ACCUMULATE,
         "The mean of each window, with or without the padding in the count.",
         expr=_average_expr, traits=_POOLS,
     ),
     OpSpec(
-        "lp_pool", PoolAttrs, (1, 1), _infer, _lp_reference, _lp_samples, FLOATS,
+        "lp_pool", PoolAttrs, (1, 1), _infer, _lp_reference, FLOATS,
         Tolerance.ACCUMULATE,
         "The p-norm of each window.",
         expr=_lp_expr, traits=_POOLS,
     ),
     OpSpec(
-        "max_unpool", MaxUnpoolAttrs, (2, 2), _unpool_infer, _unpool_reference, _unpool_samples,
+        "max_unpool", MaxUnpoolAttrs, (2, 2), _unpool_infer, _unpool_reference,
         FLOATS, Tolerance.EXACT,
         "Zeros with each element of x at its position; positions outside are dropped.",
         call="max_unpool", traits=frozenset({Trait.OPAQUE}),

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import StageRef, cast
 from tcc.ir.graph import carrier
-from tcc.ir.index import Index, IndexLike, const
+from tcc.ir.index import IndexLike, const
 from tcc.ir.narrow import FORMATS
-from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    NoAttrs,
+    OnnxBinding,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Tolerance,
+    Trait,
+    Types,
+    attributes,
+)
 from tcc.ir.types import (
     BF16,
     F8E8M0,
@@ -34,18 +43,16 @@ from tcc.ir.types import (
 from tcc.ops.algebra.narrow import NarrowAttrs, narrow_reference, narrowed
 from tcc.ops.formula import choose, fn
 from tcc.ops.reference import given
-from tcc.ops.sampling import draw
 from tcc.ops.shapes import (
+    Point,
     UnequalDimsError,
     agree_shapes,
     check_axis,
     check_dtype,
     optional,
+    present,
     required,
 )
-
-Types = Sequence[TensorType | None]
-Arrays = Sequence[Array | None]
 
 _NARROW = (I8, U8, I16, U16)
 _PACKED = (I2, I4, U2, U4)
@@ -53,7 +60,7 @@ _LEVELS = (*_NARROW, *_PACKED, *FORMATS)  # what floats are quantised to
 _SCALES = (F32, F16, BF16)
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class QuantizeAttrs:
     """`to` is the integer or narrow float type; floats beyond its range `saturate`.
 
@@ -68,7 +75,7 @@ class QuantizeAttrs:
     precision: DType = F32
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class DequantizeAttrs:
     """`axis` and `block_size` as in `QuantizeAttrs`; `to` is the result's type, None that of the
     scale."""
@@ -103,7 +110,7 @@ def _check_scale(x: TensorType, types: Types, attrs: QuantAttrs) -> None:
         raise ValueError(f"the scale has rank {scale.rank} and there is no block size")
 
 
-def _scale_at(scale: TensorType, attrs: QuantAttrs, at: tuple[Index, ...]) -> tuple[IndexLike, ...]:
+def _scale_at(scale: TensorType, attrs: QuantAttrs, at: Point) -> tuple[IndexLike, ...]:
     if attrs.block_size:
         block = at[attrs.axis] // attrs.block_size
         return (*at[: attrs.axis], block, *at[attrs.axis + 1 :])
@@ -125,7 +132,7 @@ def _spread(values: Array, x: Array, attrs: QuantAttrs) -> Array:
 # ---- quantize_linear ----------------------------------------------------------------------------
 
 
-def _quantize_infer(types: Types, attrs: QuantizeAttrs) -> tuple[TensorType, ...]:
+def _quantize_infer(types: Types, attrs: QuantizeAttrs) -> OutTypes:
     x, zero = required(types, 0), optional(types, 2)
     check_dtype(x.dtype, (*_SCALES, I32))
     check_dtype(attrs.to, _LEVELS, "the result")
@@ -137,7 +144,7 @@ def _quantize_infer(types: Types, attrs: QuantizeAttrs) -> tuple[TensorType, ...
 
 
 def _quantize_expr(types: Types, attrs: QuantizeAttrs) -> Expr:
-    x, scale = required(types, 0), required(types, 1)
+    x, scale = present(types, 2)
     b = ExprBuilder(*types)
     at = b.iters(*x.shape)
     where = _scale_at(scale, attrs, at)
@@ -159,7 +166,7 @@ def _quantize_expr(types: Types, attrs: QuantizeAttrs) -> Expr:
     return b.done()
 
 
-def _quantize_reference(arrays: Arrays, attrs: QuantizeAttrs) -> tuple[Array, ...]:
+def _quantize_reference(arrays: Arrays, attrs: QuantizeAttrs) -> OutArrays:
     x, scale = given(arrays[:2])
     zero = arrays[2] if len(arrays) > 2 else None
     with np.errstate(all="ignore"):
@@ -175,38 +182,10 @@ def _quantize_reference(arrays: Arrays, attrs: QuantizeAttrs) -> tuple[Array, ..
     return (level.astype(attrs.to.carrier),)
 
 
-def _quantize_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = draw(rng, F32, (3, 7, 5), -90, 90)
-    for to in (*_NARROW, *_PACKED):
-        zero = np.asarray(11 if to in _NARROW else 1, to.carrier)
-        scale = np.asarray(0.5 if to in _NARROW else 30, np.float32)
-        given_zero = (zero,) if to in _NARROW else ()  # arrays of bytes say nothing of the others
-        yield Sample((x, scale, *given_zero), QuantizeAttrs(to), f"tensor_{to.name}")
-    for to in FORMATS:
-        yield Sample((x, np.asarray(0.2, np.float32)), QuantizeAttrs(to), f"tensor_{to.name}")
-        attrs = QuantizeAttrs(to, saturate=False)
-        yield Sample((x, np.asarray(0.002, np.float32)), attrs, f"beyond_{to.name}")
-    scales = rng.uniform(0.1, 2, (7,)).astype(np.float32)
-    zeros = rng.integers(0, 200, (7,)).astype(np.uint8)
-    yield Sample((x, scales, zeros), QuantizeAttrs(U8), "axis")
-    yield Sample((x, scales), QuantizeAttrs(U8), "no_zero")
-    blocks = rng.uniform(0.1, 2, (3, 3, 5)).astype(np.float32)
-    zeros = rng.integers(-9, 9, (3, 3, 5)).astype(np.int8)
-    yield Sample((x, blocks, zeros), QuantizeAttrs(I8, 1, 3), "block")
-    half = draw(rng, F16, (13,), -90, 90)
-    zero = np.asarray(3, np.int8)
-    yield Sample((half, np.asarray(0.5, np.float16), zero), QuantizeAttrs(I8), "f16")
-    for precision in (F16, BF16):
-        attrs = QuantizeAttrs(I8, precision=precision)
-        yield Sample((x, np.asarray(0.37, np.float32)), attrs, f"precision_{precision.name}")
-    ties = np.array([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 1e9, -1e9], np.float32)
-    yield Sample((ties, np.asarray(1, np.float32), zero), QuantizeAttrs(I8), "ties")
-
-
 # ---- dequantize_linear --------------------------------------------------------------------------
 
 
-def _dequantize_infer(types: Types, attrs: DequantizeAttrs) -> tuple[TensorType, ...]:
+def _dequantize_infer(types: Types, attrs: DequantizeAttrs) -> OutTypes:
     x, scale, zero = required(types, 0), required(types, 1), optional(types, 2)
     check_dtype(x.dtype, (*_LEVELS, I32))
     if zero is not None:
@@ -218,7 +197,7 @@ def _dequantize_infer(types: Types, attrs: DequantizeAttrs) -> tuple[TensorType,
 
 
 def _dequantize_expr(types: Types, attrs: DequantizeAttrs) -> Expr:
-    x, scale = required(types, 0), required(types, 1)
+    x, scale = present(types, 2)
     b = ExprBuilder(*types)
     at = b.iters(*x.shape)
     where = _scale_at(scale, attrs, at)
@@ -227,11 +206,10 @@ def _dequantize_expr(types: Types, attrs: DequantizeAttrs) -> Expr:
     if optional(types, 2) is not None:
         level = fn("sub", level, cast(b.read(2, *where), exact))
     value = fn("mul", cast(level, F32), cast(b.read(1, *where), F32))
-    b.stage(at, cast(value, attrs.to or scale.dtype))
-    return b.done()
+    return b.finish(at, cast(value, attrs.to or scale.dtype))
 
 
-def _dequantize_reference(arrays: Arrays, attrs: DequantizeAttrs) -> tuple[Array, ...]:
+def _dequantize_reference(arrays: Arrays, attrs: DequantizeAttrs) -> OutArrays:
     x, scale = given(arrays[:2])
     zero = arrays[2] if len(arrays) > 2 else None
     exact = np.float32 if x.dtype.kind == "f" else np.int32
@@ -242,26 +220,10 @@ def _dequantize_reference(arrays: Arrays, attrs: DequantizeAttrs) -> tuple[Array
     return (value.astype(scale.dtype if attrs.to is None else attrs.to.carrier),)
 
 
-def _dequantize_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for source in (*_NARROW, I32):
-        x = draw(rng, source, (3, 7, 5), -90, 90)
-        zero = np.asarray(0 if source is I32 else 11, source.carrier)
-        scale = np.asarray(0.05, np.float32)
-        yield Sample((x, scale, zero), DequantizeAttrs(), f"tensor_{source.name}")
-    x = draw(rng, U8, (3, 7, 5), 0, 255)
-    scales = rng.uniform(0.1, 2, (7,)).astype(np.float32)
-    zeros = rng.integers(0, 200, (7,)).astype(np.uint8)
-    yield Sample((x, scales, zeros), DequantizeAttrs(), "axis")
-    yield Sample((x, scales), DequantizeAttrs(), "no_zero")
-    yield Sample((x, scales.astype(np.float16), zeros), DequantizeAttrs(), "f16")
-    blocks = rng.uniform(0.1, 2, (3, 3, 5)).astype(np.float32)
-    yield Sample((x, blocks), DequantizeAttrs(1, 3), "block")
-
-
 # ---- dynamic_quantize_linear --------------------------------------------------------------------
 
 
-def _dynamic_infer(types: Types, _: NoAttrs) -> tuple[TensorType, ...]:
+def _dynamic_infer(types: Types, _: NoAttrs) -> OutTypes:
     x = required(types, 0)
     check_dtype(x.dtype, (F32,))
     return TensorType(U8, x.shape), tensor(F32), tensor(U8)
@@ -288,7 +250,7 @@ def _dynamic_expr(types: Types, _: NoAttrs) -> Expr:
     return b.done(y, scale, zero)
 
 
-def _dynamic_reference(arrays: Arrays, _: NoAttrs) -> tuple[Array, ...]:
+def _dynamic_reference(arrays: Arrays, _: NoAttrs) -> OutArrays:
     (x,) = given(arrays)
     high, low = np.max(x, initial=np.float32(0)), np.min(x, initial=np.float32(0))
     scale = np.float32(1) if high == low else (high - low) / np.float32(255)
@@ -297,31 +259,24 @@ def _dynamic_reference(arrays: Arrays, _: NoAttrs) -> tuple[Array, ...]:
     return y, np.asarray(scale, np.float32), np.asarray(zero).astype(np.uint8)
 
 
-def _dynamic_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for low, high in ((-3.0, 5.0), (1.0, 2.0), (-7.0, -1.0)):
-        yield Sample((draw(rng, F32, (3, 17), low, high),), NoAttrs(), f"from_{low:g}")
-    yield Sample((np.zeros((5,), np.float32),), NoAttrs(), "zeros")
-    yield Sample((np.asarray(2.5, np.float32),), NoAttrs(), "scalar")
-
-
 _ELEMENTWISE = frozenset((Trait.ELEMENTWISE,))
 
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         "quantize_linear", QuantizeAttrs, (2, 3), _quantize_infer, _quantize_reference,
-        _quantize_samples, (*_SCALES, I32), Tolerance.EXACT,
+        (*_SCALES, I32), Tolerance.EXACT,
         "round(x / scale) + zero point, saturated to the result's type; of NaN the least level.",
         _quantize_expr, traits=_ELEMENTWISE,
     ),
     OpSpec(
         "dequantize_linear", DequantizeAttrs, (2, 3), _dequantize_infer, _dequantize_reference,
-        _dequantize_samples, (*_LEVELS, I32), Tolerance.ELEMENTWISE,
+        (*_LEVELS, I32), Tolerance.ELEMENTWISE,
         "(x - zero point) * scale, in the type of the scale.",
         _dequantize_expr, traits=_ELEMENTWISE,
     ),
     OpSpec(
         "dynamic_quantize_linear", NoAttrs, (1, 1), _dynamic_infer, _dynamic_reference,
-        _dynamic_samples, (F32,), Tolerance.ELEMENTWISE,
+        (F32,), Tolerance.ELEMENTWISE,
         "u8 levels, scale and zero point such that the range of x and 0 is covered.",
         _dynamic_expr, traits=frozenset((Trait.REDUCTION,)),
         onnx=(OnnxBinding("DynamicQuantizeLinear", since=11),),

@@ -5,21 +5,32 @@ The q-linear ops scale the sums in f32, round to nearest even, add the zero poin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, cast, index_value
 from tcc.ir.index import Index, const
-from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    NoAttrs,
+    OnnxBinding,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Tolerance,
+    Trait,
+    Types,
+    attributes,
+)
 from tcc.ir.types import F32, I8, I32, I64, U8, TensorType, integer_limits
 from tcc.ops.algebra.contract import matmul_shape, matmul_sum
 from tcc.ops.algebra.window import ConvAttrs, border_fill, conv_indices, conv_shape, convolve, when
 from tcc.ops.formula import fn
-from tcc.ops.operands import Arrays, Types, array, inside, maybe_array, require
-from tcc.ops.shapes import agree, check_broadcast, optional, required
+from tcc.ops.operands import array, inside, maybe_array, require
+from tcc.ops.reference import given
+from tcc.ops.shapes import agree, check_broadcast, optional, present, required
 
 _BYTES = (U8, I8)
 
@@ -60,8 +71,8 @@ def _requantise(sums: Array, factor: Array, zero: Array) -> Array:
 # ---- matmul_integer ------------------------------------------------------------------------------
 
 
-def _matmul_integer_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
-    a, c = required(types, 0), required(types, 1)
+def _matmul_integer_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
+    a, c = present(types, 2)
     _check_bytes(a, c)
     _check_numbers(types, a, _rows(a), 2)
     _check_numbers(types, c, _columns(c), 3)
@@ -97,7 +108,7 @@ def _less_zero(x: Array, zero: Array | None, column: bool) -> Array:
     return wide - (point if column else point[:, None])
 
 
-def _matmul_integer_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+def _matmul_integer_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
     a = _less_zero(array(arrays, 0), maybe_array(arrays, 2), False)
     c = _less_zero(array(arrays, 1), maybe_array(arrays, 3), True)
     return (np.asarray(np.matmul(a, c)),)
@@ -124,25 +135,10 @@ def _matmul_integer_expr(types: Types, _attrs: NoAttrs) -> Expr:
     return b.done(_integer_sum(b, required(types, 0), required(types, 1), (0, 2, 1, 3)))
 
 
-def _draw(rng: np.random.Generator, dtype: Any, *shape: int) -> Array:
-    info = np.iinfo(dtype)
-    return rng.integers(info.min, info.max + 1, shape, dtype)
-
-
-def _matmul_integer_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    a, c = _draw(rng, np.uint8, 7, 13), _draw(rng, np.uint8, 13, 5)
-    yield Sample((a, c), NoAttrs(), "plain")
-    points = np.array(120, np.uint8), np.array(3, np.uint8)
-    yield Sample((a, c, *points), NoAttrs(), "points")
-    yield Sample((a, c, None, np.array(9, np.uint8)), NoAttrs(), "right")
-    signed = _draw(rng, np.int8, 13, 5)
-    yield Sample((a, signed, points[0], _draw(rng, np.int8, 5)), NoAttrs(), "columns")
-
-
 # ---- conv_integer --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ConvIntegerAttrs(ConvAttrs):
     """`border` is what lies around an image without a zero point; with one it is 0, and the border
     holds the zero point."""
@@ -150,8 +146,8 @@ class ConvIntegerAttrs(ConvAttrs):
     border: int = 0
 
 
-def _conv_integer_infer(types: Types, attrs: ConvIntegerAttrs) -> tuple[TensorType, ...]:
-    x, w = required(types, 0), required(types, 1)
+def _conv_integer_infer(types: Types, attrs: ConvIntegerAttrs) -> OutTypes:
+    x, w = present(types, 2)
     _check_bytes(x, w)
     _check_numbers(types, x, const(1), 2)
     _check_numbers(types, w, w.shape[0], 3)
@@ -168,7 +164,7 @@ def _filters(w: Array, zero: Array | None) -> Array:
     return wide - zero.astype(np.int32).reshape(-1, *([1] * (w.ndim - 1)))
 
 
-def _conv_integer_reference(arrays: Arrays, attrs: ConvIntegerAttrs) -> tuple[Array, ...]:
+def _conv_integer_reference(arrays: Arrays, attrs: ConvIntegerAttrs) -> OutArrays:
     x = _less_zero(array(arrays, 0), maybe_array(arrays, 2), True)
     w = _filters(array(arrays, 1), maybe_array(arrays, 3))
     # Less its border, which `convolve` takes for zeros.
@@ -205,24 +201,10 @@ def _conv_integer_expr(types: Types, attrs: ConvIntegerAttrs) -> Expr:
     return b.done(_conv_sum(b, required(types, 0), required(types, 1), attrs, (0, 2, 1, 3)))
 
 
-_CONV = ConvAttrs((1, 2), (1, 0), (1, 1), (1, 1), 1)
-_INTEGER = ConvIntegerAttrs((1, 2), (1, 0), (1, 1), (1, 1), 1)
-
-
-def _conv_integer_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x, w = _draw(rng, np.uint8, 1, 2, 5, 7), _draw(rng, np.uint8, 3, 2, 3, 3)
-    yield Sample((x, w), _INTEGER, "plain")
-    yield Sample((x, w, np.array(128, np.uint8)), _INTEGER, "point")
-    yield Sample((x, w), replace(_INTEGER, border=200), "border")
-    signed = _draw(rng, np.int8, 3, 2, 3, 3)
-    points = (np.array(7, np.uint8), np.zeros(3, np.int8))
-    yield Sample((x, signed, *points), _INTEGER, "filters")
-
-
 # ---- q-linear ops --------------------------------------------------------------------------------
 
 
-def _qlinear_matmul_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+def _qlinear_matmul_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
     a, c = required(types, 0), required(types, 3)
     _check_bytes(a, c)
     _check_numbers(types, a, _rows(a), 1, 2)
@@ -231,8 +213,8 @@ def _qlinear_matmul_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ..
     return (TensorType(required(types, 7).dtype, matmul_shape(a, c)),)
 
 
-def _qlinear_matmul_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
-    a, a_scale, a_zero, c, c_scale, c_zero, y_scale, y_zero = (array(arrays, n) for n in range(8))
+def _qlinear_matmul_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
+    a, a_scale, a_zero, c, c_scale, c_zero, y_scale, y_zero = given(arrays, 8)
     sums = np.matmul(_less_zero(a, a_zero, False), _less_zero(c, c_zero, True))
     rows = a_scale.reshape(-1, 1) if a_scale.size > 1 else a_scale.reshape(())
     columns = c_scale if c_scale.size > 1 else c_scale.reshape(())
@@ -248,8 +230,7 @@ def _qlinear_matmul_expr(types: Types, attrs: NoAttrs) -> Expr:
     i = b.iters(*y.shape)
     row = i[-1 - (c.rank > 1)] if a.rank > 1 else None
     factor = _factor(b, (1, row), (4, i[-1] if c.rank > 1 else None), 6)
-    b.stage(i, _requantised(b.read(sums, *i), factor, _known(_parameter(b, 7, None))))
-    return b.done()
+    return b.finish(i, _requantised(b.read(sums, *i), factor, _known(_parameter(b, 7, None))))
 
 
 def _known(scalar: Scalar | None) -> Scalar:
@@ -265,20 +246,7 @@ def _factor(
     return fn("div", fn("mul", scales[0], scales[1]), scales[2])
 
 
-def _scalars(*values: float) -> tuple[Array, ...]:
-    return tuple(np.array(v, np.float32) for v in values)
-
-
-def _qlinear_matmul_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    a, c = _draw(rng, np.uint8, 7, 13), _draw(rng, np.uint8, 13, 5)
-    one, two, three = _scalars(0.0066, 0.0071, 0.0107)
-    zeros = [np.array(v, np.uint8) for v in (113, 114, 118)]
-    yield Sample((a, one, zeros[0], c, two, zeros[1], three, zeros[2]), NoAttrs(), "u8")
-    batch = _draw(rng, np.uint8, 2, 3, 13)
-    yield Sample((batch, one, zeros[0], c, two, zeros[1], three, zeros[2]), NoAttrs(), "batch")
-
-
-def _qlinear_conv_infer(types: Types, attrs: ConvAttrs) -> tuple[TensorType, ...]:
+def _qlinear_conv_infer(types: Types, attrs: ConvAttrs) -> OutTypes:
     x, w, bias = required(types, 0), required(types, 3), optional(types, 8)
     _check_bytes(x, w)
     _check_numbers(types, x, const(1), 1, 2)
@@ -290,8 +258,8 @@ def _qlinear_conv_infer(types: Types, attrs: ConvAttrs) -> tuple[TensorType, ...
     return (TensorType(required(types, 7).dtype, conv_shape(x, w, attrs)),)
 
 
-def _qlinear_conv_reference(arrays: Arrays, attrs: ConvAttrs) -> tuple[Array, ...]:
-    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (array(arrays, n) for n in range(8))
+def _qlinear_conv_reference(arrays: Arrays, attrs: ConvAttrs) -> OutArrays:
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = given(arrays, 8)
     sums = convolve(_less_zero(x, x_zero, True), _filters(w, w_zero), attrs)
     along = (-1, *([1] * (x.ndim - 2)))
     bias = maybe_array(arrays, 8)
@@ -310,20 +278,7 @@ def _qlinear_conv_expr(types: Types, attrs: ConvAttrs) -> Expr:
     if optional(types, 8) is not None:
         total = fn("add", total, b.read(8, i[1]))
     factor = _factor(b, (1, None), (4, i[1]), 6)
-    b.stage(i, _requantised(total, factor, _known(_parameter(b, 7, None))))
-    return b.done()
-
-
-def _qlinear_conv_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x, w = _draw(rng, np.uint8, 1, 2, 5, 7), _draw(rng, np.uint8, 3, 2, 3, 3)
-    one, two, three = _scalars(0.0037, 0.0017, 0.016)
-    zeros = [np.array(v, np.uint8) for v in (132, 255, 123)]
-    operands = (x, one, zeros[0], w, two, zeros[1], three, zeros[2])
-    yield Sample(operands, _CONV, "plain")
-    bias = rng.integers(-900, 900, 3).astype(np.int32)
-    signed = (_draw(rng, np.int8, 3, 2, 3, 3), np.array([0.002, 0.001, 0.003], np.float32))
-    points = (np.zeros(3, np.int8), three, zeros[2], bias)
-    yield Sample((x, one, zeros[0], *signed, *points), _CONV, "filters")
+    return b.finish(i, _requantised(total, factor, _known(_parameter(b, 7, None))))
 
 
 # ---- rows ----------------------------------------------------------------------------------------
@@ -334,25 +289,25 @@ _WINDOWS = frozenset({Trait.CONTRACTION, Trait.WINDOW})
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         "matmul_integer", NoAttrs, (2, 4), _matmul_integer_infer, _matmul_integer_reference,
-        _matmul_integer_samples, _BYTES, Tolerance.EXACT,
+        _BYTES, Tolerance.EXACT,
         "Matrix product of bytes less their zero points; operands (a, b, a zero, b zero).",
         expr=_matmul_integer_expr, traits=_SUMS, onnx=(OnnxBinding("MatMulInteger", since=10),),
     ),
     OpSpec(
         "conv_integer", ConvIntegerAttrs, (2, 4), _conv_integer_infer, _conv_integer_reference,
-        _conv_integer_samples, _BYTES, Tolerance.EXACT,
+        _BYTES, Tolerance.EXACT,
         "Convolution of bytes less their zero points; operands (x, w, x zero, w zero).",
         expr=_conv_integer_expr, traits=_WINDOWS,
     ),
     OpSpec(
         "qlinear_matmul", NoAttrs, (8, 8), _qlinear_matmul_infer, _qlinear_matmul_reference,
-        _qlinear_matmul_samples, _BYTES, Tolerance.EXACT,
+        _BYTES, Tolerance.EXACT,
         "Requantised matrix product; operands a, b and y each with scale and zero point.",
         expr=_qlinear_matmul_expr, traits=_SUMS, onnx=(OnnxBinding("QLinearMatMul", since=10),),
     ),
     OpSpec(
         "qlinear_conv", ConvAttrs, (8, 9), _qlinear_conv_infer, _qlinear_conv_reference,
-        _qlinear_conv_samples, _BYTES, Tolerance.EXACT,
+        _BYTES, Tolerance.EXACT,
         "Requantised convolution; operands x, w and y each with scale and zero point, then bias.",
         expr=_qlinear_conv_expr, traits=_WINDOWS,
     ),

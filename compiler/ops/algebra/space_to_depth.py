@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import apply, index_value, literal
 from tcc.ir.index import as_int
-from tcc.ir.op import Array, OnnxBinding, OpSpec, Sample
+from tcc.ir.op import Arrays, OnnxBinding, OpSpec, OutArrays, OutTypes, Types, attributes
 from tcc.ir.types import I64, TensorType
 from tcc.ops.algebra.movement import move_row
-from tcc.ops.operands import Arrays, Types, array, require
-from tcc.ops.sampling import normal
-from tcc.ops.shapes import agree, required
+from tcc.ops.operands import array, require
+from tcc.ops.shapes import agree, present, required
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class DepthToSpaceAttrs:
     """`mode` is "DCR" (depth, column, row) or "CRD"."""
 
@@ -25,12 +21,12 @@ class DepthToSpaceAttrs:
     mode: str
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class SpaceToDepthAttrs:
     blocksize: int
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ReverseSequenceAttrs:
     """The axes are 0 and 1 in either order."""
 
@@ -38,7 +34,7 @@ class ReverseSequenceAttrs:
     time_axis: int
 
 
-def _depth_to_space_infer(types: Types, attrs: DepthToSpaceAttrs) -> tuple[TensorType, ...]:
+def _depth_to_space_infer(types: Types, attrs: DepthToSpaceAttrs) -> OutTypes:
     x, s = required(types, 0), attrs.blocksize
     require(x.rank == 4, f"depth_to_space takes rank 4, not {x}")
     require(s > 0, f"blocks of size {s}")
@@ -49,7 +45,7 @@ def _depth_to_space_infer(types: Types, attrs: DepthToSpaceAttrs) -> tuple[Tenso
     return (TensorType(x.dtype, (n, c // (s * s), h * s, w * s)),)
 
 
-def _depth_to_space_reference(arrays: Arrays, attrs: DepthToSpaceAttrs) -> tuple[Array, ...]:
+def _depth_to_space_reference(arrays: Arrays, attrs: DepthToSpaceAttrs) -> OutArrays:
     x, s = array(arrays, 0), attrs.blocksize
     n, c, h, w = x.shape
     if attrs.mode == "DCR":
@@ -66,11 +62,10 @@ def _depth_to_space_expr(types: Types, attrs: DepthToSpaceAttrs) -> Expr:
     n, c, h, w = i = b.iters(*y.shape)
     block = (h % s) * s + w % s
     channel = block * y.shape[1] + c if attrs.mode == "DCR" else c * (s * s) + block
-    b.stage(i, b.read(0, n, channel, h // s, w // s))
-    return b.done()
+    return b.finish(i, b.read(0, n, channel, h // s, w // s))
 
 
-def _space_to_depth_infer(types: Types, attrs: SpaceToDepthAttrs) -> tuple[TensorType, ...]:
+def _space_to_depth_infer(types: Types, attrs: SpaceToDepthAttrs) -> OutTypes:
     x, s = required(types, 0), attrs.blocksize
     require(x.rank == 4, f"space_to_depth takes rank 4, not {x}")
     require(s > 0, f"blocks of size {s}")
@@ -80,7 +75,7 @@ def _space_to_depth_infer(types: Types, attrs: SpaceToDepthAttrs) -> tuple[Tenso
     return (TensorType(x.dtype, (n, c * (s * s), h // s, w // s)),)
 
 
-def _space_to_depth_reference(arrays: Arrays, attrs: SpaceToDepthAttrs) -> tuple[Array, ...]:
+def _space_to_depth_reference(arrays: Arrays, attrs: SpaceToDepthAttrs) -> OutArrays:
     x, s = array(arrays, 0), attrs.blocksize
     n, c, h, w = x.shape
     blocks = x.reshape(n, c, h // s, s, w // s, s).transpose(0, 3, 5, 1, 2, 4)
@@ -94,12 +89,11 @@ def _space_to_depth_expr(types: Types, attrs: SpaceToDepthAttrs) -> Expr:
     n, c, h, w = i = b.iters(*y.shape)
     block = c // x.shape[1]
     at = (n, c % x.shape[1], h * s + block // s, w * s + block % s)
-    b.stage(i, b.read(0, *at))
-    return b.done()
+    return b.finish(i, b.read(0, *at))
 
 
-def _reverse_sequence_infer(types: Types, attrs: ReverseSequenceAttrs) -> tuple[TensorType, ...]:
-    x, lengths = required(types, 0), required(types, 1)
+def _reverse_sequence_infer(types: Types, attrs: ReverseSequenceAttrs) -> OutTypes:
+    x, lengths = present(types, 2)
     require(x.rank >= 2, f"reverse_sequence takes rank 2 or more, not {x}")
     require({attrs.batch_axis, attrs.time_axis} == {0, 1}, "batch and time must be axes 0 and 1")
     require(lengths.rank == 1, f"the lengths must be a vector, not {lengths}")
@@ -107,7 +101,7 @@ def _reverse_sequence_infer(types: Types, attrs: ReverseSequenceAttrs) -> tuple[
     return (x,)
 
 
-def _reverse_sequence_reference(arrays: Arrays, attrs: ReverseSequenceAttrs) -> tuple[Array, ...]:
+def _reverse_sequence_reference(arrays: Arrays, attrs: ReverseSequenceAttrs) -> OutArrays:
     y = array(arrays, 0).copy()
     rows = y if attrs.batch_axis == 0 else np.swapaxes(y, 0, 1)
     for row, length in zip(rows, array(arrays, 1), strict=True):
@@ -126,46 +120,25 @@ def _reverse_sequence_expr(types: Types, attrs: ReverseSequenceAttrs) -> Expr:
     at, binding = b.position(apply("select", apply("lt", step, length), back, step), extent)
     indices = [at if axis == attrs.time_axis else k for axis, k in enumerate(i)]
     # Lengths past the extent would read outside: the fill keeps such data harmless.
-    b.stage(i, b.read(0, *indices, fill=0, indirect=(binding,)))
-    return b.done()
-
-
-def _depth_to_space_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for mode in ("DCR", "CRD"):
-        yield Sample((normal(rng, 2, 12, 3, 5),), DepthToSpaceAttrs(2, mode), mode)
-    yield Sample((normal(rng, 1, 9, 1, 1),), DepthToSpaceAttrs(3, "DCR"))
-
-
-def _space_to_depth_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    yield Sample((normal(rng, 2, 3, 4, 6),), SpaceToDepthAttrs(2))
-    yield Sample((normal(rng, 1, 1, 9, 3),), SpaceToDepthAttrs(3))
-
-
-def _reverse_sequence_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = normal(rng, 3, 5, 2)
-    yield Sample((x, np.array([5, 1, 3])), ReverseSequenceAttrs(0, 1))
-    yield Sample((x, np.array([2, 3, 1, 0, 3])), ReverseSequenceAttrs(1, 0))
+    return b.finish(i, b.read(0, *indices, fill=0, indirect=(binding,)))
 
 
 OPS: tuple[OpSpec, ...] = (
     move_row(
         "depth_to_space", DepthToSpaceAttrs,
         (_depth_to_space_infer, _depth_to_space_reference, _depth_to_space_expr),
-        _depth_to_space_samples,
         "Spreads groups of channels over blocks of the image.",
         onnx=(OnnxBinding("DepthToSpace"),),
     ),
     move_row(
         "space_to_depth", SpaceToDepthAttrs,
         (_space_to_depth_infer, _space_to_depth_reference, _space_to_depth_expr),
-        _space_to_depth_samples,
         "Collects blocks of the image into channels.",
         onnx=(OnnxBinding("SpaceToDepth"),),
     ),
     move_row(
         "reverse_sequence", ReverseSequenceAttrs,
         (_reverse_sequence_infer, _reverse_sequence_reference, _reverse_sequence_expr),
-        _reverse_sequence_samples,
         "Reverses the first `lengths[b]` steps of each sequence.",
         arity=(2, 2), onnx=(OnnxBinding("ReverseSequence", since=10),),
     ),

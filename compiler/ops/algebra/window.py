@@ -7,26 +7,36 @@ zeros.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial, reduce
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+from itertools import starmap
 from math import prod
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, apply, cast, index_value, literal
 from tcc.ir.index import Index, IndexLike, as_index, as_int, ceildiv, const, minimum
-from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Tolerance,
+    Trait,
+    Types,
+    attributes,
+)
 from tcc.ir.types import I64, TensorType
 from tcc.ops.algebra.contract import rounded
 from tcc.ops.formula import fn, wide
-from tcc.ops.operands import Arrays, Types, array, dims, inside, maybe_array, require, sizes
-from tcc.ops.reference import widen_half
-from tcc.ops.sampling import normal
-from tcc.ops.shapes import FLOATS, agree, optional, required, same_dtype
+from tcc.ops.operands import array, dims, inside, maybe_array, require, sizes
+from tcc.ops.reference import given, widen_half
+from tcc.ops.shapes import FLOATS, Point, Shape, agree, optional, required, same_dtype
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ConvAttrs:
     """One entry per spatial axis; `before` and `after` are the zeros around the image."""
 
@@ -37,7 +47,7 @@ class ConvAttrs:
     group: int
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ConvTransposeAttrs:
     """As `ConvAttrs`; `output_padding` adds rows at the far end of each axis."""
 
@@ -49,11 +59,11 @@ class ConvTransposeAttrs:
     group: int
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class Col2ImAttrs:
     """`image` and `block` are the spatial shapes of the output and of one column's patch."""
 
-    image: tuple[Index, ...]
+    image: Shape
     block: tuple[IndexLike, ...]
     strides: tuple[int, ...]
     before: tuple[IndexLike, ...]
@@ -92,6 +102,18 @@ def transposed_count(
     return (extent - 1) * stride + reach + extra - before - after
 
 
+def window_places(
+    o: Sequence[Index],
+    k: Sequence[Index],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    before: Sequence[IndexLike],
+) -> list[Index]:
+    """Where element `k` of the window at `o` lies in the image."""
+    axes = zip(o, k, strides, dilations, before, strict=True)
+    return [p * stride + q * dilation - margin for p, q, stride, dilation, margin in axes]
+
+
 def patch(
     padded: Array, offset: Sequence[int], counts: Sequence[int], strides: Sequence[int]
 ) -> Array:
@@ -117,7 +139,7 @@ def _whole_groups(groups: int, x: TensorType, axis: int, what: str) -> None:
     agree(size, size // groups * groups, f"the {what} and those of groups")
 
 
-def conv_shape(x: TensorType, w: TensorType, attrs: ConvAttrs) -> tuple[Index, ...]:
+def conv_shape(x: TensorType, w: TensorType, attrs: ConvAttrs) -> Shape:
     """The output shape of a convolution; raises ValueError on operands that do not fit."""
     spatial = x.rank - 2
     require(spatial >= 1 and w.rank == x.rank, f"conv of {x} with {w}")
@@ -131,7 +153,7 @@ def conv_shape(x: TensorType, w: TensorType, attrs: ConvAttrs) -> tuple[Index, .
     return (x.shape[0], w.shape[0], *image)
 
 
-def _conv_infer(types: Types, attrs: ConvAttrs) -> tuple[TensorType, ...]:
+def _conv_infer(types: Types, attrs: ConvAttrs) -> OutTypes:
     dtype = same_dtype(types)
     x, w, bias = required(types, 0), required(types, 1), optional(types, 2)
     shape = conv_shape(x, w, attrs)
@@ -150,12 +172,8 @@ def convolve(x: Array, w: Array, attrs: ConvAttrs) -> Array:
     spatial = x.ndim - 2
     before, after = sizes(attrs.before), sizes(attrs.after)
     padded = np.pad(x, ((0, 0), (0, 0), *zip(before, after, strict=True)))
-    counts = [
-        (n - d * (k - 1) - 1) // s + 1
-        for n, k, s, d in zip(
-            padded.shape[2:], w.shape[2:], attrs.strides, attrs.dilations, strict=True
-        )
-    ]
+    lists = (attrs.strides, attrs.before, attrs.after, attrs.dilations)
+    counts = sizes(tuple(map(window_count, dims(*x.shape[2:]), dims(*w.shape[2:]), *lists)))
     groups = attrs.group
     grouped = w.reshape(groups, w.shape[0] // groups, *w.shape[1:])
     y = np.zeros((x.shape[0], groups, grouped.shape[1], *counts), x.dtype)
@@ -168,7 +186,7 @@ def convolve(x: Array, w: Array, attrs: ConvAttrs) -> Array:
     return y.reshape(x.shape[0], w.shape[0], *counts)
 
 
-def _conv_reference(arrays: Arrays, attrs: ConvAttrs) -> tuple[Array, ...]:
+def _conv_reference(arrays: Arrays, attrs: ConvAttrs) -> OutArrays:
     x, bias = array(arrays, 0), maybe_array(arrays, 2)
     y = convolve(widen_half(x), widen_half(array(arrays, 1)), attrs)
     return (_with_bias(y, bias).astype(x.dtype),)
@@ -182,19 +200,14 @@ def _with_bias(y: Array, bias: Array | None) -> Array:
 
 def conv_indices(
     b: ExprBuilder, x: TensorType, w: TensorType, attrs: ConvAttrs
-) -> tuple[tuple[Index, ...], tuple[Index, ...], tuple[Index, ...], tuple[Index, ...]]:
+) -> tuple[Point, Point, Point, Point]:
     """Iterators of the output, of the sum, and where the sum reads the image and the weights."""
     n, m, *o = i = b.iters(*conv_shape(x, w, attrs))
     c, *k = over = b.iters(*w.shape[1:])
     channel = c
     if attrs.group > 1:
         channel = (m // (w.shape[0] // attrs.group)) * w.shape[1] + c
-    at = [
-        p * stride + q * dilation - before
-        for p, q, stride, dilation, before in zip(
-            o, k, attrs.strides, attrs.dilations, attrs.before, strict=True
-        )
-    ]
+    at = window_places(o, k, attrs.strides, attrs.dilations, attrs.before)
     return i, over, (n, channel, *at), (m, c, *k)
 
 
@@ -223,62 +236,41 @@ def biased(b: ExprBuilder, sums: StageRef, y: TensorType, bias: int) -> StageRef
     return b.stage(i, cast(value, y.dtype))
 
 
-def _conv_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    f32 = partial(normal, rng)
-    same = ConvAttrs((1, 1), (1, 1), (1, 1), (1, 1), 1)
-    yield Sample((f32(2, 3, 7, 5), f32(4, 3, 3, 3), f32(4)), same, "same")
-    uneven = ConvAttrs((2, 3), (0, 2), (1, 0), (2, 1), 1)
-    yield Sample((f32(1, 2, 9, 11), f32(3, 2, 2, 3)), uneven, "uneven")
-    depthwise = ConvAttrs((2, 1), (1, 0), (1, 0), (1, 1), 6)
-    yield Sample((f32(1, 6, 7, 4), f32(6, 1, 3, 1), f32(6)), depthwise, "depthwise")
-    grouped = ConvAttrs((1, 1), (0, 0), (0, 0), (1, 1), 2)
-    yield Sample((f32(2, 4, 5, 5), f32(6, 2, 3, 3)), grouped, "grouped")
-    line = ConvAttrs((2,), (3,), (1,), (1,), 1)
-    yield Sample((f32(2, 3, 17), f32(5, 3, 4), f32(5)), line, "1d")
-    cube = ConvAttrs((1, 2, 1), (1, 0, 1), (0, 1, 1), (1, 1, 1), 1)
-    yield Sample((f32(1, 2, 4, 5, 3), f32(2, 2, 2, 3, 2)), cube, "3d")
-    pointwise = ConvAttrs((1, 1), (0, 0), (0, 0), (1, 1), 1)
-    halves = (f32(1, 7, 3, 3).astype(np.float16), f32(5, 7, 1, 1).astype(np.float16))
-    yield Sample(halves, pointwise, "f16")
-
-
 # ---- conv transpose ------------------------------------------------------------------------------
 
 
-def _transpose_infer(types: Types, attrs: ConvTransposeAttrs) -> tuple[TensorType, ...]:
+def _transposed(image: Shape, kernel: Shape, attrs: ConvTransposeAttrs) -> Shape:
+    lists = (attrs.strides, attrs.before, attrs.after, attrs.dilations, attrs.output_padding)
+    return tuple(map(transposed_count, image, kernel, *lists))
+
+
+def _transpose_infer(types: Types, attrs: ConvTransposeAttrs) -> OutTypes:
     dtype = same_dtype(types)
     x, w, bias = required(types, 0), required(types, 1), optional(types, 2)
     require(x.rank >= 3 and w.rank == x.rank, f"conv_transpose of {x} with {w}")
     agree(x.shape[1], w.shape[0], "the channels of image and filters")
     _whole_groups(attrs.group, x, 1, "channels")
-    lists = (attrs.strides, attrs.before, attrs.after, attrs.dilations, attrs.output_padding)
-    image = tuple(map(transposed_count, x.shape[2:], w.shape[2:], *lists))
+    image = _transposed(x.shape[2:], w.shape[2:], attrs)
     shape = (x.shape[0], w.shape[1] * attrs.group, *image)
     if bias is not None:
         _check_bias(bias, shape[1])
     return (TensorType(dtype, shape),)
 
 
-def _transpose_reference(arrays: Arrays, attrs: ConvTransposeAttrs) -> tuple[Array, ...]:
-    x, w, bias = widen_half(array(arrays, 0)), widen_half(array(arrays, 1)), maybe_array(arrays, 2)
-    before, after = sizes(attrs.before), sizes(attrs.after)
-    spatial, groups = x.ndim - 2, attrs.group
-    whole = [
-        s * (n - 1) + (k - 1) * d + 1 + max(extra - b, 0) + max(b, 0)
-        for n, k, s, extra, d, b in zip(
-            x.shape[2:],
-            w.shape[2:],
-            attrs.strides,
-            attrs.output_padding,
-            attrs.dilations,
-            before,
-            strict=True,
-        )
-    ]
+def _transpose_reference(arrays: Arrays, attrs: ConvTransposeAttrs) -> OutArrays:
+    (x, w), bias = map(widen_half, given(arrays, 2)), maybe_array(arrays, 2)
+    before, none = sizes(attrs.before), (0,) * (x.ndim - 2)
+    image, kernel = dims(*x.shape[2:]), dims(*w.shape[2:])
+    # The whole result of the sums, and the part of it that is kept.
+    whole = sizes(
+        _transposed(image, kernel, replace(attrs, before=none, after=none, output_padding=none))
+    )
+    kept = sizes(_transposed(image, kernel, attrs))
+    groups = attrs.group
     y = np.zeros((x.shape[0], groups, w.shape[1], *whole), x.dtype)
     grouped_x = x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
     grouped_w = w.reshape(groups, -1, *w.shape[1:])
-    letters = "xyz"[:spatial]
+    letters = "xyz"[: x.ndim - 2]
     for k in np.ndindex(*w.shape[2:]):
         spots = tuple(
             slice(q * d, q * d + (n - 1) * s + 1, s)
@@ -287,22 +279,11 @@ def _transpose_reference(arrays: Arrays, attrs: ConvTransposeAttrs) -> tuple[Arr
         term = np.einsum(f"ngc{letters},gcm->ngm{letters}", grouped_x, grouped_w[(..., *k)])
         y[(slice(None),) * 3 + spots] += term
     y = y.reshape(x.shape[0], groups * w.shape[1], *whole)
-    ends = [
-        s * (n - 1) + extra + (k - 1) * d + 1 - a
-        for n, k, s, extra, d, a in zip(
-            x.shape[2:],
-            w.shape[2:],
-            attrs.strides,
-            attrs.output_padding,
-            attrs.dilations,
-            after,
-            strict=True,
-        )
-    ]
-    missing = [(max(-b, 0), max(end - n, 0)) for b, end, n in zip(before, ends, whole, strict=True)]
+    axes = list(zip(before, kept, whole, strict=True))
+    missing = [(max(-b, 0), max(b + n - size, 0)) for b, n, size in axes]
     y = np.pad(y, ((0, 0), (0, 0), *missing))
-    kept = tuple(slice(max(b, 0), end + max(-b, 0)) for b, end in zip(before, ends, strict=True))
-    return (_with_bias(y[(slice(None), slice(None), *kept)], bias).astype(array(arrays, 0).dtype),)
+    parts = [slice(max(b, 0), max(b, 0) + n) for b, n, _ in axes]
+    return (_with_bias(y[(slice(None), slice(None), *parts)], bias).astype(array(arrays, 0).dtype),)
 
 
 def _transpose_expr(types: Types, attrs: ConvTransposeAttrs) -> Expr:
@@ -345,34 +326,12 @@ def when(conditions: Sequence[Scalar], value: Scalar) -> Scalar:
     return apply("select", both, value, literal(0, value.dtype))
 
 
-def _transpose_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    f32 = partial(normal, rng)
-    plain = ConvTransposeAttrs((1, 1), (0, 0), (0, 0), (0, 0), (1, 1), 1)
-    yield Sample((f32(1, 2, 3, 4), f32(2, 3, 3, 3), f32(3)), plain, "plain")
-    strided = ConvTransposeAttrs((2, 3), (1, 0), (0, 2), (1, 0), (1, 1), 1)
-    yield Sample((f32(2, 3, 4, 5), f32(3, 2, 3, 4)), strided, "strided")
-    grouped = ConvTransposeAttrs((2, 1), (1, 1), (1, 1), (0, 0), (1, 2), 2)
-    yield Sample((f32(1, 4, 5, 5), f32(4, 3, 4, 3), f32(6)), grouped, "grouped")
-    line = ConvTransposeAttrs((4,), (2,), (2,), (0,), (1,), 1)
-    yield Sample((f32(1, 3, 7), f32(3, 2, 8)), line, "1d")
-    wider = ConvTransposeAttrs((2,), (-1,), (-2,), (0,), (1,), 1)
-    yield Sample((f32(1, 2, 5), f32(2, 1, 3)), wider, "wider")
-
-
 # ---- col2im --------------------------------------------------------------------------------------
 
 
-def _col2im_counts(attrs: Col2ImAttrs) -> tuple[Index, ...]:
-    axes = zip(
-        attrs.image,
-        attrs.block,
-        attrs.strides,
-        attrs.before,
-        attrs.after,
-        attrs.dilations,
-        strict=True,
-    )
-    return tuple(window_count(*axis) for axis in axes)
+def _col2im_counts(attrs: Col2ImAttrs) -> Shape:
+    lists = (attrs.block, attrs.strides, attrs.before, attrs.after, attrs.dilations)
+    return tuple(starmap(window_count, zip(attrs.image, *lists, strict=True)))
 
 
 def _patch(attrs: Col2ImAttrs) -> Index:
@@ -380,7 +339,7 @@ def _patch(attrs: Col2ImAttrs) -> Index:
     return reduce(lambda p, q: p * q, map(as_index, attrs.block), const(1))
 
 
-def _col2im_infer(types: Types, attrs: Col2ImAttrs) -> tuple[TensorType, ...]:
+def _col2im_infer(types: Types, attrs: Col2ImAttrs) -> OutTypes:
     x = required(types, 0)
     require(x.rank == 3, f"col2im takes [batch, channel * block, columns], not {x}")
     columns = reduce(lambda p, q: p * q, _col2im_counts(attrs), const(1))
@@ -388,7 +347,7 @@ def _col2im_infer(types: Types, attrs: Col2ImAttrs) -> tuple[TensorType, ...]:
     return (TensorType(x.dtype, (x.shape[0], x.shape[1] // _patch(attrs), *attrs.image)),)
 
 
-def _col2im_reference(arrays: Arrays, attrs: Col2ImAttrs) -> tuple[Array, ...]:
+def _col2im_reference(arrays: Arrays, attrs: Col2ImAttrs) -> OutArrays:
     x = array(arrays, 0)
     before, after, image = sizes(attrs.before), sizes(attrs.after), sizes(attrs.image)
     counts, block = sizes(_col2im_counts(attrs)), sizes(attrs.block)
@@ -420,30 +379,23 @@ def _col2im_expr(types: Types, attrs: Col2ImAttrs) -> Expr:
     return b.done(rounded(b, sums, y.shape, y.dtype))
 
 
-def _col2im_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = rng.standard_normal((2, 12, 20)).astype(np.float32)
-    yield Sample((x,), Col2ImAttrs(dims(5, 6), (2, 2), (1, 1), (0, 0), (0, 0), (1, 1)))
-    padded = Col2ImAttrs(dims(5, 7), (3, 2), (2, 2), (1, 0), (1, 1), (1, 1))
-    yield Sample((rng.standard_normal((1, 6, 12)).astype(np.float32),), padded, "padded")
-
-
 # ---- rows ----------------------------------------------------------------------------------------
 
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
-        "conv", ConvAttrs, (2, 3), _conv_infer, _conv_reference, _conv_samples, FLOATS,
+        "conv", ConvAttrs, (2, 3), _conv_infer, _conv_reference, FLOATS,
         Tolerance.ACCUMULATE,
         "Grouped, strided, dilated cross-correlation over 1 to 3 spatial axes, plus a bias.",
         expr=_conv_expr, traits=frozenset({Trait.CONTRACTION, Trait.WINDOW}),
     ),
     OpSpec(
         "conv_transpose", ConvTransposeAttrs, (2, 3), _transpose_infer, _transpose_reference,
-        _transpose_samples, FLOATS, Tolerance.ACCUMULATE,
+        FLOATS, Tolerance.ACCUMULATE,
         "The transpose of a convolution: each input element adds its kernel to the output.",
         expr=_transpose_expr, traits=frozenset({Trait.CONTRACTION, Trait.WINDOW}),
     ),
     OpSpec(
-        "col2im", Col2ImAttrs, (1, 1), _col2im_infer, _col2im_reference, _col2im_samples, FLOATS,
+        "col2im", Col2ImAttrs, (1, 1), _col2im_infer, _col2im_reference, FLOATS,
         Tolerance.ACCUMULATE,
         "Adds the columns of patches up to an image.",
         expr=_col2im_expr, traits=frozenset({Trait.WINDOW}),

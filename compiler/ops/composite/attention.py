@@ -6,25 +6,20 @@ expression, in the stages that the small ops would make.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
-
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
 from tcc.ir.index import Index, as_int, const
-from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types, attributes
 from tcc.ir.types import BOOL, I64, TensorType
 from tcc.ops.data.indexing import chosen
 from tcc.ops.formula import aligned, choose, fn, wide
-from tcc.ops.operands import Arrays, Types, array, guard, maybe_array, require, sizes
-from tcc.ops.reference import widen_half
-from tcc.ops.sampling import normal
-from tcc.ops.shapes import FLOATS, agree, check_broadcast, optional, required
+from tcc.ops.operands import array, guard, maybe_array, require, sizes
+from tcc.ops.reference import given, widen_half
+from tcc.ops.shapes import FLOATS, Point, agree, check_broadcast, optional, present, required
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class AttentionAttrs:
     """`softcap` 0 is none.  Causal: query `i` sees keys up to `i + offset`, where `offset` keys
     come before the first query."""
@@ -35,7 +30,7 @@ class AttentionAttrs:
     offset: Index
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class RotaryEmbeddingAttrs:
     """The first `rotary_dim` elements of each head turn; `interleaved` pairs neighbours, else
     element `k` pairs with `k + rotary_dim // 2`."""
@@ -47,7 +42,7 @@ class RotaryEmbeddingAttrs:
 # ---- attention -----------------------------------------------------------------------------------
 
 
-def _attention_infer(types: Types, attrs: AttentionAttrs) -> tuple[TensorType, ...]:
+def _attention_infer(types: Types, attrs: AttentionAttrs) -> OutTypes:
     q, k, v, mask = (*(required(types, n) for n in range(3)), optional(types, 3))
     require(q.rank == k.rank == v.rank == 4, f"attention takes rank 4: {q}, {k}, {v}")
     require(q.dtype is k.dtype is v.dtype, f"attention of different types: {q}, {k}, {v}")
@@ -74,7 +69,7 @@ def _sharing(q: TensorType, k: TensorType) -> int:
 
 
 def _attention_expr(types: Types, attrs: AttentionAttrs) -> Expr:
-    q, k = required(types, 0), required(types, 1)
+    q, k = present(types, 2)
     (y,) = _attention_infer(types, attrs)
     share = _sharing(q, k)
     b = ExprBuilder(*types)
@@ -108,14 +103,13 @@ def _attention_expr(types: Types, attrs: AttentionAttrs) -> Expr:
     # Once a result, not once a key: then keys may be taken a run at a time.
     n, h, i, _ = at = b.iters(*y.shape)
     shared = fn("mul", b.read(mixed, *at), fn("div", 1.0, b.read(total, n, h, i)))
-    b.stage(at, cast(shared, y.dtype))
-    return b.done()
+    return b.finish(at, cast(shared, y.dtype))
 
 
 def _masked(
     b: ExprBuilder,
     score: Scalar,
-    at: tuple[Index, ...],
+    at: Point,
     mask: TensorType | None,
     attrs: AttentionAttrs,
 ) -> Scalar:
@@ -135,8 +129,8 @@ def _masked(
     return value
 
 
-def _attention_reference(arrays: Arrays, attrs: AttentionAttrs) -> tuple[Array, ...]:
-    q, k, v = (widen_half(array(arrays, n)) for n in range(3))
+def _attention_reference(arrays: Arrays, attrs: AttentionAttrs) -> OutArrays:
+    q, k, v = map(widen_half, given(arrays, 3))
     mask = maybe_array(arrays, 3)
     share = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, share, axis=1), np.repeat(v, share, axis=1)
@@ -156,24 +150,10 @@ def _attention_reference(arrays: Arrays, attrs: AttentionAttrs) -> tuple[Array, 
     return (y.astype(array(arrays, 0).dtype),)
 
 
-def _attention_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    f32 = partial(normal, rng)
-    plain = AttentionAttrs(0.5, False, 0.0, const(0))
-    yield Sample((f32(2, 3, 5, 4), f32(2, 3, 7, 4), f32(2, 3, 7, 6)), plain, "plain")
-    causal = AttentionAttrs(0.3, True, 0.0, const(0))
-    yield Sample((f32(1, 2, 5, 4), f32(1, 2, 5, 4), f32(1, 2, 5, 4)), causal, "causal")
-    shared = (f32(1, 4, 3, 8), f32(1, 2, 7, 8), f32(1, 2, 7, 8))
-    yield Sample((*shared, f32(3, 7)), plain, "shared")
-    yield Sample(shared, AttentionAttrs(0.3, True, 0.0, const(4)), "offset")
-    hidden = rng.random((1, 1, 3, 7)) > 0.5
-    hidden[..., 0] = True
-    yield Sample((*shared, hidden), AttentionAttrs(0.4, False, 2.0, const(0)), "hidden")
-
-
 # ---- rotary_embedding ----------------------------------------------------------------------------
 
 
-def _rotary_infer(types: Types, attrs: RotaryEmbeddingAttrs) -> tuple[TensorType, ...]:
+def _rotary_infer(types: Types, attrs: RotaryEmbeddingAttrs) -> OutTypes:
     x, cos, sin, positions = (*(required(types, n) for n in range(3)), optional(types, 3))
     size, turned = as_int(x.shape[-1]) if x.rank == 4 else None, attrs.rotary_dim
     require(x.rank == 4, f"rotary_embedding takes [batch, head, position, element], not {x}")
@@ -210,8 +190,7 @@ def _rotary_expr(types: Types, attrs: RotaryEmbeddingAttrs) -> Expr:
     value = choose(leading, fn("sub", straight, turn), fn("add", straight, turn))
     if fill is not None:
         value = choose(apply("lt", index_value(e, I64), literal(turned, I64)), value, own)
-    b.stage(at, cast(value, x.dtype))
-    return b.done()
+    return b.finish(at, cast(value, x.dtype))
 
 
 def _angle(
@@ -225,8 +204,8 @@ def _angle(
     return b.read(number, place, angle, fill=outside, indirect=(binding,))
 
 
-def _rotary_reference(arrays: Arrays, attrs: RotaryEmbeddingAttrs) -> tuple[Array, ...]:
-    x, cos, sin = (widen_half(array(arrays, n)) for n in range(3))
+def _rotary_reference(arrays: Arrays, attrs: RotaryEmbeddingAttrs) -> OutArrays:
+    x, cos, sin = map(widen_half, given(arrays, 3))
     positions, turned = maybe_array(arrays, 3), attrs.rotary_dim
     if positions is not None:
         cos, sin = cos[positions], sin[positions]
@@ -243,28 +222,18 @@ def _rotary_reference(arrays: Arrays, attrs: RotaryEmbeddingAttrs) -> tuple[Arra
     return (y.astype(array(arrays, 0).dtype),)
 
 
-def _rotary_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    f32 = partial(normal, rng)
-    positions = np.array([[0, 3, 1], [6, 2, 2]])
-    for interleaved in (False, True):
-        label = "interleaved" if interleaved else "halves"
-        whole, part = (RotaryEmbeddingAttrs(interleaved, n) for n in (8, 4))
-        yield Sample((f32(2, 3, 3, 8), f32(7, 4), f32(7, 4), positions), whole, label)
-        yield Sample((f32(2, 1, 5, 8), f32(2, 5, 2), f32(2, 5, 2)), part, f"{label}-part")
-
-
 # ---- rows ----------------------------------------------------------------------------------------
 
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         "attention", AttentionAttrs, (3, 4), _attention_infer, _attention_reference,
-        _attention_samples, FLOATS, Tolerance.ACCUMULATE,
+        FLOATS, Tolerance.ACCUMULATE,
         "softmax(scale * q k' + mask) v of each head; operands (q, k, v, mask), heads on axis 1.",
         expr=_attention_expr, traits=frozenset({Trait.CONTRACTION}),
     ),
     OpSpec(
         "rotary_embedding", RotaryEmbeddingAttrs, (3, 4), _rotary_infer, _rotary_reference,
-        _rotary_samples, FLOATS, Tolerance.ACCUMULATE,
+        FLOATS, Tolerance.ACCUMULATE,
         "Turns pairs of elements by angles of their position; operands (x, cos, sin, positions).",
         expr=_rotary_expr,
     ),

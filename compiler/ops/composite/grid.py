@@ -6,39 +6,38 @@ their distances, so every read stays inside and the ops are expressions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial, reduce
+from collections.abc import Sequence
+from functools import reduce
 from itertools import product
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
 from tcc.ir.index import Index, as_int
-from tcc.ir.op import Array, OnnxBinding, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    OnnxBinding,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Tolerance,
+    Trait,
+    Types,
+    attributes,
+)
 from tcc.ir.types import F64, I64, DType, TensorType
 from tcc.ops.algebra.window import ConvAttrs, biased, conv_shape
 from tcc.ops.composite.resize import cubic_kernel, cubic_weight
 from tcc.ops.formula import choose, fn, number, wide, widened
-from tcc.ops.operands import (
-    Arrays,
-    Types,
-    array,
-    clamped,
-    dims,
-    inside,
-    maybe_array,
-    require,
-    sizes,
-)
-from tcc.ops.reference import widen_half
-from tcc.ops.sampling import normal
-from tcc.ops.shapes import FLOATS, agree, agree_shapes, optional, required
+from tcc.ops.operands import array, clamped, dims, inside, maybe_array, require, sizes
+from tcc.ops.reference import given, widen_half
+from tcc.ops.shapes import FLOATS, Shape, agree, agree_shapes, optional, present, required
 
 _ALPHA = -0.75  # the cubic kernel's coefficient
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class GridSampleAttrs:
     """`mode` is nearest, linear or cubic; `padding_mode` zeros, border or reflection."""
 
@@ -47,15 +46,15 @@ class GridSampleAttrs:
     align_corners: bool
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class AffineGridAttrs:
     """`size` is [batch, channel, spatial...] of the image that the grid will sample."""
 
-    size: tuple[Index, ...]
+    size: Shape
     align_corners: bool
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class DeformConvAttrs:
     """A convolution; channels form `offset_group` groups that share offsets."""
 
@@ -69,8 +68,8 @@ Tap = tuple[Scalar, Scalar | None, Scalar | None]  # place (i64, inside), weight
 # ---- grid_sample ---------------------------------------------------------------------------------
 
 
-def _sample_infer(types: Types, attrs: GridSampleAttrs) -> tuple[TensorType, ...]:
-    x, grid = required(types, 0), required(types, 1)
+def _sample_infer(types: Types, attrs: GridSampleAttrs) -> OutTypes:
+    x, grid = present(types, 2)
     spatial = x.rank - 2
     require(spatial >= 1 and grid.rank == x.rank, f"grid_sample of {x} by {grid}")
     agree(grid.shape[-1], dims(spatial)[0], "the coordinates")
@@ -163,8 +162,7 @@ def _sample_expr(types: Types, attrs: GridSampleAttrs) -> Expr:
     grid = [b.read(1, i[0], *i[2:], spatial - 1 - n) for n in range(spatial)]
     coordinates = [_coordinate(c, x.dtype) for c in grid]
     taps = [_axis_taps(c, n, attrs) for c, n in zip(coordinates, x.shape[2:], strict=True)]
-    b.stage(i, cast(_mixed(b, i[:2], taps, x.shape[2:]), y.dtype))
-    return b.done()
+    return b.finish(i, cast(_mixed(b, i[:2], taps, x.shape[2:]), y.dtype))
 
 
 def _reflect(x: float, low: float, high: float) -> float:
@@ -200,8 +198,8 @@ def _place_taps(x: float, size: int, attrs: GridSampleAttrs) -> list[tuple[int, 
     return [(min(max(int(_bounded(p, size, attrs)), 0), size - 1), w) for p, w in taps]
 
 
-def _sample_reference(arrays: Arrays, attrs: GridSampleAttrs) -> tuple[Array, ...]:
-    x, grid = array(arrays, 0), array(arrays, 1)
+def _sample_reference(arrays: Arrays, attrs: GridSampleAttrs) -> OutArrays:
+    x, grid = given(arrays, 2)
     image = x.shape[2:]
     y = np.zeros((*x.shape[:2], *grid.shape[1:-1]), np.float64)
     for at in np.ndindex(*grid.shape[:-1]):
@@ -214,25 +212,10 @@ def _sample_reference(arrays: Arrays, attrs: GridSampleAttrs) -> tuple[Array, ..
     return (y.astype(x.dtype),)
 
 
-def _sample_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = rng.standard_normal((2, 2, 4, 5)).astype(np.float32)
-    grid = rng.uniform(-1.6, 1.6, (2, 3, 3, 2)).astype(np.float32)
-    for mode in ("nearest", "linear", "cubic"):
-        for padding in ("zeros", "border", "reflection"):
-            for align in (False, True):
-                label = f"{mode}-{padding}-{int(align)}"
-                yield Sample((x, grid), GridSampleAttrs(mode, padding, align), label)
-    thin = GridSampleAttrs("linear", "reflection", True)
-    yield Sample((x[:, :, :1], grid), thin, "one row, mirrored")
-    cube = rng.standard_normal((1, 2, 3, 4, 3)).astype(np.float32)
-    places = rng.uniform(-1.2, 1.2, (1, 2, 2, 3, 3)).astype(np.float32)
-    yield Sample((cube, places), GridSampleAttrs("linear", "zeros", False), "3d")
-
-
 # ---- affine_grid ---------------------------------------------------------------------------------
 
 
-def _affine_infer(types: Types, attrs: AffineGridAttrs) -> tuple[TensorType, ...]:
+def _affine_infer(types: Types, attrs: AffineGridAttrs) -> OutTypes:
     theta = required(types, 0)
     spatial = len(attrs.size) - 2
     wanted = dims(spatial, spatial + 1)
@@ -252,8 +235,7 @@ def _affine_expr(types: Types, attrs: AffineGridAttrs) -> Expr:
     for column, (p, size) in enumerate(zip(reversed(o), reversed(attrs.size[2:]), strict=True)):
         at = _normalised(p, size, attrs.align_corners, dtype)
         total = fn("add", total, fn("mul", wide(b.read(0, n, axis, column)), at))
-    b.stage(i, cast(total, y.dtype))
-    return b.done()
+    return b.finish(i, cast(total, y.dtype))
 
 
 def _normalised(o: Index, size: Index, align: bool, dtype: DType) -> Scalar:
@@ -266,7 +248,7 @@ def _normalised(o: Index, size: Index, align: bool, dtype: DType) -> Scalar:
     return fn("sub", spread, 1.0)
 
 
-def _affine_reference(arrays: Arrays, attrs: AffineGridAttrs) -> tuple[Array, ...]:
+def _affine_reference(arrays: Arrays, attrs: AffineGridAttrs) -> OutArrays:
     theta, image = array(arrays, 0), sizes(attrs.size)[2:]
     axes = []
     for n in image:
@@ -279,19 +261,11 @@ def _affine_reference(arrays: Arrays, attrs: AffineGridAttrs) -> tuple[Array, ..
     return (y.astype(theta.dtype),)
 
 
-def _affine_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    flat = rng.standard_normal((2, 2, 3)).astype(np.float32)
-    solid = rng.standard_normal((1, 3, 4)).astype(np.float32)
-    for align in (False, True):
-        yield Sample((flat,), AffineGridAttrs(dims(2, 3, 4, 5), align), f"2d-{int(align)}")
-        yield Sample((solid,), AffineGridAttrs(dims(1, 2, 3, 2, 4), align), f"3d-{int(align)}")
-
-
 # ---- deform_conv ---------------------------------------------------------------------------------
 
 
-def _deform_infer(types: Types, attrs: DeformConvAttrs) -> tuple[TensorType, ...]:
-    x, w, offset = (required(types, n) for n in range(3))
+def _deform_infer(types: Types, attrs: DeformConvAttrs) -> OutTypes:
+    x, w, offset = present(types, 3)
     require(x.rank == 4, f"deform_conv takes two spatial axes, not {x}")
     shape = conv_shape(x, w, attrs.conv)
     kernel = w.shape[2] * w.shape[3] * attrs.offset_group
@@ -335,8 +309,8 @@ def _linear_taps(at: Scalar, extent: Index) -> list[Tap]:
     return [(clamped(p, extent), weight, inside(p, extent)) for p, weight in pairs]
 
 
-def _deform_reference(arrays: Arrays, attrs: DeformConvAttrs) -> tuple[Array, ...]:
-    x, w, offset = (widen_half(array(arrays, n)) for n in range(3))
+def _deform_reference(arrays: Arrays, attrs: DeformConvAttrs) -> OutArrays:
+    x, w, offset = map(widen_half, given(arrays, 3))
     bias, mask, conv = maybe_array(arrays, 3), maybe_array(arrays, 4), attrs.conv
     types = [TensorType(FLOATS[0], dims(*a.shape)) for a in (x, w)]
     shape = sizes(conv_shape(types[0], types[1], conv))
@@ -373,32 +347,23 @@ def _bilinear(image: Array, at: Sequence[float]) -> float:
     return total
 
 
-def _deform_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    f32 = partial(normal, rng)
-    plain = DeformConvAttrs(ConvAttrs((1, 1), (0, 0), (0, 0), (1, 1), 1), 1)
-    yield Sample((f32(1, 2, 4, 4), f32(3, 2, 2, 2), f32(1, 8, 3, 3)), plain, "plain")
-    grouped = DeformConvAttrs(ConvAttrs((2, 1), (1, 0), (1, 1), (1, 1), 2), 2)
-    operands = (f32(1, 4, 3, 3), f32(2, 2, 2, 2), f32(1, 16, 2, 3), f32(2), f32(1, 8, 2, 3))
-    yield Sample(operands, grouped, "grouped")
-
-
 # ---- rows ----------------------------------------------------------------------------------------
 
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
-        "grid_sample", GridSampleAttrs, (2, 2), _sample_infer, _sample_reference, _sample_samples,
+        "grid_sample", GridSampleAttrs, (2, 2), _sample_infer, _sample_reference,
         FLOATS, Tolerance.ACCUMULATE,
         "The image at the normalised coordinates of a grid.",
         expr=_sample_expr, onnx=(OnnxBinding("GridSample", since=20),),
     ),
     OpSpec(
-        "affine_grid", AffineGridAttrs, (1, 1), _affine_infer, _affine_reference, _affine_samples,
+        "affine_grid", AffineGridAttrs, (1, 1), _affine_infer, _affine_reference,
         FLOATS, Tolerance.ACCUMULATE,
         "The grid of normalised coordinates that affine maps give.",
         expr=_affine_expr,
     ),
     OpSpec(
-        "deform_conv", DeformConvAttrs, (3, 5), _deform_infer, _deform_reference, _deform_samples,
+        "deform_conv", DeformConvAttrs, (3, 5), _deform_infer, _deform_reference,
         FLOATS, Tolerance.ACCUMULATE,
         "Convolution at shifted places; operands (x, w, offset, bias, mask).",
         expr=_deform_expr, traits=frozenset({Trait.WINDOW}),

@@ -6,34 +6,38 @@ from the last class.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, Source, cast, literal
-from tcc.ir.index import Index
-from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
-from tcc.ir.types import F16, F32, F64, I32, I64, TensorType
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Tolerance,
+    Trait,
+    Types,
+    attributes,
+)
+from tcc.ir.types import I32, I64, TensorType
 from tcc.ops.composite.softmax import shifted_exponentials
 from tcc.ops.formula import choose, fn, outside, wide, widened
 from tcc.ops.operands import wrapped
 from tcc.ops.reference import given, widen_half
-from tcc.ops.sampling import draw
 from tcc.ops.shapes import (
     FLOATS,
+    Point,
     agree_shapes,
     check_dtype,
     check_rank,
     optional,
+    present,
     required,
 )
 
-Types = Sequence[TensorType | None]
-Arrays = Sequence[Array | None]
 
-
-@dataclass(frozen=True, slots=True)
+@attributes
 class LossAttrs:
     """`reduction` is none, sum or mean (weighted by the labels' weights).
 
@@ -50,7 +54,7 @@ class LossAttrs:
             raise ValueError(f"there is no reduction {self.reduction!r}")
 
 
-def _infer(types: Types, attrs: LossAttrs) -> tuple[TensorType, ...]:
+def _infer(types: Types, attrs: LossAttrs) -> OutTypes:
     x, labels, weights = required(types, 0), required(types, 1), optional(types, 2)
     check_dtype(x.dtype, FLOATS, "the scores")
     check_dtype(labels.dtype, (I32, I64), "the labels")
@@ -68,10 +72,10 @@ def _infer(types: Types, attrs: LossAttrs) -> tuple[TensorType, ...]:
 
 def _loss_expr(b: ExprBuilder, types: Types, attrs: LossAttrs, logs: Source) -> None:
     """Appends the stages of the loss; `logs` holds the logarithms of the probabilities."""
-    x, labels = required(types, 0), required(types, 1)
+    x, labels = present(types, 2)
     weighted = optional(types, 2) is not None
 
-    def term(at: tuple[Index, ...]) -> tuple[Scalar, Scalar]:
+    def term(at: Point) -> tuple[Scalar, Scalar]:
         """The weighted loss and the weight at one point of the labels."""
         label: Scalar = b.read(1, *at)
         if attrs.ignore_index is not None:
@@ -143,12 +147,12 @@ def _losses(arrays: Arrays, logs: Array, attrs: LossAttrs) -> Array:
         return np.asarray(total / np.sum(weight) if attrs.reduction == "mean" else total)
 
 
-def _likelihood_reference(arrays: Arrays, attrs: LossAttrs) -> tuple[Array, ...]:
+def _likelihood_reference(arrays: Arrays, attrs: LossAttrs) -> OutArrays:
     x, _ = given(arrays[:2])
     return (_losses(arrays, widen_half(x), attrs).astype(x.dtype),)
 
 
-def _entropy_reference(arrays: Arrays, attrs: LossAttrs) -> tuple[Array, ...]:
+def _entropy_reference(arrays: Arrays, attrs: LossAttrs) -> OutArrays:
     x, _ = given(arrays[:2])
     below = widen_half(x) - np.max(widen_half(x), axis=1, keepdims=True)
     logs = below - np.log(np.sum(np.exp(below), axis=1, keepdims=True))
@@ -156,30 +160,16 @@ def _entropy_reference(arrays: Arrays, attrs: LossAttrs) -> tuple[Array, ...]:
     return results[: attrs.outputs]
 
 
-def _samples(outputs: int, rng: np.random.Generator) -> Iterator[Sample]:
-    for dtype in (F32, F64, F16):
-        x, labels = draw(rng, dtype, (7, 5), -4, 0), rng.integers(0, 5, (7,))
-        yield Sample((x, labels), LossAttrs(), f"mean_{dtype.name}")
-    x, labels = draw(rng, F32, (3, 5, 2, 7), -4, 0), rng.integers(0, 5, (3, 2, 7))
-    weights = draw(rng, F32, (5,), 0.1, 2)
-    for reduction in ("none", "sum", "mean"):
-        yield Sample((x, labels), LossAttrs(reduction, 3), f"ignore_{reduction}")
-        narrow = labels.astype(np.int32)
-        yield Sample((x, narrow, weights), LossAttrs(reduction), f"weights_{reduction}")
-        both = LossAttrs(reduction, -1, outputs)
-        yield Sample((x, labels - (labels == 2) * 3, weights), both, f"both_{reduction}")
-
-
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         "negative_log_likelihood_loss", LossAttrs, (2, 3), _infer, _likelihood_reference,
-        lambda rng: _samples(1, rng), FLOATS, Tolerance.ACCUMULATE,
+        FLOATS, Tolerance.ACCUMULATE,
         "Minus the weighted log probability of each label, reduced or not.",
         _likelihood_expr, traits=frozenset((Trait.REDUCTION,)),
     ),
     OpSpec(
         "softmax_cross_entropy_loss", LossAttrs, (2, 3), _infer, _entropy_reference,
-        lambda rng: _samples(2, rng), FLOATS, Tolerance.ACCUMULATE,
+        FLOATS, Tolerance.ACCUMULATE,
         "Negative log likelihood of the softmax of the scores over axis 1.",
         _entropy_expr, traits=frozenset((Trait.REDUCTION,)),
     ),

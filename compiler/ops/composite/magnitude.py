@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, cast, index_value
-from tcc.ir.op import Array, OnnxBinding, OpSpec, Sample
-from tcc.ir.types import F16, F32, F64, TensorType, element_count
+from tcc.ir.op import Arrays, OnnxBinding, OpSpec, OutArrays, OutTypes, Types, attributes
+from tcc.ir.types import F32, F64, TensorType, element_count
 from tcc.ops.composite.moments import (
-    Arrays,
     NormAttrs,
-    Point,
-    Types,
     check_affine,
     last_axes,
     mean_of,
@@ -23,17 +17,18 @@ from tcc.ops.composite.moments import (
 )
 from tcc.ops.formula import choose, fn, outside, read_aligned, total, wide
 from tcc.ops.reference import given, widen_half
-from tcc.ops.sampling import draw
 from tcc.ops.shapes import (
     FLOATS,
+    Point,
     check_axis,
     check_dtype,
     check_rank,
+    present,
     required,
 )
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class LpNormAttrs:
     """The norm of order `p` (1 or 2) along `axis`."""
 
@@ -41,7 +36,7 @@ class LpNormAttrs:
     p: int = 2
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class LrnAttrs:
     """x / (bias + alpha / size * sum of squares over `size` channels around) ** beta."""
 
@@ -51,8 +46,8 @@ class LrnAttrs:
     bias: float = 1.0
 
 
-def _rms_infer(types: Types, attrs: NormAttrs) -> tuple[TensorType, ...]:
-    x, scale = required(types, 0), required(types, 1)
+def _rms_infer(types: Types, attrs: NormAttrs) -> OutTypes:
+    x, scale = present(types, 2)
     check_dtype(x.dtype, FLOATS)
     check_dtype(scale.dtype, FLOATS, "the scale")
     check_axis(attrs.axis, x.rank)
@@ -61,7 +56,7 @@ def _rms_infer(types: Types, attrs: NormAttrs) -> tuple[TensorType, ...]:
 
 
 def _rms_expr(types: Types, attrs: NormAttrs) -> Expr:
-    x, scale = required(types, 0), required(types, 1)
+    x, scale = present(types, 2)
     b = ExprBuilder(x, scale)
     compute = F64 if F64 in (x.dtype, scale.dtype) else F32
     axes = last_axes(attrs.axis, x.rank)
@@ -76,11 +71,10 @@ def _rms_expr(types: Types, attrs: NormAttrs) -> Expr:
     mean = fn("div", b.read(squares, *outside(at, axes)), count)
     normal = fn("mul", cast(b.read(0, *at), compute), reciprocal_root(mean, attrs.epsilon))
     y = fn("mul", normal, cast(read_aligned(b, 1, scale, at), compute))
-    b.stage(at, cast(y, scale.dtype))
-    return b.done()
+    return b.finish(at, cast(y, scale.dtype))
 
 
-def _rms_reference(arrays: Arrays, attrs: NormAttrs) -> tuple[Array, ...]:
+def _rms_reference(arrays: Arrays, attrs: NormAttrs) -> OutArrays:
     x, scale = given(arrays)
     wide_x = widen_half(x)
     with np.errstate(all="ignore"):
@@ -89,19 +83,10 @@ def _rms_reference(arrays: Arrays, attrs: NormAttrs) -> tuple[Array, ...]:
         return ((normal * widen_half(scale)).astype(scale.dtype),)
 
 
-def _rms_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for dtype in (F32, F64, F16):
-        x, scale = draw(rng, dtype, (3, 5, 33), -2, 7), draw(rng, dtype, (33,), -2, 2)
-        yield Sample((x, scale), NormAttrs(2), dtype.name)
-    x = draw(rng, F32, (2, 3, 7), -2, 7)
-    yield Sample((x, x[0]), NormAttrs(1, 1e-3), "two_axes")
-    yield Sample((x[:0], x[0, 0]), NormAttrs(2), "empty")
-
-
 # ---- norms and neighbourhoods -------------------------------------------------------------------
 
 
-def _lp_infer(types: Types, attrs: LpNormAttrs) -> tuple[TensorType, ...]:
+def _lp_infer(types: Types, attrs: LpNormAttrs) -> OutTypes:
     x = required(types, 0)
     check_dtype(x.dtype, FLOATS)
     check_axis(attrs.axis, x.rank)
@@ -124,11 +109,10 @@ def _lp_expr(types: Types, attrs: LpNormAttrs) -> Expr:
     if attrs.p == 2:
         norm = fn("sqrt", norm)
     share = fn("div", wide(b.read(0, *at)), norm)
-    b.stage(at, cast(choose(fn("eq", norm, 0.0), 0.0, share), x.dtype))
-    return b.done()
+    return b.finish(at, cast(choose(fn("eq", norm, 0.0), 0.0, share), x.dtype))
 
 
-def _lp_reference(arrays: Arrays, attrs: LpNormAttrs) -> tuple[Array, ...]:
+def _lp_reference(arrays: Arrays, attrs: LpNormAttrs) -> OutArrays:
     (x,) = given(arrays)
     wide_x = widen_half(x)
     norm = np.sum(np.abs(wide_x) ** attrs.p, axis=attrs.axis, keepdims=True)
@@ -138,14 +122,7 @@ def _lp_reference(arrays: Arrays, attrs: LpNormAttrs) -> tuple[Array, ...]:
     return ((wide_x / safe).astype(x.dtype),)
 
 
-def _lp_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for axis, p, dtype in ((0, 1, F32), (1, 2, F32), (2, 2, F32), (1, 1, F64), (1, 2, F16)):
-        x = draw(rng, dtype, (3, 7, 5), -4, 4)
-        yield Sample((x,), LpNormAttrs(axis, p), f"axis{axis}_p{p}_{dtype.name}")
-    yield Sample((np.zeros((2, 3), np.float32),), LpNormAttrs(1), "zero")
-
-
-def _lrn_infer(types: Types, attrs: LrnAttrs) -> tuple[TensorType, ...]:
+def _lrn_infer(types: Types, attrs: LrnAttrs) -> OutTypes:
     x = required(types, 0)
     check_dtype(x.dtype, FLOATS)
     check_rank(x, 2)
@@ -165,11 +142,10 @@ def _lrn_expr(types: Types, attrs: LrnAttrs) -> Expr:
     at = b.iters(*x.shape)
     sums = fn("mul", b.read(squares, *at), attrs.alpha / attrs.size)
     base = fn("add", sums, attrs.bias)
-    b.stage(at, cast(fn("div", wide(b.read(0, *at)), fn("pow", base, attrs.beta)), x.dtype))
-    return b.done()
+    return b.finish(at, cast(fn("div", wide(b.read(0, *at)), fn("pow", base, attrs.beta)), x.dtype))
 
 
-def _lrn_reference(arrays: Arrays, attrs: LrnAttrs) -> tuple[Array, ...]:
+def _lrn_reference(arrays: Arrays, attrs: LrnAttrs) -> OutArrays:
     (x,) = given(arrays)
     wide_x = widen_half(x)
     before, channels = (attrs.size - 1) // 2, x.shape[1]
@@ -181,24 +157,18 @@ def _lrn_reference(arrays: Arrays, attrs: LrnAttrs) -> tuple[Array, ...]:
     return ((wide_x / base ** np.asarray(attrs.beta, base.dtype)).astype(x.dtype),)
 
 
-def _lrn_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for size, dtype in ((3, F32), (4, F32), (5, F64), (3, F16)):
-        x = draw(rng, dtype, (2, 7, 3, 5), -4, 4)
-        yield Sample((x,), LrnAttrs(size, 0.1, 0.75, 1.5), f"{size}_{dtype.name}")
-
-
 OPS: tuple[OpSpec, ...] = (
     normalization_op(
         "rms_normalization", NormAttrs, (2, 2),
-        (_rms_infer, _rms_reference, _rms_samples, _rms_expr),
+        (_rms_infer, _rms_reference, _rms_expr),
         "Divided by the root of the mean square over the last axes, then times scale.",
     ),
     normalization_op(
-        "lp_normalization", LpNormAttrs, (1, 1), (_lp_infer, _lp_reference, _lp_samples, _lp_expr),
+        "lp_normalization", LpNormAttrs, (1, 1), (_lp_infer, _lp_reference, _lp_expr),
         "Divided by its norm along the axis; 0 where the norm is 0.",
     ),
     normalization_op(
-        "lrn", LrnAttrs, (1, 1), (_lrn_infer, _lrn_reference, _lrn_samples, _lrn_expr),
+        "lrn", LrnAttrs, (1, 1), (_lrn_infer, _lrn_reference, _lrn_expr),
         "Divided by a power of the sum of squares over neighbouring channels.",
         onnx=(OnnxBinding("LRN"),),
     ),

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, index_value
-from tcc.ir.index import Index
-from tcc.ir.op import Array, OnnxBinding, OpSpec, Tolerance, Trait
+from tcc.ir.op import Array, OnnxBinding, OpSpec, Tolerance, Trait, Types, attributes
 from tcc.ir.types import TensorType, element_count
 from tcc.ops.formula import fn, outside, total, wide
 from tcc.ops.shapes import (
     FLOATS,
+    Point,
     check_broadcast,
     optional,
 )
 
-Types = Sequence[TensorType | None]
-Arrays = Sequence[Array | None]
-Point = tuple[Index, ...]
 
-
-@dataclass(frozen=True, slots=True)
+@attributes
 class NormAttrs:
     """Normalises over the axes from `axis` to the last.
 
@@ -125,15 +121,15 @@ def normalization_op(
     name: str,
     attrs: type[Any],
     arity: tuple[int, int],
-    functions: tuple[Any, Any, Any, Any],
+    functions: tuple[Any, Any, Any],
     doc: str,
     *,
     trait: Trait = Trait.REDUCTION,
     onnx: tuple[OnnxBinding, ...] = (),
 ) -> OpSpec:
-    """A row from its (infer, reference, samples, expr)."""
-    infer, reference, samples, expr = functions
+    """A row from its (infer, reference, expr)."""
+    infer, reference, expr = functions
     return OpSpec(
-        name, attrs, arity, infer, reference, samples, FLOATS, Tolerance.ACCUMULATE, doc, expr,
+        name, attrs, arity, infer, reference, FLOATS, Tolerance.ACCUMULATE, doc, expr,
         traits=frozenset((trait,)), onnx=onnx,
     )  # fmt: skip

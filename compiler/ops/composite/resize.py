@@ -12,20 +12,29 @@ whatever the scale (kept_half_pixel), and so does antialiasing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, Source, apply, cast, index_value, literal
-from tcc.ir.index import Index, as_int, const
-from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.index import Index, as_int
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Tolerance,
+    Trait,
+    Types,
+    attributes,
+)
 from tcc.ir.types import BOOL, F32, F64, I64, TensorType
 from tcc.ops.formula import choose, fn, wide
-from tcc.ops.operands import Arrays, Types, array, clamped, dims, maybe_array, require, sizes
+from tcc.ops.operands import array, clamped, dims, maybe_array, require, sizes
 from tcc.ops.reference import widen_half
-from tcc.ops.shapes import COMMON, optional, required
+from tcc.ops.shapes import COMMON, Point, Shape, optional, required
 
 COORDINATES = (
     "half_pixel",
@@ -41,7 +50,7 @@ NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 MODES = ("nearest", "linear", "cubic")
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ResizeAttrs:
     """`sizes` is the output shape; `scales` has one entry per axis, None where it follows from
     the sizes or is in operand 1 (f64, one per axis; rounded to f32).
@@ -55,7 +64,7 @@ class ResizeAttrs:
     input elements, an even number.
     """
 
-    sizes: tuple[Index, ...]
+    sizes: Shape
     scales: tuple[float | None, ...]
     mode: str = "nearest"
     coordinate_mode: str = "half_pixel"
@@ -82,7 +91,7 @@ class _Axis:
     roi: tuple[Amount, Amount]
 
 
-def _infer(types: Types, attrs: ResizeAttrs) -> tuple[TensorType, ...]:
+def _infer(types: Types, attrs: ResizeAttrs) -> OutTypes:
     x = required(types, 0)
     require(len(attrs.sizes) == len(attrs.scales) == x.rank, f"resize attributes do not fit {x}")
     require(attrs.mode in MODES, f"unknown resize mode {attrs.mode}")
@@ -376,7 +385,7 @@ def _whole_scale(axis: _Axis, attrs: ResizeAttrs) -> int | None:
 # ---- the op --------------------------------------------------------------------------------------
 
 
-def _outside(axes: list[_Axis], i: tuple[Index, ...], attrs: ResizeAttrs) -> Scalar:
+def _outside(axes: list[_Axis], i: Point, attrs: ResizeAttrs) -> Scalar:
     """Whether tf_crop_and_resize looks outside the input."""
     result: Scalar = literal(False, BOOL)
     for axis in axes:
@@ -410,13 +419,10 @@ def _expr(types: Types, attrs: ResizeAttrs) -> Expr:
             value = wide(b.read(0, *i))
     if cropping:
         value = choose(_outside(axes, i, attrs), attrs.extrapolation_value, value)
-    b.stage(i, cast(value, y.dtype))
-    return b.done()
+    return b.finish(i, cast(value, y.dtype))
 
 
-def _nearest_read(
-    b: ExprBuilder, i: tuple[Index, ...], axes: list[_Axis], attrs: ResizeAttrs
-) -> Scalar:
+def _nearest_read(b: ExprBuilder, i: Point, axes: list[_Axis], attrs: ResizeAttrs) -> Scalar:
     at, bindings = list(i), []
     for axis in axes:
         o = i[axis.number]
@@ -432,7 +438,7 @@ def _nearest_read(
 
 def _mixed(
     b: ExprBuilder, source: Source, shape: Sequence[Index], axis: _Axis, attrs: ResizeAttrs
-) -> tuple[tuple[Index, ...], Scalar]:
+) -> tuple[Point, Scalar]:
     """Iterators over `shape`, and the element of `source` interpolated along `axis` there."""
     if attrs.taps is None:
         i = b.iters(*shape)
@@ -476,7 +482,7 @@ def _kernel(distance: Scalar, attrs: ResizeAttrs) -> Scalar:
 def _term(
     b: ExprBuilder,
     source: Source,
-    i: tuple[Index, ...],
+    i: Point,
     axis: _Axis,
     tap: tuple[Scalar, Scalar],
 ) -> Scalar:
@@ -488,9 +494,7 @@ def _term(
     return fn("mul", value, cast(weight, value.dtype))
 
 
-def _weighted(
-    b: ExprBuilder, source: Source, i: tuple[Index, ...], axis: _Axis, attrs: ResizeAttrs
-) -> Scalar:
+def _weighted(b: ExprBuilder, source: Source, i: Point, axis: _Axis, attrs: ResizeAttrs) -> Scalar:
     total: Scalar | None = None
     for tap in _taps(axis, i[axis.number], attrs):
         term = _term(b, source, i, axis, tap)
@@ -499,7 +503,7 @@ def _weighted(
     return total
 
 
-def _reference(arrays: Arrays, attrs: ResizeAttrs) -> tuple[Array, ...]:
+def _reference(arrays: Arrays, attrs: ResizeAttrs) -> OutArrays:
     x, scales, roi = array(arrays, 0), maybe_array(arrays, 1), maybe_array(arrays, 2)
     if scales is not None:
         attrs = replace(attrs, scales=tuple(map(float, scales)))
@@ -534,57 +538,9 @@ def _apply_taps(x: Array, axis: int, taps: list[list[tuple[int, float]]], mode: 
     return mixed
 
 
-def _samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = rng.standard_normal((1, 2, 5, 7)).astype(np.float32)
-
-    def attrs(h: int, w: int, **options: Any) -> ResizeAttrs:
-        made = ResizeAttrs(dims(1, 2, h, w), (None, None, None, None))
-        return replace(made, **options)
-
-    for mode in MODES:
-        for coordinate in COORDINATES[:5]:
-            chosen = attrs(8, 6, mode=mode, coordinate_mode=coordinate)
-            yield Sample((x,), chosen, f"{mode}-{coordinate}")
-    for rounding in NEAREST:
-        chosen = attrs(9, 4, nearest_mode=rounding, coordinate_mode="asymmetric")
-        yield Sample((x,), chosen, rounding)
-    first = attrs(9, 4, nearest_mode="floor", coordinate_mode="tf_half_pixel_for_nn")
-    yield Sample((x,), first, "tensorflow")
-    up = attrs(10, 21, scales=(1.0, 1.0, 2.0, 3.0))
-    yield Sample((x,), up, "whole")
-    yield Sample((x,), replace(up, coordinate_mode="asymmetric", nearest_mode="floor"), "yolo")
-    yield Sample((x,), attrs(3, 4, scales=(1.0, 1.0, 0.6, 0.6), mode="linear"), "scales")
-    aligned = attrs(3, 4, scales=(1.0, 1.0, 0.7, 0.6), coordinate_mode="align_corners")
-    yield Sample((x,), replace(aligned, mode="cubic"), "scales-aligned")
-    yield Sample((x,), replace(aligned, mode="linear", fractional=True), "fractional")
-    kept = attrs(5, 4, scales=(1.0, 1.0, 1.1, 0.7), coordinate_mode="kept_half_pixel")
-    yield Sample((x,), replace(kept, mode="linear"), "kept")
-    yield Sample((x,), attrs(1, 1, mode="linear", coordinate_mode="align_corners"), "one")
-    cubic = attrs(9, 8, mode="cubic", exclude_outside=True, cubic_coeff_a=-0.5)
-    yield Sample((x,), cubic, "exclude")
-    roi = ((0.0, 1.0), (0.0, 1.0), (0.25, 1.2), (0.5, 0.9))
-    for mode in MODES[:2]:
-        crop = attrs(4, 3, mode=mode, coordinate_mode="tf_crop_and_resize", roi=roi)
-        yield Sample((x,), replace(crop, extrapolation_value=9.0), f"{mode}-crop")
-    half = np.array([1, 1, 0.6, 0.6])
-    given = attrs(3, 4, scales=(None,) * 4)
-    for mode in MODES:
-        yield Sample((x, half), replace(given, mode=mode), f"{mode}-given-scales")
-    crop = attrs(4, 3, mode="linear", coordinate_mode="tf_crop_and_resize")
-    places = np.array([0, 0, 0.25, 0.5, 1, 1, 1.2, 0.9])
-    yield Sample((x, None, places), replace(crop, extrapolation_value=9.0), "given-roi")
-    for mode, taps in (("linear", 4), ("cubic", 8)):
-        wide_ = replace(given, mode=mode, taps=const(taps))
-        yield Sample((x, half), wide_, f"{mode}-antialias")
-        sized = attrs(3, 5, mode=mode, taps=const(taps), exclude_outside=True)
-        yield Sample((x,), sized, f"{mode}-antialias-sizes")
-    image = rng.integers(0, 255, (3, 4), np.uint8)
-    yield Sample((image,), ResizeAttrs(dims(6, 8), (2.0, 2.0)), "u8")
-
-
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
-        "resize", ResizeAttrs, (1, 3), _infer, _reference, _samples, COMMON, Tolerance.ACCUMULATE,
+        "resize", ResizeAttrs, (1, 3), _infer, _reference, COMMON, Tolerance.ACCUMULATE,
         "Nearest, linear or cubic interpolation to the shape `sizes`.",
         expr=_expr, traits=frozenset({Trait.WINDOW}),
     ),

@@ -5,19 +5,29 @@ How many elements a region averages depends on its size, which is data: these ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from math import ceil, copysign, floor
 
 import numpy as np
 from tcc.ir.index import const
-from tcc.ir.op import Array, OnnxBinding, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    OnnxBinding,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Tolerance,
+    Trait,
+    Types,
+    attributes,
+)
 from tcc.ir.types import F32, F64, I64, TensorType
-from tcc.ops.operands import Arrays, Types, array, require
-from tcc.ops.shapes import agree, required
+from tcc.ops.operands import require
+from tcc.ops.reference import given
+from tcc.ops.shapes import agree, present
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class RoiAlignAttrs:
     """`mode` is avg or max; `sampling_ratio` 0 takes as many samples as the region has pixels;
     `half_pixel` shifts regions by half a pixel."""
@@ -30,7 +40,7 @@ class RoiAlignAttrs:
     half_pixel: bool
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class MaxRoiPoolAttrs:
     pooled_shape: tuple[int, ...]
     spatial_scale: float
@@ -47,8 +57,8 @@ def _check_regions(corners: Array, scale: float, batches: Array, x: Array) -> No
 # ---- roi_align -----------------------------------------------------------------------------------
 
 
-def _align_infer(types: Types, attrs: RoiAlignAttrs) -> tuple[TensorType, ...]:
-    x, rois, batches = (required(types, n) for n in range(3))
+def _align_infer(types: Types, attrs: RoiAlignAttrs) -> OutTypes:
+    x, rois, batches = present(types, 3)
     require(x.rank == 4, f"roi_align takes [batch, channel, height, width], not {x}")
     require(rois.rank == 2, f"regions {rois} must be [n, 4]")
     agree(rois.shape[1], const(4), "the numbers of a region")
@@ -73,8 +83,8 @@ def _corner_weights(at: float, size: int) -> list[tuple[int, float]]:
     return [(low, 1 - rest), (high, rest)]
 
 
-def _align_reference(arrays: Arrays, attrs: RoiAlignAttrs) -> tuple[Array, ...]:
-    x, rois, batches = (array(arrays, n) for n in range(3))
+def _align_reference(arrays: Arrays, attrs: RoiAlignAttrs) -> OutArrays:
+    x, rois, batches = given(arrays, 3)
     oh, ow = attrs.output_height, attrs.output_width
     y = np.zeros((len(rois), x.shape[1], oh, ow), np.float64)
     if y.size:
@@ -106,25 +116,11 @@ def _align_reference(arrays: Arrays, attrs: RoiAlignAttrs) -> tuple[Array, ...]:
     return (y.astype(x.dtype),)
 
 
-def _align_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = rng.standard_normal((2, 2, 7, 9)).astype(np.float32)
-    rois = np.array([[0, 0, 5, 5], [1.5, 2.25, 8, 6.5], [-1, 3, 4, 9]], np.float32)
-    batches = np.array([0, 1, 1])
-    turned = (x, np.array([[5, 5, 2, 2]], np.float32), batches[:1])
-    yield Sample(turned, RoiAlignAttrs("avg", 3, 2, 0, 1.0, True), "turned")
-    for label, attrs in (
-        ("fixed", RoiAlignAttrs("avg", 3, 2, 2, 1.0, True)),
-        ("adaptive", RoiAlignAttrs("avg", 2, 3, 0, 0.75, False)),
-        ("max", RoiAlignAttrs("max", 2, 2, 2, 1.0, True)),
-    ):
-        yield Sample((x, rois, batches), attrs, label)
-
-
 # ---- max_roi_pool --------------------------------------------------------------------------------
 
 
-def _pool_infer(types: Types, attrs: MaxRoiPoolAttrs) -> tuple[TensorType, ...]:
-    x, rois = required(types, 0), required(types, 1)
+def _pool_infer(types: Types, attrs: MaxRoiPoolAttrs) -> OutTypes:
+    x, rois = present(types, 2)
     require(x.rank == 4, f"max_roi_pool takes [batch, channel, height, width], not {x}")
     require(rois.rank == 2, f"regions {rois} must be [n, 5]")
     agree(rois.shape[1], const(5), "the numbers of a region")
@@ -139,8 +135,8 @@ def _round(x: float) -> int:
     return int(copysign(floor(abs(x) + 0.5), x))
 
 
-def _pool_reference(arrays: Arrays, attrs: MaxRoiPoolAttrs) -> tuple[Array, ...]:
-    x, rois = array(arrays, 0), array(arrays, 1)
+def _pool_reference(arrays: Arrays, attrs: MaxRoiPoolAttrs) -> OutArrays:
+    x, rois = given(arrays, 2)
     y = np.zeros((len(rois), x.shape[1], *attrs.pooled_shape), x.dtype)
     if y.size:
         _check_regions(rois[:, 1:], attrs.spatial_scale, rois[:, 0], x)
@@ -161,26 +157,15 @@ def _pool_reference(arrays: Arrays, attrs: MaxRoiPoolAttrs) -> tuple[Array, ...]
     return (y,)
 
 
-def _pool_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = rng.standard_normal((2, 2, 7, 9)).astype(np.float32)
-    rois = np.array([[0, 0, 0, 5, 5], [1, 2, 1, 8, 6], [1, 6, 6, 6, 6]], np.float32)
-    yield Sample((x, rois), MaxRoiPoolAttrs((2, 3), 1.0), "whole")
-    yield Sample((x, rois), MaxRoiPoolAttrs((2, 2), 0.75), "scaled")
-    halves = np.array([[0, 0, 0, 5, 5], [1, -1, -3, 3, 2]], np.float32)
-    for scale in (0.5, 0.7):
-        attrs = MaxRoiPoolAttrs((2, 3), float(np.float32(scale)))
-        yield Sample((x, halves), attrs, f"halves_{scale}")
-
-
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
-        "roi_align", RoiAlignAttrs, (3, 3), _align_infer, _align_reference, _align_samples,
+        "roi_align", RoiAlignAttrs, (3, 3), _align_infer, _align_reference,
         (F32, F64), Tolerance.ACCUMULATE,
         "Bilinear samples of each region, averaged or maximised per cell; (x, regions, batches).",
         call="roi_align", traits=frozenset({Trait.OPAQUE}),
     ),
     OpSpec(
-        "max_roi_pool", MaxRoiPoolAttrs, (2, 2), _pool_infer, _pool_reference, _pool_samples,
+        "max_roi_pool", MaxRoiPoolAttrs, (2, 2), _pool_infer, _pool_reference,
         (F32, F64), Tolerance.EXACT,
         "The maximum of each cell of each region; regions are (batch, x1, y1, x2, y2).",
         call="max_roi_pool", traits=frozenset({Trait.OPAQUE}), onnx=(OnnxBinding("MaxRoiPool"),),

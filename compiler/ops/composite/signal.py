@@ -6,24 +6,22 @@ definition, a sum of products with sines and cosines.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from math import pi, prod
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, apply, cast, index_value, literal
 from tcc.ir.index import Index, as_int, const, minimum
-from tcc.ir.op import Array, OpSpec, Sample, Tolerance
+from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Types, attributes
 from tcc.ir.types import F32, F64, I64, DType, TensorType, tensor
 from tcc.ops.algebra.contract import rounded
 from tcc.ops.formula import choose, fn, number, widened
-from tcc.ops.operands import Arrays, Types, array, maybe_array, require, sizes
+from tcc.ops.operands import array, maybe_array, require, sizes
 from tcc.ops.reference import widen_half
-from tcc.ops.shapes import FLOATS, INTEGERS, agree, check_axis, optional, required
+from tcc.ops.shapes import FLOATS, INTEGERS, agree, check_axis, optional, present, required
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class WindowAttrs:
     """`size` elements of type `to`; a periodic window leaves out its last element."""
 
@@ -32,7 +30,7 @@ class WindowAttrs:
     to: DType
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class DftAttrs:
     """Transforms `length` elements of `axis`, cut or padded with zeros.
 
@@ -45,7 +43,7 @@ class DftAttrs:
     onesided: bool
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class StftAttrs:
     """Frames of `length` elements, `step` apart; `onesided` gives the first half of the spectra."""
 
@@ -54,7 +52,7 @@ class StftAttrs:
     onesided: bool
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class MelAttrs:
     """`bins` mel bands over the `length // 2 + 1` frequencies of a transform, of type `to`."""
 
@@ -66,7 +64,7 @@ class MelAttrs:
 # ---- windows -------------------------------------------------------------------------------------
 
 
-def _window_infer(types: Types, attrs: WindowAttrs) -> tuple[TensorType, ...]:
+def _window_infer(types: Types, attrs: WindowAttrs) -> OutTypes:
     require(attrs.to.is_float or attrs.to.is_integer, f"a window may not be {attrs.to}")
     return (tensor(attrs.to, attrs.size),)
 
@@ -84,10 +82,9 @@ def _window_row(name: str, coefficients: tuple[float, ...], doc: str) -> OpSpec:
         for harmonic, coefficient in enumerate(coefficients[1:], 1):
             term = fn("cos", fn("mul", phase, 2 * pi * harmonic))
             value = fn("add", value, fn("mul", term, (-1) ** harmonic * coefficient))
-        b.stage((i,), cast(value, attrs.to))
-        return b.done()
+        return b.finish((i,), cast(value, attrs.to))
 
-    def reference(arrays: Arrays, attrs: WindowAttrs) -> tuple[Array, ...]:
+    def reference(arrays: Arrays, attrs: WindowAttrs) -> OutArrays:
         (size,) = sizes((attrs.size,))
         phase = np.arange(size) / max(size if attrs.periodic else size - 1, 1)
         value = np.full(size, coefficients[0])
@@ -95,13 +92,8 @@ def _window_row(name: str, coefficients: tuple[float, ...], doc: str) -> OpSpec:
             value += (-1) ** harmonic * coefficient * np.cos(2 * pi * harmonic * phase)
         return (value.astype(attrs.to.carrier),)
 
-    def samples(rng: np.random.Generator) -> Iterator[Sample]:
-        for size, periodic in ((10, True), (13, False), (2, True), (0, True)):
-            yield Sample((), WindowAttrs(const(size), periodic, F32), f"{size}-{int(periodic)}")
-        yield Sample((), WindowAttrs(const(7), True, F64), "f64")
-
     return OpSpec(
-        name, WindowAttrs, (0, 0), _window_infer, reference, samples, FLOATS + INTEGERS,
+        name, WindowAttrs, (0, 0), _window_infer, reference, FLOATS + INTEGERS,
         Tolerance.ACTIVATION, doc, expr=expr,
     )  # fmt: skip
 
@@ -109,7 +101,7 @@ def _window_row(name: str, coefficients: tuple[float, ...], doc: str) -> OpSpec:
 # ---- dft -----------------------------------------------------------------------------------------
 
 
-def _dft_infer(types: Types, attrs: DftAttrs) -> tuple[TensorType, ...]:
+def _dft_infer(types: Types, attrs: DftAttrs) -> OutTypes:
     x = required(types, 0)
     require(x.rank >= 2, f"dft takes [batch, ..., 1 or 2], not {x}")
     parts = as_int(x.shape[-1])
@@ -127,7 +119,7 @@ def _dft_infer(types: Types, attrs: DftAttrs) -> tuple[TensorType, ...]:
     return (TensorType(x.dtype, shape),)
 
 
-def _dft_reference(arrays: Arrays, attrs: DftAttrs) -> tuple[Array, ...]:
+def _dft_reference(arrays: Arrays, attrs: DftAttrs) -> OutArrays:
     x = array(arrays, 0)
     (length,) = sizes((attrs.length,))
     signal = x[..., 0].astype(np.complex128)
@@ -194,24 +186,10 @@ def _scaled(b: ExprBuilder, sums: StageRef, y: TensorType, attrs: DftAttrs) -> S
     return b.stage(i, cast(fn("div", total, index_value(attrs.length, total.dtype)), y.dtype))
 
 
-def _dft_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    real = rng.standard_normal((2, 7, 1)).astype(np.float32)
-    pair = rng.standard_normal((1, 6, 3, 2)).astype(np.float32)
-    yield Sample((real,), DftAttrs(1, const(7), False, False), "real")
-    yield Sample((real,), DftAttrs(1, const(7), False, True), "onesided")
-    yield Sample((pair,), DftAttrs(1, const(6), False, False), "complex")
-    yield Sample((pair,), DftAttrs(2, const(3), True, False), "inverse")
-    yield Sample((real,), DftAttrs(1, const(9), False, False), "longer")
-    yield Sample((pair,), DftAttrs(1, const(4), False, False), "shorter")
-    yield Sample((pair,), DftAttrs(1, const(10), True, True), "real-inverse")
-    half = rng.standard_normal((2, 7, 2)).astype(np.float32)
-    yield Sample((half,), DftAttrs(1, const(12), True, True), "real-inverse12")
-
-
 # ---- stft ----------------------------------------------------------------------------------------
 
 
-def _stft_infer(types: Types, attrs: StftAttrs) -> tuple[TensorType, ...]:
+def _stft_infer(types: Types, attrs: StftAttrs) -> OutTypes:
     x, window = required(types, 0), optional(types, 1)
     require(x.rank in (2, 3), f"stft takes [batch, signal, 1 or 2], not {x}")
     known = [as_int(attrs.step), as_int(attrs.length)]
@@ -226,7 +204,7 @@ def _stft_infer(types: Types, attrs: StftAttrs) -> tuple[TensorType, ...]:
     return (TensorType(x.dtype, (x.shape[0], frames, extent, const(2))),)
 
 
-def _stft_reference(arrays: Arrays, attrs: StftAttrs) -> tuple[Array, ...]:
+def _stft_reference(arrays: Arrays, attrs: StftAttrs) -> OutArrays:
     x, window = array(arrays, 0), maybe_array(arrays, 1)
     step, length = sizes((attrs.step, attrs.length))
     parts = widen_half(x).reshape(x.shape[0], x.shape[1], prod(x.shape[2:]))
@@ -261,26 +239,17 @@ def _stft_expr(types: Types, attrs: StftAttrs) -> Expr:
     return b.done(rounded(b, sums, y.shape, y.dtype))
 
 
-def _stft_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = rng.standard_normal((2, 33, 1)).astype(np.float32)
-    window = rng.uniform(0, 1, 8).astype(np.float32)
-    yield Sample((x, window), StftAttrs(const(5), const(8), True), "onesided")
-    yield Sample((x,), StftAttrs(const(4), const(7), False), "whole")
-    pair = rng.standard_normal((1, 17, 2)).astype(np.float32)
-    yield Sample((pair, window), StftAttrs(const(3), const(8), False), "complex")
-
-
 # ---- mel_weight_matrix ---------------------------------------------------------------------------
 
 
-def _mel_infer(types: Types, attrs: MelAttrs) -> tuple[TensorType, ...]:
+def _mel_infer(types: Types, attrs: MelAttrs) -> OutTypes:
     require(attrs.to.is_float, f"mel weights may not be {attrs.to}")
-    scalars = (required(types, n) for n in range(3))
+    scalars = present(types, 3)
     require(all(t == tensor(F64) for t in scalars), "the rate and the edges are scalars of f64")
     return (tensor(attrs.to, attrs.length // 2 + 1, attrs.bins),)
 
 
-def _mel_reference(arrays: Arrays, attrs: MelAttrs) -> tuple[Array, ...]:
+def _mel_reference(arrays: Arrays, attrs: MelAttrs) -> OutArrays:
     rate, lower, upper = (float(array(arrays, n)) for n in range(3))
     bins, length = sizes((attrs.bins, attrs.length))
     low_mel, high_mel = (2595 * np.log10(1 + f / 700) for f in (lower, upper))
@@ -323,20 +292,12 @@ def _mel_expr(types: Types, attrs: MelAttrs) -> Expr:
     falling = apply("and", apply("ge", place, peak), apply("lt", place, high))
     rising = apply("and", apply("ge", place, low), apply("le", place, peak))
     value = choose(falling, fall, choose(rising, rise, 0.0))
-    b.stage((i, j), cast(value, attrs.to))
-    return b.done()
+    return b.finish((i, j), cast(value, attrs.to))
 
 
 def _share(part: Scalar, whole: Scalar, dtype: DType) -> Scalar:
     quotient = fn("div", cast(part, dtype), fn("max", cast(whole, dtype), 1.0))
     return choose(apply("eq", whole, literal(0, I64)), 1.0, quotient)
-
-
-def _mel_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    coarse = tuple(np.array(v, np.float64) for v in (8192, 0, 4096))
-    yield Sample(coarse, MelAttrs(const(8), const(16), F32), "coarse")
-    fine = tuple(np.array(v, np.float64) for v in (8000, 100, 3000))
-    yield Sample(fine, MelAttrs(const(4), const(64), F32), "fine")
 
 
 # ---- rows ----------------------------------------------------------------------------------------
@@ -346,19 +307,19 @@ OPS: tuple[OpSpec, ...] = (
     _window_row("hamming_window", (25 / 46, 21 / 46), "The Hamming window."),
     _window_row("blackman_window", (0.42, 0.5, 0.08), "The Blackman window."),
     OpSpec(
-        "dft", DftAttrs, (1, 1), _dft_infer, _dft_reference, _dft_samples, FLOATS,
+        "dft", DftAttrs, (1, 1), _dft_infer, _dft_reference, FLOATS,
         Tolerance.ACCUMULATE,
         "The discrete Fourier transform along an axis, or its inverse.",
         expr=_dft_expr,
     ),
     OpSpec(
-        "stft", StftAttrs, (1, 2), _stft_infer, _stft_reference, _stft_samples, FLOATS,
+        "stft", StftAttrs, (1, 2), _stft_infer, _stft_reference, FLOATS,
         Tolerance.ACCUMULATE,
         "Fourier transforms of overlapping frames; operands (signal, window).",
         expr=_stft_expr,
     ),
     OpSpec(
-        "mel_weight_matrix", MelAttrs, (3, 3), _mel_infer, _mel_reference, _mel_samples, FLOATS,
+        "mel_weight_matrix", MelAttrs, (3, 3), _mel_infer, _mel_reference, FLOATS,
         Tolerance.ACTIVATION,
         "Triangular filters that turn a spectrum into mel bands.",
         expr=_mel_expr,

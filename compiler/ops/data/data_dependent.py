@@ -6,18 +6,26 @@ too, `size` in the attributes is a symbol that the op binds when it runs; result
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
 import numpy as np
 from tcc.ir.index import Index, as_int, const
-from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Tolerance,
+    Trait,
+    Types,
+    attributes,
+)
 from tcc.ir.types import BOOL, F32, I32, I64, TensorType, element_count
-from tcc.ops.operands import Arrays, Types, array, maybe_array, require, sizes
-from tcc.ops.shapes import COMMON, NUMERIC, STORED, agree, check_axis, optional, required
+from tcc.ops.operands import array, maybe_array, require, sizes
+from tcc.ops.reference import given
+from tcc.ops.shapes import COMMON, NUMERIC, STORED, agree, check_axis, optional, present, required
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class TopKAttrs:
     """The `k` largest (or smallest) along `axis`; equal elements keep their order."""
 
@@ -27,14 +35,14 @@ class TopKAttrs:
     sorted: bool
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class NonZeroAttrs:
     """`size` is the number of elements that are not zero."""
 
     size: Index
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class CompressAttrs:
     """`axis` None flattens x first; `size` is the number of true conditions inside the axis."""
 
@@ -42,7 +50,7 @@ class CompressAttrs:
     size: Index
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class UniqueAttrs:
     """`axis` None flattens x first; `size` is the number of distinct elements or slices."""
 
@@ -51,7 +59,7 @@ class UniqueAttrs:
     size: Index
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class NonMaxSuppressionAttrs:
     """`center_point_box` 0: corners (y1, x1, y2, x2); 1: (x centre, y centre, width, height)."""
 
@@ -59,7 +67,7 @@ class NonMaxSuppressionAttrs:
     size: Index
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class BindSizeAttrs:
     """`symbol` gets the value of element `element` (row-major) of the operand, which must
     be in its range; where it is `signed`, numbers below zero are taken too."""
@@ -72,7 +80,7 @@ class BindSizeAttrs:
 # ---- top_k ---------------------------------------------------------------------------------------
 
 
-def _top_k_infer(types: Types, attrs: TopKAttrs) -> tuple[TensorType, ...]:
+def _top_k_infer(types: Types, attrs: TopKAttrs) -> OutTypes:
     x = required(types, 0)
     check_axis(attrs.axis, x.rank)
     k, extent = as_int(attrs.k), as_int(x.shape[attrs.axis])
@@ -81,7 +89,7 @@ def _top_k_infer(types: Types, attrs: TopKAttrs) -> tuple[TensorType, ...]:
     return TensorType(x.dtype, shape), TensorType(I64, shape)
 
 
-def _top_k_reference(arrays: Arrays, attrs: TopKAttrs) -> tuple[Array, ...]:
+def _top_k_reference(arrays: Arrays, attrs: TopKAttrs) -> OutArrays:
     x = array(arrays, 0)
     (k,) = sizes((attrs.k,))
     if attrs.largest:
@@ -94,44 +102,23 @@ def _top_k_reference(arrays: Arrays, attrs: TopKAttrs) -> tuple[Array, ...]:
     return np.take_along_axis(x, best, axis=attrs.axis), best.astype(np.int64)
 
 
-def _top_k_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = rng.standard_normal((3, 13)).astype(np.float32)
-    yield Sample((x,), TopKAttrs(1, const(5), True, True), "largest")
-    yield Sample((x,), TopKAttrs(0, const(2), False, True), "smallest")
-    yield Sample((x,), TopKAttrs(1, const(13), True, True), "all")
-    yield Sample((x,), TopKAttrs(1, const(0), True, True), "none")
-    ties = rng.integers(0, 3, (2, 17))
-    yield Sample((ties,), TopKAttrs(1, const(6), True, True), "ties")
-    yield Sample((ties,), TopKAttrs(1, const(6), False, True), "low-ties")
-
-
 # ---- non_zero and compress -----------------------------------------------------------------------
 
 
-def _non_zero_infer(types: Types, attrs: NonZeroAttrs) -> tuple[TensorType, ...]:
+def _non_zero_infer(types: Types, attrs: NonZeroAttrs) -> OutTypes:
     x = required(types, 0)
     return (TensorType(I64, (const(x.rank), attrs.size)),)
 
 
-def _non_zero_reference(arrays: Arrays, attrs: NonZeroAttrs) -> tuple[Array, ...]:
+def _non_zero_reference(arrays: Arrays, attrs: NonZeroAttrs) -> OutArrays:
     x = array(arrays, 0)
     if not x.ndim:
         return (np.zeros((0, int(x != 0)), np.int64),)
     return (np.stack(np.nonzero(x)).astype(np.int64),)
 
 
-def _non_zero_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for x in (
-        rng.integers(0, 2, (3, 7)),
-        rng.random((2, 3, 4)) > 0.5,
-        np.array([0.0, -0.0, np.nan, 1.0], np.float32),
-        np.zeros((2, 2), np.float32),
-    ):
-        yield Sample((x,), NonZeroAttrs(const(int(np.count_nonzero(x)))))
-
-
-def _compress_infer(types: Types, attrs: CompressAttrs) -> tuple[TensorType, ...]:
-    x, condition = required(types, 0), required(types, 1)
+def _compress_infer(types: Types, attrs: CompressAttrs) -> OutTypes:
+    x, condition = present(types, 2)
     require(condition.dtype is BOOL and condition.rank == 1, f"{condition} is no vector of bool")
     if attrs.axis is None:
         return (TensorType(x.dtype, (attrs.size,)),)
@@ -140,24 +127,16 @@ def _compress_infer(types: Types, attrs: CompressAttrs) -> tuple[TensorType, ...
     return (TensorType(x.dtype, shape),)
 
 
-def _compress_reference(arrays: Arrays, attrs: CompressAttrs) -> tuple[Array, ...]:
-    x, condition = array(arrays, 0), array(arrays, 1)
+def _compress_reference(arrays: Arrays, attrs: CompressAttrs) -> OutArrays:
+    x, condition = given(arrays, 2)
     extent = x.size if attrs.axis is None else x.shape[attrs.axis]
     return (np.compress(condition[:extent], x, axis=attrs.axis),)
-
-
-def _compress_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = rng.standard_normal((3, 4)).astype(np.float32)
-    yield Sample((x, np.array([False, True, True])), CompressAttrs(0, const(2)), "rows")
-    yield Sample((x, np.array([True, False, False, True])), CompressAttrs(1, const(2)), "columns")
-    yield Sample((x, np.array([False, True, False])), CompressAttrs(None, const(1)), "flat")
-    yield Sample((x, np.array([False])), CompressAttrs(0, const(0)), "none")
 
 
 # ---- unique --------------------------------------------------------------------------------------
 
 
-def _unique_infer(types: Types, attrs: UniqueAttrs) -> tuple[TensorType, ...]:
+def _unique_infer(types: Types, attrs: UniqueAttrs) -> OutTypes:
     x = required(types, 0)
     vector = TensorType(I64, (attrs.size,))
     if attrs.axis is None:
@@ -169,7 +148,7 @@ def _unique_infer(types: Types, attrs: UniqueAttrs) -> tuple[TensorType, ...]:
     return TensorType(x.dtype, shape), vector, slices, vector
 
 
-def _unique_reference(arrays: Arrays, attrs: UniqueAttrs) -> tuple[Array, ...]:
+def _unique_reference(arrays: Arrays, attrs: UniqueAttrs) -> OutArrays:
     x = array(arrays, 0)
     values, first, inverse, counts = np.unique(
         x, return_index=True, return_inverse=True, return_counts=True, axis=attrs.axis
@@ -183,21 +162,11 @@ def _unique_reference(arrays: Arrays, attrs: UniqueAttrs) -> tuple[Array, ...]:
     return (values, *(a.astype(np.int64) for a in (first, inverse, counts)))
 
 
-def _unique_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = np.array([2, 1, 1, 3, 4, 3], np.float32)
-    yield Sample((x,), UniqueAttrs(None, True, const(4)), "sorted")
-    yield Sample((x,), UniqueAttrs(None, False, const(4)), "unsorted")
-    rows = np.array([[1, 0, 0], [1, 0, 0], [2, 3, 4]], np.int64)
-    yield Sample((rows,), UniqueAttrs(0, True, const(2)), "rows")
-    yield Sample((rows,), UniqueAttrs(1, False, const(3)), "columns")
-    yield Sample((rows,), UniqueAttrs(None, True, const(5)), "flat")
-
-
 # ---- non_max_suppression -------------------------------------------------------------------------
 
 
-def _nms_infer(types: Types, attrs: NonMaxSuppressionAttrs) -> tuple[TensorType, ...]:
-    boxes, scores = required(types, 0), required(types, 1)
+def _nms_infer(types: Types, attrs: NonMaxSuppressionAttrs) -> OutTypes:
+    boxes, scores = present(types, 2)
     require(boxes.rank == 3, f"the boxes {boxes} must be [batch, box, 4]")
     agree(boxes.shape[2], const(4), "the numbers of a box")
     require(scores.rank == 3, f"the scores {scores} must be [batch, class, box]")
@@ -241,8 +210,8 @@ def _limit(arrays: Arrays, number: int, default: float) -> float:
     return default if found is None else float(found.reshape(()))
 
 
-def _nms_reference(arrays: Arrays, attrs: NonMaxSuppressionAttrs) -> tuple[Array, ...]:
-    boxes, scores = array(arrays, 0), array(arrays, 1)
+def _nms_reference(arrays: Arrays, attrs: NonMaxSuppressionAttrs) -> OutArrays:
+    boxes, scores = given(arrays, 2)
     most, iou = max(int(_limit(arrays, 2, 0)), 0), _limit(arrays, 3, 0.0)
     least = _limit(arrays, 4, -np.inf)
     picked: list[tuple[int, int, int]] = []
@@ -259,26 +228,10 @@ def _nms_reference(arrays: Arrays, attrs: NonMaxSuppressionAttrs) -> tuple[Array
     return (np.array(picked, np.int64).reshape(-1, 3),)
 
 
-def _nms_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    corners = np.array(
-        [[[0, 0, 1, 1], [0, 0.1, 1, 1.1], [0, -0.1, 1, 0.9], [0, 10, 1, 11], [0, 10.1, 1, 11.1]]],
-        np.float32,
-    )
-    scores = np.array([[[0.9, 0.75, 0.6, 0.95, 0.5], [0.1, 0.2, 0.9, 0.3, 0.4]]], np.float32)
-    limits = (np.array(3), np.array(0.5, np.float32), np.array(0.4, np.float32))
-    yield Sample((corners, scores, *limits), NonMaxSuppressionAttrs(0, const(3)), "corners")
-    centers = rng.uniform(1, 3, (2, 7, 4)).astype(np.float32)
-    likely = rng.random((2, 1, 7)).astype(np.float32)
-    operands = (centers, likely, np.array(2), np.array(0.3, np.float32))
-    found = len(_nms_reference(operands, NonMaxSuppressionAttrs(1, const(0)))[0])
-    yield Sample(operands, NonMaxSuppressionAttrs(1, const(found)), "centers")
-    yield Sample((corners, scores), NonMaxSuppressionAttrs(0, const(0)), "none")
-
-
 # ---- bind_size -----------------------------------------------------------------------------------
 
 
-def _bind_infer(types: Types, attrs: BindSizeAttrs) -> tuple[TensorType, ...]:
+def _bind_infer(types: Types, attrs: BindSizeAttrs) -> OutTypes:
     x = required(types, 0)
     require(x.dtype in (I32, I64), f"a size comes from i32 or i64, not {x}")
     count = as_int(element_count(x.shape))
@@ -286,12 +239,8 @@ def _bind_infer(types: Types, attrs: BindSizeAttrs) -> tuple[TensorType, ...]:
     return ()
 
 
-def _bind_reference(arrays: Arrays, attrs: BindSizeAttrs) -> tuple[Array, ...]:
+def _bind_reference(arrays: Arrays, attrs: BindSizeAttrs) -> OutArrays:
     return ()
-
-
-def _bind_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    yield Sample((np.array([3, 5]),), BindSizeAttrs(const(5), 1))
 
 
 # ---- rows ----------------------------------------------------------------------------------------
@@ -300,37 +249,37 @@ _OPAQUE = frozenset({Trait.OPAQUE})
 
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
-        "top_k", TopKAttrs, (1, 1), _top_k_infer, _top_k_reference, _top_k_samples, NUMERIC,
+        "top_k", TopKAttrs, (1, 1), _top_k_infer, _top_k_reference, NUMERIC,
         Tolerance.EXACT,
         "The k largest or smallest elements along an axis, and their places.",
         call="top_k",
     ),
     OpSpec(
-        "non_zero", NonZeroAttrs, (1, 1), _non_zero_infer, _non_zero_reference, _non_zero_samples,
+        "non_zero", NonZeroAttrs, (1, 1), _non_zero_infer, _non_zero_reference,
         COMMON, Tolerance.EXACT,
         "The indices of elements that are not zero, one column each, in row-major order.",
         call="non_zero", traits=_OPAQUE,
     ),
     OpSpec(
-        "compress", CompressAttrs, (2, 2), _compress_infer, _compress_reference, _compress_samples,
+        "compress", CompressAttrs, (2, 2), _compress_infer, _compress_reference,
         STORED, Tolerance.EXACT,
         "The slices along an axis whose condition is true.",
         call="compress", traits=_OPAQUE,
     ),
     OpSpec(
-        "unique", UniqueAttrs, (1, 1), _unique_infer, _unique_reference, _unique_samples, COMMON,
+        "unique", UniqueAttrs, (1, 1), _unique_infer, _unique_reference, COMMON,
         Tolerance.EXACT,
         "Distinct elements or slices, where each first stands, which one each is, their counts.",
         call="unique", traits=_OPAQUE,
     ),
     OpSpec(
         "non_max_suppression", NonMaxSuppressionAttrs, (2, 5), _nms_infer, _nms_reference,
-        _nms_samples, (F32,), Tolerance.EXACT,
+        (F32,), Tolerance.EXACT,
         "Boxes by falling score that overlap no better one; rows are (batch, class, box).",
         call="non_max_suppression", traits=_OPAQUE,
     ),
     OpSpec(
-        "bind_size", BindSizeAttrs, (1, 1), _bind_infer, _bind_reference, _bind_samples, (I32, I64),
+        "bind_size", BindSizeAttrs, (1, 1), _bind_infer, _bind_reference, (I32, I64),
         Tolerance.EXACT,
         "Gives a size symbol the value of one element of a tensor.",
         call="bind_size", traits=_OPAQUE,

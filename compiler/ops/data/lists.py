@@ -8,20 +8,33 @@ checked.  A position counts from the end where it is negative; without one it is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from tcc.ir.index import as_int
 from tcc.ir.lists import NOTHING, ListType, dims_of, fits, joined, optional_of, sequence_of
-from tcc.ir.op import Array, Infer, NoAttrs, OpSpec, Reference, Sample, Samples, Tolerance, Trait
-from tcc.ir.types import F32, I64, DType, TensorType
-from tcc.ops.operands import Arrays, Types, array, maybe_array, require
-from tcc.ops.shapes import ALL, optional, required
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    Infer,
+    NoAttrs,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Reference,
+    Tolerance,
+    Trait,
+    Types,
+    attributes,
+)
+from tcc.ir.types import I64, DType, TensorType
+from tcc.ops.operands import array, maybe_array, require
+from tcc.ops.reference import given
+from tcc.ops.shapes import ALL, optional, present, required
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ListMakeAttrs:
     """`item` is the element type of the entries."""
 
@@ -29,28 +42,28 @@ class ListMakeAttrs:
     optional: bool
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ListItemAttrs:
     """`item` is the element type of the entries."""
 
     item: DType
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ListAtAttrs:
     """`type` is that of the entry."""
 
     type: TensorType
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ListExpectAttrs:
     """`type` is what every entry must fit."""
 
     type: DType
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ListConcatAttrs:
     """Entries are joined along `axis` of the result, which is new where `new_axis`."""
 
@@ -59,7 +72,7 @@ class ListConcatAttrs:
     type: TensorType
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class ListSplitAttrs:
     """x is cut along `axis` into pieces of the sizes in the second operand (a scalar: the last
     piece may be smaller); `keep` False drops that axis of pieces of one."""
@@ -90,7 +103,7 @@ def _position(types: Types, number: int) -> None:
     require(fits, f"the position {found!r} must be one i64")
 
 
-def _make_infer(types: Types, attrs: ListMakeAttrs) -> tuple[TensorType, ...]:
+def _make_infer(types: Types, attrs: ListMakeAttrs) -> OutTypes:
     require(not attrs.optional or len(types) <= 1, "an optional has one entry at most")
     make = optional_of if attrs.optional else sequence_of
     found: DType = make(attrs.item, NOTHING)
@@ -102,7 +115,7 @@ def _make_infer(types: Types, attrs: ListMakeAttrs) -> tuple[TensorType, ...]:
     return (_scalar(found),)
 
 
-def _insert_infer(types: Types, attrs: ListItemAttrs) -> tuple[TensorType, ...]:
+def _insert_infer(types: Types, attrs: ListItemAttrs) -> OutTypes:
     own, x = list_type(types), required(types, 1)
     _position(types, 2)
     found = joined(own, sequence_of(x.dtype, dims_of(x)))
@@ -111,19 +124,19 @@ def _insert_infer(types: Types, attrs: ListItemAttrs) -> tuple[TensorType, ...]:
     return (_scalar(found or own),)
 
 
-def _erase_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+def _erase_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
     own = list_type(types)
     _position(types, 1)
     require(not own.optional, f"nothing can be taken out of {own.name}")
     return (_scalar(own),)
 
 
-def _length_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+def _length_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
     list_type(types)
     return (_scalar(I64),)
 
 
-def _at_infer(types: Types, attrs: ListAtAttrs) -> tuple[TensorType, ...]:
+def _at_infer(types: Types, attrs: ListAtAttrs) -> OutTypes:
     own = list_type(types)
     _position(types, 1)
     require(fits(own.item, attrs.type.dtype), f"an entry of {own.name} is no {attrs.type!r}")
@@ -132,13 +145,13 @@ def _at_infer(types: Types, attrs: ListAtAttrs) -> tuple[TensorType, ...]:
     return (attrs.type,)
 
 
-def _expect_infer(types: Types, attrs: ListExpectAttrs) -> tuple[TensorType, ...]:
+def _expect_infer(types: Types, attrs: ListExpectAttrs) -> OutTypes:
     own = list_type(types)
     require(fits(own, attrs.type), f"{own.name} is not {attrs.type.name}")
     return (_scalar(attrs.type),)
 
 
-def _concat_infer(types: Types, attrs: ListConcatAttrs) -> tuple[TensorType, ...]:
+def _concat_infer(types: Types, attrs: ListConcatAttrs) -> OutTypes:
     own, rank = list_type(types), attrs.type.rank
     require(own.item is attrs.type.dtype, f"entries of {own.name} do not make {attrs.type!r}")
     known = own.dims is not None and own.dims != NOTHING
@@ -148,8 +161,8 @@ def _concat_infer(types: Types, attrs: ListConcatAttrs) -> tuple[TensorType, ...
     return (attrs.type,)
 
 
-def _split_infer(types: Types, attrs: ListSplitAttrs) -> tuple[TensorType, ...]:
-    x, cut = required(types, 0), required(types, 1)
+def _split_infer(types: Types, attrs: ListSplitAttrs) -> OutTypes:
+    x, cut = present(types, 2)
     require(0 <= attrs.axis < x.rank, f"{x!r} has no axis {attrs.axis}")
     require(cut.dtype is I64 and cut.rank <= 1, f"the sizes {cut!r} must be i64")
     require(x.dtype is attrs.item, f"pieces of {x!r} are no {attrs.item.name}")
@@ -170,7 +183,7 @@ def pack(entries: Sequence[Array]) -> Array:
     return out
 
 
-def entries_of(arrays: Arrays) -> tuple[Array, ...]:
+def entries_of(arrays: Arrays) -> OutArrays:
     """The entries of the first operand, a list."""
     found: Any = array(arrays, 0)[()]
     return tuple(found)
@@ -185,27 +198,27 @@ def _place(arrays: Arrays, number: int, count: int, most: int) -> int:
     return at
 
 
-def _make_reference(arrays: Arrays, _attrs: ListMakeAttrs) -> tuple[Array, ...]:
-    return (pack([array(arrays, n) for n in range(len(arrays))]),)
+def _make_reference(arrays: Arrays, _attrs: ListMakeAttrs) -> OutArrays:
+    return (pack(given(arrays)),)
 
 
-def _insert_reference(arrays: Arrays, _attrs: ListItemAttrs) -> tuple[Array, ...]:
+def _insert_reference(arrays: Arrays, _attrs: ListItemAttrs) -> OutArrays:
     found = list(entries_of(arrays))
     found.insert(_place(arrays, 2, len(found), len(found)), array(arrays, 1))
     return (pack(found),)
 
 
-def _erase_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+def _erase_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
     found = list(entries_of(arrays))
     del found[_place(arrays, 1, len(found), len(found) - 1)]
     return (pack(found),)
 
 
-def _length_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+def _length_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
     return (np.array(len(entries_of(arrays)), np.int64),)
 
 
-def _at_reference(arrays: Arrays, attrs: ListAtAttrs) -> tuple[Array, ...]:
+def _at_reference(arrays: Arrays, attrs: ListAtAttrs) -> OutArrays:
     found = entries_of(arrays)
     entry = found[_place(arrays, 1, len(found), len(found) - 1)]
     known = [as_int(d) for d in attrs.type.shape]
@@ -216,17 +229,17 @@ def _at_reference(arrays: Arrays, attrs: ListAtAttrs) -> tuple[Array, ...]:
     return (entry,)
 
 
-def _expect_reference(arrays: Arrays, _attrs: ListExpectAttrs) -> tuple[Array, ...]:
+def _expect_reference(arrays: Arrays, _attrs: ListExpectAttrs) -> OutArrays:
     return (array(arrays, 0),)
 
 
-def _concat_reference(arrays: Arrays, attrs: ListConcatAttrs) -> tuple[Array, ...]:
+def _concat_reference(arrays: Arrays, attrs: ListConcatAttrs) -> OutArrays:
     join = np.stack if attrs.new_axis else np.concatenate
     return (join(entries_of(arrays), axis=attrs.axis),)
 
 
-def _split_reference(arrays: Arrays, attrs: ListSplitAttrs) -> tuple[Array, ...]:
-    x, cut = array(arrays, 0), array(arrays, 1)
+def _split_reference(arrays: Arrays, attrs: ListSplitAttrs) -> OutArrays:
+    x, cut = given(arrays, 2)
     extent = x.shape[attrs.axis]
     if cut.ndim:
         sizes = [int(n) for n in cut]
@@ -237,34 +250,6 @@ def _split_reference(arrays: Arrays, attrs: ListSplitAttrs) -> tuple[Array, ...]
     ends = np.cumsum(sizes)[:-1]
     pieces = np.split(x, ends, attrs.axis) if sizes else []
     return (pack(pieces if attrs.keep else [np.squeeze(p, attrs.axis) for p in pieces]),)
-
-
-# ---- samples -------------------------------------------------------------------------------------
-
-
-def _tensors() -> tuple[Array, Array, Array]:
-    return (
-        np.arange(6, dtype=np.float32).reshape(2, 3),
-        np.arange(3, dtype=np.float32).reshape(1, 3),
-        np.zeros((0, 3), np.float32),
-    )
-
-
-def _make_samples(_rng: np.random.Generator) -> Iterator[Sample]:
-    yield Sample(_tensors(), ListMakeAttrs(F32, False), "three")
-    yield Sample(_tensors()[:1], ListMakeAttrs(F32, True), "optional")
-
-
-def _split_samples(_rng: np.random.Generator) -> Iterator[Sample]:
-    x = _tensors()[0]
-    yield Sample((x, np.array(2)), ListSplitAttrs(1, True, F32), "equal")
-    yield Sample((x, np.array([1, 2])), ListSplitAttrs(1, True, F32), "sizes")
-    yield Sample((x, np.array(1)), ListSplitAttrs(0, False, F32), "drop")
-
-
-def _no_samples(_rng: np.random.Generator) -> Iterator[Sample]:
-    """None: an operand is a list, which the tests make by `list_make`."""
-    yield from ()
 
 
 # ---- rows ----------------------------------------------------------------------------------------
@@ -280,10 +265,9 @@ def _row(
     infer: Infer,
     reference: Reference,
     doc: str,
-    samples: Samples = _no_samples,
 ) -> OpSpec:
     return OpSpec(
-        name, attrs, arity, infer, reference, samples, ALL, Tolerance.EXACT, doc, call=name,
+        name, attrs, arity, infer, reference, ALL, Tolerance.EXACT, doc, call=name,
         traits=_OPAQUE,
     )  # fmt: skip
 
@@ -292,7 +276,6 @@ OPS: tuple[OpSpec, ...] = (
     _row(
         "list_make", ListMakeAttrs, (0, _MANY), _make_infer, _make_reference,
         "The list of the operands; of none the empty one.",
-        _make_samples,
     ),
     _row(
         "list_insert", ListItemAttrs, (2, 3), _insert_infer, _insert_reference,
@@ -320,6 +303,5 @@ OPS: tuple[OpSpec, ...] = (
     _row(
         "list_split", ListSplitAttrs, (2, 2), _split_infer, _split_reference,
         "Pieces of a tensor along an axis; operands (x, sizes).",
-        _split_samples,
     ),
 )  # fmt: skip

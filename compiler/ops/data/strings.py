@@ -7,34 +7,36 @@ that only move or compare elements need none.  Texts are UTF-8; what is no UTF-8
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
-from tcc.ir.index import Index, const
+from tcc.ir.index import Index
 from tcc.ir.op import (
     Array,
+    Arrays,
     Infer,
     NoAttrs,
     OnnxBinding,
     OpSpec,
+    OutArrays,
+    OutTypes,
     Reference,
-    Sample,
-    Samples,
     Tolerance,
     Trait,
+    Types,
+    attributes,
 )
 from tcc.ir.types import BOOL, F32, F64, I64, STRING, U8, DType, TensorType, element_count
 from tcc.ops.data.regex import compile_pattern, matches
-from tcc.ops.operands import Arrays, Types, array, require
-from tcc.ops.shapes import INTEGERS, required
+from tcc.ops.operands import array, require
+from tcc.ops.reference import given
+from tcc.ops.shapes import INTEGERS, Shape, present, required
 
 _SPACES = " \t\n\r\v\f"
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class StringSplitAttrs:
     """Cuts at `delimiter` (empty: at runs of white space), `most` times (-1: everywhere); `size` is
     the largest number of pieces of an element."""
@@ -44,37 +46,37 @@ class StringSplitAttrs:
     size: Index
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class StringCaseAttrs:
     upper: bool
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class StringRemoveAttrs:
     """`size` is the number of strings that stay, or one: an empty string if none do."""
 
     size: Index
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class StringMatchAttrs:
     """`pattern` is a regular expression of RE2's syntax."""
 
     pattern: str
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class StringParseAttrs:
     """`to` is the element type of the numbers."""
 
     to: DType
 
 
-@dataclass(frozen=True, slots=True)
+@attributes
 class StringDecodeAttrs:
     """`shape` of the strings; the operands are their bytes and where each ends."""
 
-    shape: tuple[Index, ...]
+    shape: Shape
 
 
 def strings(texts: object) -> Array:
@@ -107,20 +109,14 @@ def _each(function: object, x: Array, dtype: type) -> Array:
 # ---- concat --------------------------------------------------------------------------------------
 
 
-def _concat_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+def _concat_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
     x, y = _texts(types), _texts(types, 1)
     require(x.shape == y.shape, f"{x!r} and {y!r} have different shapes")
     return (x,)
 
 
-def _concat_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+def _concat_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
     return (np.asarray(array(arrays, 0) + array(arrays, 1), object),)
-
-
-def _concat_samples(_rng: np.random.Generator) -> Iterator[Sample]:
-    x, y = strings([["a", ""], ["bc", "é"]]), strings([["x", "y"], ["", "日本"]])
-    yield Sample((x, y), NoAttrs(), "matrix")
-    yield Sample((strings("a"), strings("b")), NoAttrs(), "scalar")
 
 
 # ---- split ---------------------------------------------------------------------------------------
@@ -140,12 +136,12 @@ def split_text(text: str, delimiter: str, most: int) -> list[str]:
     return [*found, rest.rstrip(_SPACES)] if rest else found
 
 
-def _split_infer(types: Types, attrs: StringSplitAttrs) -> tuple[TensorType, ...]:
+def _split_infer(types: Types, attrs: StringSplitAttrs) -> OutTypes:
     x = _texts(types)
     return TensorType(STRING, (*x.shape, attrs.size)), TensorType(I64, x.shape)
 
 
-def _split_reference(arrays: Arrays, attrs: StringSplitAttrs) -> tuple[Array, ...]:
+def _split_reference(arrays: Arrays, attrs: StringSplitAttrs) -> OutArrays:
     x = array(arrays, 0)
     pieces = [split_text(str(t), attrs.delimiter, attrs.most) for t in x.reshape(-1)]
     counts = np.array([len(p) for p in pieces], np.int64)
@@ -153,13 +149,6 @@ def _split_reference(arrays: Arrays, attrs: StringSplitAttrs) -> tuple[Array, ..
     for row, own in zip(out, pieces, strict=True):
         row[: len(own)] = own
     return out.reshape(*x.shape, out.shape[1]), counts.reshape(x.shape)
-
-
-def _split_samples(_rng: np.random.Generator) -> Iterator[Sample]:
-    x = strings(["a.b.c", "", ".", "x..y"])
-    yield Sample((x,), StringSplitAttrs(".", -1, const(3)), "dots")
-    yield Sample((x,), StringSplitAttrs(".", 1, const(2)), "once")
-    yield Sample((strings([" a  b ", "c"]),), StringSplitAttrs("", -1, const(2)), "spaces")
 
 
 # ---- case ----------------------------------------------------------------------------------------
@@ -179,71 +168,53 @@ def case_table(upper: bool) -> Array:
     return np.array(rows, np.int32)
 
 
-def _same_infer(types: Types, _attrs: StringCaseAttrs) -> tuple[TensorType, ...]:
+def _same_infer(types: Types, _attrs: StringCaseAttrs) -> OutTypes:
     return (_texts(types),)
 
 
-def _case_reference(arrays: Arrays, attrs: StringCaseAttrs) -> tuple[Array, ...]:
+def _case_reference(arrays: Arrays, attrs: StringCaseAttrs) -> OutArrays:
     return (_each(lambda t: change_case(str(t), attrs.upper), array(arrays, 0), object),)
-
-
-def _case_samples(_rng: np.random.Generator) -> Iterator[Sample]:
-    x = strings(["Monday", "ÉCOLE straße", "ΑΣ", "", "İ"])
-    yield Sample((x,), StringCaseAttrs(False), "lower")
-    yield Sample((x,), StringCaseAttrs(True), "upper")
 
 
 # ---- remove --------------------------------------------------------------------------------------
 
 
-def _remove_infer(types: Types, attrs: StringRemoveAttrs) -> tuple[TensorType, ...]:
+def _remove_infer(types: Types, attrs: StringRemoveAttrs) -> OutTypes:
     x, key, stops = (_texts(types, n) for n in range(3))
     require(x.rank == 1 and x.shape == key.shape, f"{x!r} and {key!r} are no vectors of one size")
     require(stops.rank == 1, f"{stops!r} is no vector")
     return (TensorType(STRING, (attrs.size,)),)
 
 
-def _remove_reference(arrays: Arrays, _attrs: StringRemoveAttrs) -> tuple[Array, ...]:
-    x, key, stops = (array(arrays, n) for n in range(3))
+def _remove_reference(arrays: Arrays, _attrs: StringRemoveAttrs) -> OutArrays:
+    x, key, stops = given(arrays, 3)
     stop = set(stops)
     kept = [text for text, k in zip(x, key, strict=True) if k not in stop]
     return (strings(kept or [""]),)
 
 
-def _remove_samples(_rng: np.random.Generator) -> Iterator[Sample]:
-    x, key = strings(["A", "b", "C"]), strings(["a", "b", "c"])
-    yield Sample((x, key, strings(["c"])), StringRemoveAttrs(const(2)), "one")
-    yield Sample((x, key, strings(["c", "b", "a"])), StringRemoveAttrs(const(1)), "all")
-
-
 # ---- match ---------------------------------------------------------------------------------------
 
 
-def _match_infer(types: Types, attrs: StringMatchAttrs) -> tuple[TensorType, ...]:
+def _match_infer(types: Types, attrs: StringMatchAttrs) -> OutTypes:
     compile_pattern(attrs.pattern)  # raises ValueError for what is no pattern
     return (TensorType(BOOL, _texts(types).shape),)
 
 
-def _match_reference(arrays: Arrays, attrs: StringMatchAttrs) -> tuple[Array, ...]:
+def _match_reference(arrays: Arrays, attrs: StringMatchAttrs) -> OutArrays:
     automaton = compile_pattern(attrs.pattern)
     return (_each(lambda t: matches(automaton, encoded(t)), array(arrays, 0), np.bool_),)
-
-
-def _match_samples(_rng: np.random.Generator) -> Iterator[Sample]:
-    x = strings([["www.a.com", "ftp.a"], ["www.a-b.com", ""]])
-    yield Sample((x,), StringMatchAttrs(r"www\.[\w.-]+\.com"), "matrix")
-    yield Sample((strings([]),), StringMatchAttrs("a*"), "none")
 
 
 # ---- rank ----------------------------------------------------------------------------------------
 
 
-def _rank_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+def _rank_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
     x = _texts(types)
     return TensorType(I64, x.shape), TensorType(STRING, (element_count(x.shape),))
 
 
-def _rank_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+def _rank_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
     x = array(arrays, 0)
     keys = [encoded(text) for text in x.reshape(-1)]
     order = sorted(range(len(keys)), key=keys.__getitem__)
@@ -254,10 +225,6 @@ def _rank_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
     ordered = np.empty(len(keys), object)
     ordered[:] = [x.reshape(-1)[n] for n in order]
     return ranks, ordered
-
-
-def _rank_samples(_rng: np.random.Generator) -> Iterator[Sample]:
-    yield Sample((strings([["b", "a"], ["é", "b"]]),), NoAttrs(), "matrix")
 
 
 # ---- numbers -------------------------------------------------------------------------------------
@@ -300,62 +267,43 @@ def text_number(text: str, dtype: DType) -> object:
     return int(text)
 
 
-def _format_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+def _format_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
     x = required(types, 0)
     require(x.dtype in _NUMBERS, f"{x!r} holds no numbers")
     return (TensorType(STRING, x.shape),)
 
 
-def _format_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+def _format_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
     x = array(arrays, 0)
     kinds = {d.carrier: d for d in _NUMBERS}
     return (_each(lambda v: number_text(v, kinds[x.dtype]), x, object),)
 
 
-def _format_samples(_rng: np.random.Generator) -> Iterator[Sample]:
-    x = np.array([0.1, 1.0, -2.5e-7, 3e38, np.nan, np.inf, -np.inf, -0.0], np.float32)
-    yield Sample((x,), NoAttrs(), "f32")
-    yield Sample((x.astype(np.float64) / 3,), NoAttrs(), "f64")
-    yield Sample((np.array([-5, 0, 1 << 62]),), NoAttrs(), "i64")
-    yield Sample((np.array([True, False]),), NoAttrs(), "bool")
-
-
-def _parse_infer(types: Types, attrs: StringParseAttrs) -> tuple[TensorType, ...]:
+def _parse_infer(types: Types, attrs: StringParseAttrs) -> OutTypes:
     require(attrs.to in _NUMBERS and attrs.to is not BOOL, f"strings do not become {attrs.to.name}")
     return (TensorType(attrs.to, _texts(types).shape),)
 
 
-def _parse_reference(arrays: Arrays, attrs: StringParseAttrs) -> tuple[Array, ...]:
+def _parse_reference(arrays: Arrays, attrs: StringParseAttrs) -> OutArrays:
     found = _each(lambda t: text_number(str(t), attrs.to), array(arrays, 0), object)
     return (found.astype(attrs.to.carrier),)
-
-
-def _parse_samples(_rng: np.random.Generator) -> Iterator[Sample]:
-    x = strings(["1", "-2.5", "1e-5", "1E8", "inf", "NaN", ".5", "+3."])
-    yield Sample((x,), StringParseAttrs(F32), "f32")
-    yield Sample((strings(["12", "-7"]),), StringParseAttrs(I64), "i64")
 
 
 # ---- decode --------------------------------------------------------------------------------------
 
 
-def _decode_infer(types: Types, attrs: StringDecodeAttrs) -> tuple[TensorType, ...]:
-    data, ends = required(types, 0), required(types, 1)
+def _decode_infer(types: Types, attrs: StringDecodeAttrs) -> OutTypes:
+    data, ends = present(types, 2)
     require(data.dtype is U8 and ends.dtype is I64, "bytes and their ends are u8 and i64")
     return (TensorType(STRING, attrs.shape),)
 
 
-def _decode_reference(arrays: Arrays, attrs: StringDecodeAttrs) -> tuple[Array, ...]:
+def _decode_reference(arrays: Arrays, attrs: StringDecodeAttrs) -> OutArrays:
     data, ends = array(arrays, 0).tobytes(), array(arrays, 1)
     starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
     out = np.empty(len(ends), object)
     out[:] = [decoded(data[a:b]) for a, b in zip(starts, ends, strict=True)]
     return (out.reshape(tuple(int(d.const) for d in attrs.shape)),)
-
-
-def _decode_samples(_rng: np.random.Generator) -> Iterator[Sample]:
-    data = np.frombuffer("aéb".encode(), np.uint8)
-    yield Sample((data, np.array([1, 3, 3, 4])), StringDecodeAttrs((const(2), const(2))), "matrix")
 
 
 def pack_strings(x: Array) -> tuple[Array, Array]:
@@ -377,7 +325,6 @@ def _row(
     arity: int,
     infer: Infer,
     reference: Reference,
-    samples: Samples,
     doc: str,
     **more: Any,
 ) -> OpSpec:
@@ -387,7 +334,6 @@ def _row(
         (arity, arity),
         infer,
         reference,
-        samples,
         (STRING,),
         Tolerance.EXACT,
         doc,
@@ -398,42 +344,42 @@ def _row(
 
 OPS: tuple[OpSpec, ...] = (
     _row(
-        "string_concat", NoAttrs, 2, _concat_infer, _concat_reference, _concat_samples,
+        "string_concat", NoAttrs, 2, _concat_infer, _concat_reference,
         "The strings of two tensors, one behind the other.",
     ),
     _row(
-        "string_split", StringSplitAttrs, 1, _split_infer, _split_reference, _split_samples,
+        "string_split", StringSplitAttrs, 1, _split_infer, _split_reference,
         "Pieces of strings along a new last axis, filled up with empty ones; and their numbers.",
         traits=_OPAQUE,
     ),
     _row(
-        "string_case", StringCaseAttrs, 1, _same_infer, _case_reference, _case_samples,
+        "string_case", StringCaseAttrs, 1, _same_infer, _case_reference,
         "Every character in upper or lower case.",
     ),
     _row(
-        "string_remove", StringRemoveAttrs, 3, _remove_infer, _remove_reference, _remove_samples,
+        "string_remove", StringRemoveAttrs, 3, _remove_infer, _remove_reference,
         "x without the strings whose keys are among others; operands (x, keys, others).",
         traits=_OPAQUE,
     ),
     _row(
-        "string_match", StringMatchAttrs, 1, _match_infer, _match_reference, _match_samples,
+        "string_match", StringMatchAttrs, 1, _match_infer, _match_reference,
         "Whether a regular expression matches the whole string.",
         onnx=(OnnxBinding("RegexFullMatch", since=20),),
     ),
     _row(
-        "string_rank", NoAttrs, 1, _rank_infer, _rank_reference, _rank_samples,
+        "string_rank", NoAttrs, 1, _rank_infer, _rank_reference,
         "The place of each string among all, by bytes; and all in that order.",
     ),
     _row(
-        "string_format", NoAttrs, 1, _format_infer, _format_reference, _format_samples,
+        "string_format", NoAttrs, 1, _format_infer, _format_reference,
         "Numbers as text: the shortest that reads back.",
     ),
     _row(
-        "string_parse", StringParseAttrs, 1, _parse_infer, _parse_reference, _parse_samples,
+        "string_parse", StringParseAttrs, 1, _parse_infer, _parse_reference,
         "Numbers from text; the run ends where a text is none.",
     ),
     _row(
-        "string_decode", StringDecodeAttrs, 2, _decode_infer, _decode_reference, _decode_samples,
+        "string_decode", StringDecodeAttrs, 2, _decode_infer, _decode_reference,
         "Strings from their bytes.",
         traits=_OPAQUE,
     ),

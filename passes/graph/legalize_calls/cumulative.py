@@ -52,5 +52,4 @@ def _expr(x: TensorType, attrs: CumSumAttrs, combination: Combination) -> Expr:
     at = b.iters(*x.shape)
     line = (*at[:axis], *at[axis + 1 :])
     found = (totals.before if attrs.exclusive else totals.up_to)(line, place(at[axis]))
-    b.stage(at, cast(found, x.dtype))
-    return b.done()
+    return b.finish(at, cast(found, x.dtype))

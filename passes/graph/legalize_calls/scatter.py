@@ -128,8 +128,7 @@ def _scattered(
         last = b.read(own, *at[:decided])
         number, binding = b.position(clamped(last, count), count)
         found = update(at, number, binding)
-        b.stage(at, choose(apply("ge", last, literal(0, I64)), found, b.read(0, *at)))
-        return b.done()
+        return b.finish(at, choose(apply("ge", last, literal(0, I64)), found, b.read(0, *at)))
     monoid, function = _MONOIDS[reduction]
     dtype = _exact(x.dtype)
     (identity,) = MONOIDS[monoid].identity((dtype,))
@@ -143,8 +142,7 @@ def _scattered(
     if reduction == "add":
         # minus zero plus nothing stays minus zero
         both = choose(apply("eq", new, literal(0, dtype)), old, both)
-    b.stage(at, cast(both, x.dtype))
-    return b.done()
+    return b.finish(at, cast(both, x.dtype))
 
 
 def _last(b: ExprBuilder, shape: Sequence[Index], count: Index, meant: Meant) -> StageRef:

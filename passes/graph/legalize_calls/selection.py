@@ -126,8 +126,7 @@ def _found(within: TensorType, before: TensorType, size: Index) -> Expr:
     (rank,) = b.iters(size)
     first = apply("sub", b.read(begun_blocks, rank), literal(1, I64))
     place = apply("add", apply("mul", first, literal(BLOCK, I64)), b.read(inside, rank))
-    b.stage((rank,), place)
-    return b.done()
+    return b.finish((rank,), place)
 
 
 def _coordinates(places: TensorType, shape: Sequence[Index]) -> Expr:
@@ -146,8 +145,7 @@ def _coordinates(places: TensorType, shape: Sequence[Index]) -> Expr:
     for number in reversed(range(len(shape) - 1)):
         here = apply("eq", index_value(axis, I64), literal(number, I64))
         found = choose(here, parts[number], found)
-    b.stage((axis, each), found)
-    return b.done()
+    return b.finish((axis, each), found)
 
 
 def _rest(value: Scalar, size: Index) -> Scalar:
@@ -161,5 +159,4 @@ def _slices(x: TensorType, places: TensorType, axis: int) -> Expr:
     size = x.shape[axis]
     where, binding = b.position(clamped(b.read(1, at[axis]), size), size)
     source = (*at[:axis], where, *at[axis + 1 :])
-    b.stage(at, b.read(0, *source, fill=guard(size), indirect=(binding,)))
-    return b.done()
+    return b.finish(at, b.read(0, *source, fill=guard(size), indirect=(binding,)))

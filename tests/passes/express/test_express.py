@@ -13,7 +13,7 @@ from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.graph import Graph, GraphBuilder
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.index import const, symbol
-from tcc.ir.op import Array, Sample
+from tcc.ir.op import Array
 from tcc.ir.types import F32, I64, TensorType, dtype_of, tensor
 from tcc.ops import OPS
 from tcc.ops.algebra.cumulative import CumSumAttrs
@@ -28,6 +28,7 @@ from tcc.passes.program.lowered import Plan
 from tcc.passes.quantize.precision import FULL
 from tcc.passes.tile.gpu.plan import BlockPlanner
 
+from tests.ops.samples import Sample, samples_of
 from tests.oracle.program.evaluate import evaluate_program
 
 SIZED = ("non_zero", "compress")
@@ -36,7 +37,7 @@ COUNT = Combination("sum", "add", 0)
 
 def samples() -> list[tuple[str, Sample]]:
     rng = np.random.default_rng(5)
-    return [(name, sample) for name in EXPRESSED for sample in OPS[name].samples(rng)]
+    return [(name, sample) for name in EXPRESSED for sample in samples_of(OPS[name], rng)]
 
 
 SAMPLES = samples()

@@ -1,13 +1,24 @@
-"""Test cases of op rows: random operands in every element type an op takes."""
+"""What a sample is, and random operands in every element type that an op takes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tcc.ir.op import Array, NoAttrs, Sample
+from tcc.ir.op import Array, NoAttrs
 from tcc.ir.types import DTYPES, DType, DTypeKind
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One test case of an op: input arrays (None for an absent optional input) and attributes."""
+
+    inputs: tuple[Array | None, ...]
+    attrs: Any
+    label: str = ""
+
 
 Samples = Callable[[np.random.Generator], Iterator[Sample]]
 

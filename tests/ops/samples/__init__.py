@@ -1,0 +1,79 @@
+"""Samples: small test cases of every op of `tcc.ops`, one module a family.
+
+Ops without an entry in their family's `SAMPLES` get those that follow from their row (`defaults`).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+import numpy as np
+from tcc.ir.op import OpSpec
+
+from . import control, expression, sizes
+from .algebra import (
+    activation,
+    arithmetic,
+    bits,
+    contract,
+    create,
+    cumulative,
+    diagonal,
+    levels,
+    movement,
+    narrow,
+    pad,
+    phases,
+    pool,
+    quantize,
+    quantized,
+    reduce,
+    space_to_depth,
+    unary,
+    window,
+)
+from .composite import (
+    attention,
+    grid,
+    linalg,
+    loss,
+    magnitude,
+    normalization,
+    resize,
+    roi,
+    signal,
+    softmax,
+)
+from .data import data_dependent, indexing, lists, strings, tfidf
+from .defaults import default_samples
+from .sampling import Sample, Samples
+
+_FAMILIES = (
+    activation, arithmetic, attention, bits, contract, control, create, cumulative,
+    data_dependent, diagonal, expression, grid, indexing, levels, linalg, lists, loss,
+    magnitude, movement, narrow, normalization, pad, phases, pool, quantize, quantized, reduce,
+    resize, roi, signal, sizes, softmax, space_to_depth, strings, tfidf, unary, window,
+)  # fmt: skip
+_ENTRIES = [entry for family in _FAMILIES for entry in family.SAMPLES.items()]
+ENTRIES: Mapping[str, Samples] = MappingProxyType(dict(_ENTRIES))
+assert len(ENTRIES) == len(_ENTRIES), "two entries for one op"
+
+
+def samples_of(op: OpSpec, rng: np.random.Generator | None = None) -> Iterator[Sample]:
+    """The samples of a row: scalars, size one and zero, broadcasts, odd sizes.
+
+    Arrays are drawn from `rng`, by default from one whose seed is the name's CRC-32.  Raises
+    LookupError where the op has no entry and none follows from its row.
+    """
+    samples = ENTRIES.get(op.name) or default_samples(op)
+    if samples is None:
+        raise LookupError(
+            f"op {op.name} has no samples: add an entry to the SAMPLES of its family in "
+            "tests/ops/samples"
+        )
+    return samples(rng or np.random.default_rng(zlib.crc32(op.name.encode())))
+
+
+__all__ = ["ENTRIES", "Sample", "Samples", "samples_of"]

@@ -1,0 +1,28 @@
+"""Samples of the ops of `tcc.ops.algebra.levels`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from tcc.ops.algebra.levels import LevelsAttrs
+
+from tests.ops.samples.sampling import Sample, Samples
+
+
+def _samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x = rng.standard_normal((5, 24)).astype(np.float32)
+    whole = rng.integers(-128, 128, (24, 7)).astype(np.int8)
+    scales = rng.uniform(0.1, 1, (3, 7)).astype(np.float32)
+    zeros = rng.integers(-8, 8, (3, 7)).astype(np.int8)
+    yield Sample((x, whole), LevelsAttrs(), "bytes")
+    yield Sample((x, whole, scales), LevelsAttrs(8, 8), "blocks")
+    yield Sample((x, whole[:12], scales), LevelsAttrs(4, 8), "halves")
+    yield Sample((x, whole[:12], scales, zeros), LevelsAttrs(4, 8), "points")
+    yield Sample((x, whole, scales, zeros + np.float32(0.3)), LevelsAttrs(8, 8), "real_points")
+    yield Sample((x[None, :1], whole[:12], scales.astype(np.float16)), LevelsAttrs(4, 8), "f16")
+
+
+SAMPLES: Mapping[str, Samples] = {
+    "matmul_levels": _samples,
+}

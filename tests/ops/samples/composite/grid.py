@@ -1,0 +1,52 @@
+"""Samples of the ops of `tcc.ops.composite.grid`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+import numpy as np
+from tcc.ops.algebra.window import ConvAttrs
+from tcc.ops.composite.grid import AffineGridAttrs, DeformConvAttrs, GridSampleAttrs
+from tcc.ops.operands import dims
+
+from tests.ops.samples.sampling import Sample, Samples, normal
+
+
+def _sample_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x = rng.standard_normal((2, 2, 4, 5)).astype(np.float32)
+    grid = rng.uniform(-1.6, 1.6, (2, 3, 3, 2)).astype(np.float32)
+    for mode in ("nearest", "linear", "cubic"):
+        for padding in ("zeros", "border", "reflection"):
+            for align in (False, True):
+                label = f"{mode}-{padding}-{int(align)}"
+                yield Sample((x, grid), GridSampleAttrs(mode, padding, align), label)
+    thin = GridSampleAttrs("linear", "reflection", True)
+    yield Sample((x[:, :, :1], grid), thin, "one row, mirrored")
+    cube = rng.standard_normal((1, 2, 3, 4, 3)).astype(np.float32)
+    places = rng.uniform(-1.2, 1.2, (1, 2, 2, 3, 3)).astype(np.float32)
+    yield Sample((cube, places), GridSampleAttrs("linear", "zeros", False), "3d")
+
+
+def _affine_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    flat = rng.standard_normal((2, 2, 3)).astype(np.float32)
+    solid = rng.standard_normal((1, 3, 4)).astype(np.float32)
+    for align in (False, True):
+        yield Sample((flat,), AffineGridAttrs(dims(2, 3, 4, 5), align), f"2d-{int(align)}")
+        yield Sample((solid,), AffineGridAttrs(dims(1, 2, 3, 2, 4), align), f"3d-{int(align)}")
+
+
+def _deform_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    f32 = partial(normal, rng)
+    plain = DeformConvAttrs(ConvAttrs((1, 1), (0, 0), (0, 0), (1, 1), 1), 1)
+    yield Sample((f32(1, 2, 4, 4), f32(3, 2, 2, 2), f32(1, 8, 3, 3)), plain, "plain")
+    grouped = DeformConvAttrs(ConvAttrs((2, 1), (1, 0), (1, 1), (1, 1), 2), 2)
+    operands = (f32(1, 4, 3, 3), f32(2, 2, 2, 2), f32(1, 16, 2, 3), f32(2), f32(1, 8, 2, 3))
+    yield Sample(operands, grouped, "grouped")
+
+
+SAMPLES: Mapping[str, Samples] = {
+    "grid_sample": _sample_samples,
+    "affine_grid": _affine_samples,
+    "deform_conv": _deform_samples,
+}

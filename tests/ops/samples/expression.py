@@ -1,0 +1,58 @@
+"""Samples of the ops of `tcc.ops.expression`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.scalar import index_value, literal
+from tcc.ir.types import F32, I64, tensor
+from tcc.ops.expression import ExpressionAttrs
+from tcc.ops.formula import choose, fn
+
+from .sampling import Sample, Samples
+
+
+def _samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x = rng.standard_normal((3, 8)).astype(np.float32)
+    y = rng.standard_normal((3, 8)).astype(np.float32)
+    yield Sample((x,), ExpressionAttrs(_neighbours()), "neighbours")
+    yield Sample((x,), ExpressionAttrs(_interleaved(3)), "interleaved")
+    yield Sample((x,), ExpressionAttrs(_interleaved(4)), "interleaved_whole")
+    yield Sample((x, None, y), ExpressionAttrs(_sum_and_product()), "two_results")
+
+
+def _neighbours() -> Expr:
+    """x[i, j] + x[i, j + 1], where zero follows the last."""
+    b = ExprBuilder(tensor(F32, 3, 8))
+    i, j = b.iters(3, 8)
+    b.stage((i, j), fn("add", b.read(0, i, j), b.read(0, i, j + 1, fill=0.0)))
+    return b.done()
+
+
+def _interleaved(pairs: int) -> Expr:
+    """Sums and differences of neighbours in turn; of an odd number of results the last is a sum."""
+    count = 2 * pairs - pairs % 2
+    b = ExprBuilder(tensor(F32, 3, 8))
+    j, i = b.iters(count, 3)
+    u = j // 2
+    left, right = b.read(0, i, u * 2), b.read(0, i, u * 2 + 1)
+    even = fn("eq", index_value(j % 2, I64), literal(0, I64))
+    b.stage((j, i), choose(even, fn("add", left, right), fn("sub", left, right)))
+    return b.done()
+
+
+def _sum_and_product() -> Expr:
+    """The sums of rows of one operand, and the other one scaled by them."""
+    b = ExprBuilder(tensor(F32, 3, 8), None, tensor(F32, 3, 8))
+    i, k = b.iters(3, 8)
+    total = b.stage((i,), b.read(0, i, k), over=(k,), monoid="sum")
+    i, j = b.iters(3, 8)
+    scaled = b.stage((i, j), fn("mul", b.read(2, i, j), b.read(total, i)))
+    return b.done(total, scaled)
+
+
+SAMPLES: Mapping[str, Samples] = {
+    "expression": _samples,
+}
