@@ -321,7 +321,8 @@ def _orthogonal(ctx: CallContext, packed: Operand, tau: Operand, columns: Index)
     """The first columns of the product of reflections."""
     vectors, middle = _reflectors(ctx, packed, tau)
     head = ctx.slice_axis(vectors, vectors.rank - 2, 0, minimum(columns, vectors.shape[-2]))
-    change = vectors @ middle @ _turned(ctx, head)
+    turned = _turned(ctx, head)
+    change = vectors @ middle @ turned
     return _eye(ctx, packed.shape[-2], columns) - change
 
 
