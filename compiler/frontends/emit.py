@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from types import MappingProxyType
 from typing import Any, Self
@@ -128,6 +129,10 @@ class Emitter:
             return self.constant(np.array("", object), STRING)
         return self.constant(np.array(value).astype(dtype.carrier), dtype)
 
+    def full(self, value: float, dtype: DType, shape: Sequence[IndexLike]) -> Operand:
+        """A tensor of one value."""
+        return self.expand(self.filled(value, dtype), shape)
+
     def size_vector(self, values: Sequence[IndexLike], dtype: DType = I64) -> Operand:
         return self.scope.sizes([as_index(v) for v in values], dtype)
 
@@ -147,9 +152,37 @@ class Emitter:
             raise self.fail(str(error)) from error
         return self.scope.emit(op, operands, made, loc=self.loc, names=self.names)
 
-    def emit(self, op: str, *operands: Operand | None, **attrs: Any) -> Operand:
-        """The first result of a node of `op`."""
-        return self.emit_all(op, operands, **attrs)[0]
+    @contextmanager
+    def writing(self) -> Iterator[Self]:
+        """Arithmetic between operands becomes nodes of this source node."""
+        session = self.scope.session
+        before, session.write = session.write, self.emit
+        try:
+            yield self
+        finally:
+            session.write = before
+
+    def emit(self, op: str, *operands: Operand | float | None, **attrs: Any) -> Operand:
+        """The first result of a node of `op`; numbers are of the first operand's element type."""
+        dtype = next((o.dtype for o in operands if isinstance(o, Operand)), F32)
+        given = [self.filled(o, dtype) if isinstance(o, int | float) else o for o in operands]
+        return self.emit_all(op, given, **attrs)[0]
+
+    def reduce(
+        self, op: str, x: Operand, axes: int | Sequence[int], *, keepdims: bool = False
+    ) -> Operand:
+        """The reduction `reduce_OP` of `x` over one axis or several."""
+        over = (axes,) if isinstance(axes, int) else tuple(axes)
+        return self.emit(f"reduce_{op}", x, axes=over, keepdims=keepdims)
+
+    def where(self, condition: Operand, x: Operand | float, y: Operand | float) -> Operand:
+        """`x` where the condition holds, else `y`; a number is of the other's element type."""
+        if isinstance(x, int | float):
+            assert isinstance(y, Operand)
+            x = self.filled(x, y.dtype)
+        if isinstance(y, int | float):
+            y = self.filled(y, x.dtype)
+        return self.emit("where", condition, x, y)
 
     def reshape(self, x: Operand, shape: Sequence[IndexLike]) -> Operand:
         """The elements of `x` in another shape; where sizes leave open whether these are as many,

@@ -36,8 +36,7 @@ class Cell:
 
     def activate(self, ctx: Emitter, number: int, x: Operand) -> Operand:
         if self.clip:
-            low, high = ctx.filled(-self.clip, x.dtype), ctx.filled(self.clip, x.dtype)
-            x = ctx.emit("clip", x, low, high)
+            x = ctx.emit("clip", x, -self.clip, self.clip)
         return self.activations[number](ctx, x)
 
     def product(self, ctx: Emitter, number: int, h: Operand) -> Operand:
@@ -49,14 +48,14 @@ class Cell:
 
     def gate(self, ctx: Emitter, number: int, x: Operand, h: Operand) -> Operand:
         """What the gate's activation is applied to."""
-        return ctx.emit("add", self.enters(ctx, number, x), self.product(ctx, number, h))
+        return self.enters(ctx, number, x) + self.product(ctx, number, h)
 
 
 def by_matrices(matrices: Iterable[Operand]) -> tuple[Product, ...]:
     """The products of a state with R^T of each gate."""
 
     def by(matrix: Operand) -> Product:
-        return lambda ctx, h: ctx.emit("matmul", h, matrix)
+        return lambda ctx, h: h @ matrix
 
     return tuple(map(by, matrices))
 
@@ -76,13 +75,13 @@ def _gru_step(
     if cell.linear_before:
         inner = cell.product(ctx, 2, h)
         if cell.bias is not None:
-            inner = ctx.emit("add", inner, cell.bias)
-        inner = ctx.emit("mul", reset, inner)
+            inner = inner + cell.bias
+        inner = reset * inner
     else:
-        inner = cell.product(ctx, 2, ctx.emit("mul", reset, h))
-    hidden = cell.activate(ctx, 1, ctx.emit("add", cell.enters(ctx, 2, x), inner))
-    rest = ctx.emit("sub", ctx.filled(1.0, x.dtype), update)
-    return (ctx.emit("add", ctx.emit("mul", rest, hidden), ctx.emit("mul", update, h)),)
+        inner = cell.product(ctx, 2, reset * h)
+    hidden = cell.activate(ctx, 1, cell.enters(ctx, 2, x) + inner)
+    rest = 1.0 - update
+    return (rest * hidden + update * h,)
 
 
 def _lstm_step(
@@ -93,18 +92,15 @@ def _lstm_step(
     def gate(number: int, peephole: int | None, state: Operand) -> Operand:
         value = cell.gate(ctx, number, x, h)
         if peephole is not None and cell.peepholes:
-            value = ctx.emit("add", value, ctx.emit("mul", cell.peepholes[peephole], state))
+            value = value + cell.peepholes[peephole] * state
         return value
 
     enter = cell.activate(ctx, 0, gate(0, 0, c))
-    if cell.coupled:
-        forget = ctx.emit("sub", ctx.filled(1.0, x.dtype), enter)
-    else:
-        forget = cell.activate(ctx, 0, gate(2, 2, c))
+    forget = 1.0 - enter if cell.coupled else cell.activate(ctx, 0, gate(2, 2, c))
     candidate = cell.activate(ctx, 1, gate(3, None, c))
-    new_c = ctx.emit("add", ctx.emit("mul", forget, c), ctx.emit("mul", enter, candidate))
+    new_c = forget * c + enter * candidate
     leave = cell.activate(ctx, 0, gate(1, 1, new_c))
-    return ctx.emit("mul", leave, cell.activations[2](ctx, new_c)), new_c
+    return leave * cell.activations[2](ctx, new_c), new_c
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,18 +135,16 @@ def run_cell(
     if lengths is not None:
         scanned.append(_steps(ctx, projected.shape[0]))
     scope = ctx.body_scope("step" if not reverse else "step_back")
-    inner = ctx.inside(scope)
     old = [scope.wrap(scope.builder.input("state", state.type)) for state in states]
     x = scope.wrap(scope.builder.input("x", _row_type(projected)))
-    new = kind.step(cell, inner, x, old)
+    with ctx.inside(scope).writing() as inner:
+        new = kind.step(cell, inner, x, old)
     row = new[0]
     if lengths is not None:
         t = scope.wrap(scope.builder.input("t", _row_type(scanned[1])))
         runs = inner.emit("less", t, lengths)
-        row = inner.emit("where", runs, row, inner.filled(0.0, row.dtype))
-        new = tuple(
-            inner.emit("where", runs, after, before) for after, before in zip(new, old, strict=True)
-        )
+        row = inner.where(runs, row, 0.0)
+        new = tuple(inner.where(runs, *pair) for pair in zip(new, old, strict=True))
     body = scope.builder.finish(o.value for o in (*new, row))
     results = ctx.emit_all(
         "scan",

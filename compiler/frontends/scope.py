@@ -43,6 +43,15 @@ LARGEST_SIZE = 10**9 - 1
 _MOST_DEMANDS = 16  # pairs of unequal sizes of one node
 
 
+def _operator(op: str, turned: bool = False) -> Callable[[Operand, Operand | float], Operand]:
+    """The method of an operator that writes a node of `op`; a number is of the operand's type."""
+
+    def write(x: Operand, y: Operand | float) -> Operand:
+        return x.scope.session.write(op, *((y, x) if turned else (x, y)))
+
+    return write
+
+
 @dataclass(slots=True, eq=False)
 class Operand:
     """A tensor of type `type`, defined in `scope`.
@@ -106,6 +115,28 @@ class Operand:
             return sizes_of_array(array)
         return self.sizes
 
+    # ---- arithmetic, written for the source node under import
+
+    __add__, __sub__, __mul__, __truediv__ = map(_operator, ("add", "sub", "mul", "div"))
+    __rsub__, __rmul__, __rtruediv__ = (_operator(op, True) for op in ("sub", "mul", "div"))
+    __lt__, __le__ = _operator("less"), _operator("less_or_equal")
+    __gt__, __ge__ = _operator("greater"), _operator("greater_or_equal")
+    __and__, __or__, __xor__ = map(_operator, ("and", "or", "xor"))
+    __matmul__ = _operator("matmul")
+
+    def __neg__(self) -> Operand:
+        return self.scope.session.write("neg", self)
+
+    def __invert__(self) -> Operand:
+        return self.scope.session.write("not", self)
+
+    def __abs__(self) -> Operand:
+        return self.scope.session.write("abs", self)
+
+    def equals(self, other: Operand | float) -> Operand:
+        """Where the elements are equal; `==` compares operands themselves."""
+        return self.scope.session.write("equal", self, other)
+
     @property
     def rank(self) -> int:
         return self.type.rank
@@ -119,9 +150,14 @@ class Operand:
         return self.type.dtype
 
 
+def _nothing_under_import(*_: Any) -> Operand:
+    raise InternalError("arithmetic between operands outside a source node")
+
+
 @dataclass(slots=True)
 class ImportSession:
-    """State of one import.  `run_nodes` imports a scope's pending nodes (set by the importer).
+    """State of one import.  `run_nodes` imports a scope's pending nodes (set by the importer);
+    `write` adds a node of an op for the source node under import, which `Emitter.writing` sets.
 
     `producer` is the program that wrote the model, as the model says.
     """
@@ -135,6 +171,7 @@ class ImportSession:
     nodes: int = 0
     depth: int = 0
     calls: tuple[tuple[str, str, str], ...] = ()
+    write: Callable[..., Operand] = _nothing_under_import
     until: float = field(init=False)  # on the clock `time.monotonic`
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -129,7 +130,18 @@ def exact_quotient(num: Index, den: Index) -> Index:
 # ---- the ops -----------------------------------------------------------------------------------
 
 Elements: TypeAlias = Array
-Rule: TypeAlias = Callable[[Sequence[Elements], Any, Sequence[TensorType]], Sequence[Elements]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One op on tensors of sizes; `types` are those of its results."""
+
+    inputs: Sequence[Elements]
+    attrs: Any
+    types: Sequence[TensorType]
+
+
+Rule: TypeAlias = Callable[[_Call], Sequence[Elements]]
 
 
 def _objects(array: Any) -> Elements:
@@ -142,25 +154,21 @@ def _objects(array: Any) -> Elements:
 
 
 def _pointwise(function: Callable[..., Index]) -> Rule:
-    def rule(
-        inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]
-    ) -> Sequence[Elements]:
-        return [_objects(np.frompyfunc(function, len(inputs), 1)(*inputs))]
+    def rule(call: _Call) -> Sequence[Elements]:
+        return [_objects(np.frompyfunc(function, len(call.inputs), 1)(*call.inputs))]
 
     return rule
 
 
 def _folded(function: Callable[[Index, Index], Index]) -> Rule:
-    def rule(
-        inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]
-    ) -> Sequence[Elements]:
-        return [_objects(reduce(np.frompyfunc(function, 2, 1), inputs))]
+    def rule(call: _Call) -> Sequence[Elements]:
+        return [_objects(reduce(np.frompyfunc(function, 2, 1), call.inputs))]
 
     return rule
 
 
-def _div(inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]) -> Sequence[Elements]:
-    exact = types[0].dtype.is_float
+def _div(call: _Call) -> Sequence[Elements]:
+    exact = call.types[0].dtype.is_float
 
     def divide(a: Index, b: Index) -> Index:
         by = as_int(b)
@@ -171,14 +179,14 @@ def _div(inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]) ->
             raise _Undecided
         return quotient
 
-    return _pointwise(divide)(inputs, attrs, types)
+    return _pointwise(divide)(call)
 
 
-def _mod(inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]) -> Sequence[Elements]:
+def _mod(call: _Call) -> Sequence[Elements]:
     def remainder(a: Index, b: Index) -> Index:
         return mod(a, _divisor(a, b))
 
-    return _pointwise(remainder)(inputs, attrs, types)
+    return _pointwise(remainder)(call)
 
 
 def _abs(index: Index) -> Index:
@@ -188,12 +196,10 @@ def _abs(index: Index) -> Index:
     return index
 
 
-def _cast(
-    inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]
-) -> Sequence[Elements]:
-    if types[0].dtype is BOOL:
-        return _pointwise(lambda x: _decided(is_unequal(x, const(0))))(inputs, attrs, types)
-    return inputs
+def _cast(call: _Call) -> Sequence[Elements]:
+    if call.types[0].dtype is BOOL:
+        return _pointwise(lambda x: _decided(is_unequal(x, const(0))))(call)
+    return call.inputs
 
 
 def is_unequal(a: Index, b: Index) -> bool | None:
@@ -209,90 +215,70 @@ def _static(sizes: Iterable[Any]) -> tuple[int, ...]:
     return tuple(size for size in known if size is not None)
 
 
-def _gather(
-    inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]
-) -> Sequence[Elements]:
-    at = np.array(_static(inputs[1].reshape(-1)), np.int64).reshape(inputs[1].shape)
-    extent = inputs[0].shape[attrs.axis]
+def _gather(call: _Call) -> Sequence[Elements]:
+    at = np.array(_static(call.inputs[1].reshape(-1)), np.int64).reshape(call.inputs[1].shape)
+    extent = call.inputs[0].shape[call.attrs.axis]
     if at.size and not (-extent <= at.min() and at.max() < extent):
         raise _Undecided
-    return [_objects(np.take(inputs[0], at, attrs.axis))]
+    return [_objects(np.take(call.inputs[0], at, call.attrs.axis))]
 
 
-def _slice(
-    inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]
-) -> Sequence[Elements]:
-    starts, sizes = _static(attrs.starts), _static(attrs.sizes)
-    out = inputs[0]
-    for axis, (start, step, size) in enumerate(zip(starts, attrs.steps, sizes, strict=True)):
+def _slice(call: _Call) -> Sequence[Elements]:
+    starts, sizes = _static(call.attrs.starts), _static(call.attrs.sizes)
+    out = call.inputs[0]
+    for axis, (start, step, size) in enumerate(zip(starts, call.attrs.steps, sizes, strict=True)):
         out = np.take(out, [start + step * n for n in range(size)], axis)
     return [_objects(out)]
 
 
-def _split(
-    inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]
-) -> Sequence[Elements]:
-    cuts = np.cumsum(_static(attrs.sizes))[:-1]
-    return [_objects(part) for part in np.split(inputs[0], cuts, attrs.axis)]
+def _split(call: _Call) -> Sequence[Elements]:
+    cuts = np.cumsum(_static(call.attrs.sizes))[:-1]
+    return [_objects(part) for part in np.split(call.inputs[0], cuts, call.attrs.axis)]
 
 
-def _reshape(
-    inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]
-) -> Sequence[Elements]:
-    return [inputs[0].reshape(_static(attrs.shape))]
+def _reshape(call: _Call) -> Sequence[Elements]:
+    return [call.inputs[0].reshape(_static(call.attrs.shape))]
 
 
-def _expand(
-    inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]
-) -> Sequence[Elements]:
-    return [np.broadcast_to(inputs[0], _static(types[0].shape))]
+def _expand(call: _Call) -> Sequence[Elements]:
+    return [np.broadcast_to(call.inputs[0], _static(call.types[0].shape))]
 
 
-def _tile(
-    inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]
-) -> Sequence[Elements]:
-    return [np.tile(inputs[0], _static(attrs.repeats))]
+def _tile(call: _Call) -> Sequence[Elements]:
+    return [np.tile(call.inputs[0], _static(call.attrs.repeats))]
 
 
 def _reduce(function: Callable[[Index, Index], Index], identity: Index | None) -> Rule:
-    def rule(
-        inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]
-    ) -> Sequence[Elements]:
-        out = inputs[0]
+    def rule(call: _Call) -> Sequence[Elements]:
+        out = call.inputs[0]
         combine = np.frompyfunc(function, 2, 1)
-        for axis in sorted(attrs.axes, reverse=True):
+        for axis in sorted(call.attrs.axes, reverse=True):
             if not out.shape[axis] and identity is None:
                 raise _Undecided
             start: Any = {} if identity is None else {"initial": identity}
             out = _objects(combine.reduce(out, axis=axis, **start))
-        return [out.reshape(_static(types[0].shape))]
+        return [out.reshape(_static(call.types[0].shape))]
 
     return rule
 
 
-def _where(
-    inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]
-) -> Sequence[Elements]:
+def _where(call: _Call) -> Sequence[Elements]:
     def choose(cond: Index, a: Index, b: Index) -> Index:
         return a if a is b or _truth(cond) else b
 
-    return _pointwise(choose)(inputs, attrs, types)
+    return _pointwise(choose)(call)
 
 
-def _range(
-    inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]
-) -> Sequence[Elements]:
-    (size,) = _static(types[0].shape)
-    start, delta = inputs[0].item(), inputs[2].item()
+def _range(call: _Call) -> Sequence[Elements]:
+    (size,) = _static(call.types[0].shape)
+    start, delta = call.inputs[0].item(), call.inputs[2].item()
     out = np.empty(size, object)
     out[:] = [start + delta * n for n in range(size)]
     return [out]
 
 
-def _same(
-    inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]
-) -> Sequence[Elements]:
-    return inputs[:1]
+def _same(call: _Call) -> Sequence[Elements]:
+    return call.inputs[:1]
 
 
 _RULES: MappingProxyType[str, Rule] = MappingProxyType(
@@ -321,10 +307,10 @@ _RULES: MappingProxyType[str, Rule] = MappingProxyType(
         "or": _pointwise(lambda a, b: const(int(_truth(a) or _truth(b)))),
         "where": _where,
         "reshape": _reshape,
-        "transpose": lambda inputs, attrs, types: [np.transpose(inputs[0], attrs.perm)],
+        "transpose": lambda call: [np.transpose(call.inputs[0], call.attrs.perm)],
         "expand": _expand,
         "tile": _tile,
-        "concat": lambda inputs, attrs, types: [np.concatenate(inputs, attrs.axis)],
+        "concat": lambda call: [np.concatenate(call.inputs, call.attrs.axis)],
         "gather": _gather,
         "slice": _slice,
         "split": _split,
@@ -349,6 +335,6 @@ def propagate(
     if rule is None or len(present) != len(inputs):
         return None
     try:
-        return rule(present, attrs, types)
+        return rule(_Call(present, attrs, types))
     except _Undecided:
         return None

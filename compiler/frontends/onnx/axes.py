@@ -167,29 +167,27 @@ def strided(
     dtype = bounds[0].dtype
     dims = [total([is_same(a, n) * dim for n, dim in enumerate(x.shape)]) for a in axes]
     extent = ctx.cast(ctx.size_vector(dims), dtype)
-    zero, one = ctx.filled(0, dtype), ctx.filled(1, dtype)
-    far = ctx.filled(1 << 29, dtype)  # a longer step is as good
-    step = ctx.expand(one, extent.shape) if steps is None else ctx.cast(steps, dtype)
-    step = ctx.emit("max", ctx.emit("min", step, far), ctx.emit("neg", far))
-    back = ctx.emit("less", step, zero)
-    least = ctx.emit("where", back, ctx.filled(-1, dtype), zero)
-    most = ctx.emit("where", back, ctx.emit("sub", extent, one), extent)
+    far = 1 << 29  # a longer step is as good
+    step = ctx.full(1, dtype, extent.shape) if steps is None else ctx.cast(steps, dtype)
+    step = ctx.emit("max", ctx.emit("min", step, far), -far)
+    back = step < 0
+    least = ctx.where(back, ctx.filled(-1, dtype), 0)
+    most = ctx.where(back, extent - 1, extent)
     start, end = (
         ctx.emit("min", ctx.emit("max", _from_front(ctx, v, extent), least), most) for v in bounds
     )
-    distance = ctx.emit("sub", end, start)
-    distance = ctx.emit("where", back, ctx.emit("neg", distance), distance)
-    stride = ctx.emit("abs", step)
-    rounded = ctx.emit("add", distance, ctx.emit("sub", stride, one))
-    count = ctx.emit("div", ctx.emit("max", rounded, zero), stride)
+    distance = end - start
+    distance = ctx.where(back, -distance, distance)
+    stride = abs(step)
+    count = ctx.emit("max", distance + (stride - 1), 0) / stride
     starts, counts = ctx.sizes(start, "starts", lo=-1), ctx.sizes(count, "sizes")
     strides = ctx.sizes(step, "steps", lo=-LARGEST)
     return _taken(ctx, x, axes, (starts, counts, strides))
 
 
 def _from_front(ctx: NodeContext, position: Operand, extent: Operand) -> Operand:
-    negative = ctx.emit("less", position, ctx.filled(0, position.dtype))
-    return ctx.emit("where", negative, ctx.emit("add", position, extent), position)
+    negative = position < 0
+    return ctx.where(negative, position + extent, position)
 
 
 def _taken(ctx: NodeContext, x: Operand, axes: Dims, parts: tuple[Dims, Dims, Dims]) -> Operand:

@@ -203,7 +203,8 @@ class NodeContext(Emitter):
         return bool(operand.array.reshape(()))
 
 
-Converter: TypeAlias = Callable[[NodeContext], Sequence["Operand | None"]]
+Results: TypeAlias = Sequence["Operand | None"]
+Converter: TypeAlias = Callable[[NodeContext], Results]
 
 
 def node_location(node: onnx.NodeProto, scope: Scope) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from tcc.frontends.emit import joined
 from tcc.frontends.onnx.context import Converter
@@ -27,8 +28,17 @@ from tcc.frontends.onnx.convert import (
     window,
 )
 
-CONVERTERS: Mapping[tuple[str, str], Converter] = joined((
-    attention, control, lists, movement, normalization, pointwise, quantize, recurrent, reduce,
-    resize, sampling, selection, signal, strings, window, bodies, contrib_attention,
-    contrib_quantize, fused, moe, packed_weights,
-))  # fmt: skip
+# Families name their operators without the domain, or with another one before it.
+_FAMILIES = (
+    ("", (attention, control, lists, movement, normalization, pointwise, quantize, recurrent,
+          reduce, resize, sampling, selection, signal, strings, window)),
+    ("com.microsoft", (bodies, contrib_attention, contrib_quantize, fused, moe, packed_weights)),
+)  # fmt: skip
+CONVERTERS: Mapping[tuple[str, str], Converter] = MappingProxyType(
+    {
+        (own or domain, name): converter
+        for domain, families in _FAMILIES
+        for key, converter in joined(families).items()
+        for own, _, name in [key.rpartition(".")]
+    }
+)

@@ -71,7 +71,8 @@ def _run_nodes(scope: Scope) -> None:
         if time.monotonic() > session.until:
             raise session.budgets.over("import_seconds", where=scope.path[-200:])
         ctx = NodeContext(node, scope)
-        results = _convert(ctx)
+        with ctx.writing():
+            results = _convert(ctx)
         for number, name in enumerate(node.output):
             if not name:
                 continue

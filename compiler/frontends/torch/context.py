@@ -104,6 +104,10 @@ class CallContext(Emitter):
             raise self.fail(f"argument {name} is missing")
         return self.as_operand(self.arguments[name], dtype)
 
+    def both(self, dtype: DType | None = None) -> list[Operand]:
+        """The first two arguments, of the result's element type unless another is given."""
+        return [self.operand(n, dtype or self.result_dtype()) for n in [*self.arguments][:2]]
+
     def optional(self, name: str, dtype: DType | None = None) -> Operand | None:
         return self.operand(name, dtype) if self.has(name) else None
 
@@ -215,9 +219,6 @@ class CallContext(Emitter):
     def widened(self, x: Operand) -> Operand:
         """`x` in f32 where it is of a narrower floating type, whose squares and sums overflow."""
         return self.cast(x, F32) if x.dtype.is_float and x.dtype.bits < F32.bits else x
-
-    def where(self, condition: Operand, x: Operand, y: Operand) -> Operand:
-        return self.emit("where", condition, x, y)
 
     def cut(self, x: Operand, axis: int, start: Index, end: Index, step: int = 1) -> Operand:
         """`x[start:end:step]` along an axis, with Python's rules for what lies outside."""

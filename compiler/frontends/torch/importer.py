@@ -112,11 +112,13 @@ def _converted(scope: Scope, symbols: Symbols, names: Names, call: Call) -> Any:
     if has_complex(call, names.known):
         of_complex = complex_converter_of(call.target)
         if of_complex is not None:
-            return of_complex(ComplexContext(call, scope, names, symbols))
+            with ComplexContext(call, scope, names, symbols).writing() as ctx:
+                return of_complex(ctx)
     else:
         converter = converter_of(call.target)
         if converter is not None:
-            return converter(CallContext(call, scope, names, symbols))
+            with CallContext(call, scope, names, symbols).writing() as ctx:
+                return converter(ctx)
     raise InternalError(f"{call.target} passed the check of support", where=call.location)
 
 

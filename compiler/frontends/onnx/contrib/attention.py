@@ -12,15 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import sqrt
 
-from tcc.frontends.onnx.context import Converter, NodeContext
+from tcc.frontends.onnx.context import Converter, NodeContext, Results
 from tcc.frontends.onnx.contrib.fused import positions
 from tcc.frontends.onnx.contrib.quantize import scaled_sums
 from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import BOOL, I64
-
-Results = Sequence["Operand | None"]
-
 
 # ---- heads --------------------------------------------------------------------------------------
 
@@ -126,22 +123,22 @@ def _padding(ctx: NodeContext, mask: Operand, like: Operand, total: Index) -> Op
             lengths = ctx.cast(ctx.reshape(mask, (mask.shape[0], 1)), I64)
             if mask.shape[0] is not like.shape[0]:
                 raise ctx.fail("a mask of starts and ends is not supported")
-            shown = ctx.emit("less", keys, lengths)
+            shown = keys < lengths
         case 2 | 3:
-            shown = ctx.emit("greater", mask, ctx.filled(0, mask.dtype))
+            shown = mask > 0
         case _:
             raise ctx.fail(f"a mask {mask.type!r} is not supported")
     lead = shown.shape[:-1]
     shown = ctx.reshape(shown, (lead[0], 1, *(lead[1:] or (1,)), shown.shape[-1]))
     hidden = ctx.filled(ctx.real("mask_filter_value", -10000.0), like.dtype)
-    return ctx.emit("where", shown, ctx.filled(0, like.dtype), hidden)
+    return ctx.where(shown, 0, hidden)
 
 
 def _added(ctx: NodeContext, *parts: Operand | None) -> Operand | None:
     found: Operand | None = None
     for part in parts:
         if part is not None:
-            found = part if found is None else ctx.emit("add", found, part)
+            found = part if found is None else found + part
     return found
 
 
@@ -190,7 +187,7 @@ def _projected(ctx: NodeContext, count: int) -> list[Operand]:
         bias = ctx.optional(3)
         if bias is not None and x.rank == 3 and width is not None:
             bias = ctx.holds(ctx.ranked(bias, 1), 0, start + width)
-            x = ctx.emit("add", x, ctx.slice_axis(bias, 0, start, width))
+            x = x + ctx.slice_axis(bias, 0, start, width)
         start += width or 0
         found.append(x if x.rank == 4 else _heads(ctx, x, count))
     return found
@@ -199,8 +196,8 @@ def _projected(ctx: NodeContext, count: int) -> list[Operand]:
 def _attention(ctx: NodeContext) -> Results:
     _refuse(ctx, 6, do_rotary=0, past_present_share_buffer=0)
     x, weights, bias = ctx.input(0), ctx.input(1), ctx.optional(2)
-    made = ctx.emit("matmul", x, weights)
-    made = made if bias is None else ctx.emit("add", made, bias)
+    made = x @ weights
+    made = made if bias is None else made + bias
     return _attended(ctx, made, mask=3, past=4, added=ctx.optional(5))
 
 
@@ -272,7 +269,7 @@ def _group_query(ctx: NodeContext) -> Results:
     shown = cache.shown(k.shape[2], window)
     if mask is not None:
         lowest = ctx.filled(float("-inf"), mask.dtype)
-        shown = ctx.emit("where", shown, mask, lowest)
+        shown = ctx.where(shown, mask, lowest)
     if sink is None:
         return [_attend(ctx, (q, k, v), mask=shown), k, v]
     shown, *longer = _sunk(ctx, shown, sink, (k, v))
@@ -295,7 +292,7 @@ def _sunk(
     dtype = caches[0].dtype
     if shown.dtype is BOOL:
         lowest = ctx.filled(float("-inf"), dtype)
-        shown = ctx.emit("where", shown, ctx.filled(0, dtype), lowest)
+        shown = ctx.where(shown, ctx.filled(0, dtype), lowest)
     batch, _, length, total = shown.shape
     heads = sink.shape[0]
     own = ctx.reshape(ctx.cast(sink, dtype), (1, heads, 1, 1))
@@ -303,7 +300,7 @@ def _sunk(
         ctx.expand(shown, (batch, heads, length, total)),
         ctx.expand(own, (batch, heads, length, const(1))),
     )
-    rows = (ctx.expand(ctx.filled(0, dtype), (*c.shape[:2], const(1), c.shape[3])) for c in caches)
+    rows = (ctx.full(0, dtype, (*c.shape[:2], const(1), c.shape[3])) for c in caches)
     longer = (ctx.concat([c, row], 2) for c, row in zip(caches, rows, strict=True))
     return ctx.concat(list(columns), 3), *longer
 
@@ -362,10 +359,10 @@ class _Cache:
             return
         last = ctx.cast(ctx.reshape(ctx.input(5), (batch,)), I64)
         # The first rows of a shorter sequence begin at 0 too: what is behind its end is padding.
-        start = ctx.emit("sub", last, ctx.size_scalar(length - 1))
-        self.starts = ctx.emit("max", start, ctx.filled(0, I64))
+        start = last - ctx.size_scalar(length - 1)
+        self.starts = ctx.emit("max", start, 0)
         row = ctx.reshape(positions(ctx, None, length), (1, length))
-        self.places = ctx.emit("add", ctx.reshape(self.starts, (batch, 1)), row)
+        self.places = ctx.reshape(self.starts, (batch, 1)) + row
 
     def present(self, rows: Operand, number: int) -> Operand:
         """The cache of input `number` with the run's rows."""
@@ -375,7 +372,7 @@ class _Cache:
         if self.even:
             return ctx.concat([past, rows], 2)
         if not self.whole:
-            past = ctx.concat([past, ctx.expand(ctx.filled(0, rows.dtype), rows.shape)], 2)
+            past = ctx.concat([past, ctx.full(0, rows.dtype, rows.shape)], 2)
         return ctx.emit("tensor_scatter", past, rows, self.starts, axis=2, mode="linear")
 
     def shown(self, total: Index, window: int) -> Operand:
@@ -384,17 +381,17 @@ class _Cache:
         batch, length = self.places.shape
         own = ctx.reshape(self.places, (batch, 1, length, 1))
         keys = ctx.reshape(positions(ctx, None, total), (1, 1, 1, total))
-        found = ctx.emit("less_or_equal", keys, own)
+        found = keys <= own
         if window < 0:
             return found
-        near = ctx.emit("sub", own, ctx.filled(window, I64))
-        return ctx.emit("and", found, ctx.emit("greater", keys, near))
+        near = own - window
+        return found & (keys > near)
 
 
-CONVERTERS: dict[tuple[str, str], Converter] = {
-    ("com.microsoft", "RotaryEmbedding"): _rotary,
-    ("com.microsoft", "MultiHeadAttention"): _multi_head,
-    ("com.microsoft", "Attention"): _attention,
-    ("com.microsoft", "QAttention"): _quantised_attention,
-    ("com.microsoft", "GroupQueryAttention"): _group_query,
+CONVERTERS: dict[str, Converter] = {
+    "RotaryEmbedding": _rotary,
+    "MultiHeadAttention": _multi_head,
+    "Attention": _attention,
+    "QAttention": _quantised_attention,
+    "GroupQueryAttention": _group_query,
 }

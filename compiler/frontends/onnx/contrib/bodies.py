@@ -35,10 +35,10 @@ def _inlined(ctx: NodeContext, body: FunctionProto) -> Sequence[Operand | None]:
     return call(ctx, body)
 
 
-def _read() -> dict[tuple[str, str], Converter]:
+def _read() -> dict[str, Converter]:
     texts = _BODIES.strip().replace("\n    ", " ").splitlines()
     bodies = (parser.parse_function(f"{_HEAD} {text}") for text in texts)
-    return {(body.domain, body.name): partial(_inlined, body=body) for body in bodies}
+    return {body.name: partial(_inlined, body=body) for body in bodies}
 
 
-CONVERTERS: dict[tuple[str, str], Converter] = _read()
+CONVERTERS: dict[str, Converter] = _read()

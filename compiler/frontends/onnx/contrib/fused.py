@@ -8,20 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from tcc.frontends.onnx.context import Converter, NodeContext
+from tcc.frontends.onnx.context import Converter, NodeContext, Results
 from tcc.frontends.onnx.convert.window import window_attrs
 from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int
 from tcc.ir.types import BOOL, F64, I32, I64
-
-Results = Sequence["Operand | None"]
 
 
 def positions(ctx: NodeContext, count: Operand | None, size: Index) -> Operand:
     """The numbers `count`, `count + 1`, ... of `size` places, i64; from 0 on without a count."""
     ends = (ctx.size_scalar(0), ctx.size_scalar(size), ctx.size_scalar(1))
     found = ctx.emit("range", *ends, size=size)
-    return found if count is None else ctx.emit("add", found, ctx.cast(count, I64))
+    return found if count is None else found + ctx.cast(count, I64)
 
 
 # ---- activations --------------------------------------------------------------------------------
@@ -31,7 +29,7 @@ def _gelu(ctx: NodeContext, approximate: str) -> Results:
     """GELU, of the sum with a bias where there is one."""
     x, bias = ctx.input(0), ctx.optional(1)
     if bias is not None:
-        x = ctx.emit("add", x, bias)
+        x = x + bias
     return [ctx.emit("gelu", x, approximate=approximate)]
 
 
@@ -41,12 +39,12 @@ def _quick_gelu(ctx: NodeContext) -> Results:
 
 def _split_gelu(ctx: NodeContext) -> Results:
     """The first half of x + bias times the GELU of the second."""
-    x = ctx.emit("add", ctx.input(0), ctx.input(1))
+    x = ctx.input(0) + ctx.input(1)
     width = as_int(x.shape[-1])
     if width is None or width % 2:
         raise ctx.fail(f"the last axis of {x.type!r} has no two halves")
     linear, gate = (ctx.slice_axis(x, x.rank - 1, n * width // 2, width // 2) for n in range(2))
-    return [ctx.emit("mul", linear, ctx.emit("gelu", gate, approximate="none"))]
+    return [linear * ctx.emit("gelu", gate, approximate="none")]
 
 
 def _activated(ctx: NodeContext, x: Operand, name: str, params: Sequence[float]) -> Operand:
@@ -76,10 +74,10 @@ def _skip_norm(ctx: NodeContext, op: str, bias: int) -> Results:
     x, skip = ctx.input(0), ctx.input(1)
     if ctx.wants(1) or ctx.wants(2):
         raise ctx.fail("moments are not given", "only training reads outputs 1 and 2")
-    total = ctx.emit("add", x, skip)
+    total = x + skip
     vector = ctx.optional(bias)
     if vector is not None:
-        total = ctx.emit("add", total, vector)
+        total = total + vector
     affine = [ctx.optional(n) for n in range(2, bias)]
     operands = [total, *(o for o in affine if o is not None)]
     return [_norm(ctx, op, operands), None, None, total]
@@ -88,17 +86,6 @@ def _skip_norm(ctx: NodeContext, op: str, bias: int) -> Results:
 def _norm(ctx: NodeContext, op: str, operands: Sequence[Operand]) -> Operand:
     axis, epsilon = operands[0].rank - 1, ctx.real("epsilon", 1e-12)
     return ctx.emit(op, *operands, axis=axis, epsilon=epsilon, outputs=1)
-
-
-def _simplified_norm(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
-    if ctx.integer("stash_type", 1) != 1:
-        raise ctx.fail("only stash_type 1 (f32) is supported")
-    axis = ctx.axis(ctx.integer("axis", -1), x.rank)
-    outputs = 2 if ctx.wants(1) else 1
-    epsilon = ctx.real("epsilon", 1e-5)
-    operands = [x, ctx.input(1)]
-    return ctx.emit_all("rms_normalization", operands, axis=axis, epsilon=epsilon, outputs=outputs)
 
 
 def _embed_norm(ctx: NodeContext) -> Results:
@@ -116,15 +103,15 @@ def embedded(
     if places is None:
         places = ctx.reshape(positions(ctx, None, tokens.shape[1]), (1, tokens.shape[1]))
     total = ctx.emit("gather", table(2), tokens, axis=0)
-    total = ctx.emit("add", total, ctx.emit("gather", table(3), places, axis=0))
+    total = total + ctx.emit("gather", table(3), places, axis=0)
     if segments is not None:
-        total = ctx.emit("add", total, ctx.emit("gather", table(4), segments, axis=0))
+        total = total + ctx.emit("gather", table(4), segments, axis=0)
     found = _norm(ctx, "layer_normalization", [total, table(5), table(6)])
     if mask is None:
-        counts = ctx.expand(ctx.filled(0, I32), (tokens.shape[0],))
+        counts = ctx.full(0, I32, (tokens.shape[0],))
     else:
-        ones = ctx.cast(ctx.emit("equal", mask, ctx.filled(1, mask.dtype)), I32)
-        counts = ctx.emit("reduce_sum", ones, axes=(1,), keepdims=False)
+        ones = ctx.cast(mask.equals(1), I32)
+        counts = ctx.reduce("sum", ones, 1)
     return [found, counts, total]
 
 
@@ -136,7 +123,7 @@ def _group_norm(ctx: NodeContext) -> Results:
         if other is not None:
             if other.rank == 2 < x.rank:  # one number for a channel of each image
                 other = ctx.reshape(other, (other.shape[0], *[1] * (x.rank - 2), other.shape[1]))
-            x = ctx.emit("add", x, other)
+            x = x + other
     if x.rank < 2:
         raise ctx.fail(f"{x.type!r} has no axis of channels")
     last = ctx.flag("channels_last", True)
@@ -155,12 +142,12 @@ def _group_norm(ctx: NodeContext) -> Results:
 
 def _bias_dropout(ctx: NodeContext) -> Results:
     """`x` + bias + residual: nothing is dropped outside of training."""
-    total = ctx.emit("add", ctx.input(0), ctx.input(1))
+    total = ctx.input(0) + ctx.input(1)
     residual, training = ctx.optional(2), ctx.optional(4)
     if training is not None and ctx.truth(training) is not False:
         raise ctx.fail("it is in training mode", "export the model for inference")
-    mask = ctx.expand(ctx.filled(True, BOOL), total.shape)
-    return [total if residual is None else ctx.emit("add", total, residual), mask]
+    mask = ctx.full(True, BOOL, total.shape)
+    return [total if residual is None else total + residual, mask]
 
 
 # ---- products -----------------------------------------------------------------------------------
@@ -172,7 +159,7 @@ def _inverse(ctx: NodeContext) -> Results:
     size = packed.shape[-1]
     order = ctx.emit("pivot_order", pivots, rows=size)
     rows = ctx.reshape(ctx.cast(order, I64), (*order.shape, 1))
-    swapped = ctx.cast(ctx.emit("equal", rows, positions(ctx, None, size)), F64)
+    swapped = ctx.cast(rows.equals(positions(ctx, None, size)), F64)
     half = ctx.emit("solve_triangular", packed, swapped, upper=False, unit=True)
     found = ctx.emit("solve_triangular", packed, half, upper=True, unit=False)
     return [ctx.cast(found, ctx.input(0).dtype)]
@@ -180,9 +167,9 @@ def _inverse(ctx: NodeContext) -> Results:
 
 def _fused_matmul(ctx: NodeContext) -> Results:
     a, c = (_turned(ctx, ctx.input(n), "AB"[n]) for n in range(2))
-    found = ctx.emit("matmul", a, c)
+    found = a @ c
     alpha = ctx.real("alpha", 1.0)
-    found = found if alpha == 1 else ctx.emit("mul", found, ctx.filled(alpha, found.dtype))
+    found = found if alpha == 1 else found * alpha
     return [_activated(ctx, found, ctx.text("activation", ""), _params(ctx))]
 
 
@@ -219,34 +206,27 @@ def _fused_conv(ctx: NodeContext) -> Results:
     x, weight, bias, other = ctx.input(0), ctx.input(1), ctx.optional(2), ctx.optional(3)
     made = ctx.emit("conv", x, weight, bias, **window_attrs(ctx, x, weight))
     if other is not None:
-        made = ctx.emit("add", made, other)
+        made = made + other
     params = ctx.reals("activation_params")
     return [_activated(ctx, made, ctx.text("activation", ""), params)]
 
 
-_LAYER = ("layer_normalization", 4)
-_RMS = ("rms_normalization", 3)
-
-CONVERTERS: dict[tuple[str, str], Converter] = {
-    ("com.microsoft", "Gelu"): partial(_gelu, approximate="none"),
-    ("com.microsoft", "BiasGelu"): partial(_gelu, approximate="none"),
-    ("com.microsoft", "FastGelu"): partial(_gelu, approximate="tanh"),
-    ("com.microsoft", "QuickGelu"): _quick_gelu,
-    ("com.microsoft", "BiasSplitGelu"): _split_gelu,
-    ("com.microsoft", "SkipLayerNormalization"): partial(_skip_norm, op=_LAYER[0], bias=_LAYER[1]),
-    ("com.microsoft", "SkipSimplifiedLayerNormalization"): partial(
-        _skip_norm, op=_RMS[0], bias=_RMS[1]
-    ),
-    ("com.microsoft", "EmbedLayerNormalization"): _embed_norm,
-    ("com.microsoft", "GroupNorm"): _group_norm,
-    ("com.microsoft", "SkipGroupNorm"): _group_norm,
-    ("com.microsoft", "BiasDropout"): _bias_dropout,
-    ("com.microsoft", "Inverse"): _inverse,
-    ("com.microsoft", "FusedMatMul"): _fused_matmul,
-    ("com.microsoft", "FusedMatMulActivation"): _fused_matmul,
-    ("com.microsoft", "TransposeMatMul"): _fused_matmul,
-    ("com.microsoft", "FusedGemm"): _fused_gemm,
-    ("com.microsoft", "FusedConv"): _fused_conv,
-    ("", "SimplifiedLayerNormalization"): _simplified_norm,
-    ("com.microsoft", "SimplifiedLayerNormalization"): _simplified_norm,
+CONVERTERS: dict[str, Converter] = {
+    "Gelu": partial(_gelu, approximate="none"),
+    "BiasGelu": partial(_gelu, approximate="none"),
+    "FastGelu": partial(_gelu, approximate="tanh"),
+    "QuickGelu": _quick_gelu,
+    "BiasSplitGelu": _split_gelu,
+    "SkipLayerNormalization": partial(_skip_norm, op="layer_normalization", bias=4),
+    "SkipSimplifiedLayerNormalization": partial(_skip_norm, op="rms_normalization", bias=3),
+    "EmbedLayerNormalization": _embed_norm,
+    "GroupNorm": _group_norm,
+    "SkipGroupNorm": _group_norm,
+    "BiasDropout": _bias_dropout,
+    "Inverse": _inverse,
+    "FusedMatMul": _fused_matmul,
+    "FusedMatMulActivation": _fused_matmul,
+    "TransposeMatMul": _fused_matmul,
+    "FusedGemm": _fused_gemm,
+    "FusedConv": _fused_conv,
 }

@@ -11,13 +11,11 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 import numpy as np
-from tcc.frontends.onnx.context import Converter, NodeContext
+from tcc.frontends.onnx.context import Converter, NodeContext, Results
 from tcc.frontends.onnx.contrib.packed_weights import LEVELS, unpacked
 from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import F32
-
-Results = Sequence["Operand | None"]
 
 # The products in the order of their operands: the first, the second, and what gates the first.
 _UP, _DOWN, _GATE = range(3)
@@ -61,14 +59,14 @@ def _layer(
         raise ctx.fail("the sparse mixer is not supported")
     rows, depth = scores.shape[0], x.shape[-1]
     if ctx.flag("normalize_routing_weights"):
-        total = ctx.emit("reduce_sum", share, axes=(1,), keepdims=True)
-        share = ctx.emit("div", share, total)
+        total = ctx.reduce("sum", share, 1, keepdims=True)
+        share = share / total
     chosen = _Experts(ctx, index, apart, matrices)
     tokens = ctx.reshape(x, (rows, 1, 1, depth))
     hidden = _activated(ctx, chosen, tokens)
     made = chosen.product(hidden, _DOWN)
-    weighted = ctx.emit("mul", made, ctx.reshape(share, (rows, count, 1, 1)))
-    total = ctx.emit("reduce_sum", weighted, axes=(1,), keepdims=False)
+    weighted = made * ctx.reshape(share, (rows, count, 1, 1))
+    total = ctx.reduce("sum", weighted, 1)
     return [ctx.reshape(total, x.shape)]
 
 
@@ -87,12 +85,12 @@ class _Experts:
         """`[tokens, k, 1, out]`: rows by the matrices of a product, and its bias."""
         ctx = self.ctx
         matrices = ctx.emit("gather", self.matrices(product), self.index, axis=0)
-        made = ctx.emit("matmul", rows, ctx.transpose(matrices, (0, 1, 3, 2)))
+        made = rows @ ctx.transpose(matrices, (0, 1, 3, 2))
         bias = ctx.optional(_FIRST + self.apart * (product + 1) - 1)
         if bias is None:
             return made
         own = ctx.emit("gather", bias, self.index, axis=0)
-        return ctx.emit("add", made, ctx.reshape(own, made.shape))
+        return made + ctx.reshape(own, made.shape)
 
 
 def _activated(ctx: NodeContext, chosen: _Experts, tokens: Operand) -> Operand:
@@ -112,7 +110,7 @@ def _activated(ctx: NodeContext, chosen: _Experts, tokens: Operand) -> Operand:
             return _swiglu(ctx, chosen, tokens, made)
         case other:
             raise ctx.fail(f"the activation {other!r} is not known")
-    return ctx.emit("mul", found, chosen.product(tokens, _GATE)) if gated else found
+    return found * chosen.product(tokens, _GATE) if gated else found
 
 
 def _swiglu(ctx: NodeContext, chosen: _Experts, tokens: Operand, made: Operand) -> Operand:
@@ -135,9 +133,9 @@ def _swiglu(ctx: NodeContext, chosen: _Experts, tokens: Operand, made: Operand) 
         linear = ctx.emit("clip", linear, below, above)
     beta = ctx.real("activation_beta", 0.0)
     if beta:
-        linear = ctx.emit("add", linear, ctx.filled(beta, made.dtype))
+        linear = linear + beta
     shaped = ctx.emit("silu", gate, alpha=ctx.real("activation_alpha", 1.0))
-    return ctx.emit("mul", shaped, linear)
+    return shaped * linear
 
 
 def _half(ctx: NodeContext, made: Operand, number: int, width: int, turns: bool) -> Operand:
@@ -200,7 +198,7 @@ def _dequantised(ctx: NodeContext, product: int) -> Operand:
     return ctx.cast(made, ctx.input(0).dtype)
 
 
-CONVERTERS: dict[tuple[str, str], Converter] = {
-    ("com.microsoft", "MoE"): _moe,
-    ("com.microsoft", "QMoE"): _quantised,
+CONVERTERS: dict[str, Converter] = {
+    "MoE": _moe,
+    "QMoE": _quantised,
 }

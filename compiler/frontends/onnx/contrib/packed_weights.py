@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
 import numpy as np
-from tcc.frontends.onnx.context import Converter, NodeContext
+from tcc.frontends.onnx.context import Converter, NodeContext, Results
 from tcc.frontends.scope import Operand
 from tcc.ir.narrow import decode, unpack
 from tcc.ir.op import Array
 from tcc.ir.types import F32, U2, U4, U8, DType
 from tcc.ops.algebra.levels import nibbles
-
-Results = Sequence["Operand | None"]
 
 # The numbers of bitsandbytes: 4-bit floats, and quantiles of a normal distribution.
 _FP4 = [0, 1 / 192, 2 / 3, 1, 1 / 3, 1 / 2, 1 / 6, 1 / 4]
@@ -57,7 +54,7 @@ def _matmul_n_bits(ctx: NodeContext) -> Results:
     found = _product(ctx, x, (levels, scale, zero), dtype, block)
     bias = ctx.optional(5)
     if bias is not None:
-        found = ctx.emit("add", found, ctx.cast(bias, F32))
+        found = found + ctx.cast(bias, F32)
     return [ctx.cast(found, ctx.input(0).dtype)]
 
 
@@ -81,7 +78,7 @@ def _matmul_bnb4(ctx: NodeContext) -> Results:
     found = found.reshape(rows, depth)
     weights = ctx.constant(found.T if ctx.flag("transB", True) else found)
     x = ctx.input(0)
-    return [ctx.cast(ctx.emit("matmul", ctx.cast(x, F32), weights), x.dtype)]
+    return [ctx.cast(ctx.cast(x, F32) @ weights, x.dtype)]
 
 
 def _product(
@@ -92,7 +89,7 @@ def _product(
     if zero.dtype == dtype.carrier:
         operands = [ctx.constant(levels, dtype), scale, ctx.constant(zero, dtype)]
         weights = ctx.emit("dequantize_linear", *operands, axis=1, block_size=block, to=None)
-        return ctx.emit("matmul", x, ctx.emit("transpose", weights, perm=(1, 0)))
+        return x @ ctx.emit("transpose", weights, perm=(1, 0))
     half = 1 << (dtype.bits - 1)
     signed = np.ascontiguousarray((levels.T.astype(np.int16) - half).astype(np.int8))
     bits = 4 if dtype.bits <= 4 and len(signed) % 2 == 0 else 8
@@ -165,7 +162,7 @@ def unpacked(
     return ctx.constant(rows[..., :count], dtype)
 
 
-CONVERTERS: dict[tuple[str, str], Converter] = {
-    ("com.microsoft", "MatMulNBits"): _matmul_n_bits,
-    ("com.microsoft", "MatMulBnb4"): _matmul_bnb4,
+CONVERTERS: dict[str, Converter] = {
+    "MatMulNBits": _matmul_n_bits,
+    "MatMulBnb4": _matmul_bnb4,
 }

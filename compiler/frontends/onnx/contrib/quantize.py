@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 
 from tcc.frontends.emit import Emitter
-from tcc.frontends.onnx.context import Converter, NodeContext
+from tcc.frontends.onnx.context import Converter, NodeContext, Results
 from tcc.frontends.onnx.contrib.fused import embedded
 from tcc.frontends.onnx.contrib.packed_weights import LEVELS, unpacked
 from tcc.frontends.onnx.convert.quantize import CONVERTERS as STANDARD_QUANTISED
@@ -21,8 +21,6 @@ from tcc.frontends.onnx.convert.window import pool_attrs
 from tcc.frontends.scope import Operand
 from tcc.ir.index import as_int
 from tcc.ir.types import F32, U8
-
-Results = Sequence["Operand | None"]
 
 
 def _floats(ctx: NodeContext, first: int, axis: int = 0) -> Operand:
@@ -59,10 +57,7 @@ def _binary(op: str) -> Converter:
 
 
 def _unary(make: Callable[[NodeContext, Operand], Operand]) -> Converter:
-    def convert(ctx: NodeContext) -> Results:
-        return [_levels(ctx, make(ctx, _floats(ctx, 0)), 3, ctx.input(0))]
-
-    return convert
+    return lambda ctx: [_levels(ctx, make(ctx, _floats(ctx, 0)), 3, ctx.input(0))]
 
 
 def _softmax(ctx: NodeContext, x: Operand) -> Operand:
@@ -76,7 +71,7 @@ def _average(ctx: NodeContext, x: Operand) -> Operand:
 
 
 def _global_average(ctx: NodeContext, x: Operand) -> Operand:
-    return ctx.emit("reduce_mean", x, axes=tuple(range(2, x.rank)), keepdims=True)
+    return ctx.reduce("mean", x, tuple(range(2, x.rank)), keepdims=True)
 
 
 def _concat(ctx: NodeContext) -> Results:
@@ -94,14 +89,14 @@ def _gemm(ctx: NodeContext) -> Results:
     """A product of bytes, its bias in i32 by the scale of the sums; floats without a scale of y."""
     a_scale, alpha = ctx.input(1), ctx.real("alpha", 1.0)
     if alpha != 1:
-        a_scale = ctx.emit("mul", a_scale, ctx.filled(alpha, F32))
+        a_scale = a_scale * alpha
     a = _scaled(ctx, ctx.input(0), a_scale, ctx.input(2))
     turned = ctx.flag("transB")
     operands = [a, _floats(ctx, 3, axis=0 if turned else 1)]
     bias = ctx.optional(6)
     if bias is not None:
-        step = ctx.emit("mul", a_scale, ctx.input(4))
-        operands.append(ctx.emit("mul", ctx.cast(bias, F32), step))
+        step = a_scale * ctx.input(4)
+        operands.append(ctx.cast(bias, F32) * step)
     flags = {"trans_a": ctx.flag("transA"), "trans_b": turned}
     made = ctx.emit("gemm", *operands, alpha=1.0, beta=1.0, **flags)
     return [made if ctx.optional(7) is None else _levels(ctx, made, 7, ctx.input(0))]
@@ -117,8 +112,8 @@ def scaled_sums(
     zeros = [_vector(ctx, o[2]) for o in (a, c)]
     sums = ctx.emit("matmul_integer", a[0], c[0], *zeros)
     step = ctx.emit("mul", *(_vector(ctx, o[1]) for o in (a, c)))
-    found = ctx.emit("mul", ctx.cast(sums, F32), step)
-    return found if bias is None else ctx.emit("add", found, bias)
+    found = ctx.cast(sums, F32) * step
+    return found if bias is None else found + bias
 
 
 def _vector(ctx: Emitter, x: Operand | None) -> Operand | None:
@@ -193,23 +188,23 @@ def _channels_last(make: Converter, always: bool = False) -> Converter:
     return convert
 
 
-CONVERTERS: dict[tuple[str, str], Converter] = {
-    ("com.microsoft", "QLinearAdd"): _binary("add"),
-    ("com.microsoft", "QLinearMul"): _binary("mul"),
-    ("com.microsoft", "QLinearSigmoid"): _unary(lambda ctx, x: ctx.emit("sigmoid", x)),
-    ("com.microsoft", "QLinearLeakyRelu"): _unary(
+CONVERTERS: dict[str, Converter] = {
+    "QLinearAdd": _binary("add"),
+    "QLinearMul": _binary("mul"),
+    "QLinearSigmoid": _unary(lambda ctx, x: ctx.emit("sigmoid", x)),
+    "QLinearLeakyRelu": _unary(
         lambda ctx, x: ctx.emit("leaky_relu", x, alpha=ctx.real("alpha", 0.01))
     ),
-    ("com.microsoft", "QLinearSoftmax"): _unary(_softmax),
-    ("com.microsoft", "QLinearAveragePool"): _channels_last(_unary(_average)),
-    ("com.microsoft", "QLinearGlobalAveragePool"): _channels_last(_unary(_global_average)),
-    ("com.microsoft", "QLinearConcat"): _concat,
-    ("com.microsoft", "QGemm"): _gemm,
-    ("com.microsoft", "MatMulIntegerToFloat"): _to_float,
-    ("com.microsoft", "DynamicQuantizeMatMul"): _dynamic_matmul,
-    ("com.microsoft", "GatherBlockQuantized"): _gather_blocks,
-    ("com.microsoft", "QEmbedLayerNormalization"): _quantised_embedding,
-    ("com.microsoft", "QLinearConv"): _channels_last(STANDARD_QUANTISED["", "QLinearConv"]),
-    ("com.microsoft", "NhwcMaxPool"): _channels_last(WINDOWS["", "MaxPool"], always=True),
-    ("com.microsoft", "NhwcConv"): _channels_last(WINDOWS["", "Conv"], always=True),
+    "QLinearSoftmax": _unary(_softmax),
+    "QLinearAveragePool": _channels_last(_unary(_average)),
+    "QLinearGlobalAveragePool": _channels_last(_unary(_global_average)),
+    "QLinearConcat": _concat,
+    "QGemm": _gemm,
+    "MatMulIntegerToFloat": _to_float,
+    "DynamicQuantizeMatMul": _dynamic_matmul,
+    "GatherBlockQuantized": _gather_blocks,
+    "QEmbedLayerNormalization": _quantised_embedding,
+    "QLinearConv": _channels_last(STANDARD_QUANTISED["QLinearConv"]),
+    "NhwcMaxPool": _channels_last(WINDOWS["MaxPool"], always=True),
+    "NhwcConv": _channels_last(WINDOWS["Conv"], always=True),
 }

@@ -6,16 +6,12 @@ the op computes them in f32, and may become one kernel.  What it lacks is the bo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import sqrt
 
-from tcc.frontends.onnx.context import Converter, NodeContext
+from tcc.frontends.onnx.context import Converter, NodeContext, Results
 from tcc.frontends.onnx.functions import call, typed_body
-from tcc.frontends.scope import Operand
 from tcc.ir.index import as_int, const
 from tcc.ir.types import BF16, F16
-
-Results = Sequence["Operand | None"]
 
 
 def _attention(ctx: NodeContext) -> Results:
@@ -54,4 +50,4 @@ def _is_whole(ctx: NodeContext) -> bool:
     return True
 
 
-CONVERTERS: dict[tuple[str, str], Converter] = {("", "Attention"): _attention}
+CONVERTERS: dict[str, Converter] = {"Attention": _attention}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import onnx
 from tcc.errors import UserError
-from tcc.frontends.onnx.context import Converter, NodeContext
+from tcc.frontends.onnx.context import Converter, NodeContext, Results
 from tcc.frontends.onnx.convert.lists import coerced
 from tcc.frontends.scope import Operand, Scope, are_among
 from tcc.ir.graph import Graph
@@ -16,8 +16,6 @@ from tcc.ir.index import Index, as_int, maximum
 from tcc.ir.lists import joined
 from tcc.ir.types import BOOL, I64, DType, TensorType
 from tcc.ops.control import drop_axis
-
-Results = Sequence["Operand | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,8 +431,8 @@ def _listed(ctx: NodeContext, name: str, count: int) -> tuple[int, ...]:
     return values
 
 
-CONVERTERS: dict[tuple[str, str], Converter] = {
-    ("", "If"): _if,
-    ("", "Loop"): _loop,
-    ("", "Scan"): _scan,
+CONVERTERS: dict[str, Converter] = {
+    "If": _if,
+    "Loop": _loop,
+    "Scan": _scan,
 }

@@ -6,18 +6,14 @@ The others are imported as those of opset 7.  Broadcasting was asked for by an a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from onnx import TensorProto
-from tcc.frontends.onnx.context import Converter, NodeContext
+from tcc.frontends.onnx.context import Converter, NodeContext, Results
 from tcc.frontends.onnx.convert.normalization import inference_norm
 from tcc.frontends.onnx.convert.resize import upsampled
 from tcc.frontends.onnx.rows import OLDEST_ROWS, bound_row
 from tcc.frontends.onnx.tensors import element_type
 from tcc.frontends.scope import Operand
 from tcc.ir.index import const
-
-Results = Sequence["Operand | None"]
 
 
 def _placed(ctx: NodeContext, x: Operand, y: Operand) -> Operand:

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
-from tcc.frontends.onnx.context import Converter, NodeContext
+from tcc.frontends.onnx.context import Converter, NodeContext, Results
 from tcc.frontends.onnx.types import entry_type, list_type
 from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.lists import NOTHING, ListType, dims_of, joined, optional_of, sequence_of
 from tcc.ir.types import BOOL, F32, I64, DType, TensorType
 
-Results = Sequence["Operand | None"]
 _MOST_PIECES = 4096
 
 
@@ -214,7 +213,7 @@ def _has_element(ctx: NodeContext) -> Results:
         return [ctx.filled(True, BOOL)]
     if given.items is not None:
         return [ctx.filled(bool(given.items), BOOL)]
-    return [ctx.emit("greater", ctx.emit("list_length", given), ctx.filled(0, I64))]
+    return [ctx.emit("list_length", given) > 0]
 
 
 def _get_element(ctx: NodeContext) -> Results:
@@ -237,16 +236,16 @@ def coerced(ctx: NodeContext, operand: Operand, due: DType) -> Operand:
     return operand
 
 
-CONVERTERS: dict[tuple[str, str], Converter] = {
-    ("", "SequenceConstruct"): _construct,
-    ("", "SequenceEmpty"): _empty,
-    ("", "SequenceInsert"): _insert,
-    ("", "SequenceErase"): _erase,
-    ("", "SequenceAt"): _at,
-    ("", "SequenceLength"): _length,
-    ("", "SplitToSequence"): _split,
-    ("", "ConcatFromSequence"): _concat,
-    ("", "Optional"): _optional,
-    ("", "OptionalHasElement"): _has_element,
-    ("", "OptionalGetElement"): _get_element,
+CONVERTERS: dict[str, Converter] = {
+    "SequenceConstruct": _construct,
+    "SequenceEmpty": _empty,
+    "SequenceInsert": _insert,
+    "SequenceErase": _erase,
+    "SequenceAt": _at,
+    "SequenceLength": _length,
+    "SplitToSequence": _split,
+    "ConcatFromSequence": _concat,
+    "Optional": _optional,
+    "OptionalHasElement": _has_element,
+    "OptionalGetElement": _get_element,
 }

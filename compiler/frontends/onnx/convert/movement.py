@@ -15,14 +15,12 @@ from tcc.frontends.onnx.axes import (
     strided,
     unsqueezed,
 )
-from tcc.frontends.onnx.context import LARGEST, Converter, NodeContext
+from tcc.frontends.onnx.context import LARGEST, Converter, NodeContext, Results
 from tcc.frontends.scope import Operand
 from tcc.frontends.shapes import exact_quotient, sign
 from tcc.ir.index import Index, as_int, bounds, ceildiv, const, maximum, may_be_one, minimum
 from tcc.ir.types import BOOL, F32, F64, I32, I64, STRING, DType, element_count
 from tcc.ops.algebra.narrow import ROUNDINGS
-
-Results = Sequence["Operand | None"]
 
 # ---- constants and shapes ------------------------------------------------------------------------
 
@@ -91,8 +89,8 @@ def _without_draws(ctx: NodeContext, training: Operand, ratio: Operand | None) -
         ratio = ctx.filled(0.5, F32)
     if ratio.array is not None and ctx.truth(training) and float(ratio.array.reshape(())) != 0:
         raise ctx.fail(reason, hint)
-    keeps_all = ctx.emit("equal", ratio, ctx.filled(0.0, ratio.dtype))
-    draws = ctx.emit("and", training, ctx.emit("not", keeps_all))
+    keeps_all = ratio.equals(0.0)
+    draws = training & ~keeps_all
     (count,) = ctx.sizes(ctx.cast(ctx.reshape(draws, ()), I64), "the draws")
     ctx.require(count, const(0), reason)
 
@@ -167,13 +165,13 @@ def _resolved_at_run_time(
         raise ctx.fail("the number of dimensions of the result is not known")
     if not keeps_zero:
         own = ctx.size_vector([*x.shape, *[const(0)] * count][:count], shape.dtype)
-        is_copy = ctx.emit("equal", shape, ctx.filled(0, shape.dtype))
-        shape = ctx.emit("where", is_copy, own, shape)
-    is_free = ctx.emit("equal", shape, ctx.filled(-1, shape.dtype))
-    given = ctx.emit("where", is_free, ctx.filled(1, shape.dtype), shape)
-    product = ctx.emit("reduce_prod", given, axes=(0,), keepdims=True)
+        is_copy = shape.equals(0)
+        shape = ctx.where(is_copy, own, shape)
+    is_free = shape.equals(-1)
+    given = ctx.where(is_free, 1, shape)
+    product = ctx.reduce("prod", given, 0, keepdims=True)
     total = ctx.size_vector([element_count(x.shape)], shape.dtype)
-    return ctx.emit("where", is_free, ctx.emit("div", total, product), shape)
+    return ctx.where(is_free, total / product, shape)
 
 
 def _flatten(ctx: NodeContext) -> Results:
@@ -284,8 +282,8 @@ def _expanded_at_run_time(ctx: NodeContext, x: Operand, shape: Operand) -> Opera
         raise ctx.fail("the number of dimensions of the result is not known")
     dims = [*[const(1)] * (count - x.rank), *x.shape]
     own = ctx.size_vector(dims[len(dims) - count :], shape.dtype)
-    is_one = ctx.emit("equal", shape, ctx.filled(1, shape.dtype))
-    return ctx.emit("where", is_one, own, shape)
+    is_one = shape.equals(1)
+    return ctx.where(is_one, own, shape)
 
 
 def _tile(ctx: NodeContext) -> Results:
@@ -407,8 +405,8 @@ def _positions(
         if all(_has_sign(value) for value in values):
             return values
     own = ctx.size_vector(dims, operand.dtype)
-    negative = ctx.emit("less", operand, ctx.filled(0, operand.dtype))
-    shifted = ctx.emit("where", negative, ctx.emit("add", operand, own), operand)
+    negative = operand < 0
+    shifted = ctx.where(negative, operand + own, operand)
     low = ctx.size_vector(least, operand.dtype) if any(least) else ctx.filled(0, operand.dtype)
     clamped = ctx.emit("max", ctx.emit("min", shifted, own), low)
     return ctx.sizes(clamped, "positions", lo=min(least, default=0))
@@ -457,42 +455,42 @@ def _range(ctx: NodeContext) -> Results:
         distance = known[1].item() - known[0].item()
         size = maximum(ceildiv(distance if step > 0 else -distance, abs(step)), 0)
     else:
-        steps = ctx.emit("div", _distance(ctx, start, limit), ctx.cast(delta, F64))
+        steps = _distance(ctx, start, limit) / ctx.cast(delta, F64)
         count = ctx.cast(ctx.emit("ceil", steps), I64)
-        (size,) = ctx.sizes(ctx.emit("max", count, ctx.filled(0, I64)), "the length")
+        (size,) = ctx.sizes(ctx.emit("max", count, 0), "the length")
     return [ctx.emit("range", start, limit, delta, size=size)]
 
 
 def _distance(ctx: NodeContext, start: Operand, limit: Operand) -> Operand:
     """`limit - start` in f64; of integers exact, but where it leaves the range of i64."""
-    rough = ctx.emit("sub", ctx.cast(limit, F64), ctx.cast(start, F64))
+    rough = ctx.cast(limit, F64) - ctx.cast(start, F64)
     if not start.dtype.is_integer:
         return rough
-    exact = ctx.emit("sub", ctx.cast(limit, I64), ctx.cast(start, I64))
-    inside = ctx.emit("less", ctx.emit("abs", rough), ctx.filled(2.0**62, F64))
-    return ctx.emit("where", inside, ctx.cast(exact, F64), rough)
+    exact = ctx.cast(limit, I64) - ctx.cast(start, I64)
+    inside = abs(rough) < 2.0**62
+    return ctx.where(inside, ctx.cast(exact, F64), rough)
 
 
-CONVERTERS: dict[tuple[str, str], Converter] = {
-    ("", "Constant"): _constant,
-    ("", "ConstantOfShape"): _constant_of_shape,
-    ("", "Shape"): _shape,
-    ("", "Size"): _size,
-    ("", "Identity"): _identity,
-    ("", "Dropout"): _dropout,
-    ("", "Cast"): _cast,
-    ("", "CastLike"): _cast_like,
-    ("", "BitCast"): _bit_cast,
-    ("", "Reshape"): _reshape,
-    ("", "Flatten"): _flatten,
-    ("", "Squeeze"): _squeeze,
-    ("", "Unsqueeze"): _unsqueeze,
-    ("", "Transpose"): _transpose,
-    ("", "Concat"): _concat,
-    ("", "Split"): _split,
-    ("", "Expand"): _expand,
-    ("", "Tile"): _tile,
-    ("", "Pad"): _pad,
-    ("", "Slice"): _slice,
-    ("", "Range"): _range,
+CONVERTERS: dict[str, Converter] = {
+    "Constant": _constant,
+    "ConstantOfShape": _constant_of_shape,
+    "Shape": _shape,
+    "Size": _size,
+    "Identity": _identity,
+    "Dropout": _dropout,
+    "Cast": _cast,
+    "CastLike": _cast_like,
+    "BitCast": _bit_cast,
+    "Reshape": _reshape,
+    "Flatten": _flatten,
+    "Squeeze": _squeeze,
+    "Unsqueeze": _unsqueeze,
+    "Transpose": _transpose,
+    "Concat": _concat,
+    "Split": _split,
+    "Expand": _expand,
+    "Tile": _tile,
+    "Pad": _pad,
+    "Slice": _slice,
+    "Range": _range,
 }

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from tcc.frontends.onnx.context import Converter, NodeContext
+from tcc.frontends.onnx.context import Converter, NodeContext, Results
 from tcc.frontends.scope import Operand
 from tcc.ir.index import as_int, const
 from tcc.ir.types import element_count
-
-Results = Sequence["Operand | None"]
 
 
 def _outputs(ctx: NodeContext) -> int:
@@ -43,10 +39,10 @@ def _training_norm(ctx: NodeContext) -> Results:
     if x.rank < 2:
         raise ctx.fail(f"{x.type!r} has no axis of channels")
     axes = tuple(n for n in range(x.rank) if n != 1)
-    mean = ctx.emit("reduce_mean", x, axes=axes, keepdims=True)
-    apart = ctx.emit("sub", x, mean)
-    squares = ctx.emit("mul", apart, apart)
-    variance = ctx.emit("reduce_mean", squares, axes=axes, keepdims=False)
+    mean = ctx.reduce("mean", x, axes, keepdims=True)
+    apart = x - mean
+    squares = apart * apart
+    variance = ctx.reduce("mean", squares, axes)
     moments = [ctx.reshape(mean, (x.shape[1],)), variance]
     operands = (x, scale, bias, *moments)
     y = ctx.emit("batch_normalization", *operands, epsilon=ctx.real("epsilon"))
@@ -54,9 +50,9 @@ def _training_norm(ctx: NodeContext) -> Results:
     running = []
     for n, moment in enumerate(moments):
         old = ctx.input(3 + n)
-        kept = ctx.emit("mul", old, ctx.filled(momentum, old.dtype))
-        new = ctx.emit("mul", ctx.cast(moment, old.dtype), ctx.filled(1 - momentum, old.dtype))
-        running.append(ctx.emit("add", kept, new))
+        kept = old * momentum
+        new = ctx.cast(moment, old.dtype) * (1 - momentum)
+        running.append(kept + new)
     return [y, *running]
 
 
@@ -122,13 +118,28 @@ def _loss(op: str) -> Converter:
     return convert
 
 
-CONVERTERS: dict[tuple[str, str], Converter] = {
-    ("", "BatchNormalization"): _batch_norm,
-    ("", "LayerNormalization"): _layer_norm("layer_normalization", 2),
-    ("", "RMSNormalization"): _layer_norm("rms_normalization", 1),
-    ("", "GroupNormalization"): _group_norm,
-    ("", "MeanVarianceNormalization"): _mean_variance,
-    ("", "LpNormalization"): _lp_norm,
-    ("", "NegativeLogLikelihoodLoss"): _loss("negative_log_likelihood_loss"),
-    ("", "SoftmaxCrossEntropyLoss"): _loss("softmax_cross_entropy_loss"),
+def _simplified_norm(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    if ctx.integer("stash_type", 1) != 1:
+        raise ctx.fail("only stash_type 1 (f32) is supported")
+    axis = ctx.axis(ctx.integer("axis", -1), x.rank)
+    outputs = 2 if ctx.wants(1) else 1
+    epsilon = ctx.real("epsilon", 1e-5)
+    operands = [x, ctx.input(1)]
+    return ctx.emit_all("rms_normalization", operands, axis=axis, epsilon=epsilon, outputs=outputs)
+
+
+CONVERTERS: dict[str, Converter] = {
+    "BatchNormalization": _batch_norm,
+    "LayerNormalization": _layer_norm("layer_normalization", 2),
+    "RMSNormalization": _layer_norm("rms_normalization", 1),
+    "GroupNormalization": _group_norm,
+    "MeanVarianceNormalization": _mean_variance,
+    "LpNormalization": _lp_norm,
+    "NegativeLogLikelihoodLoss": _loss("negative_log_likelihood_loss"),
+    "SoftmaxCrossEntropyLoss": _loss("softmax_cross_entropy_loss"),
+    **dict.fromkeys(
+        ("SimplifiedLayerNormalization", "com.microsoft.SimplifiedLayerNormalization"),
+        _simplified_norm,
+    ),
 }

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from tcc.frontends.onnx.context import Converter, NodeContext
-from tcc.frontends.scope import Operand
-
-Results = Sequence["Operand | None"]
+from tcc.frontends.onnx.context import Converter, NodeContext, Results
 
 
 def _clip(ctx: NodeContext) -> Results:
@@ -33,7 +28,7 @@ def _variadic(op: str) -> Converter:
     return convert
 
 
-CONVERTERS: dict[tuple[str, str], Converter] = {
-    ("", "Clip"): _clip,
-    **{("", name): _variadic(name.lower()) for name in ("Max", "Min", "Sum", "Mean")},
+CONVERTERS: dict[str, Converter] = {
+    "Clip": _clip,
+    **{name: _variadic(name.lower()) for name in ("Max", "Min", "Sum", "Mean")},
 }

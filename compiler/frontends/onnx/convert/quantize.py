@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from tcc.frontends.onnx.context import Converter, NodeContext
+from tcc.frontends.onnx.context import Converter, NodeContext, Results
 from tcc.frontends.onnx.convert.window import window_attrs
 from tcc.frontends.scope import Operand
 from tcc.ir.types import F32, U8
-
-Results = Sequence["Operand | None"]
 
 
 def _axis(ctx: NodeContext, x: Operand, scale: Operand) -> int:
@@ -73,11 +69,11 @@ def _qlinear_conv(ctx: NodeContext) -> Results:
     return ctx.emit_all("qlinear_conv", operands, **attrs)
 
 
-CONVERTERS: dict[tuple[str, str], Converter] = {
-    ("", "QuantizeLinear"): _quantize,
-    ("", "DequantizeLinear"): _dequantize,
-    ("com.microsoft", "QuantizeLinear"): _quantize,  # for 16 bits before ONNX had these
-    ("com.microsoft", "DequantizeLinear"): _dequantize,
-    ("", "ConvInteger"): _conv_integer,
-    ("", "QLinearConv"): _qlinear_conv,
+CONVERTERS: dict[str, Converter] = {
+    "QuantizeLinear": _quantize,
+    "DequantizeLinear": _dequantize,
+    "com.microsoft.QuantizeLinear": _quantize,  # for 16 bits before ONNX had these
+    "com.microsoft.DequantizeLinear": _dequantize,
+    "ConvInteger": _conv_integer,
+    "QLinearConv": _qlinear_conv,
 }

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tcc.frontends.emit import Emitter
-from tcc.frontends.onnx.context import Converter, NodeContext
+from tcc.frontends.onnx.context import Converter, NodeContext, Results
 from tcc.frontends.onnx.contrib.quantize import quantised_product
 from tcc.frontends.recurrent import (
     KINDS,
@@ -25,19 +25,17 @@ from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import I64
 
-Results = Sequence["Operand | None"]
-
 # ---- activations ---------------------------------------------------------------------------------
 
 
 def _affine(ctx: Emitter, x: Operand, scale: float, shift: float) -> Operand:
-    scaled = ctx.emit("mul", x, ctx.filled(scale, x.dtype))
-    return ctx.emit("add", scaled, ctx.filled(shift, x.dtype))
+    scaled = x * scale
+    return scaled + shift
 
 
 def _scaled_tanh(ctx: Emitter, x: Operand, alpha: float, beta: float) -> Operand:
-    inner = ctx.emit("tanh", ctx.emit("mul", x, ctx.filled(beta, x.dtype)))
-    return ctx.emit("mul", inner, ctx.filled(alpha, x.dtype))
+    inner = ctx.emit("tanh", x * beta)
+    return inner * alpha
 
 
 _PLAIN = ("tanh", "sigmoid", "relu", "softsign", "softplus")
@@ -123,7 +121,7 @@ def _weights(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Operand, tup
     weight = ctx.holds(weight, 0, gates * hidden)
     parts = (ctx.slice_axis(recurrence, 0, n * hidden, hidden) for n in range(gates))
     products = by_matrices(_transposed(ctx, part) for part in parts)
-    return ctx.emit("matmul", layer.x, _transposed(ctx, weight)), products
+    return layer.x @ _transposed(ctx, weight), products
 
 
 def _is_quantised(ctx: NodeContext) -> bool:
@@ -169,9 +167,9 @@ def _cell(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Cell, Operand]:
         other = ctx.slice_axis(both, 0, width, width)
         if ctx.node.op_type == "GRU" and linear_before:
             late = ctx.slice_axis(other, 0, 2 * hidden, hidden)
-            zero = ctx.expand(ctx.filled(0.0, own.dtype), (const(hidden),))
+            zero = ctx.full(0.0, own.dtype, (const(hidden),))
             other = ctx.concat([ctx.slice_axis(other, 0, 0, 2 * hidden), zero], 0)
-        projected = ctx.emit("add", projected, ctx.emit("add", own, other))
+        projected = projected + (own + other)
     count = len(kind.activations)
     cell = Cell(
         hidden,
@@ -251,7 +249,7 @@ def _layer(ctx: NodeContext, kind: CellKind, directions: int, batch_first: bool)
     for number in range(5, 5 + kind.states):
         state = ctx.optional(number)
         if state is None:
-            state = ctx.expand(ctx.filled(0.0, x.dtype), shape)
+            state = ctx.full(0.0, x.dtype, shape)
         elif batch_first:
             state = ctx.transpose(state, (1, 0, 2))
         if ctx.ranked(state, 3).shape[1].terms:
@@ -264,7 +262,7 @@ def _layer(ctx: NodeContext, kind: CellKind, directions: int, batch_first: bool)
     return _Layer(kind, x, lengths, tuple(initial), hidden, activations)
 
 
-CONVERTERS: dict[tuple[str, str], Converter] = {
-    **{("", name): _recurrent for name in KINDS},
-    ("com.microsoft", "DynamicQuantizeLSTM"): _recurrent,
+CONVERTERS: dict[str, Converter] = {
+    **{name: _recurrent for name in KINDS},
+    "com.microsoft.DynamicQuantizeLSTM": _recurrent,
 }

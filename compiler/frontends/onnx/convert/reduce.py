@@ -6,12 +6,10 @@ from collections.abc import Sequence
 
 from tcc.frontends.emit import Emitter
 from tcc.frontends.onnx.axes import around, reduce_along, run_axes
-from tcc.frontends.onnx.context import Converter, NodeContext
+from tcc.frontends.onnx.context import Converter, NodeContext, Results
 from tcc.frontends.onnx.convert.movement import axes_argument, late_axes
 from tcc.frontends.scope import Operand
 from tcc.ir.types import element_count
-
-Results = Sequence["Operand | None"]
 
 # The opset from which `axes` is an input instead of an attribute.
 _REDUCTIONS = {
@@ -137,15 +135,15 @@ def explicit_equation(ctx: Emitter, text: str, ranks: Sequence[int]) -> str:
     return ",".join(full) + "->" + right.replace("...", dots)
 
 
-CONVERTERS: dict[tuple[str, str], Converter] = {
-    **{("", name): _reduction(op, since) for name, (op, since) in _REDUCTIONS.items()},
-    ("", "ArgMax"): _arg("arg_max"),
-    ("", "ArgMin"): _arg("arg_min"),
-    ("", "Softmax"): _softmax("softmax"),
-    ("", "LogSoftmax"): _softmax("log_softmax"),
-    ("", "Hardmax"): _softmax("hardmax"),
-    ("", "TopK"): _top_k,
-    ("", "CumSum"): _cumulative("cum_sum"),
-    ("", "CumProd"): _cumulative("cum_prod"),
-    ("", "Einsum"): _einsum,
+CONVERTERS: dict[str, Converter] = {
+    **{name: _reduction(op, since) for name, (op, since) in _REDUCTIONS.items()},
+    "ArgMax": _arg("arg_max"),
+    "ArgMin": _arg("arg_min"),
+    "Softmax": _softmax("softmax"),
+    "LogSoftmax": _softmax("log_softmax"),
+    "Hardmax": _softmax("hardmax"),
+    "TopK": _top_k,
+    "CumSum": _cumulative("cum_sum"),
+    "CumProd": _cumulative("cum_prod"),
+    "Einsum": _einsum,
 }

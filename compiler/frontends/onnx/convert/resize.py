@@ -9,12 +9,11 @@ from fractions import Fraction
 from functools import reduce
 
 import numpy as np
-from tcc.frontends.onnx.context import Converter, NodeContext
+from tcc.frontends.onnx.context import Converter, NodeContext, Results
 from tcc.frontends.scope import LARGEST_SIZE, Operand
 from tcc.ir.index import Index, as_int, ceildiv, const, floordiv, maximum
 from tcc.ir.types import F32, F64, I64, DType
 
-Results = Sequence["Operand | None"]
 Scales = tuple["float | None", ...]
 
 
@@ -150,9 +149,9 @@ _REACH = {"linear": 1, "cubic": 2}  # how far a kernel reaches where it is not w
 def _taps(ctx: NodeContext, x: Operand, target: _Target, reach: int) -> Index:
     """How many input elements a kernel that is widened by the scale reaches at most."""
     if target.given is not None:
-        least = ctx.emit("reduce_min", target.given, axes=(0,), keepdims=True)
-        shrunk = ctx.emit("min", least, ctx.filled(1.0, F64))
-        half = ctx.emit("ceil", ctx.emit("div", ctx.filled(float(reach), F64), shrunk))
+        least = ctx.reduce("min", target.given, 0, keepdims=True)
+        shrunk = ctx.emit("min", least, 1.0)
+        half = ctx.emit("ceil", float(reach) / shrunk)
         (bound,) = ctx.sizes(ctx.cast(half, I64), "the kernel", lo=1)
         return 2 * bound
     halves = [const(reach)]
@@ -229,8 +228,8 @@ def _rounded_sizes(
 ) -> tuple[Index, ...]:
     """`floor(size * scale + more)` of the axes that are scaled, computed in `dtype`."""
     own = ctx.cast(ctx.size_vector(x.shape), dtype)
-    product = ctx.emit("mul", own, ctx.cast(scales, dtype))
-    whole = ctx.emit("floor", ctx.emit("add", product, ctx.filled(more, dtype)))
+    product = own * ctx.cast(scales, dtype)
+    whole = ctx.emit("floor", product + ctx.filled(more, dtype))
     bound = ctx.sizes(ctx.cast(whole, I64), "sizes")
     return tuple(bound[n] if n in axes else x.shape[n] for n in range(x.rank))
 
@@ -262,14 +261,14 @@ def _kept_late(
 ) -> _Target:
     """As `_kept_ratio`, where only the run knows the sizes."""
     own = ctx.cast(ctx.size_vector([x.shape[axis] for axis in axes]), F64)
-    ratios = ctx.emit("div", ctx.cast(ctx.size_vector(wanted), F64), own)
+    ratios = ctx.cast(ctx.size_vector(wanted), F64) / own
     fold = "reduce_min" if policy == "not_larger" else "reduce_max"
     scale = ctx.emit(fold, ratios, axes=(0,), keepdims=True)
     scales = _every_axis(ctx, x, axes, ctx.expand(scale, (len(axes),)), (1.0,))
     return _Target(_rounded_sizes(ctx, x, axes, scales, F64, 0.5), (None,) * x.rank, scales)
 
 
-CONVERTERS: dict[tuple[str, str], Converter] = {
-    ("", "Resize"): _resize,
-    ("", "Upsample"): _upsample,
+CONVERTERS: dict[str, Converter] = {
+    "Resize": _resize,
+    "Upsample": _upsample,
 }

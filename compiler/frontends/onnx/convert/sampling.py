@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from tcc.frontends.onnx.context import Converter, NodeContext
+from tcc.frontends.onnx.context import Converter, NodeContext, Results
 from tcc.frontends.onnx.convert.window import window_attrs
-from tcc.frontends.scope import Operand
 from tcc.ops.algebra.window import ConvAttrs
-
-Results = Sequence["Operand | None"]
 
 
 def _grid_sample(ctx: NodeContext) -> Results:
@@ -57,9 +52,9 @@ def _roi_align(ctx: NodeContext) -> Results:
     ]
 
 
-CONVERTERS: dict[tuple[str, str], Converter] = {
-    ("", "GridSample"): _grid_sample,
-    ("", "AffineGrid"): _affine_grid,
-    ("", "DeformConv"): _deform_conv,
-    ("", "RoiAlign"): _roi_align,
+CONVERTERS: dict[str, Converter] = {
+    "GridSample": _grid_sample,
+    "AffineGrid": _affine_grid,
+    "DeformConv": _deform_conv,
+    "RoiAlign": _roi_align,
 }

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tcc.frontends.onnx.axes import bound_sizes
-from tcc.frontends.onnx.context import LARGEST, Converter, NodeContext
+from tcc.frontends.onnx.context import LARGEST, Converter, NodeContext, Results
 from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int, const, floordiv, maximum, minimum
 from tcc.ir.types import I64, STRING
-
-Results = Sequence["Operand | None"]
 
 
 def _fresh_size(ctx: NodeContext) -> Index:
@@ -164,19 +162,19 @@ def _center_crop_pad(ctx: NodeContext) -> Results:
     return [x]
 
 
-CONVERTERS: dict[tuple[str, str], Converter] = {
-    ("", "NonZero"): _non_zero,
-    ("", "Compress"): _compress,
-    ("", "Unique"): _unique,
-    ("", "NonMaxSuppression"): _non_max_suppression,
-    ("", "OneHot"): _one_hot,
-    ("", "GatherND"): _gather_nd,
-    ("", "Scatter"): _scatter_elements,
-    ("", "ScatterElements"): _scatter_elements,
-    ("", "ScatterND"): _scatter_nd,
-    ("", "Trilu"): _trilu,
-    ("", "EyeLike"): _eye_like,
-    ("", "DepthToSpace"): _depth_to_space,
-    ("", "SpaceToDepth"): _space_to_depth,
-    ("", "CenterCropPad"): _center_crop_pad,
+CONVERTERS: dict[str, Converter] = {
+    "NonZero": _non_zero,
+    "Compress": _compress,
+    "Unique": _unique,
+    "NonMaxSuppression": _non_max_suppression,
+    "OneHot": _one_hot,
+    "GatherND": _gather_nd,
+    "Scatter": _scatter_elements,
+    "ScatterElements": _scatter_elements,
+    "ScatterND": _scatter_nd,
+    "Trilu": _trilu,
+    "EyeLike": _eye_like,
+    "DepthToSpace": _depth_to_space,
+    "SpaceToDepth": _space_to_depth,
+    "CenterCropPad": _center_crop_pad,
 }

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tcc.frontends.onnx.axes import around, bound_sizes, exchanged, run_axes
-from tcc.frontends.onnx.context import Converter, NodeContext
+from tcc.frontends.onnx.context import Converter, NodeContext, Results
 from tcc.frontends.scope import Operand
 from tcc.ir.index import const
 from tcc.ir.types import F32, F64
-
-Results = Sequence["Operand | None"]
 
 
 def _dft(ctx: NodeContext) -> Results:
@@ -66,8 +62,8 @@ def _mel_weights(ctx: NodeContext) -> Results:
     return [ctx.emit("mel_weight_matrix", *scalars, bins=bins, length=length, to=to)]
 
 
-CONVERTERS: dict[tuple[str, str], Converter] = {
-    ("", "DFT"): _dft,
-    ("", "STFT"): _stft,
-    ("", "MelWeightMatrix"): _mel_weights,
+CONVERTERS: dict[str, Converter] = {
+    "DFT": _dft,
+    "STFT": _stft,
+    "MelWeightMatrix": _mel_weights,
 }

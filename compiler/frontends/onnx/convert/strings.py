@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from tcc.frontends.onnx.context import Converter, NodeContext
+from tcc.frontends.onnx.context import Converter, NodeContext, Results
 from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int
 from tcc.ir.types import I64, STRING
 from tcc.ops.data.strings import change_case
-
-Results = Sequence["Operand | None"]
 
 
 def _text_operand(ctx: NodeContext, texts: Sequence[str]) -> Operand:
@@ -82,9 +80,9 @@ def _tf_idf(ctx: NodeContext) -> Results:
     ]
 
 
-CONVERTERS: dict[tuple[str, str], Converter] = {
-    ("", "StringConcat"): _concat,
-    ("", "StringSplit"): _split,
-    ("", "StringNormalizer"): _normalizer,
-    ("", "TfIdfVectorizer"): _tf_idf,
+CONVERTERS: dict[str, Converter] = {
+    "StringConcat": _concat,
+    "StringSplit": _split,
+    "StringNormalizer": _normalizer,
+    "TfIdfVectorizer": _tf_idf,
 }

@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from tcc.frontends.onnx.context import Converter, NodeContext
+from tcc.frontends.onnx.context import Converter, NodeContext, Results
 from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int, ceildiv, const, floordiv, maximum, minimum
 from tcc.ops.algebra.window import transposed_count, window_count
 
-Results = Sequence["Operand | None"]
 Pads = tuple[tuple[Index, ...], tuple[Index, ...]]
 
 
@@ -226,8 +225,8 @@ def _global_lp_pool(ctx: NodeContext) -> Results:
     p = ctx.integer("p", 2)
     if p in (1, 2):
         return [ctx.emit(f"reduce_l{p}", x, axes=axes, keepdims=True)]
-    power = ctx.emit("pow", ctx.emit("abs", x), ctx.filled(p, x.dtype))
-    total = ctx.emit("reduce_sum", power, axes=axes, keepdims=True)
+    power = ctx.emit("pow", abs(x), ctx.filled(p, x.dtype))
+    total = ctx.reduce("sum", power, axes, keepdims=True)
     return [ctx.emit("pow", total, ctx.filled(1 / p, x.dtype))]
 
 
@@ -279,15 +278,15 @@ def _col2im(ctx: NodeContext) -> Results:
     ]
 
 
-CONVERTERS: dict[tuple[str, str], Converter] = {
-    ("", "Conv"): _conv,
-    ("", "ConvTranspose"): _conv_transpose,
-    ("", "MaxPool"): _max_pool,
-    ("", "AveragePool"): _average_pool,
-    ("", "LpPool"): _lp_pool,
-    ("", "GlobalAveragePool"): _global("reduce_mean"),
-    ("", "GlobalMaxPool"): _global("reduce_max"),
-    ("", "GlobalLpPool"): _global_lp_pool,
-    ("", "MaxUnpool"): _max_unpool,
-    ("", "Col2Im"): _col2im,
+CONVERTERS: dict[str, Converter] = {
+    "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
+    "MaxPool": _max_pool,
+    "AveragePool": _average_pool,
+    "LpPool": _lp_pool,
+    "GlobalAveragePool": _global("reduce_mean"),
+    "GlobalMaxPool": _global("reduce_max"),
+    "GlobalLpPool": _global_lp_pool,
+    "MaxUnpool": _max_unpool,
+    "Col2Im": _col2im,
 }

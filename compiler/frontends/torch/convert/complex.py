@@ -92,15 +92,15 @@ def _sum(op: str) -> ComplexConverter:
         x, y = ctx.pair("self"), ctx.pair("other")
         factor = ctx.operand("alpha", ctx.result_dtype()) if ctx.has("alpha") else None
         if factor is not None and ctx.real("alpha") != 1:
-            y = Complex(ctx.emit("mul", y.real, factor), ctx.emit("mul", y.imag, factor))
+            y = Complex(y.real * factor, y.imag * factor)
         return ctx.each(op, x, y)
 
     return convert
 
 
 def _multiplied(ctx: ComplexContext, x: Complex, y: Complex, op: str = "mul") -> Complex:
-    real = ctx.emit("sub", ctx.emit(op, x.real, y.real), ctx.emit(op, x.imag, y.imag))
-    imag = ctx.emit("add", ctx.emit(op, x.real, y.imag), ctx.emit(op, x.imag, y.real))
+    real = ctx.emit(op, x.real, y.real) - ctx.emit(op, x.imag, y.imag)
+    imag = ctx.emit(op, x.real, y.imag) + ctx.emit(op, x.imag, y.real)
     return Complex(real, imag)
 
 
@@ -111,18 +111,18 @@ def _product(left: str, right: str, op: str) -> ComplexConverter:
 def _div(ctx: ComplexContext) -> Complex:
     x, y = ctx.pair("self"), ctx.pair("other")
     if not isinstance(ctx.arguments["other"], Complex | complex):
-        return Complex(ctx.emit("div", x.real, y.real), ctx.emit("div", x.imag, y.real))
+        return Complex(x.real / y.real, x.imag / y.real)
     dtype = x.real.dtype
     wide = [Complex(ctx.cast(p.real, F64), ctx.cast(p.imag, F64)) for p in (x, y)]
-    top = _multiplied(ctx, wide[0], Complex(wide[1].real, ctx.emit("neg", wide[1].imag)))
+    top = _multiplied(ctx, wide[0], Complex(wide[1].real, -wide[1].imag))
     size = _square(ctx, wide[1])
-    parts = (ctx.cast(ctx.emit("div", part, size), dtype) for part in (top.real, top.imag))
+    parts = (ctx.cast(part / size, dtype) for part in (top.real, top.imag))
     return Complex(*parts)
 
 
 def _square(ctx: ComplexContext, x: Complex) -> Operand:
     """|x| squared."""
-    return ctx.emit("add", ctx.emit("mul", x.real, x.real), ctx.emit("mul", x.imag, x.imag))
+    return x.real * x.real + x.imag * x.imag
 
 
 def _abs(ctx: ComplexContext) -> Operand:
@@ -138,12 +138,12 @@ def _angle(ctx: ComplexContext) -> Operand:
 
 def _conjugate(ctx: ComplexContext) -> Complex:
     x = ctx.pair("self")
-    return Complex(x.real, ctx.emit("neg", x.imag))
+    return Complex(x.real, -x.imag)
 
 
 def _turned(ctx: ComplexContext, size: Operand, angle: Operand) -> Complex:
     """The number of a size and an angle."""
-    real, imag = (ctx.emit("mul", size, ctx.emit(op, angle)) for op in ("cos", "sin"))
+    real, imag = (size * ctx.emit(op, angle) for op in ("cos", "sin"))
     return Complex(real, imag)
 
 
@@ -203,7 +203,7 @@ def _scaled(
     if power == 0:
         return x
     factor = ctx.emit("pow", count, ctx.filled(power, F64))
-    return ctx.emit("mul", x, ctx.cast(factor, x.dtype))
+    return x * ctx.cast(factor, x.dtype)
 
 
 def _transformed(ctx: ComplexContext, x: Operand, axes: Sequence[int], inverse: bool) -> Operand:

@@ -15,37 +15,34 @@ from tcc.ir.types import BOOL, I64
 
 
 def _matmul(a: str, b: str) -> Converter:
-    def convert(ctx: CallContext) -> Operand:
-        return ctx.emit("matmul", ctx.operand(a), ctx.operand(b))
-
-    return convert
+    return lambda ctx: ctx.operand(a) @ ctx.operand(b)
 
 
 def _linear(ctx: CallContext) -> Operand:
     x, weight, bias = ctx.operand("input"), ctx.operand("weight"), ctx.optional("bias")
     turned = weight if weight.rank < 2 else swap_axes(ctx, weight, 0, 1)
-    product = ctx.emit("matmul", x, turned)
-    return product if bias is None else ctx.emit("add", product, bias)
+    product = x @ turned
+    return product if bias is None else product + bias
 
 
 def _scaled(ctx: CallContext, x: Operand, name: str) -> Operand:
     """`x` times the number of an argument."""
     if ctx.real(name) == 1:
         return x
-    return ctx.emit("mul", x, ctx.operand(name, x.dtype))
+    return x * ctx.operand(name, x.dtype)
 
 
 def _add_product(left: str, right: str, batched: bool = False) -> Converter:
     """beta * self + alpha * (left @ right); `batched` sums the products of a batch."""
 
     def convert(ctx: CallContext) -> Operand:
-        product = ctx.emit("matmul", ctx.operand(left), ctx.operand(right))
+        product = ctx.operand(left) @ ctx.operand(right)
         if batched:
-            product = ctx.emit("reduce_sum", product, axes=(0,), keepdims=False)
+            product = ctx.reduce("sum", product, 0)
         product = _scaled(ctx, product, "alpha")
         if ctx.real("beta") == 0:
             return product
-        return ctx.emit("add", product, _scaled(ctx, ctx.operand("self"), "beta"))
+        return product + _scaled(ctx, ctx.operand("self"), "beta")
 
     return convert
 
@@ -106,18 +103,18 @@ def _without_masked_rows(ctx: CallContext, found: Operand, mask: Operand) -> Ope
         if held.any(-1).all():
             return found
     low = (
-        ctx.emit("not", mask)
+        ~mask
         if mask.dtype is BOOL
         else ctx.emit("is_inf", mask, detect_positive=False, detect_negative=True)
     )
-    none = ctx.emit("reduce_min", low, axes=(mask.rank - 1,), keepdims=True)
-    return ctx.where(none, ctx.scalar(0, found), found)
+    none = ctx.reduce("min", low, mask.rank - 1, keepdims=True)
+    return ctx.where(none, 0, found)
 
 
 def _distances(ctx: CallContext) -> Operand:
     """p-norms of the differences of all pairs of rows."""
     x, y, p = ctx.operand("x1"), ctx.operand("x2"), ctx.real("p")
-    gap = ctx.emit("sub", ctx.unsqueeze(x, x.rank - 1), ctx.unsqueeze(y, y.rank - 2))
+    gap = ctx.unsqueeze(x, x.rank - 1) - ctx.unsqueeze(y, y.rank - 2)
     return _lengths(ctx, gap, p)
 
 
@@ -128,7 +125,7 @@ def _own_distances(ctx: CallContext) -> Operand:
         raise ctx.fail("the number of rows must be known")
     first, second = np.triu_indices(rows, 1)
     left, right = (ctx.emit("gather", x, ctx.constant(n), axis=0) for n in (first, second))
-    return _lengths(ctx, ctx.emit("sub", left, right), ctx.real("p"))
+    return _lengths(ctx, left - right, ctx.real("p"))
 
 
 def _trilinear(ctx: CallContext) -> Operand:
@@ -139,24 +136,24 @@ def _trilinear(ctx: CallContext) -> Operand:
         for axis in sorted(ctx.integers(f"expand{name}")):
             part = ctx.unsqueeze(part, axis)
         parts.append(part)
-    product = ctx.emit("mul", ctx.emit("mul", parts[0], parts[2]), parts[1])
+    product = parts[0] * parts[2] * parts[1]
     axes = ctx.axes(ctx.integers("sumdim"), product.rank)
-    return ctx.emit("reduce_sum", product, axes=tuple(sorted(axes)), keepdims=False)
+    return ctx.reduce("sum", product, tuple(sorted(axes)))
 
 
 def _lengths(ctx: CallContext, gap: Operand, p: float) -> Operand:
     """p-norms along the last axis."""
-    size, last = ctx.emit("abs", gap), (gap.rank - 1,)
+    size, last = abs(gap), (gap.rank - 1,)
     if p == math.inf:
-        return ctx.emit("reduce_max", size, axes=last, keepdims=False)
+        return ctx.reduce("max", size, last)
     if p in (1, 2):
         return ctx.emit(f"reduce_l{int(p)}", size, axes=last, keepdims=False)
     if p == 0:
-        apart = ctx.emit("not", ctx.emit("equal", size, ctx.scalar(0, size)))
-        total = ctx.emit("reduce_sum", ctx.cast(apart, I64), axes=last, keepdims=False)
+        apart = ~size.equals(0)
+        total = ctx.reduce("sum", ctx.cast(apart, I64), last)
         return ctx.cast(total, gap.dtype)
     power = ctx.emit("pow", size, ctx.scalar(p, size))
-    total = ctx.emit("reduce_sum", power, axes=last, keepdims=False)
+    total = ctx.reduce("sum", power, last)
     return ctx.emit("pow", total, ctx.scalar(1 / p, size))
 
 
@@ -170,14 +167,14 @@ def _grouped(rows: str, weights: str) -> Converter:
         if ctx.arguments.get("bias") is not None or ctx.arguments.get("out_dtype") is not None:
             raise ctx.fail("a bias or an element type of its own is not supported")
         places = ctx.unsqueeze(counted(ctx, x.shape[0]), 1)
-        before = ctx.cast(ctx.emit("less_or_equal", ends, places), I64)
-        run = ctx.emit("reduce_sum", before, axes=(1,), keepdims=False)
+        before = ctx.cast(ends <= places, I64)
+        run = ctx.reduce("sum", before, 1)
         count = ctx.filled(_known(ctx, weight), I64)
-        last = ctx.emit("sub", count, ctx.filled(1, I64))
+        last = count - 1
         chosen = ctx.emit("gather", weight, ctx.emit("min", run, last), axis=0)
-        made = ctx.squeeze(ctx.emit("matmul", ctx.unsqueeze(x, 1), chosen), (1,))
-        covered = ctx.unsqueeze(ctx.emit("less", run, count), 1)
-        return ctx.where(covered, made, ctx.scalar(0, x))
+        made = ctx.squeeze(ctx.unsqueeze(x, 1) @ chosen, (1,))
+        covered = ctx.unsqueeze(run < count, 1)
+        return ctx.where(covered, made, 0)
 
     return convert
 

@@ -34,7 +34,7 @@ def _real_range(ctx: CallContext) -> Operand:
     start = ctx.operand("start", F64) if ctx.has("start") else ctx.filled(0, F64)
     step = ctx.operand("step", F64) if ctx.has("step") else ctx.filled(1, F64)
     places = ctx.cast(counted(ctx, size), F64)
-    total = ctx.emit("add", ctx.emit("mul", places, step), start)
+    total = places * step + start
     return ctx.cast(total, ctx.result_dtype())
 
 

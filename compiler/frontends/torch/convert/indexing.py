@@ -39,7 +39,7 @@ def _gather(ctx: CallContext) -> Operand:
         flat = ctx.reshape(at, (element_count(at.shape),))
         return ctx.reshape(ctx.emit("gather", ctx.reshape(x, (1,)), flat, axis=0), at.shape)
     if element_count(at.shape).key == "0":
-        return ctx.expand(ctx.scalar(0, x), at.shape)
+        return ctx.full(0, x.dtype, at.shape)
     line = at if at.rank else ctx.reshape(at, (1,))
     return ctx.reshape(ctx.emit("gather_elements", x, line, axis=axis), at.shape)
 
@@ -157,8 +157,8 @@ def _median(ctx: CallContext) -> Operand:
     middle = ctx.reshape(ctx.slice_axis(values, 0, (size - 1) // 2, 1), ())
     if not x.dtype.is_float:
         return middle
-    odd = ctx.emit("reduce_max", ctx.emit("is_nan", flat), axes=(0,), keepdims=False)
-    return ctx.where(odd, ctx.scalar(float("nan"), x), middle)
+    odd = ctx.reduce("max", ctx.emit("is_nan", flat), 0)
+    return ctx.where(odd, float("nan"), middle)
 
 
 def _median_along(ctx: CallContext) -> Sequence[Operand]:
@@ -174,10 +174,10 @@ def _median_along(ctx: CallContext) -> Sequence[Operand]:
     middle, at = (ctx.slice_axis(part, axis, (size - 1) // 2, 1) for part in pair)
     if x.dtype.is_float:
         odd = ctx.emit("is_nan", x)
-        some = ctx.emit("reduce_max", odd, axes=(axis,), keepdims=True)
+        some = ctx.reduce("max", odd, axis, keepdims=True)
         numbers = ctx.cast(odd, U8)
         first = ctx.emit("arg_max", numbers, axis=axis, keepdims=True, select_last=False)
-        middle = ctx.where(some, ctx.scalar(float("nan"), x), middle)
+        middle = ctx.where(some, float("nan"), middle)
         at = ctx.where(some, first, at)
     return [part if keepdim else ctx.squeeze(part, (axis,)) for part in (middle, at)]
 
@@ -189,9 +189,9 @@ def _numbers_median(ctx: CallContext, x: Operand, axis: int) -> tuple[Operand, O
         raise ctx.fail(f"of {x.type!r}")
     odd = ctx.cast(ctx.emit("is_nan", x), I64) if x.dtype.is_float else ctx.filled(0, I64)
     odd = ctx.expand(odd, x.shape)
-    count = ctx.emit("reduce_sum", odd, axes=(axis,), keepdims=True)
-    left = ctx.emit("sub", ctx.filled(size - 1, I64), count)
-    half = ctx.emit("div", ctx.emit("max", left, ctx.filled(0, I64)), ctx.filled(2, I64))
+    count = ctx.reduce("sum", odd, axis, keepdims=True)
+    left = size - 1 - count
+    half = ctx.emit("max", left, 0) / 2
     pair = _ordered(ctx, x, axis, const(size), False)
     value, at = (ctx.emit("gather_elements", part, half, axis=axis) for part in pair)
     return value, at
@@ -222,11 +222,11 @@ def _mode(ctx: CallContext) -> Sequence[Operand]:
     if not size:
         raise ctx.fail(f"of {x.type!r}")
     ranked, _ = _ordered(ctx, x, axis, const(size), False)
-    alike = ctx.emit("equal", ctx.unsqueeze(ranked, axis), ctx.unsqueeze(ranked, axis + 1))
-    count = ctx.emit("reduce_sum", ctx.cast(alike, I64), axes=(axis + 1,), keepdims=False)
+    alike = ctx.unsqueeze(ranked, axis).equals(ctx.unsqueeze(ranked, axis + 1))
+    count = ctx.reduce("sum", ctx.cast(alike, I64), axis + 1)
     first = ctx.emit("arg_max", count, axis=axis, keepdims=True, select_last=False)
     value = ctx.emit("gather_elements", ranked, first, axis=axis)
-    here = ctx.cast(ctx.emit("equal", x, value), U8)
+    here = ctx.cast(x.equals(value), U8)
     at = ctx.emit("arg_max", here, axis=axis, keepdims=True, select_last=True)
     return [part if keepdim else ctx.squeeze(part, (axis,)) for part in (value, at)]
 
@@ -256,7 +256,7 @@ def _masked_select(ctx: CallContext) -> Operand:
 def _repeated_places(ctx: CallContext) -> Operand:
     """0, 1, ... each as often as a vector says."""
     times = ctx.operand("repeats", I64)
-    total = ctx.emit("reduce_sum", times, axes=(0,), keepdims=False)
+    total = ctx.reduce("sum", times, 0)
     (size,) = ctx.sizes(ctx.reshape(total, (1,)), "the number of repetitions")
     ends = ctx.emit("cum_sum", times, axis=0, exclusive=False, reverse=False)
     return _searched(ctx, ends, counted(ctx, size), True)
@@ -271,19 +271,19 @@ def _non_zero_static(ctx: CallContext) -> Operand:
     if not total or not size or not x.rank:
         return ctx.expand(ctx.filled(ctx.integer("fill_value"), I64), (size, x.rank))
     held = ctx.cast(ctx.reshape(x, (total,)), BOOL)
-    places = ctx.where(held, ctx.constant(np.arange(total)), ctx.filled(total, I64))
+    places = ctx.where(held, ctx.constant(np.arange(total)), total)
     few = min(size, total)
     found, _ = _ordered(ctx, places, 0, const(few), False)
     if few < size:
-        found = ctx.concat([found, ctx.expand(ctx.filled(total, I64), (size - few,))], 0)
+        found = ctx.concat([found, ctx.full(total, I64, (size - few,))], 0)
     columns, rest = [], found
     for dim in reversed(x.shape):
         length = ctx.size_scalar(dim)
         columns.append(ctx.unsqueeze(ctx.emit("mod", rest, length, fmod=False), 1))
-        rest = ctx.emit("div", rest, length)
-    missing = ctx.unsqueeze(ctx.emit("equal", found, ctx.filled(total, I64)), 1)
+        rest = rest / length
+    missing = ctx.unsqueeze(found.equals(total), 1)
     rows = ctx.concat(columns[::-1], 1)
-    return ctx.where(missing, ctx.filled(ctx.integer("fill_value"), I64), rows)
+    return ctx.where(missing, ctx.integer("fill_value"), rows)
 
 
 def _unique(ctx: CallContext) -> Sequence[Operand]:
@@ -312,14 +312,14 @@ def _unique_consecutive(ctx: CallContext) -> Sequence[Operand]:
         raise ctx.fail("of no element")
     flat = ctx.reshape(x, (total,))
     left, right = ctx.slice_axis(flat, 0, 0, total - 1), ctx.slice_axis(flat, 0, 1, total - 1)
-    new = ctx.emit("not", ctx.emit("equal", left, right))
-    new = ctx.concat([ctx.expand(ctx.filled(True, BOOL), (1,)), new], 0)
+    new = ~left.equals(right)
+    new = ctx.concat([ctx.full(True, BOOL, (1,)), new], 0)
     size = ctx.scope.session.fresh_symbol(f"{ctx.names[0]}.count", 1)
     values = ctx.emit("compress", flat, new, axis=0, size=size)
     number = ctx.emit("cum_sum", ctx.cast(new, I64), axis=0, exclusive=False, reverse=False)
-    number = ctx.emit("sub", number, ctx.filled(1, I64))
-    zeros = ctx.expand(ctx.filled(0, I64), (size,))
-    ones = ctx.expand(ctx.filled(1, I64), (total,))
+    number = number - 1
+    zeros = ctx.full(0, I64, (size,))
+    ones = ctx.full(1, I64, (total,))
     counts = ctx.emit("scatter_elements", zeros, number, ones, axis=0, reduction="add")
     return values, *_asked(ctx, ctx.reshape(number, x.shape), counts)
 
@@ -335,9 +335,7 @@ def _searched(ctx: CallContext, edges: Operand, x: Operand, right: bool) -> Oper
     lined = ctx.reshape(edges, shape)
     below = ctx.emit("less_or_equal" if right else "less", lined, wide)
     below = ctx.cast(below, I64)
-    return ctx.cast(
-        ctx.emit("reduce_sum", below, axes=(below.rank - 1,), keepdims=False), ctx.result_dtype()
-    )
+    return ctx.cast(ctx.reduce("sum", below, below.rank - 1), ctx.result_dtype())
 
 
 def _bucketize(ctx: CallContext) -> Operand:
@@ -358,7 +356,7 @@ def _search_sorted(ctx: CallContext) -> Operand:
         return _searched(ctx, edges, x, right)
     lined = ctx.unsqueeze(edges, edges.rank - 1)
     below = ctx.emit("less_or_equal" if right else "less", lined, ctx.unsqueeze(x, x.rank))
-    total = ctx.emit("reduce_sum", ctx.cast(below, I64), axes=(x.rank,), keepdims=False)
+    total = ctx.reduce("sum", ctx.cast(below, I64), x.rank)
     return ctx.cast(total, ctx.result_dtype())
 
 
@@ -369,18 +367,18 @@ def _histogram(ctx: CallContext) -> Operand:
     low, high = ctx.operand("min", x.dtype), ctx.operand("max", x.dtype)
     if ctx.real("min") == ctx.real("max"):
         low, high = (ctx.emit(f"reduce_{op}", flat, axes=(0,), keepdims=False) for op in _ENDS)
-        even = ctx.emit("equal", low, high)
-        one, own = ctx.scalar(1, x), low
-        low = ctx.where(even, ctx.emit("sub", own, one), own)
-        high = ctx.where(even, ctx.emit("add", own, one), high)
-    wide = ctx.emit("sub", flat, low)
-    share = ctx.emit("mul", wide, ctx.scalar(bins, x))
-    place = ctx.cast(ctx.emit("div", share, ctx.emit("sub", high, low)), I64)
-    place = ctx.emit("min", place, ctx.filled(bins - 1, I64))
+        even = low.equals(high)
+        own = low
+        low = ctx.where(even, own - 1, own)
+        high = ctx.where(even, own + 1, high)
+    wide = flat - low
+    share = wide * bins
+    place = ctx.cast(share / (high - low), I64)
+    place = ctx.emit("min", place, bins - 1)
     above, below = (ctx.emit(op, flat, end) for op, end in zip(_INSIDE, (low, high), strict=True))
-    same = ctx.emit("equal", ctx.unsqueeze(place, 1), counted(ctx, const(bins)))
-    kept = ctx.emit("and", same, ctx.unsqueeze(ctx.emit("and", above, below), 1))
-    return ctx.cast(ctx.emit("reduce_sum", ctx.cast(kept, I64), axes=(0,), keepdims=False), x.dtype)
+    same = ctx.unsqueeze(place, 1).equals(counted(ctx, const(bins)))
+    kept = same & ctx.unsqueeze(above & below, 1)
+    return ctx.cast(ctx.reduce("sum", ctx.cast(kept, I64), 0), x.dtype)
 
 
 _ENDS, _INSIDE = ("min", "max"), ("greater_or_equal", "less_or_equal")

@@ -30,21 +30,14 @@ def _turned(ctx: CallContext, x: Operand) -> Operand:
     return swap_axes(ctx, x, x.rank - 2, x.rank - 1)
 
 
-def _product(ctx: CallContext, *factors: Operand) -> Operand:
-    found = factors[0]
-    for factor in factors[1:]:
-        found = ctx.emit("matmul", found, factor)
-    return found
-
-
 def _apart(ctx: CallContext, rows: Index, columns: Index) -> Operand:
     """[rows, columns]: the number of the column less that of the row."""
     down = ctx.reshape(counted(ctx, rows), (rows, 1))
-    return ctx.emit("sub", ctx.reshape(counted(ctx, columns), (1, columns)), down)
+    return ctx.reshape(counted(ctx, columns), (1, columns)) - down
 
 
 def _on_diagonal(ctx: CallContext, rows: Index, columns: Index) -> Operand:
-    return ctx.emit("equal", _apart(ctx, rows, columns), ctx.filled(0, I64))
+    return _apart(ctx, rows, columns).equals(0)
 
 
 def _eye(ctx: CallContext, rows: Index, columns: Index | None = None) -> Operand:
@@ -53,16 +46,16 @@ def _eye(ctx: CallContext, rows: Index, columns: Index | None = None) -> Operand
 
 def _triangle(ctx: CallContext, x: Operand, upper: bool, beside: int = 0) -> Operand:
     """What lies on one side of the diagonal, that `beside` places from the main one included."""
-    apart, edge = _apart(ctx, *x.shape[-2:]), ctx.filled(beside if upper else -beside, I64)
-    kept = ctx.emit("greater_or_equal" if upper else "less_or_equal", apart, edge)
-    return ctx.where(kept, x, ctx.scalar(0, x))
+    apart = _apart(ctx, *x.shape[-2:])
+    kept = apart >= beside if upper else apart <= -beside
+    return ctx.where(kept, x, 0)
 
 
 def _diagonal(ctx: CallContext, x: Operand) -> Operand:
     few = minimum(*x.shape[-2:])
     x = ctx.slice_axis(ctx.slice_axis(x, x.rank - 2, 0, few), x.rank - 1, 0, few)
-    kept = ctx.where(_on_diagonal(ctx, few, few), x, ctx.scalar(0, x))
-    return ctx.emit("reduce_sum", kept, axes=(x.rank - 1,), keepdims=False)
+    kept = ctx.where(_on_diagonal(ctx, few, few), x, 0)
+    return ctx.reduce("sum", kept, x.rank - 1)
 
 
 def _batched(ctx: CallContext, *operands: Operand, tail: int = 2) -> list[Operand]:
@@ -127,13 +120,13 @@ def _first_zero(ctx: CallContext, packed: Operand) -> Operand:
     count = pivots.shape[-1]
     if as_int(count) == 0:
         return ctx.expand(ctx.filled(0, I32), pivots.shape[:-1])
-    left = ctx.emit("sub", ctx.size_scalar(count), counted(ctx, count))
-    zero = ctx.emit("equal", pivots, ctx.scalar(0, pivots))
-    found = ctx.where(zero, left, ctx.filled(0, I64))
-    most = ctx.emit("reduce_max", found, axes=(pivots.rank - 1,), keepdims=False)
-    number = ctx.emit("sub", ctx.size_scalar(count + 1), most)
-    none = ctx.emit("equal", most, ctx.filled(0, I64))
-    return ctx.cast(ctx.where(none, ctx.filled(0, I64), number), I32)
+    left = ctx.size_scalar(count) - counted(ctx, count)
+    zero = pivots.equals(0)
+    found = ctx.where(zero, left, 0)
+    most = ctx.reduce("max", found, pivots.rank - 1)
+    number = ctx.size_scalar(count + 1) - most
+    none = most.equals(0)
+    return ctx.cast(ctx.where(none, 0, number), I32)
 
 
 def _eliminated(ctx: CallContext, x: Operand) -> tuple[Operand, Operand]:
@@ -164,7 +157,7 @@ def _halves(ctx: CallContext, packed: Operand) -> tuple[Operand, Operand]:
     rows, columns = packed.shape[-2:]
     few = minimum(rows, columns)
     left = ctx.slice_axis(packed, packed.rank - 1, 0, few)
-    lower = ctx.emit("add", _triangle(ctx, left, False, 1), _eye(ctx, rows, few))
+    lower = _triangle(ctx, left, False, 1) + _eye(ctx, rows, few)
     return lower, _triangle(ctx, ctx.slice_axis(packed, packed.rank - 2, 0, few), True)
 
 
@@ -172,7 +165,7 @@ def _exchange(ctx: CallContext, pivots: Operand, rows: Index) -> Operand:
     """The matrix P of P L U."""
     order = _order(ctx, pivots, rows)
     here = ctx.reshape(counted(ctx, rows), (rows, 1))
-    return ctx.cast(ctx.emit("equal", here, ctx.unsqueeze(order, order.rank - 1)), F64)
+    return ctx.cast(here.equals(ctx.unsqueeze(order, order.rank - 1)), F64)
 
 
 def _lu(ctx: CallContext) -> Results:
@@ -240,13 +233,13 @@ def _sign_and_log(ctx: CallContext) -> Results:
     packed, pivots = _eliminated(ctx, _wide(ctx, "A"))
     diagonal = _diagonal(ctx, packed)
     last = (diagonal.rank - 1,)
-    steps = ctx.emit("add", counted(ctx, diagonal.shape[-1]), ctx.filled(1, I64))
-    stays = ctx.emit("equal", ctx.cast(pivots, I64), steps)
+    steps = counted(ctx, diagonal.shape[-1]) + 1
+    stays = ctx.cast(pivots, I64).equals(steps)
     turns = ctx.where(stays, ctx.filled(1.0, F64), ctx.filled(-1.0, F64))
-    signs = ctx.emit("mul", turns, ctx.emit("sign", diagonal))
-    sign = ctx.emit("reduce_prod", signs, axes=last, keepdims=False)
-    logs = ctx.emit("log", ctx.emit("abs", diagonal))
-    total = ctx.emit("reduce_sum", logs, axes=last, keepdims=False)
+    signs = turns * ctx.emit("sign", diagonal)
+    sign = ctx.reduce("prod", signs, last)
+    logs = ctx.emit("log", abs(diagonal))
+    total = ctx.reduce("sum", logs, last)
     return ctx.typed(sign, total, packed, pivots)
 
 
@@ -316,11 +309,11 @@ def _reflectors(ctx: CallContext, packed: Operand, tau: Operand) -> tuple[Operan
     count = tau.shape[-1]
     given = ctx.slice_axis(packed, packed.rank - 1, 0, count)
     eye = _eye(ctx, given.shape[-2], count)
-    vectors = ctx.emit("add", _triangle(ctx, given, False, 1), eye)
-    above = _triangle(ctx, _product(ctx, _turned(ctx, vectors), vectors), True, 1)
+    vectors = _triangle(ctx, given, False, 1) + eye
+    above = _triangle(ctx, _turned(ctx, vectors) @ vectors, True, 1)
     factors = ctx.unsqueeze(tau, tau.rank)
-    system = ctx.emit("add", ctx.emit("mul", factors, above), _eye(ctx, count))
-    scaled = ctx.emit("mul", factors, _eye(ctx, count))
+    system = factors * above + _eye(ctx, count)
+    scaled = factors * _eye(ctx, count)
     return vectors, _solve_half(ctx, system, scaled, True, True)
 
 
@@ -328,8 +321,9 @@ def _orthogonal(ctx: CallContext, packed: Operand, tau: Operand, columns: Index)
     """The first columns of the product of reflections."""
     vectors, middle = _reflectors(ctx, packed, tau)
     head = ctx.slice_axis(vectors, vectors.rank - 2, 0, minimum(columns, vectors.shape[-2]))
-    change = _product(ctx, vectors, middle, _turned(ctx, head))
-    return ctx.emit("sub", _eye(ctx, packed.shape[-2], columns), change)
+    turned = _turned(ctx, head)
+    change = vectors @ middle @ turned
+    return _eye(ctx, packed.shape[-2], columns) - change
 
 
 def _householder(ctx: CallContext) -> Operand:
@@ -345,10 +339,8 @@ def _multiply_orthogonal(ctx: CallContext) -> Operand:
         middle = _turned(ctx, middle)
     turned = _turned(ctx, vectors)
     if ctx.flag("left"):
-        change = _product(ctx, _product(ctx, vectors, middle), _product(ctx, turned, c))
-    else:
-        change = _product(ctx, c, vectors, middle, turned)
-    return _only(ctx, ctx.emit("sub", c, change))
+        return _only(ctx, c - (vectors @ middle) @ (turned @ c))
+    return _only(ctx, c - c @ vectors @ middle @ turned)
 
 
 def _packed_qr(ctx: CallContext) -> Results:
@@ -394,11 +386,11 @@ def _eigen(ctx: CallContext, x: Operand, upper: bool) -> tuple[Operand, Operand]
     Shifted by their norm they have no negative eigenvalue, and those are singular values.
     """
     half = _triangle(ctx, x, upper)
-    whole = ctx.emit("add", half, _turned(ctx, _triangle(ctx, x, upper, 1)))
-    shift = ctx.emit("reduce_l2", whole, axes=(x.rank - 2, x.rank - 1), keepdims=True)
-    scaled = ctx.emit("mul", shift, _eye(ctx, x.shape[-1]))
-    _, s, vt = ctx.emit_all("svd", [ctx.emit("add", whole, scaled)])
-    values = ctx.emit("sub", s, ctx.squeeze(shift, (x.rank - 1,)))
+    whole = half + _turned(ctx, _triangle(ctx, x, upper, 1))
+    shift = ctx.reduce("l2", whole, (x.rank - 2, x.rank - 1), keepdims=True)
+    scaled = shift * _eye(ctx, x.shape[-1])
+    _, s, vt = ctx.emit_all("svd", [whole + scaled])
+    values = s - ctx.squeeze(shift, (x.rank - 1,))
     return _reversed(ctx, values, x.rank - 2), _reversed(ctx, _turned(ctx, vt), x.rank - 1)
 
 
@@ -421,19 +413,19 @@ def _pseudo_inverse(ctx: CallContext) -> Operand:
     x = _wide(ctx, "self")
     if ctx.flag("hermitian"):
         signed, vectors = _eigen(ctx, x, False)
-        sizes, left, right = ctx.emit("abs", signed), vectors, _turned(ctx, vectors)
+        sizes, left, right = abs(signed), vectors, _turned(ctx, vectors)
     else:
         left, signed, right = ctx.emit_all("svd", [x])
         sizes = signed
     if _is_empty(x):
         return ctx.expand(ctx.filled(0, ctx.result_dtype()), ctx.result_shape())
-    most = ctx.emit("reduce_max", sizes, axes=(sizes.rank - 1,), keepdims=True)
-    bound = ctx.emit("mul", most, _limit(ctx, "rtol", _default_rtol(ctx, x), most))
+    most = ctx.reduce("max", sizes, sizes.rank - 1, keepdims=True)
+    bound = most * _limit(ctx, "rtol", _default_rtol(ctx, x), most)
     bound = ctx.emit("max", bound, _limit(ctx, "atol", 0.0, most))
-    kept = ctx.emit("greater", sizes, bound)
-    inverse = ctx.where(kept, ctx.emit("reciprocal", signed), ctx.scalar(0, signed))
-    back = ctx.emit("mul", _turned(ctx, right), ctx.unsqueeze(inverse, inverse.rank - 1))
-    return _only(ctx, _product(ctx, back, _turned(ctx, left)))
+    kept = sizes > bound
+    inverse = ctx.where(kept, ctx.emit("reciprocal", signed), 0)
+    back = _turned(ctx, right) * ctx.unsqueeze(inverse, inverse.rank - 1)
+    return _only(ctx, back @ _turned(ctx, left))
 
 
 def _default_rtol(ctx: CallContext, x: Operand) -> float:
@@ -463,20 +455,19 @@ def _exponential(ctx: CallContext) -> Operand:
     x = _wide(ctx, "self")
     if _is_empty(x):
         return ctx.operand("self")
-    norm = ctx.emit("reduce_sum", ctx.emit("abs", x), axes=(x.rank - 1,), keepdims=True)
-    norm = ctx.emit("reduce_max", norm, axes=(x.rank - 2,), keepdims=True)
-    double = ctx.emit("max", ctx.emit("mul", norm, ctx.scalar(2, x)), ctx.scalar(1, x))
-    log = ctx.emit("div", ctx.emit("log", double), ctx.filled(float(np.log(2)), F64))
-    count = ctx.emit("min", ctx.emit("ceil", log), ctx.filled(float(_SQUARINGS), F64))
-    part = ctx.emit("div", x, ctx.emit("pow", ctx.scalar(2, x), count))
+    norm = ctx.reduce("sum", abs(x), x.rank - 1, keepdims=True)
+    norm = ctx.reduce("max", norm, x.rank - 2, keepdims=True)
+    double = ctx.emit("max", norm * 2, 1)
+    log = ctx.emit("log", double) / float(np.log(2))
+    count = ctx.emit("min", ctx.emit("ceil", log), float(_SQUARINGS))
+    part = x / ctx.emit("pow", ctx.scalar(2, x), count)
     eye = _eye(ctx, x.shape[-1])
     found = eye
     for term in range(_TERMS, 0, -1):
-        found = ctx.emit("mul", _product(ctx, part, found), ctx.filled(1 / term, F64))
-        found = ctx.emit("add", found, eye)
+        found = (part @ found) * (1 / term) + eye
     for step in range(_SQUARINGS):
-        more = ctx.emit("greater", count, ctx.filled(float(step), F64))
-        found = ctx.where(more, _product(ctx, found, found), found)
+        more = count > float(step)
+        found = ctx.where(more, found @ found, found)
     return _only(ctx, found)
 
 

@@ -251,20 +251,14 @@ def _constant_pad(ctx: CallContext) -> Operand:
 
 
 def _mode_pad(name: str, mode: str) -> Converter:
-    def convert(ctx: CallContext) -> Operand:
-        return padded(ctx, ctx.operand("self"), ctx.indices(name), mode)
-
-    return convert
+    return lambda ctx: padded(ctx, ctx.operand("self"), ctx.indices(name), mode)
 
 
 # ---- blocks --------------------------------------------------------------------------------------
 
 
 def _triangle(upper: bool) -> Converter:
-    def convert(ctx: CallContext) -> Operand:
-        return ctx.emit("trilu", ctx.operand("self"), upper=upper, k=ctx.index("diagonal"))
-
-    return convert
+    return lambda ctx: ctx.emit("trilu", ctx.operand("self"), upper=upper, k=ctx.index("diagonal"))
 
 
 def _scalar_of(ctx: CallContext) -> Index:

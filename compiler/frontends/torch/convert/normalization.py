@@ -76,9 +76,9 @@ def _channel_axes(x: Operand) -> tuple[int, ...]:
 def _moments(ctx: CallContext, x: Operand, axes: tuple[int, ...]) -> tuple[Operand, Operand]:
     """The mean and the variance over axes, in f32 or wider."""
     x = ctx.widened(x)
-    mean = ctx.emit("reduce_mean", x, axes=axes, keepdims=True)
-    gap = ctx.emit("sub", x, mean)
-    variance = ctx.emit("reduce_mean", ctx.emit("mul", gap, gap), axes=axes, keepdims=False)
+    mean = ctx.reduce("mean", x, axes, keepdims=True)
+    gap = x - mean
+    variance = ctx.reduce("mean", gap * gap, axes)
     return ctx.squeeze(mean, axes), variance
 
 
@@ -93,7 +93,7 @@ def _native_batch_norm(ctx: CallContext) -> Results:
 
 
 def _inverse_deviation(ctx: CallContext, variance: Operand) -> Operand:
-    raised = ctx.emit("add", variance, ctx.scalar(ctx.real("eps"), variance))
+    raised = variance + ctx.real("eps")
     return ctx.emit("reciprocal", ctx.emit("sqrt", raised))
 
 

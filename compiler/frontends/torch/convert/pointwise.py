@@ -19,58 +19,40 @@ _SMALLEST_F16, _LARGEST_F16 = float(np.finfo(np.float16).tiny), float(np.finfo(n
 def unary(op: str, **attrs: Any) -> Converter:
     """The row `op` of the first argument, in the element type of the result."""
 
-    def convert(ctx: CallContext) -> Operand:
-        return ctx.emit(op, ctx.operand(ctx.first(), ctx.result_dtype()), **attrs)
-
-    return convert
+    return lambda ctx: ctx.emit(op, ctx.operand(ctx.first(), ctx.result_dtype()), **attrs)
 
 
 def _binary(op: str, of_truths: str) -> Converter:
     """The row `op` of the first two arguments, of truth values another one."""
 
-    def convert(ctx: CallContext) -> Operand:
-        dtype = ctx.result_dtype()
-        left, right = list(ctx.arguments)[:2]
-        row = of_truths if dtype is BOOL else op
-        return ctx.emit(row, ctx.operand(left, dtype), ctx.operand(right, dtype))
-
-    return convert
+    return lambda ctx: ctx.emit(of_truths if ctx.result_dtype() is BOOL else op, *ctx.both())
 
 
 def _comparison(op: str) -> Converter:
     def convert(ctx: CallContext) -> Operand:
         dtype = ctx.promoted("self", "other")
-        x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
+        operands = ctx.both(dtype)
         if dtype is BOOL and op != "equal":
-            x, y = ctx.cast(x, U8), ctx.cast(y, U8)
-        found = ctx.emit("equal" if op == "not_equal" else op, x, y)
-        found = ctx.emit("not", found) if op == "not_equal" else found
+            operands = [ctx.cast(x, U8) for x in operands]
+        found = ctx.emit("equal" if op == "not_equal" else op, *operands)
+        found = ~found if op == "not_equal" else found
         return ctx.cast(found, ctx.result_dtype())  # an update in place keeps its operand's type
 
     return convert
 
 
 def _logical(op: str) -> Converter:
-    def convert(ctx: CallContext) -> Operand:
-        found = ctx.emit(op, ctx.operand("self", BOOL), ctx.operand("other", BOOL))
-        return ctx.cast(found, ctx.result_dtype())
-
-    return convert
+    return lambda ctx: ctx.cast(ctx.emit(op, *ctx.both(BOOL)), ctx.result_dtype())
 
 
 def _logical_not(ctx: CallContext) -> Operand:
-    return ctx.cast(ctx.emit("not", ctx.operand("self", BOOL)), ctx.result_dtype())
+    return ctx.cast(~ctx.operand("self", BOOL), ctx.result_dtype())
 
 
 def _bitwise(op: str) -> Converter:
     """Bitwise operators; on truth values they are the logical ones."""
 
-    def convert(ctx: CallContext) -> Operand:
-        dtype = ctx.result_dtype()
-        x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
-        return ctx.emit(op if dtype is BOOL else f"bitwise_{op}", x, y)
-
-    return convert
+    return lambda ctx: ctx.emit(op if ctx.result_dtype() is BOOL else f"bitwise_{op}", *ctx.both())
 
 
 def _bitwise_not(ctx: CallContext) -> Operand:
@@ -81,12 +63,12 @@ def _bitwise_not(ctx: CallContext) -> Operand:
 def _shift(direction: str) -> Converter:
     def convert(ctx: CallContext) -> Operand:
         dtype = ctx.result_dtype()
-        x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
+        x, y = ctx.both()
         if not dtype.is_integer:
             raise ctx.fail(f"of {dtype.name}")
         if dtype.kind is DTypeKind.INT:  # by a negative number as by a very large one
-            inside = ctx.emit("greater_or_equal", y, ctx.scalar(0, y))
-            y = ctx.where(inside, y, ctx.scalar(dtype.bits, y))
+            inside = y >= 0
+            y = ctx.where(inside, y, dtype.bits)
         return ctx.emit("bit_shift", x, y, direction=direction)
 
     return convert
@@ -99,12 +81,11 @@ def _sum(op: str) -> Converter:
     """Sums and differences, the second operand times `alpha`."""
 
     def convert(ctx: CallContext) -> Operand:
-        dtype = ctx.result_dtype()
-        x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
-        if dtype is BOOL:
-            return ctx.emit("or", x, y)
+        x, y = ctx.both()
+        if x.dtype is BOOL:
+            return x | y
         if ctx.real("alpha") != 1:
-            y = ctx.emit("mul", y, ctx.operand("alpha", dtype))
+            y = y * ctx.operand("alpha", x.dtype)
         return ctx.emit(op, x, y)
 
     return convert
@@ -132,16 +113,13 @@ def _is_beyond_f16(value: Any) -> bool:
 
 
 def _mul(ctx: CallContext) -> Operand:
-    dtype = _factor_type(ctx)
-    x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
-    return ctx.cast(ctx.emit("and" if dtype is BOOL else "mul", x, y), ctx.result_dtype())
+    x, y = ctx.both(_factor_type(ctx))
+    return ctx.cast(x & y if x.dtype is BOOL else x * y, ctx.result_dtype())
 
 
 def _neg(ctx: CallContext) -> Operand:
     x = ctx.operand("self")
-    if x.dtype.kind is DTypeKind.UINT:
-        return ctx.emit("sub", ctx.scalar(0, x), x)
-    return ctx.emit("neg", x)
+    return 0 - x if x.dtype.kind is DTypeKind.UINT else -x
 
 
 def truncated(ctx: CallContext, x: Operand) -> Operand:
@@ -149,18 +127,14 @@ def truncated(ctx: CallContext, x: Operand) -> Operand:
     if not x.dtype.is_float:
         return x
     down, up = ctx.emit("floor", x), ctx.emit("ceil", x)
-    return ctx.where(ctx.emit("less", x, ctx.scalar(0, x)), up, down)
+    return ctx.where(x < 0, up, down)
 
 
 def _div(ctx: CallContext) -> Operand:
-    dtype = _factor_type(ctx)
-    x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
+    x, y = ctx.both(_factor_type(ctx))
     mode = ctx.arguments.get("rounding_mode")
-    if mode == "floor":
-        found = _floor_quotient(ctx, x, y)
-    else:
-        found = ctx.emit("div", x, y)
-        found = truncated(ctx, found) if mode == "trunc" else found
+    found = _floor_quotient(ctx, x, y) if mode == "floor" else x / y
+    found = truncated(ctx, found) if mode == "trunc" else found
     return ctx.cast(found, ctx.result_dtype())
 
 
@@ -173,42 +147,39 @@ def _divided_type(ctx: CallContext) -> DType:
 
 def quotient(ctx: CallContext, x: Operand, y: Operand) -> Operand:
     """x / y, of integers rounded downwards."""
-    return ctx.emit("div", x, y) if x.dtype.is_float else _floor_quotient(ctx, x, y)
+    return x / y if x.dtype.is_float else _floor_quotient(ctx, x, y)
 
 
 def _floor_quotient(ctx: CallContext, x: Operand, y: Operand) -> Operand:
     """Division rounded downwards, by way of the remainder, which is exact."""
-    quotient = ctx.emit("div", x, y)
+    quotient = x / y
     if x.dtype.kind is DTypeKind.UINT:
         return quotient
-    rest = ctx.emit("mod", x, y, fmod=True)
-    zero = ctx.scalar(0, x)
-    is_rest = ctx.emit("not", ctx.emit("equal", rest, zero))
-    apart = ctx.emit("xor", ctx.emit("less", rest, zero), ctx.emit("less", y, zero))
-    below = ctx.cast(ctx.emit("and", is_rest, apart), x.dtype)
+    rest, is_apart = _rest(ctx, x, y)
+    below = ctx.cast(is_apart, x.dtype)
     if not x.dtype.is_float:
-        return ctx.emit("sub", quotient, below)
-    whole = ctx.emit("div", ctx.emit("sub", x, rest), y)
-    rounded = ctx.emit("round", ctx.emit("sub", whole, below))
-    endless = ctx.emit("equal", y, zero)
-    return ctx.where(endless, quotient, rounded)
+        return quotient - below
+    rounded = ctx.emit("round", (x - rest) / y - below)
+    return ctx.where(y.equals(0), quotient, rounded)
+
+
+def _rest(ctx: CallContext, x: Operand, y: Operand) -> tuple[Operand, Operand]:
+    """What a division rounded towards zero leaves, and where the divisor's sign is another one."""
+    rest = ctx.emit("mod", x, y, fmod=True)
+    return rest, ~rest.equals(0) & ((rest < 0) ^ (y < 0))
 
 
 def _remainder(ctx: CallContext) -> Operand:
     """The remainder with the sign of the divisor."""
-    dtype = _divided_type(ctx)
-    x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
-    if not dtype.is_float:
+    x, y = ctx.both(_divided_type(ctx))
+    if not x.dtype.is_float:
         return ctx.cast(ctx.emit("mod", x, y, fmod=False), ctx.result_dtype())
-    rest, zero = ctx.emit("mod", x, y, fmod=True), ctx.scalar(0, x)
-    is_rest = ctx.emit("not", ctx.emit("equal", rest, zero))
-    apart = ctx.emit("xor", ctx.emit("less", rest, zero), ctx.emit("less", y, zero))
-    return ctx.where(ctx.emit("and", is_rest, apart), ctx.emit("add", rest, y), rest)
+    rest, is_apart = _rest(ctx, x, y)
+    return ctx.where(is_apart, rest + y, rest)
 
 
 def _fmod(ctx: CallContext) -> Operand:
-    dtype = _divided_type(ctx)
-    found = ctx.emit("mod", ctx.operand("self", dtype), ctx.operand("other", dtype), fmod=True)
+    found = ctx.emit("mod", *ctx.both(_divided_type(ctx)), fmod=True)
     return ctx.cast(found, ctx.result_dtype())
 
 
@@ -219,7 +190,7 @@ def _pow(ctx: CallContext) -> Operand:
     x = ctx.operand(base, dtype)
     if isinstance(value, int | float) and dtype.is_float:
         if value == 2:
-            return ctx.emit("mul", x, x)
+            return x * x
         if value == 0.5:
             return ctx.emit("sqrt", x)
     return ctx.emit("pow", x, ctx.operand(exponent, dtype))
@@ -245,10 +216,9 @@ def _extremum(op: str) -> Converter:
     """fmax, fmin: of a number and NaN the number."""
 
     def convert(ctx: CallContext) -> Operand:
-        dtype = ctx.result_dtype()
-        x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
+        x, y = ctx.both()
         found = ctx.emit(op, x, y)
-        if not dtype.is_float:
+        if not x.dtype.is_float:
             return found
         other = ctx.where(ctx.emit("is_nan", y), x, found)
         return ctx.where(ctx.emit("is_nan", x), y, other)
@@ -262,10 +232,7 @@ def _extremum(op: str) -> Converter:
 def _with(op: str, attrs: Callable[[CallContext], dict[str, Any]]) -> Converter:
     """The row `op` with attributes read from the call."""
 
-    def convert(ctx: CallContext) -> Operand:
-        return ctx.emit(op, ctx.operand("self", ctx.result_dtype()), **attrs(ctx))
-
-    return convert
+    return lambda ctx: ctx.emit(op, ctx.operand("self", ctx.result_dtype()), **attrs(ctx))
 
 
 def _elu(ctx: CallContext) -> Operand:
@@ -273,24 +240,22 @@ def _elu(ctx: CallContext) -> Operand:
     alpha, scale, inner = (ctx.real(name) for name in ("alpha", "scale", "input_scale"))
     if scale == inner == 1:
         return ctx.emit("elu", x, alpha=alpha)
-    rising = ctx.emit("mul", x, ctx.scalar(scale, x))
-    power = ctx.emit("exp", ctx.emit("mul", x, ctx.scalar(inner, x)))
-    falling = ctx.emit("sub", power, ctx.scalar(1, x))
-    falling = ctx.emit("mul", falling, ctx.scalar(alpha * scale, x))
-    return ctx.where(ctx.emit("greater", x, ctx.scalar(0, x)), rising, falling)
+    rising = x * scale
+    falling = (ctx.emit("exp", x * inner) - 1) * (alpha * scale)
+    return ctx.where(x > 0, rising, falling)
 
 
 def _softplus(ctx: CallContext) -> Operand:
     x, beta, threshold = ctx.operand("self"), ctx.real("beta"), ctx.real("threshold")
-    scaled = x if beta == 1 else ctx.emit("mul", x, ctx.scalar(beta, x))
+    scaled = x if beta == 1 else x * beta
     soft = ctx.emit("softplus", scaled)
     if beta != 1:
-        soft = ctx.emit("div", soft, ctx.scalar(beta, x))
-    return ctx.where(ctx.emit("greater", scaled, ctx.scalar(threshold, x)), x, soft)
+        soft = soft / beta
+    return ctx.where(scaled > threshold, x, soft)
 
 
 def _log_sigmoid(ctx: CallContext) -> Operand:
-    return ctx.emit("neg", ctx.emit("softplus", ctx.emit("neg", ctx.operand("self"))))
+    return -ctx.emit("softplus", -ctx.operand("self"))
 
 
 def _hardtanh(ctx: CallContext) -> Operand:
@@ -301,7 +266,7 @@ def _hardtanh(ctx: CallContext) -> Operand:
 
 def _relu(ctx: CallContext) -> Operand:
     x = ctx.operand("self")
-    return ctx.emit("relu", x) if x.dtype.is_float else ctx.emit("max", x, ctx.scalar(0, x))
+    return ctx.emit("relu", x) if x.dtype.is_float else ctx.emit("max", x, 0)
 
 
 def _native_dropout(ctx: CallContext) -> Sequence[Operand]:
@@ -309,7 +274,7 @@ def _native_dropout(ctx: CallContext) -> Sequence[Operand]:
     if ctx.arguments.get("train") is not False and ctx.real("p") != 0:
         raise ctx.fail("it draws random numbers", "call model.eval() before the export")
     x = ctx.operand("input")
-    return [x, ctx.expand(ctx.filled(True, BOOL), x.shape)]
+    return [x, ctx.full(True, BOOL, x.shape)]
 
 
 _UNARY = {

@@ -26,14 +26,14 @@ def _direction(
     hidden = as_int(again.shape[1])
     if hidden is None or as_int(again.shape[0]) != kind.gates * hidden:
         raise ctx.fail("layers with a projection are not supported")
-    projected, late = ctx.emit("matmul", x, swap_axes(ctx, enter, 0, 1)), None
+    projected, late = x @ swap_axes(ctx, enter, 0, 1), None
     if biases:
         own, other = biases
         if name == "GRU":
             late = ctx.slice_axis(other, 0, 2 * hidden, hidden)
-            zero = ctx.expand(ctx.scalar(0, other), (const(hidden),))
+            zero = ctx.full(0, other.dtype, (const(hidden),))
             other = ctx.concat([ctx.slice_axis(other, 0, 0, 2 * hidden), zero], 0)
-        projected = ctx.emit("add", projected, ctx.emit("add", own, other))
+        projected = projected + (own + other)
     parts = [ctx.slice_axis(again, 0, place * hidden, hidden) for place in places]
     functions = [function if f == "Tanh" else f.lower() for f in kind.activations]
     cell = Cell(

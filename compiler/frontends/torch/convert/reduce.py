@@ -111,11 +111,11 @@ def _variance(ctx: CallContext) -> tuple[Operand, Operand]:
     axes, keepdim = _axes(ctx, x.rank), _keepdim(ctx)
     correction = _correction(ctx)
     mean = _over(ctx, "reduce_mean", x, axes, True)
-    gap = ctx.emit("sub", x, mean)
-    total = _over(ctx, "reduce_sum", ctx.emit("mul", gap, gap), axes, keepdim)
-    left = ctx.emit("sub", _count(ctx, x, axes), ctx.scalar(correction, x))
-    left = ctx.emit("max", left, ctx.scalar(0, x))
-    return ctx.emit("div", total, left), mean if keepdim else ctx.squeeze(mean, axes)
+    gap = x - mean
+    total = _over(ctx, "reduce_sum", gap * gap, axes, keepdim)
+    left = _count(ctx, x, axes) - correction
+    left = ctx.emit("max", left, 0)
+    return total / left, mean if keepdim else ctx.squeeze(mean, axes)
 
 
 def _correction(ctx: CallContext) -> float:
@@ -146,11 +146,11 @@ def _norm(order: str) -> Converter:
         x = ctx.operand("self", dtype)
         p = ctx.real(order) if ctx.has(order) else 2.0
         axes, keepdim = _axes(ctx, x.rank), _keepdim(ctx)
-        size = ctx.emit("abs", x)
+        size = abs(x)
         if math.isinf(p):
             return _over(ctx, "reduce_max" if p > 0 else "reduce_min", size, axes, keepdim)
         if p == 0:
-            apart = ctx.cast(ctx.emit("not", ctx.emit("equal", x, ctx.scalar(0, x))), dtype)
+            apart = ctx.cast(~x.equals(0), dtype)
             return _over(ctx, "reduce_sum", apart, axes, keepdim)
         if p in (1, 2):
             return _over(ctx, f"reduce_l{int(p)}", x, axes, keepdim) if axes else size
@@ -179,7 +179,7 @@ def _running(op: str) -> Converter:
 def _lower_triangle(ctx: CallContext, dim: Index) -> Operand:
     """[i, j]: whether j is at most i."""
     rows = ctx.reshape(counted(ctx, dim), (dim, 1))
-    return ctx.emit("less_or_equal", ctx.reshape(counted(ctx, dim), (1, dim)), rows)
+    return ctx.reshape(counted(ctx, dim), (1, dim)) <= rows
 
 
 def _seen(ctx: CallContext, x: Operand, axis: int, fill: float) -> Operand:
@@ -188,7 +188,7 @@ def _seen(ctx: CallContext, x: Operand, axis: int, fill: float) -> Operand:
     last = ctx.transpose(x, order)
     dim = x.shape[axis]
     wide = ctx.expand(ctx.unsqueeze(last, x.rank - 1), (*last.shape[:-1], dim, dim))
-    return ctx.where(_lower_triangle(ctx, dim), wide, ctx.scalar(fill, x))
+    return ctx.where(_lower_triangle(ctx, dim), wide, fill)
 
 
 def _back(ctx: CallContext, x: Operand, axis: int) -> Operand:
@@ -204,7 +204,7 @@ def _running_log_sum(ctx: CallContext) -> Operand:
         return x
     axis = ctx.axis_of("dim", x.rank)
     seen = _seen(ctx, x, axis, -math.inf)
-    found = ctx.emit("reduce_log_sum_exp", seen, axes=(x.rank,), keepdims=False)
+    found = ctx.reduce("log_sum_exp", seen, x.rank)
     return _back(ctx, found, axis)
 
 

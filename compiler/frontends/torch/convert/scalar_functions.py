@@ -42,7 +42,7 @@ def _trunc(ctx: CallContext) -> Operand:
 
 def _abs(ctx: CallContext) -> Operand:
     x = _input(ctx)
-    return x if x.dtype is BOOL else ctx.emit("abs", x)
+    return x if x.dtype is BOOL else abs(x)
 
 
 def _sign(ctx: CallContext) -> Operand:
@@ -53,7 +53,7 @@ def _sign(ctx: CallContext) -> Operand:
     found = ctx.emit("sign", x)
     if not x.dtype.is_float:
         return found
-    return ctx.where(ctx.emit("is_nan", x), ctx.scalar(0, x), found)
+    return ctx.where(ctx.emit("is_nan", x), 0, found)
 
 
 def _rsqrt(ctx: CallContext) -> Operand:
@@ -68,88 +68,68 @@ def _exp2(ctx: CallContext) -> Operand:
 def _expm1(ctx: CallContext) -> Operand:
     """2 sinh(x/2) exp(x/2), which does not cancel near zero."""
     x = _input(ctx)
-    half = ctx.emit("mul", x, ctx.scalar(0.5, x))
-    product = ctx.emit("mul", ctx.emit("sinh", half), ctx.emit("exp", half))
-    found = ctx.emit("mul", product, ctx.scalar(2, x))
-    low = ctx.emit("less", x, ctx.scalar(-30, x))
-    return ctx.where(low, ctx.scalar(-1, x), found)
-
-
-def log_1p(ctx: CallContext, x: Operand) -> Operand:
-    """log(1 + x); near zero 2 atanh(x / (2 + x)), which does not cancel."""
-    two = ctx.scalar(2, x)
-    near = ctx.emit("mul", two, ctx.emit("atanh", ctx.emit("div", x, ctx.emit("add", x, two))))
-    far = ctx.emit("log", ctx.emit("add", x, ctx.scalar(1, x)))
-    is_near = ctx.emit("less", ctx.emit("abs", x), ctx.scalar(0.5, x))
-    return ctx.where(is_near, near, far)
+    half = x * 0.5
+    found = ctx.emit("sinh", half) * ctx.emit("exp", half) * 2
+    return ctx.where(x < -30, -1, found)
 
 
 def _log1p(ctx: CallContext) -> Operand:
-    return log_1p(ctx, _input(ctx))
+    """log(1 + x); near zero 2 atanh(x / (2 + x)), which does not cancel."""
+    x = _input(ctx)
+    near = 2 * ctx.emit("atanh", x / (x + 2))
+    far = ctx.emit("log", x + 1)
+    return ctx.where(abs(x) < 0.5, near, far)
 
 
 def _logarithm(base: float) -> Converter:
-    def convert(ctx: CallContext) -> Operand:
-        x = _input(ctx)
-        return ctx.emit("mul", ctx.emit("log", x), ctx.scalar(1 / math.log(base), x))
-
-    return convert
+    return lambda ctx: ctx.emit("log", _input(ctx)) * (1 / math.log(base))
 
 
 def _erfc(ctx: CallContext) -> Operand:
     """1 - erf(x), the difference taken in f64."""
     x = _input(ctx)
-    wide = ctx.cast(x, F64)
-    return ctx.cast(ctx.emit("sub", ctx.scalar(1, wide), ctx.emit("erf", wide)), x.dtype)
+    return ctx.cast(1 - ctx.emit("erf", ctx.cast(x, F64)), x.dtype)
 
 
 def is_negative(ctx: CallContext, x: Operand) -> Operand:
     """Whether the sign bit is set; that of NaN counts as unset."""
-    zero = ctx.scalar(0, x)
-    below = ctx.emit("less", x, zero)
+    below = x < 0
     if not x.dtype.is_float:
         return below
-    turned = ctx.emit("less", ctx.emit("reciprocal", x), zero)
-    return ctx.where(ctx.emit("equal", x, zero), turned, below)
+    turned = ctx.emit("reciprocal", x) < 0
+    return ctx.where(x.equals(0), turned, below)
 
 
 def _signbit(ctx: CallContext) -> Operand:
     x = ctx.operand("self")
     if x.dtype.kind is DTypeKind.UINT:
-        return ctx.expand(ctx.filled(False, BOOL), x.shape)
+        return ctx.full(False, BOOL, x.shape)
     return is_negative(ctx, x)
 
 
 def _copysign(ctx: CallContext) -> Operand:
-    dtype = ctx.result_dtype()
-    size, sign = ctx.emit("abs", ctx.operand("self", dtype)), ctx.operand("other", dtype)
-    return ctx.where(is_negative(ctx, sign), ctx.emit("neg", size), size)
+    x, sign = ctx.both()
+    size = abs(x)
+    return ctx.where(is_negative(ctx, sign), -size, size)
 
 
 def _atan2(ctx: CallContext) -> Operand:
-    dtype = ctx.result_dtype()
-    return angle_of(ctx, ctx.operand("self", dtype), ctx.operand("other", dtype))
+    return angle_of(ctx, *ctx.both())
 
 
 def angle_of(ctx: CallContext, y: Operand, x: Operand) -> Operand:
     """The angle of (x, y), from atan of y / x, the quadrant and the signs of zeros."""
-    zero = ctx.scalar(0, y)
-    ends = ctx.emit("and", ctx.emit("is_inf", y), ctx.emit("is_inf", x))
-    both = ctx.emit("and", ctx.emit("equal", y, zero), ctx.emit("equal", x, zero))
-    steep = ctx.emit("div", ctx.emit("abs", y), ctx.emit("abs", x))
-    one = ctx.scalar(1, y)
-    slope = ctx.where(both, zero, ctx.where(ends, one, steep))
-    angle = ctx.emit("atan", slope)
-    straight = ctx.scalar(math.pi, y)
-    angle = ctx.where(is_negative(ctx, x), ctx.emit("sub", straight, angle), angle)
-    return ctx.where(is_negative(ctx, y), ctx.emit("neg", angle), angle)
+    ends = ctx.emit("is_inf", y) & ctx.emit("is_inf", x)
+    both = y.equals(0) & x.equals(0)
+    angle = ctx.emit("atan", ctx.where(both, 0, ctx.where(ends, 1, abs(y) / abs(x))))
+    angle = ctx.where(is_negative(ctx, x), math.pi - angle, angle)
+    return ctx.where(is_negative(ctx, y), -angle, angle)
 
 
 def _angle(ctx: CallContext) -> Operand:
     """That of a real number: pi where it is negative."""
     x = _input(ctx)
-    low = ctx.emit("less", x, ctx.scalar(0, x))
-    found = ctx.where(low, ctx.scalar(math.pi, x), ctx.scalar(0, x))
+    found = ctx.where(x < 0, ctx.scalar(math.pi, x), 0)
     return ctx.where(ctx.emit("is_nan", x), x, found) if x.dtype.is_float else found
 
 
@@ -157,7 +137,7 @@ def _is_inf(positive: bool, negative: bool) -> Converter:
     def convert(ctx: CallContext) -> Operand:
         x = ctx.operand("self")
         if not x.dtype.is_float:
-            return ctx.expand(ctx.filled(False, BOOL), x.shape)
+            return ctx.full(False, BOOL, x.shape)
         return ctx.emit("is_inf", x, detect_positive=positive, detect_negative=negative)
 
     return convert
@@ -166,15 +146,13 @@ def _is_inf(positive: bool, negative: bool) -> Converter:
 def _is_nan(ctx: CallContext) -> Operand:
     x = ctx.operand("self")
     if not x.dtype.is_float:
-        return ctx.expand(ctx.filled(False, BOOL), x.shape)
+        return ctx.full(False, BOOL, x.shape)
     return ctx.emit("is_nan", x)
 
 
 def _hypot(ctx: CallContext) -> Operand:
-    dtype = ctx.result_dtype()
-    x, y = (ctx.cast(ctx.operand(name, dtype), F64) for name in ("self", "other"))
-    total = ctx.emit("add", ctx.emit("mul", x, x), ctx.emit("mul", y, y))
-    return ctx.cast(ctx.emit("sqrt", total), dtype)
+    x, y = (ctx.cast(part, F64) for part in ctx.both())
+    return ctx.cast(ctx.emit("sqrt", x * x + y * y), ctx.result_dtype())
 
 
 CONVERTERS: dict[str, Converter] = {

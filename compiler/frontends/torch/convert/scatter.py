@@ -57,15 +57,14 @@ def _combined(ctx: CallContext, x: Operand, at: Operand, source: Operand) -> Ope
     row = "add" if how == "mean" else _REDUCTIONS[how]
     if own and how != "mean":
         return _scattered(ctx, x, at, source, row)
-    zero, one = ctx.filled(0, I64), ctx.filled(1, I64)
-    zeros, ones = ctx.expand(zero, x.shape), ctx.expand(one, at.shape)
+    zeros, ones = ctx.full(0, I64, x.shape), ctx.full(1, I64, at.shape)
     count = _scattered(ctx, zeros, at, ones, "add")
-    untouched = ctx.emit("equal", count, zero)
+    untouched = count.equals(0)
     start = x if own else ctx.where(untouched, x, _neutral(ctx, x, row))
     found = _scattered(ctx, start, at, source, row)
     if how != "mean":
         return found
-    total = ctx.emit("add", count, one) if own else ctx.emit("max", count, one)
+    total = count + 1 if own else ctx.emit("max", count, 1)
     mean = quotient(ctx, found, ctx.cast(total, x.dtype))
     return ctx.where(untouched, x, mean)
 
@@ -155,28 +154,28 @@ def _embedding_bag(ctx: CallContext) -> Sequence[Operand | None]:
         raise ctx.fail("of no index or run, or with results that are for gradients")
     starts = ctx.slice_axis(offsets, 0, 0, bags)
     places = ctx.unsqueeze(counted(ctx, at.shape[0]), 1)
-    begun = ctx.cast(ctx.emit("less_or_equal", starts, places), I64)
-    bag = ctx.emit("reduce_sum", begun, axes=(1,), keepdims=False)
-    bag = ctx.emit("sub", bag, ctx.filled(1, I64))
+    begun = ctx.cast(starts <= places, I64)
+    bag = ctx.reduce("sum", begun, 1)
+    bag = bag - 1
     rows = ctx.emit("gather", weight, at, axis=0)
     if ctx.has("per_sample_weights"):
-        rows = ctx.emit("mul", rows, ctx.unsqueeze(ctx.operand("per_sample_weights"), 1))
+        rows = rows * ctx.unsqueeze(ctx.operand("per_sample_weights"), 1)
     start = ctx.scalar(0 if mode < 2 else -math.inf, rows)
-    kept = ctx.expand(ctx.filled(True, BOOL), at.shape)
+    kept = ctx.full(True, BOOL, at.shape)
     padding = ctx.index("padding_idx") if ctx.has("padding_idx") else const(-1)
     if as_int(padding) != -1:
-        kept = ctx.emit("not", ctx.emit("equal", at, ctx.size_scalar(padding)))
+        kept = ~at.equals(ctx.size_scalar(padding))
         rows = ctx.where(ctx.unsqueeze(kept, 1), rows, start)
-    zeros = ctx.expand(ctx.filled(0, I64), (bags,))
+    zeros = ctx.full(0, I64, (bags,))
     count = ctx.emit("scatter_elements", zeros, bag, ctx.cast(kept, I64), axis=0, reduction="add")
     how, target = "max" if mode == 2 else "add", ctx.expand(start, (bags, weight.shape[1]))
     along = _along(ctx, rows, 0, bag, rows.shape)
     found = ctx.emit("scatter_elements", target, along, rows, axis=0, reduction=how)
     if mode == 1:
-        held = ctx.unsqueeze(ctx.emit("max", count, ctx.filled(1, I64)), 1)
-        found = ctx.emit("div", found, ctx.cast(held, rows.dtype))
-    empty = ctx.unsqueeze(ctx.emit("equal", count, ctx.filled(0, I64)), 1)
-    return ctx.where(empty, ctx.scalar(0, rows), found), None, None, None
+        held = ctx.unsqueeze(ctx.emit("max", count, 1), 1)
+        found = found / ctx.cast(held, rows.dtype)
+    empty = ctx.unsqueeze(count.equals(0), 1)
+    return ctx.where(empty, 0, found), None, None, None
 
 
 def _masked_scatter(ctx: CallContext) -> Operand:
@@ -188,7 +187,7 @@ def _masked_scatter(ctx: CallContext) -> Operand:
         return x
     held = ctx.cast(ctx.reshape(mask, (count,)), I64)
     seen = ctx.emit("cum_sum", held, axis=0, exclusive=True, reverse=False)
-    at = ctx.emit("mul", seen, held)
+    at = seen * held
     given = ctx.reshape(source, (element_count(source.shape),))
     taken = ctx.reshape(ctx.emit("gather", given, at, axis=0), x.shape)
     return ctx.where(mask, taken, x)
@@ -203,8 +202,8 @@ def _strided_write(
         parts = [ctx.slice_axis(x, axis, 0, start), source]
         parts.append(ctx.slice_axis(x, axis, start + size, x.shape[axis] - start - size))
         return ctx.concat([p for p in parts if as_int(p.shape[axis]) != 0] or [source], axis)
-    steps = ctx.emit("mul", counted(ctx, size), ctx.constant(step))
-    at = ctx.emit("add", steps, ctx.size_scalar(start))
+    steps = counted(ctx, size) * ctx.constant(step)
+    at = steps + ctx.size_scalar(start)
     return _scattered_at(ctx, x, _along(ctx, x, axis, at, source.shape), source, axis)
 
 
@@ -246,7 +245,7 @@ def _diagonal_scatter(ctx: CallContext) -> Operand:
         return x
     row = ctx.reshape(counted(ctx, rows), (rows, 1))
     column = ctx.reshape(counted(ctx, columns), (1, columns))
-    held = ctx.emit("equal", ctx.emit("add", row, ctx.constant(offset)), column)
+    held = (row + ctx.constant(offset)).equals(column)
     # Along the diagonal the elements are counted by the axis that starts at it.
     along = column if offset < 0 else row
     last = ctx.size_scalar(source.shape[-1] - 1)

@@ -92,7 +92,7 @@ def _average_pool(axes: int) -> Converter:
             x, attrs = _whole_windows(ctx, x, attrs)
         found = ctx.emit("average_pool", x, **attrs, count_include_pad=True)
         factor = float(np.prod(attrs["kernel"])) / divisor
-        return _unbatched(ctx, ctx.emit("mul", found, ctx.scalar(factor, found)), added)
+        return _unbatched(ctx, found * factor, added)
 
     return convert
 
@@ -190,15 +190,15 @@ def _adaptive_places(ctx: CallContext, axes: int) -> tuple[Operand, Operand]:
         )
     shape = (*x.shape[:2], *target)
     if not table.size or any(as_int(d) == 0 for d in shape):
-        none = ctx.expand(ctx.scalar(0, x), shape), ctx.expand(ctx.filled(0, I64), shape)
+        none = ctx.full(0, x.dtype, shape), ctx.full(0, I64, shape)
         return _unbatched(ctx, none[0], added), _unbatched(ctx, none[1], added)
     flat = ctx.reshape(x, (*x.shape[:2], element_count(x.shape[2:])))
     seen = ctx.emit("gather", flat, ctx.constant(table), axis=2)
-    found = ctx.emit("reduce_max", seen, axes=(3,), keepdims=False)
+    found = ctx.reduce("max", seen, 3)
     best = ctx.emit("arg_max", seen, axis=3, keepdims=True, select_last=False)
-    chosen = ctx.emit("equal", best, ctx.constant(np.arange(table.shape[1])))
-    places = ctx.where(chosen, ctx.constant(table), ctx.filled(0, I64))
-    at = ctx.emit("reduce_sum", places, axes=(3,), keepdims=False)
+    chosen = best.equals(ctx.constant(np.arange(table.shape[1])))
+    places = ctx.where(chosen, ctx.constant(table), 0)
+    at = ctx.reduce("sum", places, 3)
     found, at = (_unbatched(ctx, ctx.reshape(part, shape), added) for part in (found, at))
     return found, at
 
