@@ -43,6 +43,7 @@ from tcc.passes.fuse.concat_in_place import Join, find_joins
 from tcc.passes.fuse.recompute import ROWS
 from tcc.passes.fuse.residency import busy, stays_near
 from tcc.passes.fuse.structure import Storage, build_group
+from tcc.record import record
 from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import TYPICAL_CORE, CoreModel
 from tcc.schedule.cpu.sliding_window import kept_gain, strips_fit
@@ -67,7 +68,7 @@ class NodeKind(Enum):
     CONTRACTION = "contraction"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Traits:
     """Of a node: its kind, and operations per element outside reductions."""
 

@@ -38,6 +38,7 @@ from tcc.passes.fuse.split import Divides
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.passes.layout.assign import Kernel
 from tcc.passes.tile.cpu.lower import lower
+from tcc.record import record
 from tcc.schedule.cpu.candidates import PANELS, cheapest
 from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel, Knobs
@@ -343,7 +344,7 @@ def _chooses_whole(node: Read, access: Access) -> bool:
     return all(not u or (len(u) == 1 and index is of_atom(*u)) for u, index in at)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Words:
     """The axis of which `count` neighbours lie in one word."""
 
