@@ -8,7 +8,6 @@ A step is a function from form to form that returns the form it was given if it 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from tcc.debug import Trace
 from tcc.errors import InternalError
 from tcc.passes.forms import text, verify
+from tcc.record import record
 
 
 class PassKind(Enum):
@@ -25,7 +25,7 @@ class PassKind(Enum):
     PROPOSING = "proposing"  # one alternative to what it replaces; taken, for there is no other yet
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Pass:
     """One step of a pipeline; it runs at `level` of -O and above."""
 

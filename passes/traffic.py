@@ -22,12 +22,13 @@ from tcc.ops.control import IfAttrs, LoopAttrs, ScanAttrs, scan_length
 from tcc.passes.fuse.compose import node_expr
 from tcc.passes.layout.assign import Placed
 from tcc.passes.program.lower_graph import place_graph
+from tcc.record import record
 
 # Movement of elements that stay in row-major order: the same storage under another type.
 _VIEWS = frozenset({"reshape", "identity"})
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Traffic:
     """One run of the kernels: how many are launched, bytes moved, how many of these are weights."""
 
@@ -53,7 +54,7 @@ class _Count:
         return self.activations + self.weights
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Work:
     """One thing that reads operands and writes results; `expr` None reads all of them."""
 

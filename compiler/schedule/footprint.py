@@ -26,12 +26,13 @@ from tcc.ir.index import (
     free_vars,
     linear_in,
 )
+from tcc.record import record
 from tcc.schedule.nest import TYPICAL, trips
 
 LINE = 64
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stride:
     """Along `var` every `every`-th element lies `size` elements further, `within` times at most;
     `size` None: nobody knows where.  Without a loop `var` there are `within` places at once."""

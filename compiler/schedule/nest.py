@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
 from tcc.ir.expr import Stage, extent
 from tcc.ir.expr.scalar import Apply, Cast, Read, Scalar, StageRef, walk
-from tcc.ir.index import Var, as_int, bounds, free_vars, linear_in
+from tcc.ir.index import Var, Vars, as_int, bounds, free_vars, linear_in
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.ir.types import I8, I32, U8
+from tcc.record import record
 
 # A symbolic extent counts as this many trips: long enough to be worth a vector.
 TYPICAL = 128
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Factors:
     """A sum of products: the two factors of a stage `sum(k) a * b`."""
 
@@ -24,14 +24,21 @@ class Factors:
     b: Scalar
 
 
-@lru_cache(1 << 12)  # stages and bodies are compared by identity, and asked about again and again
-def product(stage: GroupStage) -> Factors | None:
-    """The factors, where the stage is a sum of products: of floats, or of bytes in i32."""
+def multiplied(stage: GroupStage | Stage) -> Factors | None:
+    """The factors, where the stage is a sum of products of anything."""
     (body, *rest) = stage.body
     if rest or stage.monoid != "sum" or not isinstance(body, Apply) or body.function != "mul":
         return None
-    known = body.dtype.is_float or (body.dtype is I32 and all(map(_is_byte, body.args)))
-    return Factors(*body.args) if known else None
+    return Factors(*body.args)
+
+
+@lru_cache(1 << 12)  # stages and bodies are compared by identity, and asked about again and again
+def product(stage: GroupStage) -> Factors | None:
+    """The factors, where the stage is a sum of products: of floats, or of bytes in i32."""
+    found, dtype = multiplied(stage), stage.body[0].dtype
+    if found is None or dtype.is_float:
+        return found
+    return found if dtype is I32 and _is_byte(found.a) and _is_byte(found.b) else None
 
 
 def of_bytes(stage: GroupStage) -> bool:
@@ -76,7 +83,7 @@ def work(stage: GroupStage) -> int:
     return total
 
 
-def points(variables: tuple[Var, ...]) -> int:
+def points(variables: Vars) -> int:
     """Trips of all loops together."""
     return prod(trips(v) for v in variables)
 
@@ -124,7 +131,7 @@ def row_loop(group: TileGroup) -> Var | None:
     return next((s.strip.loop for s in group.stages if s.strip is not None), None)
 
 
-def own_loops(group: TileGroup, stage: GroupStage) -> tuple[Var, ...]:
+def own_loops(group: TileGroup, stage: GroupStage) -> Vars:
     """The loops of a stage's results that a unit covers whole, whatever its share of the grid."""
     rows = () if stage.strip is None else (stage.strip.rows,)
     return tuple(v for v in stage.iters if v not in group.common and v not in rows)

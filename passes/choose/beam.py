@@ -11,35 +11,29 @@ carried on.  The result is never dearer than taking, place by place, what saves 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+from tcc.schedule.alternatives import Alternative, preferred
 
 # Beginnings that are carried on, and combinations up to which all of them are.
 WIDTH = 8
 EXACT = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One alternative: what it costs by itself, and the bytes it takes of what all may take."""
-
-    cost: float
-    bytes: int = 0
-
-
 # What the choices of an earlier and a later place, by their numbers, cost beyond their own.
 Link: TypeAlias = Callable[[int, int], float]
+# The alternatives of each place.
+Places: TypeAlias = Sequence[Sequence[Alternative[Any, Any]]]
 Picks: TypeAlias = tuple[int, ...]
 
 
-def cheapest(
-    places: Sequence[Sequence[Option]], links: Mapping[tuple[int, int], Link], room: float
-) -> Picks:
-    """The number of the option to take at each place, of the least total found within `room` bytes.
+def choose_together(places: Places, links: Mapping[tuple[int, int], Link], room: float) -> Picks:
+    """The number of the alternative to take at each place, of the least total found within `room`
+    bytes.
 
-    Each place's first option takes no bytes.  `links` has pairs of places, the earlier one first.
+    Each place's first takes no bytes.  `links` has pairs of places, the earlier one first.
     The same for equal arguments; of equal totals, the lower numbers.
     """
     search = _Search(places, links, room)
@@ -49,9 +43,7 @@ def cheapest(
 
 
 class _Search:
-    def __init__(
-        self, places: Sequence[Sequence[Option]], links: Mapping[tuple[int, int], Link], room: float
-    ) -> None:
+    def __init__(self, places: Places, links: Mapping[tuple[int, int], Link], room: float) -> None:
         self._places, self._room = places, room
         self._links: list[list[tuple[int, Link]]] = [[] for _ in places]
         for (before, after), link in links.items():
@@ -73,23 +65,21 @@ class _Search:
         return states[0][2]
 
     def greedy(self) -> Picks:
-        """Each place's cheapest option by itself, the most saved for a byte first."""
-        best = [min(range(len(o)), key=lambda n: o[n].cost) for o in self._places]
-        chosen = list(zip(self._places, best, strict=True))
+        """Each place's cheapest alternative by itself, the most saved for a byte first."""
+        best = [preferred(first, rest) for first, *rest in self._places]
 
         def gain(place: int) -> float:
-            options, pick = chosen[place]
-            return (options[0].cost - options[pick].cost) / max(options[pick].bytes, 1)
+            return (self._places[place][0].price - best[place].price) / max(best[place].bytes, 1)
 
         picks, room = [0] * len(best), self._room
         for place in sorted(range(len(best)), key=lambda p: -gain(p)):
-            taken = self._places[place][best[place]].bytes
-            if taken <= room:
-                picks[place], room = best[place], room - taken
+            if best[place].bytes <= room:
+                picks[place] = self._places[place].index(best[place])
+                room -= best[place].bytes
         return tuple(picks)
 
     def _step(self, picks: Picks, pick: int) -> float:
         """What the next place adds."""
         place = len(picks)
-        own = self._places[place][pick].cost
+        own = self._places[place][pick].price
         return own + sum(link(picks[before], pick) for before, link in self._links[place])

@@ -28,13 +28,14 @@ from tcc.ir.expr.scalar import (
 )
 from tcc.ir.index import Index, Var, as_int, const, free_vars, iterator, of_atom, substitute
 from tcc.passes.fuse.compose import canonical, drop_unused
+from tcc.schedule.alternatives import Alternative, preferred
 from tcc.schedule.gpu.cost import LAUNCH, BlockPrice, streamed
 from tcc.schedule.gpu.schedule import BlockProfile
 
 # Steps of a sum that a unit takes at once: every part is a multiple.
 _STEP = 64
-# What a second kernel must save.
-_WORTH = 0.95
+# The part of the price that a second kernel must save.
+_MARGIN = 0.05
 
 # The best price of a kernel; None where it is no block kernel.
 Prices: TypeAlias = Callable[[Expr], BlockPrice | None]
@@ -56,10 +57,11 @@ def split_k(expr: Expr, profile: BlockProfile, prices: Prices) -> tuple[Expr, in
     whole = prices(expr) if counts else None
     if whole is None or whole.units >= 2 * profile.processors or whole.seconds < 2 * LAUNCH:
         return None
-    made = [(_with_parts(expr, number, cut, parts), parts) for parts in counts]
-    found = [(_seconds(*each, number, profile, prices), each[0]) for each in made]
-    seconds, best = min(found, key=lambda pair: pair[0])
-    return (best, number) if seconds < _WORTH * whole.seconds else None
+    rule = Alternative(expr, expr, whole.seconds)
+    made = [_with_parts(expr, number, cut, parts) for parts in counts]
+    found = [Alternative(expr, e, _seconds(e, number, profile, prices)) for e in made]
+    best = preferred(rule, found, _MARGIN)
+    return None if best is rule else (best.replacement, number)
 
 
 def _counts(trips: int) -> list[int]:
@@ -67,7 +69,7 @@ def _counts(trips: int) -> list[int]:
     return [1 << n for n in range(1, 9) if trips % (_STEP << n) == 0]
 
 
-def _seconds(expr: Expr, parts: int, number: int, profile: BlockProfile, prices: Prices) -> float:
+def _seconds(expr: Expr, number: int, profile: BlockProfile, prices: Prices) -> float:
     """The price of the parts and of their sums."""
     first, _ = drop_unused(replace(expr, outputs=(StageRef(number, 0),)))
     price = prices(canonical(first))

@@ -19,12 +19,12 @@ from types import MappingProxyType
 
 import numpy as np
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bodies
-from tcc.ir.graph.rewrite import Inputs, rewritten
+from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import as_int
 from tcc.ir.op import Array, Trait
 from tcc.ir.types import F32, element_count
 from tcc.ops import OPS
-from tcc.passes.choose.beam import Link, Option, cheapest
+from tcc.passes.choose.beam import Link, choose_together
 from tcc.passes.derive.winograd_forms import (
     FORMS,
     WinogradForm,
@@ -32,6 +32,8 @@ from tcc.passes.derive.winograd_forms import (
     transformed_filters,
 )
 from tcc.passes.derive.winograd_price import ConvPrices, ConvRegion, Forms, region_of, with_form
+from tcc.record import record
+from tcc.schedule.alternatives import Alternative, in_order
 
 # By how much of its price a form counts as dearer: prices err, and larger filters take memory.
 _MARGINS = MappingProxyType({2: 0.08, 4: 0.15})
@@ -42,7 +44,7 @@ _HOPELESS = 1.15
 _MANY = 48
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Limits:
     """What prices are made by, and how many times their size all weights together may take."""
 
@@ -59,21 +61,21 @@ class _Site:
     seconds: tuple[float, ...]
 
     @property
-    def options(self) -> tuple[Option, ...]:
+    def alternatives(self) -> tuple[Alternative[Node, WinogradForm | None], ...]:
         """What is chosen from: forms count as dearer than they are priced."""
         priced = zip(self.forms, self.seconds, strict=True)
         return tuple(
-            Option(s)
+            Alternative(self.node, form, s)
             if form is None
-            else Option(s * (1 + _MARGINS[form.m]), _extra(self.node, form))
+            else Alternative(self.node, form, s * (1 + _MARGINS[form.m]), _extra(self.node, form))
             for form, s in priced
         )
 
     @property
     def contested(self) -> bool:
         """Whether a neighbour may tip the scales."""
-        least = min(option.cost for option in self.options)
-        return sum(option.cost <= _HOPELESS * least for option in self.options) > 1
+        least, *others = (each.price for each in in_order(self.alternatives))
+        return any(price <= _HOPELESS * least for price in others)
 
 
 def winograd(graph: Graph, limits: Limits) -> Graph:
@@ -81,7 +83,7 @@ def winograd(graph: Graph, limits: Limits) -> Graph:
     chosen = _choose(graph, limits)
     pools = _pools_of(graph, chosen)
 
-    def visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    def visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
         if node in pools:
             return _formula(b, node, inputs)
         form = chosen.get(node)
@@ -137,10 +139,10 @@ class _Choice:
 
     def forms(self, room: float) -> Mapping[Node, WinogradForm]:
         """The form to take for each convolution that one is taken for."""
-        picks = cheapest([s.options for s in self._sites], self._links, room)
-        chosen = zip(self._sites, picks, strict=True)
-        taken = ((site.node, site.forms[pick]) for site, pick in chosen)
-        return {node: form for node, form in taken if form is not None}
+        places = [site.alternatives for site in self._sites]
+        picks = choose_together(places, self._links, room)
+        taken = [place[pick] for place, pick in zip(places, picks, strict=True)]
+        return {each.region: each.replacement for each in taken if each.replacement is not None}
 
     def _site(self, node: Node, region: ConvRegion) -> _Site:
         """Priced are the largest form, and smaller ones if its products are of few rows."""
@@ -245,9 +247,7 @@ def _side_by_side(node: Node) -> bool:
 # ---- how ----------------------------------------------------------------------------------------
 
 
-def _replaced(
-    b: GraphBuilder, node: Node, inputs: Inputs, form: WinogradForm
-) -> Sequence[Value] | None:
+def _replaced(b: GraphBuilder, node: Node, inputs: Inputs, form: WinogradForm) -> Replacement:
     image, source = inputs[0], inputs[1]
     assert image is not None
     assert source is not None

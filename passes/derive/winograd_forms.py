@@ -13,7 +13,6 @@ the other.  With dilation d, results whose places are equal modulo d form an ima
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
@@ -23,11 +22,12 @@ from tcc.ir.index import Index, as_index, ceildiv
 from tcc.ir.op import Array
 from tcc.ir.types import I64, TensorType
 from tcc.ops.formula import choose, fn
+from tcc.record import record
 
 _Line = Callable[[Sequence[Scalar]], tuple[Scalar, ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WinogradForm:
     """F(m x m, 3 x 3): the factors BT and AT as functions of a line, G as an array."""
 
@@ -42,7 +42,7 @@ class WinogradForm:
         return (self.m + 2) ** 2
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tiling:
     """A convolution's geometry: the image, zeros before it, dilation and results along y and x."""
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import IndexValue, Read, Scalar, StageRef, read, rebuild, walk
-from tcc.ir.index import Index, Var, bounds, const, free_vars, iterator, linear_in, substitute
+from tcc.ir.index import Index, Var, Vars, bounds, const, free_vars, iterator, linear_in, substitute
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.passes.fuse.unify_iterators import coefficient
 
@@ -43,7 +43,7 @@ def _largest_operand(group: TileGroup, stage: GroupStage) -> list[Access]:
     return [max(sized, key=lambda s: (s[0], -s[1]))[2]] if sized else []
 
 
-def _by_stride(loops: tuple[Var, ...], accesses: list[Access]) -> tuple[Var, ...]:
+def _by_stride(loops: Vars, accesses: list[Access]) -> Vars:
     if not accesses:
         return loops
     return tuple(sorted(loops, key=lambda v: -coefficient_size(accesses[0], v)))
@@ -69,7 +69,7 @@ def collapse(group: TileGroup) -> TileGroup:
 
 def _collapsible_pair(group: TileGroup) -> tuple[Var, Var] | None:
     fixed = _pinned(group)
-    classes: dict[tuple[Var, ...], None] = {group.common: None}
+    classes: dict[Vars, None] = {group.common: None}
     for stage in group.stages:
         classes[tuple(v for v in stage.iters if v not in group.common)] = None
         classes[stage.reduce] = None
@@ -120,7 +120,7 @@ def _merge(group: TileGroup, u: Var, v: Var) -> TileGroup:
     mapping = {u: const(0), v: both}
     (new,) = free_vars(both)
 
-    def loops(variables: tuple[Var, ...]) -> tuple[Var, ...]:
+    def loops(variables: Vars) -> Vars:
         return tuple(new if x is v else x for x in variables if x is not u)
 
     return _map_loops(group, mapping, loops)
@@ -129,7 +129,7 @@ def _merge(group: TileGroup, u: Var, v: Var) -> TileGroup:
 def _map_loops(
     group: TileGroup,
     mapping: Mapping[Var, Index],
-    loops: Callable[[tuple[Var, ...]], tuple[Var, ...]],
+    loops: Callable[[Vars], Vars],
 ) -> TileGroup:
     def moved(access: Access) -> Access:
         return _moved(access, mapping)

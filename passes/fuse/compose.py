@@ -29,20 +29,18 @@ from tcc.ir.expr.scalar import (
     walk,
 )
 from tcc.ir.graph import Node, Value
-from tcc.ir.index import Index, Var, free_vars, iterator, substitute, var_of, within
+from tcc.ir.index import Index, Var, Vars, free_vars, iterator, substitute, var_of, within
 from tcc.ir.types import U64, TensorType
 from tcc.passes.fuse.hoist import hoist_totals
 from tcc.passes.fuse.scratch_limit import too_large
 from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
-from tcc.schedule.nest import weight
+from tcc.schedule.nest import multiplied, weight
 
 
 def is_contraction(stage: Stage) -> bool:
     """A sum of products of two reads that share only part of the loops."""
-    (body, *rest) = stage.body
-    if rest or stage.monoid != "sum" or not isinstance(body, Apply) or body.function != "mul":
-        return False
-    return len(reads(stage)) >= 2 and body.args[0] is not body.args[1]
+    found = multiplied(stage)
+    return found is not None and len(reads(stage)) >= 2 and found.a is not found.b
 
 
 def node_expr(node: Node) -> Expr | None:
@@ -140,7 +138,7 @@ def _own_names(stage: Stage, prefix: str) -> Stage:
     return _renamed(stage, mapping)
 
 
-def _bound(stage: Stage) -> tuple[Var, ...]:
+def _bound(stage: Stage) -> Vars:
     """The data-dependent indices of a stage, each once, in order of use."""
     return tuple(dict.fromkeys(v for node in reads(stage) for v, _ in node.indirect))
 
@@ -167,7 +165,7 @@ def _renamed(stage: Stage, mapping: Mapping[Var, Index]) -> Stage:
     )
 
 
-def _vars(variables: tuple[Var, ...], mapping: Mapping[Var, Index]) -> tuple[Var, ...]:
+def _vars(variables: Vars, mapping: Mapping[Var, Index]) -> Vars:
     return tuple(free_vars(mapping[v])[0] for v in variables)
 
 

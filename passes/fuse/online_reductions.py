@@ -17,7 +17,7 @@ infinite, as in the split form.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from tcc.ir.expr import MONOIDS, Expr, Stage, extent, reads, with_reads
@@ -36,12 +36,13 @@ from tcc.ir.expr.scalar import (
 from tcc.ir.index import Index, Var, free_vars, iterator, substitute, var_of
 from tcc.ir.tile.group import Rescale, StreamLoop
 from tcc.passes.fuse.rescale import cleans, rescaling
+from tcc.record import record
 
 # The iterator that all stages of a walk share; no other has such a name.
 _LOOP = "walk"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Walked:
     """An expression whose stages in `walk.stages` share the loop `walk.loop`."""
 

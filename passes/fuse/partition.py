@@ -36,6 +36,7 @@ from tcc.passes.fuse.compose import compose, is_contraction, node_expr
 from tcc.passes.fuse.concat_in_place import Join, find_joins
 from tcc.passes.fuse.cpu_legality import TYPICAL
 from tcc.passes.fuse.structure import build_group, row_major_storage
+from tcc.record import record
 from tcc.schedule.backend import KernelModel
 from tcc.schedule.nest import weight
 
@@ -53,7 +54,7 @@ class NodeKind(Enum):
     CONTRACTION = "contraction"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Traits:
     """Of a node: its kind, and operations per element outside reductions."""
 

@@ -11,25 +11,26 @@ both need twice.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tcc.ir.expr import Expr, extent, reads
 from tcc.ir.expr.scalar import Read, StageRef
-from tcc.ir.index import Index, Var, as_int, bounds, free_vars, linear_in, within
+from tcc.ir.index import Index, Var, Vars, as_int, bounds, free_vars, linear_in, within
 from tcc.ir.tile.group import Strip
 from tcc.passes.fuse.recompute import launch_loops
 from tcc.passes.fuse.unify_iterators import Shaped, common_loops, loops_at
+from tcc.record import record
 from tcc.schedule.limits import FusionLimits
 
 # Elements on a side of a row beyond which what is outside is checked instead of stored.
 _WIDEST = 16
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Loops:
     """The loops that all stages share, and of each stage the strip that follows one of them."""
 
-    common: tuple[Var, ...]
+    common: Vars
     strips: tuple[Strip | None, ...]
 
     @staticmethod
@@ -38,7 +39,7 @@ class Loops:
         return Loops(common_loops(stages), (None,) * len(stages))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Reach:
     """Rows `scale*i + low .. scale*i + high` of the loop `rows` for row i of the loop followed."""
 
@@ -48,7 +49,7 @@ class _Reach:
     high: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Use:
     """A read of a stage by stage `reader`, at values `at` of its iterators."""
 
@@ -86,7 +87,7 @@ def _strips(
     stages: Sequence[Shaped],
     uses: Mapping[int, list[_Use]],
     stored: set[int],
-    common: tuple[Var, ...],
+    common: Vars,
     loop: Var,
 ) -> tuple[Strip | None, ...] | None:
     """The strip of every stage that others read; None unless all rows follow `loop`."""
@@ -152,7 +153,7 @@ def _both(a: _Reach, b: _Reach) -> _Reach | None:
 
 
 def _strip(
-    shaped: Shaped, uses: Sequence[_Use], common: tuple[Var, ...], loop: Var, reach: _Reach
+    shaped: Shaped, uses: Sequence[_Use], common: Vars, loop: Var, reach: _Reach
 ) -> Strip | None:
     """The strip of a stage: wide enough that reads of it need no checks."""
     iters = shaped.stage.iters

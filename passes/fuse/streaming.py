@@ -13,13 +13,14 @@ from functools import lru_cache
 from math import prod
 
 from tcc.ir.expr import Expr, Stage, extent, reads, with_sources
-from tcc.ir.expr.scalar import Apply, Read, Source, StageRef, read, read_from, transform, uncast
+from tcc.ir.expr.scalar import Read, Source, StageRef, read, read_from, transform, uncast
 from tcc.ir.index import Var, as_int, free_vars, iterator, linear_in
 from tcc.ir.tile.group import Rescale, StreamLoop
 from tcc.ir.types import element_count
 from tcc.passes.fuse.online_reductions import Walked, derive, source_of
 from tcc.passes.fuse.unify_iterators import Shaped, common_loops, linked_stages, needs_memory
 from tcc.schedule.limits import FusionLimits
+from tcc.schedule.nest import multiplied
 
 
 @lru_cache(maxsize=512)
@@ -89,10 +90,10 @@ def _own_points(stage: Stage, factor: Read, few: int) -> int:
 
 
 def _factors(stage: Stage) -> tuple[Read, ...]:
-    (body, *rest) = stage.body
-    if rest or stage.monoid != "sum" or not isinstance(body, Apply) or body.function != "mul":
+    found = multiplied(stage)
+    if found is None:
         return ()
-    a, b = map(uncast, body.args)
+    a, b = uncast(found.a), uncast(found.b)
     return (a, b) if isinstance(a, Read) and isinstance(b, Read) and a is not b else ()
 
 

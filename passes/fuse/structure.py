@@ -10,13 +10,13 @@ Establishes unified iterators, flat offsets, guards wherever an index is not pro
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from tcc.errors import InternalError
 from tcc.ir.expr import Expr, Stage, extent, reads
 from tcc.ir.expr.scalar import IndexValue, Read, StageRef, walk
-from tcc.ir.index import Index, Var, as_int, const, free_vars, iterator, linear_in, within
+from tcc.ir.index import Indices, Var, as_int, const, free_vars, iterator, linear_in, within
 from tcc.ir.layout import Layout, flat, place, row_major
 from tcc.ir.tile import Guard, MemorySpace
 from tcc.ir.tile.group import Access, GroupBuffer, GroupStage, Strip, TileGroup
@@ -31,15 +31,16 @@ from tcc.passes.fuse.unify_iterators import (
     needs_memory,
     radix_size,
 )
+from tcc.record import record
 from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Storage:
     """Where an operand or result lies: its layout over its logical shape."""
 
     dtype: DType
-    shape: tuple[Index, ...]
+    shape: Indices
     layout: Layout
     constant: bool = False
 
@@ -104,7 +105,7 @@ def _apart(
 # ---- values that a unit holds in its scratch memory ----------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Kept:
     """A stage in a unit's scratch: the buffer of each component, and the iterators of its result
     (those that the unit runs over itself) in the order in which elements lie, with their sizes and
@@ -112,11 +113,11 @@ class Kept:
 
     buffers: tuple[int, ...]
     order: tuple[int, ...]
-    sizes: tuple[Index, ...]
+    sizes: Indices
     before: tuple[int, ...]
     strip: Strip | None
 
-    def access(self, component: int, at: tuple[Index, ...]) -> Access:
+    def access(self, component: int, at: Indices) -> Access:
         """Where the element at values `at` of the result's iterators lies."""
         indices = [at[n] + first for n, first in zip(self.order, self.before, strict=True)]
         offset = flat(tuple(indices), self.sizes)
@@ -160,7 +161,7 @@ def _kept(
     return Kept(tuple(numbers), tuple(order), *places, strip)
 
 
-def _held_at(shaped: Shaped, component: int) -> tuple[Index, ...]:
+def _held_at(shaped: Shaped, component: int) -> Indices:
     """The iterators of what a body gives an element of."""
     if shaped.chosen:
         return axes_at(shaped, shaped.places[component])
@@ -214,7 +215,7 @@ def _access(source: int, node: Read, storage: Storage) -> Access:
     return Access(source, flat(stored, storage.layout.sizes), tuple(guards))
 
 
-def _logical_guards(node: Read, shape: tuple[Index, ...]) -> list[Guard]:
+def _logical_guards(node: Read, shape: Indices) -> list[Guard]:
     """The bounds that are not proved.  Data-dependent indices are never taken on trust."""
     loose = {v for v, _ in node.indirect}
     return [

@@ -10,16 +10,18 @@ the unit's scratch (`tcc.passes.fuse.structure`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from tcc.ir.expr import Expr, Stage, extent, reads
 from tcc.ir.expr.scalar import StageRef, substitute_indices
 from tcc.ir.index import (
     Index,
+    Indices,
     Quotient,
     Remainder,
     Var,
+    Vars,
     as_int,
     atoms,
     const,
@@ -33,12 +35,13 @@ from tcc.ir.index import (
 from tcc.ir.types import element_count
 from tcc.passes.fuse.unit_axes import read_inside
 from tcc.passes.fuse.unroll import unroll
+from tcc.record import record
 
 # An index that no iterator follows.
 _LOOSE = const(0)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Shaped:
     """A stage, and the logical index of its result as functions of its iterators.
 
@@ -48,12 +51,12 @@ class Shaped:
     """
 
     stage: Stage
-    logical: tuple[Index, ...]
-    places: tuple[tuple[Index, ...], ...] = ()
-    chosen: tuple[Var, ...] = ()
+    logical: Indices
+    places: tuple[Indices, ...] = ()
+    chosen: Vars = ()
 
     @property
-    def axes(self) -> tuple[Var, ...]:
+    def axes(self) -> Vars:
         """The iterators of the result."""
         return (*self.chosen, *self.stage.iters)
 
@@ -123,13 +126,13 @@ def link_stages(stages: tuple[Shaped, ...]) -> tuple[Shaped, ...]:
     return tuple(linked)
 
 
-def _beside(shaped: Shaped, last: Shaped) -> tuple[Index, ...] | None:
+def _beside(shaped: Shaped, last: Shaped) -> Indices | None:
     """A result that no stage reads loops as the last one does, where it has the same shape."""
     sizes = [tuple(map(radix_size, s.logical)) for s in (shaped, last)]
     return last.logical if sizes[0] == sizes[1] else None
 
 
-def _first_reader(stages: Sequence[Shaped], number: int) -> tuple[Index, ...] | None:
+def _first_reader(stages: Sequence[Shaped], number: int) -> Indices | None:
     """The first later read at iterators alone, else the first at all: a product that sums over one
     axis still walks the others one to one.  Indices that a reduction runs over are left out."""
     partial = None
@@ -203,9 +206,7 @@ def _split(shaped: Shaped, var: Var, by: int) -> Shaped:
     return _substituted(shaped, {var: outer * by + inner}, {var: names})
 
 
-def _substituted(
-    shaped: Shaped, mapping: Mapping[Var, Index], loops: Mapping[Var, tuple[Var, ...]]
-) -> Shaped:
+def _substituted(shaped: Shaped, mapping: Mapping[Var, Index], loops: Mapping[Var, Vars]) -> Shaped:
     stage = shaped.stage
     iters = tuple(new for v in stage.iters for new in loops.get(v, (v,)))
     reduce = tuple(new for v in stage.reduce for new in loops.get(v, (v,)))
@@ -216,11 +217,11 @@ def _substituted(
     return Shaped(replace(stage, iters=iters, reduce=reduce, body=body), logical, places, chosen)
 
 
-def _follow(shaped: Shaped, at: tuple[Index, ...]) -> Shaped:
+def _follow(shaped: Shaped, at: Indices) -> Shaped:
     """Gives a stage the iterators of the read `at`, where an index is a mixed-radix number of
     iterators of the reader that no other index uses; other iterators stay its own."""
     mapping: dict[Var, Index] = {}
-    loops: dict[Var, tuple[Var, ...]] = {}
+    loops: dict[Var, Vars] = {}
     taken: set[Var] = set()
     for formula, index in zip(shaped.logical, at, strict=True):
         own = free_vars(formula)
@@ -240,7 +241,7 @@ def _follow(shaped: Shaped, at: tuple[Index, ...]) -> Shaped:
     return _substituted(shaped, mapping, loops)
 
 
-def digits_of(index: Index, size: Index) -> tuple[Var, ...] | None:
+def digits_of(index: Index, size: Index) -> Vars | None:
     """The variables of a mixed-radix number that takes every value below `size`, largest first."""
     variables = sorted(free_vars(index), key=lambda v: -(as_int(coefficient(index, v)) or 0))
     step = const(1)
@@ -257,7 +258,7 @@ def coefficient(index: Index, var: Var) -> Index:
     return const(0) if linear is None else linear[0]
 
 
-def common_loops(stages: Sequence[Shaped]) -> tuple[Var, ...]:
+def common_loops(stages: Sequence[Shaped]) -> Vars:
     """Iterators of every stage at which stages read each other one to one."""
     shared = set(stages[0].stage.iters)
     for shaped in stages[1:]:
@@ -268,7 +269,7 @@ def common_loops(stages: Sequence[Shaped]) -> tuple[Var, ...]:
     return tuple(v for v in stages[-1].stage.iters if v in shared)
 
 
-def stage_reads(stages: Sequence[Shaped]) -> list[tuple[Shaped, tuple[Index, ...]]]:
+def stage_reads(stages: Sequence[Shaped]) -> list[tuple[Shaped, Indices]]:
     """The stages that later ones read, with the logical index of each such read."""
     return [
         (stages[node.source.stage], node.indices)
@@ -283,19 +284,19 @@ def loop_index(var: Var) -> Index:
     return iterator(var.name, extent(var))
 
 
-def loops_at(shaped: Shaped, logical: tuple[Index, ...]) -> tuple[Index, ...]:
+def loops_at(shaped: Shaped, logical: Indices) -> Indices:
     """The values of a stage's iterators at a logical index of its result."""
     found = _values_at(shaped, logical)
     return tuple(found[v] for v in shaped.stage.iters)
 
 
-def axes_at(shaped: Shaped, logical: tuple[Index, ...]) -> tuple[Index, ...]:
+def axes_at(shaped: Shaped, logical: Indices) -> Indices:
     """The values of the iterators of a stage's result at a logical index of it."""
     found = _values_at(shaped, logical)
     return tuple(found[v] for v in shaped.axes)
 
 
-def _values_at(shaped: Shaped, logical: tuple[Index, ...]) -> Mapping[Var, Index]:
+def _values_at(shaped: Shaped, logical: Indices) -> Mapping[Var, Index]:
     found: dict[Var, Index] = {}
     for index, formula in zip(logical, shaped.logical, strict=True):
         own = free_vars(formula)
@@ -314,7 +315,7 @@ def radix_size(formula: Index) -> Index:
     return element_count(tuple(extent(v) for v in free_vars(formula)))
 
 
-def needs_memory(stages: Sequence[Shaped], number: int, common: tuple[Var, ...]) -> bool:
+def needs_memory(stages: Sequence[Shaped], number: int, common: Vars) -> bool:
     """Whether a later stage reads this one anywhere but at the point it was just computed."""
     own = stages[number]
     plain = tuple(map(loop_index, own.stage.iters))
@@ -327,7 +328,7 @@ def needs_memory(stages: Sequence[Shaped], number: int, common: tuple[Var, ...])
     return away or set(own.stage.iters) != set(common)
 
 
-def _outside(shaped: Shaped, logical: tuple[Index, ...]) -> bool:
+def _outside(shaped: Shaped, logical: Indices) -> bool:
     """Whether an index may lie beyond an axis of one element, which has no loop to tell."""
     places = zip(logical, shaped.logical, strict=True)
     return any(not free_vars(formula) and not within(i, const(1)) for i, formula in places)

@@ -10,7 +10,7 @@ a stage without a reduction.  What cannot be unrolled stays as it is: then each 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise, product
 from math import prod
@@ -31,6 +31,7 @@ from tcc.ir.expr.scalar import (
 )
 from tcc.ir.index import (
     Index,
+    Indices,
     Quotient,
     Remainder,
     Var,
@@ -43,21 +44,22 @@ from tcc.ir.index import (
     substitute,
     var_of,
 )
+from tcc.record import record
 
 # The most results of a point: more formulas than registers gain nothing.
 _MOST = 64
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Unrolled:
     """A stage with several bodies; result n of a point lies at the index `places[n]`."""
 
     stage: Stage
-    places: tuple[tuple[Index, ...], ...]
+    places: tuple[Indices, ...]
 
 
 @lru_cache(maxsize=64)
-def unroll(stage: Stage, logical: tuple[Index, ...]) -> Unrolled | None:
+def unroll(stage: Stage, logical: Indices) -> Unrolled | None:
     """`stage` without the loops that decide its conditions; None where there are none, or too many
     formulas.  `logical` is the index of the stage's result."""
     if stage.monoid is not None or len(stage.body) != 1:
@@ -96,7 +98,7 @@ def _conditions(root: Scalar) -> list[Apply]:
     return [c for c in found if isinstance(c, Apply) and _decided(c)]
 
 
-def _decided(condition: Apply) -> tuple[Index, ...]:
+def _decided(condition: Apply) -> Indices:
     """The index that `condition` says is a number, as a tuple; empty for other conditions."""
     if condition.function != "eq":
         return ()
@@ -167,7 +169,7 @@ def _varying(root: Scalar, loops: set[Var]) -> frozenset[Scalar]:
     """What below `root` depends on `loops`."""
     found: set[Scalar] = set()
     for node in walk(root):
-        own: tuple[Index, ...] = ()
+        own: Indices = ()
         if isinstance(node, Read):
             own = node.indices
         elif isinstance(node, IndexValue):

@@ -11,14 +11,14 @@ caches have room for the rows they are given; and what `tcc.passes.graph.check_s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
-from tcc.ir.graph.rewrite import Inputs, rewritten
+from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import Index, as_int, maximum
-from tcc.ir.op import Array, NoAttrs
+from tcc.ir.op import Array
 from tcc.ir.types import integer_limits
 from tcc.ops import OPS
 from tcc.ops.sizes import CheckIndicesAttrs
@@ -37,7 +37,7 @@ def check_indices(graph: Graph) -> Graph:
     return rewritten(graph, _visit)
 
 
-def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
     added = check_sizes(b, node, inputs) | _check_rows(b, node, inputs)
     source, indices = _chosen(b, node, inputs)
     if source is not None and indices is not None:
@@ -94,8 +94,8 @@ def _labels(b: GraphBuilder, labels: Value, node: Node) -> Value:
     if known is not None:
         return b.constant(np.where(known == ignored, 0, known).astype(dtype.carrier), "labels")
     marked, zero = (b.constant(np.array(n, dtype.carrier), "label") for n in (ignored, 0))
-    (same,) = b.add(OPS["equal"], [labels, marked], NoAttrs(), loc=node.loc)
-    return b.add(OPS["where"], [same, zero, labels], NoAttrs(), loc=node.loc)[0]
+    (same,) = b.add(OPS["equal"], [labels, marked], loc=node.loc)
+    return b.add(OPS["where"], [same, zero, labels], loc=node.loc)[0]
 
 
 def _axes(node: Node, x: Value, indices: Value) -> Iterator[CheckIndicesAttrs]:

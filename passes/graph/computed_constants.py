@@ -14,7 +14,7 @@ Requires layouts.  Establishes kernels that do not read such constants.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from tcc.ir.expr import Expr, reads, with_sources
@@ -33,6 +33,7 @@ from tcc.ir.index import Index, const
 from tcc.ir.op import Array
 from tcc.ir.types import I32
 from tcc.passes.layout.assign import Kernel, Placed
+from tcc.record import record
 
 # Smaller arrays are not worth the arithmetic, and any few numbers are a band or linear.
 _LEAST = 16
@@ -41,7 +42,7 @@ _FIRST = 1 << 12
 _COMPARISONS = ("lt", "le", "gt", "ge")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Band:
     """`inside` where `low <= column - row <= high`, `outside` elsewhere; None is no limit."""
 
@@ -51,7 +52,7 @@ class Band:
     outside: bool | int | float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Linear:
     """`first` and for each axis `steps` of it times the index."""
 

@@ -19,7 +19,7 @@ dilation 1.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from math import prod
@@ -27,12 +27,13 @@ from typing import NamedTuple
 
 import numpy as np
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
-from tcc.ir.graph.rewrite import Inputs, rewritten
+from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import Index, as_int, bounds, const
 from tcc.ir.op import Array
 from tcc.ir.types import TensorType
 from tcc.ops import OPS
 from tcc.ops.algebra.phases import PhaseConvAttrs
+from tcc.record import record
 
 
 def decompose_transposed(graph: Graph, *, exact: bool = True) -> Graph:
@@ -57,7 +58,7 @@ class _Span(NamedTuple):
     taps: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Axis:
     """One spatial axis.
 
@@ -91,9 +92,7 @@ def _axis(kernel: int, stride: int, before: int, after: int, extra: int, filled:
     return _Axis(stride, kernel, taps, before - first * stride, taps - 1 - first, last, filled)
 
 
-def _transposed(
-    b: GraphBuilder, node: Node, inputs: Inputs, *, exact: bool
-) -> Sequence[Value] | None:
+def _transposed(b: GraphBuilder, node: Node, inputs: Inputs, *, exact: bool) -> Replacement:
     if node.op.name != "conv_transpose" or set(node.attrs.dilations) != {1}:
         return None
     x, source = inputs[0], inputs[1]
@@ -141,7 +140,7 @@ def _thin(axes: Sequence[_Axis]) -> bool:
     return any(a.spans[-1].end < a.stride for a in axes)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Parts:
     """The convolutions of one `node`: of the residues that have as many taps along every axis.
 

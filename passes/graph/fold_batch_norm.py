@@ -12,16 +12,17 @@ behind a convolution, its transpose or gemm, or scale behind a matmul, that coul
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bodies, uses, walk_nodes
-from tcc.ir.graph.rewrite import Inputs, rewritten
+from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import as_int
 from tcc.ir.op import Array
 from tcc.ops import OPS
+from tcc.record import record
 
 _CONVOLUTIONS = ("conv", "conv_transpose")
 # The operands of which a node may be an affine map by channel.
@@ -30,7 +31,7 @@ _OPERANDS: Mapping[str, tuple[int, ...]] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Affine:
     """x -> x * scale + shift along one axis; both f64 vectors as long as the axis, or None."""
 
@@ -61,7 +62,7 @@ class _Fold:
             for value in uses(node):
                 self.uses[value] = self.uses.get(value, 0) + 1
 
-    def visit(self, b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    def visit(self, b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
         for number in _OPERANDS.get(node.op.name, ()):
             value, old = inputs[number], node.inputs[number]
             producer = None if value is None else b.producer(value)
@@ -142,7 +143,7 @@ def _vector(array: Array, rank: int, axis: int, length: int) -> Array | None:
 # ---- what becomes of the product ----------------------------------------------------------------
 
 
-def _folded(b: GraphBuilder, producer: Node, affine: Affine) -> Sequence[Value] | None:
+def _folded(b: GraphBuilder, producer: Node, affine: Affine) -> Replacement:
     """The product with the affine map in its weights, or None if they are not constant."""
     operands = [None if v is None else b.array(v) for v in producer.inputs]
     weights = operands[1]
@@ -204,7 +205,7 @@ def _scaled(weights: Array, producer: Node, scale: Array) -> Array:
     return result.reshape(shape)
 
 
-def _plain(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+def _plain(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
     """Batch normalisation as a product and a sum."""
     x = inputs[0]
     assert x is not None

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bodies, carrier
-from tcc.ir.graph.rewrite import Inputs, rewritten
+from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import Index, as_int, free_vars
 from tcc.ir.op import Array, OpSpec, Trait
 from tcc.ir.types import TensorType, element_count
@@ -43,7 +43,7 @@ def fold_constants(graph: Graph) -> Graph:
     """`graph` with every node evaluated that has constant operands."""
     room = _SPARE + _TOTAL * constant_bytes(graph)
 
-    def visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    def visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
         nonlocal room
         results = _folded(b, node, inputs, room)
         size = _stored_bytes([value.type for value in results or ()])
@@ -53,7 +53,7 @@ def fold_constants(graph: Graph) -> Graph:
     return rewritten(graph, visit)
 
 
-def _folded(b: GraphBuilder, node: Node, inputs: Inputs, room: int) -> Sequence[Value] | None:
+def _folded(b: GraphBuilder, node: Node, inputs: Inputs, room: int) -> Replacement:
     if not node.outputs or Trait.OPAQUE in node.op.traits or bodies(node):
         return None
     arrays = [None if v is None else _operand(b, node, v) for v in inputs]

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
-from tcc.ir.graph.rewrite import Inputs, rewritten
+from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import as_int
 from tcc.ir.types import TensorType, element_count
 from tcc.ops import OPS
@@ -34,7 +34,7 @@ def merge_matmuls(graph: Graph, few: int = TYPICAL_LIMITS.few_rows) -> Graph:
         bundles.update((n, apart) for n in apart if len(apart) > 1)
     made: dict[Node, Value] = {}
 
-    def visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    def visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
         if node not in bundles:
             return None
         if node not in made:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from tcc.ir.expr import ExprBuilder
@@ -15,6 +14,7 @@ from tcc.ir.op import Array
 from tcc.ir.types import F32, element_count, tensor
 from tcc.ops import OPS
 from tcc.passes.graph.rules_movement import first_operand, if_example, result_types, take
+from tcc.record import record
 
 Result = Sequence[Value]
 # Powers that a few products give.
@@ -176,7 +176,7 @@ def _undone(site: Site) -> Value | None:
 # ---- values instead of NaN ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Cleaned:
     """`value` with `instead` where it is NaN."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from tcc.ir.expr import ExprBuilder
@@ -13,6 +12,7 @@ from tcc.ir.graph.rewrite import Rule, Site
 from tcc.ir.types import F32, tensor
 from tcc.ops import OPS
 from tcc.passes.graph.rules_movement import result_types
+from tcc.record import record
 
 # Factors and divisors between which a product rounds as a quotient does, but for half a unit.
 _LEAST, _MOST = 2.0**-10, 2.0**10
@@ -21,7 +21,7 @@ _LEAST, _MOST = 2.0**-10, 2.0**10
 # ---- one plus the error function ----------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Scaled:
     """`value` times `factor`."""
 

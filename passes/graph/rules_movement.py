@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tcc.ir.graph import Graph, GraphBuilder, Value
 from tcc.ir.graph.rewrite import Rule, Site
-from tcc.ir.index import Index, as_index, as_int, const
+from tcc.ir.index import Index, Indices, as_index, as_int, const
 from tcc.ir.types import BOOL, F32, TensorType, tensor
 from tcc.ops import OPS
 
@@ -117,7 +117,7 @@ def _transpose_source(site: Site, found: tuple[Value, tuple[int, ...]]) -> Resul
     return site.builder.add(OPS["transpose"], [source], attrs, loc=site.node.loc)
 
 
-def _unit_transpose(site: Site) -> tuple[Index, ...] | None:
+def _unit_transpose(site: Site) -> Indices | None:
     """The new shape where only axes of one element change places."""
     if site.node.op.name != "transpose":
         return None
@@ -126,7 +126,7 @@ def _unit_transpose(site: Site) -> tuple[Index, ...] | None:
     return tuple(shape[p] for p in site.node.attrs.perm) if moved == sorted(moved) else None
 
 
-def _as_reshape(site: Site, shape: tuple[Index, ...]) -> Result:
+def _as_reshape(site: Site, shape: Indices) -> Result:
     attrs = OPS["reshape"].attrs(shape)
     return site.builder.add(OPS["reshape"], site.inputs, attrs, loc=site.node.loc)
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from tcc.ir.expr import MONOIDS, Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, apply, index_value, literal
-from tcc.ir.graph import Graph, GraphBuilder, Node, Value
-from tcc.ir.graph.rewrite import Inputs, rewritten
+from tcc.ir.graph import Graph, GraphBuilder, Node
+from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import Index, as_int
 from tcc.ir.types import BOOL, I64, TensorType
 from tcc.ops import OPS
@@ -30,7 +30,7 @@ def small_top_k(graph: Graph) -> Graph:
     return rewritten(graph, _visit)
 
 
-def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
     attrs = node.attrs
     if not isinstance(attrs, TopKAttrs) or not attrs.largest or inputs[0] is None:
         return None

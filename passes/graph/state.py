@@ -15,7 +15,7 @@ the caller hands an array with room for the new rows, whose front holds the old 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, Node, Value, bodies, captures
@@ -25,11 +25,12 @@ from tcc.ops import OPS
 from tcc.ops.algebra.movement import ConcatAttrs, SliceAttrs
 from tcc.ops.data.indexing import UpdateSliceAttrs
 from tcc.passes.layout.assign import Placed, ProgramStep
+from tcc.record import record
 
 _UPDATES = ("scatter_elements", "scatter_nd", "update_slice")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Appended:
     """A run writes `rows` behind the old rows of input `name`, along `axis`."""
 

@@ -41,6 +41,7 @@ from tcc.passes.fuse.partition import Group, NodeKind, classify
 from tcc.passes.fuse.split import split
 from tcc.passes.layout.pad_planes import LINE, crowded
 from tcc.passes.layout.weights import Rounded
+from tcc.record import record
 from tcc.schedule.backend import KernelModel
 
 # The widest halo that is stored; wider padding is checked element by element.
@@ -87,7 +88,7 @@ class Placed:
     surface: Mapping[str, TensorType] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Halo:
     widths: tuple[tuple[int, int], ...]  # of each logical axis: before, after
     fill: float

@@ -26,9 +26,10 @@ from tcc.ir.expr import reads
 from tcc.ir.graph import Value
 from tcc.ir.index import Index, as_int, free_vars, var_of
 from tcc.ir.layout import Layout
-from tcc.passes.choose.beam import Link, Option, cheapest
+from tcc.passes.choose.beam import Link, choose_together
 from tcc.passes.layout.assign import Kernel, Placed, pinned_values
 from tcc.passes.tile.plan import KernelPlanner
+from tcc.schedule.alternatives import Alternative
 
 # By how much of its kernels' price another order counts as dearer: prices err.
 _MARGIN = 0.1
@@ -64,7 +65,7 @@ def choose_layouts(placed: Placed, planner: KernelPlanner, constants: Collection
     # The largest classes are priced before the budget ends.
     options = {c: prices.options(c) for c in sorted(classes, key=lambda c: -rule[c])}
     links = dict(_links(classes, prices))
-    picks = cheapest([options[c] for c in classes], links, 0.0)
+    picks = choose_together([options[c] for c in classes], links, 0.0)
     taken = [(found, pick) for found, pick in zip(classes, picks, strict=True) if pick]
     touched = dict.fromkeys(k for found, _ in taken for k in found.kernels)
     # Links know pairs; a kernel may touch three classes.
@@ -99,14 +100,15 @@ class _Prices:
             layouts |= _moved(found, pick, self._layouts)
         return sum(self._planner.seconds(k, layouts, self._constants) for k in kernels)
 
-    def options(self, found: _Class) -> tuple[Option, ...]:
+    def options(self, found: _Class) -> tuple[Alternative[_Class, Order], ...]:
         """The orders of a class, and by how much its kernels' time grows."""
         rule = self.total(found.kernels)
-        costs = [0.0]
-        for n in range(1, len(found.orders)):
+        alternatives = [Alternative(found, found.orders[0], 0.0)]
+        for n, order in enumerate(found.orders[1:], 1):
             moved = inf if self.spent else self.total(found.kernels, (found, n))
-            costs.append(moved - rule + _MARGIN * rule)
-        return tuple(map(Option, costs))
+            grown = moved - rule + _MARGIN * rule
+            alternatives.append(Alternative(found, order, grown))
+        return tuple(alternatives)
 
 
 def _links(classes: Sequence[_Class], prices: _Prices) -> Iterator[tuple[tuple[int, int], Link]]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from tcc.ir.expr import Expr, reads
 from tcc.ir.expr.scalar import StageRef
 from tcc.ir.graph import Value
-from tcc.ir.index import Index, as_int
+from tcc.ir.index import Indices, as_int
 from tcc.ir.types import TensorType, element_count
 from tcc.passes.fuse.unify_iterators import shaped_stage
 
@@ -32,7 +32,7 @@ def crowded(expr: Expr, operands: Sequence[Value], results: Sequence[Value]) -> 
     """The operands and results of which one point touches elements in many planes a multiple of a
     page apart."""
     for number, stage in enumerate(expr.stages):
-        at: dict[int, list[tuple[Index, ...]]] = {}
+        at: dict[int, list[Indices]] = {}
         for node in reads(stage):
             if isinstance(node.source, int):
                 at.setdefault(node.source, []).append(node.indices)
@@ -53,9 +53,9 @@ def _aligned(type_: TensorType) -> bool:
     return plane * type_.dtype.bytes % PAGE == 0 and plane > 0
 
 
-def _spread(places: Sequence[tuple[Index, ...]]) -> bool:
+def _spread(places: Sequence[Indices]) -> bool:
     """Whether many of `places` differ in the first index only."""
-    planes: dict[tuple[Index, ...], set[int]] = {}
+    planes: dict[Indices, set[int]] = {}
     for first, *rest in places:
         known = as_int(first)
         if known is not None:

@@ -7,7 +7,6 @@ quotient or its remainder (all that `plan_kernels` makes) pack by reshaping; oth
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,6 +18,7 @@ from tcc.ir.layout import Layout
 from tcc.ir.narrow import encode
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, DType, element_count
+from tcc.record import record
 
 # Alignment of each weight within the section: that of a vector, and for a large one that of the
 # page which the processor's prefetchers stay in.  Hints ask for a line of each of several pages
@@ -28,7 +28,7 @@ _PAGE = 4096
 _LARGE = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rounded:
     """A constant stored in fewer bits: the names of those of the source model it was made of (none
     where they are not known), and the type: `bf16`, `f16`, `int8` or `int4`."""
@@ -37,7 +37,7 @@ class Rounded:
     type: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Entry:
     handle: Handle
     layout: Layout

@@ -11,7 +11,7 @@ so the shortcut of a residual network does not hold all of its operand while the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd, prod
 
 from tcc.ir.expr import ExprBuilder, extent, reads, with_reads
@@ -31,12 +31,13 @@ from tcc.ir.index import (
 from tcc.ir.layout import Layout, permuted
 from tcc.ir.types import element_count
 from tcc.passes.layout.assign import Kernel, Placed, ProgramStep
+from tcc.record import record
 
 # Keeping more than a part of this size costs more time than memory is worth.
 _PART = 4
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Life:
     """The steps that make a value and read it, in order, and the bytes it takes."""
 

@@ -6,7 +6,7 @@ A position is that of an instruction of the program itself; instructions with bo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 from typing import TypeAlias
 
@@ -23,12 +23,13 @@ from tcc.ir.program import (
 )
 from tcc.ir.program.operands import buffers_of, renumbered, walk_instructions
 from tcc.ir.types import DType
+from tcc.record import record
 
 # What equal halos have in common: element type, storage, and widths with the value.
 Halo: TypeAlias = tuple[Register, DType, tuple[Register, ...], tuple[int, ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Life:
     """From the first to the last position that touches a buffer."""
 

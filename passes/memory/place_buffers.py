@@ -9,13 +9,13 @@ buffer at the arena's end found its gaps taken, so it moves before one of those 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from types import MappingProxyType
 from typing import TypeAlias
 
 from tcc.ir.program import BufferId
 from tcc.passes.memory.merge_buffers import Life, most_live
+from tcc.record import record
 
 # Bytes of a cache line, which no two buffers have in common.
 ALIGN = 64
@@ -37,7 +37,7 @@ _Over: TypeAlias = Mapping[BufferId, BufferId]
 _NONE: _Over = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Task:
     """What is to be placed: rounded sizes, who must not meet whom, and who lies over whom."""
 
@@ -46,7 +46,7 @@ class _Task:
     over: _Over
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Plan:
     """Offsets by an order, and where the last buffer ends."""
 

@@ -12,7 +12,6 @@ made a chunk at a time, so that no row looks at all others.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, Source, apply, cast, index_value, literal
@@ -21,12 +20,13 @@ from tcc.ir.types import I32, TensorType, element_count
 from tcc.ops.algebra.movement import delinearise, linearise
 from tcc.ops.formula import aligned, choose, fn
 from tcc.ops.operands import clamped, wrapped
+from tcc.record import record
 
 # Rows that are compared with each other at once, where there are more than so many.
 _CHUNK, _MANY = 256, 2048
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Grouping:
     """The elements of an `index` choose among `matrices`; tiles are of `tile` rows of one group."""
 

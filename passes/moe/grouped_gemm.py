@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
-from tcc.ir.graph.rewrite import Inputs, rewritten
+from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.op import Trait
 from tcc.ir.types import TensorType, element_count
@@ -26,9 +26,10 @@ from tcc.ops.shapes import AxisAttrs, broadcasts_to
 from tcc.ops.sizes import CheckIndicesAttrs
 from tcc.passes.graph.check_indices import add_check
 from tcc.passes.moe.forms import Grouping, from_tiles, places, rows, to_tiles
+from tcc.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GroupedMatmul:
     """Rows `[*lead, 1, k]` times the matrices `[k, n]`, of all `matrices`, that an index tensor
     chooses; `swapped`: the matrices are `[n, k]`, and turned around.
@@ -135,7 +136,7 @@ class _Grouper:
     tiled: dict[Value, _Tiled] = field(default_factory=dict)
     orders: dict[tuple[GraphBuilder, Value], Order] = field(default_factory=dict)
 
-    def visit(self, b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    def visit(self, b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
         if node.op.name == "matmul":
             return self._matmul(b, node, inputs)
         known = next((self.tiled[v] for v in inputs if v in self.tiled), None)
@@ -151,7 +152,7 @@ class _Grouper:
 
     # ---- products
 
-    def _matmul(self, b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    def _matmul(self, b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
         a, c = inputs
         for x, matrix, turned in ((a, c, False), (c, a, True)):
             chosen = _chosen(b, matrix)
@@ -164,7 +165,7 @@ class _Grouper:
 
     def _product(
         self, b: GraphBuilder, node: Node, x: Value, chosen: _Chosen, turned: bool
-    ) -> Sequence[Value] | None:
+    ) -> Replacement:
         lead = x.type.shape[:-2]
         depth = x.type.shape[-2 if turned else -1]
         plain = TensorType(x.type.dtype, (*lead, const(1), depth))
@@ -210,13 +211,13 @@ class _Grouper:
 
     # ---- what follows
 
-    def _reshaped(self, b: GraphBuilder, node: Node, known: _Tiled) -> Sequence[Value] | None:
+    def _reshaped(self, b: GraphBuilder, node: Node, known: _Tiled) -> Replacement:
         axis = _last_axis(node.outputs[0].type, known.tiles.type.shape[2])
         if axis is None:
             return None
         return [self._shown(b, node, known.tiles, known.order, axis)]
 
-    def _cut(self, b: GraphBuilder, node: Node, known: _Tiled) -> Sequence[Value] | None:
+    def _cut(self, b: GraphBuilder, node: Node, known: _Tiled) -> Replacement:
         before = node.inputs[0]
         assert before is not None
         attrs = node.attrs
@@ -244,9 +245,7 @@ class _Grouper:
             self._shown(b, node, part, known.order, known.axis, n) for n, part in enumerate(parts)
         ]
 
-    def _pointwise(
-        self, b: GraphBuilder, node: Node, inputs: Inputs, known: _Tiled
-    ) -> Sequence[Value] | None:
+    def _pointwise(self, b: GraphBuilder, node: Node, inputs: Inputs, known: _Tiled) -> Replacement:
         shape, depth = node.outputs[0].type.shape, known.tiles.type.shape[2]
         operands: list[Value | None] = []
         for value in inputs:

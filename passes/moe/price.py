@@ -26,6 +26,7 @@ from tcc.passes.moe.grouped_gemm import (
 )
 from tcc.passes.program.lower_graph import place_graph
 from tcc.passes.tile.plan import KernelPlanner
+from tcc.schedule.alternatives import Alternative, preferred
 from tcc.schedule.nest import TYPICAL
 
 
@@ -43,18 +44,21 @@ class GroupedGemmPrices:
         """The rows of a tile; None where a product had better stay as it is."""
         product = _typical(product)
         if product not in self._known:
-            plain = self._seconds(_row_by_row(product))
-            priced = [(self._seconds(_by_tiles(product, tile)), tile) for tile in self.tiles]
-            least, tile = min(priced)
-            self._known[product] = tile if least < plain * (1 - self.margin) else None
+            plain = self._priced(product, None, _row_by_row(product))
+            tiled = [self._priced(product, tile, _by_tiles(product, tile)) for tile in self.tiles]
+            self._known[product] = preferred(plain, tiled, self.margin).replacement
         return self._known[product]
 
-    def _seconds(self, graph: Graph) -> float:
+    def _priced(
+        self, product: GroupedMatmul, tile: int | None, graph: Graph
+    ) -> Alternative[GroupedMatmul, int | None]:
+        """`graph` computes the product by tiles of so many rows."""
         planner = self.planner
         placed = place_graph(graph, model=planner)
         constants = dict.fromkeys(graph.constants)
         kernels = (s.kernel for s in placed.steps if s.kernel is not None)
-        return sum(planner.seconds(k, placed.layouts, constants) for k in kernels)
+        seconds = sum(planner.seconds(k, placed.layouts, constants) for k in kernels)
+        return Alternative(product, tile, seconds)
 
 
 def _typical(product: GroupedMatmul) -> GroupedMatmul:

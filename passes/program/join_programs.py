@@ -12,7 +12,7 @@ are stored alike lie there once, and the arena suits the largest need.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tcc.ir.program import (
     Allocate,
@@ -35,6 +35,7 @@ from tcc.ir.program import (
 from tcc.ir.program.operands import defined_registers, renumbered, used_registers
 from tcc.passes.program.lower_graph import KernelTable
 from tcc.passes.program.lowered import Lowered
+from tcc.record import record
 
 
 def join_programs(general: Lowered, specials: Sequence[Lowered]) -> Lowered:
@@ -196,7 +197,7 @@ def _needed(program: Program) -> set[int]:
 # ---- numbers ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Moved:
     """Rewrites instructions: registers by an offset, buffers and kernels by tables.
 

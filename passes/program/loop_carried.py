@@ -10,7 +10,7 @@ buffer and is copied at the end of a trip.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, Value
@@ -19,6 +19,7 @@ from tcc.ir.program import Alias, Allocate, BufferId, Dynamic, IntOp, Let, Regis
 from tcc.ir.types import TensorType, element_count
 from tcc.passes.layout.assign import ProgramStep
 from tcc.passes.program.lower_graph import GraphLowering
+from tcc.record import record
 
 # Halves of a buffer begin where whole ones do.
 _ALIGN = 64
@@ -37,7 +38,7 @@ def trip_name(counter: Register) -> str:
     return f"trip.{counter}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Halves:
     """A buffer with room for two values, `apart` bytes one behind the other; trip t reads the one
     of its parity and writes the other, through `target`."""
@@ -50,7 +51,7 @@ class Halves:
         return (trip % 2) * self.apart
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Carried:
     """Values handed from trip to trip: what the body calls them, and where they lie.
 

@@ -64,6 +64,7 @@ from tcc.passes.layout.weights import WeightTable, stored_bytes
 from tcc.passes.program.lower_sizes import SizeRegisters
 from tcc.passes.quantize.precision import FULL, Precision, narrowed
 from tcc.passes.tile.plan import Bound, KernelPlanner, PlannedKernel
+from tcc.record import record
 from tcc.schedule.backend import KernelModel
 
 
@@ -366,7 +367,7 @@ def lower_program(
     return program, context.kernels, context.weights
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Dim:
     """A dimension of an input: what its type says, and the register with what the caller gave."""
 

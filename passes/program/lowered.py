@@ -19,6 +19,7 @@ from tcc.passes.layout.weights import WeightTable
 from tcc.passes.program.lower_graph import KernelTable
 from tcc.passes.quantize.precision import FULL, Precision
 from tcc.passes.tile.plan import KernelPlanner
+from tcc.record import record
 
 
 @dataclass(slots=True)
@@ -35,7 +36,7 @@ class Plan:
     packed: Mapping[str, TensorType] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Grouped:
     """A graph, and its nodes in groups: one kernel each, or one other step of the program."""
 
@@ -43,7 +44,7 @@ class Grouped:
     groups: tuple[Group, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Lowered:
     """A placed graph and its program, whose kernels have no names yet.
 

@@ -17,14 +17,12 @@ Establishes that no matmul or gemm is left whose factors are such bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
-from tcc.ir.graph.rewrite import Inputs, rewritten
+from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import as_int, const
-from tcc.ir.op import NoAttrs
 from tcc.ir.types import F32, FLOAT8, I8, U8, element_count
 from tcc.ops import OPS
 from tcc.ops.algebra.contract import GemmAttrs
@@ -35,6 +33,7 @@ from tcc.ops.algebra.quantized import ConvIntegerAttrs
 from tcc.ops.algebra.unary import CastAttrs
 from tcc.ops.algebra.window import ConvAttrs
 from tcc.passes.quantize.zero_points import admits
+from tcc.record import record
 
 # Products of bytes that 32 bits hold the sum of, whatever they are.
 _LONGEST = (1 << 31) // (255 * 255) - 1
@@ -42,7 +41,7 @@ _LONGEST = (1 << 31) // (255 * 255) - 1
 _LEAST = 3
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Bytes:
     """A factor: bytes, their scale and zero point, and the axis along which these run (None: one
     for all)."""
@@ -64,9 +63,7 @@ def int8_weight_matmuls(graph: Graph) -> Graph:
     return rewritten(graph, partial(_visit, weights=True))
 
 
-def _visit(
-    b: GraphBuilder, node: Node, inputs: Inputs, weights: bool = False
-) -> Sequence[Value] | None:
+def _visit(b: GraphBuilder, node: Node, inputs: Inputs, weights: bool = False) -> Replacement:
     match node.op.name:
         case "gemm":
             return _gemm(b, node, inputs, weights)
@@ -79,7 +76,7 @@ def _visit(
     return None
 
 
-def _conv(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+def _conv(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
     x, w, *rest = inputs
     attrs = node.attrs
     if x is None or w is None or not isinstance(attrs, ConvAttrs):
@@ -98,11 +95,11 @@ def _conv(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None
     operands = [left.value, right.value, left.zero, right.zero]
     (sums,) = b.add(OPS["conv_integer"], operands, whole, loc=node.loc)
     (found,) = b.add(OPS["cast"], [sums], CastAttrs(F32), loc=node.loc)
-    (scale,) = b.add(OPS["mul"], [left.scale, right.scale], NoAttrs(), loc=node.loc)
-    (found,) = b.add(OPS["mul"], [found, _column(b, node, scale)], NoAttrs(), loc=node.loc)
+    (scale,) = b.add(OPS["mul"], [left.scale, right.scale], loc=node.loc)
+    (found,) = b.add(OPS["mul"], [found, _column(b, node, scale)], loc=node.loc)
     if rest and rest[0] is not None:
         shift = _column(b, node, rest[0])
-        (found,) = b.add(OPS["add"], [found, shift], NoAttrs(), loc=node.loc)
+        (found,) = b.add(OPS["add"], [found, shift], loc=node.loc)
     return [found]
 
 
@@ -119,7 +116,7 @@ def _admitted(b: GraphBuilder, node: Node, left: _Bytes, right: _Bytes) -> bool:
     return admits(b, node, left.zero, right.value, right.zero)
 
 
-def _gemm(b: GraphBuilder, node: Node, inputs: Inputs, weights: bool) -> Sequence[Value] | None:
+def _gemm(b: GraphBuilder, node: Node, inputs: Inputs, weights: bool) -> Replacement:
     attrs = node.attrs
     if not isinstance(attrs, GemmAttrs) or attrs.alpha != 1 or attrs.beta != 1:
         return None
@@ -186,8 +183,8 @@ def _product(
     wide = _sums(b, node, left, right)
     if wide is None:
         return None
-    (scale,) = b.add(OPS["mul"], [left.scale, right.scale], NoAttrs(), loc=node.loc)
-    (found,) = b.add(OPS["mul"], [wide, scale], NoAttrs(), loc=node.loc)
+    (scale,) = b.add(OPS["mul"], [left.scale, right.scale], loc=node.loc)
+    (found,) = b.add(OPS["mul"], [wide, scale], loc=node.loc)
     return found
 
 
@@ -196,7 +193,7 @@ def _sums(b: GraphBuilder, node: Node, left: _Bytes, right: _Bytes) -> Value | N
     kinds = {f.value.type.dtype for f in (left, right)}
     if kinds <= {I8, U8}:
         operands = [left.value, right.value, left.zero, right.zero]
-        (sums,) = b.add(OPS["matmul_integer"], operands, NoAttrs(), loc=node.loc)
+        (sums,) = b.add(OPS["matmul_integer"], operands, loc=node.loc)
         return b.add(OPS["cast"], [sums], CastAttrs(F32), loc=node.loc)[0]
     if len(kinds) > 1 or not all(_is_zero(b, f.zero) for f in (left, right)):
         return None

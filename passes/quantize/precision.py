@@ -18,14 +18,13 @@ a run reads few rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf, prod
 from typing import TypeGuard
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder, Stage, extent, reads, with_reads
 from tcc.ir.expr.scalar import (
-    Apply,
     Read,
     Scalar,
     StageRef,
@@ -38,7 +37,7 @@ from tcc.ir.expr.scalar import (
     walk,
 )
 from tcc.ir.graph import Graph, Handle, Value, uses
-from tcc.ir.index import Index, Var, as_int, const, free_vars, var_of
+from tcc.ir.index import Index, Indices, Var, as_int, const, free_vars, var_of
 from tcc.ir.layout import Layout, offset, row_major
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, F16, F32, I8, I32, DType, TensorType, element_count
@@ -48,12 +47,14 @@ from tcc.passes.fuse.unify_iterators import coefficient
 from tcc.passes.layout.assign import Kernel, Placed, ProgramStep
 from tcc.passes.layout.weights import Rounded
 from tcc.passes.quantize.quantize_weights import group_size, quantized, rounded
+from tcc.record import record
+from tcc.schedule.nest import multiplied
 
 # Constants of fewer elements stay as they are unless a product of pairs needs them.
 _LARGE = 1 << 14
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Precision:
     """`floats` is what floats may be stored as (f32, bf16, f16); `bits` the width of quantised
     weights, 0 for none; `pairs` whether the processor multiplies pairs of bf16; `uses` how often
@@ -70,7 +71,7 @@ class Precision:
 FULL = Precision()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Stored:
     """What takes an operand's place: `values`, and a read of the operand in terms of them.
 
@@ -81,7 +82,7 @@ class _Stored:
     value_of: Callable[[Read, int], Scalar]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Product:
     """A sum of products of two reads, `weight` being a constant's."""
 
@@ -286,7 +287,7 @@ def _level(node: Read, first: int, axis: int, bits: int) -> Scalar:
     return apply("shift_right", raised, literal(28, I32))
 
 
-def _at(indices: tuple[Index, ...], axis: int, index: Index) -> tuple[Index, ...]:
+def _at(indices: Indices, axis: int, index: Index) -> Indices:
     return (*indices[:axis], index, *indices[axis + 1 :])
 
 
@@ -365,12 +366,10 @@ def _summed(kernel: Kernel) -> Iterator[Value]:
 def _products(kernel: Kernel, constants: Mapping[Value, Graph]) -> Iterator[_Product]:
     """The stages that sum products of something and a constant's elements, in f32."""
     for stage in kernel.expr.stages:
-        (body, *rest) = stage.body
-        if rest or stage.monoid != "sum" or not isinstance(body, Apply) or body.dtype is not F32:
+        found = multiplied(stage)
+        if found is None or stage.body[0].dtype is not F32:
             continue
-        if body.function != "mul":
-            continue
-        a, b = body.args
+        a, b = found.a, found.b
         if _is_weight(a, kernel, constants):
             yield _Product(kernel, stage, b, a)
         elif _is_weight(b, kernel, constants):

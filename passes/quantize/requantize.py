@@ -10,12 +10,10 @@ is divided, as the operator says.  Constants must not be folded yet.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
-from tcc.ir.graph.rewrite import Inputs, rewritten
-from tcc.ir.op import NoAttrs, Trait
+from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
+from tcc.ir.op import Trait
 from tcc.ir.types import F32, I8, U8
 from tcc.ops import OPS
 from tcc.ops.algebra.quantize import QuantizeAttrs
@@ -31,7 +29,7 @@ def requantize(graph: Graph) -> Graph:
     return rewritten(graph, _visit)
 
 
-def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
     attrs = node.attrs
     if not isinstance(attrs, QuantizeAttrs) or attrs.to not in (I8, U8):
         return None
@@ -58,22 +56,22 @@ def _scaled(b: GraphBuilder, node: Node, x: Value, factor: Value) -> Value:
     producer = b.producer(x)
     if producer is not None and producer.op.name == "relu" and producer.inputs[0] is not None:
         inner = _scaled(b, node, producer.inputs[0], factor)
-        return b.add(OPS["relu"], [inner], NoAttrs(), loc=node.loc)[0]
+        return b.add(OPS["relu"], [inner], loc=node.loc)[0]
     if producer is not None and producer.op.name in ("add", "mul"):
         left, right = producer.inputs
         assert left is not None
         assert right is not None
         if _is_constant(b, right) and producer.op.name == "mul":
             right = _times(b, node, right, factor)
-            return b.add(OPS["mul"], [left, right], NoAttrs(), loc=node.loc)[0]
+            return b.add(OPS["mul"], [left, right], loc=node.loc)[0]
         if _is_constant(b, right):
             left, right = _scaled(b, node, left, factor), _times(b, node, right, factor)
-            return b.add(OPS["add"], [left, right], NoAttrs(), loc=node.loc)[0]
+            return b.add(OPS["add"], [left, right], loc=node.loc)[0]
     return _times(b, node, x, factor)
 
 
 def _times(b: GraphBuilder, node: Node, x: Value, factor: Value) -> Value:
-    return b.add(OPS["mul"], [x, factor], NoAttrs(), loc=node.loc)[0]
+    return b.add(OPS["mul"], [x, factor], loc=node.loc)[0]
 
 
 def _is_constant(b: GraphBuilder, value: Value) -> bool:

@@ -14,7 +14,7 @@ Requires layouts.  Establishes factors that are casts from i8 where kernels of s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeGuard
 
 import numpy as np
@@ -44,6 +44,8 @@ from tcc.ir.types import I8, I32, U8, TensorType, element_count
 from tcc.passes.fuse.compose import canonical
 from tcc.passes.graph.computed_constants import without_unread
 from tcc.passes.layout.assign import Kernel, Placed, ProgramStep
+from tcc.record import record
+from tcc.schedule.nest import multiplied
 
 # Half the range of a byte: what makes an unsigned one signed.
 _HALF = 128
@@ -67,7 +69,7 @@ def with_signed_operands(placed: Placed, lowers: Callable[[Expr], bool]) -> Plac
     return replace(placed, graph=graph, steps=tuple(steps), layouts=layouts)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Factor:
     """The operand read by `node`, an i8 or u8, less `zero` (None is 0), in i32."""
 
@@ -75,7 +77,7 @@ class _Factor:
     zero: Scalar | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Signed:
     """`value`, an i8, plus `offset` (None is 0), in i32."""
 
@@ -241,12 +243,10 @@ class _Rewriting:
 def _factors(stage: Stage) -> tuple[_Factor, _Factor] | None:
     """The factors of a sum of products of bytes less zero points, if matrix units need it to be
     another one."""
-    (body, *more) = stage.body
-    if more or stage.monoid != "sum" or body.dtype is not I32:
+    found = multiplied(stage)
+    if found is None or stage.body[0].dtype is not I32 or found.a is found.b:
         return None
-    if not isinstance(body, Apply) or body.function != "mul" or body.args[0] is body.args[1]:
-        return None
-    a, b = (_factor(stage, s) for s in body.args)
+    a, b = _factor(stage, found.a), _factor(stage, found.b)
     if a is None or b is None:
         return None
     signed = all(f.zero is None and f.node.dtype is I8 for f in (a, b))

@@ -13,25 +13,25 @@ they are multiplied as such where their blocks run along the sum.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
-from tcc.ir.graph.rewrite import Inputs, rewritten
-from tcc.ir.op import Array, NoAttrs
+from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
+from tcc.ir.op import Array
 from tcc.ir.types import F4E2M1, F8E4M3FN, F32, I8, DType
 from tcc.ops import OPS
 from tcc.ops.algebra.contract import GemmAttrs
 from tcc.ops.algebra.levels import LevelsAttrs, nibbles
 from tcc.ops.algebra.movement import TransposeAttrs
 from tcc.ops.algebra.quantize import DequantizeAttrs
+from tcc.record import record
 
 # Constants of fewer elements are folded to floats, as all others are.
 _LARGE = 1 << 14
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Levels:
     """A constant matrix (k, n) before it is scaled.
 
@@ -53,7 +53,7 @@ def weight_quant_matmuls(graph: Graph) -> Graph:
     return rewritten(graph, _visit)
 
 
-def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
     attrs = node.attrs
     gemm = isinstance(attrs, GemmAttrs)
     plain = gemm and (attrs.alpha, attrs.beta, attrs.trans_a) == (1, 1, False)
@@ -134,7 +134,7 @@ def _product(b: GraphBuilder, node: Node, x: Value, levels: _Levels) -> Value:
         (sums,) = b.add(OPS["matmul_levels"], operands, LevelsAttrs(bits), loc=node.loc)
         after = np.ascontiguousarray(levels.scale.astype(np.float32).reshape(-1))
         factor = b.constant(after, f"{name}.scale")
-        return b.add(OPS["mul"], [sums, factor], NoAttrs(), loc=node.loc)[0]
+        return b.add(OPS["mul"], [sums, factor], loc=node.loc)[0]
     block = levels.block or rows
     full = (-(-rows // block), columns)
     scale = np.ascontiguousarray(np.broadcast_to(levels.scale, full).astype(np.float32))

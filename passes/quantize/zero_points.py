@@ -20,13 +20,12 @@ Requires nothing.  Establishes products that processors have instructions for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
-from tcc.ir.graph.rewrite import Inputs, rewritten
+from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import Index, as_index, const
 from tcc.ir.op import Array, NoAttrs
 from tcc.ir.types import F32, I8, I32, U8, DType
@@ -37,6 +36,7 @@ from tcc.ops.algebra.quantized import ConvIntegerAttrs
 from tcc.ops.algebra.reduce import ReduceAttrs
 from tcc.ops.algebra.unary import CastAttrs
 from tcc.ops.algebra.window import ConvAttrs
+from tcc.record import record
 
 # Half the range of a byte: what makes a signed one unsigned.
 _HALF = 128
@@ -64,7 +64,7 @@ def admits(
 # ---- activations --------------------------------------------------------------------------------
 
 
-def _quantised(b: GraphBuilder, node: Node, inputs: Inputs, to: DType) -> Sequence[Value] | None:
+def _quantised(b: GraphBuilder, node: Node, inputs: Inputs, to: DType) -> Replacement:
     """Activations quantised to bytes of the other sign become such of type `to`."""
     attrs = node.attrs
     if isinstance(attrs, QuantizeAttrs) and attrs.to in (I8, U8) and attrs.to is not to:
@@ -133,7 +133,7 @@ def _unflipped(b: GraphBuilder, x: Value) -> Value | None:
 # ---- products -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Weights:
     """Signed bytes `array`, which are the weights less their zero points where `offset` is None,
     and lack this number (i32, spread to their columns) otherwise."""
@@ -142,7 +142,7 @@ class _Weights:
     offset: Array | None
 
 
-def _visit(b: GraphBuilder, node: Node, inputs: Inputs, to: DType | None) -> Sequence[Value] | None:
+def _visit(b: GraphBuilder, node: Node, inputs: Inputs, to: DType | None) -> Replacement:
     match node.op.name:
         case "matmul_integer" | "conv_integer":
             x, w, *zeros = inputs
@@ -211,7 +211,7 @@ def _sums(
     value = _as_type(b, node, value, to)
     signed = b.constant(weights.array, w[0].name, I8, b.sources(w[0]))
     if conv is None:
-        (sums,) = b.add(OPS["matmul_integer"], [value, signed], NoAttrs(), loc=node.loc)
+        (sums,) = b.add(OPS["matmul_integer"], [value, signed], loc=node.loc)
         wide = weights.array.sum(-2, dtype=np.int32, keepdims=value.type.rank > 1)
     else:
         border = 0 if known is None else known + half
@@ -249,7 +249,7 @@ def _computed_sums(
     of type `to`, v signed, z and o the zero points of these."""
     u, z = _moved(b, node, *x, to)
     v, zero = _moved(b, node, *w, I8)
-    (sums,) = b.add(OPS["matmul_integer"], [u, v], NoAttrs(), loc=node.loc)
+    (sums,) = b.add(OPS["matmul_integer"], [u, v], loc=node.loc)
     if z is not None:
         columns = _emit(b, node, "cast", v, to=I32)
         axes = ReduceAttrs((v.type.rank - 2,), u.type.rank > 1)

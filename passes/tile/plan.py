@@ -36,6 +36,7 @@ from tcc.ir.tile.group import Access, TileGroup
 from tcc.ir.types import element_count
 from tcc.passes.fuse.structure import Storage
 from tcc.passes.layout.assign import Kernel
+from tcc.record import record
 from tcc.schedule.backend import AnySchedule, KernelModel
 from tcc.schedule.nest import product, weight, work
 
@@ -189,7 +190,7 @@ def _chooses_whole(node: Read, access: Access) -> bool:
     return all(not u or (len(u) == 1 and index is of_atom(*u)) for u, index in at)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Words:
     """The axis of which `count` neighbours lie in one word."""
 

@@ -10,7 +10,7 @@ variable `half` says which.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tcc.backends.gpu.hopper.boxes import Box, box_of
 from tcc.ir.expr import extent
@@ -33,6 +33,7 @@ from tcc.ir.tile import (
     lanes,
 )
 from tcc.ir.types import BF16, F16, F32
+from tcc.record import record
 
 ROWS = 128  # of a unit: 64 for each warpgroup
 HALF = iterator("half", 2)
@@ -40,7 +41,7 @@ _WIDTHS = (64, 128)
 _NAMES = {"bf16": BF16, "f16": F16}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Side:
     """A block that the copy engine brings, from the box of its load."""
 
@@ -48,7 +49,7 @@ class Side:
     box: Box
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AttentionKernel:
     """The kernel of one half: `scores` and `mixed` are its products; `keys` and `values` are loaded
     in the loop, `queries` before it.  `widened` is the statement that casts the values."""

@@ -14,13 +14,14 @@ from math import gcd
 
 from tcc.ir.index import Index, as_int, bounds, const, free_vars, linear_in, mul, of_atom
 from tcc.ir.tile import Guard, Load, Store, lanes
+from tcc.record import record
 
 # What the engine asks for: strides in bytes, positions of a box along an axis, of a tensor.
 _STRIDE, _MOST, _SIZES = 16, 256, 2**31
 _LEAST_ROW = 32  # bytes of a box's row, so that rows can be swizzled
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Box:
     """A box at `at` of a tensor of `sizes` and `strides` (elements, the last 1), outermost first.
 

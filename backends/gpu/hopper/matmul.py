@@ -11,7 +11,6 @@ fills for the next.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from tcc.backends.gpu.hopper.boxes import Box
@@ -30,6 +29,7 @@ from tcc.backends.gpu.hopper.tensor_maps import TensorMap, tensor_map
 from tcc.backends.gpu.triton.dtypes import type_name
 from tcc.backends.gpu.triton.writer import PyExpr, Writer
 from tcc.ir.tile import Store, TileBuffer
+from tcc.record import record
 
 _RING = ("a_ring", "b_ring", "full", "empty")
 _STEPS = (4, 3, 2)  # buffers of a ring, the most that fit
@@ -53,7 +53,7 @@ def gluon_source(shape: MatrixKernel, name: str, *, warps: int, shared: int) -> 
 # ---- what is shared -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Plan:
     """The ring's length, the maps by the name that the text gives them, and the stored tiles."""
 

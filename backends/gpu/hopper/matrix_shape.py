@@ -8,7 +8,6 @@ The names of nothing matter.  What is not surely of this shape is left to Triton
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tcc.backends.gpu.hopper.boxes import Box, box_of
 from tcc.ir.expr import extent
@@ -28,6 +27,7 @@ from tcc.ir.tile import (
     TileKernel,
 )
 from tcc.ir.types import BF16, F16, F32
+from tcc.record import record
 
 # Tiles that are worth warps of their own: a multiprocessor has room for one of these only.
 _SIDES = (128, 256)
@@ -37,7 +37,7 @@ _LEAST_TRIPS = 4
 ALIGNED = 16
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MatmulOperand:
     """One side of the product: the block that the loop loads, and where its box lies."""
 
@@ -46,7 +46,7 @@ class MatmulOperand:
     box: Box
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MatrixKernel:
     """A kernel of one product: `loop` adds `a` times `b` to `acc`, then come `after`.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from tcc.backends.gpu.hopper.boxes import Box
@@ -19,6 +18,7 @@ from tcc.backends.gpu.triton.print import Printer
 from tcc.ir.expr import extent
 from tcc.ir.index import as_int
 from tcc.ir.tile import Loop, TileBuffer, TileKernel
+from tcc.record import record
 
 HEADER = """import triton.language
 import triton.experimental.gluon.language as tl
@@ -44,7 +44,7 @@ ROOM = 2048
 FEW = 24
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GluonText:
     """A module with a kernel: its parameters are the kernel's buffers, then the `maps`."""
 

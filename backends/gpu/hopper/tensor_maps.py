@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 from tcc.backends.gpu.hopper.boxes import Box
 from tcc.backends.gpu.triton.dtypes import pointer_type
 from tcc.ir.tile import TileBuffer
 from tcc.ir.types import DTYPES
+from tcc.record import record
 
 _SPANS = (128, 64, 32)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TensorMap:
     """A tensor in the buffer at place `buffer` of a launch.
 

@@ -17,7 +17,9 @@ from tcc.ir.index import Index, Var
 from tcc.ir.op import Array, Trait
 
 Inputs: TypeAlias = tuple[Value | None, ...]
-Visit: TypeAlias = Callable[[GraphBuilder, Node, Inputs], Sequence[Value] | None]
+# What takes the place of a node; None leaves it as it is.
+Replacement: TypeAlias = Sequence[Value] | None
+Visit: TypeAlias = Callable[[GraphBuilder, Node, Inputs], Replacement]
 
 
 def rebuild(graph: Graph, visit: Visit) -> Graph:

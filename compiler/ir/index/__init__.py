@@ -67,6 +67,8 @@ class Extremum:
 Atom: TypeAlias = Var | Quotient | Remainder | Extremum
 Monomial: TypeAlias = tuple[Atom, ...]
 IndexLike: TypeAlias = "Index | int"
+Vars: TypeAlias = tuple[Var, ...]
+Indices: TypeAlias = "tuple[Index, ...]"
 _Bounds: TypeAlias = tuple[int | None, int | None]
 
 

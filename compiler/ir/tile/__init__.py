@@ -222,6 +222,8 @@ class Sync:
 Stmt: TypeAlias = (
     Load | Store | Prefetch | Compute | Contract | Reduce | Broadcast | Relayout | Loop | If | Sync
 )
+Stmts: TypeAlias = list[Stmt]
+Blocks: TypeAlias = tuple[Block, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,9 +10,11 @@ all combinations.  A turn has to save more than prices err by for that knob.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tcc.ir.tile.group import TileGroup
+from tcc.record import record
+from tcc.schedule.alternatives import Alternative, preferred
 from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel, Knobs
 from tcc.schedule.cpu.cost import Pricer
@@ -23,7 +25,7 @@ from tcc.schedule.nest import anchor, product
 LEAST = 3e-6
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Knob:
     """One thing to turn: its `settings`, and the part of the price that a turn must save.
 
@@ -35,7 +37,7 @@ class Knob:
     margin: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Found:
     """The knobs to take, their price and that of the analytic schedule in seconds, and how many
     different schedules were priced."""
@@ -95,18 +97,19 @@ def cheapest(scheduled: Callable[[Knobs], tuple[TileGroup, Schedule]], pricer: P
     account.  That one is kept where sizes are open (prices count on typical ones), and where a
     launch is short.
     """
-    best = Knobs()
-    group, schedule = scheduled(best)
-    analytic = least = pricer.price(group, schedule).seconds
-    known = {schedule: analytic}
-    if group.sizes or analytic < LEAST:
-        return Found(best, analytic, analytic, 1)
-    for knob in knobs_of(group):
-        most = (1 - knob.margin) * least
-        for knobs in [turn(best) for turn in knob.settings]:
-            group, schedule = scheduled(knobs)
-            if schedule not in known:
-                known[schedule] = pricer.price(group, schedule).seconds
-            if known[schedule] < min(most, least):
-                best, least = knobs, known[schedule]
-    return Found(best, least, analytic, len(known))
+    known: dict[Schedule, float] = {}
+
+    def priced(knobs: Knobs) -> Alternative[TileGroup, Knobs]:
+        group, schedule = scheduled(knobs)
+        if schedule not in known:
+            known[schedule] = pricer.price(group, schedule).seconds
+        return Alternative(group, knobs, known[schedule])
+
+    best = priced(Knobs())
+    analytic = best.price
+    if best.region.sizes or analytic < LEAST:
+        return Found(best.replacement, analytic, analytic, 1)
+    for knob in knobs_of(best.region):
+        turns = [priced(turn(best.replacement)) for turn in knob.settings]
+        best = preferred(best, turns, knob.margin)
+    return Found(best.replacement, best.price, analytic, len(known))

@@ -9,14 +9,14 @@ from run to run (Goto and van de Geijn, "Anatomy of High-Performance Matrix Mult
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, inf, prod
 
 from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import Read
-from tcc.ir.index import Var, as_int, const, divisor_of, free_vars, substitute
+from tcc.ir.index import Var, Vars, as_int, const, divisor_of, free_vars, substitute
 from tcc.ir.tile.group import GroupBuffer, GroupStage, TileGroup
+from tcc.record import record
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.packing import made, packs
 from tcc.schedule.cpu.schedule import Nest
@@ -67,7 +67,7 @@ FEW = 8
 WORTH = 0.98
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ContractionLoops:
     """The loops a contraction's factors vary with: of the one along the vector, and the other."""
 
@@ -92,7 +92,7 @@ def sides_of(stage: GroupStage, vector: Var | None) -> ContractionLoops | None:
     return ContractionLoops(vector, a, b) if vector in a else ContractionLoops(vector, b, a)
 
 
-def rows_of(stage: GroupStage, sides: ContractionLoops) -> tuple[Var, ...]:
+def rows_of(stage: GroupStage, sides: ContractionLoops) -> Vars:
     """Loops of the result along which only the other factor varies."""
     return tuple(
         v for v in stage.iters if v is not sides.vector and v in sides.other and v not in sides.this
@@ -212,12 +212,12 @@ def _dot_blocks(
     return {sides.vector: vector_block(sides.vector, stage, registers)}
 
 
-def _longest(variables: tuple[Var, ...]) -> Var:
+def _longest(variables: Vars) -> Var:
     """The longest loop, the innermost of equals."""
     return max(enumerate(variables), key=lambda pair: (trips(pair[1]), pair[0]))[1]
 
 
-def _blocked(rows: tuple[Var, ...], most: int) -> Var:
+def _blocked(rows: Vars, most: int) -> Var:
     """The loop of rows that blocks run along: one of open size may have few, and yields to one
     that is known to fill half a block."""
     known = tuple(v for v in rows if 2 * (as_int(extent(v)) or 0) >= most)
@@ -423,7 +423,7 @@ def _streams(stage: GroupStage, sides: ContractionLoops, blocks: Mapping[Var, in
 
 def row_units(
     stage: GroupStage,
-    common: tuple[Var, ...],
+    common: Vars,
     sides: ContractionLoops,
     registers: CoreModel,
     most: int = ROWS,

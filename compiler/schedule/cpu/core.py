@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tcc.record import record
 from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Knobs:
     """What may be turned of the analytic choice; by default nothing is.
 
@@ -21,7 +20,7 @@ class Knobs:
     grain: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CoreModel:
     """What a kernel may use: `lanes` f32 elements a vector, `count` vector registers, `l1` and `l2`
     bytes of a core's caches, and `cores` that share the work.  `fmas` and `loads` are vector

@@ -20,6 +20,7 @@ from math import ceil, exp, gcd, prod
 from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import Var
 from tcc.ir.tile.group import TileGroup
+from tcc.record import record
 from tcc.schedule.cpu.cache_traffic import CacheTraffic, LoopOver, NestLoops, moved, walk_of
 from tcc.schedule.cpu.contraction import WORD
 from tcc.schedule.cpu.machine import Machine
@@ -50,7 +51,7 @@ _EXPOSED = 0.6
 _FEW = 256
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Price:
     """`seconds` a launch takes, and how long each resource alone would: `compute` (arithmetic),
     `ports` (loads and stores), `l2`, `l3` and `dram` (what comes from there).

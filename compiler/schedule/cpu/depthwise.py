@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from math import prod
 
 from tcc.ir.expr import extent
-from tcc.ir.index import Var, as_int
+from tcc.ir.index import Var, Vars, as_int
 from tcc.ir.tile.group import Access, GroupStage
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.nest import stride, trips
@@ -29,7 +29,7 @@ def window_units(
     stage: GroupStage,
     vector: Var | None,
     blocks: Mapping[Var, int],
-    common: tuple[Var, ...],
+    common: Vars,
     registers: CoreModel,
 ) -> dict[Var, int]:
     """Elements of the two loops along which a window slides that a unit covers; empty where there
@@ -54,7 +54,7 @@ def window_units(
 
 
 def _slides(
-    access: Access, stage: GroupStage, vector: Var | None, common: tuple[Var, ...]
+    access: Access, stage: GroupStage, vector: Var | None, common: Vars
 ) -> list[tuple[Var, int, int]]:
     """The loops along which neighbours of the result share elements of an operand that differs from
     lane to lane: each with the window's steps along it, and how many of them neighbours are apart;

@@ -27,14 +27,15 @@ with panels of weights; the calibration's loop and `scripts/peaks.c` measure so.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from tcc.errors import InternalError
+from tcc.record import record
 from tcc.target import Profile
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cache:
     """`size` bytes; `read` and `write` are bytes a cycle that one core moves to and from it."""
 
@@ -43,7 +44,7 @@ class Cache:
     write: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Memory:
     """Streaming rates in bytes a second, of one core alone and of all `cores` together.
 
@@ -65,7 +66,7 @@ class Memory:
         return rate if ahead else rate * self.in_order
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Machine:
     """`cores` equal cores, the threads a price counts on.  Rates are per core and cycle.
 

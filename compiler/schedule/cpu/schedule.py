@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from tcc.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Nest:
     """The loops of consecutive stages inside a unit; what those stages exchange is in registers.
 
@@ -31,7 +31,7 @@ class Nest:
         return dict(self.blocks).get(name, 1)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Schedule:
     """How a group's loops are cut.
 

@@ -6,7 +6,7 @@ along another.
 
 from __future__ import annotations
 
-from tcc.ir.index import Var
+from tcc.ir.index import Var, Vars
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.vectors import lanes_of
@@ -16,7 +16,7 @@ from tcc.schedule.nest import guarded, stride, trips
 _LEAST = 3
 
 
-def turned_vector(group: TileGroup, stage: GroupStage, loops: tuple[Var, ...]) -> Var | None:
+def turned_vector(group: TileGroup, stage: GroupStage, loops: Vars) -> Var | None:
     """The loop, one of `loops`, along which a stage that has no smooth loop stores, if what it
     reads runs along another."""
     if stage.monoid is not None:
@@ -37,7 +37,7 @@ def turned_blocks(
     group: TileGroup,
     stage: GroupStage,
     vector: Var | None,
-    loops: tuple[Var, ...],
+    loops: Vars,
     registers: CoreModel,
 ) -> dict[Var, int]:
     """Square blocks along the vector loop and the one along which another access runs, both of

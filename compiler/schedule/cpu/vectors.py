@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tcc.ir.expr import extent
-from tcc.ir.index import Var, as_int
+from tcc.ir.index import Var, Vars, as_int
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.nest import (
@@ -52,11 +52,11 @@ def stored_vector(stage: GroupStage) -> Var | None:
     return max((v for v in along if trips(v) >= _LEAST), key=trips, default=None)
 
 
-def _own(group: TileGroup, stage: GroupStage) -> tuple[Var, ...]:
+def _own(group: TileGroup, stage: GroupStage) -> Vars:
     return (*own_loops(group, stage), *stage.reduce)
 
 
-def _best_loop(group: TileGroup, stage: GroupStage, loops: tuple[Var, ...]) -> Var | None:
+def _best_loop(group: TileGroup, stage: GroupStage, loops: Vars) -> Var | None:
     scored = [(_smoothness(group, stage, v), n, v) for n, v in enumerate(loops)]
     best = max(scored, default=None, key=lambda s: s[:2])
     return best[2] if best is not None and best[0] > 0 else None

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import Apply, Read, Scalar, StageRef, children, walk
-from tcc.ir.index import Index, Var, as_index, as_int, const, free_vars, maximum, minimum
+from tcc.ir.index import Index, Var, Vars, as_index, as_int, const, free_vars, maximum, minimum
 from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.schedule.cpu.machine import Machine
@@ -183,7 +183,7 @@ def _dense(source: StageRef, store: bool, size: int, loops: Sequence[Var]) -> To
     return touch(source, steps, store=store, size=size, most=inf)
 
 
-def _loops_of(scalar: Scalar, loops: tuple[Var, ...]) -> list[Var]:
+def _loops_of(scalar: Scalar, loops: Vars) -> list[Var]:
     used: set[Var] = set()
     for node in walk(scalar):
         if isinstance(node, Read):
@@ -221,7 +221,7 @@ def _repeated(stage: GroupStage) -> list[Scalar]:
     return list(found)
 
 
-def _collect(scalar: Scalar, loops: tuple[Var, ...], found: dict[Scalar, None]) -> None:
+def _collect(scalar: Scalar, loops: Vars, found: dict[Scalar, None]) -> None:
     for child in children(scalar):
         if isinstance(scalar, Read):
             kept = _loops_of(child, loops)

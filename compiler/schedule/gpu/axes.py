@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from math import prod
 
 from tcc.ir.expr import extent
-from tcc.ir.expr.scalar import Apply, Cast, StageRef
+from tcc.ir.expr.scalar import Cast, StageRef
 from tcc.ir.index import Var, as_int, bounds, free_vars, linear_in
 from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.ir.types import F32, FLOAT8, I8, I32
 from tcc.schedule.gpu.schedule import BlockSchedule
-from tcc.schedule.nest import Factors, product
+from tcc.schedule.nest import Factors, multiplied, product
 
 
 def join(loops: Sequence[Var]) -> str:
@@ -32,15 +32,12 @@ def factors(stage: GroupStage) -> Factors | None:
 
 
 def _of_bytes(stage: GroupStage) -> Factors | None:
-    (body, *rest) = stage.body
-    if rest or stage.monoid != "sum" or not isinstance(body, Apply) or body.function != "mul":
+    found = multiplied(stage)
+    if found is None or not isinstance(found.a, Cast) or not isinstance(found.b, Cast):
         return None
-    kinds = {s.arg.dtype for s in body.args if isinstance(s, Cast)}
-    if not all(isinstance(s, Cast) for s in body.args) or len(kinds) != 1:
-        return None
-    (kind,) = kinds
-    exact = body.dtype is (F32 if kind in FLOAT8 else I32) and kind in (I8, *FLOAT8)
-    return Factors(*body.args) if exact else None
+    kind, wide = found.a.arg.dtype, stage.body[0].dtype
+    exact = wide is (F32 if kind in FLOAT8 else I32) and kind in (I8, *FLOAT8)
+    return found if exact and found.b.arg.dtype is kind else None
 
 
 def of_bytes(stage: GroupStage) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
 from math import inf
 
 from tcc.ir.tile.group import TileGroup
+from tcc.record import record
+from tcc.schedule.alternatives import Alternative, in_order
 from tcc.schedule.gpu.candidates import candidates, turned
 from tcc.schedule.gpu.cost import BlockPrice, BlockPricer
 from tcc.schedule.gpu.schedule import TYPICAL_DEVICE, BlockProfile, BlockSchedule
@@ -15,7 +17,7 @@ from tcc.schedule.gpu.warpgroups import warpgroup_schedule
 _TURNED = 3
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BlockChoice:
     """A schedule and what it is thought to take."""
 
@@ -41,16 +43,17 @@ def ranked(group: TileGroup, profile: BlockProfile) -> tuple[BlockChoice, ...]:
     Raises `NotBlocks` where there is none.
     """
     pricer = BlockPricer(group, profile)
-    found = _sorted([BlockChoice(s, pricer.price(s)) for s in candidates(group)])
+    found = _sorted(group, (BlockChoice(s, pricer.price(s)) for s in candidates(group)))
     best = [each.schedule for each in found[:_TURNED]]
     more = dict.fromkeys(s for each in best for s in turned(each, pricer.multiplies(each)))
-    return tuple(_sorted([*found, *(BlockChoice(s, pricer.price(s)) for s in more)]))
+    return tuple(_sorted(group, (*found, *(BlockChoice(s, pricer.price(s)) for s in more))))
 
 
-def _sorted(choices: list[BlockChoice]) -> list[BlockChoice]:
-    return sorted(choices, key=_order)
+def _sorted(group: TileGroup, choices: Iterable[BlockChoice]) -> list[BlockChoice]:
+    alternatives = [Alternative(group, c, c.price.seconds) for c in sorted(choices, key=_lacking)]
+    return [each.replacement for each in in_order(alternatives)]
 
 
-def _order(choice: BlockChoice) -> tuple[float, int]:
-    price = choice.price
-    return price.seconds, price.usage.registers if price.seconds == inf else 0
+def _lacking(choice: BlockChoice) -> int:
+    """The registers of a schedule that does not fit."""
+    return choice.price.usage.registers if choice.price.seconds == inf else 0

@@ -13,11 +13,11 @@ serve all processors together; a round of units shares what it reads.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import inf, sqrt
 
 from tcc.ir.index import Var
 from tcc.ir.tile.group import TileGroup
+from tcc.record import record
 from tcc.schedule.gpu.schedule import FLOAT8_NAME, BlockProfile, BlockSchedule
 from tcc.schedule.gpu.work import LEAST_SIDE, SECTOR, Cut, GroupFacts, Matrix, StageRun, TileTraffic
 
@@ -46,7 +46,7 @@ _BYTES = {"f32": 4, "i8": 1, FLOAT8_NAME: 1}
 _MOST_UNITS, _OWN_SHARED, _OWN_REGISTERS = 32, 1024, 32
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Usage:
     """What a kernel takes: `registers` and `private` bytes of a lane, `shared` bytes of a unit."""
 
@@ -55,7 +55,7 @@ class Usage:
     shared: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BlockPrice:
     """Seconds of one launch, and those that each resource alone would take.
 

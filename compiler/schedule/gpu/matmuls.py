@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
-from tcc.ir.index import Var
+from tcc.ir.index import Var, Vars
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.ir.types import BF16, F16, F32, I32
+from tcc.record import record
 from tcc.schedule.gpu.axes import (
     AxisBlocks,
     factors,
@@ -31,13 +31,13 @@ _PRODUCTS = 1 << 12
 _LINEAR = 1024
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Roles:
     """The loops of a product's result: of both factors, of one and of the other."""
 
-    batch: tuple[Var, ...]
-    rows: tuple[Var, ...]
-    columns: tuple[Var, ...]
+    batch: Vars
+    rows: Vars
+    columns: Vars
 
 
 def _roles(stage: GroupStage) -> _Roles | None:

@@ -6,9 +6,8 @@ axis, named by the loops' names joined by `+`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tcc.errors import TccError
+from tcc.record import record
 from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
 
 # What the matrix units' rate of floats of a byte goes by, whichever they are.
@@ -19,7 +18,7 @@ class NotBlocks(TccError):
     """A group that is no block kernel: `what` says why."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BlockSchedule:
     """How a group becomes a block kernel.
 
@@ -35,7 +34,7 @@ class BlockSchedule:
     stages: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BlockProfile:
     """What a device offers; the row of a large one by default.
 

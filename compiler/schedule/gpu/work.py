@@ -7,15 +7,15 @@ s[i, j] = sum(k) a[i, k] * b[k, j]      64 x 64 x 4096, blocks i 32, j 64, k 128
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import TypeAlias
 
-from tcc.ir.index import Var
+from tcc.ir.index import Var, Vars
 from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.types import BF16, F16, F32, I8, I32
+from tcc.record import record
 from tcc.schedule.cpu.work import stage_touches
 from tcc.schedule.footprint import Touch
 from tcc.schedule.gpu.axes import factors, of_bytes
@@ -30,11 +30,11 @@ LEAST_SIDE = 16
 LEAST_BYTES = 32
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cut:
     """Loops that run as one axis of `total` positions, in blocks of `block`."""
 
-    loops: tuple[Var, ...]
+    loops: Vars
     total: int
     block: int
 
@@ -57,7 +57,7 @@ class Cut:
         return found
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Matrix:
     """A product on blocks: rows x columns x steps of the sum, for each of `batch`.
 
@@ -71,7 +71,7 @@ class Matrix:
     dtype: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TileTraffic:
     """A touch of memory by all units: `bytes` of whole sectors that one unit moves, `total` all of
     them, `unique` what they are of."""
@@ -82,7 +82,7 @@ class TileTraffic:
     unique: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StageRun:
     """A stage in one unit: `steps` blocks of `elements`, one after the other, `ops` for each
     element; `results` of a block.  `across`: lanes are combined at the end."""
@@ -221,6 +221,6 @@ def _cover(facts: StageFacts, grid: _Axes, inner: _Axes) -> tuple[Cut, ...]:
     return (*found, *(cut((v,), 1) for v in left.values()))
 
 
-def cut(loops: tuple[Var, ...], block: int) -> Cut:
+def cut(loops: Vars, block: int) -> Cut:
     """The axis of `loops`; one of no positions counts as one of one."""
     return Cut(loops, max(1, prod(map(trips, loops))), block)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
-from tcc.ir.graph import Graph, GraphBuilder, Node, Value
-from tcc.ir.graph.rewrite import Inputs, rewritten
+from tcc.ir.graph import Graph, GraphBuilder, Node
+from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.passes.graph.legalize_calls.cumulative import express_running
 from tcc.passes.graph.legalize_calls.scatter import express_scatter_elements, express_scatter_nd
 from tcc.passes.graph.legalize_calls.selection import express_compress, express_non_zero
 from tcc.passes.graph.legalize_calls.top_k import express_top_k
 
-Express: TypeAlias = Callable[[GraphBuilder, Node, Inputs], Sequence[Value] | None]
+Express: TypeAlias = Callable[[GraphBuilder, Node, Inputs], Replacement]
 
 EXPRESSED: Mapping[str, Express] = MappingProxyType(
     {
@@ -34,6 +34,6 @@ def legalize_calls(graph: Graph) -> Graph:
     return rewritten(graph, _visit)
 
 
-def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
     express = EXPRESSED.get(node.op.name)
     return None if express is None else express(b, node, inputs)

@@ -9,13 +9,13 @@ times the work of one walk along the line, but no element waits for the one befo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, apply, index_value
-from tcc.ir.index import Index, as_int, bounds, ceildiv
+from tcc.ir.index import Index, Indices, as_int, bounds, ceildiv
 from tcc.ir.types import I64
 from tcc.ops.formula import choose
+from tcc.record import record
 
 # Elements of a block, and of a line whose totals are made by brute force.
 BLOCK, DIRECT = 64, 512
@@ -23,10 +23,10 @@ BLOCK, DIRECT = 64, 512
 _TYPICAL = 1 << 20
 
 # The element of a line, by the line's place and the number in it; the identity beyond its end.
-Term = Callable[[tuple[Index, ...], Index], Scalar]
+Term = Callable[[Indices, Index], Scalar]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Combination:
     """A monoid of one component, its function, and its identity in the type of the elements."""
 
@@ -57,7 +57,7 @@ class Totals:
         self.within = self._within(blocks, term)
         self.outer = Totals(b, lines, blocks, self._whole, combination)
 
-    def before(self, at: tuple[Index, ...], number: Index) -> Scalar:
+    def before(self, at: Indices, number: Index) -> Scalar:
         """The total of the elements before `number`, which is inside the line."""
         fill = self.combination.identity
         if self.within is None:
@@ -65,14 +65,14 @@ class Totals:
         inside = self.b.read(self.within, *at, number // BLOCK, number % BLOCK - 1, fill=fill)
         return self._joined(self.outer.before(at, number // BLOCK), inside)
 
-    def up_to(self, at: tuple[Index, ...], number: Index) -> Scalar:
+    def up_to(self, at: Indices, number: Index) -> Scalar:
         """The total of the elements up to `number` and of it."""
         if self.within is None:
             return self.b.read(self.direct, *at, number)
         inside = self.b.read(self.within, *at, number // BLOCK, number % BLOCK)
         return self._joined(self.outer.before(at, number // BLOCK), inside)
 
-    def _whole(self, at: tuple[Index, ...], number: Index) -> Scalar:
+    def _whole(self, at: Indices, number: Index) -> Scalar:
         """The total of a block."""
         assert self.within is not None
         last, fill = BLOCK - 1, self.combination.identity

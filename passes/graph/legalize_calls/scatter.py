@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from tcc.ir.expr import MONOIDS, Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, apply, cast, index_value, literal
 from tcc.ir.graph import GraphBuilder, Node, Value
-from tcc.ir.graph.rewrite import Inputs
-from tcc.ir.index import Index, const
+from tcc.ir.graph.rewrite import Inputs, Replacement
+from tcc.ir.index import Index, Indices, const
 from tcc.ir.types import BOOL, I32, I64, DType, DTypeKind, TensorType, element_count
 from tcc.ops import OPS
 from tcc.ops.algebra.movement import ReshapeAttrs
@@ -30,11 +30,11 @@ _MONOIDS = {"add": ("sum", "add"), "mul": ("prod", "mul"), "max": ("max",) * 2, 
 
 # Whether the update of a number is meant for a place of the result, and the update itself; where
 # data decide the number, what binds it follows.
-Meant = Callable[[tuple[Index, ...], Index], Scalar]
+Meant = Callable[[Indices, Index], Scalar]
 Update = Callable[..., Scalar]
 
 
-def express_scatter_elements(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+def express_scatter_elements(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
     """Operand 0 with single elements replaced or combined; None where its type has no such
     combination."""
     x, indices, updates = _three(inputs)
@@ -44,7 +44,7 @@ def express_scatter_elements(b: GraphBuilder, node: Node, inputs: Inputs) -> Seq
     return b.add(OPS["expression"], [x, indices, updates], ExpressionAttrs(expr), loc=node.loc)
 
 
-def express_scatter_nd(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+def express_scatter_nd(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
     """Operand 0 with slices replaced or combined; None where its type has no such combination."""
     x, indices, updates = _three(inputs)
     if x.type.dtype is BOOL and node.attrs.reduction != "none":
@@ -75,12 +75,12 @@ def _elements(
     # The updates may end before x does along other axes: no index is so low.
     lowest = -(1 << (indices.dtype.bits - 1))
 
-    def meant(at: tuple[Index, ...], number: Index) -> Scalar:
+    def meant(at: Indices, number: Index) -> Scalar:
         where = (*at[:axis], number, *at[axis + 1 :])
         index = wrapped(b.read(1, *where, fill=lowest), size)
         return apply("eq", index, index_value(at[axis], I64))
 
-    def update(at: tuple[Index, ...], number: Index, *bindings: Binding) -> Scalar:
+    def update(at: Indices, number: Index, *bindings: Binding) -> Scalar:
         return b.read(2, *at[:axis], number, *at[axis + 1 :], fill=0, indirect=bindings)
 
     return _scattered(b, x, count, x.rank, reduction, meant, update)
@@ -99,13 +99,13 @@ def _slices(x: TensorType, indices: TensorType, updates: TensorType, reduction: 
         valid = apply("and", valid, inside(index, x.shape[n]))
     places = b.stage((tuple_,), choose(valid, flat, -1))
 
-    def meant(at: tuple[Index, ...], number: Index) -> Scalar:
+    def meant(at: Indices, number: Index) -> Scalar:
         place = const(0)
         for n in axes:
             place = place * x.shape[n] + at[n]
         return apply("eq", b.read(places, number), index_value(place, I64))
 
-    def update(at: tuple[Index, ...], number: Index, *bindings: Binding) -> Scalar:
+    def update(at: Indices, number: Index, *bindings: Binding) -> Scalar:
         fill = guard(count) if bindings else None
         return b.read(2, number, *at[len(axes) :], fill=fill, indirect=bindings)
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
 from tcc.ir.graph import GraphBuilder, Node, Value
-from tcc.ir.graph.rewrite import Inputs
-from tcc.ir.index import Index, as_int, ceildiv, const
+from tcc.ir.graph.rewrite import Inputs, Replacement
+from tcc.ir.index import Index, Indices, as_int, ceildiv, const
 from tcc.ir.types import BOOL, I64, TensorType, element_count
 from tcc.ops import OPS
 from tcc.ops.algebra.movement import ReshapeAttrs
@@ -27,7 +27,7 @@ from tcc.passes.graph.legalize_calls.prefix_sums import BLOCK, Combination, Tota
 _COUNT = Combination("sum", "add", 0)
 
 
-def express_non_zero(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+def express_non_zero(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
     """The indices of elements of operand 0 that are not zero; None for a scalar."""
     (x,) = inputs
     assert x is not None
@@ -72,7 +72,7 @@ def _counts(flags: TensorType, count: Index) -> Expr:
     """How many are set: up to each element within its block, before each block, and in all."""
     b = ExprBuilder(flags)
 
-    def term(_at: tuple[Index, ...], number: Index) -> Scalar:
+    def term(_at: Indices, number: Index) -> Scalar:
         flag = b.read(0, number, fill=0)
         found = flag if flag.dtype is BOOL else apply("ne", flag, literal(0, flag.dtype))
         known, given = as_int(count), as_int(flags.shape[0])
@@ -88,7 +88,7 @@ def _counts(flags: TensorType, count: Index) -> Expr:
     body = choose(counts, term((), block * BLOCK + k), 0)
     within = b.stage((block, number), body, over=(k,), monoid="sum")
 
-    def of_block(_at: tuple[Index, ...], number: Index) -> Scalar:
+    def of_block(_at: Indices, number: Index) -> Scalar:
         return b.read(within, number, BLOCK - 1, fill=0)
 
     totals = Totals(b, (), blocks, of_block, _COUNT)

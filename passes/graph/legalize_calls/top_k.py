@@ -9,7 +9,6 @@ first, and the best of these.  Equal elements keep their order; NaN is the large
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, apply, cast, index_value, literal
@@ -23,6 +22,7 @@ from tcc.ops.expression import ExpressionAttrs
 from tcc.ops.formula import choose
 from tcc.ops.operands import clamped
 from tcc.ops.sizes import RequireAttrs
+from tcc.record import record
 
 # Elements of a block, and how many times as many as are wanted of it make it pay.
 _BLOCK, _PAYS = 1024, 8
@@ -46,7 +46,7 @@ Where = tuple[Index, ...]
 Field = Callable[[Where, Index], Scalar]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Items:
     """What is ranked in every line: `count` elements.
 

@@ -8,17 +8,17 @@ fills  # # # # #        rows before the first of the loop, and after its last
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Protocol
 
 from tcc.ir.expr.scalar import literal
 from tcc.ir.index import Index, Var, as_int, const, free_vars, maximum, minimum
-from tcc.ir.tile import Block, Compute, Loop, Stmt, Store, lanes
+from tcc.ir.tile import Block, Compute, Loop, Stmt, Stmts, Store, lanes
 from tcc.ir.tile.group import Strip, TileGroup
 from tcc.ir.types import DType
 from tcc.passes.tile.cpu.ranges import BlockRange, Regions, TileRange, tiles
 from tcc.passes.tile.cpu.scratch import Held
+from tcc.record import record
 
 # Elements of a store: four vectors of f32 on the widest machine.
 _BLOCK = 64
@@ -49,7 +49,7 @@ class Makes(Protocol):
     def counter(self, size: Index) -> Index: ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Edges:
     """Stores the fill of one component of a stage wherever later stages look beyond its rows."""
 
@@ -58,7 +58,7 @@ class Edges:
     regions: Regions
     names: Makes
 
-    def run(self, dtype: DType) -> list[Stmt]:
+    def run(self, dtype: DType) -> Stmts:
         """The stores; none where nobody looks."""
         strip = self.held.strip
         assert strip is not None
@@ -87,19 +87,19 @@ class Edges:
         mapping: Mapping[Var, Index],
         strip: Strip,
         block: Callable[[int], Block],
-    ) -> list[Stmt]:
+    ) -> Stmts:
         """For each element of the common loops that the scratch has an axis for."""
         if not loops:
             return self._rows(mapping, strip, block)
 
-        def emit(span: BlockRange) -> list[Stmt]:
+        def emit(span: BlockRange) -> Stmts:
             return self._units(loops[1:], {**mapping, span.var: span.base}, strip, block)
 
         return tiles(self.regions[loops[0]], 1, False, self.names.counter, emit)
 
     def _rows(
         self, mapping: Mapping[Var, Index], strip: Strip, block: Callable[[int], Block]
-    ) -> list[Stmt]:
+    ) -> Stmts:
         region, width = self.regions[strip.rows], strip.width
         line = width * self.held.inner
         extent = const(0) if strip.rows.extent is None else strip.rows.extent
@@ -111,10 +111,10 @@ class Edges:
         def at(place: Index) -> Index:
             return start + place
 
-        def outside(row: Index) -> list[Stmt]:
+        def outside(row: Index) -> Stmts:
             return self._segment(row * line, line, at, block)
 
-        def beside(row: Index) -> list[Stmt]:
+        def beside(row: Index) -> Stmts:
             return self._gaps(strip.row, row * line, at, block)
 
         return [
@@ -129,7 +129,7 @@ class Edges:
         place: Index,
         at: Callable[[Index], Index],
         block: Callable[[int], Block],
-    ) -> list[Stmt]:
+    ) -> Stmts:
         """What is before and after the elements of a row, axis by axis."""
         if not any(before or after for before, _, after in axes):
             return []
@@ -152,7 +152,7 @@ class Edges:
         size: int,
         at: Callable[[Index], Index],
         block: Callable[[int], Block],
-    ) -> list[Stmt]:
+    ) -> Stmts:
         """Stores to `size` elements one after the other."""
 
         def store(start: Index, count: int) -> Stmt:
@@ -160,7 +160,7 @@ class Edges:
             return Store(self.held.buffer, (at(start + lanes((count,))[0]),), made)
 
         whole, left = size - size % _BLOCK, size % _BLOCK
-        stmts: list[Stmt] = []
+        stmts: Stmts = []
         if whole == _BLOCK:
             stmts.append(store(place, _BLOCK))
         elif whole:
@@ -173,8 +173,8 @@ class Edges:
         return stmts
 
     def _loop(
-        self, size: Index, start: Index, stop: Index, emit: Callable[[Index], list[Stmt]]
-    ) -> list[Stmt]:
+        self, size: Index, start: Index, stop: Index, emit: Callable[[Index], Stmts]
+    ) -> Stmts:
         if start is stop:
             return []
         counter = self.names.counter(size)

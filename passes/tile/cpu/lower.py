@@ -17,10 +17,21 @@ from dataclasses import replace
 from functools import partial
 from math import prod
 
-from tcc.ir.expr import MONOIDS, extent
-from tcc.ir.expr.scalar import StageRef, apply, argument, literal
+from tcc.ir.expr import extent
+from tcc.ir.expr.scalar import StageRef, apply, argument
 from tcc.ir.index import Index, Var, as_int, ceildiv, const, divisor_of, free_vars, iterator
-from tcc.ir.tile import Block, Compute, If, Load, MemorySpace, Stmt, Store, TileBuffer, TileKernel
+from tcc.ir.tile import (
+    Block,
+    Blocks,
+    Compute,
+    If,
+    Load,
+    MemorySpace,
+    Stmts,
+    Store,
+    TileBuffer,
+    TileKernel,
+)
 from tcc.ir.tile.group import GroupStage, StreamLoop, TileGroup
 from tcc.ir.types import DType
 from tcc.passes.tile.cpu.alias_scratch import overlaid
@@ -42,10 +53,11 @@ from tcc.passes.tile.cpu.ranges import (
 )
 from tcc.passes.tile.cpu.scratch import factors_of, held_values, in_registers, within
 from tcc.passes.tile.cpu.stage import StageLowering, Surroundings, shape_of
+from tcc.passes.tile.monoids import change
 from tcc.schedule.cpu.packing import FEW_ROWS
 from tcc.schedule.cpu.schedule import Nest, Schedule
 
-_Emit = Callable[[TileRange], list[Stmt]]
+_Emit = Callable[[TileRange], Stmts]
 
 
 def lower(group: TileGroup, schedule: Schedule) -> TileKernel:
@@ -102,17 +114,17 @@ class _Lowering:
 
     # ---- units ----------------------------------------------------------------------------
 
-    def _units(self, loops: list[Var], regions: Regions, axes: list[Var]) -> list[Stmt]:
+    def _units(self, loops: list[Var], regions: Regions, axes: list[Var]) -> Stmts:
         if not loops:
             rest = {v: everything(v) for v in self.group.common if v not in regions}
             return self._unit({**regions, **rest})
 
-        def emit(region: TileRange) -> list[Stmt]:
+        def emit(region: TileRange) -> Stmts:
             return self._units(loops[1:], {**regions, region.var: region}, axes)
 
         return self._parallel(loops[0], axes, emit)
 
-    def _parallel(self, var: Var, axes: list[Var], emit: _Emit) -> list[Stmt]:
+    def _parallel(self, var: Var, axes: list[Var], emit: _Emit) -> Stmts:
         unit, size = self.schedule.unit(var.name), extent(var)
         known = as_int(size)
         if known == 0:
@@ -140,7 +152,7 @@ class _Lowering:
         last = last_part(var, unit)
         return [If(tile * unit + (unit - 1), size, tuple(emit(full)), tuple(emit(last)))]
 
-    def _unit(self, regions: Regions) -> list[Stmt]:
+    def _unit(self, regions: Regions) -> Stmts:
         regions = {**regions, **strip_regions(self.group, regions)}
         self.strips = frozenset(v for v in regions if v not in self.group.common)
         passed = dict(self.passed)
@@ -163,14 +175,14 @@ class _Lowering:
 
     def _nests(
         self, nests: Sequence[Nest], regions: Regions, passed: dict[StageRef, Ready]
-    ) -> list[Stmt]:
+    ) -> Stmts:
         lowered = (_NestLowering(self, nest, regions, passed) for nest in nests)
         return [stmt for nest in lowered for stmt in nest.run()]
 
-    def _walk(self, loop: Var, nests: Sequence[Nest], regions: Regions) -> list[Stmt]:
+    def _walk(self, loop: Var, nests: Sequence[Nest], regions: Regions) -> Stmts:
         """The nests of a walk, for one run after the other."""
 
-        def emit(part: TileRange) -> list[Stmt]:
+        def emit(part: TileRange) -> Stmts:
             inside = {**regions, loop: part}
             return [s for n in nests for s in _NestLowering(self, n, inside, {}).step(part)]
 
@@ -226,7 +238,7 @@ class _NestLowering:
         walk = parent.group.walk
         self.totals = walk is not None and any(walk.loop in s.reduce for _, s in self.stages)
 
-    def run(self) -> list[Stmt]:
+    def run(self) -> Stmts:
         around = self._surrounded()
         if not self.nest.runs:
             return [*around, *self._all()]
@@ -239,17 +251,17 @@ class _NestLowering:
 
     # ---- along a walk -----------------------------------------------------------------------
 
-    def start(self) -> list[Stmt]:
+    def start(self) -> Stmts:
         """Before the first run."""
         return self._loops(self.passes, {}, {}, self._identity) if self.totals else []
 
-    def step(self, run: TileRange) -> list[Stmt]:
+    def step(self, run: TileRange) -> Stmts:
         """One run."""
         if not self.totals:
             return self.run()
         return self._loops(self.loops, {}, {run.var: run}, self._compute)
 
-    def finish(self) -> list[Stmt]:
+    def finish(self) -> Stmts:
         """After the last run."""
         stored = self.totals and self._stores_sums()
         return self._loops(self.passes, {}, {}, self._flush) if stored else []
@@ -259,8 +271,8 @@ class _NestLowering:
         loops: list[Var],
         spans: Spans,
         runs: Regions,
-        emit: Callable[[Spans, Regions], list[Stmt]],
-    ) -> list[Stmt]:
+        emit: Callable[[Spans, Regions], Stmts],
+    ) -> Stmts:
         if not loops:
             return emit(spans, runs)
         var, rest = loops[0], loops[1:]
@@ -268,25 +280,25 @@ class _NestLowering:
             whole = var.name == self.nest.vector
             region, block = self.regions[var], self.nest.block(var.name)
 
-            def inner(span: BlockRange) -> list[Stmt]:
+            def inner(span: BlockRange) -> Stmts:
                 return self._loops(rest, {**spans, var: span}, runs, emit)
 
             if var in self.parent.strips:
                 return inside(region, block > 1, self.parent.counter, inner)
             return tiles(region, block, whole, self.parent.counter, inner)
 
-        def part(run: TileRange) -> list[Stmt]:
+        def part(run: TileRange) -> Stmts:
             return self._loops(rest, spans, {**runs, var: run}, emit)
 
         return in_runs(var, dict(self.nest.runs)[var.name], self.parent.counter, part)
 
-    def _all(self) -> list[Stmt]:
+    def _all(self) -> Stmts:
         """The stages on all blocks; what rows share of a packed operand is made before them."""
         along = {v for n, _ in self.stages for v in self._packed_along(n)}
         count = max((n for n, v in enumerate(self.loops, 1) if v in along), default=0)
         rows = self.loops[count:]
 
-        def around_rows(spans: Spans, runs: Regions) -> list[Stmt]:
+        def around_rows(spans: Spans, runs: Regions) -> Stmts:
             direct = self._loops(rows, spans, runs, self._compute)
             made = [s for n, stage in self.stages for s in self._fill(n, stage, spans, runs)]
             if not made:
@@ -308,7 +320,7 @@ class _NestLowering:
         around = self._around(stage, (), {}, dict(self.passed))
         return StageLowering(around).varies_with(packed.factor)
 
-    def _fill(self, number: int, stage: GroupStage, spans: Spans, runs: Regions) -> list[Stmt]:
+    def _fill(self, number: int, stage: GroupStage, spans: Spans, runs: Regions) -> Stmts:
         packed = self.parent.packed.get(number)
         if packed is None:
             return []
@@ -320,8 +332,8 @@ class _NestLowering:
     def _outer(self, spans: Spans) -> tuple[BlockRange, ...]:
         return tuple(spans[v] for v in self.iters)
 
-    def _compute(self, spans: Spans, runs: Regions, *, packed: bool = False) -> list[Stmt]:
-        stmts: list[Stmt] = []
+    def _compute(self, spans: Spans, runs: Regions, *, packed: bool = False) -> Stmts:
+        stmts: Stmts = []
         ready = dict(self.passed)
         outer = self._outer(spans)
         axes = frozenset(s.var for s in outer if s.axis)
@@ -368,8 +380,8 @@ class _NestLowering:
         )
 
     def _rescaled(
-        self, number: int, sums: tuple[Block, ...], outer: tuple[BlockRange, ...]
-    ) -> tuple[list[Stmt], tuple[Block, ...]]:
+        self, number: int, sums: Blocks, outer: tuple[BlockRange, ...]
+    ) -> tuple[Stmts, Blocks]:
         """Sums so far times what the change of their state in this run asks for."""
         held = next((h for r, h in self.parent.factors.items() if r.stage == number), None)
         if held is None:
@@ -387,20 +399,19 @@ class _NestLowering:
     def _moved(
         self,
         number: int,
-        old: tuple[Block, ...],
-        new: tuple[Block, ...],
+        old: Blocks,
+        new: Blocks,
         outer: tuple[BlockRange, ...],
-    ) -> list[Stmt]:
+    ) -> Stmts:
         """The factors that a change of this stage's total brings for the sums that depend on it;
         no change brings none, infinities included."""
-        stmts: list[Stmt] = []
+        stmts: Stmts = []
         done: list[TileBuffer] = []
         for rescale, held in self.parent.factors.items():
             if rescale.state.source != StageRef(number) or held.buffer in done:
                 continue
             done.append(held.buffer)
-            same = apply("eq", *(argument(n, old[0].dtype) for n in range(2)))
-            factor = apply("select", same, literal(1, old[0].dtype), rescale.factor)
+            factor = change(rescale, old[0].dtype)
             block = self.parent.block(old[0].dtype, old[0].shape)
             at = held.offset(positions(outer, block.shape), const(0), self.regions)
             stmts += [
@@ -409,23 +420,18 @@ class _NestLowering:
             ]
         return stmts
 
-    def _identity(self, spans: Spans, _: Regions) -> list[Stmt]:
+    def _identity(self, spans: Spans, _: Regions) -> Stmts:
         """Sums that wait in scratch start at the identity."""
-        stmts: list[Stmt] = []
+        stmts: Stmts = []
         outer = self._outer(spans)
         for number, stage in self.stages:
-            assert stage.monoid is not None
-            blocks = []
-            for scalar in MONOIDS[stage.monoid].identity(tuple(s.dtype for s in stage.body)):
-                block = self.parent.block(scalar.dtype, shape_of(outer))
-                stmts.append(Compute(block, scalar, ()))
-                blocks.append(block)
-            stmts += self._hold(number, tuple(blocks), outer)
+            made, blocks = StageLowering(self._around(stage, outer, {}, {})).identities()
+            stmts += [*made, *self._hold(number, blocks, outer)]
         return stmts
 
-    def _flush(self, spans: Spans, _: Regions) -> list[Stmt]:
+    def _flush(self, spans: Spans, _: Regions) -> Stmts:
         """Sums that are results go from scratch to where results lie."""
-        stmts: list[Stmt] = []
+        stmts: Stmts = []
         outer = self._outer(spans)
         for number, stage in self.stages:
             loads, blocks = self._load(number, outer)
@@ -444,9 +450,9 @@ class _NestLowering:
 
     # ---- scratch ----------------------------------------------------------------------------
 
-    def _surrounded(self) -> list[Stmt]:
+    def _surrounded(self) -> Stmts:
         """What later stages see around the rows that this nest makes."""
-        stmts: list[Stmt] = []
+        stmts: Stmts = []
         for number, stage in self.stages:
             for component, scalar in enumerate(stage.body):
                 held = self.parent.held.get(StageRef(number, component))
@@ -455,20 +461,16 @@ class _NestLowering:
                     stmts += edges.run(scalar.dtype)
         return stmts
 
-    def _hold(
-        self, number: int, blocks: tuple[Block, ...], outer: tuple[BlockRange, ...]
-    ) -> list[Stmt]:
-        stmts: list[Stmt] = []
+    def _hold(self, number: int, blocks: Blocks, outer: tuple[BlockRange, ...]) -> Stmts:
+        stmts: Stmts = []
         for component, block in enumerate(blocks):
             place = self._place(number, component, outer)
             if place is not None:
                 stmts.append(Store(*place, block))
         return stmts
 
-    def _load(
-        self, number: int, outer: tuple[BlockRange, ...]
-    ) -> tuple[list[Stmt], tuple[Block, ...]]:
-        stmts: list[Stmt] = []
+    def _load(self, number: int, outer: tuple[BlockRange, ...]) -> tuple[Stmts, Blocks]:
+        stmts: Stmts = []
         blocks = []
         for component, scalar in enumerate(self.parent.group.stages[number].body):
             place = self._place(number, component, outer)

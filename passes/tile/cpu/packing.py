@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import Scalar
 from tcc.ir.index import Index, Var, as_int, const
-from tcc.ir.tile import MemorySpace, Stmt, Store, TileBuffer
+from tcc.ir.tile import MemorySpace, Stmts, Store, TileBuffer
 from tcc.ir.tile.group import TileGroup
 from tcc.passes.tile.cpu.body import Around, BodyEmitter
 from tcc.passes.tile.cpu.ranges import BlockRange, Regions, everything, flat, positions, tiles
@@ -84,7 +84,7 @@ def fill(
     spans: Mapping[Var, BlockRange],
     runs: Regions,
     counter: Callable[[Index], Index],
-) -> list[Stmt]:
+) -> Stmts:
     """Makes the run at hand: `spans` has a block of each loop that the factor varies with but
     those of the sum."""
     own = {v for v, _ in packed.steps}
@@ -93,7 +93,7 @@ def fill(
     axes.sort(key=lambda s: s.var.name == nest.vector)
     fixed = [flat(s) for s in spans.values() if s not in axes]
 
-    def walk(loops: list[Var], done: list[BlockRange]) -> list[Stmt]:
+    def walk(loops: list[Var], done: list[BlockRange]) -> Stmts:
         if loops:
             region = runs.get(loops[0]) or everything(loops[0])
             block = nest.block(loops[0].name)

@@ -22,7 +22,7 @@ from typing import Protocol
 from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import Read
 from tcc.ir.index import Index, Var, as_int, bounds, const, free_vars, substitute
-from tcc.ir.tile import If, Indirect, MemorySpace, Prefetch, Stmt, TileBuffer
+from tcc.ir.tile import If, Indirect, MemorySpace, Prefetch, Stmts, TileBuffer
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.passes.tile.cpu.ranges import BlockRange, Regions, TileRange, everything
 from tcc.schedule.cpu.reused_rows import next_rows
@@ -70,8 +70,8 @@ def next_run(
     around: _Around,
     outer: Sequence[BlockRange],
     reduce: Sequence[BlockRange],
-    chosen: Callable[[Read], tuple[Indirect, list[Stmt]]],
-) -> list[Stmt]:
+    chosen: Callable[[Read], tuple[Indirect, Stmts]],
+) -> Stmts:
     """The hints of one step of a sum; none where the size of a run is open.
 
     `chosen` gives the blocks of one element behind an access's indirect variables, and the
@@ -120,9 +120,9 @@ def next_run(
     return [If(row, const(count), (*stmts, *hints))] if few else [*stmts, *hints]
 
 
-def next_row(around: _Around, outer: Sequence[BlockRange], vector: BlockRange) -> list[Stmt]:
+def next_row(around: _Around, outer: Sequence[BlockRange], vector: BlockRange) -> Stmts:
     """The hints of one step of a pass over rows: what the next row has at the same place."""
-    stmts: list[Stmt] = []
+    stmts: Stmts = []
     length = as_int(extent(vector.var))
     assert length is not None
     for access in next_rows(around.group, around.stage, vector.var):
@@ -137,7 +137,7 @@ def next_row(around: _Around, outer: Sequence[BlockRange], vector: BlockRange) -
     return stmts
 
 
-def next_results(around: _Around, outer: Sequence[BlockRange]) -> list[Stmt]:
+def next_results(around: _Around, outer: Sequence[BlockRange]) -> Stmts:
     """Hints of a point whose several results lie apart: where those of a later block go, further
     along the vector loop or, where that is short, at the next point.
 
@@ -151,7 +151,7 @@ def next_results(around: _Around, outer: Sequence[BlockRange]) -> list[Stmt]:
     at: dict[Var, Index] = {s.var: s.base for s in outer}
     span = vector if trips(vector.var) > 2 * _LATER * vector.size else rows[-1]
     at[span.var] = span.base + (_LATER if span is vector else 1) * span.size
-    stmts: list[Stmt] = []
+    stmts: Stmts = []
     for access in (a for targets in around.stage.stores for a in targets):
         buffer = around.buffers[access.buffer]
         if buffer.scope is MemorySpace.LOCAL or stride(access, vector.var) != 1:

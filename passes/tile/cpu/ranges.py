@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from tcc.ir.expr import extent
 from tcc.ir.index import Index, Var, as_int, const, free_vars, maximum, minimum, substitute
-from tcc.ir.tile import Guard, Loop, Stmt, lanes
+from tcc.ir.tile import Guard, Loop, Stmts, lanes
 from tcc.ir.tile.group import Access
+from tcc.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TileRange:
     """The part of an iterator that a unit covers: `base + i` for `i < size`."""
 
@@ -21,7 +21,7 @@ class TileRange:
     size: Index
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BlockRange:
     """The part of an iterator a block covers: `base + lane` for `lane < size`.
 
@@ -115,15 +115,15 @@ def in_runs(
     var: Var,
     run: int,
     counter: Callable[[Index], Index],
-    emit: Callable[[TileRange], list[Stmt]],
-) -> list[Stmt]:
+    emit: Callable[[TileRange], Stmts],
+) -> Stmts:
     """Serial: all of an iterator, `run` elements at a time, and then what is left."""
     size = extent(var)
     known = as_int(size)
     if known is not None and known <= run:
         return emit(everything(var))
     stop = size - size % run
-    stmts: list[Stmt] = []
+    stmts: Stmts = []
     if as_int(stop) != 0:
         at = counter(size)
         (loop,) = free_vars(at)
@@ -139,15 +139,15 @@ def tiles(
     block: int,
     whole: bool,
     counter: Callable[[Index], Index],
-    emit: Callable[[BlockRange], list[Stmt]],
-) -> list[Stmt]:
+    emit: Callable[[BlockRange], Stmts],
+) -> Stmts:
     """Serial loops over blocks of a region; the remainder of an open size goes down a ladder."""
     tiled = block > 1
     known = as_int(region.size)
     if known == 0:
         return []
     if known is not None:
-        stmts: list[Stmt] = []
+        stmts: Stmts = []
         done = 0
         for count, size in even(known, block, whole):
             start, done = done, done + count * size
@@ -170,7 +170,7 @@ def _loop(
     stop: Index,
     step: int,
     tiled: bool,
-    emit: Callable[[BlockRange], list[Stmt]],
+    emit: Callable[[BlockRange], Stmts],
 ) -> Loop:
     (var,) = free_vars(at)
     body = emit(BlockRange(region.var, region.base + at, step, tiled))
@@ -181,8 +181,8 @@ def inside(
     region: TileRange,
     tiled: bool,
     counter: Callable[[Index], Index],
-    emit: Callable[[BlockRange], list[Stmt]],
-) -> list[Stmt]:
+    emit: Callable[[BlockRange], Stmts],
+) -> Stmts:
     """A loop over those elements of a region that the iterator has, one by one: the region may
     begin before zero and end beyond the extent.  The loop variable is the position itself."""
     size = extent(region.var)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil, prod
 from typing import TypeAlias
 
-from tcc.ir.expr import MONOIDS
 from tcc.ir.expr.scalar import Cast, Read, Scalar, StageRef, walk
 from tcc.ir.index import Index, Var, as_int, const, free_vars, substitute
 from tcc.ir.tile import (
     Block,
+    Blocks,
     Compute,
     Contract,
     Indirect,
@@ -20,7 +19,7 @@ from tcc.ir.tile import (
     MemorySpace,
     Reduce,
     Relayout,
-    Stmt,
+    Stmts,
     Store,
     TileBuffer,
 )
@@ -40,6 +39,8 @@ from tcc.passes.tile.cpu.ranges import (
     positions,
 )
 from tcc.passes.tile.cpu.scratch import Held
+from tcc.passes.tile.monoids import combinations, identities
+from tcc.record import record
 from tcc.schedule.cpu.schedule import Nest
 from tcc.schedule.nest import Factors, depends, product, reads_here
 
@@ -55,7 +56,7 @@ def shape_of(spans: Sequence[BlockRange]) -> tuple[int, ...]:
     return tuple(s.size for s in spans if s.axis)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Surroundings:
     """What a stage is computed in: its block of the nest's loops (`outer`), what the unit covers
     (`regions`), the part of split reductions at hand (`runs`), memory, and the blocks that earlier
@@ -97,7 +98,7 @@ class Surroundings:
         )
 
 
-_Result: TypeAlias = tuple[list[Stmt], tuple[Block, ...]]
+_Result: TypeAlias = tuple[Stmts, Blocks]
 
 
 class StageLowering:
@@ -120,9 +121,9 @@ class StageLowering:
             return [*next_results(self.around, self.outer), *emitter.stmts], blocks
         return self._sums(self._reduce_order(), [])
 
-    def stores(self, blocks: tuple[Block, ...]) -> list[Stmt]:
+    def stores(self, blocks: Blocks) -> Stmts:
         """The stores of the components that are results of the kernel."""
-        stmts: list[Stmt] = []
+        stmts: Stmts = []
         mapping = positions(self.outer, shape_of(self.outer))
         for block, targets in zip(blocks, self.stage.stores, strict=True):
             for target in targets:
@@ -133,7 +134,7 @@ class StageLowering:
                 stmts.append(Store(buffer, (offset,), block, guards_at(target, mapping)))
         return stmts
 
-    def continued(self, start: tuple[Block, ...]) -> _Result:
+    def continued(self, start: Blocks) -> _Result:
         """The reduction over the runs at hand, on top of sums so far."""
         if self._rounds():
             return self._added(self._reduce_order(), [], start)
@@ -150,13 +151,11 @@ class StageLowering:
 
     def _sums(self, loops: list[Var], done: list[BlockRange]) -> _Result:
         """Accumulators start at the identity and are carried through the loops."""
-        stmts, start = self._identities()
+        stmts, start = self.identities()
         more, blocks = self._reduce_loops(loops, done, start)
         return stmts + more, blocks
 
-    def _added(
-        self, loops: list[Var], done: list[BlockRange], carried: tuple[Block, ...]
-    ) -> _Result:
+    def _added(self, loops: list[Var], done: list[BlockRange], carried: Blocks) -> _Result:
         """Sums of their own over `loops`, combined with what was carried so far."""
         stmts, sums = self._sums(loops, done)
         more, out = self._combine(carried, sums)
@@ -188,7 +187,7 @@ class StageLowering:
         return ceil(size / next(equal, count) / step) * step
 
     def _in_parts(
-        self, part: int, loops: list[Var], done: list[BlockRange], carried: tuple[Block, ...]
+        self, part: int, loops: list[Var], done: list[BlockRange], carried: Blocks
     ) -> _Result:
         """Parts of the first loop, each with accumulators of its own."""
         var, region = loops[0], self._region(loops[0])
@@ -196,7 +195,7 @@ class StageLowering:
         assert size is not None
         whole = size - size % part
 
-        def added(base: Index, count: int, old: tuple[Block, ...]) -> _Result:
+        def added(base: Index, count: int, old: Blocks) -> _Result:
             inner = StageLowering(
                 self.around, {**self.blocks, var: TileRange(var, base, const(count))}
             )
@@ -208,7 +207,7 @@ class StageLowering:
             tuple(self.around.fresh(b.dtype, b.shape) for b in carried) for _ in range(2)
         )
         body, yields = added(region.base + counter, part, args)
-        stmts: list[Stmt] = [
+        stmts: Stmts = [
             Loop(loop, const(0), const(whole), part, carried, args, tuple(body), yields, results)
         ]
         if not size % part:
@@ -216,9 +215,7 @@ class StageLowering:
         more, out = added(region.base + whole, size % part, results)
         return stmts + more, out
 
-    def _reduce_loops(
-        self, loops: list[Var], done: list[BlockRange], carried: tuple[Block, ...]
-    ) -> _Result:
+    def _reduce_loops(self, loops: list[Var], done: list[BlockRange], carried: Blocks) -> _Result:
         if not loops:
             return self._accumulate(done, carried)
         if part := self._part(loops):
@@ -235,7 +232,7 @@ class StageLowering:
             span = BlockRange(var, region.base, known, tiled)
             return self._maybe_folded(lanes_kept, rest, done, span, carried)
         if known is None:
-            stmts: list[Stmt] = []
+            stmts: Stmts = []
             for start, stop, step in ladder(size, block):
                 more, carried = self._reduce_loop(
                     region, start, stop, step, rest, done, carried, lanes_kept
@@ -260,17 +257,17 @@ class StageLowering:
         step: int,
         rest: list[Var],
         done: list[BlockRange],
-        carried: tuple[Block, ...],
+        carried: Blocks,
         lanes_kept: bool,
     ) -> _Result:
         counter = self.around.counter(region.size)
         (loop,) = free_vars(counter)
         tiled = self.nest.block(region.var.name) > 1
         span = BlockRange(region.var, region.base + counter, step, tiled)
-        stmts: list[Stmt] = []
+        stmts: Stmts = []
         inits = carried
         if lanes_kept:
-            stmts, inits = self._identities(step)
+            stmts, inits = self.identities(step)
         args = tuple(self.around.fresh(b.dtype, b.shape) for b in inits)
         body, yields = self._reduce_loops(rest, [*done, span], args)
         results = tuple(self.around.fresh(b.dtype, b.shape) for b in inits)
@@ -286,48 +283,35 @@ class StageLowering:
         rest: list[Var],
         done: list[BlockRange],
         span: BlockRange,
-        carried: tuple[Block, ...],
+        carried: Blocks,
     ) -> _Result:
         """One block of a reduction loop that needs no loop."""
         if not lanes_kept:
             return self._reduce_loops(rest, [*done, span], carried)
-        stmts, inits = self._identities(span.size)
+        stmts, inits = self.identities(span.size)
         body, lanes_done = self._reduce_loops(rest, [*done, span], inits)
         more, folded = self._fold_lanes(lanes_done, carried)
         return stmts + body + more, folded
 
-    def _identities(self, *lanes: int) -> _Result:
+    def identities(self, *lanes: int) -> _Result:
         """Accumulators; with an axis for so many lanes of the vector loop, if given."""
-        assert self.stage.monoid is not None
-        dtypes = tuple(s.dtype for s in self.stage.body)
-        stmts: list[Stmt] = []
-        blocks = []
-        for scalar in MONOIDS[self.stage.monoid].identity(dtypes):
-            block = self.around.fresh(scalar.dtype, (*shape_of(self.outer), *lanes))
-            stmts.append(Compute(block, scalar, ()))
-            blocks.append(block)
-        return stmts, tuple(blocks)
+        shape = (*shape_of(self.outer), *lanes)
+        scalars = identities(self.stage)
+        blocks = tuple(self.around.fresh(s.dtype, shape) for s in scalars)
+        return [Compute(b, s, ()) for b, s in zip(blocks, scalars, strict=True)], blocks
 
-    def _fold_lanes(self, blocks: tuple[Block, ...], carried: tuple[Block, ...]) -> _Result:
+    def _fold_lanes(self, blocks: Blocks, carried: Blocks) -> _Result:
         """Reduces the lane axis and combines the result with what was carried so far."""
-        assert self.stage.monoid is not None
-        shape = shape_of(self.outer)
-        kept = tuple(self.around.fresh(b.dtype, (*shape, 1)) for b in blocks)
-        flat = tuple(self.around.fresh(b.dtype, shape) for b in blocks)
-        stmts: list[Stmt] = [Reduce(kept, self.stage.monoid, blocks, (len(shape),))]
-        order = tuple(range(len(shape) + 1))
-        stmts += [Relayout(f, k, order) for f, k in zip(flat, kept, strict=True)]
-        more, combined = self._combine(carried, flat)
+        stmts, folded = self._folded(blocks, 1)
+        more, combined = self._combine(carried, folded)
         return stmts + more, combined
 
-    def _combine(self, old: tuple[Block, ...], new: tuple[Block, ...]) -> _Result:
-        assert self.stage.monoid is not None
-        dtypes = tuple(s.dtype for s in self.stage.body)
-        bodies = MONOIDS[self.stage.monoid].combine(dtypes)
+    def _combine(self, old: Blocks, new: Blocks) -> _Result:
         outs = tuple(self.around.fresh(b.dtype, b.shape) for b in old)
-        return [Compute(o, b, (*old, *new)) for o, b in zip(outs, bodies, strict=True)], outs
+        pairs = zip(outs, combinations(self.stage), strict=True)
+        return [Compute(out, body, (*old, *new)) for out, body in pairs], outs
 
-    def _accumulate(self, reduce: list[BlockRange], carried: tuple[Block, ...]) -> _Result:
+    def _accumulate(self, reduce: list[BlockRange], carried: Blocks) -> _Result:
         if self.factors is not None:
             return self._contract(reduce, carried[0])
         vector = [s for s in reduce if s.axis and s.var.name == self.nest.vector]
@@ -339,16 +323,15 @@ class StageLowering:
         values = tuple(emitter.value(s, shape) for s in self.stage.body)
         stmts = emitter.stmts
         if extra:
-            values, more = self._fold_extra(values, len(extra))
+            more, values = self._folded(values, len(extra))
             stmts += more
         if self.nest.ahead and len(vector) == 1:
             stmts += next_row(self.around, self.outer, vector[0])
         more, blocks = self._combine(carried, values)
         return stmts + more, blocks
 
-    def _fold_extra(
-        self, values: tuple[Block, ...], count: int
-    ) -> tuple[tuple[Block, ...], list[Stmt]]:
+    def _folded(self, values: Blocks, count: int) -> _Result:
+        """Blocks without the `count` axes behind those of the results, reduced along them."""
         assert self.stage.monoid is not None
         first = len(shape_of(self.outer))
         axes = tuple(range(first, first + count))
@@ -363,9 +346,9 @@ class StageLowering:
             for v in values
         )
         order = tuple(range(len(values[0].shape)))
-        stmts: list[Stmt] = [Reduce(kept, self.stage.monoid, values, axes)]
+        stmts: Stmts = [Reduce(kept, self.stage.monoid, values, axes)]
         stmts += [Relayout(f, k, order) for f, k in zip(flat, kept, strict=True)]
-        return flat, stmts
+        return stmts, flat
 
     # ---- contractions -------------------------------------------------------------------------
 
@@ -374,11 +357,11 @@ class StageLowering:
         places = [self.around.place(s) for s in walk(scalar) if isinstance(s, Read)]
         return depends(self.stage, scalar).union(*(p.varies for p in places if p))
 
-    def _hints(self, reduce: list[BlockRange]) -> list[Stmt]:
+    def _hints(self, reduce: list[BlockRange]) -> Stmts:
         """What is to be asked for ahead in one step of a sum of products."""
         spans = [flat(s) for s in (*self.outer, *reduce)]
 
-        def chosen(node: Read) -> tuple[Indirect, list[Stmt]]:
+        def chosen(node: Read) -> tuple[Indirect, Stmts]:
             emitter = BodyEmitter(self.around, spans)
             return emitter.chosen(node), emitter.stmts
 
@@ -418,7 +401,7 @@ class StageLowering:
 
     def _factor(
         self, factor: Scalar, axes: list[BlockRange], rest: list[BlockRange]
-    ) -> tuple[list[Stmt], Block]:
+    ) -> tuple[Stmts, Block]:
         """A factor on `axes`, at the first place of each of `rest`."""
         spans, shape = [*axes, *map(flat, rest)], shape_of(axes)
         packed = self.around.packed

@@ -9,7 +9,6 @@ A block is a power of two, so the last one may reach beyond the axis: its tail i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import IndexValue, Scalar, index_value, transform
@@ -26,9 +25,10 @@ from tcc.ir.index import (
 )
 from tcc.ir.tile import Guard, lanes
 from tcc.ir.types import element_count
+from tcc.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Axis:
     """`loops`, outermost first, as one axis cut into blocks; `name` joins their names."""
 
@@ -65,7 +65,7 @@ def axis(loops: Sequence[Var], block: int) -> Axis:
     return Axis("+".join(v.name for v in loops), tuple(loops), block)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AxisRange:
     """The positions `base .. base + block - 1` of an axis."""
 
@@ -78,7 +78,7 @@ class AxisRange:
         return self.axis.block > 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BlockAxes:
     """The parts that a block covers; those with lanes are its axes, in order."""
 

@@ -7,11 +7,9 @@ that is still open, is not computed again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from tcc.ir.expr.scalar import (
-    IndexValue,
     Read,
     Scalar,
     StageRef,
@@ -19,8 +17,6 @@ from tcc.ir.expr.scalar import (
     argument,
     children,
     index_value,
-    rebuild,
-    walk,
 )
 from tcc.ir.index import (
     Index,
@@ -35,6 +31,7 @@ from tcc.ir.index import (
 )
 from tcc.ir.tile import (
     Block,
+    Blocks,
     Broadcast,
     Compute,
     Guard,
@@ -42,20 +39,23 @@ from tcc.ir.tile import (
     Loop,
     Relayout,
     Stmt,
+    Stmts,
     TileBuffer,
     lanes,
 )
 from tcc.ir.tile.group import Access, GroupStage
 from tcc.ir.types import I32, I64, DType
+from tcc.passes.tile.bodies import ScalarBlocks, index_loops, widened
 from tcc.passes.tile.gpu.axes import AxisRange, BlockAxes
 from tcc.passes.tile.gpu.compare import in_few_bits, on_one_side
+from tcc.record import record
 from tcc.schedule.gpu.schedule import NotBlocks
 
 # The most elements of a block.
 LARGEST = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Made:
     """The block of an earlier stage, the frame it was made in, and the offset of its elements among
     those that the stage's own loops make (None where there are none)."""
@@ -71,7 +71,7 @@ class BlockEmitter:
     def __init__(self, buffers: Iterable[TileBuffer]) -> None:
         self.buffers = tuple(buffers)
         self.ready: dict[StageRef, Made] = {}
-        self.stmts: list[Stmt] = []
+        self.stmts: Stmts = []
         self._known: dict[tuple[object, ...], Block] = {}
         self._count = 0
 
@@ -92,7 +92,7 @@ class BlockEmitter:
 
     # ---- scopes ---------------------------------------------------------------------------------
 
-    def open(self) -> tuple[list[Stmt], dict[tuple[object, ...], Block]]:
+    def open(self) -> tuple[Stmts, dict[tuple[object, ...], Block]]:
         """Begins the body of a loop."""
         outer = (self.stmts, self._known)
         self.stmts, self._known = [], dict(self._known)
@@ -100,13 +100,13 @@ class BlockEmitter:
 
     def close(
         self,
-        outer: tuple[list[Stmt], dict[tuple[object, ...], Block]],
+        outer: tuple[Stmts, dict[tuple[object, ...], Block]],
         counter: Index,
         span: tuple[Index, Index],
         inits: Sequence[Block],
         carried: Sequence[Block],
         yields: Sequence[Block],
-    ) -> tuple[Block, ...]:
+    ) -> Blocks:
         """Ends the body of the loop over the values of `counter` in `span`; the results."""
         body = tuple(self.stmts)
         self.stmts, self._known = outer
@@ -119,7 +119,7 @@ class BlockEmitter:
 
     # ---- arithmetic on blocks -------------------------------------------------------------------
 
-    def compute(self, body: Scalar, args: tuple[Block, ...], shape: tuple[int, ...]) -> Block:
+    def compute(self, body: Scalar, args: Blocks, shape: tuple[int, ...]) -> Block:
         """`body` over `args`, element by element."""
         key = ("compute", body, args, shape)
         if key not in self._known:
@@ -182,25 +182,19 @@ class BlockEmitter:
         return self.reshaped(block, shape, order)
 
 
-class StageScalars:
+class StageScalars(ScalarBlocks):
     """The scalars of one stage in one frame."""
 
     def __init__(self, emitter: BlockEmitter, stage: GroupStage, frame: BlockAxes) -> None:
+        super().__init__()
         self.emitter, self.stage, self.frame = emitter, stage, frame
-        self._blocks: dict[Scalar, Block] = {}
 
     def value(self, scalar: Scalar, shape: tuple[int, ...] | None = None) -> Block:
         """A block of `shape`, by default that of the frame, that holds `scalar`."""
         return self.emitter.spread(self.block(scalar), self.frame.shape if shape is None else shape)
 
-    def share(self, bodies: Sequence[Scalar]) -> None:
-        """Computes what several of `bodies` need, so that it is there once."""
-        seen: dict[Scalar, int] = {}
-        for node in (n for body in bodies for n in walk(body)):
-            seen[node] = seen.get(node, 0) + 1
-        for node, count in seen.items():
-            if count > 1 and children(node):
-                self.block(node)
+    def shares(self, node: Scalar) -> bool:
+        return bool(children(node))
 
     def active(self, parts: Sequence[AxisRange]) -> Block | None:
         """Which lanes lie before the ends of ragged `parts`; None where all do."""
@@ -217,46 +211,27 @@ class StageScalars:
             found = block if found is None else self.emitter.function("and", found, block)
         return found
 
-    def block(self, root: Scalar) -> Block:
-        """A block that holds `root`, with extent along the axes it varies with."""
-        for node in walk(root):
-            if isinstance(node, Read) and node not in self._blocks:
-                self._blocks[node] = self._read(node)
-        if root in self._blocks:
-            return self._blocks[root]
-        args: dict[Scalar, int] = {}
-
-        def body(node: Scalar) -> Scalar:
-            if node in self._blocks:
-                return argument(args.setdefault(node, len(args)), node.dtype)
-            return rebuild(node, body)
-
-        raw = in_few_bits(body(root))
-        blocks = tuple(self._blocks[r] for r in args)
-        shape = self._shape(_index_loops(raw), blocks)
-        placed = on_one_side(
-            self.frame.scalar(raw, shape), [v for i in lanes(shape) for v in free_vars(i)]
+    def computed(self, raw: Scalar, args: Blocks) -> Block:
+        raw = in_few_bits(raw)
+        shape = self._shape(index_loops(raw), args)
+        lane_vars = [v for i in lanes(shape) for v in free_vars(i)]
+        return self.emitter.compute(
+            on_one_side(self.frame.scalar(raw, shape), lane_vars), args, shape
         )
-        out = self.emitter.compute(placed, blocks, shape)
-        self._blocks[root] = out
-        return out
 
-    def _shape(self, loops: Sequence[Var], blocks: Sequence[Block]) -> tuple[int, ...]:
-        shape = self.frame.varying(loops)
-        for block in blocks:
-            shape = tuple(max(a, b) for a, b in zip(shape, block.shape, strict=True))
-        return shape
+    def _shape(self, loops: Sequence[Var], blocks: Iterable[Block]) -> tuple[int, ...]:
+        return widened(self.frame.varying(loops), blocks)
 
     # ---- reads ----------------------------------------------------------------------------------
 
-    def _read(self, node: Read) -> Block:
+    def read(self, node: Read) -> Block:
         if isinstance(node.source, StageRef):
             return self._ready(node, node.source)
         access = self.stage.accesses[node]
         indirect = tuple((v, self.block(s)) for v, s in node.indirect)
         indices = [access.offset, *(i for g in access.guards for i in (g.index, g.extent))]
         loops = [v for i in indices for v in free_vars(i)]
-        shape = self._shape(loops, [b for _, b in indirect])
+        shape = self._shape(loops, (b for _, b in indirect))
         guards = dict.fromkeys(self._guards(access, shape))
         return self.emitter.load(
             node.dtype,
@@ -343,7 +318,3 @@ def _whole(index: Index) -> Index:
             if len(without.terms) < len(index.terms) - 1:
                 return _whole(without + coeff * num)
     return index
-
-
-def _index_loops(root: Scalar) -> list[Var]:
-    return [v for n in walk(root) if isinstance(n, IndexValue) for v in free_vars(n.index)]

@@ -15,15 +15,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tcc.ir.expr import extent
-from tcc.ir.expr.scalar import StageRef, apply, argument, literal
+from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import Index, as_int, const, free_vars, iterator
-from tcc.ir.tile import Block, MemorySpace, TileBuffer, TileKernel
-from tcc.ir.tile.group import GroupStage, Rescale, StreamLoop, TileGroup
+from tcc.ir.tile import Block, Blocks, MemorySpace, TileBuffer, TileKernel
+from tcc.ir.tile.group import GroupStage, StreamLoop, TileGroup
 from tcc.passes.tile.gpu.axes import Axis, AxisRange, BlockAxes, axis
 from tcc.passes.tile.gpu.body import BlockEmitter, Made, matched, names
 from tcc.passes.tile.gpu.exchange import Axes, exchanged
 from tcc.passes.tile.gpu.skip import needed_steps
 from tcc.passes.tile.gpu.stage import BlockStage, in_steps
+from tcc.passes.tile.monoids import change
 from tcc.schedule.gpu.choose import choose_blocks
 from tcc.schedule.gpu.schedule import (
     TYPICAL_DEVICE,
@@ -109,7 +110,7 @@ class _Lowering:
             self._made(number, self._frame(stage, walked, [AxisRange(a, const(0)) for a in own]))
             return
 
-        def step(parts: tuple[AxisRange, ...], _: tuple[Block, ...]) -> tuple[Block, ...]:
+        def step(parts: tuple[AxisRange, ...], _: Blocks) -> Blocks:
             found = {p.axis.name: p for p in parts}
             inner = [found.get(a.name) or AxisRange(a, const(0)) for a in own]
             lowered = BlockStage(
@@ -152,11 +153,11 @@ class _Lowering:
         widths = [len(self.group.stages[n].body) for n in totals]
         start = tuple(b for n in totals for b in lowered[n].identity(lowered[n].frame.shape))
 
-        def step(parts: tuple[AxisRange, ...], old: tuple[Block, ...]) -> tuple[Block, ...]:
+        def step(parts: tuple[AxisRange, ...], old: Blocks) -> Blocks:
             rest = list(old)
             pairs = zip(totals, widths, strict=True)
             carried = {n: tuple(rest.pop(0) for _ in range(w)) for n, w in pairs}
-            news: dict[int, tuple[Block, ...]] = {}
+            news: dict[int, Blocks] = {}
             for number in walk.stages:
                 if number not in carried:
                     self._stage(number, parts)
@@ -181,9 +182,7 @@ class _Lowering:
         frame = self._frame(stage, (), [AxisRange(a, const(0)) for a in own])
         return BlockStage(self.emitter, stage, frame, (along,))
 
-    def _continued(
-        self, stage: BlockStage, parts: tuple[AxisRange, ...], old: tuple[Block, ...]
-    ) -> tuple[Block, ...]:
+    def _continued(self, stage: BlockStage, parts: tuple[AxisRange, ...], old: Blocks) -> Blocks:
         """Totals so far and those of one block of the walk."""
         if stage.sides is not None:
             return (stage.contract(parts, old[0]),)
@@ -194,10 +193,10 @@ class _Lowering:
         self,
         walk: StreamLoop,
         number: int,
-        old: dict[int, tuple[Block, ...]],
-        new: dict[int, tuple[Block, ...]],
+        old: dict[int, Blocks],
+        new: dict[int, Blocks],
         lowered: dict[int, BlockStage],
-    ) -> tuple[Block, ...]:
+    ) -> Blocks:
         """Totals so far times what the change of their state asks for."""
         rescale = next((r for r in walk.rescales if r.stage == number), None)
         if rescale is None:
@@ -205,7 +204,9 @@ class _Lowering:
         source = rescale.state.source
         assert isinstance(source, StageRef)
         state = source.stage
-        factor = self._factor(rescale, old[state][0], new[state][0])
+        before, after = old[state][0], new[state][0]
+        body = change(rescale, before.dtype)
+        factor = self.emitter.compute(body, (before, after), before.shape)
         made = Made(factor, lowered[state].frame, None)
         frame = lowered[number].frame
         axes = matched(made, None, frame)
@@ -213,9 +214,3 @@ class _Lowering:
             raise NotBlocks("a total depends on a state with loops of its own")
         moved = self.emitter.moved(factor, axes, names(frame))
         return tuple(self.emitter.function("mul", b, moved) for b in old[number])
-
-    def _factor(self, rescale: Rescale, old: Block, new: Block) -> Block:
-        """The factor of a change; no change brings none, infinities included."""
-        same = apply("eq", *(argument(n, old.dtype) for n in range(2)))
-        factor = apply("select", same, literal(1, old.dtype), rescale.factor)
-        return self.emitter.compute(factor, (old, new), old.shape)

@@ -16,7 +16,6 @@ nothing but comparisons of indices, which do not hide a whole row.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 from tcc.ir.expr import extent
@@ -48,6 +47,7 @@ from tcc.ir.index.prove import at_most
 from tcc.ir.tile.group import StreamLoop, TileGroup
 from tcc.ir.types import I64, element_count
 from tcc.passes.tile.gpu.axes import Axis, AxisRange
+from tcc.record import record
 
 
 class _Known(Enum):
@@ -101,7 +101,7 @@ def needed_steps(
 # ---- conditions without which a term is the identity ---------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Condition:
     """`step * loop + rest` has to be 0 or more wherever a total changes; so it is if `test` is
     `outcome`.  `lowest`: if any row has other scores."""

@@ -8,16 +8,16 @@ rows on one side and columns on the other is a `Contract`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from tcc.ir.expr import MONOIDS
 from tcc.ir.expr.scalar import Cast, Read, Scalar, literal, walk
 from tcc.ir.index import Index, Var, as_int, const
-from tcc.ir.tile import Block, Compute, Contract, Guard, Reduce, Store
+from tcc.ir.tile import Block, Blocks, Compute, Contract, Guard, Reduce, Store
 from tcc.ir.tile.group import GroupStage
 from tcc.ir.types import BF16, F16, F32, FLOAT8, I8, I32
 from tcc.passes.tile.gpu.axes import Axis, AxisRange, BlockAxes
 from tcc.passes.tile.gpu.body import BlockEmitter, StageScalars
+from tcc.passes.tile.monoids import combinations, identities
+from tcc.record import record
 from tcc.schedule.gpu.axes import factors
 from tcc.schedule.nest import depends
 
@@ -26,7 +26,7 @@ LEAST_SIDE, LEAST_BYTES = 16, 32
 _NARROW = (BF16, F16, I8, *FLOAT8)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BlockContraction:
     """A product on blocks: `a` over (batch, m, k), `b` over (batch, k, n), axes by name."""
 
@@ -93,7 +93,7 @@ class BlockStage:
         self.reduce = tuple(reduce)
         self.sides = sides(stage, frame, reduce)
 
-    def run(self) -> tuple[Block, ...]:
+    def run(self) -> Blocks:
         """The blocks of the components, with extent along the axes they vary with."""
         if self.stage.monoid is None:
             body = StageScalars(self.emitter, self.stage, self.frame)
@@ -124,29 +124,23 @@ class BlockStage:
 
     # ---- identities and combinations ------------------------------------------------------------
 
-    def identity(self, shape: tuple[int, ...]) -> tuple[Block, ...]:
+    def identity(self, shape: tuple[int, ...]) -> Blocks:
         """Blocks of the monoid's identity."""
         blocks = []
-        for scalar in self._identities():
+        for scalar in identities(self.stage):
             block = self.emitter.fresh(scalar.dtype, shape)
             self.emitter.add(Compute(block, scalar, ()))
             blocks.append(block)
         return tuple(blocks)
 
-    def _identities(self) -> tuple[Scalar, ...]:
-        assert self.stage.monoid is not None
-        return MONOIDS[self.stage.monoid].identity(tuple(s.dtype for s in self.stage.body))
-
-    def combine(self, old: Sequence[Block], new: Sequence[Block]) -> tuple[Block, ...]:
+    def combine(self, old: Sequence[Block], new: Sequence[Block]) -> Blocks:
         """Both, element by element."""
-        assert self.stage.monoid is not None
-        bodies = MONOIDS[self.stage.monoid].combine(tuple(b.dtype for b in old))
-        args = (*old, *new)
-        return tuple(self.emitter.compute(body, args, old[0].shape) for body in bodies)
+        args, shape = (*old, *new), old[0].shape
+        return tuple(self.emitter.compute(body, args, shape) for body in combinations(self.stage))
 
     # ---- reductions -----------------------------------------------------------------------------
 
-    def _reduced(self) -> tuple[Block, ...]:
+    def _reduced(self) -> Blocks:
         if any(as_int(r.total) == 0 for r in self.reduce):
             return self.identity(self.frame.shape)
         if _is_one(self.reduce):
@@ -156,7 +150,7 @@ class BlockStage:
         start = self.identity(wide.shape)
         self._positions_ahead(self.stage.body, wide)
 
-        def step(parts: tuple[AxisRange, ...], old: tuple[Block, ...]) -> tuple[Block, ...]:
+        def step(parts: tuple[AxisRange, ...], old: Blocks) -> Blocks:
             return self.combine(old, self.values(parts))
 
         found = self.loop(start, step)
@@ -171,21 +165,21 @@ class BlockStage:
                 if not depends(self.stage, position) & {*self.stage.reduce}:
                     body.block(position)
 
-    def values(self, parts: Sequence[AxisRange]) -> tuple[Block, ...]:
+    def values(self, parts: Sequence[AxisRange]) -> Blocks:
         """The body along `parts` of the reduction, the identity in lanes beyond their ends."""
         frame = BlockAxes((*self.frame.parts, *parts))
         body = StageScalars(self.emitter, self.stage, frame)
         body.share(self.stage.body)
         active = body.active([p for p in parts if p.lanes])
         found = []
-        for scalar, neutral in zip(self.stage.body, self._identities(), strict=True):
+        for scalar, neutral in zip(self.stage.body, identities(self.stage), strict=True):
             block = body.block(scalar)
             if active is not None:
                 block = self.emitter.selected(active, block, neutral)
             found.append(self.emitter.spread(block, frame.shape))
         return tuple(found)
 
-    def across(self, blocks: Sequence[Block], parts: Sequence[AxisRange]) -> tuple[Block, ...]:
+    def across(self, blocks: Sequence[Block], parts: Sequence[AxisRange]) -> Blocks:
         """Blocks over the frame and `parts` combined along the latter."""
         assert self.stage.monoid is not None
         rank = len(self.frame.axes)
@@ -201,19 +195,19 @@ class BlockStage:
 
     def loop(
         self,
-        start: tuple[Block, ...],
-        step: Callable[[tuple[AxisRange, ...], tuple[Block, ...]], tuple[Block, ...]],
-    ) -> tuple[Block, ...]:
+        start: Blocks,
+        step: Callable[[tuple[AxisRange, ...], Blocks], Blocks],
+    ) -> Blocks:
         """Carries blocks through all steps of the reduction."""
         return in_steps(self.emitter, self.reduce, start, step)
 
     # ---- products -------------------------------------------------------------------------------
 
-    def _contracted(self) -> tuple[Block, ...]:
+    def _contracted(self) -> Blocks:
         if any(as_int(r.total) == 0 for r in self.reduce):
             return self.identity(self.frame.shape)
 
-        def step(parts: tuple[AxisRange, ...], old: tuple[Block, ...]) -> tuple[Block, ...]:
+        def step(parts: tuple[AxisRange, ...], old: Blocks) -> Blocks:
             return (self.contract(parts, old[0]),)
 
         start = self.identity(self.frame.shape)
@@ -253,10 +247,10 @@ class BlockStage:
 def in_steps(
     emitter: BlockEmitter,
     axes: Sequence[Axis],
-    start: tuple[Block, ...],
-    step: Callable[[tuple[AxisRange, ...], tuple[Block, ...]], tuple[Block, ...]],
+    start: Blocks,
+    step: Callable[[tuple[AxisRange, ...], Blocks], Blocks],
     span: tuple[Index, Index] | None = None,
-) -> tuple[Block, ...]:
+) -> Blocks:
     """A loop over the blocks of all `axes`, the last one fastest; from the first number of `span`
     to the second, if given."""
     count = const(1)

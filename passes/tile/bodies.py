@@ -1,0 +1,69 @@
+"""Scalars of a stage on blocks, each computed once: what kernels for cores and for GPUs share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import cache
+
+from tcc.ir.expr.scalar import Apply, Cast, IndexValue, Read, Scalar, argument, rebuild, walk
+from tcc.ir.index import Var, free_vars
+from tcc.ir.tile import Block, Blocks
+
+
+class ScalarBlocks(ABC):
+    """Blocks that hold scalars; what was computed once is `known`."""
+
+    def __init__(self) -> None:
+        self.known: dict[Scalar, Block] = {}
+
+    @abstractmethod
+    def read(self, node: Read) -> Block:
+        """The block that a read gives."""
+
+    @abstractmethod
+    def computed(self, raw: Scalar, args: Blocks) -> Block:
+        """The block of `raw`, whose arguments are `args` and which reads nothing."""
+
+    def shares(self, node: Scalar) -> bool:
+        """Whether a node that is needed several times is worth a block of its own."""
+        return isinstance(node, Apply | Cast)
+
+    def share(self, bodies: Sequence[Scalar]) -> None:
+        """Computes what several of `bodies` need, so that it is there once."""
+        seen = Counter(node for body in bodies for node in walk(body))
+        for node, count in seen.items():
+            if count > 1 and self.shares(node):
+                self.block(node)
+
+    def block(self, root: Scalar) -> Block:
+        """A block that holds `root`, with extent along the axes it varies with."""
+        for node in walk(root):
+            if isinstance(node, Read) and node not in self.known:
+                self.known[node] = self.read(node)
+        if root in self.known:
+            return self.known[root]
+        args: dict[Scalar, int] = {}
+
+        @cache  # parts that occur many times would double the work at each level
+        def body(node: Scalar) -> Scalar:
+            if node in self.known:
+                return argument(args.setdefault(node, len(args)), node.dtype)
+            return rebuild(node, body)
+
+        raw = body(root)
+        out = self.known[root] = self.computed(raw, tuple(self.known[r] for r in args))
+        return out
+
+
+def index_loops(root: Scalar) -> list[Var]:
+    """The variables of the index values in `root`."""
+    return [v for n in walk(root) if isinstance(n, IndexValue) for v in free_vars(n.index)]
+
+
+def widened(shape: Iterable[int], blocks: Iterable[Block]) -> tuple[int, ...]:
+    """`shape` with the extents of blocks that broadcast to it."""
+    for block in blocks:
+        shape = [max(a, b) for a, b in zip(shape, block.shape, strict=True)]
+    return tuple(shape)
