@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
@@ -12,9 +13,8 @@ from typing import Any
 
 from tcc import __version__
 from tcc.artifact import load, needed_glibc
-from tcc.backends.artifact.link import c_name, link_artifact
+from tcc.backends.artifact.link import c_name
 from tcc.backends.cpu.detect import detect
-from tcc.backends.gpu.compile import Compilers
 from tcc.debug import Timing, Trace
 from tcc.frontends import exported, is_torch_module, load_model
 from tcc.frontends.onnx.converters import CONVERTERS
@@ -103,8 +103,8 @@ def compile_model(
     trace.dump("import", lambda: graph_text(graph))
     trace.end("import", graph)
     ops, given = sum(1 for _ in walk_nodes(graph)), constant_bytes(graph)
-    with Compilers(options.jobs, options.budgets) as compilers:
-        codes = variant_backends(targets, options, given, compilers)
+    with ExitStack() as opened:
+        codes = variant_backends(targets, options, given, opened)
         optimised = optimise(graph, codes, options, trace)
         for code, graphs in zip(codes, optimised, strict=True):
             for own in graphs:
@@ -112,12 +112,12 @@ def compile_model(
                 code.check(own)
         variants = make_variants(graph, optimised, codes, options, trace)
     with trace.stage("link"):
-        manifest = link_artifact(
+        manifest = codes[0].write(
             variants,
             {**_manifest(targets, options, ops), **_appends(optimised[0][0])},
             c_name(options.name or output.stem),
             output,
-            triple=targets[0].triple,
+            targets[0].triple,
         )
     summary = Summary(
         targets_text(targets), ops, precision_text(manifest),

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from copy import copy
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, TypeAlias
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from tcc.backends.artifact.encode_program import encode_program
 from tcc.backends.artifact.variant import Variant
 from tcc.backends.artifact.weight_section import BytesLike
+from tcc.backends.base import Backend
 from tcc.backends.cpu.backend import CpuBackend
-from tcc.backends.gpu.backend import GpuBackend, alike, gpu_passes
-from tcc.backends.gpu.compile import Compilers
+from tcc.backends.gpu.backend import GpuBackend
 from tcc.debug import Trace
 from tcc.errors import UserError
 from tcc.ir.graph import Graph
@@ -33,20 +34,22 @@ from tcc.passes.program.lowered import Lowered
 from tcc.passes.traffic import traffic, unfused_bytes
 from tcc.target import Target
 
-Code: TypeAlias = CpuBackend | GpuBackend
+# The backend of each kind of target; a backend is a row.
+BACKENDS: Mapping[str, type[Backend]] = MappingProxyType(
+    {kind: row for row in (CpuBackend, GpuBackend) for kind in row.kinds}
+)
 
 
 def check_options(options: Options, targets: Sequence[Target]) -> None:
-    """Raises UserError for options that none of the targets has."""
-    gpus = any(target.gpus for target in targets)
-    if options.precision == "tf32" and not gpus:
-        raise UserError("tf32 is a precision of GPUs", where="--precision")
-    if options.allow_host and not gpus:
-        raise UserError("all code is the host's already", where="--allow-host")
-    if options.gpu_kernels != "auto" and not gpus:
-        raise UserError("there are kernels for GPUs only with a GPU target", where="--gpu-kernels")
-    if options.machine is not None and all(target.gpus for target in targets):
-        raise UserError("machine files describe processors, not GPUs", where="--machine")
+    """Raises UserError for options that none of the targets has, and for targets whose code does
+    not go into one file."""
+    rows = [BACKENDS[target.kind] for target in targets]
+    if len({row.suffix for row in rows}) > 1:
+        raise UserError("targets of different files cannot be joined", where="--target")
+    first, *others = [row.refused(options) for row in rows]
+    for flag, error in first.items():
+        if all(flag in refused for refused in others):
+            raise error
     if options.stop_after not in ("", "import", *step_names()):
         raise UserError(
             "there is no such step",
@@ -56,28 +59,21 @@ def check_options(options: Options, targets: Sequence[Target]) -> None:
 
 
 def variant_backends(
-    targets: Sequence[Target],
-    options: Options,
-    constants: int,
-    compilers: Compilers | None = None,
-) -> tuple[Code, ...]:
+    targets: Sequence[Target], options: Options, constants: int, opened: ExitStack | None = None
+) -> tuple[Backend, ...]:
     """What makes each variant, in the order of the targets; a model has so many bytes of
-    `constants`, and all kernels for GPUs are compiled by `compilers`.
-
-    GPUs that are much alike share one, others have their own.
-    """
-    codes: list[Code] = []
+    `constants`, and what variants share is closed with `opened`."""
+    rows = dict.fromkeys(BACKENDS[target.kind] for target in targets)
+    tools = {row: opened and opened.enter_context(row.tools(options)) for row in rows}
+    codes: list[Backend] = []
     for target in targets:
-        if target.gpus:
-            asked = gpu_passes(target.gpus, options)
-            codes += [GpuBackend(part, options, asked, compilers) for part in alike(target)]
-        else:
-            codes.append(CpuBackend(target, options, constants))
+        row = BACKENDS[target.kind]
+        codes += row.variants(target, options, constants, tools[row])
     return tuple(codes)
 
 
 def optimise(
-    graph: Graph, codes: Sequence[Code], options: Options, trace: Trace
+    graph: Graph, codes: Sequence[Backend], options: Options, trace: Trace
 ) -> list[tuple[Graph, ...]]:
     """`graph` as each variant will lower it, for all sizes and then for each bucket; variants that
     ask for the same share them."""
@@ -105,10 +101,10 @@ def optimise(
 
 
 def lower(
-    codes: Sequence[Code], optimised: Sequence[tuple[Graph, ...]], trace: Trace
-) -> list[tuple[Code, tuple[Lowered, ...]]]:
+    codes: Sequence[Backend], optimised: Sequence[tuple[Graph, ...]], trace: Trace
+) -> list[tuple[Backend, tuple[Lowered, ...]]]:
     """The programs, and what makes code of them; GPUs for which the same came out share it."""
-    found: list[tuple[Code, tuple[Lowered, ...]]] = []
+    found: list[tuple[Backend, tuple[Lowered, ...]]] = []
     for code, graphs in zip(codes, optimised, strict=True):
         with trace.stage(_label(code, codes) + "lower"):
             # Constants lie as known sizes want them: prices of open ones count on typical sizes.
@@ -117,10 +113,9 @@ def lower(
         for each in lowered:
             code.begin(each, _names(each))
         for n, (known, first) in enumerate(found):
-            # only GPUs have several parts of one kind
-            alike = known.target.kind == code.target.kind and _multiply_alike(known, code)
-            if alike and all(map(Lowered.same_as, first, lowered)):
-                found[n] = _joined(known, code), first
+            joined = known.joined(code)
+            if joined is not None and all(map(Lowered.same_as, first, lowered)):
+                found[n] = joined, first
                 break
         else:
             found.append((code, lowered))
@@ -130,7 +125,7 @@ def lower(
 def make_variants(
     graph: Graph,
     optimised: Sequence[tuple[Graph, ...]],
-    codes: Sequence[Code],
+    codes: Sequence[Backend],
     options: Options,
     trace: Trace,
 ) -> list[Variant]:
@@ -156,26 +151,13 @@ def _names(lowered: Lowered) -> tuple[str, ...]:
     return tuple(f"tcc_kernel_{n}" for n in range(len(lowered.kernels)))
 
 
-def _multiply_alike(one: Code, other: Code) -> bool:
-    """Whether all of their GPUs or none have matrix units for the precision."""
-    precision = one.options.precision
-    return len({gpu.peak(precision) is None for gpu in one.target.gpus + other.target.gpus}) < 2
-
-
-def _joined(one: Code, other: Code) -> Code:
-    """For the GPUs of both."""
-    made, gpus = copy(one), one.target.gpus + other.target.gpus
-    made.target = replace(one.target, archs=tuple(gpu.arch for gpu in gpus), gpus=gpus)
-    return made
-
-
-def _label(code: Code, codes: Sequence[Code]) -> str:
+def _label(code: Backend, codes: Sequence[Backend]) -> str:
     """What names a variant's stages, where there are several."""
     return f"{code.target.text}: " if len(codes) > 1 else ""
 
 
 def _variant(
-    code: Code,
+    code: Backend,
     parts: Sequence[Lowered],
     unfused: int | None,
     options: Options,

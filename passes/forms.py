@@ -13,11 +13,8 @@ from tcc.ir.graph.verify import verify_graph
 from tcc.ir.program.text import program_text
 from tcc.ir.program.verify import verify_program
 from tcc.ir.tile.text import kernel_text
-from tcc.ir.tile.verify import verify_kernel
-from tcc.ir.tile.verify_gpu import verify_blocks
 from tcc.passes.layout.assign import Kernel, Placed
 from tcc.passes.program.lowered import Grouped, Lowered
-from tcc.schedule.gpu.schedule import BlockSchedule
 
 Form: TypeAlias = Graph | Grouped | Placed | Lowered
 
@@ -34,10 +31,8 @@ def verify(form: Form) -> None:
                 if step.kernel is not None:
                     verify_expr(step.kernel.expr, step.kernel.expr.params)
         case Lowered():
-            for kernel, bound in zip(form.kernels, form.table.bounds, strict=True):
-                verify_kernel(kernel)
-                if isinstance(bound.schedule, BlockSchedule):
-                    verify_blocks(kernel)
+            for kernel in form.kernels:
+                form.verify(kernel)
             if form.program.arena >= 0:  # planned; kernels have no names yet
                 verify_program(replace(form.program, kernels=tuple(form.table.locs)))
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
+from tcc.backends.base import Backend
 from tcc.backends.cpu.compile import compile_kernels, start_processes
 from tcc.backends.generated import Generated
 from tcc.debug import Trace
@@ -14,7 +15,6 @@ from tcc.ir.types import DTYPES, F32
 from tcc.options import Options
 from tcc.passes.derive.winograd import Limits
 from tcc.passes.derive.winograd_price import ConvPrices
-from tcc.passes.manager import Pass
 from tcc.passes.moe.price import GroupedGemmPrices
 from tcc.passes.pipeline import (
     CHECK_INDICES,
@@ -30,7 +30,8 @@ from tcc.passes.pipeline import (
 from tcc.passes.program.lower_graph import KernelTable
 from tcc.passes.program.lowered import Lowered, Plan
 from tcc.passes.quantize.precision import Precision
-from tcc.passes.tile.plan import Bound, KernelPlanner
+from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.passes.tile.plan import Bound
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.machine import Machine, machine_for
@@ -46,8 +47,10 @@ _TILES = (16, 32)
 _NODES = 4
 
 
-class CpuBackend:
-    """Lowers and generates one model for `target`; `constants` are the bytes of its constants."""
+class CpuBackend(Backend):
+    """Code for cores; `constants` are the bytes of the model's constants."""
+
+    kinds = ("cpu",)
 
     def __init__(self, target: Target, options: Options, constants: int) -> None:
         """Raises UserError for a machine file that is damaged or for other processors."""
@@ -55,7 +58,7 @@ class CpuBackend:
         self.machine = resolve_machine(options, target)
         self.planner = schedule_planner(self.machine, constants if options.level >= 2 else None)
         # Functions of the host sort rows.
-        self.asked: tuple[Pass, ...] = (CHECK_INDICES,)
+        self.asked = (CHECK_INDICES,)
         if target.profile.multiplies_bytes:
             signed, mixed = (bool(target.profile.byte_product(u, False, 4)) for u in (False, True))
             split = SPLIT_ZERO_POINTS if mixed else SPLIT_TO_SIGNED
@@ -66,21 +69,29 @@ class CpuBackend:
             tile_of = GroupedGemmPrices(self.planner, _TILES).tile_of
             self.asked += (grouped_gemms(tile_of, checks=True),)
 
+    @classmethod
+    def refused(cls, options: Options) -> Mapping[str, UserError]:
+        found = {}
+        if options.precision == "tf32":
+            found["--precision"] = "tf32 is a precision of GPUs"
+        if options.allow_host:
+            found["--allow-host"] = "all code is the host's already"
+        if options.gpu_kernels != "auto":
+            found["--gpu-kernels"] = "there are kernels for GPUs only with a GPU target"
+        return {flag: UserError(what, where=flag) for flag, what in found.items()}
+
+    @classmethod
+    def variants(
+        cls, target: Target, options: Options, constants: int, tools: Any
+    ) -> tuple[Self, ...]:
+        return (cls(target, options, constants),)
+
     @property
     def limits(self) -> Limits | None:
         """What bounds algorithms that trade rounding for speed."""
         return winograd_limits(self.target, self.machine, self.options, self.constants)
 
-    @property
-    def priced(self) -> int:
-        """How many schedules' prices were compared."""
-        return self.planner.priced
-
-    def check(self, graph: Graph) -> None:
-        """Nothing that can be run cannot be run here."""
-
     def lower(self, graph: Graph, trace: Trace) -> Lowered:
-        """The program and its kernels."""
         bits = self.options.weight_bits
         floats = DTYPES.get(self.options.precision, F32)  # CPUs have no tf32
         uses = most_uses(self.machine, floats, self.constants)
@@ -90,15 +101,7 @@ class CpuBackend:
         plan = Plan(self.planner, Precision(floats, bits, pairs, uses))
         return lower(graph, CPU, plan, trace)
 
-    def begin(self, lowered: Lowered, names: Sequence[str]) -> None:
-        """Nothing is compiled ahead: machine code takes a moment."""
-
-    def fitted(self, lowered: Lowered, names: Sequence[str], trace: Trace) -> Lowered:
-        """`lowered`: what kernels need of a core is known before they are compiled."""
-        return lowered
-
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
-        """Machine code under `names`."""
         code = compile_kernels(
             lowered.kernels, names, self.target, self.options.jobs, self.options.budgets
         )
@@ -145,10 +148,10 @@ def resolve_machine(options: Options, target: Target) -> Machine:
     return machine
 
 
-def schedule_planner(machine: Machine, constants: int | None) -> KernelPlanner:
+def schedule_planner(machine: Machine, constants: int | None) -> CorePlanner:
     """A planner that prices schedules, for a model with so many bytes of constants; None: without
     prices."""
-    return KernelPlanner(
+    return CorePlanner(
         CoreModel(
             machine.lanes,
             machine.registers,

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
+from tcc.backends.base import Backend
 from tcc.backends.generated import Generated
 from tcc.backends.gpu.code import GpuCode, Job, begin_blocks, compile_blocks
 from tcc.backends.gpu.compile import Compilers
 from tcc.backends.gpu.source import HOPPER, CompiledKernel
 from tcc.backends.gpu.tuning import better_schedules
 from tcc.debug import Trace
+from tcc.errors import UserError
 from tcc.ir.graph import Graph
 from tcc.ir.types import DTYPES, F32, DType
 from tcc.options import Options
@@ -41,12 +45,11 @@ from tcc.target import GpuProfile, Target
 _TILES = (16, 32, 64, 128)
 
 
-class GpuBackend:
-    """Lowers and generates one model for the GPUs of `target`."""
+class GpuBackend(Backend):
+    """Code for the GPUs of `target`."""
 
-    # No algorithm here trades rounding for speed, and no prices are compared.
-    limits = None
-    priced = 0
+    kinds = ("cuda", "rocm")
+    planner: BlockPlanner
 
     def __init__(
         self,
@@ -71,6 +74,36 @@ class GpuBackend:
             floats, options.weight_bits, pairs=True, everywhere=floats is not F32
         )
 
+    @classmethod
+    def refused(cls, options: Options) -> Mapping[str, UserError]:
+        if options.machine is None:
+            return {}
+        flag = "--machine"
+        return {flag: UserError("machine files describe processors, not GPUs", where=flag)}
+
+    @classmethod
+    def tools(cls, options: Options) -> AbstractContextManager[Any]:
+        return Compilers(options.jobs, options.budgets)
+
+    @classmethod
+    def variants(
+        cls, target: Target, options: Options, constants: int, tools: Any
+    ) -> tuple[Self, ...]:
+        """GPUs that are much alike share one, others have their own."""
+        asked = gpu_passes(target.gpus, options)
+        return tuple(cls(part, options, asked, tools) for part in alike(target))
+
+    def joined(self, other: Backend) -> Self | None:
+        """For GPUs of one vendor which all or none have matrix units for the precision."""
+        gpus = self.target.gpus + other.target.gpus
+        if self.target.kind != other.target.kind:
+            return None
+        if len({gpu.peak(self.options.precision) is None for gpu in gpus}) > 1:
+            return None
+        made = copy(self)
+        made.target = replace(self.target, archs=tuple(gpu.arch for gpu in gpus), gpus=gpus)
+        return made
+
     def check(self, graph: Graph) -> None:
         """Raises UserError with every node that only a function of the host computes, unless these
         are allowed; and with strings and lists, which devices do not have."""
@@ -79,20 +112,17 @@ class GpuBackend:
             check_without_calls(graph, self.target.kind)
 
     def lower(self, graph: Graph, trace: Trace) -> Lowered:
-        """The program and its kernels."""
         if self.compilers is not None:
             self.compilers.start()  # which takes them about as long as this
         return lower(graph, GPU, Plan(self.planner, self.precision), trace)
 
     def begin(self, lowered: Lowered, names: Sequence[str]) -> None:
-        """Has kernels compiled that `fitted` will ask for, while the caller does other things."""
         if self.compilers is not None:
             job = self._job(lowered.table.bounds, names, lowered.alignments)
             begin_blocks(job, self.compilers)
 
     def fitted(self, lowered: Lowered, names: Sequence[str], trace: Trace) -> Lowered:
-        """`lowered` with other schedules for kernels that turn out to need more registers or
-        shared memory than was thought."""
+        """Kernels may turn out to need more registers or shared memory than was thought."""
 
         def compiled(bounds: Mapping[int, Bound]) -> dict[int, list[CompiledKernel]]:
             numbers = tuple(bounds)
@@ -111,7 +141,6 @@ class GpuBackend:
         return lower(lowered.placed, GPU_PROGRAM, plan, trace)
 
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
-        """Images of all kernels under `names`."""
         code = self._compiled(lowered.table.bounds, names, lowered.alignments, portable=True)
         facts = self._facts(lowered, names, code.kernels)
         return Generated((), 0, code.listings, facts, code.images)

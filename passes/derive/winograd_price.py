@@ -128,7 +128,7 @@ class ConvPrices:
 
     def _priced(self, graph: Graph) -> list[tuple[str, float]]:
         """Where each kernel of a graph comes from, and its seconds."""
-        placed = place_graph(graph, registers=self._planner.registers)
+        placed = place_graph(graph, model=self._planner)
         constants = dict.fromkeys(graph.constants)
         found = []
         for kernel in (s.kernel for s in placed.steps if s.kernel is not None):

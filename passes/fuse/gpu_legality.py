@@ -13,8 +13,7 @@ from tcc.ir.tile import Compute, Contract, Load, Loop, Stmt
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.ir.types import F32, DType
 from tcc.passes.fuse.combine import read_plainly
-from tcc.passes.fuse.partition import row_major_storage, steps_evenly
-from tcc.passes.fuse.structure import build_group
+from tcc.passes.fuse.structure import build_group, row_major_storage, steps_evenly
 from tcc.passes.tile.gpu.lower import lower_blocks
 from tcc.passes.tile.gpu.stored import stored_as
 from tcc.schedule.gpu.choose import ranked
@@ -34,7 +33,7 @@ _AGAIN = 1 << 14
 
 def is_gpu_kernel(
     expr: Expr,
-    constants: tuple[bool, ...],
+    constants: Sequence[bool],
     profile: BlockProfile = TYPICAL_DEVICE,
     floats: DType = F32,
 ) -> bool:

@@ -10,13 +10,13 @@ Outside loops `partition` decides alone: there its kernels are large.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from functools import partial
 from itertools import chain
 
 from tcc.ir.graph import Graph, Node, Value, captures
 from tcc.passes.fuse.compose import compose
-from tcc.passes.fuse.partition import Group, Lowers, NodeKind, classify, lowers_well
-from tcc.schedule.cpu.core import CoreModel
+from tcc.passes.fuse.cpu_legality import TYPICAL
+from tcc.passes.fuse.partition import Group, NodeKind, classify
+from tcc.schedule.backend import KernelModel
 from tcc.schedule.nest import points
 
 # Multiplications of a kernel (some 30 us of a core) beyond which a launch matters little.
@@ -27,15 +27,13 @@ def fuse_horizontally(
     graph: Graph,
     groups: Sequence[Group],
     constants: Collection[Value],
-    registers: CoreModel,
-    lowers: Lowers | None = None,
+    model: KernelModel = TYPICAL,
 ) -> tuple[Group, ...]:
     """The groups of a loop's body, united where a unit has in hand what the other one needs.
 
     A group joins the only one that reads its results; those of the body stay results.  `constants`
-    are those of the body and of the graphs around it, `lowers` is as of `partition`.
+    are those of the body and of the graphs around it.
     """
-    judge = lowers or partial(lowers_well, registers=registers)
     users = graph.users()
     captured = set(chain.from_iterable(map(captures, graph.nodes)))
     position = {node: n for n, node in enumerate(graph.nodes)}
@@ -46,7 +44,7 @@ def fuse_horizontally(
             reader = _only_reader(group, graph, users, found)
         if reader is not None and group.join is None and reader.join is None:
             united = _united(group, reader, graph, users, position)
-            if _one_kernel(united, graph, users, constants, judge):
+            if _one_kernel(united, graph, users, constants, model):
                 found[found.index(reader)] = united
                 continue
         found.append(group)
@@ -80,7 +78,7 @@ def _one_kernel(
     graph: Graph,
     users: dict[Value, list[Node]],
     constants: Collection[Value],
-    lowers: Lowers,
+    model: KernelModel,
 ) -> bool:
     """Whether the group is small, all its results have one shape, and a unit of it needs nothing
     that another makes."""
@@ -92,4 +90,4 @@ def _one_kernel(
     expr, values = compose(group.members, results)
     if any(points((*s.iters, *s.reduce)) > _MOST for s in expr.stages):
         return False
-    return lowers(expr, tuple(v in constants for v in values))
+    return model.legal(expr, tuple(v in constants for v in values))

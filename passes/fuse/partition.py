@@ -21,40 +21,27 @@ A concatenation that `join` gives no kernel is a group of its own that nothing j
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
-from typing import TypeAlias
 
-from tcc.errors import TccError
 from tcc.ir.expr import Expr, Stage, reads
-from tcc.ir.expr.scalar import Cast, Read
+from tcc.ir.expr.scalar import Read
 from tcc.ir.graph import Graph, Node, Value, captures, uses
-from tcc.ir.index import as_int, linear_in, nonnegative
-from tcc.ir.layout import row_major
+from tcc.ir.index import as_int, nonnegative
 from tcc.ir.op import Trait
-from tcc.ir.tile import MemorySpace
-from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.ir.types import element_count
-from tcc.passes.fuse.combine import chooses_matrices, combines_once, read_plainly
+from tcc.passes.fuse.combine import chooses_matrices, combines_once
 from tcc.passes.fuse.compose import CHEAP, compose, is_contraction, node_expr
 from tcc.passes.fuse.concat_in_place import Join, find_joins
+from tcc.passes.fuse.cpu_legality import TYPICAL
 from tcc.passes.fuse.recompute import ROWS
-from tcc.passes.fuse.residency import busy, stays_near
-from tcc.passes.fuse.structure import Storage, build_group
-from tcc.schedule.cpu.choose import choose
-from tcc.schedule.cpu.core import TYPICAL_CORE, CoreModel
-from tcc.schedule.cpu.sliding_window import kept_gain, strips_fit
-from tcc.schedule.nest import of_bytes, points, product, row_loop, weight
+from tcc.passes.fuse.structure import build_group, row_major_storage
+from tcc.schedule.backend import KernelModel
+from tcc.schedule.nest import weight
 
-# Elements of a total that units do not make again and again.
-_LARGE = 1 << 12
 # Nodes of a kernel: with so many its work hides its traffic, and every join looks at all of them.
 _MOST = 128
-
-# Whether the kernel of an expression is worth having; operand n is a constant where flag n says so.
-Lowers: TypeAlias = Callable[[Expr, tuple[bool, ...]], bool]
 
 
 class NodeKind(Enum):
@@ -96,22 +83,17 @@ class Group:
         return (*(v for v in self.sink.outputs if v in outputs or users.get(v)), *self.extra)
 
 
-def partition(
-    graph: Graph, registers: CoreModel = TYPICAL_CORE, lowers: Lowers | None = None
-) -> tuple[Group, ...]:
+def partition(graph: Graph, model: KernelModel = TYPICAL) -> tuple[Group, ...]:
     """The groups in an order in which they can run; nodes without expression stand alone.
 
-    `lowers` has the last word on a join; by default it is `lowers_well` for the cores of a CPU.
+    `model.legal` has the last word on a join.
     """
-    return _Partition(graph, registers, lowers).run()
+    return _Partition(graph, model).run()
 
 
 class _Partition:
-    def __init__(self, graph: Graph, registers: CoreModel, lowers: Lowers | None) -> None:
-        self.graph, self.registers = graph, registers
-        self.lowers = lowers or partial(lowers_well, registers=registers)
-        # Units of cores have memory for rows of any length, others may have registers only.
-        self.holds_rows = lowers is None
+    def __init__(self, graph: Graph, model: KernelModel) -> None:
+        self.graph, self.model = graph, model
         self.users = graph.users()
         self.producers = {v: n for n in graph.nodes for v in n.outputs}
         self.kept = {*graph.outputs, *(v for pair in graph.aliases for v in pair)}
@@ -218,7 +200,7 @@ class _Partition:
         a unit cannot hold as they come from memory it may take a run at a time as it makes them."""
         if self._sound([node], group):
             return True
-        if self.holds_rows:
+        if self.model.scratch:
             return False
         chain = self._completed(node, (NodeKind.CONTRACTION,), group)
         return chain is not None and self._persists(chain[-1], group) and self._sound(chain, group)
@@ -306,7 +288,7 @@ class _Partition:
         anchors = (node, *group.anchors)
         weights = [size for a in anchors if (size := self._weights(a))]
         if any(Trait.WINDOW in a.op.traits for a in anchors):
-            return sum(weights) <= self.registers.l2 // 2
+            return sum(weights) <= self.model.limits.near
         return len(weights) <= 1
 
     def _weights(self, node: Node) -> int:
@@ -349,7 +331,7 @@ class _Partition:
         constants = tuple(v in self.graph.constants for v in values)
         found = self.sound.get((expr, constants))
         if found is None:
-            found = self.lowers(expr, constants)
+            found = self.model.legal(expr, constants)
             self.sound[expr, constants] = found
         if not found or not any(Trait.WINDOW in m.op.traits for m in members):
             return found
@@ -366,72 +348,12 @@ class _Partition:
         if found is None:
             operands, stored = row_major_storage(expr, constants)
             built = build_group(expr, operands, stored)
-            found = kept_gain(built, choose(built, self.registers), self.registers)
+            found = self.model.gain(built)
             self.gains[key] = found
         return found
 
     def _is_anchor(self, node: Node) -> bool:
         return self.traits[node].kind in (NodeKind.REDUCTION, NodeKind.CONTRACTION)
-
-
-def row_major_storage(expr: Expr, constants: Sequence[bool]) -> tuple[list[Storage], list[Storage]]:
-    """Storage of operands and results before their layouts are chosen."""
-    operands = [
-        Storage(t.dtype, t.shape, row_major(t.shape), constant)
-        for t, constant in zip(expr.params, constants, strict=True)
-        if t
-    ]
-    return operands, [Storage(t.dtype, t.shape, row_major(t.shape)) for t in expr.types]
-
-
-def lowers_well(expr: Expr, constants: Sequence[bool], registers: CoreModel) -> bool:
-    """Whether a kernel of `expr`, with everything row-major, loads its contractions' operands
-    evenly and holds between its stages no more than a core's cache does."""
-    operands, results = row_major_storage(expr, constants)
-    try:
-        group = build_group(expr, operands, results, collapsed=False)
-        if not all(map(loads_evenly, group.stages)) or _totals_again(group):
-            return False
-        if len(group.stages) > 1 and not busy(group, registers):
-            return False
-        if not any(b.scope is MemorySpace.LOCAL for b in group.buffers):
-            return True
-        built = build_group(expr, operands, results)
-        if row_loop(built) is not None:
-            return strips_fit(built, choose(built, registers), registers)
-        return read_plainly(expr) and stays_near(built, registers)
-    except TccError:
-        return False
-
-
-def _totals_again(group: TileGroup) -> bool:
-    """Whether every unit of a product would make a total over all of a large value."""
-    totals = (s for s in group.stages if s.reduce and not points(s.iters) > 1)
-    large = any(points(s.reduce) > _LARGE for s in totals)
-    return large and any(s.iters and product(s) is not None for s in group.stages)
-
-
-def loads_evenly(stage: GroupStage) -> bool:
-    """Whether a contraction multiplies elements as they lie, at even distances along every loop."""
-    factors = product(stage)
-    if factors is None:
-        return True
-    loaded = (
-        s.arg if of_bytes(stage) and isinstance(s, Cast) else s for s in (factors.a, factors.b)
-    )
-    if factors.a is not factors.b and not all(isinstance(s, Read) for s in loaded):
-        return False  # a factor is read once for every element it meets
-    return steps_evenly(stage)
-
-
-def steps_evenly(stage: GroupStage) -> bool:
-    """Whether elements that a stage loads lie at even distances along every loop."""
-    loops = (*stage.iters, *stage.reduce)
-    return all(
-        linear_in(access.offset, var) is not None
-        for access in stage.accesses.values()
-        for var in loops
-    )
 
 
 def seen_by_others(graph: Graph) -> set[Value]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import TypeAlias
 
 from tcc.ir.expr import Expr, reads, with_sources
 from tcc.ir.expr.scalar import Source, StageRef
@@ -21,8 +20,7 @@ from tcc.ir.graph import Value
 from tcc.passes.fuse.compose import canonical, drop_unused
 from tcc.passes.fuse.scratch_limit import too_large
 from tcc.passes.fuse.split_reductions import alone, in_parts
-
-Divides: TypeAlias = Callable[[Expr], tuple[Expr, int] | None]
+from tcc.schedule.backend import Divides
 
 
 @dataclass(frozen=True, slots=True, eq=False)

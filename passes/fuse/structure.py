@@ -16,8 +16,8 @@ from functools import lru_cache
 from tcc.errors import InternalError
 from tcc.ir.expr import Expr, Stage, extent, reads
 from tcc.ir.expr.scalar import IndexValue, Read, StageRef, walk
-from tcc.ir.index import Index, Var, as_int, const, free_vars, iterator, within
-from tcc.ir.layout import Layout, flat, place
+from tcc.ir.index import Index, Var, as_int, const, free_vars, iterator, linear_in, within
+from tcc.ir.layout import Layout, flat, place, row_major
 from tcc.ir.tile import Guard, MemorySpace
 from tcc.ir.tile.group import Access, GroupBuffer, GroupStage, Strip, TileGroup
 from tcc.ir.types import DType, element_count
@@ -247,3 +247,23 @@ def _with_sizes(group: TileGroup) -> TileGroup:
         for index in indices:
             found.update({v: None for v in free_vars(index) if v.extent is None})
     return replace(group, sizes=tuple(found))
+
+
+def row_major_storage(expr: Expr, constants: Sequence[bool]) -> tuple[list[Storage], list[Storage]]:
+    """Storage of operands and results before their layouts are chosen."""
+    operands = [
+        Storage(t.dtype, t.shape, row_major(t.shape), constant)
+        for t, constant in zip(expr.params, constants, strict=True)
+        if t
+    ]
+    return operands, [Storage(t.dtype, t.shape, row_major(t.shape)) for t in expr.types]
+
+
+def steps_evenly(stage: GroupStage) -> bool:
+    """Whether elements that a stage loads lie at even distances along every loop."""
+    loops = (*stage.iters, *stage.reduce)
+    return all(
+        linear_in(access.offset, var) is not None
+        for access in stage.accesses.values()
+        for var in loops
+    )

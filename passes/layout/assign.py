@@ -36,10 +36,12 @@ from tcc.ir.op import Trait
 from tcc.ir.types import TensorType
 from tcc.passes.fuse.compose import compose
 from tcc.passes.fuse.concat_in_place import ConcatPart, Join
-from tcc.passes.fuse.partition import Group, Lowers, NodeKind, classify
-from tcc.passes.fuse.split import Divides, split
+from tcc.passes.fuse.cpu_legality import TYPICAL
+from tcc.passes.fuse.partition import Group, NodeKind, classify
+from tcc.passes.fuse.split import split
 from tcc.passes.layout.pad_planes import LINE, crowded
 from tcc.passes.layout.weights import Rounded
+from tcc.schedule.backend import KernelModel
 
 # The widest halo that is stored; wider padding is checked element by element.
 _WIDEST = 16
@@ -94,14 +96,11 @@ class _Halo:
 def assign_layouts(
     graph: Graph,
     groups: Sequence[Group],
-    lowers: Lowers | None = None,
-    gaps: bool = True,
-    divides: Divides | None = None,
+    model: KernelModel = TYPICAL,
 ) -> Placed:
-    """Layouts for all values that the groups of `graph` store; `lowers` and `divides` as of
-    `split`.
+    """Layouts for all values that the groups of `graph` store.
 
-    `gaps`: values may have halos, and planes may be set apart.
+    With gaps values may have halos, and planes may be set apart.
     """
     users = graph.users()
     steps: list[ProgramStep] = []
@@ -117,15 +116,15 @@ def assign_layouts(
             steps.append(ProgramStep(None, group.sink))
             continue
         expr, operands = compose(group.members, results := group.results(graph, users))
-        judge = None if lowers is None else partial(_alone, lowers)
-        pieces = split(expr, operands, results, judge, divides)
+        judge = None if model.scratch else partial(_alone, model)
+        pieces = split(expr, operands, results, judge, model.divides)
         for part in pieces:
             kernel = Kernel(part.expr, part.operands, part.results, _location(group))
             steps.append(ProgramStep(kernel, None))
         slides = [n for n in group.members if Trait.WINDOW in n.op.traits]
         shapes = [v.type.shape for n in slides for v in n.outputs]
         windows.update(v for v in results if v.type.shape in shapes)
-        if divides is not None:  # parts of sums are images too
+        if model.divides is not None:  # parts of sums are images too
             planes = [shape[1:] for shape in shapes]
             made = [v for p in pieces for v in p.results]
             windows.update(v for v in made if v.type.shape[1:] in planes)
@@ -134,13 +133,13 @@ def assign_layouts(
     for join in reversed(joins):  # parts of what others see lie as those see it
         pinned.update(p.value for p in join.parts if join.whole in pinned)
     last = _channels_last(steps, windows, pinned, joins)
-    halos = _of_wholes(_halos(graph, steps), joins, pinned) if gaps else {}
+    halos = _of_wholes(_halos(graph, steps), joins, pinned) if model.gaps else {}
     steps, padded = _pad_pinned(steps, pinned, halos)
     last |= padded
     layouts: dict[Value, Layout] = {}
     for value in (*_stored(graph, steps), *(j.whole for j in joins)):
         layouts[value] = _layout(value, value in last, halos.get(value), value in pinned)
-    for value in _crowded(steps, joins, pinned) if gaps else ():
+    for value in _crowded(steps, joins, pinned) if model.gaps else ():
         if layouts[value].fill is None:
             layouts[value] = set_apart(layouts[value], LINE // value.type.dtype.bytes)
     for join in reversed(joins):
@@ -150,8 +149,8 @@ def assign_layouts(
     return Placed(graph, tuple(steps), layouts, {v: j.whole for v, j in wholes.items()})
 
 
-def _alone(lowers: Lowers, expr: Expr) -> bool:
-    return lowers(expr, tuple(False for _ in expr.params))
+def _alone(model: KernelModel, expr: Expr) -> bool:
+    return model.legal(expr, tuple(False for _ in expr.params))
 
 
 def _layout(value: Value, last: bool, halo: _Halo | None, pinned: bool) -> Layout:

@@ -55,7 +55,7 @@ class _Class:
 def choose_layouts(placed: Placed, planner: KernelPlanner, constants: Collection[Value]) -> Placed:
     """`placed` with the orders that its kernels are predicted to be fastest with; without prices,
     `placed` itself.  `constants` are those of the graph and the graphs around it."""
-    if planner.pricer is None:
+    if not planner.prices_layouts:
         return placed
     prices = _Prices(placed, planner, constants)
     classes = [c for c in _classes(placed) if len(c.orders) > 1]

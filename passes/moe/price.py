@@ -51,13 +51,7 @@ class GroupedGemmPrices:
 
     def _seconds(self, graph: Graph) -> float:
         planner = self.planner
-        placed = place_graph(
-            graph,
-            registers=planner.registers,
-            lowers=planner.lowers,
-            gaps=planner.gaps,
-            divides=planner.divides,
-        )
+        placed = place_graph(graph, model=planner)
         constants = dict.fromkeys(graph.constants)
         kernels = (s.kernel for s in placed.steps if s.kernel is not None)
         return sum(planner.seconds(k, placed.layouts, constants) for k in kernels)

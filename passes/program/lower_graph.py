@@ -54,17 +54,17 @@ from tcc.ir.program import (
     Weight,
 )
 from tcc.ir.types import I64, TensorType, dtype_of, element_count
+from tcc.passes.fuse.cpu_legality import TYPICAL
 from tcc.passes.fuse.horizontal_fusion import fuse_horizontally
-from tcc.passes.fuse.partition import Lowers, partition
-from tcc.passes.fuse.split import Divides
+from tcc.passes.fuse.partition import partition
 from tcc.passes.graph.state import updates_in_place
 from tcc.passes.layout.assign import Kernel, Placed, ProgramStep, assign_layouts
 from tcc.passes.layout.choose import choose_layouts
 from tcc.passes.layout.weights import WeightTable, stored_bytes
 from tcc.passes.program.lower_sizes import SizeRegisters
 from tcc.passes.quantize.precision import FULL, Precision, narrowed
-from tcc.passes.tile.plan import Bound, KernelPlanner, PlannedKernel, least_units
-from tcc.schedule.cpu.core import TYPICAL_CORE, CoreModel
+from tcc.passes.tile.plan import Bound, KernelPlanner, PlannedKernel
+from tcc.schedule.backend import KernelModel
 
 
 @dataclass(slots=True)
@@ -229,7 +229,7 @@ class GraphLowering:
         for axis in kernel.axes:
             grid = grid * extent(axis)
         ints = tuple(self.size(_var_index(v)) for v in kernel.sizes)
-        least = least_units(planned.bound)
+        least = self.context.planner.least_units(planned.bound)
         self.out.append(Launch(number, self.size(grid), buffers, ints, least))
 
     def fill_halo(self, value: Value, where: Layout, buffer: BufferId) -> None:
@@ -267,10 +267,7 @@ class GraphLowering:
             graph,
             self.context.precision,
             self.constants,
-            planner.registers,
-            planner.lowers,
-            planner.gaps,
-            planner.divides,
+            planner,
         )
         constants = {**self.constants, **dict.fromkeys(placed.graph.constants, placed.graph)}
         placed = choose_layouts(placed, planner, constants)
@@ -306,19 +303,15 @@ def place_graph(
     graph: Graph,
     precision: Precision = FULL,
     outer: Mapping[Value, Graph] | None = None,
-    registers: CoreModel = TYPICAL_CORE,
-    lowers: Lowers | None = None,
-    gaps: bool = True,
-    divides: Divides | None = None,
+    model: KernelModel = TYPICAL,
 ) -> Placed:
     """Partition, layouts and stored types of a graph; of a body, `outer` are the constants of the
-    graphs around it, each with its graph.  `lowers` judges kernels, see `partition`; `gaps` and
-    `divides` are as of `assign_layouts`."""
+    graphs around it, each with its graph."""
     constants = {**(outer or {}), **dict.fromkeys(graph.constants, graph)}
-    groups = partition(graph, registers, lowers)
+    groups = partition(graph, model)
     if outer is not None:
-        groups = fuse_horizontally(graph, groups, constants, registers, lowers)
-    return narrowed(assign_layouts(graph, groups, lowers, gaps, divides), precision, constants)
+        groups = fuse_horizontally(graph, groups, constants, model)
+    return narrowed(assign_layouts(graph, groups, model), precision, constants)
 
 
 def storage_count(where: Layout) -> Index:

@@ -5,7 +5,7 @@ Graph -> Grouped (which nodes are one kernel) -> Placed (where values lie) -> Lo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tcc.ir.graph import Graph
@@ -47,8 +47,9 @@ class Grouped:
 class Lowered:
     """A placed graph and its program, whose kernels have no names yet.
 
-    `kernels` are in the order of the program's numbers, as `table` is; `alignments` are those of
-    their buffers in bytes, where the target asks for them.
+    `kernels` are in the order of the program's numbers, as `table` is, and `verify` raises
+    InternalError for one that the target does not take; `alignments` are those of their buffers in
+    bytes, where the target asks for them.
     """
 
     placed: Placed
@@ -56,6 +57,7 @@ class Lowered:
     kernels: tuple[TileKernel, ...]
     table: KernelTable
     weights: WeightTable
+    verify: Callable[[TileKernel], None]
     alignments: tuple[tuple[int, ...], ...] = ()
 
     def same_as(self, other: Lowered) -> bool:

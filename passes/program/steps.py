@@ -25,7 +25,6 @@ from tcc.passes.program.lowered import Grouped, Lowered, Plan
 from tcc.passes.quantize.precision import narrowed
 from tcc.passes.quantize.signed_operands import with_signed_operands
 from tcc.passes.tile.gpu.align import buffer_alignments
-from tcc.passes.tile.gpu.plan import BlockPlanner
 
 
 def pack_io(plan: Plan, graph: Graph) -> Graph:
@@ -39,12 +38,11 @@ def name_handles(plan: Plan, graph: Graph) -> Graph:
 
 
 def group(plan: Plan, graph: Graph) -> Grouped:
-    return Grouped(graph, partition(graph, plan.planner.registers, plan.planner.lowers))
+    return Grouped(graph, partition(graph, plan.planner))
 
 
 def assign(plan: Plan, grouped: Grouped) -> Placed:
-    judge = plan.planner
-    return assign_layouts(grouped.graph, grouped.groups, judge.lowers, judge.gaps, judge.divides)
+    return assign_layouts(grouped.graph, grouped.groups, plan.planner)
 
 
 def narrow(plan: Plan, placed: Placed) -> Placed:
@@ -65,7 +63,6 @@ def compute_constants(plan: Plan, placed: Placed) -> Placed:
 
 
 def sign_operands(plan: Plan, placed: Placed) -> Placed:
-    assert isinstance(plan.planner, BlockPlanner)
     return with_signed_operands(placed, plan.planner.makes)
 
 
@@ -73,7 +70,8 @@ def emit(plan: Plan, placed: Placed) -> Lowered:
     """Plans the kernels, and the program that launches them."""
     placed = replace(placed, surface=plan.packed)
     program, table, weights = lower_program(placed, plan.planner, lower_node, plan.precision)
-    return Lowered(placed, program, tuple(b.kernel for b in table.bounds), table, weights)
+    kernels = tuple(b.kernel for b in table.bounds)
+    return Lowered(placed, program, kernels, table, weights, plan.planner.verify)
 
 
 def overwrite(plan: Plan, lowered: Lowered) -> Lowered:

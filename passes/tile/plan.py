@@ -9,13 +9,14 @@ expressions are interned and kernels hold no names, addresses or weights.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil, prod
+from math import ceil
 from typing import TypeAlias
 
-from tcc.ir.expr import Expr, extent
+from tcc.ir.expr import Expr
 from tcc.ir.expr.scalar import Read
 from tcc.ir.graph import Handle, Value
 from tcc.ir.index import (
@@ -31,28 +32,13 @@ from tcc.ir.index import (
 )
 from tcc.ir.layout import Layout, axis_vars, layout, row_major
 from tcc.ir.tile import TileKernel
-from tcc.ir.tile.group import Access, GroupStage, TileGroup
-from tcc.ir.types import BF16, I8, U8, DType, element_count
-from tcc.passes.fuse.partition import Lowers
-from tcc.passes.fuse.split import Divides
-from tcc.passes.fuse.structure import Storage, build_group
+from tcc.ir.tile.group import Access, TileGroup
+from tcc.ir.types import element_count
+from tcc.passes.fuse.structure import Storage
 from tcc.passes.layout.assign import Kernel
-from tcc.passes.tile.cpu.lower import lower
-from tcc.schedule.cpu.candidates import PANELS, cheapest
-from tcc.schedule.cpu.choose import choose
-from tcc.schedule.cpu.core import CoreModel, Knobs
-from tcc.schedule.cpu.cost import Pricer
-from tcc.schedule.cpu.schedule import Nest, Schedule
-from tcc.schedule.gpu.schedule import BlockSchedule
-from tcc.schedule.nest import anchor, depends, of_bytes, product, stride, trips, weight, work
+from tcc.schedule.backend import AnySchedule, KernelModel
+from tcc.schedule.nest import product, weight, work
 
-# What a core does in a nanosecond: body operations of a contraction, and of anything else.
-CONTRACTION_RATE, PLAIN_RATE = 200, 10
-# A thread that gets less to do than this costs more than it saves.
-LEAST_NANOSECONDS = 1000
-# By how much the price of a kernel may grow that has a constant as another program has it: prices
-# tell panels apart no better.
-_SHARED = 1.08
 # Constants smaller than this many elements are left as they are.
 _SMALL = 64
 
@@ -62,7 +48,7 @@ class Bound:
     """A tile kernel with its schedule; shared by all launches of equal structure."""
 
     kernel: TileKernel
-    schedule: Schedule | BlockSchedule
+    schedule: AnySchedule
     group: TileGroup
 
 
@@ -76,97 +62,75 @@ class PlannedKernel:
     loc: str
 
 
-_Structure: TypeAlias = tuple[Expr, tuple[Storage, ...], tuple[Storage, ...]]
-_Planned: TypeAlias = tuple[tuple[Storage, ...], Bound]
+# A kernel as planners remember it: its expression, and the storage of operands and results.
+KernelKey: TypeAlias = tuple[Expr, tuple[Storage, ...], tuple[Storage, ...]]
+Planned: TypeAlias = tuple[tuple[Storage, ...], Bound]
 
 
-class KernelPlanner:
+class KernelPlanner(KernelModel):
     """Plans kernels for one target and remembers them by structure.
 
-    `lowers` is what the target asks of kernels, see `partition`; `gaps` whether values may lie with
-    gaps, see `assign_layouts`; `divides` cuts long sums, see `split`; `updates` whether a kernel
-    updates slices, not a function of the host.
+    `priced` counts the schedules whose prices were compared; with `prices_layouts` the layouts of
+    values are chosen by `seconds`.
     """
 
-    lowers: Lowers | None = None
-    gaps = True
-    updates = False
-    divides: Divides | None = None
+    priced: int = 0
 
-    def __init__(self, registers: CoreModel, pricer: Pricer | None = None) -> None:
-        """`pricer`: schedules near the analytic one are priced, and the cheapest taken; `priced`
-        then counts them.  Without one the analytic schedule is taken."""
-        self.registers, self.pricer = registers, pricer
-        self.priced = 0
-        self._known: dict[_Structure, _Planned] = {}
-        self._seconds: dict[_Structure, float] = {}
-        self._structures: dict[_Structure, Structure] = {}
-        # Where constants lie by their contents, as the first kernel of all programs has them.
-        self._lie: dict[str, Layout] = {}
-        self._alike: dict[tuple[_Structure, tuple[Layout, ...]], _Planned] = {}
+    def __init__(self) -> None:
+        self._known: dict[KernelKey, Planned] = {}
+        self._seconds: dict[KernelKey, float] = {}
+
+    @property
+    def prices_layouts(self) -> bool:
+        return False
+
+    @abstractmethod
+    def bind(
+        self, expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...]
+    ) -> Planned:
+        """The operands with constants packed, and the kernel: what targets differ in.
+
+        Raises TccError for what is no kernel of the target."""
+
+    @abstractmethod
+    def estimate(
+        self, expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...]
+    ) -> float:
+        """Seconds of the kernel that `bind` would make, or of one near it."""
+
+    @abstractmethod
+    def units(self, bound: Bound) -> Fraction:
+        """Units that do a kernel's work; of a loop of open size as many as do the trips that are
+        counted of it, which may be less than one."""
 
     def plan(
         self, kernel: Kernel, layouts: Mapping[Value, Layout], constants: Mapping[Value, Handle]
     ) -> PlannedKernel:
-        """The planned kernel of a step.  Values without a layout are row-major (outer values).
-
-        Programs of one model share constants: a kernel has them as those planned before it, unless
-        that would make it slower.
-        """
-        key = _structure(kernel, layouts, constants)
-        _, _, results = key
+        """The planned kernel of a step.  Values without a layout are row-major (outer values)."""
+        key = kernel_key(kernel, layouts, constants)
         if key not in self._known:
             self._known[key] = self.bind(*key)
         digests = [constants[v].digest if v in constants else None for v in kernel.operands]
-        packed, bound = self._as_before(key, digests)
-        for digest, storage in zip(digests, packed, strict=True):
-            if digest is not None:
-                self._lie.setdefault(digest, storage.layout)
+        packed, bound = self.settled(key, digests)
         return PlannedKernel(
             bound,
             tuple((v, s.layout) for v, s in zip(kernel.operands, packed, strict=True)),
-            tuple((v, s.layout) for v, s in zip(kernel.results, results, strict=True)),
+            tuple((v, s.layout) for v, s in zip(kernel.results, key[2], strict=True)),
             kernel.loc,
         )
 
-    def _as_before(self, key: _Structure, digests: Sequence[str | None]) -> _Planned:
-        planned = self._known[key]
-        lie = [s.layout for s in planned[0]]
-        wanted = tuple(self._lie.get(d or "", own) for d, own in zip(digests, lie, strict=True))
-        if self.pricer is None or wanted == tuple(lie):
-            return planned
-        if (key, wanted) not in self._alike:
-            self._alike[key, wanted] = self._on(key, wanted, self.pricer) or planned
-        return self._alike[key, wanted]
-
-    def _on(self, key: _Structure, wanted: tuple[Layout, ...], pricer: Pricer) -> _Planned | None:
-        """The kernel on operands that lie so, by the width of its panels; None where it has no such
-        schedule, or only dearer ones."""
-        _, bound = self._known[key]
-        assert isinstance(bound.schedule, Schedule)
-        structure = self._structure(key)
-        most = pricer.price(bound.group, bound.schedule).seconds * _SHARED
-        for panel in PANELS:
-            packed = structure.packed(Knobs(panel=panel))
-            if tuple(s.layout for s in packed) != wanted:
-                continue
-            group, schedule = structure.turned(Knobs(panel=panel))
-            if pricer.price(group, schedule).seconds <= most:
-                return packed, Bound(lower(group, schedule), schedule, group)
-        return None
+    def settled(self, key: KernelKey, digests: Sequence[str | None]) -> Planned:
+        """What was bound, or the same on constants as other programs of the model have them;
+        `digests` tell these apart, None for other operands."""
+        return self._known[key]
 
     def seconds(
         self, kernel: Kernel, layouts: Mapping[Value, Layout], constants: Collection[Value]
     ) -> float:
-        """The price of a step under the analytic schedule, near that which `plan` would choose.
-
-        Requires a pricer.
-        """
-        key = _structure(kernel, layouts, constants)
+        """The price of a step with its operands and results in these layouts."""
+        key = kernel_key(kernel, layouts, constants)
         if key not in self._seconds:
-            assert self.pricer is not None
-            group, schedule = self._structure(key).turned(Knobs())
-            self._seconds[key] = self.pricer.price(group, schedule).seconds
+            self._seconds[key] = self.estimate(*key)
         return self._seconds[key]
 
     @property
@@ -174,71 +138,19 @@ class KernelPlanner:
         """How many different kernels `seconds` has priced."""
         return len(self._seconds)
 
-    def _structure(self, key: _Structure) -> Structure:
-        if key not in self._structures:
-            self._structures[key] = Structure(*key, self.registers)
-        return self._structures[key]
-
-    def bind(
-        self, expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...]
-    ) -> tuple[tuple[Storage, ...], Bound]:
-        """The operands with constants packed, and the kernel: what targets differ in."""
-        structure = self._structure((expr, operands, results))
-        knobs = Knobs()
-        if self.pricer is not None:
-            found = cheapest(structure.turned, self.pricer)
-            knobs, self.priced = found.knobs, self.priced + found.priced
-        group, schedule = structure.turned(knobs)
-        return structure.packed(knobs), Bound(lower(group, schedule), schedule, group)
+    def least_units(self, bound: Bound) -> int:
+        """Units of a kernel that are worth a thread of their own."""
+        stages, rates = bound.group.stages, self.limits
+        plain = sum(work(s) * weight(s) for s in stages if product(s) is None)
+        contracted = sum(work(s) * weight(s) for s in stages if product(s) is not None)
+        nanoseconds = plain // rates.plain_rate + contracted // rates.contraction_rate
+        return max(1, ceil(rates.least_nanoseconds * self.units(bound) / max(nanoseconds, 1)))
 
 
-class Structure:
-    """A kernel's expression and storage, and what schedules make of them."""
-
-    def __init__(
-        self,
-        expr: Expr,
-        operands: tuple[Storage, ...],
-        results: tuple[Storage, ...],
-        registers: CoreModel,
-    ) -> None:
-        self._parts = (expr, operands, results)
-        self._registers = registers
-        self._plain = build_group(expr, operands, results)
-        # Of all knobs, only those of blocks change what constants are packed for.
-        self._packed: dict[tuple[int | None, ...], tuple[Storage, ...]] = {}
-        self._groups: dict[tuple[Storage, ...], TileGroup] = {operands: self._plain}
-        self._loops: TileGroup | None = None
-        self._turned: dict[Knobs, tuple[TileGroup, Schedule]] = {}
-
-    def packed(self, knobs: Knobs) -> tuple[Storage, ...]:
-        """The operands, with the constants packed for the schedule under `knobs`."""
-        expr, operands, results = self._parts
-        if not any(s.constant for s in operands):
-            return operands
-        key = (knobs.panel, knobs.wide)
-        if key not in self._packed:
-            schedule = choose(self._plain, replace(self._registers, knobs=knobs))
-            if self._loops is None:
-                self._loops = build_group(expr, operands, results, collapsed=False)
-            self._packed[key] = pack_constants(self._loops, schedule, operands)
-        return self._packed[key]
-
-    def turned(self, knobs: Knobs) -> tuple[TileGroup, Schedule]:
-        """The group with its constants packed so, and the schedule."""
-        if knobs not in self._turned:
-            expr, _, results = self._parts
-            packed = self.packed(knobs)
-            if packed not in self._groups:
-                self._groups[packed] = build_group(expr, packed, results)
-            group = self._groups[packed]
-            self._turned[knobs] = group, choose(group, replace(self._registers, knobs=knobs))
-        return self._turned[knobs]
-
-
-def _structure(
+def kernel_key(
     kernel: Kernel, layouts: Mapping[Value, Layout], constants: Collection[Value]
-) -> _Structure:
+) -> KernelKey:
+    """What planners remember the kernel of a step by."""
     operands = tuple(
         Storage(v.type.dtype, v.type.shape, _layout_of(v, layouts), v in constants)
         for v in kernel.operands
@@ -254,73 +166,7 @@ def _layout_of(value: Value, layouts: Mapping[Value, Layout]) -> Layout:
     return row_major(value.type.shape) if found is None else found
 
 
-# ---- threads ------------------------------------------------------------------------------------
-
-
-def least_units(bound: Bound) -> int:
-    """Units of a kernel that are worth a thread of their own."""
-    plain = sum(work(s) * weight(s) for s in bound.group.stages if product(s) is None)
-    contracted = sum(work(s) * weight(s) for s in bound.group.stages if product(s) is not None)
-    nanoseconds = plain // PLAIN_RATE + contracted // CONTRACTION_RATE
-    return max(1, ceil(LEAST_NANOSECONDS * _units(bound) / max(nanoseconds, 1)))
-
-
-def _units(bound: Bound) -> Fraction:
-    """Units that do a kernel's work; of a loop of open size as many as do the trips that are
-    counted of it, which may be less than one."""
-    schedule = bound.schedule
-    if isinstance(schedule, BlockSchedule):
-        return Fraction(prod(trips(axis) for axis in bound.kernel.axes))
-    loops = (v for v in bound.group.common if v.name in schedule.parallel)
-    units = Fraction(1)
-    for loop in loops:
-        unit, known = schedule.unit(loop.name), as_int(extent(loop))
-        units *= Fraction(trips(loop), unit) if known is None else -(-known // unit)
-    return units
-
-
 # ---- packing ------------------------------------------------------------------------------------
-
-
-def pack_constants(
-    group: TileGroup, schedule: Schedule, operands: Sequence[Storage]
-) -> tuple[Storage, ...]:
-    """Layouts for constants such that blocks of the vector loop are contiguous in them.
-
-    `group` is not collapsed, so that each loop runs along one axis of each operand.
-    """
-    packed = list(operands)
-    main = anchor(group)
-    for number, stage in enumerate(group.stages):
-        if stage is main or product(stage) is not None:
-            _pack(packed, group, stage, schedule.nest(number))
-    return tuple(packed)
-
-
-def _pack(packed: list[Storage], group: TileGroup, stage: GroupStage, nest: Nest) -> None:
-    """Sets the layouts of the constants that one stage reads."""
-    if nest.vector is None:
-        return
-    # A collapsed loop a.b.c runs fastest along c.
-    fastest = nest.vector.rpartition(".")[2]
-    vector = next((v for v in (*stage.iters, *stage.reduce) if v.name == fastest), None)
-    if vector is None:
-        return
-    block = nest.block(nest.vector)
-    panels = product(stage) is not None and vector not in stage.reduce
-    for node, access in stage.accesses.items():
-        if access.buffer >= len(packed):  # what another stage computed
-            continue
-        storage = packed[access.buffer]
-        if not packable(group, node, access, storage):
-            continue
-        step = stride(access, vector)
-        if step == 0 or (step == 1 and not panels):
-            continue
-        loops = (*stage.iters, *stage.reduce)
-        words = _words(stage, node, vector, storage.dtype) if panels else None
-        found = _packed(storage, node, vector, loops, block if panels else 1, words)
-        packed[access.buffer] = replace(storage, layout=found or storage.layout)
 
 
 def packable(group: TileGroup, node: Read, access: Access, storage: Storage) -> bool:
@@ -344,30 +190,11 @@ def _chooses_whole(node: Read, access: Access) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Words:
+class Words:
     """The axis of which `count` neighbours lie in one word."""
 
     axis: int
     count: int
-
-
-def _words(stage: GroupStage, node: Read, vector: Var, dtype: DType) -> _Words | None:
-    """The axis of a bf16 or byte factor whose neighbours lie side by side: that of the innermost
-    sum, if the other factor is repeated over the lanes.
-
-    A CPU multiplies the neighbours in a word at once, or takes them apart with few instructions.
-    """
-    factors = product(stage)
-    count = 2 if dtype is BF16 else 4 if dtype in (I8, U8) and of_bytes(stage) else 1
-    if count == 1 or factors is None or as_int(extent(stage.reduce[-1])) == 1:
-        return None
-    if vector in depends(stage, factors.a) and vector in depends(stage, factors.b):
-        return None
-    moving = [n for n, index in enumerate(node.indices) if stage.reduce[-1] in free_vars(index)]
-    linear = linear_in(node.indices[moving[0]], stage.reduce[-1]) if len(moving) == 1 else None
-    if linear is None or linear[0] is not const(1) or divisor_of(linear[1]) % count:
-        return None
-    return _Words(moving[0], count)
 
 
 def permuted_constant(
@@ -375,16 +202,16 @@ def permuted_constant(
 ) -> Layout | None:
     """A layout with axes in the order of `loops`, but that of `vector` last; None where several
     axes run along it."""
-    return _packed(storage, node, vector, loops, 1, None)
+    return packed_layout(storage, node, vector, loops, 1, None)
 
 
-def _packed(
+def packed_layout(
     storage: Storage,
     node: Read,
     vector: Var,
     loops: tuple[Var, ...],
     block: int,
-    words: _Words | None,
+    words: Words | None,
 ) -> Layout | None:
     """Axes in loop order, the vector loop's axis last, cut into panels of `block`.
 

@@ -18,7 +18,7 @@ from tcc.passes.layout import choose as module
 from tcc.passes.layout.assign import Kernel, Placed
 from tcc.passes.layout.choose import choose_layouts
 from tcc.passes.program.lower_graph import halo_widths, place_graph
-from tcc.passes.tile.plan import KernelPlanner
+from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.runtime.module import Module
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
@@ -30,12 +30,12 @@ Run = Callable[[Graph], Module]
 MACHINE = MACHINES["icelake-server"]
 
 
-def planner() -> KernelPlanner:
+def planner() -> CorePlanner:
     core = CoreModel(MACHINE.lanes, MACHINE.registers, MACHINE.l2.size, MACHINE.cores)
-    return KernelPlanner(core, Pricer(MACHINE, 0))
+    return CorePlanner(core, Pricer(MACHINE, 0))
 
 
-def choose(placed: Placed, kernels: KernelPlanner | None = None) -> Placed:
+def choose(placed: Placed, kernels: CorePlanner | None = None) -> Placed:
     return choose_layouts(placed, kernels or planner(), placed.graph.constants)
 
 
@@ -130,7 +130,7 @@ def test_a_small_gain_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_prices_or_budget_the_rule_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     placed = place_graph(blurred())
-    assert choose(placed, KernelPlanner(CoreModel(16, 32))) is placed
+    assert choose(placed, CorePlanner(CoreModel(16, 32))) is placed
     monkeypatch.setattr(module, "BUDGET", 0)
     assert choose(placed) is placed
 

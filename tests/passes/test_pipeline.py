@@ -21,8 +21,8 @@ from tcc.passes.layout.assign import Placed
 from tcc.passes.manager import Pass, run_passes
 from tcc.passes.pipeline import CPU, GPU, PIPELINE, lower, run_pipeline, step_names
 from tcc.passes.program.lowered import Lowered, Plan
+from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.passes.tile.gpu.plan import BlockPlanner
-from tcc.passes.tile.plan import KernelPlanner
 from tcc.schedule.cpu.core import TYPICAL_CORE
 
 Read = Callable[..., Graph]
@@ -62,7 +62,7 @@ def test_the_pass_that_breaks_a_graph_is_named(read: Read) -> None:
     assert "after pass cut" in caught.value.__notes__
 
 
-LOWERINGS = {"cpu": (CPU, KernelPlanner(TYPICAL_CORE)), "gpu": (GPU, BlockPlanner())}
+LOWERINGS = {"cpu": (CPU, CorePlanner(TYPICAL_CORE)), "gpu": (GPU, BlockPlanner())}
 
 
 @pytest.mark.parametrize("kind", LOWERINGS)
@@ -104,14 +104,14 @@ def test_the_step_that_breaks_a_later_form_is_named(
     place = [name for name, _ in steps].index(after) + (after != "emit")
     steps.insert(place, ("fault", lambda plan, form: fault(form)))
     with pytest.raises(InternalError) as caught:
-        lower(read(TEXT), tuple(steps), Plan(KernelPlanner(TYPICAL_CORE)), Trace(verifying=True))
+        lower(read(TEXT), tuple(steps), Plan(CorePlanner(TYPICAL_CORE)), Trace(verifying=True))
     assert "after pass fault" in caught.value.__notes__
 
 
 def test_a_compile_ends_after_any_step_and_shows_the_form(read: Read) -> None:
     for name, _ in CPU:
         with pytest.raises(Stopped) as stopped:
-            lower(read(TEXT), CPU, Plan(KernelPlanner(TYPICAL_CORE)), Trace(last=name))
+            lower(read(TEXT), CPU, Plan(CorePlanner(TYPICAL_CORE)), Trace(last=name))
         assert text(stopped.value.form).strip()
     names = step_names()
     assert len(set(names)) == len(names)

@@ -14,8 +14,9 @@ from tcc.ir.tile.text import kernel_text
 from tcc.ops.algebra.contract import GemmAttrs
 from tcc.passes.fuse.structure import build_group
 from tcc.passes.program.lower_graph import place_graph
-from tcc.passes.tile import plan as plan_kernels
-from tcc.passes.tile.plan import KernelPlanner, PlannedKernel, least_units
+from tcc.passes.tile.cpu import plan as plan_kernels
+from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.passes.tile.plan import PlannedKernel
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.machine import machine_for
@@ -30,7 +31,7 @@ MACHINE = machine_for(parse_target("cpu", "x86-64-v4", lambda: None).profile)
 
 
 def plans(graph: Graph) -> list[PlannedKernel]:
-    placed, planner = place_graph(graph), KernelPlanner(CoreModel(16, 32))
+    placed, planner = place_graph(graph), CorePlanner(CoreModel(16, 32))
     kernels = [s.kernel for s in placed.steps if s.kernel is not None]
     return [planner.plan(k, placed.layouts, graph.constants) for k in kernels]
 
@@ -170,7 +171,9 @@ def test_units_of_open_rows_are_worth_a_thread_as_those_of_known_rows_are(depth:
         (plan,) = plans(m.finish(m.op("matmul", m.input("x", rows, depth), m.weight(depth, 16))))
         assert isinstance(plan.bound.schedule, Schedule)
         elements = plan.bound.schedule.unit(plan.bound.group.common[0].name)
-        return least_units(plan.bound) * elements  # rows that are worth a thread
+        return (
+            CorePlanner(CoreModel(16, 32)).least_units(plan.bound) * elements
+        )  # rows that are worth a thread
 
     known = least(12544)
     assert known / 3 <= least(symbol("n", 1) * 12544) <= known * 3
@@ -186,7 +189,7 @@ def test_no_group_is_built_twice_for_one_kernel(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(plan_kernels, "build_group", counted)
     graph = product(2048, 1000)
-    placed, planner = place_graph(graph), KernelPlanner(CoreModel(16, 32), Pricer(MACHINE))
+    placed, planner = place_graph(graph), CorePlanner(CoreModel(16, 32), Pricer(MACHINE))
     (kernel,) = [s.kernel for s in placed.steps if s.kernel is not None]
     planner.plan(kernel, placed.layouts, graph.constants)
     assert planner.priced >= 6

@@ -22,7 +22,7 @@ from tcc.passes.program.lower_graph import lower_program, place_graph
 from tcc.passes.program.lower_node import lower_node
 from tcc.passes.quantize.precision import FULL, Precision
 from tcc.passes.quantize.quantize_weights import group_size, quantized
-from tcc.passes.tile.plan import KernelPlanner
+from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.schedule.cpu.core import CoreModel
 
 from tests.passes.fuse.models import Model
@@ -40,7 +40,7 @@ def bf16(array: Array) -> Array:
 
 def run(graph: Graph, precision: Precision, *inputs: Array) -> Array:
     """The first output, by the evaluator, of the program in `precision`."""
-    planner = KernelPlanner(CoreModel(16, 32))
+    planner = CorePlanner(CoreModel(16, 32))
     program, table, weights = lower_program(
         place_graph(graph, precision), planner, lower_node, precision
     )

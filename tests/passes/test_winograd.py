@@ -21,10 +21,11 @@ from tcc.ops import OPS
 from tcc.passes.derive.winograd import Limits, constant_bytes, winograd
 from tcc.passes.derive.winograd_forms import FORMS
 from tcc.passes.derive.winograd_price import ConvPrices, ConvRegion, Forms, region_of
+from tcc.passes.fuse.cpu_legality import CpuKernels
 from tcc.passes.fuse.partition import partition
 from tcc.passes.pipeline import run_pipeline
 from tcc.passes.program.lower_graph import halo_widths, place_graph
-from tcc.passes.tile.plan import KernelPlanner
+from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.runtime.module import Module
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
@@ -271,7 +272,7 @@ def test_a_transform_that_units_do_over_for_other_columns_is_held_once() -> None
         winograd(Conv(128, filters, high=high, wide=high // 2).graph(), FREE)
         for filters, high in ((128, 32), (64, 64))
     )
-    assert [len(partition(graph, registers)) for graph in (few, many)] == [3, 1]
+    assert [len(partition(graph, CpuKernels(registers))) for graph in (few, many)] == [3, 1]
 
 
 @dataclass(frozen=True)
@@ -352,7 +353,7 @@ def test_storage_lets_transforms_run_along_channels() -> None:
 
 
 SERVER = MACHINES["icelake-server"]
-PLANNER = KernelPlanner(CoreModel(16, 32, SERVER.l2.size, SERVER.cores), Pricer(SERVER))
+PLANNER = CorePlanner(CoreModel(16, 32, SERVER.l2.size, SERVER.cores), Pricer(SERVER))
 
 
 def among_others(case: Conv, *, given: bool = False) -> Graph:

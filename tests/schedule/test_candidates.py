@@ -11,7 +11,7 @@ from tcc.ir.index import symbol
 from tcc.ir.tile.group import TileGroup
 from tcc.passes.layout.assign import Placed
 from tcc.passes.program.lower_graph import place_graph
-from tcc.passes.tile.plan import KernelPlanner
+from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.schedule.cpu.candidates import Found, cheapest, knobs_of
 from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel, Knobs
@@ -48,7 +48,7 @@ def group_of(graph: Graph) -> TileGroup:
     (step,) = place_graph(graph).steps
     assert step.kernel is not None
     placed = place_graph(graph)
-    return KernelPlanner(CORE).plan(step.kernel, placed.layouts, graph.constants).bound.group
+    return CorePlanner(CORE).plan(step.kernel, placed.layouts, graph.constants).bound.group
 
 
 def searched(group: TileGroup, seconds: Mapping[Knobs, float]) -> tuple[Found, Fixed]:
@@ -109,7 +109,7 @@ def test_the_planner_takes_what_is_cheapest(run: int) -> None:
     assert step.kernel is not None
     group = group_of(graph)
     wanted = choose(group, replace(CORE, knobs=Knobs(run=run)))
-    planner = KernelPlanner(CORE, Fixed({wanted: 0.5}))
+    planner = CorePlanner(CORE, Fixed({wanted: 0.5}))
     assert planner.plan(step.kernel, placed.layouts, graph.constants).bound.schedule == wanted
     assert planner.priced > 3
 
@@ -120,7 +120,7 @@ def test_panels_are_packed_for_the_knobs_taken() -> None:
     placed = place_graph(graph)
     (step,) = placed.steps
     assert step.kernel is not None
-    planner = KernelPlanner(CORE, Pricer(MACHINE, None))
+    planner = CorePlanner(CORE, Pricer(MACHINE, None))
     planned = planner.plan(step.kernel, placed.layouts, graph.constants)
     main = anchor(planned.bound.group)
     nest = planned.bound.schedule.nest(planned.bound.group.stages.index(main))

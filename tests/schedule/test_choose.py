@@ -21,7 +21,7 @@ from tcc.ops.shapes import AxisAttrs
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.passes.program.lower_graph import place_graph
 from tcc.passes.tile.cpu.lower import lower
-from tcc.passes.tile.plan import KernelPlanner
+from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.schedule import Schedule
@@ -34,7 +34,7 @@ MACHINES = pytest.mark.parametrize("registers", [AVX512, AVX2, SSE], ids=["avx51
 
 
 def planned(graph: Graph, registers: CoreModel) -> Iterator[tuple[TileGroup, Schedule]]:
-    placed, planner = place_graph(graph), KernelPlanner(registers)
+    placed, planner = place_graph(graph), CorePlanner(registers)
     for step in placed.steps:
         assert step.kernel is not None
         bound = planner.plan(step.kernel, placed.layouts, graph.constants).bound

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tcc.ir.tile.group import TileGroup
-from tcc.schedule.cpu.core import Knobs
+from tcc.schedule.cpu.choose import choose
+from tcc.schedule.cpu.core import CoreModel, Knobs
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.nest import anchor, product
@@ -78,6 +79,13 @@ def knobs_of(group: TileGroup) -> tuple[Knob, ...]:
     """What can be turned for `group`, in the order in which it is tried."""
     main = anchor(group)
     return _CONTRACTION if product(main) is not None and main.reduce else _PLAIN
+
+
+def candidates(group: TileGroup, core: CoreModel) -> list[Schedule]:
+    """The analytic schedule, and those that differ from it by one turn of one knob."""
+    turned = [turn(Knobs()) for knob in knobs_of(group) for turn in knob.settings]
+    made = (choose(group, replace(core, knobs=knobs)) for knobs in (Knobs(), *turned))
+    return list(dict.fromkeys(made))
 
 
 def cheapest(scheduled: Callable[[Knobs], tuple[TileGroup, Schedule]], pricer: Pricer) -> Found:

@@ -8,38 +8,40 @@ Requires layouts.  Establishes one block kernel a distinct structure.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from functools import partial
-from math import inf
+from math import inf, prod
 
 from tcc.errors import TccError
 from tcc.ir.expr import Expr
-from tcc.ir.graph import Value
 from tcc.ir.index import Var
-from tcc.ir.layout import Layout, permuted
+from tcc.ir.layout import permuted
+from tcc.ir.tile import TileKernel
 from tcc.ir.tile.group import GroupStage, TileGroup
-from tcc.ir.types import F32, DType
+from tcc.ir.tile.verify_gpu import verify_blocks
+from tcc.ir.types import F32, DType, TensorType
 from tcc.passes.choose.split_k import split_k
 from tcc.passes.fuse.gpu_legality import is_gpu_kernel
-from tcc.passes.fuse.partition import row_major_storage
-from tcc.passes.fuse.structure import Storage, build_group
-from tcc.passes.layout.assign import Kernel
+from tcc.passes.fuse.structure import Storage, build_group, row_major_storage
 from tcc.passes.tile.gpu.lower import blocks_fit, lower_blocks
 from tcc.passes.tile.gpu.stored import stored_as
-from tcc.passes.tile.plan import Bound, KernelPlanner, packable, permuted_constant
-from tcc.schedule.cpu.core import TYPICAL_CORE
+from tcc.passes.tile.plan import Bound, KernelPlanner, Planned, packable, permuted_constant
+from tcc.schedule.backend import AnySchedule
 from tcc.schedule.gpu.axes import factors, of_bytes
+from tcc.schedule.gpu.candidates import candidates
 from tcc.schedule.gpu.choose import choose_blocks, ranked
-from tcc.schedule.gpu.cost import BlockPrice
+from tcc.schedule.gpu.cost import BlockPrice, BlockPricer
 from tcc.schedule.gpu.schedule import TYPICAL_DEVICE, BlockProfile, BlockSchedule, NotBlocks
-from tcc.schedule.nest import depends, stride
+from tcc.schedule.nest import depends, stride, trips
 
 
 class BlockPlanner(KernelPlanner):
     """Plans block kernels for one device and remembers them by structure."""
 
     gaps = False  # reads outside are masked, and halos are the host's to fill
+    scratch = False
     updates = True
 
     def __init__(
@@ -51,11 +53,27 @@ class BlockPlanner(KernelPlanner):
     ) -> None:
         """`floats`: as what operands of f32 will be stored, once kernels are known; `skips` as of
         `lower_blocks`."""
-        super().__init__(TYPICAL_CORE)
+        super().__init__()
         self.profile, self.floats, self.skips = profile, floats, skips
-        self.lowers = partial(is_gpu_kernel, profile=profile, floats=floats)
-        self.divides = partial(split_k, profile=profile, prices=self.price)
+        self.divides = partial(split_k, profile=profile, prices=self.best)
         self._prices: dict[Expr, BlockPrice | None] = {}
+
+    def legal(self, expr: Expr, constants: Sequence[bool]) -> bool:
+        return is_gpu_kernel(expr, constants, self.profile, self.floats)
+
+    def candidates(self, group: TileGroup) -> Sequence[BlockSchedule]:
+        return candidates(group)
+
+    def price(self, group: TileGroup, schedule: AnySchedule) -> float:
+        assert isinstance(schedule, BlockSchedule)
+        return BlockPricer(group, self.profile).price(schedule).seconds
+
+    def verify(self, kernel: TileKernel) -> None:
+        super().verify(kernel)
+        verify_blocks(kernel)
+
+    def units(self, bound: Bound) -> Fraction:
+        return Fraction(prod(trips(axis) for axis in bound.kernel.axes))
 
     def makes(self, expr: Expr) -> bool:
         """Whether there is a block kernel of `expr` with everything row-major."""
@@ -67,34 +85,35 @@ class BlockPlanner(KernelPlanner):
 
     def bind(
         self, expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...]
-    ) -> tuple[tuple[Storage, ...], Bound]:
-        """The operands, constants packed, and the kernel.
-
-        Raises `NotBlocks` for what is no block kernel.
-        """
+    ) -> Planned:
+        """Raises `NotBlocks` for what is no block kernel."""
         loops = build_group(expr, operands, results, collapsed=False)
         packed = pack_factors(loops, operands)
         group = build_group(expr, packed, results)
         return packed, self.scheduled(group, choose_blocks(group, self.profile))
 
-    def seconds(
-        self, kernel: Kernel, layouts: Mapping[Value, Layout], constants: Collection[Value]
+    def estimate(
+        self, expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...]
     ) -> float:
-        """The least price of a step's kernel; infinite where it is no block kernel."""
-        found = self.price(kernel.expr)
+        """The least price, infinite where it is no block kernel."""
+        stored = stored_as(expr, self.floats)
+        found = self._least(stored, _typed(operands, stored.params), _typed(results, stored.types))
         return inf if found is None else found.seconds
 
-    def price(self, expr: Expr) -> BlockPrice | None:
+    def best(self, expr: Expr) -> BlockPrice | None:
         """The least price of one kernel of `expr`, operands stored as `floats` and packed as
         constants could be; None where it is no block kernel."""
         if expr not in self._prices:
-            self._prices[expr] = self._price(stored_as(expr, self.floats))
+            stored = stored_as(expr, self.floats)
+            operands, results = row_major_storage(stored, (True,) * len(stored.params))
+            if any(s.monoid is not None and len(s.reduce) > 1 for s in stored.stages):
+                operands, results = ([*map(_channels_last, each)] for each in (operands, results))
+            self._prices[expr] = self._least(stored, operands, results)
         return self._prices[expr]
 
-    def _price(self, expr: Expr) -> BlockPrice | None:
-        operands, results = row_major_storage(expr, (True,) * len(expr.params))
-        if any(s.monoid is not None and len(s.reduce) > 1 for s in expr.stages):
-            operands, results = ([*map(_channels_last, each)] for each in (operands, results))
+    def _least(
+        self, expr: Expr, operands: Sequence[Storage], results: Sequence[Storage]
+    ) -> BlockPrice | None:
         try:
             loops = build_group(expr, operands, results, collapsed=False)
             group = build_group(expr, pack_factors(loops, operands), results)
@@ -110,6 +129,12 @@ class BlockPlanner(KernelPlanner):
         """Plans the second of each pair from now on where the first was planned."""
         for key, (packed, bound) in self._known.items():
             self._known[key] = packed, changes.get(bound, bound)
+
+
+def _typed(storages: Sequence[Storage], types: Sequence[TensorType | None]) -> list[Storage]:
+    """Storages with the element types of `types`."""
+    pairs = zip(storages, types, strict=True)
+    return [s if t is None else replace(s, dtype=t.dtype) for s, t in pairs]
 
 
 def _channels_last(storage: Storage) -> Storage:

@@ -64,7 +64,7 @@ def test_parts_and_their_sums_are_kernels(rows: int) -> None:
     ],
 )
 def test_other_sums_stay_whole(m: IndexLike, n: IndexLike, k: IndexLike) -> None:
-    assert split_k(product(m, n, k), DEVICE, BlockPlanner(DEVICE).price) is None
+    assert split_k(product(m, n, k), DEVICE, BlockPlanner(DEVICE).best) is None
 
 
 def test_parts_cost_less_than_the_whole() -> None:
@@ -72,12 +72,12 @@ def test_parts_cost_less_than_the_whole() -> None:
     for their sums."""
     planner = BlockPlanner(DEVICE)
     expr = product(1, 40, 8192)
-    whole = planner.price(expr)
-    found = split_k(expr, DEVICE, planner.price)
+    whole = planner.best(expr)
+    found = split_k(expr, DEVICE, planner.best)
     assert found is not None
     assert whole is not None
     first = Expr(found[0].params, found[0].stages[: found[1] + 1], (StageRef(found[1], 0),))
-    parts = planner.price(first)
+    parts = planner.best(first)
     assert parts is not None
     assert parts.units > whole.units
     assert parts.seconds + LAUNCH < whole.seconds
@@ -87,7 +87,7 @@ def test_halves_are_priced_as_halves() -> None:
     """What will be rounded moves half the bytes, and its products meet matrix units."""
     exact, halves = (BlockPlanner(DEVICE, floats) for floats in (F32, BF16))
     expr = product(512, 512, 4096)
-    whole, rounded = exact.price(expr), halves.price(expr)
+    whole, rounded = exact.best(expr), halves.best(expr)
     assert whole is not None
     assert rounded is not None
     assert rounded.compute < whole.compute / 4
@@ -103,4 +103,4 @@ def test_few_long_rows_are_summed_in_parts() -> None:
     (j,) = b.iters(1 << 20)
     b.stage((i,), b.read(0, i, j), over=(j,), monoid="max")
     planner = BlockPlanner(DEVICE)
-    assert split_k(b.done(), DEVICE, planner.price) is not None
+    assert split_k(b.done(), DEVICE, planner.best) is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from types import MappingProxyType
 
 import numpy as np
@@ -24,6 +23,7 @@ from tcc.passes.fuse.gpu_legality import is_gpu_kernel
 from tcc.passes.fuse.partition import partition
 from tcc.passes.fuse.split import split
 from tcc.passes.tile.gpu.lower import NotBlocks, blocks_fit, lower_blocks
+from tcc.passes.tile.gpu.plan import BlockPlanner
 from tcc.schedule.gpu.schedule import TYPICAL_DEVICE, BlockSchedule
 
 from tests.ops.test_matrix import CASES
@@ -310,7 +310,7 @@ def test_parallel_axes_have_to_be_the_shared_loops() -> None:
 
 
 def groups_of(graph: Graph) -> list[list[str]]:
-    found = partition(graph, lowers=partial(is_gpu_kernel, profile=TYPICAL_DEVICE))
+    found = partition(graph, BlockPlanner(TYPICAL_DEVICE))
     return [[n.op.name for n in g.members] for g in found]
 
 

@@ -25,7 +25,7 @@ from tests.passes.fuse.test_programs import SIZES, Array, check, symbols
 def lowered(graph: Graph) -> tuple[Program, list[TileKernel], Array]:
     """The planned program of `graph`, its block kernels, and its weight section."""
     planner = BlockPlanner()
-    placed = place_graph(graph, lowers=planner.lowers)
+    placed = place_graph(graph, model=planner)
     program, table, weights = lower_program(placed, planner, lower_node)
     names = tuple(f"kernel{n}" for n in range(len(table.bounds)))
     program, kernels = update_in_place(replace(program, kernels=names), table.bounds)

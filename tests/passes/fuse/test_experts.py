@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from tcc.ir.graph import Graph
 from tcc.ir.tile import Contract, Load, Loop
-from tcc.passes.fuse.gpu_legality import is_gpu_kernel
-from tcc.passes.fuse.partition import Lowers, partition
+from tcc.passes.fuse.cpu_legality import TYPICAL
+from tcc.passes.fuse.partition import partition
+from tcc.passes.tile.gpu.plan import BlockPlanner
+from tcc.schedule.backend import KernelModel
 from tcc.schedule.cpu.core import CoreModel
 
 from tests.passes.blocks.test_programs import lowered as lowered_blocks
@@ -19,16 +21,16 @@ from tests.passes.blocks.tiles import statements
 from .experts import GRAPHS, layer, rows_of_a_table
 from .test_programs import check, lowered
 
-WAYS: dict[str, tuple[Lowers | None, Callable[[Graph], Any]]] = {
-    "cores": (None, partial(lowered, registers=CoreModel(16, 32))),
-    "blocks": (partial(is_gpu_kernel), lowered_blocks),
+WAYS: dict[str, tuple[KernelModel, Callable[[Graph], Any]]] = {
+    "cores": (TYPICAL, partial(lowered, registers=CoreModel(16, 32))),
+    "blocks": (BlockPlanner(), lowered_blocks),
 }
 
 
-def stored(graph: Graph, lowers: Lowers | None) -> list[Sequence[int]]:
+def stored(graph: Graph, model: KernelModel) -> list[Sequence[int]]:
     """The shapes of what kernels hand each other, results included."""
     found = []
-    for group in partition(graph, lowers=lowers):
+    for group in partition(graph, model):
         for value in group.results(graph, graph.users()):
             shape = value.type.static_shape
             assert shape is not None
@@ -40,17 +42,17 @@ def stored(graph: Graph, lowers: Lowers | None) -> list[Sequence[int]]:
 @pytest.mark.parametrize("name", list(GRAPHS))
 def test_chosen_matrices_are_not_copied(name: str, way: str) -> None:
     graph = GRAPHS[name]()
-    lowers, lower = WAYS[way]
+    model, lower = WAYS[way]
     chosen = {v.type.static_shape[-2:] for v in graph.constants if v.type.static_shape}
-    assert not chosen & {tuple(shape[-2:]) for shape in stored(graph, lowers)}
+    assert not chosen & {tuple(shape[-2:]) for shape in stored(graph, model)}
     check(graph, lower(graph), 1)
 
 
 @pytest.mark.parametrize("way", list(WAYS))
 def test_rows_are_still_copied_side_by_side(way: str) -> None:
     graph = rows_of_a_table(24, 64, 48)
-    lowers, lower = WAYS[way]
-    assert (24, 64) in stored(graph, lowers)
+    model, lower = WAYS[way]
+    assert (24, 64) in stored(graph, model)
     check(graph, lower(graph), 1)
 
 

@@ -15,8 +15,9 @@ from tcc.passes.derive.winograd import winograd
 from tcc.passes.program.lower_graph import lower_program, place_graph
 from tcc.passes.program.lower_node import lower_node
 from tcc.passes.tile.cpu.alias_scratch import overlaid
+from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.passes.tile.cpu.scratch import held_values
-from tcc.passes.tile.plan import Bound, KernelPlanner
+from tcc.passes.tile.plan import Bound
 from tcc.schedule.cpu.core import CoreModel
 
 from tests.passes.products import FREE
@@ -37,7 +38,7 @@ def transformed(channels: int, filters: int, case: Conv = LARGE) -> Graph:
 
 
 def bound_of(graph: Graph) -> Bound:
-    program, table, _ = lower_program(place_graph(graph), KernelPlanner(WIDE), lower_node)
+    program, table, _ = lower_program(place_graph(graph), CorePlanner(WIDE), lower_node)
     assert program.body
     return max(table.bounds, key=lambda b: len(b.group.stages))
 

@@ -12,11 +12,12 @@ from tcc.ir.tile import Loop, MemorySpace, Prefetch, Stmt, Store, TileKernel
 from tcc.ir.types import F32, tensor
 from tcc.ops import OPS
 from tcc.passes.derive.winograd_forms import FORMS, Tiling, output_transform
+from tcc.passes.fuse.cpu_legality import CpuKernels
 from tcc.passes.program.lower_graph import lower_program, place_graph
 from tcc.passes.program.lower_node import lower_node
 from tcc.passes.quantize.precision import Precision
+from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.passes.tile.cpu.prefetch import _streams, _turns
-from tcc.passes.tile.plan import KernelPlanner
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.nest import trips
 
@@ -70,8 +71,8 @@ def weighted(bits: int, depth: int) -> TileKernel:
     m = Model("weighted")
     graph = m.finish(m.op("matmul", m.input("x", 1, depth), m.weight(depth, 256)))
     precision, registers = Precision(bits=bits), CoreModel(16, 32, l2=1 << 16)
-    placed = place_graph(graph, precision, registers=registers)
-    _, table, _ = lower_program(placed, KernelPlanner(registers), lower_node, precision)
+    placed = place_graph(graph, precision, model=CpuKernels(registers))
+    _, table, _ = lower_program(placed, CorePlanner(registers), lower_node, precision)
     (bound,) = table.bounds
     return bound.kernel
 
@@ -106,8 +107,8 @@ def gathered(channels: int) -> TileKernel:
     (y,) = b.add(OPS["expression"], [m, None], OPS["expression"].attrs(expr))
     (z,) = b.add(OPS["max_pool"], [y], OPS["max_pool"].attrs((3, 3), (1, 1), *NOTHING, (1, 1)))
     registers = CoreModel(16, 32)
-    placed = place_graph(b.finish([z]), registers=registers)
-    _, table, _ = lower_program(placed, KernelPlanner(registers), lower_node)
+    placed = place_graph(b.finish([z]), model=CpuKernels(registers))
+    _, table, _ = lower_program(placed, CorePlanner(registers), lower_node)
     return table.bounds[0].kernel
 
 

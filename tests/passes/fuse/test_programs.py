@@ -24,7 +24,7 @@ from tcc.passes.memory.in_place import update_in_place
 from tcc.passes.memory.plan_arena import plan_arena
 from tcc.passes.program.lower_graph import lower_program, place_graph
 from tcc.passes.program.lower_node import lower_node
-from tcc.passes.tile.plan import KernelPlanner
+from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.schedule.cpu.core import CoreModel
 
 from .models import MODELS
@@ -36,7 +36,7 @@ SIZES = (1, 4, 5, 9)
 def lowered(graph: Graph, registers: CoreModel) -> tuple[Program, list[TileKernel], Array]:
     """The planned program of `graph`, its kernels, and its weight section."""
     program, table, weights = lower_program(
-        compacted(place_graph(graph)), KernelPlanner(registers), lower_node
+        compacted(place_graph(graph)), CorePlanner(registers), lower_node
     )
     names = tuple(f"kernel{n}" for n in range(len(table.bounds)))
     program, kernels = update_in_place(replace(program, kernels=names), table.bounds)

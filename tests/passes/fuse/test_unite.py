@@ -8,14 +8,13 @@ import pytest
 from tcc.ir.graph import Graph, Value
 from tcc.passes.fuse.horizontal_fusion import fuse_horizontally
 from tcc.passes.fuse.partition import Group, partition
-from tcc.schedule.cpu.core import TYPICAL_CORE
 
 from tests.passes.fuse.models import Model
 
 
 def united(graph: Graph) -> tuple[Group, ...]:
-    groups = partition(graph, TYPICAL_CORE)
-    return fuse_horizontally(graph, groups, dict.fromkeys(graph.constants, graph), TYPICAL_CORE)
+    groups = partition(graph)
+    return fuse_horizontally(graph, groups, dict.fromkeys(graph.constants, graph))
 
 
 def cell(wide: int = 32, *, rows: int = 1) -> tuple[Graph, Value]:
@@ -32,7 +31,7 @@ def cell(wide: int = 32, *, rows: int = 1) -> tuple[Graph, Value]:
 
 def test_products_and_gates_of_a_step_are_one_kernel_with_two_results() -> None:
     graph, new_c = cell()
-    assert len(partition(graph, TYPICAL_CORE)) > 1
+    assert len(partition(graph)) > 1
     (group,) = united(graph)
     assert set(group.members) == set(graph.nodes)
     assert group.results(graph, graph.users()) == (graph.outputs[0], new_c)
@@ -40,7 +39,7 @@ def test_products_and_gates_of_a_step_are_one_kernel_with_two_results() -> None:
 
 def test_large_products_stay_apart() -> None:
     graph, _ = cell(2048)
-    assert len(united(graph)) == len(partition(graph, TYPICAL_CORE))
+    assert len(united(graph)) == len(partition(graph))
 
 
 def test_a_product_of_all_that_another_makes_stays_apart() -> None:

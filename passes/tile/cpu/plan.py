@@ -1,0 +1,229 @@
+"""Plans kernels for cores: panels of packed weights, and schedules by price."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from tcc.ir.expr import Expr, extent
+from tcc.ir.expr.scalar import Read
+from tcc.ir.index import Var, as_int, const, divisor_of, free_vars, linear_in
+from tcc.ir.layout import Layout
+from tcc.ir.tile.group import GroupStage, TileGroup
+from tcc.ir.types import BF16, I8, U8, DType
+from tcc.passes.fuse.cpu_legality import CpuKernels
+from tcc.passes.fuse.structure import Storage, build_group
+from tcc.passes.tile.cpu.lower import lower
+from tcc.passes.tile.plan import (
+    Bound,
+    KernelKey,
+    KernelPlanner,
+    Planned,
+    Words,
+    packable,
+    packed_layout,
+)
+from tcc.schedule.cpu.candidates import PANELS, cheapest
+from tcc.schedule.cpu.choose import choose
+from tcc.schedule.cpu.core import CoreModel, Knobs
+from tcc.schedule.cpu.cost import Pricer
+from tcc.schedule.cpu.schedule import Nest, Schedule
+from tcc.schedule.nest import anchor, depends, of_bytes, product, stride, trips
+
+# By how much the price of a kernel may grow that has a constant as another program has it: prices
+# tell panels apart no better.
+_SHARED = 1.08
+
+
+class CorePlanner(CpuKernels, KernelPlanner):
+    """Plans kernels for cores of one kind."""
+
+    def __init__(self, core: CoreModel, pricer: Pricer | None = None) -> None:
+        """`pricer`: schedules near the analytic one are priced, and the cheapest taken; `priced`
+        then counts them.  Without one the analytic schedule is taken."""
+        CpuKernels.__init__(self, core, pricer)
+        KernelPlanner.__init__(self)
+        self._structures: dict[KernelKey, Structure] = {}
+        # Where constants lie by their contents, as the first kernel of all programs has them.
+        self._lie: dict[str, Layout] = {}
+        self._alike: dict[tuple[KernelKey, tuple[Layout, ...]], Planned] = {}
+
+    @property
+    def prices_layouts(self) -> bool:
+        return self.pricer is not None
+
+    def settled(self, key: KernelKey, digests: Sequence[str | None]) -> Planned:
+        """Programs of one model share constants: a kernel has them as those planned before it,
+        unless that would make it slower."""
+        planned = self._as_before(key, digests)
+        for digest, storage in zip(digests, planned[0], strict=True):
+            if digest is not None:
+                self._lie.setdefault(digest, storage.layout)
+        return planned
+
+    def _as_before(self, key: KernelKey, digests: Sequence[str | None]) -> Planned:
+        planned = self._known[key]
+        lie = [s.layout for s in planned[0]]
+        wanted = tuple(self._lie.get(d or "", own) for d, own in zip(digests, lie, strict=True))
+        if self.pricer is None or wanted == tuple(lie):
+            return planned
+        if (key, wanted) not in self._alike:
+            self._alike[key, wanted] = self._on(key, wanted, self.pricer) or planned
+        return self._alike[key, wanted]
+
+    def _on(self, key: KernelKey, wanted: tuple[Layout, ...], pricer: Pricer) -> Planned | None:
+        """The kernel on operands that lie so, by the width of its panels; None where it has no such
+        schedule, or only dearer ones."""
+        _, bound = self._known[key]
+        assert isinstance(bound.schedule, Schedule)
+        structure = self._structure(key)
+        most = pricer.price(bound.group, bound.schedule).seconds * _SHARED
+        for panel in PANELS:
+            packed = structure.packed(Knobs(panel=panel))
+            if tuple(s.layout for s in packed) != wanted:
+                continue
+            group, schedule = structure.turned(Knobs(panel=panel))
+            if pricer.price(group, schedule).seconds <= most:
+                return packed, Bound(lower(group, schedule), schedule, group)
+        return None
+
+    def estimate(
+        self, expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...]
+    ) -> float:
+        """The price under the analytic schedule.  Requires a pricer."""
+        group, schedule = self._structure((expr, operands, results)).turned(Knobs())
+        return self.price(group, schedule)
+
+    def units(self, bound: Bound) -> Fraction:
+        schedule = bound.schedule
+        assert isinstance(schedule, Schedule)
+        loops = (v for v in bound.group.common if v.name in schedule.parallel)
+        units = Fraction(1)
+        for loop in loops:
+            unit, known = schedule.unit(loop.name), as_int(extent(loop))
+            units *= Fraction(trips(loop), unit) if known is None else -(-known // unit)
+        return units
+
+    def _structure(self, key: KernelKey) -> Structure:
+        if key not in self._structures:
+            self._structures[key] = Structure(*key, self.core)
+        return self._structures[key]
+
+    def bind(
+        self, expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...]
+    ) -> Planned:
+        structure = self._structure((expr, operands, results))
+        knobs = Knobs()
+        if self.pricer is not None:
+            found = cheapest(structure.turned, self.pricer)
+            knobs, self.priced = found.knobs, self.priced + found.priced
+        group, schedule = structure.turned(knobs)
+        return structure.packed(knobs), Bound(lower(group, schedule), schedule, group)
+
+
+class Structure:
+    """A kernel's expression and storage, and what schedules make of them."""
+
+    def __init__(
+        self,
+        expr: Expr,
+        operands: tuple[Storage, ...],
+        results: tuple[Storage, ...],
+        core: CoreModel,
+    ) -> None:
+        self._parts = (expr, operands, results)
+        self._core = core
+        self._plain = build_group(expr, operands, results)
+        # Of all knobs, only those of blocks change what constants are packed for.
+        self._packed: dict[tuple[int | None, ...], tuple[Storage, ...]] = {}
+        self._groups: dict[tuple[Storage, ...], TileGroup] = {operands: self._plain}
+        self._loops: TileGroup | None = None
+        self._turned: dict[Knobs, tuple[TileGroup, Schedule]] = {}
+
+    def packed(self, knobs: Knobs) -> tuple[Storage, ...]:
+        """The operands, with the constants packed for the schedule under `knobs`."""
+        expr, operands, results = self._parts
+        if not any(s.constant for s in operands):
+            return operands
+        key = (knobs.panel, knobs.wide)
+        if key not in self._packed:
+            schedule = choose(self._plain, replace(self._core, knobs=knobs))
+            if self._loops is None:
+                self._loops = build_group(expr, operands, results, collapsed=False)
+            self._packed[key] = pack_constants(self._loops, schedule, operands)
+        return self._packed[key]
+
+    def turned(self, knobs: Knobs) -> tuple[TileGroup, Schedule]:
+        """The group with its constants packed so, and the schedule."""
+        if knobs not in self._turned:
+            expr, _, results = self._parts
+            packed = self.packed(knobs)
+            if packed not in self._groups:
+                self._groups[packed] = build_group(expr, packed, results)
+            group = self._groups[packed]
+            self._turned[knobs] = group, choose(group, replace(self._core, knobs=knobs))
+        return self._turned[knobs]
+
+
+# ---- packing ------------------------------------------------------------------------------------
+
+
+def pack_constants(
+    group: TileGroup, schedule: Schedule, operands: Sequence[Storage]
+) -> tuple[Storage, ...]:
+    """Layouts for constants such that blocks of the vector loop are contiguous in them.
+
+    `group` is not collapsed, so that each loop runs along one axis of each operand.
+    """
+    packed = list(operands)
+    main = anchor(group)
+    for number, stage in enumerate(group.stages):
+        if stage is main or product(stage) is not None:
+            _pack(packed, group, stage, schedule.nest(number))
+    return tuple(packed)
+
+
+def _pack(packed: list[Storage], group: TileGroup, stage: GroupStage, nest: Nest) -> None:
+    """Sets the layouts of the constants that one stage reads."""
+    if nest.vector is None:
+        return
+    # A collapsed loop a.b.c runs fastest along c.
+    fastest = nest.vector.rpartition(".")[2]
+    vector = next((v for v in (*stage.iters, *stage.reduce) if v.name == fastest), None)
+    if vector is None:
+        return
+    block = nest.block(nest.vector)
+    panels = product(stage) is not None and vector not in stage.reduce
+    for node, access in stage.accesses.items():
+        if access.buffer >= len(packed):  # what another stage computed
+            continue
+        storage = packed[access.buffer]
+        if not packable(group, node, access, storage):
+            continue
+        step = stride(access, vector)
+        if step == 0 or (step == 1 and not panels):
+            continue
+        loops = (*stage.iters, *stage.reduce)
+        words = _words(stage, node, vector, storage.dtype) if panels else None
+        found = packed_layout(storage, node, vector, loops, block if panels else 1, words)
+        packed[access.buffer] = replace(storage, layout=found or storage.layout)
+
+
+def _words(stage: GroupStage, node: Read, vector: Var, dtype: DType) -> Words | None:
+    """The axis of a bf16 or byte factor whose neighbours lie side by side: that of the innermost
+    sum, if the other factor is repeated over the lanes.
+
+    A CPU multiplies the neighbours in a word at once, or takes them apart with few instructions.
+    """
+    factors = product(stage)
+    count = 2 if dtype is BF16 else 4 if dtype in (I8, U8) and of_bytes(stage) else 1
+    if count == 1 or factors is None or as_int(extent(stage.reduce[-1])) == 1:
+        return None
+    if vector in depends(stage, factors.a) and vector in depends(stage, factors.b):
+        return None
+    moving = [n for n, index in enumerate(node.indices) if stage.reduce[-1] in free_vars(index)]
+    linear = linear_in(node.indices[moving[0]], stage.reduce[-1]) if len(moving) == 1 else None
+    if linear is None or linear[0] is not const(1) or divisor_of(linear[1]) % count:
+        return None
+    return Words(moving[0], count)
