@@ -129,7 +129,8 @@ def compile_model(
         targets_text(targets), ops, precision_text(manifest),
         len(options.inputs) + len(options.bucket_sizes),
         tuple(_summary(made, given) for made in manifest["variants"]),
-        sum(code.priced for code in codes), needed_glibc(output) if targets[0].triple else "a C11 compiler",
+        sum(code.priced for code in codes),
+        needed_glibc(output) if targets[0].triple else "a C11 compiler",
     )  # fmt: skip
     return CompileResult(output, summary, trace.timings)
 

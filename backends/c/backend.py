@@ -37,7 +37,7 @@ WEIGHTS_SUFFIX = ".weights"
 
 
 class ScalarPlanner(CorePlanner):
-    """Plans kernels of one lane: blocks have one element, and constants lie as the model has them."""
+    """Plans kernels of one lane: blocks have one element, constants lie as the model has them."""
 
     gaps = False
 
@@ -102,7 +102,9 @@ class CBackend(Backend):
                     hint=f"give its sizes, as in --input {value.name}=1x3x224x224",
                 )
         inputs = [(value, f"input {value.name}") for value in graph.inputs]
-        results = [(v, f"{n.op.name} at {n.loc or v.name}") for n in walk_nodes(graph) for v in n.outputs]
+        results = [
+            (v, f"{n.op.name} at {n.loc or v.name}") for n in walk_nodes(graph) for v in n.outputs
+        ]
         for value, where in (*inputs, *results):
             if not isinstance(value.type, TensorType) or value.type.dtype.is_handle:
                 raise UserError(
@@ -123,9 +125,7 @@ class CBackend(Backend):
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
         """The files, whose name is known when they are written."""
         section = b"".join(part().tobytes() for part in lowered.weights.parts())
-        made = print_model(
-            _UNNAMED, lowered.program, lowered.kernels, lowered.table.locs, section
-        )
+        made = print_model(_UNNAMED, lowered.program, lowered.kernels, lowered.table.locs, section)
         texts = tuple(text.encode() for text in (made.source, made.header))
         return Generated((*texts, made.weights), 0, ("",) * len(names), {"memory": made.memory})
 
@@ -153,7 +153,10 @@ class CBackend(Backend):
             "target": variant.target,
             "kernel_count": len(variant.kernels),
             "arena_bytes": constant_registers(program).get(program.arena),
-            "weights": {"offset": 0, "bytes": sum(len(memoryview(p).cast("B")) for p in variant.weights)},
+            "weights": {
+                "offset": 0,
+                "bytes": sum(len(memoryview(p).cast("B")) for p in variant.weights),
+            },
         }
         return {**manifest, **describe_ports(program), "name": name, "variants": [described]}
 

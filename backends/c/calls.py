@@ -38,7 +38,9 @@ def call_lines(
             lines.append(f"    const int64_t {side}_{n}[] = {{{dims}}};")
             sizes = [int(text) for text in map(value, ref.dims) if text.isdigit()]
             room += _SHARE * prod(sizes)
-        listed = ", ".join(_tensor(ref, f"{side}_{n}", storage, value) for n, ref in enumerate(refs))
+        listed = ", ".join(
+            _tensor(ref, f"{side}_{n}", storage, value) for n, ref in enumerate(refs)
+        )
         if refs:
             lines.append(f"    const tcc_op_tensor {side}[] = {{{listed}}};")
     if call.ints:
@@ -46,9 +48,7 @@ def call_lines(
     if call.results:
         lines.append(f"    int64_t results[{len(call.results)}];")
     lines.append("    tcc_pool pool = {temporaries, sizeof temporaries, 0};")
-    named = [
-        f".{side} = {side}, .n_{side} = {len(refs)}" for side, refs in sides if refs
-    ]
+    named = [f".{side} = {side}, .n_{side} = {len(refs)}" for side, refs in sides if refs]
     named += [f".ints = ints, .n_ints = {len(call.ints)}"] if call.ints else []
     named += [f".results = results, .n_results = {len(call.results)}"] if call.results else []
     lines.append(f"    tcc_op_call call = {{{', '.join(named)}, .pool = &pool, .threads = 1}};")
@@ -61,9 +61,7 @@ def _number(value: int) -> str:
     return f"INT64_C({value})" if abs(value) >> 31 else str(value)
 
 
-def _tensor(
-    ref: TensorRef, dims: str, storage: Storage, value: Callable[[Register], str]
-) -> str:
+def _tensor(ref: TensorRef, dims: str, storage: Storage, value: Callable[[Register], str]) -> str:
     dtype = ref.dtype
     count = " * ".join(f"(int64_t){value(dim)}" for dim in ref.dims) or "1"
     name = storage.names[ref.buffer]

@@ -7,7 +7,7 @@ from math import prod
 
 from tcc.backends.artifact.header import comment_text
 from tcc.backends.c.types import memory_type
-from tcc.ir.program import Port, Program, Register
+from tcc.ir.program import Program, Register
 
 
 def declaration(name: str, program: Program, ports: Mapping[str, Sequence[str]]) -> str:
@@ -37,8 +37,8 @@ def header_text(
     lines = [
         f"/* {name}: a model compiled by tcc.",
         " *",
-        f" * {name}_run computes the outputs from the inputs.  All arrays are the caller's, contiguous",
-        " * and row-major; they do not overlap, and nothing is kept after a call.",
+        f" * {name}_run computes the outputs from the inputs.  All arrays are the caller's,",
+        " * contiguous and row-major; they do not overlap, and nothing is kept after a call.",
         " *",
     ]
     sides = (("input", program.inputs, "read"), ("output", program.outputs, "written"))

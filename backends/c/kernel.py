@@ -17,7 +17,7 @@ from tcc.backends.c.scalars import scalar_text
 from tcc.backends.c.simplify import simplified
 from tcc.backends.c.types import from_memory, literal, memory_type, to_memory, value_type
 from tcc.errors import InternalError
-from tcc.ir.expr import MONOIDS, extent
+from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import Const, apply, argument, cast, substitute_indices
 from tcc.ir.index import Index, Var, as_int, const, substitute, var_of
 from tcc.ir.tile import (
@@ -45,11 +45,13 @@ _NAMES = {MemorySpace.INPUT: "in", MemorySpace.OUTPUT: "out", MemorySpace.LOCAL:
 
 @dataclass(frozen=True, slots=True)
 class KernelFunction:
-    """A kernel's function `text`, and the positions of the buffers and sizes it takes."""
+    """A kernel's function `text`, the positions of the buffers and sizes it takes, and the bytes of
+    its static `scratch`."""
 
     text: str
     buffers: tuple[int, ...]
     sizes: tuple[int, ...]
+    scratch: int
 
 
 def kernel_function(kernel: TileKernel, name: str, comment: Sequence[str]) -> KernelFunction:
@@ -89,20 +91,19 @@ class _Printer:
         sizes = [n for n, v in enumerate(kernel.sizes) if self._variables[v.name] in used]
         taken = [self._parameter(kernel.buffers[n]) for n in buffers]
         taken += [f"int64_t {self._variables[kernel.sizes[n].name]}" for n in sizes]
-        local = [self._local(b) for b in kernel.locals if self._buffers[b] in used]
+        local = [b for b in kernel.locals if self._buffers[b] in used]
+        scratch = sum(_count(b) * b.dtype.bytes for b in local)
         head = f"static void {name}({', '.join(taken) or 'void'})"
-        text = "\n".join([*comment, head, "{", *local, *self._lines, "}"])
-        return KernelFunction(text, tuple(buffers), tuple(sizes))
+        text = "\n".join([*comment, head, "{", *map(self._local, local), *self._lines, "}"])
+        return KernelFunction(text, tuple(buffers), tuple(sizes), scratch)
 
     def _parameter(self, buffer: TileBuffer) -> str:
         kind = "const " if buffer.scope is MemorySpace.INPUT else ""
         return f"{kind}{memory_type(buffer.dtype)} *{self._buffers[buffer]}"
 
     def _local(self, buffer: TileBuffer) -> str:
-        count = as_int(prod(buffer.sizes, start=const(1)))
-        if count is None:
-            raise InternalError("a kernel's scratch has a symbolic size", where="backends/c")
-        return f"    static {memory_type(buffer.dtype)} {self._buffers[buffer]}[{max(count, 1)}];"
+        kind, name = memory_type(buffer.dtype), self._buffers[buffer]
+        return f"    static {kind} {name}[{_count(buffer)}];"
 
     # ---- text ------------------------------------------------------------------------------
 
@@ -239,6 +240,13 @@ class _Printer:
             if text != name:
                 self._line(f"{name} = {text};")
         self._close()
+
+
+def _count(buffer: TileBuffer) -> int:
+    count = as_int(prod(buffer.sizes, start=const(1)))
+    if count is None:
+        raise InternalError("a kernel's scratch has a symbolic size", where="backends/c")
+    return max(count, 1)
 
 
 def _lanes_at_zero(shape: tuple[int, ...]) -> dict[Var, Index]:

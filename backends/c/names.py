@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 _TAKEN = frozenset(
-    "auto break case char const continue default do double else enum extern float for goto if inline "
-    "int long register restrict return short signed sizeof static struct switch typedef union "
+    "auto break case char const continue default do double else enum extern float for goto if "
+    "inline int long register restrict return short signed sizeof static struct switch typedef "
+    "union "
     "unsigned void volatile while bool true false".split()
 )
 

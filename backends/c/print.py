@@ -1,9 +1,9 @@
 """A lowered model as one C11 file and its header.
 
-    constants, static memory      what the kernels read and write
-    support                       functions of `support.c` and of the runtime that are called
-    kernel_0, kernel_1, ...       one function a kernel
-    NAME_run                      the program
+constants, static memory      what the kernels read and write
+support                       functions of `support.c` and of the runtime that are called
+kernel_0, kernel_1, ...       one function a kernel
+NAME_run                      the program
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def print_model(
     head = declaration(name, program, ports)
     run = "\n".join([head, "{", *_unused(head, lines, ports), *lines, "}"])
     body = "\n\n".join([*(f.text for f in functions), run])
-    memory = storage.bytes + printer.room
+    memory = storage.bytes + printer.room + sum(f.scratch for f in functions)
     place = IN_FILE
     if beside:
         place = f"read from {name}_weights: set it to the bytes of the file of weights, aligned"

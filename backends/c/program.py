@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import assert_never
@@ -9,6 +10,7 @@ from typing import assert_never
 from tcc.backends.c.calls import call_lines
 from tcc.backends.c.kernel import KernelFunction
 from tcc.backends.c.storage import Storage
+from tcc.backends.c.types import memory_type
 from tcc.errors import InternalError
 from tcc.ir.program import (
     Allocate,
@@ -31,7 +33,6 @@ from tcc.ir.program import (
 from tcc.ir.program.operands import defined_registers, walk_instructions
 from tcc.ir.tile import MemorySpace, TileKernel
 from tcc.ir.types import DTypeKind
-from tcc.backends.c.types import memory_type
 
 _OPERATORS = {IntOp.ADD: "+", IntOp.SUB: "-", IntOp.MUL: "*"}
 _FUNCTIONS = {
@@ -40,6 +41,7 @@ _FUNCTIONS = {
     IntOp.MIN: "min_i64",
     IntOp.MAX: "max_i64",
 }
+_AIM = re.compile(r" *(part_\w+) = \(")
 _RELATIONS = {Relation.EQ: "==", Relation.LE: "<=", Relation.LT: "<"}
 
 
@@ -114,6 +116,7 @@ class ProgramPrinter:
     def lines(self) -> list[str]:
         """Everything inside the function's braces."""
         self._body(self._program.body)
+        self._lines = self._without_unused_views()
         text = "\n".join(self._lines)
         declared = [
             f"    int64_t r{register} = 0;"
@@ -121,6 +124,18 @@ class ProgramPrinter:
             if f"r{register}" in text
         ]
         return [*declared, *self._storage.pointers, *self._lines, "    return 0;"]
+
+    def _without_unused_views(self) -> list[str]:
+        """The lines, without those that aim a pointer which no other line has."""
+        counts = Counter(re.findall(r"\w+", "\n".join(self._lines)))
+        aims = Counter(m[1] for line in self._lines if (m := _AIM.match(line)))
+        idle = {name for name, times in aims.items() if counts[name] == times}
+        if not idle:
+            return self._lines
+        kept = [n for n in self._storage.pointers if not idle.intersection(re.findall(r"\w+", n))]
+        self._storage.pointers = kept
+        self._lines = [n for n in self._lines if not ((m := _AIM.match(n)) and m[1] in idle)]
+        return self._without_unused_views()
 
     def _body(self, body: Sequence[Instr]) -> None:
         for instr in body:

@@ -1,8 +1,8 @@
 """Straight lines of C made shorter: unused variables go, and those used once, at once, too.
 
-    const float v = in0[k];
-    const float v2 = sum + v;          sum = sum + in0[k];
-    sum = v2;
+const float v = in0[k];
+const float v2 = sum + v;          sum = sum + in0[k];
+sum = v2;
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Their top-level definitions begin at the first column and have what they define 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path

@@ -56,7 +56,6 @@ def element_types(
 ) -> dict[BufferId, DType]:
     """The element type as which each buffer is used first."""
     found: dict[BufferId, DType] = {}
-    later: list[tuple[BufferId, BufferId]] = []
     ports = {Input: program.inputs, Output: program.outputs}
     for number, buffer in enumerate(program.buffers):
         if isinstance(buffer.place, Input | Output):
@@ -72,12 +71,17 @@ def element_types(
                     found.setdefault(ref.buffer, ref.dtype)
             case ReadInt():
                 found.setdefault(instr.buffer, instr.dtype)
-            case Copy():
-                later += [(instr.target, instr.source), (instr.source, instr.target)]
-            case View():
-                later += [(instr.buffer, instr.base), (instr.base, instr.buffer)]
-    for _ in later:
-        for one, other in later:
+    return _through_copies(program, found)
+
+
+def _through_copies(program: Program, found: dict[BufferId, DType]) -> dict[BufferId, DType]:
+    """What is only copied, or seen through another buffer, has the other's type."""
+    body = list(walk_instructions(program.body))
+    pairs = [(i.target, i.source) for i in body if isinstance(i, Copy)]
+    pairs += [(i.buffer, i.base) for i in body if isinstance(i, View)]
+    pairs += [(b, a) for a, b in pairs]
+    for _ in pairs:
+        for one, other in pairs:
             if other in found:
                 found.setdefault(one, found[other])
     return found
@@ -118,16 +122,11 @@ def place_buffers(
                 made.weights[number] = (weights[key], kind, place.offset, place.size)
                 made.constant.add(number)
             case Arena():
-                if place.offset not in sizes or place.size not in sizes:
-                    raise refused_size(buffer.label)
-                start = sizes[place.offset]
-                ranges[number] = start, start + sizes[place.size]
+                ranges[number] = _range(place, sizes, buffer.label)
             case State() | Dynamic():
                 size = place.size if isinstance(place, State) else dynamic[number]
-                if size is None:
-                    raise refused_size(buffer.label)
                 made.names[number] = names.fresh(f"memory_{buffer.label}")
-                _declare(made, kind, made.names[number], size)
+                _declare(made, kind, made.names[number], size, buffer.label)
             case Alias():
                 made.names[number] = name = names.fresh(f"part_{buffer.label}")
                 const = "" if number in written else "const "
@@ -138,6 +137,12 @@ def place_buffers(
                 raise InternalError(f"no place {place}", where="backends/c")
     _place_arena(made, ranges, names)
     return made
+
+
+def _range(place: Arena, sizes: Mapping[int, int], label: str) -> tuple[int, int]:
+    if place.offset not in sizes or place.size not in sizes:
+        raise refused_size(label)
+    return sizes[place.offset], sizes[place.offset] + sizes[place.size]
 
 
 def refused_size(label: str) -> UserError:
@@ -164,7 +169,9 @@ def _written(program: Program) -> set[BufferId]:
     found: set[BufferId] = set()
     for instr in walk_instructions(program.body):
         if isinstance(instr, Launch):
-            found.update(instr.buffers)  # the kernel says which: a view of an input is never stored to
+            found.update(
+                instr.buffers
+            )  # the kernel says which: a view of an input is never stored to
         elif isinstance(instr, CallOp):
             found.update(ref.buffer for ref in instr.outputs)
         elif isinstance(instr, Copy):
@@ -172,9 +179,7 @@ def _written(program: Program) -> set[BufferId]:
     return found
 
 
-def _place_arena(
-    made: Storage, ranges: Mapping[BufferId, tuple[int, int]], names: Names
-) -> None:
+def _place_arena(made: Storage, ranges: Mapping[BufferId, tuple[int, int]], names: Names) -> None:
     by_type: dict[str, list[BufferId]] = {}
     for number in ranges:
         by_type.setdefault(made.types[number], []).append(number)
@@ -193,7 +198,9 @@ def _place_arena(
         _declare(made, kind, arena, total)
 
 
-def _declare(made: Storage, kind: str, name: str, size: int) -> None:
+def _declare(made: Storage, kind: str, name: str, size: int | None, label: str = "") -> None:
+    if size is None:
+        raise refused_size(label)
     count = max(-(-size // element_bytes(kind)), 1)
     made.declarations.append(f"static _Alignas({ALIGN}) {kind} {name}[{count}];")
     made.bytes += count * element_bytes(kind)

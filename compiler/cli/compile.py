@@ -19,7 +19,13 @@ from tcc.passes.forms import text
 
 @click.command()
 @click.argument("model", type=PATH)
-@click.option("-o", "--output", type=PATH, metavar="OUT", help="Default: MODEL.so, or MODEL.c for --target c, here.")
+@click.option(
+    "-o",
+    "--output",
+    type=PATH,
+    metavar="OUT",
+    help="Default: MODEL.so, or MODEL.c for --target c, here.",
+)
 @compile_flags
 @json_flag
 def compile(model: Path, output: Path | None, as_json: bool, **choices: Any) -> None:
@@ -38,7 +44,9 @@ def compile(model: Path, output: Path | None, as_json: bool, **choices: Any) -> 
     options = chosen_options(choices)
     try:
         with memory_of(options.budgets), progress(f"compiling {model.name}") as stage:
-            compiled = compile_model(model, options, _place(model, output, output_suffix(options)), stage)
+            compiled = compile_model(
+                model, options, _place(model, output, output_suffix(options)), stage
+            )
     except Stopped as stopped:
         click.echo(text(stopped.form))
         return
