@@ -23,7 +23,8 @@ LAYOUT = """
 ENTRY(_start)
 MEMORY { code : ORIGIN = 0, LENGTH = 4M  data : ORIGIN = 0x20000000, LENGTH = 4M }
 SECTIONS {
-  .text : { KEEP(*(.vectors)) *(.text*) *(.rodata*) *(.init*) *(.fini*) *(.ARM*) *(.eh_frame*) } > code
+  .text : { KEEP(*(.vectors)) *(.text*) *(.rodata*) *(.init*) *(.fini*) } > code
+  .rest : { *(.ARM*) *(.eh_frame*) } > code
   .data : { *(.data*) } > data
   .bss : { __bss_start__ = .; *(.bss*) *(COMMON) __bss_end__ = .; } > data
   end = .; __end__ = .;

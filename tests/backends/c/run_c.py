@@ -27,7 +27,7 @@ STRICT = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic")
 def write_c(model: Any, folder: Path, name: str = "m", **options: Any) -> Path:
     """The C file of a model, or of a graph, with its header beside it."""
     path = folder / f"{name}.c"
-    asked = read_options({"target": "c", **options})
+    asked = read_options({"target": "c"} | options)
     if isinstance(model, Graph):
         with patch.object(driver, "load_model", lambda graph, *_, **__: graph):
             driver.compile_model(model, asked, path)
