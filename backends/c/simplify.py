@@ -39,7 +39,7 @@ def _once(lines: list[str]) -> list[str]:
         if counts[name] != 2 or user is None:
             continue
         whole = lines[user].endswith(f" = {name};")
-        merged = re.sub(rf"\b{name}\b", lambda _, t=text: t, lines[user])
+        merged = re.sub(rf"\b{name}\b", text, lines[user])
         if (whole or _ELEMENT.fullmatch(text)) and len(merged) <= _WIDTH:
             found[user] = merged
             return [*found[:place], *found[place + 1 :]]
