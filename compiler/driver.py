@@ -16,6 +16,7 @@ from tcc.artifact import load, needed_glibc
 from tcc.backends.artifact.link import c_name
 from tcc.backends.cpu.detect import detect
 from tcc.debug import Timing, Trace
+from tcc.errors import UserError
 from tcc.frontends import exported, is_torch_module, load_model
 from tcc.frontends.onnx.converters import CONVERTERS
 from tcc.frontends.onnx.inputs import declared_size, with_defaults
@@ -36,7 +37,7 @@ from tcc.passes.quantize.quantize_weights import as_stored
 from tcc.runtime import Module, Port
 from tcc.runtime.images import remove_with
 from tcc.target import Target, parse_targets, targets_text
-from tcc.variants import check_options, make_variants, optimise, variant_backends
+from tcc.variants import BACKENDS, check_options, make_variants, optimise, variant_backends
 
 Progress = Callable[[str], None]
 
@@ -83,6 +84,11 @@ def resolve_targets(options: Options) -> tuple[Target, ...]:
     return parse_targets(options.target, options.cpu, detect)
 
 
+def output_suffix(options: Options) -> str:
+    """Of the file that a compile with these options writes: `.so` or `.c`."""
+    return BACKENDS[resolve_targets(options)[0].kind].suffix
+
+
 def compile_model(
     model: Any, options: Options, output: Path, progress: Progress | None = None
 ) -> CompileResult:
@@ -123,7 +129,8 @@ def compile_model(
         targets_text(targets), ops, precision_text(manifest),
         len(options.inputs) + len(options.bucket_sizes),
         tuple(_summary(made, given) for made in manifest["variants"]),
-        sum(code.priced for code in codes), needed_glibc(output),
+        sum(code.priced for code in codes),
+        needed_glibc(output) if targets[0].triple else "a C11 compiler",
     )  # fmt: skip
     return CompileResult(output, summary, trace.timings)
 
@@ -183,6 +190,8 @@ def compile(
         examples = options.pop("inputs")
         model = exported(model, examples, options.pop("dynamic_shapes", None))
     chosen = read_options({"target": target, **options})
+    if output_suffix(chosen) != ".so":
+        raise UserError("a C file is no module", where="target", hint="tcc compile writes it")
     folder = Path(mkdtemp(prefix="tcc-"))
     try:
         module = load(compile_model(model, chosen, folder / "model.so").path, threads)

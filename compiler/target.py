@@ -416,7 +416,9 @@ CPU_TRIPLES = MappingProxyType(
 )
 # The processor of hosts of GPUs, and of `--target cpu:ARCH` where that is not this machine's.
 _PLAINEST = MappingProxyType({"x86-64": "x86-64-v2", "aarch64": "generic"})
-KINDS = ("cpu", *GPU_DEFAULTS)
+KINDS = ("cpu", "c", *GPU_DEFAULTS)
+# What a file of C is planned for: one lane, and the caches of a small processor.
+_PORTABLE = Profile("portable", (), 32, 16, False, 16 << 10, 64 << 10, 64 << 10, (1, 1), "c")
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,13 +438,15 @@ class Target:
     @property
     def text(self) -> str:
         """As a command line would say it, with the processor."""
+        if not self.archs:
+            return self.kind
         archs = f"{self.kind}:{','.join(self.archs)}"
         return archs if self.gpus else f"{archs} ({self.profile.cpu})"
 
 
 def known_targets() -> tuple[str, ...]:
     """Every spelling that `parse_target` takes, but for lists of architectures."""
-    return ("cpu", *(f"cpu:{arch}" for arch in CPU_TRIPLES), *GPU_DEFAULTS, *GPUS)
+    return ("cpu", *(f"cpu:{arch}" for arch in CPU_TRIPLES), "c", *GPU_DEFAULTS, *GPUS)
 
 
 def parse_targets(text: str, cpu: str, detect: Callable[[], Profile]) -> tuple[Target, ...]:
@@ -465,7 +469,7 @@ def parse_targets(text: str, cpu: str, detect: Callable[[], Profile]) -> tuple[T
         parse_target(part, cpu if kind == "cpu" or not on_cpu else "host", detect)
         for part, kind in zip(parts, kinds, strict=True)
     )
-    arch = next((target.archs[0] for target in targets if not target.gpus), None)
+    arch = next((t.archs[0] for t in targets if t.archs and not t.gpus), None)
     return tuple(_beside(t, arch) if t.gpus and arch else t for t in targets)
 
 
@@ -503,6 +507,14 @@ def parse_target(text: str, cpu: str, detect: Callable[[], Profile]) -> Target:
                 hint="add +cpu to the target",
             )
         return _beside(Target(kind, tuple(g.arch for g in gpus), "", CPUS["generic"], gpus))
+    if text == "c":
+        if cpu != "host":
+            raise UserError(
+                "a C file is not made for a processor",
+                where="--cpu",
+                hint="leave out --cpu",
+            )
+        return Target(kind, (), "", _PORTABLE)
     if kind != "cpu" or (colon and listed not in CPU_TRIPLES):
         raise _unknown(text)
     profile = detect() if cpu == "host" else CPUS[cpu]

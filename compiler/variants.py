@@ -14,6 +14,7 @@ from tcc.backends.artifact.encode_program import encode_program
 from tcc.backends.artifact.variant import Variant
 from tcc.backends.artifact.weight_section import BytesLike
 from tcc.backends.base import Backend
+from tcc.backends.c.backend import CBackend
 from tcc.backends.cpu.backend import CpuBackend
 from tcc.backends.gpu.backend import GpuBackend
 from tcc.debug import Trace
@@ -36,7 +37,7 @@ from tcc.target import Target
 
 # The backend of each kind of target; a backend is a row.
 BACKENDS: Mapping[str, type[Backend]] = MappingProxyType(
-    {kind: row for row in (CpuBackend, GpuBackend) for kind in row.kinds}
+    {kind: row for row in (CpuBackend, GpuBackend, CBackend) for kind in row.kinds}
 )
 
 

@@ -155,6 +155,15 @@ CPU: Lowering = (
     ("plan-arena", place_buffers),
     ("describe-ports", describe_ports),
 )
+# No gaps between values, no strings: what a file of C has.
+PORTABLE: Lowering = (
+    ("pack-io", pack_io),
+    *_PLACE,
+    ("emit", emit),
+    ("update-in-place", overwrite),
+    ("plan-arena", place_buffers),
+    ("describe-ports", describe_ports),
+)
 # From the second on with other schedules, where kernels did not fit.
 GPU_PROGRAM: Lowering = (("emit", emit), ("align-buffers", align), ("plan-arena", place_buffers))
 GPU: Lowering = (
@@ -179,4 +188,4 @@ def step_names() -> tuple[str, ...]:
     asked = (SMALL_TOP_K, LEGALIZE_CALLS, INT8_WEIGHT_MATMULS, INT8_MATMULS, SPLIT_ZERO_POINTS)
     early = (*passes(None, (*asked, REQUANTIZE, CHECK_INDICES)),)
     names = [p.name for p in early] + ["grouped-gemms", "winograd", "bind-states"]
-    return tuple(dict.fromkeys((*names, *(name for name, _ in (*CPU, *GPU)))))
+    return tuple(dict.fromkeys((*names, *(name for name, _ in (*CPU, *PORTABLE, *GPU)))))

@@ -44,12 +44,12 @@ def model_header(name: str, program: Program, manifest: dict[str, Any]) -> str:
 
 def _port_lines(kind: str, ports: tuple[Port, ...]) -> list[str]:
     return [
-        f" * {kind} {i}: {_comment(port.name)} {port.dtype.name} {_comment(port.text)}"
+        f" * {kind} {i}: {comment_text(port.name)} {port.dtype.name} {comment_text(port.text)}"
         for i, port in enumerate(ports)
     ]
 
 
-def _comment(text: str) -> str:
+def comment_text(text: str) -> str:
     """Names come from models: they must neither end the comment nor begin one in it."""
     shown = "".join(c if c.isprintable() else "?" for c in text)
     return re.sub(r"(?<=/)(?=\*)|(?<=\*)(?=/)", " ", shown)

@@ -12,18 +12,25 @@ from tcc.budgets import memory_of
 from tcc.cli.choices import PATH, chosen_options, compile_flags, json_flag
 from tcc.cli.show import progress, say, summary_line
 from tcc.debug import Stopped, timing_table
-from tcc.driver import compile_model
+from tcc.driver import compile_model, output_suffix
 from tcc.errors import UserError
 from tcc.passes.forms import text
 
 
 @click.command()
 @click.argument("model", type=PATH)
-@click.option("-o", "--output", type=PATH, metavar="OUT", help="Default: MODEL.so, here.")
+@click.option(
+    "-o",
+    "--output",
+    type=PATH,
+    metavar="OUT",
+    help="Default: MODEL.so, or MODEL.c for --target c, here.",
+)
 @compile_flags
 @json_flag
 def compile(model: Path, output: Path | None, as_json: bool, **choices: Any) -> None:
-    """Compiles the ONNX file or .pt2 archive MODEL into one shared library.
+    """Compiles the ONNX file or .pt2 archive MODEL into one shared library, or
+    into one C file and its header.
 
     \b
     Example:
@@ -31,12 +38,15 @@ def compile(model: Path, output: Path | None, as_json: bool, **choices: Any) -> 
       tcc compile model.onnx --target cpu:aarch64 --cpu neoverse-n1
       tcc compile model.onnx --target cuda:sm_90
       tcc compile model.onnx --target cuda+rocm+cpu --cpu x86-64-v3
+      tcc compile model.onnx --target c -o model.c
       tcc compile model.onnx --stop-after partition
     """
     options = chosen_options(choices)
     try:
         with memory_of(options.budgets), progress(f"compiling {model.name}") as stage:
-            compiled = compile_model(model, options, _place(model, output), stage)
+            compiled = compile_model(
+                model, options, _place(model, output, output_suffix(options)), stage
+            )
     except Stopped as stopped:
         click.echo(text(stopped.form))
         return
@@ -51,10 +61,10 @@ def compile(model: Path, output: Path | None, as_json: bool, **choices: Any) -> 
     say(summary_line(compiled))
 
 
-def _place(model: Path, output: Path | None) -> Path:
+def _place(model: Path, output: Path | None, suffix: str) -> Path:
     """Where the artifact goes; raises UserError where that is the model itself, its own header, or
     there and no file: what is there is replaced."""
-    place = output or Path(f"{model.stem}.so")
+    place = output or Path(f"{model.stem}{suffix}")
     try:
         there, model_there = place.exists(), model.exists()
     except OSError as error:
@@ -67,7 +77,7 @@ def _place(model: Path, output: Path | None) -> Path:
         raise UserError(
             "the C header beside the output has the same name",
             where=f"-o {place}",
-            hint=f"name it {place.with_suffix('.so')}",
+            hint=f"name it {place.with_suffix(suffix)}",
         )
     if there and model_there and place.samefile(model):
         raise UserError(

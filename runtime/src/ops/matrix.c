@@ -63,7 +63,8 @@ tcc_status tcc_matrix_room(int64_t rows, int64_t columns, int64_t copies, size_t
 
 /* ---- elimination ------------------------------------------------------------------------------- */
 
-static const tcc_dtype i32 = {0, 32, 1}, i64 = {0, 64, 1};
+static const tcc_dtype i32 = {0, 32, 1};
+static const tcc_dtype i64 = {0, 64, 1};
 
 /* The row at or below `first` whose element in `column` is largest; NaN counts as largest. */
 static int64_t pivot_row(const double *a, int64_t rows, int64_t columns, int64_t first) {

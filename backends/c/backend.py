@@ -1,0 +1,190 @@
+"""A graph as one portable C file: scalar kernels, a static arena, no heap."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+from tcc.backends.artifact.encode_program import decode_program
+from tcc.backends.artifact.variant import Variant, describe_ports
+from tcc.backends.base import Backend
+from tcc.backends.c.print import print_model
+from tcc.backends.generated import Generated
+from tcc.debug import Trace
+from tcc.errors import ToolError, UserError
+from tcc.ir.expr import Expr
+from tcc.ir.graph import Graph, walk_nodes
+from tcc.ir.index import as_int
+from tcc.ir.program import constant_registers
+from tcc.ir.types import TensorType
+from tcc.options import Options
+from tcc.passes.fuse.structure import Storage, build_group
+from tcc.passes.pipeline import CHECK_INDICES, PORTABLE, lower
+from tcc.passes.program.lowered import Lowered, Plan
+from tcc.passes.quantize.precision import Precision
+from tcc.passes.tile.cpu.lower import lower as lower_group
+from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.passes.tile.plan import Bound, Planned
+from tcc.schedule.cpu.choose import choose
+from tcc.schedule.cpu.core import CoreModel
+from tcc.target import Target
+
+WEIGHTS_SUFFIX = ".weights"
+
+
+class ScalarPlanner(CorePlanner):
+    """Plans kernels of one lane: blocks have one element, constants lie as the model has them."""
+
+    gaps = False
+
+    def bind(
+        self, expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...]
+    ) -> Planned:
+        group = build_group(expr, operands, results)
+        schedule = choose(group, self.core)
+        nests = (
+            replace(nest, blocks=(), vector=None, ahead=False, packed=False)
+            for nest in schedule.nests
+        )
+        scalar = replace(schedule, nests=tuple(nests))
+        return operands, Bound(lower_group(group, scalar), scalar, group)
+
+
+class CBackend(Backend):
+    """One C11 file and its header."""
+
+    kinds = ("c",)
+    suffix = ".c"
+    asked = (CHECK_INDICES,)
+
+    def __init__(self, target: Target, options: Options) -> None:
+        self.target, self.options = target, options
+        profile = target.profile
+        core = CoreModel(
+            profile.lanes(32), profile.vector_registers, profile.l2, cores=1, l1=profile.l1
+        )
+        self.planner = ScalarPlanner(core)
+
+    @classmethod
+    def refused(cls, options: Options) -> Mapping[str, UserError]:
+        found = {}
+        if options.precision != "f32":
+            found["--precision"] = "C files compute as the model says"
+        if options.allow_host:
+            found["--allow-host"] = "all code is the host's already"
+        if options.gpu_kernels != "auto":
+            found["--gpu-kernels"] = "there are kernels for GPUs only with a GPU target"
+        if options.machine is not None:
+            found["--machine"] = "C files are for every machine"
+        if options.state:
+            found["--state"] = "C files keep no state from run to run"
+        return {flag: UserError(what, where=flag) for flag, what in found.items()}
+
+    @classmethod
+    def variants(
+        cls, target: Target, options: Options, constants: int, tools: Any
+    ) -> tuple[Self, ...]:
+        return (cls(target, options),)
+
+    def check(self, graph: Graph) -> None:
+        """Refuses inputs of symbolic sizes, and values of sizes that data decide or that are no
+        arrays of numbers."""
+        for value in graph.inputs:
+            if isinstance(value.type, TensorType) and value.type.static_shape is None:
+                shape = "x".join(dim.key for dim in value.type.shape)
+                raise UserError(
+                    "C files need sizes that are known",
+                    where=f"input {value.name}: {shape}",
+                    hint=f"give its sizes, as in --input {value.name}=1x3x224x224",
+                )
+        inputs = [(value, f"input {value.name}") for value in graph.inputs]
+        results = [
+            (v, f"{n.op.name} at {n.loc or v.name}") for n in walk_nodes(graph) for v in n.outputs
+        ]
+        for value, where in (*inputs, *results):
+            if not isinstance(value.type, TensorType) or value.type.dtype.is_handle:
+                raise UserError(
+                    "C files have no strings and no lists", where=where, why="they need a heap"
+                )
+            if any(as_int(dim) is None for dim in value.type.shape):
+                raise UserError(
+                    "C files have a static arena",
+                    where=where,
+                    why="data decide the size of this value",
+                    hint="compile for the CPU, where memory is taken during the run",
+                )
+
+    def lower(self, graph: Graph, trace: Trace) -> Lowered:
+        precision = Precision(bits=self.options.weight_bits)
+        return lower(graph, PORTABLE, Plan(self.planner, precision), trace)
+
+    def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
+        """The files, whose name is known when they are written."""
+        section = b"".join(part().tobytes() for part in lowered.weights.parts())
+        made = print_model(_UNNAMED, lowered.program, lowered.kernels, lowered.table.locs, section)
+        texts = tuple(text.encode() for text in (made.source, made.header))
+        return Generated((*texts, made.weights), 0, ("",) * len(names), {"memory": made.memory})
+
+    @classmethod
+    def write(
+        cls,
+        variants: Sequence[Variant],
+        manifest: dict[str, Any],
+        name: str,
+        output: Path,
+        triple: str,
+    ) -> dict[str, Any]:
+        (variant,) = variants
+        source, header, weights = variant.objects
+        files = [
+            (output.with_suffix(".h"), _named(header, name, output)),
+            (output, _named(source, name, output)),
+        ]
+        if weights:
+            files.insert(0, (output.with_suffix(WEIGHTS_SUFFIX), weights))
+        _write(output.parent, files)
+        program = decode_program(variant.program)
+        described = {
+            **variant.facts,
+            "target": variant.target,
+            "kernel_count": len(variant.kernels),
+            "arena_bytes": constant_registers(program).get(program.arena),
+            "weights": {
+                "offset": 0,
+                "bytes": sum(len(memoryview(p).cast("B")) for p in variant.weights),
+            },
+        }
+        return {**manifest, **describe_ports(program), "name": name, "variants": [described]}
+
+
+# Stands for the name of the model until it is known.
+_UNNAMED = "tcc_unnamed_model"
+
+
+def _named(text: bytes, name: str, output: Path) -> bytes:
+    header = output.with_suffix(".h").name
+    found = text.replace(f"{_UNNAMED}.h".encode(), header.encode())
+    found = found.replace(_UNNAMED.upper().encode(), name.upper().encode())
+    return found.replace(_UNNAMED.encode(), name.encode())
+
+
+def _write(folder: Path, files: Sequence[tuple[Path, bytes]]) -> None:
+    """All files, then each under its name: none appears half written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".tcc-", dir=folder) as made:
+            for place, data in files:
+                Path(made, place.name).write_bytes(data)
+            for place, _ in files:
+                os.replace(Path(made, place.name), place)
+    except OSError as error:
+        raise ToolError(
+            "the C file cannot be written",
+            where=str(error.filename or folder),
+            why=error.strerror or str(error),
+            hint="choose another place with -o",
+        ) from error

@@ -1,0 +1,70 @@
+"""Integer expressions as C text, which cannot overflow where the variables' ranges are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tcc.ir.index import Atom, Extremum, Index, Quotient, Var, bounds, nonnegative, of_atom
+
+_MOST = (1 << 31) - 1
+
+
+class IndexText:
+    """Text of indices; `name` gives the C variable behind a loop variable or size."""
+
+    def __init__(self, name: Callable[[Var], str]) -> None:
+        self._name = name
+
+    def __call__(self, index: Index) -> str:
+        """The value of `index`: a sum, so it needs parentheses as an operand."""
+        wide = "(int64_t)" if _is_wide(index) else ""
+        text = ""
+        for monomial, coeff in index.terms:
+            factors = [self._atom(atom) for atom in monomial]
+            if abs(coeff) != 1:
+                factors.insert(0, str(abs(coeff)))
+            sign = "-" if coeff < 0 else "+"
+            text += (f" {sign} " if text else sign.strip("+")) + wide + " * ".join(factors)
+        if not text:
+            return str(index.const)
+        if index.const:
+            text += f" {'-' if index.const < 0 else '+'} {abs(index.const)}"
+        return text
+
+    def operand(self, index: Index) -> str:
+        """The same as an operand of another operation."""
+        text = self(index)
+        return f"({text})" if " " in text or text.startswith("-") else text
+
+    def _atom(self, atom: Atom) -> str:
+        match atom:
+            case Var():
+                return self._name(atom)
+            case Extremum():
+                a, b = self.operand(atom.a), self.operand(atom.b)
+                return f"({a} {'<' if atom.which == 'min' else '>'} {b} ? {a} : {b})"
+        num, den = self.operand(atom.num), self.operand(atom.den)
+        quotient = isinstance(atom, Quotient)
+        if nonnegative(atom.num):
+            return f"({num} {'/' if quotient else '%'} {den})"
+        return f"floor_{'div' if quotient else 'mod'}({num}, {den})"
+
+    def guard(self, index: Index, extent: Index) -> str:
+        """Whether `0 <= index < extent`."""
+        text = self(index)
+        upper = f"{text} < {self(extent)}"
+        return upper if nonnegative(index) else f"{text} >= 0 && {upper}"
+
+
+def _is_wide(index: Index) -> bool:
+    """Whether a term, or a sum of some, may need more than 32 bits."""
+    total = abs(index.const)
+    for monomial, coeff in index.terms:
+        size = abs(coeff)
+        for atom in monomial:
+            low, high = bounds(of_atom(atom))
+            if low is None or high is None:
+                return True
+            size *= max(abs(low), abs(high))
+        total += size
+    return total > _MOST

@@ -1,0 +1,172 @@
+"""Scalar expressions as C text.
+
+Integers wrap: they are added and multiplied as unsigned ones.  f16, bf16 and narrower floats are
+computed with as float and rounded once for each function.  What C has no operator for is a function
+of `support.c` or of <math.h>.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
+
+from tcc.backends.c.indices import IndexText
+from tcc.backends.c.types import literal, value_type, wrapped
+from tcc.errors import InternalError
+from tcc.ir.expr.scalar import Apply, Arg, Cast, Const, IndexValue, Scalar, children, walk
+from tcc.ir.types import BOOL, F16, F32, F64, I64, DType, DTypeKind, integer_limits
+
+_COMPARE = MappingProxyType({"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="})
+_SIGN = MappingProxyType(
+    {"add": "+", "sub": "-", "mul": "*", "bit_and": "&", "bit_or": "|", "bit_xor": "^"}
+)
+_LOGIC = MappingProxyType(
+    {
+        **{"and": "&&", "or": "||", "xor": "!=", "bit_and": "&&", "bit_or": "||", "bit_xor": "!="},
+        **{"max": "||", "add": "||", "min": "&&", "mul": "&&"},
+    }
+)
+# Results that the narrow float types can hold whenever they can hold the arguments.
+_EXACT = frozenset({"max", "min", "neg", "abs", "sign", "floor", "ceil", "round", "trunc", "rem"})
+_FLOAT_NAMES = MappingProxyType({"abs": "fabs", "round": "nearbyint", "rem": "fmod"})
+_SUPPORT = frozenset({"max", "min", "sign", "mod"})
+
+
+def scalar_text(
+    root: Scalar, args: Sequence[str], indices: IndexText, temporary: Callable[[str, str], str]
+) -> str:
+    """The value of `root` for these operands.  `temporary(type, text)` declares a variable for what
+    is needed several times and gives its name."""
+    uses = Counter(child for node in walk(root) for child in children(node))
+    texts: dict[Scalar, str] = {}
+    for node in walk(root):
+        match node:
+            case Const():
+                texts[node] = literal(node.value, node.dtype)
+            case IndexValue():
+                index = f"(int64_t)({indices(node.index)})"
+                texts[node] = _converted(index, I64, node.dtype)
+            case Arg():
+                texts[node] = args[node.number]
+            case Cast():
+                texts[node] = _converted(texts[node.arg], node.arg.dtype, node.dtype)
+            case Apply():
+                texts[node] = _applied(node, [texts[a] for a in node.args])
+            case _:
+                raise InternalError("a scalar of a kernel reads memory", where="backends/c")
+        if uses[node] > 1 and isinstance(node, Apply | Cast):
+            texts[node] = temporary(value_type(node.dtype), bare(texts[node]))
+    return bare(texts[root])
+
+
+def bare(text: str) -> str:
+    """`text` without parentheses around all of it."""
+    depth = 0
+    for place, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0 and place < len(text) - 1:
+            return text
+    return text[1:-1] if text.startswith("(") else text
+
+
+def _applied(node: Apply, args: Sequence[str]) -> str:
+    kind, name = node.args[-1].dtype, node.function
+    if name == "select":
+        return f"({args[0]} ? {args[1]} : {args[2]})"
+    if name in _COMPARE:
+        return f"({args[0]} {_COMPARE[name]} {args[1]})"
+    if name in ("is_nan", "is_inf"):
+        return f"(is{name[3:]}({args[0]}) != 0)"
+    if node.dtype is BOOL or kind is BOOL:
+        return _boolean(name, [_truth(a, n.dtype) for a, n in zip(args, node.args, strict=True)])
+    if kind.is_float:
+        text = _float(name, args, kind)
+        return text if name in _EXACT else rounded_to(text, node.dtype)
+    return _integer(name, args, kind)
+
+
+def _listed(args: Sequence[str]) -> str:
+    return ", ".join(map(bare, args))
+
+
+def _truth(text: str, dtype: DType) -> str:
+    return text if dtype is BOOL else f"({text} != 0)"
+
+
+def _boolean(name: str, args: Sequence[str]) -> str:
+    if name in ("not", "bit_not"):
+        return f"!{args[0]}"
+    if name not in _LOGIC:
+        raise InternalError(f"no function {name} of bool", where="backends/c")
+    return f"({args[0]} {_LOGIC[name]} {args[1]})"
+
+
+def _float(name: str, args: Sequence[str], dtype: DType) -> str:
+    suffix = "" if dtype is F64 else "f"
+    if name in ("add", "sub", "mul", "div"):
+        return f"({args[0]} {'/' if name == 'div' else _SIGN[name]} {args[1]})"
+    if name == "neg":
+        return f"(-({args[0]}))" if args[0].startswith("-") else f"(-{args[0]})"
+    if name in _SUPPORT:
+        return f"{name}_{'f64' if dtype is F64 else 'f32'}({_listed(args)})"
+    return f"{_FLOAT_NAMES.get(name, name)}{suffix}({_listed(args)})"
+
+
+def rounded_to(text: str, dtype: DType) -> str:
+    """A float rounded to a narrower type; other types are left as they are."""
+    if dtype in (F32, F64):
+        return text
+    return f"{dtype.name}_value({dtype.name}_bits({bare(text)}))"
+
+
+def _integer(name: str, args: Sequence[str], dtype: DType) -> str:
+    own = value_type(dtype)
+    signed = dtype.kind is DTypeKind.INT
+    wide, sign = max(32, dtype.bits), "i" if signed else "u"
+    if name in _SIGN:
+        return f"({own})((uint{wide}_t){args[0]} {_SIGN[name]} (uint{wide}_t){args[1]})"
+    if name in ("max", "min"):
+        return f"({own}){name}_{sign}64({_listed(args)})"
+    if name in ("div", "mod", "rem", "pow"):
+        return f"({own}){name}_{sign}64({_listed(args)})"
+    if name in ("shift_left", "shift_right"):
+        kind = name if name == "shift_left" else f"{name}_{sign}64"
+        return f"({own}){kind}({args[0]}, (uint{dtype.bits}_t){args[1]}, {dtype.bits})"
+    match name:
+        case "neg":
+            return f"({own})(0 - (uint{wide}_t){args[0]})"
+        case "abs" if signed:
+            return f"({own})abs_i64({args[0]})"
+        case "sign" if signed:
+            return f"({own})(({args[0]} > 0) - ({args[0]} < 0))"
+        case "sign":
+            return f"({own})({args[0]} != 0)"
+        case "bit_not":
+            return f"({own})~(uint{wide}_t){args[0]}"
+        case "abs" | "floor" | "ceil" | "round" | "trunc":
+            return args[0]
+    raise InternalError(f"no function {name} of {dtype.name}", where="backends/c")
+
+
+def _converted(text: str, source: DType, target: DType) -> str:
+    """Floats to integers truncate and saturate, NaN gives 0."""
+    if source is target:
+        return text
+    if target is BOOL:
+        return f"({text} != 0)"
+    own = value_type(target)
+    if target.is_float:
+        if target is F16 and source is F64:
+            text = f"odd_f32({text})"
+        elif value_type(source) != own:
+            text = f"({own}){text}"
+        return rounded_to(text, target)
+    if source.is_float:
+        if target.bits == 64:
+            return f"to_{target.name}({text})"
+        low, high = (literal(float(end), F64) for end in integer_limits(target))
+        return f"({own})truncated({text}, {low}, {high})"
+    if target.is_packed and source is not BOOL:
+        return wrapped(text, target)
+    return f"({own}){text}"

@@ -1,0 +1,149 @@
+"""Definitions of C files, and those that a text needs, each behind what it needs itself.
+
+The files are `support.c` beside this module and the functions of the runtime that programs call.
+Their top-level definitions begin at the first column and have what they define at its usual place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tcc.backends.artifact.toolchain import runtime_folder
+
+_SUPPORT = Path(__file__).with_name("support.c")
+_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+_LEADING = re.compile(r"((?:/\*.*?\*/\s*)*)(.*)", re.DOTALL)
+_WORD = re.compile(r"(?<![\w.])(?<!->)[A-Za-z_]\w*")
+_STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
+
+
+@dataclass(frozen=True, slots=True)
+class _Definition:
+    """A definition with the comment before it, and the names it defines."""
+
+    file: str
+    text: str
+    names: frozenset[str]
+    words: tuple[str, ...]
+    shared: bool  # seen from other files
+
+
+def needed(text: str) -> list[str]:
+    """The definitions that `text` uses, in an order in which C takes them; all are static."""
+    found: dict[_Definition, None] = {}
+    own: dict[str, str] = {}  # file by the name it has first
+    for word in dict.fromkeys(_WORD.findall(_bare(text))):
+        _collect(word, "", found, own)
+    return [_static(d, own) for d in found]
+
+
+def _collect(
+    word: str,
+    file: str,
+    found: dict[_Definition, None],
+    own: dict[str, str],
+    outer: frozenset[_Definition] = frozenset(),
+) -> None:
+    definition = _find(word, file)
+    if definition is None or definition in found or definition in outer:
+        return
+    for other in definition.words:
+        _collect(other, definition.file, found, own, outer | {definition})
+    found[definition] = None
+    for name in definition.names:
+        own.setdefault(name, definition.file)
+
+
+def _static(definition: _Definition, own: dict[str, str]) -> str:
+    """The text, with names that another file has already told apart by the file's."""
+    text = definition.text
+    for word in definition.words:
+        known = _find(word, definition.file)
+        if known and not known.shared and own[word] != known.file:
+            text = re.sub(rf"(?<![\w.>]){word}\b", f"{Path(known.file).stem}_{word}", text)
+    comments, code = _LEADING.fullmatch(text).groups()  # type: ignore[union-attr]
+    kept = code.startswith(("typedef", "enum", "struct", "static", "#"))
+    return text if kept else f"{comments}static {code}"
+
+
+@cache
+def _tables() -> tuple[dict[str, _Definition], dict[tuple[str, str], _Definition]]:
+    """Definitions by name that all files see, and by file and name."""
+    shared: dict[str, _Definition] = {}
+    inside: dict[tuple[str, str], _Definition] = {}
+    ops = sorted((runtime_folder() / "src" / "ops").glob("*.[ch]"))
+    for path in (_SUPPORT, *ops):
+        for definition in _definitions(path):
+            for name in definition.names:
+                inside.setdefault((path.name, name), definition)
+                if definition.shared:
+                    shared.setdefault(name, definition)
+    return shared, inside
+
+
+def _find(word: str, file: str) -> _Definition | None:
+    shared, inside = _tables()
+    return shared.get(word) or inside.get((file, word))
+
+
+def _definitions(path: Path) -> Iterator[_Definition]:
+    everywhere = path == _SUPPORT or path.suffix == ".h"
+    for text in _chunks(path.read_text()):
+        code = _bare(text)
+        names = _names(code)
+        if names:
+            static = code.startswith("static") or not re.match(r"\w[\w *]*\(", code)
+            words = tuple(dict.fromkeys(_WORD.findall(code)))
+            yield _Definition(path.name, text, names, words, everywhere or not static)
+
+
+def _bare(text: str) -> str:
+    return _STRING.sub('""', _COMMENT.sub(" ", text)).strip()
+
+
+def _chunks(text: str) -> Iterator[str]:
+    """The top-level definitions, each with the comment right before it."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        if not lines and not line:
+            continue
+        lines.append(line)
+        code = _bare("\n".join(lines))
+        if line.startswith("#include") or line.startswith(("#if", "#end")):
+            lines = []
+        elif not code:
+            if not line and "\n".join(lines).count("/*") == "\n".join(lines).count("*/"):
+                lines = []  # a comment that stands alone
+        elif _is_whole(code, line):
+            yield "\n".join(lines)
+            lines = []
+
+
+def _is_whole(code: str, line: str) -> bool:
+    if code.startswith("#"):
+        return not line.endswith("\\")
+    return code.count("{") == code.count("}") and code.endswith((";", "}"))
+
+
+def _names(code: str) -> frozenset[str]:
+    """What a definition defines; nothing for a declaration of a function."""
+    if code.startswith("#define"):
+        return frozenset(re.findall(r"#define (\w+)", code))
+    if code.startswith(("enum", "typedef enum")):
+        body = code[code.index("{") + 1 : code.rindex("}")]
+        tail = re.findall(r"\w+", code[code.rindex("}") :])
+        return frozenset([*re.findall(r"(?:^|,)\s*(\w+)", body), *tail])
+    if code.startswith(("typedef", "struct", "union")):
+        pointer = re.match(r"typedef [\w ]*\(\*(\w+)\)", code)
+        if pointer:
+            return frozenset({pointer[1]})
+        tag = re.findall(r"^(?:typedef )?(?:struct|union) (\w+)", code) if "{" in code else []
+        return frozenset([*tag, *re.findall(r"\} (\w+);$|(\w+);$", code)[0][:]]) - {""}
+    head = re.match(r"[\w\s*]*?(\w+)\s*([(\[=;])", code)
+    if head is None or (head[2] == "(" and not code.endswith("}")):
+        return frozenset()
+    return frozenset({head[1]})

@@ -1,0 +1,53 @@
+"""The op matrix as C files: samples of every row, computed by what gcc makes of the file, equal the
+reference; rows that C files cannot have are refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tcc.errors import UserError
+
+from tests.ops.batch import graph_of, run_batch
+from tests.ops.cases import Case, check, judge_all, reference, some
+from tests.ops.test_compiled import COMPILED
+
+from .run_c import run_together, write_c
+
+BATCH = 48
+# Data decide the sizes of their results, or they need a heap.
+SIZED = frozenset({"compress", "non_max_suppression", "non_zero", "tf_idf", "unique"})
+
+
+def refused(case: Case) -> bool:
+    types = [t for t in (*case.types, *case.op.infer(case.types, case.sample.attrs)) if t]
+    return case.op.name in SIZED or any(t.dtype.is_handle for t in types)
+
+
+SAMPLES = some(COMPILED, 1)
+TAKEN = [case for case in SAMPLES if not refused(case)]
+REFUSED = [case for case in SAMPLES if refused(case)]
+
+
+@pytest.mark.parametrize("first", range(0, len(TAKEN), BATCH))
+def test_agrees_with_the_reference(first: int) -> None:
+    cases = TAKEN[first : first + BATCH]
+    found = run_batch(cases, together=run_together)
+
+    def judge(case: Case) -> None:
+        if case.name in found.failures:
+            raise found.failures[case.name]
+        with np.errstate(all="ignore"):
+            check(case, found.outputs[case.name], reference(case), case.op.tolerance)
+
+    judge_all(cases, judge)
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.op.name)
+def test_refuses_by_name_what_needs_a_heap(case: Case, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as error:
+        write_c(graph_of([case], {}), tmp_path)
+    text = str(error.value)
+    assert case.op.name in text or "input i0" in text
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,64 @@
+"""Small models as C files, through gcc and clang and on a Cortex-M, agree with ONNX Runtime."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from . import board
+from .models import NAMES, check, model
+from .run_c import build, run_c, write_c
+
+CLANG = next((name for name in ("clang", "clang-19") if shutil.which(name)), "")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_agrees_with_onnx_runtime(name: str, tmp_path: Path) -> None:
+    made = model(name)
+    source = write_c(made.proto, tmp_path)
+    check(run_c(build(source), made.graph, made.feeds), made.expected)
+
+
+@pytest.mark.skipif(not CLANG, reason="clang is not installed")
+@pytest.mark.parametrize("name", NAMES)
+def test_clang_takes_it_too(name: str, tmp_path: Path) -> None:
+    made = model(name)
+    check(run_c(build(write_c(made.proto, tmp_path), CLANG), made.graph, made.feeds), made.expected)
+
+
+@pytest.mark.skipif(bool(board.MISSING), reason=f"not installed: {', '.join(board.MISSING)}")
+@pytest.mark.parametrize("name", NAMES)
+def test_runs_on_a_board_without_an_operating_system(name: str, tmp_path: Path) -> None:
+    made = model(name)
+    source = write_c(made.proto, tmp_path)
+    check(board.run_on_board(source, made.graph, made.feeds), made.expected)
+
+
+def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
+    made = model("conv")
+    texts = []
+    for folder in ("one", "two"):
+        source = write_c(made.proto, tmp_path / folder)
+        texts.append((source.read_bytes(), source.with_suffix(".h").read_bytes()))
+    assert texts[0] == texts[1]
+
+
+def test_a_file_names_no_heap_and_no_threads(tmp_path: Path) -> None:
+    for name in NAMES:
+        text = write_c(model(name).proto, tmp_path, name).read_text()
+        words = ("malloc", "calloc", "free(", "pthread", "stdio", "stdlib", "errno")
+        assert not [word for word in words if word in text]
+        includes = {line for line in text.splitlines() if line.startswith("#include <")}
+        allowed = ("math", "stdbool", "stddef", "stdint", "string")
+        assert includes == {f"#include <{header}.h>" for header in allowed}
+
+
+def test_two_models_are_one_program(tmp_path: Path) -> None:
+    one, two = (write_c(model(name).proto, tmp_path, name) for name in ("mlp", "conv"))
+    joined = tmp_path / "joined.c"
+    joined.write_text("extern int joined; int joined;\n")
+    library = build(joined, "gcc", str(one), str(two))
+    assert library.mlp_run
+    assert library.conv_run
