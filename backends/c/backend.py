@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 from tcc.backends.artifact.encode_program import decode_program
 from tcc.backends.artifact.variant import Variant, describe_ports
 from tcc.backends.base import Backend
@@ -155,7 +156,7 @@ class CBackend(Backend):
             "arena_bytes": constant_registers(program).get(program.arena),
             "weights": {
                 "offset": 0,
-                "bytes": sum(len(memoryview(p).cast("B")) for p in variant.weights),
+                "bytes": sum(np.asarray(p).nbytes for p in variant.weights),
             },
         }
         return {**manifest, **describe_ports(program), "name": name, "variants": [described]}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from tcc.backends.artifact.header import comment_text
@@ -146,11 +147,11 @@ def _constants(name: str, storage: Storage, section: bytes, beside: bool) -> Ite
             yield _array(own, kind, values)
 
 
-_NUMPY = {
+_NUMPY: dict[str, np.dtype[Any]] = {
     kind: np.dtype(numpy)
     for kind, numpy in (
-        ("float", np.float32),
-        ("double", np.float64),
+        ("float", "float32"),
+        ("double", "float64"),
         *((f"{u}int{n}_t", f"{u}int{n}") for u in ("", "u") for n in (8, 16, 32, 64)),
     )
 }
@@ -169,7 +170,7 @@ def _array(name: str, kind: str, values: Array) -> str:
     )
 
 
-def _value(value: np.generic, kind: str) -> str:
+def _value(value: Any, kind: str) -> str:
     if kind in ("float", "double"):
         if np.isnan(value):
             return "NAN"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never
 
 from tcc.backends.c.calls import call_lines
@@ -64,12 +64,11 @@ def known_registers(program: Program) -> dict[Register, int]:
     return known
 
 
-def _folded(let: Let, program: Program, value) -> int | None:  # type: ignore[no-untyped-def]
+def _folded(let: Let, program: Program, value: Callable[[int], int | None]) -> int | None:
     if let.op is IntOp.CONST:
         return let.a
     if let.op is IntOp.DIM:
-        found: int | None = value(program.inputs[let.a].dims[let.b])
-        return found
+        return value(program.inputs[let.a].dims[let.b])
     a, b = value(let.a), value(let.b)
     if a is None or b is None:
         return None

@@ -49,11 +49,12 @@ class KernelFact:
         stays that of typical sizes.  Raises UserError for formulas that are none."""
         if not self.formulas:
             return self
-        if None in sizes or len(sizes) != len(self.sizes):
+        known = [size for size in sizes if size is not None]
+        if len(known) < len(sizes) or len(known) != len(self.sizes):
             return None
         names = {name_text(name): f"sizes[{n}]" for n, name in enumerate(self.sizes)}
         try:
-            found = [_evaluated(f, names | _FUNCTIONS, sizes) for f in self.formulas]
+            found = [_evaluated(f, names | _FUNCTIONS, known) for f in self.formulas]
             flops, products, bytes_ = found
         except (ArithmeticError, MemoryError, RecursionError):
             return None
