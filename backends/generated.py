@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from tcc.backends.artifact.gpu_binaries import GpuImages
+from tcc.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Generated:
     """The kernels of a program as code.
 

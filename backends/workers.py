@@ -15,12 +15,12 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import IO, Any, BinaryIO
 
 from tcc.backends.environment import compiler_environment
 from tcc.budgets import BUDGETS, Budgets, lacks_memory, out_of_memory
 from tcc.errors import UserError
+from tcc.record import record
 
 _LENGTH = struct.Struct("<Q")
 _LEAST_BYTES = 64 << 20  # with less not even the libraries load
@@ -224,7 +224,7 @@ def ask_once(module: str, request: Any) -> Any:
     return answer
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Worker:
     """A process, and the file of its complaints: a pipe that is not read would stop it."""
 

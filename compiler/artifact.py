@@ -13,7 +13,6 @@ import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -31,6 +30,7 @@ from tcc.ir.container import (
     TRAILER_MAGIC,
     TRAILER_VERSION,
 )
+from tcc.record import record
 from tcc.runtime import Module
 
 _ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
@@ -40,7 +40,7 @@ _MOST_LISTINGS = 1 << 30
 _CHUNK = 1 << 22
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WeightRange:
     """Where the weights are: `size` bytes at `offset` of `path`, with their content hash."""
 

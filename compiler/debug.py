@@ -8,14 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tcc.errors import UserError
+from tcc.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Timing:
     """Wall seconds of one stage, those inside it included; `depth` counts the stages around it."""
 

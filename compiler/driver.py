@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 from types import MappingProxyType
@@ -34,6 +34,7 @@ from tcc.passes.derive.winograd import constant_bytes
 from tcc.passes.graph.state import appended_rows
 from tcc.passes.program.lower_node import check_runnable
 from tcc.passes.quantize.quantize_weights import as_stored
+from tcc.record import record
 from tcc.runtime import Module, Port
 from tcc.runtime.images import remove_with
 from tcc.target import Target, parse_targets, targets_text
@@ -42,7 +43,7 @@ from tcc.variants import BACKENDS, check_options, make_variants, optimise, varia
 Progress = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class VariantSummary:
     """One program of an artifact.  Sizes are bytes; `arena` is None where it depends on open sizes.
     `growth` is how many times the model's own weights these take, `needs` the oldest driver that
@@ -56,7 +57,7 @@ class VariantSummary:
     needs: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Summary:
     """What a compile made.  `priced` counts the schedules whose prices were compared, `needs` is
     the oldest C library that has all functions which the artifact calls."""
@@ -70,7 +71,7 @@ class Summary:
     needs: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CompileResult:
     """A finished artifact on disk, and the time its passes took."""
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from tcc.budgets import BUDGETS, Budgets, budgets_help, read_budgets
 from tcc.errors import UserError
+from tcc.record import record
 
 Shape = tuple[int, ...]
 OpenShape = tuple[int | str, ...]
@@ -34,7 +35,7 @@ TOLERANCES = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Flag:
     """How a field is spelled on a command line, and what it may hold.
 

@@ -8,13 +8,14 @@ this machine is found by the CPU backend (`detect`), which hands over an `x86_pr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from tcc.errors import InternalError, UserError
+from tcc.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Feature:
     """One instruction set: LLVM's `name`, and where the processor or the system reports it.
 
@@ -111,7 +112,7 @@ _N1 = _NEON | frozenset("crc lse fullfp16 rdm rcpc dotprod".split())
 _V1 = _N1 | frozenset("jsconv complxnum fp16fml i8mm bf16".split())
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Profile:
     """One processor of the architecture `arch`.
 
@@ -240,7 +241,7 @@ CPUS = MappingProxyType(
 # ---- GPUs ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GpuProfile:
     """One GPU architecture, by the part `part` that stands for it.
 
@@ -421,7 +422,7 @@ KINDS = ("cpu", "c", *GPU_DEFAULTS)
 _PORTABLE = Profile("portable", (), 32, 16, False, 16 << 10, 64 << 10, 64 << 10, (1, 1), "c")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Target:
     """What one program is compiled for; an artifact may have several.
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 
 from tcc.errors import InternalError
+from tcc.record import record
 
 MAGIC = 0x01474D4943435474
 VERSION = 3
@@ -47,7 +47,7 @@ _MAP_TYPES = MappingProxyType({"f16": 6, "bf16": 9})
 _SWIZZLES = MappingProxyType({0: 0, 32: 1, 64: 2, 128: 3})
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ImageMap:
     """A tensor in the launch's buffer at place `buffer`, for NVIDIA's copy engine.
 
@@ -64,7 +64,7 @@ class ImageMap:
     swizzle: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GpuKernel:
     """One kernel as compiled for one architecture.
 
@@ -84,7 +84,7 @@ class GpuKernel:
     stays: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GpuVariant:
     """All kernels of a program for `arch` (sm_90, sm_90a, gfx942), in the program's order.
 
@@ -99,7 +99,7 @@ class GpuVariant:
     needs: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GpuImages:
     """The kernels of one program for several architectures of one platform.
 

@@ -14,7 +14,6 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -22,6 +21,7 @@ from pathlib import Path
 from tcc.backends.artifact.cache import cache_folder, check_own, make_own
 from tcc.backends.environment import compiler_environment
 from tcc.errors import ToolError
+from tcc.record import record
 
 # Portable for the architecture: the runtime checks CPU features before any kernel runs.
 RUNTIME_FLAGS = (
@@ -32,7 +32,7 @@ _TIMEOUT_SECONDS = 300
 _OWN: dict[str, Path] = {}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Toolchain:
     """A C compiler that links shared libraries for `arch`: `command` and what it calls itself."""
 

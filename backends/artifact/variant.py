@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tcc.backends.artifact.gpu_binaries import GpuImages
@@ -12,10 +12,11 @@ from tcc.backends.artifact.weight_section import BytesLike, Range
 from tcc.errors import InternalError
 from tcc.ir.container import PROGRAM_SECTION
 from tcc.ir.program import Port, Program, constant_registers
+from tcc.record import record
 from tcc.target import isa_feature
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Variant:
     """What the loader picks as a whole.
 

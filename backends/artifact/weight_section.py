@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 from tcc.ir.container import TRAILER, TRAILER_MAGIC, TRAILER_VERSION
+from tcc.record import record
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview | np.ndarray[Any, Any]  # row-major
 
@@ -22,7 +22,7 @@ _PAGE = 64 << 10
 _LINE = 64
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Range:
     """Bytes of the section."""
 
@@ -30,7 +30,7 @@ class Range:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Section:
     """Its parts in order, their size and content hash, and where each variant's weights and
     images are."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import assert_never
 
@@ -39,11 +38,12 @@ from tcc.ir.tile import (
     TileKernel,
     lanes,
 )
+from tcc.record import record
 
 _NAMES = {MemorySpace.INPUT: "in", MemorySpace.OUTPUT: "out", MemorySpace.LOCAL: "scratch"}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KernelFunction:
     """A kernel's function `text`, the positions of the buffers and sizes it takes, and the bytes of
     its static `scratch`."""

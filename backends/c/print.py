@@ -9,7 +9,6 @@ NAME_run                      the program
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,13 +23,14 @@ from tcc.errors import UserError
 from tcc.ir.op import Array
 from tcc.ir.program import Input, Output, Program
 from tcc.ir.tile import TileKernel
+from tcc.record import record
 
 # Weights up to so many bytes are in the C file: a compiler takes seconds for them.
 MOST_IN_FILE = 16 << 20
 _LINE = 96
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CFiles:
     """The C file and its header as texts, and the bytes of the file of weights, if there is one."""
 

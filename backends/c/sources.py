@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from tcc.backends.artifact.toolchain import runtime_folder
+from tcc.record import record
 
 _SUPPORT = Path(__file__).with_name("support.c")
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
@@ -21,7 +21,7 @@ _WORD = re.compile(r"(?<![\w.])(?<!->)[A-Za-z_]\w*")
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Definition:
     """A definition with the comment before it, and the names it defines."""
 

@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -31,6 +30,7 @@ from tcc.backends.cpu.calibrate_kernels import (
 from tcc.backends.cpu.calibrate_text import BLOCK, UNROLL, loops_text
 from tcc.backends.cpu.codegen import compile_object
 from tcc.backends.cpu.llvm.emit import KernelText
+from tcc.record import record
 from tcc.schedule.cpu.machine import Cache, Machine, Memory
 from tcc.target import Target
 
@@ -123,7 +123,7 @@ def _round(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Span:
     """Memory on huge pages where the system grants them, 2 MiB aligned."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tcc.backends.cpu.llvm.emit import KernelText, emit_kernel
 from tcc.backends.idle_pool import RESTING
@@ -12,12 +11,13 @@ from tcc.backends.workers import WorkerFailedError, WorkerPool, ask_once, kept
 from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import InternalError, UserError
 from tcc.ir.tile import TileKernel
+from tcc.record import record
 from tcc.target import Target
 
 _WORKER = "tcc.backends.cpu.worker"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CompiledKernels:
     """One object file and one LLVM listing for each kernel, in order.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tcc.backends.artifact.gpu_binaries import (
     BinaryKind,
@@ -28,6 +28,7 @@ from tcc.backends.gpu.source import (
 from tcc.errors import InternalError
 from tcc.ir.tile import TileKernel
 from tcc.ir.types import DTYPES
+from tcc.record import record
 from tcc.schedule.gpu.schedule import BlockSchedule
 from tcc.target import GPUS, GpuProfile, Target
 
@@ -39,7 +40,7 @@ _PARAMS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GpuCode:
     """The kernels of a program, compiled.
 
@@ -52,7 +53,7 @@ class GpuCode:
     kernels: tuple[tuple[CompiledKernel, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Job:
     """Kernels that become code under `names` for each of the target's GPUs.
 

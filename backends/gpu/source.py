@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 from tcc.backends.gpu.hopper.attention import WARPS, attention_source
@@ -17,6 +16,7 @@ from tcc.backends.gpu.triton.print import triton_source
 from tcc.ir.index import bounds
 from tcc.ir.tile import TileBuffer, TileKernel
 from tcc.ir.types import element_count
+from tcc.record import record
 
 # The architecture that kernels in Gluon are for.
 HOPPER = "sm_90"
@@ -32,7 +32,7 @@ class ParameterKind(Enum):
     TENSOR_MAP = 3  # the next of the kernel's tensor maps
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Parameter:
     """One parameter: its type in Triton's words, and what is promised of its value.
 
@@ -45,7 +45,7 @@ class Parameter:
     narrow: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KernelSource:
     """A module with the Triton function `name`, and how to compile it.
 
@@ -63,7 +63,7 @@ class KernelSource:
     hopper: KernelSource | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CompiledKernel:
     """A kernel's code for one architecture.
 

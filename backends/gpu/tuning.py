@@ -12,12 +12,13 @@ Nothing is timed, so equal models get equal code.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 
 from tcc.backends.gpu.source import CompiledKernel
 from tcc.passes.tile.gpu.plan import BlockPlanner, block_schedule
 from tcc.passes.tile.plan import Bound
+from tcc.record import record
 from tcc.schedule.gpu.choose import ranked
 from tcc.schedule.gpu.cost import BlockPrice, BlockPricer, Usage
 from tcc.schedule.gpu.schedule import BlockSchedule, NotBlocks
@@ -51,7 +52,7 @@ def better_schedules(
     return {old: new for old, new in best if new is not old}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Tried:
     """A compiled kernel and its price with what it really takes."""
 

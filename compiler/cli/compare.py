@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from tcc.ir.op import Array
+from tcc.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Difference:
     """How one output compares: `error` is the largest difference over the largest expected
     magnitude (for other than floats: the share of elements that differ)."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from tcc.errors import UserError
 from tcc.frontends.onnx.pieces import PieceModel
 from tcc.ir.op import Array
+from tcc.record import record
 
 FAULTS = ("wrong", "refused", "failed")  # verdicts that a node is to blame for
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Finding:
     """How one output of one node compares.
 
@@ -34,7 +34,7 @@ class Finding:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LayerRange:
     """Layers `first` to `last` of a model, with what they were given: what shows a fault."""
 
@@ -46,7 +46,7 @@ class LayerRange:
     allowed: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Report:
     """What a check found: a row for each value of each node that was reached, the layers that
     only fail together (`joined`), and the smallest piece that shows the first fault."""

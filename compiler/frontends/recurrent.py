@@ -8,19 +8,19 @@ the new state.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from tcc.frontends.emit import Emitter
 from tcc.frontends.scope import Operand
 from tcc.ir.index import Index
 from tcc.ir.types import I64, TensorType
+from tcc.record import record
 
 Activation = Callable[[Emitter, Operand], Operand]
 Product = Callable[[Emitter, Operand], Operand]
 Step = Callable[["Cell", Emitter, Operand, Sequence[Operand]], tuple[Operand, ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cell:
     """What a step needs besides its input and states; operands lie outside the body."""
 
@@ -103,7 +103,7 @@ def _lstm_step(
     return leave * cell.activations[2](ctx, new_c), new_c
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CellKind:
     gates: int
     states: int

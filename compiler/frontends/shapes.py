@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -29,6 +28,7 @@ from tcc.ir.index import (
 )
 from tcc.ir.op import Array
 from tcc.ir.types import BOOL, TensorType
+from tcc.record import record
 
 MAX_SIZES = 64  # tensors of more elements are data, not shapes
 
@@ -132,7 +132,7 @@ def exact_quotient(num: Index, den: Index) -> Index:
 Elements: TypeAlias = Array
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Call:
     """One op on tensors of sizes; `types` are those of its results."""
 

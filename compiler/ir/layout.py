@@ -19,7 +19,6 @@ values' elements lie before and after its own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from tcc.ir.index import (
@@ -32,9 +31,10 @@ from tcc.ir.index import (
     of_atom,
     substitute,
 )
+from tcc.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Layout:
     """`sizes` of the storage array, `indices` over `axis_vars(shape)`, `fill` of unused storage.
 

@@ -11,12 +11,12 @@ or one entry.  Equal types are one object.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias
 
 import numpy as np
 from tcc.ir.types import DTYPES, DType, DTypeKind, TensorType
+from tcc.record import record
 
 _DEEPEST = 8
 Dims: TypeAlias = tuple[int | None, ...]
@@ -24,7 +24,7 @@ Dims: TypeAlias = tuple[int | None, ...]
 NOTHING: Dims = (-1,)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ListType(DType):
     """`item` is the element type of the entries, a `ListType` where they are lists themselves.
 

@@ -8,20 +8,20 @@ values are rounded towards zero to it and lose their sign, and infinities are Na
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from tcc.ir.types import F4E2M1, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, DType
+from tcc.record import record
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _EXPONENT = 127  # f32's bias: what f8e8m0 has too
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FloatFormat:
     """A narrow float of `bits`: `fraction` bits of it are behind the point.
 

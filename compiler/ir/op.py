@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, TypeVar
 
 import numpy as np
 from tcc.ir.expr import Expr
 from tcc.ir.types import STRING, DType, DTypeKind, TensorType
+from tcc.record import record
 
 Array = np.ndarray[Any, np.dtype[Any]]
 T = TypeVar("T")
@@ -42,7 +43,7 @@ class Tolerance(Enum):
     ACCUMULATE = "accumulate"  # reductions and contractions of length K: 2 * gamma_K * (|A| . |B|)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OnnxBinding:
     """A 1:1 binding: the ONNX op has the same inputs and attributes.
 
@@ -56,13 +57,7 @@ class OnnxBinding:
     attrs: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass_transform(frozen_default=True)
-def attributes(cls: type[T]) -> type[T]:
-    """Makes `cls` the attribute type of an op: a frozen dataclass."""
-    return dataclass(frozen=True, slots=True)(cls)
-
-
-@attributes
+@record
 class NoAttrs:
     """The attribute type of ops that have none."""
 

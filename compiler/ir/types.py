@@ -9,13 +9,13 @@ Strings are carried as object arrays of `str`, lists as object scalars that hold
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from tcc.ir.index import Index, IndexLike, as_index, as_int, const
+from tcc.record import record
 
 
 class DTypeKind(Enum):
@@ -29,7 +29,7 @@ class DTypeKind(Enum):
     LIST = "list"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DType:
     """One element type.
 
@@ -153,7 +153,7 @@ _BY_CARRIER = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TensorType:
     """Element type and dimensions; a dimension is a non-negative `Index` over size symbols."""
 

@@ -14,11 +14,12 @@ from tcc.errors import InternalError
 from tcc.ir.graph import Graph
 from tcc.ir.index import Index
 from tcc.ir.lists import fits
-from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types, attributes
+from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
 from tcc.ir.types import BOOL, DTYPES, I64, TensorType
+from tcc.record import record
 
 
-@attributes
+@record
 class IfAttrs:
     """`then` and `otherwise` take no inputs; `types` are the types that hold for both results."""
 
@@ -27,7 +28,7 @@ class IfAttrs:
     types: tuple[TensorType, ...]
 
 
-@attributes
+@record
 class LoopAttrs:
     """`body`: (iteration, condition, carried...) -> (condition, carried..., rows...).
 
@@ -38,7 +39,7 @@ class LoopAttrs:
     types: tuple[TensorType, ...]
 
 
-@attributes
+@record
 class ScanAttrs:
     """`body`: (states..., slices...) -> (states..., rows...).
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from tcc.ir.expr import Expr
 from tcc.ir.expr.evaluate import evaluate_expr
-from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Types, attributes
+from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Types
 from tcc.ops.operands import require
 from tcc.ops.shapes import ALL
+from tcc.record import record
 
 
-@attributes
+@record
 class ExpressionAttrs:
     """The meaning of the node; the parameters are the types of its operands."""
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tcc.ir.index import Index, const
-from tcc.ir.op import OutTypes, Types, attributes
+from tcc.ir.op import OutTypes, Types
 from tcc.ir.types import DTYPES, DType, DTypeKind, TensorType
+from tcc.record import record
 
 Shape = tuple[Index, ...]
 Point = tuple[Index, ...]  # one index into each axis of a shape
@@ -46,7 +47,7 @@ class UnequalDimsError(ValueError):
         self.dims, self.what, self.axis, self.narrow = (a, b), what, axis, narrow
 
 
-@attributes
+@record
 class AxisAttrs:
     """The attributes of ops that work along one axis, which is at least 0."""
 

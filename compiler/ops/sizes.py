@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from tcc.errors import UserError
 from tcc.ir.index import Extremum, Index, as_int, const, if_one, of_atom
-from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types, attributes
+from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
 from tcc.ir.types import DTYPES, I32, I64
 from tcc.ops.operands import array, sizes
+from tcc.record import record
 
 
-@attributes
+@record
 class RequireAttrs:
     """Two sizes that must be equal, or the left one 1 if `or_one`, and why: a clause that goes on
     from "because"."""
@@ -52,7 +53,7 @@ def _require(arrays: Arrays, attrs: RequireAttrs) -> OutArrays:
     return ()
 
 
-@attributes
+@record
 class BroadcastSizeAttrs:
     """A new size symbol for the size to which two sizes broadcast."""
 
@@ -66,7 +67,7 @@ class BroadcastSizeAttrs:
         return if_one(self.left, self.right, self.left)
 
 
-@attributes
+@record
 class CheckIndicesAttrs:
     """Elements `number`, `number + period`, ... are indices into an axis of `size`; those below
     zero count from its end if `signed`.  `reason` is what an error says."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from tcc.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FusionLimits:
     """Measured on cores with 1 MiB of second-level cache.
 

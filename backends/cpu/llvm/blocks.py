@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import prod
 
 from tcc.backends.cpu.llvm.text import Code, Reg
 from tcc.ir.types import DType, DTypeKind
+from tcc.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Chunk:
     """Elements `start .. start + count` of a row, in a register of `width >= count` lanes."""
 
@@ -85,7 +85,7 @@ def register_element(dtype: DType) -> str:
     return "i1" if dtype.kind is DTypeKind.BOOL else f"i{8 * dtype.bytes}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RegisterBlock:
     """A block's registers: `regs[row * len(chunks) + chunk]`."""
 

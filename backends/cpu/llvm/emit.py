@@ -11,7 +11,6 @@ buffers do not overlap.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from tcc.backends.cpu.instructions import llvm_features
@@ -23,12 +22,13 @@ from tcc.errors import InternalError
 from tcc.ir.expr import extent
 from tcc.ir.index import as_int
 from tcc.ir.tile import MemorySpace, TileBuffer, TileKernel
+from tcc.record import record
 from tcc.target import Target
 
 LINE = 64
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KernelText:
     """One kernel's module and the bytes of scratch a thread needs to run it."""
 

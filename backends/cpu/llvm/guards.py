@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tcc.backends.cpu.llvm.blocks import Chunk
 from tcc.backends.cpu.llvm.indices import LlvmIndices, constant
 from tcc.backends.cpu.llvm.text import Code, Reg, int_const, lane_consts
 from tcc.ir.index import Index, Var, bounds, const, iterator, linear_in, var_of
 from tcc.ir.tile import Guard
+from tcc.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Mask:
     """Lanes that are active: those where `scalar` (an i1, None is true) and `vector` hold.
 

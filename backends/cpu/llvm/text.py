@@ -11,15 +11,15 @@ import math
 import struct
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from tcc.record import record
 from tcc.target import Target
 
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reg:
     """A typed LLVM value: `width` lanes of `elem`; `text` is what follows the type."""
 

@@ -7,7 +7,6 @@ that lies along its own axis, so that what an expression depends on is also its 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import assert_never
 
 from tcc.backends.gpu.triton.writer import PyExpr, Writer
@@ -27,6 +26,7 @@ from tcc.ir.index import (
 )
 from tcc.ir.tile import TileKernel, lanes
 from tcc.ir.types import element_count
+from tcc.record import record
 
 # Offsets of blocks that begin inside a buffer may pass its end by a block's elements.
 _NARROW = 2**31 - 2**22
@@ -40,7 +40,7 @@ def index_type(kernel: TileKernel) -> str:
     return "tl.int32" if narrow and sizes else "tl.int64"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class VaryingAxes:
     """The axes along which an expression varies; `ranked` where it has a block's rank at all."""
 

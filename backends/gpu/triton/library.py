@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+
+from tcc.record import record
 
 _FILES = ("functions.py", "narrow_functions.py")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Function:
     text: str
     uses: tuple[str, ...]

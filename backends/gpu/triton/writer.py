@@ -8,8 +8,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from tcc.record import record
 
-@dataclass(frozen=True, slots=True)
+
+@record
 class PyExpr:
     """A Python expression; `depth` is that of the innermost scope it depends on.
 

@@ -6,13 +6,14 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from tcc.errors import UserError
 from tcc.ir.index.text import name_text
+from tcc.record import record
 
 _NAME = re.compile(r'"(?:[^"\\]|\\.)*"|[A-Za-z_][\w.]*')
 _FUNCTIONS = {"min": "min", "max": "max"}
@@ -27,7 +28,7 @@ _SIGNS: Mapping[type[ast.operator], Callable[[int, int], int]] = MappingProxyTyp
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KernelFact:
     """One kernel: what it comes from, and the work and predicted time of one launch;
     `contraction_flops` are those of its `flops` that sum products.  `limit` is what the price says
@@ -61,7 +62,7 @@ class KernelFact:
         return replace(self, flops=flops, contraction_flops=products, bytes=bytes_)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KernelFacts:
     """`steps` are kernels' numbers and functions' names in the order of the program; the rates are
     the limits of the machine that the artifact was compiled for."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -14,10 +13,11 @@ from tcc.cli.arrays import program_of
 from tcc.cli.sizes import step_sizes
 from tcc.errors import UserError
 from tcc.ir.op import Array
+from tcc.record import record
 from tcc.runtime import Module
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StepTime:
     """What one step of the program takes in a run, in which it runs `times` times; `step` is a
     kernel's number or a function's name, `sizes` what the kernel is told (None: not known)."""

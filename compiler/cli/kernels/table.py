@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from tcc.cli.kernels.facts import KernelFact, KernelFacts
 from tcc.cli.kernels.steps import StepTime
+from tcc.record import record
 from tcc.schedule.nest import TYPICAL
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KernelRow:
     """A kernel, or a function of the runtime (whose work is not known: None), in all its launches.
 

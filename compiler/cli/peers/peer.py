@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +17,7 @@ from typing import Any, Self
 from tcc.cli.peers.worker import read_arrays, write_arrays
 from tcc.errors import ToolError
 from tcc.ir.op import Array
+from tcc.record import record
 
 # Seconds for any one answer of a worker: loading and compiling a model, a batch of runs.
 CAP = 300.0
@@ -29,7 +29,7 @@ _QUIET = MappingProxyType(
 _OPENVINO_CONSENT = Path("intel") / "openvino_telemetry"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PeerKind:
     """One kind of peer.
 

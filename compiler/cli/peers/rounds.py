@@ -6,10 +6,10 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from tcc.cli.peers.peer import Peer
+from tcc.record import record
 
 # Idle workers of a runtime spin for tens of milliseconds before they sleep; until then they would
 # take a processor from the next peer.
@@ -32,7 +32,7 @@ class Watch(Protocol):
         """Whether there is time to wait for a calmer moment."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Times:
     """Wall seconds of one peer's runs: the shortest run, the median of all runs, the median of
     each round; in `disturbed` rounds the machine was not at its best."""
@@ -79,7 +79,7 @@ def interleaved(
     return {kind: _times(values) for kind, values in turns.items()}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Turn:
     seconds: Sequence[float]
     calm: bool

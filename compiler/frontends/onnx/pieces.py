@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -21,11 +20,12 @@ from tcc.frontends.onnx.rows import bound_row
 from tcc.frontends.onnx.tensors import ELEMENT_TYPES, TensorReader
 from tcc.ir.op import Array, Tolerance
 from tcc.ir.types import BF16
+from tcc.record import record
 
 _UNSEEN = 0  # the element type of what is no tensor
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Layer:
     """A node of the model's graph.
 

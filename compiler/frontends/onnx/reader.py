@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
@@ -19,6 +18,7 @@ from google.protobuf.message import DecodeError, Message  # type: ignore[import-
 from tcc.errors import UserError
 from tcc.frontends.model_file import map_file
 from tcc.frontends.onnx.wire import split_weights
+from tcc.record import record
 
 _LARGEST = (1 << 31) - 1  # a protobuf cannot be larger
 _OLDEST_OPSET = 1
@@ -31,7 +31,7 @@ _NEWEST = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SourceModel:
     """A model as read: `name` for messages, `path` for external data, `opsets` by domain.
 

@@ -23,6 +23,7 @@ from tcc.frontends.torch.tensors import element_type
 from tcc.frontends.torch.wire import member, numbers, program_of, scalar_type
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, DType
+from tcc.record import record
 
 _END = struct.Struct("<4s4H2LH")  # end of the central directory
 _END64 = struct.Struct("<4sQ2H2L4Q")
@@ -72,7 +73,7 @@ def _read(data: memoryview) -> Program:
 # ---- members of the zip file ---------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Archive:
     """`members` are offset, size and checksum of what is stored, by name."""
 

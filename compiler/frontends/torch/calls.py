@@ -17,9 +17,10 @@ from typing import Any, TypeAlias
 
 from tcc.ir.op import Array
 from tcc.ir.types import DType
+from tcc.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Formula:
     """A function of sizes; `head` is its name in torch's expressions.  A symbol has its name as
     the only argument of `Symbol`; a fraction is a `Rational` of two integers."""
@@ -40,21 +41,21 @@ class Formula:
 Size: TypeAlias = "int | Formula"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ref:
     """A value, by its name."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ElementType:
     """An element type, by torch's name (`float32`)."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Opaque:
     """An argument that no converter looks into: a device, a layout, an object."""
 
@@ -64,7 +65,7 @@ class Opaque:
         return self.text
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tensor:
     """A tensor without contents; `strides` and `offset`, in elements, say where torch keeps it in
     its memory."""
@@ -75,7 +76,7 @@ class Tensor:
     offset: Size = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Number:
     """A number that follows from sizes; `kind` is `int`, `float` or `bool`."""
 
@@ -117,14 +118,14 @@ class Block:
     outputs: tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Constant:
     """An input of the program that it owns: a parameter, buffer or constant of this name."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fixed:
     """An input of the program that the export fixed to a number, a text or None."""
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from tcc.errors import UserError
 from tcc.frontends.torch.exported import decomposed, exported
+from tcc.record import record
 from torch.multiprocessing.reductions import StorageWeakRef
 
 Compile = Callable[[Any], Callable[..., Any]]
 _STATIC = "_dynamo_static_input_type"  # torch marks with it what a module owns
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Made:
     """A compiled program; `sizes` are those of its tensors, expressions where they are open, and
     `ranges` the least and largest value of their symbols.  A run updates the tensors `updates`;
@@ -223,7 +223,7 @@ class _Bound(torch.nn.Module):  # type: ignore[misc]
         return self._fixed[number]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Number:
     """Stands for the tensor in which torch hands over a float that changed once."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tcc.frontends.emit import Emitter
@@ -15,11 +14,12 @@ from tcc.frontends.torch.tensors import computed_type, element_type
 from tcc.ir.index import Index, as_index, as_int, const
 from tcc.ir.op import Array
 from tcc.ir.types import BOOL, F32, F64, I64, DType
+from tcc.record import record
 
 _MOST_NODES = 20_000  # of one call
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Names:
     """What the names of a block stand for, and what the program knows of each."""
 

@@ -16,7 +16,7 @@ range they give the monoid's identity.  Stages read operands of the node and ear
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -38,9 +38,10 @@ from tcc.ir.expr.scalar import (
 )
 from tcc.ir.index import Index, IndexLike, Var, as_index, free_vars, iterator, substitute
 from tcc.ir.types import DType, DTypeKind, TensorType
+from tcc.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Monoid:
     """An associative, commutative combination of tuples with an identity.
 
@@ -128,7 +129,7 @@ MONOIDS = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stage:
     """One definition: `iters` span the result, `reduce` what `monoid` combines.
 
@@ -147,7 +148,7 @@ class Stage:
         return tuple(TensorType(s.dtype, shape) for s in self.body)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Expr:
     """Stages over operands of types `params`; `outputs` names the node's results in order.
 

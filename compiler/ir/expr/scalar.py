@@ -24,6 +24,7 @@ import numpy as np
 from tcc.ir.index import Index, IndexLike, Var, as_index, substitute
 from tcc.ir.index.interned import intern
 from tcc.ir.types import BOOL, DType, DTypeKind
+from tcc.record import record
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -42,7 +43,7 @@ class IndexValue:
     dtype: DType
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StageRef:
     """Component `component` of stage `stage` of the same expression."""
 
@@ -104,7 +105,7 @@ Scalar: TypeAlias = Const | IndexValue | Read | Apply | Cast | Arg
 # ---- the function table -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Function:
     """`result` is None where the result has the type of the last argument."""
 

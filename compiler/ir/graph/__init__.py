@@ -24,6 +24,7 @@ from tcc.ir.index import Index, Var, const, substitute
 from tcc.ir.narrow import rounded
 from tcc.ir.op import Array, NoAttrs, OpSpec, check_handles
 from tcc.ir.types import BF16, DType, TensorType, dtype_of
+from tcc.record import record
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +49,7 @@ class Node:
     loc: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Handle:
     """A constant's content hash (SHA-256 over dtype, shape and bytes)."""
 

@@ -8,13 +8,14 @@ the names of inputs and outputs, constants and aliases, and infer every type ane
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeAlias
 
 from tcc.errors import InternalError
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bind_attrs, bodies, captures
 from tcc.ir.index import Index, Var
 from tcc.ir.op import Array, Trait
+from tcc.record import record
 
 Inputs: TypeAlias = tuple[Value | None, ...]
 # What takes the place of a node; None leaves it as it is.
@@ -185,7 +186,7 @@ def without_dead(graph: Graph) -> Graph:
 # ---- rules -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Site:
     """Where a rule is tried: a node, its inputs in the new graph, and what lies behind them."""
 
@@ -204,7 +205,7 @@ class Site:
         return None if value is None else self.builder.array(value)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rule:
     """A local rewrite.
 

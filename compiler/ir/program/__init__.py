@@ -21,11 +21,12 @@ their offsets; the caller's arrays are aligned to one element.  `verify_program`
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import TypeAlias
 
 from tcc.ir.types import DType
+from tcc.record import record
 
 Register: TypeAlias = int
 BufferId: TypeAlias = int
@@ -57,21 +58,21 @@ class Relation(Enum):
 # ---- places: where a buffer's bytes are -----------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Input:
     """The caller's array for input port `port`; read only."""
 
     port: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Output:
     """The caller's array for output port `port`, or memory from the caller's allocator."""
 
     port: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Weight:
     """`size` bytes at `offset` of the weight section; read only, shared by all instances."""
 
@@ -79,7 +80,7 @@ class Weight:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Arena:
     """A range of the planned arena; both are registers, so the plan may depend on sizes."""
 
@@ -87,19 +88,19 @@ class Arena:
     size: Register
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class State:
     """Bytes that live as long as the instance; zero at creation."""
 
     size: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Dynamic:
     """From the pool allocator, by `Allocate`."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Alias:
     """Part of another buffer, aimed by `View`; must not be used before."""
 
@@ -107,7 +108,7 @@ class Alias:
 Place: TypeAlias = Input | Output | Weight | Arena | State | Dynamic | Alias
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Buffer:
     """A byte range.  `label` is for people (`tcc inspect`), never for the machine."""
 
@@ -115,7 +116,7 @@ class Buffer:
     label: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Port:
     """An input or output as the caller sees it.
 
@@ -136,7 +137,7 @@ class Port:
 # ---- instructions -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Let:
     """`register[target] = op(a, b)`; for CONST and DIM the operands are immediates."""
 
@@ -146,7 +147,7 @@ class Let:
     b: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReadInt:
     """`register[target] = buffer[element]`, an integer or bool buffer of `dtype`."""
 
@@ -156,7 +157,7 @@ class ReadInt:
     element: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Check:
     """Ends the run with the user's error `message` (both values appended) unless a REL b."""
 
@@ -166,7 +167,7 @@ class Check:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Allocate:
     """Gives a `Dynamic` or `Output` buffer at least `size` bytes.
 
@@ -180,7 +181,7 @@ class Allocate:
     keep: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class View:
     """Aims an `Alias` buffer at `base + register[offset]` bytes."""
 
@@ -189,7 +190,7 @@ class View:
     offset: Register
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Launch:
     """Runs kernel `kernel` over units `0 <= u < register[grid]`, split over the threads.
 
@@ -205,7 +206,7 @@ class Launch:
     least: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TensorRef:
     """A buffer seen as a contiguous row-major array, for `CallOp`."""
 
@@ -214,7 +215,7 @@ class TensorRef:
     dims: tuple[Register, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CallOp:
     """Calls the C function `op` of runtime/src/ops (sort, top-k, NMS, ...), which states operands.
 
@@ -230,7 +231,7 @@ class CallOp:
     results: tuple[Register, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Copy:
     """Copies `size` bytes; ranges do not overlap, or are the same."""
 
@@ -239,7 +240,7 @@ class Copy:
     size: Register
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Branch:
     """Runs `then` if the bool at the front of `condition` is true, else `otherwise`.
 
@@ -252,7 +253,7 @@ class Branch:
     when: Register = -1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Loop:
     """Runs `body` for `counter = 0, 1, ...` while `counter < register[trips]` and `condition`.
 
@@ -269,7 +270,7 @@ class Loop:
 Instr: TypeAlias = Let | ReadInt | Check | Allocate | View | Launch | CallOp | Copy | Branch | Loop
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Program:
     """A whole model for the host.  `kernels` names the symbols behind kernel numbers, in order."""
 

@@ -15,7 +15,7 @@ then the counts of all lists, the items of all lists, and the bodies, each with 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import Enum
 from typing import Any
 
@@ -41,6 +41,7 @@ from tcc.ir.program import (
     View,
     Weight,
 )
+from tcc.record import record
 
 
 class Kind(Enum):
@@ -82,7 +83,7 @@ class Form(Enum):
     TENSORS = "[]"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Field:
     """A field of an instruction's class; `lead` is the word before it in the text."""
 
@@ -92,7 +93,7 @@ class Field:
     lead: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Row:
     """One instruction or place: `name` in C, texts and fields in turns, fields as in the bytes."""
 

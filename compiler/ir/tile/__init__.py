@@ -44,6 +44,7 @@ from typing import TypeAlias
 from tcc.ir.expr.scalar import Scalar
 from tcc.ir.index import Index, Var, iterator
 from tcc.ir.types import DType
+from tcc.record import record
 
 
 class MemorySpace(Enum):
@@ -74,7 +75,7 @@ class Block:
     shape: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Guard:
     """Active where `0 <= index < extent`; both over sizes, loop, lane and indirect variables."""
 

@@ -11,7 +11,7 @@ inside once both of its limits are proved for some such form.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import lcm
 
@@ -37,9 +37,10 @@ from tcc.ir.index import (
 )
 from tcc.ir.index.prove import at_most
 from tcc.ir.tile import Guard, If, Loop
+from tcc.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class IndexFacts:
     """`known` replaces variables by what they are; `conditions` are further `0 <= index < extent`
     that hold here (only their upper limits are used where the lower is not certain)."""

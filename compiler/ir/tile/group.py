@@ -27,9 +27,10 @@ from tcc.ir.expr.scalar import Read, Scalar
 from tcc.ir.index import Index, Var
 from tcc.ir.tile import Guard, MemorySpace
 from tcc.ir.types import DType
+from tcc.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GroupBuffer:
     """A flat buffer of `size` elements: an operand or a result of the kernel.
 
@@ -42,7 +43,7 @@ class GroupBuffer:
     constant: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Access:
     """Where a read or a store touches a buffer: an offset in elements, and its guards.
 
@@ -55,7 +56,7 @@ class Access:
     along: tuple[Var, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Strip:
     """The rows of a stage that a unit makes for the rows it covers of the common loop `loop`.
 
@@ -101,7 +102,7 @@ class GroupStage:
     strip: Strip | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rescale:
     """How the sums so far of a stage follow when the total `state` changes: times `factor`, over
     `Arg(0)`, the state before, and `Arg(1)`, after.  `state` is read at iterators of the stage."""
@@ -111,7 +112,7 @@ class Rescale:
     factor: Scalar
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StreamLoop:
     """Stages that go along `loop` together, a run at a time: each of `stages` has it as an iterator
     or reduces over it.  `before` are the stages they need that do not; all others come after."""

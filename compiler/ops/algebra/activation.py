@@ -8,34 +8,35 @@ from typing import Any
 
 import numpy as np
 from tcc.ir.expr.scalar import Scalar
-from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Tolerance, attributes
+from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Tolerance
 from tcc.ops.formula import choose, fn
 from tcc.ops.pointwise import pointwise_op
 from tcc.ops.shapes import FLOATS, NUMERIC, first_shape
+from tcc.record import record
 
 
-@attributes
+@record
 class LeakyReluAttrs:
     """`alpha`: the slope left of zero."""
 
     alpha: float = 0.01
 
 
-@attributes
+@record
 class EluAttrs:
     """`alpha`: minus the limit at minus infinity."""
 
     alpha: float = 1.0
 
 
-@attributes
+@record
 class CeluAttrs:
     """`alpha`: minus the limit at minus infinity, and the width of the bend."""
 
     alpha: float = 1.0
 
 
-@attributes
+@record
 class SeluAttrs:
     """The two constants of self-normalisation."""
 
@@ -43,14 +44,14 @@ class SeluAttrs:
     gamma: float = 1.0507010221481323
 
 
-@attributes
+@record
 class ThresholdedReluAttrs:
     """`alpha`: up to here the result is zero."""
 
     alpha: float = 1.0
 
 
-@attributes
+@record
 class HardSigmoidAttrs:
     """Slope and value at zero."""
 
@@ -58,14 +59,14 @@ class HardSigmoidAttrs:
     beta: float = 0.5
 
 
-@attributes
+@record
 class SiluAttrs:
     """x * sigmoid(alpha * x)."""
 
     alpha: float = 1.0
 
 
-@attributes
+@record
 class ShrinkAttrs:
     """Zero within `lambd` of zero, outside moved towards zero by `bias`."""
 
@@ -73,7 +74,7 @@ class ShrinkAttrs:
     lambd: float = 0.5
 
 
-@attributes
+@record
 class GeluAttrs:
     """`approximate` is none (by erf) or tanh."""
 

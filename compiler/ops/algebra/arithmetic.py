@@ -20,7 +20,6 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
-    attributes,
 )
 from tcc.ir.types import (
     BOOL,
@@ -50,18 +49,19 @@ from tcc.ops.shapes import (
     required,
     same_dtype,
 )
+from tcc.record import record
 
 MANY = 1 << 16  # more operands than any model has
 
 
-@attributes
+@record
 class ModAttrs:
     """`fmod`: the remainder has the sign of the dividend (C's fmod), else of the divisor."""
 
     fmod: bool = False
 
 
-@attributes
+@record
 class BitShiftAttrs:
     """`direction` is LEFT or RIGHT."""
 

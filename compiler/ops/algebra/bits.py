@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Types, attributes
+from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Types
 from tcc.ir.types import DType, TensorType
 from tcc.ops.operands import array, require
 from tcc.ops.shapes import COMMON, required
+from tcc.record import record
 
 
-@attributes
+@record
 class BitCastAttrs:
     """`to` is as wide as the operand's element type."""
 

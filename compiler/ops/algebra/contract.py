@@ -23,7 +23,6 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
-    attributes,
 )
 from tcc.ir.types import I32, I64, U32, U64, DType, TensorType
 from tcc.ops.formula import aligned, fn, wide
@@ -41,11 +40,12 @@ from tcc.ops.shapes import (
     required,
     same_dtype,
 )
+from tcc.record import record
 
 _SUMMED = (*FLOATS, I32, I64, U32, U64)
 
 
-@attributes
+@record
 class GemmAttrs:
     """`alpha * A' * B' + beta * C`, where a prime transposes if the flag says so."""
 
@@ -55,7 +55,7 @@ class GemmAttrs:
     trans_b: bool
 
 
-@attributes
+@record
 class EinsumAttrs:
     """`equation` like "bij,bjk->bik": one letter per axis, an arrow, no ellipsis or spaces."""
 

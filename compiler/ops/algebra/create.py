@@ -6,21 +6,22 @@ import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
 from tcc.ir.index import Index, const
-from tcc.ir.op import Arrays, NoAttrs, OpSpec, OutArrays, OutTypes, Tolerance, Types, attributes
+from tcc.ir.op import Arrays, NoAttrs, OpSpec, OutArrays, OutTypes, Tolerance, Types
 from tcc.ir.types import I64, TensorType, element_count
 from tcc.ops.formula import fn, wide, widened
 from tcc.ops.operands import array, require, sizes
 from tcc.ops.shapes import ALL, NUMERIC, Point, Shape, required, same_dtype
+from tcc.record import record
 
 
-@attributes
+@record
 class RangeAttrs:
     """`size` is the number of elements; the operand `limit` is what it was computed from."""
 
     size: Index
 
 
-@attributes
+@record
 class ShapeOfAttrs:
     """The dims of axes `start` to `end` (exclusive)."""
 
@@ -28,7 +29,7 @@ class ShapeOfAttrs:
     end: int
 
 
-@attributes
+@record
 class DimsAttrs:
     """`values` are the elements of the vector."""
 

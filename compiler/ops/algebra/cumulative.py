@@ -22,17 +22,17 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
-    attributes,
 )
 from tcc.ir.types import I32, I64, U32, U64
 from tcc.ops.formula import wide
 from tcc.ops.reference import given, in_f32
 from tcc.ops.shapes import FLOATS, check_axis, check_dtype, required
+from tcc.record import record
 
 _DTYPES = (I32, I64, U32, U64, *FLOATS)
 
 
-@attributes
+@record
 class CumSumAttrs:
     """`exclusive` leaves the element itself out; `reverse` runs from the last element back."""
 

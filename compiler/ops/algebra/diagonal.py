@@ -6,14 +6,15 @@ import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import apply, index_value, literal
 from tcc.ir.index import Index, as_int
-from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types, attributes
+from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
 from tcc.ir.types import I64, DType, TensorType
 from tcc.ops.formula import fn
 from tcc.ops.reference import given
 from tcc.ops.shapes import ALL, check_dtype, check_rank, required
+from tcc.record import record
 
 
-@attributes
+@record
 class TriluAttrs:
     """Keeps what lies on diagonal `k` and above (`upper`) or below it; 0 is the main diagonal."""
 
@@ -21,7 +22,7 @@ class TriluAttrs:
     k: Index
 
 
-@attributes
+@record
 class EyeLikeAttrs:
     """Ones of type `to` on diagonal `k`."""
 

@@ -15,15 +15,15 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
-    attributes,
 )
 from tcc.ir.types import BF16, F16, F32, FLOAT8, I8, I32, TensorType, tensor
 from tcc.ops.algebra.contract import matmul_sum
 from tcc.ops.formula import fn
 from tcc.ops.shapes import agree_shapes, check_dtype, optional, present
+from tcc.record import record
 
 
-@attributes
+@record
 class LevelsAttrs:
     """Levels of 4 `bits` lie two to a byte along the summed axis, the earlier one in the low half;
     those of 8 have one each.  So many levels of a `block` along the summed axis share a scale."""

@@ -21,32 +21,32 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
-    attributes,
 )
 from tcc.ir.types import I64, TensorType, element_count
 from tcc.ops.formula import aligned
 from tcc.ops.operands import array, differ, require, sizes
 from tcc.ops.reference import given
 from tcc.ops.shapes import MOVED, Point, Shape, agree, present, required, same_dtype
+from tcc.record import record
 
 _MOVES = frozenset({Trait.MOVEMENT})
 
 
-@attributes
+@record
 class ReshapeAttrs:
     """`shape` is the whole output shape; no 0 or -1 placeholders."""
 
     shape: Shape
 
 
-@attributes
+@record
 class TransposeAttrs:
     """Output axis `a` is input axis `perm[a]`."""
 
     perm: tuple[int, ...]
 
 
-@attributes
+@record
 class ExpandAttrs:
     """`shape` broadcasts with the input's shape in both directions.  An axis of open size that is
     neither one nor of the size given has one element or so many: `require` checks it."""
@@ -54,7 +54,7 @@ class ExpandAttrs:
     shape: Shape
 
 
-@attributes
+@record
 class SliceAttrs:
     """One entry per axis, already clamped: `out[i] = x[start + i * step]` for `i < size`."""
 
@@ -63,12 +63,12 @@ class SliceAttrs:
     sizes: Shape
 
 
-@attributes
+@record
 class ConcatAttrs:
     axis: int
 
 
-@attributes
+@record
 class SplitAttrs:
     """`sizes` of the parts along `axis`; they add up to its extent."""
 
@@ -76,7 +76,7 @@ class SplitAttrs:
     sizes: Shape
 
 
-@attributes
+@record
 class TileAttrs:
     repeats: Shape
 

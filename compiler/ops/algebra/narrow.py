@@ -19,7 +19,6 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
-    attributes,
 )
 from tcc.ir.types import (
     BF16,
@@ -43,6 +42,7 @@ from tcc.ir.types import (
 from tcc.ops.formula import choose, fn
 from tcc.ops.reference import given
 from tcc.ops.shapes import check_dtype, required
+from tcc.record import record
 
 ROUNDINGS = ("up", "down", "nearest")
 NARROW_FLOATS = (*FORMATS, F8E8M0)
@@ -52,7 +52,7 @@ _LEAST, _MOST = 2.0**-127, 2.0**127  # of f8e8m0
 # ---- rounding -----------------------------------------------------------------------------------
 
 
-@attributes
+@record
 class NarrowAttrs:
     """`to` is a narrow float type.
 
@@ -136,7 +136,7 @@ def _narrow_expr(types: Types, attrs: NarrowAttrs) -> Expr:
 # ---- elements that share bytes ------------------------------------------------------------------
 
 
-@attributes
+@record
 class UnpackAttrs:
     """The bytes hold `count` elements of type `to`."""
 
@@ -144,7 +144,7 @@ class UnpackAttrs:
     count: Index
 
 
-@attributes
+@record
 class PackAttrs:
     """Of each element the lowest `bits` are kept: 2 or 4."""
 

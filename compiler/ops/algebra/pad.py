@@ -18,16 +18,16 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
-    attributes,
 )
 from tcc.ir.types import BOOL, I64, TensorType
 from tcc.ops.operands import array, inside, maybe_array, require, sizes
 from tcc.ops.shapes import MOVED, Shape, optional, required
+from tcc.record import record
 
 _MODES = ("constant", "edge", "reflect", "wrap")
 
 
-@attributes
+@record
 class PadAttrs:
     """One entry per axis; a negative one crops.  Cropping comes before padding."""
 

@@ -20,7 +20,6 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
-    attributes,
 )
 from tcc.ir.types import TensorType
 from tcc.ops.algebra.window import biased
@@ -37,9 +36,10 @@ from tcc.ops.shapes import (
     required,
     same_dtype,
 )
+from tcc.record import record
 
 
-@attributes
+@record
 class PhaseConvAttrs:
     """One entry per spatial axis: outputs of each phase, steps by which phase 0 is ahead of the
     windows' grid (less than the stride), elements of the first window before the image."""

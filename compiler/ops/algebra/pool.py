@@ -19,7 +19,6 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
-    attributes,
 )
 from tcc.ir.types import BOOL, I8, I64, U8, DType, TensorType
 from tcc.ops.algebra.contract import rounded
@@ -28,9 +27,10 @@ from tcc.ops.formula import fn, wide
 from tcc.ops.operands import array, dims, inside, require, sizes
 from tcc.ops.reference import widen_half
 from tcc.ops.shapes import FLOATS, Point, Shape, present, required
+from tcc.record import record
 
 
-@attributes
+@record
 class PoolAttrs:
     """One entry per spatial axis.
 
@@ -49,7 +49,7 @@ class PoolAttrs:
     storage_order: int = 0
 
 
-@attributes
+@record
 class MaxUnpoolAttrs:
     """`shape` is the whole output shape; positions count through it in row-major order."""
 

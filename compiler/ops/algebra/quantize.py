@@ -19,7 +19,6 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
-    attributes,
 )
 from tcc.ir.types import (
     BF16,
@@ -53,6 +52,7 @@ from tcc.ops.shapes import (
     present,
     required,
 )
+from tcc.record import record
 
 _NARROW = (I8, U8, I16, U16)
 _PACKED = (I2, I4, U2, U4)
@@ -60,7 +60,7 @@ _LEVELS = (*_NARROW, *_PACKED, *FORMATS)  # what floats are quantised to
 _SCALES = (F32, F16, BF16)
 
 
-@attributes
+@record
 class QuantizeAttrs:
     """`to` is the integer or narrow float type; floats beyond its range `saturate`.
 
@@ -75,7 +75,7 @@ class QuantizeAttrs:
     precision: DType = F32
 
 
-@attributes
+@record
 class DequantizeAttrs:
     """`axis` and `block_size` as in `QuantizeAttrs`; `to` is the result's type, None that of the
     scale."""

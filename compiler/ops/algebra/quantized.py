@@ -22,7 +22,6 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
-    attributes,
 )
 from tcc.ir.types import F32, I8, I32, I64, U8, TensorType, integer_limits
 from tcc.ops.algebra.contract import matmul_shape, matmul_sum
@@ -31,6 +30,7 @@ from tcc.ops.formula import fn
 from tcc.ops.operands import array, inside, maybe_array, require
 from tcc.ops.reference import given
 from tcc.ops.shapes import agree, check_broadcast, optional, present, required
+from tcc.record import record
 
 _BYTES = (U8, I8)
 
@@ -138,7 +138,7 @@ def _matmul_integer_expr(types: Types, _attrs: NoAttrs) -> Expr:
 # ---- conv_integer --------------------------------------------------------------------------------
 
 
-@attributes
+@record
 class ConvIntegerAttrs(ConvAttrs):
     """`border` is what lies around an image without a zero point; with one it is 0, and the border
     holds the zero point."""

@@ -7,7 +7,6 @@ f16 and bf16 accumulate in f32.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,6 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
-    attributes,
 )
 from tcc.ir.types import (
     BOOL,
@@ -44,9 +42,10 @@ from tcc.ir.types import (
 from tcc.ops.formula import choose, fn, wide, widened
 from tcc.ops.reference import given, in_f32, truncated
 from tcc.ops.shapes import FLOATS, NUMERIC, Point, check_axis, check_dtype, reduced_shape, required
+from tcc.record import record
 
 
-@attributes
+@record
 class ReduceAttrs:
     """`axes` (distinct; none means no reduction), kept as ones where `keepdims`."""
 
@@ -54,7 +53,7 @@ class ReduceAttrs:
     keepdims: bool
 
 
-@attributes
+@record
 class ArgAttrs:
     """Of equal extrema along `axis` the first counts, the last where `select_last`."""
 
@@ -69,7 +68,7 @@ ORDERED = (*SUMMABLE, I8, U8, BOOL)
 Finish = Callable[[Scalar, Index], Scalar]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Reduction:
     """`finish` gets the total and how many elements it combines; `real` says that it needs f64
     for integer operands."""

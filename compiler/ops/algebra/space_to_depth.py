@@ -6,14 +6,15 @@ import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import apply, index_value, literal
 from tcc.ir.index import as_int
-from tcc.ir.op import Arrays, OnnxBinding, OpSpec, OutArrays, OutTypes, Types, attributes
+from tcc.ir.op import Arrays, OnnxBinding, OpSpec, OutArrays, OutTypes, Types
 from tcc.ir.types import I64, TensorType
 from tcc.ops.algebra.movement import move_row
 from tcc.ops.operands import array, require
 from tcc.ops.shapes import agree, present, required
+from tcc.record import record
 
 
-@attributes
+@record
 class DepthToSpaceAttrs:
     """`mode` is "DCR" (depth, column, row) or "CRD"."""
 
@@ -21,12 +22,12 @@ class DepthToSpaceAttrs:
     mode: str
 
 
-@attributes
+@record
 class SpaceToDepthAttrs:
     blocksize: int
 
 
-@attributes
+@record
 class ReverseSequenceAttrs:
     """The axes are 0 and 1 in either order."""
 

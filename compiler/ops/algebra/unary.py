@@ -20,7 +20,6 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
-    attributes,
 )
 from tcc.ir.types import (
     BOOL,
@@ -31,16 +30,17 @@ from tcc.ops.formula import fn
 from tcc.ops.pointwise import NumpyFunction, pointwise_op
 from tcc.ops.reference import given, truncated
 from tcc.ops.shapes import ALL, BOOLS, FLOATS, INTEGERS, MOVED, NUMERIC, SIGNED, required
+from tcc.record import record
 
 
-@attributes
+@record
 class CastAttrs:
     """`to` is the element type of the result."""
 
     to: DType
 
 
-@attributes
+@record
 class IsInfAttrs:
     """Which infinities count."""
 

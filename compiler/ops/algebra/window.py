@@ -26,7 +26,6 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
-    attributes,
 )
 from tcc.ir.types import I64, TensorType
 from tcc.ops.algebra.contract import rounded
@@ -34,9 +33,10 @@ from tcc.ops.formula import fn, wide
 from tcc.ops.operands import array, dims, inside, maybe_array, require, sizes
 from tcc.ops.reference import given, widen_half
 from tcc.ops.shapes import FLOATS, Point, Shape, agree, optional, required, same_dtype
+from tcc.record import record
 
 
-@attributes
+@record
 class ConvAttrs:
     """One entry per spatial axis; `before` and `after` are the zeros around the image."""
 
@@ -47,7 +47,7 @@ class ConvAttrs:
     group: int
 
 
-@attributes
+@record
 class ConvTransposeAttrs:
     """As `ConvAttrs`; `output_padding` adds rows at the far end of each axis."""
 
@@ -59,7 +59,7 @@ class ConvTransposeAttrs:
     group: int
 
 
-@attributes
+@record
 class Col2ImAttrs:
     """`image` and `block` are the spatial shapes of the output and of one column's patch."""
 

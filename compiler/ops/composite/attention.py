@@ -10,16 +10,17 @@ import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
 from tcc.ir.index import Index, as_int, const
-from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types, attributes
+from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
 from tcc.ir.types import BOOL, I64, TensorType
 from tcc.ops.data.indexing import chosen
 from tcc.ops.formula import aligned, choose, fn, wide
 from tcc.ops.operands import array, guard, maybe_array, require, sizes
 from tcc.ops.reference import given, widen_half
 from tcc.ops.shapes import FLOATS, Point, agree, check_broadcast, optional, present, required
+from tcc.record import record
 
 
-@attributes
+@record
 class AttentionAttrs:
     """`softcap` 0 is none.  Causal: query `i` sees keys up to `i + offset`, where `offset` keys
     come before the first query."""
@@ -30,7 +31,7 @@ class AttentionAttrs:
     offset: Index
 
 
-@attributes
+@record
 class RotaryEmbeddingAttrs:
     """The first `rotary_dim` elements of each head turn; `interleaved` pairs neighbours, else
     element `k` pairs with `k + rotary_dim // 2`."""

@@ -24,7 +24,6 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
-    attributes,
 )
 from tcc.ir.types import F64, I64, DType, TensorType
 from tcc.ops.algebra.window import ConvAttrs, biased, conv_shape
@@ -33,11 +32,12 @@ from tcc.ops.formula import choose, fn, number, wide, widened
 from tcc.ops.operands import array, clamped, dims, inside, maybe_array, require, sizes
 from tcc.ops.reference import given, widen_half
 from tcc.ops.shapes import FLOATS, Shape, agree, agree_shapes, optional, present, required
+from tcc.record import record
 
 _ALPHA = -0.75  # the cubic kernel's coefficient
 
 
-@attributes
+@record
 class GridSampleAttrs:
     """`mode` is nearest, linear or cubic; `padding_mode` zeros, border or reflection."""
 
@@ -46,7 +46,7 @@ class GridSampleAttrs:
     align_corners: bool
 
 
-@attributes
+@record
 class AffineGridAttrs:
     """`size` is [batch, channel, spatial...] of the image that the grid will sample."""
 
@@ -54,7 +54,7 @@ class AffineGridAttrs:
     align_corners: bool
 
 
-@attributes
+@record
 class DeformConvAttrs:
     """A convolution; channels form `offset_group` groups that share offsets."""
 

@@ -21,14 +21,14 @@ from tcc.ir.op import (
     Reference,
     Tolerance,
     Types,
-    attributes,
 )
 from tcc.ir.types import F32, F64, I32, I64, TensorType
 from tcc.ops.operands import array, require, sizes
 from tcc.ops.shapes import agree, agree_shapes, required
+from tcc.record import record
 
 
-@attributes
+@record
 class TriangleAttrs:
     """Which triangle holds the matrix; with `unit` its diagonal counts as one and is not read."""
 
@@ -36,7 +36,7 @@ class TriangleAttrs:
     unit: bool
 
 
-@attributes
+@record
 class RowsAttrs:
     """How many rows there are."""
 

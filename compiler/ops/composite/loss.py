@@ -18,7 +18,6 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
-    attributes,
 )
 from tcc.ir.types import I32, I64, TensorType
 from tcc.ops.composite.softmax import shifted_exponentials
@@ -35,9 +34,10 @@ from tcc.ops.shapes import (
     present,
     required,
 )
+from tcc.record import record
 
 
-@attributes
+@record
 class LossAttrs:
     """`reduction` is none, sum or mean (weighted by the labels' weights).
 

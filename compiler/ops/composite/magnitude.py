@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, cast, index_value
-from tcc.ir.op import Arrays, OnnxBinding, OpSpec, OutArrays, OutTypes, Types, attributes
+from tcc.ir.op import Arrays, OnnxBinding, OpSpec, OutArrays, OutTypes, Types
 from tcc.ir.types import F32, F64, TensorType, element_count
 from tcc.ops.composite.moments import (
     NormAttrs,
@@ -26,9 +26,10 @@ from tcc.ops.shapes import (
     present,
     required,
 )
+from tcc.record import record
 
 
-@attributes
+@record
 class LpNormAttrs:
     """The norm of order `p` (1 or 2) along `axis`."""
 
@@ -36,7 +37,7 @@ class LpNormAttrs:
     p: int = 2
 
 
-@attributes
+@record
 class LrnAttrs:
     """x / (bias + alpha / size * sum of squares over `size` channels around) ** beta."""
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, index_value
-from tcc.ir.op import Array, OnnxBinding, OpSpec, Tolerance, Trait, Types, attributes
+from tcc.ir.op import Array, OnnxBinding, OpSpec, Tolerance, Trait, Types
 from tcc.ir.types import TensorType, element_count
 from tcc.ops.formula import fn, outside, total, wide
 from tcc.ops.shapes import (
@@ -18,9 +17,10 @@ from tcc.ops.shapes import (
     check_broadcast,
     optional,
 )
+from tcc.record import record
 
 
-@attributes
+@record
 class NormAttrs:
     """Normalises over the axes from `axis` to the last.
 
@@ -36,7 +36,7 @@ class NormAttrs:
 # ---- building blocks of the expressions ---------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Moments:
     """The stages of the sum and of the sum of centred squares, and how many elements they join."""
 

@@ -18,7 +18,6 @@ from tcc.ir.op import (
     OutTypes,
     Trait,
     Types,
-    attributes,
 )
 from tcc.ir.types import F32, F64, TensorType
 from tcc.ops.composite.moments import (
@@ -48,9 +47,10 @@ from tcc.ops.shapes import (
     reduced_shape,
     required,
 )
+from tcc.record import record
 
 
-@attributes
+@record
 class GroupNormAttrs:
     """Axis 1 is cut into `num_groups` equal groups."""
 
@@ -58,14 +58,14 @@ class GroupNormAttrs:
     epsilon: float = 1e-5
 
 
-@attributes
+@record
 class EpsilonAttrs:
     """What is added to a variance before its root is taken."""
 
     epsilon: float = 1e-5
 
 
-@attributes
+@record
 class AxesAttrs:
     """Distinct axes, at least 0."""
 

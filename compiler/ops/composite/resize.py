@@ -13,7 +13,7 @@ whatever the scale (kept_half_pixel), and so does antialiasing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
@@ -28,13 +28,13 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
-    attributes,
 )
 from tcc.ir.types import BOOL, F32, F64, I64, TensorType
 from tcc.ops.formula import choose, fn, wide
 from tcc.ops.operands import array, clamped, dims, maybe_array, require, sizes
 from tcc.ops.reference import widen_half
 from tcc.ops.shapes import COMMON, Point, Shape, optional, required
+from tcc.record import record
 
 COORDINATES = (
     "half_pixel",
@@ -50,7 +50,7 @@ NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 MODES = ("nearest", "linear", "cubic")
 
 
-@attributes
+@record
 class ResizeAttrs:
     """`sizes` is the output shape; `scales` has one entry per axis, None where it follows from
     the sizes or is in operand 1 (f64, one per axis; rounded to f32).
@@ -80,7 +80,7 @@ class ResizeAttrs:
 Amount = float | Scalar  # a number, or one that an operand holds
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Axis:
     """One axis to interpolate: extents, scale, and the part of the input that `roi` keeps."""
 

@@ -19,15 +19,15 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
-    attributes,
 )
 from tcc.ir.types import F32, F64, I64, TensorType
 from tcc.ops.operands import require
 from tcc.ops.reference import given
 from tcc.ops.shapes import agree, present
+from tcc.record import record
 
 
-@attributes
+@record
 class RoiAlignAttrs:
     """`mode` is avg or max; `sampling_ratio` 0 takes as many samples as the region has pixels;
     `half_pixel` shifts regions by half a pixel."""
@@ -40,7 +40,7 @@ class RoiAlignAttrs:
     half_pixel: bool
 
 
-@attributes
+@record
 class MaxRoiPoolAttrs:
     pooled_shape: tuple[int, ...]
     spatial_scale: float

@@ -12,16 +12,17 @@ import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, apply, cast, index_value, literal
 from tcc.ir.index import Index, as_int, const, minimum
-from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Types, attributes
+from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Types
 from tcc.ir.types import F32, F64, I64, DType, TensorType, tensor
 from tcc.ops.algebra.contract import rounded
 from tcc.ops.formula import choose, fn, number, widened
 from tcc.ops.operands import array, maybe_array, require, sizes
 from tcc.ops.reference import widen_half
 from tcc.ops.shapes import FLOATS, INTEGERS, agree, check_axis, optional, present, required
+from tcc.record import record
 
 
-@attributes
+@record
 class WindowAttrs:
     """`size` elements of type `to`; a periodic window leaves out its last element."""
 
@@ -30,7 +31,7 @@ class WindowAttrs:
     to: DType
 
 
-@attributes
+@record
 class DftAttrs:
     """Transforms `length` elements of `axis`, cut or padded with zeros.
 
@@ -43,7 +44,7 @@ class DftAttrs:
     onesided: bool
 
 
-@attributes
+@record
 class StftAttrs:
     """Frames of `length` elements, `step` apart; `onesided` gives the first half of the spectra."""
 
@@ -52,7 +53,7 @@ class StftAttrs:
     onesided: bool
 
 
-@attributes
+@record
 class MelAttrs:
     """`bins` mel bands over the `length // 2 + 1` frequencies of a transform, of type `to`."""
 

@@ -17,15 +17,15 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
-    attributes,
 )
 from tcc.ir.types import BOOL, F32, I32, I64, TensorType, element_count
 from tcc.ops.operands import array, maybe_array, require, sizes
 from tcc.ops.reference import given
 from tcc.ops.shapes import COMMON, NUMERIC, STORED, agree, check_axis, optional, present, required
+from tcc.record import record
 
 
-@attributes
+@record
 class TopKAttrs:
     """The `k` largest (or smallest) along `axis`; equal elements keep their order."""
 
@@ -35,14 +35,14 @@ class TopKAttrs:
     sorted: bool
 
 
-@attributes
+@record
 class NonZeroAttrs:
     """`size` is the number of elements that are not zero."""
 
     size: Index
 
 
-@attributes
+@record
 class CompressAttrs:
     """`axis` None flattens x first; `size` is the number of true conditions inside the axis."""
 
@@ -50,7 +50,7 @@ class CompressAttrs:
     size: Index
 
 
-@attributes
+@record
 class UniqueAttrs:
     """`axis` None flattens x first; `size` is the number of distinct elements or slices."""
 
@@ -59,7 +59,7 @@ class UniqueAttrs:
     size: Index
 
 
-@attributes
+@record
 class NonMaxSuppressionAttrs:
     """`center_point_box` 0: corners (y1, x1, y2, x2); 1: (x centre, y centre, width, height)."""
 
@@ -67,7 +67,7 @@ class NonMaxSuppressionAttrs:
     size: Index
 
 
-@attributes
+@record
 class BindSizeAttrs:
     """`symbol` gets the value of element `element` (row-major) of the operand, which must
     be in its range; where it is `signed`, numbers below zero are taken too."""

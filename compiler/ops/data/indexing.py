@@ -22,7 +22,6 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
-    attributes,
 )
 from tcc.ir.types import I32, I64, TensorType
 from tcc.ops.formula import choose
@@ -41,16 +40,17 @@ from tcc.ops.shapes import (
     present,
     required,
 )
+from tcc.record import record
 
 Binding = tuple[Var, Scalar]
 
 
-@attributes
+@record
 class GatherNdAttrs:
     batch_dims: int
 
 
-@attributes
+@record
 class ScatterAttrs:
     """`reduction` is none, add, mul, max or min."""
 
@@ -58,14 +58,14 @@ class ScatterAttrs:
     reduction: str
 
 
-@attributes
+@record
 class ScatterNdAttrs:
     """`reduction` is none, add, mul, max or min."""
 
     reduction: str
 
 
-@attributes
+@record
 class UpdateSliceAttrs:
     """The update's rows stand from `start` on along `axis`."""
 
@@ -73,7 +73,7 @@ class UpdateSliceAttrs:
     start: Index
 
 
-@attributes
+@record
 class OneHotAttrs:
     """`axis` is where the new axis of extent `depth` stands in the output."""
 
@@ -81,7 +81,7 @@ class OneHotAttrs:
     depth: Index
 
 
-@attributes
+@record
 class TensorScatterAttrs:
     """`mode` is linear, or circular where writing past the end goes on at the front."""
 

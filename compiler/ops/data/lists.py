@@ -26,15 +26,15 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
-    attributes,
 )
 from tcc.ir.types import I64, DType, TensorType
 from tcc.ops.operands import array, maybe_array, require
 from tcc.ops.reference import given
 from tcc.ops.shapes import ALL, optional, present, required
+from tcc.record import record
 
 
-@attributes
+@record
 class ListMakeAttrs:
     """`item` is the element type of the entries."""
 
@@ -42,28 +42,28 @@ class ListMakeAttrs:
     optional: bool
 
 
-@attributes
+@record
 class ListItemAttrs:
     """`item` is the element type of the entries."""
 
     item: DType
 
 
-@attributes
+@record
 class ListAtAttrs:
     """`type` is that of the entry."""
 
     type: TensorType
 
 
-@attributes
+@record
 class ListExpectAttrs:
     """`type` is what every entry must fit."""
 
     type: DType
 
 
-@attributes
+@record
 class ListConcatAttrs:
     """Entries are joined along `axis` of the result, which is new where `new_axis`."""
 
@@ -72,7 +72,7 @@ class ListConcatAttrs:
     type: TensorType
 
 
-@attributes
+@record
 class ListSplitAttrs:
     """x is cut along `axis` into pieces of the sizes in the second operand (a scalar: the last
     piece may be smaller); `keep` False drops that axis of pieces of one."""

@@ -31,6 +31,7 @@ from tcc.ops.data.regex_parse import (
     Repeat,
     parse_pattern,
 )
+from tcc.record import record
 
 _MOST_NODES = 20_000
 _MOST_STATES = 4096
@@ -38,7 +39,7 @@ _MOST_WORK = 4_000_000
 _BOUNDS = (BOUNDARY, INSIDE)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Automaton:
     """`classes` u8[256] groups bytes; `moves` i32[states, groups] leads on, -1 nowhere; `accepts`
     u8[states].  State 0 is the first."""
@@ -191,7 +192,7 @@ class _Work:
             raise ValueError("the pattern takes too long to become an automaton")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _State:
     """Where the net may be; `word`: behind a character of a word, `first`: before all others."""
 

@@ -13,6 +13,8 @@ from functools import cache
 from itertools import groupby
 from typing import TypeAlias
 
+from tcc.record import record
+
 LAST_CODE = sys.maxunicode
 BEGIN, END, BOUNDARY, INSIDE = "begin", "end", "boundary", "inside"
 _MOST_REPEATS = 1000
@@ -22,14 +24,14 @@ _LONGEST = 10_000
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Chars:
     """One character of a set: ranges of code points that rise and do not meet."""
 
     ranges: Ranges
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Mark:
     """Nothing, but only at the text's `BEGIN` or `END`, at a `BOUNDARY` of a word, or `INSIDE` of
     words or of what is between them."""
@@ -37,17 +39,17 @@ class Mark:
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Concatenation:
     parts: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Choice:
     parts: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Repeat:
     """`most` None: any number."""
 

@@ -25,18 +25,18 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
     Types,
-    attributes,
 )
 from tcc.ir.types import BOOL, F32, F64, I64, STRING, U8, DType, TensorType, element_count
 from tcc.ops.data.regex import compile_pattern, matches
 from tcc.ops.operands import array, require
 from tcc.ops.reference import given
 from tcc.ops.shapes import INTEGERS, Shape, present, required
+from tcc.record import record
 
 _SPACES = " \t\n\r\v\f"
 
 
-@attributes
+@record
 class StringSplitAttrs:
     """Cuts at `delimiter` (empty: at runs of white space), `most` times (-1: everywhere); `size` is
     the largest number of pieces of an element."""
@@ -46,33 +46,33 @@ class StringSplitAttrs:
     size: Index
 
 
-@attributes
+@record
 class StringCaseAttrs:
     upper: bool
 
 
-@attributes
+@record
 class StringRemoveAttrs:
     """`size` is the number of strings that stay, or one: an empty string if none do."""
 
     size: Index
 
 
-@attributes
+@record
 class StringMatchAttrs:
     """`pattern` is a regular expression of RE2's syntax."""
 
     pattern: str
 
 
-@attributes
+@record
 class StringParseAttrs:
     """`to` is the element type of the numbers."""
 
     to: DType
 
 
-@attributes
+@record
 class StringDecodeAttrs:
     """`shape` of the strings; the operands are their bytes and where each ends."""
 

@@ -7,15 +7,16 @@ from itertools import pairwise
 
 import numpy as np
 from tcc.ir.index import const
-from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Types, attributes
+from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Types
 from tcc.ir.types import F32, I32, I64, STRING, TensorType
 from tcc.ops.operands import array, require
 from tcc.ops.shapes import present
+from tcc.record import record
 
 MODES = ("TF", "IDF", "TFIDF")
 
 
-@attributes
+@record
 class TfIdfAttrs:
     """`counts[n]` is where the (n + 1)-grams begin in the pool, `places[g]` the output column of
     the g-th n-gram, `weights[g]` what IDF and TFIDF multiply by (none: 1).  Tokens of one n-gram

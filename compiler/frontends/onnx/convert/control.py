@@ -16,9 +16,10 @@ from tcc.ir.index import Index, as_int, maximum
 from tcc.ir.lists import joined
 from tcc.ir.types import BOOL, I64, DType, TensorType
 from tcc.ops.control import drop_axis
+from tcc.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Body:
     """An imported body: its graph, and its outputs as the import knows them."""
 

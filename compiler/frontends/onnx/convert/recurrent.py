@@ -6,7 +6,6 @@ Layout, direction, peepholes, clipping, coupled gates and lengths per sequence a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from tcc.frontends.emit import Emitter
@@ -24,6 +23,7 @@ from tcc.frontends.recurrent import (
 from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import I64
+from tcc.record import record
 
 # ---- activations ---------------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ def _transposed(ctx: NodeContext, matrix: Operand) -> Operand:
     return ctx.transpose(matrix, (1, 0))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Layer:
     """The node's operands with time first, and what its directions share."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
 
@@ -13,6 +12,7 @@ from tcc.frontends.onnx.context import Converter, NodeContext, Results
 from tcc.frontends.scope import LARGEST_SIZE, Operand
 from tcc.ir.index import Index, as_int, ceildiv, const, floordiv, maximum
 from tcc.ir.types import F32, F64, I64, DType
+from tcc.record import record
 
 Scales = tuple["float | None", ...]
 
@@ -93,7 +93,7 @@ def _plain(ctx: NodeContext, target: _Target, x: Operand) -> Operand:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Target:
     """What a Resize makes of its operand: the output shape and the scale of each axis.
 

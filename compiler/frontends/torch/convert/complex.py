@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from typing import Any
 
 from tcc.frontends.scope import Operand
@@ -19,11 +18,12 @@ from tcc.frontends.torch.converters import by_name, converter_of, is_writing
 from tcc.frontends.torch.tensors import element_type
 from tcc.ir.index import Index, const
 from tcc.ir.types import F64, DType
+from tcc.record import record
 
 _PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Complex:
     """A complex tensor: its real and its imaginary part, of one type and shape."""
 

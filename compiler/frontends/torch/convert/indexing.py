@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from tcc.frontends.scope import Operand
@@ -11,6 +10,7 @@ from tcc.frontends.torch.context import CallContext, Converter
 from tcc.frontends.torch.convert.create import counted
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import BOOL, I32, I64, U8, element_count
+from tcc.record import record
 
 
 def as_indices(ctx: CallContext, x: Operand) -> Operand:
@@ -52,7 +52,7 @@ def _take(ctx: CallContext) -> Operand:
 # ---- index tensors on several axes ---------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Places:
     """`x[i, :, j]`: index tensors on some axes, all of one shape.
 
