@@ -45,9 +45,9 @@ Progress = Callable[[str], None]
 
 @record
 class VariantSummary:
-    """One program of an artifact.  Sizes are bytes; `arena` is None where it depends on open sizes.
-    `growth` is how many times the model's own weights these take, `needs` the oldest driver that
-    loads all code for GPUs."""
+    """One program of an artifact.  Sizes are bytes; `arena` is None where it depends on symbolic
+    sizes. `growth` is how many times the model's own weights these take, `needs` the oldest driver
+    that loads all code for GPUs."""
 
     target: str
     kernels: int
@@ -164,7 +164,7 @@ def _manifest(targets: Sequence[Target], options: Options, ops: int) -> dict[str
 
 
 def _appends(graph: Graph) -> dict[str, Any]:
-    """Inputs to which a run appends rows; `rows` is a text where it depends on open sizes."""
+    """Inputs to which a run appends rows; `rows` is a text where it depends on symbolic sizes."""
     rows = [
         {"input": item.name, "axis": item.axis, "rows": _number_or_text(item.rows)}
         for item in appended_rows(graph)

@@ -181,7 +181,7 @@ def winograd_limits(
 
 
 def _cost(pricer: Pricer, bound: Bound) -> dict[str, Any]:
-    """What one launch does and is predicted to take; open sizes count as typical ones."""
+    """What one launch does and is predicted to take; symbolic sizes count as typical ones."""
     assert isinstance(bound.schedule, Schedule)
     price = pricer.price(bound.group, bound.schedule)
     return {

@@ -45,8 +45,8 @@ _MEANING: Mapping[IntOp | Relation, Callable[[int, int], int]] = MappingProxyTyp
 def fitting_shapes(
     program: Program, given: Mapping[int, Sequence[int]]
 ) -> dict[int, tuple[int, ...]]:
-    """Shapes of the input ports that `given` lacks: open sizes are 1, but where checks fail then
-    one after the other becomes the smallest of a few sizes with which the fewest fail.
+    """Shapes of the input ports that `given` lacks: symbolic sizes are 1, but where checks fail
+    then one after the other becomes the smallest of a few sizes with which the fewest fail.
 
     Checks of numbers that only a run knows count as met.
     """

@@ -292,7 +292,7 @@ def _as_the_model_takes(
     """Copies of an artifact's inputs, which a run may update, for its model: of a cache with room
     for new rows only the old ones.
 
-    Raises UserError where the number of new rows depends on open sizes.
+    Raises UserError where the number of new rows depends on symbolic sizes.
     """
     given = {name: array.copy() for name, array in inputs.items()}
     for item in manifest.get("appends", ()):
@@ -301,7 +301,7 @@ def _as_the_model_takes(
             raise UserError(
                 "cannot tell the old rows of a state from the new ones",
                 where=f"input {name}",
-                why=f"a run appends {rows} rows, which depends on open sizes",
+                why=f"a run appends {rows} rows, which depends on symbolic sizes",
                 hint="compile with --input, which fixes sizes",
             )
         array = given[name]

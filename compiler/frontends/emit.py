@@ -265,7 +265,8 @@ class Emitter:
         return self.slice_axis(x, axis, 0, size)
 
     def holds(self, x: Operand, axis: int, count: int) -> Operand:
-        """`x`, of which every run checks that an axis of open size has as many elements or more."""
+        """`x`, of which every run checks that an axis of symbolic size has as many elements or
+        more."""
         size = x.shape[axis]
         if as_int(size) is None:
             self.require(maximum(size, count), size, f"an axis holds {count} elements")

@@ -165,7 +165,7 @@ def _of_term(monomial: Monomial, coeff: int, loops: Collection[Var]) -> list[Str
     (atom,) = moving
     size = abs(coeff)
     for other in monomial:
-        if other is not atom:  # a row as long as an open size
+        if other is not atom:  # a row as long as a symbolic size
             size *= _size(other)
     if isinstance(atom, Var):
         return [Stride(atom, size)]
@@ -194,7 +194,7 @@ def _cut(quotient: bool, var: Var, by: int, den: int, size: int) -> Stride | Non
 
 
 def _size(atom: Atom) -> int:
-    """What counts for an open size."""
+    """What counts for a symbolic size."""
     return trips(atom) if isinstance(atom, Var) and atom.extent else TYPICAL
 
 

@@ -1,8 +1,8 @@
 """Whether a group walks along a loop a run at a time, because units cannot hold all of it.
 
-A unit that holds whole rows computes every reduction once (the split form).  Rows of open size, or
-of more bytes than a core's cache, are walked instead (the online form of `states`): nothing then
-grows with the length of the loop.
+A unit that holds whole rows computes every reduction once (the split form).  Rows of symbolic
+size, or of more bytes than a core's cache, are walked instead (the online form of `states`):
+nothing then grows with the length of the loop.
 """
 
 from __future__ import annotations

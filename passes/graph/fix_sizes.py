@@ -22,7 +22,7 @@ Sizes = Mapping[str, int]
 def fix_sizes(graph: Graph, sizes: Sizes) -> Graph:
     """`graph` with each symbol named in `sizes` replaced by its size.
 
-    Raises UserError for a name that is no open size of an input, and for sizes that the model
+    Raises UserError for a name that is no symbolic size of an input, and for sizes that the model
     excludes.
     """
     symbols = input_symbols(graph)
@@ -30,9 +30,9 @@ def fix_sizes(graph: Graph, sizes: Sizes) -> Graph:
     for name, size in sizes.items():
         if name not in symbols:
             raise UserError(
-                f"no input has an open size {name!r}",
+                f"no input has a symbolic size {name!r}",
                 where=f"--bucket {name}={size}",
-                hint=f"open sizes are: {', '.join(symbols) or 'none'}",
+                hint=f"symbolic sizes are: {', '.join(symbols) or 'none'}",
             )
         _check_size(symbols[name], size)
         bound[symbols[name]] = const(size)

@@ -1,4 +1,4 @@
-"""Sizes to which open sizes broadcast are those that the model demands them to be.
+"""Sizes to which symbolic sizes broadcast are those that the model demands them to be.
 
     r = broadcast_size(t, s) ; ... ; require(r, s)    ->    require(t, s or 1) ; ...   with r = s
 

@@ -62,7 +62,7 @@ class GroupedGemmPrices:
 
 
 def _typical(product: GroupedMatmul) -> GroupedMatmul:
-    """`product` with open sizes as they are priced."""
+    """`product` with symbolic sizes as they are priced."""
 
     def closed(type_: TensorType) -> TensorType:
         sizes = {v: const(min(TYPICAL, v.hi or TYPICAL)) for d in type_.shape for v in free_vars(d)}

@@ -407,7 +407,8 @@ def _long_loops(stage: Stage) -> list[Var]:
 
 
 def _uses(product: _Product) -> int:
-    """How many results of a run use an element of the weight; loops of open size may be short."""
+    """How many results of a run use an element of the weight; loops of symbolic size may be
+    short."""
     moving = {v for index in product.weight.indices for v in free_vars(index)}
     sizes = (as_int(extent(v)) or 1 for v in product.stage.iters if v not in moving)
     return prod(sizes)

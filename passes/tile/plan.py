@@ -101,8 +101,8 @@ class KernelPlanner(KernelModel):
 
     @abstractmethod
     def units(self, bound: Bound) -> Fraction:
-        """Units that do a kernel's work; of a loop of open size as many as do the trips that are
-        counted of it, which may be less than one."""
+        """Units that do a kernel's work; of a loop of symbolic size as many as do the trips that
+        are counted of it, which may be less than one."""
 
     def plan(
         self, kernel: Kernel, layouts: Mapping[Value, Layout], constants: Mapping[Value, Handle]

@@ -1,4 +1,5 @@
-"""Checks architectures of `architectures.py` exported with open sizes: one JSON line for each."""
+"""Checks architectures of `architectures.py` exported with symbolic sizes: one JSON line for
+each."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def dot_of(precision: str) -> str:
 
 
 def typical(var: Var) -> int:
-    """A value for an open size."""
+    """A value for a symbolic size."""
     least, step = max(var.lo, 1), max(var.divisor, 1)
     most = _TYPICAL if var.hi is None else min(var.hi, _TYPICAL)
     return max(-(-least // step), most // step) * step

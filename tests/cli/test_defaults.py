@@ -41,7 +41,7 @@ g (float[2] x, float[n, 2] w, float[1] b) => (float[n, 2] y)
         (["verify"], "1 of 1 outputs agree with ONNX Runtime"),
         (["verify", "--layers"], "all 2 nodes agree with ONNX Runtime"),
         (["bench", "--rounds", "1", "--seconds", "0.01"], "m.onnx, threads: "),
-        (["inspect", "--kernels"], "open sizes"),
+        (["inspect", "--kernels"], "symbolic sizes"),
     ],
 )
 def test_a_model_takes_the_inputs_that_replace_defaults(

@@ -164,7 +164,7 @@ def test_inspect_tells_what_each_kernel_does_and_takes(
     assert table[0].startswith("kernel")
     assert table[-3].startswith("all")
     assert table[-2].startswith("contractions: ")
-    assert table[-1].startswith("open sizes: ")
+    assert table[-1].startswith("symbolic sizes: ")
 
 
 def test_kept_ir_is_shown_and_becomes_assembly(

@@ -1,4 +1,4 @@
-"""Open sizes that are one at run time: one artifact broadcasts as ONNX Runtime does."""
+"""Symbolic sizes that are one at run time: one artifact broadcasts as ONNX Runtime does."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_wrong_sizes_are_refused_before_a_bucket_is_chosen() -> None:
 @pytest.mark.parametrize(
     ("buckets", "why"),
     [
-        ({"t": [1]}, "no input has an open size 't'"),
+        ({"t": [1]}, "no input has a symbolic size 't'"),
         ({"s": [0]}, "at least 1"),
         ({"s": []}, "needs a size"),
         ({"s": "4,x"}, "at least 1"),

@@ -166,7 +166,7 @@ def test_loop_with_trip_count_carried_value_and_rows(static: bool) -> None:
         [value("trips", INT64, []), value("x", FLOAT, [n]), value("w", FLOAT, [n])],
         [value("a.last", FLOAT, [n]), value("row.all", FLOAT, ["t", n])],
     )
-    # ONNX Runtime gives no rows of an open size the size 0.
+    # ONNX Runtime gives no rows of a symbolic size the size 0.
     counts = (0, 1, 2, 7) if static else (1, 2, 7)
     feeds = [{"trips": np.array(n), "x": ramp(3), "w": ramp(3) * 0.5} for n in counts]
     check(model, *feeds)

@@ -1,4 +1,5 @@
-"""What `tcc inspect --measure` counts at open sizes is what the model with those sizes counts."""
+"""What `tcc inspect --measure` counts at symbolic sizes is what the model with those sizes
+counts."""
 
 from __future__ import annotations
 

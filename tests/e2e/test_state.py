@@ -94,4 +94,4 @@ def test_verify_refuses_rows_it_cannot_count(
     states = [f"--state={a}={b}" for a, b in STATES.items()]
     assert cli.execute(["compile", str(model), "-o", str(artifact), *states]) == 0
     assert cli.execute(["verify", str(model), str(artifact)]) == 2
-    assert "a run appends n rows, which depends on open sizes" in capsys.readouterr().err
+    assert "a run appends n rows, which depends on symbolic sizes" in capsys.readouterr().err

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """One Relu of open size."""
+    """One Relu of symbolic size."""
     ports = [[value(name, FLOAT, ["n"])] for name in "xy"]
     save(model_of([helper.make_node("Relu", ["x"], ["y"])], *ports), tmp_path / "m.onnx")
     return tmp_path / "m.onnx"

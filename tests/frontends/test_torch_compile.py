@@ -1,4 +1,5 @@
-"""torch.compile(backend="tcc"): entry point, open sizes, broken graphs, memory that is shared."""
+"""torch.compile(backend="tcc"): entry point, symbolic sizes, broken graphs, memory that is
+shared."""
 
 from __future__ import annotations
 

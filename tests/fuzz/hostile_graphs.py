@@ -79,7 +79,10 @@ def _graphs() -> Iterator[Case]:
     for name, change in changes.items():
         yield refused(f"graph-{name}", changed(change))
     yield refused("graph-no-nodes", changed(lambda m: m.graph.ClearField("node")))
-    for name, size in (("negative", -2), ("least", -(1 << 63))):  # open sizes, as Paddle has them
+    for name, size in (
+        ("negative", -2),
+        ("least", -(1 << 63)),
+    ):  # symbolic sizes, as Paddle has them
         open_size = partial(_dim, value=size)
         yield Case(f"graph-input-{name}", Outcome.WORKS, writer(changed(open_size)))
     yield Case("graph-long-chain", Outcome.WORKS, writer(_chain(3000)))
@@ -491,7 +494,7 @@ def _named(text: str) -> Callable[[], onnx.ModelProto]:
 
 
 def _rename(model: onnx.ModelProto, text: str) -> None:
-    """The text in every place where a model has a name, and an open size of that name."""
+    """The text in every place where a model has a name, and a symbolic size of that name."""
     model.graph.name = model.producer_name = model.domain = model.doc_string = text
     model.graph.doc_string = model.graph.node[0].doc_string = text
     model.metadata_props.add(key=text, value=text)

@@ -1,4 +1,4 @@
-"""A few seeds of models with open sizes: taken and refused as ONNX Runtime does, and equal."""
+"""A few seeds of models with symbolic sizes: taken and refused as ONNX Runtime does, and equal."""
 
 from __future__ import annotations
 

@@ -370,7 +370,7 @@ def test_transposed_convolutions_of_open_size(agree: Agree) -> None:
     assert ops(after) == ["conv", "reshape", "transpose", "reshape", "slice", "reshape", "add"]
     for h in (1, 2, 5):
         agree(graph, after, tolerance=1e-5, h=h)
-    # Padding of 3 drops all but the middle: how much is left of an open size is not known.
+    # Padding of 3 drops all but the middle: how much is left of a symbolic size is not known.
     crops = transposed(1, (1, 3, 2, 0), 1, symbolic=True)
     assert crops is not None
     assert decompose_transposed(crops) is crops

@@ -1,4 +1,5 @@
-"""The memory plan: random programs run on tagged memory, slots of open sizes, peaks by search."""
+"""The memory plan: random programs run on tagged memory, slots of symbolic sizes, peaks by
+search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Sizes to which open sizes broadcast: which ones the model settles, and what is then checked."""
+"""Sizes to which symbolic sizes broadcast: which ones the model settles, and what is then
+checked."""
 
 from __future__ import annotations
 

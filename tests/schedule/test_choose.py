@@ -410,7 +410,7 @@ def test_stages_that_exchange_strips_share_the_channels(size: int) -> None:
     assert {n.vector for n in schedule.nests} == {channels}
 
 
-# ---- open sizes ---------------------------------------------------------------------------------
+# ---- symbolic sizes ------------------------------------------------------------------------------
 
 
 def images(batch: IndexLike) -> tuple[TileGroup, Schedule]:

@@ -21,7 +21,8 @@ class KernelRow:
     "flops") or the bytes at its memory bandwidth ("bytes") can take.  A limit that the measured
     time is below is none; the one of bytes, if no other is left, is "cache", without a share: they
     came from there.  Where the artifact says what binds a kernel, `limit` is that.
-    With open sizes the work is that of the sizes of the run, None where only its data tell these.
+    With symbolic sizes the work is that of the sizes of the run, None where only its data tell
+    these.
     """
 
     name: str
@@ -94,8 +95,8 @@ def open_sizes_line(facts: KernelFacts, measured: bool) -> str | None:
     if not any(k.formulas for k in facts.kernels):
         return None
     if measured:
-        return "open sizes: work is that of this run; there is none where its data decide"
-    return f"open sizes: counted as {TYPICAL}, or as the most that they may be"
+        return "symbolic sizes: work is that of this run; there is none where its data decide"
+    return f"symbolic sizes: counted as {TYPICAL}, or as the most that they may be"
 
 
 def _time(row: KernelRow) -> float:

@@ -147,7 +147,7 @@ class PieceModel:
         return [held for name, held in self._sparse.items() if name in names]
 
     def _output(self, name: str, array: Array | None) -> onnx.ValueInfoProto:
-        """An output of known rank and open sizes, which stays true when inputs are cut."""
+        """An output of known rank and symbolic sizes, which stays true when inputs are cut."""
         if array is not None:
             element = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
             return onnx.helper.make_tensor_value_info(name, element, [None] * array.ndim)

@@ -144,7 +144,7 @@ class CallContext(Emitter):
     def integer(self, name: str) -> int:
         value = as_int(self.index(name))
         if value is None:
-            raise self.fail(f"argument {name} must be known; it depends on open sizes")
+            raise self.fail(f"argument {name} must be known; it depends on symbolic sizes")
         return value
 
     def integers(self, name: str, count: int | None = None) -> tuple[int, ...]:
@@ -152,7 +152,7 @@ class CallContext(Emitter):
         found = tuple(as_int(i) for i in self.indices(name))
         known = tuple(n for n in found if n is not None)
         if len(known) != len(found):
-            raise self.fail(f"argument {name} must be known; it depends on open sizes")
+            raise self.fail(f"argument {name} must be known; it depends on symbolic sizes")
         return known * count if count is not None and len(known) == 1 else known
 
     def real(self, name: str) -> float:

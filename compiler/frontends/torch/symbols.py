@@ -110,7 +110,7 @@ class Symbols:
     def fresh(self, symbol: str, hint: str) -> Index:
         """A new size for the symbol, in the range that the program gives it.
 
-        torch traces as if open sizes were at least 2, writes that as their range, and runs them
+        torch traces as if symbolic sizes were at least 2, writes that as their range, and runs them
         with 1 all the same.
         """
         lower, upper = self._ranges.get(symbol, (None, None))

@@ -61,7 +61,7 @@ def _bodies(body: Sequence[Stmt]) -> Iterator[Sequence[Stmt]]:
 
 def stored_lanes(kernel: TileKernel, result: int) -> int | None:
     """How many elements all units together store to a buffer, guarded ones and repetitions
-    included; None where that depends on open sizes."""
+    included; None where that depends on symbolic sizes."""
     ranges: dict[Var, tuple[int, int]] = {}
     for axis in kernel.axes:
         size = as_int(extent(axis))

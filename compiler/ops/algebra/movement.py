@@ -48,8 +48,8 @@ class TransposeAttrs:
 
 @record
 class ExpandAttrs:
-    """`shape` broadcasts with the input's shape in both directions.  An axis of open size that is
-    neither one nor of the size given has one element or so many: `require` checks it."""
+    """`shape` broadcasts with the input's shape in both directions.  An axis of symbolic size that
+    is neither one nor of the size given has one element or so many: `require` checks it."""
 
     shape: Shape
 

@@ -229,8 +229,8 @@ def _parallel(
 ) -> tuple[str, ...]:
     """Storage order; but a contraction's larger operand is walked once, by the outer loops.
 
-    Loops inside which a unit would have little to do stay whole, but for those of open size where
-    values are `held` from nest to nest: scratch has a size.
+    Loops inside which a unit would have little to do stay whole, but for those of symbolic size
+    where values are `held` from nest to nest: scratch has a size.
     """
     order = [v for v in group.common if v is not vector]
     if vector is not None and vector in group.common:

@@ -218,7 +218,7 @@ def _longest(variables: Vars) -> Var:
 
 
 def _blocked(rows: Vars, most: int) -> Var:
-    """The loop of rows that blocks run along: one of open size may have few, and yields to one
+    """The loop of rows that blocks run along: one of symbolic size may have few, and yields to one
     that is known to fill half a block."""
     known = tuple(v for v in rows if 2 * (as_int(extent(v)) or 0) >= most)
     return _longest(known or rows)

@@ -83,7 +83,7 @@ class Pricer:
         self._counted: dict[TileGroup, _Counted] = {}
 
     def price(self, group: TileGroup, schedule: Schedule) -> Price:
-        """The price of `group` under `schedule`; open sizes count as `TYPICAL`."""
+        """The price of `group` under `schedule`; symbolic sizes count as `TYPICAL`."""
         counted = self._counted.get(group)
         if counted is None:
             counted = self._counted[group] = _count(group, self.machine)

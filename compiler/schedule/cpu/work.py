@@ -39,7 +39,7 @@ def group_work(group: TileGroup, machine: Machine) -> tuple[StageWork, ...]:
 
 
 def work_facts(group: TileGroup, sizes: Sequence[Var]) -> dict[str, Any]:
-    """What one launch does, as manifests have it: with open sizes that of typical ones, and the
+    """What one launch does, as manifests have it: with symbolic sizes that of typical ones, and the
     three formulas of the kernel's `sizes`."""
     found = {
         "flops": group_flops(group),
@@ -55,7 +55,7 @@ def work_facts(group: TileGroup, sizes: Sequence[Var]) -> dict[str, Any]:
 
 
 def group_flops(group: TileGroup, count: Callable[[Var], Any] = trips) -> Any:
-    """Floating-point operations; a multiply-add is two, any function one.  Open sizes count as
+    """Floating-point operations; a multiply-add is two, any function one.  Symbolic sizes count as
     `TYPICAL`; as themselves, in an `Index`, where `count` is `extent`."""
     return sum(
         _flops(stage) * prod(count(v) for v in (*stage.iters, *stage.reduce))

@@ -141,7 +141,7 @@ def tiles(
     counter: Callable[[Index], Index],
     emit: Callable[[BlockRange], Stmts],
 ) -> Stmts:
-    """Serial loops over blocks of a region; the remainder of an open size goes down a ladder."""
+    """Serial loops over blocks of a region; the remainder of a symbolic size goes down a ladder."""
     tiled = block > 1
     known = as_int(region.size)
     if known == 0:

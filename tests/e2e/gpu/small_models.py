@@ -1,4 +1,4 @@
-"""Small models that use what block kernels differ in: products, windows, rows, open sizes."""
+"""Small models that use what block kernels differ in: products, windows, rows, symbolic sizes."""
 
 from __future__ import annotations
 

@@ -284,7 +284,7 @@ def joined_along_windows() -> Graph:
 
 
 def joined_rows() -> Graph:
-    """Products of open sizes side by side and one below the other."""
+    """Products of symbolic sizes side by side and one below the other."""
     m = Model("joined_rows")
     s, t = symbol("s", 1, 40), symbol("t", 1, 40)
     x, y = m.input("x", s, 6), m.input("y", t, 6)

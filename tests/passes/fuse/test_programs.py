@@ -53,7 +53,7 @@ def symbols(graph: Graph) -> dict[str, Any]:
 
 
 def inputs_of(graph: Graph, size: int) -> dict[str, Array]:
-    """Random inputs with every open size near `size`."""
+    """Random inputs with every symbolic size near `size`."""
     rng = np.random.default_rng(size)
     sizes = {
         name: min(max(size + n, v.lo), v.hi or 99)

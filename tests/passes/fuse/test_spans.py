@@ -56,7 +56,7 @@ def test_the_last_part_is_less_than_a_unit() -> None:
 
 
 def open_product(rows: int = 1) -> tuple[TileGroup, Schedule]:
-    """A product of open rows whose sums wait; `rows` for each of the open size."""
+    """A product of open rows whose sums wait; `rows` for each of the symbolic size."""
     m = Model("open")
     x = m.input("x", symbol("n", 1) * rows, 1536)
     return only(m.finish(m.op("matmul", x, m.weight(1536, 256))))

@@ -1,4 +1,4 @@
-"""What a unit cannot hold is stored: the parts of every row with open sizes, run one by one."""
+"""What a unit cannot hold is stored: the parts of every row with symbolic sizes, run one by one."""
 
 from __future__ import annotations
 

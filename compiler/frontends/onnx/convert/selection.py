@@ -108,7 +108,7 @@ def _depth_to_space(ctx: NodeContext) -> Results:
 
 
 def _holds_whole_blocks(ctx: NodeContext, x: Operand, axes: Sequence[int], block: int) -> None:
-    """Every run checks that `block` divides axes of open size; ops refuse other ones."""
+    """Every run checks that `block` divides axes of symbolic size; ops refuse other ones."""
     for size in (x.shape[n] for n in axes if n < x.rank and block > 0):
         if as_int(size % block) is None:
             ctx.require(size % block, const(0), f"blocks of {block} take all of an axis")

@@ -267,7 +267,7 @@ def _non_zero_static(ctx: CallContext) -> Operand:
     x, size = ctx.operand("self"), ctx.integer("size")
     total = as_int(element_count(x.shape))
     if total is None:
-        raise ctx.fail("of open sizes")
+        raise ctx.fail("of symbolic sizes")
     if not total or not size or not x.rank:
         return ctx.expand(ctx.filled(ctx.integer("fill_value"), I64), (size, x.rank))
     held = ctx.cast(ctx.reshape(x, (total,)), BOOL)

@@ -63,7 +63,7 @@ def _batched(ctx: CallContext, *operands: Operand, tail: int = 2) -> list[Operan
     shapes = [[as_int(d) for d in x.shape[:-tail]] for x in operands]
     if any(d is None for shape in shapes for d in shape):
         if any(x.shape[:-tail] != operands[0].shape[:-tail] for x in operands):
-            raise ctx.fail("batches of open sizes are not broadcast")
+            raise ctx.fail("batches of symbolic sizes are not broadcast")
         return list(operands)
     outer = np.broadcast_shapes(*(tuple(d or 0 for d in shape) for shape in shapes))
     return [ctx.expand(x, (*outer, *x.shape[-tail:])) for x in operands]

@@ -115,7 +115,7 @@ def _diagonal(ctx: CallContext) -> Operand:
     rows, columns, offset = x.shape[first], x.shape[second], ctx.integer("offset")
     count, step = as_int(shape[-1]), as_int(columns)
     if count is None or step is None:
-        raise ctx.fail("the diagonal of a matrix of open sizes is not supported")
+        raise ctx.fail("the diagonal of a matrix of symbolic sizes is not supported")
     flat = ctx.reshape(
         ctx.transpose(x, (*rest, first, second)), (*(x.shape[n] for n in rest), rows * columns)
     )
@@ -132,7 +132,7 @@ def _unfold(ctx: CallContext) -> Operand:
         return ctx.expand(ctx.reshape(x, (1,)), ctx.result_shape())
     count = as_int(ctx.result_shape()[axis])
     if count is None:
-        raise ctx.fail("windows over an open size are not supported")
+        raise ctx.fail("windows over a symbolic size are not supported")
     places = np.arange(count)[:, None] * step + np.arange(size)[None, :]
     found = ctx.emit("gather", x, ctx.constant(places), axis=axis)
     perm = [n for n in range(found.rank) if n != axis + 1]
@@ -157,7 +157,7 @@ def _strided_places(ctx: CallContext) -> Array:
     held, rank = [*known.shape, *known.strides, known.offset], len(known.shape)
     numbers = [n for n in held if isinstance(n, int)]
     if len(known.strides) != rank or len(numbers) != len(held):
-        raise ctx.fail("strides of a tensor of open sizes are not supported")
+        raise ctx.fail("strides of a tensor of symbolic sizes are not supported")
     own, sizes = numbers[-1], ctx.integers("size")
     if max(math.prod(numbers[:rank]), math.prod(sizes)) > _MOST_PLACES:
         raise ctx.fail(f"of more than {_MOST_PLACES} elements")
