@@ -248,7 +248,7 @@ class Options:
     )
     precision: str = _option(
         "--precision", "TYPE",
-        "f32; tf32: products of f32 on matrix units of GPUs that have such, rounded to 11 bits; "
+        "f32; tf32: matmuls of f32 on matrix units of GPUs that have such, rounded to 11 bits; "
         "bf16: weights, "
         "and where the processor multiplies bf16 what they are multiplied with, stored in bf16, "
         "sums in f32; f16: weights stored in f16, arithmetic in f32.  What would be slower so "
@@ -257,7 +257,7 @@ class Options:
     )
     weights: str | None = _option(
         "--weights", "TYPE",
-        "int8 or int4: weights of matrix products as integers with a scale for every 32, "
+        "int8 or int4: weights of matmuls as integers with a scale for every 32, "
         "arithmetic in f32.",
         _one_of(tuple(WEIGHTS), str), default=None,
     )
@@ -275,7 +275,7 @@ class Options:
     )
     gpu_kernels: str = _option(
         "--gpu-kernels", "KIND",
-        "auto: products and attention of halves for Hopper (sm_90) may be Gluon kernels with "
+        "auto: matmuls and attention of halves for Hopper (sm_90) may be Gluon kernels with "
         "warps of their own for copies; triton: none are.",
         _one_of(GPU_KERNELS, str), default="auto",
     )
