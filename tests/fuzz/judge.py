@@ -74,7 +74,7 @@ def expect(made: Generated) -> Expected:
         try:
             results = evaluate_graph(moved, made.inputs)
         except (TccError, ValueError, IndexError, ZeroDivisionError, OverflowError):
-            loose.update(outputs)  # an error moved an index or a size out of its range
+            loose.update(outputs)  # nothing is known: an index or a size left its range, say
             break
         for name, array in results.items():
             if array.shape != outputs[name].shape:
@@ -294,7 +294,9 @@ def _ends(
     floats = [a for a in (*arrays, *results) if a is not None and a.dtype.kind == "f"]
     finite = all(np.all(np.isfinite(a)) for a in floats)
     far = op.name == "grid_sample" and _top(np.asarray(arrays[1])) > _FAR
-    if (op.name in _FACTORS and not finite) or far:
+    if op.name in _FACTORS and not finite:
+        raise ValueError("no factors of infinities and NaN are the right ones")
+    if far:
         return [_anything(r, d) for r, d in zip(results, dtypes, strict=True)]
     large = not finite or any(_top(a) > _SMALL for a in floats)
     if op.name in _PRODUCTS and arrays[0] is not None:
@@ -314,8 +316,7 @@ def _ends(
 
 
 def _anything(result: Array, dtype: DType) -> _Ends:
-    """Of matrices with infinities, whose elimination has no order that is the right one, and of
-    images at places out of range."""
+    """Of images at places out of range."""
     where = np.ones(result.shape, np.bool_)
     if not dtype.is_float:
         return {_UP: (where, np.iinfo(np.int32).max)}

@@ -108,6 +108,8 @@ def _order_reference(arrays: Arrays, attrs: RowsAttrs) -> OutArrays:
     order = np.broadcast_to(np.arange(rows), (*pivots.shape[:-1], rows)).copy()
     for at in _each(pivots, 1):
         for step, pivot in enumerate(pivots[at]):
+            if not 0 < pivot <= rows:
+                raise IndexError(f"pivot {pivot} is outside the {rows} rows")
             order[at][[step, pivot - 1]] = order[at][[pivot - 1, step]]
     return (order,)
 
