@@ -144,8 +144,8 @@ def test_graphs_that_once_failed(made: Generated, mode: str) -> None:
     assert failure_of(made, mode) == ""
 
 
-# Each failed once: masked vectors of 64-bit elements (two), a window without results, pivots that the
-# reference took and runs refuse.
+# Each failed once: masked vectors of 64-bit elements (two), a window without results, pivots that
+# the reference took and runs refuse.
 @pytest.mark.parametrize("seed", [4622, 8340, 7094, 9806])
 def test_seeds_that_failed_once(seed: int) -> None:
     assert check([seed], ["O0", "O3"]) == []
