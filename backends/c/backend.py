@@ -32,6 +32,7 @@ from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.passes.tile.plan import Bound, Planned
 from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel
+from tcc.schedule.cpu.work import work_facts
 from tcc.target import Target
 
 WEIGHTS_SUFFIX = ".weights"
@@ -128,7 +129,13 @@ class CBackend(Backend):
         section = b"".join(part().tobytes() for part in lowered.weights.parts())
         made = print_model(_UNNAMED, lowered.program, lowered.kernels, lowered.table.locs, section)
         texts = tuple(text.encode() for text in (made.source, made.header))
-        return Generated((*texts, made.weights), 0, ("",) * len(names), {"memory": made.memory})
+        rows = zip(names, lowered.table.locs, lowered.table.bounds, strict=True)
+        listed = [
+            {"symbol": name, "source": loc, **work_facts(bound.group, bound.kernel.sizes)}
+            for name, loc, bound in rows
+        ]
+        facts = {"memory": made.memory, "kernels": listed}
+        return Generated((*texts, made.weights), 0, ("",) * len(names), facts)
 
     @classmethod
     def write(

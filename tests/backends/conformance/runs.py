@@ -14,13 +14,14 @@ from tcc.backends.base import Backend
 from tcc.debug import Trace
 from tcc.driver import compile_model, resolve_targets
 from tcc.frontends import load_model
-from tcc.ir.program.evaluate import evaluate_program
 from tcc.options import Options, read_options
 from tcc.passes.derive.winograd import constant_bytes
 from tcc.passes.program.lowered import Lowered
 from tcc.variants import BACKENDS, check_options, lower, optimise, variant_backends
 
+from tests.backends.c.run_c import build, run_c, write_c
 from tests.backends.gpu.running import Job, interpreter
+from tests.oracle.program.evaluate import evaluate_program
 
 from .cases import Array, Feeds
 
@@ -84,4 +85,13 @@ def interpreted(
     return call
 
 
-RUNS: dict[str, Run] = {"cpu": native, "cuda": interpreted, "rocm": interpreted}
+def as_c(model: onnx.ModelProto, kind: str, folder: Path) -> Callable[[Feeds], Sequence[Array]]:
+    """The C file, compiled by gcc."""
+    library, graph = build(write_c(model, folder)), load_model(model, {})
+    return lambda feeds: list(run_c(library, graph, feeds).values())
+
+
+RUNS: dict[str, Run] = {"cpu": native, "cuda": interpreted, "rocm": interpreted, "c": as_c}
+# What a backend refuses of the models that all others take, and backends without prices; why.
+REFUSED = {("c", "symbolic"): "its arena is static"}
+UNPRICED = {"c": "a C file is for every machine"}

@@ -20,7 +20,7 @@ from tcc.variants import BACKENDS
 from tests.backends.gpu.running import NEEDS_TRITON
 
 from .cases import CASES, HARD, Array, Case
-from .runs import RUNS, interpreted, lowered, options_of
+from .runs import REFUSED, RUNS, UNPRICED, interpreted, lowered, options_of
 
 KINDS = [
     pytest.param(kind, marks=NEEDS_TRITON if RUNS.get(kind) is interpreted else ())
@@ -45,6 +45,10 @@ def agree(case: Case, got: list[Array], want: tuple[Array, ...]) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_results_are_those_of_numpy(name: str, kind: str, tmp_path: Path) -> None:
     case = CASES[name]
+    if (kind, name) in REFUSED:
+        with pytest.raises(UserError):
+            RUNS[kind](case.model, kind, tmp_path)
+        return
     if kind not in RUNS:
         made = lowered(case.model, kind)
         names = [f"kernel{n}" for n in range(len(made.lowered.kernels))]
@@ -96,8 +100,10 @@ def test_kernels_are_described(kind: str) -> None:
     names = [f"kernel{n}" for n in range(len(made.lowered.kernels))]
     facts = made.code.generate(made.lowered, names).facts
     assert [k["symbol"] for k in facts["kernels"]] == names
-    assert all(k["source"] and 0 < k["seconds"] < 1 for k in facts["kernels"])
-    assert facts["machine"]["name"]
+    assert all(k["source"] and k["flops"] >= 0 for k in facts["kernels"])
+    if kind not in UNPRICED:
+        assert all(0 < k["seconds"] < 1 for k in facts["kernels"])
+        assert facts["machine"]["name"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -109,11 +115,15 @@ def test_passes_see_schedules_and_prices(name: str, kind: str) -> None:
         found = planner.candidates(bound.group)
         assert found
         assert len(set(found)) == len(found)
+        assert planner.least_units(bound) >= 1
+        planner.verify(bound.kernel)
+        if kind in UNPRICED:
+            continue
         seconds = [planner.price(bound.group, schedule) for schedule in found]
         assert all(s > 0 for s in seconds)
         assert min(seconds) < inf
-        assert planner.least_units(bound) >= 1
-        planner.verify(bound.kernel)
+    if kind in UNPRICED:
+        return
     graph = load_model(CASES[name].model, {})
     placed = assign_layouts(graph, partition(graph, planner), planner)
     kernels = [step.kernel for step in placed.steps if step.kernel is not None]
