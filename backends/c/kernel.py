@@ -103,7 +103,9 @@ class _Printer:
 
     def _local(self, buffer: TileBuffer) -> str:
         kind, name = memory_type(buffer.dtype), self._buffers[buffer]
-        return f"    static {kind} {name}[{_count(buffer)}];"
+        text = f"    static {kind} {name}[{_count(buffer)}];"
+        read = any(f"{name}[" in line.partition(" = ")[2] for line in self._lines)
+        return text if read else f"{text}\n    (void){name}; /* nothing reads it */"
 
     # ---- text ------------------------------------------------------------------------------
 

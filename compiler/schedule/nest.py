@@ -53,11 +53,10 @@ def _is_byte(scalar: Scalar) -> bool:
 
 @lru_cache(1 << 14)
 def trips(var: Var) -> int:
-    """The number of trips of a loop, `TYPICAL` where it is not known; a loop without any counts as
-    one trip, so that sizes and prices of kernels without elements are those of small ones."""
+    """The number of trips of a loop, `TYPICAL` where it is not known."""
     known = as_int(extent(var))
     if known is not None:
-        return max(1, known)
+        return known
     top = bounds(extent(var))[1]
     return TYPICAL if top is None else min(top, TYPICAL)
 

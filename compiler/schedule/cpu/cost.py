@@ -138,7 +138,7 @@ class _Pricing:
         found = {}
         for strip in (s.strip for s in self.group.stages):
             if strip is not None and strip.rows is not strip.loop:
-                unit = min(self.trips[strip.loop], self.schedule.unit(strip.loop.name))
+                unit = max(1, min(self.trips[strip.loop], self.schedule.unit(strip.loop.name)))
                 rows = min(self.trips[strip.rows], strip.count(unit))
                 found[strip.rows] = rows, ceil(self.trips[strip.loop] / unit)
         return found
