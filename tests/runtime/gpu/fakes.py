@@ -114,6 +114,10 @@ class Driver:
         hidden = ("cuCtx", "hipSetDevice", "hipGetDevice ")
         return [line.strip() for line in lines if not line.startswith(hidden)]
 
+    def has_begun(self, call: str) -> bool:
+        """Whether a call is in the log, which stays as it is: another thread may be writing it."""
+        return call in self._library.fake_log().decode().splitlines()
+
     def names(self) -> list[str]:
         return [line.split()[0] for line in self.log()]
 

@@ -46,7 +46,7 @@ def test_a_fork_while_another_thread_starts_the_driver(fakes: Fakes, linked: Lin
         driver.starts(held_by=read)
         thread = threading.Thread(target=runs, args=(path,))
         thread.start()
-        while "cuInit 0" not in driver.log():
+        while not driver.has_begun("cuInit 0"):
             pass
         child = os.fork()
         if child == 0:
