@@ -8,6 +8,7 @@ from enum import Enum
 from types import MappingProxyType
 
 from tcc.errors import InternalError
+from tcc.ir.types import DTYPES
 from tcc.record import record
 
 MAGIC = 0x01474D4943435474
@@ -42,18 +43,18 @@ class Param(Enum):
     TENSOR_MAP = 3  # the kernel's next tensor map, on the launch's buffer that it names
 
 
-# CUDA's numbers of the element types and of the spans of bytes in which rows are swizzled.
+# CUDA's numbers of the element types, and the spans of bytes in which rows are swizzled, by number.
 _MAP_TYPES = MappingProxyType({"f16": 6, "bf16": 9})
-_SWIZZLES = MappingProxyType({0: 0, 32: 1, 64: 2, 128: 3})
+SWIZZLES = (0, 32, 64, 128)
 
 
 @record
-class ImageMap:
+class TensorMap:
     """A tensor in the launch's buffer at place `buffer`, for NVIDIA's copy engine.
 
-    `sizes` in elements of `dtype` (f16 or bf16) and `strides` in bytes, outermost first, the
-    innermost stride left out; `box` is what one copy moves, in rows swizzled in spans of `swizzle`
-    bytes.  What lies outside reads as zero.
+    `sizes` and `strides` in elements of `dtype` (f16 or bf16), outermost first, the last stride 1;
+    `box` is what one copy moves, of rows swizzled in spans of `swizzle` bytes (0: not at all).
+    What lies outside reads as zero.
     """
 
     buffer: int
@@ -80,8 +81,8 @@ class GpuKernel:
     warps: int
     warp_size: int
     params: tuple[Param, ...]
-    maps: tuple[ImageMap, ...] = ()
-    stays: bool = False
+    maps: tuple[TensorMap, ...]
+    stays: bool
 
 
 @record
@@ -169,8 +170,9 @@ class _Writer:
         self.words += [kernel.warps * kernel.warp_size, kernel.stays, len(kernel.params)]
         self.words += [param.value for param in kernel.params]
         for each in kernel.maps:
-            self.words += [each.buffer, _MAP_TYPES[each.dtype], _SWIZZLES[each.swizzle]]
-            self.words += [len(each.sizes), *each.sizes, *each.strides, *each.box]
+            strides = (DTYPES[each.dtype].bytes * stride for stride in each.strides[:-1])
+            self.words += [each.buffer, _MAP_TYPES[each.dtype], SWIZZLES.index(each.swizzle)]
+            self.words += [len(each.sizes), *each.sizes, *strides, *each.box]
 
     def _string(self, text: str) -> None:
         if text not in self._texts:

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import triton
-from tcc.backends.gpu.hopper.tensor_maps import TensorMap
+from tcc.backends.artifact.gpu_binaries import SWIZZLES, TensorMap
 from tcc.backends.gpu.machine_code import cuda_usage, rocm_usage
 from tcc.backends.gpu.ptxas import NEWEST, assembled
 from tcc.backends.gpu.source import (
@@ -35,7 +35,6 @@ from triton.compiler import ASTSource, make_backend
 from triton.errors import TritonError
 from triton.experimental.gluon._runtime import GluonASTSource
 
-_SWIZZLES = (0, 32, 64, 128)  # bytes, by CUDA's number
 _FAILURES = (
     ToolError,
     TritonError,
@@ -131,18 +130,18 @@ def _compile(
         text, code = assembled(made["ptx"], check_only=assembly)
         usage = (0, 0) if assembly else cuda_usage(code)
     return CompiledKernel(
-        profile.arch,
         found["name"],
         code or text.encode(),
-        text,
         found["shared"],
         found["num_warps"],
         profile.warp,
-        stages,
         launch_parameters(source),
-        *usage,
         _boxed(source.maps, found["tensordesc_meta"]) if source.maps else (),
         bool(source.maps),
+        profile.arch,
+        text,
+        stages,
+        *usage,
         sum(found.get(f"{kind}_scratch_size") or 0 for kind in ("global", "profile")),
     )
 
@@ -174,7 +173,7 @@ def _stages(
 def _boxed(maps: Sequence[TensorMap], made: Sequence[dict[str, Any]]) -> tuple[TensorMap, ...]:
     """The maps with the boxes that single instructions move."""
     return tuple(
-        replace(each, box=tuple(facts["block_size"]), swizzle=_SWIZZLES[facts["swizzle"]])
+        replace(each, box=tuple(facts["block_size"]), swizzle=SWIZZLES[facts["swizzle"]])
         for each, facts in zip(maps, made, strict=True)
     )
 

@@ -22,6 +22,7 @@ from tcc.ir.index import (
     const,
     free_vars,
     nonnegative,
+    of_atom,
     substitute,
 )
 from tcc.ir.tile import TileKernel, lanes
@@ -143,7 +144,7 @@ class TritonIndices:
         spread: list[tuple[bool, PyExpr]] = []
         depth = 0
         for monomial, coeff in index.terms:
-            varies = any(v in found for a in monomial for v in _variables(a))
+            varies = any(v in found for a in monomial for v in free_vars(of_atom(a)))
             product = self._product(monomial, abs(coeff), found)
             depth = max(depth, product.depth)
             (spread if varies else scalar).append((coeff < 0, product))
@@ -187,18 +188,6 @@ class TritonIndices:
             return PyExpr(f"{a.operand} {sign} {b.operand}", depth, False)
         self._used[name] = None
         return PyExpr(f"{name}({a.text}, {b.text})", depth)
-
-
-def _variables(atom: Atom) -> tuple[Var, ...]:
-    match atom:
-        case Var():
-            return (atom,)
-        case Quotient() | Remainder():
-            return (*free_vars(atom.num), *free_vars(atom.den))
-        case Extremum():
-            return (*free_vars(atom.a), *free_vars(atom.b))
-        case _:
-            assert_never(atom)
 
 
 def _joined(parts: Sequence[tuple[bool, PyExpr]], head: str = "") -> str:
