@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 
 from tcc.ir.expr import extent
@@ -51,19 +51,19 @@ def most_positions(loops: Sequence[Var]) -> int | None:
     return None if any(t is None for t in tops) else prod(t for t in tops if t is not None)
 
 
-class AxisBlocks:
-    """Blocks by axis, in the order in which they were added."""
-
-    def __init__(self) -> None:
-        self.found: dict[str, int] = {}
-
-    def add(self, loops: Sequence[Var], block: int) -> None:
+def schedule_of(
+    blocks: Iterable[tuple[Sequence[Var], int]],
+    parallel: Sequence[Sequence[Var]],
+    warps: int,
+    stages: int,
+) -> BlockSchedule:
+    """Loops as axes, each in the first of its `blocks`; loops in blocks of one are none."""
+    found: dict[str, int] = {}
+    for loops, block in blocks:
         if loops and block > 1:
-            self.found.setdefault(join(loops), block)
-
-    def schedule(self, parallel: Sequence[Sequence[Var]], warps: int, stages: int) -> BlockSchedule:
-        names = tuple(join(loops) for loops in parallel if loops)
-        return BlockSchedule(tuple(self.found.items()), names, warps, stages)
+            found.setdefault(join(loops), block)
+    names = tuple(join(loops) for loops in parallel if loops)
+    return BlockSchedule(tuple(found.items()), names, warps, stages)
 
 
 def own_axis(group: TileGroup, stage: GroupStage) -> list[Var]:
@@ -83,6 +83,16 @@ def reduced_axis(group: TileGroup, stage: GroupStage) -> list[Var]:
     loops = [v for v in stage.reduce if v not in group.cut]
     held = [a for n, a in stage.accesses.items() if isinstance(n.source, StageRef)]
     return _along(loops, held[:1])
+
+
+def summed_in(group: TileGroup, steps: int) -> list[tuple[list[Var], int]]:
+    """What each stage reduces along, in blocks of so many positions at most."""
+    found = []
+    for stage in group.stages:
+        loops = reduced_axis(group, stage)
+        limit = most_positions(loops)
+        found.append((loops, steps if limit is None else min(steps, power(limit))))
+    return found
 
 
 def reads_held(stage: GroupStage) -> bool:
