@@ -18,7 +18,6 @@ from gpu_programs import Linker
 from tcc.artifact import find_weights, read_manifest
 from tcc.backends.artifact.gpu_binaries import (
     ALIGNMENT,
-    HEADER_WORDS,
     BinaryKind,
     GpuImages,
     GpuKernel,
@@ -33,6 +32,7 @@ from tcc.backends.artifact.toolchain import runtime_folder
 from tcc.errors import InternalError
 from tcc.runtime import load
 
+HEADER_WORDS = 6
 USES = ("gpu/images.c", "program.c", "instructions.c", "reader.c", "alloc.c", "status.c")
 PARAMS = (Param.POINTER, Param.INT64, Param.NULL, Param.NULL)
 MAPPED = (Param.POINTER, Param.POINTER, Param.TENSOR_MAP, Param.NULL, Param.TENSOR_MAP, Param.NULL)
