@@ -72,7 +72,7 @@ class CBackend(Backend):
         self.planner = ScalarPlanner(core)
 
     @classmethod
-    def refused(cls, options: Options) -> Mapping[str, UserError]:
+    def refused(cls, options: Options) -> Mapping[str, str]:
         found = {}
         if options.precision != "f32":
             found["--precision"] = "C files compute as the model says"
@@ -84,7 +84,7 @@ class CBackend(Backend):
             found["--machine"] = "C files are for every machine"
         if options.state:
             found["--state"] = "C files keep no state from run to run"
-        return {flag: UserError(what, where=flag) for flag, what in found.items()}
+        return found
 
     @classmethod
     def variants(

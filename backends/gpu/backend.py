@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from copy import copy
 from dataclasses import replace
 from typing import Any, Self
@@ -15,7 +15,6 @@ from tcc.backends.gpu.compile import Compilers
 from tcc.backends.gpu.source import HOPPER, CompiledKernel
 from tcc.backends.gpu.tuning import better_schedules
 from tcc.debug import Trace
-from tcc.errors import UserError
 from tcc.ir.graph import Graph
 from tcc.ir.types import DTYPES, F32, DType
 from tcc.options import Options
@@ -75,11 +74,9 @@ class GpuBackend(Backend):
         )
 
     @classmethod
-    def refused(cls, options: Options) -> Mapping[str, UserError]:
-        if options.machine is None:
-            return {}
-        flag = "--machine"
-        return {flag: UserError("machine files describe processors, not GPUs", where=flag)}
+    def refused(cls, options: Options) -> Mapping[str, str]:
+        why = "machine files describe processors, not GPUs"
+        return {} if options.machine is None else {"--machine": why}
 
     @classmethod
     def tools(cls, options: Options) -> AbstractContextManager[Any]:
@@ -153,10 +150,9 @@ class GpuBackend(Backend):
         portable: bool = False,
     ) -> GpuCode:
         job, host = self._job(bounds, names, alignments), self.options.allow_host
-        if self.compilers is not None:
-            return compile_blocks(job, self.compilers, allow_host=host, portable=portable)
-        with Compilers(self.options.jobs, self.options.budgets) as own:
-            return compile_blocks(job, own, allow_host=host, portable=portable)
+        with ExitStack() as opened:
+            compilers = self.compilers or opened.enter_context(self.tools(self.options))
+            return compile_blocks(job, compilers, allow_host=host, portable=portable)
 
     def _job(
         self, bounds: Sequence[Bound], names: Sequence[str], alignments: Sequence[Sequence[int]]
