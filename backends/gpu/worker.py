@@ -54,15 +54,9 @@ def main() -> None:
 def _answer(
     request: tuple[tuple[KernelSource, GpuProfile, bool], str],
 ) -> tuple[CompiledKernel | None, str]:
+    (source, profile, assembly), place = request
     # For Triton's own files, and those of the tools that it starts.
-    tempfile.tempdir = os.environ["TMPDIR"] = request[1]
-    return _compiled(request[0])
-
-
-def _compiled(
-    request: tuple[KernelSource, GpuProfile, bool],
-) -> tuple[CompiledKernel | None, str]:
-    source, profile, assembly = request
+    tempfile.tempdir = os.environ["TMPDIR"] = place
     with tempfile.TemporaryDirectory() as folder:
         try:
             if source.hopper is not None and profile.arch == HOPPER:

@@ -45,7 +45,7 @@ from tcc.ir.tile import (
     Sync,
     TileKernel,
 )
-from tcc.ir.types import BF16, BOOL, F16, F32, F64, FLOAT8, DTypeKind
+from tcc.ir.types import BF16, BOOL, F16, F32, F64, FLOAT8
 
 _LEAST_SUM = (16, 32)  # products that a matrix unit adds up, at least: usually, of bytes
 _RANKED = VaryingAxes(frozenset(), True)
@@ -304,12 +304,10 @@ class Printer:
         if dtype is BOOL and node.monoid in ("all", "any"):
             which = "min" if node.monoid == "all" else "max"
             return f"tl.{which}({value.text}.to(tl.int32), {place}) != 0"
-        if node.monoid == "sum" and dtype is not BOOL:
+        sums = node.monoid == "sum" and dtype is not BOOL
+        if sums or (node.monoid in ("max", "min") and dtype.is_integer):
             wide = f"{value.text}.to(tl.float32)" if dtype in NARROW_FLOATS else value.text
-            text = f"tl.sum({wide}, {place})"
-            return text if dtype.bits >= 32 else f"{text}.to({type_name(dtype)})"
-        if node.monoid in ("max", "min") and dtype.kind in (DTypeKind.INT, DTypeKind.UINT):
-            text = f"tl.{node.monoid}({value.text}, {place})"
+            text = f"tl.{node.monoid}({wide}, {place})"
             return text if dtype.bits >= 32 else f"{text}.to({type_name(dtype)})"
         return f"tl.reduce({value.text}, {axis}, {self._combine(node)}, keep_dims=True)"
 
