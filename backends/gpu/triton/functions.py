@@ -16,10 +16,20 @@ FLUSHES = tl.constexpr(False)
 
 
 @triton.jit
+def bits_of(x):
+    return x.to(tl.uint32, bitcast=True)
+
+
+@triton.jit
+def float_of(bits):
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def with_sign(size, x):
     """The sign of `x` on `size`, which has none."""
-    sign = x.to(tl.uint32, bitcast=True) & 0x80000000
-    return (size.to(tl.uint32, bitcast=True) | sign).to(tl.float32, bitcast=True)
+    sign = bits_of(x) & 0x80000000
+    return float_of(bits_of(size) | sign)
 
 
 @triton.jit
@@ -37,7 +47,7 @@ def below(x, high):
 @triton.jit
 def power_of_two(n):
     """2**n for n in [-126, 127]."""
-    return ((n + 127) << 23).to(tl.float32, bitcast=True)
+    return float_of((n + 127) << 23)
 
 
 @triton.jit
@@ -156,7 +166,7 @@ def log(x):
     tiny = x < 1.1754943508222875e-38
     bits = tl.where(tiny, x * 8388608.0, x).to(tl.int32, bitcast=True)
     exponent = (bits - 0x3F3504F3) >> 23
-    f = (bits - (exponent << 23)).to(tl.float32, bitcast=True) - 1.0
+    f = float_of(bits - (exponent << 23)) - 1.0
     e = tl.where(tiny, exponent - 23, exponent).to(tl.float32)
     p = polynomial(f, (
         0.067466408, -0.11675652, 0.11888162, -0.12405589, 0.14219552, -0.16667996, 0.20002119,
