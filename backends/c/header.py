@@ -26,13 +26,18 @@ def header_text(
     known: Mapping[Register, int],
     messages: Sequence[str],
     memory: int,
-    weights: tuple[int, str],
+    weights: int,
+    beside: str,
 ) -> str:
-    """The header; `memory` are the bytes of static arrays, `weights` bytes and where they are."""
+    """The header; `memory` are the bytes of static arrays, `weights` those of weights, to which the
+    pointer `beside` leads, if they are not in the C file."""
     ports = "\n".join(_port_line(place, each, known) for place, each in arguments.items())
     returned = ", or without results:" if messages else "."
     numbered = "".join(f" *   {n}: {comment_text(m)}\n" for n, m in enumerate(messages, 1))
-    given = "" if weights[1] == IN_FILE else f"extern const unsigned char *{name}_weights;\n\n"
+    given, place = "", "in the C file"
+    if beside:
+        given = f"extern const unsigned char *{beside};\n\n"
+        place = f"read from {beside}: set it to the bytes of the file of weights, aligned"
     return f"""\
 /* {name}: a model compiled by tcc.
  *
@@ -41,8 +46,8 @@ def header_text(
  *
 {ports}
  *
- * It takes {memory} bytes of static memory and {weights[0]} bytes of weights, which are
- * {weights[1]}.  One call at a time; no heap, no threads.
+ * It takes {memory} bytes of static memory and {weights} bytes of weights, which are
+ * {place}.  One call at a time; no heap, no threads.
  * Returns 0{returned}
 {numbered} */
 #ifndef TCC_MODEL_{name.upper()}_H
@@ -70,6 +75,3 @@ def _port_line(place: Place, argument: Argument, known: Mapping[Register, int]) 
     size = (prod(sizes) * port.dtype.bits + 7) // 8
     shape = f"{port.dtype.name}[{', '.join(map(str, sizes))}]"
     return f" * {argument.name}: {side} {comment_text(port.name)}, {shape}, {size} bytes, {done}"
-
-
-IN_FILE = "in the C file"

@@ -57,15 +57,9 @@ class KernelFunction:
     scratch: int
 
 
-def kernel_function(kernel: TileKernel, name: str, comment: Sequence[str]) -> KernelFunction:
-    """The function `name`, with `comment` above it; buffers that nothing reads are left out.
+class KernelPrinter(Lines):
+    """The statements of a kernel."""
 
-    Raises InternalError for a kernel with blocks of more than one element.
-    """
-    return _Printer(kernel).function(name, comment)
-
-
-class _Printer(Lines):
     def __init__(self, kernel: TileKernel) -> None:
         super().__init__()
         self._kernel, self._taken = kernel, Names()
@@ -81,6 +75,10 @@ class _Printer(Lines):
             self._variables[var.name] = self._taken.fresh(var.name)
 
     def function(self, name: str, comment: Sequence[str]) -> KernelFunction:
+        """The function `name`, with `comment` above it; buffers that nothing reads are left out.
+
+        Raises InternalError for a kernel with blocks of more than one element.
+        """
         kernel = self._kernel
         with ExitStack() as loops:
             for axis in kernel.axes:

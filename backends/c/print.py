@@ -8,21 +8,20 @@ NAME_run                      the program
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from tcc.backends.artifact.header import comment_text
-from tcc.backends.c.header import IN_FILE, declaration, header_text
-from tcc.backends.c.kernel import kernel_function
+from tcc.backends.c.header import declaration, header_text
+from tcc.backends.c.kernel import KernelPrinter
 from tcc.backends.c.names import Names
 from tcc.backends.c.program import ProgramPrinter, known_registers
 from tcc.backends.c.sources import needed
-from tcc.backends.c.storage import Argument, Storage, element_types, place_buffers
+from tcc.backends.c.storage import Argument, element_types, place_buffers
 from tcc.backends.c.types import literal, value_type
 from tcc.errors import UserError
-from tcc.ir.op import Array
-from tcc.ir.program import Input, Output, Place, Program
+from tcc.ir.program import Input, Output, Place, Program, Weight
 from tcc.ir.tile import TileKernel
 from tcc.ir.types import I64, DType
 from tcc.record import record
@@ -58,7 +57,7 @@ def print_model(
     names = Names(frozenset({f"{name}_run", f"{name}_weights", "temporaries"}))
     called = [names.fresh(f"kernel_{number}") for number in range(len(kernels))]
     functions = [
-        kernel_function(kernel, own, _comment(f"{own}: {nodes}"))
+        KernelPrinter(kernel).function(own, _comment(f"{own}: {nodes}"))
         for kernel, own, nodes in zip(kernels, called, comments, strict=True)
     ]
     known = known_registers(program)
@@ -68,9 +67,10 @@ def print_model(
         for number, port in enumerate(ports)
     }
     types = element_types(program, functions, arguments)
-    storage = place_buffers(program, types, known, arguments, names)
-    beside = len(section) > MOST_IN_FILE
-    constants = list(_constants(name, storage, section, beside))
+    beside = f"{name}_weights" if len(section) > MOST_IN_FILE else ""
+    storage = place_buffers(program, types, known, arguments, names, beside)
+    constants = [f"const unsigned char *{beside};"] if beside else []
+    constants += (_array(own, section, *key) for key, own in storage.weights.items())
     printer = ProgramPrinter(program, storage, functions, known)
     lines = printer.lines()
     declared = storage.declarations
@@ -82,9 +82,6 @@ def print_model(
     run = "\n".join([head, "{", *unused, *lines, "}"])
     body = "\n\n".join([*(f.text for f in functions), run])
     memory = storage.bytes + printer.room + sum(f.scratch for f in functions)
-    place = IN_FILE
-    if beside:
-        place = f"read from {name}_weights: set it to the bytes of the file of weights, aligned"
     sections = [
         f"/* {name}: a model compiled by tcc; {name}.h says how to call it.\n *\n"
         " * Floats are those of IEEE 754: compile without -ffast-math, and without contraction of\n"
@@ -98,8 +95,8 @@ def print_model(
         body,
     ]
     source = "\n\n".join(part for part in sections if part) + "\n"
-    weights = (len(section), place)
-    header = header_text(name, arguments, known, printer.messages, memory, weights)
+    size = len(section)
+    header = header_text(name, arguments, known, printer.messages, memory, size, beside)
     return CFiles(source, header, section if beside else b"", memory)
 
 
@@ -129,23 +126,8 @@ def _wrapped(first: str, margin: str, words: Sequence[str], mark: str = "") -> l
     return lines
 
 
-def _constants(name: str, storage: Storage, section: bytes, beside: bool) -> Iterator[str]:
-    """Each weight as an array, or as a pointer into those beside."""
-    if beside:
-        yield f"const unsigned char *{name}_weights;"
-    done = set()
-    for number, (own, place) in storage.weights.items():
-        dtype = storage.types[number]
-        if beside:
-            at = f"(const void *)({name}_weights + {place.offset})"
-            storage.names[number] = f"(const {value_type(dtype)} *){at}"
-        elif own not in done:
-            done.add(own)
-            count = place.size // dtype.bytes
-            yield _array(own, np.frombuffer(section, dtype.carrier, count, place.offset), dtype)
-
-
-def _array(name: str, values: Array, dtype: DType) -> str:
+def _array(name: str, section: bytes, place: Weight, dtype: DType) -> str:
+    values = np.frombuffer(section, dtype.carrier, place.size // dtype.bytes, place.offset)
     texts = [_value(v, dtype) for v in values] or ["0"]
     *lines, last = _wrapped("   ", "   ", texts, ",")
     head = f"static const {value_type(dtype)} {name}[{len(texts)}] = {{"

@@ -35,7 +35,8 @@ from tcc.ir.program import (
     View,
     Weight,
 )
-from tcc.ir.program.operands import walk_instructions
+from tcc.ir.program.operands import operands, walk_instructions
+from tcc.ir.program.table import Kind
 from tcc.ir.types import BOOL, DType
 from tcc.record import record
 
@@ -54,14 +55,14 @@ class Argument:
 class Storage:
     """What each buffer is in C: the `types` whose C types elements have, the text that is its
     address, and whether it can be written.  `declarations` are the static arrays, `pointers` those
-    that views aim."""
+    that views aim, `weights` the names of arrays of weights."""
 
     types: dict[BufferId, DType]
     names: dict[BufferId, str]
     constant: set[BufferId]
     declarations: list[str]
     pointers: list[str]
-    weights: dict[BufferId, tuple[str, Weight]]
+    weights: dict[tuple[Weight, DType], str]
     bytes: int
 
 
@@ -104,13 +105,14 @@ def place_buffers(
     sizes: Mapping[int, int],
     arguments: Mapping[Place, Argument],
     names: Names,
+    beside: str,
 ) -> Storage:
-    """The storage of all buffers that something uses.  `sizes` are the registers that are known.
+    """The storage of all buffers that something uses.  `sizes` are the registers that are known;
+    `beside` is the pointer to all weights, empty where each becomes an array.
 
     Raises UserError where data decide the size of a buffer.
     """
     made = Storage(dict(dtypes), {}, set(), [], [], {}, 0)
-    weights: dict[tuple[Weight, DType], str] = {}
     ranges: dict[BufferId, tuple[int, int]] = {}
     dynamic = _dynamic_sizes(program, sizes)
     written = _written(program)
@@ -123,12 +125,14 @@ def place_buffers(
                 if isinstance(place, Input):
                     made.constant.add(number)
             case Weight():
-                key = place, dtype
-                if key not in weights:
-                    weights[key] = names.fresh(f"weight_{buffer.label}")
-                made.names[number] = weights[key]
-                made.weights[number] = weights[key], place
                 made.constant.add(number)
+                if beside:
+                    at = f"(const void *)({beside} + {place.offset})"
+                    made.names[number] = f"(const {value_type(dtype)} *){at}"
+                    continue
+                if (place, dtype) not in made.weights:
+                    made.weights[place, dtype] = names.fresh(f"weight_{buffer.label}")
+                made.names[number] = made.weights[place, dtype]
             case Arena():
                 ranges[number] = _range(place, sizes, buffer.label)
             case State() | Dynamic():
@@ -174,16 +178,9 @@ def _dynamic_sizes(program: Program, sizes: Mapping[int, int]) -> dict[BufferId,
 
 
 def _written(program: Program) -> set[BufferId]:
-    found: set[BufferId] = set()
-    for instr in walk_instructions(program.body):
-        if isinstance(instr, Launch):
-            # the kernel says which: a view of an input is never stored to
-            found.update(instr.buffers)
-        elif isinstance(instr, CallOp):
-            found.update(ref.buffer for ref in instr.outputs)
-        elif isinstance(instr, Copy):
-            found.add(instr.target)
-    return found
+    """Buffers that are, or may be, stored to: kernels say themselves which."""
+    every = (named for instr in walk_instructions(program.body) for named in operands(instr))
+    return {value for kind, value in every if kind in (Kind.WRITTEN, Kind.TOUCHED)}
 
 
 def _place_arena(made: Storage, ranges: Mapping[BufferId, tuple[int, int]], names: Names) -> None:
