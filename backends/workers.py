@@ -205,18 +205,6 @@ class WorkerPool:
             self._change.notify_all()
 
 
-def ask_once(module: str, request: Any) -> Any:
-    """The answer of a process for this request alone.
-
-    Raises WorkerFailedError where it fails or kills the process.
-    """
-    with _worker(module, BUDGETS) as worker:
-        answer, error = _ask(worker, request)
-    if error:
-        raise WorkerFailedError(0, error)
-    return answer
-
-
 @record
 class _Worker:
     """A process, and the file of its complaints: a pipe that is not read would stop it."""

@@ -98,7 +98,7 @@ class GpuBackend(Backend):
         if len({gpu.peak(self.options.precision) is None for gpu in gpus}) > 1:
             return None
         made = copy(self)
-        made.target = replace(self.target, archs=tuple(gpu.arch for gpu in gpus), gpus=gpus)
+        made.target = _part(self.target, gpus)
         return made
 
     def check(self, graph: Graph) -> None:
@@ -170,12 +170,12 @@ class GpuBackend(Backend):
     def _facts(
         self, lowered: Lowered, names: Sequence[str], made: Sequence[Sequence[CompiledKernel]]
     ) -> dict[str, Any]:
-        first = self.target.gpus[0]
+        first, precision = self.target.gpus[0], self.options.precision
         rows = list(zip(names, lowered.table.locs, lowered.table.bounds, strict=True))
         return {
             "machine": {
                 "name": first.part,
-                "flops_per_second": _peak(first, self.options.precision),
+                "flops_per_second": _peak(first, precision),
                 "bytes_per_second": first.bandwidth,
             },
             "kernels": [
@@ -183,7 +183,7 @@ class GpuBackend(Backend):
                     "symbol": name,
                     "source": loc,
                     **work_facts(bound.group, bound.kernel.sizes),
-                    **_price(first, bound, kernel, self.options.precision),
+                    **_price(first, bound, kernel, precision),
                     **_blocks(block_schedule(bound)),
                 }
                 for (name, loc, bound), kernel in zip(rows, made[0], strict=True)
@@ -195,7 +195,7 @@ class GpuBackend(Backend):
                         {
                             "symbol": name,
                             **_build(kernel),
-                            **_price(gpu, bound, kernel, self.options.precision),
+                            **_price(gpu, bound, kernel, precision),
                         }
                         for (name, _, bound), kernel in zip(rows, kernels, strict=True)
                     ],
@@ -240,9 +240,11 @@ def alike(target: Target) -> tuple[Target, ...]:
                 break
         else:
             parts.append([gpu])
-    return tuple(
-        replace(target, archs=tuple(gpu.arch for gpu in gpus), gpus=tuple(gpus)) for gpus in parts
-    )
+    return tuple(_part(target, gpus) for gpus in parts)
+
+
+def _part(target: Target, gpus: Sequence[GpuProfile]) -> Target:
+    return replace(target, archs=tuple(gpu.arch for gpu in gpus), gpus=tuple(gpus))
 
 
 def _are_alike(gpus: Sequence[GpuProfile]) -> bool:

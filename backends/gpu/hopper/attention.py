@@ -49,7 +49,7 @@ def attention_source(shape: AttentionKernel, name: str, *, shared: int) -> Gluon
         return None
     buffers, writer = shape.kernel.buffers, Writer((*RESERVED, *_MAPS, *_SHARED))
     pointers = {b: writer.name(b.name) for b in buffers}
-    copies = _Copies(f"{name}_copy", shape, pointers, steps)
+    copies = _Copies(f"{name}_copy", shape, pointers, steps, (*_MAPS, *_SHARED))
     attends = _Attends(f"{name}_attend", shape, pointers, steps)
     parts = (copies.text(), attends.text(), _kernel_text(name, shape, pointers, steps))
     sides = (shape.queries, shape.keys, shape.values)
@@ -92,19 +92,8 @@ def _kernel_text(
     )
 
 
-class _Part(WarpPart):
-    def __init__(
-        self, name: str, shape: AttentionKernel, pointers: dict[TileBuffer, str], steps: int
-    ) -> None:
-        super().__init__(name, shape.kernel, pointers, steps, (*_MAPS, *_SHARED))
-        self.shape = shape
-
-
-class _Copies(_Part):
+class _Copies(WarpPart[AttentionKernel]):
     """The warp that copies."""
-
-    def text(self) -> str:
-        return self.function((*_MAPS, *_SHARED))
 
     def _first(self) -> None:
         self._ring(1)
@@ -125,18 +114,16 @@ class _Copies(_Part):
         writer.block(head, lines)
 
 
-class _Attends(_Part):
+class _Attends(WarpPart[AttentionKernel]):
     """A warpgroup with half of the rows."""
 
     def __init__(
         self, name: str, shape: AttentionKernel, pointers: dict[TileBuffer, str], steps: int
     ) -> None:
-        super().__init__(name, shape, pointers, steps)
+        given = ("half: tl.constexpr", *pointers.values(), *_SHARED)
+        super().__init__(name, shape, pointers, steps, given)
         self._rows: dict[Block, PyExpr] = {}  # totals of rows as one axis
         self._halves = {shape.mixed.a}
-
-    def text(self) -> str:
-        return self.function(("half: tl.constexpr", *self._pointers.values(), *_SHARED))
 
     def _first(self) -> None:
         columns = min(self.shape.scores.out.shape[1], self.shape.mixed.out.shape[1])

@@ -47,7 +47,8 @@ def gluon_source(shape: MatrixKernel, name: str, *, warps: int, shared: int) -> 
     plan = _planned(shape, shared)
     if plan is None:
         return None
-    copying = _Copies(f"{name}_copy", shape, plan)
+    given = ("a_map", "b_map", *_RING)
+    copying = _Copies(f"{name}_copy", shape, plan.pointers, plan.steps, given)
     multiplying = _Products(f"{name}_multiply", shape, plan, warps)
     parts = [copying.text(), multiplying.text(), _kernel_text(name, shape, plan)]
     text = HEADER + multiplying.functions() + "\n\n".join(parts)
@@ -134,18 +135,8 @@ def _kernel_text(name: str, shape: MatrixKernel, plan: _Plan) -> str:
 # ---- the parts ----------------------------------------------------------------------------------
 
 
-class _Part(WarpPart):
-    def __init__(self, name: str, shape: MatrixKernel, plan: _Plan) -> None:
-        reserved = (*plan.maps, *plan.parameters)
-        super().__init__(name, shape.kernel, plan.pointers, plan.steps, reserved)
-        self.shape, self.plan = shape, plan
-
-
-class _Copies(_Part):
+class _Copies(WarpPart[MatrixKernel]):
     """The warp that copies."""
-
-    def text(self) -> str:
-        return self.function(("a_map", "b_map", *_RING))
 
     def _first(self) -> None:
         self._ring(1)
@@ -160,15 +151,12 @@ class _Copies(_Part):
         self._writer.block(head, lines)
 
 
-class _Products(_Part):
+class _Products(WarpPart[MatrixKernel]):
     """The warpgroups that multiply, and what becomes of the sums."""
 
     def __init__(self, name: str, shape: MatrixKernel, plan: _Plan, warps: int) -> None:
-        super().__init__(name, shape, plan)
-        self._warps = warps
-
-    def text(self) -> str:
-        return self.function(self.plan.parameters)
+        super().__init__(name, shape, plan.pointers, plan.steps, plan.parameters)
+        self.plan, self._warps = plan, warps
 
     def _first(self) -> None:
         self._layout(self._warps, self.shape.contract.out.shape[1])

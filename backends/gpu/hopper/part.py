@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from math import prod
+from typing import Generic, Protocol, TypeVar
 
 from tcc.backends.artifact.gpu_binaries import TensorMap
 from tcc.backends.gpu.hopper.boxes import Box, Side
@@ -45,6 +46,16 @@ ROOM = 2048
 FEW = 24
 
 
+class HopperKernel(Protocol):
+    """What was recognised of a kernel."""
+
+    @property
+    def kernel(self) -> TileKernel: ...
+
+
+Shape = TypeVar("Shape", bound=HopperKernel)
+
+
 @record
 class GluonText:
     """A module with a kernel: its parameters are the kernel's buffers, then the `maps`."""
@@ -77,44 +88,45 @@ def seen(buffer: str, box: Box) -> str:
     return f"{text}.permute((1, 0))" if box.turned else text
 
 
-class WarpPart(Printer, ABC):
-    """One part: a function of all units, one after the other."""
+class WarpPart(Printer, ABC, Generic[Shape]):
+    """One part of a kernel of `shape`: a function of `parameters`, which takes all units one after
+    the other; the rings have `steps` buffers."""
 
     _range = "range"
 
     def __init__(
         self,
         name: str,
-        kernel: TileKernel,
+        shape: Shape,
         pointers: Mapping[TileBuffer, str],
         steps: int,
-        reserved: Sequence[str],
-        dot: str = "ieee",
+        parameters: Sequence[str],
     ) -> None:
-        super().__init__(name, dot, (*RESERVED, *reserved, *pointers.values()))
-        self._pointers = dict(pointers)
-        self._kernel, self._count = kernel, steps
-        self._indices = TritonIndices(self._writer, index_type(kernel), self._used, "layout")
+        super().__init__(name, "ieee", (*RESERVED, *parameters, *pointers.values()))
+        self.shape, self.steps = shape, steps
+        self._pointers, self._parameters = dict(pointers), list(parameters)
+        index = index_type(shape.kernel)
+        self._indices = TritonIndices(self._writer, index, self._used, "layout")
 
     def functions(self) -> str:
         """As Gluon takes them."""
         text = super().functions().replace("@triton.jit", "@gluon.jit")
         return text.replace("tl.PropagateNan", "triton.language.PropagateNan")
 
-    def function(self, parameters: Sequence[str]) -> str:
-        """The text of the function."""
-        writer = self._writer
-        units = prod(n for v in self._kernel.axes if (n := as_int(extent(v))) is not None)
+    def text(self) -> str:
+        """The function."""
+        writer, axes = self._writer, self.shape.kernel.axes
+        units = prod(n for v in axes if (n := as_int(extent(v))) is not None)
         self._first()
         self._unit = writer.name("program")
         with writer.scope() as lines:
-            self._units(self._kernel.axes)
+            self._units(axes)
             self._one()
         head = f"for {self._unit} in range(tl.program_id(0), {units}, tl.num_programs(0)):"
         writer.block(head, lines)
         self._last()
         body = "\n".join(f"    {line}" for line in writer.lines())
-        return f"@gluon.jit\ndef {self._name}({', '.join(parameters)}):\n{body}\n"
+        return f"@gluon.jit\ndef {self._name}({', '.join(self._parameters)}):\n{body}\n"
 
     @abstractmethod
     def _first(self) -> None:
@@ -136,7 +148,7 @@ class WarpPart(Printer, ABC):
         """To the next buffer; behind the last one the phase of the barriers turns."""
         line = self._writer.line
         line("step += 1")
-        line(f"behind = step == {self._count}")
+        line(f"behind = step == {self.steps}")
         line("step = tl.where(behind, 0, step)")
         line("phase = tl.where(behind, phase ^ 1, phase)")
 

@@ -7,12 +7,12 @@ from math import prod
 
 from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import Cast, StageRef
-from tcc.ir.index import Var, as_int, bounds, free_vars, linear_in
+from tcc.ir.index import Var, bounds, free_vars
 from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.ir.types import F32, FLOAT8, I8, I32
 from tcc.schedule.gpu.schedule import BlockSchedule
-from tcc.schedule.nest import Factors, multiplied, product
+from tcc.schedule.nest import Factors, multiplied, product, stride
 
 
 def join(loops: Sequence[Var]) -> str:
@@ -69,20 +69,16 @@ def schedule_of(
 def own_axis(group: TileGroup, stage: GroupStage) -> list[Var]:
     """A stage's loops that neither all stages nor a walk share, as what it holds lies."""
     own = [v for v in stage.iters if v not in group.cut]
-    held = [
-        a
-        for targets in stage.stores
-        for a in targets
-        if group.buffers[a.buffer].scope is MemorySpace.LOCAL
-    ]
-    return _along(own, held[:1])
+    stores = (a for targets in stage.stores for a in targets)
+    held = (a for a in stores if group.buffers[a.buffer].scope is MemorySpace.LOCAL)
+    return _along(own, next(held, None))
 
 
 def reduced_axis(group: TileGroup, stage: GroupStage) -> list[Var]:
     """A stage's reduced loops but a walk's, as what it reads of other stages lies."""
     loops = [v for v in stage.reduce if v not in group.cut]
-    held = [a for n, a in stage.accesses.items() if isinstance(n.source, StageRef)]
-    return _along(loops, held[:1])
+    held = (a for n, a in stage.accesses.items() if isinstance(n.source, StageRef))
+    return _along(loops, next(held, None))
 
 
 def summed_in(group: TileGroup, steps: int) -> list[tuple[list[Var], int]]:
@@ -103,12 +99,5 @@ def reads_held(stage: GroupStage) -> bool:
     )
 
 
-def _along(loops: list[Var], accesses: list[Access]) -> list[Var]:
-    if not accesses:
-        return loops
-
-    def step(var: Var) -> int:
-        linear = linear_in(accesses[0].offset, var)
-        return 0 if linear is None else -(as_int(linear[0]) or 0)
-
-    return sorted(loops, key=step)
+def _along(loops: list[Var], access: Access | None) -> list[Var]:
+    return loops if access is None else sorted(loops, key=lambda v: -(stride(access, v) or 0))

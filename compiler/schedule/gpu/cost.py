@@ -19,7 +19,7 @@ from tcc.ir.index import Var
 from tcc.ir.tile.group import TileGroup
 from tcc.record import record
 from tcc.schedule.gpu.schedule import FLOAT8_NAME, BlockProfile, BlockSchedule
-from tcc.schedule.gpu.work import LEAST_SIDE, SECTOR, Cut, GroupFacts, Matrix, StageRun, TileTraffic
+from tcc.schedule.gpu.work import LEAST_SIDE, SECTOR, Cut, GroupFacts, Matrix, StageRun
 from tcc.schedule.nest import trips
 
 # Seconds: one kernel of a captured graph after another, until its units run; a load from memory
@@ -121,11 +121,8 @@ class BlockPricer:
             resident = max(1, resident)
         if resident == 0:
             return BlockPrice(inf, inf, 0, 0, 0, LAUNCH, units, 0, 0, usage)
-        moved = [m for run in runs for m in run.moved]
-        bytes_ = self._memory_bytes(moved, grid, resident)
-        dram = bytes_ / (self.profile.bandwidth * _MEMORY_SHARE)
-        l2 = sum(m.total for m in moved) / self._cache
-        return self._total(runs, schedule, usage, (units, resident), (dram, l2, bytes_))
+        bytes_ = self._memory_bytes(runs, grid, resident)
+        return self._total(runs, schedule, usage, units, resident, bytes_)
 
     def runs(self, schedule: BlockSchedule) -> tuple[StageRun, ...]:
         """What each stage does in a unit."""
@@ -144,11 +141,11 @@ class BlockPricer:
         runs: Sequence[StageRun],
         schedule: BlockSchedule,
         usage: Usage,
-        counts: tuple[int, int],
-        memory: tuple[float, float, float],
+        units: int,
+        resident: int,
+        bytes_: float,
     ) -> BlockPrice:
-        units, resident = counts
-        dram, l2, bytes_ = memory
+        dram = bytes_ / (self.profile.bandwidth * _MEMORY_SHARE)
         load = _FAR if dram > 0 else _NEAR
         steps = [self._step(run, schedule) for run in runs]
         busy = sum(run.steps * step for run, step in zip(runs, steps, strict=True))
@@ -164,7 +161,7 @@ class BlockPricer:
         own = -(-units // self.profile.processors)
         rounds = -(-own // resident)
         compute, latency = own * busy, rounds * chain
-        l2 = max(l2, own * link)
+        l2 = max(sum(m.total for run in runs for m in run.moved) / self._cache, own * link)
         # A unit's waiting includes its arithmetic; what several share slows each other.
         together = (max(compute, latency) ** 4 + dram**4 + l2**4) ** 0.25
         return BlockPrice(
@@ -224,12 +221,10 @@ class BlockPricer:
 
     # ---- memory ---------------------------------------------------------------------------------
 
-    def _memory_bytes(
-        self, moved: Sequence[TileTraffic], grid: Sequence[Cut], resident: int
-    ) -> float:
+    def _memory_bytes(self, runs: Sequence[StageRun], grid: Sequence[Cut], resident: int) -> float:
         """Bytes from and to memory: once, where the cache keeps all; else what each round reads,
         units of a round sharing it.  Small values wait in the cache for their reader."""
-        kept = self.profile.cache * _KEPT
+        kept, moved = self.profile.cache * _KEPT, [m for run in runs for m in run.moved]
         once = sum(m.unique for m in moved)
         total = 0.0
         rounds, spans = self._round(grid, resident)

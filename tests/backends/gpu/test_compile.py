@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tcc.backends.artifact.gpu_binaries import Param
+from tcc.backends.artifact.gpu_binaries import BinaryKind, Param
 from tcc.backends.gpu.code import _variant
 from tcc.backends.gpu.source import CompiledKernel, KernelSource, kernel_source
 from tcc.errors import InternalError, ToolError
@@ -125,7 +125,7 @@ def test_scratch_that_no_launch_gives_is_an_error() -> None:
     (kernels,) = compile_kernels([replace(made, text=own)], [GPUS["cuda:sm_90"]], 1)
     assert kernels[0].scratch == 128
     with pytest.raises(InternalError, match=r"pointwise needs 128 bytes of scratch for sm_90"):
-        _variant(GPUS["cuda:sm_90"], kernels)
+        _variant("sm_90", BinaryKind.CUBIN, kernels)
 
 
 def test_matrix_units_are_used(facts: dict[tuple[str, str], MachineCode]) -> None:
