@@ -54,8 +54,8 @@ def most_positions(loops: Sequence[Var]) -> int | None:
 def schedule_of(
     blocks: Iterable[tuple[Sequence[Var], int]],
     parallel: Sequence[Sequence[Var]],
-    warps: int,
-    stages: int,
+    warps: int = 4,
+    stages: int = 2,
 ) -> BlockSchedule:
     """Loops as axes, each in the first of its `blocks`; loops in blocks of one are none."""
     found: dict[str, int] = {}

@@ -72,9 +72,9 @@ def _pointwise(group: TileGroup) -> list[BlockSchedule]:
     if across is not None:
         fast, slow = across
         grid = [[v for v in common if v not in across], [slow], [fast]]
-        return [schedule_of([([slow], n), ([fast], m)], grid, 4, 2) for n, m in _SQUARES]
+        return [schedule_of([([slow], n), ([fast], m)], grid) for n, m in _SQUARES]
     every = [common, *(own_axis(group, stage) for stage in group.stages)]
-    return [schedule_of([(loops, n) for loops in every], [common], 4, 2) for n in _LINES]
+    return [schedule_of([(loops, n) for loops in every], [common]) for n in _LINES]
 
 
 _LINES = (1024, 2048, 512, 256, 128)
@@ -118,7 +118,7 @@ def _rows(group: TileGroup) -> list[BlockSchedule]:
         inner = [
             (loops, piece if size is None or size > _ROW else power(size)) for loops, size in every
         ]
-        found.append(schedule_of([(common, rows), *inner], [common], _warps(rows * piece), 2))
+        found.append(schedule_of([(common, rows), *inner], [common], _warps(rows * piece)))
     return found
 
 
@@ -155,7 +155,7 @@ def _columns(group: TileGroup) -> list[BlockSchedule]:
         summed = [reduced_axis(group, stage) for stage in group.stages]
         windows = [(loops, power(most_positions(loops) or 1)) for loops in summed]
         return [
-            schedule_of([(common, block), *inner], [common], 4, 2)
+            schedule_of([(common, block), *inner], [common])
             for block in (256, 512, 128, 64, 32)
             for inner in ([], windows)
             if not inner or block * power(size) <= _ROWS
@@ -168,5 +168,5 @@ def _columns(group: TileGroup) -> list[BlockSchedule]:
         for steps in (32, 64, 16, 128):
             if columns * steps <= _ROWS:
                 blocks = [(parallel[-1], columns), *summed_in(group, steps)]
-                found.append(schedule_of(blocks, parallel, 4, 2))
+                found.append(schedule_of(blocks, parallel))
     return found

@@ -155,7 +155,7 @@ def _narrow(group: TileGroup, main: GroupStage, grid: _Grid) -> list[BlockSchedu
         for steps in _STEPS:
             if _fits(rows, columns, steps, longest, points(many)):
                 blocks = [(few, rows), (many, columns), *summed_in(group, steps)]
-                found.append(schedule_of(blocks, grid, 4, 3))
+                found.append(schedule_of(blocks, grid, stages=3))
     return found
 
 
@@ -189,7 +189,7 @@ def _chained(group: TileGroup, first: list[Var], second: list[Var]) -> list[Bloc
         runs = [n for n in _RUNS if n <= longest]
     inner = _inner(group)
     return [
-        schedule_of([(rows, block), (walk, run), *inner], [batch, rows], 4, 2)
+        schedule_of([(rows, block), (walk, run), *inner], [batch, rows])
         for block in [n for n in (SIDE, 32, 64, 128) if n <= most] or [most]
         for run in runs
     ]
