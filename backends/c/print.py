@@ -53,7 +53,9 @@ def print_model(
 
     Raises UserError for what needs memory that is not known before the run.
     """
-    _check_ports(program)
+    for port in program.outputs:
+        if port.state >= 0:
+            raise UserError("C files keep no state", where=port.name, hint="leave out --state")
     names = Names(frozenset({f"{name}_run", f"{name}_weights", "temporaries"}))
     called = [names.fresh(f"kernel_{number}") for number in range(len(kernels))]
     functions = [
@@ -101,12 +103,6 @@ def print_model(
 
 
 _CONTRACTION = "#if !defined(__GNUC__) || defined(__clang__)\n#pragma STDC FP_CONTRACT OFF\n#endif"
-
-
-def _check_ports(program: Program) -> None:
-    for port in program.outputs:
-        if port.state >= 0:
-            raise UserError("C files keep no state", where=port.name, hint="leave out --state")
 
 
 def _comment(text: str) -> list[str]:

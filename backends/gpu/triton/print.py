@@ -25,7 +25,7 @@ from tcc.backends.gpu.triton.writer import PyExpr, Writer
 from tcc.errors import InternalError
 from tcc.ir.expr import MONOIDS, extent
 from tcc.ir.expr.scalar import Arg, Const, IndexValue, walk
-from tcc.ir.index import Var, as_int, const
+from tcc.ir.index import Var, as_int, const, free_vars, nonnegative
 from tcc.ir.layout import strides
 from tcc.ir.tile import (
     Block,
@@ -120,23 +120,20 @@ class Printer:
 
     def _units(self, axes: Sequence[Var]) -> None:
         """The values of the parallel axes, from the number of the program."""
-        left = [v for v in axes if as_int(extent(v)) != 1]
         for var in axes:
-            if var not in left:
-                self._indices.bind(var, PyExpr("0"))
+            self._indices.bind(var, PyExpr("0"))
+        left = [v for v in axes if as_int(extent(v)) != 1]
         if not left:
             return
-        unit = "unit" if len(left) > 1 else left[0].name
+        first, *others = left
+        unit = "unit" if others else first.name
         rest = self._writer.define(unit, self._indices.converted(self._unit))
-        for number, var in reversed(list(enumerate(left))):
-            if number == 0:
-                self._indices.bind(var, rest)
-                return
+        for number, var in reversed(list(enumerate(others))):
             size = self._indices.value(extent(var)).operand
             self._indices.bind(var, self._writer.define(var.name, f"{rest.text} % {size}"))
-            rest = self._writer.define(
-                "rest" if number > 1 else left[0].name, f"{rest.text} // {size}"
-            )
+            name = "rest" if number else first.name
+            rest = self._writer.define(name, f"{rest.text} // {size}")
+        self._indices.bind(first, rest)
 
     def _body(self, body: Sequence[Stmt]) -> None:
         for node in body:
@@ -211,7 +208,9 @@ class Printer:
             index = self._indices.value(guard.index, shape, blocks)
             stop = self._indices.value(guard.extent, shape, blocks)
             depth = max(index.depth, stop.depth)
-            if not self._indices.is_nonnegative(guard.index, blocks):
+            # Nothing is certain of data.
+            loose = any(var in blocks for var in free_vars(guard.index))
+            if loose or not nonnegative(guard.index):
                 parts.append(PyExpr(f"({index.operand} >= 0)", depth))
             parts.append(PyExpr(f"({index.text} < {stop.text})", depth))
         text = " & ".join(p.text for p in parts)
