@@ -20,7 +20,7 @@ from tcc.record import record
 
 # The architecture that kernels in Gluon are for.
 HOPPER = "sm_90"
-_ALIGNED = 16  # bytes: what the widest load of a lane takes
+ALIGNED = 16  # bytes: what the widest load of a lane takes
 
 
 @record
@@ -136,8 +136,3 @@ def launch_parameters(source: KernelSource) -> tuple[Param, ...]:
     for each in source.maps:
         kinds += [Param.TENSOR_MAP, *[Param.NULL] * (2 * len(each.sizes))]
     return (*kinds, Param.NULL, Param.NULL)
-
-
-def is_aligned(parameter: Parameter) -> bool:
-    """Whether Triton may count on the address or number being a multiple of 16."""
-    return parameter.divisor % _ALIGNED == 0

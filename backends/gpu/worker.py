@@ -20,10 +20,10 @@ from tcc.backends.artifact.gpu_binaries import SWIZZLES, TensorMap
 from tcc.backends.gpu.machine_code import cuda_usage, rocm_usage
 from tcc.backends.gpu.ptxas import NEWEST, assembled
 from tcc.backends.gpu.source import (
+    ALIGNED,
     HOPPER,
     CompiledKernel,
     KernelSource,
-    is_aligned,
     launch_parameters,
 )
 from tcc.backends.workers import serve
@@ -106,7 +106,7 @@ def _compile(
     signature = dict(zip(function.arg_names, (p.type for p in source.parameters), strict=True))
     attributes = {}
     for number, parameter in enumerate(source.parameters):
-        facts = [["tt.divisibility", 16]] if is_aligned(parameter) else []
+        facts = [["tt.divisibility", ALIGNED]] if parameter.divisor % ALIGNED == 0 else []
         if rocm and parameter.narrow:
             facts.append(["tt.pointer_range", 32])
         attributes[(number,)] = facts

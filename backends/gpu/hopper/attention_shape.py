@@ -89,8 +89,10 @@ def attention_kernel(
 
 
 def _cast_of(node: Compute) -> Block | None:
-    plain = isinstance(node.body, Cast) and isinstance(node.body.arg, Arg)
-    return node.args[0] if plain and len(node.args) == 1 else None
+    match node:
+        case Compute(body=Cast(arg=Arg()), args=(block,)):
+            return block
+    return None
 
 
 def _fits(made: AttentionKernel, dot: str) -> bool:
@@ -111,11 +113,11 @@ def _fits(made: AttentionKernel, dot: str) -> bool:
 
 def _is_printable(made: AttentionKernel) -> bool:
     """Whether every other statement keeps rows where they are."""
-    others = [made.queries.load, made.keys.load, made.values.load, made.scores, made.mixed]
-    for node in (*made.before, *made.loop.body, *made.after):
-        if node not in others and node is not made.widened and not _keeps_rows(node):
-            return False
-    return any(isinstance(n, Store) for n in made.after)
+    loads = (made.queries.load, made.keys.load, made.values.load)
+    others = (*loads, made.scores, made.mixed, made.widened)
+    every = (*made.before, *made.loop.body, *made.after)
+    stores = any(isinstance(node, Store) for node in made.after)
+    return stores and all(node in others or _keeps_rows(node) for node in every)
 
 
 def _keeps_rows(node: Stmt) -> bool:
@@ -125,7 +127,9 @@ def _keeps_rows(node: Stmt) -> bool:
         case Reduce():
             return node.axes == (1,) and len(node.blocks) == 1
         case Relayout():
-            return _is_column(node.block.shape, node.out.shape)
+            # It only adds or drops the second axis, of one element.
+            source, out = node.block.shape, node.out.shape
+            return source == (*out, 1) or out == (*source, 1)
         case Store():
             return len(node.block.shape) == 2 and not node.indirect
         case Load():
@@ -133,11 +137,6 @@ def _keeps_rows(node: Stmt) -> bool:
             return len(node.out.shape) == 2 and not node.indirect and not read_back
         case _:
             return False
-
-
-def _is_column(source: tuple[int, ...], out: tuple[int, ...]) -> bool:
-    """Whether a relayout only adds or drops the second axis of one element."""
-    return source == (*out, 1) or out == (*source, 1)
 
 
 # ---- one half of the rows -----------------------------------------------------------------------

@@ -86,7 +86,6 @@ def _planned(shape: MatrixKernel, shared: int) -> _Plan | None:
         if not boxes:
             return None
         boxes.pop()
-    writer = Writer((*RESERVED, *_RING))
     maps = {
         f"{s}_map": tensor_map(buffers, o.load.buffer, o.box)
         for s, o in (("a", shape.a), ("b", shape.b))
@@ -95,8 +94,7 @@ def _planned(shape: MatrixKernel, shared: int) -> _Plan | None:
     for number, (node, box) in enumerate(boxes):
         maps[f"out{number}_map"] = tensor_map(buffers, node.buffer, box)
         tiles[node] = (f"out{number}", box)
-    for name in (*maps, *(tile for tile, _ in tiles.values())):
-        writer.name(name)
+    writer = Writer((*RESERVED, *_RING, *maps, *(tile for tile, _ in tiles.values())))
     pointers = {b: writer.name(b.name) for b in buffers}
     return _Plan(fitting[0], pointers, maps, tiles)
 
