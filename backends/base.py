@@ -17,7 +17,6 @@ from tcc.backends.artifact.link import link_artifact
 from tcc.backends.artifact.variant import Variant
 from tcc.backends.generated import Generated
 from tcc.debug import Trace
-from tcc.errors import UserError
 from tcc.ir.graph import Graph
 from tcc.options import Options
 from tcc.passes.derive.winograd import Limits
@@ -52,9 +51,9 @@ class Backend(Protocol):
         return self.planner.priced
 
     @classmethod
-    def refused(cls, options: Options) -> Mapping[str, UserError]:
-        """Errors for options that mean nothing here, by flag: raised where all targets of a compile
-        refuse the same."""
+    def refused(cls, options: Options) -> Mapping[str, str]:
+        """Why options mean nothing here, by flag: an error where all targets of a compile refuse
+        the same."""
         return {}
 
     @classmethod

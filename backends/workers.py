@@ -125,17 +125,14 @@ class WorkerPool:
         """
         with self._change:
             self._change.wait_for(lambda: self._settled(numbers))
-            self._check()
+            for number in sorted(self._failures):
+                raise WorkerFailedError(number, self._failures[number])
             return [self._answers[n] for n in numbers]
 
     def _settled(self, numbers: Sequence[int]) -> bool:
         if self._failures:
             return self._running == 0
         return all(n in self._answers for n in numbers)
-
-    def _check(self) -> None:
-        for number in sorted(self._failures):
-            raise WorkerFailedError(number, self._failures[number])
 
     def forget(self) -> bool:
         """Drops all requests with their answers, so that the processes can serve others.
@@ -161,10 +158,6 @@ class WorkerPool:
             self._next = len(self._requests)
             for worker in self._workers:
                 worker.process.kill()
-        self._finish()
-
-    def _finish(self) -> None:
-        with self._change:
             self._done = True
             self._change.notify_all()
         for thread in self._threads:
@@ -210,18 +203,6 @@ class WorkerPool:
             else:
                 self._answers[number] = answer
             self._change.notify_all()
-
-
-def ask_once(module: str, request: Any) -> Any:
-    """The answer of a process for this request alone.
-
-    Raises WorkerFailedError where it fails or kills the process.
-    """
-    with _worker(module, BUDGETS) as worker:
-        answer, error = _ask(worker, request)
-    if error:
-        raise WorkerFailedError(0, error)
-    return answer
 
 
 @record

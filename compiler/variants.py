@@ -48,9 +48,9 @@ def check_options(options: Options, targets: Sequence[Target]) -> None:
     if len({row.suffix for row in rows}) > 1:
         raise UserError("targets of different files cannot be joined", where="--target")
     first, *others = [row.refused(options) for row in rows]
-    for flag, error in first.items():
+    for flag, why in first.items():
         if all(flag in refused for refused in others):
-            raise error
+            raise UserError(why, where=flag)
     if options.stop_after not in ("", "import", *step_names()):
         raise UserError(
             "there is no such step",

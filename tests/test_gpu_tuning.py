@@ -32,7 +32,7 @@ class Compiler:
     def _made(self, bound: Bound) -> CompiledKernel:
         schedule, usage = schedule_of(bound), self.usage(bound)
         return CompiledKernel(
-            "sm_90", "k", b"", "", usage.shared, schedule.warps, 32, schedule.stages, (),
+            "k", b"", usage.shared, schedule.warps, 32, (), (), False, "sm_90", "", schedule.stages,
             usage.registers, usage.private,
         )  # fmt: skip
 

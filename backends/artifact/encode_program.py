@@ -7,7 +7,8 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
-from tcc.errors import InternalError, UserError
+from tcc.backends.artifact.words import WordWriter
+from tcc.errors import UserError
 from tcc.ir.lists import parse_list_type
 from tcc.ir.program import Buffer, Instr, IntOp, Place, Port, Program, Relation, TensorRef
 from tcc.ir.program.table import (
@@ -40,35 +41,10 @@ def encode_program(program: Program) -> bytes:
     """
     writer = _Writer()
     writer.program(program)
-    strings = bytes(writer.strings)
-    strings += bytes(-len(strings) % 8)
-    try:
-        body = struct.pack(f"<{len(writer.words)}q", *writer.words)
-    except struct.error as error:
-        raise InternalError("a program has a number beyond 64 bits", where="encode") from error
-    words = HEADER_WORDS + len(writer.words)
-    head = (MAGIC, VERSION, words, len(strings), zlib.crc32(body + strings))
-    return struct.pack("<5q", *head) + body + strings
+    return writer.table(MAGIC, VERSION, 8)
 
 
-class _Writer:
-    """Appends words; equal strings are stored once."""
-
-    def __init__(self) -> None:
-        self.words: list[int] = []
-        self.strings = bytearray()
-        self._offsets: dict[str, tuple[int, int]] = {}
-
-    def put(self, *words: int) -> None:
-        self.words.extend(words)
-
-    def string(self, text: str) -> None:
-        if text not in self._offsets:
-            data = text.encode()
-            self._offsets[text] = (len(self.strings), len(data))
-            self.strings += data + b"\0"
-        self.put(*self._offsets[text])
-
+class _Writer(WordWriter):
     def dtype(self, dtype: DType) -> None:
         self.put(dtype.dlpack << 8 | dtype.bits)
 
@@ -175,9 +151,7 @@ class _Reader:
         return self._words[self._at - 1]
 
     def many(self, count: int) -> tuple[int, ...]:
-        if not 0 <= count <= len(self._words) - self._at:
-            raise ValueError("count")
-        self._at += count
+        self._at += self._possible(count)
         return self._words[self._at - count : self._at]
 
     def string(self) -> str:
@@ -227,7 +201,9 @@ class _Reader:
         return tuple(self.instr(depth) for _ in range(self.count()))
 
     def count(self) -> int:
-        count = self.one()
+        return self._possible(self.one())
+
+    def _possible(self, count: int) -> int:
         if not 0 <= count <= len(self._words) - self._at:
             raise ValueError("count")
         return count

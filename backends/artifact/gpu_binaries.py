@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
 from enum import Enum
 from types import MappingProxyType
 
+from tcc.backends.artifact.words import WordWriter
 from tcc.errors import InternalError
+from tcc.ir.types import DTYPES
 from tcc.record import record
 
 MAGIC = 0x01474D4943435474
 VERSION = 3
-HEADER_WORDS = 6
 # Images begin at multiples of this; so do the blob and the table itself.
 ALIGNMENT = 64
 _HOST_CALLS = 1
@@ -42,18 +41,18 @@ class Param(Enum):
     TENSOR_MAP = 3  # the kernel's next tensor map, on the launch's buffer that it names
 
 
-# CUDA's numbers of the element types and of the spans of bytes in which rows are swizzled.
+# CUDA's numbers of the element types, and the spans of bytes in which rows are swizzled, by number.
 _MAP_TYPES = MappingProxyType({"f16": 6, "bf16": 9})
-_SWIZZLES = MappingProxyType({0: 0, 32: 1, 64: 2, 128: 3})
+SWIZZLES = (0, 32, 64, 128)
 
 
 @record
-class ImageMap:
+class TensorMap:
     """A tensor in the launch's buffer at place `buffer`, for NVIDIA's copy engine.
 
-    `sizes` in elements of `dtype` (f16 or bf16) and `strides` in bytes, outermost first, the
-    innermost stride left out; `box` is what one copy moves, in rows swizzled in spans of `swizzle`
-    bytes.  What lies outside reads as zero.
+    `sizes` and `strides` in elements of `dtype` (f16 or bf16), outermost first, the last stride 1;
+    `box` is what one copy moves, of rows swizzled in spans of `swizzle` bytes (0: not at all).
+    What lies outside reads as zero.
     """
 
     buffer: int
@@ -80,8 +79,8 @@ class GpuKernel:
     warps: int
     warp_size: int
     params: tuple[Param, ...]
-    maps: tuple[ImageMap, ...] = ()
-    stays: bool = False
+    maps: tuple[TensorMap, ...]
+    stays: bool
 
 
 @record
@@ -119,14 +118,8 @@ def encode_images(images: GpuImages) -> bytes:
     """
     _check(images)
     writer = _Writer()
-    writer.table(images)
-    strings = bytes(writer.strings)
-    head_words = HEADER_WORDS + len(writer.words)
-    strings += bytes(-(head_words * 8 + len(strings)) % ALIGNMENT)
-    body = struct.pack(f"<{len(writer.words)}q", *writer.words) + strings
-    blob = bytes(writer.blob)
-    head = (MAGIC, VERSION, head_words, len(strings), zlib.crc32(body), len(blob))
-    return struct.pack(f"<{HEADER_WORDS}q", *head) + body + blob
+    writer.images(images)
+    return writer.table(MAGIC, VERSION, ALIGNMENT, len(writer.blob)) + bytes(writer.blob)
 
 
 def _check(images: GpuImages) -> None:
@@ -137,47 +130,39 @@ def _check(images: GpuImages) -> None:
         raise InternalError("variants have different kernels", where="encode_images")
 
 
-class _Writer:
-    """Appends words; equal strings and equal images are stored once."""
+class _Writer(WordWriter):
+    """Equal images are stored once too."""
 
     def __init__(self) -> None:
-        self.words: list[int] = []
-        self.strings = bytearray()
+        super().__init__()
         self.blob = bytearray()
-        self._texts: dict[str, tuple[int, int]] = {}
         self._images: dict[bytes, int] = {}
         self._ranges: list[tuple[int, int]] = []
 
-    def table(self, images: GpuImages) -> None:
+    def images(self, images: GpuImages) -> None:
         for variant in images.variants:
             for kernel in variant.kernels:
                 self._image(_stored(kernel, variant.form))
-        self.words += [images.platform.value, _HOST_CALLS if images.allow_host else 0]
-        self.words += [len(images.variants[0].kernels), len(self._ranges), len(images.variants)]
-        for offset, size in self._ranges:
-            self.words += [offset, size]
+        self.put(images.platform.value, _HOST_CALLS if images.allow_host else 0)
+        self.put(len(images.variants[0].kernels), len(self._ranges), len(images.variants))
+        for place in self._ranges:
+            self.put(*place)
         for variant in images.variants:
-            self._string(variant.arch)
-            self.words.append(variant.form.value)
-            self._string(variant.needs)
+            self.string(variant.arch)
+            self.put(variant.form.value)
+            self.string(variant.needs)
             for kernel in variant.kernels:
                 self._kernel(kernel, variant.form)
 
     def _kernel(self, kernel: GpuKernel, form: BinaryKind) -> None:
-        self._string(kernel.symbol)
-        self.words += [self._images[_stored(kernel, form)], kernel.shared]
-        self.words += [kernel.warps * kernel.warp_size, kernel.stays, len(kernel.params)]
-        self.words += [param.value for param in kernel.params]
+        self.string(kernel.symbol)
+        self.put(self._images[_stored(kernel, form)], kernel.shared)
+        self.put(kernel.warps * kernel.warp_size, kernel.stays, len(kernel.params))
+        self.put(*(param.value for param in kernel.params))
         for each in kernel.maps:
-            self.words += [each.buffer, _MAP_TYPES[each.dtype], _SWIZZLES[each.swizzle]]
-            self.words += [len(each.sizes), *each.sizes, *each.strides, *each.box]
-
-    def _string(self, text: str) -> None:
-        if text not in self._texts:
-            data = text.encode()
-            self._texts[text] = (len(self.strings), len(data))
-            self.strings += data + b"\0"
-        self.words += self._texts[text]
+            strides = (DTYPES[each.dtype].bytes * stride for stride in each.strides[:-1])
+            self.put(each.buffer, _MAP_TYPES[each.dtype], SWIZZLES.index(each.swizzle))
+            self.put(len(each.sizes), *each.sizes, *strides, *each.box)
 
     def _image(self, data: bytes) -> None:
         if data in self._images:

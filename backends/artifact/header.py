@@ -17,36 +17,40 @@ def model_header(name: str, program: Program, manifest: dict[str, Any]) -> str:
     is that of the variant which needs most.
     """
     upper = name.upper()
-    lines = [
-        f"/* {name}: a model compiled by tcc.",
-        " *",
-        *_port_lines("input", program.inputs),
-        *_port_lines("output", program.outputs),
-        " */",
-        f"#ifndef TCC_MODEL_{upper}_H",
-        f"#define TCC_MODEL_{upper}_H",
-        "",
-        f"#define {upper}_INPUTS {len(program.inputs)}",
-        f"#define {upper}_OUTPUTS {len(program.outputs)}",
-        f"#define {upper}_WEIGHT_BYTES {manifest['weights']['bytes']}",
+    sides = (("INPUT", program.inputs), ("OUTPUT", program.outputs))
+    ports = [
+        f" * {kind.lower()} {i}: {comment_text(port.name)} {port.dtype.name} "
+        f"{comment_text(port.text)}\n"
+        for kind, listed in sides
+        for i, port in enumerate(listed)
     ]
+    lines = [f"#define {upper}_{kind}S {len(listed)}" for kind, listed in sides]
+    lines.append(f"#define {upper}_WEIGHT_BYTES {manifest['weights']['bytes']}")
     arenas = [variant["arena_bytes"] for variant in manifest["variants"]]
     if None not in arenas:
         lines.append(f"#define {upper}_ARENA_BYTES {max(arenas)}")
-    for kind, ports in (("INPUT", program.inputs), ("OUTPUT", program.outputs)):
+    for kind, listed in sides:
         described = manifest[f"{kind.lower()}s"]
-        for i, port in enumerate(ports):
+        for i, port in enumerate(listed):
             lines.extend(_macros(f"{upper}_{kind}_{i}", port, described[i]["shape"]))
-    api = (runtime_folder() / "include" / "tcc.h").read_text()
-    declaration = f'#ifdef __cplusplus\nextern "C"\n#endif\nconst tcc_api *{name}_api(void);\n'
-    return "\n".join(lines) + f"\n\n{api}\n{declaration}\n#endif\n"
+    macros, api = "\n".join(lines), (runtime_folder() / "include" / "tcc.h").read_text()
+    return f"""\
+/* {name}: a model compiled by tcc.
+ *
+{"".join(ports)} */
+#ifndef TCC_MODEL_{upper}_H
+#define TCC_MODEL_{upper}_H
 
+{macros}
 
-def _port_lines(kind: str, ports: tuple[Port, ...]) -> list[str]:
-    return [
-        f" * {kind} {i}: {comment_text(port.name)} {port.dtype.name} {comment_text(port.text)}"
-        for i, port in enumerate(ports)
-    ]
+{api}
+#ifdef __cplusplus
+extern "C"
+#endif
+const tcc_api *{name}_api(void);
+
+#endif
+"""
 
 
 def comment_text(text: str) -> str:

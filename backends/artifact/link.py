@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 from tcc.backends.artifact.encode_program import decode_program
 from tcc.backends.artifact.gpu_binaries import encode_images
 from tcc.backends.artifact.header import model_header
+from tcc.backends.artifact.publish import folder_beside
 from tcc.backends.artifact.toolchain import (
     Toolchain,
     find_toolchain,
@@ -35,7 +35,7 @@ from tcc.backends.artifact.variant import (
     variant_source,
 )
 from tcc.backends.artifact.weight_section import Section, append_section, lay_out
-from tcc.errors import InternalError, ToolError
+from tcc.errors import InternalError
 from tcc.ir.container import (
     ABI_VERSION,
     LISTINGS_SECTION,
@@ -102,25 +102,15 @@ def link_artifact(
     full = _complete(manifest, variants, programs, name, section, side)
     toolchain = find_toolchain(triple)
     text = json.dumps(full, sort_keys=True, indent=1, ensure_ascii=True)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".tcc-", dir=out.parent) as made:
-            folder = Path(made)
-            objects = _write_inputs(folder, variants, text, name, section)
-            _write_listings(folder, _listings(variants))
-            _link(toolchain, folder, objects)
-            _seal(folder / "model.so")
-            set_soname(folder / "model.so", out.name)
-            append_section(folder / ("weights" if side else "model.so"), section)
-            (folder / "model.h").write_text(model_header(name, programs[0], full))
-            _publish(folder, out, side and section.size > 0)
-    except OSError as error:
-        raise ToolError(
-            "the artifact cannot be written",
-            where=str(error.filename or out),
-            why=error.strerror or str(error),
-            hint="choose another place with -o",
-        ) from error
+    with folder_beside(out, "the artifact") as folder:
+        objects = _write_inputs(folder, variants, text, name, section)
+        _write_listings(folder, _listings(variants))
+        _link(toolchain, folder, objects)
+        _seal(folder / "model.so")
+        set_soname(folder / "model.so", out.name)
+        append_section(folder / ("weights" if side else "model.so"), section)
+        (folder / "model.h").write_text(model_header(name, programs[0], full))
+        _publish(folder, out, side and section.size > 0)
     return full
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from tcc.ir.container import TRAILER, TRAILER_MAGIC, TRAILER_VERSION
@@ -111,11 +111,7 @@ def append_section(path: Path, section: Section) -> None:
         offset = (file.tell() + unit - 1) // unit * unit
         file.truncate(offset)
         file.seek(offset)
-        _write(file, offset, section)
-
-
-def _write(file: BinaryIO, offset: int, section: Section) -> None:
-    for part in section.parts:
-        file.write(_bytes_of(part))
-    trailer = (TRAILER_MAGIC, TRAILER_VERSION, offset, section.size, section.sha256)
-    file.write(TRAILER.pack(*trailer))
+        for part in section.parts:
+            file.write(_bytes_of(part))
+        trailer = (TRAILER_MAGIC, TRAILER_VERSION, offset, section.size, section.sha256)
+        file.write(TRAILER.pack(*trailer))

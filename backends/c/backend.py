@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,16 +10,17 @@ from typing import Any, Self
 
 import numpy as np
 from tcc.backends.artifact.encode_program import decode_program
-from tcc.backends.artifact.variant import Variant, describe_ports
+from tcc.backends.artifact.publish import folder_beside
+from tcc.backends.artifact.variant import Variant, describe_ports, describe_variant
+from tcc.backends.artifact.weight_section import Range
 from tcc.backends.base import Backend
 from tcc.backends.c.print import print_model
+from tcc.backends.c.storage import refused_size
 from tcc.backends.generated import Generated
 from tcc.debug import Trace
-from tcc.errors import ToolError, UserError
+from tcc.errors import UserError
 from tcc.ir.expr import Expr
 from tcc.ir.graph import Graph, walk_nodes
-from tcc.ir.index import as_int
-from tcc.ir.program import constant_registers
 from tcc.ir.types import TensorType
 from tcc.options import Options
 from tcc.passes.fuse.structure import Storage, build_group
@@ -72,7 +72,7 @@ class CBackend(Backend):
         self.planner = ScalarPlanner(core)
 
     @classmethod
-    def refused(cls, options: Options) -> Mapping[str, UserError]:
+    def refused(cls, options: Options) -> Mapping[str, str]:
         found = {}
         if options.precision != "f32":
             found["--precision"] = "C files compute as the model says"
@@ -84,7 +84,7 @@ class CBackend(Backend):
             found["--machine"] = "C files are for every machine"
         if options.state:
             found["--state"] = "C files keep no state from run to run"
-        return {flag: UserError(what, where=flag) for flag, what in found.items()}
+        return found
 
     @classmethod
     def variants(
@@ -103,22 +103,17 @@ class CBackend(Backend):
                     where=f"input {value.name}: {shape}",
                     hint=f"give its sizes, as in --input {value.name}=1x3x224x224",
                 )
-        inputs = [(value, f"input {value.name}") for value in graph.inputs]
-        results = [
+        values = [(value, f"input {value.name}") for value in graph.inputs]
+        values += [
             (v, f"{n.op.name} at {n.loc or v.name}") for n in walk_nodes(graph) for v in n.outputs
         ]
-        for value, where in (*inputs, *results):
+        for value, where in values:
             if not isinstance(value.type, TensorType) or value.type.dtype.is_handle:
                 raise UserError(
                     "C files have no strings and no lists", where=where, why="they need a heap"
                 )
-            if any(as_int(dim) is None for dim in value.type.shape):
-                raise UserError(
-                    "C files have a static arena",
-                    where=where,
-                    why="data decide the size of this value",
-                    hint="compile for the CPU, where memory is taken during the run",
-                )
+            if value.type.static_shape is None:
+                raise refused_size(where)
 
     def lower(self, graph: Graph, trace: Trace) -> Lowered:
         precision = Precision(bits=self.options.weight_bits)
@@ -148,24 +143,20 @@ class CBackend(Backend):
     ) -> dict[str, Any]:
         (variant,) = variants
         source, header, weights = variant.objects
-        files = [
-            (output.with_suffix(".h"), _named(header, name, output)),
-            (output, _named(source, name, output)),
-        ]
-        if weights:
-            files.insert(0, (output.with_suffix(WEIGHTS_SUFFIX), weights))
-        _write(output.parent, files)
-        program = decode_program(variant.program)
-        described = {
-            **variant.facts,
-            "target": variant.target,
-            "kernel_count": len(variant.kernels),
-            "arena_bytes": constant_registers(program).get(program.arena),
-            "weights": {
-                "offset": 0,
-                "bytes": sum(np.asarray(p).nbytes for p in variant.weights),
-            },
+        files = {
+            output.with_suffix(WEIGHTS_SUFFIX): weights,
+            output.with_suffix(".h"): _named(header, name, output),
+            output: _named(source, name, output),
         }
+        with folder_beside(output, "the C file") as folder:
+            present = [place for place, data in files.items() if data]
+            for place in present:
+                (folder / place.name).write_bytes(files[place])
+            for place in present:
+                os.replace(folder / place.name, place)
+        program = decode_program(variant.program)
+        stored = Range(0, sum(np.asarray(part).nbytes for part in variant.weights))
+        described = describe_variant(variant, program, stored, Range(0, 0))
         return {**manifest, **describe_ports(program), "name": name, "variants": [described]}
 
 
@@ -178,21 +169,3 @@ def _named(text: bytes, name: str, output: Path) -> bytes:
     found = text.replace(f"{_UNNAMED}.h".encode(), header.encode())
     found = found.replace(_UNNAMED.upper().encode(), name.upper().encode())
     return found.replace(_UNNAMED.encode(), name.encode())
-
-
-def _write(folder: Path, files: Sequence[tuple[Path, bytes]]) -> None:
-    """All files, then each under its name: none appears half written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".tcc-", dir=folder) as made:
-            for place, data in files:
-                Path(made, place.name).write_bytes(data)
-            for place, _ in files:
-                os.replace(Path(made, place.name), place)
-    except OSError as error:
-        raise ToolError(
-            "the C file cannot be written",
-            where=str(error.filename or folder),
-            why=error.strerror or str(error),
-            hint="choose another place with -o",
-        ) from error

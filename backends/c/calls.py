@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 
 from tcc.backends.c.storage import Storage
+from tcc.backends.c.types import literal
 from tcc.errors import UserError
 from tcc.ir.program import CallOp, Register, TensorRef
+from tcc.ir.types import I64
 
 # What needs a heap, or gives results of sizes that data decide.
 REFUSED = frozenset({"tf_idf", "unique", "unique_count"})
@@ -19,7 +21,7 @@ _SHARE, _BESIDE = 40, 1 << 12
 def call_lines(
     call: CallOp, storage: Storage, value: Callable[[Register], str]
 ) -> tuple[list[str], int]:
-    """The lines before the function is called, an open brace first, and the bytes it may need.
+    """The lines before the function is called, and the bytes it may need.
 
     Raises UserError for functions on strings and lists, and where sizes are not known.
     """
@@ -29,42 +31,33 @@ def call_lines(
             where=call.op,
             hint="compile for the CPU",
         )
-    lines = ["{", f"    /* {call.op} */"]
-    room = _BESIDE
-    sides = (("inputs", call.inputs), ("outputs", call.outputs))
-    for side, refs in sides:
+    lines, named, room = [f"/* {call.op} */"], [], _BESIDE
+    for side, refs in (("inputs", call.inputs), ("outputs", call.outputs)):
+        tensors = []
         for n, ref in enumerate(refs):
-            dims = ", ".join(map(value, ref.dims)) or "1"
-            lines.append(f"    const int64_t {side}_{n}[] = {{{dims}}};")
-            sizes = [int(text) for text in map(value, ref.dims) if text.isdigit()]
-            room += _SHARE * prod(sizes)
-        listed = ", ".join(
-            _tensor(ref, f"{side}_{n}", storage, value) for n, ref in enumerate(refs)
-        )
+            dims = [value(dim) for dim in ref.dims]
+            lines.append(f"const int64_t {side}_{n}[] = {{{', '.join(dims) or '1'}}};")
+            room += _SHARE * prod(int(dim) for dim in dims if dim.isdigit())
+            tensors.append(_tensor(ref, f"{side}_{n}", dims, storage))
         if refs:
-            lines.append(f"    const tcc_op_tensor {side}[] = {{{listed}}};")
+            lines.append(f"const tcc_op_tensor {side}[] = {{{', '.join(tensors)}}};")
+            named.append(f".{side} = {side}, .n_{side} = {len(refs)}")
     if call.ints:
-        lines.append(f"    const int64_t ints[] = {{{', '.join(map(_number, call.ints))}}};")
+        ints = ", ".join(literal(n, I64) for n in call.ints)
+        lines.append(f"const int64_t ints[] = {{{ints}}};")
+        named.append(f".ints = ints, .n_ints = {len(call.ints)}")
     if call.results:
-        lines.append(f"    int64_t results[{len(call.results)}];")
-    lines.append("    tcc_pool pool = {temporaries, sizeof temporaries, 0};")
-    named = [f".{side} = {side}, .n_{side} = {len(refs)}" for side, refs in sides if refs]
-    named += [f".ints = ints, .n_ints = {len(call.ints)}"] if call.ints else []
-    named += [f".results = results, .n_results = {len(call.results)}"] if call.results else []
-    lines.append(f"    tcc_op_call call = {{{', '.join(named)}, .pool = &pool, .threads = 1}};")
+        lines.append(f"int64_t results[{len(call.results)}];")
+        named.append(f".results = results, .n_results = {len(call.results)}")
+    lines.append("tcc_pool pool = {temporaries, sizeof temporaries, 0};")
+    lines.append(f"tcc_op_call call = {{{', '.join(named)}, .pool = &pool, .threads = 1}};")
     return lines, room
 
 
-def _number(value: int) -> str:
-    if value == -(1 << 63):
-        return "INT64_MIN"
-    return f"INT64_C({value})" if abs(value) >> 31 else str(value)
-
-
-def _tensor(ref: TensorRef, dims: str, storage: Storage, value: Callable[[Register], str]) -> str:
-    dtype = ref.dtype
-    count = " * ".join(f"(int64_t){value(dim)}" for dim in ref.dims) or "1"
-    name = storage.names[ref.buffer]
-    place = f"(void *)({name})" if ref.buffer in storage.constant or " " in name else name
+def _tensor(ref: TensorRef, name: str, dims: Sequence[str], storage: Storage) -> str:
+    dtype, place = ref.dtype, storage.names[ref.buffer]
+    count = " * ".join(f"(int64_t){dim}" for dim in dims) or "1"
+    if ref.buffer in storage.constant or " " in place:
+        place = f"(void *)({place})"
     kind = f"{{{dtype.dlpack}, {dtype.bits}, 1}}"
-    return f"{{{place}, {kind}, {len(ref.dims)}, {dims}, {count}}}"
+    return f"{{{place}, {kind}, {len(dims)}, {name}, {count}}}"

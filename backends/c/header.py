@@ -6,80 +6,72 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from tcc.backends.artifact.header import comment_text
+from tcc.backends.c.storage import Argument
 from tcc.backends.c.types import memory_type
-from tcc.ir.program import Program, Register
+from tcc.ir.program import Input, Place, Register
 
 
-def declaration(name: str, program: Program, ports: Mapping[str, Sequence[str]]) -> str:
+def declaration(name: str, arguments: Mapping[Place, Argument]) -> str:
     """The function that runs the model, without a semicolon."""
     taken = [
-        f"const {memory_type(port.dtype)} *{argument}"
-        for port, argument in zip(program.inputs, ports["inputs"], strict=True)
-    ]
-    taken += [
-        f"{memory_type(port.dtype)} *{argument}"
-        for port, argument in zip(program.outputs, ports["outputs"], strict=True)
+        f"{'const ' if isinstance(place, Input) else ''}{memory_type(a.port.dtype)} *{a.name}"
+        for place, a in arguments.items()
     ]
     return f"int {name}_run({', '.join(taken) or 'void'})"
 
 
 def header_text(
     name: str,
-    program: Program,
-    ports: Mapping[str, Sequence[str]],
+    arguments: Mapping[Place, Argument],
     known: Mapping[Register, int],
     messages: Sequence[str],
     memory: int,
-    weights: tuple[int, str],
+    weights: int,
+    beside: str,
 ) -> str:
-    """The header; `memory` are the bytes of static arrays, `weights` bytes and where they are."""
-    upper = name.upper()
-    lines = [
-        f"/* {name}: a model compiled by tcc.",
-        " *",
-        f" * {name}_run computes the outputs from the inputs.  All arrays are the caller's,",
-        " * contiguous and row-major; they do not overlap, and nothing is kept after a call.",
-        " *",
-    ]
-    sides = (("input", program.inputs, "read"), ("output", program.outputs, "written"))
-    for side, listed, done in sides:
-        for port, argument in zip(listed, ports[f"{side}s"], strict=True):
-            sizes = [known[dim] for dim in port.dims]
-            shape = ", ".join(map(str, sizes))
-            size = (prod(sizes) * port.dtype.bits + 7) // 8
-            lines.append(
-                f" * {argument}: {side} {comment_text(port.name)}, {port.dtype.name}[{shape}], "
-                f"{size} bytes, {done}"
-            )
-    lines += [
-        " *",
-        f" * It takes {memory} bytes of static memory and {weights[0]} bytes of weights, which are",
-        f" * {weights[1]}.  One call at a time; no heap, no threads.",
-        " * Returns 0" + ("." if not messages else ", or without results:"),
-        *(f" *   {n}: {comment_text(text)}" for n, text in enumerate(messages, 1)),
-        " */",
-        f"#ifndef TCC_MODEL_{upper}_H",
-        f"#define TCC_MODEL_{upper}_H",
-        "",
-        "#include <stdint.h>",
-        "",
-        "#ifdef __cplusplus",
-        'extern "C" {',
-        "#endif",
-        "",
-    ]
-    if weights[1] != IN_FILE:
-        lines += [f"extern const unsigned char *{name}_weights;", ""]
-    lines += [
-        f"{declaration(name, program, ports)};",
-        "",
-        "#ifdef __cplusplus",
-        "}",
-        "#endif",
-        "",
-        "#endif",
-    ]
-    return "\n".join(lines) + "\n"
+    """The header; `memory` are the bytes of static arrays, `weights` those of weights, to which the
+    pointer `beside` leads, if they are not in the C file."""
+    ports = "\n".join(_port_line(place, each, known) for place, each in arguments.items())
+    returned = ", or without results:" if messages else "."
+    numbered = "".join(f" *   {n}: {comment_text(m)}\n" for n, m in enumerate(messages, 1))
+    given, place = "", "in the C file"
+    if beside:
+        given = f"extern const unsigned char *{beside};\n\n"
+        place = f"read from {beside}: set it to the bytes of the file of weights, aligned"
+    return f"""\
+/* {name}: a model compiled by tcc.
+ *
+ * {name}_run computes the outputs from the inputs.  All arrays are the caller's,
+ * contiguous and row-major; they do not overlap, and nothing is kept after a call.
+ *
+{ports}
+ *
+ * It takes {memory} bytes of static memory and {weights} bytes of weights, which are
+ * {place}.  One call at a time; no heap, no threads.
+ * Returns 0{returned}
+{numbered} */
+#ifndef TCC_MODEL_{name.upper()}_H
+#define TCC_MODEL_{name.upper()}_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {{
+#endif
+
+{given}{declaration(name, arguments)};
+
+#ifdef __cplusplus
+}}
+#endif
+
+#endif
+"""
 
 
-IN_FILE = "in the C file"
+def _port_line(place: Place, argument: Argument, known: Mapping[Register, int]) -> str:
+    side, done = ("input", "read") if isinstance(place, Input) else ("output", "written")
+    port, sizes = argument.port, [known[dim] for dim in argument.port.dims]
+    size = (prod(sizes) * port.dtype.bits + 7) // 8
+    shape = f"{port.dtype.name}[{', '.join(map(str, sizes))}]"
+    return f" * {argument.name}: {side} {comment_text(port.name)}, {shape}, {size} bytes, {done}"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from tcc.backends.c.calls import call_lines
 from tcc.backends.c.kernel import KernelFunction
+from tcc.backends.c.lines import Lines
 from tcc.backends.c.storage import Storage
-from tcc.backends.c.types import memory_type
-from tcc.errors import InternalError
+from tcc.backends.c.types import stored_as, value_type
 from tcc.ir.program import (
     Allocate,
     Branch,
@@ -29,68 +28,48 @@ from tcc.ir.program import (
     Register,
     Relation,
     View,
+    constant_registers,
 )
+from tcc.ir.program.arithmetic import MEANING, let_value
 from tcc.ir.program.operands import defined_registers, walk_instructions
-from tcc.ir.tile import MemorySpace, TileKernel
-from tcc.ir.types import DTypeKind
+from tcc.ir.tile import MemorySpace
+from tcc.ir.types import BOOL, U8, DType
 
-_OPERATORS = {IntOp.ADD: "+", IntOp.SUB: "-", IntOp.MUL: "*"}
-_FUNCTIONS = {
-    IntOp.FLOORDIV: "floor_div",
-    IntOp.MOD: "floor_mod",
-    IntOp.MIN: "min_i64",
-    IntOp.MAX: "max_i64",
+_LETS = {
+    IntOp.CONST: "{}",
+    IntOp.ADD: "{} + {}",
+    IntOp.SUB: "{} - {}",
+    IntOp.MUL: "{} * {}",
+    IntOp.FLOORDIV: "floor_div({}, {})",
+    IntOp.MOD: "floor_mod({}, {})",
+    IntOp.MIN: "min_i64({}, {})",
+    IntOp.MAX: "max_i64({}, {})",
 }
-_AIM = re.compile(r" *(part_\w+) = \(")
-_RELATIONS = {Relation.EQ: "==", Relation.LE: "<=", Relation.LT: "<"}
+_RELATIONS = {
+    Relation.EQ: "{} == {}",
+    Relation.LE: "{} <= {}",
+    Relation.LT: "{} < {}",
+    Relation.DIVIDES: "{0} > 0 && {1} % {0} == 0",
+}
 
 
 def known_registers(program: Program) -> dict[Register, int]:
     """The values of registers that are the same in every run, where all inputs have known sizes."""
+    constants = constant_registers(program)
+    ports = enumerate(program.inputs)
+    dims = {(n, axis): constants[dim] for n, port in ports for axis, dim in enumerate(port.dims)}
     body = list(walk_instructions(program.body))
     times = Counter(register for instr in body for register in defined_registers(instr))
-    lets = {i.target: i for i in body if isinstance(i, Let) and times[i.target] == 1}
     known: dict[Register, int] = {}
-
-    def value(register: Register) -> int | None:
-        if register not in known and register in lets:
-            found = _folded(lets[register], program, value)
-            if found is not None:
-                known[register] = found
-        return known.get(register)
-
-    for register in lets:
-        value(register)
+    for instr in body:
+        if isinstance(instr, Let) and times[instr.target] == 1:
+            value = let_value(instr, known, dims)
+            if value is not None:
+                known[instr.target] = value
     return known
 
 
-def _folded(let: Let, program: Program, value: Callable[[int], int | None]) -> int | None:
-    if let.op is IntOp.CONST:
-        return let.a
-    if let.op is IntOp.DIM:
-        return value(program.inputs[let.a].dims[let.b])
-    a, b = value(let.a), value(let.b)
-    if a is None or b is None:
-        return None
-    match let.op:
-        case IntOp.ADD:
-            return a + b
-        case IntOp.SUB:
-            return a - b
-        case IntOp.MUL:
-            return a * b
-        case IntOp.FLOORDIV:
-            return a // b
-        case IntOp.MOD:
-            return a % b
-        case IntOp.MIN:
-            return min(a, b)
-        case IntOp.MAX:
-            return max(a, b)
-    raise InternalError(f"no value of {let}")
-
-
-class ProgramPrinter:
+class ProgramPrinter(Lines):
     """The statements of a program; `messages` are those of its checks, by the number that the
     function returns, from one on; `room` is what called functions need for temporaries."""
 
@@ -98,24 +77,19 @@ class ProgramPrinter:
         self,
         program: Program,
         storage: Storage,
-        kernels: Sequence[TileKernel],
         functions: Sequence[KernelFunction],
-        names: Sequence[str],
         known: Mapping[Register, int],
     ) -> None:
+        super().__init__()
         self._program, self._storage, self._known = program, storage, known
-        self._kernels, self._functions, self._names = kernels, functions, names
-        self._lines: list[str] = []
-        self._depth = 1
+        self._functions = functions
         self._defined: set[Register] = set()
         self.messages: list[str] = []
         self.room = 0
-        self.called: set[str] = set()
 
     def lines(self) -> list[str]:
         """Everything inside the function's braces."""
         self._body(self._program.body)
-        self._lines = self._without_unused_views()
         text = "\n".join(self._lines)
         declared = [
             f"    int64_t r{register} = 0;"
@@ -124,23 +98,7 @@ class ProgramPrinter:
         ]
         return [*declared, *self._storage.pointers, *self._lines, "    return 0;"]
 
-    def _without_unused_views(self) -> list[str]:
-        """The lines, without those that aim a pointer which no other line has."""
-        counts = Counter(re.findall(r"\w+", "\n".join(self._lines)))
-        aims = Counter(m[1] for line in self._lines if (m := _AIM.match(line)))
-        idle = {name for name, times in aims.items() if counts[name] == times}
-        if not idle:
-            return self._lines
-        kept = [n for n in self._storage.pointers if not idle.intersection(re.findall(r"\w+", n))]
-        self._storage.pointers = kept
-        self._lines = [n for n in self._lines if not ((m := _AIM.match(n)) and m[1] in idle)]
-        return self._without_unused_views()
-
-    def _body(self, body: Sequence[Instr]) -> None:
-        for instr in body:
-            self._instruction(instr)
-
-    def _instruction(self, instr: Instr) -> None:
+    def _statement(self, instr: Instr) -> None:
         match instr:
             case Let():
                 self._let(instr)
@@ -159,15 +117,14 @@ class ProgramPrinter:
             case Copy():
                 a, b = self._storage.names[instr.target], self._storage.names[instr.source]
                 self._line(f"memmove({a}, {b}, (size_t){self._value(instr.size)});")
-            case Branch():
-                self._branch(instr)
+            case Branch(condition=buffer):
+                sized = buffer < 0
+                taken = f"{self._value(instr.when)} != 0" if sized else self._condition(buffer)
+                self._if(taken, instr.then, instr.otherwise)
             case Loop():
                 self._loop(instr)
             case _:
                 assert_never(instr)
-
-    def _line(self, text: str) -> None:
-        self._lines.append("    " * self._depth + text)
 
     def _value(self, register: Register) -> str:
         known = self._known.get(register)
@@ -180,36 +137,27 @@ class ProgramPrinter:
     def _let(self, let: Let) -> None:
         if let.target in self._known:
             return
-        target = self._define(let.target)
-        if let.op is IntOp.CONST:
-            self._line(f"{target} = {let.a};")
-            return
-        a, b = self._value(let.a), self._value(let.b)
-        if let.op in _OPERATORS:
-            self._line(f"{target} = {a} {_OPERATORS[let.op]} {b};")
-        else:
-            self._line(f"{target} = {_FUNCTIONS[let.op]}({a}, {b});")
+        constant = let.op is IntOp.CONST
+        a, b = (let.a, 0) if constant else (self._value(let.a), self._value(let.b))
+        self._line(f"{self._define(let.target)} = {_LETS[let.op].format(a, b)};")
 
     def _read(self, instr: ReadInt) -> None:
-        place = self._element(instr.buffer, instr.element, memory_type(instr.dtype))
-        if instr.dtype.kind is DTypeKind.BOOL:
+        place = self._element(instr.buffer, instr.element, stored_as(instr.dtype))
+        if instr.dtype is BOOL:
             place = f"{place} != 0"
         self._line(f"{self._define(instr.target)} = (int64_t)({place});")
 
-    def _element(self, buffer: BufferId, element: int, kind: str) -> str:
+    def _element(self, buffer: BufferId, element: int, dtype: DType) -> str:
         name = self._storage.names[buffer]
-        cast = "" if self._storage.types[buffer] == kind else f"(const {kind} *)"
+        same = self._storage.types[buffer] is dtype
+        cast = "" if same else f"(const {value_type(dtype)} *)"
         return f"({cast}({name}))[{element}]" if cast or " " in name else f"{name}[{element}]"
 
     def _check(self, check: Check) -> None:
         a, b = self._known.get(check.a), self._known.get(check.b)
-        if a is not None and b is not None and _holds(check.relation, a, b):
-            return
-        left, right = self._value(check.a), self._value(check.b)
-        holds = f"{left} {_RELATIONS.get(check.relation)} {right}"
-        if check.relation is Relation.DIVIDES:
-            holds = f"{left} > 0 && {right} % {left} == 0"
-        self._fail(f"!({holds})", check.message)
+        if a is None or b is None or not MEANING[check.relation](a, b):
+            sides = self._value(check.a), self._value(check.b)
+            self._fail(f"!({_RELATIONS[check.relation].format(*sides)})", check.message)
 
     def _fail(self, condition: str, message: str) -> None:
         self.messages.append(message)
@@ -217,80 +165,42 @@ class ProgramPrinter:
 
     def _view(self, view: View) -> None:
         storage = self._storage
-        if view.buffer not in storage.names or view.base not in storage.names:
-            return
+        if view.buffer not in storage.names:
+            return  # nothing uses it
         const = "const " if view.buffer in storage.constant else ""
-        kind, base = storage.types[view.buffer], storage.names[view.base]
-        place = f"(const char *)({base}) + {self._value(view.offset)}"
-        if not const:
-            place = f"(char *)({base}) + {self._value(view.offset)}"
+        place = f"({const}char *)({storage.names[view.base]}) + {self._value(view.offset)}"
+        kind = value_type(storage.types[view.buffer])
         self._line(f"{storage.names[view.buffer]} = ({const}{kind} *)(void *)({place});")
 
     def _launch(self, launch: Launch) -> None:
-        kernel, function = self._kernels[launch.kernel], self._functions[launch.kernel]
-        args = []
-        for place in function.buffers:
-            number, taken = launch.buffers[place], kernel.buffers[place]
-            kind, name = memory_type(taken.dtype), self._storage.names[number]
-            if kind != self._storage.types[number]:
+        function, args = self._functions[launch.kernel], []
+        for place, taken in function.buffers:
+            number, dtype = launch.buffers[place], stored_as(taken.dtype)
+            name = self._storage.names[number]
+            if dtype is not self._storage.types[number]:
                 const = "const " if taken.scope is MemorySpace.INPUT else ""
-                name = f"({const}{kind} *)({name})"
+                name = f"({const}{value_type(dtype)} *)({name})"
             args.append(name)
         args += [self._value(launch.ints[n]) for n in function.sizes]
-        self._line(f"{self._names[launch.kernel]}({', '.join(args)});")
+        self._line(f"{function.name}({', '.join(args)});")
 
     def _call(self, call: CallOp) -> None:
         lines, room = call_lines(call, self._storage, self._value)
         self.room = max(self.room, room)
-        for line in lines:
-            self._line(line)
-        self._depth += 1
-        self._fail(f"tcc_op_{call_name(call)}(&call) != TCC_OK", f"{call.op} refuses its operands")
-        for n, register in enumerate(call.results):
-            self._line(f"{self._define(register)} = results[{n}];")
-        self._depth -= 1
-        self._line("}")
+        name = call.op.replace("non_max_suppression", "nms")
+        with self._braces():
+            for line in lines:
+                self._line(line)
+            self._fail(f"tcc_op_{name}(&call) != TCC_OK", f"{call.op} refuses its operands")
+            for n, register in enumerate(call.results):
+                self._line(f"{self._define(register)} = results[{n}];")
 
     def _condition(self, buffer: BufferId) -> str:
-        return f"{self._element(buffer, 0, 'uint8_t')} != 0"
-
-    def _branch(self, branch: Branch) -> None:
-        sized = branch.condition < 0
-        taken = f"{self._value(branch.when)} != 0" if sized else self._condition(branch.condition)
-        self._line(f"if ({taken}) {{")
-        self._inside(branch.then)
-        if branch.otherwise:
-            self._line("} else {")
-            self._inside(branch.otherwise)
-        self._line("}")
-
-    def _inside(self, body: Sequence[Instr]) -> None:
-        self._depth += 1
-        self._body(body)
-        self._depth -= 1
+        return f"{self._element(buffer, 0, U8)} != 0"
 
     def _loop(self, loop: Loop) -> None:
-        counter = self._define(loop.counter)
-        trips = self._value(loop.trips)
-        self._line(f"for ({counter} = 0; {counter} < {trips}; {counter}++) {{")
-        if loop.condition >= 0:
-            self._line(f"    if (!({self._condition(loop.condition)})) break;")
-        self._inside(loop.body)
-        self._line("}")
-
-
-def call_name(call: CallOp) -> str:
-    """The end of the C function's name."""
-    return call.op.replace("non_max_suppression", "nms")
-
-
-def _holds(relation: Relation, a: int, b: int) -> bool:
-    match relation:
-        case Relation.EQ:
-            return a == b
-        case Relation.LE:
-            return a <= b
-        case Relation.LT:
-            return a < b
-        case Relation.DIVIDES:
-            return a > 0 and b % a == 0
+        counter, trips = self._define(loop.counter), self._value(loop.trips)
+        with self._braces(f"for ({counter} = 0; {counter} < {trips}; {counter}++)"):
+            if loop.condition >= 0:
+                self._line(f"if (!({self._condition(loop.condition)})) break;")
+            self._body(loop.body)

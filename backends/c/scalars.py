@@ -126,9 +126,7 @@ def _integer(name: str, args: Sequence[str], dtype: DType) -> str:
     wide, sign = max(32, dtype.bits), "i" if signed else "u"
     if name in _SIGN:
         return f"({own})((uint{wide}_t){args[0]} {_SIGN[name]} (uint{wide}_t){args[1]})"
-    if name in ("max", "min"):
-        return f"({own}){name}_{sign}64({_listed(args)})"
-    if name in ("div", "mod", "rem", "pow"):
+    if name in ("max", "min", "div", "mod", "rem", "pow"):
         return f"({own}){name}_{sign}64({_listed(args)})"
     if name in ("shift_left", "shift_right"):
         kind = name if name == "shift_left" else f"{name}_{sign}64"

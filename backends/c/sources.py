@@ -71,23 +71,21 @@ def _static(definition: _Definition, own: dict[str, str]) -> str:
 
 
 @cache
-def _tables() -> tuple[dict[str, _Definition], dict[tuple[str, str], _Definition]]:
-    """Definitions by name that all files see, and by file and name."""
-    shared: dict[str, _Definition] = {}
-    inside: dict[tuple[str, str], _Definition] = {}
+def _table() -> dict[tuple[str, str], _Definition]:
+    """Definitions by file and name; by no file and name where all files see them."""
+    found: dict[tuple[str, str], _Definition] = {}
     ops = sorted((runtime_folder() / "src" / "ops").glob("*.[ch]"))
     for path in (_SUPPORT, *ops):
         for definition in _definitions(path):
             for name in definition.names:
-                inside.setdefault((path.name, name), definition)
+                found.setdefault((path.name, name), definition)
                 if definition.shared:
-                    shared.setdefault(name, definition)
-    return shared, inside
+                    found.setdefault(("", name), definition)
+    return found
 
 
 def _find(word: str, file: str) -> _Definition | None:
-    shared, inside = _tables()
-    return shared.get(word) or inside.get((file, word))
+    return _table().get(("", word)) or _table().get((file, word))
 
 
 def _definitions(path: Path) -> Iterator[_Definition]:
@@ -112,14 +110,15 @@ def _chunks(text: str) -> Iterator[str]:
         if not lines and not line:
             continue
         lines.append(line)
-        code = _bare("\n".join(lines))
-        if line.startswith("#include") or line.startswith(("#if", "#end")):
+        chunk = "\n".join(lines)
+        code = _bare(chunk)
+        if line.startswith(("#include", "#if", "#end")):
             lines = []
         elif not code:
-            if not line and "\n".join(lines).count("/*") == "\n".join(lines).count("*/"):
+            if not line and chunk.count("/*") == chunk.count("*/"):
                 lines = []  # a comment that stands alone
         elif _is_whole(code, line):
-            yield "\n".join(lines)
+            yield chunk
             lines = []
 
 

@@ -8,133 +8,145 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
 from tcc.backends.c.kernel import KernelFunction
 from tcc.backends.c.names import Names
-from tcc.backends.c.types import memory_type
-from tcc.errors import InternalError, UserError
+from tcc.backends.c.types import stored_as, value_type
+from tcc.errors import UserError
 from tcc.ir.program import (
     Alias,
     Allocate,
     Arena,
+    Branch,
     BufferId,
     CallOp,
     Copy,
     Dynamic,
     Input,
     Launch,
+    Loop,
     Output,
+    Place,
+    Port,
     Program,
     ReadInt,
     State,
     View,
     Weight,
 )
-from tcc.ir.program.operands import walk_instructions
-from tcc.ir.tile import TileKernel
-from tcc.ir.types import DType
+from tcc.ir.program.operands import operands, walk_instructions
+from tcc.ir.program.table import Kind
+from tcc.ir.types import BOOL, DType
+from tcc.record import record
 
 ALIGN = 64
 
 
+@record
+class Argument:
+    """An input or output of the model, as the parameter `name` of the C function."""
+
+    name: str
+    port: Port
+
+
 @dataclass(slots=True)
 class Storage:
-    """What each buffer is in C: its element `types`, the text that is its address, and whether it
-    can be written.  `declarations` are the static arrays, `pointers` those that views aim."""
+    """What each buffer is in C: the `types` whose C types elements have, the text that is its
+    address, and whether it can be written.  `declarations` are the static arrays, `pointers` those
+    that views aim, `weights` the names of arrays of weights."""
 
-    types: dict[BufferId, str]
+    types: dict[BufferId, DType]
     names: dict[BufferId, str]
     constant: set[BufferId]
     declarations: list[str]
     pointers: list[str]
-    weights: dict[BufferId, tuple[str, str, int, int]]  # name, element type, offset, bytes
+    weights: dict[tuple[Weight, DType], str]
     bytes: int
 
 
 def element_types(
-    program: Program, kernels: Sequence[TileKernel], functions: Sequence[KernelFunction]
+    program: Program, functions: Sequence[KernelFunction], arguments: Mapping[Place, Argument]
 ) -> dict[BufferId, DType]:
-    """The element type as which each buffer is used first."""
-    found: dict[BufferId, DType] = {}
-    ports = {Input: program.inputs, Output: program.outputs}
-    for number, buffer in enumerate(program.buffers):
-        if isinstance(buffer.place, Input | Output):
-            found[number] = ports[type(buffer.place)][buffer.place.port].dtype
-    for instr in walk_instructions(program.body):
+    """The element type as which each buffer that something uses is used first."""
+    found = {
+        number: arguments[buffer.place].port.dtype
+        for number, buffer in enumerate(program.buffers)
+        if buffer.place in arguments
+    }
+    body = list(walk_instructions(program.body))
+    for instr in body:
         match instr:
             case Launch():
-                for place in functions[instr.kernel].buffers:
-                    dtype = kernels[instr.kernel].buffers[place].dtype
-                    found.setdefault(instr.buffers[place], dtype)
+                for place, taken in functions[instr.kernel].buffers:
+                    found.setdefault(instr.buffers[place], taken.dtype)
             case CallOp():
                 for ref in (*instr.inputs, *instr.outputs):
                     found.setdefault(ref.buffer, ref.dtype)
             case ReadInt():
                 found.setdefault(instr.buffer, instr.dtype)
-    return _through_copies(program, found)
-
-
-def _through_copies(program: Program, found: dict[BufferId, DType]) -> dict[BufferId, DType]:
-    """What is only copied, or seen through another buffer, has the other's type."""
-    body = list(walk_instructions(program.body))
-    pairs = [(i.target, i.source) for i in body if isinstance(i, Copy)]
-    pairs += [(i.buffer, i.base) for i in body if isinstance(i, View)]
-    pairs += [(b, a) for a, b in pairs]
+            case Branch(condition=buffer) | Loop(condition=buffer) if buffer >= 0:
+                found.setdefault(buffer, BOOL)
+    # What is only copied, or only seen through another buffer, has the other's type.
+    copies = [(i.target, i.source) for i in body if isinstance(i, Copy)]
+    pairs = [*copies, *((b, a) for a, b in copies)]
+    pairs += [(i.base, i.buffer) for i in body if isinstance(i, View)]
     for _ in pairs:
         for one, other in pairs:
             if other in found:
                 found.setdefault(one, found[other])
-    return found
+    return {number: stored_as(dtype) for number, dtype in found.items()}
 
 
 def place_buffers(
     program: Program,
     dtypes: Mapping[BufferId, DType],
     sizes: Mapping[int, int],
-    ports: Mapping[type, Sequence[str]],
+    arguments: Mapping[Place, Argument],
     names: Names,
+    beside: str,
 ) -> Storage:
-    """The storage of all buffers that something uses.  `sizes` are the registers that are known,
-    `ports` the names of inputs and outputs.
+    """The storage of all buffers that something uses.  `sizes` are the registers that are known;
+    `beside` is the pointer to all weights, empty where each becomes an array.
 
     Raises UserError where data decide the size of a buffer.
     """
-    made = Storage({}, {}, set(), [], [], {}, 0)
-    made.types = {number: memory_type(dtype) for number, dtype in dtypes.items()}
-    weights: dict[tuple[int, int, str], str] = {}
+    made = Storage(dict(dtypes), {}, set(), [], [], {}, 0)
     ranges: dict[BufferId, tuple[int, int]] = {}
     dynamic = _dynamic_sizes(program, sizes)
     written = _written(program)
-    for number, buffer in enumerate(program.buffers):
-        if number not in dtypes:
-            continue
-        place, kind = buffer.place, made.types[number]
+    for number, dtype in sorted(dtypes.items()):
+        buffer = program.buffers[number]
+        place = buffer.place
         match place:
             case Input() | Output():
-                made.names[number] = ports[type(place)][place.port]
+                made.names[number] = arguments[place].name
                 if isinstance(place, Input):
                     made.constant.add(number)
             case Weight():
-                key = (place.offset, place.size, kind)
-                if key not in weights:
-                    weights[key] = names.fresh(f"weight_{buffer.label}")
-                made.names[number] = weights[key]
-                made.weights[number] = (weights[key], kind, place.offset, place.size)
                 made.constant.add(number)
+                if beside:
+                    at = f"(const void *)({beside} + {place.offset})"
+                    made.names[number] = f"(const {value_type(dtype)} *){at}"
+                    continue
+                if (place, dtype) not in made.weights:
+                    made.weights[place, dtype] = names.fresh(f"weight_{buffer.label}")
+                made.names[number] = made.weights[place, dtype]
             case Arena():
                 ranges[number] = _range(place, sizes, buffer.label)
             case State() | Dynamic():
                 size = place.size if isinstance(place, State) else dynamic[number]
                 made.names[number] = names.fresh(f"memory_{buffer.label}")
-                _declare(made, kind, made.names[number], size, buffer.label)
+                _declare(made, dtype, made.names[number], size, buffer.label)
             case Alias():
                 made.names[number] = name = names.fresh(f"part_{buffer.label}")
                 const = "" if number in written else "const "
                 if const:
                     made.constant.add(number)
-                made.pointers.append(f"    {const}{kind} *{name} = NULL;")
+                made.pointers.append(f"    {const}{value_type(dtype)} *{name} = NULL;")
             case _:
-                raise InternalError(f"no place {place}", where="backends/c")
+                assert_never(place)
     _place_arena(made, ranges, names)
     return made
 
@@ -146,7 +158,7 @@ def _range(place: Arena, sizes: Mapping[int, int], label: str) -> tuple[int, int
 
 
 def refused_size(label: str) -> UserError:
-    """Of a buffer whose size is not known before the run."""
+    """Of a value whose size is not known before the run."""
     return UserError(
         "C files have a static arena",
         where=label,
@@ -166,47 +178,32 @@ def _dynamic_sizes(program: Program, sizes: Mapping[int, int]) -> dict[BufferId,
 
 
 def _written(program: Program) -> set[BufferId]:
-    found: set[BufferId] = set()
-    for instr in walk_instructions(program.body):
-        if isinstance(instr, Launch):
-            found.update(
-                instr.buffers
-            )  # the kernel says which: a view of an input is never stored to
-        elif isinstance(instr, CallOp):
-            found.update(ref.buffer for ref in instr.outputs)
-        elif isinstance(instr, Copy):
-            found.add(instr.target)
-    return found
+    """Buffers that are, or may be, stored to: kernels say themselves which."""
+    every = (named for instr in walk_instructions(program.body) for named in operands(instr))
+    return {value for kind, value in every if kind in (Kind.WRITTEN, Kind.TOUCHED)}
 
 
 def _place_arena(made: Storage, ranges: Mapping[BufferId, tuple[int, int]], names: Names) -> None:
-    by_type: dict[str, list[BufferId]] = {}
+    by_type: dict[DType, list[BufferId]] = {}
     for number in ranges:
         by_type.setdefault(made.types[number], []).append(number)
-    for kind, numbers in by_type.items():
-        arena = names.fresh(f"arena_{kind.removesuffix('_t')}")
+    for dtype, numbers in by_type.items():
+        arena = names.fresh(f"arena_{value_type(dtype).removesuffix('_t')}")
         starts: dict[BufferId, int] = {}
         for number in sorted(numbers, key=ranges.__getitem__):
             first, _ = ranges[number]
             below = [n for n in starts if ranges[n][1] <= first]
             ends = (starts[n] + ranges[n][1] - ranges[n][0] for n in below)
             starts[number] = -(-max(ends, default=0) // ALIGN) * ALIGN
-        element = element_bytes(kind)
         for number, start in starts.items():
-            made.names[number] = f"{arena} + {start // element}" if start else arena
+            made.names[number] = f"{arena} + {start // dtype.bytes}" if start else arena
         total = max(starts[n] + ranges[n][1] - ranges[n][0] for n in numbers)
-        _declare(made, kind, arena, total)
+        _declare(made, dtype, arena, total)
 
 
-def _declare(made: Storage, kind: str, name: str, size: int | None, label: str = "") -> None:
+def _declare(made: Storage, dtype: DType, name: str, size: int | None, label: str = "") -> None:
     if size is None:
         raise refused_size(label)
-    count = max(-(-size // element_bytes(kind)), 1)
-    made.declarations.append(f"static _Alignas({ALIGN}) {kind} {name}[{count}];")
-    made.bytes += count * element_bytes(kind)
-
-
-def element_bytes(kind: str) -> int:
-    """Bytes of an element of a C type."""
-    known = {"float": 4, "double": 8}
-    return known.get(kind) or int("".join(filter(str.isdigit, kind))) // 8
+    count = max(-(-size // dtype.bytes), 1)
+    made.declarations.append(f"static _Alignas({ALIGN}) {value_type(dtype)} {name}[{count}];")
+    made.bytes += count * dtype.bytes

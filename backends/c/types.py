@@ -10,25 +10,31 @@ import math
 
 import numpy as np
 from tcc.errors import UserError
-from tcc.ir.narrow import rounded
-from tcc.ir.types import BF16, BOOL, F16, F32, F64, DType
+from tcc.ir.graph import rounded_number
+from tcc.ir.types import BOOL, DTYPES, F32, F64, DType, DTypeKind, integer_limits
+
+
+def stored_as(dtype: DType) -> DType:
+    """The type whose C type elements have in memory; raises UserError for strings and lists."""
+    if dtype.is_handle:
+        raise UserError(f"C files have no {dtype.name}", why="it needs a heap")
+    if dtype in (F32, F64):
+        return dtype
+    return DTYPES[f"{'i' if dtype.kind is DTypeKind.INT else 'u'}{8 * dtype.bytes}"]
 
 
 def memory_type(dtype: DType) -> str:
     """The C type of one element in memory; raises UserError for strings and lists."""
-    if dtype.is_handle:
-        raise UserError(f"C files have no {dtype.name}", why="it needs a heap")
-    if dtype in (F32, F64):
-        return value_type(dtype)
-    signed = dtype.is_integer and dtype.name.startswith("i")
-    return f"{'' if signed else 'u'}int{8 * dtype.bytes}_t"
+    return value_type(stored_as(dtype))
 
 
 def value_type(dtype: DType) -> str:
     """The C type of a value in an expression."""
     if dtype.is_float:
         return "double" if dtype is F64 else "float"
-    return "bool" if dtype is BOOL else memory_type(dtype)
+    if dtype is BOOL:
+        return "bool"
+    return f"{'' if dtype.kind is DTypeKind.INT else 'u'}int{8 * dtype.bytes}_t"
 
 
 def from_memory(text: str, dtype: DType) -> str:
@@ -49,7 +55,7 @@ def to_memory(text: str, dtype: DType) -> str:
 
 def wrapped(text: str, dtype: DType) -> str:
     """An integer's lowest bits, of a type of less than a byte, as its value."""
-    kind = "signed" if dtype.name.startswith("i") else "unsigned"
+    kind = "signed" if dtype.kind is DTypeKind.INT else "unsigned"
     return f"({value_type(dtype)}){kind}_bits({text}, {dtype.bits})"
 
 
@@ -59,38 +65,19 @@ def literal(value: bool | int | float, dtype: DType) -> str:
         return "true" if value else "false"
     if not dtype.is_float:
         return _integer(int(value), dtype)
-    number = float(value)
-    if dtype is F16:
-        number = float(np.float64(number).astype(np.float16))
-    elif dtype is BF16:
-        number = _bf16(number)
-    elif dtype.is_narrow:
-        number = float(rounded(np.float32(number), dtype))
+    number = rounded_number(value, dtype)
     if math.isnan(number):
         return "NAN"
-    suffix = "" if dtype is F64 else "f"
-    if suffix:
-        with np.errstate(over="ignore"):
-            number = float(np.float32(number))
     if math.isinf(number):
         return "INFINITY" if number > 0 else "-INFINITY"
     return f"{number!r}" if dtype is F64 else f"{np.float32(number)!s}f"
 
 
-def _bf16(value: float) -> float:
-    with np.errstate(over="ignore"):
-        bits = int(np.float32(value).view(np.uint32))
-    if value == value:
-        bits = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16 << 16
-    return float(np.uint32(bits & 0xFFFFFFFF).view(np.float32))
-
-
 def _integer(value: int, dtype: DType) -> str:
-    unsigned = dtype.name.startswith("u")
     if dtype.bits < 32:
         return str(value)
-    if unsigned:
+    if dtype.kind is DTypeKind.UINT:
         return f"{value}u" if dtype.bits == 32 else f"UINT64_C({value})"
-    if value == -(1 << (dtype.bits - 1)):
+    if value == integer_limits(dtype)[0]:
         return f"INT{dtype.bits}_MIN"
     return f"INT64_C({value})" if abs(value) >> 31 else str(value)

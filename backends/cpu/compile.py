@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tcc.backends.cpu.llvm.emit import KernelText, emit_kernel
 from tcc.backends.idle_pool import RESTING
-from tcc.backends.workers import WorkerFailedError, WorkerPool, ask_once, kept
+from tcc.backends.workers import WorkerFailedError, WorkerPool, kept
 from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import InternalError, UserError
 from tcc.ir.tile import TileKernel
@@ -76,10 +76,13 @@ def kernel_assembly(llvm: str, target: Target) -> str:
 
     Raises UserError where LLVM does not take the text.
     """
+    key, pool = _awake(1, 1, BUDGETS)
     try:
-        listing = ask_once(_WORKER, (llvm, target, True))
+        (listing,) = pool.answers([pool.submit((llvm, target, True))])
     except WorkerFailedError as error:
         raise UserError("the kernel's LLVM IR cannot be compiled", why=error.why) from None
+    finally:
+        RESTING.leave(key, pool)
     text: str = listing.decode()
     return text
 

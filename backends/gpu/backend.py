@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from copy import copy
 from dataclasses import replace
 from typing import Any, Self
@@ -15,7 +15,6 @@ from tcc.backends.gpu.compile import Compilers
 from tcc.backends.gpu.source import HOPPER, CompiledKernel
 from tcc.backends.gpu.tuning import better_schedules
 from tcc.debug import Trace
-from tcc.errors import UserError
 from tcc.ir.graph import Graph
 from tcc.ir.types import DTYPES, F32, DType
 from tcc.options import Options
@@ -75,11 +74,9 @@ class GpuBackend(Backend):
         )
 
     @classmethod
-    def refused(cls, options: Options) -> Mapping[str, UserError]:
-        if options.machine is None:
-            return {}
-        flag = "--machine"
-        return {flag: UserError("machine files describe processors, not GPUs", where=flag)}
+    def refused(cls, options: Options) -> Mapping[str, str]:
+        why = "machine files describe processors, not GPUs"
+        return {} if options.machine is None else {"--machine": why}
 
     @classmethod
     def tools(cls, options: Options) -> AbstractContextManager[Any]:
@@ -101,7 +98,7 @@ class GpuBackend(Backend):
         if len({gpu.peak(self.options.precision) is None for gpu in gpus}) > 1:
             return None
         made = copy(self)
-        made.target = replace(self.target, archs=tuple(gpu.arch for gpu in gpus), gpus=gpus)
+        made.target = _part(self.target, gpus)
         return made
 
     def check(self, graph: Graph) -> None:
@@ -153,10 +150,9 @@ class GpuBackend(Backend):
         portable: bool = False,
     ) -> GpuCode:
         job, host = self._job(bounds, names, alignments), self.options.allow_host
-        if self.compilers is not None:
-            return compile_blocks(job, self.compilers, allow_host=host, portable=portable)
-        with Compilers(self.options.jobs, self.options.budgets) as own:
-            return compile_blocks(job, own, allow_host=host, portable=portable)
+        with ExitStack() as opened:
+            compilers = self.compilers or opened.enter_context(self.tools(self.options))
+            return compile_blocks(job, compilers, allow_host=host, portable=portable)
 
     def _job(
         self, bounds: Sequence[Bound], names: Sequence[str], alignments: Sequence[Sequence[int]]
@@ -174,12 +170,12 @@ class GpuBackend(Backend):
     def _facts(
         self, lowered: Lowered, names: Sequence[str], made: Sequence[Sequence[CompiledKernel]]
     ) -> dict[str, Any]:
-        first = self.target.gpus[0]
+        first, precision = self.target.gpus[0], self.options.precision
         rows = list(zip(names, lowered.table.locs, lowered.table.bounds, strict=True))
         return {
             "machine": {
                 "name": first.part,
-                "flops_per_second": _peak(first, self.options.precision),
+                "flops_per_second": _peak(first, precision),
                 "bytes_per_second": first.bandwidth,
             },
             "kernels": [
@@ -187,7 +183,7 @@ class GpuBackend(Backend):
                     "symbol": name,
                     "source": loc,
                     **work_facts(bound.group, bound.kernel.sizes),
-                    **_price(first, bound, kernel, self.options.precision),
+                    **_price(first, bound, kernel, precision),
                     **_blocks(block_schedule(bound)),
                 }
                 for (name, loc, bound), kernel in zip(rows, made[0], strict=True)
@@ -199,7 +195,7 @@ class GpuBackend(Backend):
                         {
                             "symbol": name,
                             **_build(kernel),
-                            **_price(gpu, bound, kernel, self.options.precision),
+                            **_price(gpu, bound, kernel, precision),
                         }
                         for (name, _, bound), kernel in zip(rows, kernels, strict=True)
                     ],
@@ -244,9 +240,11 @@ def alike(target: Target) -> tuple[Target, ...]:
                 break
         else:
             parts.append([gpu])
-    return tuple(
-        replace(target, archs=tuple(gpu.arch for gpu in gpus), gpus=tuple(gpus)) for gpus in parts
-    )
+    return tuple(_part(target, gpus) for gpus in parts)
+
+
+def _part(target: Target, gpus: Sequence[GpuProfile]) -> Target:
+    return replace(target, archs=tuple(gpu.arch for gpu in gpus), gpus=tuple(gpus))
 
 
 def _are_alike(gpus: Sequence[GpuProfile]) -> bool:

@@ -5,39 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tcc.backends.artifact.gpu_binaries import (
-    BinaryKind,
-    GpuImages,
-    GpuKernel,
-    GpuVariant,
-    ImageMap,
-    Param,
-    Platform,
-)
+from tcc.backends.artifact.gpu_binaries import BinaryKind, GpuImages, GpuVariant, Platform
 from tcc.backends.gpu.compile import Compilers, compile_kernels, requests_for
-from tcc.backends.gpu.hopper.tensor_maps import TensorMap
 from tcc.backends.gpu.machine_code import ptx_target
 from tcc.backends.gpu.ptxas import needed_driver
-from tcc.backends.gpu.source import (
-    HOPPER,
-    CompiledKernel,
-    KernelSource,
-    ParameterKind,
-    kernel_source,
-)
+from tcc.backends.gpu.source import HOPPER, CompiledKernel, KernelSource, kernel_source
 from tcc.errors import InternalError
 from tcc.ir.tile import TileKernel
-from tcc.ir.types import DTYPES
 from tcc.record import record
 from tcc.schedule.gpu.schedule import BlockSchedule
 from tcc.target import GPUS, GpuProfile, Target
-
-_PARAMS = {
-    ParameterKind.POINTER: Param.POINTER,
-    ParameterKind.INT64: Param.INT64,
-    ParameterKind.NULLPTR: Param.NULL,
-    ParameterKind.TENSOR_MAP: Param.TENSOR_MAP,
-}
 
 
 @record
@@ -104,13 +81,17 @@ def compile_blocks(
     extra = [gpu for gpu in assembled if gpu.arch not in listed]
     made = compile_kernels(sources, target.gpus, compilers, extra)
     by_arch = tuple(tuple(each[n] for each in made) for n in range(len(listed)))
-    variants = list(map(_variant, target.gpus, by_arch))
+    rocm = target.kind == "rocm"
+    form = BinaryKind.HSACO if rocm else BinaryKind.CUBIN
+    variants = [
+        _variant(_exact_arch(gpu, own), form, own)
+        for gpu, own in zip(target.gpus, by_arch, strict=True)
+    ]
     for gpu in assembled:
-        own = [each[-1] for each in made] if extra else by_arch[listed.index(gpu.arch)]
+        own = tuple(each[-1] for each in made) if extra else by_arch[listed.index(gpu.arch)]
         texts = _assembly(gpu, sources, own, compilers)
-        kernels, needs = tuple(map(_kernel, texts)), _needed(BinaryKind.PTX, texts)
-        variants.append(GpuVariant(gpu.arch, BinaryKind.PTX, kernels, needs))
-    platform = Platform.HIP if target.kind == "rocm" else Platform.CUDA
+        variants.append(_variant(gpu.arch, BinaryKind.PTX, texts))
+    platform = Platform.HIP if rocm else Platform.CUDA
     images = GpuImages(platform, tuple(variants), allow_host)
     listings = tuple(
         s.text if s.hopper is None else s.hopper.text + "\n\n" + s.text for s in sources
@@ -151,38 +132,19 @@ def _number(gpu: GpuProfile) -> int:
     return int(gpu.arch.removeprefix("sm_"))
 
 
-def _variant(gpu: GpuProfile, kernels: Sequence[CompiledKernel]) -> GpuVariant:
-    form = BinaryKind.HSACO if gpu.kind == "rocm" else BinaryKind.CUBIN
-    exact = _exact_arch(gpu, kernels)
-    return GpuVariant(exact, form, tuple(map(_kernel, kernels)), _needed(form, kernels))
-
-
-def _needed(form: BinaryKind, kernels: Sequence[CompiledKernel]) -> str:
-    """The oldest driver that loads all of them."""
-    if form is BinaryKind.HSACO:
-        return "ROCm 6"
-    # their numbers have three digits
+def _variant(arch: str, form: BinaryKind, kernels: Sequence[CompiledKernel]) -> GpuVariant:
+    """The kernels, with the oldest driver that loads all of them."""
+    for made in kernels:
+        if made.scratch:
+            raise InternalError(
+                f"the kernel {made.symbol} needs {made.scratch} bytes of scratch for {made.arch}",
+                why="a launch gives none",
+            )
     cubin = form is BinaryKind.CUBIN
-    return max((needed_driver(k.assembly, cubin=cubin) for k in kernels), default="")
-
-
-def _kernel(made: CompiledKernel) -> GpuKernel:
-    if made.scratch:
-        raise InternalError(
-            f"the kernel {made.symbol} needs {made.scratch} bytes of scratch for {made.arch}",
-            why="a launch gives none",
-        )
-    params = tuple(_PARAMS[p] for p in made.parameters)
-    maps = tuple(map(_map, made.maps))
-    return GpuKernel(
-        made.symbol, made.image, made.shared, made.warps, made.warp_size, params, maps, made.stays
-    )
-
-
-def _map(made: TensorMap) -> ImageMap:
-    width = DTYPES[made.dtype].bytes
-    strides = tuple(width * n for n in made.strides[:-1])
-    return ImageMap(made.buffer, made.dtype, made.sizes, strides, made.box, made.swizzle)
+    needs = "ROCm 6"
+    if form is not BinaryKind.HSACO:  # the drivers' numbers have three digits
+        needs = max((needed_driver(k.assembly, cubin=cubin) for k in kernels), default="")
+    return GpuVariant(arch, form, tuple(kernels), needs)
 
 
 def _exact_arch(gpu: GpuProfile, kernels: Sequence[CompiledKernel]) -> str:

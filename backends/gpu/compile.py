@@ -97,20 +97,16 @@ def requests_for(
 def compile_kernels(
     sources: Sequence[KernelSource],
     profiles: Sequence[GpuProfile],
-    compilers: Compilers | int,
+    compilers: Compilers,
     assembled: Sequence[GpuProfile] = (),
 ) -> tuple[tuple[CompiledKernel, ...], ...]:
     """For each source its code for each profile, in order; behind these its assembly for those of
     CUDA in `assembled`.
 
-    `compilers` do it, or so many processes of its own.  Equal sources are compiled once.  The
-    bytes depend on sources and profiles only.  Raises ToolError where Triton is not installed and,
-    naming the kernel and a file with its text, where Triton fails, kills its process or
-    needs more shared memory than there is.
+    Equal sources are compiled once.  The bytes depend on sources and profiles only.  Raises
+    ToolError where Triton is not installed and, naming the kernel and a file with its text, where
+    Triton fails, kills its process or needs more shared memory than there is.
     """
-    if isinstance(compilers, int):
-        with Compilers(compilers) as own:
-            return compile_kernels(sources, profiles, own, assembled)
     made = compilers.compiled(requests_for(sources, profiles, assembled))
     goals = len(profiles) + len(assembled)
     return tuple(tuple(made[n * goals : (n + 1) * goals]) for n in range(len(sources)))

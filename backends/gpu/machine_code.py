@@ -49,14 +49,17 @@ def nvidia_tool(name: str) -> Path:
     return Path(spec.origin).parent / "backends" / "nvidia" / "bin" / name
 
 
+def run_nvidia(tool: str, folder: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """One of these tools, run in a folder."""
+    command = [str(nvidia_tool(tool)), *options]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
 def tool_output(data: bytes, tool: str, *options: str) -> str:
     """What a tool prints of a file."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel"
-        path.write_bytes(data)
-        done = subprocess.run(
-            [nvidia_tool(tool), *options, path], capture_output=True, text=True, check=False
-        )
+        Path(folder, "kernel").write_bytes(data)
+        done = run_nvidia(tool, folder, *options, "kernel")
     if done.returncode:
         raise ToolError(f"{tool} cannot read a kernel", why=(done.stderr or done.stdout)[-500:])
     return done.stdout

@@ -7,12 +7,11 @@ of CUDA 13, whose does not; Triton itself takes the latter from sm_90 on.
 from __future__ import annotations
 
 import re
-import subprocess
 import tempfile
 from pathlib import Path
 from types import MappingProxyType
 
-from tcc.backends.gpu.machine_code import nvidia_tool, ptx_target
+from tcc.backends.gpu.machine_code import ptx_target, run_nvidia
 from tcc.errors import ToolError
 
 # Version of PTX -> NVIDIA's driver and the CUDA with which it came ("Release History" of the PTX
@@ -62,16 +61,9 @@ def needed_driver(ptx: str, *, cubin: bool) -> str:
 
 def _run(text: str, target: str) -> tuple[bytes | None, str]:
     with tempfile.TemporaryDirectory() as folder:
-        source, made = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
-        source.write_text(text)
-        command: list[str | Path] = [
-            nvidia_tool("ptxas"),
-            *_FLAGS,
-            f"--gpu-name={target}",
-            source,
-            "-o",
-            made,
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        made = Path(folder, "kernel.cubin")
+        Path(folder, "kernel.ptx").write_text(text)
+        files = ("kernel.ptx", "-o", made.name)
+        done = run_nvidia("ptxas", folder, *_FLAGS, f"--gpu-name={target}", *files)
         image = made.read_bytes() if made.exists() else b""
     return image if done.returncode == 0 else None, done.stderr or done.stdout

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 
+from tcc.backends.artifact.gpu_binaries import GpuKernel, Param, TensorMap
 from tcc.backends.gpu.hopper.attention import WARPS, attention_source
 from tcc.backends.gpu.hopper.attention_shape import attention_kernel
 from tcc.backends.gpu.hopper.matmul import gluon_source
 from tcc.backends.gpu.hopper.matrix_shape import matrix_kernel
 from tcc.backends.gpu.hopper.part import GluonText
-from tcc.backends.gpu.hopper.tensor_maps import TensorMap, map_type
+from tcc.backends.gpu.hopper.tensor_maps import map_type
 from tcc.backends.gpu.triton.dtypes import pointer_type
 from tcc.backends.gpu.triton.print import triton_source
 from tcc.ir.index import bounds
@@ -20,16 +20,7 @@ from tcc.record import record
 
 # The architecture that kernels in Gluon are for.
 HOPPER = "sm_90"
-_ALIGNED = 16  # bytes: what the widest load of a lane takes
-
-
-class ParameterKind(Enum):
-    """What a launch passes at one place of a kernel's parameter list."""
-
-    POINTER = 0  # to a buffer
-    INT64 = 1  # a size
-    NULLPTR = 2  # scratch that no kernel here asks for, or a number that none reads
-    TENSOR_MAP = 3  # the next of the kernel's tensor maps
+ALIGNED = 16  # bytes: what the widest load of a lane takes
 
 
 @record
@@ -64,31 +55,20 @@ class KernelSource:
 
 
 @record
-class CompiledKernel:
-    """A kernel's code for one architecture.
+class CompiledKernel(GpuKernel):
+    """A kernel's code for one architecture; `image` is PTX where that was asked for.
 
-    `image` is a cubin or an hsaco, or PTX where that was asked for; `assembly` its PTX or AMD
-    assembly.  `shared` is the dynamic shared memory of a launch in bytes, `warps` of `warp_size`
-    lanes its block, `parameters` what it passes, in order.  `stages` is how deep loads are
-    pipelined: fewer than asked for where shared memory is short.  `registers` and `private` are as
-    of `MachineCode`, of PTX 0.  `maps` are those of the parameters, with the box that one
-    instruction moves; `stays`: programs take several units each.  `scratch` is memory beside the
-    buffers, in bytes, which no launch gives.
+    `assembly` is its PTX or AMD assembly.  `stages` is how deep loads are pipelined: fewer than
+    asked for where shared memory is short.  `registers` and `private` bytes of a lane are those
+    that machine code states, of PTX 0.  `scratch` is memory beside the buffers, in bytes, which no
+    launch gives.
     """
 
     arch: str
-    symbol: str
-    image: bytes
     assembly: str
-    shared: int
-    warps: int
-    warp_size: int
     stages: int
-    parameters: tuple[ParameterKind, ...]
     registers: int
     private: int
-    maps: tuple[TensorMap, ...] = ()
-    stays: bool = False
     scratch: int = 0
 
 
@@ -143,21 +123,16 @@ def _is_narrow(buffer: TileBuffer) -> bool:
     return count is not None and count * buffer.dtype.bytes < 2**31
 
 
-def launch_parameters(source: KernelSource) -> tuple[ParameterKind, ...]:
+def launch_parameters(source: KernelSource) -> tuple[Param, ...]:
     """What a launch of the kernel passes: its buffers, its sizes or tensor maps, Triton's two
     scratch areas.
 
     Behind each map come its sizes and strides once more, which no kernel here reads.
     """
     kinds = [
-        ParameterKind.POINTER if p.type.startswith("*") else ParameterKind.INT64
+        Param.POINTER if p.type.startswith("*") else Param.INT64
         for p in source.parameters[: len(source.parameters) - len(source.maps)]
     ]
     for each in source.maps:
-        kinds += [ParameterKind.TENSOR_MAP, *[ParameterKind.NULLPTR] * (2 * len(each.sizes))]
-    return (*kinds, ParameterKind.NULLPTR, ParameterKind.NULLPTR)
-
-
-def is_aligned(parameter: Parameter) -> bool:
-    """Whether Triton may count on the address or number being a multiple of 16."""
-    return parameter.divisor % _ALIGNED == 0
+        kinds += [Param.TENSOR_MAP, *[Param.NULL] * (2 * len(each.sizes))]
+    return (*kinds, Param.NULL, Param.NULL)

@@ -19,7 +19,7 @@ from tcc.backends.gpu.source import CompiledKernel
 from tcc.passes.tile.gpu.plan import BlockPlanner, block_schedule
 from tcc.passes.tile.plan import Bound
 from tcc.record import record
-from tcc.schedule.gpu.choose import ranked
+from tcc.schedule.gpu.choose import BlockChoice, ranked
 from tcc.schedule.gpu.cost import BlockPrice, BlockPricer, Usage
 from tcc.schedule.gpu.schedule import BlockSchedule, NotBlocks
 
@@ -118,23 +118,22 @@ class _Search:
 
         Where nothing kept its values in registers, that is what asks for fewer of them.
         """
-        done = {block_schedule(t.bound): t for t in self.tried}
+        done = {block_schedule(t.bound) for t in self.tried}
         choices = ranked(self.tried[0].bound.group, self.planner.profile)
-        least = min(t.price.seconds for t in self.tried)
-        found = [
-            (self._priced(c.schedule, c.price.usage), c.price.usage.registers, c.schedule)
-            for c in choices
-            if c.schedule not in done
-        ]
+        least, few = min(t.price.seconds for t in self.tried), 0
         if all(t.spills for t in self.tried):
-            few = min(c.price.usage.registers for c in choices if c.schedule in done)
             least *= _SPILLING
-            kept = [x for x in found if x[0] < least or (x[0] == inf and x[1] < few)]
-        else:
-            kept = [x for x in found if x[0] < least]
-        return [x[2] for x in sorted(kept, key=lambda x: x[0])]
+            few = min(c.price.usage.registers for c in choices if c.schedule in done)
+        priced = [(self._priced(c), c) for c in choices if c.schedule not in done]
+        kept = [
+            (seconds, c)
+            for seconds, c in priced
+            if seconds < least or (seconds == inf and c.price.usage.registers < few)
+        ]
+        return [c.schedule for _, c in sorted(kept, key=lambda each: each[0])]
 
-    def _priced(self, schedule: BlockSchedule, usage: Usage) -> float:
+    def _priced(self, choice: BlockChoice) -> float:
+        usage, schedule = choice.price.usage, choice.schedule
         scaled = replace(usage, registers=round(usage.registers * self.scale))
         if self.pricer.resident(scaled, schedule) == 0:
             return inf

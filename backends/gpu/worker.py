@@ -16,14 +16,14 @@ from types import ModuleType
 from typing import Any
 
 import triton
-from tcc.backends.gpu.hopper.tensor_maps import TensorMap
+from tcc.backends.artifact.gpu_binaries import SWIZZLES, TensorMap
 from tcc.backends.gpu.machine_code import cuda_usage, rocm_usage
 from tcc.backends.gpu.ptxas import NEWEST, assembled
 from tcc.backends.gpu.source import (
+    ALIGNED,
     HOPPER,
     CompiledKernel,
     KernelSource,
-    is_aligned,
     launch_parameters,
 )
 from tcc.backends.workers import serve
@@ -35,7 +35,6 @@ from triton.compiler import ASTSource, make_backend
 from triton.errors import TritonError
 from triton.experimental.gluon._runtime import GluonASTSource
 
-_SWIZZLES = (0, 32, 64, 128)  # bytes, by CUDA's number
 _FAILURES = (
     ToolError,
     TritonError,
@@ -55,15 +54,9 @@ def main() -> None:
 def _answer(
     request: tuple[tuple[KernelSource, GpuProfile, bool], str],
 ) -> tuple[CompiledKernel | None, str]:
+    (source, profile, assembly), place = request
     # For Triton's own files, and those of the tools that it starts.
-    tempfile.tempdir = os.environ["TMPDIR"] = request[1]
-    return _compiled(request[0])
-
-
-def _compiled(
-    request: tuple[KernelSource, GpuProfile, bool],
-) -> tuple[CompiledKernel | None, str]:
-    source, profile, assembly = request
+    tempfile.tempdir = os.environ["TMPDIR"] = place
     with tempfile.TemporaryDirectory() as folder:
         try:
             if source.hopper is not None and profile.arch == HOPPER:
@@ -113,7 +106,7 @@ def _compile(
     signature = dict(zip(function.arg_names, (p.type for p in source.parameters), strict=True))
     attributes = {}
     for number, parameter in enumerate(source.parameters):
-        facts = [["tt.divisibility", 16]] if is_aligned(parameter) else []
+        facts = [["tt.divisibility", ALIGNED]] if parameter.divisor % ALIGNED == 0 else []
         if rocm and parameter.narrow:
             facts.append(["tt.pointer_range", 32])
         attributes[(number,)] = facts
@@ -131,18 +124,18 @@ def _compile(
         text, code = assembled(made["ptx"], check_only=assembly)
         usage = (0, 0) if assembly else cuda_usage(code)
     return CompiledKernel(
-        profile.arch,
         found["name"],
         code or text.encode(),
-        text,
         found["shared"],
         found["num_warps"],
         profile.warp,
-        stages,
         launch_parameters(source),
-        *usage,
         _boxed(source.maps, found["tensordesc_meta"]) if source.maps else (),
         bool(source.maps),
+        profile.arch,
+        text,
+        stages,
+        *usage,
         sum(found.get(f"{kind}_scratch_size") or 0 for kind in ("global", "profile")),
     )
 
@@ -174,7 +167,7 @@ def _stages(
 def _boxed(maps: Sequence[TensorMap], made: Sequence[dict[str, Any]]) -> tuple[TensorMap, ...]:
     """The maps with the boxes that single instructions move."""
     return tuple(
-        replace(each, box=tuple(facts["block_size"]), swizzle=_SWIZZLES[facts["swizzle"]])
+        replace(each, box=tuple(facts["block_size"]), swizzle=SWIZZLES[facts["swizzle"]])
         for each, facts in zip(maps, made, strict=True)
     )
 

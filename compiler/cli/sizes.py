@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Mapping, Sequence
 
 from tcc.ir.program import (
     Branch,
@@ -18,28 +16,13 @@ from tcc.ir.program import (
     Loop,
     Program,
     Register,
-    Relation,
     constant_registers,
 )
+from tcc.ir.program.arithmetic import MEANING, let_value
 from tcc.ir.program.operands import walk_instructions
 
 _SIZES = (1, 2, 3, 4, 8, 16, 32, 64, 128, 224, 256, 512, 1024, 2048, 4096, 16384)
 _Dims = Mapping[tuple[int, int], int]
-_MEANING: Mapping[IntOp | Relation, Callable[[int, int], int]] = MappingProxyType(
-    {
-        IntOp.ADD: operator.add,
-        IntOp.SUB: operator.sub,
-        IntOp.MUL: operator.mul,
-        IntOp.FLOORDIV: operator.floordiv,
-        IntOp.MOD: operator.mod,
-        IntOp.MIN: min,
-        IntOp.MAX: max,
-        Relation.EQ: operator.eq,
-        Relation.LE: operator.le,
-        Relation.LT: operator.lt,
-        Relation.DIVIDES: lambda a, b: a > 0 and b % a == 0,
-    }
-)
 
 
 def fitting_shapes(
@@ -103,11 +86,11 @@ def _missed(body: Sequence[Instr], registers: dict[Register, int], dims: _Dims) 
     for instr in body:
         match instr:
             case Let():
-                value = _value(instr, registers, dims)
+                value = let_value(instr, registers, dims)
                 if value is not None:
                     registers[instr.target] = value
             case Check() if instr.a in registers and instr.b in registers:
-                count += not _MEANING[instr.relation](registers[instr.a], registers[instr.b])
+                count += not MEANING[instr.relation](registers[instr.a], registers[instr.b])
             case Branch(when=when) if when in registers:
                 taken = instr.then if registers[when] else instr.otherwise
                 count += _missed(taken, registers, dims)
@@ -118,14 +101,3 @@ def _missed(body: Sequence[Instr], registers: dict[Register, int], dims: _Dims) 
             case _:
                 pass
     return count
-
-
-def _value(let: Let, registers: Mapping[Register, int], dims: _Dims) -> int | None:
-    if let.op is IntOp.CONST:
-        return let.a
-    if let.op is IntOp.DIM:
-        return dims.get((let.a, let.b))
-    a, b = registers.get(let.a), registers.get(let.b)
-    if a is None or b is None or (let.op in (IntOp.FLOORDIV, IntOp.MOD) and b <= 0):
-        return None
-    return _MEANING[let.op](a, b)

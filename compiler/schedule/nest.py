@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from math import prod
 
@@ -83,7 +84,7 @@ def work(stage: GroupStage) -> int:
     return total
 
 
-def points(variables: Vars) -> int:
+def points(variables: Iterable[Var]) -> int:
     """Trips of all loops together."""
     return prod(trips(v) for v in variables)
 

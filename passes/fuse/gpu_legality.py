@@ -8,8 +8,7 @@ from math import inf, prod
 from tcc.errors import TccError
 from tcc.ir.expr import Expr
 from tcc.ir.expr.scalar import Read, uncast
-from tcc.ir.index import Var
-from tcc.ir.tile import Compute, Contract, Load, Loop, Stmt
+from tcc.ir.tile import Compute, Contract, Load, walk_statements
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.ir.types import F32, DType
 from tcc.passes.fuse.combine import read_plainly
@@ -18,7 +17,7 @@ from tcc.passes.tile.gpu.lower import lower_blocks
 from tcc.passes.tile.gpu.stored import stored_as
 from tcc.schedule.gpu.choose import ranked
 from tcc.schedule.gpu.matmuls import is_matrix_product
-from tcc.schedule.gpu.schedule import TYPICAL_DEVICE, BlockProfile, BlockSchedule
+from tcc.schedule.gpu.schedule import TYPICAL_DEVICE, BlockProfile
 from tcc.schedule.nest import points, product, weight, work
 
 # Operations of a kernel that a few processors do as soon as all would.
@@ -47,14 +46,15 @@ def is_gpu_kernel(
             return False
         group = build_group(stored, operands, results, limits=profile.limits)
         best = ranked(group, profile)[0]
-        schedule = best.schedule
-        kernel = lower_blocks(group, schedule)
+        body = list(walk_statements(lower_blocks(group, best.schedule).body))
+        # No join may turn a product of matrices into sums along lanes.
+        contractions = sum(isinstance(node, Contract) for node in body)
         return len(group.stages) == 1 or (
             read_plainly(expr)
             and best.price.seconds < inf  # values that no registers hold are better stored
-            and _keeps_busy(group, schedule, profile)
-            and _largest(kernel.body) <= _HELD
-            and sum(map(is_matrix_product, group.stages)) <= _contractions(kernel.body)
+            and _keeps_busy(group, best.price.units, profile)
+            and all(prod(n.out.shape) <= _HELD for n in body if isinstance(n, Load | Compute))
+            and sum(map(is_matrix_product, group.stages)) <= contractions
         )
     except TccError:
         return False
@@ -70,16 +70,16 @@ def _multiplies_loads(stage: GroupStage) -> bool:
     return (plain or factors.a is factors.b) and steps_evenly(stage)
 
 
-def _keeps_busy(group: TileGroup, schedule: BlockSchedule, profile: BlockProfile) -> bool:
-    """Whether units do little that others do too, and of several totals there is little to do or
-    there are units for a fourth of the processors."""
+def _keeps_busy(group: TileGroup, units: int, profile: BlockProfile) -> bool:
+    """Whether the units do little that others do too, and of several totals there is little to do
+    or there are units for a fourth of the processors."""
     if any(_again(group, s) > _AGAIN for s in group.stages):
         return False
     totals = sum(bool(s.reduce) for s in group.stages)
     if totals <= 1 or sum(work(s) * weight(s) for s in group.stages) < _SMALL:
         return True
     least = profile.processors // 4
-    return _units(group, schedule) >= min(least, _most_units(group))
+    return units >= min(least, _most_units(group))
 
 
 def _again(group: TileGroup, stage: GroupStage) -> int:
@@ -90,44 +90,7 @@ def _again(group: TileGroup, stage: GroupStage) -> int:
     return points(own) * weight(stage)
 
 
-def _units(group: TileGroup, schedule: BlockSchedule) -> int:
-    blocks, named = dict(schedule.blocks), {v.name: v for v in group.common}
-    count = 1
-    for name in schedule.parallel:
-        loops: tuple[Var, ...] = tuple(named[n] for n in name.split("+"))
-        count *= -(-points(loops) // blocks.get(name, 1))
-    return count
-
-
 def _most_units(group: TileGroup) -> int:
     """Units of the largest stage, were it alone."""
     main = max(group.stages, key=lambda s: work(s) * weight(s))
     return max(1, points(main.iters) // (_RESULTS if product(main) is not None else 1))
-
-
-def _contractions(body: Sequence[Stmt]) -> int:
-    """Products of matrices: no join may turn one into sums along lanes."""
-    count = 0
-    for node in body:
-        match node:
-            case Contract():
-                count += 1
-            case Loop():
-                count += _contractions(node.body)
-            case _:
-                pass
-    return count
-
-
-def _largest(body: Sequence[Stmt]) -> int:
-    """Elements of the largest block that is loaded or computed."""
-    sizes = [1]
-    for node in body:
-        match node:
-            case Load() | Compute():
-                sizes.append(prod(node.out.shape))
-            case Loop():
-                sizes.append(_largest(node.body))
-            case _:
-                pass
-    return max(sizes)

@@ -14,6 +14,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,6 @@ sys.path[:0] = [str(ROOT / "tests" / "backends" / "gpu"), str(ROOT)]
 
 import interpret  # before anything else imports Triton
 import numpy as np
-from tcc.backends.gpu.compile import Compilers
 from tcc.backends.gpu.triton.print import triton_source
 from tcc.debug import Trace
 from tcc.driver import resolve_targets
@@ -54,9 +54,9 @@ def kernels(
     graph = load_model(model, {})
     found: dict[str, tuple[str, TileKernel]] = {}
     trace = Trace(None, None)
-    with Compilers(options.jobs) as compilers:
+    with ExitStack() as opened:
         targets, given = resolve_targets(options), constant_bytes(graph)
-        codes = variant_backends(targets, options, given, compilers)
+        codes = variant_backends(targets, options, given, opened)
         for code, (own,) in zip(codes, optimise(graph, codes, options, trace), strict=True):
             lowered = code.lower(own, Trace())
             if schedules == "chosen":

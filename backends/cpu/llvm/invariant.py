@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tcc.backends.cpu.llvm.uses import every
 from tcc.ir.expr.scalar import IndexValue, walk
 from tcc.ir.index import Index, Var, free_vars
 from tcc.ir.tile import (
@@ -21,6 +20,7 @@ from tcc.ir.tile import (
     Store,
     TileBuffer,
     TileKernel,
+    walk_statements,
 )
 
 
@@ -41,7 +41,7 @@ def same_for_all(kernel: TileKernel) -> int:
 
 def _plain(statement: Stmt, axes: frozenset[Var]) -> bool:
     """Whether a statement uses no axis, and no memory that other units see."""
-    for node in every((statement,)):
+    for node in walk_statements((statement,)):
         if any(axes.intersection(free_vars(i)) for i in _indices(node)):
             return False
         if isinstance(node, Store) and node.buffer.scope is not MemorySpace.LOCAL:
@@ -52,7 +52,7 @@ def _plain(statement: Stmt, axes: frozenset[Var]) -> bool:
 
 
 def _stored(body: Sequence[Stmt]) -> set[TileBuffer]:
-    return {node.buffer for node in every(body) if isinstance(node, Store)}
+    return {node.buffer for node in walk_statements(body) if isinstance(node, Store)}
 
 
 def _indices(node: Stmt) -> Iterator[Index]:

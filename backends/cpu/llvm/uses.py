@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from tcc.backends.cpu.llvm.contract import multiplies_words, scalar_operands
 from tcc.ir.tile import (
@@ -19,6 +19,7 @@ from tcc.ir.tile import (
     Stmt,
     Store,
     Sync,
+    walk_statements,
 )
 from tcc.target import Profile
 
@@ -26,7 +27,7 @@ from tcc.target import Profile
 def wanted_as_scalars(body: Sequence[Stmt]) -> frozenset[Block]:
     """Blocks whose every use in `body` repeats single elements: best loaded as scalars."""
     wanted: dict[Block, bool] = {}
-    for node in every(body):
+    for node in walk_statements(body):
         scalars = scalar_operands(node) if isinstance(node, Contract) else ()
         for block in _operands(node):
             wanted[block] = wanted.get(block, True) and block in scalars
@@ -35,7 +36,7 @@ def wanted_as_scalars(body: Sequence[Stmt]) -> frozenset[Block]:
 
 def wanted_as_words(body: Sequence[Stmt], profile: Profile) -> frozenset[Block]:
     """Loaded blocks that only contractions of words use."""
-    statements = list(every(body))
+    statements = list(walk_statements(body))
     loaded = {node.out for node in statements if isinstance(node, Load)}
     joined = [n for n in statements if isinstance(n, Contract) and multiplies_words(n, profile)]
     while True:
@@ -46,17 +47,6 @@ def wanted_as_words(body: Sequence[Stmt], profile: Profile) -> frozenset[Block]:
         if len(kept) == len(joined):
             return frozenset(block for n in joined for block in (n.a, n.b))
         joined = kept
-
-
-def every(body: Sequence[Stmt]) -> Iterator[Stmt]:
-    """All statements of `body`, outer ones before what they hold."""
-    for node in body:
-        yield node
-        if isinstance(node, Loop):
-            yield from every(node.body)
-        elif isinstance(node, If):
-            yield from every(node.then)
-            yield from every(node.otherwise)
 
 
 def _operands(node: Stmt) -> tuple[Block, ...]:

@@ -8,15 +8,17 @@ The engine puts zeros where a box leaves the tensor and drops what is stored the
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from math import gcd
+from math import gcd, prod
 
 from tcc.ir.index import Index, as_int, bounds, const, free_vars, linear_in, mul, of_atom
-from tcc.ir.tile import Guard, Load, Store, lanes
+from tcc.ir.tile import Guard, Load, Loop, Stmt, Store, TileBuffer, TileKernel, lanes
 from tcc.record import record
 
-# What the engine asks for: strides in bytes, positions of a box along an axis, of a tensor.
+# What the engine asks for: strides and addresses in bytes, positions of a box along an axis, and of
+# a tensor.
 _STRIDE, _MOST, _SIZES = 16, 256, 2**31
 _LEAST_ROW = 32  # bytes of a box's row, so that rows can be swizzled
 
@@ -33,6 +35,39 @@ class Box:
     shape: tuple[int, ...]
     at: tuple[Index, ...]
     turned: bool
+
+
+@record
+class Side:
+    """A block that the engine brings: its load, and the load's box."""
+
+    load: Load
+    box: Box
+
+    @property
+    def bytes(self) -> int:
+        return prod(self.box.shape) * self.load.out.dtype.bytes
+
+
+def side_of(load: Load | None, aligned: Collection[TileBuffer]) -> Side | None:
+    """The load as a side, where it is a box of one of the buffers that are `aligned`."""
+    box = box_of(load) if load is not None and load.buffer in aligned else None
+    return None if load is None or box is None else Side(load, box)
+
+
+def aligned_buffers(kernel: TileKernel, alignments: Sequence[int]) -> set[TileBuffer]:
+    """The buffers that the engine can read and write; `alignments` are those of all in bytes."""
+    return {b for b, n in zip(kernel.buffers, alignments, strict=True) if n % _STRIDE == 0}
+
+
+def around_loop(kernel: TileKernel) -> tuple[tuple[Stmt, ...], Loop, tuple[Stmt, ...]] | None:
+    """What a kernel without symbolic sizes does before its loop, the loop, and what it does then;
+    None where it has another number of loops."""
+    loops = [node for node in kernel.body if isinstance(node, Loop)]
+    if kernel.sizes or len(loops) != 1:
+        return None
+    at = kernel.body.index(loops[0])
+    return kernel.body[:at], loops[0], kernel.body[at + 1 :]
 
 
 @dataclass(slots=True)

@@ -7,14 +7,12 @@ The names of nothing matter.  What is not surely of this shape is left to Triton
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from tcc.backends.gpu.hopper.boxes import Box, box_of
-from tcc.ir.expr import extent
+from tcc.backends.gpu.hopper.boxes import Box, Side, aligned_buffers, around_loop, box_of, side_of
 from tcc.ir.expr.scalar import Const
 from tcc.ir.index import as_int
 from tcc.ir.tile import (
-    Block,
     Broadcast,
     Compute,
     Contract,
@@ -33,17 +31,6 @@ from tcc.record import record
 _SIDES = (128, 256)
 _MOST = 1 << 15  # elements of a tile in the registers of two warpgroups
 _LEAST_TRIPS = 4
-# The copy engine's alignment of a tensor, in bytes.
-ALIGNED = 16
-
-
-@record
-class MatmulOperand:
-    """One side of the product: the block that the loop loads, and where its box lies."""
-
-    buffer: TileBuffer
-    block: Block
-    box: Box
 
 
 @record
@@ -56,35 +43,24 @@ class MatrixKernel:
     kernel: TileKernel
     loop: Loop
     contract: Contract
-    a: MatmulOperand
-    b: MatmulOperand
+    a: Side
+    b: Side
     after: tuple[Stmt, ...]
     boxes: tuple[tuple[Store, Box], ...]
-
-    @property
-    def rows(self) -> int:
-        return self.contract.out.shape[0]
-
-    @property
-    def columns(self) -> int:
-        return self.contract.out.shape[1]
 
 
 def matrix_kernel(kernel: TileKernel, alignments: Sequence[int]) -> MatrixKernel | None:
     """The kernel as a product of tiles, or None; `alignments` are those of its buffers in bytes."""
-    if kernel.sizes or kernel.locals or kernel.in_place or _units(kernel) is None:
+    parts = around_loop(kernel)
+    if parts is None:
         return None
-    aligned = {b for b, n in zip(kernel.buffers, alignments, strict=True) if n % ALIGNED == 0}
-    loops = [n for n, node in enumerate(kernel.body) if isinstance(node, Loop)]
-    if len(loops) != 1:
-        return None
-    loop = kernel.body[loops[0]]
-    assert isinstance(loop, Loop)
-    before, after = kernel.body[: loops[0]], kernel.body[loops[0] + 1 :]
+    before, loop, after = parts
     contract = _product(loop)
-    if contract is None or not _is_zero(before, loop) or not _is_epilogue(after):
+    if contract is None or not (_is_zero(before, loop) and _is_epilogue(after)):
         return None
-    a, b = (_operand(loop, block, aligned) for block in (contract.a, contract.b))
+    aligned = aligned_buffers(kernel, alignments)
+    loads = {node.out: node for node in loop.body if isinstance(node, Load)}
+    a, b = (side_of(loads.get(block), aligned) for block in (contract.a, contract.b))
     if a is None or b is None or not _fits(contract, loop):
         return None
     boxes = tuple(
@@ -95,38 +71,22 @@ def matrix_kernel(kernel: TileKernel, alignments: Sequence[int]) -> MatrixKernel
     return MatrixKernel(kernel, loop, contract, a, b, after, boxes)
 
 
-def _units(kernel: TileKernel) -> int | None:
-    """How many there are, where sizes are known."""
-    count = 1
-    for var in kernel.axes:
-        size = as_int(extent(var))
-        if size is None:
-            return None
-        count *= size
-    return count
-
-
 def _product(loop: Loop) -> Contract | None:
     """The product, where the loop does nothing else than load its operands and add it up."""
-    contracts = [node for node in loop.body if isinstance(node, Contract)]
-    loads = [node for node in loop.body if isinstance(node, Load)]
-    if len(contracts) != 1 or len(loads) != 2 or len(loop.body) != 3:
-        return None
-    (node,) = contracts
-    if loop.carried != (node.acc,) or loop.yields != (node.out,) or len(node.out_axes) != 2:
-        return None
-    m, n = node.out_axes
-    if node.a_axes[0] != m or node.b_axes[1] != n or node.a_axes[1] != node.b_axes[0]:
-        return None
-    halves = node.a.dtype is node.b.dtype and node.a.dtype in (BF16, F16)
-    return node if halves and node.acc.dtype is F32 and node.a is not node.b else None
+    match loop.body:
+        case (Load(), Load(), Contract(a=a, b=b) as node):
+            sums = loop.carried == (node.acc,) and loop.yields == (node.out,)
+            halves = a.dtype is b.dtype and a.dtype in (BF16, F16) and node.acc.dtype is F32
+            return node if sums and halves and a is not b and len(node.out_axes) == 2 else None
+    return None
 
 
 def _is_zero(before: Sequence[Stmt], loop: Loop) -> bool:
     """Whether the sum starts at zero, and that is all there is before it."""
-    if len(before) != 1 or not isinstance(node := before[0], Compute):
-        return False
-    return loop.inits == (node.out,) and isinstance(node.body, Const) and node.body.value == 0
+    match before:
+        case (Compute(body=Const(value=0)) as node,):
+            return loop.inits == (node.out,)
+    return False
 
 
 def _is_epilogue(after: Sequence[Stmt]) -> bool:
@@ -141,14 +101,6 @@ def _is_epilogue(after: Sequence[Stmt]) -> bool:
     return any(isinstance(node, Store) for node in after)
 
 
-def _operand(loop: Loop, block: Block, aligned: set[TileBuffer]) -> MatmulOperand | None:
-    for node in loop.body:
-        if isinstance(node, Load) and node.out is block and node.buffer in aligned:
-            box = box_of(node)
-            return None if box is None else MatmulOperand(node.buffer, block, box)
-    return None
-
-
 def _fits(contract: Contract, loop: Loop) -> bool:
     rows, columns = contract.out.shape
     start, stop = as_int(loop.start), as_int(loop.stop)
@@ -157,7 +109,7 @@ def _fits(contract: Contract, loop: Loop) -> bool:
     return rows in _SIDES and columns in _SIDES and rows * columns <= _MOST
 
 
-def _stored(node: Store, contract: Contract, aligned: set[TileBuffer]) -> Box | None:
+def _stored(node: Store, contract: Contract, aligned: Collection[TileBuffer]) -> Box | None:
     """The box of a whole tile of halves; wider elements fill sectors of memory from registers."""
     if node.block.shape != contract.out.shape or node.block.dtype.bits != 16:
         return None

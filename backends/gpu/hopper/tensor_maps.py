@@ -5,29 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from tcc.backends.artifact.gpu_binaries import TensorMap
 from tcc.backends.gpu.hopper.boxes import Box
 from tcc.backends.gpu.triton.dtypes import pointer_type
 from tcc.ir.tile import TileBuffer
 from tcc.ir.types import DTYPES
-from tcc.record import record
 
 _SPANS = (128, 64, 32)
-
-
-@record
-class TensorMap:
-    """A tensor in the buffer at place `buffer` of a launch.
-
-    `sizes` and `strides` in elements of `dtype`, outermost first, the last stride 1; `box` is what
-    one copy moves, of rows swizzled in spans of `swizzle` bytes (0: not at all).
-    """
-
-    buffer: int
-    dtype: str
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    box: tuple[int, ...]
-    swizzle: int
 
 
 def tensor_map(buffers: Sequence[TileBuffer], buffer: TileBuffer, box: Box) -> TensorMap:

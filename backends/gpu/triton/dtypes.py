@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import astuple
 from types import MappingProxyType
 
-import numpy as np
-from tcc.ir.graph import carrier
+from tcc.ir.graph import rounded_number
 from tcc.ir.narrow import FORMATS, FloatFormat, encode
 from tcc.ir.types import (
     BF16,
@@ -21,7 +21,6 @@ from tcc.ir.types import (
     DTypeKind,
 )
 
-_WORDS = MappingProxyType({DTypeKind.INT: "int", DTypeKind.UINT: "uint", DTypeKind.FLOAT: "float"})
 NARROW_FLOATS = (F16, BF16)
 
 
@@ -33,7 +32,7 @@ def type_name(dtype: DType) -> str:
         return "tl.int8" if dtype.kind is DTypeKind.INT else "tl.uint8"
     if dtype is BF16:
         return "tl.bfloat16"
-    return f"tl.{_WORDS[dtype.kind]}{dtype.bits}"
+    return f"tl.{dtype.kind.value}{dtype.bits}"
 
 
 def pointer_type(dtype: DType) -> str:
@@ -42,9 +41,7 @@ def pointer_type(dtype: DType) -> str:
         return "*i8" if dtype.kind is DTypeKind.INT else "*u8"
     if dtype.is_float:
         return f"*{'bf' if dtype is BF16 else 'fp'}{dtype.bits}"
-    if dtype is BOOL:
-        return "*i1"
-    return f"*{'i' if dtype.kind is DTypeKind.INT else 'u'}{dtype.bits}"
+    return "*i1" if dtype is BOOL else f"*{dtype.name}"
 
 
 _NATIVE = MappingProxyType(
@@ -65,8 +62,7 @@ def float8_facts(dtype: DType) -> tuple[str, ...]:
 
 def format_fields(form: FloatFormat) -> tuple[str, ...]:
     """The fields of a format, as arguments of the device's functions."""
-    numbers = (form.bits, form.fraction, form.bias, form.top, form.over, form.nan)
-    return (*map(str, numbers), str(form.signless_nan))
+    return tuple(map(str, astuple(form)))
 
 
 def arithmetic(dtype: DType) -> DType:
@@ -80,6 +76,5 @@ def literal_text(value: bool | int | float, dtype: DType) -> str:
         return str(int(encode(value, dtype)))
     if not dtype.is_float:
         return str(bool(value)) if dtype is BOOL else str(int(value))
-    with np.errstate(all="ignore"):
-        number = float(carrier(np.asarray(value, dtype.carrier), dtype))
+    number = rounded_number(value, dtype)
     return repr(number) if math.isfinite(number) else f'float("{number!r}")'

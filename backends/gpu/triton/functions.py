@@ -16,10 +16,20 @@ FLUSHES = tl.constexpr(False)
 
 
 @triton.jit
+def bits_of(x):
+    return x.to(tl.uint32, bitcast=True)
+
+
+@triton.jit
+def float_of(bits):
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def with_sign(size, x):
     """The sign of `x` on `size`, which has none."""
-    sign = x.to(tl.uint32, bitcast=True) & 0x80000000
-    return (size.to(tl.uint32, bitcast=True) | sign).to(tl.float32, bitcast=True)
+    sign = bits_of(x) & 0x80000000
+    return float_of(bits_of(size) | sign)
 
 
 @triton.jit
@@ -37,7 +47,25 @@ def below(x, high):
 @triton.jit
 def power_of_two(n):
     """2**n for n in [-126, 127]."""
-    return ((n + 127) << 23).to(tl.float32, bitcast=True)
+    return float_of((n + 127) << 23)
+
+
+@triton.jit
+def polynomial(x, coefficients):
+    """By Horner's scheme; the highest power's coefficient is the first."""
+    value = tl.fma(x, coefficients[0], coefficients[1])
+    for n in tl.static_range(2, len(coefficients)):
+        value = tl.fma(x, value, coefficients[n])
+    return value
+
+
+@triton.jit
+def unfused_polynomial(x, coefficients):
+    """The same, with products that are rounded."""
+    value = x * coefficients[0] + coefficients[1]
+    for n in tl.static_range(2, len(coefficients)):
+        value = x * value + coefficients[n]
+    return value
 
 
 # ---- rounding ---------------------------------------------------------------------------------
@@ -91,11 +119,7 @@ def expm1(x):
     shifted = tl.fma(bounded, 1.4426950408889634, 12582912.0)
     n = shifted - 12582912.0
     r = tl.fma(n, 0.00021219444005469057, tl.fma(n, -0.693359375, bounded))
-    p = tl.fma(r, 0.00019919904, 0.0013947199)
-    p = tl.fma(r, p, 0.0083332621)
-    p = tl.fma(r, p, 0.041666254)
-    p = tl.fma(r, p, 0.16666667)
-    p = tl.fma(r, p, 0.5)
+    p = polynomial(r, (0.00019919904, 0.0013947199, 0.0083332621, 0.041666254, 0.16666667, 0.5))
     small = tl.fma(p, r * r, r)
     half = power_of_two(shifted.to(tl.int32, bitcast=True) - 0x4B400001)
     value = tl.fma(half, small, half - 0.5) * 2.0
@@ -142,16 +166,12 @@ def log(x):
     tiny = x < 1.1754943508222875e-38
     bits = tl.where(tiny, x * 8388608.0, x).to(tl.int32, bitcast=True)
     exponent = (bits - 0x3F3504F3) >> 23
-    f = (bits - (exponent << 23)).to(tl.float32, bitcast=True) - 1.0
+    f = float_of(bits - (exponent << 23)) - 1.0
     e = tl.where(tiny, exponent - 23, exponent).to(tl.float32)
-    p = tl.fma(f, 0.067466408, -0.11675652)
-    p = tl.fma(f, p, 0.11888162)
-    p = tl.fma(f, p, -0.12405589)
-    p = tl.fma(f, p, 0.14219552)
-    p = tl.fma(f, p, -0.16667996)
-    p = tl.fma(f, p, 0.20002119)
-    p = tl.fma(f, p, -0.25000009)
-    p = tl.fma(f, p, 0.33333313)
+    p = polynomial(f, (
+        0.067466408, -0.11675652, 0.11888162, -0.12405589, 0.14219552, -0.16667996, 0.20002119,
+        -0.25000009, 0.33333313
+    ))  # fmt: skip
     square = f * f
     tail = tl.fma(e, -0.00021219444005469057, p * (square * f))
     tail = tl.fma(square, -0.5, tail)
@@ -211,19 +231,15 @@ def erf(x):
     """x + x P(x**2) for small x, else 1 - exp(-g(|x|)) with g(t) = t + t Q(t)."""
     size = tl.abs(x)
     s = x * x
-    p = tl.fma(s, 8.382403e-05, -0.0008145601)
-    p = tl.fma(s, p, 0.0052012866)
-    p = tl.fma(s, p, -0.0268594995)
-    p = tl.fma(s, p, 0.11283697)
-    p = tl.fma(s, p, -0.37612635)
-    p = tl.fma(s, p, 0.12837917)
+    p = polynomial(s, (
+        8.382403e-05, -0.0008145601, 0.0052012866, -0.0268594995, 0.11283697, -0.37612635,
+        0.12837917
+    ))  # fmt: skip
     small = tl.fma(p, x, x)
     t = below(size, 4.0)
-    q = tl.fma(t, -0.00021398495, 0.0032149556)
-    q = tl.fma(t, q, -0.022889964)
-    q = tl.fma(t, q, 0.10526184)
-    q = tl.fma(t, q, 0.63571829)
-    q = tl.fma(t, q, 0.12851436)
+    q = polynomial(t, (
+        -0.00021398495, 0.0032149556, -0.022889964, 0.10526184, 0.63571829, 0.12851436
+    ))  # fmt: skip
     large = with_sign(tl.abs(1.0 - exp(tl.fma(q, -t, -t))), x)
     return tl.where(size < 0.92, small, large)
 
@@ -264,17 +280,14 @@ def quarter_turns(x):
 @triton.jit
 def sin_kernel(r):
     s = r * r
-    p = tl.fma(s, 2.7180258e-06, -0.00019839303)
-    p = tl.fma(s, p, 0.0083333291)
-    p = tl.fma(s, p, -0.16666667)
+    p = polynomial(s, (2.7180258e-06, -0.00019839303, 0.0083333291, -0.16666667))
     return tl.fma(p, s * r, r)
 
 
 @triton.jit
 def cos_kernel(r):
     s = r * r
-    p = tl.fma(s, 2.4437534e-05, -0.001388736)
-    p = tl.fma(s, p, 0.041666646)
+    p = polynomial(s, (2.4437534e-05, -0.001388736, 0.041666646))
     return tl.fma(p, s * s, tl.fma(s, -0.5, 1.0))
 
 
@@ -308,11 +321,9 @@ def asin_part(size):
     rest = tl.fma(size, -0.5, 0.5)
     square = tl.where(outer, rest, size * size)
     root = tl.where(outer, tl.sqrt_rn(rest), size)
-    p = tl.fma(square, 0.0375652127, 0.0144025972)
-    p = tl.fma(square, p, 0.031817615)
-    p = tl.fma(square, p, 0.0445157215)
-    p = tl.fma(square, p, 0.0750051066)
-    p = tl.fma(square, p, 0.166666597)
+    p = polynomial(square, (
+        0.0375652127, 0.0144025972, 0.031817615, 0.0445157215, 0.0750051066, 0.166666597
+    ))  # fmt: skip
     return tl.fma(p * square, root, root), outer
 
 
@@ -339,15 +350,10 @@ def acos(x):
 def atan_part(t):
     """atan up to 1."""
     s = t * t
-    p = tl.fma(s, 0.00113489607, -0.00742272567)
-    p = tl.fma(s, p, 0.0227605272)
-    p = tl.fma(s, p, -0.0449466631)
-    p = tl.fma(s, p, 0.0675958693)
-    p = tl.fma(s, p, -0.0881885514)
-    p = tl.fma(s, p, 0.110602461)
-    p = tl.fma(s, p, -0.142801315)
-    p = tl.fma(s, p, 0.199996933)
-    p = tl.fma(s, p, -0.333333284)
+    p = polynomial(s, (
+        0.00113489607, -0.00742272567, 0.0227605272, -0.0449466631, 0.0675958693, -0.0881885514,
+        0.110602461, -0.142801315, 0.199996933, -0.333333284
+    ))  # fmt: skip
     return tl.fma(p * s, t, t)
 
 
@@ -389,13 +395,10 @@ def wide_log2(x):
     m = (bits - (exponent << 52)).to(tl.float64, bitcast=True)
     s = (m - 1.0) / (m + 1.0)
     t = s * s
-    p = t * 0.19235933878519512 + 0.22195308321368667
-    p = t * p + 0.2623081892525388
-    p = t * p + 0.3205988979753252
-    p = t * p + 0.4121985831111324
-    p = t * p + 0.5770780163555853
-    p = t * p + 0.9617966939259756
-    p = t * p + 2.8853900817779268
+    p = unfused_polynomial(t, (
+        0.19235933878519512, 0.22195308321368667, 0.2623081892525388, 0.3205988979753252,
+        0.4121985831111324, 0.5770780163555853, 0.9617966939259756, 2.8853900817779268
+    ))  # fmt: skip
     value = s * p + exponent.to(tl.int32).to(tl.float64)
     value = tl.where(x == 0.0, float("-inf"), value)
     return tl.where(x < float("inf"), value, x)
@@ -406,17 +409,11 @@ def wide_exp2(x):
     """2**x for x in [-300, 300]."""
     n = tl.floor(x + 0.5)
     r = (x - n) * 0.6931471805599453
-    p = r * 2.505210838544172e-08 + 2.755731922398589e-07
-    p = r * p + 2.7557319223985893e-06
-    p = r * p + 2.48015873015873e-05
-    p = r * p + 0.0001984126984126984
-    p = r * p + 0.001388888888888889
-    p = r * p + 0.008333333333333333
-    p = r * p + 0.041666666666666664
-    p = r * p + 0.16666666666666666
-    p = r * p + 0.5
-    p = r * p + 1.0
-    p = r * p + 1.0
+    p = unfused_polynomial(r, (
+        2.505210838544172e-08, 2.755731922398589e-07, 2.7557319223985893e-06,
+        2.48015873015873e-05, 0.0001984126984126984, 0.001388888888888889, 0.008333333333333333,
+        0.041666666666666664, 0.16666666666666666, 0.5, 1.0, 1.0
+    ))  # fmt: skip
     integer = tl.where(n == n, n, 0.0).to(tl.int64)
     return p * ((integer + 1023) << 52).to(tl.float64, bitcast=True)
 

@@ -22,6 +22,7 @@ from tcc.ir.index import (
     const,
     free_vars,
     nonnegative,
+    of_atom,
     substitute,
 )
 from tcc.ir.tile import TileKernel, lanes
@@ -94,10 +95,6 @@ class TritonIndices:
         else:
             self._known[var] = value
 
-    def is_nonnegative(self, index: Index, bound: Mapping[Var, PyExpr]) -> bool:
-        """Whether `index` is certainly not negative; nothing is certain of data."""
-        return nonnegative(index) and not any(v in bound for v in free_vars(index))
-
     def converted(self, text: str) -> str:
         """`text`, an int32, as an offset."""
         return text if self.dtype == "tl.int32" else f"{text}.to(tl.int64)"
@@ -117,25 +114,18 @@ class TritonIndices:
         return self._sum(substitute(index, fixed), found)
 
     def _lane(self, axis: int, shape: tuple[int, ...]) -> PyExpr:
-        size = shape[axis]
+        size, rank, layout = shape[axis], len(shape), ""
         if self._layout:
-            return self._sliced(axis, size, len(shape))
-        plain = PyExpr(self.converted(f"tl.arange(0, {size})"))
-        line = self._writer.share(f"lane{size}", plain)
-        if len(shape) == 1:
-            return line
-        spread = ", ".join(":" if n == axis else "None" for n in range(len(shape)))
-        names = {(0, 2): "row", (1, 2): "col"}
-        like = names.get((axis, len(shape)), f"axis{axis}_of{len(shape)}_")
-        return self._writer.share(f"{like}{size}", PyExpr(f"{line.text}[{spread}]"))
-
-    def _sliced(self, axis: int, size: int, rank: int) -> PyExpr:
+            layout = f", tl.SliceLayout({1 - axis if rank == 2 else 1}, {self._layout})"
+        line = PyExpr(self.converted(f"tl.arange(0, {size}{layout})"))
+        if rank == 1 or not layout:
+            line = self._writer.share(f"lane{size}", line)
         if rank == 1:
-            line = f"tl.arange(0, {size}, tl.SliceLayout(1, {self._layout}))"
-            return self._writer.share(f"lane{size}", PyExpr(self.converted(line)))
-        name, spread = (("row", ":, None"), ("col", "None, :"))[axis]
-        line = f"tl.arange(0, {size}, tl.SliceLayout({1 - axis}, {self._layout}))"
-        return self._writer.share(f"{name}{size}", PyExpr(f"{self.converted(line)}[{spread}]"))
+            return line
+        spread = ", ".join(":" if n == axis else "None" for n in range(rank))
+        names = {(0, 2): "row", (1, 2): "col"}
+        like = names.get((axis, rank), f"axis{axis}_of{rank}_")
+        return self._writer.share(f"{like}{size}", PyExpr(f"{line.text}[{spread}]"))
 
     def _sum(self, index: Index, found: Mapping[Var, PyExpr]) -> PyExpr:
         """The terms without lanes first and together: they are scalars."""
@@ -143,7 +133,7 @@ class TritonIndices:
         spread: list[tuple[bool, PyExpr]] = []
         depth = 0
         for monomial, coeff in index.terms:
-            varies = any(v in found for a in monomial for v in _variables(a))
+            varies = any(v in found for a in monomial for v in free_vars(of_atom(a)))
             product = self._product(monomial, abs(coeff), found)
             depth = max(depth, product.depth)
             (spread if varies else scalar).append((coeff < 0, product))
@@ -187,18 +177,6 @@ class TritonIndices:
             return PyExpr(f"{a.operand} {sign} {b.operand}", depth, False)
         self._used[name] = None
         return PyExpr(f"{name}({a.text}, {b.text})", depth)
-
-
-def _variables(atom: Atom) -> tuple[Var, ...]:
-    match atom:
-        case Var():
-            return (atom,)
-        case Quotient() | Remainder():
-            return (*free_vars(atom.num), *free_vars(atom.den))
-        case Extremum():
-            return (*free_vars(atom.a), *free_vars(atom.b))
-        case _:
-            assert_never(atom)
 
 
 def _joined(parts: Sequence[tuple[bool, PyExpr]], head: str = "") -> str:

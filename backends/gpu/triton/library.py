@@ -51,11 +51,8 @@ def function_text(names: Iterable[str]) -> str:
     Raises KeyError for a function that there is none of.
     """
     functions = _functions()
-    wanted: set[str] = set()
-    left = list(names)
-    while left:
-        name = left.pop()
-        if name not in wanted:
-            wanted.add(name)
-            left += functions[name].uses
-    return "".join(f"{f.text}\n\n\n" for name, f in functions.items() if name in wanted)
+    wanted = {functions[name] for name in names}
+    for function in reversed(functions.values()):
+        if function in wanted:
+            wanted.update(functions[name] for name in function.uses)
+    return "".join(f"{each.text}\n\n\n" for each in functions.values() if each in wanted)

@@ -7,6 +7,7 @@ Read as text by `library`, as functions.py is.  The parameters are the fields of
 
 import triton
 import triton.language as tl
+from tcc.backends.gpu.triton.functions import bits_of, float_of
 
 FLOAT8 = tl.constexpr("")
 
@@ -27,9 +28,9 @@ def narrow_value(
     size = wide & ((1 << (bits - 1)) - 1)
     moved = size << (23 - fraction)
     # A denormal's fraction behind a leading one, less that one.
-    leading = (moved + ((128 - bias) << 23)).to(tl.float32, bitcast=True)
-    least = (moved * 0 + ((128 - bias) << 23)).to(tl.float32, bitcast=True)
-    small = (leading - least).to(tl.uint32, bitcast=True)
+    leading = float_of(moved + ((128 - bias) << 23))
+    least = float_of(moved * 0 + ((128 - bias) << 23))
+    small = bits_of(leading - least)
     value = tl.where(size < (1 << fraction), small, moved + ((127 - bias) << 23))
     if top < over and over < nan:
         value = tl.where(size == over, 0x7F800000, value)
@@ -39,7 +40,7 @@ def narrow_value(
     value = value | ((wide >> (bits - 1)) << 31)
     if signless_nan:
         value = tl.where(wide == nan, 0x7FC00000, value)
-    return value.to(tl.uint32).to(tl.float32, bitcast=True)
+    return float_of(value.to(tl.uint32))
 
 
 @triton.jit
@@ -54,15 +55,15 @@ def narrow_code(
     signless_nan: tl.constexpr,
 ):
     """The code of the value nearest to an f32, of the even one of two."""
-    word = x.to(tl.uint32, bitcast=True)
+    word = bits_of(x)
     size = word & 0x7FFFFFFF
     odd = (size >> (23 - fraction)) & 1
     up = size + ((1 << (22 - fraction)) - 1) + odd
     normal = (up - ((127 - bias) << 23)) >> (23 - fraction)
     # The unit of a float near this one is the smallest denormal: the addition rounds to it.
     one = ((151 - bias - fraction) << 23) + size * 0
-    added = size.to(tl.float32, bitcast=True) + one.to(tl.uint32).to(tl.float32, bitcast=True)
-    small = added.to(tl.uint32, bitcast=True) - ((151 - bias - fraction) << 23)
+    added = float_of(size) + float_of(one.to(tl.uint32))
+    small = bits_of(added) - ((151 - bias - fraction) << 23)
     code = tl.where(size < ((128 - bias) << 23), small, normal)
     code = tl.where(code > top, over, code)
     negative = (word >> 31) << (bits - 1)
@@ -109,13 +110,13 @@ def power_value(code):
     """2 to the power of a code less 127; the last code is NaN."""
     wide = code.to(tl.uint32)
     word = tl.where(wide == 0, 0x400000, wide << 23)
-    return tl.where(wide == 255, 0x7FC00000, word).to(tl.uint32).to(tl.float32, bitcast=True)
+    return float_of(tl.where(wide == 255, 0x7FC00000, word).to(tl.uint32))
 
 
 @triton.jit
 def power_code(x):
     """The exponent of an f32, which is NaN's where there is none."""
-    return ((x.to(tl.uint32, bitcast=True) >> 23) & 255).to(tl.uint8)
+    return ((bits_of(x) >> 23) & 255).to(tl.uint8)
 
 
 @triton.jit

@@ -25,7 +25,7 @@ from tcc.backends.gpu.triton.writer import PyExpr, Writer
 from tcc.errors import InternalError
 from tcc.ir.expr import MONOIDS, extent
 from tcc.ir.expr.scalar import Arg, Const, IndexValue, walk
-from tcc.ir.index import Var, as_int, const
+from tcc.ir.index import Var, as_int, const, free_vars, nonnegative
 from tcc.ir.layout import strides
 from tcc.ir.tile import (
     Block,
@@ -45,7 +45,7 @@ from tcc.ir.tile import (
     Sync,
     TileKernel,
 )
-from tcc.ir.types import BF16, BOOL, F16, F32, F64, FLOAT8, DTypeKind
+from tcc.ir.types import BF16, BOOL, F16, F32, F64, FLOAT8
 
 _LEAST_SUM = (16, 32)  # products that a matrix unit adds up, at least: usually, of bytes
 _RANKED = VaryingAxes(frozenset(), True)
@@ -70,6 +70,8 @@ def triton_source(kernel: TileKernel, name: str, *, dot: str) -> str:
 class Printer:
     """One kernel being printed: the names of its buffers and the values of its blocks."""
 
+    _range = "tl.range"
+
     def __init__(self, name: str, dot: str, reserved: Sequence[str] = ()) -> None:
         self._name, self._dot = name, dot
         self._writer = Writer((name, *function_names(), *reserved))
@@ -82,11 +84,14 @@ class Printer:
         self._parameters: list[str] = []
 
     def module(self) -> str:
-        combines = "".join("\n".join(c) + "\n\n\n" for _, c in self._combines.values())
         head = [*self._comments, "@triton.jit", f"def {self._name}({', '.join(self._parameters)}):"]
         body = [f"    {line}" for line in self._writer.lines()]
-        text = "\n".join([*head, *body]) + "\n"
-        return _HEADER + function_text(self._used) + combines + text
+        return _HEADER + self.functions() + "\n".join([*head, *body]) + "\n"
+
+    def functions(self) -> str:
+        """The functions that the text calls."""
+        combines = ("\n".join(lines) + "\n\n\n" for _, lines in self._combines.values())
+        return function_text(self._used) + "".join(combines)
 
     def kernel(self, kernel: TileKernel) -> None:
         if kernel.locals:
@@ -115,23 +120,20 @@ class Printer:
 
     def _units(self, axes: Sequence[Var]) -> None:
         """The values of the parallel axes, from the number of the program."""
-        left = [v for v in axes if as_int(extent(v)) != 1]
         for var in axes:
-            if var not in left:
-                self._indices.bind(var, PyExpr("0"))
+            self._indices.bind(var, PyExpr("0"))
+        left = [v for v in axes if as_int(extent(v)) != 1]
         if not left:
             return
-        unit = "unit" if len(left) > 1 else left[0].name
+        first, *others = left
+        unit = "unit" if others else first.name
         rest = self._writer.define(unit, self._indices.converted(self._unit))
-        for number, var in reversed(list(enumerate(left))):
-            if number == 0:
-                self._indices.bind(var, rest)
-                return
+        for number, var in reversed(list(enumerate(others))):
             size = self._indices.value(extent(var)).operand
             self._indices.bind(var, self._writer.define(var.name, f"{rest.text} % {size}"))
-            rest = self._writer.define(
-                "rest" if number > 1 else left[0].name, f"{rest.text} // {size}"
-            )
+            name = "rest" if number else first.name
+            rest = self._writer.define(name, f"{rest.text} // {size}")
+        self._indices.bind(first, rest)
 
     def _body(self, body: Sequence[Stmt]) -> None:
         for node in body:
@@ -206,7 +208,9 @@ class Printer:
             index = self._indices.value(guard.index, shape, blocks)
             stop = self._indices.value(guard.extent, shape, blocks)
             depth = max(index.depth, stop.depth)
-            if not self._indices.is_nonnegative(guard.index, blocks):
+            # Nothing is certain of data.
+            loose = any(var in blocks for var in free_vars(guard.index))
+            if loose or not nonnegative(guard.index):
                 parts.append(PyExpr(f"({index.operand} >= 0)", depth))
             parts.append(PyExpr(f"({index.text} < {stop.text})", depth))
         text = " & ".join(p.text for p in parts)
@@ -233,7 +237,7 @@ class Printer:
         shape, body = node.out.shape, node.body
         if isinstance(body, Const):
             number = literal_text(body.value, body.dtype)
-            self._define(node.out, f"tl.full({list(shape)}, {number}, {type_name(body.dtype)})")
+            self._define(node.out, self._full(shape, number, type_name(body.dtype)))
             return
         span = VaryingAxes(frozenset(), False)
         for scalar in walk(body):
@@ -242,59 +246,38 @@ class Printer:
                     span |= block_span(node.args[scalar.number].shape)
                 case IndexValue():
                     span |= span_of(scalar.index, shape, {})
-        args = [self._blocks[b] for b in node.args]
-        rounded = node.out in self._halves
         scalars = Scalars(
             self._writer,
-            args,
+            [self._blocks[b] for b in node.args],
             lambda i: self._indices.value(i, shape),
             self._used,
-            rounded=rounded,
+            rounded=node.out in self._halves,
         )
         (value,) = scalars.values((body,))
         text = value.text
         self._define(node.out, text if span.covers(shape) else self._spread(text, node.out, span))
 
     def _contract(self, node: Contract) -> None:
-        rows = [x for x in node.out_axes if x in node.a_axes and x not in node.b_axes]
-        columns = [x for x in node.out_axes if x in node.b_axes and x not in node.a_axes]
-        batch = [x for x in node.out_axes if x in node.a_axes and x in node.b_axes]
-        inner = [x for x in node.a_axes if x in node.b_axes and x not in node.out_axes]
-        if len(rows) != 1 or len(columns) != 1 or len(inner) != 1 or len(batch) > 1:
-            raise _no_block_kernel(f"a contraction of {node.a_axes} and {node.b_axes}")
-        a = self._ordered(node.a, node.a_axes, [*batch, *rows, *inner])
-        b = self._ordered(node.b, node.b_axes, [*batch, *inner, *columns])
-        acc = self._ordered(node.acc, node.out_axes, [*batch, *rows, *columns])
-        dtype = node.acc.dtype
+        a, b, acc = (self._blocks[block].text for block in (node.a, node.b, node.acc))
+        kind, dtype = node.a.dtype, node.acc.dtype
         wide = F32 if dtype in NARROW_FLOATS else dtype
-        if wide not in (F32, F64) and node.a.dtype.bits != 8:
-            raise _no_block_kernel(f"a contraction of {node.a.dtype.name}")
-        length = node.a.shape[list(node.a_axes).index(inner[0])]
-        if length < (least := _LEAST_SUM[node.a.dtype.bits == 8]):
+        if wide not in (F32, F64) and kind.bits != 8:
+            raise _no_block_kernel(f"a contraction of {kind.name}")
+        length = node.a.shape[-1]
+        if length < (least := _LEAST_SUM[kind.bits == 8]):
             raise _no_block_kernel(f"sums of {length} products, where {least} are the least")
         if wide is not dtype:
             acc = f"{acc}.to({type_name(wide)})"
         options = ""
-        if node.a.dtype is F32 and (rounded := _ROUNDED.get(self._dot)):
+        if kind is F32 and (rounded := _ROUNDED.get(self._dot)):
             a, b = f"{a}.to({rounded})", f"{b}.to({rounded})"
-        elif node.a.dtype is F32:
+        elif kind is F32:
             options = f', input_precision="{self._dot}"'
         text = f"tl.dot({a}, {b}, {acc}{options}, out_dtype={type_name(wide)})"
-        if node.a.dtype in FLOAT8:
+        if kind in FLOAT8:
             self._used["float8_dot"] = None
-            text = f"float8_dot({a}, {b}, {acc}, {', '.join(float8_facts(node.a.dtype))})"
-        text = f"{text}.to({type_name(dtype)})" if wide is not dtype else text
-        order = [*batch, *rows, *columns]
-        if order != list(node.out_axes):
-            text = f"tl.permute({text}, {_numbers([order.index(x) for x in node.out_axes])})"
-        self._define(node.out, text)
-
-    def _ordered(self, block: Block, axes: Sequence[str], order: Sequence[str]) -> str:
-        """The block with its axes in another order."""
-        text = self._blocks[block].text
-        if list(axes) == list(order):
-            return text
-        return f"tl.permute({text}, {_numbers([list(axes).index(x) for x in order])})"
+            text = f"float8_dot({a}, {b}, {acc}, {', '.join(float8_facts(kind))})"
+        self._define(node.out, f"{text}.to({type_name(dtype)})" if wide is not dtype else text)
 
     def _reduce(self, node: Reduce) -> None:
         values = [self._blocks[b] for b in node.blocks]
@@ -320,12 +303,10 @@ class Printer:
         if dtype is BOOL and node.monoid in ("all", "any"):
             which = "min" if node.monoid == "all" else "max"
             return f"tl.{which}({value.text}.to(tl.int32), {place}) != 0"
-        if node.monoid == "sum" and dtype is not BOOL:
+        sums = node.monoid == "sum" and dtype is not BOOL
+        if sums or (node.monoid in ("max", "min") and dtype.is_integer):
             wide = f"{value.text}.to(tl.float32)" if dtype in NARROW_FLOATS else value.text
-            text = f"tl.sum({wide}, {place})"
-            return text if dtype.bits >= 32 else f"{text}.to({type_name(dtype)})"
-        if node.monoid in ("max", "min") and dtype.kind in (DTypeKind.INT, DTypeKind.UINT):
-            text = f"tl.{node.monoid}({value.text}, {place})"
+            text = f"tl.{node.monoid}({wide}, {place})"
             return text if dtype.bits >= 32 else f"{text}.to({type_name(dtype)})"
         return f"tl.reduce({value.text}, {axis}, {self._combine(node)}, keep_dims=True)"
 
@@ -343,7 +324,7 @@ class Printer:
     def _relayout(self, node: Relayout) -> None:
         text, source, shape = self._blocks[node.block].text, node.block.shape, node.out.shape
         if list(node.order) != sorted(node.order):
-            text = f"tl.permute({text}, {_numbers(node.order)})"
+            text = f"tl.permute({text}, ({', '.join(map(str, node.order))}))"
             source = tuple(source[n] for n in node.order)
         if not source or source == shape:
             spread = self._spread(text, node.out, block_span(source))
@@ -362,31 +343,45 @@ class Printer:
         """`text`, of the axes in `span` and `dtype`, as a block of `shape`."""
         return f"tl.broadcast_to({text}, {list(shape)})"
 
+    def _full(self, shape: Sequence[int], number: str, dtype: str) -> str:
+        return f"tl.full({list(shape)}, {number}, {dtype})"
+
     # ---- control -----------------------------------------------------------------------------
 
     def _loop(self, node: Loop) -> None:
-        writer, indices = self._writer, self._indices
+        writer = self._writer
         names = []
         for block, init in zip(node.carried, node.inits, strict=True):
             names.append(writer.define(block.name, self._blocks[init].text).text)
-        start, stop = (indices.value(i).text for i in (node.start, node.stop))
-        counter = writer.name(node.var.name)
-        wide = indices.dtype == "tl.int64"
-        head = f"for {counter} in tl.range({start}, {stop}, {node.step}):"
+        head, counter = self._head(node)
         with writer.scope() as lines:
-            inner = PyExpr(counter, writer.depth)
-            if wide:
-                inner = writer.define(f"{node.var.name}_wide", f"tl.cast({counter}, tl.int64)")
-            indices.bind(node.var, inner)
+            self._bind_counter(node, counter)
             for block, name in zip(node.carried, names, strict=True):
                 self._blocks[block] = PyExpr(name, writer.depth)
             self._body(node.body)
             if names:
                 yields = ", ".join(self._blocks[b].text for b in node.yields)
                 writer.line(f"{', '.join(names)} = {yields}")
+            self._end_step()
         writer.block(head, lines)
         for block, name in zip(node.results, names, strict=True):
             self._blocks[block] = PyExpr(name, writer.depth)
+
+    def _head(self, loop: Loop) -> tuple[str, str]:
+        """The head of a loop, and its counter."""
+        start, stop = (self._indices.value(i).text for i in (loop.start, loop.stop))
+        counter = self._writer.name(loop.var.name)
+        return f"for {counter} in {self._range}({start}, {stop}, {loop.step}):", counter
+
+    def _bind_counter(self, loop: Loop, counter: str) -> None:
+        """Inside of the loop: its variable is the counter, which is an int32."""
+        inner = PyExpr(counter, self._writer.depth)
+        if self._indices.dtype == "tl.int64":
+            inner = self._writer.define(f"{loop.var.name}_wide", f"tl.cast({counter}, tl.int64)")
+        self._indices.bind(loop.var, inner)
+
+    def _end_step(self) -> None:
+        """What comes behind each step of a loop."""
 
     def _if(self, node: If) -> None:
         lhs, rhs = self._indices.value(node.lhs), self._indices.value(node.rhs)
@@ -397,10 +392,6 @@ class Printer:
         self._writer.block(f"if {lhs.text} < {rhs.text}:", then)
         if node.otherwise:
             self._writer.block("else:", otherwise)
-
-
-def _numbers(values: Sequence[int]) -> str:
-    return f"({', '.join(map(str, values))})"
 
 
 def _no_block_kernel(what: str) -> InternalError:

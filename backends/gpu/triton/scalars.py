@@ -25,28 +25,33 @@ from tcc.ir.index import Index
 from tcc.ir.narrow import FORMATS
 from tcc.ir.types import BOOL, F32, F64, DType, DTypeKind, integer_limits
 
-_INFIX = MappingProxyType({"add": "+", "sub": "-", "mul": "*"})
-_COMPARE = MappingProxyType({"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="})
-_BITS = MappingProxyType({"bit_and": "&", "bit_or": "|", "bit_xor": "^"})
+_COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_FLOAT_SIGNS = MappingProxyType({**_COMPARE, "add": "+", "sub": "-", "mul": "*"})
+_BITS = {"bit_and": "&", "bit_or": "|", "bit_xor": "^"}
+_INTEGER_SIGNS = MappingProxyType({**_FLOAT_SIGNS, **_BITS})
 _LOGIC = MappingProxyType({"and": "&", "or": "|", "xor": "^"})
 # What arithmetic means for bools.
 _OF_BOOLS = MappingProxyType({**_LOGIC, **_BITS, "add": "|", "max": "|", "mul": "&", "min": "&"})
-_F32_CALLS = MappingProxyType(
-    {"div": "tl.div_rn", "sqrt": "tl.sqrt_rn", "max": "maximum", "min": "minimum"}
-)
+_FLOAT_CALLS = {
+    **{name: f"tl.{name}" for name in ("floor", "ceil", "abs")},
+    **{name: name for name in ("is_nan", "is_inf", "trunc", "sign")},
+    **{"max": "maximum", "min": "minimum"},
+}
 _F64_CALLS = MappingProxyType(
-    {
-        **{n: f"tl.{n}" for n in ("sqrt", "exp", "log", "sin", "cos", "erf")},
-        **{"max": "maximum", "min": "minimum", "trunc": "trunc", "sign": "sign"},
-    }
+    _FLOAT_CALLS | {name: f"tl.{name}" for name in ("sqrt", "exp", "log", "sin", "cos", "erf")}
 )
-_FLOAT_CALLS = MappingProxyType(
-    {"floor": "tl.floor", "ceil": "tl.ceil", "abs": "tl.abs"}
-    | {"is_nan": "is_nan", "is_inf": "is_inf"}
+_F32_FUNCTIONS = (
+    "exp expm1 tanh log log1p erf sin cos tan asin acos atan sinh cosh asinh acosh atanh pow atan2 "
+    "rem mod round"
+)
+_F32_CALLS = MappingProxyType(
+    _FLOAT_CALLS
+    | {name: name for name in _F32_FUNCTIONS.split()}
+    | {"div": "tl.div_rn", "sqrt": "tl.sqrt_rn"}
 )
 _INT_CALLS = MappingProxyType(
     {"max": "tl.maximum", "min": "tl.minimum", "abs": "tl.abs", "sign": "int_sign"}
-    | {"div": "int_div", "rem": "int_rem", "mod": "int_mod", "pow": "int_pow"}
+    | {name: f"int_{name}" for name in ("div", "rem", "mod", "pow")}
     | {"shift_left": "shift_left", "shift_right": "shift_right"}
 )
 _UINT_CALLS = MappingProxyType(
@@ -55,12 +60,6 @@ _UINT_CALLS = MappingProxyType(
     | {"shift_right": "uint_shift_right"}
 )
 _TAKE_WIDTH = frozenset({"int_pow", "int_power", "shift_left", "shift_right", "uint_shift_right"})
-_F32_FUNCTIONS = frozenset(
-    "exp expm1 tanh log log1p erf sin cos tan asin acos atan sinh cosh asinh acosh atanh".split()
-    + "pow atan2 rem mod round trunc sign".split()
-)
-# Functions of f32 whose results are rounded to halves.
-_ROUNDED_CALLS = MappingProxyType({"exp": "exp_rounded"})
 # A longer expression gets a line of its own.
 _LONG = 64
 
@@ -165,27 +164,21 @@ class Scalars:
 
     def _float(self, node: Apply, dtype: DType) -> PyExpr:
         name = node.function
-        if name in _INFIX or name in _COMPARE or (name == "div" and dtype is F64):
-            sign = _INFIX.get(name) or _COMPARE.get(name) or "/"
-            a, b = self._pair(node, dtype)
-            return PyExpr(f"{a} {sign} {b}", atomic=False)
-        args = [self._widened(a).text for a in node.args]
+        if name in _FLOAT_SIGNS or (name == "div" and dtype is F64):
+            return self._signed(node, _FLOAT_SIGNS.get(name, "/"))
         if name == "neg":
             return PyExpr(f"-{self._widened(node.args[0]).operand}", atomic=False)
-        calls = _FLOAT_CALLS | (_F32_CALLS if dtype is F32 else _F64_CALLS)
-        call = calls.get(name)
-        if call is None and dtype is F32 and name in _F32_FUNCTIONS:
-            call = _ROUNDED_CALLS.get(name, name) if self._rounded else name
+        call = (_F32_CALLS if dtype is F32 else _F64_CALLS).get(name)
         if call is None:
             raise _refusal(name, dtype)
-        return self._call(call, args)
+        if self._rounded and name == "exp" and dtype is F32:
+            call = "exp_rounded"  # fewer instructions, where the result goes to halves
+        return self._call(call, [self._widened(a).text for a in node.args])
 
     def _integer(self, node: Apply, dtype: DType) -> PyExpr:
         name = node.function
-        if name in _INFIX or name in _COMPARE or name in _BITS:
-            sign = _INFIX.get(name) or _COMPARE.get(name) or _BITS[name]
-            a, b = self._pair(node, dtype)
-            return PyExpr(f"{a} {sign} {b}", atomic=False)
+        if name in _INTEGER_SIGNS:
+            return self._signed(node, _INTEGER_SIGNS[name])
         args = [self._known[a] for a in node.args]
         if name in ("floor", "ceil", "round", "trunc"):
             return args[0]
@@ -208,18 +201,17 @@ class Scalars:
             self._used[name] = None
         return PyExpr(f"{name}({', '.join(args)})")
 
-    def _pair(self, node: Apply, dtype: DType) -> tuple[str, str]:
-        """Both operands; a constant beside what is none is a plain literal."""
-        a, b = node.args
-        constants = isinstance(a, Const), isinstance(b, Const)
+    def _signed(self, node: Apply, sign: str) -> PyExpr:
+        """Both operands around a sign; a constant beside what is none is a plain literal."""
+        constants = all(isinstance(arg, Const) for arg in node.args)
         texts = []
-        for arg, constant in zip((a, b), constants, strict=True):
-            if constant and not all(constants):
+        for arg in node.args:
+            if isinstance(arg, Const) and not constants:
                 plain = self._plain(arg)
                 texts.append(f"({plain})" if plain.startswith("-") else plain)
             else:
                 texts.append(self._widened(arg).operand)
-        return texts[0], texts[1]
+        return PyExpr(f" {sign} ".join(texts), atomic=False)
 
     def _plain(self, node: Scalar) -> str:
         if isinstance(node, Const):

@@ -333,3 +333,9 @@ def carrier(array: Any, dtype: DType) -> Array:
     if data.dtype != dtype.carrier:
         raise InternalError(f"array of {data.dtype} where {dtype.name} is due")
     return data
+
+
+def rounded_number(value: float, dtype: DType) -> float:
+    """`value` rounded to a type of floats; infinite where that is too small for it."""
+    with np.errstate(all="ignore"):
+        return float(carrier(np.asarray(value, dtype.carrier), dtype))

@@ -37,6 +37,7 @@ have a fixed order, so a unit's result does not depend on how units were schedul
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
@@ -249,3 +250,13 @@ class TileKernel:
 def lanes(shape: tuple[int, ...]) -> tuple[Index, ...]:
     """The lane variables l0, l1, ... of a block of `shape`."""
     return tuple(iterator(f"l{axis}", size) for axis, size in enumerate(shape))
+
+
+def walk_statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
+    """All statements of `body`, outer ones before what they hold."""
+    for node in body:
+        yield node
+        if isinstance(node, Loop):
+            yield from walk_statements(node.body)
+        elif isinstance(node, If):
+            yield from walk_statements((*node.then, *node.otherwise))

@@ -6,7 +6,7 @@ local memory, no hint and no barrier; every buffer is flat; conditions are over 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import prod
 
 from tcc.errors import InternalError
@@ -26,6 +26,7 @@ from tcc.ir.tile import (
     Store,
     Sync,
     TileKernel,
+    walk_statements,
 )
 
 # The most elements of a block, and the least side of a block that is multiplied as a matrix.
@@ -49,7 +50,7 @@ def _problems(kernel: TileKernel) -> Iterator[str]:
     for buffer in kernel.buffers:
         if len(buffer.sizes) != 1:
             yield f"buffer {buffer.name} is not flat"
-    for node in _statements(kernel.body):
+    for node in walk_statements(kernel.body):
         for block in _defined(node):
             if any(size & (size - 1) for size in block.shape):
                 yield f"%{block.name} has an axis that is no power of two: {block.shape}"
@@ -78,18 +79,6 @@ def _contract(node: Contract) -> Iterator[str]:
     sides = (*node.out.shape[-2:], node.a.shape[-1])
     if min(sides) < SIDE:
         yield f"{where}: a side is below {SIDE}: {sides}"
-
-
-def _statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
-    for node in body:
-        yield node
-        match node:
-            case Loop():
-                yield from _statements(node.body)
-            case If():
-                yield from _statements((*node.then, *node.otherwise))
-            case _:
-                pass
 
 
 def _defined(node: Stmt) -> tuple[Block, ...]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 
 from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import Cast, StageRef
-from tcc.ir.index import Var, as_int, bounds, free_vars, linear_in
+from tcc.ir.index import Var, bounds, free_vars
 from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.ir.types import F32, FLOAT8, I8, I32
 from tcc.schedule.gpu.schedule import BlockSchedule
-from tcc.schedule.nest import Factors, multiplied, product
+from tcc.schedule.nest import Factors, multiplied, product, stride
 
 
 def join(loops: Sequence[Var]) -> str:
@@ -51,38 +51,44 @@ def most_positions(loops: Sequence[Var]) -> int | None:
     return None if any(t is None for t in tops) else prod(t for t in tops if t is not None)
 
 
-class AxisBlocks:
-    """Blocks by axis, in the order in which they were added."""
-
-    def __init__(self) -> None:
-        self.found: dict[str, int] = {}
-
-    def add(self, loops: Sequence[Var], block: int) -> None:
+def schedule_of(
+    blocks: Iterable[tuple[Sequence[Var], int]],
+    parallel: Sequence[Sequence[Var]],
+    warps: int = 4,
+    stages: int = 2,
+) -> BlockSchedule:
+    """Loops as axes, each in the first of its `blocks`; loops in blocks of one are none."""
+    found: dict[str, int] = {}
+    for loops, block in blocks:
         if loops and block > 1:
-            self.found.setdefault(join(loops), block)
-
-    def schedule(self, parallel: Sequence[Sequence[Var]], warps: int, stages: int) -> BlockSchedule:
-        names = tuple(join(loops) for loops in parallel if loops)
-        return BlockSchedule(tuple(self.found.items()), names, warps, stages)
+            found.setdefault(join(loops), block)
+    names = tuple(join(loops) for loops in parallel if loops)
+    return BlockSchedule(tuple(found.items()), names, warps, stages)
 
 
 def own_axis(group: TileGroup, stage: GroupStage) -> list[Var]:
     """A stage's loops that neither all stages nor a walk share, as what it holds lies."""
     own = [v for v in stage.iters if v not in group.cut]
-    held = [
-        a
-        for targets in stage.stores
-        for a in targets
-        if group.buffers[a.buffer].scope is MemorySpace.LOCAL
-    ]
-    return _along(own, held[:1])
+    stores = (a for targets in stage.stores for a in targets)
+    held = (a for a in stores if group.buffers[a.buffer].scope is MemorySpace.LOCAL)
+    return _along(own, next(held, None))
 
 
 def reduced_axis(group: TileGroup, stage: GroupStage) -> list[Var]:
     """A stage's reduced loops but a walk's, as what it reads of other stages lies."""
     loops = [v for v in stage.reduce if v not in group.cut]
-    held = [a for n, a in stage.accesses.items() if isinstance(n.source, StageRef)]
-    return _along(loops, held[:1])
+    held = (a for n, a in stage.accesses.items() if isinstance(n.source, StageRef))
+    return _along(loops, next(held, None))
+
+
+def summed_in(group: TileGroup, steps: int) -> list[tuple[list[Var], int]]:
+    """What each stage reduces along, in blocks of so many positions at most."""
+    found = []
+    for stage in group.stages:
+        loops = reduced_axis(group, stage)
+        limit = most_positions(loops)
+        found.append((loops, steps if limit is None else min(steps, power(limit))))
+    return found
 
 
 def reads_held(stage: GroupStage) -> bool:
@@ -93,12 +99,5 @@ def reads_held(stage: GroupStage) -> bool:
     )
 
 
-def _along(loops: list[Var], accesses: list[Access]) -> list[Var]:
-    if not accesses:
-        return loops
-
-    def step(var: Var) -> int:
-        linear = linear_in(accesses[0].offset, var)
-        return 0 if linear is None else -(as_int(linear[0]) or 0)
-
-    return sorted(loops, key=step)
+def _along(loops: list[Var], access: Access | None) -> list[Var]:
+    return loops if access is None else sorted(loops, key=lambda v: -(stride(access, v) or 0))

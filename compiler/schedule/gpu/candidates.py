@@ -12,7 +12,14 @@ from dataclasses import replace
 
 from tcc.ir.index import Var
 from tcc.ir.tile.group import TileGroup
-from tcc.schedule.gpu.axes import AxisBlocks, most_positions, own_axis, power, reduced_axis
+from tcc.schedule.gpu.axes import (
+    most_positions,
+    own_axis,
+    power,
+    reduced_axis,
+    schedule_of,
+    summed_in,
+)
 from tcc.schedule.gpu.matmuls import main_product, product_schedules
 from tcc.schedule.gpu.schedule import BlockSchedule
 from tcc.schedule.nest import anchor, points, stride, trips
@@ -62,23 +69,12 @@ def _pointwise(group: TileGroup) -> list[BlockSchedule]:
     """All loops as one axis in the order of storage; a square where reads and writes disagree."""
     common = list(group.common)
     across = _across(group)
-    found: list[BlockSchedule] = []
     if across is not None:
         fast, slow = across
-        rest = [v for v in common if v not in across]
-        for square in _SQUARES:
-            blocks = AxisBlocks()
-            blocks.add([slow], square[0])
-            blocks.add([fast], square[1])
-            found.append(blocks.schedule([rest, [slow], [fast]], 4, 2))
-        return found
-    for block in _LINES:
-        blocks = AxisBlocks()
-        blocks.add(common, block)
-        for stage in group.stages:
-            blocks.add(own_axis(group, stage), block)
-        found.append(blocks.schedule([common], 4, 2))
-    return found
+        grid = [[v for v in common if v not in across], [slow], [fast]]
+        return [schedule_of([([slow], n), ([fast], m)], grid) for n, m in _SQUARES]
+    every = [common, *(own_axis(group, stage) for stage in group.stages)]
+    return [schedule_of([(loops, n) for loops in every], [common]) for n in _LINES]
 
 
 _LINES = (1024, 2048, 512, 256, 128)
@@ -114,19 +110,15 @@ def _rows(group: TileGroup) -> list[BlockSchedule]:
     along = [reduced_axis(group, s) for s in group.stages]
     owned = [own_axis(group, s) for s in group.stages]
     walk = [] if group.walk is None else [group.walk.loop]
-    every = [loops for loops in (*along, *owned, walk) if loops]
-    limits = [most_positions(loops) for loops in every]
-    longest = max((n for n in limits if n is not None), default=1)
-    whole = longest <= _ROW and all(n is not None for n in limits)
+    every = [(loops, most_positions(loops)) for loops in (*along, *owned, walk) if loops]
+    longest = max((size for _, size in every if size is not None), default=1)
+    whole = all(size is not None and size <= _ROW for _, size in every)
     found: list[BlockSchedule] = []
-    for rows, piece in _row_blocks(power(longest), points(group.common), whole):
-        blocks = AxisBlocks()
-        blocks.add(common, rows)
-        for loops in every:
-            size = most_positions(loops)
-            fits = size is not None and size <= _ROW
-            blocks.add(loops, power(size) if fits and size is not None else piece)
-        found.append(blocks.schedule([common], _warps(rows * max(piece, 1)), 2))
+    for rows, piece in _row_blocks(power(longest), points(common), whole):
+        inner = [
+            (loops, piece if size is None or size > _ROW else power(size)) for loops, size in every
+        ]
+        found.append(schedule_of([(common, rows), *inner], [common], _warps(rows * piece)))
     return found
 
 
@@ -148,7 +140,7 @@ def _side_by_side(group: TileGroup) -> bool:
     if not stage.reduce or not reads:
         return False
     loops = (*stage.iters, *stage.reduce)
-    widest = max(reads, key=lambda a: points(tuple(v for v in loops if stride(a, v) != 0)))
+    widest = max(reads, key=lambda a: points(v for v in loops if stride(a, v) != 0))
     if any(stride(widest, v) == 1 for v in group.common if trips(v) >= 16):
         return True
     last = most_positions(stage.reduce)
@@ -159,31 +151,22 @@ def _columns(group: TileGroup) -> list[BlockSchedule]:
     """Columns and windows: side by side, windows element by element or whole."""
     common = list(group.common)
     size = most_positions(anchor(group).reduce)
-    found: list[BlockSchedule] = []
     if size is not None and size <= _WINDOW:
-        for block in (256, 512, 128, 64, 32):
-            for whole in (False, True):
-                if whole and block * power(size) > _ROWS:
-                    continue
-                blocks = AxisBlocks()
-                blocks.add(common, block)
-                for each in group.stages if whole else ():
-                    loops = reduced_axis(group, each)
-                    blocks.add(loops, power(most_positions(loops) or 1))
-                found.append(blocks.schedule([common], 4, 2))
-        return found
+        summed = [reduced_axis(group, stage) for stage in group.stages]
+        windows = [(loops, power(most_positions(loops) or 1)) for loops in summed]
+        return [
+            schedule_of([(common, block), *inner], [common])
+            for block in (256, 512, 128, 64, 32)
+            for inner in ([], windows)
+            if not inner or block * power(size) <= _ROWS
+        ]
+    found: list[BlockSchedule] = []
     for columns in (64, 32, 128, 16):
         # Neighbours along one loop need no division.
         alone = trips(common[-1]) % columns == 0
         parallel = [common[:-1], common[-1:]] if alone else [common]
         for steps in (32, 64, 16, 128):
-            if columns * steps > _ROWS:
-                continue
-            blocks = AxisBlocks()
-            blocks.add(parallel[-1], columns)
-            for each in group.stages:
-                loops = reduced_axis(group, each)
-                limit = most_positions(loops)
-                blocks.add(loops, steps if limit is None else min(steps, power(limit)))
-            found.append(blocks.schedule(parallel, 4, 2))
+            if columns * steps <= _ROWS:
+                blocks = [(parallel[-1], columns), *summed_in(group, steps)]
+                found.append(schedule_of(blocks, parallel))
     return found

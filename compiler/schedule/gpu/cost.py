@@ -13,13 +13,14 @@ serve all processors together; a round of units shares what it reads.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf, sqrt
+from math import inf, prod, sqrt
 
 from tcc.ir.index import Var
 from tcc.ir.tile.group import TileGroup
 from tcc.record import record
 from tcc.schedule.gpu.schedule import FLOAT8_NAME, BlockProfile, BlockSchedule
-from tcc.schedule.gpu.work import LEAST_SIDE, SECTOR, Cut, GroupFacts, Matrix, StageRun, TileTraffic
+from tcc.schedule.gpu.work import LEAST_SIDE, SECTOR, Cut, GroupFacts, Matrix, StageRun
+from tcc.schedule.nest import trips
 
 # Seconds: one kernel of a captured graph after another, until its units run; a load from memory
 # and from the cache; a barrier of four warps; their lanes combined through shared memory.
@@ -114,19 +115,14 @@ class BlockPricer:
         runs = self.runs(schedule)
         grid = self.facts.grid(schedule)
         usage = built or self._usage(runs, schedule)
-        units = 1
-        for each in grid:
-            units *= each.steps
+        units = prod(each.steps for each in grid)
         resident = self.resident(usage, schedule)
         if built is not None:
             resident = max(1, resident)
         if resident == 0:
             return BlockPrice(inf, inf, 0, 0, 0, LAUNCH, units, 0, 0, usage)
-        moved = [m for run in runs for m in run.moved]
-        bytes_ = self._memory_bytes(moved, grid, resident)
-        dram = bytes_ / (self.profile.bandwidth * _MEMORY_SHARE)
-        l2 = sum(m.total for m in moved) / self._cache
-        return self._total(runs, schedule, usage, (units, resident), (dram, l2, bytes_))
+        bytes_ = self._memory_bytes(runs, grid, resident)
+        return self._total(runs, schedule, usage, units, resident, bytes_)
 
     def runs(self, schedule: BlockSchedule) -> tuple[StageRun, ...]:
         """What each stage does in a unit."""
@@ -138,18 +134,18 @@ class BlockPricer:
 
     def multiplies(self, schedule: BlockSchedule) -> bool:
         """Whether some stage multiplies matrices, whose loads are fetched ahead."""
-        return any(r.matrix is not None and r.matrix.dtype is not None for r in self.runs(schedule))
+        return any(run.matrix is not None for run in self.runs(schedule))
 
     def _total(
         self,
         runs: Sequence[StageRun],
         schedule: BlockSchedule,
         usage: Usage,
-        counts: tuple[int, int],
-        memory: tuple[float, float, float],
+        units: int,
+        resident: int,
+        bytes_: float,
     ) -> BlockPrice:
-        units, resident = counts
-        dram, l2, bytes_ = memory
+        dram = bytes_ / (self.profile.bandwidth * _MEMORY_SHARE)
         load = _FAR if dram > 0 else _NEAR
         steps = [self._step(run, schedule) for run in runs]
         busy = sum(run.steps * step for run, step in zip(runs, steps, strict=True))
@@ -165,7 +161,7 @@ class BlockPricer:
         own = -(-units // self.profile.processors)
         rounds = -(-own // resident)
         compute, latency = own * busy, rounds * chain
-        l2 = max(l2, own * link)
+        l2 = max(sum(m.total for run in runs for m in run.moved) / self._cache, own * link)
         # A unit's waiting includes its arithmetic; what several share slows each other.
         together = (max(compute, latency) ** 4 + dram**4 + l2**4) ** 0.25
         return BlockPrice(
@@ -178,14 +174,14 @@ class BlockPricer:
     def _step(self, run: StageRun, schedule: BlockSchedule) -> float:
         """Seconds of one block of a stage on a processor of its own."""
         threads = schedule.warps * self.profile.lanes
-        if run.matrix is None or run.matrix.dtype is None:
-            return max(run.elements, threads) * run.ops / (self._lanes * _LANE_SHARE)
-        rate = dict(self.profile.matrix).get(run.matrix.dtype)
-        if rate is None:
-            return self._lane_product(run.matrix, schedule)
-        rate *= _MATRIX_SHARE / self.profile.processors
-        size = 4 if run.matrix.dtype == "f32" else 2
         matrix, together = run.matrix, self.profile.matrix_warps
+        if matrix is None:
+            return max(run.elements, threads) * run.ops / (self._lanes * _LANE_SHARE)
+        rate = dict(self.profile.matrix).get(matrix.dtype)
+        if rate is None:
+            return self._lane_product(matrix, threads)
+        rate *= _MATRIX_SHARE / self.profile.processors
+        size = 4 if matrix.dtype == "f32" else 2
         rows, columns = _warps_along(schedule.warps, matrix)
         if together > 1:
             # Each instruction reads both operands from shared memory, 16 rows a warp.
@@ -198,10 +194,10 @@ class BlockPricer:
         issue = _ISSUE / self.profile.clock
         return matrix.batch * max(flops / rate, read / self._shared) + issue
 
-    def _lane_product(self, matrix: Matrix, schedule: BlockSchedule) -> float:
+    def _lane_product(self, matrix: Matrix, threads: int) -> float:
         """A product of blocks by multiply-adds of lanes: each has a rectangle of the results and
         loads a row and a column of operands for every step."""
-        rows, columns = _lane_sides(matrix, schedule.warps * self.profile.lanes)
+        rows, columns = _lane_sides(matrix, threads)
         count = matrix.rows * matrix.columns * matrix.depth * matrix.batch
         return count * (1 + (rows + columns) / (rows * columns)) / (self._lanes * _LANE_SHARE)
 
@@ -212,7 +208,7 @@ class BlockPricer:
 
         Loads of products are in flight while earlier blocks are multiplied."""
         loads = any(not m.touch.store for m in run.moved)
-        multiplied = run.matrix is not None and run.matrix.dtype is not None
+        multiplied = run.matrix is not None
         ahead = schedule.stages - 1 if multiplied else 0
         one = step + (_BARRIER * schedule.warps / 4 if multiplied else 0)
         if loads and run.steps > 1:
@@ -225,12 +221,10 @@ class BlockPricer:
 
     # ---- memory ---------------------------------------------------------------------------------
 
-    def _memory_bytes(
-        self, moved: Sequence[TileTraffic], grid: Sequence[Cut], resident: int
-    ) -> float:
+    def _memory_bytes(self, runs: Sequence[StageRun], grid: Sequence[Cut], resident: int) -> float:
         """Bytes from and to memory: once, where the cache keeps all; else what each round reads,
         units of a round sharing it.  Small values wait in the cache for their reader."""
-        kept = self.profile.cache * _KEPT
+        kept, moved = self.profile.cache * _KEPT, [m for run in runs for m in run.moved]
         once = sum(m.unique for m in moved)
         total = 0.0
         rounds, spans = self._round(grid, resident)
@@ -239,16 +233,10 @@ class BlockPricer:
                 continue
             found = each.unique
             if not each.touch.store and once > self.profile.cache / 2:
-                inner = {v: spans.get(v, n) for v, n in self._whole(each).items()}
+                inner = {v: spans.get(v, trips(v)) for v in each.touch.loops}
                 found = max(found, rounds * each.touch.bytes_in(inner, SECTOR))
             total += min(found, max(each.total, each.unique))
         return total
-
-    def _whole(self, moved: TileTraffic) -> dict[Var, int]:
-        for facts in self.facts.stages:
-            if moved.touch in facts.touches:
-                return facts.whole
-        return {}
 
     def _round(self, grid: Sequence[Cut], resident: int) -> tuple[float, dict[Var, int]]:
         """How many rounds all units take, and how far the loops of the grid run in one."""
@@ -283,21 +271,21 @@ class BlockPricer:
         threads = schedule.warps * self.profile.lanes
         held = operands = shared = passing = 0
         for run in runs:
-            if run.matrix is None or run.matrix.dtype is None:
+            matrix = run.matrix
+            if matrix is None:
                 streams = 1 + sum(not m.touch.store for m in run.moved)
                 passing = max(passing, run.elements * min(streams, 4))
                 shared = max(shared, 4 * run.results if run.across else 0)
                 continue
             held += run.results
-            size = _BYTES.get(run.matrix.dtype, 2)
-            loaded = run.matrix.rows + run.matrix.columns
+            loaded = matrix.batch * (matrix.rows + matrix.columns) * matrix.depth
             stages = max(1, schedule.stages if run.steps > 1 else 1)
-            shared += stages * run.matrix.batch * loaded * run.matrix.depth * size
-            if dict(self.profile.matrix).get(run.matrix.dtype) is None:
+            shared += stages * loaded * _BYTES.get(matrix.dtype, 2)
+            if dict(self.profile.matrix).get(matrix.dtype) is None:
                 # A factor that another stage made is in registers for the whole sum.
-                depth = 8.0 if run.steps > 1 else max(8.0, _HELD_SHARE * run.matrix.depth)
-                operands = max(operands, round(depth * sum(_lane_sides(run.matrix, threads))))
-        chained = sum(run.matrix is not None and run.matrix.dtype is not None for run in runs) > 1
+                depth = 8.0 if run.steps > 1 else max(8.0, _HELD_SHARE * matrix.depth)
+                operands = max(operands, round(depth * sum(_lane_sides(matrix, threads))))
+        chained = sum(run.matrix is not None for run in runs) > 1
         live = held + passing if chained or self._walked else max(held, passing)
         registers = _OWN_REGISTERS + operands + -(-live // threads)
         return Usage(registers, 0, shared)

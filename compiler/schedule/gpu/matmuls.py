@@ -9,7 +9,6 @@ from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.ir.types import BF16, F16, F32, I32
 from tcc.record import record
 from tcc.schedule.gpu.axes import (
-    AxisBlocks,
     factors,
     most_positions,
     of_bytes,
@@ -17,6 +16,8 @@ from tcc.schedule.gpu.axes import (
     power,
     reads_held,
     reduced_axis,
+    schedule_of,
+    summed_in,
 )
 from tcc.schedule.gpu.schedule import BlockSchedule, NotBlocks
 from tcc.schedule.nest import depends, points
@@ -60,12 +61,11 @@ def is_matrix_product(stage: GroupStage) -> bool:
 
 def main_product(group: TileGroup) -> GroupStage | None:
     """The largest sum of products of rows and columns."""
-    found = []
-    for stage in group.stages:
-        roles = _roles(stage)
-        summed = [v for v in stage.reduce if roles is not None]
-        if roles is not None and roles.rows and roles.columns and points(tuple(summed)) >= 8:
-            found.append(stage)
+    found = [
+        stage
+        for stage in group.stages
+        if (roles := _roles(stage)) and roles.rows and roles.columns and points(stage.reduce) >= 8
+    ]
     return max(found, key=lambda s: points((*s.iters, *s.reduce)), default=None)
 
 
@@ -87,7 +87,7 @@ def product_schedules(group: TileGroup, main: GroupStage) -> list[BlockSchedule]
     found: list[BlockSchedule] = []
     if main.body[0].dtype in (F32, I32) and first and second:
         found += _matrices(group, main, (batch, first, second))
-    if not found or min(points(tuple(first)), points(tuple(second))) < SIDE:
+    if not found or min(points(first), points(second)) < SIDE:
         found += _narrow(group, main, (batch, first, second))
     return found
 
@@ -99,20 +99,16 @@ def _matrices(group: TileGroup, main: GroupStage, grid: _Grid) -> list[BlockSche
     """Blocks of matrices, no larger along a side than what there is."""
     _, first, second = grid
     halves = _halves(main)
-    sides = [max(SIDE, power(points(tuple(loops)))) for loops in (first, second)]
+    sides = [max(SIDE, power(points(loops))) for loops in (first, second)]
     most = _ACC_HALVES if halves else _ACC
     found: list[BlockSchedule] = []
     for bm, bn in _SIDES:
         if bm > sides[0] or bn > sides[1] or bm * bn > most:
             continue
         for depth in _DEPTHS_HALVES if halves else _DEPTHS:
-            blocks = AxisBlocks()
-            blocks.add(first, bm)
-            blocks.add(second, bn)
-            for stage in group.stages:
-                _sum(blocks, group, stage, depth)
+            blocks = [(first, bm), (second, bn), *(_sum(group, s, depth) for s in group.stages)]
             warps = 8 if bm * bn > 1 << 13 else 4
-            found.append(blocks.schedule(grid, warps, 4 if halves else 3))
+            found.append(schedule_of(blocks, grid, warps, 4 if halves else 3))
     return found
 
 
@@ -122,17 +118,16 @@ def _halves(stage: GroupStage) -> bool:
     return of_bytes(stage) or any(n.dtype in (BF16, F16) for n in stage.accesses)
 
 
-def _sum(blocks: AxisBlocks, group: TileGroup, stage: GroupStage, block: int) -> None:
-    """The axis of a product's sum: its last loop where that is long and even, else all of it."""
+def _sum(group: TileGroup, stage: GroupStage, block: int) -> tuple[list[Var], int]:
+    """The axis of a product's sum, and its block: its last loop where that is long and even, else
+    all of it."""
     loops = reduced_axis(group, stage)
-    if not loops:
-        return
     least = 2 * SIDE if of_bytes(stage) else SIDE
     last = most_positions(loops[-1:])
     if len(loops) > 1 and last is not None and last >= block and not last % least:
         loops = loops[-1:]
     size = most_positions(loops)
-    blocks.add(loops, max(least, block if size is None else min(block, power(size))))
+    return loops, max(least, block if size is None else min(block, power(size)))
 
 
 _SIDES = (
@@ -151,23 +146,16 @@ _STEPS, _MANY = (16, 32, 64, 128, 256, 512), (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 def _narrow(group: TileGroup, main: GroupStage, grid: _Grid) -> list[BlockSchedule]:
     """A few rows: products side by side, summed across; the few in one block."""
-    few, many = sorted(grid[1:], key=lambda loops: points(tuple(loops)))
+    few, many = sorted(grid[1:], key=points)
     size = most_positions(few)
     rows = 1 if size is None else min(SIDE, power(size))
     longest = power(most_positions(reduced_axis(group, main)) or _LINEAR)
     found: list[BlockSchedule] = []
     for columns in _MANY:
         for steps in _STEPS:
-            if not _fits(rows, columns, steps, longest, points(tuple(many))):
-                continue
-            blocks = AxisBlocks()
-            blocks.add(few, rows)
-            blocks.add(many, columns)
-            for stage in group.stages:
-                loops = reduced_axis(group, stage)
-                limit = most_positions(loops)
-                blocks.add(loops, steps if limit is None else min(steps, power(limit)))
-            found.append(blocks.schedule(grid, 4, 3))
+            if _fits(rows, columns, steps, longest, points(many)):
+                blocks = [(few, rows), (many, columns), *summed_in(group, steps)]
+                found.append(schedule_of(blocks, grid, stages=3))
     return found
 
 
@@ -185,45 +173,43 @@ def _chained(group: TileGroup, first: list[Var], second: list[Var]) -> list[Bloc
     """Products whose rows wait in a unit: rows in blocks, all else of a row whole."""
     shared = {v for s in group.stages if (r := _roles(s)) is not None for v in r.batch}
     sides = [[v for v in side if v not in shared] for side in (first, second)]
-    rows = max(sides, key=lambda loops: points(tuple(loops)) if loops else 0)
+    rows = max(sides, key=lambda loops: points(loops) if loops else 0)
     batch = [v for v in group.common if v not in rows]
     for stage in group.stages:
         size = most_positions(own_axis(group, stage))
         if (size is None or size > _COLUMNS) and factors(stage) is not None:
             raise NotBlocks("rows of a product are longer than a block")
-    count = points(tuple(rows))
+    count = points(rows)
     most = max(SIDE, power(count)) if count >= SIDE else power(count)
-    runs = [1]
+    walk, runs = [], [1]
     if group.walk is not None:
-        limit = most_positions([group.walk.loop])
+        walk = [group.walk.loop]
+        limit = most_positions(walk)
         longest = _RUNS[-1] if limit is None else max(SIDE, power(limit))
         runs = [n for n in _RUNS if n <= longest]
-    found: list[BlockSchedule] = []
-    for block in [n for n in (SIDE, 32, 64, 128) if n <= most] or [most]:
-        for run in runs:
-            blocks = AxisBlocks()
-            blocks.add(rows, block)
-            if group.walk is not None:
-                blocks.add([group.walk.loop], run)
-            _inner(blocks, group)
-            found.append(blocks.schedule([batch, rows], 4, 2))
-    return found
+    inner = _inner(group)
+    return [
+        schedule_of([(rows, block), (walk, run), *inner], [batch, rows])
+        for block in [n for n in (SIDE, 32, 64, 128) if n <= most] or [most]
+        for run in runs
+    ]
 
 
 # Steps of a walk that a unit takes at once.
 _RUNS = (16, 32, 64, 128)
 
 
-def _inner(blocks: AxisBlocks, group: TileGroup) -> None:
-    """The axes that units hold or reduce along."""
+def _inner(group: TileGroup) -> list[tuple[list[Var], int]]:
+    """The axes that units hold or reduce along, with their blocks."""
+    found = []
     for stage in group.stages:
-        loops = own_axis(group, stage)
-        blocks.add(loops, max(SIDE, power(most_positions(loops) or _LINEAR)) if loops else 1)
-        summed = reduced_axis(group, stage)
+        loops, summed = own_axis(group, stage), reduced_axis(group, stage)
+        found.append((loops, max(SIDE, power(most_positions(loops) or _LINEAR))))
         size = most_positions(summed)
-        if summed and size is not None and (reads_held(stage) or size <= _COLUMNS):
-            blocks.add(summed, max(SIDE, power(size)))
+        if size is not None and (reads_held(stage) or size <= _COLUMNS):
+            found.append((summed, max(SIDE, power(size))))
         elif factors(stage) is not None:
-            _sum(blocks, group, stage, 64 if _halves(stage) else 32)
+            found.append(_sum(group, stage, 64 if _halves(stage) else 32))
         else:
-            blocks.add(summed, _LINEAR)
+            found.append((summed, _LINEAR))
+    return found

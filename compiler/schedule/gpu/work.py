@@ -59,16 +59,14 @@ class Cut:
 
 @record
 class Matrix:
-    """A product on blocks: rows x columns x steps of the sum, for each of `batch`.
-
-    `dtype` is that of the operands, None where the block is not multiplied as a matrix.
-    """
+    """A product of matrices: rows x columns x steps of the sum, for each of `batch`; `dtype` is
+    that of the operands."""
 
     batch: int
     rows: int
     columns: int
     depth: int
-    dtype: str | None
+    dtype: str
 
 
 @record
@@ -85,7 +83,8 @@ class TileTraffic:
 @record
 class StageRun:
     """A stage in one unit: `steps` blocks of `elements`, one after the other, `ops` for each
-    element; `results` of a block.  `across`: lanes are combined at the end."""
+    element; `results` of a block, of which `matrix` says how they are multiplied, if they are.
+    `across`: lanes are combined at the end."""
 
     steps: int
     elements: int
@@ -107,7 +106,6 @@ class StageFacts:
             if isinstance(t.source, int) and group.buffers[t.source].scope is not MemorySpace.LOCAL
         )
         self.loops = (*stage.iters, *stage.reduce)
-        self.whole = {v: trips(v) for v in self.loops}
         self.ops = weight(stage)
         both = factors(stage)
         self.sides: tuple[frozenset[Var], frozenset[Var]] | None = None
@@ -117,7 +115,8 @@ class StageFacts:
     @cached_property
     def unique(self) -> tuple[float, ...]:
         """The bytes of each touch over all loops."""
-        return tuple(t.bytes_in(self.whole, SECTOR) for t in self.touches)
+        whole = {v: trips(v) for v in self.loops}
+        return tuple(t.bytes_in(whole, SECTOR) for t in self.touches)
 
     @cached_property
     def dtype(self) -> str:
@@ -133,15 +132,14 @@ class StageFacts:
         reduced = [c for c in inner if set(c.loops) & set(self.stage.reduce)]
         elements = prod(c.block for c in cuts)
         along = prod(c.block for c in reduced)
-        matrix = self._matrix(cuts, reduced)
         return StageRun(
             prod(c.steps for c in inner),
             elements,
             elements // along,
             self.ops,
-            matrix,
+            self._matrix(cuts, reduced),
             tuple(self._moved(cuts, common)),
-            along > 1 and matrix is None,
+            along > 1 and self.sides is None,
         )
 
     def _moved(self, cuts: Sequence[Cut], common: frozenset[Var]) -> list[TileTraffic]:
@@ -162,7 +160,7 @@ class StageFacts:
         return found
 
     def _matrix(self, cuts: Sequence[Cut], reduced: Sequence[Cut]) -> Matrix | None:
-        """How the blocks are multiplied; None for no product."""
+        """How the blocks are multiplied; None where that is not as matrices."""
         if self.sides is None:
             return None
         a, b = self.sides
@@ -175,8 +173,9 @@ class StageFacts:
         depth = prod(c.block for c in wide)
         rows, columns = sizes[True, False], sizes[False, True]
         deep = depth >= (LEAST_BYTES if of_bytes(self.stage) else LEAST_SIDE)
-        fits = len(wide) == 1 and min(rows, columns) >= LEAST_SIDE and deep
-        return Matrix(sizes[True, True], rows, columns, depth, self.dtype if fits else None)
+        if len(wide) != 1 or min(rows, columns) < LEAST_SIDE or not deep:
+            return None
+        return Matrix(sizes[True, True], rows, columns, depth, self.dtype)
 
 
 class GroupFacts:
@@ -188,24 +187,23 @@ class GroupFacts:
 
     def cuts(self, schedule: BlockSchedule) -> tuple[tuple[Cut, ...], ...]:
         """The axes of each stage; the first ones are those of the grid, in its order."""
-        sizes = dict(schedule.blocks)
-        grid = [(tuple(name.split("+")), sizes.get(name, 1)) for name in schedule.parallel]
-        rest = [(name, block) for name, block in sizes.items() if name not in schedule.parallel]
-        inner = [(tuple(name.split("+")), block) for name, block in rest]
-        return tuple(_cover(facts, grid, inner) for facts in self.stages)
+        blocks = ((name, n) for name, n in schedule.blocks if name not in schedule.parallel)
+        inner = [(tuple(name.split("+")), block) for name, block in blocks]
+        return tuple(_cover(facts, _grid(schedule), inner) for facts in self.stages)
 
     def grid(self, schedule: BlockSchedule) -> tuple[Cut, ...]:
         """The axes of the grid, outermost first."""
         named = {v.name: v for v in self.group.common}
-        sizes = dict(schedule.blocks)
-        found = []
-        for name in schedule.parallel:
-            loops = tuple(named[n] for n in name.split("+"))
-            found.append(cut(loops, sizes.get(name, 1)))
-        return tuple(found)
+        axes = ((tuple(named[n] for n in names), block) for names, block in _grid(schedule))
+        return tuple(cut(loops, block) for loops, block in axes)
 
 
 _Axes: TypeAlias = Sequence[tuple[tuple[str, ...], int]]
+
+
+def _grid(schedule: BlockSchedule) -> _Axes:
+    sizes = dict(schedule.blocks)
+    return [(tuple(name.split("+")), sizes.get(name, 1)) for name in schedule.parallel]
 
 
 def _cover(facts: StageFacts, grid: _Axes, inner: _Axes) -> tuple[Cut, ...]:

@@ -59,9 +59,9 @@ TEXTS = MappingProxyType(
               input %b : bf16[2,16,32] align 64
               output %c : bf16[2,16,16] align 64
               %x: bf16[1,16,32] = load %a[h+l0, l1, l2]
-              %y: bf16[1,16,32] = load %b[h+l0, l1, l2]
+              %y: bf16[1,32,16] = load %b[h+l0, l2, l1]
               %zero: f32[1,16,16] = compute() 0.0:f32
-              %d: f32[1,16,16] = contract %x[b,m,k] * %y[b,n,k] + %zero[b,m,n]
+              %d: f32[1,16,16] = contract %x[b,m,k] * %y[b,k,n] + %zero[b,m,n]
               %r: bf16[1,16,16] = compute(%d) cast(tanh(arg(0):f32), bf16)
               store %r to %c[h+l0, l1, l2]
             }""",
@@ -77,10 +77,10 @@ TEXTS = MappingProxyType(
               %zero: f32[16,16] = compute() 0.0:f32
               %t3: f32[16,1], %s3: f32[16,1], %a3: f32[16,16] = for j: 0..48 in 0..48 step 16
                   carry (%t: f32[16,1] = %low, %s: f32[16,1] = %none, %a: f32[16,16] = %zero) {
-                %keys: f32[16,16] = load %k[h, j+l0, l1]
+                %keys: f32[16,16] = load %k[h, j+l1, l0]
                 %values: f32[16,16] = load %v[h, j+l0, l1]
                 %start: f32[16,16] = compute() 0.0:f32
-                %scores: f32[16,16] = contract %rows[i,d] * %keys[j,d] + %start[i,j]
+                %scores: f32[16,16] = contract %rows[i,d] * %keys[d,j] + %start[i,j]
                 %largest: f32[16,1] = reduce max(%scores) over (1)
                 %t2: f32[16,1] = compute(%t, %largest) max(arg(0):f32, arg(1):f32)
                 %shrink: f32[16,1] = compute(%t, %t2) exp(sub(arg(0):f32, arg(1):f32))

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from tcc.backends.gpu.hopper.tensor_maps import TensorMap
+from tcc.backends.artifact.gpu_binaries import TensorMap
 from tcc.ir.graph import carrier
 from tcc.ir.types import DTYPES
 

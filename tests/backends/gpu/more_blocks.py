@@ -75,11 +75,11 @@ CORNERS = MappingProxyType(
               input %a : i8[32,16] align 64
               input %b : i8[16,32] align 64
               output %c : i32[16,16] align 64
-              %x: i8[32,16] = load %a[l0, l1]
-              %y: i8[16,32] = load %b[l0, l1]
+              %x: i8[16,32] = load %a[l1, l0]
+              %y: i8[32,16] = load %b[l1, l0]
               %zero: i32[16,16] = compute() 5:i32
-              %d: i32[16,16] = contract %x[k,m] * %y[n,k] + %zero[n,m]
-              store %d to %c[l0, l1]
+              %d: i32[16,16] = contract %x[m,k] * %y[k,n] + %zero[m,n]
+              store %d to %c[l1, l0]
             }""",
         "halves": """
             kernel() parallel(u: 0..1) {

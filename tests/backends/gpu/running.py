@@ -18,6 +18,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tcc.backends.gpu import compile
+from tcc.backends.gpu.source import CompiledKernel, KernelSource
 from tcc.backends.gpu.triton.print import triton_source
 from tcc.ir.expr import extent
 from tcc.ir.graph import carrier
@@ -25,6 +27,7 @@ from tcc.ir.index import evaluate
 from tcc.ir.narrow import decode, encode
 from tcc.ir.tile import MemorySpace, TileKernel
 from tcc.ir.types import BF16, BOOL, F16, DType
+from tcc.target import GpuProfile
 
 from tests.oracle.tile.evaluate import evaluate_kernel
 
@@ -36,6 +39,17 @@ NEEDS_TRITON = [
         reason="triton and torch are not installed (extras gpu and models)",
     ),
 ]
+
+
+def compile_kernels(
+    sources: Sequence[KernelSource],
+    profiles: Sequence[GpuProfile],
+    jobs: int,
+    assembled: Sequence[GpuProfile] = (),
+) -> tuple[tuple[CompiledKernel, ...], ...]:
+    """By so many processes of their own."""
+    with compile.Compilers(jobs) as own:
+        return compile.compile_kernels(sources, profiles, own, assembled)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tcc.backends.gpu.compile import compile_kernels
 from tcc.backends.gpu.source import kernel_source
 from tcc.debug import Trace
 from tcc.ir.tile import MemorySpace, TileKernel
@@ -19,7 +18,7 @@ from tcc.target import GPUS
 from tests.oracle.gpu.machine_code import machine_codes
 from tests.passes.blocks.bytes import GRAPHS, product
 
-from .running import NEEDS_TRITON, Job, evaluated, interpreted
+from .running import NEEDS_TRITON, Job, compile_kernels, evaluated, interpreted
 
 pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("interpreter")]
 # The matrix instruction of each architecture, and its name in the assembly.

@@ -31,7 +31,9 @@ CLEAN = MachineCode(32, 0, (), 2, 2)
 
 def compiled(text: str, arch: str, code: MachineCode = CLEAN, **facts: object) -> CheckedKernel:
     kernel = parse_kernel(text)
-    made = CompiledKernel(arch, "k", b"", "", 0, 4, 32, 2, (), code.registers, code.private)
+    made = CompiledKernel(
+        "k", b"", 0, 4, 32, (), (), False, arch, "", 2, code.registers, code.private
+    )
     alignments = [b.align for b in kernel.buffers]
     return replace(CheckedKernel(kernel, made, code, alignments, "ieee"), **facts)
 

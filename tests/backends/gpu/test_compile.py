@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tcc.backends.artifact.gpu_binaries import BinaryKind, Param
 from tcc.backends.gpu.code import _variant
-from tcc.backends.gpu.compile import compile_kernels
-from tcc.backends.gpu.source import CompiledKernel, KernelSource, ParameterKind, kernel_source
+from tcc.backends.gpu.source import CompiledKernel, KernelSource, kernel_source
 from tcc.errors import InternalError, ToolError
 from tcc.ir.expr.scalar import FUNCTIONS, argument, cast
 from tcc.ir.types import BF16, DTYPES, F16, F32, I8
@@ -23,7 +23,7 @@ from tests.oracle.tile.parse import parse_kernel
 
 from .blocks import BIG_MATMUL, TEXTS
 from .more_blocks import CORNERS
-from .running import NEEDS_TRITON
+from .running import NEEDS_TRITON, compile_kernels
 from .test_functions import APPROXIMATE, EXACT, INTEGER, applied, elementwise
 
 pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("gpu-compile")]
@@ -63,9 +63,9 @@ def test_every_architecture_has_an_image(codes: Codes) -> None:
 
 
 def test_a_launch_passes_buffers_then_sizes_then_scratch(codes: Codes) -> None:
-    pointer, size, nothing = ParameterKind.POINTER, ParameterKind.INT64, ParameterKind.NULLPTR
+    pointer, size, nothing = Param.POINTER, Param.INT64, Param.NULL
     for arch in ("sm_80", "gfx942"):
-        parameters = codes["dynamic", arch].parameters
+        parameters = codes["dynamic", arch].params
         assert parameters == (pointer, pointer, size, nothing, nothing)
     ptx = codes["dynamic", "sm_90"].assembly
     assert [f"dynamic_param_{n}" in ptx for n in range(6)] == [True] * 5 + [False]
@@ -125,7 +125,7 @@ def test_scratch_that_no_launch_gives_is_an_error() -> None:
     (kernels,) = compile_kernels([replace(made, text=own)], [GPUS["cuda:sm_90"]], 1)
     assert kernels[0].scratch == 128
     with pytest.raises(InternalError, match=r"pointwise needs 128 bytes of scratch for sm_90"):
-        _variant(GPUS["cuda:sm_90"], kernels)
+        _variant("sm_90", BinaryKind.CUBIN, kernels)
 
 
 def test_matrix_units_are_used(facts: dict[tuple[str, str], MachineCode]) -> None:

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from tcc.backends.gpu.compile import compile_kernels
 from tcc.backends.gpu.source import CompiledKernel, kernel_source
 from tcc.backends.idle_pool import RESTING
 from tcc.target import GPUS
@@ -19,7 +18,7 @@ from tcc.target import GPUS
 from tests.oracle.tile.parse import parse_kernel
 
 from .blocks import TEXTS
-from .running import NEEDS_TRITON
+from .running import NEEDS_TRITON, compile_kernels
 
 pytestmark = NEEDS_TRITON
 

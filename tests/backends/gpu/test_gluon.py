@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tcc.backends.gpu.compile import compile_kernels
-from tcc.backends.gpu.source import HOPPER, KernelSource, ParameterKind, kernel_source
+from tcc.backends.artifact.gpu_binaries import Param
+from tcc.backends.gpu.source import HOPPER, KernelSource, kernel_source
 from tcc.ir.tile import TileKernel
 from tcc.ir.tile.verify import verify_kernel
 from tcc.target import GPUS
@@ -19,7 +19,7 @@ from tests.oracle.tile.parse import parse_kernel
 
 from . import gluon_interpreter as gluon
 from .gluon_kernels import REFUSED, TEXTS
-from .running import NEEDS_TRITON, evaluated, job_of
+from .running import NEEDS_TRITON, compile_kernels, evaluated, job_of
 
 SHARED = 232448
 
@@ -174,11 +174,11 @@ class TestCompiled:
             assert dict(code.matrix)["HGMMA"] >= 1
             assert "cp.async.bulk.tensor" in kernel.assembly
             assert "setmaxnreg.dec" in kernel.assembly
-            assert len(kernel.maps) == kernel.parameters.count(ParameterKind.TENSOR_MAP)
+            assert len(kernel.maps) == kernel.params.count(Param.TENSOR_MAP)
             # What follows a map in the parameters is never read.
             head, _, body = kernel.assembly.partition(")\n.reqntid")
-            for number, kind in enumerate(kernel.parameters):
-                if kind is ParameterKind.NULLPTR:
+            for number, kind in enumerate(kernel.params):
+                if kind is Param.NULL:
                     assert f"k_param_{number}]" not in body
             assert head.count(".align 64 .b8") == len(kernel.maps)
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tcc.backends.gpu.compile import compile_kernels
 from tcc.backends.gpu.source import HOPPER, KernelSource, kernel_source
 from tcc.ir.index import minimum, of_atom
 from tcc.ir.tile import Loop, TileKernel
@@ -20,7 +19,7 @@ from tests.oracle.gpu.machine_code import machine_codes
 
 from . import gluon_interpreter as gluon
 from .attention_kernels import attention
-from .running import NEEDS_TRITON, evaluated, job_of
+from .running import NEEDS_TRITON, compile_kernels, evaluated, job_of
 
 SHARED = 232448
 CASES: dict[str, dict[str, Any]] = {

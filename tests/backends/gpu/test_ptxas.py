@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tcc.backends.gpu.compile import compile_kernels
 from tcc.backends.gpu.machine_code import nvidia_tool
 from tcc.backends.gpu.ptxas import assembled, needed_driver
 from tcc.backends.gpu.source import CompiledKernel, kernel_source
@@ -18,7 +17,7 @@ from tcc.target import GPUS
 from tests.oracle.tile.parse import parse_kernel
 
 from .blocks import BIG_MATMUL, TEXTS
-from .running import NEEDS_TRITON
+from .running import NEEDS_TRITON, compile_kernels
 
 pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("gpu-ptxas")]
 CUDA = [gpu for gpu in GPUS.values() if gpu.kind == "cuda"]

@@ -88,7 +88,9 @@ def variant(
         arch,
         form,
         tuple(
-            GpuKernel(name, image, shared if name == "add" else 1024, 4, 32, params(*counts))
+            GpuKernel(
+                name, image, shared if name == "add" else 1024, 4, 32, params(*counts), (), False
+            )
             for name, counts in KERNELS.items()
         ),
     )

@@ -18,14 +18,13 @@ from gpu_programs import Linker
 from tcc.artifact import find_weights, read_manifest
 from tcc.backends.artifact.gpu_binaries import (
     ALIGNMENT,
-    HEADER_WORDS,
     BinaryKind,
     GpuImages,
     GpuKernel,
     GpuVariant,
-    ImageMap,
     Param,
     Platform,
+    TensorMap,
     encode_images,
 )
 from tcc.backends.artifact.link import link_artifact
@@ -33,17 +32,18 @@ from tcc.backends.artifact.toolchain import runtime_folder
 from tcc.errors import InternalError
 from tcc.runtime import load
 
+HEADER_WORDS = 6
 USES = ("gpu/images.c", "program.c", "instructions.c", "reader.c", "alloc.c", "status.c")
 PARAMS = (Param.POINTER, Param.INT64, Param.NULL, Param.NULL)
 MAPPED = (Param.POINTER, Param.POINTER, Param.TENSOR_MAP, Param.NULL, Param.TENSOR_MAP, Param.NULL)
 MAPS = (
-    ImageMap(0, "bf16", (4, 5, 64), (640, 128), (1, 4, 64), 128),
-    ImageMap(1, "f16", (1 << 20,), (), (8,), 0),
+    TensorMap(0, "bf16", (4, 5, 64), (320, 64, 1), (1, 4, 64), 128),
+    TensorMap(1, "f16", (1 << 20,), (1,), (8,), 0),
 )
 
 
 def kernel(name: str, image: bytes) -> GpuKernel:
-    return GpuKernel(name, image, 1 << 16, 4, 32, PARAMS)
+    return GpuKernel(name, image, 1 << 16, 4, 32, PARAMS, (), False)
 
 
 def variant(arch: str, form: BinaryKind) -> GpuVariant:
@@ -131,11 +131,11 @@ def test_whole_tables_decode(hostile: Path) -> None:
 def test_maps_that_no_driver_takes_are_refused(hostile: Path) -> None:
     """Each rule alone: a buffer that there is not, uneven rows, rows wider than a swizzle, ..."""
     wrong = (
-        {"buffer": 2}, {"sizes": (4, 5, 0)}, {"sizes": (4, 5, 1 << 32)}, {"strides": (640, 120)},
-        {"strides": (1 << 40, 128)}, {"strides": (640, 0)},
+        {"buffer": 2}, {"sizes": (4, 5, 0)}, {"sizes": (4, 5, 1 << 32)}, {"strides": (320, 60, 1)},
+        {"strides": (1 << 39, 64, 1)}, {"strides": (320, 0, 1)},
         {"box": (1, 4, 65)}, {"box": (1, 4, 128)},
         {"box": (1, 257, 64)}, {"box": (0, 4, 64)},
-        {"sizes": (1,) * 6, "strides": (16,) * 5, "box": (8,) * 6},
+        {"sizes": (1,) * 6, "strides": (8,) * 5 + (1,), "box": (8,) * 6},
         {"sizes": (), "strides": (), "box": ()},
     )  # fmt: skip
     for fields in wrong:

@@ -15,13 +15,13 @@ from tcc.backends.artifact.gpu_binaries import (
     GpuImages,
     GpuKernel,
     GpuVariant,
-    ImageMap,
     Param,
     Platform,
+    TensorMap,
 )
 from tcc.ir.program import Arena, Input, IntOp, Launch, Program
 
-MAP = ImageMap(0, "bf16", (2, 3, 16), (96, 32), (1, 2, 16), 32)
+MAP = TensorMap(0, "bf16", (2, 3, 16), (48, 16, 1), (1, 2, 16), 32)
 PARAMS = (Param.POINTER, Param.POINTER, Param.TENSOR_MAP, *(Param.NULL,) * 6)
 
 
@@ -41,7 +41,7 @@ def program(count: int = 1) -> Program:
 
 
 def artifact(
-    fakes: Fakes, folder: Path, maps: Sequence[ImageMap] = (MAP,), *, stays: bool = True,
+    fakes: Fakes, folder: Path, maps: Sequence[TensorMap] = (MAP,), *, stays: bool = True,
     units: int = 48,
 ) -> Path:  # fmt: skip
     image = f"FAKE:{fakes.kernels}".encode() + b"\0"

@@ -1,0 +1,27 @@
+"""Files that appear whole: they are written in a folder beside their places, and renamed."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tcc.errors import ToolError
+
+
+@contextmanager
+def folder_beside(out: Path, what: str) -> Iterator[Path]:
+    """A folder for a moment on the disk of `out`.  Raises ToolError, with `what` cannot be written,
+    where the disk refuses anything meanwhile."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".tcc-", dir=out.parent) as made:
+            yield Path(made)
+    except OSError as error:
+        raise ToolError(
+            f"{what} cannot be written",
+            where=str(error.filename or out),
+            why=error.strerror or str(error),
+            hint="choose another place with -o",
+        ) from error

@@ -1,0 +1,45 @@
+"""The lines of a C function's body, indented by the braces around them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+
+class Lines(ABC):
+    """Prints statement after statement."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._depth = 1
+
+    @abstractmethod
+    def _statement(self, node: Any) -> None:
+        """Prints a statement and what is in it."""
+
+    def _body(self, body: Sequence[Any]) -> None:
+        for node in body:
+            self._statement(node)
+
+    def _line(self, text: str) -> None:
+        self._lines.append("    " * self._depth + text)
+
+    @contextmanager
+    def _braces(self, head: str = "", *, closed: bool = True) -> Iterator[None]:
+        """Braces behind `head` around what is printed meanwhile; the next head closes them if they
+        are not `closed`."""
+        self._line(f"{head} {{".lstrip())
+        self._depth += 1
+        yield
+        self._depth -= 1
+        if closed:
+            self._line("}")
+
+    def _if(self, condition: str, then: Sequence[Any], otherwise: Sequence[Any]) -> None:
+        with self._braces(f"if ({condition})", closed=not otherwise):
+            self._body(then)
+        if otherwise:
+            with self._braces("} else"):
+                self._body(otherwise)

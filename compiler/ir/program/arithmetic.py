@@ -1,0 +1,40 @@
+"""What integer instructions and checks mean: values of registers that need no run."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from tcc.ir.program import IntOp, Let, Register, Relation
+
+MEANING: Mapping[IntOp | Relation, Callable[[int, int], int]] = MappingProxyType(
+    {
+        IntOp.ADD: operator.add,
+        IntOp.SUB: operator.sub,
+        IntOp.MUL: operator.mul,
+        IntOp.FLOORDIV: operator.floordiv,
+        IntOp.MOD: operator.mod,
+        IntOp.MIN: min,
+        IntOp.MAX: max,
+        Relation.EQ: operator.eq,
+        Relation.LE: operator.le,
+        Relation.LT: operator.lt,
+        Relation.DIVIDES: lambda a, b: a > 0 and b % a == 0,
+    }
+)
+
+
+def let_value(
+    let: Let, registers: Mapping[Register, int], dims: Mapping[tuple[int, int], int]
+) -> int | None:
+    """What an instruction writes where these `registers` are known, and these `dims` of inputs by
+    port and axis; None where that is not enough to know it."""
+    if let.op is IntOp.CONST:
+        return let.a
+    if let.op is IntOp.DIM:
+        return dims.get((let.a, let.b))
+    a, b = registers.get(let.a), registers.get(let.b)
+    if a is None or b is None or (let.op in (IntOp.FLOORDIV, IntOp.MOD) and b <= 0):
+        return None
+    return MEANING[let.op](a, b)
