@@ -8,30 +8,34 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Const, Scalar, Source, StageRef, apply, cast, literal
+from tcc.ir.expr.scalar import (
+    Const,
+    Scalar,
+    Source,
+    StageRef,
+    Term,
+    apply,
+    cast,
+    lifted,
+    literal,
+)
 from tcc.ir.index import Index, IndexLike, const
 from tcc.ir.op import Types
 from tcc.ir.types import BF16, F16, F32, DType, TensorType
 from tcc.ops.shapes import Point, broadcast_types
 
-Term = Scalar | bool | int | float
 Body = Callable[..., Scalar]
 
 
 def fn(function: str, *args: Term) -> Scalar:
-    """`function(args)`; plain numbers take the element type of the first other argument."""
-    dtype = next(a.dtype for a in reversed(args) if not isinstance(a, bool | int | float))
-    return apply(function, *(_lift(a, dtype) for a in args))
-
-
-def _lift(term: Term, dtype: DType) -> Scalar:
-    return literal(term, dtype) if isinstance(term, bool | int | float) else term
+    """`function(args)`; numbers and indices take the element type of the last other argument."""
+    dtype = next(a.dtype for a in reversed(args) if not isinstance(a, Index | int | float))
+    return apply(function, *(lifted(a, dtype) for a in args))
 
 
 def choose(condition: Scalar, yes: Term, no: Term) -> Scalar:
     """`yes` where `condition`, else `no`; at least one of the two is not a plain number."""
-    dtype = next(a.dtype for a in (yes, no) if not isinstance(a, bool | int | float))
-    return apply("select", condition, _lift(yes, dtype), _lift(no, dtype))
+    return fn("select", condition, yes, no)
 
 
 def widened(dtype: DType) -> DType:

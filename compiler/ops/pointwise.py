@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from tcc.ir.expr import Expr
 from tcc.ir.expr.scalar import Scalar
 from tcc.ir.op import (
@@ -58,8 +59,9 @@ def pointwise_op(
         (out,) = infer(types, given)
         return pointwise(types, lambda *scalars: formula(given, *scalars), out.dtype)
 
+    @in_f32
     def reference(arrays: Arrays, given: Any) -> OutArrays:
-        return (in_f32(lambda *wide: numpy(given, *wide))(*arrays),)
+        return (np.asarray(numpy(given, *arrays)),)
 
     return OpSpec(
         name, attrs, arity, infer, reference, tuple(dtypes), tolerance, doc, expr,

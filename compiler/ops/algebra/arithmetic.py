@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, apply, cast
+from tcc.ir.expr.scalar import Scalar, cast
 from tcc.ir.op import (
     Array,
     Arrays,
@@ -116,7 +116,7 @@ def _shift(attrs: BitShiftAttrs, x: Scalar, y: Scalar) -> Scalar:
     rest: Scalar | int = 0
     if attrs.direction == "RIGHT" and x.dtype.kind is DTypeKind.INT:
         rest = fn("shift_right", x, x.dtype.bits - 1)
-    return choose(fn("lt", y, x.dtype.bits), fn(function, x, y), rest)
+    return choose(y < x.dtype.bits, fn(function, x, y), rest)
 
 
 def _shift_numpy(attrs: BitShiftAttrs, x: Array, y: Array) -> Array:
@@ -156,7 +156,7 @@ def _fold(function: str) -> Callable[..., Scalar]:
 
 
 def _mean(*terms: Scalar) -> Scalar:
-    return fn("div", _fold("add")(*terms), len(terms))
+    return _fold("add")(*terms) / len(terms)
 
 
 # ---- powers: base and exponent may have different types -----------------------------------------
@@ -187,7 +187,7 @@ def _pow_expr(types: Types, attrs: NoAttrs) -> Expr:
     at = b.iters(*out.shape)
     compute = _pow_dtype(x.dtype, y.dtype)
     base, exponent = (cast(read_aligned(b, n, t, at), compute) for n, t in enumerate((x, y)))
-    return b.finish(at, cast(apply("pow", base, exponent), x.dtype))
+    return b.finish(at, cast(fn("pow", base, exponent), x.dtype))
 
 
 def _pow_reference(arrays: Arrays, _: NoAttrs) -> OutArrays:
@@ -233,9 +233,7 @@ def _where_expr(types: Types, attrs: NoAttrs) -> Expr:
     (out,) = _where_infer(types, attrs)
     b = ExprBuilder(*operands)
     at = b.iters(*out.shape)
-    return b.finish(
-        at, apply("select", *(read_aligned(b, n, t, at) for n, t in enumerate(operands)))
-    )
+    return b.finish(at, choose(*(read_aligned(b, n, t, at) for n, t in enumerate(operands))))
 
 
 def _where_reference(arrays: Arrays, _: NoAttrs) -> OutArrays:

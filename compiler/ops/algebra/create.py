@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
+from tcc.ir.expr.scalar import Scalar, cast, index_value
 from tcc.ir.index import Index, const
 from tcc.ir.op import Arrays, NoAttrs, OpSpec, OutArrays, OutTypes, Tolerance, Types
 from tcc.ir.types import I64, TensorType, element_count
-from tcc.ops.formula import fn, wide, widened
+from tcc.ops.formula import choose, fn, wide, widened
 from tcc.ops.operands import array, require, sizes
 from tcc.ops.shapes import ALL, NUMERIC, Point, Shape, required, same_dtype
 from tcc.record import record
@@ -58,8 +58,8 @@ def _range_expr(types: Types, attrs: RangeAttrs) -> Expr:
     (y,) = _range_infer(types, attrs)
     b = ExprBuilder(*types)
     (i,) = b.iters(attrs.size)
-    steps = fn("mul", index_value(i, widened(y.dtype)), wide(b.read(2)))
-    return b.finish((i,), cast(fn("add", wide(b.read(0)), steps), y.dtype))
+    steps = index_value(i, widened(y.dtype)) * wide(b.read(2))
+    return b.finish((i,), cast(wide(b.read(0)) + steps, y.dtype))
 
 
 # ---- dims as data --------------------------------------------------------------------------------
@@ -71,8 +71,7 @@ def _vector(values: Point, *types: TensorType) -> Expr:
     axis = index_value(i, I64)
     body: Scalar = index_value(values[-1] if values else 0, I64)
     for number in reversed(range(len(values) - 1)):
-        here = apply("eq", axis, literal(number, I64))
-        body = apply("select", here, index_value(values[number], I64), body)
+        body = choose(fn("eq", axis, number), values[number], body)
     return b.finish((i,), body)
 
 

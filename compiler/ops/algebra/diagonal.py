@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import apply, index_value, literal
+from tcc.ir.expr.scalar import index_value, literal
 from tcc.ir.index import Index, as_int
 from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
 from tcc.ir.types import I64, DType, TensorType
-from tcc.ops.formula import fn
+from tcc.ops.formula import choose, fn
 from tcc.ops.reference import given
 from tcc.ops.shapes import ALL, check_dtype, check_rank, required
 from tcc.record import record
@@ -42,7 +42,7 @@ def _trilu_expr(types: Types, attrs: TriluAttrs) -> Expr:
     at = b.iters(*x.shape)
     diagonal = index_value(at[-1] - at[-2] - attrs.k, I64)
     kept = fn("ge" if attrs.upper else "le", diagonal, 0)
-    return b.finish(at, apply("select", kept, b.read(0, *at), literal(0, x.dtype)))
+    return b.finish(at, choose(kept, b.read(0, *at), 0))
 
 
 def _trilu_reference(arrays: Arrays, attrs: TriluAttrs) -> OutArrays:
@@ -66,7 +66,7 @@ def _eye_expr(types: Types, attrs: EyeLikeAttrs) -> Expr:
     b = ExprBuilder(x)
     i, j = b.iters(*x.shape)
     on = fn("eq", index_value(j - i, I64), attrs.k)
-    return b.finish((i, j), apply("select", on, literal(1, attrs.to), literal(0, attrs.to)))
+    return b.finish((i, j), choose(on, literal(1, attrs.to), 0))
 
 
 def _eye_reference(arrays: Arrays, attrs: EyeLikeAttrs) -> OutArrays:

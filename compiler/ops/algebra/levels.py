@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
+from tcc.ir.expr.scalar import Scalar, cast
 from tcc.ir.index import Index
 from tcc.ir.op import (
     Array,
@@ -83,14 +83,12 @@ def _expr(types: Types, attrs: LevelsAttrs) -> Expr:
     def right(k: Index, j: Index) -> Scalar:
         value = cast(_level(b, attrs, k, j), F32)
         if optional(types, 3) is not None:
-            value = fn("sub", value, cast(b.read(3, k // attrs.block, j), F32))
+            value -= cast(b.read(3, k // attrs.block, j), F32)
         if optional(types, 2) is not None:
-            value = fn("mul", value, cast(b.read(2, k // attrs.block, j), F32))
+            value *= cast(b.read(2, k // attrs.block, j), F32)
         return value
 
-    sums = matmul_sum(
-        b, x, w, lambda at, kj: fn("mul", cast(b.read(0, *at), F32), right(kj[0], kj[1]))
-    )
+    sums = matmul_sum(b, x, w, lambda at, kj: cast(b.read(0, *at), F32) * right(kj[0], kj[1]))
     return b.done(sums)
 
 
@@ -99,8 +97,8 @@ def _level(b: ExprBuilder, attrs: LevelsAttrs, k: Index, j: Index) -> Scalar:
         return b.read(1, k, j)
     both = cast(b.read(1, k // 2, j), I32)
     # The wanted half goes to the top, and back with its sign.
-    raised = apply("shift_left", both, index_value(28 - 4 * (k % 2), I32))
-    return apply("shift_right", raised, literal(28, I32))
+    raised = fn("shift_left", both, 28 - 4 * (k % 2))
+    return fn("shift_right", raised, 28)
 
 
 def _reference(arrays: Arrays, attrs: LevelsAttrs) -> OutArrays:

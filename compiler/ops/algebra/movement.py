@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, apply, index_value, literal
+from tcc.ir.expr.scalar import Scalar, index_value, literal
 from tcc.ir.index import Index, IndexLike, as_int, const
 from tcc.ir.op import (
     Arrays,
@@ -23,10 +23,10 @@ from tcc.ir.op import (
     Types,
 )
 from tcc.ir.types import I64, TensorType, element_count
-from tcc.ops.formula import aligned
+from tcc.ops.formula import aligned, choose, fn
 from tcc.ops.operands import array, differ, require, sizes
 from tcc.ops.reference import given
-from tcc.ops.shapes import MOVED, Point, Shape, agree, present, required, same_dtype
+from tcc.ops.shapes import MOVED, Point, Shape, agree, present, replaced, required, same_dtype
 from tcc.record import record
 
 _MOVES = frozenset({Trait.MOVEMENT})
@@ -200,9 +200,9 @@ def _expand_expr(types: Types, attrs: ExpandAttrs) -> Expr:
         if not axes:
             return b.read(0, *at)  # where it is outside, the select drops it
         axis, *others = axes
-        first = element((*at[:axis], 0, *at[axis + 1 :]), others)
-        is_one = apply("eq", index_value(x.shape[axis], I64), literal(1, I64))
-        return apply("select", is_one, first, element(at, others))
+        first = element(replaced(at, axis, 0), others)
+        is_one = fn("eq", index_value(x.shape[axis], I64), 1)
+        return choose(is_one, first, element(at, others))
 
     return b.finish(i, element(aligned(x.shape, i), open_axes))
 
@@ -294,18 +294,14 @@ def _concat_expr(types: Types, attrs: ConcatAttrs) -> Expr:
     reads: list[Scalar] = []
     end = const(0)
     for number in range(len(types)):
-        at = [*i[: attrs.axis], i[attrs.axis] - end, *i[attrs.axis + 1 :]]
+        at = replaced(i, attrs.axis, i[attrs.axis] - end)
         reads.append(b.read(number, *at))  # where it is outside, the select drops it
         end = end + required(types, number).shape[attrs.axis]
         ends.append(end)
     body = reads[-1]
     for value, stop in zip(reads[-2::-1], ends[-2::-1], strict=True):
-        body = apply("select", _less(i[attrs.axis], stop), value, body)
+        body = choose(index_value(i[attrs.axis], I64) < stop, value, body)
     return b.finish(i, body)
-
-
-def _less(a: IndexLike, b: IndexLike) -> Scalar:
-    return apply("lt", index_value(a, I64), index_value(b, I64))
 
 
 def _split_infer(types: Types, attrs: SplitAttrs) -> OutTypes:
@@ -313,10 +309,7 @@ def _split_infer(types: Types, attrs: SplitAttrs) -> OutTypes:
     require(attrs.axis < x.rank, f"axis {attrs.axis} is outside {x}")
     total = sum(attrs.sizes, const(0))
     agree(x.shape[attrs.axis], total, "the axis and the sum of its parts")
-    return tuple(
-        TensorType(x.dtype, (*x.shape[: attrs.axis], size, *x.shape[attrs.axis + 1 :]))
-        for size in attrs.sizes
-    )
+    return tuple(TensorType(x.dtype, replaced(x.shape, attrs.axis, size)) for size in attrs.sizes)
 
 
 def _split_reference(arrays: Arrays, attrs: SplitAttrs) -> OutArrays:
@@ -330,7 +323,7 @@ def _split_expr(types: Types, attrs: SplitAttrs) -> Expr:
     outputs = []
     for part, size in zip(_split_infer(types, attrs), attrs.sizes, strict=True):
         i = b.iters(*part.shape)
-        at = [*i[: attrs.axis], i[attrs.axis] + start, *i[attrs.axis + 1 :]]
+        at = replaced(i, attrs.axis, i[attrs.axis] + start)
         empty = as_int(element_count(part.shape)) == 0
         outputs.append(b.stage(i, literal(0, part.dtype) if empty else b.read(0, *at)))
         start = start + size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
+from tcc.ir.expr.scalar import Scalar, cast, index_value
 from tcc.ir.index import Index
 from tcc.ir.narrow import FORMATS, rounded
 from tcc.ir.narrow import encode as codes_of
@@ -84,15 +84,12 @@ def _power(value: Scalar, attrs: NarrowAttrs) -> Scalar:
     if attrs.saturate:
         value = fn("min", fn("max", value, _LEAST), _MOST)
     else:
-        value = choose(fn("lt", value, _LEAST), float("nan"), value)
+        value = choose(value < _LEAST, float("nan"), value)
     below = cast(cast(value, F8E8M0), F32)
     if attrs.rounding == "down":
         return cast(value, F8E8M0)
-    if attrs.rounding == "up":
-        moves = fn("gt", value, below)
-    else:
-        moves = fn("ge", value, fn("mul", below, 1.5))
-    up = choose(moves, fn("mul", below, 2.0), below)
+    moves = value > below if attrs.rounding == "up" else value >= below * 1.5
+    up = choose(moves, below * 2.0, below)
     if attrs.saturate:
         up = fn("min", up, _MOST)
     return cast(up, F8E8M0)
@@ -190,10 +187,10 @@ def _value(code: Scalar, to: DType) -> Scalar:
         return cast(code, to)
     size = cast(fn("bit_and", code, 7), I32)
     exponent, fraction = fn("shift_right", size, 1), fn("bit_and", size, 1)
-    normal = apply("shift_left", fn("add", fraction, 2), exponent)
-    quarters = cast(choose(fn("lt", size, 2), fn("mul", size, 2), normal), F32)
-    magnitude = fn("mul", quarters, 0.25)
-    return cast(choose(fn("ge", code, 8), fn("neg", magnitude), magnitude), to)
+    normal = fn("shift_left", fraction + 2, exponent)
+    quarters = cast(choose(size < 2, size * 2, normal), F32)
+    magnitude = quarters * 0.25
+    return cast(choose(code >= 8, -magnitude, magnitude), to)
 
 
 def _unpack_reference(arrays: Arrays, attrs: UnpackAttrs) -> OutArrays:
@@ -228,7 +225,7 @@ def _pack_expr(types: Types, attrs: PackAttrs) -> Expr:
     for n in range(share):
         element = b.read(0, at * share + n, fill=0)
         code = fn("bit_and", _code(element), (1 << attrs.bits) - 1)
-        moved = apply("shift_left", code, literal(n * attrs.bits, U8))
+        moved = fn("shift_left", code, n * attrs.bits)
         byte = moved if byte is None else fn("bit_or", byte, moved)
     assert byte is not None
     return b.finish((at,), byte)
@@ -239,12 +236,12 @@ def _code(element: Scalar) -> Scalar:
     if element.dtype is not F4E2M1:
         return cast(element, U8)
     value = cast(element, F32)
-    halves = cast(fn("mul", fn("abs", value), 2.0), I32)
-    above = fn("add", fn("shift_right", halves, 1), 2)
-    top = fn("add", fn("shift_right", halves, 2), 4)
-    size = choose(fn("lt", halves, 4), halves, choose(fn("lt", halves, 8), above, top))
-    negative = fn("lt", apply("div", literal(1.0, F32), value), 0.0)  # minus zero too
-    return cast(choose(negative, fn("add", size, 8), size), U8)
+    halves = cast(abs(value) * 2.0, I32)
+    above = fn("shift_right", halves, 1) + 2
+    top = fn("shift_right", halves, 2) + 4
+    size = choose(halves < 4, halves, choose(halves < 8, above, top))
+    negative = 1.0 / value < 0.0  # minus zero too
+    return cast(choose(negative, size + 8, size), U8)
 
 
 def _pack_reference(arrays: Arrays, attrs: PackAttrs) -> OutArrays:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, apply, index_value, literal
+from tcc.ir.expr.scalar import Scalar, index_value, literal
 from tcc.ir.index import Index, as_int, const, maximum, minimum
 from tcc.ir.op import (
     Array,
@@ -20,6 +20,7 @@ from tcc.ir.op import (
     Types,
 )
 from tcc.ir.types import BOOL, I64, TensorType
+from tcc.ops.formula import choose
 from tcc.ops.operands import array, inside, maybe_array, require, sizes
 from tcc.ops.shapes import MOVED, Shape, optional, required
 from tcc.record import record
@@ -56,7 +57,7 @@ def _reference(arrays: Arrays, attrs: PadAttrs) -> OutArrays:
     x, value = array(arrays, 0), maybe_array(arrays, 1)
     before, after = sizes(attrs.before), sizes(attrs.after)
     if attrs.mode == "constant":
-        return (_surrounded(x, 0 if value is None else value.reshape(()), before, after),)
+        return (surrounded(x, 0 if value is None else value.reshape(()), before, after),)
     kept = tuple(
         slice(max(-b, 0), n - max(-a, 0)) for b, a, n in zip(before, after, x.shape, strict=True)
     )
@@ -65,7 +66,7 @@ def _reference(arrays: Arrays, attrs: PadAttrs) -> OutArrays:
     return (np.pad(x[kept], widths, mode=mode),)
 
 
-def _surrounded(x: Array, fill: object, before: Sequence[int], after: Sequence[int]) -> Array:
+def surrounded(x: Array, fill: object, before: Sequence[int], after: Sequence[int]) -> Array:
     """`x` in a larger or smaller tensor, which it may even lie outside of."""
     y = np.full([b + n + a for b, n, a in zip(before, x.shape, after, strict=True)], fill, x.dtype)
     spans = [
@@ -93,8 +94,8 @@ def _expr(types: Types, attrs: PadAttrs) -> Expr:
     if value is not None:
         whole: Scalar = literal(True, BOOL)
         for k, dim in zip(at, x.shape, strict=True):
-            whole = apply("and", whole, inside(index_value(k, I64), dim))
-        body = apply("select", whole, body, b.read(1, *([0] * value.rank)))
+            whole &= inside(index_value(k, I64), dim)
+        body = choose(whole, body, b.read(1, *([0] * value.rank)))
     return b.finish(i, body)
 
 

@@ -50,6 +50,7 @@ from tcc.ops.shapes import (
     check_dtype,
     optional,
     present,
+    replaced,
     required,
 )
 from tcc.record import record
@@ -98,7 +99,7 @@ def _check_scale(x: TensorType, types: Types, attrs: QuantAttrs) -> None:
     if attrs.block_size:
         check_axis(attrs.axis, x.rank)
         blocks = -(-x.shape[attrs.axis] // attrs.block_size)
-        wanted = (*x.shape[: attrs.axis], blocks, *x.shape[attrs.axis + 1 :])
+        wanted = replaced(x.shape, attrs.axis, blocks)
         agree_shapes(scale.shape, wanted, "blocks of the scale")
     elif scale.rank == 1 and scale.shape[0] is not const(1):
         check_axis(attrs.axis, x.rank)
@@ -112,8 +113,7 @@ def _check_scale(x: TensorType, types: Types, attrs: QuantAttrs) -> None:
 
 def _scale_at(scale: TensorType, attrs: QuantAttrs, at: Point) -> tuple[IndexLike, ...]:
     if attrs.block_size:
-        block = at[attrs.axis] // attrs.block_size
-        return (*at[: attrs.axis], block, *at[attrs.axis + 1 :])
+        return replaced(at, attrs.axis, at[attrs.axis] // attrs.block_size)
     if scale.rank == 0:
         return ()
     return (0,) if scale.shape[0] is const(1) else (at[attrs.axis],)
@@ -148,20 +148,20 @@ def _quantize_expr(types: Types, attrs: QuantizeAttrs) -> Expr:
     b = ExprBuilder(*types)
     at = b.iters(*x.shape)
     where = _scale_at(scale, attrs, at)
-    ratio = fn("div", cast(b.read(0, *at), F32), cast(b.read(1, *where), F32))
+    ratio = cast(b.read(0, *at), F32) / cast(b.read(1, *where), F32)
     ratio = cast(cast(ratio, attrs.precision), F32)
     level = ratio if attrs.to.is_float else fn("round", ratio)
     if optional(types, 2) is not None:
         zero = cast(b.read(2, *where), F32)
         # Where it is zero, a negative zero stays one.
-        added = fn("sub", level, fn("sub", 0.0, zero))
-        level = added if attrs.to.is_float else fn("add", level, zero)
+        added = level - (0.0 - zero)
+        level = added if attrs.to.is_float else level + zero
     if attrs.to.is_float:
         b.stage(at, narrowed(level, NarrowAttrs(attrs.to, attrs.saturate)))
     else:
         low = float(integer_limits(attrs.to)[0])
         if low:  # this cast saturates, and makes 0 of NaN, not the least level
-            level = choose(fn("gt", level, low), level, low)
+            level = choose(level > low, level, low)
         b.stage(at, cast(level, attrs.to))
     return b.done()
 
@@ -204,8 +204,8 @@ def _dequantize_expr(types: Types, attrs: DequantizeAttrs) -> Expr:
     exact = F32 if x.dtype.is_float else I32
     level = cast(b.read(0, *at), exact)
     if optional(types, 2) is not None:
-        level = fn("sub", level, cast(b.read(2, *where), exact))
-    value = fn("mul", cast(level, F32), cast(b.read(1, *where), F32))
+        level = level - cast(b.read(2, *where), exact)
+    value = cast(level, F32) * cast(b.read(1, *where), F32)
     return b.finish(at, cast(value, attrs.to or scale.dtype))
 
 
@@ -239,14 +239,14 @@ def _dynamic_expr(types: Types, _: NoAttrs) -> Expr:
 
     top, bottom = extreme("max"), extreme("min")
     high, low = fn("max", b.read(top), 0.0), fn("min", b.read(bottom), 0.0)
-    width = fn("sub", high, low)
+    width = high - low
     flat = fn("eq", width, 0.0)
-    scale = b.stage((), choose(flat, 1.0, fn("div", width, 255.0)))
-    shift = fn("div", fn("neg", low), b.read(scale))
+    scale = b.stage((), choose(flat, 1.0, width / 255.0))
+    shift = -low / b.read(scale)
     zero = b.stage((), cast(fn("round", shift), U8))
     at = b.iters(*x.shape)
-    level = fn("round", fn("div", b.read(0, *at), b.read(scale)))
-    y = b.stage(at, cast(fn("add", level, cast(b.read(zero), F32)), U8))
+    level = fn("round", b.read(0, *at) / b.read(scale))
+    y = b.stage(at, cast(level + cast(b.read(zero), F32), U8))
     return b.done(y, scale, zero)
 
 

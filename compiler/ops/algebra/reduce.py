@@ -139,10 +139,10 @@ def _log_sum_exp_expr(types: Types, attrs: ReduceAttrs) -> Expr:
     at, over, where = _axes_iters(b, x.shape, attrs)
     top = b.stage(at, cast(b.read(0, *where), dtype), over=over, monoid="max" if over else None)
     at, over, where = _axes_iters(b, x.shape, attrs)
-    shifted = fn("sub", cast(b.read(0, *where), dtype), _finite(b.read(top, *at)))
+    shifted = cast(b.read(0, *where), dtype) - _finite(b.read(top, *at))
     total = b.stage(at, fn("exp", shifted), over=over, monoid="sum" if over else None)
     at = b.iters(*reduced_shape(x.shape, attrs.axes, attrs.keepdims))
-    value = fn("add", fn("log", b.read(total, *at)), _finite(b.read(top, *at)))
+    value = fn("log", b.read(total, *at)) + _finite(b.read(top, *at))
     return b.finish(at, cast(value, x.dtype))
 
 
@@ -161,7 +161,7 @@ def _infer(dtypes: Sequence[DType]) -> Infer:
 
 
 def _mean_finish(total: Scalar, count: Index) -> Scalar:
-    return fn("div", total, index_value(count, total.dtype))
+    return total / index_value(count, total.dtype)
 
 
 def _reduce(
@@ -175,13 +175,10 @@ def _reduce(
 ) -> OpSpec:
     """The row of one reduction; `numpy(x, axes, keepdims)` is its reference."""
 
+    @in_f32
     def reference(arrays: Arrays, attrs: ReduceAttrs) -> OutArrays:
         (x,) = given(arrays)
-
-        def compute(wide_x: Array) -> Array:
-            return np.asarray(numpy(wide_x, attrs.axes, attrs.keepdims))
-
-        result = in_f32(compute)(x)
+        result = np.asarray(numpy(x, attrs.axes, attrs.keepdims))
         if x.dtype.kind in "iu" and result.dtype.kind == "f":
             return (truncated(result, dtype_of(x)),)
         return (result.astype(x.dtype),)
@@ -253,7 +250,7 @@ def _arg_expr(monoid: str) -> Callable[[Types, Any], Expr]:
         if not attrs.select_last:
             return b.done(position)
         at = b.iters(*reduced_shape(x.shape, axes.axes, axes.keepdims))
-        return b.finish(at, fn("sub", index_value(last, I64), b.read(position, *at)))
+        return b.finish(at, index_value(last, I64) - b.read(position, *at))
 
     return expr
 
@@ -279,7 +276,7 @@ def _arg(name: str, monoid: str, numpy: Callable[..., Any], doc: str) -> OpSpec:
 
 
 def _square(x: Scalar) -> Scalar:
-    return fn("mul", x, x)
+    return x * x
 
 
 OPS: tuple[OpSpec, ...] = (
@@ -301,7 +298,7 @@ OPS: tuple[OpSpec, ...] = (
         "The product.",
     ),
     _reduce(
-        "reduce_l1", _Reduction("sum", element=lambda x: fn("abs", x)),
+        "reduce_l1", _Reduction("sum", element=lambda x: abs(x)),
         lambda x, axes, keepdims: _sum(np.abs(x), axes, keepdims),
         "The sum of absolute values.",
     ),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import apply, index_value, literal
+from tcc.ir.expr.scalar import index_value
 from tcc.ir.index import as_int
 from tcc.ir.op import Arrays, OnnxBinding, OpSpec, OutArrays, OutTypes, Types
 from tcc.ir.types import I64, TensorType
 from tcc.ops.algebra.movement import move_row
+from tcc.ops.formula import choose
 from tcc.ops.operands import array, require
-from tcc.ops.shapes import agree, present, required
+from tcc.ops.shapes import agree, present, replaced, required
 from tcc.record import record
 
 
@@ -116,10 +117,10 @@ def _reverse_sequence_expr(types: Types, attrs: ReverseSequenceAttrs) -> Expr:
     i = b.iters(*x.shape)
     length = b.read(1, i[attrs.batch_axis])
     step = index_value(i[attrs.time_axis], I64)
-    back = apply("sub", apply("sub", length, literal(1, I64)), step)
+    back = length - 1 - step
     extent = x.shape[attrs.time_axis]
-    at, binding = b.position(apply("select", apply("lt", step, length), back, step), extent)
-    indices = [at if axis == attrs.time_axis else k for axis, k in enumerate(i)]
+    at, binding = b.position(choose(step < length, back, step), extent)
+    indices = replaced(i, attrs.time_axis, at)
     # Lengths past the extent would read outside: the fill keeps such data harmless.
     return b.finish(i, b.read(0, *indices, fill=0, indirect=(binding,)))
 

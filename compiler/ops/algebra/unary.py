@@ -75,13 +75,13 @@ def _sign(x: Array) -> Array:
 
 
 def _is_inf(attrs: IsInfAttrs, x: Scalar) -> Scalar:
-    positive = fn("and", fn("is_inf", x), fn("gt", x, 0.0))
-    negative = fn("and", fn("is_inf", x), fn("lt", x, 0.0))
+    positive = fn("is_inf", x) & (x > 0.0)
+    negative = fn("is_inf", x) & (x < 0.0)
     if attrs.detect_negative and attrs.detect_positive:
         return fn("is_inf", x)
     if attrs.detect_positive:
         return positive
-    return negative if attrs.detect_negative else fn("and", positive, negative)
+    return negative if attrs.detect_negative else positive & negative
 
 
 def _is_inf_numpy(attrs: IsInfAttrs, x: Array) -> Array:
@@ -167,7 +167,7 @@ OPS: tuple[OpSpec, ...] = (
         onnx="BitwiseNot", dtypes=INTEGERS, exact=True, scalar="bit_not",
     ),
     pointwise_op(
-        "reciprocal", lambda _, x: fn("div", 1.0, x), lambda _, x: np.ones_like(x) / x, "1 / x.",
+        "reciprocal", lambda _, x: 1.0 / x, lambda _, x: np.ones_like(x) / x, "1 / x.",
         dtypes=FLOATS, onnx=(OnnxBinding("Reciprocal"),),
     ),
     pointwise_op(

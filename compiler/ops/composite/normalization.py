@@ -34,7 +34,8 @@ from tcc.ops.composite.moments import (
     standardized,
 )
 from tcc.ops.formula import fn, outside, read_aligned, wide
-from tcc.ops.reference import given, widen_half
+from tcc.ops.operands import maybe_array
+from tcc.ops.reference import given, in_f32, widen_half
 from tcc.ops.shapes import (
     FLOATS,
     Point,
@@ -91,9 +92,7 @@ def _layer_expr(types: Types, attrs: NormAttrs) -> Expr:
     axes = last_axes(attrs.axis, x.rank)
     moments = moments_of(b, x.shape, axes, reader(b))
     at = b.iters(*x.shape)
-    rows = outside(at, axes)
-    distance = fn("sub", wide(b.read(0, *at)), moments.mean(rows))
-    normal = fn("mul", distance, reciprocal_root(moments.variance(rows), attrs.epsilon))
+    normal = moments.normal(wide(b.read(0, *at)), outside(at, axes), attrs.epsilon)
     shift = None if bias is None else wide(read_aligned(b, 2, bias, at))
     y = scaled(normal, wide(read_aligned(b, 1, scale, at)), shift)
     outputs = [b.stage(at, cast(y, x.dtype))]
@@ -114,14 +113,11 @@ def _layer_statistics(
 
 
 def _layer_reference(arrays: Arrays, attrs: NormAttrs) -> OutArrays:
-    x, scale, *rest = arrays
-    x, scale = given((x, scale))
-    axes = last_axes(attrs.axis, x.ndim)
+    (x, scale), bias = given(arrays, 2), maybe_array(arrays, 2)
     with np.errstate(all="ignore"):
+        axes = last_axes(attrs.axis, x.ndim)
         normal, mean, root = standardized(widen_half(x), axes, attrs.epsilon)
-        y = normal * widen_half(scale)
-        if rest and rest[0] is not None:
-            y = y + widen_half(rest[0])
+        y = normal * scale if bias is None else normal * scale + bias
     results = (y.astype(x.dtype), mean.astype(np.float32), root.astype(np.float32))
     return results[: attrs.outputs]
 
@@ -130,7 +126,7 @@ def _layer_reference(arrays: Arrays, attrs: NormAttrs) -> OutArrays:
 
 
 def _by_channel(values: Array, rank: int) -> Array:
-    return widen_half(values).reshape(-1, *[1] * (rank - 2))
+    return values.reshape(-1, *[1] * (rank - 2))
 
 
 def _check_channels(types: Types, operands: Sequence[int]) -> TensorType:
@@ -164,17 +160,16 @@ def _instance_expr(types: Types, attrs: EpsilonAttrs) -> Expr:
 def _channel_affine(
     b: ExprBuilder, at: Point, moments: Moments, group: Point, epsilon: float
 ) -> Scalar:
-    distance = fn("sub", wide(b.read(0, *at)), moments.mean(group))
-    normal = fn("mul", distance, reciprocal_root(moments.variance(group), epsilon))
+    normal = moments.normal(wide(b.read(0, *at)), group, epsilon)
     return scaled(normal, wide(b.read(1, at[1])), wide(b.read(2, at[1])))
 
 
+@in_f32
 def _instance_reference(arrays: Arrays, attrs: EpsilonAttrs) -> OutArrays:
     x, scale, bias = given(arrays)
-    with np.errstate(all="ignore"):
-        normal, _, _ = standardized(widen_half(x), last_axes(2, x.ndim), attrs.epsilon)
-        y = normal * _by_channel(scale, x.ndim) + _by_channel(bias, x.ndim)
-        return (y.astype(x.dtype),)
+    normal, _, _ = standardized(x, last_axes(2, x.ndim), attrs.epsilon)
+    y = normal * _by_channel(scale, x.ndim) + _by_channel(bias, x.ndim)
+    return (y.astype(x.dtype),)
 
 
 def _group_infer(types: Types, attrs: GroupNormAttrs) -> OutTypes:
@@ -200,10 +195,11 @@ def _group_expr(types: Types, attrs: GroupNormAttrs) -> Expr:
     return b.finish(at, cast(y, x.dtype))
 
 
+@in_f32
 def _group_reference(arrays: Arrays, attrs: GroupNormAttrs) -> OutArrays:
     x, scale, bias = given(arrays)
     size = prod(x.shape[1:]) // attrs.num_groups
-    grouped = widen_half(x).reshape(x.shape[0], attrs.num_groups, size)
+    grouped = x.reshape(x.shape[0], attrs.num_groups, size)
     normal, _, _ = standardized(grouped, (2,), attrs.epsilon)
     y = normal.reshape(x.shape) * _by_channel(scale, x.ndim) + _by_channel(bias, x.ndim)
     return (y.astype(x.dtype),)
@@ -219,16 +215,17 @@ def _batch_expr(types: Types, attrs: EpsilonAttrs) -> Expr:
     compute = F64 if any(t is not None and t.dtype is F64 for t in types) else F32
     at = b.iters(*x.shape)
     scale, bias, mean, variance = (cast(b.read(n, at[1]), compute) for n in (1, 2, 3, 4))
-    distance = fn("sub", cast(b.read(0, *at), compute), mean)
-    normal = fn("mul", distance, reciprocal_root(variance, attrs.epsilon))
+    distance = cast(b.read(0, *at), compute) - mean
+    normal = distance * reciprocal_root(variance, attrs.epsilon)
     return b.finish(at, cast(scaled(normal, scale, bias), x.dtype))
 
 
+@in_f32
 def _batch_reference(arrays: Arrays, attrs: EpsilonAttrs) -> OutArrays:
     x, *vectors = given(arrays)
     scale, bias, mean, variance = (_by_channel(v, x.ndim) for v in vectors)
     root = np.sqrt(variance + np.asarray(attrs.epsilon, variance.dtype))
-    return (((widen_half(x) - mean) / root * scale + bias).astype(x.dtype),)
+    return (((x - mean) / root * scale + bias).astype(x.dtype),)
 
 
 # The operator's text adds this to the deviation itself.
@@ -248,17 +245,17 @@ def _mvn_expr(types: Types, attrs: AxesAttrs) -> Expr:
     moments = moments_of(b, x.shape, attrs.axes, reader(b))
     at = b.iters(*x.shape)
     rows = outside(at, attrs.axes)
-    distance = fn("sub", wide(b.read(0, *at)), moments.mean(rows))
-    deviation = fn("add", fn("sqrt", moments.variance(rows)), _DEVIATION_EPSILON)
-    return b.finish(at, cast(fn("div", distance, deviation), x.dtype))
+    distance = wide(b.read(0, *at)) - moments.mean(rows)
+    deviation = fn("sqrt", moments.variance(rows)) + _DEVIATION_EPSILON
+    return b.finish(at, cast(distance / deviation, x.dtype))
 
 
+@in_f32
 def _mvn_reference(arrays: Arrays, attrs: AxesAttrs) -> OutArrays:
     (x,) = given(arrays)
-    wide_x = widen_half(x)
-    distance = wide_x - mean_of(wide_x, attrs.axes)
+    distance = x - mean_of(x, attrs.axes)
     deviation = np.sqrt(mean_of(distance**2, attrs.axes))
-    return ((distance / (deviation + np.float32(_DEVIATION_EPSILON))).astype(x.dtype),)
+    return (distance / (deviation + np.float32(_DEVIATION_EPSILON)),)
 
 
 # ---- rows ---------------------------------------------------------------------------------------

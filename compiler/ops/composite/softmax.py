@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, StageRef, apply, cast, index_value, literal
+from tcc.ir.expr.scalar import Scalar, StageRef, cast, index_value, literal
 from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
 from tcc.ir.types import I64, TensorType
-from tcc.ops.formula import fn, outside, total, wide
+from tcc.ops.formula import choose, fn, outside, total, wide
 from tcc.ops.reference import given, in_f32
 from tcc.ops.shapes import FLOATS, AxisAttrs, Point, check_axis, check_dtype, required
 
@@ -42,7 +42,7 @@ def _largest(b: ExprBuilder, x: TensorType, axis: int) -> StageRef:
 
 
 def _below(b: ExprBuilder, top: StageRef, at: Point, axis: int) -> Scalar:
-    return fn("sub", wide(b.read(0, *at)), b.read(top, *outside(at, (axis,))))
+    return wide(b.read(0, *at)) - b.read(top, *outside(at, (axis,)))
 
 
 def _softmax_expr(types: Types, attrs: AxisAttrs) -> Expr:
@@ -52,7 +52,7 @@ def _softmax_expr(types: Types, attrs: AxisAttrs) -> Expr:
     at = b.iters(*x.shape)
     whole = b.read(norm, *outside(at, (attrs.axis,)))
     # One division a row, not one an element: a division takes as long as the exponential.
-    part = fn("mul", b.read(share, *at), fn("div", 1.0, whole))
+    part = b.read(share, *at) * (1.0 / whole)
     return b.finish(at, cast(part, x.dtype))
 
 
@@ -61,10 +61,12 @@ def _log_softmax_expr(types: Types, attrs: AxisAttrs) -> Expr:
     b = ExprBuilder(x)
     top, norm = shifted_exponentials(b, x, attrs.axis)
     at = b.iters(*x.shape)
-    below = _below(b, top, at, attrs.axis)
-    return b.finish(
-        at, cast(fn("sub", below, fn("log", b.read(norm, *outside(at, (attrs.axis,))))), x.dtype)
-    )
+    return b.finish(at, cast(log_share(b, top, norm, at, attrs.axis), x.dtype))
+
+
+def log_share(b: ExprBuilder, top: StageRef, norm: StageRef, at: Point, axis: int) -> Scalar:
+    """The logarithm of softmax at a point, by the stages of `shifted_exponentials`."""
+    return _below(b, top, at, axis) - fn("log", b.read(norm, *outside(at, (axis,))))
 
 
 def _hardmax_expr(types: Types, attrs: AxisAttrs) -> Expr:
@@ -81,8 +83,8 @@ def _hardmax_expr(types: Types, attrs: AxisAttrs) -> Expr:
     )
     at = b.iters(*x.shape)
     place = b.read(StageRef(found.stage, 1), *outside(at, (axis,)))
-    here = fn("eq", index_value(at[axis], I64), place)
-    return b.finish(at, apply("select", here, literal(1, x.dtype), literal(0, x.dtype)))
+    here = fn("eq", at[axis], place)
+    return b.finish(at, choose(here, literal(1, x.dtype), 0))
 
 
 def _exponentials(x: Array, axis: int) -> tuple[Array, Array]:
@@ -113,8 +115,10 @@ def _row(
     expr: Callable[[Types, Any], Expr],
     doc: str,
 ) -> OpSpec:
+    @in_f32
     def reference(arrays: Arrays, attrs: AxisAttrs) -> OutArrays:
-        return (in_f32(lambda x: numpy(x, attrs.axis))(*given(arrays)),)
+        (x,) = given(arrays)
+        return (numpy(x, attrs.axis),)
 
     return OpSpec(
         name, AxisAttrs, (1, 1), _infer, reference, FLOATS,

@@ -21,7 +21,17 @@ from tcc.ir.op import (
 from tcc.ir.types import BOOL, F32, I32, I64, TensorType, element_count
 from tcc.ops.operands import array, maybe_array, require, sizes
 from tcc.ops.reference import given
-from tcc.ops.shapes import COMMON, NUMERIC, STORED, agree, check_axis, optional, present, required
+from tcc.ops.shapes import (
+    COMMON,
+    NUMERIC,
+    STORED,
+    agree,
+    check_axis,
+    optional,
+    present,
+    replaced,
+    required,
+)
 from tcc.record import record
 
 
@@ -85,7 +95,7 @@ def _top_k_infer(types: Types, attrs: TopKAttrs) -> OutTypes:
     check_axis(attrs.axis, x.rank)
     k, extent = as_int(attrs.k), as_int(x.shape[attrs.axis])
     require(k is None or extent is None or k <= extent, f"top {k} of axis {attrs.axis} of {x}")
-    shape = (*x.shape[: attrs.axis], attrs.k, *x.shape[attrs.axis + 1 :])
+    shape = replaced(x.shape, attrs.axis, attrs.k)
     return TensorType(x.dtype, shape), TensorType(I64, shape)
 
 
@@ -123,7 +133,7 @@ def _compress_infer(types: Types, attrs: CompressAttrs) -> OutTypes:
     if attrs.axis is None:
         return (TensorType(x.dtype, (attrs.size,)),)
     check_axis(attrs.axis, x.rank)
-    shape = (*x.shape[: attrs.axis], attrs.size, *x.shape[attrs.axis + 1 :])
+    shape = replaced(x.shape, attrs.axis, attrs.size)
     return (TensorType(x.dtype, shape),)
 
 
@@ -143,7 +153,7 @@ def _unique_infer(types: Types, attrs: UniqueAttrs) -> OutTypes:
         everything = TensorType(I64, (element_count(x.shape),))
         return TensorType(x.dtype, (attrs.size,)), vector, everything, vector
     check_axis(attrs.axis, x.rank)
-    shape = (*x.shape[: attrs.axis], attrs.size, *x.shape[attrs.axis + 1 :])
+    shape = replaced(x.shape, attrs.axis, attrs.size)
     slices = TensorType(I64, (x.shape[attrs.axis],))
     return TensorType(x.dtype, shape), vector, slices, vector
 

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, apply, index_value
+from tcc.ir.expr.scalar import Scalar, index_value
 from tcc.ir.index import Index, IndexLike, Var, as_int, const
 from tcc.ir.op import (
-    Array,
     Arrays,
     OnnxBinding,
     OpSpec,
@@ -24,9 +23,9 @@ from tcc.ir.op import (
     Types,
 )
 from tcc.ir.types import I32, I64, TensorType
-from tcc.ops.formula import choose
+from tcc.ops.formula import choose, fn
 from tcc.ops.operands import array, clamped, guard, inside, maybe_array, require, sizes, wrapped
-from tcc.ops.reference import given, truncated, widen_half
+from tcc.ops.reference import given, in_f32, truncated
 from tcc.ops.shapes import (
     ALL,
     COMMON,
@@ -38,6 +37,7 @@ from tcc.ops.shapes import (
     check_axis,
     optional,
     present,
+    replaced,
     required,
 )
 from tcc.record import record
@@ -105,7 +105,7 @@ def _gather_infer(types: Types, attrs: AxisAttrs) -> OutTypes:
     x, indices = present(types, 2)
     check_axis(attrs.axis, x.rank)
     _check_indices(indices)
-    shape = (*x.shape[: attrs.axis], *indices.shape, *x.shape[attrs.axis + 1 :])
+    shape = replaced(x.shape, attrs.axis, *indices.shape)
     return (TensorType(x.dtype, shape),)
 
 
@@ -140,9 +140,7 @@ def _elements_reference(arrays: Arrays, attrs: AxisAttrs) -> OutArrays:
     x, indices = given(arrays, 2)
     y = np.empty(indices.shape, x.dtype)
     for at in np.ndindex(*indices.shape):
-        source = list(at)
-        source[attrs.axis] = int(indices[at])
-        y[at] = x[tuple(source)]
+        y[at] = x[replaced(at, attrs.axis, int(indices[at]))]
     return (y,)
 
 
@@ -152,7 +150,7 @@ def _elements_expr(types: Types, attrs: AxisAttrs) -> Expr:
     i = b.iters(*indices.shape)
     size = x.shape[attrs.axis]
     at, binding = chosen(b, b.read(1, *i), size)
-    source = (*i[: attrs.axis], at, *i[attrs.axis + 1 :])
+    source = replaced(i, attrs.axis, at)
     return b.finish(i, b.read(0, *source, fill=guard(size), indirect=(binding,)))
 
 
@@ -210,11 +208,6 @@ def _combine(reduction: str, old: Any, new: Any) -> Any:
     return new if reduction == "none" else operation[reduction](old, new)
 
 
-def _narrowed(y: Array, like: Array) -> Array:
-    with np.errstate(over="ignore"):
-        return y.astype(like.dtype)
-
-
 def _scatter_elements_infer(types: Types, attrs: ScatterAttrs) -> OutTypes:
     x, indices, updates = present(types, 3)
     check_axis(attrs.axis, x.rank)
@@ -226,14 +219,14 @@ def _scatter_elements_infer(types: Types, attrs: ScatterAttrs) -> OutTypes:
     return (x,)
 
 
+@in_f32
 def _scatter_elements_reference(arrays: Arrays, attrs: ScatterAttrs) -> OutArrays:
-    x, indices = given(arrays, 2)
-    y, updates = widen_half(x).copy(), widen_half(array(arrays, 2))
+    x, indices, updates = given(arrays, 3)
+    y = x.copy()
     for at in np.ndindex(*indices.shape):
-        target = list(at)
-        target[attrs.axis] = int(indices[at])
-        y[tuple(target)] = _combine(attrs.reduction, y[tuple(target)], updates[at])
-    return (_narrowed(y, x),)
+        target = replaced(at, attrs.axis, int(indices[at]))
+        y[target] = _combine(attrs.reduction, y[target], updates[at])
+    return (y,)
 
 
 def _scatter_nd_infer(types: Types, attrs: ScatterNdAttrs) -> OutTypes:
@@ -246,13 +239,14 @@ def _scatter_nd_infer(types: Types, attrs: ScatterNdAttrs) -> OutTypes:
     return (x,)
 
 
+@in_f32
 def _scatter_nd_reference(arrays: Arrays, attrs: ScatterNdAttrs) -> OutArrays:
-    x, indices = given(arrays, 2)
-    y, updates = widen_half(x).copy(), widen_half(array(arrays, 2))
+    x, indices, updates = given(arrays, 3)
+    y = x.copy()
     for at in np.ndindex(*indices.shape[:-1]):
         target = tuple(int(n) for n in indices[at])
         y[target] = _combine(attrs.reduction, y[target], updates[at])
-    return (_narrowed(y, x),)
+    return (y,)
 
 
 # ---- update_slice --------------------------------------------------------------------------------
@@ -317,12 +311,12 @@ def _tensor_scatter_expr(types: Types, attrs: TensorScatterAttrs) -> Expr:
     i = b.iters(*cache.shape)
     step: Scalar = index_value(i[attrs.axis], I64)
     if optional(types, 2) is not None:
-        step = apply("sub", step, b.read(2, i[0]))
+        step = step - b.read(2, i[0])
     if attrs.mode == "circular":
-        step = apply("mod", step, index_value(cache.shape[attrs.axis], I64))
+        step = fn("mod", step, cache.shape[attrs.axis])
     length = update.shape[attrs.axis]
     at, binding = b.position(clamped(step, length), length)
-    source = (*i[: attrs.axis], at, *i[attrs.axis + 1 :])
+    source = replaced(i, attrs.axis, at)
     new = b.read(1, *source, fill=guard(length), indirect=(binding,))
     return b.finish(i, choose(inside(step, length), new, b.read(0, *i)))
 
@@ -351,8 +345,8 @@ def _one_hot_expr(types: Types, attrs: OneHotAttrs) -> Expr:
     (y,) = _one_hot_infer(types, attrs)
     b = ExprBuilder(*types)
     i = b.iters(*y.shape)
-    index = b.read(0, *i[: attrs.axis], *i[attrs.axis + 1 :])
-    hot = apply("eq", wrapped(index, attrs.depth), index_value(i[attrs.axis], I64))
+    index = b.read(0, *replaced(i, attrs.axis))
+    hot = fn("eq", wrapped(index, attrs.depth), i[attrs.axis])
     return b.finish(i, choose(hot, b.read(1, 1), b.read(1, 0)))
 
 
