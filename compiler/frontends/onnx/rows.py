@@ -50,9 +50,8 @@ def import_row(ctx: NodeContext, binding: OnnxBinding, row: OpSpec) -> tuple[Ope
     least, most = row.arity
     if not least <= len(inputs) <= most:
         raise ctx.fail(f"it has {len(inputs)} inputs; {least} to {most} are due")
-    names = [name for name in ctx.node.output if name]
     attrs = row_attrs(ctx, binding, row)
-    results = ctx.scope.emit(row.name, inputs, attrs, loc=ctx.loc, names=names)
+    results = ctx.scope.emit(row.name, inputs, attrs, loc=ctx.loc, names=ctx.names)
     if len(results) < len(ctx.node.output) and ctx.wants(len(results)):
         raise ctx.fail(f"output {len(results)} is not supported")
     return results
@@ -87,7 +86,7 @@ def _decode(ctx: NodeContext, name: str, field: str, hint: Any) -> Any:
     value = decode(ctx, name)
     if field == "axis":
         return ctx.axis(value, ctx.input(0).rank)
-    return ctx.axes(value, ctx.input(0).rank) if field == "axes" else value
+    return tuple(sorted(ctx.axes(value, ctx.input(0).rank))) if field == "axes" else value
 
 
 _DECODERS: MappingProxyType[str, Callable[[NodeContext, str], Any]] = MappingProxyType(

@@ -17,6 +17,7 @@ from tcc.ir.op import (
     Array,
     Arrays,
     Infer,
+    OnnxBinding,
     OpSpec,
     OutArrays,
     OutTypes,
@@ -268,10 +269,11 @@ def _arg_reference(numpy: Callable[..., Any]) -> Reference:
     return reference
 
 
-def _arg(name: str, monoid: str, numpy: Callable[..., Any], doc: str) -> OpSpec:
+def _arg(name: str, monoid: str, numpy: Callable[..., Any], onnx: str, doc: str) -> OpSpec:
     return OpSpec(
         name, ArgAttrs, (1, 1), _arg_infer, _arg_reference(numpy), NUMERIC,
         Tolerance.EXACT, doc, _arg_expr(monoid), traits=frozenset((Trait.REDUCTION,)),
+        onnx=(OnnxBinding(onnx, attrs=(("select_last_index", "select_last"),)),),
     )  # fmt: skip
 
 
@@ -323,6 +325,6 @@ OPS: tuple[OpSpec, ...] = (
         "The logarithm of the sum of exponentials, without overflow.",
         expr=_log_sum_exp_expr,
     ),
-    _arg("arg_max", "argmax", np.argmax, "The position of the largest element."),
-    _arg("arg_min", "argmin", np.argmin, "The position of the least element."),
+    _arg("arg_max", "argmax", np.argmax, "ArgMax", "The position of the largest element."),
+    _arg("arg_min", "argmin", np.argmin, "ArgMin", "The position of the least element."),
 )  # fmt: skip

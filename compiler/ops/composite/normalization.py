@@ -288,5 +288,6 @@ OPS: tuple[OpSpec, ...] = (
         "mean_variance_normalization", AxesAttrs, (1, 1),
         (_mvn_infer, _mvn_reference, _mvn_expr),
         "Centred and scaled to deviation 1 over the axes.",
+        onnx=(OnnxBinding("MeanVarianceNormalization", since=9),),
     ),
 )  # fmt: skip

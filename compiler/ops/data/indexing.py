@@ -47,7 +47,7 @@ Binding = tuple[Var, Scalar]
 
 @record
 class GatherNdAttrs:
-    batch_dims: int
+    batch_dims: int = 0
 
 
 @record
@@ -55,14 +55,14 @@ class ScatterAttrs:
     """`reduction` is none, add, mul, max or min."""
 
     axis: int
-    reduction: str
+    reduction: str = "none"
 
 
 @record
 class ScatterNdAttrs:
     """`reduction` is none, add, mul, max or min."""
 
-    reduction: str
+    reduction: str = "none"
 
 
 @record

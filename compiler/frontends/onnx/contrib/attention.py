@@ -95,7 +95,7 @@ def _rotary(ctx: NodeContext) -> Results:
         numbers = positions(ctx, places, length)
         places = ctx.expand(ctx.reshape(numbers, (1, length)), (batch, length))
     found = _turn(ctx, split, (cos, sin), places, ctx.flag("interleaved"), turned)
-    return [_merged(ctx, found) if x.rank == 3 else found]
+    return _merged(ctx, found) if x.rank == 3 else found
 
 
 def _turn(
@@ -321,7 +321,7 @@ def _apart(ctx: NodeContext, many: int, few: int) -> list[Operand]:
 
 def _head_norm(ctx: NodeContext, x: Operand, scale: Operand) -> Operand:
     epsilon = ctx.real("qk_norm_epsilon", 1e-6)
-    return ctx.emit("rms_normalization", x, scale, axis=3, epsilon=epsilon, outputs=1)
+    return ctx.emit("rms_normalization", x, scale, axis=3, epsilon=epsilon)
 
 
 def _placed(ctx: NodeContext, x: Operand, cache: _Cache) -> Operand:

@@ -25,16 +25,16 @@ def positions(ctx: NodeContext, count: Operand | None, size: Index) -> Operand:
 # ---- activations --------------------------------------------------------------------------------
 
 
-def _gelu(ctx: NodeContext, approximate: str) -> Results:
+def _gelu(ctx: NodeContext, approximate: str = "none") -> Results:
     """GELU, of the sum with a bias where there is one."""
     x, bias = ctx.input(0), ctx.optional(1)
     if bias is not None:
         x = x + bias
-    return [ctx.emit("gelu", x, approximate=approximate)]
+    return ctx.emit("gelu", x, approximate=approximate)
 
 
 def _quick_gelu(ctx: NodeContext) -> Results:
-    return [ctx.emit("silu", ctx.input(0), alpha=ctx.real("alpha", 1.702))]
+    return ctx.emit("silu", ctx.input(0), alpha=ctx.real("alpha", 1.702))
 
 
 def _split_gelu(ctx: NodeContext) -> Results:
@@ -44,7 +44,7 @@ def _split_gelu(ctx: NodeContext) -> Results:
     if width is None or width % 2:
         raise ctx.fail(f"the last axis of {x.type!r} has no two halves")
     linear, gate = (ctx.slice_axis(x, x.rank - 1, n * width // 2, width // 2) for n in range(2))
-    return [linear * ctx.emit("gelu", gate, approximate="none")]
+    return linear * ctx.emit("gelu", gate)
 
 
 def _activated(ctx: NodeContext, x: Operand, name: str, params: Sequence[float]) -> Operand:
@@ -85,7 +85,7 @@ def _skip_norm(ctx: NodeContext, op: str, bias: int) -> Results:
 
 def _norm(ctx: NodeContext, op: str, operands: Sequence[Operand]) -> Operand:
     axis, epsilon = operands[0].rank - 1, ctx.real("epsilon", 1e-12)
-    return ctx.emit(op, *operands, axis=axis, epsilon=epsilon, outputs=1)
+    return ctx.emit(op, *operands, axis=axis, epsilon=epsilon)
 
 
 def _embed_norm(ctx: NodeContext) -> Results:
@@ -136,7 +136,7 @@ def _group_norm(ctx: NodeContext) -> Results:
     epsilon = ctx.real("epsilon", 1e-5)
     y = ctx.emit("group_normalization", *operands, num_groups=groups, epsilon=epsilon)
     if ctx.flag("activation"):
-        y = ctx.emit("silu", y, alpha=1.0)
+        y = ctx.emit("silu", y)
     return [ctx.transpose(y, (0, *range(2, x.rank), 1)) if last else y, x]
 
 
@@ -162,7 +162,7 @@ def _inverse(ctx: NodeContext) -> Results:
     swapped = ctx.cast(rows.equals(positions(ctx, None, size)), F64)
     half = ctx.emit("solve_triangular", packed, swapped, upper=False, unit=True)
     found = ctx.emit("solve_triangular", packed, half, upper=True, unit=False)
-    return [ctx.cast(found, ctx.input(0).dtype)]
+    return ctx.cast(found, ctx.input(0).dtype)
 
 
 def _fused_matmul(ctx: NodeContext) -> Results:
@@ -170,7 +170,7 @@ def _fused_matmul(ctx: NodeContext) -> Results:
     found = a @ c
     alpha = ctx.real("alpha", 1.0)
     found = found if alpha == 1 else found * alpha
-    return [_activated(ctx, found, ctx.text("activation", ""), _params(ctx))]
+    return _activated(ctx, found, ctx.text("activation", ""), _params(ctx))
 
 
 def _turned(ctx: NodeContext, x: Operand, side: str) -> Operand:
@@ -186,16 +186,15 @@ def _turned(ctx: NodeContext, x: Operand, side: str) -> Operand:
 
 
 def _fused_gemm(ctx: NodeContext) -> Results:
-    operands = [o for o in (ctx.optional(n) for n in range(3)) if o is not None]
     made = ctx.emit(
         "gemm",
-        *operands,
+        *ctx.inputs,
         alpha=ctx.real("alpha", 1.0),
         beta=ctx.real("beta", 1.0),
         trans_a=ctx.flag("transA"),
         trans_b=ctx.flag("transB"),
     )
-    return [_activated(ctx, made, ctx.text("activation", ""), _params(ctx))]
+    return _activated(ctx, made, ctx.text("activation", ""), _params(ctx))
 
 
 def _params(ctx: NodeContext) -> list[float]:
@@ -208,12 +207,12 @@ def _fused_conv(ctx: NodeContext) -> Results:
     if other is not None:
         made = made + other
     params = ctx.reals("activation_params")
-    return [_activated(ctx, made, ctx.text("activation", ""), params)]
+    return _activated(ctx, made, ctx.text("activation", ""), params)
 
 
 CONVERTERS: dict[str, Converter] = {
-    "Gelu": partial(_gelu, approximate="none"),
-    "BiasGelu": partial(_gelu, approximate="none"),
+    "Gelu": _gelu,
+    "BiasGelu": _gelu,
     "FastGelu": partial(_gelu, approximate="tanh"),
     "QuickGelu": _quick_gelu,
     "BiasSplitGelu": _split_gelu,

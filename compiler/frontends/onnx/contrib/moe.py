@@ -67,7 +67,7 @@ def _layer(
     made = chosen.product(hidden, _DOWN)
     weighted = made * ctx.reshape(share, (rows, count, 1, 1))
     total = ctx.reduce("sum", weighted, 1)
-    return [ctx.reshape(total, x.shape)]
+    return ctx.reshape(total, x.shape)
 
 
 class _Experts:
@@ -103,7 +103,7 @@ def _activated(ctx: NodeContext, chosen: _Experts, tokens: Operand) -> Operand:
         case "gelu":
             found = ctx.emit("gelu", made, approximate="tanh")
         case "silu":
-            found = ctx.emit("silu", made, alpha=1.0)
+            found = ctx.emit("silu", made)
         case "identity":
             found = made
         case "swiglu":
@@ -194,7 +194,7 @@ def _dequantised(ctx: NodeContext, product: int) -> Operand:
         zero = unpacked(ctx, _ZEROS + product, "the zero points", dtype, row)
         zero = ctx.reshape(zero, (experts, out, blocks))
     step = block if block > 0 else max(depth, 1)
-    made = ctx.emit("dequantize_linear", levels, scale, zero, axis=2, block_size=step, to=None)
+    made = ctx.emit("dequantize_linear", levels, scale, zero, axis=2, block_size=step)
     return ctx.cast(made, ctx.input(0).dtype)
 
 

@@ -209,7 +209,7 @@ def _recurrent(ctx: NodeContext) -> Results:
     if direction not in reverses:
         raise ctx.fail(f"direction is '{direction[:40]}'")
     backward = reverses[direction]
-    batch_first = ctx.flag("layout") if not ctx.domain and ctx.opset >= 14 else False
+    batch_first = ctx.flag("layout")
     layer = _layer(ctx, kind, len(backward), batch_first)
     results = [_run_direction(ctx, layer, n, reverse) for n, reverse in enumerate(backward)]
     rows = ctx.concat(
