@@ -40,7 +40,7 @@ def pointwise_op(
     result: DType | None = None,
     shape: Callable[[Types], Shape] = broadcast_types,
     tolerance: Tolerance = Tolerance.ELEMENTWISE,
-    onnx: tuple[OnnxBinding, ...] = (),
+    onnx: OnnxBinding | None = None,
     traits: tuple[Trait, ...] = (),
 ) -> OpSpec:
     """The row of a pointwise op on operands of one element type.

@@ -91,7 +91,7 @@ def _convert(ctx: NodeContext) -> Sequence[Operand | None]:
         return as_sequence(converter(ctx))
     row = bound_row(ctx.domain, ctx.node.op_type, ctx.opset)
     if row is not None:
-        return import_row(ctx, *row)
+        return import_row(ctx, row)
     body = schema_body(ctx.node, ctx.opset) or typed_body(ctx)
     if body is not None:
         return call(ctx, body)

@@ -164,7 +164,7 @@ class PieceModel:
         domain = "" if node.domain == "ai.onnx" else node.domain
         row = bound_row(domain, node.op_type, self._source.opsets.get(domain, 1))
         name = node.name or next(iter(writes), node.op_type)
-        return Layer(name, node.op_type, reads, writes, row[1].tolerance if row else None)
+        return Layer(name, node.op_type, reads, writes, row.tolerance if row else None)
 
     def _check_order(self) -> None:
         known = {value.name for value in self._graph.input}

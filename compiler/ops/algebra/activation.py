@@ -191,7 +191,7 @@ def _activation(
     """The row of an activation: one float operand, compared as `ACTIVATION` unless `exact`."""
     return pointwise_op(
         name, formula, numpy, doc, dtypes=FLOATS, attrs=attrs,
-        tolerance=Tolerance.EXACT if exact else Tolerance.ACTIVATION, onnx=(onnx,) if onnx else (),
+        tolerance=Tolerance.EXACT if exact else Tolerance.ACTIVATION, onnx=onnx,
     )  # fmt: skip
 
 
@@ -291,12 +291,12 @@ OPS: tuple[OpSpec, ...] = (
         lambda _, x, slope: np.where(x < 0, x * slope, x),
         "x, times the slope where negative; the slope broadcasts to x.",
         dtypes=NUMERIC, arity=(2, 2), shape=first_shape,
-        onnx=(OnnxBinding("PRelu", since=7),),
+        onnx=OnnxBinding("PRelu", since=7),
     ),
     pointwise_op(
         "clip", _clip, _clip_numpy,
         "x held between two scalars, each of which may be absent; NaN stays.",
         dtypes=NUMERIC, arity=(1, 3), shape=first_shape,
-        tolerance=Tolerance.EXACT, onnx=(OnnxBinding("Clip", since=11),),
+        tolerance=Tolerance.EXACT, onnx=OnnxBinding("Clip", since=11),
     ),
 )  # fmt: skip

@@ -90,7 +90,7 @@ def _binary(
         name, lambda _, x, y: fn(scalar or name, x, y), lambda _, x, y: numpy(x, y), doc,
         dtypes=dtypes, arity=(2, 2), result=result,
         tolerance=Tolerance.EXACT if exact or result is BOOL else Tolerance.ELEMENTWISE,
-        onnx=(OnnxBinding(onnx, since=since),), traits=(Trait.COMMUTATIVE,) if commutative else (),
+        onnx=OnnxBinding(onnx, since=since), traits=(Trait.COMMUTATIVE,) if commutative else (),
     )  # fmt: skip
 
 
@@ -139,7 +139,6 @@ def _nary(
     doc: str,
     *,
     onnx: str,
-    since: int = 1,
     dtypes: Sequence[DType],
     exact: bool = False,
 ) -> OpSpec:
@@ -147,7 +146,7 @@ def _nary(
         name, lambda _, *terms: formula(*terms), lambda _, *arrays: numpy(*arrays), doc,
         dtypes=dtypes, arity=(1, MANY),
         tolerance=Tolerance.EXACT if exact else Tolerance.ACCUMULATE,
-        onnx=(OnnxBinding(onnx, since=since),), traits=(Trait.COMMUTATIVE,),
+        onnx=OnnxBinding(onnx, since=8), traits=(Trait.COMMUTATIVE,),
     )  # fmt: skip
 
 
@@ -215,7 +214,7 @@ _POW = OpSpec(
     "pow", NoAttrs, (2, 2), _pow_infer, _pow_reference, _POW_BASES,
     Tolerance.ELEMENTWISE,
     "x to the power y, in the type of x; integers wrap, and negative powers truncate to 0 or 1.",
-    _pow_expr, traits=frozenset((Trait.ELEMENTWISE,)), onnx=(OnnxBinding("Pow"),),
+    _pow_expr, traits=frozenset((Trait.ELEMENTWISE,)), onnx=OnnxBinding("Pow"),
 )  # fmt: skip
 
 
@@ -245,7 +244,7 @@ _WHERE = OpSpec(
     "where", NoAttrs, (3, 3), _where_infer, _where_reference, MOVED,
     Tolerance.EXACT,
     "x where the condition holds, else y.",
-    _where_expr, traits=frozenset((Trait.ELEMENTWISE,)), onnx=(OnnxBinding("Where", since=9),),
+    _where_expr, traits=frozenset((Trait.ELEMENTWISE,)), onnx=OnnxBinding("Where", since=9),
 )  # fmt: skip
 
 
@@ -261,28 +260,28 @@ OPS: tuple[OpSpec, ...] = (
     pointwise_op(
         "mod", lambda attrs, x, y: fn("rem" if attrs.fmod else "mod", x, y), _modulo,
         "Remainder with the sign of the divisor, or of the dividend with fmod.",
-        dtypes=NUMERIC, attrs=ModAttrs, arity=(2, 2), onnx=(OnnxBinding("Mod", since=10),),
+        dtypes=NUMERIC, attrs=ModAttrs, arity=(2, 2), onnx=OnnxBinding("Mod", since=10),
     ),
     _POW,
     _nary(
         "max", _fold("max"), lambda *a: reduce(np.maximum, a),
         "The largest of the operands; NaN if one is, and of zeros of both signs either.",
-        onnx="Max", since=8, dtypes=NUMERIC, exact=True,
+        onnx="Max", dtypes=NUMERIC, exact=True,
     ),
     _nary(
         "min", _fold("min"), lambda *a: reduce(np.minimum, a),
         "The least of the operands; NaN if one is, and of zeros of both signs either.",
-        onnx="Min", since=8, dtypes=NUMERIC, exact=True,
+        onnx="Min", dtypes=NUMERIC, exact=True,
     ),
     _nary(
         "sum", _fold("add"), lambda *a: reduce(np.add, a),
         "The sum of the operands.",
-        onnx="Sum", since=8, dtypes=FLOATS,
+        onnx="Sum", dtypes=FLOATS,
     ),
     _nary(
         "mean", _mean, lambda *a: reduce(np.add, a) / np.asarray(len(a), a[0].dtype),
         "The arithmetic mean of the operands.",
-        onnx="Mean", since=8, dtypes=FLOATS,
+        onnx="Mean", dtypes=FLOATS,
     ),
     _binary(
         "equal", np.equal, "x == y.", onnx="Equal", since=7, dtypes=(*NUMERIC, BOOL, STRING),
@@ -339,7 +338,7 @@ OPS: tuple[OpSpec, ...] = (
         "bit_shift", _shift, _shift_numpy,
         "x shifted by y bits; by the whole width or more gives 0.",
         dtypes=INTEGERS, attrs=BitShiftAttrs, arity=(2, 2),
-        tolerance=Tolerance.EXACT, onnx=(OnnxBinding("BitShift", since=11),),
+        tolerance=Tolerance.EXACT, onnx=OnnxBinding("BitShift", since=11),
     ),
     _WHERE,
 )  # fmt: skip

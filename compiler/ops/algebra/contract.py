@@ -234,14 +234,14 @@ OPS: tuple[OpSpec, ...] = (
         "matmul", NoAttrs, (2, 2), _matmul_infer, _matmul_reference, _SUMMED,
         Tolerance.ACCUMULATE,
         "Matrix product of the last two axes, the axes before broadcast; vectors as in NumPy.",
-        expr=_matmul_expr, traits=_CONTRACTS, onnx=(OnnxBinding("MatMul"),),
+        expr=_matmul_expr, traits=_CONTRACTS, onnx=OnnxBinding("MatMul"),
     ),
     OpSpec(
         "gemm", GemmAttrs, (2, 3), _gemm_infer, _gemm_reference, _SUMMED,
         Tolerance.ACCUMULATE,
         "alpha * A' * B' + beta * C, the primes being optional transpositions.",
         expr=_gemm_expr, traits=_CONTRACTS,
-        onnx=(OnnxBinding("Gemm", since=7, attrs=(("transA", "trans_a"), ("transB", "trans_b"))),),
+        onnx=OnnxBinding("Gemm", since=7, attrs=(("transA", "trans_a"), ("transB", "trans_b"))),
     ),
     OpSpec(
         "einsum", EinsumAttrs, (1, 26), _einsum_infer, _einsum_reference, _SUMMED,

@@ -19,6 +19,8 @@ from tcc.ir.op import (
 from tcc.ir.types import BF16, F16, F32, FLOAT8, I8, I32, TensorType, tensor
 from tcc.ops.algebra.contract import matmul_sum
 from tcc.ops.formula import fn
+from tcc.ops.operands import maybe_array
+from tcc.ops.reference import given
 from tcc.ops.shapes import agree_shapes, check_dtype, optional, present
 from tcc.record import record
 
@@ -63,16 +65,15 @@ def _infer(types: Types, attrs: LevelsAttrs) -> OutTypes:
     if x.shape[-1] is not w.shape[0]:
         raise ValueError(f"{w.shape[0].key} levels along the sum, {x.shape[-1].key} are due")
     for number, what in ((2, "scales"), (3, "zero points")):
-        given = optional(types, number)
-        if given is None:
+        found = optional(types, number)
+        if found is None:
             continue
         if not attrs.block:
             raise ValueError(f"there are {what} and no block")
-        check_dtype(
-            given.dtype, (F32, F16, BF16) if number == 2 else (I8, F32, F16, BF16), f"the {what}"
-        )
+        floats = (F32, F16, BF16)
+        check_dtype(found.dtype, floats if number == 2 else (I8, *floats), f"the {what}")
         blocks = -(-w.shape[0] // attrs.block)
-        agree_shapes(given.shape, (blocks, w.shape[1]), what)
+        agree_shapes(found.shape, (blocks, w.shape[1]), what)
     return (tensor(F32, *x.shape[:-1], w.shape[1]),)
 
 
@@ -102,17 +103,15 @@ def _level(b: ExprBuilder, attrs: LevelsAttrs, k: Index, j: Index) -> Scalar:
 
 
 def _reference(arrays: Arrays, attrs: LevelsAttrs) -> OutArrays:
-    x, levels = arrays[0], arrays[1]
-    assert x is not None
-    assert levels is not None
+    x, levels = given(arrays, 2)
     wide = levels.astype(np.float32)
     if attrs.bits == 4:
         low, high = (levels << 4).astype(np.int8) >> 4, levels >> 4
         wide = np.stack([low, high], 1).reshape(-1, levels.shape[1]).astype(np.float32)
     for number in (3, 2):
-        given = arrays[number] if len(arrays) > number else None
-        if given is not None:
-            spread = np.repeat(given.astype(np.float32), attrs.block, 0)[: len(wide)]
+        found = maybe_array(arrays, number)
+        if found is not None:
+            spread = np.repeat(found.astype(np.float32), attrs.block, 0)[: len(wide)]
             wide = wide - spread if number == 3 else wide * spread
     return (np.asarray(np.matmul(x.astype(np.float32), wide)),)
 

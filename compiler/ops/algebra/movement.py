@@ -340,7 +340,7 @@ def move_row(
     doc: str,
     *,
     arity: tuple[int, int] = (1, 1),
-    onnx: tuple[OnnxBinding, ...] = (),
+    onnx: OnnxBinding | None = None,
 ) -> OpSpec:
     """The row of an op that copies elements; `functions` are infer, reference, expr."""
     infer, reference, expr = functions

@@ -39,7 +39,7 @@ class PadAttrs:
 
 def _infer(types: Types, attrs: PadAttrs) -> OutTypes:
     x, value = required(types, 0), optional(types, 1)
-    require(attrs.mode in _MODES, f"unknown pad mode {attrs.mode}")
+    require(attrs.mode in _MODES, f"{attrs.mode[:40]!r} is none of {_MODES}")
     require(len(attrs.before) == len(attrs.after) == x.rank, f"pad needs two sizes per axis of {x}")
     if value is not None:
         require(value.dtype is x.dtype, f"pad value {value} is not of the type of {x}")

@@ -41,6 +41,7 @@ from tcc.ir.types import (
 )
 from tcc.ops.algebra.narrow import NarrowAttrs, narrow_reference, narrowed
 from tcc.ops.formula import choose, fn
+from tcc.ops.operands import maybe_array
 from tcc.ops.reference import given
 from tcc.ops.shapes import (
     Point,
@@ -167,8 +168,7 @@ def _quantize_expr(types: Types, attrs: QuantizeAttrs) -> Expr:
 
 
 def _quantize_reference(arrays: Arrays, attrs: QuantizeAttrs) -> OutArrays:
-    x, scale = given(arrays[:2])
-    zero = arrays[2] if len(arrays) > 2 else None
+    (x, scale), zero = given(arrays, 2), maybe_array(arrays, 2)
     with np.errstate(all="ignore"):
         ratio = x.astype(np.float32) / _spread(scale, x, attrs).astype(np.float32)
         ratio = carrier(ratio.astype(attrs.precision.carrier), attrs.precision).astype(np.float32)
@@ -210,8 +210,7 @@ def _dequantize_expr(types: Types, attrs: DequantizeAttrs) -> Expr:
 
 
 def _dequantize_reference(arrays: Arrays, attrs: DequantizeAttrs) -> OutArrays:
-    x, scale = given(arrays[:2])
-    zero = arrays[2] if len(arrays) > 2 else None
+    (x, scale), zero = given(arrays, 2), maybe_array(arrays, 2)
     exact = np.float32 if x.dtype.kind == "f" else np.int32
     level = x.astype(exact)
     if zero is not None:
@@ -279,6 +278,6 @@ OPS: tuple[OpSpec, ...] = (
         (F32,), Tolerance.ELEMENTWISE,
         "u8 levels, scale and zero point such that the range of x and 0 is covered.",
         _dynamic_expr, traits=frozenset((Trait.REDUCTION,)),
-        onnx=(OnnxBinding("DynamicQuantizeLinear", since=11),),
+        onnx=OnnxBinding("DynamicQuantizeLinear", since=11),
     ),
 )  # fmt: skip

@@ -289,7 +289,7 @@ OPS: tuple[OpSpec, ...] = (
         "matmul_integer", NoAttrs, (2, 4), _matmul_integer_infer, _matmul_integer_reference,
         _BYTES, Tolerance.EXACT,
         "Matrix product of bytes less their zero points; operands (a, b, a zero, b zero).",
-        expr=_matmul_integer_expr, traits=_SUMS, onnx=(OnnxBinding("MatMulInteger", since=10),),
+        expr=_matmul_integer_expr, traits=_SUMS, onnx=OnnxBinding("MatMulInteger", since=10),
     ),
     OpSpec(
         "conv_integer", ConvIntegerAttrs, (2, 4), _conv_integer_infer, _conv_integer_reference,
@@ -301,7 +301,7 @@ OPS: tuple[OpSpec, ...] = (
         "qlinear_matmul", NoAttrs, (8, 8), _qlinear_matmul_infer, _qlinear_matmul_reference,
         _BYTES, Tolerance.EXACT,
         "Requantised matrix product; operands a, b and y each with scale and zero point.",
-        expr=_qlinear_matmul_expr, traits=_SUMS, onnx=(OnnxBinding("QLinearMatMul", since=10),),
+        expr=_qlinear_matmul_expr, traits=_SUMS, onnx=OnnxBinding("QLinearMatMul", since=10),
     ),
     OpSpec(
         "qlinear_conv", ConvAttrs, (8, 9), _qlinear_conv_infer, _qlinear_conv_reference,

@@ -273,7 +273,7 @@ def _arg(name: str, monoid: str, numpy: Callable[..., Any], onnx: str, doc: str)
     return OpSpec(
         name, ArgAttrs, (1, 1), _arg_infer, _arg_reference(numpy), NUMERIC,
         Tolerance.EXACT, doc, _arg_expr(monoid), traits=frozenset((Trait.REDUCTION,)),
-        onnx=(OnnxBinding(onnx, attrs=(("select_last_index", "select_last"),)),),
+        onnx=OnnxBinding(onnx, attrs=(("select_last_index", "select_last"),)),
     )  # fmt: skip
 
 

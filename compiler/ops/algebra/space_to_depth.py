@@ -130,18 +130,18 @@ OPS: tuple[OpSpec, ...] = (
         "depth_to_space", DepthToSpaceAttrs,
         (_depth_to_space_infer, _depth_to_space_reference, _depth_to_space_expr),
         "Spreads groups of channels over blocks of the image.",
-        onnx=(OnnxBinding("DepthToSpace"),),
+        onnx=OnnxBinding("DepthToSpace"),
     ),
     move_row(
         "space_to_depth", SpaceToDepthAttrs,
         (_space_to_depth_infer, _space_to_depth_reference, _space_to_depth_expr),
         "Collects blocks of the image into channels.",
-        onnx=(OnnxBinding("SpaceToDepth"),),
+        onnx=OnnxBinding("SpaceToDepth"),
     ),
     move_row(
         "reverse_sequence", ReverseSequenceAttrs,
         (_reverse_sequence_infer, _reverse_sequence_reference, _reverse_sequence_expr),
         "Reverses the first `lengths[b]` steps of each sequence.",
-        arity=(2, 2), onnx=(OnnxBinding("ReverseSequence", since=10),),
+        arity=(2, 2), onnx=OnnxBinding("ReverseSequence", since=10),
     ),
 )  # fmt: skip

@@ -61,7 +61,7 @@ def _function(
     """The row of one function of the scalar table, `scalar` if its name there is another."""
     return pointwise_op(
         name, lambda _, x: fn(scalar or name, x), lambda _, x: numpy(x), doc, dtypes=dtypes,
-        tolerance=Tolerance.EXACT if exact else Tolerance.ELEMENTWISE, onnx=(OnnxBinding(onnx),),
+        tolerance=Tolerance.EXACT if exact else Tolerance.ELEMENTWISE, onnx=OnnxBinding(onnx),
     )  # fmt: skip
 
 
@@ -124,7 +124,7 @@ _IDENTITY = OpSpec(
     MOVED, Tolerance.EXACT,
     "The operand itself.",
     lambda types, _: _copy_expr(types, required(types, 0).dtype),
-    traits=frozenset((Trait.ELEMENTWISE, Trait.MOVEMENT)), onnx=(OnnxBinding("Identity"),),
+    traits=frozenset((Trait.ELEMENTWISE, Trait.MOVEMENT)), onnx=OnnxBinding("Identity"),
 )  # fmt: skip
 
 _CAST = OpSpec(
@@ -168,19 +168,19 @@ OPS: tuple[OpSpec, ...] = (
     ),
     pointwise_op(
         "reciprocal", lambda _, x: 1.0 / x, lambda _, x: np.ones_like(x) / x, "1 / x.",
-        dtypes=FLOATS, onnx=(OnnxBinding("Reciprocal"),),
+        dtypes=FLOATS, onnx=OnnxBinding("Reciprocal"),
     ),
     pointwise_op(
         "is_nan", lambda _, x: fn("is_nan", x), lambda _, x: np.isnan(x),
         "Whether x is not a number.",
         dtypes=FLOATS, result=BOOL, tolerance=Tolerance.EXACT,
-        onnx=(OnnxBinding("IsNaN"),),
+        onnx=OnnxBinding("IsNaN"),
     ),
     pointwise_op(
         "is_inf", _is_inf, _is_inf_numpy,
         "Whether x is an infinity of a sign that counts.",
         dtypes=FLOATS, attrs=IsInfAttrs,
-        result=BOOL, tolerance=Tolerance.EXACT, onnx=(OnnxBinding("IsInf"),),
+        result=BOOL, tolerance=Tolerance.EXACT, onnx=OnnxBinding("IsInf"),
     ),
     _IDENTITY,
     _CAST,

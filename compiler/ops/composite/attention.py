@@ -12,6 +12,7 @@ from tcc.ir.expr.scalar import Scalar, cast, index_value
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
 from tcc.ir.types import BOOL, I64, TensorType
+from tcc.ops.composite.softmax import shares
 from tcc.ops.data.indexing import chosen
 from tcc.ops.formula import choose, fn, read_aligned, wide
 from tcc.ops.operands import guard, maybe_array, require, sizes
@@ -85,16 +86,7 @@ def _attention_expr(types: Types, attrs: AttentionAttrs) -> Expr:
     at = b.iters(*space)
     scores = b.stage(at, _masked(b, b.read(scores, *at), at, optional(types, 3), attrs))
 
-    n, h, i = b.iters(*space[:3])
-    (j,) = b.iters(keys)
-    peak = b.stage((n, h, i), b.read(scores, n, h, i, j), over=(j,), monoid="max")
-
-    n, h, i, j = at = b.iters(*space)
-    powers = b.stage(at, fn("exp", b.read(scores, *at) - b.read(peak, n, h, i)))
-
-    n, h, i = b.iters(*space[:3])
-    (j,) = b.iters(keys)
-    total = b.stage((n, h, i), b.read(powers, n, h, i, j), over=(j,), monoid="sum")
+    powers, total = shares(b, space, 3, lambda at: b.read(scores, *at))
 
     n, h, i, e = at = b.iters(*y.shape)
     (j,) = b.iters(keys)

@@ -340,7 +340,7 @@ OPS: tuple[OpSpec, ...] = (
         "grid_sample", GridSampleAttrs, (2, 2), _sample_infer, _sample_reference,
         FLOATS, Tolerance.ACCUMULATE,
         "The image at the normalised coordinates of a grid.",
-        expr=_sample_expr, onnx=(OnnxBinding("GridSample", since=20),),
+        expr=_sample_expr, onnx=OnnxBinding("GridSample", since=20),
     ),
     OpSpec(
         "affine_grid", AffineGridAttrs, (1, 1), _affine_infer, _affine_reference,

@@ -20,7 +20,8 @@ from tcc.ir.op import (
     Types,
 )
 from tcc.ir.types import I32, I64, TensorType
-from tcc.ops.composite.softmax import log_share, shifted_exponentials
+from tcc.ops.composite.moments import reader
+from tcc.ops.composite.softmax import log_shares
 from tcc.ops.formula import choose, fn, outside, wide, widened
 from tcc.ops.operands import array, maybe_array, wrapped
 from tcc.ops.reference import in_f32
@@ -112,9 +113,9 @@ def _likelihood_expr(types: Types, attrs: LossAttrs) -> Expr:
 def _entropy_expr(types: Types, attrs: LossAttrs) -> Expr:
     x = required(types, 0)
     b = ExprBuilder(*types)
-    top, norm = shifted_exponentials(b, x, 1)
+    log_share = log_shares(b, x.shape, 1, reader(b))
     at = b.iters(*x.shape)
-    logs = b.stage(at, log_share(b, top, norm, at, 1))
+    logs = b.stage(at, log_share(at))
     _loss_expr(b, types, attrs, logs)
     (loss,) = b.done().outputs
     if attrs.outputs == 1:

@@ -166,11 +166,11 @@ OPS: tuple[OpSpec, ...] = (
     normalization_op(
         "lp_normalization", LpNormAttrs, (1, 1), (_lp_infer, _lp_reference, _lp_expr),
         "Divided by its norm along the axis; 0 where the norm is 0.",
-        onnx=(OnnxBinding("LpNormalization"),),
+        onnx=OnnxBinding("LpNormalization"),
     ),
     normalization_op(
         "lrn", LrnAttrs, (1, 1), (_lrn_infer, _lrn_reference, _lrn_expr),
         "Divided by a power of the sum of squares over neighbouring channels.",
-        onnx=(OnnxBinding("LRN"),),
+        onnx=OnnxBinding("LRN"),
     ),
 )  # fmt: skip

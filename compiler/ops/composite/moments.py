@@ -129,7 +129,7 @@ def normalization_op(
     doc: str,
     *,
     trait: Trait = Trait.REDUCTION,
-    onnx: tuple[OnnxBinding, ...] = (),
+    onnx: OnnxBinding | None = None,
 ) -> OpSpec:
     """A row from its (infer, reference, expr)."""
     infer, reference, expr = functions

@@ -271,7 +271,7 @@ OPS: tuple[OpSpec, ...] = (
         "instance_normalization", EpsilonAttrs, (3, 3),
         (_instance_infer, _instance_reference, _instance_expr),
         "Centred and scaled over the spatial axes of each channel, then times scale plus bias.",
-        onnx=(OnnxBinding("InstanceNormalization", since=6),),
+        onnx=OnnxBinding("InstanceNormalization", since=6),
     ),
     normalization_op(
         "group_normalization", GroupNormAttrs, (3, 3),
@@ -288,6 +288,6 @@ OPS: tuple[OpSpec, ...] = (
         "mean_variance_normalization", AxesAttrs, (1, 1),
         (_mvn_infer, _mvn_reference, _mvn_expr),
         "Centred and scaled to deviation 1 over the axes.",
-        onnx=(OnnxBinding("MeanVarianceNormalization", since=9),),
+        onnx=OnnxBinding("MeanVarianceNormalization", since=9),
     ),
 )  # fmt: skip

@@ -168,6 +168,6 @@ OPS: tuple[OpSpec, ...] = (
         "max_roi_pool", MaxRoiPoolAttrs, (2, 2), _pool_infer, _pool_reference,
         (F32, F64), Tolerance.EXACT,
         "The maximum of each cell of each region; regions are (batch, x1, y1, x2, y2).",
-        call="max_roi_pool", traits=frozenset({Trait.OPAQUE}), onnx=(OnnxBinding("MaxRoiPool"),),
+        call="max_roi_pool", traits=frozenset({Trait.OPAQUE}), onnx=OnnxBinding("MaxRoiPool"),
     ),
 )  # fmt: skip

@@ -129,11 +129,9 @@ def _group_norm(ctx: NodeContext) -> Results:
     last = ctx.flag("channels_last", True)
     order = (0, x.rank - 1, *range(1, x.rank - 1))
     first = ctx.transpose(x, order) if last else x
-    channels, groups = as_int(first.shape[1]), ctx.integer("groups")
-    if channels is None or groups < 1 or channels % groups:
-        raise ctx.fail(f"{groups} groups do not divide the channels of {x.type!r}")
     operands = [first, *(ctx.cast(o, x.dtype) for o in (scale, bias))]
     epsilon = ctx.real("epsilon", 1e-5)
+    groups = ctx.integer("groups")
     y = ctx.emit("group_normalization", *operands, num_groups=groups, epsilon=epsilon)
     if ctx.flag("activation"):
         y = ctx.emit("silu", y)

@@ -12,7 +12,7 @@ from math import inf
 
 import numpy as np
 from tcc.frontends.onnx.context import Converter, NodeContext, Results
-from tcc.frontends.onnx.contrib.packed_weights import LEVELS, unpacked
+from tcc.frontends.onnx.contrib.packed_weights import level_type, unpacked
 from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import F32
@@ -176,9 +176,7 @@ def _quantised(ctx: NodeContext) -> Results:
 def _dequantised(ctx: NodeContext, product: int) -> Operand:
     """The matrices [experts, out, in] of a product."""
     bits = ctx.integer(f"fc{product + 1}_expert_weight_bits", ctx.integer("expert_weight_bits", 4))
-    dtype, first = LEVELS.get(bits), _FIRST + 3 * product
-    if dtype is None:
-        raise ctx.fail(f"levels of {bits} bits are not supported")
+    dtype, first = level_type(ctx, bits), _FIRST + 3 * product
     levels = unpacked(ctx, first, "the weights", dtype)
     if levels.rank != 3:
         raise ctx.fail(f"weights {levels.type!r} have not three axes")

@@ -21,7 +21,14 @@ _NF4 = (
     0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941,
     0.7229568362236023, 1,
 )  # fmt: skip
-LEVELS = {2: U2, 4: U4, 8: U8}
+_LEVELS = {2: U2, 4: U4, 8: U8}
+
+
+def level_type(ctx: NodeContext, bits: int) -> DType:
+    """The element type of levels of so many bits."""
+    if bits not in _LEVELS:
+        raise ctx.fail(f"levels of {bits} bits are not supported")
+    return _LEVELS[bits]
 
 
 def _matmul_n_bits(ctx: NodeContext) -> Results:
@@ -33,9 +40,7 @@ def _matmul_n_bits(ctx: NodeContext) -> Results:
     """
     bits = ctx.integer("bits", 4)
     rows, depth, block = (ctx.integer(name) for name in ("N", "K", "block_size"))
-    dtype = LEVELS.get(bits)
-    if dtype is None:
-        raise ctx.fail(f"levels of {bits} bits are not supported")
+    dtype = level_type(ctx, bits)
     if min(rows, depth, block) < 1:
         raise ctx.fail("a size is not positive")
     x = ctx.cast(ctx.input(0), F32)

@@ -13,7 +13,7 @@ from copy import copy
 from tcc.frontends.emit import Emitter
 from tcc.frontends.onnx.context import Converter, NodeContext, Results, as_sequence
 from tcc.frontends.onnx.contrib.fused import embedded
-from tcc.frontends.onnx.contrib.packed_weights import LEVELS, unpacked
+from tcc.frontends.onnx.contrib.packed_weights import level_type, unpacked
 from tcc.frontends.onnx.convert.quantize import CONVERTERS as STANDARD_QUANTISED
 from tcc.frontends.onnx.convert.reduce import along_axis
 from tcc.frontends.onnx.convert.window import CONVERTERS as WINDOWS
@@ -149,9 +149,7 @@ def _gather_blocks(ctx: NodeContext) -> Results:
     bits, axis = ctx.integer("bits", 4), ctx.axis(ctx.integer("quantize_axis", 1), data.rank)
     block = ctx.integer("block_size", 128)
     if data.dtype is U8:
-        dtype = LEVELS.get(bits)
-        if dtype is None:
-            raise ctx.fail(f"levels of {bits} bits are not supported")
+        dtype = level_type(ctx, bits)
         if dtype.is_packed:
             data = unpacked(ctx, 0, "the table", dtype)
             zero = None if zero is None else unpacked(ctx, 3, "the zero points", dtype)

@@ -367,12 +367,9 @@ def _scan_of_batch(ctx: NodeContext) -> Results:
         )
     parts = []
     for n in range(batch):
-        rows = [ctx.slice_axis(o, 0, n, 1) for o in operands]
-        parts.append(_scan_of(ctx, [ctx.reshape(o, o.shape[1:]) for o in rows]))
-    return [
-        ctx.concat([ctx.reshape(o, (1, *o.shape)) for o in each], 0)
-        for each in zip(*parts, strict=True)
-    ]
+        rows = [ctx.squeeze(ctx.slice_axis(o, 0, n, 1), (0,)) for o in operands]
+        parts.append(_scan_of(ctx, rows))
+    return [ctx.concat([ctx.unsqueeze(o, 0) for o in each], 0) for each in zip(*parts, strict=True)]
 
 
 def _scan_of(ctx: NodeContext, operands: Sequence[Operand]) -> Sequence[Operand]:

@@ -28,9 +28,8 @@ def _placed(ctx: NodeContext, x: Operand, y: Operand) -> Operand:
 
 def _binary(ctx: NodeContext) -> Results:
     x, y = ctx.input(0), _placed(ctx, ctx.input(0), ctx.input(1))
-    found = bound_row("", ctx.node.op_type, OLDEST_ROWS)
-    assert found is not None
-    row = found[1]
+    row = bound_row("", ctx.node.op_type, OLDEST_ROWS)
+    assert row is not None
     return ctx.emit(row.name, x, y)
 
 

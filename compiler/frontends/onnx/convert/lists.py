@@ -17,15 +17,14 @@ from tcc.ir.index import Index, as_int, const
 from tcc.ir.lists import ListType
 from tcc.ir.types import BOOL, F32, I64, DType, TensorType
 from tcc.ops import OPS
-from tcc.ops.shapes import replaced
 
 _MOST_PIECES = 4096
 
 
-def _list(ctx: NodeContext, number: int = 0) -> Operand:
-    found = ctx.input(number)
+def _list(ctx: NodeContext) -> Operand:
+    found = ctx.input(0)
     if not isinstance(found.dtype, ListType):
-        raise ctx.fail(f"input {number} is {found.type!r}, not a sequence or an optional")
+        raise ctx.fail(f"input 0 is {found.type!r}, not a sequence or an optional")
     return found
 
 
@@ -108,7 +107,7 @@ def _split(ctx: NodeContext) -> Results:
     start, items = const(0), []
     for size in sizes:
         piece = ctx.slice_axis(x, axis, start, size)
-        items.append(piece if keep else ctx.reshape(piece, replaced(x.shape, axis)))
+        items.append(piece if keep else ctx.squeeze(piece, (axis,)))
         start = start + size
     return known_list(ctx, items, x.dtype, False)
 
@@ -164,7 +163,7 @@ def _concat(ctx: NodeContext) -> Results:
             raise ctx.fail("the sequence is empty")
         rank = sequence.items[0].rank + new_axis
         axis = ctx.axis(ctx.integer("axis"), rank)
-        parts = [_with_axis(ctx, item, axis) if new_axis else item for item in sequence.items]
+        parts = [ctx.unsqueeze(item, axis) if new_axis else item for item in sequence.items]
         return ctx.concat(parts, axis)
     one = entry_type(ctx, _kind(sequence))
     axis = ctx.axis(ctx.integer("axis"), one.rank + new_axis)
@@ -176,10 +175,6 @@ def _concat(ctx: NodeContext) -> Results:
         dims[axis] = joined_size
     type = TensorType(one.dtype, tuple(dims))
     return ctx.emit("list_concat", sequence, axis=axis, new_axis=new_axis, type=type)
-
-
-def _with_axis(ctx: NodeContext, x: Operand, axis: int) -> Operand:
-    return ctx.reshape(x, (*x.shape[:axis], const(1), *x.shape[axis:]))
 
 
 # ---- optionals -----------------------------------------------------------------------------------

@@ -210,7 +210,7 @@ def _squeeze(ctx: NodeContext) -> Results:
     wrong = [n for n in axes if as_int(x.shape[n]) not in (1, None)]
     if wrong:
         raise ctx.fail(f"axis {wrong[0]} of {x.type!r} is not of size 1")
-    return ctx.reshape(x, [dim for n, dim in enumerate(x.shape) if n not in axes])
+    return ctx.squeeze(x, axes)
 
 
 def _unsqueeze(ctx: NodeContext) -> Results:
@@ -250,10 +250,8 @@ def _split(ctx: NodeContext) -> Results:
     axis = ctx.axis(ctx.integer("axis"), x.rank)
     extent, parts = x.shape[axis], len(ctx.node.output)
     given = ctx.optional(1)
-    if given is not None:
-        sizes = ctx.sizes(given, "split")
-    elif ctx.has("split"):
-        sizes = tuple(map(const, ctx.integers("split")))
+    if given is not None or ctx.has("split"):
+        sizes = ctx.sizes(_integers(ctx, "split", 1), "split")
     else:
         told = ctx.integer("num_outputs", parts)
         if told != parts:
@@ -302,26 +300,22 @@ def _spread_pads(
     return bound_sizes(ctx, every, lo=-LARGEST)
 
 
-_PAD_MODES = ("constant", "reflect", "edge", "wrap")
+def _integers(ctx: NodeContext, name: str, number: int) -> Operand:
+    """A vector that is an attribute in older opsets, and input `number` in newer ones."""
+    return ctx.size_vector(ctx.integers(name)) if ctx.has(name) else ctx.input(number)
 
 
 def _pad(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
-    mode = ctx.text("mode")
-    if mode not in _PAD_MODES:
-        raise ctx.fail(f"mode '{mode[:40]}' is none of {', '.join(_PAD_MODES)}")
-    if ctx.has("pads"):
-        pads: tuple[Index, ...] = tuple(map(const, ctx.integers("pads")))
-        value: Operand | None = ctx.filled(ctx.real("value"), x.dtype)
-        axes: tuple[int, ...] = tuple(range(x.rank))
-    else:
-        pads = ctx.sizes(ctx.input(1), "pads", lo=-LARGEST)
-        value = ctx.optional(2)
-        late = late_axes(ctx, 3)
-        if late is not None:
-            pads = _spread_pads(ctx, pads, run_axes(ctx, late, x.rank), x.rank)
-        given = axes_argument(ctx, 3) if late is None else None
-        axes = tuple(range(x.rank)) if given is None else ctx.axes(given, x.rank)
+    x, mode = ctx.input(0), ctx.text("mode")
+    pads = ctx.sizes(_integers(ctx, "pads", 1), "pads", lo=-LARGEST)
+    value = ctx.optional(2)
+    if ctx.has_value("value"):
+        value = ctx.filled(ctx.real("value"), x.dtype)
+    late = late_axes(ctx, 3)
+    if late is not None:
+        pads = _spread_pads(ctx, pads, run_axes(ctx, late, x.rank), x.rank)
+    given = axes_argument(ctx, 3) if late is None else None
+    axes = ctx.axes(range(x.rank) if given is None else given, x.rank)
     if len(pads) != 2 * len(axes):
         raise ctx.fail(f"{len(pads)} pads for {len(axes)} axes")
     before, after = [const(0)] * x.rank, [const(0)] * x.rank
@@ -340,28 +334,21 @@ def _pad(ctx: NodeContext) -> Results:
 
 
 def _slice(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
-    if ctx.has("starts"):
-        starts: Sequence[Index] = tuple(map(const, ctx.integers("starts")))
-        ends: Sequence[Index] = tuple(map(const, ctx.integers("ends")))
-        axes = ctx.integers("axes") if ctx.has("axes") else tuple(range(len(starts)))
-        steps: tuple[int, ...] = (1,) * len(starts)
-    else:
-        count = _length(ctx, ctx.input(1), "starts")
-        late = any(late_axes(ctx, number) is not None for number in (3, 4))
-        if late:
-            return _late_slice(ctx, x, count)
-        axes = ctx.static_ints(3, "axes") if ctx.optional(3) is not None else tuple(range(count))
-        steps = ctx.static_ints(4, "steps") if ctx.optional(4) is not None else (1,) * count
-        dims = [x.shape[a] for a in ctx.axes(axes, x.rank)]
-        starts = _positions(ctx, ctx.input(1), dims)
-        # Going backwards, an end before the first element is one.
-        least = [-1 if step < 0 else 0 for step in steps]
-        ends = _positions(ctx, ctx.input(2), dims, least)
+    x, first, last = ctx.input(0), _integers(ctx, "starts", 1), _integers(ctx, "ends", 2)
+    count = _length(ctx, first, "starts")
+    if any(late_axes(ctx, number) is not None for number in (3, 4)):
+        return _late_slice(ctx, x, count)
+    given = axes_argument(ctx, 3)
+    axes = ctx.axes(range(count) if given is None else given, x.rank)
+    steps = ctx.static_ints(4, "steps") if ctx.optional(4) is not None else (1,) * count
+    dims = [x.shape[a] for a in axes]
+    starts = _positions(ctx, first, dims)
+    # Going backwards, an end before the first element is one.
+    ends = _positions(ctx, last, dims, [-1 if step < 0 else 0 for step in steps])
     if not len(starts) == len(ends) == len(axes) == len(steps):
         raise ctx.fail("starts, ends, axes and steps differ in number")
     begin, size, step = [const(0)] * x.rank, list(x.shape), [1] * x.rank
-    for axis, start, end, by in zip(ctx.axes(axes, x.rank), starts, ends, steps, strict=True):
+    for axis, start, end, by in zip(axes, starts, ends, steps, strict=True):
         if by == 0:
             raise ctx.fail("a step is zero")
         cut = forward_range if by > 0 else _backward
@@ -374,12 +361,11 @@ def _slice(ctx: NodeContext) -> Results:
 
 def _late_slice(ctx: NodeContext, x: Operand, count: int) -> Operand:
     """A slice along axes or with steps that only the run knows."""
-    given = ctx.optional(3)
-    axes: tuple[Index, ...] = tuple(map(const, range(count)))
-    if given is not None and static_axes(ctx, 3) is None:
-        axes = run_axes(ctx, given, x.rank)
-    elif given is not None:
-        axes = tuple(map(const, ctx.axes(ctx.static_ints(3, "axes"), x.rank)))
+    late, given = late_axes(ctx, 3), axes_argument(ctx, 3)
+    if late is not None:
+        axes = run_axes(ctx, late, x.rank)
+    else:
+        axes = tuple(map(const, ctx.axes(range(count) if given is None else given, x.rank)))
     return strided(ctx, x, (ctx.input(1), ctx.input(2)), axes, ctx.optional(4))
 
 
