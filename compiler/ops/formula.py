@@ -6,6 +6,7 @@ f16 and bf16 operands are widened to f32 when read and the result is rounded onc
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import (
@@ -20,7 +21,7 @@ from tcc.ir.expr.scalar import (
     literal,
 )
 from tcc.ir.index import Index, IndexLike, const
-from tcc.ir.op import Types
+from tcc.ir.op import Infer, Types
 from tcc.ir.types import BF16, F16, F32, DType, TensorType
 from tcc.ops.shapes import Point, broadcast_types
 
@@ -74,6 +75,21 @@ def pointwise(types: Types, body: Body, result: DType) -> Expr:
     at = b.iters(*broadcast_types(types))
     operands = [None if t is None else wide(read_aligned(b, n, t, at)) for n, t in enumerate(types)]
     return b.finish(at, cast(body(*operands), result))
+
+
+def one_stage(
+    infer: Infer, element: Callable[[ExprBuilder, Point, Any], Scalar]
+) -> Callable[[Types, Any], Expr]:
+    """The expression of a row that is one stage: `element(b, at, attrs)` is read of the operands
+    for each point of the result, and rounded to its type."""
+
+    def expr(types: Types, attrs: Any) -> Expr:
+        (y,) = infer(types, attrs)
+        b = ExprBuilder(*types)
+        at = b.iters(*y.shape)
+        return b.finish(at, cast(element(b, at, attrs), y.dtype))
+
+    return expr
 
 
 def total(

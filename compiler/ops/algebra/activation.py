@@ -208,7 +208,7 @@ OPS: tuple[OpSpec, ...] = (
         LeakyReluAttrs, onnx=OnnxBinding("LeakyRelu", since=6),
     ),
     _activation(
-        "elu", lambda attrs, x: choose(x < 0.0, fn('expm1', x) * attrs.alpha, x),
+        "elu", lambda attrs, x: choose(x < 0.0, fn("expm1", x) * attrs.alpha, x),
         lambda attrs, x: np.where(x < 0, _like(x, attrs.alpha) * np.expm1(x), x),
         "x, and alpha * (exp(x) - 1) where negative.",
         EluAttrs, onnx=OnnxBinding("Elu", since=6),
@@ -265,7 +265,7 @@ OPS: tuple[OpSpec, ...] = (
         GeluAttrs, onnx=OnnxBinding("Gelu", since=20),
     ),
     _activation(
-        "mish", lambda _, x: x * fn('tanh', softplus(x)),
+        "mish", lambda _, x: x * fn("tanh", softplus(x)),
         lambda _, x: x * np.tanh(_softplus_numpy(x)),
         "x * tanh(softplus(x)).",
         onnx=OnnxBinding("Mish", since=18),

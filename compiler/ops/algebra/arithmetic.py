@@ -7,7 +7,7 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
-from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, cast
 from tcc.ir.op import (
     Array,
@@ -33,7 +33,7 @@ from tcc.ir.types import (
     TensorType,
     dtype_of,
 )
-from tcc.ops.formula import choose, fn, read_aligned
+from tcc.ops.formula import choose, fn, one_stage, read_aligned
 from tcc.ops.pointwise import NumpyFunction, pointwise_op
 from tcc.ops.reference import given, truncated
 from tcc.ops.shapes import (
@@ -42,6 +42,7 @@ from tcc.ops.shapes import (
     INTEGERS,
     MOVED,
     NUMERIC,
+    Point,
     broadcast_shapes,
     broadcast_types,
     check_dtype,
@@ -179,14 +180,11 @@ def _pow_infer(types: Types, _: NoAttrs) -> OutTypes:
     return (TensorType(x.dtype, broadcast_shapes(x.shape, y.shape)),)
 
 
-def _pow_expr(types: Types, attrs: NoAttrs) -> Expr:
-    x, y = present(types)
-    (out,) = _pow_infer(types, attrs)
-    b = ExprBuilder(x, y)
-    at = b.iters(*out.shape)
+def _pow_element(b: ExprBuilder, at: Point, _: NoAttrs) -> Scalar:
+    x, y = present(b.params)
     compute = _pow_dtype(x.dtype, y.dtype)
     base, exponent = (cast(read_aligned(b, n, t, at), compute) for n, t in enumerate((x, y)))
-    return b.finish(at, cast(fn("pow", base, exponent), x.dtype))
+    return fn("pow", base, exponent)
 
 
 def _pow_reference(arrays: Arrays, _: NoAttrs) -> OutArrays:
@@ -214,7 +212,8 @@ _POW = OpSpec(
     "pow", NoAttrs, (2, 2), _pow_infer, _pow_reference, _POW_BASES,
     Tolerance.ELEMENTWISE,
     "x to the power y, in the type of x; integers wrap, and negative powers truncate to 0 or 1.",
-    _pow_expr, traits=frozenset((Trait.ELEMENTWISE,)), onnx=OnnxBinding("Pow"),
+    one_stage(_pow_infer, _pow_element), traits=frozenset((Trait.ELEMENTWISE,)),
+    onnx=OnnxBinding("Pow"),
 )  # fmt: skip
 
 
@@ -227,12 +226,8 @@ def _where_infer(types: Types, _: NoAttrs) -> OutTypes:
     return (TensorType(same_dtype(present(types)[1:]), broadcast_types(types)),)
 
 
-def _where_expr(types: Types, attrs: NoAttrs) -> Expr:
-    operands = present(types)
-    (out,) = _where_infer(types, attrs)
-    b = ExprBuilder(*operands)
-    at = b.iters(*out.shape)
-    return b.finish(at, choose(*(read_aligned(b, n, t, at) for n, t in enumerate(operands))))
+def _where_element(b: ExprBuilder, at: Point, _: NoAttrs) -> Scalar:
+    return choose(*(read_aligned(b, n, t, at) for n, t in enumerate(present(b.params))))
 
 
 def _where_reference(arrays: Arrays, _: NoAttrs) -> OutArrays:
@@ -244,7 +239,8 @@ _WHERE = OpSpec(
     "where", NoAttrs, (3, 3), _where_infer, _where_reference, MOVED,
     Tolerance.EXACT,
     "x where the condition holds, else y.",
-    _where_expr, traits=frozenset((Trait.ELEMENTWISE,)), onnx=OnnxBinding("Where", since=9),
+    one_stage(_where_infer, _where_element), traits=frozenset((Trait.ELEMENTWISE,)),
+    onnx=OnnxBinding("Where", since=9),
 )  # fmt: skip
 
 

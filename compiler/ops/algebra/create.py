@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, cast, index_value
+from tcc.ir.expr.scalar import Scalar, index_value
 from tcc.ir.index import Index, const
 from tcc.ir.op import Arrays, NoAttrs, OpSpec, OutArrays, OutTypes, Tolerance, Types
 from tcc.ir.types import I64, TensorType, element_count
-from tcc.ops.formula import choose, fn, wide, widened
+from tcc.ops.formula import choose, fn, one_stage, wide
 from tcc.ops.operands import array, require, sizes
 from tcc.ops.shapes import ALL, NUMERIC, Point, Shape, required, same_dtype
 from tcc.record import record
@@ -54,12 +54,9 @@ def _range_reference(arrays: Arrays, attrs: RangeAttrs) -> OutArrays:
     return ((start.astype(wide) + steps * delta.astype(wide)).astype(start.dtype),)
 
 
-def _range_expr(types: Types, attrs: RangeAttrs) -> Expr:
-    (y,) = _range_infer(types, attrs)
-    b = ExprBuilder(*types)
-    (i,) = b.iters(attrs.size)
-    steps = index_value(i, widened(y.dtype)) * wide(b.read(2))
-    return b.finish((i,), cast(wide(b.read(0)) + steps, y.dtype))
+def _range_element(b: ExprBuilder, at: Point, _: RangeAttrs) -> Scalar:
+    start, delta = wide(b.read(0)), wide(b.read(2))
+    return start + index_value(at[0], delta.dtype) * delta
 
 
 # ---- dims as data --------------------------------------------------------------------------------
@@ -124,7 +121,7 @@ OPS: tuple[OpSpec, ...] = (
         "range", RangeAttrs, (3, 3), _range_infer, _range_reference, NUMERIC,
         Tolerance.ELEMENTWISE,
         "start, start + delta, start + 2 * delta, ...; operands (start, limit, delta).",
-        expr=_range_expr,
+        expr=one_stage(_range_infer, _range_element),
     ),
     OpSpec(
         "shape_of", ShapeOfAttrs, (1, 1), _shape_infer, _shape_reference, ALL,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
-from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, cast, index_value
+from tcc.ir.expr import ExprBuilder
+from tcc.ir.expr.scalar import Scalar, cast
 from tcc.ir.index import Index
 from tcc.ir.narrow import FORMATS, rounded
 from tcc.ir.narrow import encode as codes_of
@@ -39,9 +41,9 @@ from tcc.ir.types import (
     TensorType,
     tensor,
 )
-from tcc.ops.formula import choose, fn
+from tcc.ops.formula import choose, fn, one_stage
 from tcc.ops.reference import given
-from tcc.ops.shapes import check_dtype, required
+from tcc.ops.shapes import Point, check_dtype, required
 from tcc.record import record
 
 ROUNDINGS = ("up", "down", "nearest")
@@ -123,11 +125,8 @@ def _narrow_infer(types: Types, attrs: NarrowAttrs) -> OutTypes:
     return (TensorType(attrs.to, required(types, 0).shape),)
 
 
-def _narrow_expr(types: Types, attrs: NarrowAttrs) -> Expr:
-    x = required(types, 0)
-    b = ExprBuilder(x)
-    at = b.iters(*x.shape)
-    return b.finish(at, narrowed(cast(b.read(0, *at), F32), attrs))
+def _narrow_element(b: ExprBuilder, at: Point, attrs: NarrowAttrs) -> Scalar:
+    return narrowed(cast(b.read(0, *at), F32), attrs)
 
 
 # ---- elements that share bytes ------------------------------------------------------------------
@@ -172,13 +171,10 @@ def _unpack_infer(types: Types, attrs: UnpackAttrs) -> OutTypes:
     return (tensor(attrs.to, attrs.count),)
 
 
-def _unpack_expr(types: Types, attrs: UnpackAttrs) -> Expr:
+def _unpack_element(b: ExprBuilder, at: Point, attrs: UnpackAttrs) -> Scalar:
     bits, share = attrs.to.bits, 8 // attrs.to.bits
-    b = ExprBuilder(*types)
-    (at,) = b.iters(attrs.count)
-    byte = b.read(0, at // share)
-    code = fn("shift_right", byte, index_value(at % share * bits, U8))
-    return b.finish((at,), _value(fn("bit_and", code, (1 << bits) - 1), attrs.to))
+    code = fn("shift_right", b.read(0, at[0] // share), at[0] % share * bits)
+    return _value(fn("bit_and", code, (1 << bits) - 1), attrs.to)
 
 
 def _value(code: Scalar, to: DType) -> Scalar:
@@ -215,20 +211,12 @@ def _pack_infer(types: Types, attrs: PackAttrs) -> OutTypes:
     return (tensor(U8, (x.shape[0] + share - 1) // share),)
 
 
-def _pack_expr(types: Types, attrs: PackAttrs) -> Expr:
-    x = required(types, 0)
-    (out,) = _pack_infer(types, attrs)
+def _pack_element(b: ExprBuilder, at: Point, attrs: PackAttrs) -> Scalar:
     share = 8 // attrs.bits
-    b = ExprBuilder(x)
-    (at,) = b.iters(*out.shape)
-    byte: Scalar | None = None
-    for n in range(share):
-        element = b.read(0, at * share + n, fill=0)
-        code = fn("bit_and", _code(element), (1 << attrs.bits) - 1)
-        moved = fn("shift_left", code, n * attrs.bits)
-        byte = moved if byte is None else fn("bit_or", byte, moved)
-    assert byte is not None
-    return b.finish((at,), byte)
+    codes = (_code(b.read(0, at[0] * share + n, fill=0)) for n in range(share))
+    kept = (fn("bit_and", code, (1 << attrs.bits) - 1) for code in codes)
+    moved = (fn("shift_left", code, n * attrs.bits) for n, code in enumerate(kept))
+    return reduce(lambda byte, part: fn("bit_or", byte, part), moved)
 
 
 def _code(element: Scalar) -> Scalar:
@@ -259,18 +247,18 @@ OPS: tuple[OpSpec, ...] = (
         lambda arrays, attrs: (narrow_reference(given(arrays)[0], attrs),),
         (F32, F16, BF16, F64, I32, I64), Tolerance.EXACT,
         "Conversion to a narrow float type, saturating or not; f8e8m0 rounds as asked.",
-        _narrow_expr, traits=_ELEMENTWISE,
+        one_stage(_narrow_infer, _narrow_element), traits=_ELEMENTWISE,
     ),
     OpSpec(
         "unpack", UnpackAttrs, (1, 1), _unpack_infer, _unpack_reference, (U8,),
         Tolerance.EXACT,
         "Elements of 4 or 2 bits out of bytes, the first one from the lowest bits.",
-        _unpack_expr,
+        one_stage(_unpack_infer, _unpack_element),
     ),
     OpSpec(
         "pack", PackAttrs, (1, 1), _pack_infer, _pack_reference, (I8, U8, *_PACKED),
         Tolerance.EXACT,
         "The lowest 4 or 2 bits of each element, packed into bytes from the lowest bits up.",
-        _pack_expr,
+        one_stage(_pack_infer, _pack_element),
     ),
 )  # fmt: skip

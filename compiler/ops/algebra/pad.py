@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, index_value, literal
 from tcc.ir.index import Index, as_int, const, maximum, minimum
 from tcc.ir.op import (
@@ -20,9 +20,9 @@ from tcc.ir.op import (
     Types,
 )
 from tcc.ir.types import BOOL, I64, TensorType
-from tcc.ops.formula import choose
+from tcc.ops.formula import choose, one_stage
 from tcc.ops.operands import array, inside, maybe_array, require, sizes
-from tcc.ops.shapes import MOVED, Shape, optional, required
+from tcc.ops.shapes import MOVED, Point, Shape, optional, required
 from tcc.record import record
 
 _MODES = ("constant", "edge", "reflect", "wrap")
@@ -78,17 +78,14 @@ def surrounded(x: Array, fill: object, before: Sequence[int], after: Sequence[in
     return y
 
 
-def _expr(types: Types, attrs: PadAttrs) -> Expr:
-    x, value = required(types, 0), optional(types, 1)
-    (y,) = _infer(types, attrs)
-    b = ExprBuilder(*types)
-    i = b.iters(*y.shape)
+def _element(b: ExprBuilder, i: Point, attrs: PadAttrs) -> Scalar:
+    x, value = required(b.params, 0), optional(b.params, 1)
     if attrs.mode != "constant":
         at = [
             _source(attrs.mode, *axis)
             for axis in zip(i, x.shape, attrs.before, attrs.after, strict=True)
         ]
-        return b.finish(i, literal(0, x.dtype) if 0 in (x.static_shape or ()) else b.read(0, *at))
+        return literal(0, x.dtype) if 0 in (x.static_shape or ()) else b.read(0, *at)
     at = [k - before for k, before in zip(i, attrs.before, strict=True)]
     body: Scalar = b.read(0, *at, fill=0)
     if value is not None:
@@ -96,7 +93,7 @@ def _expr(types: Types, attrs: PadAttrs) -> Expr:
         for k, dim in zip(at, x.shape, strict=True):
             whole &= inside(index_value(k, I64), dim)
         body = choose(whole, body, b.read(1, *([0] * value.rank)))
-    return b.finish(i, body)
+    return body
 
 
 def _source(mode: str, index: Index, dim: Index, before: Index, after: Index) -> Index:
@@ -120,6 +117,6 @@ OPS: tuple[OpSpec, ...] = (
     OpSpec(
         "pad", PadAttrs, (1, 2), _infer, _reference, MOVED, Tolerance.EXACT,
         "Surrounds each axis with a constant, or with its own elements by `mode`.",
-        expr=_expr, traits=frozenset({Trait.MOVEMENT}),
+        expr=one_stage(_infer, _element), traits=frozenset({Trait.MOVEMENT}),
     ),
 )  # fmt: skip

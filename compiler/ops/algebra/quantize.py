@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import StageRef, cast
+from tcc.ir.expr.scalar import Scalar, StageRef, cast
 from tcc.ir.graph import carrier
 from tcc.ir.index import IndexLike, const
 from tcc.ir.narrow import FORMATS
@@ -40,7 +40,7 @@ from tcc.ir.types import (
     tensor,
 )
 from tcc.ops.algebra.narrow import NarrowAttrs, narrow_reference, narrowed
-from tcc.ops.formula import choose, fn
+from tcc.ops.formula import choose, fn, one_stage
 from tcc.ops.operands import maybe_array
 from tcc.ops.reference import given
 from tcc.ops.shapes import (
@@ -144,27 +144,21 @@ def _quantize_infer(types: Types, attrs: QuantizeAttrs) -> OutTypes:
     return (TensorType(attrs.to, x.shape),)
 
 
-def _quantize_expr(types: Types, attrs: QuantizeAttrs) -> Expr:
-    x, scale = present(types, 2)
-    b = ExprBuilder(*types)
-    at = b.iters(*x.shape)
-    where = _scale_at(scale, attrs, at)
+def _quantize_element(b: ExprBuilder, at: Point, attrs: QuantizeAttrs) -> Scalar:
+    where = _scale_at(required(b.params, 1), attrs, at)
     ratio = cast(b.read(0, *at), F32) / cast(b.read(1, *where), F32)
     ratio = cast(cast(ratio, attrs.precision), F32)
     level = ratio if attrs.to.is_float else fn("round", ratio)
-    if optional(types, 2) is not None:
+    if optional(b.params, 2) is not None:
         zero = cast(b.read(2, *where), F32)
         # Where it is zero, a negative zero stays one.
         added = level - (0.0 - zero)
         level = added if attrs.to.is_float else level + zero
     if attrs.to.is_float:
-        b.stage(at, narrowed(level, NarrowAttrs(attrs.to, attrs.saturate)))
-    else:
-        low = float(integer_limits(attrs.to)[0])
-        if low:  # this cast saturates, and makes 0 of NaN, not the least level
-            level = choose(level > low, level, low)
-        b.stage(at, cast(level, attrs.to))
-    return b.done()
+        return narrowed(level, NarrowAttrs(attrs.to, attrs.saturate))
+    low = float(integer_limits(attrs.to)[0])
+    # The cast to levels saturates, and makes 0 of NaN, not the least level.
+    return choose(level > low, level, low) if low else level
 
 
 def _quantize_reference(arrays: Arrays, attrs: QuantizeAttrs) -> OutArrays:
@@ -196,17 +190,14 @@ def _dequantize_infer(types: Types, attrs: DequantizeAttrs) -> OutTypes:
     return (TensorType(to, x.shape),)
 
 
-def _dequantize_expr(types: Types, attrs: DequantizeAttrs) -> Expr:
-    x, scale = present(types, 2)
-    b = ExprBuilder(*types)
-    at = b.iters(*x.shape)
+def _dequantize_element(b: ExprBuilder, at: Point, attrs: DequantizeAttrs) -> Scalar:
+    x, scale = present(b.params, 2)
     where = _scale_at(scale, attrs, at)
     exact = F32 if x.dtype.is_float else I32
     level = cast(b.read(0, *at), exact)
-    if optional(types, 2) is not None:
+    if optional(b.params, 2) is not None:
         level = level - cast(b.read(2, *where), exact)
-    value = cast(level, F32) * cast(b.read(1, *where), F32)
-    return b.finish(at, cast(value, attrs.to or scale.dtype))
+    return cast(level, F32) * cast(b.read(1, *where), F32)
 
 
 def _dequantize_reference(arrays: Arrays, attrs: DequantizeAttrs) -> OutArrays:
@@ -265,13 +256,13 @@ OPS: tuple[OpSpec, ...] = (
         "quantize_linear", QuantizeAttrs, (2, 3), _quantize_infer, _quantize_reference,
         (*_SCALES, I32), Tolerance.EXACT,
         "round(x / scale) + zero point, saturated to the result's type; of NaN the least level.",
-        _quantize_expr, traits=_ELEMENTWISE,
+        one_stage(_quantize_infer, _quantize_element), traits=_ELEMENTWISE,
     ),
     OpSpec(
         "dequantize_linear", DequantizeAttrs, (2, 3), _dequantize_infer, _dequantize_reference,
         (*_LEVELS, I32), Tolerance.ELEMENTWISE,
         "(x - zero point) * scale, in the type of the scale.",
-        _dequantize_expr, traits=_ELEMENTWISE,
+        one_stage(_dequantize_infer, _dequantize_element), traits=_ELEMENTWISE,
     ),
     OpSpec(
         "dynamic_quantize_linear", NoAttrs, (1, 1), _dynamic_infer, _dynamic_reference,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, cast, index_value
-from tcc.ir.index import Index, IndexLike, const
+from tcc.ir.index import Index, IndexLike
 from tcc.ir.op import (
     Array,
     Arrays,
@@ -80,25 +80,15 @@ class _Reduction:
     real: bool = False
 
 
-def split_axes(
-    b: ExprBuilder, shape: Sequence[Index], axes: Sequence[int]
-) -> tuple[Point, Point, tuple[IndexLike, ...]]:
-    """Iterators of a keepdims reduction: over the result, over `axes`, and where to read."""
-    at = b.iters(*(const(1) if n in axes else dim for n, dim in enumerate(shape)))
-    over = b.iters(*(shape[n] for n in axes))
-    inner = dict(zip(axes, over, strict=True))
-    return at, over, tuple(inner.get(n, i) for n, i in enumerate(at))
-
-
 def _axes_iters(
     b: ExprBuilder, shape: Sequence[Index], attrs: ReduceAttrs
 ) -> tuple[Point, Point, tuple[IndexLike, ...]]:
-    if attrs.keepdims:
-        return split_axes(b, shape, attrs.axes)
-    kept = [n for n in range(len(shape)) if n not in attrs.axes]
-    at = b.iters(*(shape[n] for n in kept))
-    over = b.iters(*(shape[n] for n in attrs.axes))
-    place = dict(zip((*kept, *attrs.axes), (*at, *over), strict=True))
+    """Iterators over the result and over the reduced axes, and where to read."""
+    axes = attrs.axes
+    at = b.iters(*reduced_shape(tuple(shape), axes, attrs.keepdims))
+    over = b.iters(*(shape[n] for n in axes))
+    kept = [n for n in range(len(shape)) if attrs.keepdims or n not in axes]
+    place = dict(zip((*kept, *axes), (*at, *over), strict=True))
     return at, over, tuple(place[n] for n in range(len(shape)))
 
 
@@ -206,16 +196,14 @@ def _mean(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
 
 def _extremum(largest: bool) -> Callable[[Array, tuple[int, ...], bool], Any]:
     def numpy(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
+        ends: tuple[Any, Any] = (-np.inf, np.inf)
         if x.dtype.kind == "b":
-            function: Any = np.any if largest else np.all
-            return function(x, axis=axes, keepdims=keepdims)
-        if x.dtype.kind == "f":
-            least, most = -np.inf, np.inf
-        else:
-            least, most = np.iinfo(x.dtype).min, np.iinfo(x.dtype).max
+            ends = (False, True)
+        elif x.dtype.kind != "f":
+            ends = np.iinfo(x.dtype).min, np.iinfo(x.dtype).max
         if largest:
-            return np.max(x, axis=axes, keepdims=keepdims, initial=least)
-        return np.min(x, axis=axes, keepdims=keepdims, initial=most)
+            return np.max(x, axis=axes, keepdims=keepdims, initial=ends[0])
+        return np.min(x, axis=axes, keepdims=keepdims, initial=ends[1])
 
     return numpy
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, cast
+from tcc.ir.expr import ExprBuilder
+from tcc.ir.expr.scalar import Scalar
 from tcc.ir.narrow import rounded
 from tcc.ir.op import (
     Array,
@@ -26,10 +26,10 @@ from tcc.ir.types import (
     DType,
     TensorType,
 )
-from tcc.ops.formula import fn
+from tcc.ops.formula import fn, one_stage
 from tcc.ops.pointwise import NumpyFunction, pointwise_op
 from tcc.ops.reference import given, truncated
-from tcc.ops.shapes import ALL, BOOLS, FLOATS, INTEGERS, MOVED, NUMERIC, SIGNED, required
+from tcc.ops.shapes import ALL, BOOLS, FLOATS, INTEGERS, MOVED, NUMERIC, SIGNED, Point, required
 from tcc.record import record
 
 
@@ -92,11 +92,8 @@ def _is_inf_numpy(attrs: IsInfAttrs, x: Array) -> Array:
 # ---- movement of one element: identity and cast -------------------------------------------------
 
 
-def _copy_expr(types: Types, to: DType) -> Expr:
-    x = required(types, 0)
-    b = ExprBuilder(x)
-    at = b.iters(*x.shape)
-    return b.finish(at, cast(b.read(0, *at), to))
+def _copied(b: ExprBuilder, at: Point, _: object) -> Scalar:
+    return b.read(0, *at)
 
 
 def _identity_infer(types: Types, _: NoAttrs) -> OutTypes:
@@ -123,14 +120,14 @@ _IDENTITY = OpSpec(
     "identity", NoAttrs, (1, 1), _identity_infer, lambda arrays, _: (np.array(arrays[0]),),
     MOVED, Tolerance.EXACT,
     "The operand itself.",
-    lambda types, _: _copy_expr(types, required(types, 0).dtype),
+    one_stage(_identity_infer, _copied),
     traits=frozenset((Trait.ELEMENTWISE, Trait.MOVEMENT)), onnx=OnnxBinding("Identity"),
 )  # fmt: skip
 
 _CAST = OpSpec(
     "cast", CastAttrs, (1, 1), _cast_infer, _cast_reference, ALL, Tolerance.EXACT,
     "Conversion by value: float to integer truncates and saturates, NaN gives 0; bool is != 0.",
-    lambda types, attrs: _copy_expr(types, attrs.to), traits=frozenset((Trait.ELEMENTWISE,)),
+    one_stage(_cast_infer, _copied), traits=frozenset((Trait.ELEMENTWISE,)),
 )  # fmt: skip
 
 OPS: tuple[OpSpec, ...] = (

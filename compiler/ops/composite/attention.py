@@ -14,7 +14,7 @@ from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Typ
 from tcc.ir.types import BOOL, I64, TensorType
 from tcc.ops.composite.softmax import shares
 from tcc.ops.data.indexing import chosen
-from tcc.ops.formula import choose, fn, read_aligned, wide
+from tcc.ops.formula import choose, fn, one_stage, read_aligned, wide
 from tcc.ops.operands import guard, maybe_array, require, sizes
 from tcc.ops.reference import given, in_f32
 from tcc.ops.shapes import FLOATS, Point, agree, check_broadcast, optional, present, required
@@ -160,13 +160,10 @@ def _rotary_infer(types: Types, attrs: RotaryEmbeddingAttrs) -> OutTypes:
     return (x,)
 
 
-def _rotary_expr(types: Types, attrs: RotaryEmbeddingAttrs) -> Expr:
-    x = required(types, 0)
-    _rotary_infer(types, attrs)
-    b = ExprBuilder(*types)
-    n, h, s, e = at = b.iters(*x.shape)
+def _rotary_element(b: ExprBuilder, at: Point, attrs: RotaryEmbeddingAttrs) -> Scalar:
+    n, h, s, e = at
     turned, half = attrs.rotary_dim, attrs.rotary_dim // 2
-    fill = None if as_int(x.shape[-1]) == turned else 0
+    fill = None if as_int(required(b.params, 0).shape[-1]) == turned else 0
     if attrs.interleaved:
         angle, partner = e // 2, e + 1 - 2 * (e % 2)
         leading = fn("eq", index_value(e % 2, I64), 0)
@@ -179,7 +176,7 @@ def _rotary_expr(types: Types, attrs: RotaryEmbeddingAttrs) -> Expr:
     value = choose(leading, straight - turn, straight + turn)
     if fill is not None:
         value = choose(index_value(e, I64) < turned, value, own)
-    return b.finish(at, cast(value, x.dtype))
+    return value
 
 
 def _angle(
@@ -223,6 +220,6 @@ OPS: tuple[OpSpec, ...] = (
         "rotary_embedding", RotaryEmbeddingAttrs, (3, 4), _rotary_infer, _rotary_reference,
         FLOATS, Tolerance.ACCUMULATE,
         "Turns pairs of elements by angles of their position; operands (x, cos, sin, positions).",
-        expr=_rotary_expr,
+        expr=one_stage(_rotary_infer, _rotary_element),
     ),
 )  # fmt: skip

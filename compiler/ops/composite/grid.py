@@ -29,10 +29,10 @@ from tcc.ir.op import (
 from tcc.ir.types import F64, I64, DType, TensorType
 from tcc.ops.algebra.window import ConvAttrs, biased, conv_shape, group_channel, when, with_bias
 from tcc.ops.composite.resize import cubic_weight, cubic_weights
-from tcc.ops.formula import fn, number, wide, widened
+from tcc.ops.formula import fn, number, one_stage, wide
 from tcc.ops.operands import array, clamped, dims, inside, maybe_array, require, sizes
 from tcc.ops.reference import given
-from tcc.ops.shapes import FLOATS, Shape, agree, agree_shapes, optional, present, required
+from tcc.ops.shapes import FLOATS, Point, Shape, agree, agree_shapes, optional, present, required
 from tcc.record import record
 
 _ALPHA = -0.75  # the cubic kernel's coefficient
@@ -147,17 +147,14 @@ def _mixed(
     return reduce(add, terms)
 
 
-def _sample_expr(types: Types, attrs: GridSampleAttrs) -> Expr:
-    x = required(types, 0)
-    (y,) = _sample_infer(types, attrs)
-    b = ExprBuilder(*types)
-    i = b.iters(*y.shape)
+def _sample_element(b: ExprBuilder, i: Point, attrs: GridSampleAttrs) -> Scalar:
+    x = required(b.params, 0)
     spatial = x.rank - 2
     # The grid holds coordinates innermost axis first.
     grid = [b.read(1, i[0], *i[2:], spatial - 1 - n) for n in range(spatial)]
     coordinates = [_coordinate(c, x.dtype) for c in grid]
     taps = [_axis_taps(c, n, attrs) for c, n in zip(coordinates, x.shape[2:], strict=True)]
-    return b.finish(i, cast(_mixed(b, i[:2], taps, x.shape[2:]), y.dtype))
+    return _mixed(b, i[:2], taps, x.shape[2:])
 
 
 def _reflect(x: float, low: float, high: float) -> float:
@@ -229,17 +226,13 @@ def _affine_infer(types: Types, attrs: AffineGridAttrs) -> OutTypes:
     return (TensorType(theta.dtype, (attrs.size[0], *image, *dims(spatial))),)
 
 
-def _affine_expr(types: Types, attrs: AffineGridAttrs) -> Expr:
-    (y,) = _affine_infer(types, attrs)
-    b = ExprBuilder(*types)
-    n, *o, axis = i = b.iters(*y.shape)
-    dtype = widened(y.dtype)
-    spatial = len(o)
-    total = wide(b.read(0, n, axis, spatial))
+def _affine_element(b: ExprBuilder, i: Point, attrs: AffineGridAttrs) -> Scalar:
+    n, *o, axis = i
+    total = wide(b.read(0, n, axis, len(o)))
     for column, (p, size) in enumerate(zip(reversed(o), reversed(attrs.size[2:]), strict=True)):
-        at = _normalised(p, size, attrs.align_corners, dtype)
+        at = _normalised(p, size, attrs.align_corners, total.dtype)
         total = total + wide(b.read(0, n, axis, column)) * at
-    return b.finish(i, cast(total, y.dtype))
+    return total
 
 
 def _normalised(o: Index, size: Index, align: bool, dtype: DType) -> Scalar:
@@ -340,13 +333,13 @@ OPS: tuple[OpSpec, ...] = (
         "grid_sample", GridSampleAttrs, (2, 2), _sample_infer, _sample_reference,
         FLOATS, Tolerance.ACCUMULATE,
         "The image at the normalised coordinates of a grid.",
-        expr=_sample_expr, onnx=OnnxBinding("GridSample", since=20),
+        expr=one_stage(_sample_infer, _sample_element), onnx=OnnxBinding("GridSample", since=20),
     ),
     OpSpec(
         "affine_grid", AffineGridAttrs, (1, 1), _affine_infer, _affine_reference,
         FLOATS, Tolerance.ACCUMULATE,
         "The grid of normalised coordinates that affine maps give.",
-        expr=_affine_expr,
+        expr=one_stage(_affine_infer, _affine_element),
     ),
     OpSpec(
         "deform_conv", DeformConvAttrs, (3, 5), _deform_infer, _deform_reference,

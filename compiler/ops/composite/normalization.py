@@ -33,7 +33,7 @@ from tcc.ops.composite.moments import (
     scaled,
     standardized,
 )
-from tcc.ops.formula import fn, outside, read_aligned, wide
+from tcc.ops.formula import fn, one_stage, outside, read_aligned, wide
 from tcc.ops.operands import maybe_array
 from tcc.ops.reference import given, in_f32, widen_half
 from tcc.ops.shapes import (
@@ -45,6 +45,7 @@ from tcc.ops.shapes import (
     check_dtype,
     check_rank,
     optional,
+    present,
     reduced_shape,
     required,
 )
@@ -209,15 +210,12 @@ def _batch_infer(types: Types, _: EpsilonAttrs) -> OutTypes:
     return (_check_channels(types, (1, 2, 3, 4)),)
 
 
-def _batch_expr(types: Types, attrs: EpsilonAttrs) -> Expr:
-    x = required(types, 0)
-    b = ExprBuilder(*types)
-    compute = F64 if any(t is not None and t.dtype is F64 for t in types) else F32
-    at = b.iters(*x.shape)
+def _batch_element(b: ExprBuilder, at: Point, attrs: EpsilonAttrs) -> Scalar:
+    compute = F64 if any(t.dtype is F64 for t in present(b.params)) else F32
     scale, bias, mean, variance = (cast(b.read(n, at[1]), compute) for n in (1, 2, 3, 4))
     distance = cast(b.read(0, *at), compute) - mean
     normal = distance * reciprocal_root(variance, attrs.epsilon)
-    return b.finish(at, cast(scaled(normal, scale, bias), x.dtype))
+    return scaled(normal, scale, bias)
 
 
 @in_f32
@@ -280,7 +278,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     normalization_op(
         "batch_normalization", EpsilonAttrs, (5, 5),
-        (_batch_infer, _batch_reference, _batch_expr),
+        (_batch_infer, _batch_reference, one_stage(_batch_infer, _batch_element)),
         "Inference: (x - mean) / sqrt(variance + epsilon) * scale + bias, by channel.",
         trait=Trait.ELEMENTWISE,
     ),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, index_value
 from tcc.ir.index import Index, IndexLike, Var, as_int, const
 from tcc.ir.op import (
@@ -23,7 +23,7 @@ from tcc.ir.op import (
     Types,
 )
 from tcc.ir.types import I32, I64, TensorType
-from tcc.ops.formula import choose, fn
+from tcc.ops.formula import choose, fn, one_stage
 from tcc.ops.operands import array, clamped, guard, inside, maybe_array, require, sizes, wrapped
 from tcc.ops.reference import given, in_f32, truncated
 from tcc.ops.shapes import (
@@ -113,16 +113,13 @@ def _gather_reference(arrays: Arrays, attrs: AxisAttrs) -> OutArrays:
     return (np.take(array(arrays, 0), array(arrays, 1), axis=attrs.axis),)
 
 
-def _gather_expr(types: Types, attrs: AxisAttrs) -> Expr:
-    x, indices = present(types, 2)
-    (y,) = _gather_infer(types, attrs)
-    b = ExprBuilder(*types)
-    i = b.iters(*y.shape)
+def _gather_element(b: ExprBuilder, i: Point, attrs: AxisAttrs) -> Scalar:
+    x, indices = present(b.params, 2)
     size = x.shape[attrs.axis]
     middle = attrs.axis + indices.rank
     at, binding = chosen(b, b.read(1, *i[attrs.axis : middle]), size)
     source = (*i[: attrs.axis], at, *i[middle:])
-    return b.finish(i, b.read(0, *source, fill=guard(size), indirect=(binding,)))
+    return b.read(0, *source, fill=guard(size), indirect=(binding,))
 
 
 def _elements_infer(types: Types, attrs: AxisAttrs) -> OutTypes:
@@ -144,14 +141,10 @@ def _elements_reference(arrays: Arrays, attrs: AxisAttrs) -> OutArrays:
     return (y,)
 
 
-def _elements_expr(types: Types, attrs: AxisAttrs) -> Expr:
-    x, indices = present(types, 2)
-    b = ExprBuilder(*types)
-    i = b.iters(*indices.shape)
-    size = x.shape[attrs.axis]
+def _elements_element(b: ExprBuilder, i: Point, attrs: AxisAttrs) -> Scalar:
+    size = required(b.params, 0).shape[attrs.axis]
     at, binding = chosen(b, b.read(1, *i), size)
-    source = replaced(i, attrs.axis, at)
-    return b.finish(i, b.read(0, *source, fill=guard(size), indirect=(binding,)))
+    return b.read(0, *replaced(i, attrs.axis, at), fill=guard(size), indirect=(binding,))
 
 
 def _nd_shape(x: TensorType, indices: TensorType, batch: int) -> tuple[int, Point]:
@@ -182,19 +175,15 @@ def _nd_reference(arrays: Arrays, attrs: GatherNdAttrs) -> OutArrays:
     return (y,)
 
 
-def _nd_expr(types: Types, attrs: GatherNdAttrs) -> Expr:
-    x, indices, batch = required(types, 0), required(types, 1), attrs.batch_dims
-    depth, shape = _nd_shape(x, indices, batch)
-    b = ExprBuilder(*types)
-    i = b.iters(*shape)
+def _nd_element(b: ExprBuilder, i: Point, attrs: GatherNdAttrs) -> Scalar:
+    (x, indices), batch = present(b.params, 2), attrs.batch_dims
+    depth, _ = _nd_shape(x, indices, batch)
     outer = i[: indices.rank - 1]
     indexed = x.shape[batch : batch + depth]
     picks = [chosen(b, b.read(1, *outer, n), size) for n, size in enumerate(indexed)]
     source = (*i[:batch], *(at for at, _ in picks), *i[indices.rank - 1 :])
     fill = None if all(guard(size) is None for size in indexed) else 0
-    return b.finish(
-        i, b.read(0, *source, fill=fill, indirect=tuple(binding for _, binding in picks))
-    )
+    return b.read(0, *source, fill=fill, indirect=tuple(binding for _, binding in picks))
 
 
 # ---- scatter -------------------------------------------------------------------------------------
@@ -305,12 +294,10 @@ def _tensor_scatter_reference(arrays: Arrays, attrs: TensorScatterAttrs) -> OutA
     return (y,)
 
 
-def _tensor_scatter_expr(types: Types, attrs: TensorScatterAttrs) -> Expr:
-    cache, update = present(types, 2)
-    b = ExprBuilder(*types)
-    i = b.iters(*cache.shape)
+def _tensor_scatter_element(b: ExprBuilder, i: Point, attrs: TensorScatterAttrs) -> Scalar:
+    cache, update = present(b.params, 2)
     step: Scalar = index_value(i[attrs.axis], I64)
-    if optional(types, 2) is not None:
+    if optional(b.params, 2) is not None:
         step = step - b.read(2, i[0])
     if attrs.mode == "circular":
         step = fn("mod", step, cache.shape[attrs.axis])
@@ -318,7 +305,7 @@ def _tensor_scatter_expr(types: Types, attrs: TensorScatterAttrs) -> Expr:
     at, binding = b.position(clamped(step, length), length)
     source = replaced(i, attrs.axis, at)
     new = b.read(1, *source, fill=guard(length), indirect=(binding,))
-    return b.finish(i, choose(inside(step, length), new, b.read(0, *i)))
+    return choose(inside(step, length), new, b.read(0, *i))
 
 
 # ---- one hot -------------------------------------------------------------------------------------
@@ -341,13 +328,10 @@ def _one_hot_reference(arrays: Arrays, attrs: OneHotAttrs) -> OutArrays:
     return (np.asarray(np.where(hot, on, off)),)
 
 
-def _one_hot_expr(types: Types, attrs: OneHotAttrs) -> Expr:
-    (y,) = _one_hot_infer(types, attrs)
-    b = ExprBuilder(*types)
-    i = b.iters(*y.shape)
+def _one_hot_element(b: ExprBuilder, i: Point, attrs: OneHotAttrs) -> Scalar:
     index = b.read(0, *replaced(i, attrs.axis))
     hot = fn("eq", wrapped(index, attrs.depth), i[attrs.axis])
-    return b.finish(i, choose(hot, b.read(1, 1), b.read(1, 0)))
+    return choose(hot, b.read(1, 1), b.read(1, 0))
 
 
 # ---- rows ----------------------------------------------------------------------------------------
@@ -359,19 +343,21 @@ OPS: tuple[OpSpec, ...] = (
         "gather", AxisAttrs, (2, 2), _gather_infer, _gather_reference, MOVED,
         Tolerance.EXACT,
         "Slices of x along an axis, chosen by an index tensor.",
-        expr=_gather_expr, traits=_MOVES, onnx=OnnxBinding("Gather"),
+        expr=one_stage(_gather_infer, _gather_element), traits=_MOVES, onnx=OnnxBinding("Gather"),
     ),
     OpSpec(
         "gather_elements", AxisAttrs, (2, 2), _elements_infer, _elements_reference,
         MOVED, Tolerance.EXACT,
         "Elements of x whose place along one axis an index tensor gives.",
-        expr=_elements_expr, traits=_MOVES, onnx=OnnxBinding("GatherElements", since=11),
+        expr=one_stage(_elements_infer, _elements_element), traits=_MOVES,
+        onnx=OnnxBinding("GatherElements", since=11),
     ),
     OpSpec(
         "gather_nd", GatherNdAttrs, (2, 2), _nd_infer, _nd_reference, MOVED,
         Tolerance.EXACT,
         "Slices of x chosen by tuples of indices, the last axis of the index tensor.",
-        expr=_nd_expr, traits=_MOVES, onnx=OnnxBinding("GatherND", since=11),
+        expr=one_stage(_nd_infer, _nd_element), traits=_MOVES,
+        onnx=OnnxBinding("GatherND", since=11),
     ),
     OpSpec(
         "scatter_elements", ScatterAttrs, (3, 3), _scatter_elements_infer,
@@ -395,12 +381,13 @@ OPS: tuple[OpSpec, ...] = (
         "tensor_scatter", TensorScatterAttrs, (2, 3), _tensor_scatter_infer,
         _tensor_scatter_reference, ALL, Tolerance.EXACT,
         "A cache with new rows at a place of each batch; operands (cache, update, places).",
-        expr=_tensor_scatter_expr, traits=_MOVES, onnx=OnnxBinding("TensorScatter", since=24),
+        expr=one_stage(_tensor_scatter_infer, _tensor_scatter_element), traits=_MOVES,
+        onnx=OnnxBinding("TensorScatter", since=24),
     ),
     OpSpec(
         "one_hot", OneHotAttrs, (2, 2), _one_hot_infer, _one_hot_reference, ALL,
         Tolerance.EXACT,
         "`on` where a new axis passes the index, `off` elsewhere; `values` is (off, on).",
-        expr=_one_hot_expr, traits=frozenset({Trait.ELEMENTWISE}),
+        expr=one_stage(_one_hot_infer, _one_hot_element), traits=frozenset({Trait.ELEMENTWISE}),
     ),
 )  # fmt: skip
