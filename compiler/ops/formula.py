@@ -1,4 +1,4 @@
-"""Writing expressions: scalar formulas with plain numbers, and pointwise expressions.
+"""Writing expressions: scalar formulas with plain numbers, and expressions of one stage.
 
 f16 and bf16 operands are widened to f32 when read and the result is rounded once.
 """
@@ -23,9 +23,7 @@ from tcc.ir.expr.scalar import (
 from tcc.ir.index import Index, IndexLike, const
 from tcc.ir.op import Infer, Types
 from tcc.ir.types import BF16, F16, F32, DType, TensorType
-from tcc.ops.shapes import Point, broadcast_types
-
-Body = Callable[..., Scalar]
+from tcc.ops.shapes import Point
 
 
 def fn(function: str, *args: Term) -> Scalar:
@@ -63,18 +61,6 @@ def aligned(shape: Sequence[Index], at: Sequence[Index]) -> tuple[IndexLike, ...
 def read_aligned(b: ExprBuilder, source: Source, type: TensorType, at: Sequence[Index]) -> Scalar:
     """The element of `source` (of type `type`) that belongs to the point `at`, not widened."""
     return b.read(source, *aligned(type.shape, at))
-
-
-def pointwise(types: Types, body: Body, result: DType) -> Expr:
-    """One stage over the broadcast shape.
-
-    `body` gets a widened scalar for each operand (None for an absent one); what it returns is
-    rounded to `result`.
-    """
-    b = ExprBuilder(*types)
-    at = b.iters(*broadcast_types(types))
-    operands = [None if t is None else wide(read_aligned(b, n, t, at)) for n, t in enumerate(types)]
-    return b.finish(at, cast(body(*operands), result))
 
 
 def one_stage(

@@ -16,11 +16,12 @@ from tcc.ir.index import Index, as_int, const, minimum
 from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Types
 from tcc.ir.types import F32, F64, I64, DType, TensorType, tensor
 from tcc.ops.algebra.contract import rounded
-from tcc.ops.formula import choose, fn, number, widened
+from tcc.ops.formula import choose, fn, number, one_stage, widened
 from tcc.ops.operands import array, maybe_array, require, sizes
 from tcc.ops.shapes import (
     FLOATS,
     INTEGERS,
+    Point,
     agree,
     check_axis,
     optional,
@@ -82,16 +83,14 @@ def _window_infer(types: Types, attrs: WindowAttrs) -> OutTypes:
 def _window_row(name: str, coefficients: tuple[float, ...], doc: str) -> OpSpec:
     """A sum of cosines: c0 + c1 cos(2 pi n / N) + c2 cos(4 pi n / N)."""
 
-    def expr(types: Types, attrs: WindowAttrs) -> Expr:
-        b = ExprBuilder()
-        (i,) = b.iters(attrs.size)
+    def element(_: ExprBuilder, at: Point, attrs: WindowAttrs) -> Scalar:
         dtype = F64 if attrs.to is F64 else F32
         period = attrs.size if attrs.periodic else attrs.size - 1
-        phase = index_value(i, dtype) / fn("max", index_value(period, dtype), 1.0)
+        phase = index_value(at[0], dtype) / fn("max", index_value(period, dtype), 1.0)
         value: Scalar = literal(coefficients[0], dtype)
         for harmonic, coefficient in enumerate(coefficients[1:], 1):
             value += fn("cos", phase * (2 * pi * harmonic)) * coefficient
-        return b.finish((i,), cast(value, attrs.to))
+        return value
 
     def reference(arrays: Arrays, attrs: WindowAttrs) -> OutArrays:
         (size,) = sizes((attrs.size,))
@@ -101,7 +100,7 @@ def _window_row(name: str, coefficients: tuple[float, ...], doc: str) -> OpSpec:
 
     return OpSpec(
         name, WindowAttrs, (0, 0), _window_infer, reference, FLOATS + INTEGERS,
-        Tolerance.ACTIVATION, doc, expr=expr,
+        Tolerance.ACTIVATION, doc, expr=one_stage(_window_infer, element),
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from tcc.frontends.onnx.context import Converter, NodeContext, Results
+from tcc.frontends.onnx.convert.activations import activation
 from tcc.frontends.onnx.convert.window import window_attrs
 from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int
@@ -49,21 +50,11 @@ def _split_gelu(ctx: NodeContext) -> Results:
 
 def _activated(ctx: NodeContext, x: Operand, name: str, params: Sequence[float]) -> Operand:
     """`x` after the activation that a fused node names."""
-    first, second = (*params, None, None)[:2]
-    match name:
-        case "" | "Identity":
-            return x
-        case "Relu" | "Sigmoid" | "Tanh" | "Softplus" | "Softsign":
-            return ctx.emit(name.lower(), x)
-        case "LeakyRelu":
-            return ctx.emit("leaky_relu", x, alpha=0.01 if first is None else first)
-        case "HardSigmoid":
-            alpha, beta = (0.2 if first is None else first, 0.5 if second is None else second)
-            return ctx.emit("hard_sigmoid", x, alpha=alpha, beta=beta)
-        case "Clip":
-            ends = [None if v is None else ctx.filled(v, x.dtype) for v in (first, second)]
-            return ctx.emit("clip", x, *ends)
-    raise ctx.fail(f"the activation {name!r} is not known")
+    if name in ("", "Identity"):
+        return x
+    if name == "Clip":
+        return ctx.emit("clip", x, *params[:2])
+    return activation(ctx, name.lower(), iter(params[:1]), iter(params[1:]))(ctx, x)
 
 
 # ---- norms --------------------------------------------------------------------------------------

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from tcc.frontends.emit import Emitter
 from tcc.frontends.onnx.context import Converter, NodeContext, Results
 from tcc.frontends.onnx.contrib.quantize import quantised_product
+from tcc.frontends.onnx.convert.activations import activation
 from tcc.frontends.recurrent import (
     KINDS,
     Activation,
@@ -28,22 +28,6 @@ from tcc.record import record
 # ---- activations ---------------------------------------------------------------------------------
 
 
-def _affine(ctx: Emitter, x: Operand, scale: float, shift: float) -> Operand:
-    scaled = x * scale
-    return scaled + shift
-
-
-def _scaled_tanh(ctx: Emitter, x: Operand, alpha: float, beta: float) -> Operand:
-    inner = ctx.emit("tanh", x * beta)
-    return inner * alpha
-
-
-_PLAIN = ("tanh", "sigmoid", "relu", "softsign", "softplus")
-_ALPHA = {"leakyrelu": ("leaky_relu", 0.01), "elu": ("elu", 1.0)}
-_ALPHA["thresholdedrelu"] = ("thresholded_relu", 1.0)
-_ALPHA_BETA = {"affine": (1.0, 0.0), "scaledtanh": (1.0, 1.0), "hardsigmoid": (0.2, 0.5)}
-
-
 def _activations(ctx: NodeContext, defaults: Sequence[str], directions: int) -> list[Activation]:
     """The activation functions, direction by direction; alphas and betas are taken in order."""
     own = ctx.texts("activations") if ctx.has("activations") else ()
@@ -52,26 +36,7 @@ def _activations(ctx: NodeContext, defaults: Sequence[str], directions: int) -> 
         raise ctx.fail(f"{len(names)} activations; {len(defaults) * directions} are due")
     alphas = iter(ctx.reals("activation_alpha"))
     betas = iter(ctx.reals("activation_beta"))
-    return [_activation(ctx, name.lower(), alphas, betas) for name in names]
-
-
-def _activation(
-    ctx: NodeContext, name: str, alphas: Iterator[float], betas: Iterator[float]
-) -> Activation:
-    if name in _PLAIN:
-        return lambda inner, x: inner.emit(name, x)
-    if name in _ALPHA:
-        op, default = _ALPHA[name]
-        only = next(alphas, default)
-        return lambda inner, x: inner.emit(op, x, alpha=only)
-    if name not in _ALPHA_BETA:
-        raise ctx.fail(f"activation '{name[:40]}' is not known")
-    alpha, beta = _ALPHA_BETA[name]
-    alpha, beta = next(alphas, alpha), next(betas, beta)
-    if name == "hardsigmoid":
-        return lambda inner, x: inner.emit("hard_sigmoid", x, alpha=alpha, beta=beta)
-    function = _affine if name == "affine" else _scaled_tanh
-    return lambda inner, x: function(inner, x, alpha, beta)
+    return [activation(ctx, name.lower(), alphas, betas) for name in names]
 
 
 # ---- one direction -------------------------------------------------------------------------------
