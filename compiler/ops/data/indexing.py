@@ -197,12 +197,18 @@ def _combine(reduction: str, old: Any, new: Any) -> Any:
     return new if reduction == "none" else operation[reduction](old, new)
 
 
-def _scatter_elements_infer(types: Types, attrs: ScatterAttrs) -> OutTypes:
-    x, indices, updates = present(types, 3)
-    check_axis(attrs.axis, x.rank)
+def _scattered(types: Types, reduction: str) -> OutTypes:
+    """x, indices and updates, checked as far as both scatters do."""
+    x, indices, updates = operands = present(types, 3)
     _check_indices(indices)
-    require(attrs.reduction in REDUCTIONS, f"unknown reduction {attrs.reduction}")
+    require(reduction in REDUCTIONS, f"unknown reduction {reduction}")
     require(updates.dtype is x.dtype, f"{updates} and {x} differ in type")
+    return operands
+
+
+def _scatter_elements_infer(types: Types, attrs: ScatterAttrs) -> OutTypes:
+    x, indices, updates = _scattered(types, attrs.reduction)
+    check_axis(attrs.axis, x.rank)
     require(x.rank == indices.rank == updates.rank, f"{x}, {indices}, {updates} differ in rank")
     agree_shapes(indices.shape, updates.shape, "the shapes of indices and updates")
     return (x,)
@@ -219,10 +225,7 @@ def _scatter_elements_reference(arrays: Arrays, attrs: ScatterAttrs) -> OutArray
 
 
 def _scatter_nd_infer(types: Types, attrs: ScatterNdAttrs) -> OutTypes:
-    x, indices, updates = present(types, 3)
-    _check_indices(indices)
-    require(attrs.reduction in REDUCTIONS, f"unknown reduction {attrs.reduction}")
-    require(updates.dtype is x.dtype, f"{updates} and {x} differ in type")
+    x, indices, updates = _scattered(types, attrs.reduction)
     _, shape = _nd_shape(x, indices, 0)
     agree_shapes(updates.shape, shape, f"updates {updates} do not fit {x} and {indices}")
     return (x,)
@@ -241,14 +244,20 @@ def _scatter_nd_reference(arrays: Arrays, attrs: ScatterNdAttrs) -> OutArrays:
 # ---- update_slice --------------------------------------------------------------------------------
 
 
-def _update_slice_infer(types: Types, attrs: UpdateSliceAttrs) -> OutTypes:
-    x, update = present(types, 2)
-    check_axis(attrs.axis, x.rank)
+def _updated(types: Types, axis: int) -> OutTypes:
+    """x and its update, which may differ in the size of one axis."""
+    x, update = operands = present(types, 2)
+    check_axis(axis, x.rank)
     require(update.dtype is x.dtype, f"{update} and {x} differ in type")
     require(update.rank == x.rank, f"{update} and {x} differ in rank")
-    for axis, (a, c) in enumerate(zip(x.shape, update.shape, strict=True)):
-        if axis != attrs.axis:
-            agree(a, c, f"axis {axis} of an update")
+    for n, (a, c) in enumerate(zip(x.shape, update.shape, strict=True)):
+        if n != axis:
+            agree(a, c, f"axis {n} of an update")
+    return operands
+
+
+def _update_slice_infer(types: Types, attrs: UpdateSliceAttrs) -> OutTypes:
+    x, update = _updated(types, attrs.axis)
     behind = as_int(x.shape[attrs.axis] - attrs.start - update.shape[attrs.axis])
     inside = (behind is None or behind >= 0) and (as_int(attrs.start) or 0) >= 0
     require(inside, f"{update} from {attrs.start} on does not fit into {x}")
@@ -267,15 +276,9 @@ def _update_slice_reference(arrays: Arrays, attrs: UpdateSliceAttrs) -> OutArray
 
 
 def _tensor_scatter_infer(types: Types, attrs: TensorScatterAttrs) -> OutTypes:
-    cache, update, places = required(types, 0), required(types, 1), optional(types, 2)
-    check_axis(attrs.axis, cache.rank)
+    (cache, update), places = _updated(types, attrs.axis), optional(types, 2)
     require(attrs.axis > 0, "axis 0 is the batch, a cache grows along another one")
     require(attrs.mode in ("linear", "circular"), f"unknown mode {attrs.mode}")
-    require(update.dtype is cache.dtype, f"{update} and {cache} differ in type")
-    require(update.rank == cache.rank, f"{update} and {cache} differ in rank")
-    for axis, (a, c) in enumerate(zip(cache.shape, update.shape, strict=True)):
-        if axis != attrs.axis:
-            agree(a, c, f"axis {axis} of an update")
     if places is not None:
         require(places.rank == 1 and places.dtype is I64, f"{places} must be a vector of i64")
     room = as_int(cache.shape[attrs.axis] - update.shape[attrs.axis])
