@@ -30,7 +30,7 @@ def op_record(op: OpSpec) -> dict[str, Any]:
         form = "control flow"
     return {
         "name": op.name,
-        "onnx": [f"{b.domain}.{b.name}" if b.domain else b.name for b in op.onnx],
+        "onnx": [op.onnx.name] if op.onnx else [],
         "dtypes": [dtype.name for dtype in op.dtypes],
         "form": form,
         "gpu": op.name not in _HOST_ONLY,

@@ -195,6 +195,14 @@ class Emitter:
             self.require(*counts, "a reshape keeps all elements")
         return self.emit("reshape", x, shape=target)
 
+    def squeeze(self, x: Operand, axes: Sequence[int]) -> Operand:
+        """`x` without axes of extent one."""
+        return self.reshape(x, [dim for n, dim in enumerate(x.shape) if n not in axes])
+
+    def unsqueeze(self, x: Operand, axis: int) -> Operand:
+        """`x` with an axis of extent one more."""
+        return self.reshape(x, [*x.shape[:axis], const(1), *x.shape[axis:]])
+
     def transpose(self, x: Operand, perm: Sequence[int]) -> Operand:
         if tuple(perm) == tuple(range(x.rank)):
             return x

@@ -45,14 +45,13 @@ class Tolerance(Enum):
 
 @record
 class OnnxBinding:
-    """A 1:1 binding: the ONNX op has the same inputs and attributes.
+    """A 1:1 binding: the ONNX operator has the same inputs and attributes.
 
     `attrs` maps ONNX attribute names to fields of the op's attribute type where they differ.  Ops
     that need more (inputs that become attributes, defaults by opset) are in the importer's table.
     """
 
     name: str
-    domain: str = ""
     since: int = 1
     attrs: tuple[tuple[str, str], ...] = ()
 
@@ -96,7 +95,7 @@ class OpSpec:
     call: str | None = None
     calls: Callable[[Types, Any], bool] | None = None
     traits: frozenset[Trait] = field(default_factory=frozenset)
-    onnx: tuple[OnnxBinding, ...] = ()
+    onnx: OnnxBinding | None = None
 
     def __repr__(self) -> str:
         return f"op {self.name}"

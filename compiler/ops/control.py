@@ -16,6 +16,7 @@ from tcc.ir.index import Index
 from tcc.ir.lists import fits
 from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
 from tcc.ir.types import BOOL, DTYPES, I64, TensorType
+from tcc.ops.shapes import replaced
 from tcc.record import record
 
 
@@ -115,7 +116,7 @@ def drop_axis(type: TensorType, axis: int) -> TensorType:
     """`type` without one axis; raises ValueError where it has no such axis."""
     if not 0 <= axis < type.rank:
         raise ValueError(f"axis {axis} of {type!r} does not exist")
-    return TensorType(type.dtype, type.shape[:axis] + type.shape[axis + 1 :])
+    return TensorType(type.dtype, replaced(type.shape, axis))
 
 
 def insert_axis(type: TensorType, axis: int, size: Index) -> TensorType:

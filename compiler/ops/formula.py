@@ -1,4 +1,4 @@
-"""Writing expressions: scalar formulas with plain numbers, and pointwise expressions.
+"""Writing expressions: scalar formulas with plain numbers, and expressions of one stage.
 
 f16 and bf16 operands are widened to f32 when read and the result is rounded once.
 """
@@ -6,32 +6,35 @@ f16 and bf16 operands are widened to f32 when read and the result is rounded onc
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Const, Scalar, Source, StageRef, apply, cast, literal
+from tcc.ir.expr.scalar import (
+    Const,
+    Scalar,
+    Source,
+    StageRef,
+    Term,
+    apply,
+    cast,
+    lifted,
+    literal,
+)
 from tcc.ir.index import Index, IndexLike, const
-from tcc.ir.op import Types
+from tcc.ir.op import Infer, Types
 from tcc.ir.types import BF16, F16, F32, DType, TensorType
-from tcc.ops.shapes import Point, broadcast_types
-
-Term = Scalar | bool | int | float
-Body = Callable[..., Scalar]
+from tcc.ops.shapes import Point
 
 
 def fn(function: str, *args: Term) -> Scalar:
-    """`function(args)`; plain numbers take the element type of the first other argument."""
-    dtype = next(a.dtype for a in reversed(args) if not isinstance(a, bool | int | float))
-    return apply(function, *(_lift(a, dtype) for a in args))
-
-
-def _lift(term: Term, dtype: DType) -> Scalar:
-    return literal(term, dtype) if isinstance(term, bool | int | float) else term
+    """`function(args)`; numbers and indices take the element type of the last other argument."""
+    dtype = next(a.dtype for a in reversed(args) if not isinstance(a, Index | int | float))
+    return apply(function, *(lifted(a, dtype) for a in args))
 
 
 def choose(condition: Scalar, yes: Term, no: Term) -> Scalar:
     """`yes` where `condition`, else `no`; at least one of the two is not a plain number."""
-    dtype = next(a.dtype for a in (yes, no) if not isinstance(a, bool | int | float))
-    return apply("select", condition, _lift(yes, dtype), _lift(no, dtype))
+    return fn("select", condition, yes, no)
 
 
 def widened(dtype: DType) -> DType:
@@ -60,16 +63,19 @@ def read_aligned(b: ExprBuilder, source: Source, type: TensorType, at: Sequence[
     return b.read(source, *aligned(type.shape, at))
 
 
-def pointwise(types: Types, body: Body, result: DType) -> Expr:
-    """One stage over the broadcast shape.
+def one_stage(
+    infer: Infer, element: Callable[[ExprBuilder, Point, Any], Scalar]
+) -> Callable[[Types, Any], Expr]:
+    """The expression of a row that is one stage: `element(b, at, attrs)` is read of the operands
+    for each point of the result, and rounded to its type."""
 
-    `body` gets a widened scalar for each operand (None for an absent one); what it returns is
-    rounded to `result`.
-    """
-    b = ExprBuilder(*types)
-    at = b.iters(*broadcast_types(types))
-    operands = [None if t is None else wide(read_aligned(b, n, t, at)) for n, t in enumerate(types)]
-    return b.finish(at, cast(body(*operands), result))
+    def expr(types: Types, attrs: Any) -> Expr:
+        (y,) = infer(types, attrs)
+        b = ExprBuilder(*types)
+        at = b.iters(*y.shape)
+        return b.finish(at, cast(element(b, at, attrs), y.dtype))
+
+    return expr
 
 
 def total(

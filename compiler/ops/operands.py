@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
+from tcc.ir.expr.scalar import Scalar, cast, index_value
 from tcc.ir.index import Index, IndexLike, as_index, as_int, bounds, const
 from tcc.ir.op import Array, Arrays
 from tcc.ir.types import I64
+from tcc.ops.formula import choose, fn
 
 
 def array(arrays: Arrays, number: int) -> Array:
@@ -51,20 +52,18 @@ def differ(a: Index, b: Index) -> bool:
 def wrapped(index: Scalar, size: IndexLike) -> Scalar:
     """A tensor element as an i64 index into `size`: negative ones count from the end."""
     wide = cast(index, I64)
-    negative = apply("lt", wide, literal(0, I64))
-    return apply("select", negative, apply("add", wide, index_value(size, I64)), wide)
+    return choose(wide < 0, wide + as_index(size), wide)
 
 
 def clamped(index: Scalar, size: IndexLike) -> Scalar:
     """`index` forced into `[0, size)`, so that hostile data never leaves the tensor."""
     last = index_value(as_index(size) - 1, I64)
-    return apply("max", apply("min", index, last), literal(0, I64))
+    return fn("max", fn("min", index, last), 0)
 
 
 def inside(index: Scalar, size: IndexLike) -> Scalar:
     """Whether `0 <= index < size`."""
-    above = apply("ge", index, literal(0, I64))
-    return apply("and", above, apply("lt", index, index_value(size, I64)))
+    return (index >= 0) & (index < as_index(size))
 
 
 def guard(size: IndexLike) -> int | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tcc.ir.expr import Expr
+import numpy as np
+from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar
 from tcc.ir.op import (
     Arrays,
@@ -19,9 +20,9 @@ from tcc.ir.op import (
     Types,
 )
 from tcc.ir.types import DType, TensorType
-from tcc.ops.formula import pointwise
+from tcc.ops.formula import one_stage, read_aligned, wide
 from tcc.ops.reference import in_f32
-from tcc.ops.shapes import Shape, broadcast_types, check_dtype, same_dtype
+from tcc.ops.shapes import Point, Shape, broadcast_types, check_dtype, same_dtype
 
 Formula = Callable[..., Scalar]
 NumpyFunction = Callable[..., Any]
@@ -39,7 +40,7 @@ def pointwise_op(
     result: DType | None = None,
     shape: Callable[[Types], Shape] = broadcast_types,
     tolerance: Tolerance = Tolerance.ELEMENTWISE,
-    onnx: tuple[OnnxBinding, ...] = (),
+    onnx: OnnxBinding | None = None,
     traits: tuple[Trait, ...] = (),
 ) -> OpSpec:
     """The row of a pointwise op on operands of one element type.
@@ -54,14 +55,15 @@ def pointwise_op(
         check_dtype(dtype, dtypes)
         return (TensorType(result or dtype, shape(types)),)
 
-    def expr(types: Types, given: Any) -> Expr:
-        (out,) = infer(types, given)
-        return pointwise(types, lambda *scalars: formula(given, *scalars), out.dtype)
+    def element(b: ExprBuilder, at: Point, given: Any) -> Scalar:
+        read = (t and wide(read_aligned(b, n, t, at)) for n, t in enumerate(b.params))
+        return formula(given, *read)
 
+    @in_f32
     def reference(arrays: Arrays, given: Any) -> OutArrays:
-        return (in_f32(lambda *wide: numpy(given, *wide))(*arrays),)
+        return (np.asarray(numpy(given, *arrays)),)
 
     return OpSpec(
-        name, attrs, arity, infer, reference, tuple(dtypes), tolerance, doc, expr,
-        traits=frozenset((Trait.ELEMENTWISE, *traits)), onnx=onnx,
+        name, attrs, arity, infer, reference, tuple(dtypes), tolerance, doc,
+        one_stage(infer, element), traits=frozenset((Trait.ELEMENTWISE, *traits)), onnx=onnx,
     )  # fmt: skip

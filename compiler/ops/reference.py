@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from tcc.ir.op import Array, Arrays, OutArrays
+from tcc.ir.op import Array, Arrays, OutArrays, Reference
 from tcc.ir.types import DType, integer_limits
 from tcc.ops.operands import array
 
@@ -35,19 +34,19 @@ def truncated(array: Array, dtype: DType) -> Array:
     return np.array(values, dtype.carrier).reshape(array.shape)
 
 
-def in_f32(function: Callable[..., Any]) -> Callable[..., Array]:
-    """`function` with f16 arguments widened and the result rounded to f16 once.
+def in_f32(reference: Reference) -> Reference:
+    """`reference` with f16 operands widened, and f32 results rounded to f16 once where the first
+    operand was f16.
 
     Floating-point exceptions are part of the meaning here, so NumPy does not report them.
     """
 
-    def apply(*arrays: Array | None) -> Array:
+    def apply(arrays: Arrays, attrs: Any) -> OutArrays:
         with np.errstate(all="ignore"):
             wide = [None if a is None else widen_half(a) for a in arrays]
-            result = np.asarray(function(*wide))
-            halves = [a for a in arrays if a is not None and a.dtype == np.float16]
-            if halves and result.dtype == np.float32:
-                return result.astype(np.float16)
-            return result
+            results = reference(wide, attrs)
+            if wide[0] is arrays[0]:
+                return results
+            return tuple(r.astype(np.float16) if r.dtype == np.float32 else r for r in results)
 
     return apply

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tcc.ir.index import Index, const
-from tcc.ir.op import OutTypes, Types
+from tcc.ir.op import OutTypes, T, Types
 from tcc.ir.types import DTYPES, DType, DTypeKind, TensorType
 from tcc.record import record
 
@@ -30,6 +30,11 @@ INTEGERS = tuple(d for d in COMMON if d.is_integer)
 SIGNED = tuple(d for d in COMMON if d.kind is DTypeKind.INT) + FLOATS
 NUMERIC = INTEGERS + FLOATS
 BOOLS = (DTYPES["bool"],)
+
+
+def replaced(items: Sequence[T], axis: int, *new: T) -> tuple[T, ...]:
+    """`items`, of which each axis has one, with `new` in the place of that of `axis`."""
+    return (*items[:axis], *new, *items[axis + 1 :])
 
 
 class UnequalDimsError(ValueError):

@@ -103,13 +103,13 @@ def node(name: str, *leave_out: str, **options: Any) -> NodeOf:
 
 def bound(op: OpSpec) -> NodeOf:
     """The node of the row's own ONNX binding."""
-    binding = op.onnx[0]
+    binding = op.onnx
+    assert binding is not None
     rename = {field: name for name, field in binding.attrs}
 
     def make(sample: Sample) -> OnnxNode:
         attrs = {rename.get(k, k): v for k, v in attributes(sample.attrs).items()}
-        opset = max(binding.since, OPSET) if not binding.domain else 0
-        return OnnxNode(binding.name, sample.inputs, attrs, binding.domain, opset=opset)
+        return OnnxNode(binding.name, sample.inputs, attrs, opset=max(binding.since, OPSET))
 
     return make
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from tcc.frontends.onnx.context import LARGEST, NodeContext
 from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int, const, maximum, minimum, mod
-from tcc.ir.types import I64
+from tcc.ir.types import I64, element_count
 
 Dims = tuple[Index, ...]
 
@@ -60,17 +60,7 @@ def is_below(one: Index | int, other: Index) -> Index:
 
 
 def total(values: Sequence[Index]) -> Index:
-    found = const(0)
-    for value in values:
-        found = found + value
-    return found
-
-
-def product(values: Sequence[Index]) -> Index:
-    found = const(1)
-    for value in values:
-        found = found * value
-    return found
+    return sum(values, const(0))
 
 
 def marks(ctx: NodeContext, axes: Dims, rank: int) -> Dims:
@@ -125,7 +115,7 @@ def around(ctx: NodeContext, x: Operand, axis: Index, last: int = 0) -> Operand:
     before = [1 + is_below(n, axis) * (dim - 1) for n, dim in enumerate(dims)]
     along = [1 + is_same(axis, n) * (dim - 1) for n, dim in enumerate(dims)]
     after = [1 + is_below(axis, const(n)) * (dim - 1) for n, dim in enumerate(dims)]
-    parts = bound_sizes(ctx, [product(before), product(along), product(after)])
+    parts = bound_sizes(ctx, [element_count(tuple(p)) for p in (before, along, after)])
     return ctx.reshape(x, (*parts, *rest))
 
 

@@ -181,6 +181,11 @@ class NodeContext(Emitter):
         """Whether the model names this output."""
         return output < len(self.node.output) and bool(self.node.output[output])
 
+    @property
+    def wanted(self) -> int:
+        """How many of the outputs are wanted, up to the last one named."""
+        return max((n + 1 for n in range(len(self.node.output)) if self.wants(n)), default=1)
+
     def static(self, number: int, what: str) -> Array:
         """The contents of an input that must be constant."""
         operand = self.input(number)
@@ -203,8 +208,13 @@ class NodeContext(Emitter):
         return bool(operand.array.reshape(()))
 
 
-Results: TypeAlias = Sequence["Operand | None"]
+Results: TypeAlias = "Operand | Sequence[Operand | None]"
 Converter: TypeAlias = Callable[[NodeContext], Results]
+
+
+def as_sequence(results: Results) -> Sequence[Operand | None]:
+    """What a converter gives, an operand or operands, as a sequence."""
+    return (results,) if isinstance(results, Operand) else results
 
 
 def node_location(node: onnx.NodeProto, scope: Scope) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from tcc.budgets import BUDGETS, Budgets
 from tcc.frontends.onnx.budget import check_expansion
-from tcc.frontends.onnx.context import NodeContext
+from tcc.frontends.onnx.context import NodeContext, as_sequence
 from tcc.frontends.onnx.convert.control import declared_ranks
 from tcc.frontends.onnx.convert.legacy import legacy_converter
 from tcc.frontends.onnx.converters import CONVERTERS
@@ -88,10 +88,10 @@ def _convert(ctx: NodeContext) -> Sequence[Operand | None]:
         return call(ctx, function)
     converter = legacy_converter(ctx) or CONVERTERS.get((ctx.domain, ctx.node.op_type))
     if converter is not None:
-        return converter(ctx)
+        return as_sequence(converter(ctx))
     row = bound_row(ctx.domain, ctx.node.op_type, ctx.opset)
     if row is not None:
-        return import_row(ctx, *row)
+        return import_row(ctx, row)
     body = schema_body(ctx.node, ctx.opset) or typed_body(ctx)
     if body is not None:
         return call(ctx, body)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
-from typing import Any
 
 import onnx
 from tcc.errors import UserError
 from tcc.frontends.onnx.inputs import check_name
 from tcc.frontends.scope import Operand, Scope
-from tcc.ir.graph import Graph, Node, Value, bodies
+from tcc.ir.graph import Graph, Value, bodies
+from tcc.ir.graph.rewrite import substituted
 from tcc.ir.lists import ListType
 from tcc.ir.types import TensorType
 from tcc.ops import OPS
@@ -82,7 +81,7 @@ def rename(graph: Graph, names: Mapping[Value, str]) -> Graph:
     for value in everything:
         if value.name in wanted and value not in names and value not in graph.inputs:
             changed[value] = Value(_free_name(value.name, used), value.type)
-    return _replaced(graph, changed) if changed else graph
+    return substituted(graph, changed) if changed else graph
 
 
 def _values(graph: Graph) -> list[Value]:
@@ -100,30 +99,3 @@ def _free_name(name: str, used: set[str]) -> str:
         number += 1
     used.add(f"{name}.{number}")
     return f"{name}.{number}"
-
-
-def _replaced(graph: Graph, changed: Mapping[Value, Value]) -> Graph:
-    def new(value: Value) -> Value:
-        return changed.get(value, value)
-
-    def node(old: Node) -> Node:
-        inputs = tuple(None if v is None else new(v) for v in old.inputs)
-        attrs = _replaced_bodies(old.attrs, changed)
-        return Node(old.op, attrs, inputs, tuple(map(new, old.outputs)), old.loc)
-
-    return replace(
-        graph,
-        inputs=tuple(map(new, graph.inputs)),
-        outputs=tuple(map(new, graph.outputs)),
-        nodes=tuple(map(node, graph.nodes)),
-        constants={new(v): handle for v, handle in graph.constants.items()},
-        aliases=tuple((new(result), new(past)) for result, past in graph.aliases),
-    )
-
-
-def _replaced_bodies(attrs: Any, changed: Mapping[Value, Value]) -> Any:
-    if not is_dataclass(attrs) or isinstance(attrs, type):
-        return attrs
-    found = {f.name: getattr(attrs, f.name) for f in fields(attrs)}
-    new = {n: _replaced(g, changed) for n, g in found.items() if isinstance(g, Graph)}
-    return replace(attrs, **new) if new else attrs

@@ -7,9 +7,10 @@ or a constant where the caller asks for that: small integers computed from shape
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import onnx
@@ -108,12 +109,15 @@ class PieceModel:
         graph = piece.graph
         graph.name = self._graph.name or "model"
         graph.node.extend(self._graph.node[number] for number in nodes)
-        graph.initializer.extend(self._initializers(nodes))
-        graph.sparse_initializer.extend(self._sparse_initializers(nodes))
+        read = {name for number in nodes for name in _read_names(self._graph.node[number])}
+        graph.initializer.extend(self._initializers(read))
+        graph.sparse_initializer.extend(h for name, h in self._sparse.items() if name in read)
         for name in given:
             if name in fixed:
                 graph.initializer.append(onnx.numpy_helper.from_array(arrays[name], name))
-        graph.input.extend(_value(name, arrays[name]) for name in inputs)
+        graph.input.extend(
+            _value(name, np.asarray(arrays[name]).dtype, arrays[name].shape) for name in inputs
+        )
         graph.output.extend(self._output(name, arrays.get(name)) for name in outputs)
         onnx.save(piece, path)
         return inputs
@@ -126,8 +130,7 @@ class PieceModel:
                 wanted.update(self.layers[number].reads)
         return nodes[::-1]
 
-    def _initializers(self, nodes: Iterable[int]) -> Iterator[onnx.TensorProto]:
-        names = {name for number in nodes for name in _read_names(self._graph.node[number])}
+    def _initializers(self, names: Set[str]) -> Iterator[onnx.TensorProto]:
         for number in sorted(self._constants[name] for name in names & self._constants.keys()):
             held = self._graph.initializer[number]
             copied = onnx.TensorProto()
@@ -142,15 +145,10 @@ class PieceModel:
                 del copied.external_data[:]
             yield copied
 
-    def _sparse_initializers(self, nodes: Iterable[int]) -> list[onnx.SparseTensorProto]:
-        names = {name for number in nodes for name in _read_names(self._graph.node[number])}
-        return [held for name, held in self._sparse.items() if name in names]
-
     def _output(self, name: str, array: Array | None) -> onnx.ValueInfoProto:
         """An output of known rank and symbolic sizes, which stays true when inputs are cut."""
         if array is not None:
-            element = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-            return onnx.helper.make_tensor_value_info(name, element, [None] * array.ndim)
+            return _value(name, array.dtype, [None] * array.ndim)
         inferred, shape = self._types.get(name, (None, None))
         if inferred is None:
             return onnx.ValueInfoProto(name=name)
@@ -164,7 +162,7 @@ class PieceModel:
         domain = "" if node.domain == "ai.onnx" else node.domain
         row = bound_row(domain, node.op_type, self._source.opsets.get(domain, 1))
         name = node.name or next(iter(writes), node.op_type)
-        return Layer(name, node.op_type, reads, writes, row[1].tolerance if row else None)
+        return Layer(name, node.op_type, reads, writes, row.tolerance if row else None)
 
     def _check_order(self) -> None:
         known = {value.name for value in self._graph.input}
@@ -225,9 +223,9 @@ def _type(declared: onnx.TypeProto) -> tuple[int | None, tuple[int, ...] | None]
     return element, tuple(dim.dim_value for dim in dims)
 
 
-def _value(name: str, array: Array) -> onnx.ValueInfoProto:
-    element = onnx.helper.np_dtype_to_tensor_dtype(np.asarray(array).dtype)
-    return onnx.helper.make_tensor_value_info(name, element, array.shape)
+def _value(name: str, dtype: np.dtype[Any], dims: Sequence[int | None]) -> onnx.ValueInfoProto:
+    element = onnx.helper.np_dtype_to_tensor_dtype(dtype)
+    return onnx.helper.make_tensor_value_info(name, element, dims)
 
 
 def _read_names(node: onnx.NodeProto) -> tuple[str, ...]:

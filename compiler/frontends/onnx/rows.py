@@ -15,8 +15,7 @@ from typing import Any, get_type_hints
 from tcc.errors import UserError
 from tcc.frontends.onnx.context import NodeContext
 from tcc.frontends.scope import Operand
-from tcc.ir.op import OnnxBinding, OpSpec
-from tcc.ir.types import DType
+from tcc.ir.op import OpSpec
 from tcc.ops import OPS
 
 # Rows mean what operators mean from this opset on; what meant something else before is converted.
@@ -26,23 +25,20 @@ _HINT = "consumed_inputs"
 
 
 @cache
-def _bindings() -> dict[tuple[str, str], tuple[tuple[OnnxBinding, OpSpec], ...]]:
-    """Rows by domain and operator, the newest binding first."""
-    table: dict[tuple[str, str], list[tuple[OnnxBinding, OpSpec]]] = {}
-    for row in OPS.values():
-        for binding in row.onnx:
-            table.setdefault((binding.domain, binding.name), []).append((binding, row))
-    return {k: tuple(sorted(v, key=lambda r: -r[0].since)) for k, v in table.items()}
+def _rows() -> dict[str, OpSpec]:
+    """Rows by the operator that they are."""
+    return {row.onnx.name: row for row in OPS.values() if row.onnx}
 
 
-def bound_row(domain: str, op: str, version: int) -> tuple[OnnxBinding, OpSpec] | None:
+def bound_row(domain: str, op: str, version: int) -> OpSpec | None:
     """The row that is this operator at this opset version, if there is one."""
-    rows = _bindings().get((domain, op), ())
-    version = version if domain else max(version, OLDEST_ROWS)
-    return next(((b, row) for b, row in rows if b.since <= version), None)
+    row = None if domain else _rows().get(op)
+    if row is None or row.onnx is None or row.onnx.since > max(version, OLDEST_ROWS):
+        return None
+    return row
 
 
-def import_row(ctx: NodeContext, binding: OnnxBinding, row: OpSpec) -> tuple[Operand, ...]:
+def import_row(ctx: NodeContext, row: OpSpec) -> tuple[Operand, ...]:
     """The results of the node as one node of `row`."""
     inputs = list(ctx.inputs)
     while len(inputs) > row.arity[0] and inputs[-1] is None:
@@ -50,17 +46,16 @@ def import_row(ctx: NodeContext, binding: OnnxBinding, row: OpSpec) -> tuple[Ope
     least, most = row.arity
     if not least <= len(inputs) <= most:
         raise ctx.fail(f"it has {len(inputs)} inputs; {least} to {most} are due")
-    names = [name for name in ctx.node.output if name]
-    attrs = row_attrs(ctx, binding, row)
-    results = ctx.scope.emit(row.name, inputs, attrs, loc=ctx.loc, names=names)
+    attrs = _row_attrs(ctx, row)
+    results = ctx.scope.emit(row.name, inputs, attrs, loc=ctx.loc, names=ctx.names)
     if len(results) < len(ctx.node.output) and ctx.wants(len(results)):
         raise ctx.fail(f"output {len(results)} is not supported")
     return results
 
 
-def row_attrs(ctx: NodeContext, binding: OnnxBinding, row: OpSpec) -> Any:
+def _row_attrs(ctx: NodeContext, row: OpSpec) -> Any:
     """The node's attributes as the row's attribute type."""
-    renamed = {field: name for name, field in binding.attrs}
+    renamed = {field: name for name, field in row.onnx.attrs} if row.onnx else {}
     hints = get_type_hints(row.attrs)
     values: dict[str, Any] = {}
     known = set()
@@ -81,26 +76,21 @@ def row_attrs(ctx: NodeContext, binding: OnnxBinding, row: OpSpec) -> Any:
 
 
 def _decode(ctx: NodeContext, name: str, field: str, hint: Any) -> Any:
-    decode = _DECODERS.get(str(hint)) or _DECODERS.get(getattr(hint, "__name__", ""))
+    decode = _DECODERS.get(hint)
     if decode is None:
         raise UserError(f"attribute {name} has no decoder for {hint}", where=ctx.loc)
     value = decode(ctx, name)
     if field == "axis":
         return ctx.axis(value, ctx.input(0).rank)
-    return ctx.axes(value, ctx.input(0).rank) if field == "axes" else value
+    return tuple(sorted(ctx.axes(value, ctx.input(0).rank))) if field == "axes" else value
 
 
-_DECODERS: MappingProxyType[str, Callable[[NodeContext, str], Any]] = MappingProxyType(
+_DECODERS: MappingProxyType[Any, Callable[[NodeContext, str], Any]] = MappingProxyType(
     {
-        "int": NodeContext.integer,
-        "float": NodeContext.real,
-        "bool": NodeContext.flag,
-        "str": NodeContext.text,
-        DType.__name__: NodeContext.dtype,
-        "tuple[int, ...]": NodeContext.integers,
-        "tuple[float, ...]": NodeContext.reals,
-        "tuple[str, ...]": NodeContext.texts,
-        "float | None": NodeContext.real,
-        "int | None": NodeContext.integer,
+        int: NodeContext.integer,
+        float: NodeContext.real,
+        bool: NodeContext.flag,
+        str: NodeContext.text,
+        tuple[int, ...]: NodeContext.integers,
     }
 )

@@ -23,32 +23,19 @@ from tcc.ir.narrow import decode, packed_size, unpack
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, BOOL, DTYPES, STRING, DType
 
+
+def _own_name(name: str) -> str:
+    """tcc's name of an ONNX element type: `f16` of FLOAT16, `u4` of UINT4."""
+    words = {"FLOAT": "f32", "DOUBLE": "f64", "BFLOAT16": "bf16"}
+    short = name.replace("FLOAT", "F").replace("UINT", "U").replace("INT", "I")
+    return words.get(name, short.lower())
+
+
 ELEMENT_TYPES: Mapping[int, DType] = MappingProxyType(
     {
-        TensorProto.FLOAT: DTYPES["f32"],
-        TensorProto.UINT8: DTYPES["u8"],
-        TensorProto.INT8: DTYPES["i8"],
-        TensorProto.UINT16: DTYPES["u16"],
-        TensorProto.INT16: DTYPES["i16"],
-        TensorProto.INT32: DTYPES["i32"],
-        TensorProto.INT64: DTYPES["i64"],
-        TensorProto.BOOL: DTYPES["bool"],
-        TensorProto.FLOAT16: DTYPES["f16"],
-        TensorProto.DOUBLE: DTYPES["f64"],
-        TensorProto.UINT32: DTYPES["u32"],
-        TensorProto.UINT64: DTYPES["u64"],
-        TensorProto.BFLOAT16: DTYPES["bf16"],
-        TensorProto.STRING: DTYPES["string"],
-        TensorProto.INT2: DTYPES["i2"],
-        TensorProto.INT4: DTYPES["i4"],
-        TensorProto.UINT2: DTYPES["u2"],
-        TensorProto.UINT4: DTYPES["u4"],
-        TensorProto.FLOAT4E2M1: DTYPES["f4e2m1"],
-        TensorProto.FLOAT8E4M3FN: DTYPES["f8e4m3fn"],
-        TensorProto.FLOAT8E4M3FNUZ: DTYPES["f8e4m3fnuz"],
-        TensorProto.FLOAT8E5M2: DTYPES["f8e5m2"],
-        TensorProto.FLOAT8E5M2FNUZ: DTYPES["f8e5m2fnuz"],
-        TensorProto.FLOAT8E8M0: DTYPES["f8e8m0"],
+        number: DTYPES[_own_name(name)]
+        for name, number in TensorProto.DataType.items()
+        if _own_name(name) in DTYPES
     }
 )
 # Where the elements of each type lie when they are not in `raw_data`.

@@ -57,7 +57,7 @@ def entry_type(ctx: NodeContext, kind: ListType) -> TensorType:
             f"the number of dimensions of the entries of {kind.name} is not known",
             "declare the shape of the sequence's tensors, with names for sizes that differ",
         )
-    name = next((name for name in ctx.node.output if name), "entry")
+    name = next(iter(ctx.names), "entry")
     dims: list[Index] = [
         ctx.session.fresh_symbol(f"{name}.{axis}") if size is None else const(size)
         for axis, size in enumerate(kind.dims)

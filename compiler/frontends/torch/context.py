@@ -206,12 +206,6 @@ class CallContext(Emitter):
 
     # ---- more ways to emit
 
-    def squeeze(self, x: Operand, axes: Sequence[int]) -> Operand:
-        return self.reshape(x, [dim for n, dim in enumerate(x.shape) if n not in axes])
-
-    def unsqueeze(self, x: Operand, axis: int) -> Operand:
-        return self.reshape(x, [*x.shape[:axis], const(1), *x.shape[axis:]])
-
     def scalar(self, value: float, like: Operand) -> Operand:
         """A number in the element type of `like`."""
         return self.filled(value, like.dtype)

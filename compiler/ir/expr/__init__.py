@@ -83,13 +83,13 @@ def _arg_extremum(name: str, compare: str, identity: Callable[[DType], Scalar]) 
 
     def combine(dtypes: tuple[DType, ...]) -> tuple[Scalar, ...]:
         a, i, b, j = (argument(n, dtypes[n % 2]) for n in range(4))
-        better = apply(compare, b, a)
-        tie = apply("eq", a, b)
+        better: Scalar = apply(compare, b, a)
+        tie: Scalar = apply("eq", a, b)
         if dtypes[0].is_float:
             a_nan, b_nan = apply("is_nan", a), apply("is_nan", b)
-            better = apply("and", apply("or", better, b_nan), apply("not", a_nan))
-            tie = apply("or", tie, apply("and", a_nan, b_nan))
-        take = apply("or", better, apply("and", tie, apply("lt", j, i)))
+            better = (better | b_nan) & apply("not", a_nan)
+            tie |= a_nan & b_nan
+        take = better | (tie & (j < i))
         return apply("select", take, b, a), apply("select", take, j, i)
 
     return Monoid(name, 2, lambda d: (identity(d[0]), _highest(d[1])), combine)
@@ -100,13 +100,10 @@ def _welford() -> Monoid:
 
     def combine(d: tuple[DType, ...]) -> tuple[Scalar, ...]:
         n1, mean1, m1, n2, mean2, m2 = (argument(k, d[k % 3]) for k in range(6))
-        n = apply("add", n1, n2)
-        safe = apply("max", n, literal(1, d[0]))
-        share = apply("div", n2, safe)
-        delta = apply("sub", mean2, mean1)
-        mean = apply("add", mean1, apply("mul", delta, share))
-        cross = apply("mul", apply("mul", delta, delta), apply("mul", n1, share))
-        return n, mean, apply("add", apply("add", m1, m2), cross)
+        n = n1 + n2
+        share = n2 / apply("max", n, literal(1, d[0]))
+        delta = mean2 - mean1
+        return n, mean1 + delta * share, m1 + m2 + delta * delta * (n1 * share)
 
     return Monoid("welford", 3, lambda d: tuple(literal(0, t) for t in d), combine)
 

@@ -27,8 +27,39 @@ from tcc.ir.types import BOOL, DType, DTypeKind
 from tcc.record import record
 
 
+def _operator(function: str, turned: bool = False) -> Callable[[Any, Term], Scalar]:
+    """The method of an operator that applies `function`; a number or an index is of the scalar's
+    element type."""
+
+    def write(x: Scalar, y: Term) -> Scalar:
+        other = lifted(y, x.dtype)
+        return apply(function, *((other, x) if turned else (x, other)))
+
+    return write
+
+
+class _Arithmetic:
+    """What scalars have in common: formulas read as such.  Equality is `eq`, as `==` compares the
+    nodes themselves; `&` and `|` join conditions."""
+
+    __slots__ = ()
+
+    __add__, __sub__, __mul__, __truediv__ = map(_operator, ("add", "sub", "mul", "div"))
+    __radd__, __rsub__, __rmul__, __rtruediv__ = (
+        _operator(function, True) for function in ("add", "sub", "mul", "div")
+    )
+    __lt__, __le__, __gt__, __ge__ = map(_operator, ("lt", "le", "gt", "ge"))
+    __and__, __or__ = map(_operator, ("and", "or"))
+
+    def __neg__(self: Any) -> Scalar:
+        return apply("neg", self)
+
+    def __abs__(self: Any) -> Scalar:
+        return apply("abs", self)
+
+
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Const:
+class Const(_Arithmetic):
     """A literal of `dtype`: a Python bool, int or float (NaN and infinities too)."""
 
     value: bool | int | float
@@ -36,7 +67,7 @@ class Const:
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class IndexValue:
+class IndexValue(_Arithmetic):
     """An integer expression of iterators and sizes as an element of `dtype`."""
 
     index: Index
@@ -55,7 +86,7 @@ Source: TypeAlias = "int | StageRef"  # an int is the number of the node's opera
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Read:
+class Read(_Arithmetic):
     """`source[indices]`, or `fill` where an index lies outside the source's extent.
 
     `fill` None promises that every index is inside (the verifier or an earlier check proved it);
@@ -72,7 +103,7 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Apply:
+class Apply(_Arithmetic):
     """A function of `FUNCTIONS` on arguments of the types it takes."""
 
     function: str
@@ -81,7 +112,7 @@ class Apply:
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Cast:
+class Cast(_Arithmetic):
     """Value conversion.  Float to integer truncates and saturates, NaN gives 0; to bool: `!= 0`.
 
     A cast bars algebra across it unless a rule says otherwise.
@@ -92,7 +123,7 @@ class Cast:
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Arg:
+class Arg(_Arithmetic):
     """A free operand: in a monoid's `combine`, the old (0..n-1) and new (n..2n-1) components."""
 
     number: int
@@ -100,6 +131,7 @@ class Arg:
 
 
 Scalar: TypeAlias = Const | IndexValue | Read | Apply | Cast | Arg
+Term: TypeAlias = "Scalar | Index | bool | int | float"  # an operand of a scalar's operators
 
 
 # ---- the function table -----------------------------------------------------------------------
@@ -236,6 +268,13 @@ def literal(value: bool | int | float, dtype: DType) -> Const:
 def index_value(index: IndexLike, dtype: DType) -> IndexValue:
     x = as_index(index)
     return intern(("index", x, dtype.name), lambda: IndexValue(x, dtype))
+
+
+def lifted(term: Term, dtype: DType) -> Scalar:
+    """A number or an index as an element of `dtype`; a scalar as it is."""
+    if isinstance(term, Index):
+        return index_value(term, dtype)
+    return literal(term, dtype) if isinstance(term, int | float) else term
 
 
 def read(

@@ -158,6 +158,7 @@ def substituted(graph: Graph, new: Mapping[Value, Value]) -> Graph:
     )
     return replace(
         graph,
+        inputs=tuple(map(put, graph.inputs)),
         nodes=nodes,
         outputs=tuple(map(put, graph.outputs)),
         constants={put(v): h for v, h in graph.constants.items()},

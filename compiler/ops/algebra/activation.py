@@ -94,32 +94,32 @@ _TANH_CUBIC = 0.044715
 
 def sigmoid(x: Scalar) -> Scalar:
     """1 / (1 + exp(-x)): where the exponential overflows the quotient is a clean 0."""
-    return fn("div", 1.0, fn("add", 1.0, fn("exp", fn("neg", x))))
+    return 1.0 / (1.0 + fn("exp", -x))
 
 
 def softplus(x: Scalar) -> Scalar:
     """log(1 + exp(x)) as max(x, 0) + log1p(exp(-|x|))."""
-    small = fn("log1p", fn("exp", fn("neg", fn("abs", x))))
-    return fn("add", fn("max", x, 0.0), small)
+    small = fn("log1p", fn("exp", -abs(x)))
+    return fn("max", x, 0.0) + small
 
 
 def _gelu(attrs: GeluAttrs, x: Scalar) -> Scalar:
     if attrs.approximate == "tanh":
-        cubic = fn("mul", fn("mul", fn("mul", x, x), x), _TANH_CUBIC)
-        inner = fn("tanh", fn("mul", fn("add", x, cubic), _TANH_SCALE))
+        cubic = x * x * x * _TANH_CUBIC
+        inner = fn("tanh", (x + cubic) * _TANH_SCALE)
     else:
-        inner = fn("erf", fn("mul", x, math.sqrt(0.5)))
-    return fn("mul", fn("mul", x, 0.5), fn("add", inner, 1.0))
+        inner = fn("erf", x * math.sqrt(0.5))
+    return x * 0.5 * (inner + 1.0)
 
 
 def _selu(attrs: SeluAttrs, x: Scalar) -> Scalar:
-    bend = fn("mul", fn("expm1", x), attrs.alpha)
-    return fn("mul", choose(fn("le", x, 0.0), bend, x), attrs.gamma)
+    bend = fn("expm1", x) * attrs.alpha
+    return choose(x <= 0.0, bend, x) * attrs.gamma
 
 
 def _celu(attrs: CeluAttrs, x: Scalar) -> Scalar:
-    bend = fn("mul", fn("expm1", fn("div", x, attrs.alpha)), attrs.alpha)
-    return choose(fn("gt", x, 0.0), x, bend)
+    bend = fn("expm1", x / attrs.alpha) * attrs.alpha
+    return choose(x > 0.0, x, bend)
 
 
 def _clamp(x: Scalar, lo: float, hi: float) -> Scalar:
@@ -127,16 +127,16 @@ def _clamp(x: Scalar, lo: float, hi: float) -> Scalar:
 
 
 def _hard_sigmoid(attrs: HardSigmoidAttrs, x: Scalar) -> Scalar:
-    return _clamp(fn("add", fn("mul", x, attrs.alpha), attrs.beta), 0.0, 1.0)
+    return _clamp(x * attrs.alpha + attrs.beta, 0.0, 1.0)
 
 
 def _hard_swish(_: NoAttrs, x: Scalar) -> Scalar:
-    return fn("mul", x, _clamp(fn("add", fn("mul", x, 1.0 / 6.0), 0.5), 0.0, 1.0))
+    return x * _clamp(x * (1.0 / 6.0) + 0.5, 0.0, 1.0)
 
 
 def _shrink(attrs: ShrinkAttrs, x: Scalar) -> Scalar:
-    below = choose(fn("lt", x, -attrs.lambd), fn("add", x, attrs.bias), 0.0)
-    return choose(fn("gt", x, attrs.lambd), fn("sub", x, attrs.bias), below)
+    below = choose(x < -attrs.lambd, x + attrs.bias, 0.0)
+    return choose(x > attrs.lambd, x - attrs.bias, below)
 
 
 def _clip(_: NoAttrs, x: Scalar, lo: Scalar | None = None, hi: Scalar | None = None) -> Scalar:
@@ -191,7 +191,7 @@ def _activation(
     """The row of an activation: one float operand, compared as `ACTIVATION` unless `exact`."""
     return pointwise_op(
         name, formula, numpy, doc, dtypes=FLOATS, attrs=attrs,
-        tolerance=Tolerance.EXACT if exact else Tolerance.ACTIVATION, onnx=(onnx,) if onnx else (),
+        tolerance=Tolerance.EXACT if exact else Tolerance.ACTIVATION, onnx=onnx,
     )  # fmt: skip
 
 
@@ -202,13 +202,13 @@ OPS: tuple[OpSpec, ...] = (
         onnx=OnnxBinding("Relu", since=6), exact=True,
     ),
     _activation(
-        "leaky_relu", lambda attrs, x: choose(fn("lt", x, 0.0), fn("mul", x, attrs.alpha), x),
+        "leaky_relu", lambda attrs, x: choose(x < 0.0, x * attrs.alpha, x),
         lambda attrs, x: np.where(x < 0, x * _like(x, attrs.alpha), x),
         "x, times alpha where negative.",
         LeakyReluAttrs, onnx=OnnxBinding("LeakyRelu", since=6),
     ),
     _activation(
-        "elu", lambda attrs, x: choose(fn("lt", x, 0.0), fn("mul", fn("expm1", x), attrs.alpha), x),
+        "elu", lambda attrs, x: choose(x < 0.0, fn("expm1", x) * attrs.alpha, x),
         lambda attrs, x: np.where(x < 0, _like(x, attrs.alpha) * np.expm1(x), x),
         "x, and alpha * (exp(x) - 1) where negative.",
         EluAttrs, onnx=OnnxBinding("Elu", since=6),
@@ -226,7 +226,7 @@ OPS: tuple[OpSpec, ...] = (
         CeluAttrs, onnx=OnnxBinding("Celu", since=12),
     ),
     _activation(
-        "thresholded_relu", lambda attrs, x: choose(fn("gt", x, attrs.alpha), x, 0.0),
+        "thresholded_relu", lambda attrs, x: choose(x > attrs.alpha, x, 0.0),
         lambda attrs, x: np.where(x > attrs.alpha, x, _like(x, 0)),
         "x above alpha, else 0.",
         ThresholdedReluAttrs,
@@ -254,7 +254,7 @@ OPS: tuple[OpSpec, ...] = (
         onnx=OnnxBinding("Softplus"),
     ),
     _activation(
-        "softsign", lambda _, x: fn("div", x, fn("add", fn("abs", x), 1.0)),
+        "softsign", lambda _, x: x / (abs(x) + 1.0),
         lambda _, x: x / (1 + np.abs(x)),
         "x / (1 + |x|).",
         onnx=OnnxBinding("Softsign"),
@@ -265,13 +265,13 @@ OPS: tuple[OpSpec, ...] = (
         GeluAttrs, onnx=OnnxBinding("Gelu", since=20),
     ),
     _activation(
-        "mish", lambda _, x: fn("mul", x, fn("tanh", softplus(x))),
+        "mish", lambda _, x: x * fn("tanh", softplus(x)),
         lambda _, x: x * np.tanh(_softplus_numpy(x)),
         "x * tanh(softplus(x)).",
         onnx=OnnxBinding("Mish", since=18),
     ),
     _activation(
-        "silu", lambda attrs, x: fn("mul", x, sigmoid(fn("mul", x, attrs.alpha))),
+        "silu", lambda attrs, x: x * sigmoid(x * attrs.alpha),
         lambda attrs, x: x * _sigmoid_numpy(_like(x, attrs.alpha) * x),
         "x * sigmoid(alpha * x).",
         SiluAttrs, onnx=OnnxBinding("Swish", since=24),
@@ -287,16 +287,16 @@ OPS: tuple[OpSpec, ...] = (
         ShrinkAttrs, onnx=OnnxBinding("Shrink", since=9),
     ),
     pointwise_op(
-        "prelu", lambda _, x, slope: choose(fn("lt", x, 0), fn("mul", x, slope), x),
+        "prelu", lambda _, x, slope: choose(x < 0, x * slope, x),
         lambda _, x, slope: np.where(x < 0, x * slope, x),
         "x, times the slope where negative; the slope broadcasts to x.",
         dtypes=NUMERIC, arity=(2, 2), shape=first_shape,
-        onnx=(OnnxBinding("PRelu", since=7),),
+        onnx=OnnxBinding("PRelu", since=7),
     ),
     pointwise_op(
         "clip", _clip, _clip_numpy,
         "x held between two scalars, each of which may be absent; NaN stays.",
         dtypes=NUMERIC, arity=(1, 3), shape=first_shape,
-        tolerance=Tolerance.EXACT, onnx=(OnnxBinding("Clip", since=11),),
+        tolerance=Tolerance.EXACT, onnx=OnnxBinding("Clip", since=11),
     ),
 )  # fmt: skip

@@ -7,8 +7,8 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
-from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, apply, cast
+from tcc.ir.expr import ExprBuilder
+from tcc.ir.expr.scalar import Scalar, cast
 from tcc.ir.op import (
     Array,
     Arrays,
@@ -33,7 +33,7 @@ from tcc.ir.types import (
     TensorType,
     dtype_of,
 )
-from tcc.ops.formula import choose, fn, read_aligned
+from tcc.ops.formula import choose, fn, one_stage, read_aligned
 from tcc.ops.pointwise import NumpyFunction, pointwise_op
 from tcc.ops.reference import given, truncated
 from tcc.ops.shapes import (
@@ -42,6 +42,7 @@ from tcc.ops.shapes import (
     INTEGERS,
     MOVED,
     NUMERIC,
+    Point,
     broadcast_shapes,
     broadcast_types,
     check_dtype,
@@ -90,7 +91,7 @@ def _binary(
         name, lambda _, x, y: fn(scalar or name, x, y), lambda _, x, y: numpy(x, y), doc,
         dtypes=dtypes, arity=(2, 2), result=result,
         tolerance=Tolerance.EXACT if exact or result is BOOL else Tolerance.ELEMENTWISE,
-        onnx=(OnnxBinding(onnx, since=since),), traits=(Trait.COMMUTATIVE,) if commutative else (),
+        onnx=OnnxBinding(onnx, since=since), traits=(Trait.COMMUTATIVE,) if commutative else (),
     )  # fmt: skip
 
 
@@ -116,7 +117,7 @@ def _shift(attrs: BitShiftAttrs, x: Scalar, y: Scalar) -> Scalar:
     rest: Scalar | int = 0
     if attrs.direction == "RIGHT" and x.dtype.kind is DTypeKind.INT:
         rest = fn("shift_right", x, x.dtype.bits - 1)
-    return choose(fn("lt", y, x.dtype.bits), fn(function, x, y), rest)
+    return choose(y < x.dtype.bits, fn(function, x, y), rest)
 
 
 def _shift_numpy(attrs: BitShiftAttrs, x: Array, y: Array) -> Array:
@@ -139,7 +140,6 @@ def _nary(
     doc: str,
     *,
     onnx: str,
-    since: int = 1,
     dtypes: Sequence[DType],
     exact: bool = False,
 ) -> OpSpec:
@@ -147,7 +147,7 @@ def _nary(
         name, lambda _, *terms: formula(*terms), lambda _, *arrays: numpy(*arrays), doc,
         dtypes=dtypes, arity=(1, MANY),
         tolerance=Tolerance.EXACT if exact else Tolerance.ACCUMULATE,
-        onnx=(OnnxBinding(onnx, since=since),), traits=(Trait.COMMUTATIVE,),
+        onnx=OnnxBinding(onnx, since=8), traits=(Trait.COMMUTATIVE,),
     )  # fmt: skip
 
 
@@ -156,7 +156,7 @@ def _fold(function: str) -> Callable[..., Scalar]:
 
 
 def _mean(*terms: Scalar) -> Scalar:
-    return fn("div", _fold("add")(*terms), len(terms))
+    return _fold("add")(*terms) / len(terms)
 
 
 # ---- powers: base and exponent may have different types -----------------------------------------
@@ -180,14 +180,11 @@ def _pow_infer(types: Types, _: NoAttrs) -> OutTypes:
     return (TensorType(x.dtype, broadcast_shapes(x.shape, y.shape)),)
 
 
-def _pow_expr(types: Types, attrs: NoAttrs) -> Expr:
-    x, y = present(types)
-    (out,) = _pow_infer(types, attrs)
-    b = ExprBuilder(x, y)
-    at = b.iters(*out.shape)
+def _pow_element(b: ExprBuilder, at: Point, _: NoAttrs) -> Scalar:
+    x, y = present(b.params)
     compute = _pow_dtype(x.dtype, y.dtype)
     base, exponent = (cast(read_aligned(b, n, t, at), compute) for n, t in enumerate((x, y)))
-    return b.finish(at, cast(apply("pow", base, exponent), x.dtype))
+    return fn("pow", base, exponent)
 
 
 def _pow_reference(arrays: Arrays, _: NoAttrs) -> OutArrays:
@@ -215,7 +212,8 @@ _POW = OpSpec(
     "pow", NoAttrs, (2, 2), _pow_infer, _pow_reference, _POW_BASES,
     Tolerance.ELEMENTWISE,
     "x to the power y, in the type of x; integers wrap, and negative powers truncate to 0 or 1.",
-    _pow_expr, traits=frozenset((Trait.ELEMENTWISE,)), onnx=(OnnxBinding("Pow"),),
+    one_stage(_pow_infer, _pow_element), traits=frozenset((Trait.ELEMENTWISE,)),
+    onnx=OnnxBinding("Pow"),
 )  # fmt: skip
 
 
@@ -228,14 +226,8 @@ def _where_infer(types: Types, _: NoAttrs) -> OutTypes:
     return (TensorType(same_dtype(present(types)[1:]), broadcast_types(types)),)
 
 
-def _where_expr(types: Types, attrs: NoAttrs) -> Expr:
-    operands = present(types)
-    (out,) = _where_infer(types, attrs)
-    b = ExprBuilder(*operands)
-    at = b.iters(*out.shape)
-    return b.finish(
-        at, apply("select", *(read_aligned(b, n, t, at) for n, t in enumerate(operands)))
-    )
+def _where_element(b: ExprBuilder, at: Point, _: NoAttrs) -> Scalar:
+    return choose(*(read_aligned(b, n, t, at) for n, t in enumerate(present(b.params))))
 
 
 def _where_reference(arrays: Arrays, _: NoAttrs) -> OutArrays:
@@ -247,7 +239,8 @@ _WHERE = OpSpec(
     "where", NoAttrs, (3, 3), _where_infer, _where_reference, MOVED,
     Tolerance.EXACT,
     "x where the condition holds, else y.",
-    _where_expr, traits=frozenset((Trait.ELEMENTWISE,)), onnx=(OnnxBinding("Where", since=9),),
+    one_stage(_where_infer, _where_element), traits=frozenset((Trait.ELEMENTWISE,)),
+    onnx=OnnxBinding("Where", since=9),
 )  # fmt: skip
 
 
@@ -263,28 +256,28 @@ OPS: tuple[OpSpec, ...] = (
     pointwise_op(
         "mod", lambda attrs, x, y: fn("rem" if attrs.fmod else "mod", x, y), _modulo,
         "Remainder with the sign of the divisor, or of the dividend with fmod.",
-        dtypes=NUMERIC, attrs=ModAttrs, arity=(2, 2), onnx=(OnnxBinding("Mod", since=10),),
+        dtypes=NUMERIC, attrs=ModAttrs, arity=(2, 2), onnx=OnnxBinding("Mod", since=10),
     ),
     _POW,
     _nary(
         "max", _fold("max"), lambda *a: reduce(np.maximum, a),
         "The largest of the operands; NaN if one is, and of zeros of both signs either.",
-        onnx="Max", since=8, dtypes=NUMERIC, exact=True,
+        onnx="Max", dtypes=NUMERIC, exact=True,
     ),
     _nary(
         "min", _fold("min"), lambda *a: reduce(np.minimum, a),
         "The least of the operands; NaN if one is, and of zeros of both signs either.",
-        onnx="Min", since=8, dtypes=NUMERIC, exact=True,
+        onnx="Min", dtypes=NUMERIC, exact=True,
     ),
     _nary(
         "sum", _fold("add"), lambda *a: reduce(np.add, a),
         "The sum of the operands.",
-        onnx="Sum", since=8, dtypes=FLOATS,
+        onnx="Sum", dtypes=FLOATS,
     ),
     _nary(
         "mean", _mean, lambda *a: reduce(np.add, a) / np.asarray(len(a), a[0].dtype),
         "The arithmetic mean of the operands.",
-        onnx="Mean", since=8, dtypes=FLOATS,
+        onnx="Mean", dtypes=FLOATS,
     ),
     _binary(
         "equal", np.equal, "x == y.", onnx="Equal", since=7, dtypes=(*NUMERIC, BOOL, STRING),
@@ -341,7 +334,7 @@ OPS: tuple[OpSpec, ...] = (
         "bit_shift", _shift, _shift_numpy,
         "x shifted by y bits; by the whole width or more gives 0.",
         dtypes=INTEGERS, attrs=BitShiftAttrs, arity=(2, 2),
-        tolerance=Tolerance.EXACT, onnx=(OnnxBinding("BitShift", since=11),),
+        tolerance=Tolerance.EXACT, onnx=OnnxBinding("BitShift", since=11),
     ),
     _WHERE,
 )  # fmt: skip

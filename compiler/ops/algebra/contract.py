@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import reduce
+from operator import mul
 from typing import Any
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, StageRef, apply, cast
+from tcc.ir.expr.scalar import Scalar, StageRef, cast
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.op import (
     Arrays,
@@ -25,9 +26,9 @@ from tcc.ir.op import (
     Types,
 )
 from tcc.ir.types import I32, I64, U32, U64, DType, TensorType
-from tcc.ops.formula import aligned, fn, wide
-from tcc.ops.operands import array, maybe_array, require
-from tcc.ops.reference import given, widen_half
+from tcc.ops.formula import aligned, wide
+from tcc.ops.operands import maybe_array, require
+from tcc.ops.reference import given, in_f32
 from tcc.ops.shapes import (
     FLOATS,
     Shape,
@@ -86,9 +87,9 @@ def _matmul_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
     return (TensorType(dtype, matmul_shape(required(types, 0), required(types, 1))),)
 
 
+@in_f32
 def _matmul_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
-    a, c = given(arrays, 2)
-    return (np.asarray(np.matmul(widen_half(a), widen_half(c))).astype(a.dtype),)
+    return (np.asarray(np.matmul(*given(arrays, 2))),)
 
 
 def matmul_sum(
@@ -114,7 +115,7 @@ def _matmul_expr(types: Types, attrs: NoAttrs) -> Expr:
         b,
         required(types, 0),
         required(types, 1),
-        lambda at_a, at_c: fn("mul", wide(b.read(0, *at_a)), wide(b.read(1, *at_c))),
+        lambda at_a, at_c: wide(b.read(0, *at_a)) * wide(b.read(1, *at_c)),
     )
     return b.done(rounded(b, sums, y.shape, y.dtype))
 
@@ -141,13 +142,11 @@ def _gemm_infer(types: Types, attrs: GemmAttrs) -> OutTypes:
     return (TensorType(dtype, (m, n)),)
 
 
+@in_f32
 def _gemm_reference(arrays: Arrays, attrs: GemmAttrs) -> OutArrays:
-    a, c, bias = array(arrays, 0), array(arrays, 1), maybe_array(arrays, 2)
-    left, right = widen_half(a.T if attrs.trans_a else a), widen_half(c.T if attrs.trans_b else c)
-    y = (left @ right) * left.dtype.type(attrs.alpha)
-    if bias is not None:
-        y = y + left.dtype.type(attrs.beta) * widen_half(bias)
-    return (y.astype(a.dtype),)
+    (a, c), bias = given(arrays, 2), maybe_array(arrays, 2)
+    y = (a.T if attrs.trans_a else a) @ (c.T if attrs.trans_b else c) * a.dtype.type(attrs.alpha)
+    return (y if bias is None else y + a.dtype.type(attrs.beta) * bias,)
 
 
 def _gemm_expr(types: Types, attrs: GemmAttrs) -> Expr:
@@ -158,17 +157,17 @@ def _gemm_expr(types: Types, attrs: GemmAttrs) -> Expr:
     (k,) = b.iters(depth)
     left = b.read(0, k, i) if attrs.trans_a else b.read(0, i, k)
     right = b.read(1, j, k) if attrs.trans_b else b.read(1, k, j)
-    sums = b.stage((i, j), fn("mul", wide(left), wide(right)), over=(k,), monoid="sum")
+    sums = b.stage((i, j), wide(left) * wide(right), over=(k,), monoid="sum")
     bias = optional(types, 2)
     if attrs.alpha == 1.0 and bias is None:
         return b.done(rounded(b, sums, (m, n), y.dtype))
     i, j = b.iters(m, n)
     value: Scalar = b.read(sums, i, j)
     if attrs.alpha != 1.0:
-        value = fn("mul", value, attrs.alpha)
+        value *= attrs.alpha
     if bias is not None:
         term = wide(b.read(2, *aligned(bias.shape, (i, j))))
-        value = fn("add", value, term if attrs.beta == 1.0 else fn("mul", term, attrs.beta))
+        value += term if attrs.beta == 1.0 else term * attrs.beta
     return b.finish((i, j), cast(value, y.dtype))
 
 
@@ -201,10 +200,9 @@ def _einsum_infer(types: Types, attrs: EinsumAttrs) -> OutTypes:
     return (TensorType(dtype, tuple(extents[letter] for letter in output)),)
 
 
+@in_f32
 def _einsum_reference(arrays: Arrays, attrs: EinsumAttrs) -> OutArrays:
-    operands = given(arrays)
-    y = np.einsum(attrs.equation, *(widen_half(a) for a in operands))
-    return (np.asarray(y).astype(operands[0].dtype),)
+    return (np.asarray(np.einsum(attrs.equation, *given(arrays))),)
 
 
 def _einsum_expr(types: Types, attrs: EinsumAttrs) -> Expr:
@@ -220,7 +218,7 @@ def _einsum_expr(types: Types, attrs: EinsumAttrs) -> Expr:
             for letter, dim in zip(term, shape, strict=True)
         ]
         factors.append(wide(b.read(number, *at)))
-    body = reduce(lambda p, q: apply("mul", p, q), factors)
+    body = reduce(mul, factors)
     outer = tuple(index[letter] for letter in output)
     over = tuple(index[letter] for letter in extents if letter not in output)
     sums = b.stage(outer, body, over=over, monoid="sum" if over else None)
@@ -236,14 +234,14 @@ OPS: tuple[OpSpec, ...] = (
         "matmul", NoAttrs, (2, 2), _matmul_infer, _matmul_reference, _SUMMED,
         Tolerance.ACCUMULATE,
         "Matrix product of the last two axes, the axes before broadcast; vectors as in NumPy.",
-        expr=_matmul_expr, traits=_CONTRACTS, onnx=(OnnxBinding("MatMul"),),
+        expr=_matmul_expr, traits=_CONTRACTS, onnx=OnnxBinding("MatMul"),
     ),
     OpSpec(
         "gemm", GemmAttrs, (2, 3), _gemm_infer, _gemm_reference, _SUMMED,
         Tolerance.ACCUMULATE,
         "alpha * A' * B' + beta * C, the primes being optional transpositions.",
         expr=_gemm_expr, traits=_CONTRACTS,
-        onnx=(OnnxBinding("Gemm", since=7, attrs=(("transA", "trans_a"), ("transB", "trans_b"))),),
+        onnx=OnnxBinding("Gemm", since=7, attrs=(("transA", "trans_a"), ("transB", "trans_b"))),
     ),
     OpSpec(
         "einsum", EinsumAttrs, (1, 26), _einsum_infer, _einsum_reference, _SUMMED,

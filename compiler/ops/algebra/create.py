@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
+from tcc.ir.expr import ExprBuilder
+from tcc.ir.expr.scalar import Scalar, index_value
 from tcc.ir.index import Index, const
 from tcc.ir.op import Arrays, NoAttrs, OpSpec, OutArrays, OutTypes, Tolerance, Types
 from tcc.ir.types import I64, TensorType, element_count
-from tcc.ops.formula import fn, wide, widened
+from tcc.ops.formula import choose, fn, one_stage, wide
 from tcc.ops.operands import array, require, sizes
 from tcc.ops.shapes import ALL, NUMERIC, Point, Shape, required, same_dtype
 from tcc.record import record
@@ -54,26 +54,20 @@ def _range_reference(arrays: Arrays, attrs: RangeAttrs) -> OutArrays:
     return ((start.astype(wide) + steps * delta.astype(wide)).astype(start.dtype),)
 
 
-def _range_expr(types: Types, attrs: RangeAttrs) -> Expr:
-    (y,) = _range_infer(types, attrs)
-    b = ExprBuilder(*types)
-    (i,) = b.iters(attrs.size)
-    steps = fn("mul", index_value(i, widened(y.dtype)), wide(b.read(2)))
-    return b.finish((i,), cast(fn("add", wide(b.read(0)), steps), y.dtype))
+def _range_element(b: ExprBuilder, at: Point, _: RangeAttrs) -> Scalar:
+    start, delta = wide(b.read(0)), wide(b.read(2))
+    return start + index_value(at[0], delta.dtype) * delta
 
 
 # ---- dims as data --------------------------------------------------------------------------------
 
 
-def _vector(values: Point, *types: TensorType) -> Expr:
-    b = ExprBuilder(*types)
-    (i,) = b.iters(len(values))
-    axis = index_value(i, I64)
+def _nth(values: Shape, place: Index) -> Scalar:
+    """The element of a vector of dims at a place."""
     body: Scalar = index_value(values[-1] if values else 0, I64)
     for number in reversed(range(len(values) - 1)):
-        here = apply("eq", axis, literal(number, I64))
-        body = apply("select", here, index_value(values[number], I64), body)
-    return b.finish((i,), body)
+        body = choose(fn("eq", index_value(place, I64), number), values[number], body)
+    return body
 
 
 def _shape_infer(types: Types, attrs: ShapeOfAttrs) -> OutTypes:
@@ -86,9 +80,8 @@ def _shape_reference(arrays: Arrays, attrs: ShapeOfAttrs) -> OutArrays:
     return (np.array(array(arrays, 0).shape[attrs.start : attrs.end], np.int64),)
 
 
-def _shape_expr(types: Types, attrs: ShapeOfAttrs) -> Expr:
-    x = required(types, 0)
-    return _vector(x.shape[attrs.start : attrs.end], x)
+def _shape_element(b: ExprBuilder, at: Point, attrs: ShapeOfAttrs) -> Scalar:
+    return _nth(required(b.params, 0).shape[attrs.start : attrs.end], at[0])
 
 
 def _size_infer(types: Types, attrs: NoAttrs) -> OutTypes:
@@ -100,10 +93,8 @@ def _size_reference(arrays: Arrays, attrs: NoAttrs) -> OutArrays:
     return (np.array(array(arrays, 0).size, np.int64),)
 
 
-def _size_expr(types: Types, attrs: NoAttrs) -> Expr:
-    x = required(types, 0)
-    b = ExprBuilder(x)
-    return b.finish((), index_value(element_count(x.shape), I64))
+def _size_element(b: ExprBuilder, _at: Point, _attrs: NoAttrs) -> Scalar:
+    return index_value(element_count(required(b.params, 0).shape), I64)
 
 
 def _dims_infer(types: Types, attrs: DimsAttrs) -> OutTypes:
@@ -114,8 +105,8 @@ def _dims_reference(arrays: Arrays, attrs: DimsAttrs) -> OutArrays:
     return (np.array(sizes(attrs.values), np.int64),)
 
 
-def _dims_expr(types: Types, attrs: DimsAttrs) -> Expr:
-    return _vector(attrs.values)
+def _dims_element(_: ExprBuilder, at: Point, attrs: DimsAttrs) -> Scalar:
+    return _nth(attrs.values, at[0])
 
 
 # ---- rows ----------------------------------------------------------------------------------------
@@ -125,24 +116,24 @@ OPS: tuple[OpSpec, ...] = (
         "range", RangeAttrs, (3, 3), _range_infer, _range_reference, NUMERIC,
         Tolerance.ELEMENTWISE,
         "start, start + delta, start + 2 * delta, ...; operands (start, limit, delta).",
-        expr=_range_expr,
+        expr=one_stage(_range_infer, _range_element),
     ),
     OpSpec(
         "shape_of", ShapeOfAttrs, (1, 1), _shape_infer, _shape_reference, ALL,
         Tolerance.EXACT,
         "The dims of x as a vector of i64.",
-        expr=_shape_expr,
+        expr=one_stage(_shape_infer, _shape_element),
     ),
     OpSpec(
         "size_of", NoAttrs, (1, 1), _size_infer, _size_reference, ALL,
         Tolerance.EXACT,
         "The number of elements of x as an i64.",
-        expr=_size_expr,
+        expr=one_stage(_size_infer, _size_element),
     ),
     OpSpec(
         "dims", DimsAttrs, (0, 0), _dims_infer, _dims_reference, (I64,),
         Tolerance.EXACT,
         "A vector of integer expressions over the sizes: shape arithmetic that data needs.",
-        expr=_dims_expr,
+        expr=one_stage(_dims_infer, _dims_element),
     ),
 )  # fmt: skip

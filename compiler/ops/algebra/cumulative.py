@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import cast
 from tcc.ir.index import as_int
 from tcc.ir.op import (
     Array,
@@ -24,9 +23,10 @@ from tcc.ir.op import (
     Types,
 )
 from tcc.ir.types import I32, I64, U32, U64
+from tcc.ops.algebra.contract import rounded
 from tcc.ops.formula import wide
 from tcc.ops.reference import given, in_f32
-from tcc.ops.shapes import FLOATS, check_axis, check_dtype, required
+from tcc.ops.shapes import FLOATS, check_axis, check_dtype, replaced, required
 from tcc.record import record
 
 _DTYPES = (I32, I64, U32, U64, *FLOATS)
@@ -56,13 +56,9 @@ def _expr(monoid: str, identity: int) -> Callable[[Types, Any], Expr]:
         (k,) = b.iters(x.shape[attrs.axis])
         back = k + 1 if attrs.exclusive else k
         here = at[attrs.axis]
-        where = list(at)
-        where[attrs.axis] = here + back if attrs.reverse else here - back
+        where = replaced(at, attrs.axis, here + back if attrs.reverse else here - back)
         running = b.stage(at, wide(b.read(0, *where, fill=identity)), over=(k,), monoid=monoid)
-        at = b.iters(*x.shape)
-        if b.read(running, *at).dtype is not x.dtype:
-            b.stage(at, cast(b.read(running, *at), x.dtype))
-        return b.done()
+        return b.done(rounded(b, running, x.shape, x.dtype))
 
     return expr
 
@@ -89,8 +85,10 @@ def _running(numpy: Callable[..., Any], identity: int, x: Array, attrs: CumSumAt
 
 
 def _row(name: str, monoid: str, identity: int, numpy: Callable[..., Any], doc: str) -> OpSpec:
+    @in_f32
     def reference(arrays: Arrays, attrs: CumSumAttrs) -> OutArrays:
-        return (in_f32(lambda x: _running(numpy, identity, x, attrs))(*given(arrays)),)
+        (x,) = given(arrays)
+        return (_running(numpy, identity, x, attrs),)
 
     return OpSpec(
         name, CumSumAttrs, (1, 1), _infer, reference, _DTYPES,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import apply, index_value, literal
+from tcc.ir.expr import ExprBuilder
+from tcc.ir.expr.scalar import Scalar, index_value, literal
 from tcc.ir.index import Index, as_int
 from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
 from tcc.ir.types import I64, DType, TensorType
-from tcc.ops.formula import fn
+from tcc.ops.formula import choose, fn, one_stage
 from tcc.ops.reference import given
-from tcc.ops.shapes import ALL, check_dtype, check_rank, required
+from tcc.ops.shapes import ALL, Point, check_dtype, check_rank, required
 from tcc.record import record
 
 
@@ -36,13 +36,10 @@ def _trilu_infer(types: Types, _: TriluAttrs) -> OutTypes:
     return (x,)
 
 
-def _trilu_expr(types: Types, attrs: TriluAttrs) -> Expr:
-    x = required(types, 0)
-    b = ExprBuilder(x)
-    at = b.iters(*x.shape)
+def _trilu_element(b: ExprBuilder, at: Point, attrs: TriluAttrs) -> Scalar:
     diagonal = index_value(at[-1] - at[-2] - attrs.k, I64)
     kept = fn("ge" if attrs.upper else "le", diagonal, 0)
-    return b.finish(at, apply("select", kept, b.read(0, *at), literal(0, x.dtype)))
+    return choose(kept, b.read(0, *at), 0)
 
 
 def _trilu_reference(arrays: Arrays, attrs: TriluAttrs) -> OutArrays:
@@ -61,12 +58,10 @@ def _eye_infer(types: Types, attrs: EyeLikeAttrs) -> OutTypes:
     return (TensorType(attrs.to, x.shape),)
 
 
-def _eye_expr(types: Types, attrs: EyeLikeAttrs) -> Expr:
-    x = required(types, 0)
-    b = ExprBuilder(x)
-    i, j = b.iters(*x.shape)
+def _eye_element(_: ExprBuilder, at: Point, attrs: EyeLikeAttrs) -> Scalar:
+    i, j = at
     on = fn("eq", index_value(j - i, I64), attrs.k)
-    return b.finish((i, j), apply("select", on, literal(1, attrs.to), literal(0, attrs.to)))
+    return choose(on, literal(1, attrs.to), 0)
 
 
 def _eye_reference(arrays: Arrays, attrs: EyeLikeAttrs) -> OutArrays:
@@ -80,12 +75,12 @@ OPS: tuple[OpSpec, ...] = (
         "trilu", TriluAttrs, (1, 1), _trilu_infer, _trilu_reference, ALL,
         Tolerance.EXACT,
         "The upper or lower triangle of matrices, zero elsewhere.",
-        _trilu_expr, traits=frozenset((Trait.MOVEMENT,)),
+        one_stage(_trilu_infer, _trilu_element), traits=frozenset((Trait.MOVEMENT,)),
     ),
     OpSpec(
         "eye_like", EyeLikeAttrs, (1, 1), _eye_infer, _eye_reference, ALL,
         Tolerance.EXACT,
         "A matrix of the operand's shape with ones on one diagonal.",
-        _eye_expr, traits=frozenset((Trait.MOVEMENT,)),
+        one_stage(_eye_infer, _eye_element), traits=frozenset((Trait.MOVEMENT,)),
     ),
 )  # fmt: skip

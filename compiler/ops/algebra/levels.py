@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
+from tcc.ir.expr.scalar import Scalar, cast
 from tcc.ir.index import Index
 from tcc.ir.op import (
     Array,
@@ -19,6 +19,8 @@ from tcc.ir.op import (
 from tcc.ir.types import BF16, F16, F32, FLOAT8, I8, I32, TensorType, tensor
 from tcc.ops.algebra.contract import matmul_sum
 from tcc.ops.formula import fn
+from tcc.ops.operands import maybe_array
+from tcc.ops.reference import given
 from tcc.ops.shapes import agree_shapes, check_dtype, optional, present
 from tcc.record import record
 
@@ -63,16 +65,15 @@ def _infer(types: Types, attrs: LevelsAttrs) -> OutTypes:
     if x.shape[-1] is not w.shape[0]:
         raise ValueError(f"{w.shape[0].key} levels along the sum, {x.shape[-1].key} are due")
     for number, what in ((2, "scales"), (3, "zero points")):
-        given = optional(types, number)
-        if given is None:
+        found = optional(types, number)
+        if found is None:
             continue
         if not attrs.block:
             raise ValueError(f"there are {what} and no block")
-        check_dtype(
-            given.dtype, (F32, F16, BF16) if number == 2 else (I8, F32, F16, BF16), f"the {what}"
-        )
+        floats = (F32, F16, BF16)
+        check_dtype(found.dtype, floats if number == 2 else (I8, *floats), f"the {what}")
         blocks = -(-w.shape[0] // attrs.block)
-        agree_shapes(given.shape, (blocks, w.shape[1]), what)
+        agree_shapes(found.shape, (blocks, w.shape[1]), what)
     return (tensor(F32, *x.shape[:-1], w.shape[1]),)
 
 
@@ -83,14 +84,12 @@ def _expr(types: Types, attrs: LevelsAttrs) -> Expr:
     def right(k: Index, j: Index) -> Scalar:
         value = cast(_level(b, attrs, k, j), F32)
         if optional(types, 3) is not None:
-            value = fn("sub", value, cast(b.read(3, k // attrs.block, j), F32))
+            value -= cast(b.read(3, k // attrs.block, j), F32)
         if optional(types, 2) is not None:
-            value = fn("mul", value, cast(b.read(2, k // attrs.block, j), F32))
+            value *= cast(b.read(2, k // attrs.block, j), F32)
         return value
 
-    sums = matmul_sum(
-        b, x, w, lambda at, kj: fn("mul", cast(b.read(0, *at), F32), right(kj[0], kj[1]))
-    )
+    sums = matmul_sum(b, x, w, lambda at, kj: cast(b.read(0, *at), F32) * right(kj[0], kj[1]))
     return b.done(sums)
 
 
@@ -99,22 +98,20 @@ def _level(b: ExprBuilder, attrs: LevelsAttrs, k: Index, j: Index) -> Scalar:
         return b.read(1, k, j)
     both = cast(b.read(1, k // 2, j), I32)
     # The wanted half goes to the top, and back with its sign.
-    raised = apply("shift_left", both, index_value(28 - 4 * (k % 2), I32))
-    return apply("shift_right", raised, literal(28, I32))
+    raised = fn("shift_left", both, 28 - 4 * (k % 2))
+    return fn("shift_right", raised, 28)
 
 
 def _reference(arrays: Arrays, attrs: LevelsAttrs) -> OutArrays:
-    x, levels = arrays[0], arrays[1]
-    assert x is not None
-    assert levels is not None
+    x, levels = given(arrays, 2)
     wide = levels.astype(np.float32)
     if attrs.bits == 4:
         low, high = (levels << 4).astype(np.int8) >> 4, levels >> 4
         wide = np.stack([low, high], 1).reshape(-1, levels.shape[1]).astype(np.float32)
     for number in (3, 2):
-        given = arrays[number] if len(arrays) > number else None
-        if given is not None:
-            spread = np.repeat(given.astype(np.float32), attrs.block, 0)[: len(wide)]
+        found = maybe_array(arrays, number)
+        if found is not None:
+            spread = np.repeat(found.astype(np.float32), attrs.block, 0)[: len(wide)]
             wide = wide - spread if number == 3 else wide * spread
     return (np.asarray(np.matmul(x.astype(np.float32), wide)),)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, apply, index_value, literal
+from tcc.ir.expr.scalar import Scalar, index_value, literal
 from tcc.ir.index import Index, IndexLike, as_int, const
 from tcc.ir.op import (
     Arrays,
@@ -23,10 +23,10 @@ from tcc.ir.op import (
     Types,
 )
 from tcc.ir.types import I64, TensorType, element_count
-from tcc.ops.formula import aligned
+from tcc.ops.formula import aligned, choose, fn, one_stage
 from tcc.ops.operands import array, differ, require, sizes
 from tcc.ops.reference import given
-from tcc.ops.shapes import MOVED, Point, Shape, agree, present, required, same_dtype
+from tcc.ops.shapes import MOVED, Point, Shape, agree, present, replaced, required, same_dtype
 from tcc.record import record
 
 _MOVES = frozenset({Trait.MOVEMENT})
@@ -98,15 +98,11 @@ def _reshape_reference(arrays: Arrays, attrs: ReshapeAttrs) -> OutArrays:
     return (array(arrays, 0).reshape(sizes(attrs.shape)).copy(),)
 
 
-def _reshape_expr(types: Types, attrs: ReshapeAttrs) -> Expr:
-    x = required(types, 0)
-    b = ExprBuilder(x)
-    i = b.iters(*attrs.shape)
+def _reshape_element(b: ExprBuilder, i: Point, attrs: ReshapeAttrs) -> Scalar:
+    x = required(b.params, 0)
     if as_int(element_count(x.shape)) == 0:
-        value: Scalar = literal(0, x.dtype)  # never evaluated: the output is empty too
-    else:
-        value = b.read(0, *_reshaped(i, attrs.shape, x.shape))
-    return b.finish(i, value)
+        return literal(0, x.dtype)  # never evaluated: the output is empty too
+    return b.read(0, *_reshaped(i, attrs.shape, x.shape))
 
 
 def _reshaped(i: Sequence[Index], shape: Sequence[Index], before: Sequence[Index]) -> Point:
@@ -163,11 +159,8 @@ def _transpose_reference(arrays: Arrays, attrs: TransposeAttrs) -> OutArrays:
     return (np.transpose(array(arrays, 0), attrs.perm).copy(),)
 
 
-def _transpose_expr(types: Types, attrs: TransposeAttrs) -> Expr:
-    (y,) = _transpose_infer(types, attrs)
-    b = ExprBuilder(required(types, 0))
-    i = b.iters(*y.shape)
-    return b.finish(i, b.read(0, *(i[attrs.perm.index(axis)] for axis in range(y.rank))))
+def _transpose_element(b: ExprBuilder, i: Point, attrs: TransposeAttrs) -> Scalar:
+    return b.read(0, *(i[attrs.perm.index(axis)] for axis in range(len(i))))
 
 
 def _expand_infer(types: Types, attrs: ExpandAttrs) -> OutTypes:
@@ -188,11 +181,9 @@ def _expand_reference(arrays: Arrays, attrs: ExpandAttrs) -> OutArrays:
     return (x * np.ones(sizes(attrs.shape), x.dtype),)
 
 
-def _expand_expr(types: Types, attrs: ExpandAttrs) -> Expr:
-    x = required(types, 0)
-    (y,) = _expand_infer(types, attrs)
-    b = ExprBuilder(x)
-    i = b.iters(*y.shape)
+def _expand_element(b: ExprBuilder, i: Point, attrs: ExpandAttrs) -> Scalar:
+    x = required(b.params, 0)
+    (y,) = _expand_infer(b.params, attrs)
     pairs = enumerate(zip(x.shape, y.shape[y.rank - x.rank :], strict=True))
     open_axes = [axis for axis, (own, due) in pairs if own not in (const(1), due)]
 
@@ -200,11 +191,11 @@ def _expand_expr(types: Types, attrs: ExpandAttrs) -> Expr:
         if not axes:
             return b.read(0, *at)  # where it is outside, the select drops it
         axis, *others = axes
-        first = element((*at[:axis], 0, *at[axis + 1 :]), others)
-        is_one = apply("eq", index_value(x.shape[axis], I64), literal(1, I64))
-        return apply("select", is_one, first, element(at, others))
+        first = element(replaced(at, axis, 0), others)
+        is_one = fn("eq", index_value(x.shape[axis], I64), 1)
+        return choose(is_one, first, element(at, others))
 
-    return b.finish(i, element(aligned(x.shape, i), open_axes))
+    return element(aligned(x.shape, i), open_axes)
 
 
 def _slice_infer(types: Types, attrs: SliceAttrs) -> OutTypes:
@@ -232,14 +223,11 @@ def _slice_reference(arrays: Arrays, attrs: SliceAttrs) -> OutArrays:
     return ((x[np.ix_(*picks)] if picks else x).copy(),)
 
 
-def _slice_expr(types: Types, attrs: SliceAttrs) -> Expr:
-    (y,) = _slice_infer(types, attrs)
-    b = ExprBuilder(required(types, 0))
-    i = b.iters(*y.shape)
-    if as_int(element_count(y.shape)) == 0:
-        return b.finish(i, literal(0, y.dtype))
+def _slice_element(b: ExprBuilder, i: Point, attrs: SliceAttrs) -> Scalar:
+    if as_int(element_count(attrs.sizes)) == 0:
+        return literal(0, required(b.params, 0).dtype)
     at = (start + k * step for start, step, k in zip(attrs.starts, attrs.steps, i, strict=True))
-    return b.finish(i, b.read(0, *at))
+    return b.read(0, *at)
 
 
 def _tile_infer(types: Types, attrs: TileAttrs) -> OutTypes:
@@ -253,14 +241,11 @@ def _tile_reference(arrays: Arrays, attrs: TileAttrs) -> OutArrays:
     return (np.tile(array(arrays, 0), sizes(attrs.repeats)),)
 
 
-def _tile_expr(types: Types, attrs: TileAttrs) -> Expr:
-    x = required(types, 0)
-    (y,) = _tile_infer(types, attrs)
-    b = ExprBuilder(x)
-    i = b.iters(*y.shape)
-    if as_int(element_count(y.shape)) == 0:
-        return b.finish(i, literal(0, y.dtype))
-    return b.finish(i, b.read(0, *(k % d for k, d in zip(i, x.shape, strict=True))))
+def _tile_element(b: ExprBuilder, i: Point, attrs: TileAttrs) -> Scalar:
+    x = required(b.params, 0)
+    if as_int(element_count((*x.shape, *attrs.repeats))) == 0:
+        return literal(0, x.dtype)
+    return b.read(0, *(k % d for k, d in zip(i, x.shape, strict=True)))
 
 
 # ---- concat and split ----------------------------------------------------------------------------
@@ -286,26 +271,19 @@ def _concat_reference(arrays: Arrays, attrs: ConcatAttrs) -> OutArrays:
     return (np.concatenate(parts, axis=attrs.axis),)
 
 
-def _concat_expr(types: Types, attrs: ConcatAttrs) -> Expr:
-    (y,) = _concat_infer(types, attrs)
-    b = ExprBuilder(*types)
-    i = b.iters(*y.shape)
+def _concat_element(b: ExprBuilder, i: Point, attrs: ConcatAttrs) -> Scalar:
     ends: list[Index] = []
     reads: list[Scalar] = []
     end = const(0)
-    for number in range(len(types)):
-        at = [*i[: attrs.axis], i[attrs.axis] - end, *i[attrs.axis + 1 :]]
+    for number, part in enumerate(present(b.params)):
+        at = replaced(i, attrs.axis, i[attrs.axis] - end)
         reads.append(b.read(number, *at))  # where it is outside, the select drops it
-        end = end + required(types, number).shape[attrs.axis]
+        end = end + part.shape[attrs.axis]
         ends.append(end)
     body = reads[-1]
     for value, stop in zip(reads[-2::-1], ends[-2::-1], strict=True):
-        body = apply("select", _less(i[attrs.axis], stop), value, body)
-    return b.finish(i, body)
-
-
-def _less(a: IndexLike, b: IndexLike) -> Scalar:
-    return apply("lt", index_value(a, I64), index_value(b, I64))
+        body = choose(index_value(i[attrs.axis], I64) < stop, value, body)
+    return body
 
 
 def _split_infer(types: Types, attrs: SplitAttrs) -> OutTypes:
@@ -313,10 +291,7 @@ def _split_infer(types: Types, attrs: SplitAttrs) -> OutTypes:
     require(attrs.axis < x.rank, f"axis {attrs.axis} is outside {x}")
     total = sum(attrs.sizes, const(0))
     agree(x.shape[attrs.axis], total, "the axis and the sum of its parts")
-    return tuple(
-        TensorType(x.dtype, (*x.shape[: attrs.axis], size, *x.shape[attrs.axis + 1 :]))
-        for size in attrs.sizes
-    )
+    return tuple(TensorType(x.dtype, replaced(x.shape, attrs.axis, size)) for size in attrs.sizes)
 
 
 def _split_reference(arrays: Arrays, attrs: SplitAttrs) -> OutArrays:
@@ -330,7 +305,7 @@ def _split_expr(types: Types, attrs: SplitAttrs) -> Expr:
     outputs = []
     for part, size in zip(_split_infer(types, attrs), attrs.sizes, strict=True):
         i = b.iters(*part.shape)
-        at = [*i[: attrs.axis], i[attrs.axis] + start, *i[attrs.axis + 1 :]]
+        at = replaced(i, attrs.axis, i[attrs.axis] + start)
         empty = as_int(element_count(part.shape)) == 0
         outputs.append(b.stage(i, literal(0, part.dtype) if empty else b.read(0, *at)))
         start = start + size
@@ -347,44 +322,45 @@ def move_row(
     doc: str,
     *,
     arity: tuple[int, int] = (1, 1),
-    onnx: tuple[OnnxBinding, ...] = (),
+    onnx: OnnxBinding | None = None,
 ) -> OpSpec:
-    """The row of an op that copies elements; `functions` are infer, reference, expr."""
-    infer, reference, expr = functions
+    """The row of an op that copies elements: infer, reference, and the element at a point."""
+    infer, reference, element = functions
     return OpSpec(
-        name, attrs, arity, infer, reference, MOVED, Tolerance.EXACT, doc, expr=expr,
-        traits=_MOVES, onnx=onnx,
+        name, attrs, arity, infer, reference, MOVED, Tolerance.EXACT, doc,
+        expr=one_stage(infer, element), traits=_MOVES, onnx=onnx,
     )  # fmt: skip
 
 
 OPS: tuple[OpSpec, ...] = (
     move_row(
-        "reshape", ReshapeAttrs, (_reshape_infer, _reshape_reference, _reshape_expr),
+        "reshape", ReshapeAttrs, (_reshape_infer, _reshape_reference, _reshape_element),
         "The same elements in row-major order under another shape.",
     ),
     move_row(
-        "transpose", TransposeAttrs, (_transpose_infer, _transpose_reference, _transpose_expr),
+        "transpose", TransposeAttrs, (_transpose_infer, _transpose_reference, _transpose_element),
         "Permutes the axes.",
     ),
     move_row(
-        "expand", ExpandAttrs, (_expand_infer, _expand_reference, _expand_expr),
+        "expand", ExpandAttrs, (_expand_infer, _expand_reference, _expand_element),
         "Repeats along axes of extent one.",
     ),
     move_row(
-        "slice", SliceAttrs, (_slice_infer, _slice_reference, _slice_expr),
+        "slice", SliceAttrs, (_slice_infer, _slice_reference, _slice_element),
         "A strided part of each axis.",
     ),
     move_row(
-        "tile", TileAttrs, (_tile_infer, _tile_reference, _tile_expr),
+        "tile", TileAttrs, (_tile_infer, _tile_reference, _tile_element),
         "Repeats the whole tensor along each axis.",
     ),
     move_row(
-        "concat", ConcatAttrs, (_concat_infer, _concat_reference, _concat_expr),
+        "concat", ConcatAttrs, (_concat_infer, _concat_reference, _concat_element),
         "Joins tensors along an axis.",
         arity=(1, 1 << 16),
     ),
-    move_row(
-        "split", SplitAttrs, (_split_infer, _split_reference, _split_expr),
+    OpSpec(
+        "split", SplitAttrs, (1, 1), _split_infer, _split_reference, MOVED, Tolerance.EXACT,
         "Cuts a tensor along an axis into parts of given sizes.",
+        expr=_split_expr, traits=_MOVES,
     ),
 )  # fmt: skip

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
-from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
+from tcc.ir.expr import ExprBuilder
+from tcc.ir.expr.scalar import Scalar, cast
 from tcc.ir.index import Index
 from tcc.ir.narrow import FORMATS, rounded
 from tcc.ir.narrow import encode as codes_of
@@ -39,9 +41,9 @@ from tcc.ir.types import (
     TensorType,
     tensor,
 )
-from tcc.ops.formula import choose, fn
+from tcc.ops.formula import choose, fn, one_stage
 from tcc.ops.reference import given
-from tcc.ops.shapes import check_dtype, required
+from tcc.ops.shapes import Point, check_dtype, required
 from tcc.record import record
 
 ROUNDINGS = ("up", "down", "nearest")
@@ -84,15 +86,12 @@ def _power(value: Scalar, attrs: NarrowAttrs) -> Scalar:
     if attrs.saturate:
         value = fn("min", fn("max", value, _LEAST), _MOST)
     else:
-        value = choose(fn("lt", value, _LEAST), float("nan"), value)
+        value = choose(value < _LEAST, float("nan"), value)
     below = cast(cast(value, F8E8M0), F32)
     if attrs.rounding == "down":
         return cast(value, F8E8M0)
-    if attrs.rounding == "up":
-        moves = fn("gt", value, below)
-    else:
-        moves = fn("ge", value, fn("mul", below, 1.5))
-    up = choose(moves, fn("mul", below, 2.0), below)
+    moves = value > below if attrs.rounding == "up" else value >= below * 1.5
+    up = choose(moves, below * 2.0, below)
     if attrs.saturate:
         up = fn("min", up, _MOST)
     return cast(up, F8E8M0)
@@ -126,11 +125,8 @@ def _narrow_infer(types: Types, attrs: NarrowAttrs) -> OutTypes:
     return (TensorType(attrs.to, required(types, 0).shape),)
 
 
-def _narrow_expr(types: Types, attrs: NarrowAttrs) -> Expr:
-    x = required(types, 0)
-    b = ExprBuilder(x)
-    at = b.iters(*x.shape)
-    return b.finish(at, narrowed(cast(b.read(0, *at), F32), attrs))
+def _narrow_element(b: ExprBuilder, at: Point, attrs: NarrowAttrs) -> Scalar:
+    return narrowed(cast(b.read(0, *at), F32), attrs)
 
 
 # ---- elements that share bytes ------------------------------------------------------------------
@@ -175,13 +171,10 @@ def _unpack_infer(types: Types, attrs: UnpackAttrs) -> OutTypes:
     return (tensor(attrs.to, attrs.count),)
 
 
-def _unpack_expr(types: Types, attrs: UnpackAttrs) -> Expr:
+def _unpack_element(b: ExprBuilder, at: Point, attrs: UnpackAttrs) -> Scalar:
     bits, share = attrs.to.bits, 8 // attrs.to.bits
-    b = ExprBuilder(*types)
-    (at,) = b.iters(attrs.count)
-    byte = b.read(0, at // share)
-    code = fn("shift_right", byte, index_value(at % share * bits, U8))
-    return b.finish((at,), _value(fn("bit_and", code, (1 << bits) - 1), attrs.to))
+    code = fn("shift_right", b.read(0, at[0] // share), at[0] % share * bits)
+    return _value(fn("bit_and", code, (1 << bits) - 1), attrs.to)
 
 
 def _value(code: Scalar, to: DType) -> Scalar:
@@ -190,10 +183,10 @@ def _value(code: Scalar, to: DType) -> Scalar:
         return cast(code, to)
     size = cast(fn("bit_and", code, 7), I32)
     exponent, fraction = fn("shift_right", size, 1), fn("bit_and", size, 1)
-    normal = apply("shift_left", fn("add", fraction, 2), exponent)
-    quarters = cast(choose(fn("lt", size, 2), fn("mul", size, 2), normal), F32)
-    magnitude = fn("mul", quarters, 0.25)
-    return cast(choose(fn("ge", code, 8), fn("neg", magnitude), magnitude), to)
+    normal = fn("shift_left", fraction + 2, exponent)
+    quarters = cast(choose(size < 2, size * 2, normal), F32)
+    magnitude = quarters * 0.25
+    return cast(choose(code >= 8, -magnitude, magnitude), to)
 
 
 def _unpack_reference(arrays: Arrays, attrs: UnpackAttrs) -> OutArrays:
@@ -218,20 +211,12 @@ def _pack_infer(types: Types, attrs: PackAttrs) -> OutTypes:
     return (tensor(U8, (x.shape[0] + share - 1) // share),)
 
 
-def _pack_expr(types: Types, attrs: PackAttrs) -> Expr:
-    x = required(types, 0)
-    (out,) = _pack_infer(types, attrs)
+def _pack_element(b: ExprBuilder, at: Point, attrs: PackAttrs) -> Scalar:
     share = 8 // attrs.bits
-    b = ExprBuilder(x)
-    (at,) = b.iters(*out.shape)
-    byte: Scalar | None = None
-    for n in range(share):
-        element = b.read(0, at * share + n, fill=0)
-        code = fn("bit_and", _code(element), (1 << attrs.bits) - 1)
-        moved = apply("shift_left", code, literal(n * attrs.bits, U8))
-        byte = moved if byte is None else fn("bit_or", byte, moved)
-    assert byte is not None
-    return b.finish((at,), byte)
+    codes = (_code(b.read(0, at[0] * share + n, fill=0)) for n in range(share))
+    kept = (fn("bit_and", code, (1 << attrs.bits) - 1) for code in codes)
+    moved = (fn("shift_left", code, n * attrs.bits) for n, code in enumerate(kept))
+    return reduce(lambda byte, part: fn("bit_or", byte, part), moved)
 
 
 def _code(element: Scalar) -> Scalar:
@@ -239,12 +224,12 @@ def _code(element: Scalar) -> Scalar:
     if element.dtype is not F4E2M1:
         return cast(element, U8)
     value = cast(element, F32)
-    halves = cast(fn("mul", fn("abs", value), 2.0), I32)
-    above = fn("add", fn("shift_right", halves, 1), 2)
-    top = fn("add", fn("shift_right", halves, 2), 4)
-    size = choose(fn("lt", halves, 4), halves, choose(fn("lt", halves, 8), above, top))
-    negative = fn("lt", apply("div", literal(1.0, F32), value), 0.0)  # minus zero too
-    return cast(choose(negative, fn("add", size, 8), size), U8)
+    halves = cast(abs(value) * 2.0, I32)
+    above = fn("shift_right", halves, 1) + 2
+    top = fn("shift_right", halves, 2) + 4
+    size = choose(halves < 4, halves, choose(halves < 8, above, top))
+    negative = 1.0 / value < 0.0  # minus zero too
+    return cast(choose(negative, size + 8, size), U8)
 
 
 def _pack_reference(arrays: Arrays, attrs: PackAttrs) -> OutArrays:
@@ -262,18 +247,18 @@ OPS: tuple[OpSpec, ...] = (
         lambda arrays, attrs: (narrow_reference(given(arrays)[0], attrs),),
         (F32, F16, BF16, F64, I32, I64), Tolerance.EXACT,
         "Conversion to a narrow float type, saturating or not; f8e8m0 rounds as asked.",
-        _narrow_expr, traits=_ELEMENTWISE,
+        one_stage(_narrow_infer, _narrow_element), traits=_ELEMENTWISE,
     ),
     OpSpec(
         "unpack", UnpackAttrs, (1, 1), _unpack_infer, _unpack_reference, (U8,),
         Tolerance.EXACT,
         "Elements of 4 or 2 bits out of bytes, the first one from the lowest bits.",
-        _unpack_expr,
+        one_stage(_unpack_infer, _unpack_element),
     ),
     OpSpec(
         "pack", PackAttrs, (1, 1), _pack_infer, _pack_reference, (I8, U8, *_PACKED),
         Tolerance.EXACT,
         "The lowest 4 or 2 bits of each element, packed into bytes from the lowest bits up.",
-        _pack_expr,
+        one_stage(_pack_infer, _pack_element),
     ),
 )  # fmt: skip

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, apply, index_value, literal
+from tcc.ir.expr import ExprBuilder
+from tcc.ir.expr.scalar import Scalar, index_value, literal
 from tcc.ir.index import Index, as_int, const, maximum, minimum
 from tcc.ir.op import (
     Array,
@@ -20,8 +20,9 @@ from tcc.ir.op import (
     Types,
 )
 from tcc.ir.types import BOOL, I64, TensorType
+from tcc.ops.formula import choose, one_stage
 from tcc.ops.operands import array, inside, maybe_array, require, sizes
-from tcc.ops.shapes import MOVED, Shape, optional, required
+from tcc.ops.shapes import MOVED, Point, Shape, optional, required
 from tcc.record import record
 
 _MODES = ("constant", "edge", "reflect", "wrap")
@@ -38,7 +39,7 @@ class PadAttrs:
 
 def _infer(types: Types, attrs: PadAttrs) -> OutTypes:
     x, value = required(types, 0), optional(types, 1)
-    require(attrs.mode in _MODES, f"unknown pad mode {attrs.mode}")
+    require(attrs.mode in _MODES, f"{attrs.mode[:40]!r} is none of {_MODES}")
     require(len(attrs.before) == len(attrs.after) == x.rank, f"pad needs two sizes per axis of {x}")
     if value is not None:
         require(value.dtype is x.dtype, f"pad value {value} is not of the type of {x}")
@@ -56,7 +57,7 @@ def _reference(arrays: Arrays, attrs: PadAttrs) -> OutArrays:
     x, value = array(arrays, 0), maybe_array(arrays, 1)
     before, after = sizes(attrs.before), sizes(attrs.after)
     if attrs.mode == "constant":
-        return (_surrounded(x, 0 if value is None else value.reshape(()), before, after),)
+        return (surrounded(x, 0 if value is None else value.reshape(()), before, after),)
     kept = tuple(
         slice(max(-b, 0), n - max(-a, 0)) for b, a, n in zip(before, after, x.shape, strict=True)
     )
@@ -65,7 +66,7 @@ def _reference(arrays: Arrays, attrs: PadAttrs) -> OutArrays:
     return (np.pad(x[kept], widths, mode=mode),)
 
 
-def _surrounded(x: Array, fill: object, before: Sequence[int], after: Sequence[int]) -> Array:
+def surrounded(x: Array, fill: object, before: Sequence[int], after: Sequence[int]) -> Array:
     """`x` in a larger or smaller tensor, which it may even lie outside of."""
     y = np.full([b + n + a for b, n, a in zip(before, x.shape, after, strict=True)], fill, x.dtype)
     spans = [
@@ -77,25 +78,22 @@ def _surrounded(x: Array, fill: object, before: Sequence[int], after: Sequence[i
     return y
 
 
-def _expr(types: Types, attrs: PadAttrs) -> Expr:
-    x, value = required(types, 0), optional(types, 1)
-    (y,) = _infer(types, attrs)
-    b = ExprBuilder(*types)
-    i = b.iters(*y.shape)
+def _element(b: ExprBuilder, i: Point, attrs: PadAttrs) -> Scalar:
+    x, value = required(b.params, 0), optional(b.params, 1)
     if attrs.mode != "constant":
         at = [
             _source(attrs.mode, *axis)
             for axis in zip(i, x.shape, attrs.before, attrs.after, strict=True)
         ]
-        return b.finish(i, literal(0, x.dtype) if 0 in (x.static_shape or ()) else b.read(0, *at))
+        return literal(0, x.dtype) if 0 in (x.static_shape or ()) else b.read(0, *at)
     at = [k - before for k, before in zip(i, attrs.before, strict=True)]
     body: Scalar = b.read(0, *at, fill=0)
     if value is not None:
         whole: Scalar = literal(True, BOOL)
         for k, dim in zip(at, x.shape, strict=True):
-            whole = apply("and", whole, inside(index_value(k, I64), dim))
-        body = apply("select", whole, body, b.read(1, *([0] * value.rank)))
-    return b.finish(i, body)
+            whole &= inside(index_value(k, I64), dim)
+        body = choose(whole, body, b.read(1, *([0] * value.rank)))
+    return body
 
 
 def _source(mode: str, index: Index, dim: Index, before: Index, after: Index) -> Index:
@@ -119,6 +117,6 @@ OPS: tuple[OpSpec, ...] = (
     OpSpec(
         "pad", PadAttrs, (1, 2), _infer, _reference, MOVED, Tolerance.EXACT,
         "Surrounds each axis with a constant, or with its own elements by `mode`.",
-        expr=_expr, traits=frozenset({Trait.MOVEMENT}),
+        expr=one_stage(_infer, _element), traits=frozenset({Trait.MOVEMENT}),
     ),
 )  # fmt: skip

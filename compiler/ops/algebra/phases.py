@@ -22,10 +22,10 @@ from tcc.ir.op import (
     Types,
 )
 from tcc.ir.types import TensorType
-from tcc.ops.algebra.window import biased
-from tcc.ops.formula import fn, wide
-from tcc.ops.operands import array, maybe_array, require, sizes
-from tcc.ops.reference import widen_half
+from tcc.ops.algebra.window import biased, group_channel, with_bias
+from tcc.ops.formula import wide
+from tcc.ops.operands import maybe_array, require, sizes
+from tcc.ops.reference import given
 from tcc.ops.shapes import (
     FLOATS,
     Shape,
@@ -66,7 +66,7 @@ def _infer(types: Types, attrs: PhaseConvAttrs) -> OutTypes:
 
 
 def _reference(arrays: Arrays, attrs: PhaseConvAttrs) -> OutArrays:
-    x, w, bias = widen_half(array(arrays, 0)), widen_half(array(arrays, 1)), maybe_array(arrays, 2)
+    x, w = given(arrays, 2)
     spatial, image = x.ndim - 2, sizes(attrs.image)
     phases, taps = w.shape[:spatial], w.shape[spatial + 2 :]
     channels, groups = w.shape[spatial], attrs.group
@@ -83,9 +83,7 @@ def _reference(arrays: Arrays, attrs: PhaseConvAttrs) -> OutArrays:
             part += np.einsum("ngc...,gmc->ngm...", seen, weights)
         spots = tuple(slice(a, None, s) for a, s in zip(r, phases, strict=True))
         y[(slice(None), slice(None), *spots)] = part.reshape(x.shape[0], channels, *image)
-    if bias is not None:
-        y += widen_half(bias).reshape(-1, *([1] * spatial))
-    return (y.astype(array(arrays, 0).dtype),)
+    return (with_bias(y, maybe_array(arrays, 2)).astype(x.dtype),)
 
 
 def _shifted(x: Array, first: Sequence[int], image: Sequence[int]) -> Array:
@@ -108,9 +106,7 @@ def _expr(types: Types, attrs: PhaseConvAttrs) -> Expr:
     n, m, *pr = i = b.iters(x.shape[0], y.shape[1], *attrs.image, *phases)
     c, *t = over = b.iters(*w.shape[spatial + 1 :])
     p, r = pr[:spatial], pr[spatial:]
-    channel = c
-    if attrs.group > 1:
-        channel = (m // (w.shape[spatial] // attrs.group)) * w.shape[spatial + 1] + c
+    channel = group_channel(m, c, y.shape[1], w.shape[spatial + 1], attrs.group)
     at = [
         position + _late(phase, skip, size) + tap - before
         for position, phase, skip, size, tap, before in zip(
@@ -118,7 +114,7 @@ def _expr(types: Types, attrs: PhaseConvAttrs) -> Expr:
         )
     ]
     pixel = wide(b.read(0, n, channel, *at, fill=0))
-    sums = b.stage(i, fn("mul", pixel, wide(b.read(1, *r, m, c, *t))), over=over, monoid="sum")
+    sums = b.stage(i, pixel * wide(b.read(1, *r, m, c, *t)), over=over, monoid="sum")
     n, m, *o = outer = b.iters(*y.shape)
     turns = [q // s for q, s in zip(o, phases, strict=True)]
     turns += [q % s for q, s in zip(o, phases, strict=True)]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from functools import reduce
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial, reduce
 from math import prod
+from operator import and_
 from typing import Any, Literal
 
 import numpy as np
 from tcc.ir.expr import MONOIDS, Expr, ExprBuilder
-from tcc.ir.expr.scalar import Const, Scalar, StageRef, apply, cast, index_value, literal
+from tcc.ir.expr.scalar import Const, Scalar, StageRef, cast, index_value
 from tcc.ir.index import Index, IndexLike, as_index, as_int, ceildiv, const, maximum, minimum
 from tcc.ir.op import (
     Array,
@@ -20,12 +23,12 @@ from tcc.ir.op import (
     Trait,
     Types,
 )
-from tcc.ir.types import BOOL, I8, I64, U8, DType, TensorType
+from tcc.ir.types import BOOL, I8, I64, U8, DType, TensorType, element_count
 from tcc.ops.algebra.contract import rounded
-from tcc.ops.algebra.window import patch, window_count, window_places
-from tcc.ops.formula import fn, wide
+from tcc.ops.algebra.window import border_fill, patch, window_count, window_places
+from tcc.ops.formula import choose, fn, wide
 from tcc.ops.operands import array, dims, inside, require, sizes
-from tcc.ops.reference import widen_half
+from tcc.ops.reference import in_f32
 from tcc.ops.shapes import FLOATS, Point, Shape, present, required
 from tcc.record import record
 
@@ -60,10 +63,9 @@ class MaxUnpoolAttrs:
 
 
 def _shape(x: TensorType, attrs: PoolAttrs) -> Shape:
-    lists = (attrs.kernel, attrs.strides, attrs.before, attrs.after, attrs.dilations)
     numbers = x.rank >= 3 and x.dtype is not BOOL
     require(numbers, f"a pool takes numbers [batch, channel, spatial...], not {x}")
-    require(all(len(v) == x.rank - 2 for v in lists), f"pool attributes do not fit {x}")
+    require(all(len(v) == x.rank - 2 for v in _lists(attrs)), f"pool attributes do not fit {x}")
     image = _counts(x.shape[2:], attrs)
     small = [n for n in (as_int(d) for d in image) if n is not None and n < 0]
     require(not small, f"the window {attrs.kernel} is larger than the padded image of {x}")
@@ -71,11 +73,13 @@ def _shape(x: TensorType, attrs: PoolAttrs) -> Shape:
 
 
 def _counts(image: Point, attrs: PoolAttrs) -> Shape:
-    lists = (attrs.kernel, attrs.strides, attrs.before, attrs.after, attrs.dilations)
-    return tuple(
-        window_count(n, kernel, stride, before, after, dilation, attrs.ceil_mode)
-        for n, kernel, stride, before, after, dilation in zip(image, *lists, strict=True)
-    )
+    counted = partial(window_count, ceil_mode=attrs.ceil_mode)
+    return tuple(map(counted, image, *_lists(attrs)))
+
+
+def _lists(attrs: PoolAttrs) -> tuple[Sequence[Any], ...]:
+    """What `window_count` takes of each axis."""
+    return attrs.kernel, attrs.strides, attrs.before, attrs.after, attrs.dilations
 
 
 def _infer(types: Types, attrs: PoolAttrs) -> OutTypes:
@@ -89,45 +93,38 @@ def _patches(x: Array, attrs: PoolAttrs, fill: Any) -> Array:
     counts = sizes(_counts(dims(*x.shape[2:]), attrs))
     reach = [
         max((n - 1) * s + (k - 1) * d + 1 - size - b, a)
-        for n, s, k, d, size, b, a in zip(
-            counts,
-            attrs.strides,
-            attrs.kernel,
-            attrs.dilations,
-            x.shape[2:],
-            before,
-            after,
+        for n, size, k, s, b, a, d in zip(
+            counts, x.shape[2:], attrs.kernel, attrs.strides, before, after, attrs.dilations,
             strict=True,
         )
-    ]
+    ]  # fmt: skip
     widths = ((0, 0), (0, 0), *zip(before, reach, strict=True))
     padded = np.pad(x, widths, constant_values=fill)
-    offsets = (
-        [q * d for q, d in zip(k, attrs.dilations, strict=True)] for k in np.ndindex(*attrs.kernel)
-    )
-    return np.stack([patch(padded, o, counts, attrs.strides) for o in offsets])
+    elements = np.ndindex(*attrs.kernel)
+    return np.stack([patch(padded, k, counts, attrs.strides, attrs.dilations) for k in elements])
 
 
-def _window(b: ExprBuilder, x: TensorType, attrs: PoolAttrs) -> tuple[Point, Point, list[Index]]:
-    """Iterators of the output and of the window, and where the window reads the image."""
+def _window(
+    b: ExprBuilder, x: TensorType, attrs: PoolAttrs, outside: float
+) -> tuple[Point, Point, Scalar, list[Index]]:
+    """Iterators of the output and of the window, an element of the window, and where it lies."""
     i = b.iters(*_shape(x, attrs))
     k = b.iters(*attrs.kernel)
     at = window_places(i[2:], k, attrs.strides, attrs.dilations, attrs.before)
-    return i, k, at
+    return i, k, b.read(0, *i[:2], *at, fill=outside if _leaves_image(attrs) else None), at
 
 
 def _leaves_image(attrs: PoolAttrs) -> bool:
-    zero = const(0)
-    return attrs.ceil_mode or any(as_index(p) is not zero for p in (*attrs.before, *attrs.after))
+    return attrs.ceil_mode or border_fill(attrs.before, attrs.after) is not None
 
 
 # ---- max -----------------------------------------------------------------------------------------
 
 
-def _lowest(dtype: DType) -> Const:
+def _lowest(dtype: DType) -> float:
     (identity,) = MONOIDS["max"].identity((dtype,))
     assert isinstance(identity, Const)
-    return identity
+    return identity.value
 
 
 def _lowest_of(x: Array) -> Any:
@@ -142,9 +139,8 @@ def _max_reference(arrays: Arrays, attrs: PoolAttrs) -> OutArrays:
 def _max_expr(types: Types, attrs: PoolAttrs) -> Expr:
     x = required(types, 0)
     b = ExprBuilder(x)
-    i, k, at = _window(b, x, attrs)
-    fill = _lowest(x.dtype).value if _leaves_image(attrs) else None
-    return b.finish(i, b.read(0, i[0], i[1], *at, fill=fill), over=k, monoid="max")
+    i, k, value, _ = _window(b, x, attrs, _lowest(x.dtype))
+    return b.finish(i, value, over=k, monoid="max")
 
 
 def _indices_infer(types: Types, attrs: PoolAttrs) -> OutTypes:
@@ -171,22 +167,16 @@ def _indices_reference(arrays: Arrays, attrs: PoolAttrs) -> OutArrays:
 def _indices_expr(types: Types, attrs: PoolAttrs) -> Expr:
     x = required(types, 0)
     b = ExprBuilder(x)
-    i, k, at = _window(b, x, attrs)
-    position = i[0] * x.shape[1] + i[1]
-    for dim in x.shape[2:]:
-        position = position * dim
+    i, k, value, at = _window(b, x, attrs, _lowest(x.dtype))
+    position = (i[0] * x.shape[1] + i[1]) * element_count(x.shape[2:])
     axes = list(zip(at, x.shape[2:], strict=True))
     spatial = const(0)
     for index, dim in reversed(axes) if attrs.storage_order else axes:
         spatial = spatial * dim + index
     where: Scalar = index_value(position + spatial, I64)
-    fill = None
     if _leaves_image(attrs):
-        fill = _lowest(x.dtype).value
         tests = (inside(index_value(index, I64), dim) for index, dim in axes)
-        whole = reduce(lambda p, q: apply("and", p, q), tests)
-        where = apply("select", whole, where, literal((1 << 63) - 1, I64))
-    value = b.read(0, i[0], i[1], *at, fill=fill)
+        where = choose(reduce(and_, tests), where, (1 << 63) - 1)
     best = b.stage(i, value, where, over=k, monoid="argmax")
     return b.done(best, StageRef(best.stage, 1))
 
@@ -194,33 +184,29 @@ def _indices_expr(types: Types, attrs: PoolAttrs) -> Expr:
 # ---- average and lp ------------------------------------------------------------------------------
 
 
+@in_f32
 def _average_reference(arrays: Arrays, attrs: PoolAttrs) -> OutArrays:
     x = array(arrays, 0)
-    before, after = sizes(attrs.before), sizes(attrs.after)
-    counted = np.ones(x.shape, np.float64)
+    total = _patches(x, attrs, 0).sum(axis=0)
+    counted, spans = np.ones(x.shape), attrs
     if attrs.count_include_pad:
+        before, after = sizes(attrs.before), sizes(attrs.after)
         counted = np.pad(counted, ((0, 0), (0, 0), *zip(before, after, strict=True)), mode="edge")
         none = (0,) * len(before)
-        wider = PoolAttrs(attrs.kernel, attrs.strides, none, none, attrs.dilations, attrs.ceil_mode)
-        shape = sizes(_shape(TensorType(U8, dims(*x.shape)), attrs))
-        counts = _patches(counted, wider, 0).sum(axis=0)
-        counts = counts[tuple(slice(n) for n in shape)]
-    else:
-        counts = _patches(counted, attrs, 0).sum(axis=0)
-    total = _patches(widen_half(x), attrs, 0).sum(axis=0)
+        spans = replace(attrs, before=none, after=none)
+    counts = _patches(counted, spans, 0).sum(axis=0)[tuple(map(slice, total.shape))]
     return ((total / counts).astype(x.dtype),)
 
 
 def _average_expr(types: Types, attrs: PoolAttrs) -> Expr:
     x = required(types, 0)
     b = ExprBuilder(x)
-    i, k, at = _window(b, x, attrs)
-    fill = 0 if _leaves_image(attrs) else None
-    sums = b.stage(i, wide(b.read(0, i[0], i[1], *at, fill=fill)), over=k, monoid="sum")
+    i, k, value, _ = _window(b, x, attrs, 0)
+    sums = b.stage(i, wide(value), over=k, monoid="sum")
     i = b.iters(*_shape(x, attrs))
     total = b.read(sums, *i)
     count = index_value(_counted(i[2:], x, attrs), total.dtype)
-    return b.finish(i, cast(fn("div", total, count), x.dtype))
+    return b.finish(i, cast(total / count, x.dtype))
 
 
 def _counted(o: Point, x: TensorType, attrs: PoolAttrs) -> Index:
@@ -230,14 +216,7 @@ def _counted(o: Point, x: TensorType, attrs: PoolAttrs) -> Index:
         return const(whole)
     count = const(1)
     for p, size, kernel, stride, before, after, dilation in zip(
-        o,
-        x.shape[2:],
-        attrs.kernel,
-        attrs.strides,
-        attrs.before,
-        attrs.after,
-        attrs.dilations,
-        strict=True,
+        o, x.shape[2:], *_lists(attrs), strict=True
     ):
         start = p * stride - before
         low = -as_index(before) if attrs.count_include_pad else const(0)
@@ -247,19 +226,19 @@ def _counted(o: Point, x: TensorType, attrs: PoolAttrs) -> Index:
     return count
 
 
+@in_f32
 def _lp_reference(arrays: Arrays, attrs: PoolAttrs) -> OutArrays:
-    x = array(arrays, 0)
-    total = (np.abs(_patches(widen_half(x), attrs, 0)) ** attrs.p).sum(axis=0)
-    return ((total ** (1 / attrs.p)).astype(x.dtype),)
+    total = (np.abs(_patches(array(arrays, 0), attrs, 0)) ** attrs.p).sum(axis=0)
+    return (total ** (1 / attrs.p),)
 
 
 def _lp_expr(types: Types, attrs: PoolAttrs) -> Expr:
     x = required(types, 0)
     b = ExprBuilder(x)
-    i, k, at = _window(b, x, attrs)
-    size = fn("abs", wide(b.read(0, i[0], i[1], *at, fill=0 if _leaves_image(attrs) else None)))
+    i, k, value, _ = _window(b, x, attrs, 0)
+    size = abs(wide(value))
     if attrs.p == 2:
-        size = fn("mul", size, size)
+        size = size * size
     elif attrs.p != 1:
         size = fn("pow", size, float(attrs.p))
     sums = b.stage(i, size, over=k, monoid="sum")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import StageRef, cast
+from tcc.ir.expr.scalar import Scalar, StageRef, cast
 from tcc.ir.graph import carrier
 from tcc.ir.index import IndexLike, const
 from tcc.ir.narrow import FORMATS
@@ -40,7 +40,8 @@ from tcc.ir.types import (
     tensor,
 )
 from tcc.ops.algebra.narrow import NarrowAttrs, narrow_reference, narrowed
-from tcc.ops.formula import choose, fn
+from tcc.ops.formula import choose, fn, one_stage
+from tcc.ops.operands import maybe_array
 from tcc.ops.reference import given
 from tcc.ops.shapes import (
     Point,
@@ -50,6 +51,7 @@ from tcc.ops.shapes import (
     check_dtype,
     optional,
     present,
+    replaced,
     required,
 )
 from tcc.record import record
@@ -98,7 +100,7 @@ def _check_scale(x: TensorType, types: Types, attrs: QuantAttrs) -> None:
     if attrs.block_size:
         check_axis(attrs.axis, x.rank)
         blocks = -(-x.shape[attrs.axis] // attrs.block_size)
-        wanted = (*x.shape[: attrs.axis], blocks, *x.shape[attrs.axis + 1 :])
+        wanted = replaced(x.shape, attrs.axis, blocks)
         agree_shapes(scale.shape, wanted, "blocks of the scale")
     elif scale.rank == 1 and scale.shape[0] is not const(1):
         check_axis(attrs.axis, x.rank)
@@ -112,8 +114,7 @@ def _check_scale(x: TensorType, types: Types, attrs: QuantAttrs) -> None:
 
 def _scale_at(scale: TensorType, attrs: QuantAttrs, at: Point) -> tuple[IndexLike, ...]:
     if attrs.block_size:
-        block = at[attrs.axis] // attrs.block_size
-        return (*at[: attrs.axis], block, *at[attrs.axis + 1 :])
+        return replaced(at, attrs.axis, at[attrs.axis] // attrs.block_size)
     if scale.rank == 0:
         return ()
     return (0,) if scale.shape[0] is const(1) else (at[attrs.axis],)
@@ -143,32 +144,25 @@ def _quantize_infer(types: Types, attrs: QuantizeAttrs) -> OutTypes:
     return (TensorType(attrs.to, x.shape),)
 
 
-def _quantize_expr(types: Types, attrs: QuantizeAttrs) -> Expr:
-    x, scale = present(types, 2)
-    b = ExprBuilder(*types)
-    at = b.iters(*x.shape)
-    where = _scale_at(scale, attrs, at)
-    ratio = fn("div", cast(b.read(0, *at), F32), cast(b.read(1, *where), F32))
+def _quantize_element(b: ExprBuilder, at: Point, attrs: QuantizeAttrs) -> Scalar:
+    where = _scale_at(required(b.params, 1), attrs, at)
+    ratio = cast(b.read(0, *at), F32) / cast(b.read(1, *where), F32)
     ratio = cast(cast(ratio, attrs.precision), F32)
     level = ratio if attrs.to.is_float else fn("round", ratio)
-    if optional(types, 2) is not None:
+    if optional(b.params, 2) is not None:
         zero = cast(b.read(2, *where), F32)
         # Where it is zero, a negative zero stays one.
-        added = fn("sub", level, fn("sub", 0.0, zero))
-        level = added if attrs.to.is_float else fn("add", level, zero)
+        added = level - (0.0 - zero)
+        level = added if attrs.to.is_float else level + zero
     if attrs.to.is_float:
-        b.stage(at, narrowed(level, NarrowAttrs(attrs.to, attrs.saturate)))
-    else:
-        low = float(integer_limits(attrs.to)[0])
-        if low:  # this cast saturates, and makes 0 of NaN, not the least level
-            level = choose(fn("gt", level, low), level, low)
-        b.stage(at, cast(level, attrs.to))
-    return b.done()
+        return narrowed(level, NarrowAttrs(attrs.to, attrs.saturate))
+    low = float(integer_limits(attrs.to)[0])
+    # The cast to levels saturates, and makes 0 of NaN, not the least level.
+    return choose(level > low, level, low) if low else level
 
 
 def _quantize_reference(arrays: Arrays, attrs: QuantizeAttrs) -> OutArrays:
-    x, scale = given(arrays[:2])
-    zero = arrays[2] if len(arrays) > 2 else None
+    (x, scale), zero = given(arrays, 2), maybe_array(arrays, 2)
     with np.errstate(all="ignore"):
         ratio = x.astype(np.float32) / _spread(scale, x, attrs).astype(np.float32)
         ratio = carrier(ratio.astype(attrs.precision.carrier), attrs.precision).astype(np.float32)
@@ -196,22 +190,18 @@ def _dequantize_infer(types: Types, attrs: DequantizeAttrs) -> OutTypes:
     return (TensorType(to, x.shape),)
 
 
-def _dequantize_expr(types: Types, attrs: DequantizeAttrs) -> Expr:
-    x, scale = present(types, 2)
-    b = ExprBuilder(*types)
-    at = b.iters(*x.shape)
+def _dequantize_element(b: ExprBuilder, at: Point, attrs: DequantizeAttrs) -> Scalar:
+    x, scale = present(b.params, 2)
     where = _scale_at(scale, attrs, at)
     exact = F32 if x.dtype.is_float else I32
     level = cast(b.read(0, *at), exact)
-    if optional(types, 2) is not None:
-        level = fn("sub", level, cast(b.read(2, *where), exact))
-    value = fn("mul", cast(level, F32), cast(b.read(1, *where), F32))
-    return b.finish(at, cast(value, attrs.to or scale.dtype))
+    if optional(b.params, 2) is not None:
+        level = level - cast(b.read(2, *where), exact)
+    return cast(level, F32) * cast(b.read(1, *where), F32)
 
 
 def _dequantize_reference(arrays: Arrays, attrs: DequantizeAttrs) -> OutArrays:
-    x, scale = given(arrays[:2])
-    zero = arrays[2] if len(arrays) > 2 else None
+    (x, scale), zero = given(arrays, 2), maybe_array(arrays, 2)
     exact = np.float32 if x.dtype.kind == "f" else np.int32
     level = x.astype(exact)
     if zero is not None:
@@ -239,14 +229,14 @@ def _dynamic_expr(types: Types, _: NoAttrs) -> Expr:
 
     top, bottom = extreme("max"), extreme("min")
     high, low = fn("max", b.read(top), 0.0), fn("min", b.read(bottom), 0.0)
-    width = fn("sub", high, low)
+    width = high - low
     flat = fn("eq", width, 0.0)
-    scale = b.stage((), choose(flat, 1.0, fn("div", width, 255.0)))
-    shift = fn("div", fn("neg", low), b.read(scale))
+    scale = b.stage((), choose(flat, 1.0, width / 255.0))
+    shift = -low / b.read(scale)
     zero = b.stage((), cast(fn("round", shift), U8))
     at = b.iters(*x.shape)
-    level = fn("round", fn("div", b.read(0, *at), b.read(scale)))
-    y = b.stage(at, cast(fn("add", level, cast(b.read(zero), F32)), U8))
+    level = fn("round", b.read(0, *at) / b.read(scale))
+    y = b.stage(at, cast(level + cast(b.read(zero), F32), U8))
     return b.done(y, scale, zero)
 
 
@@ -266,19 +256,19 @@ OPS: tuple[OpSpec, ...] = (
         "quantize_linear", QuantizeAttrs, (2, 3), _quantize_infer, _quantize_reference,
         (*_SCALES, I32), Tolerance.EXACT,
         "round(x / scale) + zero point, saturated to the result's type; of NaN the least level.",
-        _quantize_expr, traits=_ELEMENTWISE,
+        one_stage(_quantize_infer, _quantize_element), traits=_ELEMENTWISE,
     ),
     OpSpec(
         "dequantize_linear", DequantizeAttrs, (2, 3), _dequantize_infer, _dequantize_reference,
         (*_LEVELS, I32), Tolerance.ELEMENTWISE,
         "(x - zero point) * scale, in the type of the scale.",
-        _dequantize_expr, traits=_ELEMENTWISE,
+        one_stage(_dequantize_infer, _dequantize_element), traits=_ELEMENTWISE,
     ),
     OpSpec(
         "dynamic_quantize_linear", NoAttrs, (1, 1), _dynamic_infer, _dynamic_reference,
         (F32,), Tolerance.ELEMENTWISE,
         "u8 levels, scale and zero point such that the range of x and 0 is covered.",
         _dynamic_expr, traits=frozenset((Trait.REDUCTION,)),
-        onnx=(OnnxBinding("DynamicQuantizeLinear", since=11),),
+        onnx=OnnxBinding("DynamicQuantizeLinear", since=11),
     ),
 )  # fmt: skip

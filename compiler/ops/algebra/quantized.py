@@ -25,7 +25,15 @@ from tcc.ir.op import (
 )
 from tcc.ir.types import F32, I8, I32, I64, U8, TensorType, integer_limits
 from tcc.ops.algebra.contract import matmul_shape, matmul_sum
-from tcc.ops.algebra.window import ConvAttrs, border_fill, conv_indices, conv_shape, convolve, when
+from tcc.ops.algebra.window import (
+    ConvAttrs,
+    border_fill,
+    conv_indices,
+    conv_shape,
+    convolve,
+    when,
+    with_bias,
+)
 from tcc.ops.formula import fn
 from tcc.ops.operands import array, inside, maybe_array, require
 from tcc.ops.reference import given
@@ -44,7 +52,7 @@ def _shifted(b: ExprBuilder, number: int, at: Any, point: int, row: Index | None
     """Operand `number` at `at` less its zero point, operand `point`, in i32."""
     value = cast(b.read(number, *at), I32)
     zero = _parameter(b, point, row)
-    return value if zero is None else fn("sub", value, cast(zero, I32))
+    return value if zero is None else value - cast(zero, I32)
 
 
 def _parameter(b: ExprBuilder, number: int, place: Index | None) -> Scalar | None:
@@ -58,8 +66,8 @@ def _parameter(b: ExprBuilder, number: int, place: Index | None) -> Scalar | Non
 
 
 def _requantised(sums: Scalar, factor: Scalar, zero: Scalar) -> Scalar:
-    scaled = fn("round", fn("mul", cast(sums, F32), factor))
-    return cast(fn("add", scaled, cast(zero, F32)), zero.dtype)  # this cast saturates
+    scaled = fn("round", cast(sums, F32) * factor)
+    return cast(scaled + cast(zero, F32), zero.dtype)  # this cast saturates
 
 
 def _requantise(sums: Array, factor: Array, zero: Array) -> Array:
@@ -97,20 +105,20 @@ def _check_numbers(types: Types, x: TensorType, count: Index, *numbers: int) -> 
             check_broadcast(found.shape, (count,), number)
 
 
-def _less_zero(x: Array, zero: Array | None, column: bool) -> Array:
-    """`x` less its zero point, a vector of them standing along rows or columns."""
+def _less_zero(x: Array, zero: Array | None, axis: int) -> Array:
+    """`x` less its zero point, a vector of them standing along an axis."""
     wide = x.astype(np.int32)
     if zero is None:
         return wide
-    point = zero.astype(np.int32)
-    if point.size == 1:
-        return wide - point.reshape(())
-    return wide - (point if column else point[:, None])
+    shape = [1] * x.ndim
+    if zero.size > 1:
+        shape[axis] = -1
+    return wide - zero.astype(np.int32).reshape(shape)
 
 
 def _matmul_integer_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
-    a = _less_zero(array(arrays, 0), maybe_array(arrays, 2), False)
-    c = _less_zero(array(arrays, 1), maybe_array(arrays, 3), True)
+    a = _less_zero(array(arrays, 0), maybe_array(arrays, 2), -2)
+    c = _less_zero(array(arrays, 1), maybe_array(arrays, 3), -1)
     return (np.asarray(np.matmul(a, c)),)
 
 
@@ -122,10 +130,9 @@ def _integer_sum(
         b,
         a,
         c,
-        lambda at_a, at_c: fn(
-            "mul",
-            _shifted(b, numbers[0], at_a, numbers[1], at_a[-2] if a.rank > 1 else None),
-            _shifted(b, numbers[2], at_c, numbers[3], at_c[-1] if c.rank > 1 else None),
+        lambda at_a, at_c: (
+            _shifted(b, numbers[0], at_a, numbers[1], at_a[-2] if a.rank > 1 else None)
+            * _shifted(b, numbers[2], at_c, numbers[3], at_c[-1] if c.rank > 1 else None)
         ),
     )
 
@@ -157,16 +164,9 @@ def _conv_integer_infer(types: Types, attrs: ConvIntegerAttrs) -> OutTypes:
     return (TensorType(I32, conv_shape(x, w, attrs)),)
 
 
-def _filters(w: Array, zero: Array | None) -> Array:
-    wide = w.astype(np.int32)
-    if zero is None:
-        return wide
-    return wide - zero.astype(np.int32).reshape(-1, *([1] * (w.ndim - 1)))
-
-
 def _conv_integer_reference(arrays: Arrays, attrs: ConvIntegerAttrs) -> OutArrays:
-    x = _less_zero(array(arrays, 0), maybe_array(arrays, 2), True)
-    w = _filters(array(arrays, 1), maybe_array(arrays, 3))
+    x = _less_zero(array(arrays, 0), maybe_array(arrays, 2), 0)
+    w = _less_zero(array(arrays, 1), maybe_array(arrays, 3), 0)
     # Less its border, which `convolve` takes for zeros.
     found = convolve(x - np.int32(attrs.border), w, attrs)
     whole = w.reshape(len(w), -1).sum(1, dtype=np.int32)
@@ -182,18 +182,18 @@ def _conv_sum(
     """
     i, over, at_x, at_w = conv_indices(b, x, w, attrs)
     border = attrs.border if isinstance(attrs, ConvIntegerAttrs) else 0
-    fill = None if border_fill(attrs) is None else border
+    fill = None if border_fill(attrs.before, attrs.after) is None else border
     pixel = cast(b.read(numbers[0], *at_x, fill=fill), I32)
     zero = _parameter(b, numbers[1], None)
     if zero is not None:
-        pixel = fn("sub", pixel, cast(zero, I32))
+        pixel -= cast(zero, I32)
     if zero is not None and fill is not None:
         # A read outside gives 0, which must not be shifted.
         image = zip(at_x[2:], x.shape[2:], strict=True)
         pixel = when([inside(index_value(k, I64), n) for k, n in image], pixel)
     weight = _shifted(b, numbers[2], at_w, numbers[3], i[1])
     # Channels last: neighbours in storage, of which targets multiply several at once.
-    return b.stage(i, fn("mul", pixel, weight), over=(*over[1:], over[0]), monoid="sum")
+    return b.stage(i, pixel * weight, over=(*over[1:], over[0]), monoid="sum")
 
 
 def _conv_integer_expr(types: Types, attrs: ConvIntegerAttrs) -> Expr:
@@ -215,7 +215,7 @@ def _qlinear_matmul_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
 
 def _qlinear_matmul_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
     a, a_scale, a_zero, c, c_scale, c_zero, y_scale, y_zero = given(arrays, 8)
-    sums = np.matmul(_less_zero(a, a_zero, False), _less_zero(c, c_zero, True))
+    sums = np.matmul(_less_zero(a, a_zero, -2), _less_zero(c, c_zero, -1))
     rows = a_scale.reshape(-1, 1) if a_scale.size > 1 else a_scale.reshape(())
     columns = c_scale if c_scale.size > 1 else c_scale.reshape(())
     factor = rows.astype(np.float32) * columns.astype(np.float32) / y_scale.reshape(())
@@ -243,7 +243,7 @@ def _factor(
 ) -> Scalar:
     """left scale * right scale / result scale, in f32."""
     scales = [cast(_known(_parameter(b, *p)), F32) for p in (left, right, (result, None))]
-    return fn("div", fn("mul", scales[0], scales[1]), scales[2])
+    return scales[0] * scales[1] / scales[2]
 
 
 def _qlinear_conv_infer(types: Types, attrs: ConvAttrs) -> OutTypes:
@@ -260,11 +260,9 @@ def _qlinear_conv_infer(types: Types, attrs: ConvAttrs) -> OutTypes:
 
 def _qlinear_conv_reference(arrays: Arrays, attrs: ConvAttrs) -> OutArrays:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = given(arrays, 8)
-    sums = convolve(_less_zero(x, x_zero, True), _filters(w, w_zero), attrs)
+    sums = convolve(_less_zero(x, x_zero, 0), _less_zero(w, w_zero, 0), attrs)
     along = (-1, *([1] * (x.ndim - 2)))
-    bias = maybe_array(arrays, 8)
-    if bias is not None:
-        sums = sums + bias.reshape(along)
+    sums = with_bias(sums, maybe_array(arrays, 8))
     factor = x_scale.reshape(()) * w_scale.reshape(along) / y_scale.reshape(())
     return (_requantise(sums, factor, y_zero.reshape(())),)
 
@@ -276,7 +274,7 @@ def _qlinear_conv_expr(types: Types, attrs: ConvAttrs) -> Expr:
     i = b.iters(*y.shape)
     total: Scalar = b.read(sums, *i)
     if optional(types, 8) is not None:
-        total = fn("add", total, b.read(8, i[1]))
+        total += b.read(8, i[1])
     factor = _factor(b, (1, None), (4, i[1]), 6)
     return b.finish(i, _requantised(total, factor, _known(_parameter(b, 7, None))))
 
@@ -291,7 +289,7 @@ OPS: tuple[OpSpec, ...] = (
         "matmul_integer", NoAttrs, (2, 4), _matmul_integer_infer, _matmul_integer_reference,
         _BYTES, Tolerance.EXACT,
         "Matrix product of bytes less their zero points; operands (a, b, a zero, b zero).",
-        expr=_matmul_integer_expr, traits=_SUMS, onnx=(OnnxBinding("MatMulInteger", since=10),),
+        expr=_matmul_integer_expr, traits=_SUMS, onnx=OnnxBinding("MatMulInteger", since=10),
     ),
     OpSpec(
         "conv_integer", ConvIntegerAttrs, (2, 4), _conv_integer_infer, _conv_integer_reference,
@@ -303,7 +301,7 @@ OPS: tuple[OpSpec, ...] = (
         "qlinear_matmul", NoAttrs, (8, 8), _qlinear_matmul_infer, _qlinear_matmul_reference,
         _BYTES, Tolerance.EXACT,
         "Requantised matrix product; operands a, b and y each with scale and zero point.",
-        expr=_qlinear_matmul_expr, traits=_SUMS, onnx=(OnnxBinding("QLinearMatMul", since=10),),
+        expr=_qlinear_matmul_expr, traits=_SUMS, onnx=OnnxBinding("QLinearMatMul", since=10),
     ),
     OpSpec(
         "qlinear_conv", ConvAttrs, (8, 9), _qlinear_conv_infer, _qlinear_conv_reference,

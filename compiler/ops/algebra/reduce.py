@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, cast, index_value
-from tcc.ir.index import Index, IndexLike, const
+from tcc.ir.index import Index, IndexLike
 from tcc.ir.op import (
     Array,
     Arrays,
     Infer,
+    OnnxBinding,
     OpSpec,
     OutArrays,
     OutTypes,
@@ -79,25 +80,15 @@ class _Reduction:
     real: bool = False
 
 
-def split_axes(
-    b: ExprBuilder, shape: Sequence[Index], axes: Sequence[int]
-) -> tuple[Point, Point, tuple[IndexLike, ...]]:
-    """Iterators of a keepdims reduction: over the result, over `axes`, and where to read."""
-    at = b.iters(*(const(1) if n in axes else dim for n, dim in enumerate(shape)))
-    over = b.iters(*(shape[n] for n in axes))
-    inner = dict(zip(axes, over, strict=True))
-    return at, over, tuple(inner.get(n, i) for n, i in enumerate(at))
-
-
 def _axes_iters(
     b: ExprBuilder, shape: Sequence[Index], attrs: ReduceAttrs
 ) -> tuple[Point, Point, tuple[IndexLike, ...]]:
-    if attrs.keepdims:
-        return split_axes(b, shape, attrs.axes)
-    kept = [n for n in range(len(shape)) if n not in attrs.axes]
-    at = b.iters(*(shape[n] for n in kept))
-    over = b.iters(*(shape[n] for n in attrs.axes))
-    place = dict(zip((*kept, *attrs.axes), (*at, *over), strict=True))
+    """Iterators over the result and over the reduced axes, and where to read."""
+    axes = attrs.axes
+    at = b.iters(*reduced_shape(tuple(shape), axes, attrs.keepdims))
+    over = b.iters(*(shape[n] for n in axes))
+    kept = [n for n in range(len(shape)) if attrs.keepdims or n not in axes]
+    place = dict(zip((*kept, *axes), (*at, *over), strict=True))
     return at, over, tuple(place[n] for n in range(len(shape)))
 
 
@@ -139,10 +130,10 @@ def _log_sum_exp_expr(types: Types, attrs: ReduceAttrs) -> Expr:
     at, over, where = _axes_iters(b, x.shape, attrs)
     top = b.stage(at, cast(b.read(0, *where), dtype), over=over, monoid="max" if over else None)
     at, over, where = _axes_iters(b, x.shape, attrs)
-    shifted = fn("sub", cast(b.read(0, *where), dtype), _finite(b.read(top, *at)))
+    shifted = cast(b.read(0, *where), dtype) - _finite(b.read(top, *at))
     total = b.stage(at, fn("exp", shifted), over=over, monoid="sum" if over else None)
     at = b.iters(*reduced_shape(x.shape, attrs.axes, attrs.keepdims))
-    value = fn("add", fn("log", b.read(total, *at)), _finite(b.read(top, *at)))
+    value = fn("log", b.read(total, *at)) + _finite(b.read(top, *at))
     return b.finish(at, cast(value, x.dtype))
 
 
@@ -161,7 +152,7 @@ def _infer(dtypes: Sequence[DType]) -> Infer:
 
 
 def _mean_finish(total: Scalar, count: Index) -> Scalar:
-    return fn("div", total, index_value(count, total.dtype))
+    return total / index_value(count, total.dtype)
 
 
 def _reduce(
@@ -175,13 +166,10 @@ def _reduce(
 ) -> OpSpec:
     """The row of one reduction; `numpy(x, axes, keepdims)` is its reference."""
 
+    @in_f32
     def reference(arrays: Arrays, attrs: ReduceAttrs) -> OutArrays:
         (x,) = given(arrays)
-
-        def compute(wide_x: Array) -> Array:
-            return np.asarray(numpy(wide_x, attrs.axes, attrs.keepdims))
-
-        result = in_f32(compute)(x)
+        result = np.asarray(numpy(x, attrs.axes, attrs.keepdims))
         if x.dtype.kind in "iu" and result.dtype.kind == "f":
             return (truncated(result, dtype_of(x)),)
         return (result.astype(x.dtype),)
@@ -208,16 +196,14 @@ def _mean(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
 
 def _extremum(largest: bool) -> Callable[[Array, tuple[int, ...], bool], Any]:
     def numpy(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
+        ends: tuple[Any, Any] = (-np.inf, np.inf)
         if x.dtype.kind == "b":
-            function: Any = np.any if largest else np.all
-            return function(x, axis=axes, keepdims=keepdims)
-        if x.dtype.kind == "f":
-            least, most = -np.inf, np.inf
-        else:
-            least, most = np.iinfo(x.dtype).min, np.iinfo(x.dtype).max
+            ends = (False, True)
+        elif x.dtype.kind != "f":
+            ends = np.iinfo(x.dtype).min, np.iinfo(x.dtype).max
         if largest:
-            return np.max(x, axis=axes, keepdims=keepdims, initial=least)
-        return np.min(x, axis=axes, keepdims=keepdims, initial=most)
+            return np.max(x, axis=axes, keepdims=keepdims, initial=ends[0])
+        return np.min(x, axis=axes, keepdims=keepdims, initial=ends[1])
 
     return numpy
 
@@ -253,7 +239,7 @@ def _arg_expr(monoid: str) -> Callable[[Types, Any], Expr]:
         if not attrs.select_last:
             return b.done(position)
         at = b.iters(*reduced_shape(x.shape, axes.axes, axes.keepdims))
-        return b.finish(at, fn("sub", index_value(last, I64), b.read(position, *at)))
+        return b.finish(at, index_value(last, I64) - b.read(position, *at))
 
     return expr
 
@@ -271,15 +257,16 @@ def _arg_reference(numpy: Callable[..., Any]) -> Reference:
     return reference
 
 
-def _arg(name: str, monoid: str, numpy: Callable[..., Any], doc: str) -> OpSpec:
+def _arg(name: str, monoid: str, numpy: Callable[..., Any], onnx: str, doc: str) -> OpSpec:
     return OpSpec(
         name, ArgAttrs, (1, 1), _arg_infer, _arg_reference(numpy), NUMERIC,
         Tolerance.EXACT, doc, _arg_expr(monoid), traits=frozenset((Trait.REDUCTION,)),
+        onnx=OnnxBinding(onnx, attrs=(("select_last_index", "select_last"),)),
     )  # fmt: skip
 
 
 def _square(x: Scalar) -> Scalar:
-    return fn("mul", x, x)
+    return x * x
 
 
 OPS: tuple[OpSpec, ...] = (
@@ -301,7 +288,7 @@ OPS: tuple[OpSpec, ...] = (
         "The product.",
     ),
     _reduce(
-        "reduce_l1", _Reduction("sum", element=lambda x: fn("abs", x)),
+        "reduce_l1", _Reduction("sum", element=lambda x: abs(x)),
         lambda x, axes, keepdims: _sum(np.abs(x), axes, keepdims),
         "The sum of absolute values.",
     ),
@@ -326,6 +313,6 @@ OPS: tuple[OpSpec, ...] = (
         "The logarithm of the sum of exponentials, without overflow.",
         expr=_log_sum_exp_expr,
     ),
-    _arg("arg_max", "argmax", np.argmax, "The position of the largest element."),
-    _arg("arg_min", "argmin", np.argmin, "The position of the least element."),
+    _arg("arg_max", "argmax", np.argmax, "ArgMax", "The position of the largest element."),
+    _arg("arg_min", "argmin", np.argmin, "ArgMin", "The position of the least element."),
 )  # fmt: skip

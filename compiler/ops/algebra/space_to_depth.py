@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import apply, index_value, literal
+from tcc.ir.expr import ExprBuilder
+from tcc.ir.expr.scalar import Scalar, index_value
 from tcc.ir.index import as_int
 from tcc.ir.op import Arrays, OnnxBinding, OpSpec, OutArrays, OutTypes, Types
 from tcc.ir.types import I64, TensorType
 from tcc.ops.algebra.movement import move_row
+from tcc.ops.formula import choose
 from tcc.ops.operands import array, require
-from tcc.ops.shapes import agree, present, required
+from tcc.ops.shapes import Point, agree, present, replaced, required
 from tcc.record import record
 
 
@@ -56,14 +57,12 @@ def _depth_to_space_reference(arrays: Arrays, attrs: DepthToSpaceAttrs) -> OutAr
     return (blocks.reshape(n, c // (s * s), h * s, w * s),)
 
 
-def _depth_to_space_expr(types: Types, attrs: DepthToSpaceAttrs) -> Expr:
-    (y,) = _depth_to_space_infer(types, attrs)
-    s = attrs.blocksize
-    b = ExprBuilder(required(types, 0))
-    n, c, h, w = i = b.iters(*y.shape)
+def _depth_to_space_element(b: ExprBuilder, i: Point, attrs: DepthToSpaceAttrs) -> Scalar:
+    (n, c, h, w), s = i, attrs.blocksize
+    channels = required(b.params, 0).shape[1] // (s * s)
     block = (h % s) * s + w % s
-    channel = block * y.shape[1] + c if attrs.mode == "DCR" else c * (s * s) + block
-    return b.finish(i, b.read(0, n, channel, h // s, w // s))
+    channel = block * channels + c if attrs.mode == "DCR" else c * (s * s) + block
+    return b.read(0, n, channel, h // s, w // s)
 
 
 def _space_to_depth_infer(types: Types, attrs: SpaceToDepthAttrs) -> OutTypes:
@@ -83,14 +82,11 @@ def _space_to_depth_reference(arrays: Arrays, attrs: SpaceToDepthAttrs) -> OutAr
     return (blocks.reshape(n, c * s * s, h // s, w // s),)
 
 
-def _space_to_depth_expr(types: Types, attrs: SpaceToDepthAttrs) -> Expr:
-    x, s = required(types, 0), attrs.blocksize
-    (y,) = _space_to_depth_infer(types, attrs)
-    b = ExprBuilder(x)
-    n, c, h, w = i = b.iters(*y.shape)
-    block = c // x.shape[1]
-    at = (n, c % x.shape[1], h * s + block // s, w * s + block % s)
-    return b.finish(i, b.read(0, *at))
+def _space_to_depth_element(b: ExprBuilder, i: Point, attrs: SpaceToDepthAttrs) -> Scalar:
+    (n, c, h, w), s = i, attrs.blocksize
+    channels = required(b.params, 0).shape[1]
+    block = c // channels
+    return b.read(0, n, c % channels, h * s + block // s, w * s + block % s)
 
 
 def _reverse_sequence_infer(types: Types, attrs: ReverseSequenceAttrs) -> OutTypes:
@@ -110,37 +106,34 @@ def _reverse_sequence_reference(arrays: Arrays, attrs: ReverseSequenceAttrs) -> 
     return (y,)
 
 
-def _reverse_sequence_expr(types: Types, attrs: ReverseSequenceAttrs) -> Expr:
-    x = required(types, 0)
-    b = ExprBuilder(*types)
-    i = b.iters(*x.shape)
+def _reverse_sequence_element(b: ExprBuilder, i: Point, attrs: ReverseSequenceAttrs) -> Scalar:
     length = b.read(1, i[attrs.batch_axis])
     step = index_value(i[attrs.time_axis], I64)
-    back = apply("sub", apply("sub", length, literal(1, I64)), step)
-    extent = x.shape[attrs.time_axis]
-    at, binding = b.position(apply("select", apply("lt", step, length), back, step), extent)
-    indices = [at if axis == attrs.time_axis else k for axis, k in enumerate(i)]
+    back = length - 1 - step
+    extent = required(b.params, 0).shape[attrs.time_axis]
+    at, binding = b.position(choose(step < length, back, step), extent)
+    indices = replaced(i, attrs.time_axis, at)
     # Lengths past the extent would read outside: the fill keeps such data harmless.
-    return b.finish(i, b.read(0, *indices, fill=0, indirect=(binding,)))
+    return b.read(0, *indices, fill=0, indirect=(binding,))
 
 
 OPS: tuple[OpSpec, ...] = (
     move_row(
         "depth_to_space", DepthToSpaceAttrs,
-        (_depth_to_space_infer, _depth_to_space_reference, _depth_to_space_expr),
+        (_depth_to_space_infer, _depth_to_space_reference, _depth_to_space_element),
         "Spreads groups of channels over blocks of the image.",
-        onnx=(OnnxBinding("DepthToSpace"),),
+        onnx=OnnxBinding("DepthToSpace"),
     ),
     move_row(
         "space_to_depth", SpaceToDepthAttrs,
-        (_space_to_depth_infer, _space_to_depth_reference, _space_to_depth_expr),
+        (_space_to_depth_infer, _space_to_depth_reference, _space_to_depth_element),
         "Collects blocks of the image into channels.",
-        onnx=(OnnxBinding("SpaceToDepth"),),
+        onnx=OnnxBinding("SpaceToDepth"),
     ),
     move_row(
         "reverse_sequence", ReverseSequenceAttrs,
-        (_reverse_sequence_infer, _reverse_sequence_reference, _reverse_sequence_expr),
+        (_reverse_sequence_infer, _reverse_sequence_reference, _reverse_sequence_element),
         "Reverses the first `lengths[b]` steps of each sequence.",
-        arity=(2, 2), onnx=(OnnxBinding("ReverseSequence", since=10),),
+        arity=(2, 2), onnx=OnnxBinding("ReverseSequence", since=10),
     ),
 )  # fmt: skip

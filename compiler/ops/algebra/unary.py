@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, cast
+from tcc.ir.expr import ExprBuilder
+from tcc.ir.expr.scalar import Scalar
 from tcc.ir.narrow import rounded
 from tcc.ir.op import (
     Array,
@@ -26,10 +26,10 @@ from tcc.ir.types import (
     DType,
     TensorType,
 )
-from tcc.ops.formula import fn
+from tcc.ops.formula import fn, one_stage
 from tcc.ops.pointwise import NumpyFunction, pointwise_op
 from tcc.ops.reference import given, truncated
-from tcc.ops.shapes import ALL, BOOLS, FLOATS, INTEGERS, MOVED, NUMERIC, SIGNED, required
+from tcc.ops.shapes import ALL, BOOLS, FLOATS, INTEGERS, MOVED, NUMERIC, SIGNED, Point, required
 from tcc.record import record
 
 
@@ -61,7 +61,7 @@ def _function(
     """The row of one function of the scalar table, `scalar` if its name there is another."""
     return pointwise_op(
         name, lambda _, x: fn(scalar or name, x), lambda _, x: numpy(x), doc, dtypes=dtypes,
-        tolerance=Tolerance.EXACT if exact else Tolerance.ELEMENTWISE, onnx=(OnnxBinding(onnx),),
+        tolerance=Tolerance.EXACT if exact else Tolerance.ELEMENTWISE, onnx=OnnxBinding(onnx),
     )  # fmt: skip
 
 
@@ -75,13 +75,13 @@ def _sign(x: Array) -> Array:
 
 
 def _is_inf(attrs: IsInfAttrs, x: Scalar) -> Scalar:
-    positive = fn("and", fn("is_inf", x), fn("gt", x, 0.0))
-    negative = fn("and", fn("is_inf", x), fn("lt", x, 0.0))
+    positive = fn("is_inf", x) & (x > 0.0)
+    negative = fn("is_inf", x) & (x < 0.0)
     if attrs.detect_negative and attrs.detect_positive:
         return fn("is_inf", x)
     if attrs.detect_positive:
         return positive
-    return negative if attrs.detect_negative else fn("and", positive, negative)
+    return negative if attrs.detect_negative else positive & negative
 
 
 def _is_inf_numpy(attrs: IsInfAttrs, x: Array) -> Array:
@@ -92,11 +92,8 @@ def _is_inf_numpy(attrs: IsInfAttrs, x: Array) -> Array:
 # ---- movement of one element: identity and cast -------------------------------------------------
 
 
-def _copy_expr(types: Types, to: DType) -> Expr:
-    x = required(types, 0)
-    b = ExprBuilder(x)
-    at = b.iters(*x.shape)
-    return b.finish(at, cast(b.read(0, *at), to))
+def _copied(b: ExprBuilder, at: Point, _: object) -> Scalar:
+    return b.read(0, *at)
 
 
 def _identity_infer(types: Types, _: NoAttrs) -> OutTypes:
@@ -123,14 +120,14 @@ _IDENTITY = OpSpec(
     "identity", NoAttrs, (1, 1), _identity_infer, lambda arrays, _: (np.array(arrays[0]),),
     MOVED, Tolerance.EXACT,
     "The operand itself.",
-    lambda types, _: _copy_expr(types, required(types, 0).dtype),
-    traits=frozenset((Trait.ELEMENTWISE, Trait.MOVEMENT)), onnx=(OnnxBinding("Identity"),),
+    one_stage(_identity_infer, _copied),
+    traits=frozenset((Trait.ELEMENTWISE, Trait.MOVEMENT)), onnx=OnnxBinding("Identity"),
 )  # fmt: skip
 
 _CAST = OpSpec(
     "cast", CastAttrs, (1, 1), _cast_infer, _cast_reference, ALL, Tolerance.EXACT,
     "Conversion by value: float to integer truncates and saturates, NaN gives 0; bool is != 0.",
-    lambda types, attrs: _copy_expr(types, attrs.to), traits=frozenset((Trait.ELEMENTWISE,)),
+    one_stage(_cast_infer, _copied), traits=frozenset((Trait.ELEMENTWISE,)),
 )  # fmt: skip
 
 OPS: tuple[OpSpec, ...] = (
@@ -167,20 +164,20 @@ OPS: tuple[OpSpec, ...] = (
         onnx="BitwiseNot", dtypes=INTEGERS, exact=True, scalar="bit_not",
     ),
     pointwise_op(
-        "reciprocal", lambda _, x: fn("div", 1.0, x), lambda _, x: np.ones_like(x) / x, "1 / x.",
-        dtypes=FLOATS, onnx=(OnnxBinding("Reciprocal"),),
+        "reciprocal", lambda _, x: 1.0 / x, lambda _, x: np.ones_like(x) / x, "1 / x.",
+        dtypes=FLOATS, onnx=OnnxBinding("Reciprocal"),
     ),
     pointwise_op(
         "is_nan", lambda _, x: fn("is_nan", x), lambda _, x: np.isnan(x),
         "Whether x is not a number.",
         dtypes=FLOATS, result=BOOL, tolerance=Tolerance.EXACT,
-        onnx=(OnnxBinding("IsNaN"),),
+        onnx=OnnxBinding("IsNaN"),
     ),
     pointwise_op(
         "is_inf", _is_inf, _is_inf_numpy,
         "Whether x is an infinity of a sign that counts.",
         dtypes=FLOATS, attrs=IsInfAttrs,
-        result=BOOL, tolerance=Tolerance.EXACT, onnx=(OnnxBinding("IsInf"),),
+        result=BOOL, tolerance=Tolerance.EXACT, onnx=OnnxBinding("IsInf"),
     ),
     _IDENTITY,
     _CAST,

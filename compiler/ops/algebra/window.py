@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
-from itertools import starmap
 from math import prod
+from operator import and_
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, StageRef, apply, cast, index_value, literal
+from tcc.ir.expr.scalar import Scalar, StageRef, cast, index_value
 from tcc.ir.index import Index, IndexLike, as_index, as_int, ceildiv, const, minimum
 from tcc.ir.op import (
     Array,
@@ -27,11 +27,12 @@ from tcc.ir.op import (
     Trait,
     Types,
 )
-from tcc.ir.types import I64, TensorType
+from tcc.ir.types import I64, TensorType, element_count
 from tcc.ops.algebra.contract import rounded
-from tcc.ops.formula import fn, wide
+from tcc.ops.algebra.pad import surrounded
+from tcc.ops.formula import choose, fn, wide
 from tcc.ops.operands import array, dims, inside, maybe_array, require, sizes
-from tcc.ops.reference import given, widen_half
+from tcc.ops.reference import given, in_f32
 from tcc.ops.shapes import FLOATS, Point, Shape, agree, optional, required, same_dtype
 from tcc.record import record
 
@@ -115,14 +116,23 @@ def window_places(
 
 
 def patch(
-    padded: Array, offset: Sequence[int], counts: Sequence[int], strides: Sequence[int]
+    padded: Array,
+    k: Sequence[int],
+    counts: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
 ) -> Array:
-    """The elements at one kernel offset of every window of `padded` [batch, channel, ...]."""
-    picks = tuple(
-        slice(o, o + (n - 1) * s + 1 if n else o, s)
-        for o, n, s in zip(offset, counts, strides, strict=True)
+    """Element `k` of every window of `padded` [batch, channel, ...]; a view."""
+    picks = (
+        slice(q * d, q * d + (n - 1) * s + 1 if n else q * d, s)
+        for q, n, s, d in zip(k, counts, strides, dilations, strict=True)
     )
     return padded[(slice(None), slice(None), *picks)]
+
+
+def group_channel(m: Index, c: Index, filters: Index, each: Index, group: int) -> Index:
+    """The channel that filter `m` of `filters` reads as number `c` of the `each` of its group."""
+    return c if group == 1 else m // (filters // group) * each + c
 
 
 # ---- conv ----------------------------------------------------------------------------------------
@@ -169,7 +179,6 @@ def _check_bias(bias: TensorType, channels: Index) -> None:
 
 def convolve(x: Array, w: Array, attrs: ConvAttrs) -> Array:
     """The convolution in the type of `x`, one kernel element at a time."""
-    spatial = x.ndim - 2
     before, after = sizes(attrs.before), sizes(attrs.after)
     padded = np.pad(x, ((0, 0), (0, 0), *zip(before, after, strict=True)))
     lists = (attrs.strides, attrs.before, attrs.after, attrs.dilations)
@@ -177,25 +186,22 @@ def convolve(x: Array, w: Array, attrs: ConvAttrs) -> Array:
     groups = attrs.group
     grouped = w.reshape(groups, w.shape[0] // groups, *w.shape[1:])
     y = np.zeros((x.shape[0], groups, grouped.shape[1], *counts), x.dtype)
-    letters = "xyz"[:spatial]
     for k in np.ndindex(*w.shape[2:]):
-        offset = [i * d for i, d in zip(k, attrs.dilations, strict=True)]
-        part = patch(padded, offset, counts, attrs.strides)
+        part = patch(padded, k, counts, attrs.strides, attrs.dilations)
         part = part.reshape(x.shape[0], groups, w.shape[1], *counts)
-        y += np.einsum(f"ngc{letters},gmc->ngm{letters}", part, grouped[(..., *k)])
+        y += np.einsum("ngc...,gmc->ngm...", part, grouped[(..., *k)])
     return y.reshape(x.shape[0], w.shape[0], *counts)
 
 
+@in_f32
 def _conv_reference(arrays: Arrays, attrs: ConvAttrs) -> OutArrays:
-    x, bias = array(arrays, 0), maybe_array(arrays, 2)
-    y = convolve(widen_half(x), widen_half(array(arrays, 1)), attrs)
-    return (_with_bias(y, bias).astype(x.dtype),)
+    x, w = given(arrays, 2)
+    return (with_bias(convolve(x, w, attrs), maybe_array(arrays, 2)),)
 
 
-def _with_bias(y: Array, bias: Array | None) -> Array:
-    if bias is None:
-        return y
-    return y + widen_half(bias).reshape(-1, *([1] * (y.ndim - 2)))
+def with_bias(y: Array, bias: Array | None) -> Array:
+    """`y` plus a number for each channel."""
+    return y if bias is None else y + bias.reshape(-1, *([1] * (y.ndim - 2)))
 
 
 def conv_indices(
@@ -204,26 +210,22 @@ def conv_indices(
     """Iterators of the output, of the sum, and where the sum reads the image and the weights."""
     n, m, *o = i = b.iters(*conv_shape(x, w, attrs))
     c, *k = over = b.iters(*w.shape[1:])
-    channel = c
-    if attrs.group > 1:
-        channel = (m // (w.shape[0] // attrs.group)) * w.shape[1] + c
+    channel = group_channel(m, c, w.shape[0], w.shape[1], attrs.group)
     at = window_places(o, k, attrs.strides, attrs.dilations, attrs.before)
     return i, over, (n, channel, *at), (m, c, *k)
 
 
-def border_fill(attrs: ConvAttrs) -> int | None:
+def border_fill(before: Sequence[IndexLike], after: Sequence[IndexLike]) -> int | None:
     """The fill of reads of the image: none where no window leaves it."""
-    zero = const(0)
-    inner = all(as_index(p) is zero for p in (*attrs.before, *attrs.after))
-    return None if inner else 0
+    return 0 if any(as_index(p) is not const(0) for p in (*before, *after)) else None
 
 
 def _conv_expr(types: Types, attrs: ConvAttrs) -> Expr:
     (y,) = _conv_infer(types, attrs)
     b = ExprBuilder(*types)
     i, over, at_x, at_w = conv_indices(b, required(types, 0), required(types, 1), attrs)
-    pixel = wide(b.read(0, *at_x, fill=border_fill(attrs)))
-    sums = b.stage(i, fn("mul", pixel, wide(b.read(1, *at_w))), over=over, monoid="sum")
+    pixel = wide(b.read(0, *at_x, fill=border_fill(attrs.before, attrs.after)))
+    sums = b.stage(i, pixel * wide(b.read(1, *at_w)), over=over, monoid="sum")
     return b.done(biased(b, sums, y, 2))
 
 
@@ -232,7 +234,7 @@ def biased(b: ExprBuilder, sums: StageRef, y: TensorType, bias: int) -> StageRef
     if optional(b.params, bias) is None:
         return rounded(b, sums, y.shape, y.dtype)
     i = b.iters(*y.shape)
-    value = fn("add", b.read(sums, *i), wide(b.read(bias, i[1])))
+    value = b.read(sums, *i) + wide(b.read(bias, i[1]))
     return b.stage(i, cast(value, y.dtype))
 
 
@@ -257,33 +259,25 @@ def _transpose_infer(types: Types, attrs: ConvTransposeAttrs) -> OutTypes:
     return (TensorType(dtype, shape),)
 
 
+@in_f32
 def _transpose_reference(arrays: Arrays, attrs: ConvTransposeAttrs) -> OutArrays:
-    (x, w), bias = map(widen_half, given(arrays, 2)), maybe_array(arrays, 2)
+    x, w = given(arrays, 2)
     before, none = sizes(attrs.before), (0,) * (x.ndim - 2)
     image, kernel = dims(*x.shape[2:]), dims(*w.shape[2:])
     # The whole result of the sums, and the part of it that is kept.
-    whole = sizes(
-        _transposed(image, kernel, replace(attrs, before=none, after=none, output_padding=none))
-    )
-    kept = sizes(_transposed(image, kernel, attrs))
+    bare = replace(attrs, before=none, after=none, output_padding=none)
+    whole, kept = (sizes(_transposed(image, kernel, a)) for a in (bare, attrs))
     groups = attrs.group
-    y = np.zeros((x.shape[0], groups, w.shape[1], *whole), x.dtype)
+    y = np.zeros((x.shape[0], groups * w.shape[1], *whole), x.dtype)
     grouped_x = x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
     grouped_w = w.reshape(groups, -1, *w.shape[1:])
-    letters = "xyz"[: x.ndim - 2]
     for k in np.ndindex(*w.shape[2:]):
-        spots = tuple(
-            slice(q * d, q * d + (n - 1) * s + 1, s)
-            for q, d, n, s in zip(k, attrs.dilations, x.shape[2:], attrs.strides, strict=True)
-        )
-        term = np.einsum(f"ngc{letters},gcm->ngm{letters}", grouped_x, grouped_w[(..., *k)])
-        y[(slice(None),) * 3 + spots] += term
-    y = y.reshape(x.shape[0], groups * w.shape[1], *whole)
-    axes = list(zip(before, kept, whole, strict=True))
-    missing = [(max(-b, 0), max(b + n - size, 0)) for b, n, size in axes]
-    y = np.pad(y, ((0, 0), (0, 0), *missing))
-    parts = [slice(max(b, 0), max(b, 0) + n) for b, n, _ in axes]
-    return (_with_bias(y[(slice(None), slice(None), *parts)], bias).astype(array(arrays, 0).dtype),)
+        term = np.einsum("ngc...,gcm->ngm...", grouped_x, grouped_w[(..., *k)])
+        spots = patch(y, k, x.shape[2:], attrs.strides, attrs.dilations)
+        spots += term.reshape(spots.shape)
+    behind = (b + n - size for b, n, size in zip(before, kept, whole, strict=True))
+    y = surrounded(y, 0, (0, 0, *(-b for b in before)), (0, 0, *behind))
+    return (with_bias(y, maybe_array(arrays, 2)),)
 
 
 def _transpose_expr(types: Types, attrs: ConvTransposeAttrs) -> Expr:
@@ -292,11 +286,12 @@ def _transpose_expr(types: Types, attrs: ConvTransposeAttrs) -> Expr:
     b = ExprBuilder(*types)
     n, m, *o = i = b.iters(*y.shape)
     c, *k = over = b.iters(w.shape[0] // attrs.group, *w.shape[2:])
-    channel = c if attrs.group == 1 else (m // w.shape[1]) * (w.shape[0] // attrs.group) + c
+    each = w.shape[0] // attrs.group
+    channel = group_channel(m, c, w.shape[1] * attrs.group, each, attrs.group)
     at, hits = sources(o, k, attrs.strides, attrs.dilations, attrs.before)
     pixel = wide(b.read(0, n, channel, *at, fill=0))
     weight = wide(b.read(1, channel, m % w.shape[1] if attrs.group > 1 else m, *k))
-    term = when(hits, fn("mul", pixel, weight))
+    term = when(hits, pixel * weight)
     sums = b.stage(i, term, over=over, monoid="sum")
     return b.done(biased(b, sums, y, 2))
 
@@ -311,9 +306,7 @@ def sources(
     """Which window puts its element `k` at `o`, and the conditions that it exists at all."""
     reach = [p + b - q * d for p, q, d, b in zip(o, k, dilations, before, strict=True)]
     hits: list[Scalar] = [
-        apply("eq", index_value(r % s, I64), literal(0, I64))
-        for r, s in zip(reach, strides, strict=True)
-        if s > 1
+        fn("eq", index_value(r % s, I64), 0) for r, s in zip(reach, strides, strict=True) if s > 1
     ]
     return [r // s for r, s in zip(reach, strides, strict=True)], hits
 
@@ -322,8 +315,8 @@ def when(conditions: Sequence[Scalar], value: Scalar) -> Scalar:
     """`value` where all conditions hold, else zero."""
     if not conditions:
         return value
-    both = reduce(lambda p, q: apply("and", p, q), conditions)
-    return apply("select", both, value, literal(0, value.dtype))
+    both = reduce(and_, conditions)
+    return choose(both, value, 0)
 
 
 # ---- col2im --------------------------------------------------------------------------------------
@@ -331,35 +324,30 @@ def when(conditions: Sequence[Scalar], value: Scalar) -> Scalar:
 
 def _col2im_counts(attrs: Col2ImAttrs) -> Shape:
     lists = (attrs.block, attrs.strides, attrs.before, attrs.after, attrs.dilations)
-    return tuple(starmap(window_count, zip(attrs.image, *lists, strict=True)))
-
-
-def _patch(attrs: Col2ImAttrs) -> Index:
-    """Elements of one patch of one channel."""
-    return reduce(lambda p, q: p * q, map(as_index, attrs.block), const(1))
+    return tuple(map(window_count, attrs.image, *lists))
 
 
 def _col2im_infer(types: Types, attrs: Col2ImAttrs) -> OutTypes:
     x = required(types, 0)
     require(x.rank == 3, f"col2im takes [batch, channel * block, columns], not {x}")
-    columns = reduce(lambda p, q: p * q, _col2im_counts(attrs), const(1))
-    agree(x.shape[2], columns, "the columns")
-    return (TensorType(x.dtype, (x.shape[0], x.shape[1] // _patch(attrs), *attrs.image)),)
+    agree(x.shape[2], element_count(_col2im_counts(attrs)), "the columns")
+    each = element_count(tuple(map(as_index, attrs.block)))
+    return (TensorType(x.dtype, (x.shape[0], x.shape[1] // each, *attrs.image)),)
 
 
+@in_f32
 def _col2im_reference(arrays: Arrays, attrs: Col2ImAttrs) -> OutArrays:
     x = array(arrays, 0)
     before, after, image = sizes(attrs.before), sizes(attrs.after), sizes(attrs.image)
     counts, block = sizes(_col2im_counts(attrs)), sizes(attrs.block)
-    columns = widen_half(x).reshape(x.shape[0], x.shape[1] // prod(block), *block, *counts)
+    columns = x.reshape(x.shape[0], x.shape[1] // prod(block), *block, *counts)
     whole = [b + n + a for b, n, a in zip(before, image, after, strict=True)]
     y = np.zeros((*columns.shape[:2], *whole), columns.dtype)
     for k in np.ndindex(*block):
-        offset = [q * d for q, d in zip(k, attrs.dilations, strict=True)]
-        spots = patch(y, offset, counts, attrs.strides)
+        spots = patch(y, k, counts, attrs.strides, attrs.dilations)
         spots += columns[(slice(None), slice(None), *k)]
     kept = tuple(slice(b, b + n) for b, n in zip(before, image, strict=True))
-    return (y[(slice(None), slice(None), *kept)].astype(x.dtype),)
+    return (y[(slice(None), slice(None), *kept)],)
 
 
 def _col2im_expr(types: Types, attrs: Col2ImAttrs) -> Expr:

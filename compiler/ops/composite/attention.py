@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
+from tcc.ir.expr.scalar import Scalar, cast, index_value
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
 from tcc.ir.types import BOOL, I64, TensorType
+from tcc.ops.composite.softmax import shares
 from tcc.ops.data.indexing import chosen
-from tcc.ops.formula import aligned, choose, fn, wide
-from tcc.ops.operands import array, guard, maybe_array, require, sizes
-from tcc.ops.reference import given, widen_half
+from tcc.ops.formula import choose, fn, one_stage, read_aligned, wide
+from tcc.ops.operands import guard, maybe_array, require, sizes
+from tcc.ops.reference import given, in_f32
 from tcc.ops.shapes import FLOATS, Point, agree, check_broadcast, optional, present, required
 from tcc.record import record
 
@@ -79,31 +80,22 @@ def _attention_expr(types: Types, attrs: AttentionAttrs) -> Expr:
 
     n, h, i, j = at = b.iters(*space)
     (d,) = b.iters(depth)
-    pair = fn("mul", wide(b.read(0, n, h, i, d)), wide(b.read(1, n, h // share, j, d)))
+    pair = wide(b.read(0, n, h, i, d)) * wide(b.read(1, n, h // share, j, d))
     scores = b.stage(at, pair, over=(d,), monoid="sum")
 
     at = b.iters(*space)
     scores = b.stage(at, _masked(b, b.read(scores, *at), at, optional(types, 3), attrs))
 
-    n, h, i = b.iters(*space[:3])
-    (j,) = b.iters(keys)
-    peak = b.stage((n, h, i), b.read(scores, n, h, i, j), over=(j,), monoid="max")
-
-    n, h, i, j = at = b.iters(*space)
-    powers = b.stage(at, fn("exp", fn("sub", b.read(scores, *at), b.read(peak, n, h, i))))
-
-    n, h, i = b.iters(*space[:3])
-    (j,) = b.iters(keys)
-    total = b.stage((n, h, i), b.read(powers, n, h, i, j), over=(j,), monoid="sum")
+    powers, total = shares(b, space, 3, lambda at: b.read(scores, *at))
 
     n, h, i, e = at = b.iters(*y.shape)
     (j,) = b.iters(keys)
-    term = fn("mul", b.read(powers, n, h, i, j), wide(b.read(2, n, h // share, j, e)))
+    term = b.read(powers, n, h, i, j) * wide(b.read(2, n, h // share, j, e))
     mixed = b.stage(at, term, over=(j,), monoid="sum")
 
     # Once a result, not once a key: then keys may be taken a run at a time.
     n, h, i, _ = at = b.iters(*y.shape)
-    shared = fn("mul", b.read(mixed, *at), fn("div", 1.0, b.read(total, n, h, i)))
+    shared = b.read(mixed, *at) * (1.0 / b.read(total, n, h, i))
     return b.finish(at, cast(shared, y.dtype))
 
 
@@ -115,24 +107,22 @@ def _masked(
     attrs: AttentionAttrs,
 ) -> Scalar:
     """The score, scaled and capped; minus infinity where the query must not look."""
-    value = fn("mul", score, attrs.scale)
+    value = score * attrs.scale
     if attrs.softcap:
-        value = fn("mul", fn("tanh", fn("div", value, attrs.softcap)), attrs.softcap)
+        value = fn("tanh", value / attrs.softcap) * attrs.softcap
     if mask is not None:
-        given = b.read(3, *aligned(mask.shape, at))
-        if mask.dtype is BOOL:
-            value = choose(given, value, float("-inf"))
-        else:
-            value = fn("add", value, wide(given))
+        given = read_aligned(b, 3, mask, at)
+        shown = mask.dtype is BOOL
+        value = choose(given, value, float("-inf")) if shown else value + wide(given)
     if attrs.is_causal:
         last = index_value(at[2] + attrs.offset, I64)
-        value = choose(apply("le", index_value(at[3], I64), last), value, float("-inf"))
+        value = choose(index_value(at[3], I64) <= last, value, float("-inf"))
     return value
 
 
+@in_f32
 def _attention_reference(arrays: Arrays, attrs: AttentionAttrs) -> OutArrays:
-    q, k, v = map(widen_half, given(arrays, 3))
-    mask = maybe_array(arrays, 3)
+    (q, k, v), mask = given(arrays, 3), maybe_array(arrays, 3)
     share = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, share, axis=1), np.repeat(v, share, axis=1)
     scores = np.einsum("nhid,nhjd->nhij", q, k) * q.dtype.type(attrs.scale)
@@ -147,8 +137,7 @@ def _attention_reference(arrays: Arrays, attrs: AttentionAttrs) -> OutArrays:
         )
     powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
     shares = (powers / powers.sum(axis=-1, keepdims=True)).astype(q.dtype)
-    y = np.einsum("nhij,nhje->nhie", shares, v)
-    return (y.astype(array(arrays, 0).dtype),)
+    return (np.einsum("nhij,nhje->nhie", shares, v),)
 
 
 # ---- rotary_embedding ----------------------------------------------------------------------------
@@ -171,27 +160,23 @@ def _rotary_infer(types: Types, attrs: RotaryEmbeddingAttrs) -> OutTypes:
     return (x,)
 
 
-def _rotary_expr(types: Types, attrs: RotaryEmbeddingAttrs) -> Expr:
-    x = required(types, 0)
-    _rotary_infer(types, attrs)
-    b = ExprBuilder(*types)
-    n, h, s, e = at = b.iters(*x.shape)
+def _rotary_element(b: ExprBuilder, at: Point, attrs: RotaryEmbeddingAttrs) -> Scalar:
+    n, h, s, e = at
     turned, half = attrs.rotary_dim, attrs.rotary_dim // 2
-    fill = None if as_int(x.shape[-1]) == turned else 0
+    fill = None if as_int(required(b.params, 0).shape[-1]) == turned else 0
     if attrs.interleaved:
-        angle, partner, first = e // 2, e + 1 - 2 * (e % 2), index_value(e % 2, I64)
-        leading = apply("eq", first, literal(0, I64))
+        angle, partner = e // 2, e + 1 - 2 * (e % 2)
+        leading = fn("eq", index_value(e % 2, I64), 0)
     else:
         angle, partner = e % half, (e + half) % turned
-        leading = apply("lt", index_value(e, I64), literal(half, I64))
+        leading = index_value(e, I64) < half
     own, other = wide(b.read(0, *at)), wide(b.read(0, n, h, s, partner, fill=fill))
     cos, sin = (wide(_angle(b, number, n, s, angle, fill)) for number in (1, 2))
-    turn = fn("mul", other, sin)
-    straight = fn("mul", own, cos)
-    value = choose(leading, fn("sub", straight, turn), fn("add", straight, turn))
+    turn, straight = other * sin, own * cos
+    value = choose(leading, straight - turn, straight + turn)
     if fill is not None:
-        value = choose(apply("lt", index_value(e, I64), literal(turned, I64)), value, own)
-    return b.finish(at, cast(value, x.dtype))
+        value = choose(index_value(e, I64) < turned, value, own)
+    return value
 
 
 def _angle(
@@ -205,22 +190,21 @@ def _angle(
     return b.read(number, place, angle, fill=outside, indirect=(binding,))
 
 
+@in_f32
 def _rotary_reference(arrays: Arrays, attrs: RotaryEmbeddingAttrs) -> OutArrays:
-    x, cos, sin = map(widen_half, given(arrays, 3))
+    x, cos, sin = given(arrays, 3)
     positions, turned = maybe_array(arrays, 3), attrs.rotary_dim
     if positions is not None:
         cos, sin = cos[positions], sin[positions]
     cos, sin = cos[:, None], sin[:, None]
-    y = x.copy()
+    halves = slice(turned // 2), slice(turned // 2, turned)
     if attrs.interleaved:
-        left, right = x[..., 0:turned:2], x[..., 1:turned:2]
-        y[..., 0:turned:2] = left * cos - right * sin
-        y[..., 1:turned:2] = left * sin + right * cos
-    else:
-        left, right = x[..., : turned // 2], x[..., turned // 2 : turned]
-        y[..., : turned // 2] = left * cos - right * sin
-        y[..., turned // 2 : turned] = left * sin + right * cos
-    return (y.astype(array(arrays, 0).dtype),)
+        halves = slice(0, turned, 2), slice(1, turned, 2)
+    left, right = (x[..., half] for half in halves)
+    y = x.copy()
+    y[..., halves[0]] = left * cos - right * sin
+    y[..., halves[1]] = left * sin + right * cos
+    return (y,)
 
 
 # ---- rows ----------------------------------------------------------------------------------------
@@ -236,6 +220,6 @@ OPS: tuple[OpSpec, ...] = (
         "rotary_embedding", RotaryEmbeddingAttrs, (3, 4), _rotary_infer, _rotary_reference,
         FLOATS, Tolerance.ACCUMULATE,
         "Turns pairs of elements by angles of their position; operands (x, cos, sin, positions).",
-        expr=_rotary_expr,
+        expr=one_stage(_rotary_infer, _rotary_element),
     ),
 )  # fmt: skip

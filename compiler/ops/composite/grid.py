@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from itertools import product
+from operator import add
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
+from tcc.ir.expr.scalar import Scalar, cast, index_value, literal
 from tcc.ir.index import Index, as_int
 from tcc.ir.op import (
     Array,
@@ -26,12 +27,12 @@ from tcc.ir.op import (
     Types,
 )
 from tcc.ir.types import F64, I64, DType, TensorType
-from tcc.ops.algebra.window import ConvAttrs, biased, conv_shape
-from tcc.ops.composite.resize import cubic_kernel, cubic_weight
-from tcc.ops.formula import choose, fn, number, wide, widened
+from tcc.ops.algebra.window import ConvAttrs, biased, conv_shape, group_channel, when, with_bias
+from tcc.ops.composite.resize import cubic_weight, cubic_weights
+from tcc.ops.formula import fn, number, one_stage, wide
 from tcc.ops.operands import array, clamped, dims, inside, maybe_array, require, sizes
-from tcc.ops.reference import given, widen_half
-from tcc.ops.shapes import FLOATS, Shape, agree, agree_shapes, optional, present, required
+from tcc.ops.reference import given
+from tcc.ops.shapes import FLOATS, Point, Shape, agree, agree_shapes, optional, present, required
 from tcc.record import record
 
 _ALPHA = -0.75  # the cubic kernel's coefficient
@@ -62,6 +63,8 @@ class DeformConvAttrs:
     offset_group: int
 
 
+_LINEAR = GridSampleAttrs("linear", "zeros", align_corners=False)
+
 Tap = tuple[Scalar, Scalar | None, Scalar | None]  # place (i64, inside), weight, condition
 
 
@@ -80,9 +83,9 @@ def _sample_infer(types: Types, attrs: GridSampleAttrs) -> OutTypes:
 
 def _reflected(x: Scalar, low: Scalar, high: Scalar) -> Scalar:
     """`x` mirrored at both bounds until it lies between them; `low` where they are equal."""
-    period = fn("mul", fn("sub", high, low), 2.0)
-    phase = fn("mod", fn("sub", x, low), fn("max", period, 1.0))
-    return fn("add", low, fn("max", fn("min", phase, fn("sub", period, phase)), 0.0))
+    period = (high - low) * 2.0
+    phase = fn("mod", x - low, fn("max", period, 1.0))
+    return low + fn("max", fn("min", phase, period - phase), 0.0)
 
 
 def _coordinate(value: Scalar, dtype: DType) -> Scalar:
@@ -94,26 +97,25 @@ def _axis_taps(x: Scalar, extent: Index, attrs: GridSampleAttrs) -> list[Tap]:
     """The input elements around the normalised coordinate `x` along one axis."""
     size = cast(index_value(extent, I64), x.dtype)
     if attrs.align_corners:
-        low, high = literal(0.0, x.dtype), fn("sub", size, 1.0)
-        at = fn("mul", fn("div", fn("add", x, 1.0), 2.0), high)
+        low, high = literal(0.0, x.dtype), size - 1.0
+        at = (x + 1.0) / 2.0 * high
     else:
-        low, high = literal(-0.5, x.dtype), fn("sub", size, 0.5)
-        at = fn("div", fn("sub", fn("mul", fn("add", x, 1.0), size), 1.0), 2.0)
+        low, high = literal(-0.5, x.dtype), size - 0.5
+        at = ((x + 1.0) * size - 1.0) / 2.0
     if attrs.mode == "nearest":
         at = fn("round", at)
     if attrs.mode != "cubic":
         at = _padded(at, size, low, high, attrs.padding_mode)
     base = fn("floor", at)
-    rest = fn("sub", at, base)
+    rest = at - base
     weights: list[Scalar | None]
     if attrs.mode == "nearest":
         places, weights = [fn("round", at)], [None]
     elif attrs.mode == "linear":
-        places, weights = [base, fn("add", base, 1.0)], [fn("sub", 1.0, rest), rest]
+        places, weights = [base, base + 1.0], [1.0 - rest, rest]
     else:
-        places = [fn("add", base, float(n)) for n in (-1, 0, 1, 2)]
-        distances = (fn("add", rest, 1.0), rest, fn("sub", 1.0, rest), fn("sub", 2.0, rest))
-        weights = [cubic_kernel(d, _ALPHA) for d in distances]
+        places = [base + float(n) for n in (-1, 0, 1, 2)]
+        weights = [*cubic_weights(rest, _ALPHA)]
     taps: list[Tap] = []
     for place, weight in zip(places, weights, strict=True):
         zeros = attrs.padding_mode == "zeros"
@@ -125,7 +127,7 @@ def _axis_taps(x: Scalar, extent: Index, attrs: GridSampleAttrs) -> list[Tap]:
 
 def _padded(x: Scalar, size: Scalar, low: Scalar, high: Scalar, mode: str) -> Scalar:
     if mode == "border":
-        return fn("max", fn("min", x, fn("sub", size, 1.0)), 0.0)
+        return fn("max", fn("min", x, size - 1.0), 0.0)
     return _reflected(x, low, high) if mode == "reflection" else x
 
 
@@ -133,36 +135,26 @@ def _mixed(
     b: ExprBuilder, lead: Sequence[Index], taps: Sequence[Sequence[Tap]], extents: Sequence[Index]
 ) -> Scalar:
     """The sum over all combinations of taps of operand 0, at `lead` before the spatial axes."""
-    total: Scalar | None = None
+    terms: list[Scalar] = []
     for combination in product(*taps):
-        at, bindings = [], []
-        for (place, _, _), extent in zip(combination, extents, strict=True):
-            index, binding = b.position(place, extent)
-            at.append(index)
-            bindings.append(binding)
-        value = wide(b.read(0, *lead, *at, indirect=tuple(bindings)))
+        places = zip(combination, extents, strict=True)
+        found = [b.position(place, extent) for (place, _, _), extent in places]
+        at, bindings = zip(*found, strict=True)
+        value = wide(b.read(0, *lead, *at, indirect=bindings))
         for _, weight, _ in combination:
-            value = value if weight is None else fn("mul", value, cast(weight, value.dtype))
-        hits = [hit for _, _, hit in combination if hit is not None]
-        if hits:
-            both = reduce(lambda p, q: apply("and", p, q), hits)
-            value = choose(both, value, 0.0)
-        total = value if total is None else fn("add", total, value)
-    assert total is not None
-    return total
+            value = value if weight is None else value * cast(weight, value.dtype)
+        terms.append(when([hit for _, _, hit in combination if hit is not None], value))
+    return reduce(add, terms)
 
 
-def _sample_expr(types: Types, attrs: GridSampleAttrs) -> Expr:
-    x = required(types, 0)
-    (y,) = _sample_infer(types, attrs)
-    b = ExprBuilder(*types)
-    i = b.iters(*y.shape)
+def _sample_element(b: ExprBuilder, i: Point, attrs: GridSampleAttrs) -> Scalar:
+    x = required(b.params, 0)
     spatial = x.rank - 2
     # The grid holds coordinates innermost axis first.
     grid = [b.read(1, i[0], *i[2:], spatial - 1 - n) for n in range(spatial)]
     coordinates = [_coordinate(c, x.dtype) for c in grid]
     taps = [_axis_taps(c, n, attrs) for c, n in zip(coordinates, x.shape[2:], strict=True)]
-    return b.finish(i, cast(_mixed(b, i[:2], taps, x.shape[2:]), y.dtype))
+    return _mixed(b, i[:2], taps, x.shape[2:])
 
 
 def _reflect(x: float, low: float, high: float) -> float:
@@ -182,8 +174,7 @@ def _bounded(x: float, size: int, attrs: GridSampleAttrs) -> float:
     return x
 
 
-def _place_taps(x: float, size: int, attrs: GridSampleAttrs) -> list[tuple[int, float]]:
-    at = (x + 1) / 2 * (size - 1) if attrs.align_corners else ((x + 1) * size - 1) / 2
+def _place_taps(at: float, size: int, attrs: GridSampleAttrs) -> list[tuple[int, float]]:
     if attrs.mode == "nearest":
         taps = [(round(_bounded(round(at), size, attrs)), 1.0)]
     elif attrs.mode == "linear":
@@ -198,17 +189,27 @@ def _place_taps(x: float, size: int, attrs: GridSampleAttrs) -> list[tuple[int, 
     return [(min(max(int(_bounded(p, size, attrs)), 0), size - 1), w) for p, w in taps]
 
 
+def _sampled(image: Array, at: Sequence[float], attrs: GridSampleAttrs) -> Array:
+    """An image [..., spatial...] at a place between its elements."""
+    lead = image.ndim - len(at)
+    total = np.zeros(image.shape[:lead])
+    pairs = zip(at, image.shape[lead:], strict=True)
+    for combination in product(*(_place_taps(p, n, attrs) for p, n in pairs)):
+        places, weights = zip(*combination, strict=True)
+        total = total + image[(..., *places)] * np.prod(weights)
+    return total
+
+
 def _sample_reference(arrays: Arrays, attrs: GridSampleAttrs) -> OutArrays:
     x, grid = given(arrays, 2)
-    image = x.shape[2:]
     y = np.zeros((*x.shape[:2], *grid.shape[1:-1]), np.float64)
     for at in np.ndindex(*grid.shape[:-1]):
-        places = [float(v) for v in grid[at]][::-1]
-        taps = [_place_taps(p, n, attrs) for p, n in zip(places, image, strict=True)]
-        for combination in product(*taps):
-            source = tuple(p for p, _ in combination)
-            weight = np.prod([w for _, w in combination])
-            y[(at[0], slice(None), *at[1:])] += x[(at[0], slice(None), *source)] * weight
+        pairs = zip(map(float, grid[at][::-1]), x.shape[2:], strict=True)
+        if attrs.align_corners:
+            places = [(p + 1) / 2 * (n - 1) for p, n in pairs]
+        else:
+            places = [((p + 1) * n - 1) / 2 for p, n in pairs]
+        y[(at[0], slice(None), *at[1:])] = _sampled(x[at[0]], places, attrs)
     return (y.astype(x.dtype),)
 
 
@@ -225,27 +226,23 @@ def _affine_infer(types: Types, attrs: AffineGridAttrs) -> OutTypes:
     return (TensorType(theta.dtype, (attrs.size[0], *image, *dims(spatial))),)
 
 
-def _affine_expr(types: Types, attrs: AffineGridAttrs) -> Expr:
-    (y,) = _affine_infer(types, attrs)
-    b = ExprBuilder(*types)
-    n, *o, axis = i = b.iters(*y.shape)
-    dtype = widened(y.dtype)
-    spatial = len(o)
-    total = wide(b.read(0, n, axis, spatial))
+def _affine_element(b: ExprBuilder, i: Point, attrs: AffineGridAttrs) -> Scalar:
+    n, *o, axis = i
+    total = wide(b.read(0, n, axis, len(o)))
     for column, (p, size) in enumerate(zip(reversed(o), reversed(attrs.size[2:]), strict=True)):
-        at = _normalised(p, size, attrs.align_corners, dtype)
-        total = fn("add", total, fn("mul", wide(b.read(0, n, axis, column)), at))
-    return b.finish(i, cast(total, y.dtype))
+        at = _normalised(p, size, attrs.align_corners, total.dtype)
+        total = total + wide(b.read(0, n, axis, column)) * at
+    return total
 
 
 def _normalised(o: Index, size: Index, align: bool, dtype: DType) -> Scalar:
     """The coordinate in [-1, 1] of element `o` of an axis."""
     if not align:
-        return fn("sub", fn("div", index_value(2 * o + 1, dtype), index_value(size, dtype)), 1.0)
+        return index_value(2 * o + 1, dtype) / index_value(size, dtype) - 1.0
     if as_int(size) == 1:
         return number(0.0, dtype)
-    spread = fn("div", index_value(2 * o, dtype), index_value(size - 1, dtype))
-    return fn("sub", spread, 1.0)
+    spread = index_value(2 * o, dtype) / index_value(size - 1, dtype)
+    return spread - 1.0
 
 
 def _affine_reference(arrays: Arrays, attrs: AffineGridAttrs) -> OutArrays:
@@ -282,36 +279,33 @@ def _deform_expr(types: Types, attrs: DeformConvAttrs) -> Expr:
     b = ExprBuilder(*types)
     n, m, *o = i = b.iters(*y.shape)
     c, *k = over = b.iters(*w.shape[1:])
-    channel = c
-    if conv.group > 1:
-        channel = (m // (w.shape[0] // conv.group)) * w.shape[1] + c
+    channel = group_channel(m, c, w.shape[0], w.shape[1], conv.group)
     group = channel // (x.shape[1] // attrs.offset_group)
     element = (group * w.shape[2] + k[0]) * w.shape[3] + k[1]
     taps: list[list[Tap]] = []
     for axis in range(2):
         shift = _coordinate(b.read(2, n, element * 2 + axis, *o), x.dtype)
         start = o[axis] * conv.strides[axis] + k[axis] * conv.dilations[axis] - conv.before[axis]
-        at = fn("add", cast(index_value(start, I64), shift.dtype), shift)
+        at = cast(index_value(start, I64), shift.dtype) + shift
         taps.append(_linear_taps(at, x.shape[2 + axis]))
     value = _mixed(b, (n, channel), taps, x.shape[2:])
-    term = fn("mul", value, wide(b.read(1, m, c, *k)))
+    term = value * wide(b.read(1, m, c, *k))
     if optional(types, 4) is not None:
-        term = fn("mul", term, wide(b.read(4, n, element, *o)))
+        term *= wide(b.read(4, n, element, *o))
     sums = b.stage(i, term, over=over, monoid="sum")
     return b.done(biased(b, sums, y, 3))
 
 
 def _linear_taps(at: Scalar, extent: Index) -> list[Tap]:
     base = fn("floor", at)
-    rest = fn("sub", at, base)
+    rest = at - base
     first = cast(base, I64)
-    pairs = ((first, fn("sub", 1.0, rest)), (fn("add", first, 1), rest))
+    pairs = ((first, 1.0 - rest), (first + 1, rest))
     return [(clamped(p, extent), weight, inside(p, extent)) for p, weight in pairs]
 
 
 def _deform_reference(arrays: Arrays, attrs: DeformConvAttrs) -> OutArrays:
-    x, w, offset = map(widen_half, given(arrays, 3))
-    bias, mask, conv = maybe_array(arrays, 3), maybe_array(arrays, 4), attrs.conv
+    (x, w, offset), mask, conv = given(arrays, 3), maybe_array(arrays, 4), attrs.conv
     types = [TensorType(FLOATS[0], dims(*a.shape)) for a in (x, w)]
     shape = sizes(conv_shape(types[0], types[1], conv))
     y = np.zeros(shape, np.float64)
@@ -328,23 +322,8 @@ def _deform_reference(arrays: Arrays, attrs: DeformConvAttrs) -> OutArrays:
                 )
             ]
             scale = 1.0 if mask is None else float(mask[n, element, oh, ow])
-            y[n, m, oh, ow] += _bilinear(x[n, channel], at) * w[m, c, kh, kw] * scale
-    if bias is not None:
-        y += bias.reshape(-1, 1, 1)
-    return (y.astype(array(arrays, 0).dtype),)
-
-
-def _bilinear(image: Array, at: Sequence[float]) -> float:
-    """The image at a fractional place, zero outside."""
-    base = [int(np.floor(p)) for p in at]
-    total = 0.0
-    for corner in np.ndindex(2, 2):
-        place = [b + c for b, c in zip(base, corner, strict=True)]
-        if all(0 <= p < n for p, n in zip(place, image.shape, strict=True)):
-            total += float(image[tuple(place)]) * float(
-                np.prod([1 - abs(a - p) for a, p in zip(at, place, strict=True)])
-            )
-    return total
+            y[n, m, oh, ow] += _sampled(x[n, channel], at, _LINEAR) * w[m, c, kh, kw] * scale
+    return (with_bias(y, maybe_array(arrays, 3)).astype(x.dtype),)
 
 
 # ---- rows ----------------------------------------------------------------------------------------
@@ -354,13 +333,13 @@ OPS: tuple[OpSpec, ...] = (
         "grid_sample", GridSampleAttrs, (2, 2), _sample_infer, _sample_reference,
         FLOATS, Tolerance.ACCUMULATE,
         "The image at the normalised coordinates of a grid.",
-        expr=_sample_expr, onnx=(OnnxBinding("GridSample", since=20),),
+        expr=one_stage(_sample_infer, _sample_element), onnx=OnnxBinding("GridSample", since=20),
     ),
     OpSpec(
         "affine_grid", AffineGridAttrs, (1, 1), _affine_infer, _affine_reference,
         FLOATS, Tolerance.ACCUMULATE,
         "The grid of normalised coordinates that affine maps give.",
-        expr=_affine_expr,
+        expr=one_stage(_affine_infer, _affine_element),
     ),
     OpSpec(
         "deform_conv", DeformConvAttrs, (3, 5), _deform_infer, _deform_reference,

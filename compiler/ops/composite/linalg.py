@@ -5,7 +5,7 @@ Solving, inverting, determinants and pseudo-inverses are made of these and of pr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 from tcc.ir.index import Index, as_int, minimum
@@ -216,12 +216,12 @@ def _factorization(
     infer: Infer,
     reference: Reference,
     doc: str,
-    onnx: Sequence[OnnxBinding] = (),
+    onnx: OnnxBinding | None = None,
 ) -> OpSpec:
     """A row of one operand without attributes."""
     return OpSpec(
         name, NoAttrs, (1, 1), infer, reference, _FLOATS, Tolerance.ACCUMULATE, doc,
-        call=name, onnx=tuple(onnx),
+        call=name, onnx=onnx,
     )  # fmt: skip
 
 
@@ -229,7 +229,7 @@ OPS: tuple[OpSpec, ...] = (
     _factorization(
         "det", _det_infer, _det_reference,
         "The determinant of each square matrix, by elimination with partial pivoting.",
-        (OnnxBinding("Det", since=11),),
+        OnnxBinding("Det", since=11),
     ),
     _factorization(
         "lu", _lu_infer, _lu_reference,

@@ -20,10 +20,11 @@ from tcc.ir.op import (
     Types,
 )
 from tcc.ir.types import I32, I64, TensorType
-from tcc.ops.composite.softmax import shifted_exponentials
+from tcc.ops.composite.moments import reader
+from tcc.ops.composite.softmax import log_shares
 from tcc.ops.formula import choose, fn, outside, wide, widened
-from tcc.ops.operands import wrapped
-from tcc.ops.reference import given, widen_half
+from tcc.ops.operands import array, maybe_array, wrapped
+from tcc.ops.reference import in_f32
 from tcc.ops.shapes import (
     FLOATS,
     Point,
@@ -82,11 +83,11 @@ def _loss_expr(b: ExprBuilder, types: Types, attrs: LossAttrs, logs: Source) -> 
             ignored = fn("eq", label, attrs.ignore_index)
             label = choose(ignored, 0, label)
         place, bound = b.position(wrapped(label, x.shape[1]), x.shape[1])
-        loss = fn("neg", wide(b.read(logs, at[0], place, *at[1:], indirect=(bound,))))
+        loss = -wide(b.read(logs, at[0], place, *at[1:], indirect=(bound,)))
         weight: Scalar = literal(1.0, widened(x.dtype))
         if weighted:
             weight = wide(b.read(2, place, indirect=(bound,)))
-            loss = fn("mul", loss, weight)
+            loss *= weight
         if attrs.ignore_index is not None:
             loss, weight = choose(ignored, 0.0, loss), choose(ignored, 0.0, weight)
         return loss, weight
@@ -99,7 +100,7 @@ def _loss_expr(b: ExprBuilder, types: Types, attrs: LossAttrs, logs: Source) -> 
     if attrs.reduction == "mean":
         at = b.iters(*labels.shape)
         weights = b.stage((), term(at)[1], over=at, monoid="sum")
-        value = fn("div", value, b.read(weights))
+        value = value / b.read(weights)
     b.stage((), cast(value, x.dtype))
 
 
@@ -112,11 +113,9 @@ def _likelihood_expr(types: Types, attrs: LossAttrs) -> Expr:
 def _entropy_expr(types: Types, attrs: LossAttrs) -> Expr:
     x = required(types, 0)
     b = ExprBuilder(*types)
-    top, norm = shifted_exponentials(b, x, 1)
+    log_share = log_shares(b, x.shape, 1, reader(b))
     at = b.iters(*x.shape)
-    row = outside(at, (1,))
-    below = fn("sub", wide(b.read(0, *at)), b.read(top, *row))
-    logs = b.stage(at, fn("sub", below, fn("log", b.read(norm, *row))))
+    logs = b.stage(at, log_share(at))
     _loss_expr(b, types, attrs, logs)
     (loss,) = b.done().outputs
     if attrs.outputs == 1:
@@ -129,8 +128,7 @@ def _entropy_expr(types: Types, attrs: LossAttrs) -> Expr:
 
 
 def _losses(arrays: Arrays, logs: Array, attrs: LossAttrs) -> Array:
-    _, labels = given(arrays[:2])
-    weights = arrays[2] if len(arrays) > 2 else None
+    labels, weights = array(arrays, 1), maybe_array(arrays, 2)
     loss, weight = np.zeros(labels.shape, logs.dtype), np.ones(labels.shape, logs.dtype)
     for at in np.ndindex(labels.shape):
         label = int(labels[at])
@@ -143,21 +141,20 @@ def _losses(arrays: Arrays, logs: Array, attrs: LossAttrs) -> Array:
     if attrs.reduction == "none":
         return loss
     total = np.sum(loss)
-    with np.errstate(all="ignore"):
-        return np.asarray(total / np.sum(weight) if attrs.reduction == "mean" else total)
+    return np.asarray(total / np.sum(weight) if attrs.reduction == "mean" else total)
 
 
+@in_f32
 def _likelihood_reference(arrays: Arrays, attrs: LossAttrs) -> OutArrays:
-    x, _ = given(arrays[:2])
-    return (_losses(arrays, widen_half(x), attrs).astype(x.dtype),)
+    return (_losses(arrays, array(arrays, 0), attrs),)
 
 
+@in_f32
 def _entropy_reference(arrays: Arrays, attrs: LossAttrs) -> OutArrays:
-    x, _ = given(arrays[:2])
-    below = widen_half(x) - np.max(widen_half(x), axis=1, keepdims=True)
+    x = array(arrays, 0)
+    below = x - np.max(x, axis=1, keepdims=True)
     logs = below - np.log(np.sum(np.exp(below), axis=1, keepdims=True))
-    results = (_losses(arrays, logs, attrs).astype(x.dtype), logs.astype(x.dtype))
-    return results[: attrs.outputs]
+    return (_losses(arrays, logs, attrs), logs)[: attrs.outputs]
 
 
 OPS: tuple[OpSpec, ...] = (

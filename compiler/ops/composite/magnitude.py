@@ -16,7 +16,7 @@ from tcc.ops.composite.moments import (
     reciprocal_root,
 )
 from tcc.ops.formula import choose, fn, outside, read_aligned, total, wide
-from tcc.ops.reference import given, widen_half
+from tcc.ops.reference import given, in_f32, widen_half
 from tcc.ops.shapes import (
     FLOATS,
     Point,
@@ -64,14 +64,14 @@ def _rms_expr(types: Types, attrs: NormAttrs) -> Expr:
 
     def square(at: Point) -> Scalar:
         value = cast(b.read(0, *at), compute)
-        return fn("mul", value, value)
+        return value * value
 
     squares = total(b, x.shape, axes, "sum", square)
     at = b.iters(*x.shape)
     count = index_value(element_count(x.shape[attrs.axis :]), compute)
-    mean = fn("div", b.read(squares, *outside(at, axes)), count)
-    normal = fn("mul", cast(b.read(0, *at), compute), reciprocal_root(mean, attrs.epsilon))
-    y = fn("mul", normal, cast(read_aligned(b, 1, scale, at), compute))
+    mean = b.read(squares, *outside(at, axes)) / count
+    normal = cast(b.read(0, *at), compute) * reciprocal_root(mean, attrs.epsilon)
+    y = normal * cast(read_aligned(b, 1, scale, at), compute)
     return b.finish(at, cast(y, scale.dtype))
 
 
@@ -81,7 +81,7 @@ def _rms_reference(arrays: Arrays, attrs: NormAttrs) -> OutArrays:
     with np.errstate(all="ignore"):
         mean = mean_of(wide_x**2, last_axes(attrs.axis, x.ndim))
         normal = wide_x / np.sqrt(mean + np.asarray(attrs.epsilon, wide_x.dtype))
-        return ((normal * widen_half(scale)).astype(scale.dtype),)
+        return ((normal * scale).astype(scale.dtype),)
 
 
 # ---- norms and neighbourhoods -------------------------------------------------------------------
@@ -102,25 +102,24 @@ def _lp_expr(types: Types, attrs: LpNormAttrs) -> Expr:
 
     def size(at: Point) -> Scalar:
         value = wide(b.read(0, *at))
-        return fn("abs", value) if attrs.p == 1 else fn("mul", value, value)
+        return abs(value) if attrs.p == 1 else value * value
 
     sums = total(b, x.shape, (attrs.axis,), "sum", size)
     at = b.iters(*x.shape)
     norm: Scalar = b.read(sums, *outside(at, (attrs.axis,)))
     if attrs.p == 2:
         norm = fn("sqrt", norm)
-    share = fn("div", wide(b.read(0, *at)), norm)
+    share = wide(b.read(0, *at)) / norm
     return b.finish(at, cast(choose(fn("eq", norm, 0.0), 0.0, share), x.dtype))
 
 
+@in_f32
 def _lp_reference(arrays: Arrays, attrs: LpNormAttrs) -> OutArrays:
     (x,) = given(arrays)
-    wide_x = widen_half(x)
-    norm = np.sum(np.abs(wide_x) ** attrs.p, axis=attrs.axis, keepdims=True)
+    norm = np.sum(np.abs(x) ** attrs.p, axis=attrs.axis, keepdims=True)
     if attrs.p == 2:
         norm = np.sqrt(norm)
-    safe = np.where(norm == 0, np.ones_like(norm), norm)
-    return ((wide_x / safe).astype(x.dtype),)
+    return (x / np.where(norm == 0, np.ones_like(norm), norm),)
 
 
 def _lrn_infer(types: Types, attrs: LrnAttrs) -> OutTypes:
@@ -139,23 +138,23 @@ def _lrn_expr(types: Types, attrs: LrnAttrs) -> Expr:
     (k,) = b.iters(attrs.size)
     channel = at[1] + k - (attrs.size - 1) // 2
     near = wide(b.read(0, at[0], channel, *at[2:], fill=0.0))
-    squares = b.stage(at, fn("mul", near, near), over=(k,), monoid="sum")
+    squares = b.stage(at, near * near, over=(k,), monoid="sum")
     at = b.iters(*x.shape)
-    sums = fn("mul", b.read(squares, *at), attrs.alpha / attrs.size)
-    base = fn("add", sums, attrs.bias)
-    return b.finish(at, cast(fn("div", wide(b.read(0, *at)), fn("pow", base, attrs.beta)), x.dtype))
+    sums = b.read(squares, *at) * (attrs.alpha / attrs.size)
+    base = sums + attrs.bias
+    return b.finish(at, cast(wide(b.read(0, *at)) / fn("pow", base, attrs.beta), x.dtype))
 
 
+@in_f32
 def _lrn_reference(arrays: Arrays, attrs: LrnAttrs) -> OutArrays:
     (x,) = given(arrays)
-    wide_x = widen_half(x)
     before, channels = (attrs.size - 1) // 2, x.shape[1]
-    sums = np.zeros_like(wide_x)
+    sums = np.zeros_like(x)
     for c in range(channels):
         low, high = max(0, c - before), min(channels, c - before + attrs.size)
-        sums[:, c] = np.sum(wide_x[:, low:high] ** 2, axis=1)
-    base = (attrs.bias + attrs.alpha / attrs.size * sums).astype(wide_x.dtype)
-    return ((wide_x / base ** np.asarray(attrs.beta, base.dtype)).astype(x.dtype),)
+        sums[:, c] = np.sum(x[:, low:high] ** 2, axis=1)
+    base = (attrs.bias + attrs.alpha / attrs.size * sums).astype(x.dtype)
+    return (x / base ** np.asarray(attrs.beta, x.dtype),)
 
 
 OPS: tuple[OpSpec, ...] = (
@@ -167,10 +166,11 @@ OPS: tuple[OpSpec, ...] = (
     normalization_op(
         "lp_normalization", LpNormAttrs, (1, 1), (_lp_infer, _lp_reference, _lp_expr),
         "Divided by its norm along the axis; 0 where the norm is 0.",
+        onnx=OnnxBinding("LpNormalization"),
     ),
     normalization_op(
         "lrn", LrnAttrs, (1, 1), (_lrn_infer, _lrn_reference, _lrn_expr),
         "Divided by a power of the sum of squares over neighbouring channels.",
-        onnx=(OnnxBinding("LRN"),),
+        onnx=OnnxBinding("LRN"),
     ),
 )  # fmt: skip

@@ -46,10 +46,14 @@ class Moments:
     count: Scalar
 
     def mean(self, at: Point) -> Scalar:
-        return fn("div", self.b.read(self.sums, *at), self.count)
+        return self.b.read(self.sums, *at) / self.count
 
     def variance(self, at: Point) -> Scalar:
-        return fn("div", self.b.read(self.squares, *at), self.count)
+        return self.b.read(self.squares, *at) / self.count
+
+    def normal(self, value: Scalar, at: Point, epsilon: float) -> Scalar:
+        """`value` centred and scaled to deviation 1."""
+        return (value - self.mean(at)) * reciprocal_root(self.variance(at), epsilon)
 
 
 def moments_of(
@@ -61,22 +65,22 @@ def moments_of(
     count = index_value(element_count(tuple(shape[n] for n in axes)), dtype)
 
     def centred(at: Point) -> Scalar:
-        mean = fn("div", b.read(sums, *outside(at, axes)), count)
-        distance = fn("sub", element(at), mean)
-        return fn("mul", distance, distance)
+        mean = b.read(sums, *outside(at, axes)) / count
+        distance = element(at) - mean
+        return distance * distance
 
     return Moments(b, sums, total(b, shape, axes, "sum", centred), count)
 
 
 def reciprocal_root(value: Scalar, epsilon: float) -> Scalar:
     """1 / sqrt(value + epsilon)."""
-    return fn("div", 1.0, fn("sqrt", fn("add", value, epsilon)))
+    return 1.0 / fn("sqrt", value + epsilon)
 
 
 def scaled(value: Scalar, scale: Scalar, bias: Scalar | None) -> Scalar:
     """value * scale + bias."""
-    product = fn("mul", value, scale)
-    return product if bias is None else fn("add", product, bias)
+    product = value * scale
+    return product if bias is None else product + bias
 
 
 def reader(b: ExprBuilder) -> Callable[[Point], Scalar]:
@@ -125,7 +129,7 @@ def normalization_op(
     doc: str,
     *,
     trait: Trait = Trait.REDUCTION,
-    onnx: tuple[OnnxBinding, ...] = (),
+    onnx: OnnxBinding | None = None,
 ) -> OpSpec:
     """A row from its (infer, reference, expr)."""
     infer, reference, expr = functions

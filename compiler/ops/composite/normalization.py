@@ -33,8 +33,9 @@ from tcc.ops.composite.moments import (
     scaled,
     standardized,
 )
-from tcc.ops.formula import fn, outside, read_aligned, wide
-from tcc.ops.reference import given, widen_half
+from tcc.ops.formula import fn, one_stage, outside, read_aligned, wide
+from tcc.ops.operands import maybe_array
+from tcc.ops.reference import given, in_f32, widen_half
 from tcc.ops.shapes import (
     FLOATS,
     Point,
@@ -44,6 +45,7 @@ from tcc.ops.shapes import (
     check_dtype,
     check_rank,
     optional,
+    present,
     reduced_shape,
     required,
 )
@@ -91,9 +93,7 @@ def _layer_expr(types: Types, attrs: NormAttrs) -> Expr:
     axes = last_axes(attrs.axis, x.rank)
     moments = moments_of(b, x.shape, axes, reader(b))
     at = b.iters(*x.shape)
-    rows = outside(at, axes)
-    distance = fn("sub", wide(b.read(0, *at)), moments.mean(rows))
-    normal = fn("mul", distance, reciprocal_root(moments.variance(rows), attrs.epsilon))
+    normal = moments.normal(wide(b.read(0, *at)), outside(at, axes), attrs.epsilon)
     shift = None if bias is None else wide(read_aligned(b, 2, bias, at))
     y = scaled(normal, wide(read_aligned(b, 1, scale, at)), shift)
     outputs = [b.stage(at, cast(y, x.dtype))]
@@ -114,14 +114,11 @@ def _layer_statistics(
 
 
 def _layer_reference(arrays: Arrays, attrs: NormAttrs) -> OutArrays:
-    x, scale, *rest = arrays
-    x, scale = given((x, scale))
-    axes = last_axes(attrs.axis, x.ndim)
+    (x, scale), bias = given(arrays, 2), maybe_array(arrays, 2)
     with np.errstate(all="ignore"):
+        axes = last_axes(attrs.axis, x.ndim)
         normal, mean, root = standardized(widen_half(x), axes, attrs.epsilon)
-        y = normal * widen_half(scale)
-        if rest and rest[0] is not None:
-            y = y + widen_half(rest[0])
+        y = normal * scale if bias is None else normal * scale + bias
     results = (y.astype(x.dtype), mean.astype(np.float32), root.astype(np.float32))
     return results[: attrs.outputs]
 
@@ -130,7 +127,7 @@ def _layer_reference(arrays: Arrays, attrs: NormAttrs) -> OutArrays:
 
 
 def _by_channel(values: Array, rank: int) -> Array:
-    return widen_half(values).reshape(-1, *[1] * (rank - 2))
+    return values.reshape(-1, *[1] * (rank - 2))
 
 
 def _check_channels(types: Types, operands: Sequence[int]) -> TensorType:
@@ -164,17 +161,16 @@ def _instance_expr(types: Types, attrs: EpsilonAttrs) -> Expr:
 def _channel_affine(
     b: ExprBuilder, at: Point, moments: Moments, group: Point, epsilon: float
 ) -> Scalar:
-    distance = fn("sub", wide(b.read(0, *at)), moments.mean(group))
-    normal = fn("mul", distance, reciprocal_root(moments.variance(group), epsilon))
+    normal = moments.normal(wide(b.read(0, *at)), group, epsilon)
     return scaled(normal, wide(b.read(1, at[1])), wide(b.read(2, at[1])))
 
 
+@in_f32
 def _instance_reference(arrays: Arrays, attrs: EpsilonAttrs) -> OutArrays:
     x, scale, bias = given(arrays)
-    with np.errstate(all="ignore"):
-        normal, _, _ = standardized(widen_half(x), last_axes(2, x.ndim), attrs.epsilon)
-        y = normal * _by_channel(scale, x.ndim) + _by_channel(bias, x.ndim)
-        return (y.astype(x.dtype),)
+    normal, _, _ = standardized(x, last_axes(2, x.ndim), attrs.epsilon)
+    y = normal * _by_channel(scale, x.ndim) + _by_channel(bias, x.ndim)
+    return (y.astype(x.dtype),)
 
 
 def _group_infer(types: Types, attrs: GroupNormAttrs) -> OutTypes:
@@ -200,10 +196,11 @@ def _group_expr(types: Types, attrs: GroupNormAttrs) -> Expr:
     return b.finish(at, cast(y, x.dtype))
 
 
+@in_f32
 def _group_reference(arrays: Arrays, attrs: GroupNormAttrs) -> OutArrays:
     x, scale, bias = given(arrays)
     size = prod(x.shape[1:]) // attrs.num_groups
-    grouped = widen_half(x).reshape(x.shape[0], attrs.num_groups, size)
+    grouped = x.reshape(x.shape[0], attrs.num_groups, size)
     normal, _, _ = standardized(grouped, (2,), attrs.epsilon)
     y = normal.reshape(x.shape) * _by_channel(scale, x.ndim) + _by_channel(bias, x.ndim)
     return (y.astype(x.dtype),)
@@ -213,22 +210,20 @@ def _batch_infer(types: Types, _: EpsilonAttrs) -> OutTypes:
     return (_check_channels(types, (1, 2, 3, 4)),)
 
 
-def _batch_expr(types: Types, attrs: EpsilonAttrs) -> Expr:
-    x = required(types, 0)
-    b = ExprBuilder(*types)
-    compute = F64 if any(t is not None and t.dtype is F64 for t in types) else F32
-    at = b.iters(*x.shape)
+def _batch_element(b: ExprBuilder, at: Point, attrs: EpsilonAttrs) -> Scalar:
+    compute = F64 if any(t.dtype is F64 for t in present(b.params)) else F32
     scale, bias, mean, variance = (cast(b.read(n, at[1]), compute) for n in (1, 2, 3, 4))
-    distance = fn("sub", cast(b.read(0, *at), compute), mean)
-    normal = fn("mul", distance, reciprocal_root(variance, attrs.epsilon))
-    return b.finish(at, cast(scaled(normal, scale, bias), x.dtype))
+    distance = cast(b.read(0, *at), compute) - mean
+    normal = distance * reciprocal_root(variance, attrs.epsilon)
+    return scaled(normal, scale, bias)
 
 
+@in_f32
 def _batch_reference(arrays: Arrays, attrs: EpsilonAttrs) -> OutArrays:
     x, *vectors = given(arrays)
     scale, bias, mean, variance = (_by_channel(v, x.ndim) for v in vectors)
     root = np.sqrt(variance + np.asarray(attrs.epsilon, variance.dtype))
-    return (((widen_half(x) - mean) / root * scale + bias).astype(x.dtype),)
+    return (((x - mean) / root * scale + bias).astype(x.dtype),)
 
 
 # The operator's text adds this to the deviation itself.
@@ -248,17 +243,17 @@ def _mvn_expr(types: Types, attrs: AxesAttrs) -> Expr:
     moments = moments_of(b, x.shape, attrs.axes, reader(b))
     at = b.iters(*x.shape)
     rows = outside(at, attrs.axes)
-    distance = fn("sub", wide(b.read(0, *at)), moments.mean(rows))
-    deviation = fn("add", fn("sqrt", moments.variance(rows)), _DEVIATION_EPSILON)
-    return b.finish(at, cast(fn("div", distance, deviation), x.dtype))
+    distance = wide(b.read(0, *at)) - moments.mean(rows)
+    deviation = fn("sqrt", moments.variance(rows)) + _DEVIATION_EPSILON
+    return b.finish(at, cast(distance / deviation, x.dtype))
 
 
+@in_f32
 def _mvn_reference(arrays: Arrays, attrs: AxesAttrs) -> OutArrays:
     (x,) = given(arrays)
-    wide_x = widen_half(x)
-    distance = wide_x - mean_of(wide_x, attrs.axes)
+    distance = x - mean_of(x, attrs.axes)
     deviation = np.sqrt(mean_of(distance**2, attrs.axes))
-    return ((distance / (deviation + np.float32(_DEVIATION_EPSILON))).astype(x.dtype),)
+    return (distance / (deviation + np.float32(_DEVIATION_EPSILON)),)
 
 
 # ---- rows ---------------------------------------------------------------------------------------
@@ -274,7 +269,7 @@ OPS: tuple[OpSpec, ...] = (
         "instance_normalization", EpsilonAttrs, (3, 3),
         (_instance_infer, _instance_reference, _instance_expr),
         "Centred and scaled over the spatial axes of each channel, then times scale plus bias.",
-        onnx=(OnnxBinding("InstanceNormalization", since=6),),
+        onnx=OnnxBinding("InstanceNormalization", since=6),
     ),
     normalization_op(
         "group_normalization", GroupNormAttrs, (3, 3),
@@ -283,7 +278,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     normalization_op(
         "batch_normalization", EpsilonAttrs, (5, 5),
-        (_batch_infer, _batch_reference, _batch_expr),
+        (_batch_infer, _batch_reference, one_stage(_batch_infer, _batch_element)),
         "Inference: (x - mean) / sqrt(variance + epsilon) * scale + bias, by channel.",
         trait=Trait.ELEMENTWISE,
     ),
@@ -291,5 +286,6 @@ OPS: tuple[OpSpec, ...] = (
         "mean_variance_normalization", AxesAttrs, (1, 1),
         (_mvn_infer, _mvn_reference, _mvn_expr),
         "Centred and scaled to deviation 1 over the axes.",
+        onnx=OnnxBinding("MeanVarianceNormalization", since=9),
     ),
 )  # fmt: skip

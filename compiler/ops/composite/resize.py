@@ -14,10 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import add
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, Source, apply, cast, index_value, literal
+from tcc.ir.expr.scalar import Scalar, Source, cast, index_value, literal
 from tcc.ir.index import Index, as_int
 from tcc.ir.op import (
     Array,
@@ -31,9 +33,9 @@ from tcc.ir.op import (
 )
 from tcc.ir.types import BOOL, F32, F64, I64, TensorType
 from tcc.ops.formula import choose, fn, wide
-from tcc.ops.operands import array, clamped, dims, maybe_array, require, sizes
-from tcc.ops.reference import widen_half
-from tcc.ops.shapes import COMMON, Point, Shape, optional, required
+from tcc.ops.operands import array, clamped, dims, inside, maybe_array, require, sizes
+from tcc.ops.reference import in_f32
+from tcc.ops.shapes import COMMON, Point, Shape, optional, replaced, required
 from tcc.record import record
 
 COORDINATES = (
@@ -76,6 +78,10 @@ class ResizeAttrs:
     taps: Index | None = None
     fractional: bool = False
 
+    @property
+    def crops(self) -> bool:
+        return self.coordinate_mode == "tf_crop_and_resize"
+
 
 Amount = float | Scalar  # a number, or one that an operand holds
 
@@ -101,10 +107,9 @@ def _infer(types: Types, attrs: ResizeAttrs) -> OutTypes:
         attrs.mode == "nearest" or x.dtype.is_float,
         f"{attrs.mode} resize takes floating types, not {x}",
     )
-    cropping = attrs.coordinate_mode == "tf_crop_and_resize"
     scales, roi = optional(types, 1), optional(types, 2)
     told = len(attrs.roi) == x.rank or roi is not None
-    require(not cropping or told, "tf_crop_and_resize needs a roi per axis")
+    require(not attrs.crops or told, "tf_crop_and_resize needs a roi per axis")
     for operand, count in ((scales, x.rank), (roi, 2 * x.rank)):
         fits = operand is None or (operand.dtype is F64 and operand.static_shape == (count,))
         require(fits, f"{operand} must be f64[{count}]")
@@ -137,7 +142,7 @@ def _given_axes(b: ExprBuilder, types: Types, attrs: ResizeAttrs) -> list[_Axis]
 
 
 def _kept(axis: _Axis, attrs: ResizeAttrs) -> bool:
-    whole = attrs.coordinate_mode != "tf_crop_and_resize" or axis.roi == (0.0, 1.0)
+    whole = not attrs.crops or axis.roi == (0.0, 1.0)
     kept = axis.scale in (None, 1.0) or _keeps(attrs)
     return axis.extent is axis.size and kept and whole
 
@@ -158,8 +163,8 @@ def _number(index: Index) -> Scalar:
 def _unscaled(at: Scalar, axis: _Axis) -> Scalar:
     """`at` over the scale; where that follows from the sizes, with a single rounding."""
     if axis.scale is not None:
-        return fn("div", at, _rounded(axis.scale))
-    return fn("div", fn("mul", at, _number(axis.extent)), _number(axis.size))
+        return at / _rounded(axis.scale)
+    return at * _number(axis.extent) / _number(axis.size)
 
 
 def _rounded(amount: Amount) -> Amount:
@@ -173,10 +178,9 @@ def _coordinate(axis: _Axis, o: Index, attrs: ResizeAttrs) -> Scalar:
     size, extent = _number(axis.size), _number(axis.extent)
     x = _moved(axis, at, size, extent, attrs)
     known = as_int(axis.size) is not None and as_int(axis.extent) is not None
-    cropping = attrs.coordinate_mode == "tf_crop_and_resize"
-    if known or axis.scale is None or cropping or not _keeps(attrs):
+    if known or axis.scale is None or attrs.crops or not _keeps(attrs):
         return x
-    return choose(apply("eq", size, extent), at, x)
+    return choose(fn("eq", size, extent), at, x)
 
 
 def _moved(axis: _Axis, at: Scalar, size: Scalar, extent: Scalar, attrs: ResizeAttrs) -> Scalar:
@@ -184,34 +188,34 @@ def _moved(axis: _Axis, at: Scalar, size: Scalar, extent: Scalar, attrs: ResizeA
     last_in = _number(axis.extent - 1)
     width = size
     if attrs.fractional and axis.scale is not None:
-        width = fn("mul", extent, _rounded(axis.scale))
-    last_out = fn("sub", width, 1.0)
-    half = fn("sub", _unscaled(fn("add", at, 0.5), axis), 0.5)
-    several = apply("gt", size, literal(1.0, F32))
-    wider = apply("gt", width, literal(1.0, F32))
+        width = extent * _rounded(axis.scale)
+    last_out = width - 1.0
+    half = _unscaled(at + 0.5, axis) - 0.5
+    several = size > 1.0
+    wider = width > 1.0
     match attrs.coordinate_mode:
         case "asymmetric":
             return _unscaled(at, axis)
         case "half_pixel" | "kept_half_pixel":
             return half
         case "tf_half_pixel_for_nn":
-            return _unscaled(fn("add", at, 0.5), axis)
+            return _unscaled(at + 0.5, axis)
         case "pytorch_half_pixel":
             return choose(several, half, 0.0)
         case "half_pixel_symmetric":
-            center = fn("div", extent, 2.0)
-            used = fn("div", _unscaled(size, axis), extent)
-            return fn("add", fn("mul", center, fn("sub", 1.0, used)), half)
+            center = extent / 2.0
+            used = _unscaled(size, axis) / extent
+            return center * (1.0 - used) + half
         case "align_corners":
-            spread = fn("div", fn("mul", at, last_in), last_out)
+            spread = at * last_in / last_out
             return choose(wider, spread, 0.0)
         case _:
             start, end = (_scalar(amount) for amount in axis.roi)
-            span = fn("mul", last_in, fn("sub", end, start))
-            first = fn("mul", last_in, start)
-            spread = fn("add", first, fn("div", fn("mul", at, span), last_out))
-            middle = fn("mul", fn("add", start, end), 0.5)
-            return choose(wider, spread, fn("mul", last_in, middle))
+            span = last_in * (end - start)
+            first = last_in * start
+            spread = first + at * span / last_out
+            middle = (start + end) * 0.5
+            return choose(wider, spread, last_in * middle)
 
 
 def _scalar(amount: Amount) -> Scalar:
@@ -257,9 +261,14 @@ def _place(axis: _Axis, o: int, attrs: ResizeAttrs) -> np.float32:
 def cubic_kernel(distance: Scalar, a: float) -> Scalar:
     """Keys' kernel for distances below 2."""
     d = distance
-    near = fn("add", fn("mul", fn("mul", fn("sub", fn("mul", d, a + 2), a + 3), d), d), 1.0)
-    far = fn("sub", fn("mul", fn("add", fn("mul", fn("sub", d, 5.0), d), 8.0), d), 4.0)
-    return choose(fn("le", d, 1.0), near, fn("mul", far, a))
+    near = (d * (a + 2) - (a + 3)) * d * d + 1.0
+    far = ((d - 5.0) * d + 8.0) * d - 4.0
+    return choose(d <= 1.0, near, far * a)
+
+
+def cubic_weights(rest: Scalar, a: float) -> list[Scalar]:
+    """The weights of the four elements around a place, which is `rest` behind the second."""
+    return [cubic_kernel(d, a) for d in (rest + 1.0, rest, 1.0 - rest, 2.0 - rest)]
 
 
 def cubic_weight(d: float, a: float) -> float:
@@ -272,74 +281,49 @@ def _taps(axis: _Axis, o: Index, attrs: ResizeAttrs) -> list[tuple[Scalar, Scala
     """Position (i64, maybe outside) and weight (f32) of each input element that counts."""
     x = _coordinate(axis, o, attrs)
     if attrs.mode == "linear":
-        low = literal(0.0, F32)
-        x = apply("max", low, apply("min", x, _number(axis.extent - 1)))
+        x = fn("max", 0.0, fn("min", x, _number(axis.extent - 1)))
     base = fn("floor", x)
-    rest = fn("sub", x, base)
+    rest = x - base
     first = cast(base, I64)
     if attrs.mode == "linear":
-        return [(first, fn("sub", 1.0, rest)), (fn("add", first, 1), rest)]
+        return [(first, 1.0 - rest), (first + 1, rest)]
     a = attrs.cubic_coeff_a
-    distances = (fn("add", rest, 1.0), rest, fn("sub", 1.0, rest), fn("sub", 2.0, rest))
-    places = [fn("add", first, n) for n in (-1, 0, 1, 2)]
-    weights = [cubic_kernel(d, a) for d in distances]
+    places = [first + n for n in (-1, 0, 1, 2)]
+    weights = cubic_weights(rest, a)
     if attrs.exclude_outside:
-        weights = [
-            choose(_inside(place, axis.extent), w, 0.0)
-            for place, w in zip(places, weights, strict=True)
-        ]
-        total = weights[0]
-        for w in weights[1:]:
-            total = fn("add", total, w)
-        weights = [fn("div", w, total) for w in weights]
+        inner = (inside(place, axis.extent) for place in places)
+        weights = [choose(hit, w, 0.0) for hit, w in zip(inner, weights, strict=True)]
+        total = reduce(add, weights)
+        weights = [w / total for w in weights]
     return list(zip(places, weights, strict=True))
 
 
-def _inside(place: Scalar, extent: Index) -> Scalar:
-    above = apply("ge", place, literal(0, I64))
-    return apply("and", above, apply("lt", place, index_value(extent, I64)))
-
-
 def _reference_taps(axis: _Axis, o: int, attrs: ResizeAttrs) -> list[tuple[int, float]]:
-    x = _place(axis, o, attrs)
-    (n,) = sizes((axis.extent,))
+    x, (n, m) = float(_place(axis, o, attrs)), sizes((axis.extent, axis.size))
     if attrs.mode == "nearest":
-        return [(_nearest_place(float(x), attrs.nearest_mode), 1.0)]
+        return [(_nearest_place(x, attrs.nearest_mode), 1.0)]
+    reach, scale = (1 if attrs.mode == "linear" else 2), 1.0
     if attrs.taps is not None:
-        return _reference_wide_taps(axis, float(x), sizes((attrs.taps,))[0], attrs)
-    if attrs.mode == "linear":
-        x = min(max(x, np.float32(0)), np.float32(n - 1))
+        reach = sizes((attrs.taps,))[0] // 2
+        scale = min(m / n if axis.scale is None else _known(axis.scale), 1.0)
+    elif attrs.mode == "linear":
+        x = min(max(x, 0), n - 1)
     base = int(np.floor(x))
-    rest = float(x - np.float32(base))
+    places = range(base + 1 - reach, base + 1 + reach)
+    weights = [
+        _reference_kernel(abs(place - x) * scale, attrs)
+        if not attrs.exclude_outside or 0 <= place < n
+        else 0.0
+        for place in places
+    ]
+    total = sum(weights)  # 0 where no element is inside
+    return [(p, w / total if total else np.nan) for p, w in zip(places, weights, strict=True)]
+
+
+def _reference_kernel(distance: float, attrs: ResizeAttrs) -> float:
     if attrs.mode == "linear":
-        return [(base, 1 - rest), (base + 1, rest)]
-    taps = [(base + k, cubic_weight(abs(rest - k), attrs.cubic_coeff_a)) for k in (-1, 0, 1, 2)]
-    if attrs.exclude_outside:
-        taps = [(p, w if 0 <= p < n else 0.0) for p, w in taps]
-        taps = _normalised(taps)
-    return taps
-
-
-def _normalised(taps: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    total = sum(w for _, w in taps)  # 0 where no element is inside
-    return [(p, w / total if total else np.nan) for p, w in taps]
-
-
-def _reference_wide_taps(
-    axis: _Axis, x: float, taps: int, attrs: ResizeAttrs
-) -> list[tuple[int, float]]:
-    n, m = sizes((axis.extent, axis.size))
-    scale = min(m / n if axis.scale is None else _known(axis.scale), 1.0)
-    base = int(np.floor(x))
-    found = []
-    for place in range(base + 1 - taps // 2, base + 1 + taps // 2):
-        distance = abs(place - x) * scale
-        if attrs.mode == "linear":
-            weight = max(1 - distance, 0.0)
-        else:
-            weight = cubic_weight(distance, attrs.cubic_coeff_a) if distance < 2 else 0.0
-        found.append((place, weight if not attrs.exclude_outside or 0 <= place < n else 0.0))
-    return _normalised(found)
+        return max(1 - distance, 0.0)
+    return cubic_weight(distance, attrs.cubic_coeff_a) if distance < 2 else 0.0
 
 
 def _nearest_place(x: float, mode: str) -> int:
@@ -360,9 +344,9 @@ def _nearest(axis: _Axis, o: Index, attrs: ResizeAttrs) -> Scalar:
         case "ceil":
             place = fn("ceil", x)
         case "round_prefer_floor":
-            place = fn("ceil", fn("sub", x, 0.5))
+            place = fn("ceil", x - 0.5)
         case _:
-            place = fn("floor", fn("add", x, 0.5))
+            place = fn("floor", x + 0.5)
     return cast(place, I64)
 
 
@@ -390,9 +374,7 @@ def _outside(axes: list[_Axis], i: Point, attrs: ResizeAttrs) -> Scalar:
     result: Scalar = literal(False, BOOL)
     for axis in axes:
         x = _coordinate(axis, i[axis.number], attrs)
-        low = apply("lt", x, literal(0.0, F32))
-        high = apply("gt", x, _number(axis.extent - 1))
-        result = apply("or", result, apply("or", low, high))
+        result |= (x < 0.0) | (x > _number(axis.extent - 1))
     return result
 
 
@@ -401,7 +383,6 @@ def _expr(types: Types, attrs: ResizeAttrs) -> Expr:
     (y,) = _infer(types, attrs)
     b = ExprBuilder(*types)
     axes = _given_axes(b, types, attrs)
-    cropping = attrs.coordinate_mode == "tf_crop_and_resize"
     source: Source = 0
     if attrs.mode == "nearest":
         i = b.iters(*y.shape)
@@ -417,7 +398,7 @@ def _expr(types: Types, attrs: ResizeAttrs) -> Expr:
         else:
             i = b.iters(*y.shape)
             value = wide(b.read(0, *i))
-    if cropping:
+    if attrs.crops:
         value = choose(_outside(axes, i, attrs), attrs.extrapolation_value, value)
     return b.finish(i, cast(value, y.dtype))
 
@@ -450,7 +431,7 @@ def _mixed(
     sums = b.stage(i, _term(b, source, i, axis, (place, weight)), over=(t,), monoid="sum")
     i = b.iters(*shape)
     total = b.read(sums, *i)
-    return i, fn("div", total, cast(b.read(norm, i[axis.number]), total.dtype))
+    return i, total / cast(b.read(norm, i[axis.number]), total.dtype)
 
 
 def _wide_tap(axis: _Axis, o: Index, t: Index, attrs: ResizeAttrs) -> tuple[Scalar, Scalar]:
@@ -460,23 +441,22 @@ def _wide_tap(axis: _Axis, o: Index, t: Index, attrs: ResizeAttrs) -> tuple[Scal
     base = fn("floor", x)
     assert attrs.taps is not None
     offset = t + 1 - attrs.taps // 2
-    place = fn("add", cast(base, I64), index_value(offset, I64))
+    place = cast(base, I64) + offset
     scale = axis.scale
     if scale is None:
-        scale = fn("div", _number(axis.size), _number(axis.extent))
-    shrunk = apply("min", _scalar(_rounded(scale)), literal(1.0, F32))
-    apart = fn("sub", index_value(offset, F32), fn("sub", x, base))
-    weight = _kernel(fn("abs", fn("mul", apart, shrunk)), attrs)
+        scale = _number(axis.size) / _number(axis.extent)
+    shrunk = fn("min", _scalar(_rounded(scale)), 1.0)
+    apart = index_value(offset, F32) - (x - base)
+    weight = _kernel(abs(apart * shrunk), attrs)
     if attrs.exclude_outside:
-        weight = choose(_inside(place, axis.extent), weight, 0.0)
+        weight = choose(inside(place, axis.extent), weight, 0.0)
     return place, weight
 
 
 def _kernel(distance: Scalar, attrs: ResizeAttrs) -> Scalar:
     if attrs.mode == "linear":
-        return apply("max", fn("sub", 1.0, distance), literal(0.0, F32))
-    near = apply("lt", distance, literal(2.0, F32))
-    return choose(near, cubic_kernel(distance, attrs.cubic_coeff_a), 0.0)
+        return fn("max", 1.0 - distance, 0.0)
+    return choose(distance < 2.0, cubic_kernel(distance, attrs.cubic_coeff_a), 0.0)
 
 
 def _term(
@@ -489,20 +469,15 @@ def _term(
     """One element of `source`, clamped to its extent, times its weight."""
     place, weight = tap
     at, binding = b.position(clamped(place, axis.extent), axis.extent)
-    indices = [at if n == axis.number else k for n, k in enumerate(i)]
-    value = wide(b.read(source, *indices, indirect=(binding,)))
-    return fn("mul", value, cast(weight, value.dtype))
+    value = wide(b.read(source, *replaced(i, axis.number, at), indirect=(binding,)))
+    return value * cast(weight, value.dtype)
 
 
 def _weighted(b: ExprBuilder, source: Source, i: Point, axis: _Axis, attrs: ResizeAttrs) -> Scalar:
-    total: Scalar | None = None
-    for tap in _taps(axis, i[axis.number], attrs):
-        term = _term(b, source, i, axis, tap)
-        total = term if total is None else fn("add", total, term)
-    assert total is not None
-    return total
+    return reduce(add, (_term(b, source, i, axis, t) for t in _taps(axis, i[axis.number], attrs)))
 
 
+@in_f32
 def _reference(arrays: Arrays, attrs: ResizeAttrs) -> OutArrays:
     x, scales, roi = array(arrays, 0), maybe_array(arrays, 1), maybe_array(arrays, 2)
     if scales is not None:
@@ -510,7 +485,7 @@ def _reference(arrays: Arrays, attrs: ResizeAttrs) -> OutArrays:
     if roi is not None:
         pairs = zip(roi[: x.ndim].tolist(), roi[x.ndim :].tolist(), strict=True)
         attrs = replace(attrs, roi=tuple(pairs))
-    y = widen_half(x)
+    y = x
     axes = _axes(TensorType(F32, dims(*x.shape)), attrs, attrs.scales, attrs.roi)
     outside = np.zeros(sizes(attrs.sizes), np.bool_)
     for axis in axes:
@@ -520,9 +495,9 @@ def _reference(arrays: Arrays, attrs: ResizeAttrs) -> OutArrays:
         places = [_place(axis, o, attrs) for o in range(size)]
         far = np.array([p < 0 or p > x.shape[axis.number] - 1 for p in places], np.bool_)
         outside |= far.reshape(-1, *([1] * (y.ndim - axis.number - 1)))
-    if attrs.coordinate_mode == "tf_crop_and_resize":
+    if attrs.crops:
         y = np.where(outside, y.dtype.type(attrs.extrapolation_value), y)
-    return (y.astype(x.dtype),)
+    return (y,)
 
 
 def _apply_taps(x: Array, axis: int, taps: list[list[tuple[int, float]]], mode: str) -> Array:
@@ -530,7 +505,7 @@ def _apply_taps(x: Array, axis: int, taps: list[list[tuple[int, float]]], mode: 
     if mode == "nearest":
         return np.take(x, [min(max(p, 0), n - 1) for ((p, _),) in taps], axis=axis)
     shape = (-1, *([1] * (x.ndim - axis - 1)))
-    mixed = np.zeros((*x.shape[:axis], len(taps), *x.shape[axis + 1 :]), x.dtype)
+    mixed = np.zeros(replaced(x.shape, axis, len(taps)), x.dtype)
     for row in zip(*taps, strict=True):
         at = [min(max(place, 0), n - 1) for place, _ in row]
         weights = np.array([weight for _, weight in row], x.dtype)

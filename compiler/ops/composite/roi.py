@@ -5,6 +5,7 @@ How many elements a region averages depends on its size, which is data: these ar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil, copysign, floor
 
 import numpy as np
@@ -21,7 +22,7 @@ from tcc.ir.op import (
     Types,
 )
 from tcc.ir.types import F32, F64, I64, TensorType
-from tcc.ops.operands import require
+from tcc.ops.operands import dims, require
 from tcc.ops.reference import given
 from tcc.ops.shapes import agree, present
 from tcc.record import record
@@ -59,18 +60,22 @@ def _check_regions(corners: Array, scale: float, batches: Array, x: Array) -> No
 
 def _align_infer(types: Types, attrs: RoiAlignAttrs) -> OutTypes:
     x, rois, batches = present(types, 3)
-    require(x.rank == 4, f"roi_align takes [batch, channel, height, width], not {x}")
-    require(rois.rank == 2, f"regions {rois} must be [n, 4]")
-    agree(rois.shape[1], const(4), "the numbers of a region")
     require(batches.rank == 1 and batches.dtype is I64, f"{batches} must be a vector of i64")
-    require(rois.dtype is x.dtype, f"{rois} and {x} differ in type")
     require(
         0 <= attrs.sampling_ratio < 2**31,
         f"the sampling ratio {attrs.sampling_ratio} is outside i32",
     )
     require(attrs.mode in ("avg", "max"), f"unknown mode {attrs.mode}")
-    size = (const(attrs.output_height), const(attrs.output_width))
-    return (TensorType(x.dtype, (rois.shape[0], x.shape[1], *size)),)
+    return (_cells(x, rois, 4, (attrs.output_height, attrs.output_width)),)
+
+
+def _cells(x: TensorType, rois: TensorType, numbers: int, cells: Sequence[int]) -> TensorType:
+    """The result for regions of so many `numbers`."""
+    require(x.rank == 4, f"regions lie in [batch, channel, height, width], not in {x}")
+    require(rois.rank == 2, f"regions {rois} must be [n, {numbers}]")
+    agree(rois.shape[1], const(numbers), "the numbers of a region")
+    require(rois.dtype is x.dtype, f"{rois} and {x} differ in type")
+    return TensorType(x.dtype, (rois.shape[0], x.shape[1], *dims(*cells)))
 
 
 def _corner_weights(at: float, size: int) -> list[tuple[int, float]]:
@@ -121,13 +126,8 @@ def _align_reference(arrays: Arrays, attrs: RoiAlignAttrs) -> OutArrays:
 
 def _pool_infer(types: Types, attrs: MaxRoiPoolAttrs) -> OutTypes:
     x, rois = present(types, 2)
-    require(x.rank == 4, f"max_roi_pool takes [batch, channel, height, width], not {x}")
-    require(rois.rank == 2, f"regions {rois} must be [n, 5]")
-    agree(rois.shape[1], const(5), "the numbers of a region")
-    require(rois.dtype is x.dtype, f"{rois} and {x} differ in type")
     require(len(attrs.pooled_shape) == 2, f"cells {attrs.pooled_shape} are not two-dimensional")
-    size = tuple(const(n) for n in attrs.pooled_shape)
-    return (TensorType(x.dtype, (rois.shape[0], x.shape[1], *size)),)
+    return (_cells(x, rois, 5, attrs.pooled_shape),)
 
 
 def _round(x: float) -> int:
@@ -168,6 +168,6 @@ OPS: tuple[OpSpec, ...] = (
         "max_roi_pool", MaxRoiPoolAttrs, (2, 2), _pool_infer, _pool_reference,
         (F32, F64), Tolerance.EXACT,
         "The maximum of each cell of each region; regions are (batch, x1, y1, x2, y2).",
-        call="max_roi_pool", traits=frozenset({Trait.OPAQUE}), onnx=(OnnxBinding("MaxRoiPool"),),
+        call="max_roi_pool", traits=frozenset({Trait.OPAQUE}), onnx=OnnxBinding("MaxRoiPool"),
     ),
 )  # fmt: skip

@@ -6,19 +6,29 @@ definition, a sum of products with sines and cosines.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import pi, prod
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, StageRef, apply, cast, index_value, literal
+from tcc.ir.expr.scalar import Scalar, StageRef, cast, index_value, literal
 from tcc.ir.index import Index, as_int, const, minimum
-from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Types
+from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Types
 from tcc.ir.types import F32, F64, I64, DType, TensorType, tensor
 from tcc.ops.algebra.contract import rounded
-from tcc.ops.formula import choose, fn, number, widened
+from tcc.ops.formula import choose, fn, number, one_stage, widened
 from tcc.ops.operands import array, maybe_array, require, sizes
-from tcc.ops.reference import widen_half
-from tcc.ops.shapes import FLOATS, INTEGERS, agree, check_axis, optional, present, required
+from tcc.ops.shapes import (
+    FLOATS,
+    INTEGERS,
+    Point,
+    agree,
+    check_axis,
+    optional,
+    present,
+    replaced,
+    required,
+)
 from tcc.record import record
 
 
@@ -71,31 +81,26 @@ def _window_infer(types: Types, attrs: WindowAttrs) -> OutTypes:
 
 
 def _window_row(name: str, coefficients: tuple[float, ...], doc: str) -> OpSpec:
-    """A sum of cosines: a0 - a1 cos(2 pi n / N) + a2 cos(4 pi n / N)."""
+    """A sum of cosines: c0 + c1 cos(2 pi n / N) + c2 cos(4 pi n / N)."""
 
-    def expr(types: Types, attrs: WindowAttrs) -> Expr:
-        b = ExprBuilder()
-        (i,) = b.iters(attrs.size)
+    def element(_: ExprBuilder, at: Point, attrs: WindowAttrs) -> Scalar:
         dtype = F64 if attrs.to is F64 else F32
         period = attrs.size if attrs.periodic else attrs.size - 1
-        phase = fn("div", index_value(i, dtype), fn("max", index_value(period, dtype), 1.0))
+        phase = index_value(at[0], dtype) / fn("max", index_value(period, dtype), 1.0)
         value: Scalar = literal(coefficients[0], dtype)
         for harmonic, coefficient in enumerate(coefficients[1:], 1):
-            term = fn("cos", fn("mul", phase, 2 * pi * harmonic))
-            value = fn("add", value, fn("mul", term, (-1) ** harmonic * coefficient))
-        return b.finish((i,), cast(value, attrs.to))
+            value += fn("cos", phase * (2 * pi * harmonic)) * coefficient
+        return value
 
     def reference(arrays: Arrays, attrs: WindowAttrs) -> OutArrays:
         (size,) = sizes((attrs.size,))
         phase = np.arange(size) / max(size if attrs.periodic else size - 1, 1)
-        value = np.full(size, coefficients[0])
-        for harmonic, coefficient in enumerate(coefficients[1:], 1):
-            value += (-1) ** harmonic * coefficient * np.cos(2 * pi * harmonic * phase)
-        return (value.astype(attrs.to.carrier),)
+        terms = (c * np.cos(2 * pi * harmonic * phase) for harmonic, c in enumerate(coefficients))
+        return (np.asarray(sum(terms)).astype(attrs.to.carrier),)
 
     return OpSpec(
         name, WindowAttrs, (0, 0), _window_infer, reference, FLOATS + INTEGERS,
-        Tolerance.ACTIVATION, doc, expr=expr,
+        Tolerance.ACTIVATION, doc, expr=one_stage(_window_infer, element),
     )  # fmt: skip
 
 
@@ -116,16 +121,24 @@ def _dft_infer(types: Types, attrs: DftAttrs) -> OutTypes:
     half = attrs.onesided and not attrs.inverse
     extent = attrs.length // 2 + 1 if half else attrs.length
     out = const(1 if attrs.onesided and attrs.inverse else 2)
-    shape = (*x.shape[: attrs.axis], extent, *x.shape[attrs.axis + 1 : -1], out)
+    shape = (*replaced(x.shape[:-1], attrs.axis, extent), out)
     return (TensorType(x.dtype, shape),)
+
+
+def _complex(x: Array) -> Array:
+    """Numbers whose real and, where there are any, imaginary parts lie along the last axis."""
+    real = x[..., 0].astype(np.complex128)
+    return real + 1j * x[..., 1] if x.shape[-1] == 2 else real
+
+
+def _parts(spectrum: Array, like: Array) -> Array:
+    return np.stack([spectrum.real, spectrum.imag], axis=-1).astype(like.dtype)
 
 
 def _dft_reference(arrays: Arrays, attrs: DftAttrs) -> OutArrays:
     x = array(arrays, 0)
     (length,) = sizes((attrs.length,))
-    signal = x[..., 0].astype(np.complex128)
-    if x.shape[-1] == 2:
-        signal = signal + 1j * x[..., 1]
+    signal = _complex(x)
     if attrs.onesided and attrs.inverse:
         y = np.fft.irfft(signal, length, axis=attrs.axis)[..., None]
         return (y.astype(x.dtype),)
@@ -133,13 +146,31 @@ def _dft_reference(arrays: Arrays, attrs: DftAttrs) -> OutArrays:
     spectrum = transform(signal, length, axis=attrs.axis)
     if attrs.onesided:
         spectrum = np.take(spectrum, range(length // 2 + 1), axis=attrs.axis)
-    return (np.stack([spectrum.real, spectrum.imag], axis=-1).astype(x.dtype),)
+    return (_parts(spectrum, x),)
 
 
-def _turn(product: Index, length: Index, dtype: DType) -> Scalar:
-    """The angle 2 pi product / length, the whole turns taken off first."""
-    share = fn("div", index_value(product % length, dtype), index_value(length, dtype))
-    return fn("mul", share, 2 * pi)
+def _turned(
+    b: ExprBuilder, x: TensorType, at: Sequence[Index], turn: tuple[Index, Index], back: bool
+) -> tuple[Scalar, Scalar]:
+    """Both parts of a number of `x` turned by minus 2 pi turn[0] / turn[1], by plus for `back`.
+
+    Zeros of a spectrum are sums of large terms: rounded to f32 they would not come out small.
+    """
+    product, length = turn
+    real = cast(b.read(0, *at, *([0] * (x.rank - len(at)))), F64)
+    angle = index_value(product % length, F64) / length * (2 * pi)  # less whole turns
+    cos, sin = fn("cos", angle), fn("sin", angle)
+    sin = sin if back else -sin
+    re, im = real * cos, real * sin
+    if x.rank > len(at) and as_int(x.shape[-1]) == 2:
+        imaginary = cast(b.read(0, *at, 1), F64)
+        re -= imaginary * sin
+        im += imaginary * cos
+    return re, im
+
+
+def _either(part: Index, re: Scalar, im: Scalar) -> Scalar:
+    return choose(fn("eq", index_value(part, I64), 0), re, im)
 
 
 def _dft_expr(types: Types, attrs: DftAttrs) -> Expr:
@@ -149,21 +180,12 @@ def _dft_expr(types: Types, attrs: DftAttrs) -> Expr:
     *i, part = outer = b.iters(*y.shape)
     # Past the end of a shorter signal stand zeros, so those terms need not be summed.
     (n,) = b.iters(minimum(x.shape[attrs.axis], _taken(attrs)))
-    at = [n if axis == attrs.axis else index for axis, index in enumerate(i)]
-    # Zeros of a spectrum are sums of large terms: rounded to f32 they would not come out small.
-    real = cast(b.read(0, *at, 0), F64)
-    imaginary = cast(b.read(0, *at, 1), F64) if as_int(x.shape[-1]) == 2 else None
-    angle = _turn(n * i[attrs.axis], attrs.length, real.dtype)
-    cos, sin = fn("cos", angle), fn("sin", angle)
-    sin = sin if attrs.inverse else fn("neg", sin)
-    re, im = fn("mul", real, cos), fn("mul", real, sin)
-    if imaginary is not None:
-        re = fn("sub", re, fn("mul", imaginary, sin))
-        im = fn("add", im, fn("mul", imaginary, cos))
+    at = replaced(i, attrs.axis, n)
+    re, im = _turned(b, x, at, (n * i[attrs.axis], attrs.length), attrs.inverse)
     if attrs.onesided and attrs.inverse:
-        term = fn("mul", re, _mirrored(n, attrs.length, re.dtype))
+        term = re * _mirrored(n, attrs.length, re.dtype)
     else:
-        term = choose(apply("eq", index_value(part, I64), literal(0, I64)), re, im)
+        term = _either(part, re, im)
     sums = b.stage(outer, term, over=(n,), monoid="sum")
     return b.done(_scaled(b, sums, y, attrs))
 
@@ -175,7 +197,7 @@ def _taken(attrs: DftAttrs) -> Index:
 
 def _mirrored(n: Index, length: Index, dtype: DType) -> Scalar:
     """How often a half spectrum's element `n` stands in the whole one: once or twice."""
-    twice = apply("ne", index_value((2 * n) % length, I64), literal(0, I64))
+    twice = fn("ne", index_value((2 * n) % length, I64), 0)
     return choose(twice, number(2.0, dtype), 1.0)
 
 
@@ -184,7 +206,7 @@ def _scaled(b: ExprBuilder, sums: StageRef, y: TensorType, attrs: DftAttrs) -> S
         return rounded(b, sums, y.shape, y.dtype)
     i = b.iters(*y.shape)
     total = b.read(sums, *i)
-    return b.stage(i, cast(fn("div", total, index_value(attrs.length, total.dtype)), y.dtype))
+    return b.stage(i, cast(total / index_value(attrs.length, total.dtype), y.dtype))
 
 
 # ---- stft ----------------------------------------------------------------------------------------
@@ -208,14 +230,13 @@ def _stft_infer(types: Types, attrs: StftAttrs) -> OutTypes:
 def _stft_reference(arrays: Arrays, attrs: StftAttrs) -> OutArrays:
     x, window = array(arrays, 0), maybe_array(arrays, 1)
     step, length = sizes((attrs.step, attrs.length))
-    parts = widen_half(x).reshape(x.shape[0], x.shape[1], prod(x.shape[2:]))
-    signal = parts[..., 0] + 1j * parts[..., 1] if parts.shape[-1] == 2 else parts[..., 0]
+    signal = _complex(x.reshape(*x.shape[:2], prod(x.shape[2:])))
     starts = range(0, x.shape[1] - length + 1, step)
     frames = np.stack([signal[:, s : s + length] for s in starts], axis=1)
     spectrum = np.fft.fft(frames if window is None else frames * window, axis=-1)
     if attrs.onesided:
         spectrum = spectrum[..., : length // 2 + 1]
-    return (np.stack([spectrum.real, spectrum.imag], axis=-1).astype(x.dtype),)
+    return (_parts(spectrum, x),)
 
 
 def _stft_expr(types: Types, attrs: StftAttrs) -> Expr:
@@ -225,17 +246,9 @@ def _stft_expr(types: Types, attrs: StftAttrs) -> Expr:
     batch, frame, frequency, part = outer = b.iters(*y.shape)
     (n,) = b.iters(attrs.length)
     at = (batch, frame * attrs.step + n)
-    real = cast(b.read(0, *at, *([0] * (x.rank - 2))), F64)
-    angle = _turn(n * frequency, attrs.length, real.dtype)
-    cos, sin = fn("cos", angle), fn("neg", fn("sin", angle))
-    re, im = fn("mul", real, cos), fn("mul", real, sin)
-    if x.rank == 3 and as_int(x.shape[2]) == 2:
-        imaginary = cast(b.read(0, *at, 1), F64)
-        re = fn("sub", re, fn("mul", imaginary, sin))
-        im = fn("add", im, fn("mul", imaginary, cos))
-    term = choose(apply("eq", index_value(part, I64), literal(0, I64)), re, im)
+    term = _either(part, *_turned(b, x, at, (n * frequency, attrs.length), False))
     if optional(types, 1) is not None:
-        term = fn("mul", term, cast(b.read(1, n), F64))
+        term *= cast(b.read(1, n), F64)
     sums = b.stage(outer, term, over=(n,), monoid="sum")
     return b.done(rounded(b, sums, y.shape, y.dtype))
 
@@ -260,8 +273,6 @@ def _mel_reference(arrays: Arrays, attrs: MelAttrs) -> OutArrays:
     y = np.zeros((length // 2 + 1, bins))
     for band in range(bins):
         low, peak, high = edges[band : band + 3]
-        if peak == low:
-            y[peak, band] = 1
         for place in range(low, peak + 1):
             y[place, band] = 1 if peak == low else (place - low) / (peak - low)
         for place in range(peak, high):
@@ -273,11 +284,11 @@ def _edge_stage(b: ExprBuilder, attrs: MelAttrs) -> StageRef:
     """The frequencies where bands begin, peak and end, as places in the spectrum."""
     (n,) = b.iters(attrs.bins + 2)
     rate = b.read(0)
-    low, high = (fn("log", fn("add", fn("div", b.read(k), 700.0), 1.0)) for k in (1, 2))
-    step = fn("div", fn("sub", high, low), index_value(attrs.bins + 2, F64))
-    mel = fn("add", low, fn("mul", step, index_value(n, F64)))
-    hertz = fn("mul", fn("sub", fn("exp", mel), 1.0), 700.0)
-    place = fn("div", fn("mul", hertz, index_value(attrs.length + 1, F64)), rate)
+    low, high = (fn("log", b.read(k) / 700.0 + 1.0) for k in (1, 2))
+    step = (high - low) / index_value(attrs.bins + 2, F64)
+    mel = low + step * index_value(n, F64)
+    hertz = (fn("exp", mel) - 1.0) * 700.0
+    place = hertz * index_value(attrs.length + 1, F64) / rate
     return b.stage((n,), cast(fn("floor", place), I64))
 
 
@@ -288,25 +299,25 @@ def _mel_expr(types: Types, attrs: MelAttrs) -> Expr:
     dtype = widened(attrs.to)
     low, peak, high = (b.read(edges, j + n) for n in range(3))
     place = index_value(i, I64)
-    rise = _share(fn("sub", place, low), fn("sub", peak, low), dtype)
-    fall = _share(fn("sub", high, place), fn("sub", high, peak), dtype)
-    falling = apply("and", apply("ge", place, peak), apply("lt", place, high))
-    rising = apply("and", apply("ge", place, low), apply("le", place, peak))
+    rise = _share(place - low, peak - low, dtype)
+    fall = _share(high - place, high - peak, dtype)
+    falling = (place >= peak) & (place < high)
+    rising = (place >= low) & (place <= peak)
     value = choose(falling, fall, choose(rising, rise, 0.0))
     return b.finish((i, j), cast(value, attrs.to))
 
 
 def _share(part: Scalar, whole: Scalar, dtype: DType) -> Scalar:
-    quotient = fn("div", cast(part, dtype), fn("max", cast(whole, dtype), 1.0))
-    return choose(apply("eq", whole, literal(0, I64)), 1.0, quotient)
+    quotient = cast(part, dtype) / fn("max", cast(whole, dtype), 1.0)
+    return choose(fn("eq", whole, 0), 1.0, quotient)
 
 
 # ---- rows ----------------------------------------------------------------------------------------
 
 OPS: tuple[OpSpec, ...] = (
-    _window_row("hann_window", (0.5, 0.5), "The Hann window."),
-    _window_row("hamming_window", (25 / 46, 21 / 46), "The Hamming window."),
-    _window_row("blackman_window", (0.42, 0.5, 0.08), "The Blackman window."),
+    _window_row("hann_window", (0.5, -0.5), "The Hann window."),
+    _window_row("hamming_window", (25 / 46, -21 / 46), "The Hamming window."),
+    _window_row("blackman_window", (0.42, -0.5, 0.08), "The Blackman window."),
     OpSpec(
         "dft", DftAttrs, (1, 1), _dft_infer, _dft_reference, FLOATS,
         Tolerance.ACCUMULATE,

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, StageRef, apply, cast, index_value, literal
+from tcc.ir.expr.scalar import Scalar, StageRef, cast, index_value, literal
 from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
-from tcc.ir.types import I64, TensorType
-from tcc.ops.formula import fn, outside, total, wide
+from tcc.ir.types import I64
+from tcc.ops.composite.moments import reader
+from tcc.ops.formula import choose, fn, outside, total
 from tcc.ops.reference import given, in_f32
-from tcc.ops.shapes import FLOATS, AxisAttrs, Point, check_axis, check_dtype, required
+from tcc.ops.shapes import FLOATS, AxisAttrs, Point, Shape, check_axis, check_dtype, required
 
 
 def _infer(types: Types, attrs: AxisAttrs) -> OutTypes:
@@ -22,49 +23,46 @@ def _infer(types: Types, attrs: AxisAttrs) -> OutTypes:
     return (x,)
 
 
-def shifted_exponentials(b: ExprBuilder, x: TensorType, axis: int) -> tuple[StageRef, StageRef]:
-    """The stages of the largest element along `axis` and of the sum of exp(x - largest)."""
-    top = _largest(b, x, axis)
-    norm = total(b, x.shape, (axis,), "sum", lambda at: fn("exp", _below(b, top, at, axis)))
-    return top, norm
+Element = Callable[[Point], Scalar]  # what softmax is taken of, at a point
 
 
-def _shares(b: ExprBuilder, x: TensorType, axis: int) -> tuple[StageRef, StageRef]:
+def shares(b: ExprBuilder, shape: Shape, axis: int, element: Element) -> tuple[StageRef, StageRef]:
     """The stages of exp(x - largest along `axis`) and of its sum."""
-    top = _largest(b, x, axis)
-    at = b.iters(*x.shape)
-    share = b.stage(at, fn("exp", _below(b, top, at, axis)))
-    return share, total(b, x.shape, (axis,), "sum", lambda at: b.read(share, *at))
+    below = _below(b, shape, axis, element)
+    at = b.iters(*shape)
+    share = b.stage(at, fn("exp", below(at)))
+    return share, total(b, shape, (axis,), "sum", lambda at: b.read(share, *at))
 
 
-def _largest(b: ExprBuilder, x: TensorType, axis: int) -> StageRef:
-    return total(b, x.shape, (axis,), "max", lambda at: wide(b.read(0, *at)))
+def _below(b: ExprBuilder, shape: Shape, axis: int, element: Element) -> Element:
+    top = total(b, shape, (axis,), "max", element)
+    return lambda at: element(at) - b.read(top, *outside(at, (axis,)))
 
 
-def _below(b: ExprBuilder, top: StageRef, at: Point, axis: int) -> Scalar:
-    return fn("sub", wide(b.read(0, *at)), b.read(top, *outside(at, (axis,))))
+def log_shares(b: ExprBuilder, shape: Shape, axis: int, element: Element) -> Element:
+    """The logarithm of softmax."""
+    below = _below(b, shape, axis, element)
+    norm = total(b, shape, (axis,), "sum", lambda at: fn("exp", below(at)))
+    return lambda at: below(at) - fn("log", b.read(norm, *outside(at, (axis,))))
 
 
 def _softmax_expr(types: Types, attrs: AxisAttrs) -> Expr:
     x = required(types, 0)
     b = ExprBuilder(x)
-    share, norm = _shares(b, x, attrs.axis)
+    share, norm = shares(b, x.shape, attrs.axis, reader(b))
     at = b.iters(*x.shape)
     whole = b.read(norm, *outside(at, (attrs.axis,)))
     # One division a row, not one an element: a division takes as long as the exponential.
-    part = fn("mul", b.read(share, *at), fn("div", 1.0, whole))
+    part = b.read(share, *at) * (1.0 / whole)
     return b.finish(at, cast(part, x.dtype))
 
 
 def _log_softmax_expr(types: Types, attrs: AxisAttrs) -> Expr:
     x = required(types, 0)
     b = ExprBuilder(x)
-    top, norm = shifted_exponentials(b, x, attrs.axis)
+    logs = log_shares(b, x.shape, attrs.axis, reader(b))
     at = b.iters(*x.shape)
-    below = _below(b, top, at, attrs.axis)
-    return b.finish(
-        at, cast(fn("sub", below, fn("log", b.read(norm, *outside(at, (attrs.axis,))))), x.dtype)
-    )
+    return b.finish(at, cast(logs(at), x.dtype))
 
 
 def _hardmax_expr(types: Types, attrs: AxisAttrs) -> Expr:
@@ -81,8 +79,8 @@ def _hardmax_expr(types: Types, attrs: AxisAttrs) -> Expr:
     )
     at = b.iters(*x.shape)
     place = b.read(StageRef(found.stage, 1), *outside(at, (axis,)))
-    here = fn("eq", index_value(at[axis], I64), place)
-    return b.finish(at, apply("select", here, literal(1, x.dtype), literal(0, x.dtype)))
+    here = fn("eq", at[axis], place)
+    return b.finish(at, choose(here, literal(1, x.dtype), 0))
 
 
 def _exponentials(x: Array, axis: int) -> tuple[Array, Array]:
@@ -113,8 +111,10 @@ def _row(
     expr: Callable[[Types, Any], Expr],
     doc: str,
 ) -> OpSpec:
+    @in_f32
     def reference(arrays: Arrays, attrs: AxisAttrs) -> OutArrays:
-        return (in_f32(lambda x: numpy(x, attrs.axis))(*given(arrays)),)
+        (x,) = given(arrays)
+        return (numpy(x, attrs.axis),)
 
     return OpSpec(
         name, AxisAttrs, (1, 1), _infer, reference, FLOATS,

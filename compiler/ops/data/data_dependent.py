@@ -21,7 +21,17 @@ from tcc.ir.op import (
 from tcc.ir.types import BOOL, F32, I32, I64, TensorType, element_count
 from tcc.ops.operands import array, maybe_array, require, sizes
 from tcc.ops.reference import given
-from tcc.ops.shapes import COMMON, NUMERIC, STORED, agree, check_axis, optional, present, required
+from tcc.ops.shapes import (
+    COMMON,
+    NUMERIC,
+    STORED,
+    agree,
+    check_axis,
+    optional,
+    present,
+    replaced,
+    required,
+)
 from tcc.record import record
 
 
@@ -85,7 +95,7 @@ def _top_k_infer(types: Types, attrs: TopKAttrs) -> OutTypes:
     check_axis(attrs.axis, x.rank)
     k, extent = as_int(attrs.k), as_int(x.shape[attrs.axis])
     require(k is None or extent is None or k <= extent, f"top {k} of axis {attrs.axis} of {x}")
-    shape = (*x.shape[: attrs.axis], attrs.k, *x.shape[attrs.axis + 1 :])
+    shape = replaced(x.shape, attrs.axis, attrs.k)
     return TensorType(x.dtype, shape), TensorType(I64, shape)
 
 
@@ -120,11 +130,15 @@ def _non_zero_reference(arrays: Arrays, attrs: NonZeroAttrs) -> OutArrays:
 def _compress_infer(types: Types, attrs: CompressAttrs) -> OutTypes:
     x, condition = present(types, 2)
     require(condition.dtype is BOOL and condition.rank == 1, f"{condition} is no vector of bool")
+    return (_selected(x, attrs),)
+
+
+def _selected(x: TensorType, attrs: CompressAttrs | UniqueAttrs) -> TensorType:
+    """`size` elements of `x`, or slices along an axis."""
     if attrs.axis is None:
-        return (TensorType(x.dtype, (attrs.size,)),)
+        return TensorType(x.dtype, (attrs.size,))
     check_axis(attrs.axis, x.rank)
-    shape = (*x.shape[: attrs.axis], attrs.size, *x.shape[attrs.axis + 1 :])
-    return (TensorType(x.dtype, shape),)
+    return TensorType(x.dtype, replaced(x.shape, attrs.axis, attrs.size))
 
 
 def _compress_reference(arrays: Arrays, attrs: CompressAttrs) -> OutArrays:
@@ -139,13 +153,9 @@ def _compress_reference(arrays: Arrays, attrs: CompressAttrs) -> OutArrays:
 def _unique_infer(types: Types, attrs: UniqueAttrs) -> OutTypes:
     x = required(types, 0)
     vector = TensorType(I64, (attrs.size,))
-    if attrs.axis is None:
-        everything = TensorType(I64, (element_count(x.shape),))
-        return TensorType(x.dtype, (attrs.size,)), vector, everything, vector
-    check_axis(attrs.axis, x.rank)
-    shape = (*x.shape[: attrs.axis], attrs.size, *x.shape[attrs.axis + 1 :])
-    slices = TensorType(I64, (x.shape[attrs.axis],))
-    return TensorType(x.dtype, shape), vector, slices, vector
+    values = _selected(x, attrs)
+    count = element_count(x.shape) if attrs.axis is None else x.shape[attrs.axis]
+    return values, vector, TensorType(I64, (count,)), vector
 
 
 def _unique_reference(arrays: Arrays, attrs: UniqueAttrs) -> OutArrays:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, apply, index_value
+from tcc.ir.expr import ExprBuilder
+from tcc.ir.expr.scalar import Scalar, index_value
 from tcc.ir.index import Index, IndexLike, Var, as_int, const
 from tcc.ir.op import (
-    Array,
     Arrays,
     OnnxBinding,
     OpSpec,
@@ -24,9 +23,9 @@ from tcc.ir.op import (
     Types,
 )
 from tcc.ir.types import I32, I64, TensorType
-from tcc.ops.formula import choose
+from tcc.ops.formula import choose, fn, one_stage
 from tcc.ops.operands import array, clamped, guard, inside, maybe_array, require, sizes, wrapped
-from tcc.ops.reference import given, truncated, widen_half
+from tcc.ops.reference import given, in_f32, truncated
 from tcc.ops.shapes import (
     ALL,
     COMMON,
@@ -38,6 +37,7 @@ from tcc.ops.shapes import (
     check_axis,
     optional,
     present,
+    replaced,
     required,
 )
 from tcc.record import record
@@ -47,7 +47,7 @@ Binding = tuple[Var, Scalar]
 
 @record
 class GatherNdAttrs:
-    batch_dims: int
+    batch_dims: int = 0
 
 
 @record
@@ -55,14 +55,14 @@ class ScatterAttrs:
     """`reduction` is none, add, mul, max or min."""
 
     axis: int
-    reduction: str
+    reduction: str = "none"
 
 
 @record
 class ScatterNdAttrs:
     """`reduction` is none, add, mul, max or min."""
 
-    reduction: str
+    reduction: str = "none"
 
 
 @record
@@ -105,7 +105,7 @@ def _gather_infer(types: Types, attrs: AxisAttrs) -> OutTypes:
     x, indices = present(types, 2)
     check_axis(attrs.axis, x.rank)
     _check_indices(indices)
-    shape = (*x.shape[: attrs.axis], *indices.shape, *x.shape[attrs.axis + 1 :])
+    shape = replaced(x.shape, attrs.axis, *indices.shape)
     return (TensorType(x.dtype, shape),)
 
 
@@ -113,16 +113,13 @@ def _gather_reference(arrays: Arrays, attrs: AxisAttrs) -> OutArrays:
     return (np.take(array(arrays, 0), array(arrays, 1), axis=attrs.axis),)
 
 
-def _gather_expr(types: Types, attrs: AxisAttrs) -> Expr:
-    x, indices = present(types, 2)
-    (y,) = _gather_infer(types, attrs)
-    b = ExprBuilder(*types)
-    i = b.iters(*y.shape)
+def _gather_element(b: ExprBuilder, i: Point, attrs: AxisAttrs) -> Scalar:
+    x, indices = present(b.params, 2)
     size = x.shape[attrs.axis]
     middle = attrs.axis + indices.rank
     at, binding = chosen(b, b.read(1, *i[attrs.axis : middle]), size)
     source = (*i[: attrs.axis], at, *i[middle:])
-    return b.finish(i, b.read(0, *source, fill=guard(size), indirect=(binding,)))
+    return b.read(0, *source, fill=guard(size), indirect=(binding,))
 
 
 def _elements_infer(types: Types, attrs: AxisAttrs) -> OutTypes:
@@ -140,20 +137,14 @@ def _elements_reference(arrays: Arrays, attrs: AxisAttrs) -> OutArrays:
     x, indices = given(arrays, 2)
     y = np.empty(indices.shape, x.dtype)
     for at in np.ndindex(*indices.shape):
-        source = list(at)
-        source[attrs.axis] = int(indices[at])
-        y[at] = x[tuple(source)]
+        y[at] = x[replaced(at, attrs.axis, int(indices[at]))]
     return (y,)
 
 
-def _elements_expr(types: Types, attrs: AxisAttrs) -> Expr:
-    x, indices = present(types, 2)
-    b = ExprBuilder(*types)
-    i = b.iters(*indices.shape)
-    size = x.shape[attrs.axis]
+def _elements_element(b: ExprBuilder, i: Point, attrs: AxisAttrs) -> Scalar:
+    size = required(b.params, 0).shape[attrs.axis]
     at, binding = chosen(b, b.read(1, *i), size)
-    source = (*i[: attrs.axis], at, *i[attrs.axis + 1 :])
-    return b.finish(i, b.read(0, *source, fill=guard(size), indirect=(binding,)))
+    return b.read(0, *replaced(i, attrs.axis, at), fill=guard(size), indirect=(binding,))
 
 
 def _nd_shape(x: TensorType, indices: TensorType, batch: int) -> tuple[int, Point]:
@@ -184,19 +175,15 @@ def _nd_reference(arrays: Arrays, attrs: GatherNdAttrs) -> OutArrays:
     return (y,)
 
 
-def _nd_expr(types: Types, attrs: GatherNdAttrs) -> Expr:
-    x, indices, batch = required(types, 0), required(types, 1), attrs.batch_dims
-    depth, shape = _nd_shape(x, indices, batch)
-    b = ExprBuilder(*types)
-    i = b.iters(*shape)
+def _nd_element(b: ExprBuilder, i: Point, attrs: GatherNdAttrs) -> Scalar:
+    (x, indices), batch = present(b.params, 2), attrs.batch_dims
+    depth, _ = _nd_shape(x, indices, batch)
     outer = i[: indices.rank - 1]
     indexed = x.shape[batch : batch + depth]
     picks = [chosen(b, b.read(1, *outer, n), size) for n, size in enumerate(indexed)]
     source = (*i[:batch], *(at for at, _ in picks), *i[indices.rank - 1 :])
     fill = None if all(guard(size) is None for size in indexed) else 0
-    return b.finish(
-        i, b.read(0, *source, fill=fill, indirect=tuple(binding for _, binding in picks))
-    )
+    return b.read(0, *source, fill=fill, indirect=tuple(binding for _, binding in picks))
 
 
 # ---- scatter -------------------------------------------------------------------------------------
@@ -210,62 +197,67 @@ def _combine(reduction: str, old: Any, new: Any) -> Any:
     return new if reduction == "none" else operation[reduction](old, new)
 
 
-def _narrowed(y: Array, like: Array) -> Array:
-    with np.errstate(over="ignore"):
-        return y.astype(like.dtype)
+def _scattered(types: Types, reduction: str) -> OutTypes:
+    """x, indices and updates, checked as far as both scatters do."""
+    x, indices, updates = operands = present(types, 3)
+    _check_indices(indices)
+    require(reduction in REDUCTIONS, f"unknown reduction {reduction}")
+    require(updates.dtype is x.dtype, f"{updates} and {x} differ in type")
+    return operands
 
 
 def _scatter_elements_infer(types: Types, attrs: ScatterAttrs) -> OutTypes:
-    x, indices, updates = present(types, 3)
+    x, indices, updates = _scattered(types, attrs.reduction)
     check_axis(attrs.axis, x.rank)
-    _check_indices(indices)
-    require(attrs.reduction in REDUCTIONS, f"unknown reduction {attrs.reduction}")
-    require(updates.dtype is x.dtype, f"{updates} and {x} differ in type")
     require(x.rank == indices.rank == updates.rank, f"{x}, {indices}, {updates} differ in rank")
     agree_shapes(indices.shape, updates.shape, "the shapes of indices and updates")
     return (x,)
 
 
+@in_f32
 def _scatter_elements_reference(arrays: Arrays, attrs: ScatterAttrs) -> OutArrays:
-    x, indices = given(arrays, 2)
-    y, updates = widen_half(x).copy(), widen_half(array(arrays, 2))
+    x, indices, updates = given(arrays, 3)
+    y = x.copy()
     for at in np.ndindex(*indices.shape):
-        target = list(at)
-        target[attrs.axis] = int(indices[at])
-        y[tuple(target)] = _combine(attrs.reduction, y[tuple(target)], updates[at])
-    return (_narrowed(y, x),)
+        target = replaced(at, attrs.axis, int(indices[at]))
+        y[target] = _combine(attrs.reduction, y[target], updates[at])
+    return (y,)
 
 
 def _scatter_nd_infer(types: Types, attrs: ScatterNdAttrs) -> OutTypes:
-    x, indices, updates = present(types, 3)
-    _check_indices(indices)
-    require(attrs.reduction in REDUCTIONS, f"unknown reduction {attrs.reduction}")
-    require(updates.dtype is x.dtype, f"{updates} and {x} differ in type")
+    x, indices, updates = _scattered(types, attrs.reduction)
     _, shape = _nd_shape(x, indices, 0)
     agree_shapes(updates.shape, shape, f"updates {updates} do not fit {x} and {indices}")
     return (x,)
 
 
+@in_f32
 def _scatter_nd_reference(arrays: Arrays, attrs: ScatterNdAttrs) -> OutArrays:
-    x, indices = given(arrays, 2)
-    y, updates = widen_half(x).copy(), widen_half(array(arrays, 2))
+    x, indices, updates = given(arrays, 3)
+    y = x.copy()
     for at in np.ndindex(*indices.shape[:-1]):
         target = tuple(int(n) for n in indices[at])
         y[target] = _combine(attrs.reduction, y[target], updates[at])
-    return (_narrowed(y, x),)
+    return (y,)
 
 
 # ---- update_slice --------------------------------------------------------------------------------
 
 
-def _update_slice_infer(types: Types, attrs: UpdateSliceAttrs) -> OutTypes:
-    x, update = present(types, 2)
-    check_axis(attrs.axis, x.rank)
+def _updated(types: Types, axis: int) -> OutTypes:
+    """x and its update, which may differ in the size of one axis."""
+    x, update = operands = present(types, 2)
+    check_axis(axis, x.rank)
     require(update.dtype is x.dtype, f"{update} and {x} differ in type")
     require(update.rank == x.rank, f"{update} and {x} differ in rank")
-    for axis, (a, c) in enumerate(zip(x.shape, update.shape, strict=True)):
-        if axis != attrs.axis:
-            agree(a, c, f"axis {axis} of an update")
+    for n, (a, c) in enumerate(zip(x.shape, update.shape, strict=True)):
+        if n != axis:
+            agree(a, c, f"axis {n} of an update")
+    return operands
+
+
+def _update_slice_infer(types: Types, attrs: UpdateSliceAttrs) -> OutTypes:
+    x, update = _updated(types, attrs.axis)
     behind = as_int(x.shape[attrs.axis] - attrs.start - update.shape[attrs.axis])
     inside = (behind is None or behind >= 0) and (as_int(attrs.start) or 0) >= 0
     require(inside, f"{update} from {attrs.start} on does not fit into {x}")
@@ -284,15 +276,9 @@ def _update_slice_reference(arrays: Arrays, attrs: UpdateSliceAttrs) -> OutArray
 
 
 def _tensor_scatter_infer(types: Types, attrs: TensorScatterAttrs) -> OutTypes:
-    cache, update, places = required(types, 0), required(types, 1), optional(types, 2)
-    check_axis(attrs.axis, cache.rank)
+    (cache, update), places = _updated(types, attrs.axis), optional(types, 2)
     require(attrs.axis > 0, "axis 0 is the batch, a cache grows along another one")
     require(attrs.mode in ("linear", "circular"), f"unknown mode {attrs.mode}")
-    require(update.dtype is cache.dtype, f"{update} and {cache} differ in type")
-    require(update.rank == cache.rank, f"{update} and {cache} differ in rank")
-    for axis, (a, c) in enumerate(zip(cache.shape, update.shape, strict=True)):
-        if axis != attrs.axis:
-            agree(a, c, f"axis {axis} of an update")
     if places is not None:
         require(places.rank == 1 and places.dtype is I64, f"{places} must be a vector of i64")
     room = as_int(cache.shape[attrs.axis] - update.shape[attrs.axis])
@@ -311,20 +297,18 @@ def _tensor_scatter_reference(arrays: Arrays, attrs: TensorScatterAttrs) -> OutA
     return (y,)
 
 
-def _tensor_scatter_expr(types: Types, attrs: TensorScatterAttrs) -> Expr:
-    cache, update = present(types, 2)
-    b = ExprBuilder(*types)
-    i = b.iters(*cache.shape)
+def _tensor_scatter_element(b: ExprBuilder, i: Point, attrs: TensorScatterAttrs) -> Scalar:
+    cache, update = present(b.params, 2)
     step: Scalar = index_value(i[attrs.axis], I64)
-    if optional(types, 2) is not None:
-        step = apply("sub", step, b.read(2, i[0]))
+    if optional(b.params, 2) is not None:
+        step = step - b.read(2, i[0])
     if attrs.mode == "circular":
-        step = apply("mod", step, index_value(cache.shape[attrs.axis], I64))
+        step = fn("mod", step, cache.shape[attrs.axis])
     length = update.shape[attrs.axis]
     at, binding = b.position(clamped(step, length), length)
-    source = (*i[: attrs.axis], at, *i[attrs.axis + 1 :])
+    source = replaced(i, attrs.axis, at)
     new = b.read(1, *source, fill=guard(length), indirect=(binding,))
-    return b.finish(i, choose(inside(step, length), new, b.read(0, *i)))
+    return choose(inside(step, length), new, b.read(0, *i))
 
 
 # ---- one hot -------------------------------------------------------------------------------------
@@ -347,13 +331,10 @@ def _one_hot_reference(arrays: Arrays, attrs: OneHotAttrs) -> OutArrays:
     return (np.asarray(np.where(hot, on, off)),)
 
 
-def _one_hot_expr(types: Types, attrs: OneHotAttrs) -> Expr:
-    (y,) = _one_hot_infer(types, attrs)
-    b = ExprBuilder(*types)
-    i = b.iters(*y.shape)
-    index = b.read(0, *i[: attrs.axis], *i[attrs.axis + 1 :])
-    hot = apply("eq", wrapped(index, attrs.depth), index_value(i[attrs.axis], I64))
-    return b.finish(i, choose(hot, b.read(1, 1), b.read(1, 0)))
+def _one_hot_element(b: ExprBuilder, i: Point, attrs: OneHotAttrs) -> Scalar:
+    index = b.read(0, *replaced(i, attrs.axis))
+    hot = fn("eq", wrapped(index, attrs.depth), i[attrs.axis])
+    return choose(hot, b.read(1, 1), b.read(1, 0))
 
 
 # ---- rows ----------------------------------------------------------------------------------------
@@ -365,31 +346,33 @@ OPS: tuple[OpSpec, ...] = (
         "gather", AxisAttrs, (2, 2), _gather_infer, _gather_reference, MOVED,
         Tolerance.EXACT,
         "Slices of x along an axis, chosen by an index tensor.",
-        expr=_gather_expr, traits=_MOVES, onnx=(OnnxBinding("Gather"),),
+        expr=one_stage(_gather_infer, _gather_element), traits=_MOVES, onnx=OnnxBinding("Gather"),
     ),
     OpSpec(
         "gather_elements", AxisAttrs, (2, 2), _elements_infer, _elements_reference,
         MOVED, Tolerance.EXACT,
         "Elements of x whose place along one axis an index tensor gives.",
-        expr=_elements_expr, traits=_MOVES, onnx=(OnnxBinding("GatherElements", since=11),),
+        expr=one_stage(_elements_infer, _elements_element), traits=_MOVES,
+        onnx=OnnxBinding("GatherElements", since=11),
     ),
     OpSpec(
         "gather_nd", GatherNdAttrs, (2, 2), _nd_infer, _nd_reference, MOVED,
         Tolerance.EXACT,
         "Slices of x chosen by tuples of indices, the last axis of the index tensor.",
-        expr=_nd_expr, traits=_MOVES, onnx=(OnnxBinding("GatherND", since=11),),
+        expr=one_stage(_nd_infer, _nd_element), traits=_MOVES,
+        onnx=OnnxBinding("GatherND", since=11),
     ),
     OpSpec(
         "scatter_elements", ScatterAttrs, (3, 3), _scatter_elements_infer,
         _scatter_elements_reference, COMMON, Tolerance.EXACT,
         "x with updates combined in at the places an index tensor gives along one axis.",
-        call="scatter_elements", onnx=(OnnxBinding("ScatterElements", since=11),),
+        call="scatter_elements", onnx=OnnxBinding("ScatterElements", since=11),
     ),
     OpSpec(
         "scatter_nd", ScatterNdAttrs, (3, 3), _scatter_nd_infer, _scatter_nd_reference,
         COMMON, Tolerance.EXACT,
         "x with slices combined in at the places that tuples of indices give.",
-        call="scatter_nd", onnx=(OnnxBinding("ScatterND", since=11),),
+        call="scatter_nd", onnx=OnnxBinding("ScatterND", since=11),
     ),
     OpSpec(
         "update_slice", UpdateSliceAttrs, (2, 2), _update_slice_infer, _update_slice_reference,
@@ -401,12 +384,13 @@ OPS: tuple[OpSpec, ...] = (
         "tensor_scatter", TensorScatterAttrs, (2, 3), _tensor_scatter_infer,
         _tensor_scatter_reference, ALL, Tolerance.EXACT,
         "A cache with new rows at a place of each batch; operands (cache, update, places).",
-        expr=_tensor_scatter_expr, traits=_MOVES, onnx=(OnnxBinding("TensorScatter", since=24),),
+        expr=one_stage(_tensor_scatter_infer, _tensor_scatter_element), traits=_MOVES,
+        onnx=OnnxBinding("TensorScatter", since=24),
     ),
     OpSpec(
         "one_hot", OneHotAttrs, (2, 2), _one_hot_infer, _one_hot_reference, ALL,
         Tolerance.EXACT,
         "`on` where a new axis passes the index, `off` elsewhere; `values` is (off, on).",
-        expr=_one_hot_expr, traits=frozenset({Trait.ELEMENTWISE}),
+        expr=one_stage(_one_hot_infer, _one_hot_element), traits=frozenset({Trait.ELEMENTWISE}),
     ),
 )  # fmt: skip

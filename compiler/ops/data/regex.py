@@ -9,7 +9,7 @@ than the budgets below.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -105,9 +105,7 @@ class _Net:
             case Concatenation(parts):
                 first = last = self.place()
                 for part in parts:
-                    start, end = self.build(part)
-                    self.free[last].append(start)
-                    last = end
+                    last = self._append(last, part)
                 return first, last
             case Choice(parts):
                 first, last = self.place(), self.place()
@@ -119,12 +117,16 @@ class _Net:
             case Repeat(part, least, most):
                 return self._repeat(part, least, most)
 
+    def _append(self, last: int, part: Node) -> int:
+        """Joins a part to a place, and gives its own last one."""
+        start, end = self.build(part)
+        self.free[last].append(start)
+        return end
+
     def _repeat(self, part: Node, least: int, most: int | None) -> tuple[int, int]:
         first = last = self.place()
         for _ in range(least):
-            start, end = self.build(part)
-            self.free[last].append(start)
-            last = end
+            last = self._append(last, part)
         if most is None:
             start, end = self.build(part)
             again, behind = self.place(), self.place()
@@ -182,16 +184,6 @@ def _of_length(low: int, high: int) -> Iterator[tuple[tuple[int, int], ...]]:
 # ---- automata that are in one place --------------------------------------------------------------
 
 
-class _Work:
-    def __init__(self) -> None:
-        self.left = _MOST_WORK
-
-    def spend(self, amount: int) -> None:
-        self.left -= amount
-        if self.left < 0:
-            raise ValueError("the pattern takes too long to become an automaton")
-
-
 @record
 class _State:
     """Where the net may be; `word`: behind a character of a word, `first`: before all others."""
@@ -204,8 +196,8 @@ class _State:
 class _Builder:
     """Numbers the states of an automaton as they are reached."""
 
-    def __init__(self, net: _Net, last: int) -> None:
-        self.net, self.last, self.work = net, last, _Work()
+    def __init__(self, net: _Net) -> None:
+        self.net, self.left = net, _MOST_WORK
         self.bounded = any(kind in _BOUNDS for marks in net.marks for kind, _ in marks)
         self.numbers: dict[_State, int] = {}
         self.order: list[_State] = []
@@ -218,11 +210,29 @@ class _Builder:
             self.order.append(state)
         return found
 
+    def _spend(self, amount: int) -> None:
+        self.left -= amount
+        if self.left < 0:
+            raise ValueError("the pattern takes too long to become an automaton")
+
+    def closure(self, places: Set[int], marks: tuple[str, ...] = ()) -> frozenset[int]:
+        """All places that are reached without a byte."""
+        found, waiting = set(places), list(places)
+        while waiting:
+            place = waiting.pop()
+            joined = (to for kind, to in self.net.marks[place] if kind in marks)
+            ahead = [*self.net.free[place], *joined]
+            self._spend(1 + len(ahead))
+            new = [to for to in ahead if to not in found]
+            found.update(new)
+            waiting += new
+        return frozenset(found)
+
     def ready(self, state: _State, word: bool, *marks: str) -> frozenset[int]:
         """Where the net is when it is known whether a character of a word comes next."""
         bound = BOUNDARY if word != state.word else INSIDE
         kinds = (*marks, *((BEGIN,) if state.first else ()), *((bound,) if self.bounded else ()))
-        return _closure(self.net, set(state.places), kinds, self.work) if kinds else state.places
+        return self.closure(state.places, kinds) if kinds else state.places
 
     def row(self, state: _State, samples: list[int]) -> list[int]:
         ready = [self.ready(state, word) for word in ((False, True) if self.bounded else (False,))]
@@ -232,18 +242,17 @@ class _Builder:
             reached: set[int] = set()
             for place in ready[word]:
                 steps = self.net.steps[place]
-                self.work.spend(1 + len(steps))
+                self._spend(1 + len(steps))
                 reached |= {to for low, high, to in steps if low <= byte <= high}
-            places = _closure(self.net, reached, (), self.work)
+            places = self.closure(reached)
             found.append(self.number(_State(places, word, False)) if places else -1)
         return found
 
 
 def _determine(net: _Net, first: int, last: int) -> Automaton:
-    builder = _Builder(net, last)
+    builder = _Builder(net)
     classes, samples = _byte_classes(net, builder.bounded)
-    start = _closure(net, {first}, (), builder.work)
-    builder.number(_State(start, False, True))
+    builder.number(_State(builder.closure({first}), False, True))
     moves, accepts = [], []
     for state in builder.order:  # grows while it is walked
         accepts.append(last in builder.ready(state, False, END))
@@ -254,19 +263,6 @@ def _determine(net: _Net, first: int, last: int) -> Automaton:
 
 def _in_word(byte: int) -> bool:
     return any(low <= byte <= high for low, high in WORD)
-
-
-def _closure(net: _Net, places: set[int], marks: tuple[str, ...], work: _Work) -> frozenset[int]:
-    """All places that are reached without a byte."""
-    found, waiting = set(places), list(places)
-    while waiting:
-        place = waiting.pop()
-        ahead = [*net.free[place], *(to for kind, to in net.marks[place] if kind in marks)]
-        work.spend(1 + len(ahead))
-        new = [to for to in ahead if to not in found]
-        found.update(new)
-        waiting += new
-    return frozenset(found)
 
 
 def _byte_classes(net: _Net, bounded: bool) -> tuple[Array, list[int]]:

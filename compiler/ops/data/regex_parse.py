@@ -5,10 +5,10 @@ Whether repeats are lazy makes no difference where a text is matched as a whole.
 
 from __future__ import annotations
 
+import re
 import sys
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from typing import TypeAlias
@@ -66,6 +66,7 @@ WORD = ((48, 57), (65, 90), (95, 95), (97, 122))
 _SPACE = ((9, 10), (12, 13), (32, 32))
 _SETS = {"d": _DIGITS, "w": WORD, "s": _SPACE}
 _OCTAL = tuple("01234567")
+_BOUNDS = re.compile(r"\{(\d{1,5})(?:(,)(\d{0,5}))?\}", re.A)
 _CONTROLS = {"a": 7, "f": 12, "t": 9, "n": 10, "r": 13, "v": 11}
 _POSIX: dict[str, Ranges] = {
     "alnum": ((48, 57), (65, 90), (97, 122)),
@@ -149,18 +150,12 @@ def _category(name: str) -> Ranges:
     return joined_ranges((low, high) for own, low, high in _categories() if own.startswith(name))
 
 
-@dataclass(slots=True)
-class _Flags:
-    fold: bool = False  # i
-    dot_all: bool = False  # s
-
-
 class _Reader:
-    """A place in a pattern, and the flags there."""
+    """A place in a pattern, and the flags there: `i` takes both cases, `s` line ends for a dot."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
-        self.flags = _Flags()
+        self.flags: frozenset[str] = frozenset()
 
     def error(self, what: str) -> ValueError:
         return ValueError(f"{what} (character {self.at} of the pattern {self.text[:80]!r})")
@@ -191,7 +186,7 @@ class _Reader:
     def choice(self, depth: int) -> Node:
         if depth > _DEEPEST:
             raise self.error(f"groups nest more than {_DEEPEST} deep")
-        flags = _Flags(self.flags.fold, self.flags.dot_all)
+        flags = self.flags
         parts = [self.row(depth)]
         while self.take("|"):
             parts.append(self.row(depth))
@@ -202,9 +197,8 @@ class _Reader:
         parts: list[Node] = []
         while self.peek() not in ("", "|", ")"):
             if self.take("\\Q"):
-                stop = self.text.find("\\E", self.at)
-                quoted = self.text[self.at : stop if stop >= 0 else len(self.text)]
-                self.at += len(quoted) + (2 if stop >= 0 else 0)
+                quoted, end, _ = self.text[self.at :].partition("\\E")
+                self.at += len(quoted + end)
                 parts += [self._set(((ord(c), ord(c)),)) for c in quoted]
                 continue
             part = self.item(depth)
@@ -231,14 +225,11 @@ class _Reader:
         for mark, bounds in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
             if self.take(mark):
                 return bounds
-        if self.peek() != "{":
-            return None
-        stop = self.text.find("}", self.at)
-        low, comma, high = self.text[self.at + 1 : max(stop, 0)].partition(",")
-        digits = low.isascii() and low.isdigit() and len(low) < 6
-        if not digits or not (high == "" or (high.isascii() and high.isdigit() and len(high) < 6)):
-            return None  # RE2 takes it as it stands
-        self.at = stop + 1
+        found = _BOUNDS.match(self.text, self.at)
+        if found is None:
+            return None  # RE2 takes a brace of another form as it stands
+        self.at = found.end()
+        low, comma, high = found.groups()
         return int(low), (int(high) if high else None) if comma else int(low)
 
     def item(self, depth: int) -> Node | None:
@@ -249,7 +240,7 @@ class _Reader:
             case "[":
                 return self._set(self._class())
             case ".":
-                return Chars(_ALL if self.flags.dot_all else _without(((10, 10),)))
+                return Chars(_ALL if "s" in self.flags else _without(((10, 10),)))
             case "^":
                 return Mark(BEGIN)
             case "$":
@@ -269,30 +260,22 @@ class _Reader:
             if not self.until(">").isidentifier():
                 raise self.error("a group has no proper name")
             return self._inside(depth)
-        outer, on = _Flags(self.flags.fold, self.flags.dot_all), True
+        outer, on = self.flags, True
         while True:
             char = self.next()
-            if char == ")":
-                return None  # holds to the end of the group around it
-            if char == ":":
-                found = self._inside(depth)
-                self.flags = outer
-                return found
-            on = self._flag(char, on)
-
-    def _flag(self, char: str, on: bool) -> bool:
-        match char:
-            case "-":
-                return False
-            case "i":
-                self.flags.fold = on
-            case "s":
-                self.flags.dot_all = on
-            case "U":
-                pass
-            case _:
-                raise self.error(f"'(?{char}' is not supported")
-        return on
+            match char:
+                case ")":
+                    return None  # holds to the end of the group around it
+                case ":":
+                    found = self._inside(depth)
+                    self.flags = outer
+                    return found
+                case "-":
+                    on = False
+                case "i" | "s" | "U":
+                    self.flags = self.flags | {char} if on else self.flags - {char}
+                case _:
+                    raise self.error(f"'(?{char}' is not supported")
 
     def _inside(self, depth: int) -> Node:
         found = self.choice(depth + 1)
@@ -303,7 +286,7 @@ class _Reader:
     # ---- characters
 
     def _set(self, ranges: Ranges) -> Chars:
-        if not self.flags.fold:
+        if "i" not in self.flags:
             return Chars(joined_ranges(ranges))
         partners = _case_partners()
         more = [

@@ -364,7 +364,7 @@ OPS: tuple[OpSpec, ...] = (
     _row(
         "string_match", StringMatchAttrs, 1, _match_infer, _match_reference,
         "Whether a regular expression matches the whole string.",
-        onnx=(OnnxBinding("RegexFullMatch", since=20),),
+        onnx=OnnxBinding("RegexFullMatch", since=20),
     ),
     _row(
         "string_rank", NoAttrs, 1, _rank_infer, _rank_reference,

@@ -95,7 +95,7 @@ def _rotary(ctx: NodeContext) -> Results:
         numbers = positions(ctx, places, length)
         places = ctx.expand(ctx.reshape(numbers, (1, length)), (batch, length))
     found = _turn(ctx, split, (cos, sin), places, ctx.flag("interleaved"), turned)
-    return [_merged(ctx, found) if x.rank == 3 else found]
+    return _merged(ctx, found) if x.rank == 3 else found
 
 
 def _turn(
@@ -174,9 +174,8 @@ def _projected(ctx: NodeContext, count: int) -> list[Operand]:
         parts = as_int(packed.shape[3]) or 0
         if ctx.optional(3) is not None or parts != (3 if key is None else 2):
             raise ctx.fail(f"packed heads {packed.type!r} are not supported")
-        each = [ctx.slice_axis(packed, 3, n, 1) for n in range(parts)]
-        shape = (*packed.shape[:3], packed.shape[4])
-        heads = [ctx.transpose(ctx.reshape(e, shape), (0, 2, 1, 3)) for e in each]
+        each = [ctx.squeeze(ctx.slice_axis(packed, 3, n, 1), (3,)) for n in range(parts)]
+        heads = [ctx.transpose(e, (0, 2, 1, 3)) for e in each]
         return heads if key is None else [_heads(ctx, first, count), *heads]
     if key is None or value is None:
         raise ctx.fail("keys and values are missing")
@@ -228,11 +227,11 @@ def _attended(
     cache, before = _cache(ctx, past, 5), const(0)
     if cache is not None:
         cache, before = ctx.holds(cache, 0, 2), cache.shape[3]
-        old = [ctx.reshape(ctx.slice_axis(cache, 0, n, 1), cache.shape[1:]) for n in range(2)]
+        old = [ctx.squeeze(ctx.slice_axis(cache, 0, n, 1), (0,)) for n in range(2)]
         k, v = (ctx.concat([o, n], 2) for o, n in zip(old, (k, v), strict=True))
     present = None
     if ctx.wants(1):
-        present = ctx.concat([ctx.reshape(o, (1, *o.shape)) for o in (k, v)], 0)
+        present = ctx.concat([ctx.unsqueeze(o, 0) for o in (k, v)], 0)
     shown = ctx.optional(mask)
     padding = None if shown is None else _padding(ctx, shown, q, k.shape[2])
     causal = ctx.flag("unidirectional")
@@ -321,7 +320,7 @@ def _apart(ctx: NodeContext, many: int, few: int) -> list[Operand]:
 
 def _head_norm(ctx: NodeContext, x: Operand, scale: Operand) -> Operand:
     epsilon = ctx.real("qk_norm_epsilon", 1e-6)
-    return ctx.emit("rms_normalization", x, scale, axis=3, epsilon=epsilon, outputs=1)
+    return ctx.emit("rms_normalization", x, scale, axis=3, epsilon=epsilon)
 
 
 def _placed(ctx: NodeContext, x: Operand, cache: _Cache) -> Operand:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from tcc.frontends.onnx.context import Converter, NodeContext, Results
+from tcc.frontends.onnx.convert.activations import activation
 from tcc.frontends.onnx.convert.window import window_attrs
 from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int
@@ -25,16 +26,16 @@ def positions(ctx: NodeContext, count: Operand | None, size: Index) -> Operand:
 # ---- activations --------------------------------------------------------------------------------
 
 
-def _gelu(ctx: NodeContext, approximate: str) -> Results:
+def _gelu(ctx: NodeContext, approximate: str = "none") -> Results:
     """GELU, of the sum with a bias where there is one."""
     x, bias = ctx.input(0), ctx.optional(1)
     if bias is not None:
         x = x + bias
-    return [ctx.emit("gelu", x, approximate=approximate)]
+    return ctx.emit("gelu", x, approximate=approximate)
 
 
 def _quick_gelu(ctx: NodeContext) -> Results:
-    return [ctx.emit("silu", ctx.input(0), alpha=ctx.real("alpha", 1.702))]
+    return ctx.emit("silu", ctx.input(0), alpha=ctx.real("alpha", 1.702))
 
 
 def _split_gelu(ctx: NodeContext) -> Results:
@@ -44,26 +45,16 @@ def _split_gelu(ctx: NodeContext) -> Results:
     if width is None or width % 2:
         raise ctx.fail(f"the last axis of {x.type!r} has no two halves")
     linear, gate = (ctx.slice_axis(x, x.rank - 1, n * width // 2, width // 2) for n in range(2))
-    return [linear * ctx.emit("gelu", gate, approximate="none")]
+    return linear * ctx.emit("gelu", gate)
 
 
 def _activated(ctx: NodeContext, x: Operand, name: str, params: Sequence[float]) -> Operand:
     """`x` after the activation that a fused node names."""
-    first, second = (*params, None, None)[:2]
-    match name:
-        case "" | "Identity":
-            return x
-        case "Relu" | "Sigmoid" | "Tanh" | "Softplus" | "Softsign":
-            return ctx.emit(name.lower(), x)
-        case "LeakyRelu":
-            return ctx.emit("leaky_relu", x, alpha=0.01 if first is None else first)
-        case "HardSigmoid":
-            alpha, beta = (0.2 if first is None else first, 0.5 if second is None else second)
-            return ctx.emit("hard_sigmoid", x, alpha=alpha, beta=beta)
-        case "Clip":
-            ends = [None if v is None else ctx.filled(v, x.dtype) for v in (first, second)]
-            return ctx.emit("clip", x, *ends)
-    raise ctx.fail(f"the activation {name!r} is not known")
+    if name in ("", "Identity"):
+        return x
+    if name == "Clip":
+        return ctx.emit("clip", x, *params[:2])
+    return activation(ctx, name.lower(), iter(params[:1]), iter(params[1:]))(ctx, x)
 
 
 # ---- norms --------------------------------------------------------------------------------------
@@ -85,7 +76,7 @@ def _skip_norm(ctx: NodeContext, op: str, bias: int) -> Results:
 
 def _norm(ctx: NodeContext, op: str, operands: Sequence[Operand]) -> Operand:
     axis, epsilon = operands[0].rank - 1, ctx.real("epsilon", 1e-12)
-    return ctx.emit(op, *operands, axis=axis, epsilon=epsilon, outputs=1)
+    return ctx.emit(op, *operands, axis=axis, epsilon=epsilon)
 
 
 def _embed_norm(ctx: NodeContext) -> Results:
@@ -129,14 +120,12 @@ def _group_norm(ctx: NodeContext) -> Results:
     last = ctx.flag("channels_last", True)
     order = (0, x.rank - 1, *range(1, x.rank - 1))
     first = ctx.transpose(x, order) if last else x
-    channels, groups = as_int(first.shape[1]), ctx.integer("groups")
-    if channels is None or groups < 1 or channels % groups:
-        raise ctx.fail(f"{groups} groups do not divide the channels of {x.type!r}")
     operands = [first, *(ctx.cast(o, x.dtype) for o in (scale, bias))]
     epsilon = ctx.real("epsilon", 1e-5)
+    groups = ctx.integer("groups")
     y = ctx.emit("group_normalization", *operands, num_groups=groups, epsilon=epsilon)
     if ctx.flag("activation"):
-        y = ctx.emit("silu", y, alpha=1.0)
+        y = ctx.emit("silu", y)
     return [ctx.transpose(y, (0, *range(2, x.rank), 1)) if last else y, x]
 
 
@@ -162,7 +151,7 @@ def _inverse(ctx: NodeContext) -> Results:
     swapped = ctx.cast(rows.equals(positions(ctx, None, size)), F64)
     half = ctx.emit("solve_triangular", packed, swapped, upper=False, unit=True)
     found = ctx.emit("solve_triangular", packed, half, upper=True, unit=False)
-    return [ctx.cast(found, ctx.input(0).dtype)]
+    return ctx.cast(found, ctx.input(0).dtype)
 
 
 def _fused_matmul(ctx: NodeContext) -> Results:
@@ -170,7 +159,7 @@ def _fused_matmul(ctx: NodeContext) -> Results:
     found = a @ c
     alpha = ctx.real("alpha", 1.0)
     found = found if alpha == 1 else found * alpha
-    return [_activated(ctx, found, ctx.text("activation", ""), _params(ctx))]
+    return _activated(ctx, found, ctx.text("activation", ""), _params(ctx))
 
 
 def _turned(ctx: NodeContext, x: Operand, side: str) -> Operand:
@@ -186,16 +175,15 @@ def _turned(ctx: NodeContext, x: Operand, side: str) -> Operand:
 
 
 def _fused_gemm(ctx: NodeContext) -> Results:
-    operands = [o for o in (ctx.optional(n) for n in range(3)) if o is not None]
     made = ctx.emit(
         "gemm",
-        *operands,
+        *ctx.inputs,
         alpha=ctx.real("alpha", 1.0),
         beta=ctx.real("beta", 1.0),
         trans_a=ctx.flag("transA"),
         trans_b=ctx.flag("transB"),
     )
-    return [_activated(ctx, made, ctx.text("activation", ""), _params(ctx))]
+    return _activated(ctx, made, ctx.text("activation", ""), _params(ctx))
 
 
 def _params(ctx: NodeContext) -> list[float]:
@@ -208,12 +196,12 @@ def _fused_conv(ctx: NodeContext) -> Results:
     if other is not None:
         made = made + other
     params = ctx.reals("activation_params")
-    return [_activated(ctx, made, ctx.text("activation", ""), params)]
+    return _activated(ctx, made, ctx.text("activation", ""), params)
 
 
 CONVERTERS: dict[str, Converter] = {
-    "Gelu": partial(_gelu, approximate="none"),
-    "BiasGelu": partial(_gelu, approximate="none"),
+    "Gelu": _gelu,
+    "BiasGelu": _gelu,
     "FastGelu": partial(_gelu, approximate="tanh"),
     "QuickGelu": _quick_gelu,
     "BiasSplitGelu": _split_gelu,

@@ -12,7 +12,7 @@ from math import inf
 
 import numpy as np
 from tcc.frontends.onnx.context import Converter, NodeContext, Results
-from tcc.frontends.onnx.contrib.packed_weights import LEVELS, unpacked
+from tcc.frontends.onnx.contrib.packed_weights import level_type, unpacked
 from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import F32
@@ -67,7 +67,7 @@ def _layer(
     made = chosen.product(hidden, _DOWN)
     weighted = made * ctx.reshape(share, (rows, count, 1, 1))
     total = ctx.reduce("sum", weighted, 1)
-    return [ctx.reshape(total, x.shape)]
+    return ctx.reshape(total, x.shape)
 
 
 class _Experts:
@@ -103,7 +103,7 @@ def _activated(ctx: NodeContext, chosen: _Experts, tokens: Operand) -> Operand:
         case "gelu":
             found = ctx.emit("gelu", made, approximate="tanh")
         case "silu":
-            found = ctx.emit("silu", made, alpha=1.0)
+            found = ctx.emit("silu", made)
         case "identity":
             found = made
         case "swiglu":
@@ -176,9 +176,7 @@ def _quantised(ctx: NodeContext) -> Results:
 def _dequantised(ctx: NodeContext, product: int) -> Operand:
     """The matrices [experts, out, in] of a product."""
     bits = ctx.integer(f"fc{product + 1}_expert_weight_bits", ctx.integer("expert_weight_bits", 4))
-    dtype, first = LEVELS.get(bits), _FIRST + 3 * product
-    if dtype is None:
-        raise ctx.fail(f"levels of {bits} bits are not supported")
+    dtype, first = level_type(ctx, bits), _FIRST + 3 * product
     levels = unpacked(ctx, first, "the weights", dtype)
     if levels.rank != 3:
         raise ctx.fail(f"weights {levels.type!r} have not three axes")
@@ -194,7 +192,7 @@ def _dequantised(ctx: NodeContext, product: int) -> Operand:
         zero = unpacked(ctx, _ZEROS + product, "the zero points", dtype, row)
         zero = ctx.reshape(zero, (experts, out, blocks))
     step = block if block > 0 else max(depth, 1)
-    made = ctx.emit("dequantize_linear", levels, scale, zero, axis=2, block_size=step, to=None)
+    made = ctx.emit("dequantize_linear", levels, scale, zero, axis=2, block_size=step)
     return ctx.cast(made, ctx.input(0).dtype)
 
 

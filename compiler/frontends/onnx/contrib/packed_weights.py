@@ -21,7 +21,14 @@ _NF4 = (
     0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941,
     0.7229568362236023, 1,
 )  # fmt: skip
-LEVELS = {2: U2, 4: U4, 8: U8}
+_LEVELS = {2: U2, 4: U4, 8: U8}
+
+
+def level_type(ctx: NodeContext, bits: int) -> DType:
+    """The element type of levels of so many bits."""
+    if bits not in _LEVELS:
+        raise ctx.fail(f"levels of {bits} bits are not supported")
+    return _LEVELS[bits]
 
 
 def _matmul_n_bits(ctx: NodeContext) -> Results:
@@ -33,9 +40,7 @@ def _matmul_n_bits(ctx: NodeContext) -> Results:
     """
     bits = ctx.integer("bits", 4)
     rows, depth, block = (ctx.integer(name) for name in ("N", "K", "block_size"))
-    dtype = LEVELS.get(bits)
-    if dtype is None:
-        raise ctx.fail(f"levels of {bits} bits are not supported")
+    dtype = level_type(ctx, bits)
     if min(rows, depth, block) < 1:
         raise ctx.fail("a size is not positive")
     x = ctx.cast(ctx.input(0), F32)
@@ -55,7 +60,7 @@ def _matmul_n_bits(ctx: NodeContext) -> Results:
     bias = ctx.optional(5)
     if bias is not None:
         found = found + ctx.cast(bias, F32)
-    return [ctx.cast(found, ctx.input(0).dtype)]
+    return ctx.cast(found, ctx.input(0).dtype)
 
 
 def _matmul_bnb4(ctx: NodeContext) -> Results:
@@ -78,7 +83,7 @@ def _matmul_bnb4(ctx: NodeContext) -> Results:
     found = found.reshape(rows, depth)
     weights = ctx.constant(found.T if ctx.flag("transB", True) else found)
     x = ctx.input(0)
-    return [ctx.cast(ctx.cast(x, F32) @ weights, x.dtype)]
+    return ctx.cast(ctx.cast(x, F32) @ weights, x.dtype)
 
 
 def _product(
@@ -88,14 +93,14 @@ def _product(
     levels, scale, zero = rows
     if zero.dtype == dtype.carrier:
         operands = [ctx.constant(levels, dtype), scale, ctx.constant(zero, dtype)]
-        weights = ctx.emit("dequantize_linear", *operands, axis=1, block_size=block, to=None)
-        return x @ ctx.emit("transpose", weights, perm=(1, 0))
+        weights = ctx.emit("dequantize_linear", *operands, axis=1, block_size=block)
+        return x @ ctx.transpose(weights, (1, 0))
     half = 1 << (dtype.bits - 1)
     signed = np.ascontiguousarray((levels.T.astype(np.int16) - half).astype(np.int8))
     bits = 4 if dtype.bits <= 4 and len(signed) % 2 == 0 else 8
     stored = ctx.constant(nibbles(signed, 0) if bits == 4 else signed)
     points = ctx.constant(np.ascontiguousarray(zero.T - np.float32(half)))
-    turned = ctx.emit("transpose", scale, perm=(1, 0))
+    turned = ctx.transpose(scale, (1, 0))
     return ctx.emit("matmul_levels", x, stored, turned, points, bits=bits, block=block)
 
 

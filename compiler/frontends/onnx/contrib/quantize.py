@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from copy import copy
 
 from tcc.frontends.emit import Emitter
-from tcc.frontends.onnx.context import Converter, NodeContext, Results
+from tcc.frontends.onnx.context import Converter, NodeContext, Results, as_sequence
 from tcc.frontends.onnx.contrib.fused import embedded
-from tcc.frontends.onnx.contrib.packed_weights import LEVELS, unpacked
+from tcc.frontends.onnx.contrib.packed_weights import level_type, unpacked
 from tcc.frontends.onnx.convert.quantize import CONVERTERS as STANDARD_QUANTISED
 from tcc.frontends.onnx.convert.reduce import along_axis
 from tcc.frontends.onnx.convert.window import CONVERTERS as WINDOWS
@@ -32,7 +32,7 @@ def _scaled(
     ctx: NodeContext, x: Operand, scale: Operand, zero: Operand | None, axis: int = 0
 ) -> Operand:
     zero = zero and ctx.reshape(zero, scale.shape)
-    return ctx.emit("dequantize_linear", x, scale, zero, axis=axis, block_size=0, to=None)
+    return ctx.emit("dequantize_linear", x, scale, zero, axis=axis)
 
 
 def _levels(ctx: NodeContext, y: Operand, scale: int, like: Operand) -> Operand:
@@ -40,9 +40,7 @@ def _levels(ctx: NodeContext, y: Operand, scale: int, like: Operand) -> Operand:
     step, zero = ctx.input(scale), ctx.optional(scale + 1)
     zero = zero and ctx.reshape(zero, step.shape)
     to = like.dtype if zero is None else zero.dtype
-    return ctx.emit(
-        "quantize_linear", y, step, zero, to=to, axis=0, block_size=0, saturate=True, precision=F32
-    )
+    return ctx.emit("quantize_linear", y, step, zero, to=to, axis=0)
 
 
 # ---- point by point -----------------------------------------------------------------------------
@@ -51,13 +49,13 @@ def _levels(ctx: NodeContext, y: Operand, scale: int, like: Operand) -> Operand:
 def _binary(op: str) -> Converter:
     def convert(ctx: NodeContext) -> Results:
         result = ctx.emit(op, _floats(ctx, 0), _floats(ctx, 3))
-        return [_levels(ctx, result, 6, ctx.input(0))]
+        return _levels(ctx, result, 6, ctx.input(0))
 
     return convert
 
 
 def _unary(make: Callable[[NodeContext, Operand], Operand]) -> Converter:
-    return lambda ctx: [_levels(ctx, make(ctx, _floats(ctx, 0)), 3, ctx.input(0))]
+    return lambda ctx: _levels(ctx, make(ctx, _floats(ctx, 0)), 3, ctx.input(0))
 
 
 def _softmax(ctx: NodeContext, x: Operand) -> Operand:
@@ -79,7 +77,7 @@ def _concat(ctx: NodeContext) -> Results:
     if not parts or len(ctx.inputs) % 3 != 2:
         raise ctx.fail("operands come by threes, after a scale and a zero point")
     axis = ctx.axis(ctx.integer("axis"), parts[0].rank)
-    return [_levels(ctx, ctx.concat(parts, axis), 0, ctx.input(2))]
+    return _levels(ctx, ctx.concat(parts, axis), 0, ctx.input(2))
 
 
 # ---- products -----------------------------------------------------------------------------------
@@ -99,7 +97,7 @@ def _gemm(ctx: NodeContext) -> Results:
         operands.append(ctx.cast(bias, F32) * step)
     flags = {"trans_a": ctx.flag("transA"), "trans_b": turned}
     made = ctx.emit("gemm", *operands, alpha=1.0, beta=1.0, **flags)
-    return [made if ctx.optional(7) is None else _levels(ctx, made, 7, ctx.input(0))]
+    return made if ctx.optional(7) is None else _levels(ctx, made, 7, ctx.input(0))
 
 
 def scaled_sums(
@@ -124,7 +122,7 @@ def _vector(ctx: Emitter, x: Operand | None) -> Operand | None:
 def _to_float(ctx: NodeContext) -> Results:
     a = (ctx.input(0), ctx.input(2), ctx.optional(4))
     c = (ctx.input(1), ctx.input(3), ctx.optional(5))
-    return [scaled_sums(ctx, a, c, ctx.optional(6))]
+    return scaled_sums(ctx, a, c, ctx.optional(6))
 
 
 def quantised_product(
@@ -136,7 +134,7 @@ def quantised_product(
 
 def _dynamic_matmul(ctx: NodeContext) -> Results:
     matrix = (ctx.input(1), ctx.input(2), ctx.optional(3))
-    return [quantised_product(ctx, ctx.input(0), matrix, ctx.optional(4))]
+    return quantised_product(ctx, ctx.input(0), matrix, ctx.optional(4))
 
 
 # ---- tables -------------------------------------------------------------------------------------
@@ -151,9 +149,7 @@ def _gather_blocks(ctx: NodeContext) -> Results:
     bits, axis = ctx.integer("bits", 4), ctx.axis(ctx.integer("quantize_axis", 1), data.rank)
     block = ctx.integer("block_size", 128)
     if data.dtype is U8:
-        dtype = LEVELS.get(bits)
-        if dtype is None:
-            raise ctx.fail(f"levels of {bits} bits are not supported")
+        dtype = level_type(ctx, bits)
         if dtype.is_packed:
             data = unpacked(ctx, 0, "the table", dtype)
             zero = None if zero is None else unpacked(ctx, 3, "the zero points", dtype)
@@ -161,10 +157,10 @@ def _gather_blocks(ctx: NodeContext) -> Results:
             zero = ctx.expand(ctx.filled(1 << (bits - 1), dtype), scale.shape)
     if zero is not None and as_int(zero.shape[-1]) != as_int(scale.shape[-1]):
         zero = ctx.slice_axis(zero, zero.rank - 1, 0, scale.shape[-1])  # bytes end with a row
-    rows = ctx.emit("dequantize_linear", data, scale, zero, axis=axis, block_size=block, to=None)
-    return [
-        ctx.emit("gather", rows, indices, axis=ctx.axis(ctx.integer("gather_axis", 0), rows.rank))
-    ]
+    rows = ctx.emit("dequantize_linear", data, scale, zero, axis=axis, block_size=block)
+    return ctx.emit(
+        "gather", rows, indices, axis=ctx.axis(ctx.integer("gather_axis", 0), rows.rank)
+    )
 
 
 def _quantised_embedding(ctx: NodeContext) -> Results:
@@ -183,7 +179,7 @@ def _channels_last(make: Converter, always: bool = False) -> Converter:
             return make(ctx)
         x, inner = ctx.input(0), copy(ctx)
         inner.inputs = [ctx.transpose(x, (0, x.rank - 1, *range(1, x.rank - 1))), *ctx.inputs[1:]]
-        return [y and ctx.transpose(y, (0, *range(2, x.rank), 1)) for y in make(inner)]
+        return [y and ctx.transpose(y, (0, *range(2, x.rank), 1)) for y in as_sequence(make(inner))]
 
     return convert
 

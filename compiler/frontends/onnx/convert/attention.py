@@ -19,18 +19,16 @@ def _attention(ctx: NodeContext) -> Results:
         q, k, v = (ctx.input(n) for n in range(3))
         width = as_int(q.shape[3])
         assert width is not None
-        return [
-            ctx.emit(
-                "attention",
-                q,
-                k,
-                v,
-                scale=ctx.real("scale", 1 / sqrt(width)),
-                is_causal=ctx.flag("is_causal"),
-                softcap=ctx.real("softcap", 0.0),
-                offset=const(0),
-            )
-        ]
+        return ctx.emit(
+            "attention",
+            q,
+            k,
+            v,
+            scale=ctx.real("scale", 1 / sqrt(width)),
+            is_causal=ctx.flag("is_causal"),
+            softcap=ctx.real("softcap"),
+            offset=const(0),
+        )
     body = typed_body(ctx)
     if body is None:
         raise ctx.fail("it is not supported with these attributes or types")
@@ -39,8 +37,7 @@ def _attention(ctx: NodeContext) -> Results:
 
 def _is_whole(ctx: NodeContext) -> bool:
     """Queries, keys and values of halves with their heads on an axis, and nothing else."""
-    operands = [ctx.optional(n) for n in range(len(ctx.inputs))]
-    if any(o is not None for o in operands[3:]) or any(ctx.wants(n) for n in range(1, 4)):
+    if any(o is not None for o in ctx.inputs[3:]) or any(ctx.wants(n) for n in range(1, 4)):
         return False
     for operand in (ctx.input(n) for n in range(3)):
         if operand.rank != 4 or operand.dtype not in (BF16, F16):

@@ -154,7 +154,7 @@ def _joined(
     bodies: Iterable[_Body],
     names: Sequence[str],
     known: set[str],
-) -> Results:
+) -> Sequence[Operand]:
     """The results of two bodies of which one runs; `known` are the symbols around them."""
     then, otherwise = bodies
     outside = _Outside(ctx, known)
@@ -248,7 +248,7 @@ def _single_elements_differ(then: _Body, otherwise: _Body) -> bool:
     return bool(ones) and all(ones)
 
 
-def _inlined(ctx: NodeContext, name: str) -> Results:
+def _inlined(ctx: NodeContext, name: str) -> Sequence[Operand]:
     scope = Scope(ctx.session, ctx.scope.builder, ctx.scope.opsets, ctx.scope, f"{ctx.loc}/{name}/")
     return _run_body(ctx, ctx.graph(name), scope)
 
@@ -365,18 +365,14 @@ def _scan_of_batch(ctx: NodeContext) -> Results:
             f"with opset 8 it needs a batch of 1 to {_LARGEST_BATCH}, and no sequence_lens",
             "export with opset 9 or newer",
         )
-    parts: list[Results] = []
+    parts = []
     for n in range(batch):
-        rows = [ctx.slice_axis(o, 0, n, 1) for o in operands]
-        parts.append(_scan_of(ctx, [ctx.reshape(o, o.shape[1:]) for o in rows]))
-    results = []
-    for each in zip(*parts, strict=True):
-        found = [o for o in each if o is not None]
-        results.append(ctx.concat([ctx.reshape(o, (1, *o.shape)) for o in found], 0))
-    return results
+        rows = [ctx.squeeze(ctx.slice_axis(o, 0, n, 1), (0,)) for o in operands]
+        parts.append(_scan_of(ctx, rows))
+    return [ctx.concat([ctx.unsqueeze(o, 0) for o in each], 0) for each in zip(*parts, strict=True)]
 
 
-def _scan_of(ctx: NodeContext, operands: Sequence[Operand]) -> Results:
+def _scan_of(ctx: NodeContext, operands: Sequence[Operand]) -> Sequence[Operand]:
     proto = ctx.graph("body")
     count = ctx.integer("num_scan_inputs")
     states = len(operands) - count

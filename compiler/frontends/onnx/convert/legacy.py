@@ -28,16 +28,15 @@ def _placed(ctx: NodeContext, x: Operand, y: Operand) -> Operand:
 
 def _binary(ctx: NodeContext) -> Results:
     x, y = ctx.input(0), _placed(ctx, ctx.input(0), ctx.input(1))
-    found = bound_row("", ctx.node.op_type, OLDEST_ROWS)
-    assert found is not None
-    row = found[1]
-    return [ctx.emit(row.name, x, y)]
+    row = bound_row("", ctx.node.op_type, OLDEST_ROWS)
+    assert row is not None
+    return ctx.emit(row.name, x, y)
 
 
 def _gemm(ctx: NodeContext) -> Results:
     flags = {"trans_a": ctx.flag("transA"), "trans_b": ctx.flag("transB")}
     factors = {"alpha": ctx.real("alpha"), "beta": ctx.real("beta")}
-    return [ctx.emit("gemm", *ctx.present(), **flags, **factors)]
+    return ctx.emit("gemm", *ctx.present(), **flags, **factors)
 
 
 def _prelu(ctx: NodeContext) -> Results:
@@ -45,7 +44,7 @@ def _prelu(ctx: NodeContext) -> Results:
     x, slope = ctx.input(0), ctx.input(1)
     if slope.type.static_shape not in ((), (1,)) and x.rank > 1:
         slope = ctx.reshape(slope, (*slope.shape, *[const(1)] * (x.rank - 2)))
-    return [ctx.emit("prelu", x, slope)]
+    return ctx.emit("prelu", x, slope)
 
 
 def _batch_norm(ctx: NodeContext) -> Results:
@@ -55,7 +54,7 @@ def _batch_norm(ctx: NodeContext) -> Results:
 
 def _dropout(ctx: NodeContext) -> Results:
     _for_inference(ctx)
-    return [ctx.input(0)]
+    return ctx.input(0)
 
 
 def _for_inference(ctx: NodeContext) -> None:
@@ -65,24 +64,24 @@ def _for_inference(ctx: NodeContext) -> None:
 
 def _concat(ctx: NodeContext) -> Results:
     parts = ctx.present()
-    return [ctx.concat(parts, ctx.axis(ctx.integer("axis", 1), parts[0].rank))]
+    return ctx.concat(parts, ctx.axis(ctx.integer("axis", 1), parts[0].rank))
 
 
 def _cast(ctx: NodeContext) -> Results:
     if ctx.opset >= 6:
-        return [ctx.cast(ctx.input(0), ctx.dtype("to"))]
+        return ctx.cast(ctx.input(0), ctx.dtype("to"))
     name = ctx.text("to").upper()
     number = dict(TensorProto.DataType.items()).get(name)
     if number is None:
         raise ctx.fail(f"there is no element type {name[:40]}")
-    return [ctx.cast(ctx.input(0), element_type(number, ctx.loc))]
+    return ctx.cast(ctx.input(0), element_type(number, ctx.loc))
 
 
 def _upsample(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    return [
-        upsampled(ctx, (1.0,) * (x.rank - 2) + (ctx.real("height_scale"), ctx.real("width_scale")))
-    ]
+    return upsampled(
+        ctx, (1.0,) * (x.rank - 2) + (ctx.real("height_scale"), ctx.real("width_scale"))
+    )
 
 
 _BINARY = ("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less")

@@ -14,16 +14,17 @@ from tcc.frontends.onnx.context import Converter, NodeContext, Results
 from tcc.frontends.onnx.types import entry_type, list_type
 from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int, const
-from tcc.ir.lists import NOTHING, ListType, dims_of, joined, optional_of, sequence_of
+from tcc.ir.lists import ListType
 from tcc.ir.types import BOOL, F32, I64, DType, TensorType
+from tcc.ops import OPS
 
 _MOST_PIECES = 4096
 
 
-def _list(ctx: NodeContext, number: int = 0) -> Operand:
-    found = ctx.input(number)
+def _list(ctx: NodeContext) -> Operand:
+    found = ctx.input(0)
     if not isinstance(found.dtype, ListType):
-        raise ctx.fail(f"input {number} is {found.type!r}, not a sequence or an optional")
+        raise ctx.fail(f"input 0 is {found.type!r}, not a sequence or an optional")
     return found
 
 
@@ -34,19 +35,12 @@ def _kind(operand: Operand) -> ListType:
 
 def known_list(ctx: NodeContext, items: Sequence[Operand], dtype: DType, optional: bool) -> Operand:
     """A list of known entries, which become a value when something needs it."""
-    make = optional_of if optional else sequence_of
+    row = OPS["list_make"]
     try:
-        found: DType = make(dtype, NOTHING)
+        (type,) = row.infer([item.type for item in items], row.attrs(dtype, optional))
     except ValueError as error:
         raise ctx.fail(str(error)) from error
-    for item in items:
-        wider = joined(found, make(item.dtype, dims_of(item.type)))
-        if wider is None:
-            raise ctx.fail(f"{item.type!r} cannot be an entry of {found.name}")
-        found = wider
-    names = [name for name in ctx.node.output if name]
-    type = TensorType(found, ())
-    return Operand(type, ctx.scope, names[0] if names else "list", items=tuple(items))
+    return Operand(type, ctx.scope, next(iter(ctx.names), "list"), items=tuple(items))
 
 
 def _position(ctx: NodeContext, number: int) -> tuple[Operand | None, int | None]:
@@ -74,11 +68,11 @@ def _place(ctx: NodeContext, at: int, count: int, places: int) -> int:
 
 def _construct(ctx: NodeContext) -> Results:
     items = ctx.present()
-    return [known_list(ctx, items, items[0].dtype, False)]
+    return known_list(ctx, items, items[0].dtype, False)
 
 
 def _empty(ctx: NodeContext) -> Results:
-    return [known_list(ctx, (), ctx.dtype("dtype", F32), False)]
+    return known_list(ctx, (), ctx.dtype("dtype", F32), False)
 
 
 def _insert(ctx: NodeContext) -> Results:
@@ -88,8 +82,8 @@ def _insert(ctx: NodeContext) -> Results:
         items = list(sequence.items)
         place = len(items) if at is None else _place(ctx, at, len(items), len(items) + 1)
         items.insert(place, x)
-        return [known_list(ctx, items, _kind(sequence).item, False)]
-    return [ctx.emit("list_insert", sequence, x, where, item=_kind(sequence).item)]
+        return known_list(ctx, items, _kind(sequence).item, False)
+    return ctx.emit("list_insert", sequence, x, where, item=_kind(sequence).item)
 
 
 def _erase(ctx: NodeContext) -> Results:
@@ -98,25 +92,24 @@ def _erase(ctx: NodeContext) -> Results:
     if sequence.items is not None and (where is None or at is not None):
         items = list(sequence.items)
         del items[_place(ctx, -1 if at is None else at, len(items), len(items))]
-        return [known_list(ctx, items, _kind(sequence).item, False)]
-    return [ctx.emit("list_erase", sequence, where)]
+        return known_list(ctx, items, _kind(sequence).item, False)
+    return ctx.emit("list_erase", sequence, where)
 
 
 def _split(ctx: NodeContext) -> Results:
     x, cut = ctx.input(0), ctx.optional(1)
-    axis = ctx.axis(ctx.integer("axis", 0), x.rank)
-    keep = cut is not None or ctx.flag("keepdims", True)
+    axis = ctx.axis(ctx.integer("axis"), x.rank)
+    keep = cut is not None or ctx.flag("keepdims")
     sizes = _piece_sizes(ctx, x.shape[axis], cut)
     if sizes is None:
         given = ctx.constant(np.array(1)) if cut is None else ctx.cast(cut, I64)
-        return [ctx.emit("list_split", x, given, axis=axis, keep=keep, item=x.dtype)]
+        return ctx.emit("list_split", x, given, axis=axis, keep=keep, item=x.dtype)
     start, items = const(0), []
     for size in sizes:
         piece = ctx.slice_axis(x, axis, start, size)
-        rest = (*x.shape[:axis], *x.shape[axis + 1 :])
-        items.append(piece if keep else ctx.reshape(piece, rest))
+        items.append(piece if keep else ctx.squeeze(piece, (axis,)))
         start = start + size
-    return [known_list(ctx, items, x.dtype, False)]
+    return known_list(ctx, items, x.dtype, False)
 
 
 def _piece_sizes(ctx: NodeContext, extent: Index, cut: Operand | None) -> list[Index] | None:
@@ -151,16 +144,16 @@ def _at(ctx: NodeContext) -> Results:
     sequence = _list(ctx)
     where, at = _position(ctx, 1)
     if sequence.items is not None and at is not None:
-        return [sequence.items[_place(ctx, at, len(sequence.items), len(sequence.items))]]
+        return sequence.items[_place(ctx, at, len(sequence.items), len(sequence.items))]
     type = entry_type(ctx, _kind(sequence))
-    return [ctx.emit("list_at", sequence, where, type=type)]
+    return ctx.emit("list_at", sequence, where, type=type)
 
 
 def _length(ctx: NodeContext) -> Results:
     sequence = _list(ctx)
     if sequence.items is not None:
-        return [ctx.size_scalar(len(sequence.items))]
-    return [ctx.emit("list_length", sequence)]
+        return ctx.size_scalar(len(sequence.items))
+    return ctx.emit("list_length", sequence)
 
 
 def _concat(ctx: NodeContext) -> Results:
@@ -170,8 +163,8 @@ def _concat(ctx: NodeContext) -> Results:
             raise ctx.fail("the sequence is empty")
         rank = sequence.items[0].rank + new_axis
         axis = ctx.axis(ctx.integer("axis"), rank)
-        parts = [_with_axis(ctx, item, axis) if new_axis else item for item in sequence.items]
-        return [ctx.concat(parts, axis)]
+        parts = [ctx.unsqueeze(item, axis) if new_axis else item for item in sequence.items]
+        return ctx.concat(parts, axis)
     one = entry_type(ctx, _kind(sequence))
     axis = ctx.axis(ctx.integer("axis"), one.rank + new_axis)
     dims = list(one.shape)
@@ -181,11 +174,7 @@ def _concat(ctx: NodeContext) -> Results:
     else:
         dims[axis] = joined_size
     type = TensorType(one.dtype, tuple(dims))
-    return [ctx.emit("list_concat", sequence, axis=axis, new_axis=new_axis, type=type)]
-
-
-def _with_axis(ctx: NodeContext, x: Operand, axis: int) -> Operand:
-    return ctx.reshape(x, (*x.shape[:axis], const(1), *x.shape[axis:]))
+    return ctx.emit("list_concat", sequence, axis=axis, new_axis=new_axis, type=type)
 
 
 # ---- optionals -----------------------------------------------------------------------------------
@@ -194,37 +183,34 @@ def _with_axis(ctx: NodeContext, x: Operand, axis: int) -> Operand:
 def _optional(ctx: NodeContext) -> Results:
     given = ctx.optional(0)
     if given is not None:
-        return [known_list(ctx, [given], given.dtype, True)]
+        return known_list(ctx, [given], given.dtype, True)
     if not ctx.has("type"):
         raise ctx.fail("it has neither an element nor a type")
-    attribute = next(a for a in ctx.node.attribute if a.name == "type")
-    inner = attribute.tp
-    whole = onnx.TypeProto()
-    whole.optional_type.elem_type.CopyFrom(inner)
+    whole = onnx.helper.make_optional_type_proto(ctx._attributes["type"].tp)
     kind = list_type(whole, ctx.loc)
-    return [Operand(TensorType(kind, ()), ctx.scope, ctx.node.output[0], items=())]
+    return Operand(TensorType(kind, ()), ctx.scope, ctx.node.output[0], items=())
 
 
 def _has_element(ctx: NodeContext) -> Results:
     given = ctx.optional(0)
     if given is None:
-        return [ctx.filled(False, BOOL)]
+        return ctx.filled(False, BOOL)
     if not isinstance(given.dtype, ListType) or not given.dtype.optional:
-        return [ctx.filled(True, BOOL)]
+        return ctx.filled(True, BOOL)
     if given.items is not None:
-        return [ctx.filled(bool(given.items), BOOL)]
-    return [ctx.emit("list_length", given) > 0]
+        return ctx.filled(bool(given.items), BOOL)
+    return ctx.emit("list_length", given) > 0
 
 
 def _get_element(ctx: NodeContext) -> Results:
     given = ctx.input(0)
     if not isinstance(given.dtype, ListType) or not given.dtype.optional:
-        return [given]
+        return given
     if given.items is not None:
         if not given.items:
             raise ctx.fail("the optional is empty")
-        return [given.items[0]]
-    return [ctx.emit("list_at", given, type=entry_type(ctx, given.dtype))]
+        return given.items[0]
+    return ctx.emit("list_at", given, type=entry_type(ctx, given.dtype))
 
 
 def coerced(ctx: NodeContext, operand: Operand, due: DType) -> Operand:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from tcc.frontends.onnx.axes import (
@@ -25,47 +26,46 @@ from tcc.ops.algebra.narrow import ROUNDINGS
 # ---- constants and shapes ------------------------------------------------------------------------
 
 
+_VALUES: dict[str, tuple[Callable[..., Any], type]] = {
+    "value_float": (NodeContext.real, np.float32),
+    "value_int": (NodeContext.integer, np.int64),
+    "value_floats": (NodeContext.reals, np.float32),
+    "value_ints": (NodeContext.integers, np.int64),
+    "value_string": (NodeContext.text, object),
+    "value_strings": (NodeContext.texts, object),
+}
+
+
 def _constant(ctx: NodeContext) -> Results:
     if ctx.has("value"):
-        return [ctx.tensor("value")]
+        return ctx.tensor("value")
     if ctx.has("sparse_value"):
         sparse = ctx._attributes["sparse_value"].sparse_tensor
-        return [ctx.constant(*ctx.session.tensors.dense(sparse, ctx.loc))]
-    if ctx.has("value_float"):
-        return [ctx.constant(np.float32(ctx.real("value_float")))]
-    if ctx.has("value_int"):
-        return [ctx.constant(np.int64(ctx.integer("value_int")))]
-    if ctx.has("value_floats"):
-        return [ctx.constant(np.array(ctx.reals("value_floats"), np.float32))]
-    if ctx.has("value_ints"):
-        return [ctx.constant(np.array(ctx.integers("value_ints"), np.int64))]
-    if ctx.has("value_string"):
-        return [ctx.constant(np.array(ctx.text("value_string"), object))]
-    if ctx.has("value_strings"):
-        texts = ctx.texts("value_strings")
-        return [ctx.constant(np.array([*texts, None], object)[:-1])]
+        return ctx.constant(*ctx.session.tensors.dense(sparse, ctx.loc))
+    for name, (read, dtype) in _VALUES.items():
+        if ctx.has(name):
+            return ctx.constant(np.array(read(ctx, name), dtype))
     raise ctx.fail("it has no value")
 
 
 def _constant_of_shape(ctx: NodeContext) -> Results:
     value = ctx.tensor("value") if ctx.has("value") else ctx.filled(0.0, F32)
     shape = ctx.sizes(ctx.input(0), "the shape")
-    return [ctx.expand(ctx.reshape(value, ()), shape)]
+    return ctx.expand(ctx.reshape(value, ()), shape)
 
 
 def _shape(ctx: NodeContext) -> Results:
     shape = ctx.input(0).shape
-    end = ctx.integer("end", len(shape)) if ctx.opset >= 15 else len(shape)
-    start = ctx.integer("start", 0) if ctx.opset >= 15 else 0
-    return [ctx.size_vector(shape[start:end])]
+    start, end = ctx.integer("start", 0), ctx.integer("end", len(shape))
+    return ctx.size_vector(shape[start:end])
 
 
 def _size(ctx: NodeContext) -> Results:
-    return [ctx.size_scalar(element_count(ctx.input(0).shape))]
+    return ctx.size_scalar(element_count(ctx.input(0).shape))
 
 
 def _identity(ctx: NodeContext) -> Results:
-    return [ctx.input(0)]
+    return ctx.input(0)
 
 
 def _dropout(ctx: NodeContext) -> Results:
@@ -74,7 +74,7 @@ def _dropout(ctx: NodeContext) -> Results:
     if training is not None and ctx.truth(training) is not False:
         _without_draws(ctx, training, ctx.optional(1))
     if not ctx.wants(1):
-        return [x]
+        return x
     # Before opset 12 a mask of inference is said not to be filled: it is zeros, as ONNX Runtime's.
     kept = ctx.filled(ctx.opset >= 12, BOOL if ctx.opset >= 10 else x.dtype)
     return [x, ctx.expand(kept, x.shape)]
@@ -96,16 +96,16 @@ def _without_draws(ctx: NodeContext, training: Operand, ratio: Operand | None) -
 
 
 def _cast(ctx: NodeContext) -> Results:
-    return [_converted(ctx, ctx.dtype("to"))]
+    return _converted(ctx, ctx.dtype("to"))
 
 
 def _bit_cast(ctx: NodeContext) -> Results:
     x, to = ctx.input(0), ctx.dtype("to")
-    return [x if to is x.dtype else ctx.emit("bit_cast", x, to=to)]
+    return x if to is x.dtype else ctx.emit("bit_cast", x, to=to)
 
 
 def _cast_like(ctx: NodeContext) -> Results:
-    return [_converted(ctx, ctx.input(1).dtype)]
+    return _converted(ctx, ctx.input(1).dtype)
 
 
 def _converted(ctx: NodeContext, to: DType) -> Operand:
@@ -126,7 +126,7 @@ def _converted(ctx: NodeContext, to: DType) -> Operand:
 
 def _reshape(ctx: NodeContext) -> Results:
     x, shape = ctx.input(0), ctx.input(1)
-    keeps_zero = ctx.flag("allowzero") if ctx.opset >= 14 else False
+    keeps_zero = ctx.flag("allowzero")
     if shape.known is None:
         shape = _resolved_at_run_time(ctx, x, shape, keeps_zero)
     target = list(ctx.sizes(shape, "the shape"))
@@ -140,7 +140,7 @@ def _reshape(ctx: NodeContext) -> Results:
         raise ctx.fail("the shape has more than one -1")
     if free:
         target[free[0]] = _remaining(x.shape, [s for s in target if as_int(s) != -1])
-    return [ctx.reshape(x, target)]
+    return ctx.reshape(x, target)
 
 
 def _remaining(shape: Sequence[Index], others: Sequence[Index]) -> Index:
@@ -160,9 +160,7 @@ def _resolved_at_run_time(
     ctx: NodeContext, x: Operand, shape: Operand, keeps_zero: bool
 ) -> Operand:
     """A computed shape with its 0 and -1 replaced by what they mean, computed too."""
-    count = as_int(shape.shape[0]) if shape.rank == 1 else None
-    if count is None:
-        raise ctx.fail("the number of dimensions of the result is not known")
+    count = _length(ctx, shape, "the shape")
     if not keeps_zero:
         own = ctx.size_vector([*x.shape, *[const(0)] * count][:count], shape.dtype)
         is_copy = shape.equals(0)
@@ -176,32 +174,32 @@ def _resolved_at_run_time(
 
 def _flatten(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    axis = ctx.integer("axis", 1)
+    axis = ctx.integer("axis")
     if not -x.rank <= axis <= x.rank:
         raise ctx.fail(f"axis {axis} is outside a tensor of rank {x.rank}")
     cut = axis + x.rank if axis < 0 else axis
-    return [ctx.reshape(x, (element_count(x.shape[:cut]), element_count(x.shape[cut:])))]
+    return ctx.reshape(x, (element_count(x.shape[:cut]), element_count(x.shape[cut:])))
 
 
-def axes_argument(ctx: NodeContext, number: int, since: int) -> tuple[int, ...] | None:
-    """`axes` as input `number` from opset `since` on, as an attribute before; None if absent."""
-    if ctx.opset < since:
-        return ctx.integers("axes") if ctx.has("axes") else None
+def axes_argument(ctx: NodeContext, number: int) -> tuple[int, ...] | None:
+    """`axes` as input `number`, or as an attribute in older opsets; None if absent."""
+    if ctx.has("axes"):
+        return ctx.integers("axes")
     return None if ctx.optional(number) is None else static_axes(ctx, number)
 
 
-def late_axes(ctx: NodeContext, number: int, since: int) -> Operand | None:
+def late_axes(ctx: NodeContext, number: int) -> Operand | None:
     """The operand of `axes_argument` where only the run knows them."""
-    operand = ctx.optional(number) if ctx.opset >= since else None
+    operand = ctx.optional(number)
     return operand if operand is not None and static_axes(ctx, number) is None else None
 
 
 def _squeeze(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    late = late_axes(ctx, 1, 13)
+    late = late_axes(ctx, 1)
     if late is not None:
-        return [squeezed(ctx, x, late)]
-    given = axes_argument(ctx, 1, 13)
+        return squeezed(ctx, x, late)
+    given = axes_argument(ctx, 1)
     if given is None:
         axes = tuple(n for n, dim in enumerate(x.shape) if as_int(dim) == 1)
         for dim in (d for d in x.shape if d.terms and may_be_one(d)):
@@ -212,21 +210,21 @@ def _squeeze(ctx: NodeContext) -> Results:
     wrong = [n for n in axes if as_int(x.shape[n]) not in (1, None)]
     if wrong:
         raise ctx.fail(f"axis {wrong[0]} of {x.type!r} is not of size 1")
-    return [ctx.reshape(x, [dim for n, dim in enumerate(x.shape) if n not in axes])]
+    return ctx.squeeze(x, axes)
 
 
 def _unsqueeze(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    late = late_axes(ctx, 1, 13)
+    late = late_axes(ctx, 1)
     if late is not None:
-        return [unsqueezed(ctx, x, late)]
-    given = axes_argument(ctx, 1, 13)
+        return unsqueezed(ctx, x, late)
+    given = axes_argument(ctx, 1)
     if given is None:
         raise ctx.fail("axes are missing")
     axes = ctx.axes(given, x.rank + len(given))
     dims = iter(x.shape)
     shape = [const(1) if n in axes else next(dims) for n in range(x.rank + len(axes))]
-    return [ctx.reshape(x, shape)]
+    return ctx.reshape(x, shape)
 
 
 # ---- rearrangements ------------------------------------------------------------------------------
@@ -237,27 +235,25 @@ def _transpose(ctx: NodeContext) -> Results:
     perm = ctx.integers("perm") if ctx.has("perm") else tuple(reversed(range(x.rank)))
     if sorted(perm) != list(range(x.rank)):
         raise ctx.fail(f"perm {perm} is not a permutation of the axes of {x.type!r}")
-    return [ctx.transpose(x, perm)]
+    return ctx.transpose(x, perm)
 
 
 def _concat(ctx: NodeContext) -> Results:
     parts = ctx.present()
     if not parts:
         raise ctx.fail("it has no inputs")
-    return [ctx.concat(parts, ctx.axis(ctx.integer("axis"), parts[0].rank))]
+    return ctx.concat(parts, ctx.axis(ctx.integer("axis"), parts[0].rank))
 
 
 def _split(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    axis = ctx.axis(ctx.integer("axis", 0), x.rank)
+    axis = ctx.axis(ctx.integer("axis"), x.rank)
     extent, parts = x.shape[axis], len(ctx.node.output)
-    given = ctx.optional(1) if ctx.opset >= 13 else None
-    if given is not None:
-        sizes = ctx.sizes(given, "split")
-    elif ctx.opset < 13 and ctx.has("split"):
-        sizes = tuple(map(const, ctx.integers("split")))
+    given = ctx.optional(1)
+    if given is not None or ctx.has("split"):
+        sizes = ctx.sizes(_integers(ctx, "split", 1), "split")
     else:
-        told = ctx.integer("num_outputs", parts) if ctx.opset >= 18 else parts
+        told = ctx.integer("num_outputs", parts)
         if told != parts:
             raise ctx.fail(f"num_outputs is {told}, there are {parts} outputs")
         chunk = ceildiv(extent, parts)
@@ -272,14 +268,12 @@ def _expand(ctx: NodeContext) -> Results:
     shape = ctx.input(1)
     if shape.known is None:
         shape = _expanded_at_run_time(ctx, x, shape)
-    return [ctx.expand(x, ctx.broadcast(x.shape, ctx.sizes(shape, "the shape")))]
+    return ctx.expand(x, ctx.broadcast(x.shape, ctx.sizes(shape, "the shape")))
 
 
 def _expanded_at_run_time(ctx: NodeContext, x: Operand, shape: Operand) -> Operand:
     """A computed target with its ones replaced by the operand's sizes."""
-    count = as_int(shape.shape[0]) if shape.rank == 1 else None
-    if count is None:
-        raise ctx.fail("the number of dimensions of the result is not known")
+    count = _length(ctx, shape, "the shape")
     dims = [*[const(1)] * (count - x.rank), *x.shape]
     own = ctx.size_vector(dims[len(dims) - count :], shape.dtype)
     is_one = shape.equals(1)
@@ -291,7 +285,7 @@ def _tile(ctx: NodeContext) -> Results:
     repeats = ctx.sizes(ctx.input(1), "repeats")
     if len(repeats) != x.rank:
         raise ctx.fail(f"{len(repeats)} repeats for a tensor of rank {x.rank}")
-    return [ctx.emit("tile", x, repeats=repeats)]
+    return ctx.emit("tile", x, repeats=repeats)
 
 
 def _spread_pads(
@@ -306,26 +300,22 @@ def _spread_pads(
     return bound_sizes(ctx, every, lo=-LARGEST)
 
 
-_PAD_MODES = ("constant", "reflect", "edge", "wrap")
+def _integers(ctx: NodeContext, name: str, number: int) -> Operand:
+    """A vector that is an attribute in older opsets, and input `number` in newer ones."""
+    return ctx.size_vector(ctx.integers(name)) if ctx.has(name) else ctx.input(number)
 
 
 def _pad(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
-    mode = ctx.text("mode", "constant")
-    if mode not in _PAD_MODES:
-        raise ctx.fail(f"mode '{mode[:40]}' is none of {', '.join(_PAD_MODES)}")
-    if ctx.opset < 11:
-        pads: tuple[Index, ...] = tuple(map(const, ctx.integers("pads")))
-        value: Operand | None = ctx.filled(ctx.real("value", 0.0), x.dtype)
-        axes: tuple[int, ...] = tuple(range(x.rank))
-    else:
-        pads = ctx.sizes(ctx.input(1), "pads", lo=-LARGEST)
-        value = ctx.optional(2)
-        late = late_axes(ctx, 3, 18)
-        if late is not None:
-            pads = _spread_pads(ctx, pads, run_axes(ctx, late, x.rank), x.rank)
-        given = axes_argument(ctx, 3, 18) if late is None else None
-        axes = tuple(range(x.rank)) if given is None else ctx.axes(given, x.rank)
+    x, mode = ctx.input(0), ctx.text("mode")
+    pads = ctx.sizes(_integers(ctx, "pads", 1), "pads", lo=-LARGEST)
+    value = ctx.optional(2)
+    if ctx.has_value("value"):
+        value = ctx.filled(ctx.real("value"), x.dtype)
+    late = late_axes(ctx, 3)
+    if late is not None:
+        pads = _spread_pads(ctx, pads, run_axes(ctx, late, x.rank), x.rank)
+    given = axes_argument(ctx, 3) if late is None else None
+    axes = ctx.axes(range(x.rank) if given is None else given, x.rank)
     if len(pads) != 2 * len(axes):
         raise ctx.fail(f"{len(pads)} pads for {len(axes)} axes")
     before, after = [const(0)] * x.rank, [const(0)] * x.rank
@@ -344,53 +334,45 @@ def _pad(ctx: NodeContext) -> Results:
 
 
 def _slice(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
-    if ctx.opset < 10:
-        starts: Sequence[Index] = tuple(map(const, ctx.integers("starts")))
-        ends: Sequence[Index] = tuple(map(const, ctx.integers("ends")))
-        axes = ctx.integers("axes") if ctx.has("axes") else tuple(range(len(starts)))
-        steps: tuple[int, ...] = (1,) * len(starts)
-    else:
-        count = _length(ctx, ctx.input(1))
-        late = any(late_axes(ctx, number, 10) is not None for number in (3, 4))
-        if late:
-            return [_late_slice(ctx, x, count)]
-        axes = ctx.static_ints(3, "axes") if ctx.optional(3) is not None else tuple(range(count))
-        steps = ctx.static_ints(4, "steps") if ctx.optional(4) is not None else (1,) * count
-        dims = [x.shape[a] for a in ctx.axes(axes, x.rank)]
-        starts = _positions(ctx, ctx.input(1), dims)
-        # Going backwards, an end before the first element is one.
-        least = [-1 if step < 0 else 0 for step in steps]
-        ends = _positions(ctx, ctx.input(2), dims, least)
+    x, first, last = ctx.input(0), _integers(ctx, "starts", 1), _integers(ctx, "ends", 2)
+    count = _length(ctx, first, "starts")
+    if any(late_axes(ctx, number) is not None for number in (3, 4)):
+        return _late_slice(ctx, x, count)
+    given = axes_argument(ctx, 3)
+    axes = ctx.axes(range(count) if given is None else given, x.rank)
+    steps = ctx.static_ints(4, "steps") if ctx.optional(4) is not None else (1,) * count
+    dims = [x.shape[a] for a in axes]
+    starts = _positions(ctx, first, dims)
+    # Going backwards, an end before the first element is one.
+    ends = _positions(ctx, last, dims, [-1 if step < 0 else 0 for step in steps])
     if not len(starts) == len(ends) == len(axes) == len(steps):
         raise ctx.fail("starts, ends, axes and steps differ in number")
     begin, size, step = [const(0)] * x.rank, list(x.shape), [1] * x.rank
-    for axis, start, end, by in zip(ctx.axes(axes, x.rank), starts, ends, steps, strict=True):
+    for axis, start, end, by in zip(axes, starts, ends, steps, strict=True):
         if by == 0:
             raise ctx.fail("a step is zero")
         cut = forward_range if by > 0 else _backward
         begin[axis], size[axis] = cut(start, end, by, x.shape[axis])
         step[axis] = by
     if tuple(size) == x.shape and all(s == 1 for s in step) and not any(b.terms for b in begin):
-        return [x]
-    return [ctx.emit("slice", x, starts=tuple(begin), steps=tuple(step), sizes=tuple(size))]
+        return x
+    return ctx.emit("slice", x, starts=tuple(begin), steps=tuple(step), sizes=tuple(size))
 
 
 def _late_slice(ctx: NodeContext, x: Operand, count: int) -> Operand:
     """A slice along axes or with steps that only the run knows."""
-    given = ctx.optional(3)
-    axes: tuple[Index, ...] = tuple(map(const, range(count)))
-    if given is not None and static_axes(ctx, 3) is None:
-        axes = run_axes(ctx, given, x.rank)
-    elif given is not None:
-        axes = tuple(map(const, ctx.axes(ctx.static_ints(3, "axes"), x.rank)))
+    late, given = late_axes(ctx, 3), axes_argument(ctx, 3)
+    if late is not None:
+        axes = run_axes(ctx, late, x.rank)
+    else:
+        axes = tuple(map(const, ctx.axes(range(count) if given is None else given, x.rank)))
     return strided(ctx, x, (ctx.input(1), ctx.input(2)), axes, ctx.optional(4))
 
 
-def _length(ctx: NodeContext, operand: Operand) -> int:
+def _length(ctx: NodeContext, operand: Operand, what: str) -> int:
     count = as_int(operand.shape[0]) if operand.rank == 1 else None
     if count is None:
-        raise ctx.fail("starts must be a vector of known length")
+        raise ctx.fail(f"{what} must be a vector of known length")
     return count
 
 
@@ -458,7 +440,7 @@ def _range(ctx: NodeContext) -> Results:
         steps = _distance(ctx, start, limit) / ctx.cast(delta, F64)
         count = ctx.cast(ctx.emit("ceil", steps), I64)
         (size,) = ctx.sizes(ctx.emit("max", count, 0), "the length")
-    return [ctx.emit("range", start, limit, delta, size=size)]
+    return ctx.emit("range", start, limit, delta, size=size)
 
 
 def _distance(ctx: NodeContext, start: Operand, limit: Operand) -> Operand:

@@ -8,15 +8,10 @@ from tcc.ir.index import as_int, const
 from tcc.ir.types import element_count
 
 
-def _outputs(ctx: NodeContext) -> int:
-    """How many of the node's outputs are wanted, up to the last one named."""
-    return max((n + 1 for n in range(len(ctx.node.output)) if ctx.wants(n)), default=1)
-
-
 def _batch_norm(ctx: NodeContext) -> Results:
-    if ctx.opset >= 14 and ctx.flag("training_mode"):
+    if ctx.flag("training_mode"):
         return _training_norm(ctx)
-    if ctx.opset < 14 and _outputs(ctx) > 1:
+    if ctx.opset < 14 and ctx.wanted > 1:
         raise ctx.fail("it is in training mode", "export the model for inference")
     return inference_norm(ctx)
 
@@ -25,12 +20,12 @@ def inference_norm(ctx: NodeContext) -> Results:
     """BatchNormalization by the running moments."""
     operands = [ctx.input(n) for n in range(5)]
     x = operands[0]
-    if ctx.opset < 9 and not ctx.flag("spatial", True):  # each position has moments of its own
+    if not ctx.flag("spatial", True):  # each position has moments of its own
         count = element_count(x.shape[1:])
         moments = [ctx.reshape(o, (count,)) for o in operands[1:]]
         operands = [ctx.reshape(x, (*x.shape[:1], count)), *moments]
     made = ctx.emit("batch_normalization", *operands, epsilon=ctx.real("epsilon"))
-    return [ctx.reshape(made, x.shape)]
+    return ctx.reshape(made, x.shape)
 
 
 def _training_norm(ctx: NodeContext) -> Results:
@@ -59,17 +54,21 @@ def _training_norm(ctx: NodeContext) -> Results:
 def _layer_norm(op: str, affine: int) -> Converter:
     def convert(ctx: NodeContext) -> Results:
         x = ctx.input(0)
-        if ctx.integer("stash_type", 1) != 1:
-            raise ctx.fail("only stash_type 1 (f32) is supported")
+        _check_stash_type(ctx)
         return ctx.emit_all(
             op,
             [ctx.optional(n) for n in range(1 + affine)],
             axis=ctx.axis(ctx.integer("axis", -1), x.rank),
             epsilon=ctx.real("epsilon", 1e-5),
-            outputs=_outputs(ctx),
+            outputs=ctx.wanted,
         )
 
     return convert
+
+
+def _check_stash_type(ctx: NodeContext) -> None:
+    if ctx.integer("stash_type", 1) != 1:
+        raise ctx.fail("only stash_type 1 (f32) is supported")
 
 
 def _group_norm(ctx: NodeContext) -> Results:
@@ -80,10 +79,9 @@ def _group_norm(ctx: NodeContext) -> Results:
         raise ctx.fail(f"{groups} groups do not divide the channels of {x.type!r}")
     if ctx.opset < 21:  # one number for each group, not each channel
         scale, bias = (_per_channel(ctx, o, channels // groups) for o in (scale, bias))
-    if ctx.opset >= 21 and ctx.integer("stash_type", 1) != 1:
-        raise ctx.fail("only stash_type 1 (f32) is supported")
+    _check_stash_type(ctx)
     epsilon = ctx.real("epsilon")
-    return [ctx.emit("group_normalization", x, scale, bias, num_groups=groups, epsilon=epsilon)]
+    return ctx.emit("group_normalization", x, scale, bias, num_groups=groups, epsilon=epsilon)
 
 
 def _per_channel(ctx: NodeContext, values: Operand, repeat: int) -> Operand:
@@ -92,27 +90,15 @@ def _per_channel(ctx: NodeContext, values: Operand, repeat: int) -> Operand:
     return ctx.reshape(spread, (groups * repeat,))
 
 
-def _mean_variance(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
-    axes = ctx.axes(ctx.integers("axes", (0, 2, 3)), x.rank)
-    return [ctx.emit("mean_variance_normalization", x, axes=tuple(sorted(axes)))]
-
-
-def _lp_norm(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
-    axis = ctx.axis(ctx.integer("axis", -1), x.rank)
-    return [ctx.emit("lp_normalization", x, axis=axis, p=ctx.integer("p", 2))]
-
-
 def _loss(op: str) -> Converter:
     def convert(ctx: NodeContext) -> Results:
         ignored = ctx.integer("ignore_index") if ctx.has("ignore_index") else None
         return ctx.emit_all(
             op,
-            [ctx.input(0), ctx.input(1), ctx.optional(2)],
-            reduction=ctx.text("reduction", "mean"),
+            ctx.inputs,
+            reduction=ctx.text("reduction"),
             ignore_index=ignored,
-            outputs=_outputs(ctx),
+            outputs=ctx.wanted,
         )
 
     return convert
@@ -120,8 +106,7 @@ def _loss(op: str) -> Converter:
 
 def _simplified_norm(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    if ctx.integer("stash_type", 1) != 1:
-        raise ctx.fail("only stash_type 1 (f32) is supported")
+    _check_stash_type(ctx)
     axis = ctx.axis(ctx.integer("axis", -1), x.rank)
     outputs = 2 if ctx.wants(1) else 1
     epsilon = ctx.real("epsilon", 1e-5)
@@ -134,8 +119,6 @@ CONVERTERS: dict[str, Converter] = {
     "LayerNormalization": _layer_norm("layer_normalization", 2),
     "RMSNormalization": _layer_norm("rms_normalization", 1),
     "GroupNormalization": _group_norm,
-    "MeanVarianceNormalization": _mean_variance,
-    "LpNormalization": _lp_norm,
     "NegativeLogLikelihoodLoss": _loss("negative_log_likelihood_loss"),
     "SoftmaxCrossEntropyLoss": _loss("softmax_cross_entropy_loss"),
     **dict.fromkeys(

@@ -7,15 +7,14 @@ from tcc.frontends.onnx.context import Converter, NodeContext, Results
 
 def _clip(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    if ctx.opset >= 11:
-        low, high = ctx.optional(1), ctx.optional(2)
-    else:
-        low = ctx.filled(ctx.real("min"), x.dtype) if ctx.has("min") else None
-        high = ctx.filled(ctx.real("max"), x.dtype) if ctx.has("max") else None
-    bounds = [None if o is None else ctx.reshape(o, ()) for o in (low, high)]
+    bounds = [
+        ctx.filled(ctx.real(name), x.dtype) if ctx.has(name) else ctx.optional(number)
+        for number, name in ((1, "min"), (2, "max"))
+    ]
+    bounds = [o and ctx.reshape(o, ()) for o in bounds]
     if bounds == [None, None]:
-        return [x]
-    return [ctx.emit("clip", x, *bounds)]
+        return x
+    return ctx.emit("clip", x, *bounds)
 
 
 def _variadic(op: str) -> Converter:
@@ -23,7 +22,7 @@ def _variadic(op: str) -> Converter:
         operands = ctx.present()
         if not operands:
             raise ctx.fail("it has no inputs")
-        return [operands[0] if len(operands) == 1 else ctx.emit(op, *operands)]
+        return operands[0] if len(operands) == 1 else ctx.emit(op, *operands)
 
     return convert
 

@@ -25,24 +25,22 @@ def _quantize(ctx: NodeContext) -> Results:
     x, scale = ctx.input(0), ctx.input(1)
     zero = _zero_point(ctx, scale)
     to = U8 if zero is None else zero.dtype
-    if ctx.opset >= 21 and ctx.integer("output_dtype", 0):
+    if ctx.integer("output_dtype", 0):
         to = ctx.dtype("output_dtype")
     precision = F32
-    if ctx.opset >= 23 and ctx.integer("precision", 0):
+    if ctx.integer("precision", 0):
         precision = ctx.dtype("precision")
-    return [
-        ctx.emit(
-            "quantize_linear",
-            x,
-            scale,
-            zero,
-            to=to,
-            axis=_axis(ctx, x, scale),
-            block_size=ctx.integer("block_size", 0),
-            saturate=ctx.flag("saturate", True),
-            precision=precision,
-        )
-    ]
+    return ctx.emit(
+        "quantize_linear",
+        x,
+        scale,
+        zero,
+        to=to,
+        axis=_axis(ctx, x, scale),
+        block_size=ctx.integer("block_size", 0),
+        saturate=ctx.flag("saturate", True),
+        precision=precision,
+    )
 
 
 def _dequantize(ctx: NodeContext) -> Results:
@@ -58,9 +56,8 @@ def _dequantize(ctx: NodeContext) -> Results:
 
 
 def _conv_integer(ctx: NodeContext) -> Results:
-    operands = [ctx.optional(n) for n in range(4)]
     attrs = window_attrs(ctx, ctx.input(0), ctx.input(1))
-    return ctx.emit_all("conv_integer", operands, **attrs)
+    return ctx.emit_all("conv_integer", ctx.inputs, **attrs)
 
 
 def _qlinear_conv(ctx: NodeContext) -> Results:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from tcc.frontends.emit import Emitter
 from tcc.frontends.onnx.context import Converter, NodeContext, Results
 from tcc.frontends.onnx.contrib.quantize import quantised_product
+from tcc.frontends.onnx.convert.activations import activation
 from tcc.frontends.recurrent import (
     KINDS,
     Activation,
@@ -28,22 +28,6 @@ from tcc.record import record
 # ---- activations ---------------------------------------------------------------------------------
 
 
-def _affine(ctx: Emitter, x: Operand, scale: float, shift: float) -> Operand:
-    scaled = x * scale
-    return scaled + shift
-
-
-def _scaled_tanh(ctx: Emitter, x: Operand, alpha: float, beta: float) -> Operand:
-    inner = ctx.emit("tanh", x * beta)
-    return inner * alpha
-
-
-_PLAIN = ("tanh", "sigmoid", "relu", "softsign", "softplus")
-_ALPHA = {"leakyrelu": ("leaky_relu", 0.01), "elu": ("elu", 1.0)}
-_ALPHA["thresholdedrelu"] = ("thresholded_relu", 1.0)
-_ALPHA_BETA = {"affine": (1.0, 0.0), "scaledtanh": (1.0, 1.0), "hardsigmoid": (0.2, 0.5)}
-
-
 def _activations(ctx: NodeContext, defaults: Sequence[str], directions: int) -> list[Activation]:
     """The activation functions, direction by direction; alphas and betas are taken in order."""
     own = ctx.texts("activations") if ctx.has("activations") else ()
@@ -52,26 +36,7 @@ def _activations(ctx: NodeContext, defaults: Sequence[str], directions: int) -> 
         raise ctx.fail(f"{len(names)} activations; {len(defaults) * directions} are due")
     alphas = iter(ctx.reals("activation_alpha"))
     betas = iter(ctx.reals("activation_beta"))
-    return [_activation(ctx, name.lower(), alphas, betas) for name in names]
-
-
-def _activation(
-    ctx: NodeContext, name: str, alphas: Iterator[float], betas: Iterator[float]
-) -> Activation:
-    if name in _PLAIN:
-        return lambda inner, x: inner.emit(name, x)
-    if name in _ALPHA:
-        op, default = _ALPHA[name]
-        only = next(alphas, default)
-        return lambda inner, x: inner.emit(op, x, alpha=only)
-    if name not in _ALPHA_BETA:
-        raise ctx.fail(f"activation '{name[:40]}' is not known")
-    alpha, beta = _ALPHA_BETA[name]
-    alpha, beta = next(alphas, alpha), next(betas, beta)
-    if name == "hardsigmoid":
-        return lambda inner, x: inner.emit("hard_sigmoid", x, alpha=alpha, beta=beta)
-    function = _affine if name == "affine" else _scaled_tanh
-    return lambda inner, x: function(inner, x, alpha, beta)
+    return [activation(ctx, name.lower(), alphas, betas) for name in names]
 
 
 # ---- one direction -------------------------------------------------------------------------------
@@ -85,7 +50,7 @@ def _direction(ctx: NodeContext, operand: Operand, number: int, rank: int) -> Op
     if operand.array is not None:
         return ctx.part_of(operand, operand.array[number])
     operand = ctx.holds(operand, 0, number + 1)
-    return ctx.reshape(ctx.slice_axis(operand, 0, number, 1), operand.shape[1:])
+    return ctx.squeeze(ctx.slice_axis(operand, 0, number, 1), (0,))
 
 
 def _transposed(ctx: NodeContext, matrix: Operand) -> Operand:
@@ -209,21 +174,12 @@ def _recurrent(ctx: NodeContext) -> Results:
     if direction not in reverses:
         raise ctx.fail(f"direction is '{direction[:40]}'")
     backward = reverses[direction]
-    batch_first = ctx.flag("layout") if not ctx.domain and ctx.opset >= 14 else False
+    batch_first = ctx.flag("layout")
     layer = _layer(ctx, kind, len(backward), batch_first)
     results = [_run_direction(ctx, layer, n, reverse) for n, reverse in enumerate(backward)]
-    rows = ctx.concat(
-        [
-            ctx.reshape(r[0], (layer.time, const(1), layer.batch, const(layer.hidden)))
-            for r in results
-        ],
-        1,
-    )
+    rows = ctx.concat([ctx.unsqueeze(r[0], 1) for r in results], 1)
     last = [
-        ctx.concat(
-            [ctx.reshape(r[n], (const(1), layer.batch, const(layer.hidden))) for r in results], 0
-        )
-        for n in range(1, 1 + kind.states)
+        ctx.concat([ctx.unsqueeze(r[n], 0) for r in results], 0) for n in range(1, 1 + kind.states)
     ]
     if batch_first:
         rows = ctx.transpose(rows, (2, 0, 1, 3))

@@ -9,49 +9,38 @@ from tcc.frontends.onnx.axes import around, reduce_along, run_axes
 from tcc.frontends.onnx.context import Converter, NodeContext, Results
 from tcc.frontends.onnx.convert.movement import axes_argument, late_axes
 from tcc.frontends.scope import Operand
+from tcc.ir.index import const
 from tcc.ir.types import element_count
 
-# The opset from which `axes` is an input instead of an attribute.
 _REDUCTIONS = {
-    "ReduceSum": ("reduce_sum", 13),
-    "ReduceMean": ("reduce_mean", 18),
-    "ReduceMax": ("reduce_max", 18),
-    "ReduceMin": ("reduce_min", 18),
-    "ReduceProd": ("reduce_prod", 18),
-    "ReduceL1": ("reduce_l1", 18),
-    "ReduceL2": ("reduce_l2", 18),
-    "ReduceSumSquare": ("reduce_sum_square", 18),
-    "ReduceLogSum": ("reduce_log_sum", 18),
-    "ReduceLogSumExp": ("reduce_log_sum_exp", 18),
+    "ReduceSum": "reduce_sum",
+    "ReduceMean": "reduce_mean",
+    "ReduceMax": "reduce_max",
+    "ReduceMin": "reduce_min",
+    "ReduceProd": "reduce_prod",
+    "ReduceL1": "reduce_l1",
+    "ReduceL2": "reduce_l2",
+    "ReduceSumSquare": "reduce_sum_square",
+    "ReduceLogSum": "reduce_log_sum",
+    "ReduceLogSumExp": "reduce_log_sum_exp",
 }
 
 
-def _reduction(op: str, since: int) -> Converter:
+def _reduction(op: str) -> Converter:
     def convert(ctx: NodeContext) -> Results:
         x = ctx.input(0)
-        keepdims = ctx.flag("keepdims", True)
-        late = late_axes(ctx, 1, since)
+        keepdims = ctx.flag("keepdims")
+        late = late_axes(ctx, 1)
         if late is not None:
-            return [reduce_along(ctx, op, x, run_axes(ctx, late, x.rank), keepdims)]
-        given = axes_argument(ctx, 1, since)
-        if not given and ctx.opset >= since and ctx.flag("noop_with_empty_axes"):
+            return reduce_along(ctx, op, x, run_axes(ctx, late, x.rank), keepdims)
+        given = axes_argument(ctx, 1)
+        if not given and ctx.flag("noop_with_empty_axes"):
             axes: tuple[int, ...] = ()
         else:
             axes = tuple(sorted(ctx.axes(given or range(x.rank), x.rank)))
         if not axes and op in ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min"):
-            return [x]
-        return [ctx.emit(op, x, axes=axes, keepdims=keepdims)]
-
-    return convert
-
-
-def _arg(op: str) -> Converter:
-    def convert(ctx: NodeContext) -> Results:
-        x = ctx.input(0)
-        last = ctx.flag("select_last_index") if ctx.opset >= 12 else False
-        axis = ctx.axis(ctx.integer("axis", 0), x.rank)
-        keepdims = ctx.flag("keepdims", True)
-        return [ctx.emit(op, x, axis=axis, keepdims=keepdims, select_last=last)]
+            return x
+        return ctx.emit(op, x, axes=axes, keepdims=keepdims)
 
     return convert
 
@@ -59,7 +48,7 @@ def _arg(op: str) -> Converter:
 def _softmax(op: str) -> Converter:
     def convert(ctx: NodeContext) -> Results:
         x = ctx.input(0)
-        return [along_axis(ctx, op, x, ctx.axis(ctx.integer("axis"), x.rank), ctx.opset)]
+        return along_axis(ctx, op, x, ctx.axis(ctx.integer("axis"), x.rank), ctx.opset)
 
     return convert
 
@@ -76,13 +65,9 @@ def along_axis(ctx: NodeContext, op: str, x: Operand, axis: int, opset: int) -> 
 
 def _top_k(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    axis = ctx.axis(ctx.integer("axis", -1), x.rank)
-    if ctx.opset < 10:
-        (k,) = ctx.size_vector([ctx.integer("k")]).known  # type: ignore[misc]
-    else:
-        k = ctx.size(ctx.input(1), "k")
-    largest = ctx.flag("largest", True) if ctx.opset >= 11 else True
-    in_order = ctx.flag("sorted", True) if ctx.opset >= 11 else True
+    axis = ctx.axis(ctx.integer("axis"), x.rank)
+    k = const(ctx.integer("k")) if ctx.has("k") else ctx.size(ctx.input(1), "k")
+    largest, in_order = ctx.flag("largest", True), ctx.flag("sorted", True)
     return ctx.emit_all("top_k", [x], axis=axis, k=k, largest=largest, sorted=in_order)
 
 
@@ -95,9 +80,9 @@ def _cumulative(op: str) -> Converter:
         if ctx.input(1).array is None:
             (late,) = run_axes(ctx, ctx.input(1), x.rank)
             found = ctx.emit(op, around(ctx, x, late), axis=1, **options)
-            return [ctx.reshape(found, x.shape)]
+            return ctx.reshape(found, x.shape)
         (given,) = ctx.static_ints(1, "the axis")
-        return [ctx.emit(op, x, axis=ctx.axis(given, x.rank), **options)]
+        return ctx.emit(op, x, axis=ctx.axis(given, x.rank), **options)
 
     return convert
 
@@ -136,9 +121,7 @@ def explicit_equation(ctx: Emitter, text: str, ranks: Sequence[int]) -> str:
 
 
 CONVERTERS: dict[str, Converter] = {
-    **{name: _reduction(op, since) for name, (op, since) in _REDUCTIONS.items()},
-    "ArgMax": _arg("arg_max"),
-    "ArgMin": _arg("arg_min"),
+    **{name: _reduction(op) for name, op in _REDUCTIONS.items()},
     "Softmax": _softmax("softmax"),
     "LogSoftmax": _softmax("log_softmax"),
     "Hardmax": _softmax("hardmax"),

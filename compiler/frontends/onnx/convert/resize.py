@@ -45,12 +45,12 @@ def _upsample(ctx: NodeContext) -> Results:
     """Upsample, and Resize of opset 10, which scale without shifting the coordinates."""
     x = ctx.input(0)
     if len(ctx.inputs) > 1 and ctx.input(1).array is None:
-        return [_plain(ctx, _scaled_late(ctx, x, range(x.rank), ctx.input(1)), x)]
+        return _plain(ctx, _scaled_late(ctx, x, range(x.rank), ctx.input(1)), x)
     if len(ctx.inputs) > 1:
         scales = tuple(float(v) for v in ctx.static(1, "scales").reshape(-1))
     else:
         scales = ctx.reals("scales")
-    return [upsampled(ctx, scales)]
+    return upsampled(ctx, scales)
 
 
 def upsampled(ctx: NodeContext, scales: Sequence[float]) -> Operand:
@@ -118,27 +118,26 @@ def _resize(ctx: NodeContext) -> Results:
     late: Operand | None = None
     roi: tuple[tuple[float, float], ...] = ()
     if coordinates == "tf_crop_and_resize":
-        late = ctx.input(1) if ctx.input(1).array is None else None
-        roi = _roi(ctx, x, axes) if late is None else ()
-    return [
-        ctx.emit(
-            "resize",
-            x,
-            target.given,
-            late and _every_axis(ctx, x, axes, late, (0.0, 1.0)),
-            sizes=target.sizes,
-            scales=target.scales,
-            mode=mode,
-            coordinate_mode=coordinates,
-            nearest_mode=ctx.text("nearest_mode"),
-            cubic_coeff_a=ctx.real("cubic_coeff_a"),
-            exclude_outside=ctx.flag("exclude_outside"),
-            extrapolation_value=ctx.real("extrapolation_value"),
-            roi=roi,
-            taps=_taps(ctx, x, target, _REACH[mode]) if antialias else None,
-            fractional=ctx.session.producer in _REFERENCES,
-        )
-    ]
+        late = _every_axis(ctx, x, axes, ctx.input(1), (0.0, 1.0))
+        if late.array is not None:
+            roi, late = tuple(zip(*late.array.reshape(2, x.rank).tolist(), strict=True)), None
+    return ctx.emit(
+        "resize",
+        x,
+        target.given,
+        late,
+        sizes=target.sizes,
+        scales=target.scales,
+        mode=mode,
+        coordinate_mode=coordinates,
+        nearest_mode=ctx.text("nearest_mode"),
+        cubic_coeff_a=ctx.real("cubic_coeff_a"),
+        exclude_outside=ctx.flag("exclude_outside"),
+        extrapolation_value=ctx.real("extrapolation_value"),
+        roi=roi,
+        taps=_taps(ctx, x, target, _REACH[mode]) if antialias else None,
+        fractional=ctx.session.producer in _REFERENCES,
+    )
 
 
 # Producers whose models mean ONNX's reference: corners lie over widths that need not be whole.
@@ -161,16 +160,6 @@ def _taps(ctx: NodeContext, x: Operand, target: _Target, reach: int) -> Index:
         else:
             halves.append(const(math.ceil(reach / min(scale, 1.0))))
     return 2 * reduce(maximum, halves)
-
-
-def _roi(ctx: NodeContext, x: Operand, axes: Sequence[int]) -> tuple[tuple[float, float], ...]:
-    given = [float(v) for v in ctx.static(1, "roi").reshape(-1)]
-    if len(given) != 2 * len(axes):
-        raise ctx.fail(f"roi has {len(given)} entries for {len(axes)} axes")
-    roi = [(0.0, 1.0)] * x.rank
-    for n, axis in enumerate(axes):
-        roi[axis] = given[n], given[n + len(axes)]
-    return tuple(roi)
 
 
 def _every_axis(
@@ -244,28 +233,14 @@ def _kept_ratio(
     """One scale for all axes: the least or largest that the sizes ask for."""
     if policy not in ("not_larger", "not_smaller"):
         raise ctx.fail(f"there is no policy {policy[:40]}")
-    pairs = [(as_int(x.shape[a]), as_int(s)) for a, s in zip(axes, wanted, strict=True)]
-    ratios = [new / own for own, new in pairs if own and new is not None]
-    if len(ratios) != len(pairs):
-        return _kept_late(ctx, x, axes, wanted, policy)
-    scale = min(ratios) if policy == "not_larger" else max(ratios)
-    sizes, scales = list(x.shape), [1.0] * x.rank
-    for axis in axes:
-        sizes[axis] = const(math.floor(scale * (as_int(x.shape[axis]) or 0) + 0.5))
-        scales[axis] = scale
-    return _Target(tuple(sizes), tuple(scales))
-
-
-def _kept_late(
-    ctx: NodeContext, x: Operand, axes: Sequence[int], wanted: Sequence[Index], policy: str
-) -> _Target:
-    """As `_kept_ratio`, where only the run knows the sizes."""
     own = ctx.cast(ctx.size_vector([x.shape[axis] for axis in axes]), F64)
     ratios = ctx.cast(ctx.size_vector(wanted), F64) / own
-    fold = "reduce_min" if policy == "not_larger" else "reduce_max"
-    scale = ctx.emit(fold, ratios, axes=(0,), keepdims=True)
-    scales = _every_axis(ctx, x, axes, ctx.expand(scale, (len(axes),)), (1.0,))
-    return _Target(_rounded_sizes(ctx, x, axes, scales, F64, 0.5), (None,) * x.rank, scales)
+    scale = ctx.reduce("min" if policy == "not_larger" else "max", ratios, 0, keepdims=True)
+    given = _every_axis(ctx, x, axes, ctx.expand(scale, (len(axes),)), (1.0,))
+    sizes = _rounded_sizes(ctx, x, axes, given, F64, 0.5)
+    if given.array is None:
+        return _Target(sizes, (None,) * x.rank, given)
+    return _Target(sizes, tuple(given.array.tolist()))
 
 
 CONVERTERS: dict[str, Converter] = {

@@ -11,45 +11,40 @@ def _grid_sample(ctx: NodeContext) -> Results:
     mode = ctx.text("mode")
     # Opset 16 names the methods after the two-dimensional case.
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
-    return [
-        ctx.emit(
-            "grid_sample",
-            ctx.input(0),
-            ctx.input(1),
-            mode=mode,
-            padding_mode=ctx.text("padding_mode"),
-            align_corners=ctx.flag("align_corners"),
-        )
-    ]
+    return ctx.emit(
+        "grid_sample",
+        ctx.input(0),
+        ctx.input(1),
+        mode=mode,
+        padding_mode=ctx.text("padding_mode"),
+        align_corners=ctx.flag("align_corners"),
+    )
 
 
 def _affine_grid(ctx: NodeContext) -> Results:
     size = ctx.sizes(ctx.input(1), "the size")
     corners = ctx.flag("align_corners")
-    return [ctx.emit("affine_grid", ctx.input(0), size=size, align_corners=corners)]
+    return ctx.emit("affine_grid", ctx.input(0), size=size, align_corners=corners)
 
 
 def _deform_conv(ctx: NodeContext) -> Results:
-    operands = [ctx.optional(n) for n in range(len(ctx.inputs))]
     conv = ConvAttrs(**window_attrs(ctx, ctx.input(0), ctx.input(1)))
     groups = ctx.integer("offset_group")
-    return ctx.emit_all("deform_conv", operands, conv=conv, offset_group=groups)
+    return ctx.emit_all("deform_conv", ctx.inputs, conv=conv, offset_group=groups)
 
 
 def _roi_align(ctx: NodeContext) -> Results:
     half = ctx.opset >= 16 and ctx.text("coordinate_transformation_mode") == "half_pixel"
-    return [
-        ctx.emit(
-            "roi_align",
-            *(ctx.input(n) for n in range(3)),
-            mode=ctx.text("mode"),
-            output_height=ctx.integer("output_height"),
-            output_width=ctx.integer("output_width"),
-            sampling_ratio=ctx.integer("sampling_ratio"),
-            spatial_scale=ctx.real("spatial_scale"),
-            half_pixel=half,
-        )
-    ]
+    return ctx.emit(
+        "roi_align",
+        *(ctx.input(n) for n in range(3)),
+        mode=ctx.text("mode"),
+        output_height=ctx.integer("output_height"),
+        output_width=ctx.integer("output_width"),
+        sampling_ratio=ctx.integer("sampling_ratio"),
+        spatial_scale=ctx.real("spatial_scale"),
+        half_pixel=half,
+    )
 
 
 CONVERTERS: dict[str, Converter] = {

@@ -9,30 +9,30 @@ from tcc.frontends.onnx.context import LARGEST, Converter, NodeContext, Results
 from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int, const, floordiv, maximum, minimum
 from tcc.ir.types import I64, STRING
+from tcc.ops.shapes import replaced
 
 
 def _fresh_size(ctx: NodeContext) -> Index:
-    name = next((name for name in ctx.node.output if name), "size")
-    return ctx.session.fresh_symbol(f"{name}.count")
+    return ctx.session.fresh_symbol(f"{next(iter(ctx.names), 'size')}.count")
 
 
 # ---- sizes that data decide ----------------------------------------------------------------------
 
 
 def _non_zero(ctx: NodeContext) -> Results:
-    return [ctx.emit("non_zero", ctx.input(0), size=_fresh_size(ctx))]
+    return ctx.emit("non_zero", ctx.input(0), size=_fresh_size(ctx))
 
 
 def _compress(ctx: NodeContext) -> Results:
     x = ctx.input(0)
     axis = ctx.axis(ctx.integer("axis"), x.rank) if ctx.has("axis") else None
-    return [ctx.emit("compress", x, ctx.input(1), axis=axis, size=_fresh_size(ctx))]
+    return ctx.emit("compress", x, ctx.input(1), axis=axis, size=_fresh_size(ctx))
 
 
 def _unique(ctx: NodeContext) -> Results:
     x = ctx.input(0)
     axis = ctx.axis(ctx.integer("axis"), x.rank) if ctx.has("axis") else None
-    in_order = ctx.flag("sorted", True)
+    in_order = ctx.flag("sorted")
     if x.dtype is STRING:
         # Handles have no order: the strings' places in it stand for them.
         ranks, ordered = ctx.emit_all("string_rank", [x])
@@ -44,14 +44,11 @@ def _unique(ctx: NodeContext) -> Results:
 
 
 def _non_max_suppression(ctx: NodeContext) -> Results:
-    operands = [ctx.optional(n) for n in range(max(2, len(ctx.inputs)))]
-    limits = [None if o is None else ctx.reshape(o, ()) for o in operands[2:]]
-    while limits and limits[-1] is None:
-        limits.pop()
+    boxes, scores, *limits = ctx.inputs
     return ctx.emit_all(
         "non_max_suppression",
-        [*operands[:2], *limits],
-        center_point_box=ctx.integer("center_point_box", 0),
+        [boxes, scores, *(o and ctx.reshape(o, ()) for o in limits)],
+        center_point_box=ctx.integer("center_point_box"),
         size=_fresh_size(ctx),
     )
 
@@ -61,29 +58,17 @@ def _non_max_suppression(ctx: NodeContext) -> Results:
 
 def _one_hot(ctx: NodeContext) -> Results:
     indices, depth, values = (ctx.input(n) for n in range(3))
-    axis = ctx.axis(ctx.integer("axis", -1), indices.rank + 1)
+    axis = ctx.axis(ctx.integer("axis"), indices.rank + 1)
     if depth.known is None:
         depth = ctx.cast(depth, I64)
     size = ctx.size(depth, "the depth")
-    return [ctx.emit("one_hot", indices, values, axis=axis, depth=size)]
+    return ctx.emit("one_hot", indices, values, axis=axis, depth=size)
 
 
-def _gather_nd(ctx: NodeContext) -> Results:
-    batch = ctx.integer("batch_dims", 0)
-    return [ctx.emit("gather_nd", ctx.input(0), ctx.input(1), batch_dims=batch)]
-
-
-def _scatter_elements(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
-    axis = ctx.axis(ctx.integer("axis", 0), x.rank)
-    reduction = ctx.text("reduction", "none")
-    operands = (x, ctx.input(1), ctx.input(2))
-    return [ctx.emit("scatter_elements", *operands, axis=axis, reduction=reduction)]
-
-
-def _scatter_nd(ctx: NodeContext) -> Results:
-    operands = (ctx.input(0), ctx.input(1), ctx.input(2))
-    return [ctx.emit("scatter_nd", *operands, reduction=ctx.text("reduction", "none"))]
+def _scatter(ctx: NodeContext) -> Results:
+    """ScatterElements as it was called first."""
+    axis = ctx.axis(ctx.integer("axis"), ctx.input(0).rank)
+    return ctx.emit("scatter_elements", *ctx.inputs, axis=axis)
 
 
 # ---- places --------------------------------------------------------------------------------------
@@ -93,18 +78,18 @@ def _trilu(ctx: NodeContext) -> Results:
     x = ctx.input(0)
     given = ctx.optional(1)
     k = const(0) if given is None else ctx.size(given, "k", lo=-LARGEST)
-    return [ctx.emit("trilu", x, upper=ctx.flag("upper", True), k=k)]
+    return ctx.emit("trilu", x, upper=ctx.flag("upper"), k=k)
 
 
 def _eye_like(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    return [ctx.emit("eye_like", x, to=ctx.dtype("dtype", x.dtype), k=ctx.integer("k", 0))]
+    return ctx.emit("eye_like", x, to=ctx.dtype("dtype", x.dtype), k=ctx.integer("k"))
 
 
 def _depth_to_space(ctx: NodeContext) -> Results:
     x, block, mode = ctx.input(0), ctx.integer("blocksize"), ctx.text("mode", "DCR")
     _holds_whole_blocks(ctx, x, (1,), block * block)
-    return [ctx.emit("depth_to_space", x, blocksize=block, mode=mode)]
+    return ctx.emit("depth_to_space", x, blocksize=block, mode=mode)
 
 
 def _holds_whole_blocks(ctx: NodeContext, x: Operand, axes: Sequence[int], block: int) -> None:
@@ -118,27 +103,28 @@ def _space_to_depth(ctx: NodeContext) -> Results:
     x, block = ctx.input(0), ctx.integer("blocksize")
     _holds_whole_blocks(ctx, x, (2, 3), block)
     if ctx.text("mode", "DCR") == "DCR":
-        return [ctx.emit("space_to_depth", x, blocksize=block)]
+        return ctx.emit("space_to_depth", x, blocksize=block)
     if x.rank != 4 or block < 1:
         raise ctx.fail(f"blocks of {block} in {x.type!r}")
     n, c, h, w = x.shape
     rows, columns = floordiv(h, block), floordiv(w, block)
     split = ctx.reshape(x, (n, c, rows, block, columns, block))
     moved = ctx.transpose(split, (0, 1, 3, 5, 2, 4))
-    return [ctx.reshape(moved, (n, c * block * block, rows, columns))]
+    return ctx.reshape(moved, (n, c * block * block, rows, columns))
 
 
 def _centered(ctx: NodeContext, x: Operand, axis: int, size: Index) -> Operand:
-    """`x` with one axis cut or padded, the run knows which, to `size` around its centre."""
+    """`x` with one axis cut or padded to `size` around its centre."""
     own = x.shape[axis]
     less, more = maximum(own - size, 0), maximum(size - own, 0)
     parts = (less // 2, minimum(own, size), more // 2, more - more // 2)
     start, kept, in_front, behind = bound_sizes(ctx, parts)
     before, after = [const(0)] * x.rank, [const(0)] * x.rank
     before[axis], after[axis] = in_front, behind
-    cut = ctx.slice_axis(x, axis, start, kept)
-    padded = ctx.emit("pad", cut, before=tuple(before), after=tuple(after), mode="constant")
-    return ctx.reshape(padded, (*x.shape[:axis], size, *x.shape[axis + 1 :]))
+    made = ctx.slice_axis(x, axis, start, kept)
+    if (in_front, behind) != (const(0), const(0)):
+        made = ctx.emit("pad", made, before=tuple(before), after=tuple(after), mode="constant")
+    return ctx.reshape(made, replaced(x.shape, axis, size))
 
 
 def _center_crop_pad(ctx: NodeContext) -> Results:
@@ -149,17 +135,8 @@ def _center_crop_pad(ctx: NodeContext) -> Results:
     if len(wanted) != len(axes):
         raise ctx.fail(f"{len(wanted)} sizes for {len(axes)} axes")
     for axis, size in zip(axes, wanted, strict=True):
-        own, new = as_int(x.shape[axis]), as_int(size)
-        if own is None or new is None:
-            x = _centered(ctx, x, axis, size)
-        elif own > new:
-            x = ctx.slice_axis(x, axis, (own - new) // 2, new)
-        elif own < new:
-            before, after = [const(0)] * x.rank, [const(0)] * x.rank
-            before[axis] = const((new - own) // 2)
-            after[axis] = const(new - own) - before[axis]
-            x = ctx.emit("pad", x, before=tuple(before), after=tuple(after), mode="constant")
-    return [x]
+        x = _centered(ctx, x, axis, size)
+    return x
 
 
 CONVERTERS: dict[str, Converter] = {
@@ -168,10 +145,7 @@ CONVERTERS: dict[str, Converter] = {
     "Unique": _unique,
     "NonMaxSuppression": _non_max_suppression,
     "OneHot": _one_hot,
-    "GatherND": _gather_nd,
-    "Scatter": _scatter_elements,
-    "ScatterElements": _scatter_elements,
-    "ScatterND": _scatter_nd,
+    "Scatter": _scatter,
     "Trilu": _trilu,
     "EyeLike": _eye_like,
     "DepthToSpace": _depth_to_space,

@@ -6,18 +6,18 @@ from tcc.frontends.onnx.axes import around, bound_sizes, exchanged, run_axes
 from tcc.frontends.onnx.context import Converter, NodeContext, Results
 from tcc.frontends.scope import Operand
 from tcc.ir.index import const
-from tcc.ir.types import F32, F64
+from tcc.ir.types import F64
 
 
 def _dft(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
-    if ctx.opset >= 20 and ctx.optional(2) is not None and ctx.input(2).array is None:
-        return [_late_dft(ctx, x, ctx.input(2))]
-    if ctx.opset >= 20:
-        given = ctx.static_ints(2, "the axis") if ctx.optional(2) is not None else (-2,)
+    x, given = ctx.input(0), ctx.optional(2)
+    if given is None:
+        axis = ctx.integer("axis", -2)
+    elif given.array is None:
+        return _late_dft(ctx, x, given)
     else:
-        given = (ctx.integer("axis", 1),)
-    return [_transform(ctx, x, ctx.axis(given[0], x.rank))]
+        axis = ctx.static_ints(2, "the axis")[0]
+    return _transform(ctx, x, ctx.axis(axis, x.rank))
 
 
 def _late_dft(ctx: NodeContext, x: Operand, operand: Operand) -> Operand:
@@ -49,7 +49,7 @@ def _stft(ctx: NodeContext) -> Results:
         length = window.shape[0]
     else:
         raise ctx.fail("neither a window nor frame_length says how long a frame is")
-    onesided = ctx.flag("onesided", True)
+    onesided = ctx.flag("onesided")
     if x.rank == 3 and x.shape[2] is const(2) and onesided:
         raise ctx.fail("onesided spectra belong to real signals")
     return ctx.emit_all("stft", [x, window], step=step, length=length, onesided=onesided)
@@ -58,8 +58,8 @@ def _stft(ctx: NodeContext) -> Results:
 def _mel_weights(ctx: NodeContext) -> Results:
     bins, length = (ctx.size(ctx.input(n), "a mel parameter", lo=1) for n in range(2))
     scalars = [ctx.reshape(ctx.cast(ctx.input(n), F64), ()) for n in range(2, 5)]
-    to = ctx.dtype("output_datatype", F32)
-    return [ctx.emit("mel_weight_matrix", *scalars, bins=bins, length=length, to=to)]
+    to = ctx.dtype("output_datatype")
+    return ctx.emit("mel_weight_matrix", *scalars, bins=bins, length=length, to=to)
 
 
 CONVERTERS: dict[str, Converter] = {

@@ -21,7 +21,7 @@ def _text_operand(ctx: NodeContext, texts: Sequence[str]) -> Operand:
 def _concat(ctx: NodeContext) -> Results:
     x, y = ctx.present()
     shape = ctx.broadcast(x.shape, y.shape)
-    return [ctx.emit("string_concat", ctx.expand(x, shape), ctx.expand(y, shape))]
+    return ctx.emit("string_concat", ctx.expand(x, shape), ctx.expand(y, shape))
 
 
 def _split(ctx: NodeContext) -> Results:
@@ -45,7 +45,7 @@ def _normalizer(ctx: NodeContext) -> Results:
     if x.rank not in (1, 2) or (x.rank == 2 and as_int(x.shape[0]) not in (None, 1)):
         raise ctx.fail(f"{x.type!r} is no row of strings")
     row = ctx.reshape(x, (x.shape[-1],))
-    action, exact = ctx.text("case_change_action", "NONE"), ctx.flag("is_case_sensitive")
+    action, exact = ctx.text("case_change_action"), ctx.flag("is_case_sensitive")
     if action not in ("NONE", "LOWER", "UPPER"):
         raise ctx.fail(f"no case change is called {action[:40]}")
     changed = row if action == "NONE" else ctx.emit("string_case", row, upper=action == "UPPER")
@@ -54,7 +54,7 @@ def _normalizer(ctx: NodeContext) -> Results:
         key = row if exact else ctx.emit("string_case", row, upper=False)
         others = _text_operand(ctx, stops if exact else [change_case(s, False) for s in stops])
         changed = ctx.emit("string_remove", changed, key, others, size=_fresh(ctx, 1))
-    return [changed if x.rank == 1 else ctx.reshape(changed, (1, changed.shape[0]))]
+    return changed if x.rank == 1 else ctx.reshape(changed, (1, changed.shape[0]))
 
 
 def _tf_idf(ctx: NodeContext) -> Results:
@@ -64,20 +64,18 @@ def _tf_idf(ctx: NodeContext) -> Results:
         pool = _text_operand(ctx, ctx.texts("pool_strings"))
     else:
         pool = ctx.constant(np.array(ctx.integers("pool_int64s"), np.int64), I64)
-    return [
-        ctx.emit(
-            "tf_idf",
-            ctx.input(0),
-            pool,
-            mode=ctx.text("mode"),
-            least=ctx.integer("min_gram_length"),
-            most=ctx.integer("max_gram_length"),
-            skips=ctx.integer("max_skip_count"),
-            counts=ctx.integers("ngram_counts"),
-            places=ctx.integers("ngram_indexes"),
-            weights=ctx.reals("weights"),
-        )
-    ]
+    return ctx.emit(
+        "tf_idf",
+        ctx.input(0),
+        pool,
+        mode=ctx.text("mode"),
+        least=ctx.integer("min_gram_length"),
+        most=ctx.integer("max_gram_length"),
+        skips=ctx.integer("max_skip_count"),
+        counts=ctx.integers("ngram_counts"),
+        places=ctx.integers("ngram_indexes"),
+        weights=ctx.reals("weights"),
+    )
 
 
 CONVERTERS: dict[str, Converter] = {

@@ -110,7 +110,7 @@ def window_attrs(ctx: NodeContext, x: Operand, weight: Operand) -> dict[str, Any
 
 def _conv(ctx: NodeContext) -> Results:
     x, weight = ctx.input(0), ctx.input(1)
-    return ctx.emit_all("conv", [x, weight, ctx.optional(2)], **window_attrs(ctx, x, weight))
+    return ctx.emit_all("conv", ctx.inputs, **window_attrs(ctx, x, weight))
 
 
 def _group(ctx: NodeContext) -> int:
@@ -132,7 +132,7 @@ def _conv_transpose(ctx: NodeContext) -> Results:
     _fit(ctx, x, transposed_count, kernel, strides, before, after, dilations, extra)
     return ctx.emit_all(
         "conv_transpose",
-        [x, weight, ctx.optional(2)],
+        ctx.inputs,
         strides=strides,
         before=before,
         after=after,
@@ -202,19 +202,19 @@ def _max_pool(ctx: NodeContext) -> Results:
 def _average_pool(ctx: NodeContext) -> Results:
     x = ctx.input(0)
     attrs = pool_attrs(ctx, x)
-    return [ctx.emit("average_pool", x, **attrs, count_include_pad=ctx.flag("count_include_pad"))]
+    return ctx.emit("average_pool", x, **attrs, count_include_pad=ctx.flag("count_include_pad"))
 
 
 def _lp_pool(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    return [ctx.emit("lp_pool", x, **pool_attrs(ctx, x), p=ctx.integer("p", 2))]
+    return ctx.emit("lp_pool", x, **pool_attrs(ctx, x), p=ctx.integer("p"))
 
 
 def _global(op: str) -> Converter:
     def convert(ctx: NodeContext) -> Results:
         x = ctx.input(0)
         axes = tuple(range(2, 2 + _spatial(ctx, x)))
-        return [ctx.emit(op, x, axes=axes, keepdims=True)]
+        return ctx.emit(op, x, axes=axes, keepdims=True)
 
     return convert
 
@@ -222,12 +222,12 @@ def _global(op: str) -> Converter:
 def _global_lp_pool(ctx: NodeContext) -> Results:
     x = ctx.input(0)
     axes = tuple(range(2, 2 + _spatial(ctx, x)))
-    p = ctx.integer("p", 2)
+    p = ctx.integer("p")
     if p in (1, 2):
-        return [ctx.emit(f"reduce_l{p}", x, axes=axes, keepdims=True)]
+        return ctx.emit(f"reduce_l{p}", x, axes=axes, keepdims=True)
     power = ctx.emit("pow", abs(x), ctx.filled(p, x.dtype))
     total = ctx.reduce("sum", power, axes, keepdims=True)
-    return [ctx.emit("pow", total, ctx.filled(1 / p, x.dtype))]
+    return ctx.emit("pow", total, ctx.filled(1 / p, x.dtype))
 
 
 def _max_unpool(ctx: NodeContext) -> Results:
@@ -248,12 +248,12 @@ def _max_unpool(ctx: NodeContext) -> Results:
     given = ctx.optional(2)
     wanted = shape if given is None else ctx.sizes(given, "output_shape")
     if wanted == shape:
-        return [result]
+        return result
     if len(wanted) != x.rank:
         raise ctx.fail(f"output_shape has {len(wanted)} entries for {x.type!r}")
     zeros = (const(0),) * x.rank
     more = tuple(w - s for w, s in zip(wanted, shape, strict=True))
-    return [ctx.emit("pad", result, before=zeros, after=more, mode="constant")]
+    return ctx.emit("pad", result, before=zeros, after=more, mode="constant")
 
 
 def _col2im(ctx: NodeContext) -> Results:
@@ -264,18 +264,16 @@ def _col2im(ctx: NodeContext) -> Results:
     )
     axes = len(block)
     before, after = _explicit(ctx, axes)
-    return [
-        ctx.emit(
-            "col2im",
-            x,
-            image=image,
-            block=block,
-            strides=_per_axis(ctx, "strides", axes),
-            before=before,
-            after=after,
-            dilations=_per_axis(ctx, "dilations", axes),
-        )
-    ]
+    return ctx.emit(
+        "col2im",
+        x,
+        image=image,
+        block=block,
+        strides=_per_axis(ctx, "strides", axes),
+        before=before,
+        after=after,
+        dilations=_per_axis(ctx, "dilations", axes),
+    )
 
 
 CONVERTERS: dict[str, Converter] = {
