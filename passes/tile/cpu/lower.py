@@ -138,11 +138,11 @@ class _Lowering:
         full = TileRange(var, tile * unit, const(unit))
         if known is not None:
             whole = any(n.vector == var.name for n in self.schedule.nests)
-            cuts = even(known, unit, whole)
-            if len(cuts) == 1:
-                return emit(full)
-            (split, main), (_, less) = cuts
+            (split, main), *rest = even(known, unit, whole)
             first = TileRange(var, tile * main, const(main))
+            if not rest:
+                return emit(first)
+            ((_, less),) = rest
             second = TileRange(var, (tile - split) * less + split * main, const(less))
             return [If(tile, const(split), tuple(emit(first)), tuple(emit(second)))]
         if unit == 1:

@@ -84,6 +84,8 @@ def even(size: int, block: int, whole: bool) -> tuple[tuple[int, int], ...]:
     if whole:
         return (count - 1, block), (1, left)
     rest, more = divmod(size, count)
+    if not more:
+        return ((count, rest),)
     return (more, rest + 1), (count - more, rest)
 
 
