@@ -105,7 +105,7 @@ class Statements:
     def _load(self, node: Load, bound: tuple[tuple[Var, RegisterBlock], ...]) -> RegisterBlock:
         indices, buffers, scalars = self._indices, self._buffers, node.out in self._scalars
         if node.out in self._words:
-            return load_words(node, indices, buffers, scalars)
+            return load_words(node, indices, buffers, bound, scalars)
         rows: RegisterBlock | None = None
         if node.out.dtype is BF16 and not scalars:
             rows = load_rows(node, indices, buffers)

@@ -27,7 +27,7 @@ from tcc.backends.cpu.llvm.guards import lane_of
 from tcc.backends.cpu.llvm.indices import LlvmIndices, constant
 from tcc.backends.cpu.llvm.memory import BlockAccess, access, load, masked_load
 from tcc.backends.cpu.llvm.text import Code, Reg, int_const, lane_consts, vector_type
-from tcc.ir.index import Index, as_int, const, linear_in, var_of
+from tcc.ir.index import Index, Var, as_int, const, linear_in, var_of
 from tcc.ir.tile import Load, TileBuffer
 from tcc.ir.types import BF16, U8, U32, DType
 
@@ -68,7 +68,11 @@ def load_rows(
 
 
 def load_words(
-    node: Load, indices: LlvmIndices, buffers: Mapping[TileBuffer, Reg], scalars: bool
+    node: Load,
+    indices: LlvmIndices,
+    buffers: Mapping[TileBuffer, Reg],
+    bound: tuple[tuple[Var, RegisterBlock], ...],
+    scalars: bool,
 ) -> RegisterBlock:
     """A block as words of neighbours: along the last axis where `scalars` are wanted, else along
     the one before.  What does not lie so is put together.  In the last word, what an axis lacks is
@@ -97,7 +101,7 @@ def load_words(
     plain = not node.guards and not node.indirect
     found = [find(where, *place) if plain else None for place in places]
     if not all(found):
-        value = load(node, indices, buffers, (), scalars)
+        value = load(node, indices, buffers, bound, scalars)
         joined = _joined_scalars if scalars else _joined_rows
         found = [joined(indices.code, value, *place) for place in places]
     return RegisterBlock(U32, short, chunks, tuple(r for r in found if r is not None))
