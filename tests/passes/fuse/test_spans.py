@@ -10,8 +10,8 @@ from tcc.ir.tile import If, Loop, Prefetch, Stmt
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.tile.verify import verify_kernel
 from tcc.passes.tile.cpu.lower import lower
-from tcc.passes.tile.cpu.ranges import even, ladder, last_part
-from tcc.schedule.cpu.schedule import Schedule
+from tcc.passes.tile.cpu.ranges import ladder, last_part
+from tcc.schedule.cpu.schedule import Schedule, even
 
 from tests.passes.fuse.models import Model
 from tests.schedule.test_choose import only
@@ -62,8 +62,8 @@ def test_known_sizes_are_cut_into_blocks_none_of_which_is_empty(block: int) -> N
     for size in range(1, 6 * block):
         for whole in (False, True):
             cuts = even(size, block, whole)
-            assert all(count > 0 and 0 < elements <= block for count, elements in cuts)
-            assert sum(count * elements for count, elements in cuts) == size
+            assert all(count > 0 and 0 < elements <= block for elements, count in cuts)
+            assert sum(count * elements for elements, count in cuts) == size
 
 
 def open_product(rows: int = 1) -> tuple[TileGroup, Schedule]:
