@@ -19,17 +19,16 @@ from tcc.backends.c.storage import refused_size
 from tcc.backends.generated import Generated
 from tcc.debug import Trace
 from tcc.errors import UserError
-from tcc.ir.expr import Expr
 from tcc.ir.graph import Graph, walk_nodes
 from tcc.ir.types import TensorType
 from tcc.options import Options
-from tcc.passes.fuse.structure import Storage, build_group
+from tcc.passes.fuse.structure import build_group
 from tcc.passes.pipeline import CHECK_INDICES, PORTABLE, lower
 from tcc.passes.program.lowered import Lowered, Plan
 from tcc.passes.quantize.precision import Precision
 from tcc.passes.tile.cpu.lower import lower as lower_group
 from tcc.passes.tile.cpu.plan import CorePlanner
-from tcc.passes.tile.plan import Bound, Planned
+from tcc.passes.tile.plan import Bound, KernelKey, Planned
 from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.work import work_facts
@@ -43,17 +42,15 @@ class ScalarPlanner(CorePlanner):
 
     gaps = False
 
-    def bind(
-        self, expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...]
-    ) -> Planned:
-        group = build_group(expr, operands, results)
+    def bind(self, key: KernelKey) -> Planned:
+        group = build_group(*key)
         schedule = choose(group, self.core)
         nests = (
             replace(nest, blocks=(), vector=None, ahead=False, packed=False)
             for nest in schedule.nests
         )
         scalar = replace(schedule, nests=tuple(nests))
-        return operands, Bound(lower_group(group, scalar), scalar, group)
+        return key[1], Bound(lower_group(group, scalar), scalar, group)
 
 
 class CBackend(Backend):

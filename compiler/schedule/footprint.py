@@ -24,7 +24,7 @@ from tcc.ir.index import (
     Var,
     as_int,
     free_vars,
-    linear_in,
+    step_in,
 )
 from tcc.record import record
 from tcc.schedule.nest import TYPICAL, trips
@@ -175,9 +175,9 @@ def _of_term(monomial: Monomial, coeff: int, loops: Collection[Var]) -> list[Str
         return [Stride(v, None) for v in used]
     parts = []
     for var in used:
-        linear = linear_in(atom.num, var)
-        by = None if linear is None else as_int(linear[0])
-        part = None if by is None else _cut(isinstance(atom, Quotient), var, abs(by), den, size)
+        linear = step_in(atom.num, var)
+        quotient = isinstance(atom, Quotient)
+        part = None if linear is None else _cut(quotient, var, abs(linear[0]), den, size)
         parts.append(part or Stride(var, None))
     return [p for p in parts if p.size != 0]
 

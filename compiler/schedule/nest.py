@@ -8,7 +8,7 @@ from math import prod
 
 from tcc.ir.expr import Stage, extent
 from tcc.ir.expr.scalar import Apply, Cast, Read, Scalar, StageRef, walk
-from tcc.ir.index import Var, Vars, as_int, bounds, free_vars, linear_in
+from tcc.ir.index import Var, Vars, as_int, bounds, free_vars, step_in
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.ir.types import I8, I32, U8
 from tcc.record import record
@@ -64,24 +64,19 @@ def trips(var: Var) -> int:
 
 def stride(access: Access, var: Var) -> int | None:
     """Elements between neighbours along `var`: 0 if it does not matter, None if irregular."""
-    linear = linear_in(access.offset, var)
-    if linear is None:
-        return None
-    return as_int(linear[0])
+    linear = step_in(access.offset, var)
+    return None if linear is None else linear[0]
 
 
 def guarded(access: Access, var: Var) -> bool:
     """Whether neighbours along `var` may differ in being inside."""
-    return any(var in free_vars(g.index) for g in access.guards)
+    return var in free_vars(*(g.index for g in access.guards))
 
 
 @lru_cache(1 << 12)
 def work(stage: GroupStage) -> int:
     """Evaluations of the body, with typical extents."""
-    total = 1
-    for var in (*stage.iters, *stage.reduce):
-        total *= trips(var)
-    return total
+    return points(stage.loops)
 
 
 def points(variables: Iterable[Var]) -> int:
@@ -146,11 +141,11 @@ def depends(stage: GroupStage, scalar: Scalar) -> frozenset[Var]:
         if isinstance(node, Read):
             access = stage.accesses.get(node)
             if isinstance(node.source, StageRef):  # it varies with all its iterators
-                found.update(v for i in node.indices for v in free_vars(i))
+                found.update(free_vars(*node.indices))
             if access is None:
                 continue
-            found.update((*free_vars(access.offset), *access.along))
-            found.update(v for g in access.guards for v in free_vars(g.index))
+            guards = (g.index for g in access.guards)
+            found.update((*free_vars(access.offset, *guards), *access.along))
         elif hasattr(node, "index"):
             found.update(free_vars(node.index))
     return frozenset(found & {*stage.iters, *stage.reduce})

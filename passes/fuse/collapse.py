@@ -5,14 +5,15 @@ for i in 8: for j in 4: y@(4*i + j) = x@(4*i + j)      ->      for i.j in 32: y@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tcc.ir.expr import extent
-from tcc.ir.expr.scalar import IndexValue, Read, Scalar, StageRef, read, rebuild, walk
+from tcc.ir.expr.scalar import Read, Scalar, StageRef, index_values, read, rebuild, walk
 from tcc.ir.index import Index, Var, Vars, bounds, const, free_vars, iterator, linear_in, substitute
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.passes.fuse.unify_iterators import coefficient
+from tcc.schedule.nest import all_accesses
 
 
 def order_loops(group: TileGroup) -> TileGroup:
@@ -79,7 +80,7 @@ def _collapsible_pair(group: TileGroup) -> tuple[Var, Var] | None:
             for v in free:
                 if u is v or any((u in s.iters) != (v in s.iters) for s in group.stages):
                     continue
-                if all(_mergeable(a.offset, u, v) for a in _accesses(group)):
+                if all(_mergeable(a.offset, u, v) for s in group.stages for a in all_accesses(s)):
                     return u, v
     return None
 
@@ -90,22 +91,9 @@ def _pinned(group: TileGroup) -> set[Var]:
     for stage in group.stages:
         if stage.strip is not None:
             pinned.update((*group.common, stage.strip.rows))
-        for scalar in walk(*stage.body):
-            match scalar:
-                case IndexValue():
-                    pinned.update(free_vars(scalar.index))
-        for access in (*stage.accesses.values(), *(a for c in stage.stores for a in c)):
-            for guard in access.guards:
-                pinned.update(free_vars(guard.index))
+        guards = (g.index for a in all_accesses(stage) for g in a.guards)
+        pinned.update(free_vars(*guards, *index_values(*stage.body)))
     return pinned
-
-
-def _accesses(group: TileGroup) -> list[Access]:
-    found: list[Access] = []
-    for stage in group.stages:
-        found += stage.accesses.values()
-        found += (a for component in stage.stores for a in component)
-    return found
 
 
 def _mergeable(offset: Index, u: Var, v: Var) -> bool:
@@ -123,23 +111,12 @@ def _merge(group: TileGroup, u: Var, v: Var) -> TileGroup:
     def loops(variables: Vars) -> Vars:
         return tuple(new if x is v else x for x in variables if x is not u)
 
-    return _map_loops(group, mapping, loops)
-
-
-def _map_loops(
-    group: TileGroup,
-    mapping: Mapping[Var, Index],
-    loops: Callable[[Vars], Vars],
-) -> TileGroup:
-    def moved(access: Access) -> Access:
-        return _moved(access, mapping)
-
     stages = tuple(
         replace(
             _with_blocks_at(s, mapping),
             iters=loops(s.iters),
             reduce=loops(s.reduce),
-            stores=tuple(tuple(moved(a) for a in c) for c in s.stores),
+            stores=tuple(tuple(_moved(a, mapping) for a in c) for c in s.stores),
         )
         for s in group.stages
     )

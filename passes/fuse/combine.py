@@ -49,17 +49,11 @@ def chooses_matrices(expr: Expr) -> bool:
 
 
 def _is_matrix(stage: Stage, node: Read) -> bool:
-    bound = {v for v, _ in node.indirect}
-    at = {
-        v
-        for _, scalar in node.indirect
-        for inner in walk(scalar)
-        if isinstance(inner, Read)
-        for index in inner.indices
-        for v in free_vars(index)
-    }
-    inside = {v for i in node.indices for v in free_vars(i)} - bound
-    return not at & inside and _long(inside & {*stage.reduce}) and _long(inside & {*stage.iters})
+    positions = walk(*(scalar for _, scalar in node.indirect))
+    at = free_vars(*(i for inner in positions if isinstance(inner, Read) for i in inner.indices))
+    inside = set(free_vars(*node.indices)) - {v for v, _ in node.indirect}
+    both = (inside & {*stage.reduce}, inside & {*stage.iters})
+    return inside.isdisjoint(at) and all(map(_long, both))
 
 
 def _long(loops: set[Var]) -> bool:

@@ -15,15 +15,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from tcc.ir.expr import Expr, Stage, extent, reads
+from tcc.ir.expr import Expr, Stage, extent, reads, with_reads, with_sources
 from tcc.ir.expr.scalar import (
     Apply,
     IndexValue,
     Read,
     Scalar,
+    Source,
     StageRef,
     index_value,
     read,
+    reads_of_stages,
     substitute_indices,
     transform,
     walk,
@@ -46,7 +48,7 @@ def is_contraction(stage: Stage) -> bool:
 def node_expr(node: Node) -> Expr | None:
     """The tensor expression of a node, None where its op has none or a C function is better."""
     called = node.op.calls is not None and node.op.calls(_types(node), node.attrs)
-    return None if called or node.op.expr is None else node.op.expr(_types(node), node.attrs)
+    return None if called or node.op.expr is None else _own_expr(node)
 
 
 def _types(node: Node) -> list[TensorType | None]:
@@ -114,19 +116,14 @@ def _renumbered(
     """`stage` with sources of the composed expression, and reductions named by `prefix`."""
     named = _own_names(stage, prefix if stage.reduce or _bound(stage) else "")
 
-    def leaf(scalar: Scalar) -> Scalar:
-        if not isinstance(scalar, Read):
-            return scalar
-        old = scalar.source
-        new = (
-            StageRef(old.stage + first, old.component)
-            if isinstance(old, StageRef)
-            else sources[old]
-        )
+    def composed(old: Source) -> Source:
+        if isinstance(old, StageRef):
+            return StageRef(old.stage + first, old.component)
+        new = sources[old]
         assert new is not None
-        return read(new, scalar.indices, scalar.dtype, fill=scalar.fill, indirect=scalar.indirect)
+        return new
 
-    return replace(named, body=tuple(transform(s, leaf) for s in named.body))
+    return with_sources(named, composed)
 
 
 @lru_cache(maxsize=4096)
@@ -185,7 +182,7 @@ def costly(expr: Expr, limits: FusionLimits) -> frozenset[int]:
     results = {out.stage for out in expr.outputs}
     readers: dict[int, list[Stage]] = {}
     for stage in expr.stages:
-        for source in {r.source.stage for r in reads(stage) if isinstance(r.source, StageRef)}:
+        for source in {source.stage for _, source in reads_of_stages(*stage.body)}:
             readers.setdefault(source, []).append(stage)
     return frozenset(
         number
@@ -206,59 +203,43 @@ def _worth_keeping(stage: Stage, users: Sequence[Stage], limits: FusionLimits) -
 def inline_pointwise(expr: Expr, kept: frozenset[int] = frozenset()) -> Expr:
     """Substitutes stages without a reduction into the stages that read them, but for `kept`."""
     stages: list[Stage] = []
+
+    def inlined(node: Read) -> Scalar:
+        source = node.source
+        if not isinstance(source, StageRef) or source.stage in kept:
+            return node
+        return _inlined(node, stages[source.stage], source.component)
+
     for stage in expr.stages:
-
-        def leaf(scalar: Scalar) -> Scalar:
-            if not isinstance(scalar, Read) or not isinstance(scalar.source, StageRef):
-                return scalar
-            return scalar if scalar.source.stage in kept else _inlined(scalar, stages)
-
-        stages.append(replace(stage, body=tuple(transform(s, leaf) for s in stage.body)))
+        stages.append(with_reads(stage, inlined))
     return replace(expr, stages=tuple(stages))
 
 
-def _inlined(node: Read, stages: Sequence[Stage]) -> Scalar:
-    if not isinstance(node.source, StageRef):
-        return node
-    stage = stages[node.source.stage]
-    if stage.monoid is not None or not _safe_to_inline(node, stage):
+def _inlined(node: Read, stage: Stage, component: int) -> Scalar:
+    body = stage.body[component]
+    if stage.monoid is not None or not _safe_to_inline(node, stage, body):
         return node
     pairs = zip(stage.iters, node.indices, strict=True)
     mapping = {v: index for v, index in pairs if var_of(index) is not v}
-    bindings = dict(node.indirect)
 
     def bind(scalar: Scalar) -> Scalar:
         if not isinstance(scalar, Read):
             return scalar
-        used = {v for i in scalar.indices for v in free_vars(i)} & set(bindings)
-        extra = tuple((v, bindings[v]) for v in bindings if v in used)
-        known = {v for v, _ in scalar.indirect}
-        extra = tuple((v, s) for v, s in extra if v not in known)
-        if not extra:
-            return scalar
-        return read(
-            scalar.source,
-            scalar.indices,
-            scalar.dtype,
-            fill=scalar.fill,
-            indirect=(*scalar.indirect, *extra),
-        )
+        known, wanted = dict(scalar.indirect), free_vars(*scalar.indices)
+        extra = (pair for pair in node.indirect if pair[0] in wanted and pair[0] not in known)
+        bound = (*scalar.indirect, *extra)
+        return read(scalar.source, scalar.indices, scalar.dtype, fill=scalar.fill, indirect=bound)
 
-    body = stage.body[node.source.component]
-    body = substitute_indices(body, mapping) if mapping else body
-    return transform(body, bind) if bindings else body
+    body = substitute_indices(body, mapping)
+    return transform(body, bind) if node.indirect else body
 
 
-def _safe_to_inline(node: Read, stage: Stage) -> bool:
+def _safe_to_inline(node: Read, stage: Stage, body: Scalar) -> bool:
     """A padded read of a computed value keeps its fill; a bound index keeps its arithmetic."""
     inside = all(within(i, extent(v)) for i, v in zip(node.indices, stage.iters, strict=True))
     if node.fill is not None and not inside:
         return False
-    if node.indirect:
-        body = stage.body[node.source.component] if isinstance(node.source, StageRef) else None
-        if body is None or any(isinstance(s, IndexValue) for s in walk(body)):
-            return False
-    return True
+    return not node.indirect or not any(isinstance(s, IndexValue) for s in walk(body))
 
 
 # ---- tidying ------------------------------------------------------------------------------------
@@ -269,8 +250,7 @@ def drop_unused(expr: Expr) -> tuple[Expr, tuple[int, ...]]:
     needed = {o.stage for o in expr.outputs}
     for number in range(len(expr.stages) - 1, -1, -1):
         if number in needed:
-            sources = (r.source for r in reads(expr.stages[number]))
-            needed.update(s.stage for s in sources if isinstance(s, StageRef))
+            needed.update(s.stage for _, s in reads_of_stages(*expr.stages[number].body))
     kept = sorted(needed)
     stage_number = {old: new for new, old in enumerate(kept)}
     used: dict[int, int] = {}
@@ -279,24 +259,15 @@ def drop_unused(expr: Expr) -> tuple[Expr, tuple[int, ...]]:
             if isinstance(node.source, int):
                 used.setdefault(node.source, len(used))
 
-    def leaf(scalar: Scalar) -> Scalar:
-        if not isinstance(scalar, Read):
-            return scalar
-        old = scalar.source
-        new = (
-            StageRef(stage_number[old.stage], old.component)
-            if isinstance(old, StageRef)
-            else used[old]
-        )
-        return read(new, scalar.indices, scalar.dtype, fill=scalar.fill, indirect=scalar.indirect)
+    def moved(ref: StageRef) -> StageRef:
+        return StageRef(stage_number[ref.stage], ref.component)
 
-    stages = tuple(
-        replace(expr.stages[n], body=tuple(transform(s, leaf) for s in expr.stages[n].body))
-        for n in kept
-    )
-    outputs = tuple(StageRef(stage_number[o.stage], o.component) for o in expr.outputs)
+    def renumbered(old: Source) -> Source:
+        return moved(old) if isinstance(old, StageRef) else used[old]
+
+    stages = tuple(with_sources(expr.stages[n], renumbered) for n in kept)
     params = tuple(expr.params[n] for n in used)
-    return Expr(params, stages, outputs), tuple(used)
+    return Expr(params, stages, tuple(map(moved, expr.outputs))), tuple(used)
 
 
 def canonical(expr: Expr) -> Expr:
@@ -305,7 +276,7 @@ def canonical(expr: Expr) -> Expr:
     stages = []
     for stage in expr.stages:
         mapping: dict[Var, Index] = {}
-        for var in (*stage.iters, *stage.reduce):
+        for var in stage.loops:
             mapping[var] = iterator(f"i{count}", extent(var))
             count += 1
         for var in _bound(stage):

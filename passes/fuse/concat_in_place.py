@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tcc.ir.expr.scalar import Read
 from tcc.ir.graph import Graph, Node, Value
-from tcc.ir.index import Index, Var, as_int, bounds, const, free_vars
+from tcc.ir.index import Index, as_int, bounds, const, free_vars
 from tcc.ir.types import element_count
 from tcc.passes.fuse.compose import node_expr
 from tcc.schedule.nest import TYPICAL
@@ -55,7 +55,7 @@ class _Joins:
         self.graph, self.seen, self.launch = graph, seen, launch
         self.users = graph.users()
         self.producers = graph.producers()
-        self.sizes = {v for x in graph.inputs for d in x.type.shape for v in free_vars(d)}
+        self.sizes = set(free_vars(*(d for x in graph.inputs for d in x.type.shape)))
         self.states = {v for pair in graph.aliases for v in pair}
         self.placed: set[Value] = set()
         self.found: dict[Node, Join] = {}
@@ -71,7 +71,7 @@ class _Joins:
 
     def _join(self, node: Node) -> Join | None:
         (whole,) = node.outputs
-        if whole in self.states or not _sizes(whole) <= self.sizes:
+        if whole in self.states or not self.sizes.issuperset(free_vars(*whole.type.shape)):
             return None
         axis, start = node.attrs.axis, const(0)
         parts: list[ConcatPart] = []
@@ -115,10 +115,6 @@ class _Joins:
             v is not None and len(self.users[v]) == 1 and self._stored_anyway(v)
             for v in node.inputs
         )
-
-
-def _sizes(value: Value) -> set[Var]:
-    return {v for d in value.type.shape for v in free_vars(d)}
 
 
 def _bytes(value: Value) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tcc.errors import TccError
-from tcc.ir.expr import Expr, extent
+from tcc.ir.expr import Expr
 from tcc.ir.expr.scalar import Cast, Read
 from tcc.ir.index import Var, as_int
 from tcc.ir.tile import MemorySpace
@@ -111,9 +111,8 @@ def _rows(group: TileGroup, stage: GroupStage, schedule: Schedule) -> int:
     """Results of a unit that use one weight."""
     count = 1
     for var in _row_loops(group, stage):
-        size = as_int(extent(var)) or trips(var)
-        unit = schedule.unit(var.name) if var.name in schedule.parallel else size
-        count *= min(size, unit)
+        parallel = var.name in schedule.parallel
+        count *= min(trips(var), schedule.unit(var.name)) if parallel else trips(var)
     return count
 
 
@@ -135,16 +134,16 @@ def _row_loops(group: TileGroup, stage: GroupStage) -> tuple[Var, ...]:
 def is_cpu_kernel(expr: Expr, constants: Sequence[bool], registers: CoreModel) -> bool:
     """Whether a kernel of `expr`, with everything row-major, loads its contractions' operands
     evenly and holds between its stages no more than a core's cache does."""
-    operands, results = row_major_storage(expr, constants)
+    storage = row_major_storage(expr, constants)
     try:
-        group = build_group(expr, operands, results, collapsed=False, limits=registers.limits)
+        group = build_group(expr, *storage, collapsed=False, limits=registers.limits)
         if not all(map(loads_evenly, group.stages)) or _totals_again(group):
             return False
         if len(group.stages) > 1 and not busy(group, registers):
             return False
         if not any(b.scope is MemorySpace.LOCAL for b in group.buffers):
             return True
-        built = build_group(expr, operands, results, limits=registers.limits)
+        built = build_group(expr, *storage, limits=registers.limits)
         if row_loop(built) is not None:
             return strips_fit(built, choose(built, registers), registers)
         return read_plainly(expr) and stays_near(built, registers)

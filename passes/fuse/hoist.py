@@ -27,7 +27,7 @@ from tcc.ir.expr.scalar import (
     read,
     substitute_indices,
 )
-from tcc.ir.index import Var, free_vars, iterator, var_of
+from tcc.ir.index import Var, free_vars, of_atom, var_of
 
 
 def hoist_totals(expr: Expr) -> Expr:
@@ -45,14 +45,10 @@ def hoist_totals(expr: Expr) -> Expr:
 
 def _weights(stages: Sequence[Stage], number: int) -> tuple[tuple[Scalar, Scalar], ...]:
     """The ways to see a stage as a sum of weights times something along one loop."""
-    stage = stages[number]
-    (body, *rest) = stage.body
-    if rest or stage.monoid != "sum" or len(stage.reduce) != 1:
-        return ()
-    if not isinstance(body, Apply) or body.function != "mul":
-        return ()
-    a, b = body.args
-    return (a, b), (b, a)
+    match stages[number]:
+        case Stage(reduce=(_,), monoid="sum", body=(Apply(function="mul") as body,)):
+            return _quotient(body)
+    return ()
 
 
 def _weighted(stages: Sequence[Stage], number: int) -> tuple[Scalar, Scalar] | None:
@@ -83,8 +79,8 @@ def _cleaned(expr: Expr, number: int) -> tuple[Expr, int]:
         ]
         if made.monoid is not None or len(over) != 1 or weight.indirect or weight.fill is not None:
             continue
-        share, zero = _clean(made.body[weight.source.component], stages)
-        for part, factor in _quotient(share) if zero is not None else ():
+        share = _clean(made.body[weight.source.component], stages)
+        for part, factor in () if share is None else _quotient(share):
             if _is_total(factor, part, stages, over[0]) and _below_one(part, stages, over[0]):
                 clean = apply("select", apply("is_nan", part), literal(0, part.dtype), part)
                 return _with_clean(expr, number, weight, other, clean, over[0]), number + 3
@@ -96,7 +92,7 @@ def _with_clean(
 ) -> Expr:
     assert isinstance(weight.source, StageRef)
     iters = expr.stages[weight.source.stage].iters
-    at = tuple(iterator(v.name, extent(v)) for v in iters)
+    at = tuple(map(of_atom, iters))
     values, dtype = Stage(iters, (), None, (clean,)), clean.dtype
     rows = tuple(v for v in iters if v is not over)
     total = Stage(rows, (over,), "sum", (read(StageRef(number), at, dtype),))
@@ -108,17 +104,13 @@ def _with_clean(
     return _behind(expr, number, (values, total), body, factor)
 
 
-def _clean(share: Scalar, stages: Sequence[Stage]) -> tuple[Scalar, Scalar | None]:
-    """x and 0 of `select(is_nan(x), 0, x)`; any other scalar and None."""
-    if not isinstance(share, Apply) or share.function != "select":
-        return share, None
-    test, instead, value = share.args
-    value = _element(value, stages)
-    if not isinstance(test, Apply) or test.function != "is_nan" or not isinstance(instead, Const):
-        return share, None
-    if _element(test.args[0], stages) is not value or instead.value != 0:
-        return share, None
-    return value, instead
+def _clean(share: Scalar, stages: Sequence[Stage]) -> Scalar | None:
+    """x of `select(is_nan(x), 0, x)`; None for any other scalar."""
+    match share:
+        case Apply("select", (Apply("is_nan", (tested,)), Const(0), value)):
+            value = _element(value, stages)
+            return value if _element(tested, stages) is value else None
+    return None
 
 
 def _below_one(part: Scalar, stages: Sequence[Stage], over: Var) -> bool:
@@ -128,13 +120,11 @@ def _below_one(part: Scalar, stages: Sequence[Stage], over: Var) -> bool:
     quotient by its total is NaN where the total is, and nowhere else.
     """
     part = _element(part, stages)
-    if not isinstance(part, Apply) or part.function != "exp":
-        return False
-    power = _element(part.args[0], stages)
-    if not isinstance(power, Apply) or power.function != "sub":
-        return False
-    x, top = power.args
-    return _reduces(_element(top, stages), x, stages, over, "max")
+    power = _element(part.args[0], stages) if isinstance(part, Apply) else part
+    match part, power:
+        case Apply(function="exp"), Apply(function="sub", args=(x, top)):
+            return _reduces(_element(top, stages), x, stages, over, "max")
+    return False
 
 
 def _element(scalar: Scalar, stages: Sequence[Stage]) -> Scalar:
@@ -150,37 +140,33 @@ def _element(scalar: Scalar, stages: Sequence[Stage]) -> Scalar:
 
 def _quotient(share: Scalar) -> tuple[tuple[Scalar, Scalar], ...]:
     """The ways to see `share` as a part times one over something."""
-    if not isinstance(share, Apply) or share.function not in ("mul", "div"):
-        return ()
-    a, b = share.args
-    if share.function == "div":
-        return ((a, apply("div", literal(1, b.dtype), b)),)
-    return ((a, b), (b, a))
+    match share:
+        case Apply(function="mul", args=(a, b)):
+            return (a, b), (b, a)
+        case Apply(function="div", args=(a, b)):
+            return ((a, apply("div", literal(1, b.dtype), b)),)
+    return ()
 
 
 def _is_total(factor: Scalar, part: Scalar, stages: Sequence[Stage], over: Var) -> bool:
     """Whether `factor` is one over the sum of `part` over the loop `over`."""
-    if not isinstance(factor, Apply) or factor.function != "div":
-        return False
-    one, total = factor.args
-    if not isinstance(one, Const) or one.value != 1:
-        return False
-    return _reduces(total, part, stages, over, "sum")
+    match factor:
+        case Apply(function="div", args=(Const(value=1), total)):
+            return _reduces(total, part, stages, over, "sum")
+    return False
 
 
 def _reduces(total: Scalar, part: Scalar, stages: Sequence[Stage], over: Var, monoid: str) -> bool:
     """Whether `total` reads what reduces `part` over the loop `over`."""
     if not isinstance(total, Read) or not isinstance(total.source, StageRef):
         return False
-    if over in {v for i in total.indices for v in free_vars(i)}:
-        return False
     stage = stages[total.source.stage]
-    if stage.monoid != monoid or len(stage.reduce) != 1:
+    if over in free_vars(*total.indices) or stage.monoid != monoid or len(stage.reduce) != 1:
         return False
     if extent(stage.reduce[0]) is not extent(over):
         return False
     at = dict(zip(stage.iters, total.indices, strict=True))
-    at[stage.reduce[0]] = iterator(over.name, extent(over))
+    at[stage.reduce[0]] = of_atom(over)
     body = substitute_indices(stage.body[total.source.component], at)
     return body is part or _element(body, stages) is _element(part, stages)
 
@@ -191,7 +177,7 @@ def _behind(
     """`expr` with the stages `before` in front of stage `number`, which gets `body`, and one behind
     it, times `factor`, that takes its place for all readers."""
     stage, more = expr.stages[number], len(before) + 1
-    at = tuple(iterator(v.name, extent(v)) for v in stage.iters)
+    at = tuple(map(of_atom, stage.iters))
     own = read(StageRef(number + len(before)), at, body.dtype)
     behind = Stage(stage.iters, (), None, (apply("mul", own, factor),))
 

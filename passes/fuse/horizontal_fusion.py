@@ -85,6 +85,6 @@ def _one_kernel(
     if len({v.type.shape for v in results}) > 1:
         return False
     expr, values = compose(group.members, results, model.limits)
-    if any(points((*s.iters, *s.reduce)) > model.limits.launch_work for s in expr.stages):
+    if any(points(s.loops) > model.limits.launch_work for s in expr.stages):
         return False
     return model.legal(expr, tuple(v in constants for v in values))

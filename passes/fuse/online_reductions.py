@@ -16,24 +16,26 @@ infinite, as in the split form.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from tcc.ir.expr import MONOIDS, Expr, Stage, extent, reads, with_reads
+from tcc.ir.expr import MONOIDS, Expr, Stage, extent, with_reads
 from tcc.ir.expr.scalar import (
     Read,
     Scalar,
     StageRef,
     apply,
+    argument,
     literal,
     read,
-    rebuild,
+    reads_of_stages,
+    replaced,
     substitute_indices,
     transform,
     walk,
 )
-from tcc.ir.index import Index, Var, free_vars, iterator, substitute, var_of
+from tcc.ir.index import Index, Var, free_vars, iterator, of_atom, substitute, var_of
 from tcc.ir.tile.group import Rescale, StreamLoop
 from tcc.passes.fuse.rescale import cleans, rescaling
 from tcc.record import record
@@ -64,22 +66,12 @@ def derive(expr: Expr) -> Walked | None:
     return None
 
 
-def _stage_refs(stage: Stage) -> list[Read]:
-    return [r for r in reads(stage) if isinstance(r.source, StageRef)]
-
-
-def source_of(node: Read) -> int:
-    """The stage that a read of a stage is of."""
-    assert isinstance(node.source, StageRef)
-    return node.source.stage
-
-
 def _above(expr: Expr, roots: Sequence[int]) -> set[int]:
     """The stages that `roots` are made of, themselves included."""
     found = set(roots)
     for number in range(len(expr.stages) - 1, -1, -1):
         if number in found:
-            found.update(map(source_of, _stage_refs(expr.stages[number])))
+            found.update(s.stage for _, s in reads_of_stages(*expr.stages[number].body))
     return found
 
 
@@ -101,8 +93,8 @@ def _unified(expr: Expr, *seeds: int) -> dict[int, Var] | None:
     pending = [*seeds]
     while pending:
         number = pending.pop()
-        for node in _stage_refs(expr.stages[number]):
-            source = source_of(node)
+        for node, ref in reads_of_stages(*expr.stages[number].body):
+            source = ref.stage
             for own, index in zip(expr.stages[source].iters, node.indices, strict=True):
                 if loops[number] not in free_vars(index):
                     continue
@@ -121,8 +113,8 @@ def _readers(expr: Expr, number: int, loops: dict[int, Var]) -> list[int]:
     at = stage.iters.index(loops[number])
     found = []
     for later, reader in enumerate(expr.stages):
-        for node in _stage_refs(reader):
-            var = var_of(node.indices[at]) if source_of(node) == number else None
+        for node, source in reads_of_stages(*reader.body):
+            var = var_of(node.indices[at]) if source.stage == number else None
             if var is not None and var in reader.reduce and later not in loops:
                 loops[later] = var
                 found.append(later)
@@ -136,20 +128,18 @@ class _Derivation:
         self.expr, self.loops = expr, loops
         self.totals = [n for n, v in loops.items() if v in expr.stages[n].reduce]
         self.inside = sorted(loops)
+        self.before = sorted(_above(expr, self.inside).difference(loops))
         self.found: dict[int, Rescale] = {}
         self.clean: set[int] = set()  # sums that take 0 for NaN, where states are infinite too
 
     def run(self) -> Walked | None:
-        if not self._is_chain() or not all(map(self._follows, self.totals)):
+        if not self._is_chain() or not all(map(self._follows, self.totals)) or not self.found:
             return None
-        if not self.found:
-            return None
-        before = sorted(_above(self.expr, self.inside) - set(self.inside))
         loop = iterator(_LOOP, extent(self.loops[self.inside[0]]))
         stages = [self._rewritten(n, s, loop) for n, s in enumerate(self.expr.stages)]
         stages, outputs = self._finished(stages)
         rescales = tuple(self.found[n] for n in sorted(self.found))
-        own = StreamLoop(free_vars(loop)[0], tuple(before), tuple(self.inside), rescales)
+        own = StreamLoop(free_vars(loop)[0], tuple(self.before), tuple(self.inside), rescales)
         return Walked(Expr(self.expr.params, tuple(stages), outputs), own)
 
     def _is_chain(self) -> bool:
@@ -160,16 +150,11 @@ class _Derivation:
                 return False
             if n not in self.totals and any(o.stage == n for o in self.expr.outputs):
                 return False
-        for n, stage in enumerate(self.expr.stages):
-            for node in _stage_refs(stage):
-                source = source_of(node)
-                if n not in self.loops and source in self.loops and source not in self.totals:
-                    return False
-        outside = _above(self.expr, self.inside) - set(self.inside)
         return not any(
-            source_of(node) in self.loops
-            for n in outside
-            for node in _stage_refs(self.expr.stages[n])
+            source.stage in self.loops and (n in self.before or source.stage not in self.totals)
+            for n, stage in enumerate(self.expr.stages)
+            for _, source in reads_of_stages(*stage.body)
+            if n not in self.loops
         )
 
     def _terms(self, scalar: Scalar) -> Scalar:
@@ -190,45 +175,33 @@ class _Derivation:
         """Whether a reduction can go on when a total it depends on changes."""
         stage = self.expr.stages[number]
         bodies = [self._terms(s) for s in stage.body]
-        states = {n for s in bodies for n in walk(s) if self._is_total(n)}
-        inner = {n for s in bodies for n in walk(s) if self._hides_total(n)}
-        if inner:
+        if any(self._hides_total(source.stage) for _, source in reads_of_stages(*bodies)):
             return False
+        states = self._totals_of(bodies)
         if not states:
             return True
-        (state, *more) = states
-        assert isinstance(state, Read)
-        of = self.expr.stages[source_of(state)]
-        if more or stage.monoid != "sum" or len(bodies) != 1 or of.monoid not in ("max", "min"):
+        ((state, of), *more) = states
+        monoid = self.expr.stages[of].monoid
+        if more or stage.monoid != "sum" or len(bodies) != 1 or monoid not in ("max", "min"):
             return False
         factor = rescaling(bodies[0], state)
-        if factor is None or self._rescaled_itself(source_of(state)):
+        if factor is None or self._totals_of(map(self._terms, self.expr.stages[of].body)):
             return False
         self.found[number] = Rescale(number, state, factor)
         if any(map(cleans, walk(bodies[0]))):
             self.clean.add(number)
         return True
 
-    def _rescaled_itself(self, number: int) -> bool:
-        return any(
-            self._is_total(node)
-            for body in self.expr.stages[number].body
-            for node in walk(self._terms(body))
-        )
+    def _totals_of(self, bodies: Iterable[Scalar]) -> list[tuple[Read, int]]:
+        """The reads of totals in `bodies`, with the number of each total."""
+        found = ((node, source.stage) for node, source in reads_of_stages(*bodies))
+        return [(node, number) for node, number in found if number in self.totals]
 
-    def _is_total(self, node: Scalar) -> bool:
-        return isinstance(node, Read) and (
-            isinstance(node.source, StageRef) and node.source.stage in self.totals
-        )
-
-    def _hides_total(self, node: Scalar) -> bool:
-        """Whether a read is of a stage of the walk, with sums of its own, that reads totals."""
-        if not isinstance(node, Read) or not isinstance(node.source, StageRef):
-            return False
-        number = node.source.stage
+    def _hides_total(self, number: int) -> bool:
+        """Whether a stage of the walk, with sums of its own, reads totals."""
         if number not in self.loops or number in self.totals:
             return False
-        return bool(_above(self.expr, [number]) & set(self.totals))
+        return not _above(self.expr, [number]).isdisjoint(self.totals)
 
     # ---- rewriting ----------------------------------------------------------------------------
 
@@ -239,8 +212,8 @@ class _Derivation:
         own, (new,) = self.loops[number], free_vars(loop)
         states = {r.state.source for r in self.found.values()}
 
-        def leaf(node: Scalar) -> Scalar:
-            if not isinstance(node, Read) or node.source not in states:
+        def known(node: Read) -> Scalar:
+            if node.source not in states:
                 return node
             assert isinstance(node.source, StageRef)
             monoid = self.expr.stages[node.source.stage].monoid
@@ -248,28 +221,23 @@ class _Derivation:
             (none,) = MONOIDS[monoid].identity((node.dtype,))
             return apply("select", apply("eq", node, none), literal(0, node.dtype), node)
 
-        body = (transform(substitute_indices(s, {own: loop}), leaf) for s in stage.body)
-        return replace(
-            stage,
-            iters=tuple(new if v is own else v for v in stage.iters),
-            reduce=tuple(new if v is own else v for v in stage.reduce),
-            body=tuple(body),
+        iters, reduce = (
+            tuple(new if v is own else v for v in loops) for loops in (stage.iters, stage.reduce)
         )
+        body = tuple(substitute_indices(s, {own: loop}) for s in stage.body)
+        return with_reads(replace(stage, iters=iters, reduce=reduce, body=body), known)
 
     def _finished(self, stages: list[Stage]) -> tuple[list[Stage], tuple[StageRef, ...]]:
         """Results and readers after the walk see sums of infinite states as in the split form."""
 
-        def final(node: Read) -> Scalar:
-            return self._final(node) if isinstance(node.source, StageRef) else node
-
         outputs = list(self.expr.outputs)
         for number, stage in enumerate(stages):
             if number not in self.loops:
-                stages[number] = with_reads(stage, final)
+                stages[number] = with_reads(stage, self._final)
         for n, ref in enumerate(outputs):
             if ref.stage in self.found:
                 own = stages[ref.stage]
-                at = tuple(iterator(v.name, extent(v)) for v in own.iters)
+                at = tuple(map(of_atom, own.iters))
                 value = self._final(read(ref, at, own.body[0].dtype))
                 stages.append(Stage(own.iters, (), None, (value,)))
                 outputs[n] = StageRef(len(stages) - 1)
@@ -277,22 +245,14 @@ class _Derivation:
 
     def _final(self, node: Read) -> Scalar:
         """A sum after the walk times the factor of no change."""
-        assert isinstance(node.source, StageRef)
+        if not isinstance(node.source, StageRef) or node.source.stage in self.clean:
+            return node
         found = self.found.get(node.source.stage)
-        if found is None or node.source.stage in self.clean:
+        if found is None:
             return node
         own = self.expr.stages[node.source.stage]
         at = dict(zip(own.iters, node.indices, strict=True))
         indices = tuple(substitute(i, at) for i in found.state.indices)
         state = read(found.state.source, indices, found.state.dtype)
-        return apply("mul", node, with_states(found.factor, state, state))
-
-
-def with_states(factor: Scalar, old: Scalar, new: Scalar) -> Scalar:
-    """A rescaling factor of two values of the state."""
-    args = {0: old, 1: new}
-    done: dict[Scalar, Scalar] = {}
-    for node in walk(factor):
-        number = getattr(node, "number", None)
-        done[node] = rebuild(node, done.__getitem__) if number is None else args[number]
-    return done[factor]
+        both: dict[Scalar, Scalar] = {argument(n, state.dtype): state for n in range(2)}
+        return apply("mul", node, replaced(found.factor, both))

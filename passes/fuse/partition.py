@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 
 from tcc.ir.expr import Expr, Stage, reads
 from tcc.ir.expr.scalar import Read
@@ -52,6 +53,10 @@ class NodeKind(Enum):
     POINTWISE = "pointwise"
     REDUCTION = "reduction"
     CONTRACTION = "contraction"
+
+
+# Work that sums.
+_ANCHORS = (NodeKind.REDUCTION, NodeKind.CONTRACTION)
 
 
 @record
@@ -103,8 +108,7 @@ class _Partition:
         self.traits = {node: classify(node) for node in graph.nodes}
         self.joins = find_joins(graph, seen_by_others(graph), model.limits.launch_bytes)
         self.groups: dict[Node, list[Group]] = {}
-        self.sound: dict[tuple[Expr, tuple[bool, ...]], bool] = {}
-        self.gains: dict[tuple[Expr, tuple[bool, ...]], float] = {}
+        self.legal, self.saved = cache(model.legal), cache(self._saved)
 
     def run(self) -> tuple[Group, ...]:
         order: list[Group] = []
@@ -127,20 +131,27 @@ class _Partition:
     def _needed(self, node: Node) -> bool:
         """Whether anything that runs reads the node; nodes without outputs act by themselves, and
         calls may give a size that others use."""
-        read = any(u in self.groups for v in node.outputs for u in self.users.get(v, ()))
+        read = any(u in self.groups for u in self._readers(node))
         acts = not node.outputs or (node.op.call and Trait.OPAQUE in node.op.traits)
-        return bool(read or acts or any(v in self.kept for v in node.outputs))
+        return bool(read or acts or self._is_kept(node))
+
+    def _readers(self, node: Node) -> dict[Node, None]:
+        return dict.fromkeys(u for v in node.outputs for u in self.users.get(v, ()))
+
+    def _is_kept(self, node: Node) -> bool:
+        return not self.kept.isdisjoint(node.outputs)
 
     def _user_groups(self, node: Node) -> list[Group]:
         """The groups that read the node, or none if it must be stored anyway."""
-        if any(v in self.kept for v in node.outputs):
+        if self._is_kept(node):
             return []
-        found: list[Group] = []
-        for value in node.outputs:
-            for user in self.users.get(value, ()):
-                found += (g for g in self.groups.get(user, ()) if g not in found)
+        found = self._reading(node)
         alone = len(found) == 1 or self.traits[node].kind is NodeKind.MAP
         return found if alone or self._may_repeat(node, found) else []
+
+    def _reading(self, node: Node) -> list[Group]:
+        """The groups that read the node."""
+        return list(dict.fromkeys(g for u in self._readers(node) for g in self.groups.get(u, ())))
 
     def _may_repeat(self, node: Node, groups: Sequence[Group]) -> bool:
         """Whether several groups may do the node again: it prepares few rows for their products,
@@ -150,7 +161,7 @@ class _Partition:
         rows = as_int(element_count(node.outputs[0].type.shape[:-1]))
         if rows is None or rows > self.model.limits.few_rows:
             return False
-        users = {u for v in node.outputs for u in self.users.get(v, ())}
+        users = self._readers(node)
         if all(len(self.groups[u]) > 1 and self.traits[u].kind is not NodeKind.MAP for u in users):
             return True
         fed = [self._anchors_fed(node, g) for g in groups]
@@ -158,11 +169,8 @@ class _Partition:
 
     def _first_of_several(self, node: Node) -> Group | None:
         """The first to run of several groups that read the node."""
-        if any(v in self.kept for v in node.outputs):
-            return None
-        users = (u for v in node.outputs for u in self.users.get(v, ()))
-        found = dict.fromkeys(g for u in users for g in self.groups.get(u, ()))
-        if len(found) < 2:
+        found = self._reading(node)
+        if self._is_kept(node) or len(found) < 2:
             return None
         return min(found, key=lambda g: self.position[g.sink])
 
@@ -176,9 +184,7 @@ class _Partition:
             return False
         if not self._joins(node, group):
             return False
-        completed = self._completed(node, (NodeKind.REDUCTION, NodeKind.CONTRACTION), group) or [
-            node
-        ]
+        completed = self._completed(node, _ANCHORS, group) or [node]
         last = completed[-1]
         if last is not node and (
             self.traits[last].kind is NodeKind.REDUCTION or Trait.WINDOW in last.op.traits
@@ -190,20 +196,19 @@ class _Partition:
         """Whether pointwise work makes a factor from the results of an anchor that comes too, so
         that a unit makes each row of the factor once.  Rows that data choose are better copied side
         by side."""
-        if self._choosy(node):
-            return False
-        chain = self._completed(node, (NodeKind.REDUCTION, NodeKind.CONTRACTION), group)
+        return not self._choosy(node) and self._joins_completed(node, _ANCHORS, group)
+
+    def _joins_completed(self, node: Node, kinds: tuple[NodeKind, ...], group: Group) -> bool:
+        """Whether the node joins together with the anchor of `kinds` that it completes."""
+        chain = self._completed(node, kinds, group)
         return chain is not None and self._persists(chain[-1], group) and self._sound(chain, group)
 
     def _sound_or_streams(self, node: Node, group: Group) -> bool:
         """Whether the node joins, if need be together with the product that it completes: rows that
         a unit cannot hold as they come from memory it may take a run at a time as it makes them."""
-        if self._sound([node], group):
-            return True
-        if self.model.scratch:
-            return False
-        chain = self._completed(node, (NodeKind.CONTRACTION,), group)
-        return chain is not None and self._persists(chain[-1], group) and self._sound(chain, group)
+        return self._sound([node], group) or (
+            not self.model.scratch and self._joins_completed(node, (NodeKind.CONTRACTION,), group)
+        )
 
     def _choosy(self, node: Node) -> bool:
         """Whether data choose what the node reads."""
@@ -229,8 +234,7 @@ class _Partition:
                 source = self.producers.get(value) if value is not None else None
                 if source is None or source in chain or value in self.kept or source in self.joins:
                     continue
-                users = {u for v in source.outputs for u in self.users.get(v, ())}
-                if not users <= {*chain, *group.members}:
+                if not self._readers(source).keys() <= {*chain, *group.members}:
                     continue
                 if self.traits[source].kind in kinds:
                     return [*chain, source]
@@ -242,7 +246,7 @@ class _Partition:
         group.members.insert(0, node)
         group.members.sort(key=self.position.__getitem__)
         self.groups.setdefault(node, []).append(group)
-        if self.traits[node].kind in (NodeKind.REDUCTION, NodeKind.CONTRACTION):
+        if self._is_anchor(node):
             group.anchors.insert(0, node)
 
     def _joins(self, node: Node, group: Group) -> bool:
@@ -251,7 +255,7 @@ class _Partition:
         own, sink = self.traits[node].kind, self.traits[group.sink].kind
         if own is NodeKind.OPAQUE or sink is NodeKind.OPAQUE:
             return False
-        if own in (NodeKind.REDUCTION, NodeKind.CONTRACTION):
+        if own in _ANCHORS:
             if group.anchors:
                 return self._persists(node, group) and self._sound_or_streams(node, group)
             rows = own is NodeKind.REDUCTION and Trait.WINDOW not in node.op.traits
@@ -329,33 +333,31 @@ class _Partition:
         """Whether the group joined by `nodes` has a structure that lowers well."""
         members = sorted({*nodes, *group.members}, key=self.position.__getitem__)
         results = (*group.results(self.graph, self.users), *stored)
-        expr, values = compose(members, results, self.model.limits)
-        constants = tuple(v in self.graph.constants for v in values)
-        found = self.sound.get((expr, constants))
-        if found is None:
-            found = self.model.legal(expr, constants)
-            self.sound[expr, constants] = found
-        if not found or not any(Trait.WINDOW in m.op.traits for m in members):
-            return found
+        if not self.legal(*self._composed(members, results)):
+            return False
+        if not any(Trait.WINDOW in m.op.traits for m in members):
+            return True
         return self._gain(members, results) >= self._gain(group.members, results)
 
     def _gain(self, members: Sequence[Node], results: Sequence[Value]) -> float:
         """Cycles that the anchors of a kernel of `members` save by being in one."""
         if sum(map(self._is_anchor, members)) < 2:
             return 0.0
+        return self.saved(*self._composed(members, results))
+
+    def _composed(
+        self, members: Sequence[Node], results: Sequence[Value]
+    ) -> tuple[Expr, tuple[bool, ...]]:
+        """The expression of a kernel of `members`, and which of its operands are constants."""
         expr, values = compose(members, results, self.model.limits)
-        constants = tuple(v in self.graph.constants for v in values)
-        key = expr, constants
-        found = self.gains.get(key)
-        if found is None:
-            operands, stored = row_major_storage(expr, constants)
-            built = build_group(expr, operands, stored, limits=self.model.limits)
-            found = self.model.gain(built)
-            self.gains[key] = found
-        return found
+        return expr, tuple(v in self.graph.constants for v in values)
+
+    def _saved(self, expr: Expr, constants: tuple[bool, ...]) -> float:
+        built = build_group(expr, *row_major_storage(expr, constants), limits=self.model.limits)
+        return self.model.gain(built)
 
     def _is_anchor(self, node: Node) -> bool:
-        return self.traits[node].kind in (NodeKind.REDUCTION, NodeKind.CONTRACTION)
+        return self.traits[node].kind in _ANCHORS
 
 
 def seen_by_others(graph: Graph) -> set[Value]:

@@ -14,8 +14,8 @@ from collections.abc import Collection, Sequence
 from math import prod
 
 from tcc.ir.expr import Stage, extent
-from tcc.ir.index import Var, as_int
-from tcc.passes.fuse.unify_iterators import Shaped, common_loops, loop_index, loops_at, stage_reads
+from tcc.ir.index import Var, as_int, of_atom
+from tcc.passes.fuse.unify_iterators import Shaped, common_loops, loops_at, stage_reads
 from tcc.schedule.limits import FusionLimits
 from tcc.schedule.nest import weight
 
@@ -60,14 +60,14 @@ def _reads_at(stages: Sequence[Shaped], number: int, var: Var) -> bool:
         for shaped, at in stage_reads(stages)
         if shaped is own
     )
-    return all(v[var] is loop_index(var) for v in values)
+    return all(v[var] is of_atom(var) for v in values)
 
 
 def _work(stages: Sequence[Stage]) -> int | None:
     """Operations of stages, None where a size is open."""
     total = 0
     for stage in stages:
-        sizes = [as_int(extent(v)) for v in (*stage.iters, *stage.reduce)]
+        sizes = [as_int(extent(v)) for v in stage.loops]
         if None in sizes:
             return None
         total += prod(n or 0 for n in sizes) * weight(stage)

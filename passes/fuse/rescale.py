@@ -22,7 +22,7 @@ from tcc.ir.expr.scalar import (
     apply,
     argument,
     literal,
-    rebuild,
+    replaced,
     walk,
 )
 
@@ -66,11 +66,10 @@ def _ratio(scalar: Scalar, state: Read) -> Scalar | None:
 
 def cleans(scalar: Scalar) -> bool:
     """Whether `scalar` is 0 where a value is NaN, and that value elsewhere."""
-    if not isinstance(scalar, Apply) or scalar.function != "select":
-        return False
-    test, zero, value = scalar.args
-    tested = isinstance(test, Apply) and test.function == "is_nan" and test.args[0] is value
-    return tested and isinstance(zero, Const) and zero.value == 0
+    match scalar:
+        case Apply("select", (Apply("is_nan", (tested,)), Const(0), value)):
+            return tested is value
+    return False
 
 
 def _shift(scalar: Scalar, state: Read) -> Scalar | None:
@@ -115,20 +114,11 @@ def _negated(scalar: Scalar) -> Scalar:
 
 def _holds(term: Scalar, state: Read, factor: Scalar) -> bool:
     """Whether the factor is right on random numbers, where terms are 0 for an infinite x too."""
-    leaves = [n for n in walk(term) if isinstance(n, Read | IndexValue) and n is not state]
-    number = {leaf: n + 2 for n, leaf in enumerate(leaves)}
-    dtype = term.dtype
-
-    def at(which: int) -> Scalar:
-        done: dict[Scalar, Scalar] = {}
-        for node in walk(term):
-            if node is state:
-                done[node] = argument(which, dtype)
-            elif node in number:
-                done[node] = argument(number[node], node.dtype)
-            else:
-                done[node] = rebuild(node, done.__getitem__)
-        return done[term]
+    leaves: list[Scalar] = [
+        n for n in walk(term) if isinstance(n, Read | IndexValue) and n is not state
+    ]
+    values: dict[Scalar, Scalar] = {s: argument(n, s.dtype) for n, s in enumerate(leaves, 2)}
+    before, after = (replaced(term, {**values, state: argument(n, term.dtype)}) for n in range(2))
 
     rng = np.random.default_rng(0)
     old = rng.uniform(-3, 3, _TRIALS).astype(np.float32)
@@ -136,8 +126,8 @@ def _holds(term: Scalar, state: Read, factor: Scalar) -> bool:
     args += [_values(rng, leaf, n == 0) for n, leaf in enumerate(leaves)]
     typed = [a.astype(s.dtype.carrier) for a, s in zip(args, (state, state, *leaves), strict=True)]
     with np.errstate(all="ignore"):
-        before, after, moved = evaluate_scalars((at(0), at(1), factor), {}, typed)
-        want, got = np.broadcast_arrays(after, before * moved)
+        old, new, moved = evaluate_scalars((before, after, factor), {}, typed)
+        want, got = np.broadcast_arrays(new, old * moved)
         close = np.isclose(got, want, rtol=1e-3, atol=1e-6, equal_nan=True)
     return bool(close.all()) and bool(np.isfinite(want).any())
 

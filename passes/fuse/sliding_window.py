@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tcc.ir.expr import Expr, extent, reads
-from tcc.ir.expr.scalar import Read, StageRef
-from tcc.ir.index import Index, Var, Vars, as_int, bounds, free_vars, linear_in, within
+from tcc.ir.expr import Expr, extent
+from tcc.ir.expr.scalar import Read, reads_of_stages
+from tcc.ir.index import Index, Var, Vars, as_int, bounds, free_vars, step_in, within
 from tcc.ir.tile.group import Strip
 from tcc.passes.fuse.recompute import launch_loops
 from tcc.passes.fuse.unify_iterators import Shaped, common_loops, loops_at
@@ -51,10 +51,11 @@ class _Reach:
 
 @record
 class _Use:
-    """A read of a stage by stage `reader`, at values `at` of its iterators."""
+    """A read of a component of a stage by stage `reader`, at values `at` of its iterators."""
 
     reader: int
     node: Read
+    component: int
     at: tuple[Index, ...]
 
 
@@ -76,10 +77,9 @@ def shared_loops(stages: Sequence[Shaped], expr: Expr, limits: FusionLimits) -> 
 def _uses(stages: Sequence[Shaped]) -> Mapping[int, list[_Use]]:
     found: dict[int, list[_Use]] = {}
     for reader, shaped in enumerate(stages):
-        for node in reads(shaped.stage):
-            if isinstance(node.source, StageRef):
-                at = loops_at(stages[node.source.stage], node.indices)
-                found.setdefault(node.source.stage, []).append(_Use(reader, node, at))
+        for node, source in reads_of_stages(*shaped.stage.body):
+            at = loops_at(stages[source.stage], node.indices)
+            found.setdefault(source.stage, []).append(_Use(reader, node, source.component, at))
     return found
 
 
@@ -128,14 +128,14 @@ def _reach(
         if len(along) != 1 or use.node.indirect:
             return None
         ((var, index),) = along
-        linear = linear_in(index, reader.rows)
-        step = None if linear is None else as_int(linear[0])
-        if linear is None or step is None or step < 1:
+        linear = step_in(index, reader.rows)
+        if linear is None or linear[0] < 1:
             return None
-        low, high = bounds(linear[1])
+        step, rest = linear
+        low, high = bounds(rest)
         if low is None or high is None:
             return None
-        if not set(free_vars(linear[1])) <= set(stages[use.reader].stage.reduce):
+        if not set(free_vars(rest)) <= set(stages[use.reader].stage.reduce):
             return None
         found = _Reach(var, step * reader.scale, step * reader.low + low, step * reader.high + high)
         own = found if own is None else _both(own, found)
@@ -163,12 +163,10 @@ def _strip(
         outside = [not within(i, extent(v)) for v, i in zip(iters, use.at, strict=True)]
         if not any(outside):
             continue
-        source = use.node.source
-        assert isinstance(source, StageRef)
         fill = use.node.fill
-        if fill is None or fills[source.component] not in (None, fill):
+        if fill is None or fills[use.component] not in (None, fill):
             return None
-        fills[source.component] = fill
+        fills[use.component] = fill
         for var, index in zip(iters, use.at, strict=True):
             if var in common:
                 if not within(index, extent(var)):

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from tcc.ir.expr import Expr, reads, with_sources
-from tcc.ir.expr.scalar import Source, StageRef
+from tcc.ir.expr import Expr, with_sources
+from tcc.ir.expr.scalar import Source, StageRef, reads_of_stages
 from tcc.ir.graph import Value
 from tcc.passes.fuse.compose import canonical, drop_unused
 from tcc.passes.fuse.scratch_limit import too_large
@@ -48,46 +48,37 @@ def split(
     """
     base = results[0].name if results else ""
     names = (f"{base}.held{n}" for n in count())
-    pieces = _split(in_parts(expr, limits), operands, results, names, lowers, limits)
+    whole = SplitKernel(in_parts(expr, limits), operands, results)
+    pieces = _split(whole, names, lowers, limits)
     if divides is None:
         return pieces
     found = ((p, divides(p.expr)) for p in pieces)
     halves = (
-        (p,) if cut is None else _cut(cut[0], cut[1], p.operands, p.results, names)
-        for p, cut in found
+        (p,) if cut is None else _cut(replace(p, expr=cut[0]), cut[1], names) for p, cut in found
     )
     return tuple(piece for half in halves for piece in half)
 
 
 def _split(
-    expr: Expr,
-    operands: tuple[Value, ...],
-    results: tuple[Value, ...],
+    whole: SplitKernel,
     names: Iterator[str],
     lowers: Callable[[Expr], bool] | None,
     limits: FusionLimits,
 ) -> tuple[SplitKernel, ...]:
+    expr = whole.expr
     number = too_large(expr, limits)
     number = alone(expr, limits) if number is None else number
     if number is None and lowers is not None and len(expr.stages) > 1 and not lowers(expr):
         number = _first_total(expr)
     if number is None:
-        return (SplitKernel(expr, operands, results),)
-    halves = (
-        _split(p.expr, p.operands, p.results, names, lowers, limits)
-        for p in _cut(expr, number, operands, results, names)
-    )
+        return (whole,)
+    halves = (_split(p, names, lowers, limits) for p in _cut(whole, number, names))
     return tuple(piece for half in halves for piece in half)
 
 
-def _cut(
-    expr: Expr,
-    number: int,
-    operands: tuple[Value, ...],
-    results: tuple[Value, ...],
-    names: Iterator[str],
-) -> tuple[SplitKernel, SplitKernel]:
-    """`expr` as the kernel of what stage `number` needs and the kernel of the rest."""
+def _cut(whole: SplitKernel, number: int, names: Iterator[str]) -> tuple[SplitKernel, SplitKernel]:
+    """`whole` as the kernel of what stage `number` needs and the kernel of the rest."""
+    expr, results = whole.expr, whole.results
     stage = expr.stages[number]
     own = [n for n, out in enumerate(expr.outputs) if out.stage == number]
     stored = {expr.outputs[n].component: results[n] for n in own}
@@ -99,11 +90,11 @@ def _cut(
     refs = (*(expr.outputs[n] for n in own), *(StageRef(number, c) for c in fresh))
     values = (*(results[n] for n in own), *fresh.values())
     rest = [n for n in range(len(results)) if n not in own]
-    first = _piece(replace(expr, outputs=refs), operands, values)
+    first = _piece(replace(expr, outputs=refs), whole.operands, values)
     held = [{**stored, **fresh}[c] for c in range(len(stage.body))]
     second = _piece(
         replace(_reading(expr, number), outputs=tuple(expr.outputs[n] for n in rest)),
-        (*operands, *held),
+        (*whole.operands, *held),
         tuple(results[n] for n in rest),
     )
     return first, second
@@ -111,8 +102,7 @@ def _cut(
 
 def _first_total(expr: Expr) -> int:
     """The first reduction that a later stage reads, else the first stage."""
-    sources = (r.source for stage in expr.stages for r in reads(stage))
-    read_later = {s.stage for s in sources if isinstance(s, StageRef)}
+    read_later = {s.stage for stage in expr.stages for _, s in reads_of_stages(*stage.body)}
     return next((n for n in sorted(read_later) if expr.stages[n].monoid is not None), 0)
 
 

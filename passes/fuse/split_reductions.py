@@ -8,12 +8,12 @@ do all of them.  The order of sums depends on sizes only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from tcc.ir.expr import Expr, Stage, extent, reads, with_sources
-from tcc.ir.expr.scalar import Source, StageRef, read
+from tcc.ir.expr import Expr, Stage, extent, with_sources
+from tcc.ir.expr.scalar import Source, StageRef, read, reads_of_stages
 from tcc.ir.index import Var, as_int, of_atom
 from tcc.passes.fuse.compose import canonical, is_contraction
 from tcc.passes.fuse.sliding_window import shared_loops
@@ -44,8 +44,9 @@ def alone(expr: Expr, limits: FusionLimits) -> int | None:
         return None
     last = len(expr.stages) - 1
     for number, stage in enumerate(expr.stages):
-        if stage.iters and _trips((*stage.iters, *stage.reduce)) >= limits.thread_work:
-            return number if number < last else max(_sources(stage), default=None)
+        if stage.iters and _trips(stage.loops) >= limits.thread_work:
+            sources = (source.stage for _, source in reads_of_stages(*stage.body))
+            return number if number < last else max(sources, default=None)
     return None
 
 
@@ -79,10 +80,6 @@ def _renumbered(stage: Stage, number: Sequence[int]) -> Stage:
         return StageRef(number[source.stage], source.component)
 
     return with_sources(stage, moved)
-
-
-def _sources(stage: Stage) -> Iterator[int]:
-    return (r.source.stage for r in reads(stage) if isinstance(r.source, StageRef))
 
 
 def _trips(loops: tuple[Var, ...]) -> int:

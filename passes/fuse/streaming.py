@@ -13,11 +13,11 @@ from functools import lru_cache
 from math import prod
 
 from tcc.ir.expr import Expr, Stage, extent, reads, with_sources
-from tcc.ir.expr.scalar import Read, Source, StageRef, read, read_from, transform, uncast
-from tcc.ir.index import Var, as_int, free_vars, iterator, linear_in
+from tcc.ir.expr.scalar import Read, Source, StageRef, read, read_from, replaced, uncast
+from tcc.ir.index import Var, as_int, free_vars, linear_in, of_atom
 from tcc.ir.tile.group import Rescale, StreamLoop
 from tcc.ir.types import element_count
-from tcc.passes.fuse.online_reductions import Walked, derive, source_of
+from tcc.passes.fuse.online_reductions import Walked, derive
 from tcc.passes.fuse.unify_iterators import Shaped, common_loops, linked_stages, needs_memory
 from tcc.schedule.limits import FusionLimits
 from tcc.schedule.nest import multiplied
@@ -81,10 +81,8 @@ def _multiplies_rows(stage: Stage, limits: FusionLimits) -> bool:
 
 def _own_points(stage: Stage, factor: Read, few: int) -> int:
     """Elements of the result for each that the other factor gives alone."""
-    own = {v for index in factor.indices for v in free_vars(index)}
-    others = {
-        v for f in _factors(stage) if f is not factor for i in f.indices for v in free_vars(i)
-    }
+    own = free_vars(*factor.indices)
+    others = free_vars(*(i for f in _factors(stage) if f is not factor for i in f.indices))
     alone = [v for v in stage.iters if v in own and v not in others]
     return prod(as_int(extent(v)) or few for v in alone)
 
@@ -108,7 +106,7 @@ def _with_factors(found: Walked, limits: FusionLimits) -> Walked:
         stage = found.expr.stages[number]
         factors = _factors(stage)
         if loop in stage.iters and factors and _multiplies_rows(stage, limits):
-            still = [f for f in factors if loop not in {v for i in f.indices for v in free_vars(i)}]
+            still = [f for f in factors if loop not in free_vars(*f.indices)]
             if len(still) == 1 and isinstance(still[0].source, int) and still[0].fill is None:
                 return _with_copy(found, number, still[0])
     return found
@@ -116,18 +114,16 @@ def _with_factors(found: Walked, limits: FusionLimits) -> Walked:
 
 def _with_copy(found: Walked, number: int, factor: Read) -> Walked:
     stage = found.expr.stages[number]
-    used = [
-        v for v in (*stage.iters, *stage.reduce) if any(v in free_vars(i) for i in factor.indices)
-    ]
-    copy = Stage(tuple(used), (), None, (factor,))
-    at = tuple(iterator(v.name, extent(v)) for v in used)
+    used = tuple(v for v in stage.loops if v in free_vars(*factor.indices))
+    copy = Stage(used, (), None, (factor,))
+    at = tuple(map(of_atom, used))
     mine = read(StageRef(0), at, factor.dtype)
 
     def later(source: Source) -> Source:
         return replace(source, stage=source.stage + 1) if isinstance(source, StageRef) else source
 
     stages = [with_sources(s, later) for s in found.expr.stages]
-    own = transform(stages[number].body[0], lambda node: mine if node is factor else node)
+    own = replaced(stages[number].body[0], {factor: mine})
     stages[number] = replace(stages[number], body=(own,))
     outputs = tuple(replace(o, stage=o.stage + 1) for o in found.expr.outputs)
     old = found.walk
@@ -155,7 +151,7 @@ def _fits(found: Walked, limits: FusionLimits) -> bool:
     linked = linked_stages(found.expr)
     common = common_loops(linked)
     for rescale in found.walk.rescales:
-        state = source_of(rescale.state)
+        state = rescale.total.stage
         if not set(linked[state].stage.iters) <= set(common):
             return False
         if needs_memory(linked, state, common):

@@ -15,8 +15,8 @@ from functools import lru_cache
 
 from tcc.errors import InternalError
 from tcc.ir.expr import Expr, Stage, extent, reads
-from tcc.ir.expr.scalar import IndexValue, Read, StageRef, walk
-from tcc.ir.index import Indices, Var, as_int, const, free_vars, iterator, linear_in, within
+from tcc.ir.expr.scalar import Read, StageRef, index_values
+from tcc.ir.index import Indices, Var, as_int, const, free_vars, linear_in, of_atom, within
 from tcc.ir.layout import Layout, flat, place, row_major
 from tcc.ir.tile import Guard, MemorySpace
 from tcc.ir.tile.group import Access, GroupBuffer, GroupStage, Strip, TileGroup
@@ -124,8 +124,7 @@ class Kept:
         if self.strip is None:
             return Access(self.buffers[component], offset)
         others = (i for n, i in enumerate(at) if n not in self.order)
-        along = tuple(dict.fromkeys(v for i in others for v in free_vars(i)))
-        return Access(self.buffers[component], offset, along=along)
+        return Access(self.buffers[component], offset, along=free_vars(*others))
 
 
 def _kept(
@@ -165,7 +164,7 @@ def _held_at(shaped: Shaped, component: int) -> Indices:
     """The iterators of what a body gives an element of."""
     if shaped.chosen:
         return axes_at(shaped, shaped.places[component])
-    return tuple(iterator(v.name, extent(v)) for v in shaped.stage.iters)
+    return tuple(map(of_atom, shaped.stage.iters))
 
 
 def _widest(
@@ -245,16 +244,15 @@ def _store(buffer: int, shaped: Shaped, component: int, storage: Storage) -> Acc
 def _with_sizes(group: TileGroup) -> TileGroup:
     found: dict[Var, None] = {}
     for stage in group.stages:
-        indices = [extent(v) for v in (*stage.iters, *stage.reduce)]
+        indices = [extent(v) for v in stage.loops]
         for access in stage.accesses.values():
             indices += [access.offset, *(g.index for g in access.guards)]
             indices += [g.extent for g in access.guards]
         stores = [a for c in stage.stores for a in c]
         indices += [a.offset for a in stores]
         indices += [i for a in stores for g in a.guards for i in (g.index, g.extent)]
-        indices += [s.index for s in walk(*stage.body) if isinstance(s, IndexValue)]
-        for index in indices:
-            found.update({v: None for v in free_vars(index) if v.extent is None})
+        indices += index_values(*stage.body)
+        found.update(dict.fromkeys(v for v in free_vars(*indices) if v.extent is None))
     return replace(group, sizes=tuple(found))
 
 
@@ -270,7 +268,7 @@ def row_major_storage(expr: Expr, constants: Sequence[bool]) -> tuple[list[Stora
 
 def steps_evenly(stage: GroupStage) -> bool:
     """Whether elements that a stage loads lie at even distances along every loop."""
-    loops = (*stage.iters, *stage.reduce)
+    loops = stage.loops
     return all(
         linear_in(access.offset, var) is not None
         for access in stage.accesses.values()

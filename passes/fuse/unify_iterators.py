@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from tcc.ir.expr import Expr, Stage, extent, reads
-from tcc.ir.expr.scalar import StageRef, substitute_indices
+from tcc.ir.expr.scalar import reads_of_stages, substitute_indices
 from tcc.ir.index import (
     Index,
     Indices,
@@ -28,6 +28,7 @@ from tcc.ir.index import (
     free_vars,
     iterator,
     linear_in,
+    of_atom,
     substitute,
     var_of,
     within,
@@ -66,8 +67,7 @@ class Shaped:
 def linked_stages(expr: Expr) -> tuple[Shaped, ...]:
     """The stages with loops that run over the same things linked."""
     stages = read_inside(expr)
-    sources = [node.source for stage in stages for node in reads(stage)]
-    inner = {s.stage for s in sources if isinstance(s, StageRef)}
+    inner = {source.stage for s in stages for _, source in reads_of_stages(*s.body)}
     return link_stages(
         tuple(
             _chosen_stage(stage) if number in inner else shaped_stage(stage, unrolled=True)
@@ -98,13 +98,13 @@ def _chosen_stage(stage: Stage) -> Shaped:
 
 def shaped_stage(stage: Stage, *, unrolled: bool = False) -> Shaped:
     """`stage` without loops of one trip; with `unrolled`, without those that choose formulas."""
-    at = tuple(iterator(v.name, extent(v)) for v in stage.iters)
-    unit = {v: const(0) for v in (*stage.iters, *stage.reduce) if as_int(extent(v)) == 1}
+    at = tuple(map(of_atom, stage.iters))
+    unit = {v: const(0) for v in stage.loops if as_int(extent(v)) == 1}
     shaped = _substituted(Shaped(stage, at), unit, dict.fromkeys(unit, ()))
     split = unroll(shaped.stage, shaped.logical) if unrolled else None
     if split is None:
         return shaped
-    rest = tuple(iterator(v.name, extent(v)) for v in split.stage.iters)
+    rest = tuple(map(of_atom, split.stage.iters))
     return Shaped(split.stage, rest, split.places)
 
 
@@ -137,42 +137,34 @@ def _first_reader(stages: Sequence[Shaped], number: int) -> Indices | None:
     axis still walks the others one to one.  Indices that a reduction runs over are left out."""
     partial = None
     for shaped in stages[number + 1 :]:
-        for node in reads(shaped.stage):
-            if isinstance(node.source, StageRef) and node.source.stage == number:
-                used = {v for i in node.indices for v in free_vars(i)}
-                if used <= set(shaped.stage.iters):
+        for node, source in reads_of_stages(*shaped.stage.body):
+            if source.stage == number:
+                own = set(shaped.stage.iters)
+                if own.issuperset(free_vars(*node.indices)):
                     return node.indices
                 if partial is None:
-                    own = set(shaped.stage.iters)
                     partial = tuple(i if set(free_vars(i)) <= own else _LOOSE for i in node.indices)
     return partial
 
 
 def _split_own(shaped: Shaped) -> Shaped:
     """Splits loops of a stage that its reads cut into quotient and rest."""
-    while True:
-        cut = _find_cut(shaped.stage)
-        if cut is None:
-            return shaped
-        var, by = cut
-        shaped = _split(shaped, var, by)
+    while (cut := _find_cut(shaped.stage)) is not None:
+        shaped = _split(shaped, *cut)
+    return shaped
 
 
 def _split_alike(shaped: Shaped, earlier: Sequence[Shaped]) -> Shaped:
     """Splits loops of a stage that walk an axis of an earlier one whose own loop was cut, so that
     both have one loop for each part: heads that share their keys, in groups."""
-    while True:
-        cut = _find_shared_cut(shaped.stage, earlier)
-        if cut is None:
-            return shaped
+    while (cut := _find_shared_cut(shaped.stage, earlier)) is not None:
         shaped = _split(shaped, *cut)
+    return shaped
 
 
 def _find_shared_cut(stage: Stage, earlier: Sequence[Shaped]) -> tuple[Var, int] | None:
-    for node in reads(stage):
-        if not isinstance(node.source, StageRef):
-            continue
-        for index, formula in zip(node.indices, earlier[node.source.stage].logical, strict=True):
+    for node, source in reads_of_stages(*stage.body):
+        for index, formula in zip(node.indices, earlier[source.stage].logical, strict=True):
             var, size = var_of(index), radix_size(formula)
             if var not in stage.iters or extent(var) is not size or len(free_vars(formula)) < 2:
                 continue
@@ -185,7 +177,7 @@ def _find_shared_cut(stage: Stage, earlier: Sequence[Shaped]) -> tuple[Var, int]
 
 def _find_cut(stage: Stage) -> tuple[Var, int] | None:
     cuts: list[tuple[int, Var]] = []
-    loops = (*stage.iters, *stage.reduce)
+    loops = stage.loops
     for atom in (a for node in reads(stage) for i in node.indices for a in atoms(i)):
         if isinstance(atom, Quotient | Remainder):
             var, by = var_of(atom.num), as_int(atom.den)
@@ -202,19 +194,21 @@ def _find_cut(stage: Stage) -> tuple[Var, int] | None:
 def _split(shaped: Shaped, var: Var, by: int) -> Shaped:
     outer = iterator(f"{var.name}a", extent(var) // by)
     inner = iterator(f"{var.name}b", by)
-    names = (free_vars(outer)[0], free_vars(inner)[0])
-    return _substituted(shaped, {var: outer * by + inner}, {var: names})
+    return _substituted(shaped, {var: outer * by + inner}, {var: free_vars(outer, inner)})
 
 
 def _substituted(shaped: Shaped, mapping: Mapping[Var, Index], loops: Mapping[Var, Vars]) -> Shaped:
     stage = shaped.stage
-    iters = tuple(new for v in stage.iters for new in loops.get(v, (v,)))
-    reduce = tuple(new for v in stage.reduce for new in loops.get(v, (v,)))
+    iters, reduce, chosen = (
+        tuple(new for v in old for new in loops.get(v, (v,)))
+        for old in (stage.iters, stage.reduce, shaped.chosen)
+    )
     body = tuple(substitute_indices(s, mapping) for s in stage.body)
-    logical = tuple(substitute(i, mapping) for i in shaped.logical)
-    places = tuple(tuple(substitute(i, mapping) for i in at) for at in shaped.places)
-    chosen = tuple(new for v in shaped.chosen for new in loops.get(v, (v,)))
-    return Shaped(replace(stage, iters=iters, reduce=reduce, body=body), logical, places, chosen)
+    logical, *places = (
+        tuple(substitute(i, mapping) for i in at) for at in (shaped.logical, *shaped.places)
+    )
+    moved = replace(stage, iters=iters, reduce=reduce, body=body)
+    return Shaped(moved, logical, tuple(places), chosen)
 
 
 def _follow(shaped: Shaped, at: Indices) -> Shaped:
@@ -231,10 +225,8 @@ def _follow(shaped: Shaped, at: Indices) -> Shaped:
         if len(own) == 1:
             mapping[own[0]], loops[own[0]] = index, digits
         elif tuple(map(extent, own)) == tuple(map(extent, digits)):
-            mapping.update(
-                {v: iterator(d.name, extent(d)) for v, d in zip(own, digits, strict=True)}
-            )
-            loops.update({v: (d,) for v, d in zip(own, digits, strict=True)})
+            mapping.update(zip(own, map(of_atom, digits), strict=True))
+            loops.update(zip(own, ((d,) for d in digits), strict=True))
         else:
             continue
         taken.update(digits)
@@ -265,23 +257,17 @@ def common_loops(stages: Sequence[Shaped]) -> Vars:
         shared &= set(shaped.stage.iters)
     for shaped, at in stage_reads(stages):
         values = dict(zip(shaped.stage.iters, loops_at(shaped, at), strict=True))
-        shared = {v for v in shared if values[v] is loop_index(v)}
+        shared = {v for v in shared if values[v] is of_atom(v)}
     return tuple(v for v in stages[-1].stage.iters if v in shared)
 
 
 def stage_reads(stages: Sequence[Shaped]) -> list[tuple[Shaped, Indices]]:
     """The stages that later ones read, with the logical index of each such read."""
     return [
-        (stages[node.source.stage], node.indices)
+        (stages[source.stage], node.indices)
         for shaped in stages
-        for node in reads(shaped.stage)
-        if isinstance(node.source, StageRef)
+        for node, source in reads_of_stages(*shaped.stage.body)
     ]
-
-
-def loop_index(var: Var) -> Index:
-    """The iterator as an expression."""
-    return iterator(var.name, extent(var))
 
 
 def loops_at(shaped: Shaped, logical: Indices) -> Indices:
@@ -318,7 +304,7 @@ def radix_size(formula: Index) -> Index:
 def needs_memory(stages: Sequence[Shaped], number: int, common: Vars) -> bool:
     """Whether a later stage reads this one anywhere but at the point it was just computed."""
     own = stages[number]
-    plain = tuple(map(loop_index, own.stage.iters))
+    plain = tuple(map(of_atom, own.stage.iters))
     read_at = [at for shaped, at in stage_reads(stages) if shaped is own]
     if not read_at:
         return False

@@ -72,7 +72,7 @@ def unroll(stage: Stage, logical: Indices) -> Unrolled | None:
         return None
     stage, digits = cut
     at = tuple(substitute(i, digits) for i in logical)
-    deciding = {v for c in _conditions(stage.body[0]) for i in _decided(c) for v in free_vars(i)}
+    deciding = free_vars(*(i for c in _conditions(stage.body[0]) for i in _decided(c)))
     loops = tuple(v for v in stage.iters if v in deciding)
     counts = [as_int(extent(v)) for v in loops]
     known = [n for n in counts if n is not None]
@@ -113,7 +113,7 @@ def _cut(stage: Stage, conditions: list[Apply]) -> tuple[Stage, Mapping[Var, Ind
     """`stage` with the loops that conditions look at in parts cut into those parts, and those
     loops in terms of the new ones."""
     looked_at = [i for c in conditions for i in _decided(c)]
-    parted = {v for i in looked_at if var_of(i) is None for v in free_vars(i)}
+    parted = free_vars(*(i for i in looked_at if var_of(i) is None))
     mapping: dict[Var, Index] = {}
     loops: list[Var] = []
     indices = [*looked_at, *(i for node in reads(stage) for i in node.indices)]

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-from tcc.ir.expr.scalar import Apply, Cast, IndexValue, Read, Scalar, argument, rebuild, walk
-from tcc.ir.index import Var, free_vars
+from tcc.ir.expr.scalar import Apply, Cast, Read, Scalar, argument, rebuild, walk
 from tcc.ir.tile import Block, Blocks
 
 
@@ -55,11 +54,6 @@ class ScalarBlocks(ABC):
         raw = body(root)
         out = self.known[root] = self.computed(raw, tuple(self.known[r] for r in args))
         return out
-
-
-def index_loops(root: Scalar) -> list[Var]:
-    """The variables of the index values in `root`."""
-    return [v for n in walk(root) if isinstance(n, IndexValue) for v in free_vars(n.index)]
 
 
 def widened(shape: Iterable[int], blocks: Iterable[Block]) -> tuple[int, ...]:

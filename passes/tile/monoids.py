@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from tcc.ir.expr import MONOIDS
 from tcc.ir.expr.scalar import Scalar, apply, argument, literal
+from tcc.ir.tile import Blocks, Compute
 from tcc.ir.tile.group import GroupStage, Rescale
 from tcc.ir.types import DType
+from tcc.passes.tile.emitter import Emitter
 
 
 def identities(stage: GroupStage) -> tuple[Scalar, ...]:
     """The identity of the monoid, one scalar for each component."""
     assert stage.monoid is not None
     return MONOIDS[stage.monoid].identity(tuple(s.dtype for s in stage.body))
+
+
+def identity_blocks(emitter: Emitter, stage: GroupStage, shape: tuple[int, ...]) -> Blocks:
+    """Blocks of `shape` that hold the identity."""
+    scalars = identities(stage)
+    blocks = tuple(emitter.fresh(s.dtype, shape) for s in scalars)
+    emitter.add(*(Compute(b, s, ()) for b, s in zip(blocks, scalars, strict=True)))
+    return blocks
 
 
 def combinations(stage: GroupStage) -> tuple[Scalar, ...]:

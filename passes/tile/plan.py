@@ -86,17 +86,13 @@ class KernelPlanner(KernelModel):
         return False
 
     @abstractmethod
-    def bind(
-        self, expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...]
-    ) -> Planned:
+    def bind(self, key: KernelKey) -> Planned:
         """The operands with constants packed, and the kernel: what targets differ in.
 
         Raises TccError for what is no kernel of the target."""
 
     @abstractmethod
-    def estimate(
-        self, expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...]
-    ) -> float:
+    def estimate(self, key: KernelKey) -> float:
         """Seconds of the kernel that `bind` would make, or of one near it."""
 
     @abstractmethod
@@ -110,7 +106,7 @@ class KernelPlanner(KernelModel):
         """The planned kernel of a step.  Values without a layout are row-major (outer values)."""
         key = kernel_key(kernel, layouts, constants)
         if key not in self._known:
-            self._known[key] = self.bind(*key)
+            self._known[key] = self.bind(key)
         digests = [constants[v].digest if v in constants else None for v in kernel.operands]
         packed, bound = self.settled(key, digests)
         return PlannedKernel(
@@ -131,7 +127,7 @@ class KernelPlanner(KernelModel):
         """The price of a step with its operands and results in these layouts."""
         key = kernel_key(kernel, layouts, constants)
         if key not in self._seconds:
-            self._seconds[key] = self.estimate(*key)
+            self._seconds[key] = self.estimate(key)
         return self._seconds[key]
 
     @property
@@ -152,19 +148,15 @@ def kernel_key(
     kernel: Kernel, layouts: Mapping[Value, Layout], constants: Collection[Value]
 ) -> KernelKey:
     """What planners remember the kernel of a step by."""
-    operands = tuple(
-        Storage(v.type.dtype, v.type.shape, _layout_of(v, layouts), v in constants)
-        for v in kernel.operands
-    )
-    results = tuple(
-        Storage(v.type.dtype, v.type.shape, _layout_of(v, layouts)) for v in kernel.results
-    )
-    return kernel.expr, operands, results
 
+    def storage(value: Value, constant: bool) -> Storage:
+        form = value.type
+        return Storage(
+            form.dtype, form.shape, layouts.get(value) or row_major(form.shape), constant
+        )
 
-def _layout_of(value: Value, layouts: Mapping[Value, Layout]) -> Layout:
-    found = layouts.get(value)
-    return row_major(value.type.shape) if found is None else found
+    operands = tuple(storage(v, v in constants) for v in kernel.operands)
+    return kernel.expr, operands, tuple(storage(v, False) for v in kernel.results)
 
 
 # ---- packing ------------------------------------------------------------------------------------

@@ -136,8 +136,15 @@ def _resized(code: Code, reg: Reg, width: int) -> Reg:
     if reg.width == 1:
         return code.gather((reg,), width)
     lanes = [n if n < reg.width else -1 for n in range(width)]
-    other: Reg = code.remember(("resized", reg, width), lambda: code.shuffle(reg, None, lanes))
-    return other
+    return code.remember(("resized", reg, width), lambda: code.shuffle(reg, None, lanes))
+
+
+def in_chunks(code: Code, value: RegisterBlock, chunks: tuple[Chunk, ...]) -> RegisterBlock:
+    """`value` in other chunks."""
+    if value.chunks == chunks:
+        return value
+    regs = (part(code, value, row, chunk) for row in range(value.rows) for chunk in chunks)
+    return RegisterBlock(value.dtype, value.shape, chunks, tuple(regs))
 
 
 def part(code: Code, value: RegisterBlock, row: int, chunk: Chunk) -> Reg:
@@ -148,7 +155,5 @@ def part(code: Code, value: RegisterBlock, row: int, chunk: Chunk) -> Reg:
     if (own.start, own.count) == (chunk.start, chunk.count):
         return _resized(code, value.at(row, number), chunk.width)
     lanes = [element(code, value, row, chunk.start + n) for n in range(chunk.count)]
-    gathered: Reg = code.remember(
-        ("gather", tuple(lanes), chunk.width), lambda: code.gather(lanes, chunk.width)
-    )
-    return gathered
+    key = ("gather", tuple(lanes), chunk.width)
+    return code.remember(key, lambda: code.gather(lanes, chunk.width))

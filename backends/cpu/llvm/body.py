@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import assert_never
 
-from tcc.backends.cpu.llvm.blocks import (
-    RegisterBlock,
-    carried_chunks,
-    last_axis,
-    part,
-)
+from tcc.backends.cpu.llvm.blocks import RegisterBlock, carried_chunks, in_chunks, last_axis
 from tcc.backends.cpu.llvm.compute import compute
 from tcc.backends.cpu.llvm.contract import contract
 from tcc.backends.cpu.llvm.dot_operands import load_rows, load_words
 from tcc.backends.cpu.llvm.indices import LlvmIndices
-from tcc.backends.cpu.llvm.memory import bound_values, load, prefetch, store
+from tcc.backends.cpu.llvm.memory import Environment, load, prefetch, store
 from tcc.backends.cpu.llvm.reduce import reduce
 from tcc.backends.cpu.llvm.relayout import broadcast, relayout
-from tcc.backends.cpu.llvm.text import Reg, int_const
+from tcc.backends.cpu.llvm.text import Reg
 from tcc.backends.cpu.llvm.uses import wanted_as_scalars, wanted_as_words
-from tcc.ir.index import Var, as_int, iterator
+from tcc.ir.index import as_int, iterator
 from tcc.ir.tile import (
     Block,
     Broadcast,
@@ -45,8 +40,8 @@ class Statements:
 
     def __init__(self, indices: LlvmIndices, buffers: Mapping[TileBuffer, Reg]) -> None:
         self._indices = indices
-        self._buffers = buffers
         self._values: dict[Block, RegisterBlock] = {}
+        self._env = Environment(indices, buffers, self._values)
         self._scalars: frozenset[Block] = frozenset()
         self._words: frozenset[Block] = frozenset()
 
@@ -57,9 +52,6 @@ class Statements:
 
     def run(self, body: Sequence[Stmt]) -> None:
         """Emits statements of the body that was planned."""
-        self._statements(body)
-
-    def _statements(self, body: Sequence[Stmt]) -> None:
         for statement in body:
             self._statement(statement)
 
@@ -76,7 +68,7 @@ class Statements:
                 values[node.out] = contract(code, node, *operands)
             case Reduce():
                 parts = [values[block] for block in node.blocks]
-                for out, value in zip(node.outs, reduce(self._indices, node, parts), strict=True):
+                for out, value in zip(node.outs, reduce(code, node, parts), strict=True):
                     values[out] = value
             case Broadcast():
                 values[node.out] = broadcast(code, node, values[node.block])
@@ -92,24 +84,21 @@ class Statements:
                 assert_never(node)
 
     def _access(self, node: Load | Store | Prefetch) -> None:
-        values, indices, buffers = self._values, self._indices, self._buffers
-        bound = bound_values(node.indirect, values)
         match node:
             case Load():
-                values[node.out] = self._load(node, bound)
+                self._values[node.out] = self._load(node)
             case Store():
-                store(node, indices, buffers, bound, values[node.block])
+                store(self._env, node)
             case Prefetch():
-                prefetch(node, indices, buffers, bound)
+                prefetch(self._env, node)
 
-    def _load(self, node: Load, bound: tuple[tuple[Var, RegisterBlock], ...]) -> RegisterBlock:
-        indices, buffers, scalars = self._indices, self._buffers, node.out in self._scalars
+    def _load(self, node: Load) -> RegisterBlock:
+        scalars = node.out in self._scalars
         if node.out in self._words:
-            return load_words(node, indices, buffers, scalars)
-        rows: RegisterBlock | None = None
-        if node.out.dtype is BF16 and not scalars:
-            rows = load_rows(node, indices, buffers)
-        return load(node, indices, buffers, bound, scalars) if rows is None else rows
+            return load_words(self._env, node, scalars)
+        bf16_rows = node.out.dtype is BF16 and not scalars
+        rows = load_rows(self._env, node) if bf16_rows else None
+        return load(self._env, node, scalars) if rows is None else rows
 
     # ---- control ------------------------------------------------------------------------------
 
@@ -138,9 +127,9 @@ class Statements:
             self._values[block] = carried[-1]
         with code.scope():
             self._bind_counter(node, counter, start)
-            self._statements(node.body)
+            self.run(node.body)
             yields = [self._canonical(self._values[block]) for block in node.yields]
-            after = code.op("add nsw", counter, int_const(node.step))
+            after = code.op("add nsw", counter, node.step)
             more = code.compare("icmp slt", after, stop)
         latch = code.label
         code.void(f"br {more}, label %{name}, label %{name}.done, !llvm.loop !0")
@@ -172,7 +161,7 @@ class Statements:
         trip = iterator(f"{node.var.name}.trip", extent)
         indices.steps[node.var] = node.start + node.step * trip
         passed = code.op("sub nsw", counter, start)
-        number = code.op("udiv exact", passed, int_const(node.step))
+        number = code.op("udiv exact", passed, node.step)
         indices.values[f"{node.var.name}.trip"] = number
 
     def _if(self, node: If) -> None:
@@ -184,21 +173,14 @@ class Statements:
         for label, body in (("then", node.then), ("else", node.otherwise)):
             code.place(f"{name}.{label}")
             with code.scope():
-                self._statements(body)
+                self.run(body)
             code.jump(f"{name}.done")
         code.place(f"{name}.done")
 
     def _canonical(self, value: RegisterBlock) -> RegisterBlock:
         """The value in the chunks that all that a loop carries has."""
-        chunks = carried_chunks(last_axis(value.shape), self._indices.code.module.lanes)
-        if value.chunks == chunks:
-            return value
-        regs = tuple(
-            part(self._indices.code, value, row, chunk)
-            for row in range(value.rows)
-            for chunk in chunks
-        )
-        return RegisterBlock(value.dtype, value.shape, chunks, regs)
+        code = self._indices.code
+        return in_chunks(code, value, carried_chunks(last_axis(value.shape), code.module.lanes))
 
 
 def _runs(node: Loop) -> bool:

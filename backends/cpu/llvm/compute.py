@@ -19,27 +19,18 @@ from tcc.backends.cpu.llvm.blocks import (
     vector_chunks,
 )
 from tcc.backends.cpu.llvm.indices import LlvmIndices
-from tcc.backends.cpu.llvm.scalars import (
-    convert,
-    emit_apply,
-    emit_cast,
-    emit_const,
-    joint_function,
-)
+from tcc.backends.cpu.llvm.scalars import convert, emit_scalar, joint_function
 from tcc.backends.cpu.llvm.storage import round_to
 from tcc.backends.cpu.llvm.text import Code, Reg, lane_consts
-from tcc.errors import InternalError
-from tcc.ir.expr.scalar import Apply, Arg, Cast, Const, IndexValue, Read, Scalar, children, walk
+from tcc.ir.expr.scalar import Apply, Arg, IndexValue, Scalar, children, walk
 from tcc.ir.index import (
     Var,
-    as_int,
     bounds,
     const,
     free_vars,
     iterator,
-    linear_in,
+    step_in,
     substitute,
-    var_of,
 )
 from tcc.ir.tile import Compute, lanes
 from tcc.ir.types import F64, I64, DType
@@ -60,7 +51,7 @@ class LaneScalars:
         self._indices = indices
         self._args = args
         self._shape = shape
-        self._lanes = tuple(v for v in (var_of(i) for i in lanes(shape)) if v is not None)
+        self._lanes = free_vars(*lanes(shape))
         self._order = walk(root)
         self._varying: dict[Scalar, frozenset[int]] = {}
         for node in self._order:
@@ -97,24 +88,17 @@ class LaneScalars:
 
     def _emit(self, node: Scalar, position: tuple[int, ...], chunk: Chunk) -> Reg:
         match node:
-            case Const():
-                return emit_const(node, chunk.width)
             case IndexValue():
                 return self._index(node, position, chunk)
             case Arg():
                 value = self._args[node.number]
                 return part(self._code, value, row_number(value.shape, position), chunk)
-            case Apply():
-                joint = joint_function(node)
-                if joint is not None:
-                    function, inner = joint
-                    return function(self._code, self.at(inner, position, chunk))
-                args = [self.at(a, position, chunk) for a in node.args]
-                return emit_apply(self._code, node, args)
-            case Cast():
-                return emit_cast(self._code, node, self.at(node.arg, position, chunk))
-            case Read():
-                raise InternalError("a read inside a tile body", where="backends/cpu/compute")
+            case Apply() if joint := joint_function(node):
+                function, inner = joint
+                return function(self._code, self.at(inner, position, chunk))
+            case _:
+                args = [self.at(c, position, chunk) for c in children(node)]
+                return emit_scalar(self._code, node, args, chunk.width)
 
     def _index(self, node: IndexValue, position: tuple[int, ...], chunk: Chunk) -> Reg:
         lane = iterator("lane", chunk.count)
@@ -124,12 +108,11 @@ class LaneScalars:
         index = substitute(node.index, mapping)
         if chunk.width == 1:
             return convert_index(self._code, self._indices.emit(index), node.dtype)
-        var = var_of(lane)
-        assert var is not None
-        split = linear_in(index, var)
-        slope = None if split is None else as_int(split[0])
-        if split is not None and slope is not None and node.dtype.is_integer:
-            base = convert_index(self._code, self._indices.emit(split[1]), node.dtype)
+        (var,) = free_vars(lane)
+        split = step_in(index, var)
+        if split is not None and node.dtype.is_integer:
+            slope, rest = split
+            base = convert_index(self._code, self._indices.emit(rest), node.dtype)
             ramp = lane_consts([slope * n for n in range(chunk.width)], base.elem)
             return self._code.op("add", self._code.splat(base, chunk.width), ramp)
         each = self._indices.lanes(index, var, chunk.count, chunk.width)
@@ -162,20 +145,13 @@ def compute(
     return RegisterBlock(node.out.dtype, shape, chunks, regs)
 
 
-def combine(indices: LlvmIndices, bodies: Sequence[Scalar], args: Sequence[Reg]) -> tuple[Reg, ...]:
+def combine(code: Code, bodies: Sequence[Scalar], args: Sequence[Reg]) -> tuple[Reg, ...]:
     """Scalars over `Arg`s applied to registers, all of one width."""
     known: dict[Scalar, Reg] = {}
-    width = args[0].width
     for node in walk(*bodies):
-        match node:
-            case Const():
-                known[node] = emit_const(node, width)
-            case Arg():
-                known[node] = args[node.number]
-            case Apply():
-                known[node] = emit_apply(indices.code, node, [known[a] for a in node.args])
-            case Cast():
-                known[node] = emit_cast(indices.code, node, known[node.arg])
-            case _:
-                raise InternalError("a monoid combines arguments only", where="backends/cpu")
+        if isinstance(node, Arg):
+            known[node] = args[node.number]
+        else:
+            inner = [known[c] for c in children(node)]
+            known[node] = emit_scalar(code, node, inner, args[0].width)
     return tuple(known[b] for b in bodies)

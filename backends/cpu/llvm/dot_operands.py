@@ -10,7 +10,7 @@ contraction multiplies and adds all of a word at once where the processor has an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from tcc.backends.cpu.instructions import bf16_product, byte_product, pair_product
 from tcc.backends.cpu.llvm.blocks import (
@@ -24,10 +24,10 @@ from tcc.backends.cpu.llvm.blocks import (
     vector_chunks,
 )
 from tcc.backends.cpu.llvm.guards import lane_of
-from tcc.backends.cpu.llvm.indices import LlvmIndices, constant
-from tcc.backends.cpu.llvm.memory import BlockAccess, access, load, masked_load
+from tcc.backends.cpu.llvm.indices import constant
+from tcc.backends.cpu.llvm.memory import BlockAccess, Environment, access, load, masked_load
 from tcc.backends.cpu.llvm.text import Code, Reg, int_const, lane_consts, vector_type
-from tcc.ir.index import Index, as_int, const, linear_in, var_of
+from tcc.ir.index import Index, as_int, const, free_vars, step_in
 from tcc.ir.tile import Load, TileBuffer
 from tcc.ir.types import BF16, U8, U32, DType
 
@@ -41,15 +41,13 @@ def per_word(dtype: DType) -> int:
     return 32 // dtype.bits
 
 
-def load_rows(
-    node: Load, indices: LlvmIndices, buffers: Mapping[TileBuffer, Reg]
-) -> RegisterBlock | None:
+def load_rows(env: Environment, node: Load) -> RegisterBlock | None:
     """A block of bf16 whose rows lie in pairs, as values; None where they do not."""
     shape = node.out.shape
     if len(shape) < 2 or node.guards or node.indirect:
         return None
-    where = access(indices, buffers, node, shape, ())
-    chunks = vector_chunks(shape[-1], indices.code.module.lanes)
+    where = access(env, node, shape)
+    chunks = vector_chunks(shape[-1], where.code.module.lanes)
     regs: dict[tuple[int, Chunk], Reg] = {}
     for position in row_positions(shape):
         number = row_number(shape, position)
@@ -60,21 +58,19 @@ def load_rows(
             words = _words(where, position, chunk, count)
             if words is None:
                 return None
-            regs[number, chunk], later = halves(indices.code, words)
+            regs[number, chunk], later = halves(where.code, words)
             if count == 2:
                 regs[number + 1, chunk] = later
     ordered = tuple(regs[n, c] for n in range(len(regs) // len(chunks)) for c in chunks)
     return RegisterBlock(BF16, shape, chunks, ordered)
 
 
-def load_words(
-    node: Load, indices: LlvmIndices, buffers: Mapping[TileBuffer, Reg], scalars: bool
-) -> RegisterBlock:
+def load_words(env: Environment, node: Load, scalars: bool) -> RegisterBlock:
     """A block as words of neighbours: along the last axis where `scalars` are wanted, else along
     the one before.  What does not lie so is put together.  In the last word, what an axis lacks is
     zero where `scalars` are wanted, and anything elsewhere."""
     shape, per = node.out.shape, per_word(node.out.dtype)
-    where = access(indices, buffers, node, shape, ())
+    where = access(env, node, shape)
     length = shape[-1] if scalars else shape[-2]
     words = -(-length // per)
     if scalars:
@@ -87,7 +83,7 @@ def load_words(
         ]
     else:
         short = (*shape[:-2], words, shape[-1])
-        chunks = vector_chunks(shape[-1], indices.code.module.lanes)
+        chunks = vector_chunks(shape[-1], where.code.module.lanes)
         places = [
             ((*p[:-1], per * p[-1]), c, min(per, length - per * p[-1]))
             for p in row_positions(short)
@@ -97,9 +93,9 @@ def load_words(
     plain = not node.guards and not node.indirect
     found = [find(where, *place) if plain else None for place in places]
     if not all(found):
-        value = load(node, indices, buffers, (), scalars)
+        value = load(env, node, scalars)
         joined = _joined_scalars if scalars else _joined_rows
-        found = [joined(indices.code, value, *place) for place in places]
+        found = [joined(where.code, value, *place) for place in places]
     return RegisterBlock(U32, short, chunks, tuple(r for r in found if r is not None))
 
 
@@ -108,9 +104,9 @@ def load_words(
 
 def halves(code: Code, words: Reg) -> tuple[Reg, Reg]:
     """The earlier and the later elements of words of bf16, as f32."""
-    early = code.op("shl", words, int_const(16, "i32", words.width))
-    late = code.op("and", words, int_const(_LATER, "i32", words.width))
-    return code.convert("bitcast", early, "float"), code.convert("bitcast", late, "float")
+    early = code.op("shl", words, 16)
+    late = code.op("and", words, _LATER)
+    return code.bitcast(early, "float"), code.bitcast(late, "float")
 
 
 def multiply_pairs(code: Code, x: Reg, y: Reg, total: Reg) -> Reg:
@@ -120,8 +116,7 @@ def multiply_pairs(code: Code, x: Reg, y: Reg, total: Reg) -> Reg:
         for a, b in zip(halves(code, x), halves(code, y), strict=True):
             total = code.fma(a, b, total)
         return total
-    kind = vector_type("bfloat", 2 * width)
-    a, b = (code.emit("bfloat", 2 * width, f"bitcast {r} to {kind}") for r in (x, y))
+    a, b = (_as_lanes(code, r, "bfloat", 2) for r in (x, y))
     return code.call(bf16_product(code.module.profile, width), "float", width, total, a, b)
 
 
@@ -154,12 +149,12 @@ def _multiply_shifted(code: Code, signed: str, unsigned: Reg, other: Reg, total:
     width = total.width
 
     def low() -> Reg:
-        return code.op("xor", unsigned, int_const(_SIGNS, "i32", width))
+        return code.op("xor", unsigned, _SIGNS)
 
     def rest() -> Reg:
         ones, zero = int_const(_ONES, "i32", width), int_const(0, "i32", width)
         sums = code.call(signed, "i32", width, zero, *_all_bytes(code, ones, other))
-        return code.op("shl", sums, int_const(7, "i32", width))
+        return code.op("shl", sums, 7)
 
     total = code.op("add", total, code.remember(("signed rest", other), rest))
     moved = code.remember(("signed", unsigned), low)
@@ -180,9 +175,8 @@ def _every_other(code: Code, words: Reg, dtype: DType, first: int) -> Reg:
 
     def make() -> Reg:
         halves = _as_lanes(code, words, "i16", 2)
-        by = int_const(8, "i16", halves.width)
-        raised = halves if first else code.op("shl", halves, by)
-        lowered = code.op("lshr" if dtype is U8 else "ashr", raised, by)
+        raised = halves if first else code.op("shl", halves, 8)
+        lowered = code.op("lshr" if dtype is U8 else "ashr", raised, 8)
         return code.emit("i32", words.width, f"bitcast {lowered} to {words.type}")
 
     return code.remember(("every other", words, dtype, first), make)
@@ -194,9 +188,9 @@ def _byte(code: Code, words: Reg, dtype: DType, number: int) -> Reg:
     def make() -> Reg:
         raised = words
         if number < 3:
-            raised = code.op("shl", words, int_const(24 - 8 * number, "i32", words.width))
+            raised = code.op("shl", words, 24 - 8 * number)
         opcode = "lshr" if dtype is U8 else "ashr"
-        return code.op(opcode, raised, int_const(24, "i32", words.width))
+        return code.op(opcode, raised, 24)
 
     return code.remember(("byte", words, dtype, number), make)
 
@@ -208,14 +202,13 @@ def _words(where: BlockAccess, position: tuple[int, ...], chunk: Chunk, count: i
     """The words of `count` rows from one on; None where they do not lie in words."""
     per = per_word(where.buffer.dtype)
     lane = lane_of(chunk)
-    var = var_of(lane)
     offset, _ = where.at(position, const(chunk.start))
     if chunk.width == 1:
         step: int | None = per
     else:
         along, _ = where.at(position, const(chunk.start) + lane)
-        split = None if var is None else linear_in(along, var)
-        step = None if split is None else constant(split[0])
+        split = step_in(along, *free_vars(lane))
+        step = None if split is None else split[0]
     if step != per:
         return None
     for n in range(1, count):
@@ -296,13 +289,13 @@ def _joined(code: Code, elements: Sequence[Reg], dtype: DType) -> Reg:
 
 def _bits(code: Code, reg: Reg) -> Reg:
     """bf16 carried as f32, in the low half of words."""
-    raised = code.convert("bitcast", reg, "i32")
-    return code.op("lshr", raised, int_const(16, "i32", reg.width))
+    raised = code.bitcast(reg, "i32")
+    return code.op("lshr", raised, 16)
 
 
 def _placed(code: Code, below: Reg | None, bits: Reg, shift: int) -> Reg:
     """`bits` from bit `shift` of words on, which are empty there."""
     wide = bits if bits.elem == "i32" else code.convert("zext", bits, "i32")
     if shift:
-        wide = code.op("shl", wide, int_const(shift, "i32", wide.width))
+        wide = code.op("shl", wide, shift)
     return wide if below is None else code.op("or", below, wide)

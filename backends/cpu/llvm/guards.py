@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from tcc.backends.cpu.llvm.blocks import Chunk
 from tcc.backends.cpu.llvm.indices import LlvmIndices, constant
-from tcc.backends.cpu.llvm.text import Code, Reg, int_const, lane_consts
-from tcc.ir.index import Index, Var, bounds, const, iterator, linear_in, var_of
+from tcc.backends.cpu.llvm.text import Code, Reg, lane_consts
+from tcc.ir.index import Index, Var, bounds, const, free_vars, iterator, linear_in
 from tcc.ir.tile import Guard
 from tcc.record import record
 
@@ -62,14 +62,11 @@ def _test(
 ) -> tuple[Reg | None, Reg | None]:
     """`index < extent` as a condition for all lanes or one for each."""
     code = indices.code
-    lane = var_of(lane_of(chunk))
-    assert lane is not None
+    (lane,) = free_vars(lane_of(chunk))
     difference = extent - index  # active where it is positive
     split = linear_in(difference, lane)
     if split is not None and constant(split[0]) == 0:
-        base = indices.emit(difference)
-        key = ("positive", base)
-        return code.remember(key, lambda: code.compare("icmp sgt", base, int_const(0))), None
+        return _positive(code, indices.emit(difference)), None
     if split is not None and constant(split[0]) in (1, -1):
         return None, _threshold(indices, split, chunk)
     return None, _each_lane(indices, difference, lane, chunk)
@@ -82,29 +79,27 @@ def _threshold(indices: LlvmIndices, split: tuple[Index, Index], chunk: Chunk) -
 
     def make() -> Reg:
         # Clamping keeps the comparison and makes the 32-bit form exact.
-        low = code.intrinsic("smax", "i64", rest, int_const(-width))
-        clamped = code.convert("trunc", code.intrinsic("smin", "i64", low, int_const(width)), "i32")
+        low = code.intrinsic("smax", rest, -width)
+        clamped = code.convert("trunc", code.intrinsic("smin", low, width), "i32")
         lanes = lane_consts(range(width), "i32")
         if slope == -1:  # lane < rest
             return code.compare("icmp slt", lanes, code.splat(clamped, width))
-        negated = code.op("sub", int_const(0, "i32"), clamped)  # lane > -rest
+        negated = code.op("sub", 0, clamped)  # lane > -rest
         return code.compare("icmp sgt", lanes, code.splat(negated, width))
 
-    mask: Reg = code.remember(("threshold", rest, slope, width), make)
-    return mask
+    return code.remember(("threshold", rest, slope, width), make)
 
 
 def _each_lane(indices: LlvmIndices, difference: Index, lane: Var, chunk: Chunk) -> Reg:
     each = indices.lanes(difference, lane, chunk.count, chunk.width)
-    zero = int_const(0, "i64", chunk.width)
-    mask: Reg = indices.code.remember(
-        ("positive", each), lambda: indices.code.compare("icmp sgt", each, zero)
-    )
-    return mask
+    return _positive(indices.code, each)
+
+
+def _positive(code: Code, value: Reg) -> Reg:
+    return code.remember(("positive", value), lambda: code.compare("icmp sgt", value, 0))
 
 
 def _both(code: Code, a: Reg | None, b: Reg | None) -> Reg | None:
     if a is None or b is None:
         return a if b is None else b
-    both: Reg = code.remember(("and", a, b), lambda: code.op("and", a, b))
-    return both
+    return code.remember(("and", a, b), lambda: code.op("and", a, b))

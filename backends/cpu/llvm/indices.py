@@ -37,15 +37,12 @@ class LlvmIndices:
         """The value of `index` as an i64."""
         if not index.terms:
             return int_const(index.const)
-        reg: Reg = self.code.remember(("index", index), lambda: self._sum(index))
-        return reg
+        return self.code.remember(("index", index), lambda: self._sum(index))
 
     def lanes(self, index: Index, lane: Var, count: int, width: int) -> Reg:
         """`index` for `lane` = 0 .. count - 1 as a vector of i64; further lanes are free."""
-        reg: Reg = self.code.remember(
-            ("lanes", index, lane, count, width), lambda: self._lanes(index, lane, count, width)
-        )
-        return reg
+        key = ("lanes", index, lane, count, width)
+        return self.code.remember(key, lambda: self._lanes(index, lane, count, width))
 
     def _lanes(self, index: Index, lane: Var, count: int, width: int) -> Reg:
         code = self.code
@@ -85,11 +82,11 @@ class LlvmIndices:
         for monomial, coeff in index.terms:
             product = self._product(monomial)
             if coeff != 1:
-                product = self.code.op("mul nsw", product, int_const(coeff))
+                product = self.code.op("mul nsw", product, coeff)
             total = product if total is None else self.code.op("add nsw", total, product)
         assert total is not None
         if index.const:
-            total = self.code.op("add nsw", total, int_const(index.const))
+            total = self.code.op("add nsw", total, index.const)
         return total
 
     def _product(self, monomial: tuple[Atom, ...]) -> Reg:
@@ -108,7 +105,7 @@ class LlvmIndices:
                 return self._divide(atom.num, atom.den, "rem")
             case Extremum():
                 a, b = self.emit(atom.a), self.emit(atom.b)
-                return self.code.intrinsic(f"s{atom.which}", "i64", a, b)
+                return self.code.intrinsic(f"s{atom.which}", a, b)
 
     def _divide(self, num: Index, den: Index, what: str) -> Reg:
         low = bounds(num)[0]
@@ -121,9 +118,9 @@ class LlvmIndices:
         """Division towards minus infinity by a positive divisor, through the remainder's sign."""
         code = self.code
         rest = code.op("srem", a, b)
-        below = code.compare("icmp slt", rest, int_const(0))
+        below = code.compare("icmp slt", rest, 0)
         if what == "rem":
-            return code.op("add", rest, code.select(below, b, int_const(0)))
+            return code.op("add", rest, code.select(below, b, 0))
         quotient = code.op("sdiv", a, b)
         return code.op("add", quotient, code.convert("sext", below, "i64"))
 

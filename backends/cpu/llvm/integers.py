@@ -9,35 +9,31 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from tcc.backends.cpu.llvm.text import Code, Reg, int_const
+from tcc.backends.cpu.llvm.text import Code, Reg, number
 
 IntegerFunction = Callable[[Code, Reg, Reg, bool], Reg]
 
 
-def _number(value: int, like: Reg) -> Reg:
-    return int_const(value, like.elem, like.width)
-
-
 def divide(code: Code, a: Reg, b: Reg, signed: bool) -> Reg:
     """The truncated quotient."""
-    by_zero = code.compare("icmp eq", b, _number(0, b))
+    by_zero = code.compare("icmp eq", b, 0)
     if not signed:
-        safe = code.select(by_zero, _number(1, b), b)
-        return code.select(by_zero, _number(0, a), code.op("udiv", a, safe))
-    by_minus_one = code.compare("icmp eq", b, _number(-1, b))
-    safe = code.select(code.op("or", by_zero, by_minus_one), _number(1, b), b)
+        safe = code.select(by_zero, 1, b)
+        return code.select(by_zero, 0, code.op("udiv", a, safe))
+    by_minus_one = code.compare("icmp eq", b, -1)
+    safe = code.select(code.op("or", by_zero, by_minus_one), 1, b)
     quotient = code.op("sdiv", a, safe)
-    negated = code.select(by_minus_one, code.op("sub", _number(0, a), a), quotient)
-    return code.select(by_zero, _number(0, a), negated)
+    negated = code.select(by_minus_one, code.op("sub", 0, a), quotient)
+    return code.select(by_zero, 0, negated)
 
 
 def remainder(code: Code, a: Reg, b: Reg, signed: bool) -> Reg:
     """What truncated division leaves."""
     # A divisor of 1 leaves 0, as -1 does and as 0 must.
-    unsafe = code.compare("icmp eq", b, _number(0, b))
+    unsafe = code.compare("icmp eq", b, 0)
     if signed:
-        unsafe = code.op("or", unsafe, code.compare("icmp eq", b, _number(-1, b)))
-    safe = code.select(unsafe, _number(1, b), b)
+        unsafe = code.op("or", unsafe, code.compare("icmp eq", b, -1))
+    safe = code.select(unsafe, 1, b)
     return code.op("srem" if signed else "urem", a, safe)
 
 
@@ -46,8 +42,8 @@ def modulo(code: Code, a: Reg, b: Reg, signed: bool) -> Reg:
     rest = remainder(code, a, b, signed)
     if not signed:
         return rest
-    differs = code.compare("icmp slt", code.op("xor", rest, b), _number(0, b))
-    some = code.compare("icmp ne", rest, _number(0, b))
+    differs = code.compare("icmp slt", code.op("xor", rest, b), 0)
+    some = code.compare("icmp ne", rest, 0)
     return code.select(code.op("and", differs, some), code.op("add", rest, b), rest)
 
 
@@ -61,11 +57,11 @@ def power(code: Code, a: Reg, b: Reg, signed: bool) -> Reg:
 def _power_function(code: Code, name: str, like: Reg, signed: bool) -> str:
     body = Code(code.module)
     a, b = Reg(like.elem, like.width, "%a"), Reg(like.elem, like.width, "%b")
-    one, zero = _number(1, a), _number(0, a)
+    one = number(a, 1)
     count = b
     if signed:
-        negative = body.compare("icmp slt", b, zero)
-        count = body.select(negative, body.op("sub", zero, b), b)
+        negative = body.compare("icmp slt", b, 0)
+        count = body.select(negative, body.op("sub", 0, b), b)
     body.jump("loop")
     body.place("loop")
     state = {n: Reg(like.elem, like.width, f"%{n}") for n in ("result", "square", "left")}
@@ -74,48 +70,41 @@ def _power_function(code: Code, name: str, like: Reg, signed: bool) -> str:
         f"  %square = phi {a.type} [ %a, %entry ], [ %square.next, %loop ]",
         f"  %left = phi {a.type} [ {count.text}, %entry ], [ %left.next, %loop ]",
     ]
-    odd = body.compare("icmp ne", body.op("and", state["left"], one), zero)
+    odd = body.compare("icmp ne", body.op("and", state["left"], one), 0)
     product = body.op("mul", state["result"], state["square"])
     body.void(f"%result.next = select {odd}, {product}, {state['result']}")
     body.void(f"%square.next = mul {state['square']}, %square")
     body.void(f"%left.next = lshr {state['left']}, {one.text}")
-    more = body.compare("icmp ne", Reg(a.elem, a.width, "%left.next"), zero)
-    if a.width > 1:
-        more = _any(body, more)
-    body.branch(more, "loop", "done")
+    more = body.compare("icmp ne", Reg(a.elem, a.width, "%left.next"), 0)
+    body.branch(body.any_lane(more), "loop", "done")
     body.place("done")
     result = Reg(a.elem, a.width, "%result.next")
     if signed:
         # |a| is one where a + 1 is 0 or 2.
-        unit = body.compare("icmp ult", body.op("add", a, one), _number(3, a))
-        unit = body.op("and", unit, body.compare("icmp ne", a, zero))
-        whole = body.compare("icmp sge", b, zero)
-        result = body.select(body.op("or", unit, whole), result, zero)
+        unit = body.compare("icmp ult", body.op("add", a, one), 3)
+        unit = body.op("and", unit, body.compare("icmp ne", a, 0))
+        whole = body.compare("icmp sge", b, 0)
+        result = body.select(body.op("or", unit, whole), result, 0)
     body.void(f"ret {result}")
     head = f"define internal {a.type} @{name}({a}, {b}) nounwind {{\nentry:\n"
     return head + "\n".join(body.lines) + "\n}"
 
 
-def _any(code: Code, mask: Reg) -> Reg:
-    return code.call(f"llvm.vector.reduce.or.v{mask.width}i1", "i1", 1, mask)
-
-
 def shift(code: Code, a: Reg, b: Reg, opcode: str) -> Reg:
     """`opcode` is shl, lshr or ashr; the count is read as unsigned."""
-    inside = code.compare("icmp ult", b, _number(int(a.elem[1:]), b))
+    inside = code.compare("icmp ult", b, int(a.elem[1:]))
     if opcode == "ashr":
-        last = _number(int(a.elem[1:]) - 1, b)
-        return code.op("ashr", a, code.select(inside, b, last))
-    moved = code.op(opcode, a, code.select(inside, b, _number(0, b)))
-    return code.select(inside, moved, _number(0, a))
+        return code.op("ashr", a, code.select(inside, b, int(a.elem[1:]) - 1))
+    moved = code.op(opcode, a, code.select(inside, b, 0))
+    return code.select(inside, moved, 0)
 
 
 def sign(code: Code, a: Reg, signed: bool) -> Reg:
     """-1, 0 or 1."""
-    some = code.convert("zext", code.compare("icmp ne", a, _number(0, a)), a.elem)
+    some = code.convert("zext", code.compare("icmp ne", a, 0), a.elem)
     if not signed:
         return some
-    return code.op("or", code.op("ashr", a, _number(int(a.elem[1:]) - 1, a)), some)
+    return code.op("or", code.op("ashr", a, int(a.elem[1:]) - 1), some)
 
 
 def _plain(opcode: str) -> IntegerFunction:
@@ -124,7 +113,7 @@ def _plain(opcode: str) -> IntegerFunction:
 
 def _extremum(which: str) -> IntegerFunction:
     def emit(code: Code, a: Reg, b: Reg, signed: bool) -> Reg:
-        return code.intrinsic(f"{'s' if signed else 'u'}{which}", a.elem, a, b)
+        return code.intrinsic(f"{'s' if signed else 'u'}{which}", a, b)
 
     return emit
 

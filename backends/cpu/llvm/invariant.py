@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tcc.ir.expr.scalar import IndexValue, walk
+from tcc.ir.expr.scalar import index_values
 from tcc.ir.index import Index, Var, free_vars
 from tcc.ir.tile import (
     Compute,
@@ -63,7 +63,7 @@ def _indices(node: Stmt) -> Iterator[Index]:
             if not isinstance(node, Prefetch):
                 yield from (i for g in node.guards for i in (g.index, g.extent))
         case Compute():
-            yield from (s.index for s in walk(node.body) if isinstance(s, IndexValue))
+            yield from index_values(node.body)
         case Loop():
             yield from (node.start, node.stop)
         case If():

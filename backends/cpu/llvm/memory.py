@@ -37,22 +37,23 @@ from tcc.backends.cpu.llvm.storage import (
     stored_constant,
     to_memory,
 )
-from tcc.backends.cpu.llvm.text import Code, Reg, int_const, lane_consts, vector_type
-from tcc.ir.index import (
-    Index,
-    Var,
-    const,
-    free_vars,
-    linear_in,
-    substitute,
-    symbol,
-    var_of,
-)
-from tcc.ir.tile import Block, Guard, Indirect, Load, Prefetch, Store, TileBuffer, lanes
+from tcc.backends.cpu.llvm.text import Code, Reg, int_const, lane_consts, mangled, vector_type
+from tcc.ir.index import Index, Var, const, free_vars, step_in, substitute, symbol
+from tcc.ir.tile import Block, Guard, Load, Prefetch, Store, TileBuffer, lanes
 from tcc.ir.types import DType
+from tcc.record import record
 
 _LINE = 64  # alignment of constants: that of every vector
 _WORTH_TURNING = 4  # lanes of a vector that is loaded and transposed rather than gathered
+
+
+@record
+class Environment:
+    """What statements use: indices, the addresses of buffers, and the registers of blocks."""
+
+    indices: LlvmIndices
+    buffers: Mapping[TileBuffer, Reg]
+    values: Mapping[Block, RegisterBlock]
 
 
 @dataclass(slots=True)
@@ -72,7 +73,7 @@ class BlockAccess:
     _affine: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self.lanes = _vars(lanes(self.shape))
+        self.lanes = free_vars(*lanes(self.shape))
         rest, coeffs = split_lanes(self.offset, self.lanes)
         if any(c is None for c in coeffs):
             self.offset = self.indices.sharpen(self.offset)
@@ -154,6 +155,12 @@ class BlockAccess:
         offset = self._rest + lanes(shape)[0]
         return BlockAccess(self.indices, self.base, self.buffer, shape, offset, (), ())
 
+    def mask(self, position: tuple[int, ...], chunk: Chunk) -> Mask:
+        """Which lanes of a chunk are active."""
+        lane = lane_of(chunk) if chunk.width > 1 else const(0)
+        _, guards = self.at(position, const(chunk.start) + lane)
+        return mask_of(self.indices, guards, chunk)
+
     def varies(self, index: Index) -> bool:
         """Whether an indirect variable is left that is different for each lane."""
         return any(v in free_vars(index) for v, _ in self.bound)
@@ -182,28 +189,21 @@ class BlockAccess:
             return slope if slope in (0, 1) else None
         lane = lane_of(chunk)
         offset, guards = self.at(position, const(chunk.start) + lane)
-        var = var_of(lane)
-        assert var is not None
         if self.varies(offset) or any(self.varies(g.index) for g in guards):
             return None
-        split = linear_in(offset, var)
-        step = None if split is None else constant(split[0])
-        return step if step in (0, 1) else None
+        split = step_in(offset, *free_vars(lane))
+        return split[0] if split is not None and split[0] in (0, 1) else None
 
 
-def access(
-    indices: LlvmIndices,
-    buffers: Mapping[TileBuffer, Reg],
-    node: Load | Store | Prefetch,
-    shape: tuple[int, ...],
-    bound: tuple[tuple[Var, RegisterBlock], ...],
-) -> BlockAccess:
+def access(env: Environment, node: Load | Store | Prefetch, shape: tuple[int, ...]) -> BlockAccess:
     """The access that a statement makes for a block of `shape`."""
     offset = const(0)
     for index, size in zip(node.indices, node.buffer.sizes, strict=True):
         offset = offset * size + index
     guards = () if isinstance(node, Prefetch) else node.guards
-    return BlockAccess(indices, buffers[node.buffer], node.buffer, shape, offset, guards, bound)
+    bound = tuple((var, env.values[block]) for var, block in node.indirect)
+    base = env.buffers[node.buffer]
+    return BlockAccess(env.indices, base, node.buffer, shape, offset, guards, bound)
 
 
 # ---- blocks that memory holds in another order -------------------------------------------------
@@ -218,30 +218,20 @@ def _with_last(rank: int, axis: int) -> tuple[int, ...]:
 
 def _turned(node: _Node, shape: tuple[int, ...], order: tuple[int, ...]) -> _Node:
     """`node` for a block whose axes are permuted by `order`."""
-    old, new = lanes(shape), lanes(tuple(shape[n] for n in order))
-    mapping = {v: new[order.index(n)] for n, v in enumerate(_vars(old))}
+    old, new = free_vars(*lanes(shape)), lanes(tuple(shape[n] for n in order))
+    mapping = {v: new[order.index(n)] for n, v in enumerate(old)}
     guards = tuple(
         Guard(substitute(g.index, mapping), substitute(g.extent, mapping)) for g in node.guards
     )
     return replace(node, indices=tuple(substitute(i, mapping) for i in node.indices), guards=guards)
 
 
-def _vars(indices: tuple[Index, ...]) -> tuple[Var, ...]:
-    return tuple(v for v in map(var_of, indices) if v is not None)
-
-
 # ---- loads ------------------------------------------------------------------------------------
 
 
-def load(
-    node: Load,
-    indices: LlvmIndices,
-    buffers: Mapping[TileBuffer, Reg],
-    bound: tuple[tuple[Var, RegisterBlock], ...],
-    scalars: bool,
-) -> RegisterBlock:
+def load(env: Environment, node: Load, scalars: bool) -> RegisterBlock:
     """The loaded block, in scalars where those are wanted."""
-    where = access(indices, buffers, node, node.out.shape, bound)
+    where = access(env, node, node.out.shape)
     axis = None if scalars else where.contiguous_axis()
     if axis is None:
         return _load_rows(node, where, scalars)
@@ -250,58 +240,39 @@ def load(
     turned = _turned(node, node.out.shape, moved)
     shape = tuple(node.out.shape[n] for n in moved)
     other = replace(turned, out=Block(node.out.name, node.out.dtype, shape))
-    value = _load_rows(other, access(indices, buffers, other, shape, ()), False)
+    value = _load_rows(other, access(env, other, shape), False)
     back = tuple(moved.index(n) for n in range(len(moved)))
-    return rearrange(indices.code, value, back, node.out.shape)
+    return rearrange(where.code, value, back, node.out.shape)
 
 
 def _load_rows(node: Load, where: BlockAccess, scalars: bool) -> RegisterBlock:
     dtype, size = node.out.dtype, last_axis(node.out.shape)
     chunks = scalar_chunks(size) if scalars else vector_chunks(size, where.code.module.lanes)
-    regs = []
-    for position in row_positions(node.out.shape):
-        for chunk in chunks:
-            regs.append(_load_chunk(where, position, chunk, node.fill))
-    return RegisterBlock(dtype, node.out.shape, chunks, tuple(regs))
+    regs = tuple(
+        _load_chunk(where, position, chunk, node.fill)
+        for position in row_positions(node.out.shape)
+        for chunk in chunks
+    )
+    return RegisterBlock(dtype, node.out.shape, chunks, regs)
 
 
 def _load_chunk(
     where: BlockAccess, position: tuple[int, ...], chunk: Chunk, fill: bool | int | float
 ) -> Reg:
     step = where.step(position, chunk)
-    if step is None:
-        each = [_load_element(where, position, chunk.start + n, fill) for n in range(chunk.count)]
-        return where.code.gather(each, chunk.width)
-    if chunk.width == 1:
-        return _load_element(where, position, chunk.start, fill)
-    _, guards = where.at(position, const(chunk.start) + lane_of(chunk))
-    mask = mask_of(where.indices, guards, chunk)
-    if mask.never:
-        return literal(fill, where.buffer.dtype, chunk.width)
-    if step == 0 and mask.vector is None:
-        scalar = _load_element(where, position, chunk.start, fill)
-        return where.code.splat(scalar, chunk.width)
-    if step == 0:
-        each = [_load_element(where, position, chunk.start + n, fill) for n in range(chunk.count)]
-        return where.code.gather(each, chunk.width)
-    return _load_vector(where, position, chunk, mask, fill)
-
-
-def _load_element(
-    where: BlockAccess, position: tuple[int, ...], lane: int, fill: bool | int | float
-) -> Reg:
-    dtype, code = where.buffer.dtype, where.code
-    offset, guards = where.at(position, const(lane))
-    mask = mask_of(where.indices, guards, Chunk(lane, 1, 1))
-    if mask.never:
-        return literal(fill, dtype)
-    pointer = where.pointer(offset)
-    align = where.alignment(offset, 1)
-    if mask.scalar is not None:
-        pointer = _active_pointer(where, position, lane, 1, mask.scalar, fill)
-        align = dtype.bytes
-    loaded = _plain_load(code, pointer, dtype, 1, align)
-    return from_memory(code, loaded, dtype)
+    alike = False
+    if step is not None:
+        mask = where.mask(position, chunk)
+        if mask.never:
+            return literal(fill, where.buffer.dtype, chunk.width)
+        if step == 1:
+            return _load_vector(where, position, chunk, mask, fill)
+        alike = mask.vector is None
+    places = range(chunk.start, chunk.start + (1 if alike else chunk.count))
+    each = [_load_chunk(where, position, Chunk(n, 1, 1), fill) for n in places]
+    if alike:
+        return where.code.splat(each[0], chunk.width)
+    return where.code.gather(each, chunk.width)
 
 
 def _load_vector(
@@ -328,11 +299,11 @@ def _load_vector(
         if mask.scalar is not None:
             pointer = _active_pointer(where, position, chunk.start, width, mask.scalar, fill)
             align = min(align, dtype.bytes * (width & -width))
-        loaded = _plain_load(code, pointer, dtype, width, align)
-        return from_memory(code, loaded, dtype)
-    elem = memory_element(dtype)
-    other = stored_constant(fill, dtype, width)
-    loaded = masked_load(code, Reg(elem, width, other.text), pointer, lanes_on, align)
+        kind = vector_type(memory_element(dtype), width)
+        loaded = code.emit(memory_element(dtype), width, f"load {kind}, {pointer}, align {align}")
+    else:
+        other = stored_constant(fill, dtype, width)
+        loaded = masked_load(code, other, pointer, lanes_on, align)
     return from_memory(code, loaded, dtype)
 
 
@@ -394,22 +365,15 @@ def _or_constant(
         name,
         lambda: f"@{name} = private unnamed_addr constant {value}, align {_LINE}",
     )
-    chosen: Reg = code.remember(
+    return code.remember(
         ("active", active, pointer, name),
         lambda: code.select(active, pointer, Reg("ptr", 1, f"@{name}")),
     )
-    return chosen
-
-
-def _plain_load(code: Code, pointer: Reg, dtype: DType, width: int, align: int) -> Reg:
-    elem = memory_element(dtype)
-    return code.emit(elem, width, f"load {vector_type(elem, width)}, {pointer}, align {align}")
 
 
 def masked_load(code: Code, other: Reg, pointer: Reg, mask: Reg, align: int) -> Reg:
     """The lanes of `mask` from memory, the rest from `other`."""
-    kind = f"v{other.width}{_SHORT.get(other.elem, other.elem)}"
-    name = f"llvm.masked.load.{kind}.p0"
+    name = f"llvm.masked.load.{mangled(other)}.p0"
     code.module.add(name, lambda: f"declare {other.type} @{name}(ptr, {mask.type}, {other.type})")
     return code.emit(
         other.elem,
@@ -418,29 +382,21 @@ def masked_load(code: Code, other: Reg, pointer: Reg, mask: Reg, align: int) -> 
     )
 
 
-_SHORT = {"float": "f32", "double": "f64"}
-
-
 # ---- stores -----------------------------------------------------------------------------------
 
 
-def store(
-    node: Store,
-    indices: LlvmIndices,
-    buffers: Mapping[TileBuffer, Reg],
-    bound: tuple[tuple[Var, RegisterBlock], ...],
-    value: RegisterBlock,
-) -> None:
+def store(env: Environment, node: Store) -> None:
     """Writes a block."""
-    where = access(indices, buffers, node, value.shape, bound)
+    value = env.values[node.block]
+    where = access(env, node, value.shape)
     axis = where.contiguous_axis()
     if axis is not None:
         moved = _with_last(len(value.shape), axis)
         node = _turned(node, value.shape, moved)
-        value = rearrange(indices.code, value, moved, tuple(value.shape[n] for n in moved))
-        where = access(indices, buffers, node, value.shape, ())
+        value = rearrange(where.code, value, moved, tuple(value.shape[n] for n in moved))
+        where = access(env, node, value.shape)
     elif (order := where.dense_order()) is not None:
-        value = rearrange(indices.code, value, order, where.merged_shape(order))
+        value = rearrange(where.code, value, order, where.merged_shape(order))
         where = where.merged(order)
     shape = where.shape
     chunks = vector_chunks(last_axis(shape), where.code.module.lanes)
@@ -455,12 +411,11 @@ def store(
 
 def _store_chunk(where: BlockAccess, position: tuple[int, ...], chunk: Chunk, reg: Reg) -> None:
     code, dtype = where.code, where.buffer.dtype
-    if chunk.width == 1 or where.step(position, chunk) != 1:
+    if where.step(position, chunk) != 1:
         for n in range(chunk.count):
-            _store_element(where, position, chunk.start + n, code.extract(reg, n))
+            _store_chunk(where, position, Chunk(chunk.start + n, 1, 1), code.extract(reg, n))
         return
-    _, guards = where.at(position, const(chunk.start) + lane_of(chunk))
-    mask = mask_of(where.indices, guards, chunk)
+    mask = where.mask(position, chunk)
     if mask.never:
         return
     if halves := _registers(where, mask, chunk):
@@ -473,28 +428,10 @@ def _store_chunk(where: BlockAccess, position: tuple[int, ...], chunk: Chunk, re
     pointer, align = where.pointer(first), where.alignment(first, chunk.width)
     lanes_on = _lane_mask(code, mask, chunk)
     if lanes_on is not None:
-        kind = f"v{stored.width}{_SHORT.get(stored.elem, stored.elem)}"
-        name = f"llvm.masked.store.{kind}.p0"
+        name = f"llvm.masked.store.{mangled(stored)}.p0"
         signature = f"declare void @{name}({stored.type}, ptr, {lanes_on.type})"
         code.module.add(name, lambda: signature)
         code.void(f"call void @{name}({stored}, ptr align {align} {pointer.text}, {lanes_on})")
-    elif mask.scalar is not None:
-        with code.when(mask.scalar, "store"):
-            code.void(f"store {stored}, {pointer}, align {align}")
-    else:
-        code.void(f"store {stored}, {pointer}, align {align}")
-
-
-def _store_element(where: BlockAccess, position: tuple[int, ...], lane: int, reg: Reg) -> None:
-    code = where.code
-    offset, guards = where.at(position, const(lane))
-    mask = mask_of(where.indices, guards, Chunk(lane, 1, 1))
-    if mask.never:
-        return
-    stored = to_memory(code, reg, where.buffer.dtype)
-    pointer, align = where.pointer(offset), where.alignment(offset, 1)
-    if mask.scalar is None:
-        code.void(f"store {stored}, {pointer}, align {align}")
         return
     with code.when(mask.scalar, "store"):
         code.void(f"store {stored}, {pointer}, align {align}")
@@ -503,29 +440,14 @@ def _store_element(where: BlockAccess, position: tuple[int, ...], lane: int, reg
 # ---- hints ------------------------------------------------------------------------------------
 
 
-def prefetch(
-    node: Prefetch,
-    indices: LlvmIndices,
-    buffers: Mapping[TileBuffer, Reg],
-    bound: tuple[tuple[Var, RegisterBlock], ...],
-) -> None:
+def prefetch(env: Environment, node: Prefetch) -> None:
     """Asks for a cache line, to write it or to read it; the address may be any."""
-    code = indices.code
-    rank = max((len(value.shape) for _, value in bound), default=0)
-    where = access(indices, buffers, node, (1,) * rank, bound)
+    code = env.indices.code
+    rank = max((len(block.shape) for _, block in node.indirect), default=0)
+    where = access(env, node, (1,) * rank)
     offset, _ = where.at((0,) * max(rank - 1, 0), const(0))
     name = "llvm.prefetch.p0"
     code.module.add(name, lambda: f"declare void @{name}(ptr, i32, i32, i32)")
     locality = 4 - node.level
     purpose = int(node.write)
     code.void(f"call void @{name}({where.pointer(offset)}, i32 {purpose}, i32 {locality}, i32 1)")
-
-
-# ---- indirect accesses ------------------------------------------------------------------------
-
-
-def bound_values(
-    indirect: Indirect, values: Mapping[Block, RegisterBlock]
-) -> tuple[tuple[Var, RegisterBlock], ...]:
-    """The indirect variables of an access with the registers behind them."""
-    return tuple((var, values[block]) for var, block in indirect)

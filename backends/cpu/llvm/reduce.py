@@ -3,36 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from tcc.backends.cpu.llvm.blocks import (
     RegisterBlock,
-    part,
+    in_chunks,
     row_number,
     row_positions,
     scalar_chunks,
 )
 from tcc.backends.cpu.llvm.compute import combine
-from tcc.backends.cpu.llvm.indices import LlvmIndices
-from tcc.backends.cpu.llvm.scalars import emit_const
+from tcc.backends.cpu.llvm.scalars import emit_scalar
 from tcc.backends.cpu.llvm.text import Code, Reg
 from tcc.errors import InternalError
 from tcc.ir.expr import MONOIDS
-from tcc.ir.expr.scalar import Const, Scalar
+from tcc.ir.expr.scalar import Scalar
 from tcc.ir.tile import Reduce
+from tcc.record import record
 
 Parts = tuple[Reg, ...]  # one register for each component of the monoid
 
 
-def reduce(
-    indices: LlvmIndices, node: Reduce, values: Sequence[RegisterBlock]
-) -> tuple[RegisterBlock, ...]:
+def reduce(code: Code, node: Reduce, values: Sequence[RegisterBlock]) -> tuple[RegisterBlock, ...]:
     """The results of a Reduce: its axes have size one."""
     monoid = MONOIDS[node.monoid]
     dtypes = tuple(v.dtype for v in values)
-    tree = _Tree(indices, monoid.combine(dtypes), monoid.identity(dtypes))
+    tree = _Tree(code, monoid.combine(dtypes), monoid.identity(dtypes))
     shape, out_shape = values[0].shape, node.outs[0].shape
-    aligned = _same_chunks(indices.code, values)
+    aligned = _same_chunks(code, values)
     groups: dict[int, list[int]] = {}
     for row, position in enumerate(row_positions(shape)):
         groups.setdefault(row_number(out_shape, position), []).append(row)
@@ -65,28 +62,19 @@ def _same_chunks(code: Code, values: Sequence[RegisterBlock]) -> Sequence[Regist
     first = values[0]
     if any(v.shape != first.shape for v in values):
         raise InternalError("the blocks of a reduction differ in shape", where="backends/cpu")
-    cuts = first.chunks
-
-    def cut(v: RegisterBlock) -> RegisterBlock:
-        regs = tuple(part(code, v, row, c) for row in range(v.rows) for c in cuts)
-        return replace(v, chunks=cuts, regs=regs)
-
-    return [v if v.chunks == cuts else cut(v) for v in values]
+    return [in_chunks(code, v, first.chunks) for v in values]
 
 
+@record
 class _Tree:
-    def __init__(
-        self, indices: LlvmIndices, bodies: Sequence[Scalar], identity: Sequence[Scalar]
-    ) -> None:
-        self._indices, self._bodies = indices, bodies
-        self._identity = [i for i in identity if isinstance(i, Const)]
+    """How items combine, and what lanes that do not take part hold."""
 
-    @property
-    def _code(self) -> Code:
-        return self._indices.code
+    code: Code
+    bodies: Sequence[Scalar]
+    identity: Sequence[Scalar]
 
     def _combine(self, a: Parts, b: Parts) -> Parts:
-        return combine(self._indices, self._bodies, (*a, *b))
+        return combine(self.code, self.bodies, (*a, *b))
 
     def fold(self, items: Sequence[Parts]) -> Parts:
         """All items combined pairwise, neighbours first."""
@@ -103,8 +91,8 @@ class _Tree:
         total = self.fold([p for p in waiting if p[0].width == width])
         while width > 1:
             half = width // 2
-            low = tuple(self._code.shuffle(r, None, range(half)) for r in total)
-            high = tuple(self._code.shuffle(r, None, range(half, width)) for r in total)
+            low = tuple(self.code.shuffle(r, None, range(half)) for r in total)
+            high = tuple(self.code.shuffle(r, None, range(half, width)) for r in total)
             width = half
             same = [p for p in waiting if p[0].width == width]
             total = self.fold([self._combine(low, high), *same])
@@ -116,6 +104,6 @@ class _Tree:
             return parts
         keep = [n if n < count else width for n in range(width)]
         return tuple(
-            self._code.shuffle(reg, emit_const(i, width), keep)
-            for reg, i in zip(parts, self._identity, strict=True)
+            self.code.shuffle(reg, emit_scalar(self.code, i, (), width), keep)
+            for reg, i in zip(parts, self.identity, strict=True)
         )

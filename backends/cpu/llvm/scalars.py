@@ -5,15 +5,15 @@ Arithmetic on f16 and bf16 is done in f32 and rounded once for each function.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from tcc.backends.cpu.llvm import integers
 from tcc.backends.cpu.llvm.blocks import register_element
 from tcc.backends.cpu.llvm.narrow import wrapped
 from tcc.backends.cpu.llvm.storage import constant, round_to
-from tcc.backends.cpu.llvm.text import Code, Reg, float_const, int_const
-from tcc.backends.cpu.math.code import MathFunction, lane_by_lane, number
+from tcc.backends.cpu.llvm.text import Code, Reg, int_const, number
+from tcc.backends.cpu.math.code import MathFunction, lane_by_lane
 from tcc.backends.cpu.math.erf import one_plus_erf
 from tcc.backends.cpu.math.table import MATH
 from tcc.errors import InternalError
@@ -24,20 +24,29 @@ from tcc.ir.types import BOOL, F16, F32, F64, DType, DTypeKind, integer_limits
 _EXACT = frozenset(
     {"max", "min", "neg", "abs", "sign", "floor", "ceil", "round", "trunc", "select", "rem"}
 )
-_COMPARE = MappingProxyType(
-    {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
-)
-_LOGIC = MappingProxyType({"and": "and", "or": "or", "xor": "xor"})
+_COMPARE = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
-def emit_apply(code: Code, node: Apply, args: Sequence[Reg]) -> Reg:
-    """The value of `node` for values of its arguments."""
+def emit_scalar(code: Code, node: Scalar, args: Sequence[Reg], width: int) -> Reg:
+    """The value of `node` for values of its operands, all of `width` lanes."""
+    match node:
+        case Const():
+            return constant(node.value, node.dtype, width)
+        case Cast():
+            return convert(code, args[0], node.arg.dtype, node.dtype)
+        case Apply():
+            return _applied(code, node, args)
+        case _:
+            raise InternalError(f"a {type(node).__name__} inside a tile body", where="backends/cpu")
+
+
+def _applied(code: Code, node: Apply, args: Sequence[Reg]) -> Reg:
     kind = node.args[-1].dtype
     name = node.function
     if name == "select":
-        return code.select(args[0], args[1], args[2])
+        return code.select(*args)
     if name in _COMPARE:
-        return _compare(code, _COMPARE[name], args[0], args[1], kind)
+        return _compare(code, name, kind, *args)
     if node.dtype is BOOL or kind is BOOL:
         return _boolean(code, name, args, kind)
     if kind.is_float:
@@ -57,7 +66,7 @@ def joint_function(node: Apply) -> tuple[MathFunction, Scalar] | None:
     return None
 
 
-def _compare(code: Code, what: str, a: Reg, b: Reg, dtype: DType) -> Reg:
+def _compare(code: Code, what: str, dtype: DType, a: Reg, b: Reg) -> Reg:
     if dtype.is_float:
         return code.compare(f"fcmp {'une' if what == 'ne' else 'o' + what}", a, b)
     if what in ("eq", "ne"):
@@ -70,20 +79,22 @@ def _boolean(code: Code, name: str, args: Sequence[Reg], kind: DType) -> Reg:
     if name == "is_nan":
         return code.compare("fcmp uno", a, a)
     if name == "is_inf":
-        size = code.intrinsic("fabs", a.elem, a)
-        return code.compare("fcmp oeq", size, float_const(float("inf"), a.elem, a.width))
+        size = code.intrinsic("fabs", a)
+        return code.compare("fcmp oeq", size, float("inf"))
     truth = [arg if arg.elem == "i1" else to_bool(code, arg) for arg in args]
     if name in ("not", "bit_not"):
-        return code.op("xor", truth[0], int_const(1, "i1", a.width))
+        return code.op("xor", truth[0], 1)
     opcode = _BOOLEAN.get(name)
     if opcode is None:
         raise InternalError(f"no function {name} of {kind.name}", where="backends/cpu/scalars")
-    return code.op(opcode, truth[0], truth[1])
+    return code.op(opcode, *truth)
 
 
 _BOOLEAN = MappingProxyType(
     {
-        **_LOGIC,
+        "and": "and",
+        "or": "or",
+        "xor": "xor",
         "bit_and": "and",
         "bit_or": "or",
         "bit_xor": "xor",
@@ -98,27 +109,26 @@ _BOOLEAN = MappingProxyType(
 def to_bool(code: Code, a: Reg) -> Reg:
     """Whether a value is not zero; NaN is not."""
     if a.elem in ("float", "double"):
-        return code.compare("fcmp une", a, float_const(0.0, a.elem, a.width))
-    return code.compare("icmp ne", a, int_const(0, a.elem, a.width))
+        return code.compare("fcmp une", a, 0.0)
+    return code.compare("icmp ne", a, 0)
 
 
 def _integer(code: Code, name: str, args: Sequence[Reg], dtype: DType) -> Reg:
     signed, a = dtype.kind is DTypeKind.INT, args[0]
     if len(args) == 2 and name in integers.BINARY:
         return integers.BINARY[name](code, a, args[1], signed)
-    zero = int_const(0, a.elem, a.width)
     match name:
         case "neg":
-            return code.op("sub", zero, a)
+            return code.op("sub", 0, a)
         case "abs":
             if not signed:
                 return a
-            negative = code.compare("icmp slt", a, zero)
-            return code.select(negative, code.op("sub", zero, a), a)
+            negative = code.compare("icmp slt", a, 0)
+            return code.select(negative, code.op("sub", 0, a), a)
         case "sign":
             return integers.sign(code, a, signed)
         case "bit_not":
-            return code.op("xor", a, int_const(-1, a.elem, a.width))
+            return code.op("xor", a, -1)
         case "floor" | "ceil" | "round" | "trunc":
             return a
     raise InternalError(f"no function {name} of {dtype.name}", where="backends/cpu/scalars")
@@ -146,13 +156,13 @@ def _float(code: Code, node: Apply, args: Sequence[Reg]) -> Reg:
     if name == "rem":
         return per_lane(code, "fmod", args)
     if name in _ARITHMETIC:
-        return code.op(_ARITHMETIC[name], a, args[1])
+        return code.op(_ARITHMETIC[name], *args)
     if name in _INTRINSIC:
-        return code.intrinsic(_INTRINSIC[name], a.elem, a)
+        return code.intrinsic(_INTRINSIC[name], a)
     if name in ("max", "min"):
         return _float_extremum(code, name, node.args, args)
     if name in _FLOAT:
-        return _FLOAT[name](code, args)
+        return _FLOAT[name](code, *args)
     if a.elem == "float" and name in MATH:
         return MATH[name](code, *args)
     return per_lane(code, name, args)
@@ -160,7 +170,7 @@ def _float(code: Code, node: Apply, args: Sequence[Reg]) -> Reg:
 
 def _float_extremum(code: Code, name: str, nodes: Sequence[Scalar], args: Sequence[Reg]) -> Reg:
     if code.module.profile.arch == "aarch64":  # one instruction; NaN where either is
-        return code.intrinsic("maximum" if name == "max" else "minimum", args[0].elem, *args)
+        return code.intrinsic("maximum" if name == "max" else "minimum", *args)
     predicate = "fcmp ogt" if name == "max" else "fcmp olt"
     # `x > y ? x : y` gives y when either is NaN: right as it stands if x cannot be NaN.
     a, b = args
@@ -201,36 +211,28 @@ _EXTREMUM_PREFIX = MappingProxyType(
 )
 
 
-def _float_sign(code: Code, args: Sequence[Reg]) -> Reg:
-    (a,) = args
-    zero, one = (float_const(v, a.elem, a.width) for v in (0.0, 1.0))
-    signed_one = code.intrinsic("copysign", a.elem, one, a)
-    nonzero = code.compare("fcmp one", a, zero)
+def _float_sign(code: Code, a: Reg) -> Reg:
+    signed_one = code.intrinsic("copysign", 1.0, a)
+    nonzero = code.compare("fcmp one", a, 0.0)
     # Zeros and NaN give themselves.
     return code.select(nonzero, signed_one, a)
 
 
-def _float_mod(code: Code, args: Sequence[Reg]) -> Reg:
-    a, b = args
-    rest = per_lane(code, "fmod", args)
-    zero = float_const(0.0, a.elem, a.width)
-    is_zero = code.compare("fcmp oeq", rest, zero)
-    signed_zero = code.intrinsic("copysign", a.elem, zero, b)
-    below = code.compare("fcmp olt", rest, zero)
-    other = code.op("xor", below, code.compare("fcmp olt", b, zero))
+def _float_mod(code: Code, a: Reg, b: Reg) -> Reg:
+    rest = per_lane(code, "fmod", (a, b))
+    is_zero = code.compare("fcmp oeq", rest, 0.0)
+    signed_zero = code.intrinsic("copysign", 0.0, b)
+    below = code.compare("fcmp olt", rest, 0.0)
+    other = code.op("xor", below, code.compare("fcmp olt", b, 0.0))
     shifted = code.select(other, code.op("fadd", rest, b), rest)
-    some = code.compare("fcmp one", b, zero)
+    some = code.compare("fcmp one", b, 0.0)
     kept = code.select(code.op("and", is_zero, some), signed_zero, shifted)
     nan = code.compare("fcmp uno", rest, rest)
     return code.select(nan, rest, kept)
 
 
-_FLOAT: Mapping[str, Callable[[Code, Sequence[Reg]], Reg]] = MappingProxyType(
-    {
-        "neg": lambda code, args: code.emit(args[0].elem, args[0].width, f"fneg {args[0]}"),
-        "sign": _float_sign,
-        "mod": _float_mod,
-    }
+_FLOAT: Mapping[str, MathFunction] = MappingProxyType(
+    {"neg": Code.negate, "sign": _float_sign, "mod": _float_mod}
 )
 
 
@@ -240,11 +242,6 @@ def per_lane(code: Code, name: str, args: Sequence[Reg]) -> Reg:
 
 
 # ---- casts --------------------------------------------------------------------------------------
-
-
-def emit_cast(code: Code, node: Cast, a: Reg) -> Reg:
-    """The value of `node` for the value of its argument."""
-    return convert(code, a, node.arg.dtype, node.dtype)
 
 
 def convert(code: Code, a: Reg, source: DType, target: DType) -> Reg:
@@ -275,20 +272,20 @@ def _to_integer(code: Code, a: Reg, elem: str, target: DType) -> Reg:
         return _to_narrow_integer(code, a, elem, low, high)
     inside = code.to_integer(a, elem, "fptosi" if target.kind is DTypeKind.INT else "fptoui")
     # The first float above the range is a power of two, so exact; below it lies `low` or less.
-    over = code.compare("fcmp oge", a, number(a, float(high + 1)))
-    under = code.compare("fcmp ole", a, number(a, float(low)))
-    value = code.select(over, number(inside, high), inside)
-    value = code.select(under, number(inside, low), value)
-    return code.select(code.compare("fcmp uno", a, a), number(inside, 0), value)
+    over = code.compare("fcmp oge", a, high + 1)
+    under = code.compare("fcmp ole", a, low)
+    value = code.select(over, high, inside)
+    value = code.select(under, low, value)
+    return code.select(code.compare("fcmp uno", a, a), 0, value)
 
 
 def _to_narrow_integer(code: Code, a: Reg, elem: str, low: int, high: int) -> Reg:
     """The same where floats hold both ends: the float is put inside, by one instruction an end."""
     nan = None if low == 0 else code.compare("fcmp uno", a, a)
     for predicate, end in (("fcmp ogt", low), ("fcmp olt", high)):  # NaN gives the first end
-        a = code.select(code.compare(predicate, a, number(a, float(end))), a, number(a, float(end)))
+        a = code.select(code.compare(predicate, a, end), a, end)
     found = code.convert("trunc", code.convert("fptosi", a, "i32"), elem)
-    return found if nan is None else code.select(nan, number(found, 0), found)
+    return found if nan is None else code.select(nan, 0, found)
 
 
 def _to_float(code: Code, a: Reg, source: DType, target: DType) -> Reg:
@@ -309,20 +306,12 @@ def _to_float(code: Code, a: Reg, source: DType, target: DType) -> Reg:
 def _to_odd(code: Code, exact: Reg, narrow: Reg) -> Reg:
     """`exact` rounded to odd in f32: rounding that again to f16 gives what rounding once does."""
 
-    def number(value: int) -> Reg:
-        return int_const(value, "i32", narrow.width)
-
     back = code.convert("fpext", narrow, "double")
-    bits = code.convert("bitcast", narrow, "i32")
-    even = code.compare("icmp eq", code.op("and", bits, number(1)), number(0))
+    bits = code.bitcast(narrow, "i32")
+    even = code.compare("icmp eq", code.op("and", bits, 1), 0)
     inexact = code.compare("fcmp one", back, exact)
-    sizes = [code.intrinsic("fabs", "double", x) for x in (back, exact)]
+    sizes = [code.intrinsic("fabs", x) for x in (back, exact)]
     low = code.compare("fcmp olt", sizes[0], sizes[1])
-    moved = code.op("add", bits, code.select(low, number(1), number(-1)))
+    moved = code.op("add", bits, code.select(low, number(bits, 1), -1))
     chosen = code.select(code.op("and", even, inexact), moved, bits)
-    return code.convert("bitcast", chosen, "float")
-
-
-def emit_const(node: Const, width: int) -> Reg:
-    """A literal in every lane."""
-    return constant(node.value, node.dtype, width)
+    return code.bitcast(chosen, "float")

@@ -29,7 +29,7 @@ def memory_element(dtype: DType) -> str:
 def from_memory(code: Code, reg: Reg, dtype: DType) -> Reg:
     """What was loaded, as a register value."""
     if dtype is BOOL:
-        return code.compare("icmp ne", reg, int_const(0, "i8", reg.width))
+        return code.compare("icmp ne", reg, 0)
     if dtype is F16:
         return half_value(code, reg)
     if dtype.is_narrow:
@@ -48,8 +48,8 @@ def to_memory(code: Code, reg: Reg, dtype: DType) -> Reg:
     if dtype.is_narrow:
         return narrow_bits(code, reg, dtype)
     if dtype is BF16:
-        bits = code.convert("bitcast", reg, "i32")
-        return code.convert("trunc", code.op("lshr", bits, int_const(16, "i32", reg.width)), "i16")
+        bits = code.bitcast(reg, "i32")
+        return code.convert("trunc", code.op("lshr", bits, 16), "i16")
     return reg
 
 
@@ -67,19 +67,16 @@ def round_to(code: Code, reg: Reg, dtype: DType) -> Reg:
 def _round_bf16(code: Code, reg: Reg) -> Reg:
     # In integers: the instructions for it flush denormals.  NaN is set apart, whose payload the
     # addition could carry into infinity.
-    def number(value: int) -> Reg:
-        return int_const(value, "i32", reg.width)
-
-    bits = code.convert("bitcast", reg, "i32")
-    odd = code.op("and", code.op("lshr", bits, number(16)), number(1))
-    up = code.op("add", code.op("add", bits, number(0x7FFF)), odd)
-    quiet = code.op("or", bits, number(0x400000))
+    bits = code.bitcast(reg, "i32")
+    odd = code.op("and", code.op("lshr", bits, 16), 1)
+    up = code.op("add", code.op("add", bits, 0x7FFF), odd)
+    quiet = code.op("or", bits, 0x400000)
     kept = code.select(code.compare("fcmp uno", reg, reg), quiet, up)
-    return code.convert("bitcast", code.op("and", kept, number(-65536)), "float")
+    return code.bitcast(code.op("and", kept, -65536), "float")
 
 
 def _bf16_value(code: Code, bits: Reg) -> Reg:
-    return code.convert("bitcast", code.op("shl", bits, int_const(16, "i32", bits.width)), "float")
+    return code.bitcast(code.op("shl", bits, 16), "float")
 
 
 def round_literal(value: float, dtype: DType) -> float:

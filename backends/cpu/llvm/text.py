@@ -11,7 +11,7 @@ import math
 import struct
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from tcc.record import record
 from tcc.target import Target
@@ -33,6 +33,10 @@ class Reg:
 
     def __str__(self) -> str:
         return f"{self.type} {self.text}"
+
+
+# A value, or a number that stands for itself in every lane of the type of the value beside it.
+Operand: TypeAlias = Reg | float
 
 
 def vector_type(elem: str, width: int) -> str:
@@ -61,6 +65,19 @@ def round_to_f32(value: float) -> float:
     except OverflowError:
         return math.copysign(math.inf, value)
     return result
+
+
+def number(like: Reg, value: float) -> Reg:
+    """A constant of the type of `like`."""
+    if like.elem.startswith("i"):
+        return int_const(int(value), like.elem, like.width)
+    return float_const(value, like.elem, like.width)
+
+
+def _alike(*operands: Operand) -> list[Reg]:
+    """Operands of one type, at least one of which is a value."""
+    like = next(x for x in operands if isinstance(x, Reg))
+    return [x if isinstance(x, Reg) else number(like, x) for x in operands]
 
 
 def lane_consts(values: Sequence[int], elem: str) -> Reg:
@@ -111,19 +128,30 @@ class Code:
     def void(self, text: str) -> None:
         self.lines.append(f"  {text}")
 
-    def op(self, opcode: str, a: Reg, b: Reg) -> Reg:
+    def op(self, opcode: str, a: Operand, b: Operand) -> Reg:
         """A binary instruction on two values of one type."""
-        return self.emit(a.elem, a.width, f"{opcode} {a}, {b.text}")
+        x, y = _alike(a, b)
+        return self.emit(x.elem, x.width, f"{opcode} {x}, {y.text}")
 
-    def compare(self, predicate: str, a: Reg, b: Reg) -> Reg:
+    def negate(self, a: Reg) -> Reg:
+        """A float with its sign changed."""
+        return self.emit(a.elem, a.width, f"fneg {a}")
+
+    def compare(self, predicate: str, a: Operand, b: Operand) -> Reg:
         """`predicate` with its opcode: "fcmp ogt", "icmp slt"."""
-        return self.emit("i1", a.width, f"{predicate} {a}, {b.text}")
+        x, y = _alike(a, b)
+        return self.emit("i1", x.width, f"{predicate} {x}, {y.text}")
 
-    def select(self, cond: Reg, a: Reg, b: Reg) -> Reg:
-        return self.emit(a.elem, a.width, f"select {cond}, {a}, {b}")
+    def select(self, cond: Reg, a: Operand, b: Operand) -> Reg:
+        x, y = _alike(a, b)
+        return self.emit(x.elem, x.width, f"select {cond}, {x}, {y}")
 
     def convert(self, opcode: str, a: Reg, elem: str) -> Reg:
         return self.emit(elem, a.width, f"{opcode} {a} to {vector_type(elem, a.width)}")
+
+    def bitcast(self, a: Reg, elem: str) -> Reg:
+        """The same bits as elements of type `elem`, of the same size."""
+        return self.convert("bitcast", a, elem)
 
     def to_integer(self, a: Reg, elem: str, opcode: str = "fptosi") -> Reg:
         """`a` truncated to an integer; any fixed value where it does not fit or is NaN.
@@ -133,13 +161,14 @@ class Code:
         raw = self.convert(opcode, a, elem)
         return self.emit(elem, a.width, f"freeze {raw}")
 
-    def intrinsic(self, name: str, result: str, *args: Reg) -> Reg:
-        """`llvm.NAME` with result elements of type `result`, overloaded on what it must be."""
-        width = args[0].width
-        suffix = _mangled(result, width)
+    def intrinsic(self, name: str, *operands: Operand) -> Reg:
+        """`llvm.NAME`, whose result has the type of its first operand, overloaded on what it must
+        be."""
+        args = _alike(*operands)
+        suffix = mangled(args[0])
         if name == "ldexp":
-            suffix += "." + _mangled(args[-1].elem, width)
-        return self.call(f"llvm.{name}.{suffix}", result, width, *args)
+            suffix += "." + mangled(args[-1])
+        return self.call(f"llvm.{name}.{suffix}", args[0].elem, args[0].width, *args)
 
     def call(self, name: str, result: str, width: int, *args: Reg) -> Reg:
         """A call of an external function, declared on first use."""
@@ -148,12 +177,13 @@ class Code:
         self.module.add(name, lambda: f"declare {out} @{name}({types}) nounwind")
         return self.emit(result, width, f"call {out} @{name}({', '.join(map(str, args))})")
 
-    def fma(self, a: Reg, b: Reg, c: Reg) -> Reg:
+    def fma(self, a: Operand, b: Operand, c: Operand) -> Reg:
         """`a * b + c`, rounded once; of f32, where no instruction does that, once more if the sum's
         first 53 bits end halfway between two floats."""
-        if self.module.profile.fma or a.elem != "float":
-            return self.intrinsic("fma", a.elem, a, b, c)
-        x, y, z = (self.convert("fpext", r, "double") for r in (a, b, c))
+        args = _alike(a, b, c)
+        if self.module.profile.fma or args[0].elem != "float":
+            return self.intrinsic("fma", *args)
+        x, y, z = (self.convert("fpext", r, "double") for r in args)
         return self.convert("fptrunc", self.op("fadd", self.op("fmul", x, y), z), "float")
 
     # ---- lanes ---------------------------------------------------------------------------------
@@ -173,6 +203,12 @@ class Code:
             f"insertelement {vector_type(scalar.elem, width)} poison, {scalar}, i64 0",
         )
         return self.shuffle(one, None, (0,) * width)
+
+    def any_lane(self, mask: Reg) -> Reg:
+        """Whether a condition holds in some lane."""
+        if mask.width == 1:
+            return mask
+        return self.call(f"llvm.vector.reduce.or.v{mask.width}i1", "i1", 1, mask)
 
     def extract(self, vector: Reg, lane: int) -> Reg:
         if vector.width == 1:
@@ -234,8 +270,12 @@ class Code:
         self.void(f"br {cond}, label %{yes}, label %{no}")
 
     @contextmanager
-    def when(self, cond: Reg, stem: str = "when") -> Iterator[None]:
-        """Code that runs only where `cond` holds; what it computes is not visible after it."""
+    def when(self, cond: Reg | None, stem: str) -> Iterator[None]:
+        """Code that runs only where `cond` holds, None for always; what it computes is not visible
+        after it."""
+        if cond is None:
+            yield
+            return
         yes, after = self.fresh(stem), self.fresh("after")
         self.branch(cond, yes, after)
         self.place(yes)
@@ -262,7 +302,7 @@ class Code:
         return value
 
 
-def _mangled(elem: str, width: int) -> str:
-    short = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16"}.get(elem, elem)
-    short = "p0" if short == "ptr" else short
-    return short if width == 1 else f"v{width}{short}"
+def mangled(value: Reg) -> str:
+    """The type of a value as names of intrinsics have it."""
+    short = {"float": "f32", "double": "f64"}.get(value.elem, value.elem)
+    return short if value.width == 1 else f"v{value.width}{short}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tcc.backends.cpu.llvm.text import Code, Reg, float_const, int_const
+from tcc.backends.cpu.llvm.text import Code, Reg, number
 
 MathFunction = Callable[..., Reg]
 
@@ -33,18 +33,11 @@ def _definition(code: Code, name: str, body: MathFunction, args: Sequence[Reg]) 
     return "\n".join((head, "entry:", *inner.lines, f"  ret {result}", "}"))
 
 
-def number(like: Reg, value: float) -> Reg:
-    """A constant of the type of `like`."""
-    if like.elem.startswith("i"):
-        return int_const(int(value), like.elem, like.width)
-    return float_const(value, like.elem, like.width)
-
-
 def polynomial(code: Code, x: Reg, coefficients: Sequence[float]) -> Reg:
     """`c[0] + c[1] * x + ...` by Horner's rule."""
     total = number(x, coefficients[-1])
     for c in reversed(coefficients[:-1]):
-        total = code.fma(total, x, number(x, c))
+        total = code.fma(total, x, c)
     return total
 
 
@@ -52,19 +45,12 @@ def clamp(code: Code, x: Reg, low: float | None, high: float | None) -> Reg:
     """`x` between bounds; NaN stays."""
     for predicate, bound in (("fcmp olt", low), ("fcmp ogt", high)):
         if bound is not None:
-            x = code.select(code.compare(predicate, x, number(x, bound)), number(x, bound), x)
+            x = code.select(code.compare(predicate, x, bound), bound, x)
     return x
 
 
 def magnitude(code: Code, x: Reg) -> Reg:
-    return code.intrinsic("fabs", x.elem, x)
-
-
-def any_lane(code: Code, mask: Reg) -> Reg:
-    """Whether a condition holds in some lane."""
-    if mask.width == 1:
-        return mask
-    return code.call(f"llvm.vector.reduce.or.v{mask.width}i1", "i1", 1, mask)
+    return code.intrinsic("fabs", x)
 
 
 def lane_by_lane(code: Code, symbol: str, args: Sequence[Reg]) -> Reg:

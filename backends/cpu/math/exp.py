@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from tcc.backends.cpu.llvm.text import Code, Reg, int_const
-from tcc.backends.cpu.math.code import clamp, magnitude, number, polynomial, shared
+from tcc.backends.cpu.math.code import clamp, magnitude, polynomial, shared
 
 # ln2 in two parts: the first has few bits, so that n times it is exact.
 _LN2_HIGH = 0.693359375
@@ -21,18 +21,18 @@ _EXP = (0.5, 0.16666667, 0.041666254, 0.0083332621, 0.0013947199, 0.00019919904)
 
 def _reduced(code: Code, x: Reg) -> tuple[Reg, Reg]:
     """`n` and `r` with `x = n ln2 + r`, for |x| below 2**21."""
-    shifted = code.fma(x, number(x, 1 / math.log(2)), number(x, _ROUNDING))
-    n = code.op("fsub", shifted, number(x, _ROUNDING))
-    r = code.fma(n, number(n, -_LN2_HIGH), x)
-    return n, code.fma(n, number(n, -_LN2_LOW), r)
+    shifted = code.fma(x, 1 / math.log(2), _ROUNDING)
+    n = code.op("fsub", shifted, _ROUNDING)
+    r = code.fma(n, -_LN2_HIGH, x)
+    return n, code.fma(n, -_LN2_LOW, r)
 
 
 def scale(code: Code, x: Reg, exponent: Reg) -> Reg:
     """`x * 2**exponent` for an i32 exponent in [-252, 254], rounded once."""
     if code.module.profile.scales_by_exponent and x.width > 1:
-        return code.intrinsic("ldexp", x.elem, x, exponent)
+        return code.intrinsic("ldexp", x, exponent)
     # Two factors, as one would leave the range where the result need not.
-    half = code.op("ashr", exponent, number(exponent, 1))
+    half = code.op("ashr", exponent, 1)
     rest = code.op("sub", exponent, half)
     return code.op("fmul", code.op("fmul", x, _power_of_two(code, half)), _power_of_two(code, rest))
 
@@ -50,8 +50,8 @@ def _scale_by(code: Code, x: Reg, n: Reg) -> Reg:
 
 
 def _power_of_two(code: Code, exponent: Reg) -> Reg:
-    bits = code.op("shl", code.op("add", exponent, number(exponent, 127)), number(exponent, 23))
-    return code.convert("bitcast", bits, "float")
+    bits = code.op("shl", code.op("add", exponent, 127), 23)
+    return code.bitcast(bits, "float")
 
 
 def _integer(code: Code, n: Reg) -> Reg:
@@ -78,15 +78,11 @@ def expm1(code: Code, x: Reg) -> Reg:
     n, r = _reduced(code, bounded)
     small = code.fma(polynomial(code, r, _EXP), code.op("fmul", r, r), r)  # exp(r) - 1
     # 2**n small + (2**n - 1), by halves: 2**128 is no float.
-    half = _power_of_two(code, code.op("sub", _integer(code, n), number(_like_i32(n), 1)))
-    offset = code.op("fsub", half, number(half, 0.5))
-    value = code.op("fmul", code.fma(half, small, offset), number(half, 2.0))
-    tiny = code.compare("fcmp olt", magnitude(code, x), number(x, 1e-8))
+    half = _power_of_two(code, code.op("sub", _integer(code, n), 1))
+    offset = code.op("fsub", half, 0.5)
+    value = code.op("fmul", code.fma(half, small, offset), 2.0)
+    tiny = code.compare("fcmp olt", magnitude(code, x), 1e-8)
     return code.select(tiny, x, value)
-
-
-def _like_i32(x: Reg) -> Reg:
-    return Reg("i32", x.width, "")
 
 
 @shared
@@ -94,5 +90,5 @@ def tanh(code: Code, x: Reg) -> Reg:
     """At most 3 ULP off (measured 2.35): t / (t + 2) with t = expm1(2 |x|) cancels nowhere."""
     size = clamp(code, magnitude(code, x), None, 10.0)
     t = expm1(code, code.op("fadd", size, size))
-    ratio = code.op("fdiv", t, code.op("fadd", t, number(t, 2.0)))
-    return code.intrinsic("copysign", x.elem, ratio, x)
+    ratio = code.op("fdiv", t, code.op("fadd", t, 2.0))
+    return code.intrinsic("copysign", ratio, x)

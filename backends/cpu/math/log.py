@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
-from tcc.backends.cpu.llvm.text import Code, Reg, int_const
-from tcc.backends.cpu.math.code import number, polynomial, shared
+from tcc.backends.cpu.llvm.text import Code, Reg, number
+from tcc.backends.cpu.math.code import polynomial, shared
 
 _LN2_HIGH = 0.693359375
 _LN2_LOW = math.log(2) - _LN2_HIGH
@@ -31,17 +31,14 @@ _MIN_NORMAL = 2.0**-126
 def _split(code: Code, x: Reg) -> tuple[Reg, Reg]:
     """`e` and `f` of a positive finite x, denormals too."""
 
-    def whole(value: int) -> Reg:
-        return int_const(value, "i32", x.width)
-
-    denormal = code.compare("fcmp olt", x, number(x, _MIN_NORMAL))
-    normal = code.select(denormal, code.op("fmul", x, number(x, 2.0**23)), x)
-    bits = code.convert("bitcast", normal, "i32")
-    above = code.op("sub", bits, whole(_SQRT_HALF_BITS))
-    exponent = code.op("ashr", above, whole(23))
-    significand = code.op("sub", bits, code.op("shl", exponent, whole(23)))
-    f = code.op("fsub", code.convert("bitcast", significand, "float"), number(x, 1.0))
-    shift = code.select(denormal, whole(23), whole(0))
+    denormal = code.compare("fcmp olt", x, _MIN_NORMAL)
+    normal = code.select(denormal, code.op("fmul", x, 2.0**23), x)
+    bits = code.bitcast(normal, "i32")
+    above = code.op("sub", bits, _SQRT_HALF_BITS)
+    exponent = code.op("ashr", above, 23)
+    significand = code.op("sub", bits, code.op("shl", exponent, 23))
+    f = code.op("fsub", code.bitcast(significand, "float"), 1.0)
+    shift = code.select(denormal, number(bits, 23), 0)
     e = code.convert("sitofp", code.op("sub", exponent, shift), "float")
     return e, f
 
@@ -53,27 +50,27 @@ def log(code: Code, x: Reg) -> Reg:
     square = code.op("fmul", f, f)
     cube = code.op("fmul", square, f)
     tail = code.op("fmul", polynomial(code, f, _LOG), cube)
-    tail = code.fma(e, number(e, _LN2_LOW), tail)
-    tail = code.fma(square, number(f, -0.5), tail)
-    value = code.fma(e, number(e, _LN2_HIGH), code.op("fadd", f, tail))
-    infinite = code.compare("fcmp oeq", x, number(x, math.inf))
+    tail = code.fma(e, _LN2_LOW, tail)
+    tail = code.fma(square, -0.5, tail)
+    value = code.fma(e, _LN2_HIGH, code.op("fadd", f, tail))
+    infinite = code.compare("fcmp oeq", x, math.inf)
     value = code.select(infinite, x, value)
-    zero = code.compare("fcmp oeq", x, number(x, 0.0))
-    value = code.select(zero, number(x, -math.inf), value)
+    zero = code.compare("fcmp oeq", x, 0.0)
+    value = code.select(zero, -math.inf, value)
     # NaN arguments are caught here too: they are not at least zero.
-    valid = code.compare("fcmp oge", x, number(x, 0.0))
-    return code.select(valid, value, number(x, math.nan))
+    valid = code.compare("fcmp oge", x, 0.0)
+    return code.select(valid, value, math.nan)
 
 
 @shared
 def log1p(code: Code, x: Reg) -> Reg:
     """At most 2 ULP off (measured 1.44): log(u) for u = 1 + x, less what rounding u added."""
-    u = code.op("fadd", x, number(x, 1.0))
-    lost = code.op("fsub", code.op("fsub", u, number(x, 1.0)), x)
+    u = code.op("fadd", x, 1.0)
+    lost = code.op("fsub", code.op("fsub", u, 1.0), x)
     corrected = code.op("fsub", log(code, u), code.op("fdiv", lost, u))
-    infinite = code.compare("fcmp oeq", x, number(x, math.inf))
+    infinite = code.compare("fcmp oeq", x, math.inf)
     value = code.select(infinite, x, corrected)
-    end = code.compare("fcmp oeq", x, number(x, -1.0))
-    value = code.select(end, number(x, -math.inf), value)
-    zero = code.compare("fcmp oeq", x, number(x, 0.0))
+    end = code.compare("fcmp oeq", x, -1.0)
+    value = code.select(end, -math.inf, value)
+    zero = code.compare("fcmp oeq", x, 0.0)
     return code.select(zero, x, value)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
-from tcc.backends.cpu.llvm.text import Code, Reg, int_const
-from tcc.backends.cpu.math.code import clamp, magnitude, number, polynomial, shared
+from tcc.backends.cpu.llvm.text import Code, Reg
+from tcc.backends.cpu.math.code import clamp, magnitude, polynomial, shared
 
 _LOG2 = tuple(2 / (math.log(2) * (2 * n + 1)) for n in range(8))  # of s**(2n + 1)
 _EXP2 = tuple(math.log(2) ** n / math.factorial(n) for n in range(12))
@@ -20,33 +20,28 @@ _SQRT_HALF_BITS = 0x3FE6A09E667F3BCD
 def _log2(code: Code, x: Reg) -> Reg:
     """log2 of positive normal doubles; -inf at zero, infinity and NaN as they are."""
 
-    def whole(value: int) -> Reg:
-        return int_const(value, "i64", x.width)
-
-    bits = code.convert("bitcast", x, "i64")
-    above = code.op("sub", bits, whole(_SQRT_HALF_BITS))
-    exponent = code.op("ashr", above, whole(_MANTISSA))
-    m = code.convert(
-        "bitcast", code.op("sub", bits, code.op("shl", exponent, whole(_MANTISSA))), "double"
-    )
-    s = code.op("fdiv", code.op("fsub", m, number(m, 1.0)), code.op("fadd", m, number(m, 1.0)))
+    bits = code.bitcast(x, "i64")
+    above = code.op("sub", bits, _SQRT_HALF_BITS)
+    exponent = code.op("ashr", above, _MANTISSA)
+    m = code.bitcast(code.op("sub", bits, code.op("shl", exponent, _MANTISSA)), "double")
+    s = code.op("fdiv", code.op("fsub", m, 1.0), code.op("fadd", m, 1.0))
     series = polynomial(code, code.op("fmul", s, s), _LOG2)
     narrow = code.convert("trunc", exponent, "i32")
     value = code.fma(s, series, code.convert("sitofp", narrow, "double"))
-    zero = code.compare("fcmp oeq", x, number(x, 0.0))
-    value = code.select(zero, number(x, -math.inf), value)
+    zero = code.compare("fcmp oeq", x, 0.0)
+    value = code.select(zero, -math.inf, value)
     # Infinity and NaN are their own logarithms.
-    itself = code.compare("fcmp ueq", x, number(x, math.inf))
+    itself = code.compare("fcmp ueq", x, math.inf)
     return code.select(itself, x, value)
 
 
 def _exp2(code: Code, x: Reg) -> Reg:
     """2**x for x in [-300, 300]."""
-    n = code.intrinsic("roundeven", "double", x)
+    n = code.intrinsic("roundeven", x)
     value = polynomial(code, code.op("fsub", x, n), _EXP2)
     wide = code.convert("sext", code.to_integer(n, "i32"), "i64")
-    raised = code.op("shl", code.op("add", wide, number(wide, 1023)), number(wide, _MANTISSA))
-    return code.op("fmul", value, code.convert("bitcast", raised, "double"))
+    raised = code.op("shl", code.op("add", wide, 1023), _MANTISSA)
+    return code.op("fmul", value, code.bitcast(raised, "double"))
 
 
 @shared
@@ -56,20 +51,19 @@ def power(code: Code, x: Reg, y: Reg) -> Reg:
     logarithm = _log2(code, code.convert("fpext", size, "double"))
     product = code.op("fmul", logarithm, code.convert("fpext", y, "double"))
     value = code.convert("fptrunc", _exp2(code, clamp(code, product, -300.0, 300.0)), "float")
-    one, zero = number(x, 1.0), number(x, 0.0)
     # The argument's sign counts for odd exponents; others must be whole below zero.
-    whole = code.compare("fcmp oeq", code.intrinsic("trunc", "float", y), y)
-    half = code.op("fmul", y, number(y, 0.5))
-    odd_half = code.compare("fcmp une", code.intrinsic("trunc", "float", half), half)
+    whole = code.compare("fcmp oeq", code.intrinsic("trunc", y), y)
+    half = code.op("fmul", y, 0.5)
+    odd_half = code.compare("fcmp une", code.intrinsic("trunc", half), half)
     odd = code.op("and", whole, odd_half)
-    value = code.select(odd, code.intrinsic("copysign", "float", value, x), value)
-    below = code.compare("fcmp olt", x, zero)
-    finite = code.compare("fcmp olt", size, number(x, math.inf))
-    fraction = code.compare("fcmp une", code.intrinsic("trunc", "float", y), y)
+    value = code.select(odd, code.intrinsic("copysign", value, x), value)
+    below = code.compare("fcmp olt", x, 0.0)
+    finite = code.compare("fcmp olt", size, math.inf)
+    fraction = code.compare("fcmp une", code.intrinsic("trunc", y), y)
     invalid = code.op("and", code.op("and", below, finite), fraction)
-    value = code.select(invalid, number(x, math.nan), value)
+    value = code.select(invalid, math.nan, value)
     # Exactly one, whatever the other operand: 1**y, x**0, (-1)**inf.
-    endless = code.compare("fcmp oeq", magnitude(code, y), number(y, math.inf))
-    unit = code.op("and", code.compare("fcmp oeq", size, one), endless)
-    sure = code.op("or", code.compare("fcmp oeq", x, one), code.compare("fcmp oeq", y, zero))
-    return code.select(code.op("or", sure, unit), one, value)
+    endless = code.compare("fcmp oeq", magnitude(code, y), math.inf)
+    unit = code.op("and", code.compare("fcmp oeq", size, 1.0), endless)
+    sure = code.op("or", code.compare("fcmp oeq", x, 1.0), code.compare("fcmp oeq", y, 0.0))
+    return code.select(code.op("or", sure, unit), 1.0, value)

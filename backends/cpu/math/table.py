@@ -16,23 +16,11 @@ from tcc.backends.cpu.math.trig import cos, sin, tan
 
 MATH: Mapping[str, MathFunction] = MappingProxyType(
     {
-        "exp": exp,
-        "expm1": expm1,
-        "tanh": tanh,
-        "log": log,
-        "log1p": log1p,
-        "erf": erf,
-        "sin": sin,
-        "cos": cos,
-        "tan": tan,
-        "asin": asin,
-        "acos": acos,
-        "atan": atan,
-        "sinh": sinh,
-        "cosh": cosh,
-        "asinh": asinh,
-        "acosh": acosh,
-        "atanh": atanh,
-        "pow": power,
+        f.__name__: f
+        for f in (
+            *(exp, expm1, tanh, log, log1p, erf, sin, cos, tan, asin, acos, atan),
+            *(sinh, cosh, asinh, acosh, atanh),
+        )
     }
+    | {"pow": power}
 )

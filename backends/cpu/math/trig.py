@@ -11,10 +11,8 @@ import math
 from tcc.backends.cpu.llvm.text import Code, Reg
 from tcc.backends.cpu.math.code import (
     MathFunction,
-    any_lane,
     lane_by_lane,
     magnitude,
-    number,
     polynomial,
     shared,
 )
@@ -29,10 +27,10 @@ _COS = (0.041666646, -0.001388736, 2.4437534e-05)
 def _reduced(code: Code, x: Reg) -> tuple[Reg, Reg]:
     """The quarter turns in x, and what is left of it, in [-pi/4, pi/4]."""
     wide = code.convert("fpext", x, "double")
-    turns = code.op("fmul", wide, number(wide, 1 / _HALF_PI))
-    n = code.intrinsic("roundeven", "double", turns)
-    r = code.fma(n, number(n, -_HALF_PI), wide)
-    r = code.fma(n, number(n, -_HALF_PI_LOW), r)
+    turns = code.op("fmul", wide, 1 / _HALF_PI)
+    n = code.intrinsic("roundeven", turns)
+    r = code.fma(n, -_HALF_PI, wide)
+    r = code.fma(n, -_HALF_PI_LOW, r)
     quarter = code.to_integer(n, "i32")
     return quarter, code.convert("fptrunc", r, "float")
 
@@ -41,25 +39,25 @@ def _sin_cos(code: Code, r: Reg) -> tuple[Reg, Reg]:
     square = code.op("fmul", r, r)
     sine = code.fma(polynomial(code, square, _SIN), code.op("fmul", square, r), r)
     fourth = code.op("fmul", square, square)
-    near_one = code.fma(square, number(r, -0.5), number(r, 1.0))
+    near_one = code.fma(square, -0.5, 1.0)
     return sine, code.fma(polynomial(code, square, _COS), fourth, near_one)
 
 
 def _flip(code: Code, value: Reg, where: Reg) -> Reg:
     """`value` with its sign changed in lanes where bit 1 of `where` is set."""
-    sign = code.op("shl", code.op("and", where, number(where, 2)), number(where, 30))
-    bits = code.op("xor", code.convert("bitcast", value, "i32"), sign)
-    return code.convert("bitcast", bits, "float")
+    sign = code.op("shl", code.op("and", where, 2), 30)
+    bits = code.op("xor", code.bitcast(value, "i32"), sign)
+    return code.bitcast(bits, "float")
 
 
 def _odd(code: Code, quarter: Reg) -> Reg:
-    return code.compare("icmp ne", code.op("and", quarter, number(quarter, 1)), number(quarter, 0))
+    return code.compare("icmp ne", code.op("and", quarter, 1), 0)
 
 
 def _with_large(code: Code, symbol: str, x: Reg, fast: MathFunction) -> Reg:
     """`fast`, or the C library's function in all lanes where one is too large."""
-    large = code.compare("fcmp ogt", magnitude(code, x), number(x, _LIMIT))
-    code.branch(any_lane(code, large), "large", "usual")
+    large = code.compare("fcmp ogt", magnitude(code, x), _LIMIT)
+    code.branch(code.any_lane(large), "large", "usual")
     code.place("usual")
     with code.scope():
         usual = fast(code, x)
@@ -96,14 +94,14 @@ def _sin(code: Code, x: Reg) -> Reg:
     quarter, r = _reduced(code, x)
     sine, cosine = _sin_cos(code, r)
     value = _flip(code, code.select(_odd(code, quarter), cosine, sine), quarter)
-    zero = code.compare("fcmp oeq", x, number(x, 0.0))
+    zero = code.compare("fcmp oeq", x, 0.0)
     return code.select(zero, x, value)
 
 
 def _cos(code: Code, x: Reg) -> Reg:
     quarter, r = _reduced(code, x)
     sine, cosine = _sin_cos(code, r)
-    next_quarter = code.op("add", quarter, number(quarter, 1))
+    next_quarter = code.op("add", quarter, 1)
     return _flip(code, code.select(_odd(code, quarter), sine, cosine), next_quarter)
 
 
@@ -111,7 +109,7 @@ def _tan(code: Code, x: Reg) -> Reg:
     quarter, r = _reduced(code, x)
     sine, cosine = _sin_cos(code, r)
     odd = _odd(code, quarter)
-    minus = code.emit(cosine.elem, cosine.width, f"fneg {cosine}")
+    minus = code.negate(cosine)
     ratio = code.op("fdiv", code.select(odd, minus, sine), code.select(odd, sine, cosine))
-    zero = code.compare("fcmp oeq", x, number(x, 0.0))
+    zero = code.compare("fcmp oeq", x, 0.0)
     return code.select(zero, x, ratio)

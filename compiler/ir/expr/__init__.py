@@ -140,6 +140,11 @@ class Stage:
     body: tuple[Scalar, ...]
 
     @property
+    def loops(self) -> tuple[Var, ...]:
+        """The iterators of the result, then those of the reduction."""
+        return (*self.iters, *self.reduce)
+
+    @property
     def types(self) -> tuple[TensorType, ...]:
         shape = tuple(extent(v) for v in self.iters)
         return tuple(TensorType(s.dtype, shape) for s in self.body)
@@ -271,9 +276,7 @@ def substitute_sizes(expr: Expr, sizes: Mapping[Var, Index]) -> Expr:
         return expr
 
     def moved(stage: Stage) -> Stage:
-        new = {
-            v: iterator(v.name, substitute(extent(v), sizes)) for v in (*stage.iters, *stage.reduce)
-        }
+        new = {v: iterator(v.name, substitute(extent(v), sizes)) for v in stage.loops}
         return replace(
             stage,
             iters=tuple(free_vars(new[v])[0] for v in stage.iters),

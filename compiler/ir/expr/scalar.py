@@ -348,6 +348,17 @@ def walk(*roots: Scalar) -> tuple[Scalar, ...]:
     return tuple(order)
 
 
+def index_values(*roots: Scalar) -> list[Index]:
+    """The indices under `roots` that are values, each once."""
+    return [node.index for node in walk(*roots) if isinstance(node, IndexValue)]
+
+
+def reads_of_stages(*roots: Scalar) -> list[tuple[Read, StageRef]]:
+    """The reads of earlier stages under `roots`, each once, with what they read."""
+    found = ((node, node.source) for node in walk(*roots) if isinstance(node, Read))
+    return [(node, source) for node, source in found if isinstance(source, StageRef)]
+
+
 def rebuild(scalar: Scalar, replace: Callable[[Scalar], Scalar]) -> Scalar:
     """`scalar` with every operand `c` replaced by `replace(c)`."""
     match scalar:
@@ -368,6 +379,14 @@ def rebuild(scalar: Scalar, replace: Callable[[Scalar], Scalar]) -> Scalar:
 def uncast(node: Scalar) -> Scalar:
     """What a value is before it is cast."""
     return uncast(node.arg) if isinstance(node, Cast) else node
+
+
+def replaced(scalar: Scalar, values: Mapping[Scalar, Scalar]) -> Scalar:
+    """`scalar` with the values of some scalars in their place."""
+    done: dict[Scalar, Scalar] = {}
+    for node in walk(scalar):
+        done[node] = values.get(node) or rebuild(node, done.__getitem__)
+    return done[scalar]
 
 
 def transform(scalar: Scalar, leaf: Callable[[Scalar], Scalar]) -> Scalar:

@@ -510,9 +510,10 @@ def _parts(atom: Atom) -> tuple[Index, ...]:
 
 
 @lru_cache(1 << 16)
-def free_vars(index: Index) -> tuple[Var, ...]:
-    """The variables of `index`, each once, in a fixed order."""
-    return tuple(atom for atom in atoms(index) if isinstance(atom, Var))
+def free_vars(*indices: Index) -> tuple[Var, ...]:
+    """The variables of all `indices`, each once, in a fixed order."""
+    found = (atom for index in indices for atom in atoms(index) if isinstance(atom, Var))
+    return tuple(dict.fromkeys(found))
 
 
 def var_of(index: Index) -> Var | None:
@@ -531,6 +532,13 @@ def linear_in(index: Index, var: Var) -> tuple[Index, Index] | None:
     a = _build(held)
     b = _sorted(tuple(term for term in index.terms if var not in term[0]), index.const)
     return None if var in free_vars(a) or var in free_vars(b) else (a, b)
+
+
+def step_in(index: Index, var: Var) -> tuple[int, Index] | None:
+    """`linear_in` where the coefficient is a number, else None."""
+    linear = linear_in(index, var)
+    step = None if linear is None else as_int(linear[0])
+    return None if linear is None or step is None else (step, linear[1])
 
 
 # ---- transformations ---------------------------------------------------------------------------

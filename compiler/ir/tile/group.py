@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from tcc.ir.expr.scalar import Read, Scalar
+from tcc.ir.expr.scalar import Read, Scalar, StageRef
 from tcc.ir.index import Index, Var
 from tcc.ir.tile import Guard, MemorySpace
 from tcc.ir.types import DType
@@ -101,6 +101,11 @@ class GroupStage:
     stores: tuple[tuple[Access, ...], ...]
     strip: Strip | None = None
 
+    @property
+    def loops(self) -> tuple[Var, ...]:
+        """The iterators of the result, then those of the reduction."""
+        return (*self.iters, *self.reduce)
+
 
 @record
 class Rescale:
@@ -110,6 +115,12 @@ class Rescale:
     stage: int
     state: Read
     factor: Scalar
+
+    @property
+    def total(self) -> StageRef:
+        """The total that `state` reads."""
+        assert isinstance(self.state.source, StageRef)
+        return self.state.source
 
 
 @record

@@ -27,14 +27,19 @@ LEAST = 3e-6
 
 @record
 class Knob:
-    """One thing to turn: its `settings`, and the part of the price that a turn must save.
+    """A field of `Knobs` to turn: its `settings`, and the part of the price that a turn must save.
 
     The parts are from measurements (`scripts/price_check`): where a turn was priced to save less,
     it was about as often slower as faster.
     """
 
-    settings: tuple[Callable[[Knobs], Knobs], ...]
+    name: str
+    settings: tuple[int, ...]
     margin: float
+
+    def turns(self, knobs: Knobs) -> list[Knobs]:
+        """`knobs` under each setting."""
+        return [replace(knobs, **{self.name: n}) for n in self.settings]
 
 
 @record
@@ -51,30 +56,8 @@ class Found:
 PANELS = (4, 3, 2)  # vectors of a panel, where it is turned
 
 
-def _panel(n: int) -> Callable[[Knobs], Knobs]:
-    return lambda knobs: replace(knobs, panel=n)
-
-
-def _run(n: int) -> Callable[[Knobs], Knobs]:
-    return lambda knobs: replace(knobs, run=n)
-
-
-def _wide(n: int) -> Callable[[Knobs], Knobs]:
-    return lambda knobs: replace(knobs, wide=n)
-
-
-def _grain(n: int) -> Callable[[Knobs], Knobs]:
-    return lambda knobs: replace(knobs, grain=n)
-
-
-_CONTRACTION = (
-    Knob(tuple(map(_panel, PANELS)), 0.08),
-    Knob(tuple(map(_run, (128, 192, 384, 512, 1024))), 0.08),
-)
-_PLAIN = (
-    Knob(tuple(map(_wide, (1, 2))), 0.15),
-    Knob(tuple(map(_grain, (2, 4, 8, 16, 32))), 0.15),
-)
+_CONTRACTION = Knob("panel", PANELS, 0.08), Knob("run", (128, 192, 384, 512, 1024), 0.08)
+_PLAIN = Knob("wide", (1, 2), 0.15), Knob("grain", (2, 4, 8, 16, 32), 0.15)
 
 
 def knobs_of(group: TileGroup) -> tuple[Knob, ...]:
@@ -85,7 +68,7 @@ def knobs_of(group: TileGroup) -> tuple[Knob, ...]:
 
 def candidates(group: TileGroup, core: CoreModel) -> list[Schedule]:
     """The analytic schedule, and those that differ from it by one turn of one knob."""
-    turned = [turn(Knobs()) for knob in knobs_of(group) for turn in knob.settings]
+    turned = [knobs for knob in knobs_of(group) for knobs in knob.turns(Knobs())]
     made = (choose(group, replace(core, knobs=knobs)) for knobs in (Knobs(), *turned))
     return list(dict.fromkeys(made))
 
@@ -110,6 +93,6 @@ def cheapest(scheduled: Callable[[Knobs], tuple[TileGroup, Schedule]], pricer: P
     if best.region.sizes or analytic < LEAST:
         return Found(best.replacement, analytic, analytic, 1)
     for knob in knobs_of(best.region):
-        turns = [priced(turn(best.replacement)) for turn in knob.settings]
+        turns = list(map(priced, knob.turns(best.replacement)))
         best = preferred(best, turns, knob.margin)
     return Found(best.replacement, best.price, analytic, len(known))

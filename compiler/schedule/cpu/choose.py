@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tcc.ir.expr import extent
-from tcc.ir.expr.scalar import Read, StageRef, walk
+from tcc.ir.expr.scalar import reads_of_stages
 from tcc.ir.index import Var, as_int
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.schedule.cpu.contraction import (
@@ -17,7 +17,6 @@ from tcc.schedule.cpu.contraction import (
     is_constant,
     panels_outer,
     row_units,
-    rows_of,
     runs_of,
     sides_of,
 )
@@ -55,7 +54,7 @@ def choose(group: TileGroup, registers: CoreModel) -> Schedule:
         parallel = tuple(v.name for v in group.common)
     else:
         units = _units(group, main, sides, parts, blocks, vectors, registers)
-        held = len(parts) > 1 or _waits(group, main, sides, registers)
+        held = len(parts) > 1 or _waits(group, sides, registers)
         parallel = _parallel(group, main, vectors.get(main), sides, units, held, registers)
     inside = frozenset(
         v
@@ -91,7 +90,7 @@ def _blocks(
 ) -> dict[Var, int]:
     sides = sides_of(stage, vector)
     if sides is not None:
-        return blocks_of(stage, sides, registers)
+        return blocks_of(sides, registers)
     loops = stage.iters if len(group.stages) == 1 else own_loops(group, stage)
     turned = turned_blocks(group, stage, vector, loops, registers)
     if turned:
@@ -110,10 +109,8 @@ def _nest(
 ) -> Nest:
     sides = sides_of(stage, vector)
     if sides is not None and not sides.both:
-        far = _far(group, stage, sides, registers)
-        return contraction_nest(
-            stages, stage, group.common, sides, blocks, inside, registers, far=far
-        )
+        far = _far(group, sides, registers)
+        return contraction_nest(stages, group.common, sides, blocks, inside, registers, far=far)
     named = tuple((v.name, n) for v, n in blocks.items() if n > 1)
     if vector is None:
         return Nest(stages, (), named)
@@ -125,15 +122,13 @@ def _nest(
     return Nest(stages, (), named, vector.name, ahead=ahead)
 
 
-def _far(
-    group: TileGroup, stage: GroupStage, sides: ContractionLoops, registers: CoreModel
-) -> bool:
+def _far(group: TileGroup, sides: ContractionLoops, registers: CoreModel) -> bool:
     """Whether the vector operand comes from beyond the second-level cache: it does not fit, or it
     is a weight, which other kernels' data displaced since the last run."""
-    size = footprint(group, stage, sides.this) * stage.body[0].dtype.bytes
-    if not rows_of(stage, sides):  # each core walks a part of its own, once
+    size = footprint(group, sides.stage, sides.this) * sides.stage.body[0].dtype.bytes
+    if not sides.rows:  # each core walks a part of its own, once
         return size // registers.cores > registers.l2 // 2
-    cold = is_constant(group, stage, sides.this)
+    cold = is_constant(group, sides.stage, sides.this)
     return size > (registers.l1 if cold else registers.l2 // 2)
 
 
@@ -150,7 +145,7 @@ def _parts(
         if found and stage.monoid is None:
             before = [group.stages[n] for n in found[-1]]
             same = set(stage.iters) == set(before[0].iters)
-            waits = any(s is main and _waits(group, s, sides, registers) for s in before)
+            waits = main in before and _waits(group, sides, registers)
             if same and not waits and not _reads_away(group, stage, found[-1]):
                 found[-1].append(number)
                 continue
@@ -158,23 +153,17 @@ def _parts(
     return tuple(map(tuple, found))
 
 
-def _waits(
-    group: TileGroup, stage: GroupStage, sides: ContractionLoops | None, registers: CoreModel
-) -> bool:
-    if sides is None:
-        return False
-    blocks = blocks_of(stage, sides, registers)
-    return bool(runs_of(stage, group.common, sides, blocks, registers))
+def _waits(group: TileGroup, sides: ContractionLoops | None, registers: CoreModel) -> bool:
+    return sides is not None and bool(
+        runs_of(group.common, sides, blocks_of(sides, registers), registers)
+    )
 
 
 def _reads_away(group: TileGroup, stage: GroupStage, numbers: list[int]) -> bool:
     """Whether a stage reads one of `numbers` anywhere but at the point it was just computed."""
     return any(
-        isinstance(node, Read)
-        and isinstance(node.source, StageRef)
-        and node.source.stage in numbers
-        and not reads_here(group, stage, node)
-        for node in walk(*stage.body)
+        source.stage in numbers and not reads_here(group, stage, node)
+        for node, source in reads_of_stages(*stage.body)
     )
 
 
@@ -200,11 +189,11 @@ def _units(
                 window_units(main, vectors.get(main), blocks[main], group.common, registers)
             )
         return _coarser(group, units, vectors.get(main), registers.knobs.grain)
-    rows = [v for v in rows_of(main, sides) if v in group.common]
+    rows = [v for v in sides.rows if v in group.common]
     if rows:
         bound = spreads(group)
         most = rows_held(group, main, rows, units, registers) if bound else ROWS
-        units.update(row_units(main, group.common, sides, registers, min(most, ROWS), bound=bound))
+        units.update(row_units(group.common, sides, registers, min(most, ROWS), bound=bound))
     return units
 
 
@@ -234,7 +223,7 @@ def _parallel(
     """
     order = [v for v in group.common if v is not vector]
     if vector is not None and vector in group.common:
-        if sides is not None and panels_outer(group, main, sides, units, registers):
+        if sides is not None and panels_outer(group, sides, units, registers):
             outer = [v for v in order if v in sides.this]
             order = [*outer, vector, *(v for v in order if v not in sides.this)]
         else:

@@ -69,8 +69,10 @@ WORTH = 0.98
 
 @record
 class ContractionLoops:
-    """The loops a contraction's factors vary with: of the one along the vector, and the other."""
+    """A contraction, and the loops its factors vary with: of the one along the vector, and the
+    other."""
 
+    stage: GroupStage
     vector: Var
     this: frozenset[Var]
     other: frozenset[Var]
@@ -79,6 +81,12 @@ class ContractionLoops:
     def both(self) -> bool:
         """Whether both factors run along the vector loop."""
         return self.vector in self.this and self.vector in self.other
+
+    @property
+    def rows(self) -> Vars:
+        """Loops of the result along which only the other factor varies."""
+        own = self.other - self.this - {self.vector}
+        return tuple(v for v in self.stage.iters if v in own)
 
 
 def sides_of(stage: GroupStage, vector: Var | None) -> ContractionLoops | None:
@@ -89,26 +97,20 @@ def sides_of(stage: GroupStage, vector: Var | None) -> ContractionLoops | None:
     a, b = depends(stage, factors.a), depends(stage, factors.b)
     if vector in a and vector in b:  # the one with fewer loops is read again for every row
         a, b = sorted((a, b), key=len)
-    return ContractionLoops(vector, a, b) if vector in a else ContractionLoops(vector, b, a)
+    return ContractionLoops(stage, vector, *((a, b) if vector in a else (b, a)))
 
 
-def rows_of(stage: GroupStage, sides: ContractionLoops) -> Vars:
-    """Loops of the result along which only the other factor varies."""
-    return tuple(
-        v for v in stage.iters if v is not sides.vector and v in sides.other and v not in sides.this
-    )
-
-
-def blocks_of(stage: GroupStage, sides: ContractionLoops, registers: CoreModel) -> dict[Var, int]:
+def blocks_of(sides: ContractionLoops, registers: CoreModel) -> dict[Var, int]:
     """Register blocks along the stage's loops."""
+    stage = sides.stage
     lanes = lanes_of(stage, registers)
     if sides.vector in stage.reduce:
-        return _dot_blocks(stage, sides, registers, lanes)
-    if sides.both and (wide := _wide_blocks(stage, sides, registers, lanes)):
+        return _dot_blocks(sides, registers, lanes)
+    if sides.both and (wide := _wide_blocks(sides, registers, lanes)):
         return wide
-    block = panel_of(stage, sides, registers)
+    block = panel_of(sides, registers)
     blocks = {sides.vector: block}
-    rows = rows_of(stage, sides)
+    rows = sides.rows
     if rows:
         most = _most_rows(-(-block // lanes), registers)
         blocks[_blocked(rows, most)] = min(most, 4) if sides.both else most
@@ -120,14 +122,13 @@ def blocks_of(stage: GroupStage, sides: ContractionLoops, registers: CoreModel) 
     return blocks
 
 
-def _wide_blocks(
-    stage: GroupStage, sides: ContractionLoops, registers: CoreModel, lanes: int
-) -> dict[Var, int]:
+def _wide_blocks(sides: ContractionLoops, registers: CoreModel, lanes: int) -> dict[Var, int]:
     """Blocks of a window too wide for many lanes at once; empty for others."""
+    stage = sides.stage
     if not stage.reduce:
         return {}
     columns = stage.reduce[-1]
-    size, rows = as_int(extent(columns)), rows_of(stage, sides)
+    size, rows = as_int(extent(columns)), sides.rows
     if size is None or not WINDOW < size <= WIDE_WINDOW or not rows:
         return {}
     results = 16 if registers.count >= 32 else 6
@@ -138,13 +139,14 @@ def _wide_blocks(
     return {sides.vector: block, row: results, columns: size}
 
 
-def panel_of(stage: GroupStage, sides: ContractionLoops, registers: CoreModel) -> int:
+def panel_of(sides: ContractionLoops, registers: CoreModel) -> int:
     """Columns of a panel, at most four vectors: the widest of those that take about the fewest
     cycles, with what is left over at the ends and the busiest core's share of the panels."""
+    stage = sides.stage
     most = vector_block(sides.vector, stage, registers)
     size = as_int(extent(sides.vector))
     lanes = lanes_of(stage, registers)
-    rows = rows_of(stage, sides)
+    rows = sides.rows
     if registers.knobs.panel is not None and size is not None and rows and not sides.both:
         return min(size, most, registers.knobs.panel * lanes)
     if size is None or most <= lanes or not rows or sides.both or not points(stage.iters):
@@ -155,7 +157,7 @@ def panel_of(stage: GroupStage, sides: ContractionLoops, registers: CoreModel) -
     for vectors in range(-(-most // lanes), 0, -1):
         panel = min(size, vectors * lanes)
         cycles = _cycles(size, panel, longest, lanes, repeated, registers)
-        cycles *= _imbalance(stage, sides, panel, points(rows), registers)
+        cycles *= _imbalance(sides, panel, points(rows), registers)
         if cycles < least * WORTH:
             best, least = panel, cycles
     return best
@@ -181,12 +183,11 @@ def _step(vectors: int, rows: int, made: int, registers: CoreModel) -> float:
     return max(sums, registers.latency, (rows + vectors) / registers.loads)
 
 
-def _imbalance(
-    stage: GroupStage, sides: ContractionLoops, panel: int, rows: int, registers: CoreModel
-) -> float:
+def _imbalance(sides: ContractionLoops, panel: int, rows: int, registers: CoreModel) -> float:
     """The busiest core's share over an even one, where each takes as many neighbouring units."""
     size = trips(sides.vector)
-    others = points(tuple(v for v in stage.iters if v in sides.this and v is not sides.vector))
+    own = sides.this - {sides.vector}
+    others = points(v for v in sides.stage.iters if v in own)
     count = -(-size // panel)
     parts = parts_of(count * others, rows, registers, ROWS)
     units, cores = count * others * parts, registers.cores
@@ -197,10 +198,9 @@ def _imbalance(
     return max(sum(widths[i:j]) for i, j in pairwise(ends)) * cores / sum(widths)
 
 
-def _dot_blocks(
-    stage: GroupStage, sides: ContractionLoops, registers: CoreModel, lanes: int
-) -> dict[Var, int]:
+def _dot_blocks(sides: ContractionLoops, registers: CoreModel, lanes: int) -> dict[Var, int]:
     """Both factors run along the reduction: square blocks of vectors of partial sums."""
+    stage = sides.stage
     square = 4 if registers.count >= 32 else 3
     rows = {}
     for side, other in ((sides.this, sides.other), (sides.other, sides.this)):
@@ -234,7 +234,6 @@ def _most_rows(vectors: int, registers: CoreModel) -> int:
 
 
 def runs_of(
-    stage: GroupStage,
     common: Collection[Var],
     sides: ContractionLoops,
     blocks: Mapping[Var, int],
@@ -243,11 +242,12 @@ def runs_of(
     """How far the outer reductions run at once, outermost first; empty where all fits one run.
 
     Units cut the `common` loops."""
-    if sides.vector in stage.reduce or sides.both or _open_rows(stage, common, sides):
+    stage = sides.stage
+    if sides.vector in stage.reduce or sides.both or _open_rows(common, sides):
         return {}
     loops = [v for v in stage.reduce if trips(v) > 1]
-    steps, whole = _steps_at_once(stage, common, sides, blocks, registers)
-    if points(tuple(loops)) <= whole:
+    steps, whole = _steps_at_once(common, sides, blocks, registers)
+    if points(loops) <= whole:
         return {}
     inner = 1
     found: dict[Var, int] = {}
@@ -266,7 +266,6 @@ def runs_of(
 
 
 def _steps_at_once(
-    stage: GroupStage,
     common: Collection[Var],
     sides: ContractionLoops,
     blocks: Mapping[Var, int],
@@ -276,19 +275,18 @@ def _steps_at_once(
     steps = registers.knobs.run
     if steps is not None:
         return steps, steps * 5 // 4
-    panel = blocks.get(sides.vector, 1) * _element(stage, sides)
-    word = WORD if of_bytes(stage) else 1
-    if _one_pass(stage, sides, blocks):
+    panel = blocks.get(sides.vector, 1) * _element(sides)
+    word = WORD if of_bytes(sides.stage) else 1
+    if _one_pass(sides, blocks):
         return max(MIN_RUN, int(ONE_PASS / panel)), WHOLE * word
-    followed = _followed(stage, common, sides, blocks, registers)
-    if followed and _fed(stage, sides, blocks, panel * word, registers):
+    followed = _followed(common, sides, blocks, registers)
+    if followed and _fed(sides, blocks, panel * word, registers):
         return LONG * word, DEEP * word
     # Sums that wait anyway do so for runs that stay in the first-level cache for all rows.
     return max(MIN_RUN, int(registers.l1 * 2 / 3 / panel)), WHOLE * word
 
 
 def _followed(
-    stage: GroupStage,
     common: Collection[Var],
     sides: ContractionLoops,
     blocks: Mapping[Var, int],
@@ -296,9 +294,10 @@ def _followed(
 ) -> bool:
     """Whether a core has many rows for a long run, and many such runs: the panels are dealt out to
     the cores where units cut them, else the rows are."""
-    rows = rows_of(stage, sides)
+    stage = sides.stage
+    rows = sides.rows
     others = [v for v in stage.iters if v not in rows]
-    panels = points(tuple(v for v in others if v is not sides.vector))
+    panels = points(v for v in others if v is not sides.vector)
     panels *= -(-trips(sides.vector) // blocks.get(sides.vector, 1))
     steps = points(stage.reduce)
     steps //= WORD if of_bytes(stage) else 1
@@ -309,7 +308,6 @@ def _followed(
 
 
 def _fed(
-    stage: GroupStage,
     sides: ContractionLoops,
     blocks: Mapping[Var, int],
     panel: float,
@@ -317,37 +315,39 @@ def _fed(
 ) -> bool:
     """Whether blocks of rows do so much with each step of a panel, of `panel` bytes, that it may
     come from the second-level cache each time."""
-    rows = rows_of(stage, sides)
+    rows = sides.rows
     size, most = max(((trips(v), n) for v, n in blocks.items() if v in rows), default=(1, 1))
-    vectors = -(-blocks.get(sides.vector, 1) // lanes_of(stage, registers))
+    vectors = -(-blocks.get(sides.vector, 1) // lanes_of(sides.stage, registers))
     cycles = size / -(-size // most) * vectors / registers.fmas
     return panel <= FED * cycles
 
 
-def _one_pass(stage: GroupStage, sides: ContractionLoops, blocks: Mapping[Var, int]) -> bool:
+def _one_pass(sides: ContractionLoops, blocks: Mapping[Var, int]) -> bool:
     """Whether one block covers all rows: a panel is used once."""
-    rows = rows_of(stage, sides)
+    rows = sides.rows
     return all((as_int(extent(v)) or inf) <= blocks.get(v, 1) for v in rows)
 
 
-def _element(stage: GroupStage, sides: ContractionLoops) -> float:
+def _element(sides: ContractionLoops) -> float:
     """Bytes of the vector operand for one column and one step of the sum, as they are multiplied
     from memory or scratch."""
-    if packs(stage, sides.vector, rows_of(stage, sides)):
+    stage = sides.stage
+    if packs(stage, sides.vector, sides.rows):
         return stage.body[0].dtype.bytes
-    step, found = _moved(stage, sides)
+    step, found = _moved(sides)
     if step is None:
         return stage.body[0].dtype.bytes
     inside = stage.reduce[stage.reduce.index(step) + 1 :]
     return sum(node.dtype.bytes for node in found) / points(inside)
 
 
-def _moved(stage: GroupStage, sides: ContractionLoops) -> tuple[Var | None, tuple[Read, ...]]:
+def _moved(sides: ContractionLoops) -> tuple[Var | None, tuple[Read, ...]]:
     """The innermost loop of the sum that moves along the vector operand, and what it reads there.
 
     A scale that many steps share is not read there; levels of which one element holds several
     steps do not move with these.
     """
+    stage = sides.stage
     for step in reversed([v for v in stage.reduce if trips(v) > 1]):
         walked = {sides.vector, step}
         found = tuple(n for n in stage.accesses if walked <= depends(stage, n))
@@ -356,9 +356,9 @@ def _moved(stage: GroupStage, sides: ContractionLoops) -> tuple[Var | None, tupl
     return None, ()
 
 
-def _open_rows(stage: GroupStage, common: Collection[Var], sides: ContractionLoops) -> bool:
+def _open_rows(common: Collection[Var], sides: ContractionLoops) -> bool:
     """Whether a unit's number of rows is not known: sums cannot wait, no part of a panel is due."""
-    return any(as_int(extent(v)) is None and v not in common for v in rows_of(stage, sides))
+    return any(as_int(extent(v)) is None and v not in common for v in sides.rows)
 
 
 # ---- loops --------------------------------------------------------------------------------------
@@ -366,7 +366,6 @@ def _open_rows(stage: GroupStage, common: Collection[Var], sides: ContractionLoo
 
 def contraction_nest(
     stages: tuple[int, ...],
-    stage: GroupStage,
     common: Collection[Var],
     sides: ContractionLoops,
     blocks: Mapping[Var, int],
@@ -378,8 +377,9 @@ def contraction_nest(
     """Panels outside, then runs, then rows; units cut the `common` loops, and cover more than a
     block of those `inside`; `far` tells that the vector operand comes from beyond the second-level
     cache."""
-    rows = rows_of(stage, sides)
-    runs = runs_of(stage, common, sides, blocks, registers) if len(stages) == 1 else {}
+    stage = sides.stage
+    rows = sides.rows
+    runs = runs_of(common, sides, blocks, registers) if len(stages) == 1 else {}
     packed = packs(stage, sides.vector, rows)
     panels = [v for v in stage.iters if v not in rows and (packed or v in inside)]
     panels.sort(key=lambda v: v is sides.vector)
@@ -392,17 +392,15 @@ def contraction_nest(
         sides.vector.name,
         tuple((v.name, n) for v, n in runs.items()),
         # A packed run comes in between what is read and what is multiplied, and hides the wait.
-        ahead=far
-        and not packed
-        and not _open_rows(stage, common, sides)
-        and _streams(stage, sides, blocks),
+        ahead=far and not packed and not _open_rows(common, sides) and _streams(sides, blocks),
         packed=packed,
     )
 
 
-def _streams(stage: GroupStage, sides: ContractionLoops, blocks: Mapping[Var, int]) -> bool:
+def _streams(sides: ContractionLoops, blocks: Mapping[Var, int]) -> bool:
     """Whether the vector operand lies in panels as wide as the block, one after the other."""
-    step, found = _moved(stage, sides)
+    stage = sides.stage
+    step, found = _moved(sides)
     if step is None or len(found) != 1:
         return False
     access, block = stage.accesses[found[0]], blocks[sides.vector]
@@ -422,7 +420,6 @@ def _streams(stage: GroupStage, sides: ContractionLoops, blocks: Mapping[Var, in
 
 
 def row_units(
-    stage: GroupStage,
     common: Vars,
     sides: ContractionLoops,
     registers: CoreModel,
@@ -433,11 +430,11 @@ def row_units(
     """Elements of each row loop that a unit covers: about `most` rows in all (with `bound`, no
     more), in parts that give every core the same number of units where they are few.  An open loop
     outside enough other rows may have a single trip, and a unit covers one."""
-    rows = [v for v in rows_of(stage, sides) if v in common]
+    rows = [v for v in sides.rows if v in common]
     counts = _counts(rows)
     total = prod(counts.values())
     others = [v for v in common if v not in rows]
-    block = panel_of(stage, sides, registers)
+    block = panel_of(sides, registers)
     units = prod(-(-trips(v) // (block if v is sides.vector else 1)) for v in others)
     parts = parts_of(units, total, registers, most)
     left = -(-total // parts)
@@ -487,13 +484,13 @@ def parts_of(units: int, rows: int, registers: CoreModel, most: int) -> int:
 
 def panels_outer(
     group: TileGroup,
-    stage: GroupStage,
     sides: ContractionLoops,
     units: Mapping[Var, int],
     registers: CoreModel,
 ) -> bool:
     """Whether walking one panel of the vector operand over all rows moves fewer bytes from beyond
     the second-level cache than walking all panels for each unit of rows."""
+    stage = sides.stage
     size = stage.body[0].dtype.bytes
     this = footprint(group, stage, sides.this) * size
     other = footprint(group, stage, sides.other) * size
@@ -514,7 +511,7 @@ def panels_outer(
 def footprint(group: TileGroup, stage: GroupStage, side: frozenset[Var]) -> int:
     """Elements of the storage that a factor varying with the loops `side` reads."""
     sizes = (as_int(b.size) for b in _read(group, stage, side))
-    return sum(points(tuple(side)) if size is None else size for size in sizes)
+    return sum(points(side) if size is None else size for size in sizes)
 
 
 def is_constant(group: TileGroup, stage: GroupStage, side: frozenset[Var]) -> bool:
@@ -526,5 +523,5 @@ def _read(group: TileGroup, stage: GroupStage, side: frozenset[Var]) -> list[Gro
     return [
         group.buffers[access.buffer]
         for node, access in stage.accesses.items()
-        if isinstance(node, Read) and depends(stage, node) <= side
+        if depends(stage, node) <= side
     ]

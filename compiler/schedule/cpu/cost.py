@@ -24,10 +24,10 @@ from tcc.record import record
 from tcc.schedule.cpu.cache_traffic import CacheTraffic, LoopOver, NestLoops, moved, walk_of
 from tcc.schedule.cpu.contraction import WORD
 from tcc.schedule.cpu.machine import Machine
-from tcc.schedule.cpu.schedule import Nest, Schedule
+from tcc.schedule.cpu.schedule import Nest, Schedule, even
 from tcc.schedule.cpu.work import StageWork, group_work
 from tcc.schedule.footprint import LINE, Touch
-from tcc.schedule.nest import of_bytes, product, trips
+from tcc.schedule.nest import of_bytes, points, product, trips
 
 # Cycles until the last sums of a reduction's block have left the arithmetic units, in latencies.
 _DRAIN = 2
@@ -80,25 +80,14 @@ class Pricer:
     def __init__(self, machine: Machine, constants: int | None = None) -> None:
         self.machine = machine
         self._cold = constants is None or constants > machine.l3.size
-        self._counted: dict[TileGroup, _Counted] = {}
+        self._counted: dict[TileGroup, tuple[StageWork, ...]] = {}
 
     def price(self, group: TileGroup, schedule: Schedule) -> Price:
         """The price of `group` under `schedule`; symbolic sizes count as `TYPICAL`."""
         counted = self._counted.get(group)
         if counted is None:
-            counted = self._counted[group] = _count(group, self.machine)
+            counted = self._counted[group] = group_work(group, self.machine)
         return _Pricing(self.machine, self._cold, group, schedule, counted).price()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Counted:
-    stages: tuple[StageWork, ...]
-    trips: Mapping[Var, int]
-
-
-def _count(group: TileGroup, machine: Machine) -> _Counted:
-    loops = {v: trips(v) for s in group.stages for v in (*s.iters, *s.reduce)}
-    return _Counted(group_work(group, machine), loops)
 
 
 @dataclass(slots=True)
@@ -119,15 +108,14 @@ class _Pricing:
         cold: bool,
         group: TileGroup,
         schedule: Schedule,
-        counted: _Counted,
+        stages: tuple[StageWork, ...],
     ) -> None:
         self.machine, self.cold = machine, cold
-        self.group, self.schedule, self.counted = group, schedule, counted
-        self.trips = counted.trips
+        self.group, self.schedule, self.stages = group, schedule, stages
         named = {v.name: v for v in group.common}
         self.parallel = [named[name] for name in schedule.parallel]
         self.unit = {v: schedule.unit(v.name) for v in self.parallel}
-        self.counts = [ceil(self.trips[v] / n) for v, n in self.unit.items()]
+        self.counts = [ceil(trips(v) / n) for v, n in self.unit.items()]
         self.units = prod(self.counts)
         self.threads = min(machine.cores, max(1, self.units))
         self.strips = self._strips()
@@ -138,9 +126,9 @@ class _Pricing:
         found = {}
         for strip in (s.strip for s in self.group.stages):
             if strip is not None and strip.rows is not strip.loop:
-                unit = max(1, min(self.trips[strip.loop], self.schedule.unit(strip.loop.name)))
-                rows = min(self.trips[strip.rows], strip.count(unit))
-                found[strip.rows] = rows, ceil(self.trips[strip.loop] / unit)
+                unit = max(1, min(trips(strip.loop), self.schedule.unit(strip.loop.name)))
+                rows = min(trips(strip.rows), strip.count(unit))
+                found[strip.rows] = rows, ceil(trips(strip.loop) / unit)
         return found
 
     def price(self) -> Price:
@@ -164,12 +152,8 @@ class _Pricing:
             return 1.0
         if self.units > _FEW:
             return ceil(self.units / self.threads) * self.threads / self.units
-        parts = tuple(self._parts(v) for v in self.parallel)
-        return _uneven(parts, self.threads)
-
-    def _parts(self, var: Var) -> tuple[tuple[int, int], ...]:
-        """(size, count) of the units along a parallel loop."""
-        return _units(self.trips[var], self.unit[var], self._has_lanes(var))
+        parts = (even(trips(v), n, self._has_lanes(v)) for v, n in self.unit.items())
+        return _uneven(tuple(parts), self.threads)
 
     def _has_lanes(self, var: Var) -> bool:
         """Whether vectors run along a loop: its blocks and units are whole but for the last."""
@@ -181,7 +165,7 @@ class _Pricing:
         core = _Core()
         for nest in self.schedule.nests:
             for number in nest.stages:
-                self._stage(core, nest, self.counted.stages[number])
+                self._stage(core, nest, self.stages[number])
         return core
 
     def _stage(self, core: _Core, nest: Nest, work: StageWork) -> None:
@@ -223,7 +207,7 @@ class _Pricing:
             touch.source
             for nest in self.schedule.nests
             for number in nest.stages
-            for touch in self.counted.stages[number].touches
+            for touch in self.stages[number].touches
             if isinstance(touch.source, StageRef)
             and not touch.store
             and touch.source.stage not in nest.stages
@@ -231,7 +215,7 @@ class _Pricing:
 
     def _cuts(self, var: Var, block: int, whole: bool) -> tuple[tuple[int, int], ...]:
         """(size, count) of the blocks along a loop, over all units of the grid along it."""
-        total = self.trips[var]
+        total = trips(var)
         if var in self.strips:  # row by row, those of neighbouring units twice
             rows, units = self.strips[var]
             return ((1, rows * units),)
@@ -243,17 +227,17 @@ class _Pricing:
     ) -> tuple[float, float]:
         """Cycles of arithmetic, and of loads and stores, of one block of a stage."""
         machine, stage = self.machine, work.stage
-        vector = next((v for v in (*stage.iters, *stage.reduce) if v.name == nest.vector), None)
+        vector = next((v for v in stage.loops if v.name == nest.vector), None)
         rows = prod(size for v, size in spans.items() if v is not vector)
         lanes = 1 if vector is None else work.lanes
         wide = 1 if vector is None else ceil(spans.get(vector, 1) / lanes)
-        steps = prod(ceil(self.trips[v] / (lanes if v is vector else 1)) for v in stage.reduce)
+        steps = prod(ceil(trips(v) / (lanes if v is vector else 1)) for v in stage.reduce)
         if of_bytes(stage):
             steps = ceil(steps / WORD)
         sums = rows * wide
         runs = self._runs(nest, stage.reduce)
         if nest.packed and product(stage) is not None:
-            covered = (self.unit.get(v, self.trips[v]) for v in spans if v is not vector)
+            covered = (self.unit.get(v, trips(v)) for v in spans if v is not vector)
             work = _shared(work, prod(covered))
         compute = self._arithmetic(work, vector, steps, sums, runs)
         loads = stores = 0.0
@@ -278,7 +262,7 @@ class _Pricing:
         compute, heavy = sums * work.ops / machine.fmas, sums * work.heavy
         if not stage.reduce:
             return compute + heavy
-        entered = (prod(self.trips[v] for v in stage.reduce[:-1]) - 1) * _ENTRY
+        entered = (points(stage.reduce[:-1]) - 1) * _ENTRY
         if vector in stage.reduce and runs == 0 and steps * sums <= _AHEAD:
             return steps * (compute + heavy) + sums * _FOLD + entered
         # Each sum waits for its last value.
@@ -311,7 +295,7 @@ class _Pricing:
         runs = dict(nest.runs)
         if not runs:
             return 0
-        return prod(ceil(self.trips[v] / runs[v.name]) for v in reduce if v.name in runs)
+        return prod(ceil(trips(v) / runs[v.name]) for v in reduce if v.name in runs)
 
     # ---- traffic ------------------------------------------------------------------------------
 
@@ -356,15 +340,15 @@ class _Pricing:
             for nest in self.schedule.nests
             if nest.ahead
             for number in nest.stages
-            for touch in self.counted.stages[number].touches
-            if touch.constant and self._once(nest, self.counted.stages[number], touch)
+            for touch in self.stages[number].touches
+            if touch.constant and self._once(nest, self.stages[number], touch)
         )
 
     def _once(self, nest: Nest, work: StageWork, touch: Touch) -> bool:
         """Whether a unit has one block of rows for what is touched."""
         blocks = dict(nest.blocks)
         others = (v for v in work.stage.iters if v not in touch.loops)
-        inside = ((v, min(self.trips[v], self.unit.get(v, self.trips[v]))) for v in others)
+        inside = ((v, min(trips(v), self.unit.get(v, trips(v)))) for v in others)
         return all(count <= blocks.get(v.name, 1) for v, count in inside)
 
     def _operands(self, walks: list[NestLoops]) -> list[tuple[int, float]]:
@@ -391,18 +375,18 @@ class _Pricing:
             LoopOver(v, n, step) for (v, step), n in zip(self.unit.items(), shares, strict=True)
         ]
         whole = {
-            v: min(self.trips[v], loop.trips * loop.step)
+            v: min(trips(v), loop.trips * loop.step)
             for v, loop in zip(self.parallel, around, strict=True)
         }
         return [self._walk(nest, around, whole) for nest in self.schedule.nests]
 
     def _walk(self, nest: Nest, around: list[LoopOver], whole: Mapping[Var, int]) -> NestLoops:
         blocks, runs = dict(nest.blocks), dict(nest.runs)
-        stages = [self.counted.stages[n] for n in nest.stages]
+        stages = [self.stages[n] for n in nest.stages]
         named: dict[str, Var] = {}
         for work in stages:
-            named.update({v.name: v for v in (*work.stage.iters, *work.stage.reduce)})
-        inside = {v: min(self.trips[v], self.unit.get(v, self.trips[v])) for v in named.values()}
+            named.update({v.name: v for v in work.stage.loops})
+        inside = {v: min(trips(v), self.unit.get(v, trips(v))) for v in named.values()}
         inside |= {v: n for v, (n, _) in self.strips.items() if v in inside}
         reduced = {v for work in stages for v in work.stage.reduce}
         rest = [n for n in named if n not in nest.order or n in runs]
@@ -415,26 +399,25 @@ class _Pricing:
             loops.append(LoopOver(var, ceil(inside[var] / step), step))
             inside[var] = min(step, inside[var])
         touches = tuple(t for work in stages for t in self._touches(nest, work))
-        outer = {v: self.trips[v] for v in named.values()} | dict(whole)
+        outer = {v: trips(v) for v in named.values()} | dict(whole)
         return walk_of(loops, len(around), touches, outer, ahead=nest.ahead)
 
     def _reuse(self, border: CacheTraffic) -> tuple[float, float]:
         """Bytes from memory of the largest cold constant, and loads of it over these bytes."""
         most, reuse = 0.0, 1.0
-        for work in self.counted.stages:
+        for work in self.stages:
             for touch in work.touches:
                 size = border.by_source.get((touch.source, touch.store), 0.0)
                 if touch.constant and size > most:
                     most = size
-                    points = prod(self.trips[v] for v in (*work.stage.iters, *work.stage.reduce))
-                    reuse = points * touch.size / size
+                    reuse = points(work.stage.loops) * touch.size / size
         return most, max(1.0, reuse / self._rows_of_block())
 
     def _rows_of_block(self) -> int:
         """Rows that one load of the vector operand serves."""
         most = 1
         for nest in self.schedule.nests:
-            iters = {v.name for n in nest.stages for v in self.counted.stages[n].stage.iters}
+            iters = {v.name for n in nest.stages for v in self.stages[n].stage.iters}
             rows = (size for name, size in nest.blocks if name in iters and name != nest.vector)
             most = max(most, prod(rows))
         return most
@@ -487,15 +470,10 @@ def _cuts(
     """(size, count) of blocks of at most `block` in units of `unit`: of full size and a rest where
     `whole`, else of sizes that differ by one at most."""
     found: dict[int, int] = {}
-    for size, units in _parts(total, unit, whole=whole_units):
-        for piece, count in _parts(size, block, whole=whole):
+    for size, units in even(total, unit, whole_units):
+        for piece, count in even(size, block, whole):
             found[piece] = found.get(piece, 0) + units * count
     return tuple(found.items())
-
-
-@lru_cache(1 << 14)
-def _units(total: int, unit: int, whole: bool) -> tuple[tuple[int, int], ...]:
-    return tuple(_parts(total, unit, whole=whole))
 
 
 @lru_cache(1 << 14)
@@ -507,15 +485,3 @@ def _uneven(parts: tuple[tuple[tuple[int, int], ...], ...], threads: int) -> flo
         free = min(range(threads), key=busy.__getitem__)
         busy[free] += prod(sizes)
     return max(busy) * threads / sum(busy)
-
-
-def _parts(total: int, most: int, *, whole: bool) -> list[tuple[int, int]]:
-    if total == 0:
-        return []
-    if whole:
-        parts = [(most, total // most), (total % most, 1)]
-    else:
-        count = -(-total // most)
-        small, more = divmod(total, count)
-        parts = [(small + 1, more), (small, count - more)]
-    return [(size, count) for size, count in parts if size and count]

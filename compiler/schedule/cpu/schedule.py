@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from tcc.record import record
 
 
@@ -53,3 +55,19 @@ class Schedule:
     def nest(self, stage: int) -> Nest:
         """The nest of a stage."""
         return next(n for n in self.nests if stage in n.stages)
+
+
+@lru_cache(1 << 14)
+def even(size: int, block: int, whole: bool) -> tuple[tuple[int, int], ...]:
+    """How `size` is cut into blocks: (elements, count) of at most two kinds, the larger first.
+
+    `whole` blocks first and then what is left (lanes of vectors), else sizes that differ by at
+    most one: 49 by 6 gives (6, 4), (5, 5).
+    """
+    if whole:
+        parts = (block, size // block), (size % block, 1)
+    else:
+        count = max(1, -(-size // block))
+        rest, more = divmod(size, count)
+        parts = (rest + 1, more), (rest, count - more)
+    return tuple((elements, count) for elements, count in parts if elements and count)

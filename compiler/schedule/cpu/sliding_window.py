@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import inf, prod
 
 from tcc.ir.expr import extent
-from tcc.ir.expr.scalar import Read, StageRef, walk
+from tcc.ir.expr.scalar import reads_of_stages
 from tcc.ir.index import Var, as_int
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.schedule.cpu.core import CoreModel
@@ -115,11 +115,9 @@ def _exchanged(group: TileGroup, parts: Sequence[Sequence[int]]) -> list[GroupSt
     nest = {number: n for n, part in enumerate(parts) for number in part}
     found: dict[int, None] = {}
     for number, stage in enumerate(group.stages):
-        for node in walk(*stage.body):
-            if isinstance(node, Read) and isinstance(node.source, StageRef):
-                source = node.source.stage
-                if nest[source] != nest[number] or not reads_here(group, stage, node):
-                    found[source] = None
+        for node, source in reads_of_stages(*stage.body):
+            if nest[source.stage] != nest[number] or not reads_here(group, stage, node):
+                found[source.stage] = None
     return [group.stages[n] for n in sorted(found)]
 
 

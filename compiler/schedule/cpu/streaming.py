@@ -78,9 +78,9 @@ def _nest(
 def _product(
     group: TileGroup, number: int, stage: GroupStage, sides: ContractionLoops, registers: CoreModel
 ) -> Nest:
-    blocks = blocks_of(stage, sides, registers)
+    blocks = blocks_of(sides, registers)
     nest = contraction_nest(
-        (number,), stage, (), sides, blocks, frozenset(stage.iters), registers, far=False
+        (number,), (), sides, blocks, frozenset(stage.iters), registers, far=False
     )
     order = tuple(v.name for v in stage.iters if v.name in nest.order)
     order = tuple(n for n in nest.order if n in order)  # a run of the walk is at hand already
@@ -90,7 +90,7 @@ def _product(
 def _vector(stage: GroupStage, lanes: Var, walk: StreamLoop) -> Var | None:
     """The vector loop of a stage: one of its own that lies along memory where it has results of
     its own, else that of the others."""
-    loops = (*stage.iters, *stage.reduce)
+    loops = stage.loops
     inner = [v for v in stage.iters if v is not walk.loop and v is not lanes]
     for var in reversed(inner):
         steps = [stride(a, var) for a in all_accesses(stage)]

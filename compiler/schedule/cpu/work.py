@@ -14,7 +14,7 @@ from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.schedule.cpu.machine import Machine
 from tcc.schedule.footprint import Stride, Touch, place_of, touch
-from tcc.schedule.nest import EXPENSIVE, product, row_loop, trips
+from tcc.schedule.nest import EXPENSIVE, points, product, row_loop, trips
 
 # For so many points in a row an index is made once beside them.
 _MANY = 16
@@ -46,7 +46,7 @@ def work_facts(group: TileGroup, sizes: Sequence[Var]) -> dict[str, Any]:
         "contraction_flops": contraction_flops(group),
         "bytes": group_bytes(group),
     }
-    loops = (v for stage in group.stages for v in (*stage.iters, *stage.reduce))
+    loops = (v for stage in group.stages for v in stage.loops)
     if all(as_int(extent(v)) is not None for v in loops):
         return found
     flops = (as_index(count(group, extent)) for count in (group_flops, contraction_flops))
@@ -57,26 +57,19 @@ def work_facts(group: TileGroup, sizes: Sequence[Var]) -> dict[str, Any]:
 def group_flops(group: TileGroup, count: Callable[[Var], Any] = trips) -> Any:
     """Floating-point operations; a multiply-add is two, any function one.  Symbolic sizes count as
     `TYPICAL`; as themselves, in an `Index`, where `count` is `extent`."""
-    return sum(
-        _flops(stage) * prod(count(v) for v in (*stage.iters, *stage.reduce))
-        for stage in group.stages
-    )
+    return sum(_flops(stage) * prod(count(v) for v in stage.loops) for stage in group.stages)
 
 
 def contraction_flops(group: TileGroup, count: Callable[[Var], Any] = trips) -> Any:
     """The multiply-adds among them, two each, of the stages that are sums of products."""
-    return sum(
-        2 * prod(count(v) for v in (*stage.iters, *stage.reduce))
-        for stage in group.stages
-        if product(stage)
-    )
+    return sum(2 * prod(count(v) for v in stage.loops) for stage in group.stages if product(stage))
 
 
 def group_bytes(group: TileGroup) -> int:
     """Distinct bytes of operands and results: what must move however good the schedule."""
     found: dict[int, float] = {}
     for number, stage in enumerate(group.stages):
-        whole = {v: trips(v) for v in (*stage.iters, *stage.reduce)}
+        whole = {v: trips(v) for v in stage.loops}
         for source, item in _global_touches(group, number, stage):
             found[source] = max(found.get(source, 0), item.bytes_in(whole, 1))
     return round(sum(found.values()))
@@ -142,7 +135,7 @@ def _place(
     group: TileGroup, stage: GroupStage, access: Access, node: Read | None = None
 ) -> tuple[_Place, int]:
     """Where an access starts, and the steps that it takes from there."""
-    loops = (*stage.iters, *stage.reduce)
+    loops = stage.loops
     steps, base = place_of(access.offset, loops)
     if node is not None and isinstance(node.source, StageRef) and row_loop(group) is not None:
         return (node.source, node.dtype.bytes, steps), base  # of the strip that waits in scratch
@@ -165,8 +158,8 @@ def _of_place(group: TileGroup, place: _Place, bases: list[int], *, store: bool)
 
 def _of_block(stage: GroupStage, node: Read, source: StageRef) -> Touch:
     """A read of another stage: dense in the loops that it varies with."""
-    loops = (*stage.iters, *stage.reduce)
-    used = [v for v in loops if any(v in free_vars(i) for i in node.indices)]
+    loops = stage.loops
+    used = [v for v in loops if v in free_vars(*node.indices)]
     return _dense(source, False, node.dtype.bytes, used)
 
 
@@ -184,10 +177,7 @@ def _dense(source: StageRef, store: bool, size: int, loops: Sequence[Var]) -> To
 
 
 def _loops_of(scalar: Scalar, loops: Vars) -> list[Var]:
-    used: set[Var] = set()
-    for node in walk(scalar):
-        if isinstance(node, Read):
-            used.update(v for i in node.indices for v in free_vars(i))
+    used = free_vars(*(i for n in walk(scalar) if isinstance(n, Read) for i in n.indices))
     return [v for v in loops if v in used]
 
 
@@ -214,7 +204,7 @@ def _stage_work(group: TileGroup, number: int, stage: GroupStage, machine: Machi
 
 def _repeated(stage: GroupStage) -> list[Scalar]:
     """The scalars of a stage but those of indices that data choose once for many points."""
-    loops = (*stage.iters, *stage.reduce)
+    loops = stage.loops
     found = dict.fromkeys(stage.body)
     for scalar in list(found):
         _collect(scalar, loops, found)
@@ -225,7 +215,7 @@ def _collect(scalar: Scalar, loops: Vars, found: dict[Scalar, None]) -> None:
     for child in children(scalar):
         if isinstance(scalar, Read):
             kept = _loops_of(child, loops)
-            if prod(trips(v) for v in loops if v not in kept) >= _MANY:
+            if points(v for v in loops if v not in kept) >= _MANY:
                 continue
         if child not in found:
             found[child] = None

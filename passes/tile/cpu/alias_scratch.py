@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from tcc.ir.expr.scalar import Source, StageRef
-from tcc.ir.index import Index, Var, as_int, bounds, const, linear_in
+from tcc.ir.index import Index, Var, as_int, bounds, const, step_in
 from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import TileGroup
 from tcc.passes.layout.pad_planes import LINE
@@ -89,11 +89,11 @@ def _step(group: TileGroup, schedule: Schedule, source: int, number: int) -> int
 
 def _width(offset: Index, var: Var) -> int | None:
     """How far apart the steps of a loop lie, where none reaches into the next."""
-    linear = linear_in(offset, var)
-    width = None if linear is None else as_int(linear[0])
-    if linear is None or width is None:
+    linear = step_in(offset, var)
+    if linear is None:
         return None
-    low, high = bounds(linear[1])
+    width, rest = linear
+    low, high = bounds(rest)
     inside = low is not None and high is not None and low >= 0 and high < width
     return width if inside else None
 

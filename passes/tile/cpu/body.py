@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Protocol
 
 from tcc.errors import InternalError
-from tcc.ir.expr.scalar import (
-    Read,
-    Scalar,
-    StageRef,
-    substitute_indices,
-)
-from tcc.ir.index import Index, Var, free_vars
-from tcc.ir.tile import (
-    Block,
-    Blocks,
-    Broadcast,
-    Compute,
-    Indirect,
-    Load,
-    Relayout,
-    Stmt,
-    TileBuffer,
-)
-from tcc.ir.tile.group import GroupStage
-from tcc.ir.types import DType
-from tcc.passes.tile.bodies import ScalarBlocks, index_loops, widened
-from tcc.passes.tile.cpu.ranges import BlockRange, guards_at, positions
+from tcc.ir.expr.scalar import Read, Scalar, StageRef, index_values, substitute_indices
+from tcc.ir.index import Index, Var, const, free_vars, substitute
+from tcc.ir.tile import Block, Blocks, Broadcast, Compute, Indirect, Load, Relayout, TileBuffer
+from tcc.ir.tile.group import GroupStage, TileGroup
+from tcc.passes.tile.bodies import ScalarBlocks, widened
+from tcc.passes.tile.cpu.ranges import BlockRange, Regions, guards_at, positions
+from tcc.passes.tile.cpu.scratch import Held, Packed
+from tcc.passes.tile.emitter import Emitter
 from tcc.record import record
+from tcc.schedule.cpu.schedule import Nest
+from tcc.schedule.nest import reads_here
 
 
 @record
@@ -48,53 +35,79 @@ class Ready:
     axes: frozenset[Var]
 
 
-class Around(Protocol):
-    """What a stage's body is evaluated in: see `tcc.passes.tile.cpu.stage.Surroundings`."""
+@record
+class Surroundings:
+    """What a stage is computed in: its block of the nest's loops (`outer`), what the unit covers
+    (`regions`), the part of split reductions at hand (`runs`), memory, and the blocks that earlier
+    stages of the nest just made (`ready`).  `packed` is the stage's factor that waits in
+    scratch."""
+
+    group: TileGroup
+    stage: GroupStage
+    nest: Nest
+    outer: tuple[BlockRange, ...]
+    regions: Regions
+    runs: Regions
+    buffers: tuple[TileBuffer, ...]
+    held: Mapping[StageRef, Held]
+    ready: Mapping[StageRef, Ready]
+    emitter: Emitter
+    packed: Packed | None = None
 
     @property
-    def stage(self) -> GroupStage: ...
-
-    @property
-    def outer(self) -> tuple[BlockRange, ...]: ...
-
-    @property
-    def ready(self) -> Mapping[StageRef, Ready]: ...
-
-    @property
-    def fresh(self) -> Callable[[DType, tuple[int, ...]], Block]: ...
+    def starts(self) -> dict[Var, Index]:
+        """Where the block and the run at hand begin."""
+        runs = {r.var: r.base for r in self.runs.values()}
+        return {s.var: s.base for s in self.outer} | runs
 
     def place(self, node: Read) -> Place | None:
-        """The memory of a read, None where it is a block in `ready`."""
-        ...
+        """The memory of a read; None where it is a block in `ready`."""
+        access = self.stage.accesses.get(node)
+        source = node.source
+        if isinstance(source, int):
+            assert access is not None
+            at = access.offset
+            return Place(
+                self.buffers[access.buffer], lambda m: substitute(at, m), frozenset(free_vars(at))
+            )
+        if source in self.ready and reads_here(self.group, self.stage, node):
+            return None
+        held = self.held[source]
+        inner = const(0) if access is None else access.offset
+        varies = frozenset((*free_vars(inner), *(v for v, _ in held.steps)))
+        return Place(
+            held.buffer,
+            lambda m: held.offset(m, substitute(inner, m), self.regions),
+            varies,
+        )
 
 
-class BodyEmitter(ScalarBlocks):
-    """Statements for scalars of a stage on blocks with one axis for each span that has one.
+class StageScalars(ScalarBlocks):
+    """Scalars of a stage on blocks with one axis for each span that has one.
 
     A block only has extent along the axes its value varies with (the others are one), so loads of
     per-channel operands are short and arithmetic broadcasts.
     """
 
-    def __init__(self, around: Around, spans: Sequence[BlockRange]) -> None:
+    def __init__(self, around: Surroundings, spans: Sequence[BlockRange]) -> None:
         super().__init__()
-        self.around, self.spans = around, [*spans]
+        self.around, self.spans, self.emitter = around, spans, around.emitter
         self.axes = [s for s in spans if s.axis]
-        self.stmts: list[Stmt] = []
 
     def value(self, scalar: Scalar, shape: tuple[int, ...]) -> Block:
         """A block of exactly `shape` that holds `scalar`."""
         block = self.block(scalar)
         if block.shape == shape:
             return block
-        out = self.around.fresh(block.dtype, shape)
-        self.stmts.append(Broadcast(out, block))
+        out = self.emitter.fresh(block.dtype, shape)
+        self.emitter.add(Broadcast(out, block))
         return out
 
     def computed(self, raw: Scalar, args: Blocks) -> Block:
-        shape = self._shape(set(index_loops(raw)), args)
-        out = self.around.fresh(raw.dtype, shape)
+        shape = self._shape(free_vars(*index_values(raw)), args)
+        out = self.emitter.fresh(raw.dtype, shape)
         scalar = substitute_indices(raw, positions(self.spans, shape))
-        self.stmts.append(Compute(out, scalar, args))
+        self.emitter.add(Compute(out, scalar, args))
         return out
 
     def _shape(self, varies: Collection[Var], blocks: Iterable[Block]) -> tuple[int, ...]:
@@ -110,16 +123,14 @@ class BodyEmitter(ScalarBlocks):
             return self._ready(node)
         access = self.around.stage.accesses.get(node)
         indirect = self.chosen(node)
-        varies = set(place.varies)
-        if access is not None:
-            varies.update(v for g in access.guards for v in free_vars(g.index))
+        guarded = () if access is None else (g.index for g in access.guards)
+        varies = place.varies.union(free_vars(*guarded))
         shape = self._shape(varies, (block for _, block in indirect))
         mapping = positions(self.spans, shape)
-        out = self.around.fresh(node.dtype, shape)
+        out = self.emitter.fresh(node.dtype, shape)
         fill = 0 if node.fill is None else node.fill
-        offset = (place.offset(mapping),)
         guards = () if access is None else guards_at(access, mapping)
-        self.stmts.append(Load(out, place.buffer, offset, guards, fill, indirect))
+        self.emitter.add(Load(out, place.buffer, (place.offset(mapping),), guards, fill, indirect))
         return out
 
     def _ready(self, node: Read) -> Block:
@@ -131,6 +142,6 @@ class BodyEmitter(ScalarBlocks):
         shape = self._shape(made.axes, ())
         if block.shape == shape:
             return block
-        out = self.around.fresh(block.dtype, shape)
-        self.stmts.append(Relayout(out, block, tuple(range(len(block.shape)))))
+        out = self.emitter.fresh(block.dtype, shape)
+        self.emitter.add(Relayout(out, block, tuple(range(len(block.shape)))))
         return out

@@ -7,18 +7,16 @@ fills  # # # # #        rows before the first of the loop, and after its last
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
-from typing import Protocol
 
-from tcc.ir.expr.scalar import literal
-from tcc.ir.index import Index, Var, as_int, const, free_vars, maximum, minimum
-from tcc.ir.tile import Block, Compute, Loop, Stmt, Stmts, Store, lanes
+from tcc.ir.expr.scalar import Scalar
+from tcc.ir.index import Index, Var, as_int, const, maximum, minimum
+from tcc.ir.tile import Block, Compute, Store, lanes
 from tcc.ir.tile.group import Strip, TileGroup
-from tcc.ir.types import DType
-from tcc.passes.tile.cpu.ranges import BlockRange, Regions, TileRange, tiles
+from tcc.passes.tile.cpu.ranges import Regions, TileRange, tiles
 from tcc.passes.tile.cpu.scratch import Held
-from tcc.record import record
+from tcc.passes.tile.emitter import Emitter
 
 # Elements of a store: four vectors of f32 on the widest machine.
 _BLOCK = 64
@@ -41,143 +39,77 @@ def strip_regions(group: TileGroup, regions: Regions) -> dict[Var, TileRange]:
     return found
 
 
-class Makes(Protocol):
-    """Names for what a kernel defines: see `tcc.passes.tile.cpu.lower`."""
-
-    def block(self, dtype: DType, shape: tuple[int, ...]) -> Block: ...
-
-    def counter(self, size: Index) -> Index: ...
-
-
-@record
 class Edges:
     """Stores the fill of one component of a stage wherever later stages look beyond its rows."""
 
-    held: Held
-    component: int
-    regions: Regions
-    names: Makes
+    def __init__(self, held: Held, strip: Strip, regions: Regions, emitter: Emitter) -> None:
+        self.held, self.strip, self.regions, self.emitter = held, strip, regions, emitter
+        self.fills: dict[int, Block] = {}
 
-    def run(self, dtype: DType) -> Stmts:
-        """The stores; none where nobody looks."""
-        strip = self.held.strip
-        assert strip is not None
-        fill = strip.fills[self.component]
-        if fill is None:
-            return []
-        value = literal(fill, dtype)
-        made: dict[int, Block] = {}
-
-        def block(size: int) -> Block:
-            if size not in made:
-                made[size] = self.names.block(dtype, (size,))
-            return made[size]
-
+    def store(self, value: Scalar) -> None:
+        """Stores `value` there."""
         # Lanes of the vector loop lie side by side: all of them are filled at once.
         lanes_of = {
             v: self.regions[v].base for v, step in self.held.steps if step < self.held.inner
         }
         others = [v for v, _ in self.held.steps if v not in lanes_of]
-        stores = self._units(others, lanes_of, strip, block)
-        return [*(Compute(b, value, ()) for b in made.values()), *stores]
+        with self.emitter.body() as stores:
+            self._units(others, lanes_of)
+        self.emitter.add(*(Compute(b, value, ()) for b in self.fills.values()), *stores)
 
-    def _units(
-        self,
-        loops: list[Var],
-        mapping: Mapping[Var, Index],
-        strip: Strip,
-        block: Callable[[int], Block],
-    ) -> Stmts:
+    def _units(self, loops: list[Var], mapping: Mapping[Var, Index]) -> None:
         """For each element of the common loops that the scratch has an axis for."""
         if not loops:
-            return self._rows(mapping, strip, block)
+            self._rows(mapping)
+            return
+        for span in tiles(self.emitter, self.regions[loops[0]], 1, False):
+            self._units(loops[1:], {**mapping, span.var: span.base})
 
-        def emit(span: BlockRange) -> Stmts:
-            return self._units(loops[1:], {**mapping, span.var: span.base}, strip, block)
-
-        return tiles(self.regions[loops[0]], 1, False, self.names.counter, emit)
-
-    def _rows(
-        self, mapping: Mapping[Var, Index], strip: Strip, block: Callable[[int], Block]
-    ) -> Stmts:
-        region, width = self.regions[strip.rows], strip.width
-        line = width * self.held.inner
+    def _rows(self, mapping: Mapping[Var, Index]) -> None:
+        strip = self.strip
+        region, line = self.regions[strip.rows], strip.width * self.held.inner
         extent = const(0) if strip.rows.extent is None else strip.rows.extent
         first = minimum(region.size, maximum(0, -region.base))
         last = maximum(0, minimum(region.size, extent - region.base))
+        start = self.held.offset(mapping, region.base * strip.width, self.regions)
+        for row in self._each(region.size, const(0), first):
+            self._segment(start + row * line, line)
+        for row in self._each(region.size, const(0), region.size):
+            self._gaps(strip.row, start + row * line)
+        for row in self._each(region.size, last, region.size):
+            self._segment(start + row * line, line)
 
-        start = self.held.offset(mapping, region.base * width, self.regions)
-
-        def at(place: Index) -> Index:
-            return start + place
-
-        def outside(row: Index) -> Stmts:
-            return self._segment(row * line, line, at, block)
-
-        def beside(row: Index) -> Stmts:
-            return self._gaps(strip.row, row * line, at, block)
-
-        return [
-            *self._loop(region.size, const(0), first, outside),
-            *self._loop(region.size, const(0), region.size, beside),
-            *self._loop(region.size, last, region.size, outside),
-        ]
-
-    def _gaps(
-        self,
-        axes: tuple[tuple[int, int, int], ...],
-        place: Index,
-        at: Callable[[Index], Index],
-        block: Callable[[int], Block],
-    ) -> Stmts:
+    def _gaps(self, axes: tuple[tuple[int, int, int], ...], place: Index) -> None:
         """What is before and after the elements of a row, axis by axis."""
         if not any(before or after for before, _, after in axes):
-            return []
+            return
         (before, size, after), *rest = axes
         inner = prod(sum(axis) for axis in rest) * self.held.inner
-        return [
-            *self._segment(place, before * inner, at, block),
-            *self._segment(place + (before + size) * inner, after * inner, at, block),
-            *self._loop(
-                const(size),
-                const(0),
-                const(size),
-                lambda n: self._gaps(tuple(rest), place + (n + before) * inner, at, block),
-            ),
-        ]
+        self._segment(place, before * inner)
+        self._segment(place + (before + size) * inner, after * inner)
+        for n in self._each(const(size), const(0), const(size)):
+            self._gaps(tuple(rest), place + (n + before) * inner)
 
-    def _segment(
-        self,
-        place: Index,
-        size: int,
-        at: Callable[[Index], Index],
-        block: Callable[[int], Block],
-    ) -> Stmts:
+    def _segment(self, place: Index, size: int) -> None:
         """Stores to `size` elements one after the other."""
-
-        def store(start: Index, count: int) -> Stmt:
-            made = block(count)
-            return Store(self.held.buffer, (at(start + lanes((count,))[0]),), made)
-
         whole, left = size - size % _BLOCK, size % _BLOCK
-        stmts: Stmts = []
         if whole == _BLOCK:
-            stmts.append(store(place, _BLOCK))
+            self._store(place, _BLOCK)
         elif whole:
-            counter = self.names.counter(const(whole))
-            (var,) = free_vars(counter)
-            body = (store(place + counter, _BLOCK),)
-            stmts.append(Loop(var, const(0), const(whole), _BLOCK, (), (), body, (), ()))
+            at = self.emitter.counter(const(whole))
+            with self.emitter.loop(at, const(0), const(whole), _BLOCK):
+                self._store(place + at, _BLOCK)
         if left:
-            stmts.append(store(place + whole, left))
-        return stmts
+            self._store(place + whole, left)
 
-    def _loop(
-        self, size: Index, start: Index, stop: Index, emit: Callable[[Index], Stmts]
-    ) -> Stmts:
-        if start is stop:
-            return []
-        counter = self.names.counter(size)
-        (var,) = free_vars(counter)
-        body = tuple(emit(counter))
-        return [Loop(var, start, stop, 1, (), (), body, (), ())] if body else []
+    def _store(self, place: Index, count: int) -> None:
+        shape, buffer = (count,), self.held.buffer
+        if count not in self.fills:
+            self.fills[count] = self.emitter.fresh(buffer.dtype, shape)
+        self.emitter.add(Store(buffer, (place + lanes(shape)[0],), self.fills[count]))
+
+    def _each(self, size: Index, start: Index, stop: Index) -> Iterator[Index]:
+        if start is not stop:
+            at = self.emitter.counter(size)
+            with self.emitter.loop(at, start, stop):
+                yield at

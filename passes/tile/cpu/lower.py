@@ -12,30 +12,28 @@ blocks of smaller sizes, two kinds of static extents and a ladder of symbolic on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
+from typing import TypeAlias
 
 from tcc.ir.expr import extent
-from tcc.ir.expr.scalar import StageRef, apply, argument
+from tcc.ir.expr.scalar import StageRef, apply, argument, literal
 from tcc.ir.index import Index, Var, as_int, ceildiv, const, divisor_of, free_vars, iterator
 from tcc.ir.tile import (
-    Block,
     Blocks,
     Compute,
     If,
     Load,
     MemorySpace,
-    Stmts,
     Store,
     TileBuffer,
     TileKernel,
 )
 from tcc.ir.tile.group import GroupStage, StreamLoop, TileGroup
-from tcc.ir.types import DType
 from tcc.passes.tile.cpu.alias_scratch import overlaid
-from tcc.passes.tile.cpu.body import Ready
+from tcc.passes.tile.cpu.body import Ready, Surroundings
 from tcc.passes.tile.cpu.halo import Edges, strip_regions
 from tcc.passes.tile.cpu.packing import fill, packed_factors
 from tcc.passes.tile.cpu.ranges import (
@@ -43,21 +41,23 @@ from tcc.passes.tile.cpu.ranges import (
     Regions,
     Spans,
     TileRange,
-    even,
     everything,
     in_runs,
     inside,
     last_part,
     positions,
+    shape_of,
     tiles,
 )
 from tcc.passes.tile.cpu.scratch import factors_of, held_values, in_registers, within
-from tcc.passes.tile.cpu.stage import StageLowering, Surroundings, shape_of
+from tcc.passes.tile.cpu.stage import StageLowering
+from tcc.passes.tile.emitter import Emitter
 from tcc.passes.tile.monoids import change
 from tcc.schedule.cpu.packing import FEW_ROWS
-from tcc.schedule.cpu.schedule import Nest, Schedule
+from tcc.schedule.cpu.schedule import Nest, Schedule, even
 
-_Emit = Callable[[TileRange], Stmts]
+# What happens at each block of a nest's loops, in a part of its reductions.
+_AtBlock: TypeAlias = Callable[[Spans, Regions], None]
 
 
 def lower(group: TileGroup, schedule: Schedule) -> TileKernel:
@@ -68,7 +68,8 @@ def lower(group: TileGroup, schedule: Schedule) -> TileKernel:
 class _Lowering:
     def __init__(self, group: TileGroup, schedule: Schedule) -> None:
         self.group, self.schedule = group, schedule
-        self.count = 0
+        self.emitter = Emitter()
+        self.axes: list[Var] = []
         self.held = held_values(group, schedule)
         self.strips: frozenset[Var] = frozenset()
         self.factors = factors_of(group, self.held)
@@ -81,20 +82,20 @@ class _Lowering:
         )
 
     def kernel(self) -> TileKernel:
-        axes: list[Var] = []
         by_name = {v.name: v for v in self.group.common}
         loops = [by_name[n] for n in self.schedule.parallel]
         shared = self._shared(loops)
         alike = [number for nest in shared for number in nest.stages]
         self.held = overlaid(self.group, self.schedule, self.held, alike)
         regions = {v: everything(v) for v in self.group.common}
-        first = self._nests(shared, regions, self.passed)
+        self._nests(shared, regions, self.passed)
         self.rest = self.schedule.nests[len(shared) :]
-        body = [*first, *self._units(loops, {}, axes)]
+        self._units(loops, {})
         passed = tuple(b for b in self.buffers if b.scope is not MemorySpace.LOCAL)
         local = dict.fromkeys(h.buffer for h in (*self.held.values(), *self.factors.values()))
         local.update(dict.fromkeys(p.buffer for p in self.packed.values()))
-        return TileKernel(passed, tuple(local), self.group.sizes, tuple(axes), tuple(body))
+        axes, body = tuple(self.axes), tuple(self.emitter.stmts)
+        return TileKernel(passed, tuple(local), self.group.sizes, axes, body)
 
     def _shared(self, loops: list[Var]) -> tuple[Nest, ...]:
         """The first nests, as far as their stages have no loop that is cut into units: a kernel
@@ -114,89 +115,74 @@ class _Lowering:
 
     # ---- units ----------------------------------------------------------------------------
 
-    def _units(self, loops: list[Var], regions: Regions, axes: list[Var]) -> Stmts:
+    def _units(self, loops: list[Var], regions: Regions) -> None:
         if not loops:
             rest = {v: everything(v) for v in self.group.common if v not in regions}
-            return self._unit({**regions, **rest})
+            self._unit({**regions, **rest})
+            return
+        for region in self._parallel(loops[0]):
+            self._units(loops[1:], {**regions, region.var: region})
 
-        def emit(region: TileRange) -> Stmts:
-            return self._units(loops[1:], {**regions, region.var: region}, axes)
-
-        return self._parallel(loops[0], axes, emit)
-
-    def _parallel(self, var: Var, axes: list[Var], emit: _Emit) -> Stmts:
+    def _parallel(self, var: Var) -> Iterator[TileRange]:
+        """What a unit covers of a loop: one range, or either of two."""
         unit, size = self.schedule.unit(var.name), extent(var)
         known = as_int(size)
         if known == 0:
-            return []
+            return
         if known is not None and known <= unit:
-            return emit(everything(var))
+            yield everything(var)
+            return
         tile = iterator(f"p.{var.name}", ceildiv(size, unit))
         (axis,) = free_vars(tile)
-        if axis not in axes:
-            axes.append(axis)
-        full = TileRange(var, tile * unit, const(unit))
+        if axis not in self.axes:
+            self.axes.append(axis)
         if known is not None:
             whole = any(n.vector == var.name for n in self.schedule.nests)
-            cuts = even(known, unit, whole)
-            if len(cuts) == 1:
-                return emit(full)
-            (split, main), (_, less) = cuts
-            first = TileRange(var, tile * main, const(main))
-            second = TileRange(var, (tile - split) * less + split * main, const(less))
-            return [If(tile, const(split), tuple(emit(first)), tuple(emit(second)))]
-        if unit == 1:
-            return emit(full)
-        if divisor_of(size) % unit == 0:
-            return emit(full)
-        last = last_part(var, unit)
-        return [If(tile * unit + (unit - 1), size, tuple(emit(full)), tuple(emit(last)))]
+            (main, split), *rest = even(known, unit, whole)
+            full = TileRange(var, tile * main, const(main))
+            seconds = [TileRange(var, (tile - split) * n + split * main, const(n)) for n, _ in rest]
+            until = tile, const(split)
+        else:
+            full = TileRange(var, tile * unit, const(unit))
+            seconds = [last_part(var, unit)] if unit > 1 and divisor_of(size) % unit else []
+            until = tile * unit + (unit - 1), size
+        if not seconds:
+            yield full
+            return
+        with self.emitter.body() as then:
+            yield full
+        with self.emitter.body() as otherwise:
+            yield from seconds
+        self.emitter.add(If(*until, tuple(then), tuple(otherwise)))
 
-    def _unit(self, regions: Regions) -> Stmts:
+    def _unit(self, regions: Regions) -> None:
         regions = {**regions, **strip_regions(self.group, regions)}
         self.strips = frozenset(v for v in regions if v not in self.group.common)
         passed = dict(self.passed)
         walk = self.group.walk
         if walk is None:
-            return self._nests(self.rest, regions, passed)
+            self._nests(self.rest, regions, passed)
+            return
         first, along, last = (
             [n for n in self.schedule.nests if n.stages[0] in part]
             for part in (walk.before, walk.stages, _after(self.group, walk))
         )
         at = [_NestLowering(self, n, regions, passed) for n in along]
-        parts = (
-            self._nests(first, regions, passed),
-            *(n.start() for n in at),
-            self._walk(walk.loop, along, regions),
-            *(n.finish() for n in at),
-            self._nests(last, regions, passed),
-        )
-        return [stmt for part in parts for stmt in part]
+        self._nests(first, regions, passed)
+        for nest in at:
+            nest.start()
+        for part in in_runs(self.emitter, walk.loop, self.schedule.run):
+            for each in along:
+                _NestLowering(self, each, {**regions, walk.loop: part}, {}).step(part)
+        for nest in at:
+            nest.finish()
+        self._nests(last, regions, passed)
 
     def _nests(
         self, nests: Sequence[Nest], regions: Regions, passed: dict[StageRef, Ready]
-    ) -> Stmts:
-        lowered = (_NestLowering(self, nest, regions, passed) for nest in nests)
-        return [stmt for nest in lowered for stmt in nest.run()]
-
-    def _walk(self, loop: Var, nests: Sequence[Nest], regions: Regions) -> Stmts:
-        """The nests of a walk, for one run after the other."""
-
-        def emit(part: TileRange) -> Stmts:
-            inside = {**regions, loop: part}
-            return [s for n in nests for s in _NestLowering(self, n, inside, {}).step(part)]
-
-        return in_runs(loop, self.schedule.run, self.counter, emit)
-
-    # ---- names ----------------------------------------------------------------------------
-
-    def block(self, dtype: DType, shape: tuple[int, ...]) -> Block:
-        self.count += 1
-        return Block(f"v{self.count - 1}", dtype, shape)
-
-    def counter(self, size: Index) -> Index:
-        self.count += 1
-        return iterator(f"k{self.count - 1}", size)
+    ) -> None:
+        for nest in nests:
+            _NestLowering(self, nest, regions, passed).run()
 
 
 def _follows(stage: GroupStage) -> set[Var]:
@@ -220,13 +206,14 @@ class _NestLowering:
         self, parent: _Lowering, nest: Nest, regions: Regions, passed: dict[StageRef, Ready]
     ) -> None:
         self.parent, self.nest, self.passed = parent, nest, passed
+        self.emitter = parent.emitter
         self.stages = [(n, parent.group.stages[n]) for n in nest.stages]
         _, first = self.stages[0]
         self.regions = {
             **regions,
             **{v: everything(v) for v in first.iters if v not in regions},
         }
-        named = {v.name: v for v in (*first.iters, *first.reduce)}
+        named = {v.name: v for v in first.loops}
         ordered = [named[n] for n in nest.order]
         rest = [v for v in first.iters if v not in ordered]
         # The vector loop is the last axis of every block.
@@ -236,80 +223,75 @@ class _NestLowering:
         self.loops = [*ordered, *rest]
         self.passes = [v for v in self.loops if v in self.iters]
         walk = parent.group.walk
-        self.totals = walk is not None and any(walk.loop in s.reduce for _, s in self.stages)
+        totals = walk is not None and any(walk.loop in s.reduce for _, s in self.stages)
+        # Sums stay in scratch from run to run: of the nest's own loops, or of the walk.
+        self.waits = totals or bool(nest.runs)
 
-    def run(self) -> Stmts:
-        around = self._surrounded()
-        if not self.nest.runs:
-            return [*around, *self._all()]
-        return [
-            *around,
-            *self._loops(self.passes, {}, {}, self._identity),
-            *self._all(),
-            *(self._loops(self.passes, {}, {}, self._flush) if self._stores_sums() else ()),
-        ]
+    def run(self) -> None:
+        self._surround()
+        self.start()
+        self._all()
+        self.finish()
 
-    # ---- along a walk -----------------------------------------------------------------------
-
-    def start(self) -> Stmts:
+    def start(self) -> None:
         """Before the first run."""
-        return self._loops(self.passes, {}, {}, self._identity) if self.totals else []
+        if self.waits:
+            self._loops(self.passes, {}, {}, self._identity)
 
-    def step(self, run: TileRange) -> Stmts:
-        """One run."""
-        if not self.totals:
-            return self.run()
-        return self._loops(self.loops, {}, {run.var: run}, self._compute)
+    def step(self, run: TileRange) -> None:
+        """One run of a walk."""
+        if self.waits:
+            self._loops(self.loops, {}, {run.var: run}, self._compute)
+        else:
+            self.run()
 
-    def finish(self) -> Stmts:
+    def finish(self) -> None:
         """After the last run."""
-        stored = self.totals and self._stores_sums()
-        return self._loops(self.passes, {}, {}, self._flush) if stored else []
+        if self.waits and self._stores_sums():
+            self._loops(self.passes, {}, {}, self._flush)
 
-    def _loops(
-        self,
-        loops: list[Var],
-        spans: Spans,
-        runs: Regions,
-        emit: Callable[[Spans, Regions], Stmts],
-    ) -> Stmts:
+    def _loops(self, loops: list[Var], spans: Spans, runs: Regions, emit: _AtBlock) -> None:
         if not loops:
-            return emit(spans, runs)
+            emit(spans, runs)
+            return
         var, rest = loops[0], loops[1:]
         if var in self.iters:
-            whole = var.name == self.nest.vector
-            region, block = self.regions[var], self.nest.block(var.name)
+            for span in self._blocks(var):
+                self._loops(rest, {**spans, var: span}, runs, emit)
+        else:
+            for run in in_runs(self.emitter, var, dict(self.nest.runs)[var.name]):
+                self._loops(rest, spans, {**runs, var: run}, emit)
 
-            def inner(span: BlockRange) -> Stmts:
-                return self._loops(rest, {**spans, var: span}, runs, emit)
+    def _blocks(self, var: Var) -> Iterator[BlockRange]:
+        region, block = self.regions[var], self.nest.block(var.name)
+        if var in self.parent.strips:
+            return inside(self.emitter, region, block > 1)
+        return tiles(self.emitter, region, block, var.name == self.nest.vector)
 
-            if var in self.parent.strips:
-                return inside(region, block > 1, self.parent.counter, inner)
-            return tiles(region, block, whole, self.parent.counter, inner)
-
-        def part(run: TileRange) -> Stmts:
-            return self._loops(rest, spans, {**runs, var: run}, emit)
-
-        return in_runs(var, dict(self.nest.runs)[var.name], self.parent.counter, part)
-
-    def _all(self) -> Stmts:
+    def _all(self) -> None:
         """The stages on all blocks; what rows share of a packed operand is made before them."""
         along = {v for n, _ in self.stages for v in self._packed_along(n)}
         count = max((n for n, v in enumerate(self.loops, 1) if v in along), default=0)
         rows = self.loops[count:]
 
-        def around_rows(spans: Spans, runs: Regions) -> Stmts:
-            direct = self._loops(rows, spans, runs, self._compute)
-            made = [s for n, stage in self.stages for s in self._fill(n, stage, spans, runs)]
-            if not made:
-                return direct
-            packed = self._loops(rows, spans, runs, partial(self._compute, packed=True))
+        def around_rows(spans: Spans, runs: Regions) -> None:
+            with self.emitter.body() as direct:
+                self._loops(rows, spans, runs, self._compute)
+            with self.emitter.body() as packed:
+                for number, stage in self.stages:
+                    self._fill(number, stage, spans, runs)
+                if packed:
+                    self._loops(rows, spans, runs, partial(self._compute, packed=True))
+            if not packed:
+                self.emitter.add(*direct)
+                return
             covered = prod((self.regions[v].size for v in rows), start=const(1))
             if as_int(covered) is not None:
-                return [*made, *packed]
-            return [If(const(FEW_ROWS - 1), covered, (*made, *packed), tuple(direct))]
+                self.emitter.add(*packed)
+            else:
+                self.emitter.add(If(const(FEW_ROWS - 1), covered, tuple(packed), tuple(direct)))
 
-        return self._loops(self.loops[:count], {}, {}, around_rows)
+        self._loops(self.loops[:count], {}, {}, around_rows)
 
     def _packed_along(self, number: int) -> frozenset[Var]:
         """The loops that say which part of a packed operand is at hand."""
@@ -320,20 +302,17 @@ class _NestLowering:
         around = self._around(stage, (), {}, dict(self.passed))
         return StageLowering(around).varies_with(packed.factor)
 
-    def _fill(self, number: int, stage: GroupStage, spans: Spans, runs: Regions) -> Stmts:
+    def _fill(self, number: int, stage: GroupStage, spans: Spans, runs: Regions) -> None:
         packed = self.parent.packed.get(number)
-        if packed is None:
-            return []
-        around = self._around(stage, tuple(spans.values()), runs, dict(self.passed))
-        return fill(packed, around, self.nest, spans, runs, self.parent.counter)
+        if packed is not None:
+            fill(packed, self._around(stage, tuple(spans.values()), runs, dict(self.passed)))
 
     # ---- what happens at each block -------------------------------------------------------
 
     def _outer(self, spans: Spans) -> tuple[BlockRange, ...]:
         return tuple(spans[v] for v in self.iters)
 
-    def _compute(self, spans: Spans, runs: Regions, *, packed: bool = False) -> Stmts:
-        stmts: Stmts = []
+    def _compute(self, spans: Spans, runs: Regions, *, packed: bool = False) -> None:
         ready = dict(self.passed)
         outer = self._outer(spans)
         axes = frozenset(s.var for s in outer if s.axis)
@@ -342,20 +321,18 @@ class _NestLowering:
             if packed:
                 around = replace(around, packed=self.parent.packed.get(number))
             lowering = StageLowering(around)
-            if self.nest.runs or self.totals:
-                loads, old = self._load(number, outer)
-                scaling, start = self._rescaled(number, old, outer)
-                out, blocks = lowering.continued(start)
-                stmts += [*loads, *scaling, *out, *self._moved(number, old, blocks, outer)]
+            if self.waits:
+                old = self._load(number, outer)
+                blocks = lowering.continued(self._rescaled(number, old, outer))
+                self._move(number, old, blocks, outer)
             else:
-                out, blocks = lowering.run()
-                stmts += [*out, *lowering.stores(blocks)]
-            stmts += self._hold(number, blocks, outer)
+                blocks = lowering.run()
+                lowering.store(blocks)
+            self._hold(number, blocks, outer)
             for component, block in enumerate(blocks):
                 made = ready[StageRef(number, component)] = Ready(block, axes)
                 if in_registers(self.parent.group, self.parent.schedule, number):
                     self.passed[StageRef(number, component)] = made
-        return stmts
 
     def _around(
         self,
@@ -375,69 +352,52 @@ class _NestLowering:
             parent.buffers,
             parent.held,
             ready,
-            parent.block,
-            parent.counter,
+            parent.emitter,
         )
 
-    def _rescaled(
-        self, number: int, sums: Blocks, outer: tuple[BlockRange, ...]
-    ) -> tuple[Stmts, Blocks]:
+    def _rescaled(self, number: int, sums: Blocks, outer: tuple[BlockRange, ...]) -> Blocks:
         """Sums so far times what the change of their state in this run asks for."""
         held = next((h for r, h in self.parent.factors.items() if r.stage == number), None)
         if held is None:
-            return [], sums
+            return sums
         (block,) = sums
         along = {v for v, _ in held.steps}
         shape = tuple(s.size if s.var in along else 1 for s in outer if s.axis)
-        factor = self.parent.block(block.dtype, shape)
+        factor = self.emitter.fresh(block.dtype, shape)
         at = held.offset(positions(outer, shape), const(0), self.regions)
-        out = self.parent.block(block.dtype, block.shape)
+        (out,) = self.emitter.like(sums)
         args = tuple(argument(n, block.dtype) for n in range(2))
-        product = Compute(out, apply("mul", *args), (block, factor))
-        return [Load(factor, held.buffer, (at,)), product], (out,)
+        self.emitter.add(Load(factor, held.buffer, (at,)))
+        self.emitter.add(Compute(out, apply("mul", *args), (block, factor)))
+        return (out,)
 
-    def _moved(
-        self,
-        number: int,
-        old: Blocks,
-        new: Blocks,
-        outer: tuple[BlockRange, ...],
-    ) -> Stmts:
+    def _move(self, number: int, old: Blocks, new: Blocks, outer: tuple[BlockRange, ...]) -> None:
         """The factors that a change of this stage's total brings for the sums that depend on it;
         no change brings none, infinities included."""
-        stmts: Stmts = []
         done: list[TileBuffer] = []
         for rescale, held in self.parent.factors.items():
-            if rescale.state.source != StageRef(number) or held.buffer in done:
+            if rescale.total != StageRef(number) or held.buffer in done:
                 continue
             done.append(held.buffer)
             factor = change(rescale, old[0].dtype)
-            block = self.parent.block(old[0].dtype, old[0].shape)
+            (block,) = self.emitter.like(old)
             at = held.offset(positions(outer, block.shape), const(0), self.regions)
-            stmts += [
-                Compute(block, factor, (old[0], new[0])),
-                Store(held.buffer, (at,), block),
-            ]
-        return stmts
+            self.emitter.add(Compute(block, factor, (old[0], new[0])))
+            self.emitter.add(Store(held.buffer, (at,), block))
 
-    def _identity(self, spans: Spans, _: Regions) -> Stmts:
+    def _identity(self, spans: Spans, _: Regions) -> None:
         """Sums that wait in scratch start at the identity."""
-        stmts: Stmts = []
         outer = self._outer(spans)
         for number, stage in self.stages:
-            made, blocks = StageLowering(self._around(stage, outer, {}, {})).identities()
-            stmts += [*made, *self._hold(number, blocks, outer)]
-        return stmts
+            lowering = StageLowering(self._around(stage, outer, {}, {}))
+            self._hold(number, lowering.identities(), outer)
 
-    def _flush(self, spans: Spans, _: Regions) -> Stmts:
+    def _flush(self, spans: Spans, _: Regions) -> None:
         """Sums that are results go from scratch to where results lie."""
-        stmts: Stmts = []
         outer = self._outer(spans)
         for number, stage in self.stages:
-            loads, blocks = self._load(number, outer)
-            around = self._around(stage, outer, {}, {})
-            stmts += [*loads, *StageLowering(around).stores(blocks)]
-        return stmts
+            lowering = StageLowering(self._around(stage, outer, {}, {}))
+            lowering.store(self._load(number, outer))
 
     def _stores_sums(self) -> bool:
         buffers = self.parent.group.buffers
@@ -450,35 +410,31 @@ class _NestLowering:
 
     # ---- scratch ----------------------------------------------------------------------------
 
-    def _surrounded(self) -> Stmts:
+    def _surround(self) -> None:
         """What later stages see around the rows that this nest makes."""
-        stmts: Stmts = []
         for number, stage in self.stages:
             for component, scalar in enumerate(stage.body):
                 held = self.parent.held.get(StageRef(number, component))
-                if held is not None and held.strip is not None:
-                    edges = Edges(held, component, self.regions, self.parent)
-                    stmts += edges.run(scalar.dtype)
-        return stmts
+                strip = None if held is None else held.strip
+                value = None if strip is None else strip.fills[component]
+                if held is not None and strip is not None and value is not None:
+                    edges = Edges(held, strip, self.regions, self.emitter)
+                    edges.store(literal(value, scalar.dtype))
 
-    def _hold(self, number: int, blocks: Blocks, outer: tuple[BlockRange, ...]) -> Stmts:
-        stmts: Stmts = []
+    def _hold(self, number: int, blocks: Blocks, outer: tuple[BlockRange, ...]) -> None:
         for component, block in enumerate(blocks):
             place = self._place(number, component, outer)
             if place is not None:
-                stmts.append(Store(*place, block))
-        return stmts
+                self.emitter.add(Store(*place, block))
 
-    def _load(self, number: int, outer: tuple[BlockRange, ...]) -> tuple[Stmts, Blocks]:
-        stmts: Stmts = []
+    def _load(self, number: int, outer: tuple[BlockRange, ...]) -> Blocks:
         blocks = []
         for component, scalar in enumerate(self.parent.group.stages[number].body):
             place = self._place(number, component, outer)
             assert place is not None
-            block = self.parent.block(scalar.dtype, shape_of(outer))
-            stmts.append(Load(block, *place))
-            blocks.append(block)
-        return stmts, tuple(blocks)
+            blocks.append(self.emitter.fresh(scalar.dtype, shape_of(outer)))
+            self.emitter.add(Load(blocks[-1], *place))
+        return tuple(blocks)
 
     def _place(
         self, number: int, component: int, outer: tuple[BlockRange, ...]

@@ -6,35 +6,15 @@ for i by 6: sums += x[i, k] * (level[k, j] * scale[k, j])
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-
 from tcc.ir.expr import extent
-from tcc.ir.expr.scalar import Scalar
-from tcc.ir.index import Index, Var, as_int, const
-from tcc.ir.tile import MemorySpace, Stmts, Store, TileBuffer
+from tcc.ir.index import Var, as_int, const
+from tcc.ir.tile import MemorySpace, Store, TileBuffer
 from tcc.ir.tile.group import TileGroup
-from tcc.passes.tile.cpu.body import Around, BodyEmitter
-from tcc.passes.tile.cpu.ranges import BlockRange, Regions, everything, flat, positions, tiles
+from tcc.passes.tile.cpu.body import StageScalars, Surroundings
+from tcc.passes.tile.cpu.ranges import BlockRange, everything, flat, positions, shape_of, tiles
+from tcc.passes.tile.cpu.scratch import Packed
 from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.nest import depends, product
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Packed:
-    """A `factor` of a sum of products in scratch, for one block of the results' loops and a run of
-    the sum.  `steps` are elements between neighbours along each loop that it has an axis for."""
-
-    factor: Scalar
-    buffer: TileBuffer
-    steps: tuple[tuple[Var, int], ...]
-
-    def offset(self, mapping: Mapping[Var, Index], starts: Mapping[Var, Index]) -> Index:
-        """Where the element at `mapping` lies, in a block and run that begin at `starts`."""
-        at = const(0)
-        for var, step in self.steps:
-            at = at + (mapping[var] - starts.get(var, const(0))) * step
-        return at
 
 
 def packed_factors(group: TileGroup, schedule: Schedule) -> dict[int, Packed]:
@@ -72,38 +52,25 @@ def _packed(name: str, group: TileGroup, nest: Nest, number: int) -> Packed | No
     return Packed(own[0], buffer, tuple(steps.items()))
 
 
-def starts_of(spans: Mapping[Var, BlockRange], runs: Regions) -> dict[Var, Index]:
-    """Where the block and the run at hand begin."""
-    return {v: s.base for v, s in spans.items()} | {v: r.base for v, r in runs.items()}
-
-
-def fill(
-    packed: Packed,
-    around: Around,
-    nest: Nest,
-    spans: Mapping[Var, BlockRange],
-    runs: Regions,
-    counter: Callable[[Index], Index],
-) -> Stmts:
-    """Makes the run at hand: `spans` has a block of each loop that the factor varies with but
+def fill(packed: Packed, around: Surroundings) -> None:
+    """Makes the run at hand: `around` has a block of each loop that the factor varies with but
     those of the sum."""
     own = {v for v, _ in packed.steps}
-    starts = starts_of(spans, runs)
-    axes = [s for v, s in spans.items() if v in own and s.axis]
-    axes.sort(key=lambda s: s.var.name == nest.vector)
-    fixed = [flat(s) for s in spans.values() if s not in axes]
+    axes = [s for s in around.outer if s.var in own and s.axis]
+    axes.sort(key=lambda s: s.var.name == around.nest.vector)
+    fixed = [flat(s) for s in around.outer if s not in axes]
 
-    def walk(loops: list[Var], done: list[BlockRange]) -> Stmts:
+    def walk(loops: list[Var], done: list[BlockRange]) -> None:
         if loops:
-            region = runs.get(loops[0]) or everything(loops[0])
-            block = nest.block(loops[0].name)
-            return tiles(region, block, True, counter, lambda span: walk(loops[1:], [*done, span]))
-        summed = [s for s in done if s.axis]
-        lanes = [*axes[:-1], *summed, *axes[-1:]]
-        emitter = BodyEmitter(around, [*lanes, *fixed, *(s for s in done if not s.axis)])
-        shape = tuple(s.size for s in lanes)
-        made = emitter.value(packed.factor, shape)
-        at = packed.offset(positions(emitter.spans, shape), starts)
-        return [*emitter.stmts, Store(packed.buffer, (at,), made)]
+            region = around.runs.get(loops[0]) or everything(loops[0])
+            for span in tiles(around.emitter, region, around.nest.block(loops[0].name), True):
+                walk(loops[1:], [*done, span])
+            return
+        lanes = [*axes[:-1], *(s for s in done if s.axis), *axes[-1:]]
+        spans = [*lanes, *fixed, *(s for s in done if not s.axis)]
+        shape = shape_of(lanes)
+        made = StageScalars(around, spans).value(packed.factor, shape)
+        at = packed.offset(positions(spans, shape), around.starts)
+        around.emitter.add(Store(packed.buffer, (at,), made))
 
-    return walk([*around.stage.reduce], [])
+    walk([*around.stage.reduce], [])

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import cached_property
 
-from tcc.ir.expr import Expr, extent
+from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import Read
 from tcc.ir.index import Var, as_int, const, divisor_of, free_vars, linear_in
 from tcc.ir.layout import Layout
@@ -88,12 +89,9 @@ class CorePlanner(CpuKernels, KernelPlanner):
                 return packed, Bound(lower(group, schedule), schedule, group)
         return None
 
-    def estimate(
-        self, expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...]
-    ) -> float:
+    def estimate(self, key: KernelKey) -> float:
         """The price under the analytic schedule.  Requires a pricer."""
-        group, schedule = self._structure((expr, operands, results)).turned(Knobs())
-        return self.price(group, schedule)
+        return self.price(*self._structure(key).turned(Knobs()))
 
     def units(self, bound: Bound) -> Fraction:
         schedule = bound.schedule
@@ -107,13 +105,11 @@ class CorePlanner(CpuKernels, KernelPlanner):
 
     def _structure(self, key: KernelKey) -> Structure:
         if key not in self._structures:
-            self._structures[key] = Structure(*key, self.core)
+            self._structures[key] = Structure(key, self.core)
         return self._structures[key]
 
-    def bind(
-        self, expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...]
-    ) -> Planned:
-        structure = self._structure((expr, operands, results))
+    def bind(self, key: KernelKey) -> Planned:
+        structure = self._structure(key)
         knobs = Knobs()
         if self.pricer is not None:
             found = cheapest(structure.turned, self.pricer)
@@ -125,41 +121,33 @@ class CorePlanner(CpuKernels, KernelPlanner):
 class Structure:
     """A kernel's expression and storage, and what schedules make of them."""
 
-    def __init__(
-        self,
-        expr: Expr,
-        operands: tuple[Storage, ...],
-        results: tuple[Storage, ...],
-        core: CoreModel,
-    ) -> None:
-        self._parts = (expr, operands, results)
-        self._core = core
-        self._plain = build_group(expr, operands, results, limits=core.limits)
+    def __init__(self, key: KernelKey, core: CoreModel) -> None:
+        self._key, self._core = key, core
+        self._plain = build_group(*key, limits=core.limits)
         # Of all knobs, only those of blocks change what constants are packed for.
         self._packed: dict[tuple[int | None, ...], tuple[Storage, ...]] = {}
-        self._groups: dict[tuple[Storage, ...], TileGroup] = {operands: self._plain}
-        self._loops: TileGroup | None = None
+        self._groups: dict[tuple[Storage, ...], TileGroup] = {key[1]: self._plain}
         self._turned: dict[Knobs, tuple[TileGroup, Schedule]] = {}
+
+    @cached_property
+    def _loops(self) -> TileGroup:
+        return build_group(*self._key, collapsed=False, limits=self._core.limits)
 
     def packed(self, knobs: Knobs) -> tuple[Storage, ...]:
         """The operands, with the constants packed for the schedule under `knobs`."""
-        expr, operands, results = self._parts
+        operands = self._key[1]
         if not any(s.constant for s in operands):
             return operands
         key = (knobs.panel, knobs.wide)
         if key not in self._packed:
             schedule = choose(self._plain, replace(self._core, knobs=knobs))
-            if self._loops is None:
-                self._loops = build_group(
-                    expr, operands, results, collapsed=False, limits=self._core.limits
-                )
             self._packed[key] = pack_constants(self._loops, schedule, operands)
         return self._packed[key]
 
     def turned(self, knobs: Knobs) -> tuple[TileGroup, Schedule]:
         """The group with its constants packed so, and the schedule."""
         if knobs not in self._turned:
-            expr, _, results = self._parts
+            expr, _, results = self._key
             packed = self.packed(knobs)
             if packed not in self._groups:
                 self._groups[packed] = build_group(expr, packed, results, limits=self._core.limits)
@@ -192,7 +180,7 @@ def _pack(packed: list[Storage], group: TileGroup, stage: GroupStage, nest: Nest
         return
     # A collapsed loop a.b.c runs fastest along c.
     fastest = nest.vector.rpartition(".")[2]
-    vector = next((v for v in (*stage.iters, *stage.reduce) if v.name == fastest), None)
+    vector = next((v for v in stage.loops if v.name == fastest), None)
     if vector is None:
         return
     block = nest.block(nest.vector)
@@ -206,7 +194,7 @@ def _pack(packed: list[Storage], group: TileGroup, stage: GroupStage, nest: Nest
         step = stride(access, vector)
         if step == 0 or (step == 1 and not panels):
             continue
-        loops = (*stage.iters, *stage.reduce)
+        loops = stage.loops
         words = _words(stage, node, vector, storage.dtype) if panels else None
         found = packed_layout(storage, node, vector, loops, block if panels else 1, words)
         packed[access.buffer] = replace(storage, layout=found or storage.layout)

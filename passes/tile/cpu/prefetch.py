@@ -15,18 +15,17 @@ has several results, as a tile of a Winograd form has, for the lines of its neig
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import ceil, prod
-from typing import Protocol
 
 from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import Read
 from tcc.ir.index import Index, Var, as_int, bounds, const, free_vars, substitute
-from tcc.ir.tile import If, Indirect, MemorySpace, Prefetch, Stmts, TileBuffer
-from tcc.ir.tile.group import Access, GroupStage, TileGroup
-from tcc.passes.tile.cpu.ranges import BlockRange, Regions, TileRange, everything
+from tcc.ir.tile import If, MemorySpace, Prefetch
+from tcc.ir.tile.group import Access, GroupStage
+from tcc.passes.tile.cpu.body import StageScalars, Surroundings
+from tcc.passes.tile.cpu.ranges import BlockRange, TileRange, everything, flat
 from tcc.schedule.cpu.reused_rows import next_rows
-from tcc.schedule.cpu.schedule import Nest
 from tcc.schedule.nest import stride, trips
 
 # Bytes of a cache line, and the cache that gets it: a run is used soon, and whole.
@@ -44,44 +43,14 @@ _APART = 4
 _LATER = 4
 
 
-class _Around(Protocol):
-    """See `tcc.passes.tile.cpu.stage.Surroundings`."""
-
-    @property
-    def group(self) -> TileGroup: ...
-
-    @property
-    def stage(self) -> GroupStage: ...
-
-    @property
-    def nest(self) -> Nest: ...
-
-    @property
-    def regions(self) -> Regions: ...
-
-    @property
-    def runs(self) -> Regions: ...
-
-    @property
-    def buffers(self) -> tuple[TileBuffer, ...]: ...
-
-
-def next_run(
-    around: _Around,
-    outer: Sequence[BlockRange],
-    reduce: Sequence[BlockRange],
-    chosen: Callable[[Read], tuple[Indirect, Stmts]],
-) -> Stmts:
-    """The hints of one step of a sum; none where the size of a run is open.
-
-    `chosen` gives the blocks of one element behind an access's indirect variables, and the
-    statements that make them.
-    """
+def next_run(around: Surroundings, reduce: Sequence[BlockRange]) -> None:
+    """The hints of one step of a sum; none where the size of a run is open."""
     node = _streamed(around)
     if node is None:
-        return []
-    access = around.stage.accesses[node]
+        return
+    access, outer = around.stage.accesses[node], around.outer
     at = access.offset
+    spans = [flat(s) for s in (*outer, *reduce)]
     # One element may hold several steps of the sum.
     reduce = [s for s in reduce if s.var in free_vars(at)]
     walked = [around.runs.get(s.var) or everything(s.var) for s in reduce]
@@ -89,7 +58,7 @@ def next_run(
     covered = [around.regions[s.var] for s in rows]
     most = [bounds(r.size)[1] for r in covered]
     if None in (*most, *(as_int(r.size) for r in walked)):
-        return []
+        return
     vector = next(s for s in outer if s.var.name == around.nest.vector)
     count = prod(n or 1 for n in most)
     # The last unit of an open loop may have few rows: the first of them ask for all.
@@ -99,8 +68,7 @@ def next_run(
     # Each element of the sum asks for `each` elements of the next run.
     each = ceil(vector.size * prod(s.size for s in rows) / count)
     share = vector.size * length // count
-    mapping: dict[Var, Index] = {s.var: s.base for s in outer}
-    mapping |= {r.var: r.base for r in walked}
+    mapping = {s.var: s.base for s in outer} | {r.var: r.base for r in walked}
     first = substitute(at, mapping) + vector.size * length
     buffer = around.buffers[access.buffer]
     row = _position(rows, covered)
@@ -115,54 +83,52 @@ def next_run(
     else:
         turns = _turns(at // step, ceil(length / step), lines, streams)
         places = [turn * line for turn in turns]
-    indirect, stmts = chosen(node)
-    hints = [Prefetch(buffer, (first + place,), indirect, level=_LEVEL) for place in places]
-    return [If(row, const(count), (*stmts, *hints))] if few else [*stmts, *hints]
+    with around.emitter.body() as hints:
+        # Which element it is may be chosen by data.
+        indirect = StageScalars(around, spans).chosen(node)
+        for place in places:
+            around.emitter.add(Prefetch(buffer, (first + place,), indirect, level=_LEVEL))
+    around.emitter.add(*([If(row, const(count), tuple(hints))] if few else hints))
 
 
-def next_row(around: _Around, outer: Sequence[BlockRange], vector: BlockRange) -> Stmts:
+def next_row(around: Surroundings, vector: BlockRange) -> None:
     """The hints of one step of a pass over rows: what the next row has at the same place."""
-    stmts: Stmts = []
     length = as_int(extent(vector.var))
     assert length is not None
+    at = {s.var: s.base for s in (*around.outer, vector)}
     for access in next_rows(around.group, around.stage, vector.var):
-        buffer = around.buffers[access.buffer]
-        mapping: dict[Var, Index] = {s.var: s.base for s in (*outer, vector)}
-        at = substitute(access.offset, mapping) + length
-        line = _LINE // buffer.dtype.bytes
-        stmts += [
-            Prefetch(buffer, (at + n * line,), level=_LEVEL)
-            for n in range(ceil(vector.size / line))
-        ]
-    return stmts
+        _ask(around, access, substitute(access.offset, at) + length, vector.size)
 
 
-def next_results(around: _Around, outer: Sequence[BlockRange]) -> Stmts:
+def next_results(around: Surroundings) -> None:
     """Hints of a point whose several results lie apart: where those of a later block go, further
     along the vector loop or, where that is short, at the next point.
 
     They are lines of several rows of an image, which the cache's own prefetcher does not foresee,
     and a line that is to be written has to come first as well.
     """
+    outer = around.outer
     rows = [s for s in outer if s.var.name != around.nest.vector]
     vector = next((s for s in outer if s.var.name == around.nest.vector), None)
     if len(around.stage.body) < _APART or not rows or vector is None:
-        return []
+        return
     at: dict[Var, Index] = {s.var: s.base for s in outer}
     span = vector if trips(vector.var) > 2 * _LATER * vector.size else rows[-1]
     at[span.var] = span.base + (_LATER if span is vector else 1) * span.size
-    stmts: Stmts = []
     for access in (a for targets in around.stage.stores for a in targets):
-        buffer = around.buffers[access.buffer]
-        if buffer.scope is MemorySpace.LOCAL or stride(access, vector.var) != 1:
-            continue
-        line = _LINE // buffer.dtype.bytes
-        first = substitute(access.offset, at)
-        stmts += [
-            Prefetch(buffer, (first + n * line,), level=_LEVEL, write=True)
-            for n in range(ceil(vector.size / line))
-        ]
-    return stmts
+        scope = around.buffers[access.buffer].scope
+        if scope is not MemorySpace.LOCAL and stride(access, vector.var) == 1:
+            _ask(around, access, substitute(access.offset, at), vector.size, write=True)
+
+
+def _ask(
+    around: Surroundings, access: Access, first: Index, size: int, *, write: bool = False
+) -> None:
+    """Hints for the lines of `size` elements."""
+    buffer = around.buffers[access.buffer]
+    line = _LINE // buffer.dtype.bytes
+    for n in range(ceil(size / line)):
+        around.emitter.add(Prefetch(buffer, (first + n * line,), level=_LEVEL, write=write))
 
 
 def _streams(lines: int, size: int) -> int:
@@ -184,14 +150,15 @@ def _turns(number: Index, steps: int, lines: int, streams: int) -> list[Index]:
     return [at + n * length for n in range(lines)]
 
 
-def _streamed(around: _Around) -> Read | None:
+def _streamed(around: Surroundings) -> Read | None:
     """The read that varies with the vector loop; of several the one that moves most often, for a
     scale is shared by many steps."""
     accesses = around.stage.accesses
     found = [
         n
         for n, a in accesses.items()
-        if isinstance(n.source, int) and _runs_along(a, around.nest.vector)
+        if isinstance(n.source, int)
+        and any(v.name == around.nest.vector for v in free_vars(a.offset))
     ]
     return max(found, key=lambda n: _steps(around.stage, accesses[n]), default=None)
 
@@ -199,10 +166,6 @@ def _streamed(around: _Around) -> Read | None:
 def _steps(stage: GroupStage, access: Access) -> int:
     moves = free_vars(access.offset)
     return prod(as_int(extent(v)) or 1 for v in stage.reduce if v in moves)
-
-
-def _runs_along(access: Access, vector: str | None) -> bool:
-    return any(v.name == vector for v in free_vars(access.offset))
 
 
 def _position(spans: Sequence[BlockRange], regions: Sequence[TileRange]) -> Index:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TypeAlias
 
 from tcc.ir.expr import extent
-from tcc.ir.index import Index, Var, as_int, const, free_vars, maximum, minimum, substitute
-from tcc.ir.tile import Guard, Loop, Stmts, lanes
+from tcc.ir.index import Index, Var, as_int, const, maximum, minimum, substitute
+from tcc.ir.tile import Guard, lanes
 from tcc.ir.tile.group import Access
+from tcc.passes.tile.emitter import Emitter
 from tcc.record import record
+from tcc.schedule.cpu.schedule import even
 
 
 @record
@@ -48,17 +51,15 @@ def flat(span: BlockRange) -> BlockRange:
     return BlockRange(span.var, span.base, 1, False)
 
 
+def shape_of(spans: Sequence[BlockRange]) -> tuple[int, ...]:
+    """The shape of a block over `spans`."""
+    return tuple(s.size for s in spans if s.axis)
+
+
 def positions(spans: Sequence[BlockRange], shape: tuple[int, ...]) -> dict[Var, Index]:
     """Each iterator as an expression over loop and lane variables of a block of `shape`."""
     lane = iter(lanes(shape))
-    mapping: dict[Var, Index] = {}
-    for span in spans:
-        if not span.axis:
-            mapping[span.var] = span.base
-            continue
-        own = next(lane)
-        mapping[span.var] = span.base + own
-    return mapping
+    return {s.var: s.base + next(lane) if s.axis else s.base for s in spans}
 
 
 def guards_at(access: Access, mapping: Mapping[Var, Index]) -> tuple[Guard, ...]:
@@ -68,23 +69,6 @@ def guards_at(access: Access, mapping: Mapping[Var, Index]) -> tuple[Guard, ...]
 
 
 # ---- cutting ------------------------------------------------------------------------------------
-
-
-def even(size: int, block: int, whole: bool) -> tuple[tuple[int, int], ...]:
-    """How `size` is cut into blocks: (count, elements) of at most two kinds, the larger first.
-
-    `whole` blocks first and then what is left (lanes of vectors), else sizes that differ by at
-    most one: 49 by 6 gives (4, 6), (5, 5).
-    """
-    if size <= block:
-        return ((1, size),)
-    count, left = -(-size // block), size % block
-    if not left:
-        return ((count, block),)
-    if whole:
-        return (count - 1, block), (1, left)
-    rest, more = divmod(size, count)
-    return (more, rest + 1), (count - more, rest)
 
 
 def ladder(size: Index, block: int) -> tuple[tuple[Index, Index, int], ...]:
@@ -111,84 +95,47 @@ def last_part(var: Var, unit: int) -> TileRange:
     return TileRange(var, size - size % unit, size % unit)
 
 
-def in_runs(
-    var: Var,
-    run: int,
-    counter: Callable[[Index], Index],
-    emit: Callable[[TileRange], Stmts],
-) -> Stmts:
+# What is added to `emitter` while one of these ranges is at hand is done for all of their kind.
+
+
+def in_runs(emitter: Emitter, var: Var, run: int) -> Iterator[TileRange]:
     """Serial: all of an iterator, `run` elements at a time, and then what is left."""
     size = extent(var)
     known = as_int(size)
     if known is not None and known <= run:
-        return emit(everything(var))
+        yield everything(var)
+        return
     stop = size - size % run
-    stmts: Stmts = []
     if as_int(stop) != 0:
-        at = counter(size)
-        (loop,) = free_vars(at)
-        body = emit(TileRange(var, at, const(run)))
-        stmts.append(Loop(loop, const(0), stop, run, (), (), tuple(body), (), ()))
+        at = emitter.counter(size)
+        with emitter.loop(at, const(0), stop, run):
+            yield TileRange(var, at, const(run))
     if as_int(size - stop) != 0:
-        stmts += emit(TileRange(var, stop, size - stop))
-    return stmts
+        yield TileRange(var, stop, size - stop)
 
 
-def tiles(
-    region: TileRange,
-    block: int,
-    whole: bool,
-    counter: Callable[[Index], Index],
-    emit: Callable[[BlockRange], Stmts],
-) -> Stmts:
-    """Serial loops over blocks of a region; the remainder of a symbolic size goes down a ladder."""
-    tiled = block > 1
+def tiles(emitter: Emitter, region: TileRange, block: int, whole: bool) -> Iterator[BlockRange]:
+    """Serial: the blocks of a region; the remainder of a symbolic size goes down a ladder."""
     known = as_int(region.size)
-    if known == 0:
-        return []
-    if known is not None:
-        stmts: Stmts = []
-        done = 0
-        for count, size in even(known, block, whole):
-            start, done = done, done + count * size
-            if count == 1:
-                stmts += emit(BlockRange(region.var, region.base + start, size, tiled))
-            else:
-                at = counter(region.size)
-                stmts.append(_loop(at, region, const(start), const(done), size, tiled, emit))
-        return stmts
-    stmts = []
-    for first, stop, step in ladder(region.size, block):
-        stmts.append(_loop(counter(region.size), region, first, stop, step, tiled, emit))
-    return stmts
+    cuts = ladder(region.size, block) if known is None else _cuts(even(known, block, whole))
+    for start, stop, step in cuts:
+        alone = as_int(stop - start) == step
+        at = start if alone else emitter.counter(region.size)
+        with nullcontext() if alone else emitter.loop(at, start, stop, step):
+            yield BlockRange(region.var, region.base + at, step, block > 1)
 
 
-def _loop(
-    at: Index,
-    region: TileRange,
-    start: Index,
-    stop: Index,
-    step: int,
-    tiled: bool,
-    emit: Callable[[BlockRange], Stmts],
-) -> Loop:
-    (var,) = free_vars(at)
-    body = emit(BlockRange(region.var, region.base + at, step, tiled))
-    return Loop(var, start, stop, step, (), (), tuple(body), (), ())
+def _cuts(parts: Sequence[tuple[int, int]]) -> Iterator[tuple[Index, Index, int]]:
+    done = 0
+    for size, count in parts:
+        yield const(done), const(done + count * size), size
+        done += count * size
 
 
-def inside(
-    region: TileRange,
-    tiled: bool,
-    counter: Callable[[Index], Index],
-    emit: Callable[[BlockRange], Stmts],
-) -> Stmts:
-    """A loop over those elements of a region that the iterator has, one by one: the region may
-    begin before zero and end beyond the extent.  The loop variable is the position itself."""
-    size = extent(region.var)
+def inside(emitter: Emitter, region: TileRange, tiled: bool) -> Iterator[BlockRange]:
+    """Those elements of a region that the iterator has, one by one: the region may begin before
+    zero and end beyond the extent.  The loop variable is the position itself."""
+    at = emitter.counter(extent(region.var))
     start = maximum(0, region.base)
-    stop = minimum(size, region.base + region.size)
-    at = counter(size)
-    (var,) = free_vars(at)
-    body = emit(BlockRange(region.var, at, 1, tiled))
-    return [Loop(var, start, stop, 1, (), (), tuple(body), (), ())]
+    with emitter.loop(at, start, minimum(extent(region.var), region.base + region.size)):
+        yield BlockRange(region.var, at, 1, tiled)

@@ -8,7 +8,7 @@ from math import prod
 
 from tcc.errors import InternalError
 from tcc.ir.expr import extent
-from tcc.ir.expr.scalar import Read, Scalar, Source, StageRef, walk
+from tcc.ir.expr.scalar import Scalar, StageRef, reads_of_stages
 from tcc.ir.index import Index, Var, as_int, const, substitute
 from tcc.ir.tile import MemorySpace, TileBuffer
 from tcc.ir.tile.group import GroupStage, Rescale, Strip, TileGroup
@@ -43,6 +43,23 @@ class Held:
         return at
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Packed:
+    """A `factor` of a sum of products in scratch, for one block of the results' loops and a run of
+    the sum.  `steps` are elements between neighbours along each loop that it has an axis for."""
+
+    factor: Scalar
+    buffer: TileBuffer
+    steps: tuple[tuple[Var, int], ...]
+
+    def offset(self, mapping: Mapping[Var, Index], starts: Mapping[Var, Index]) -> Index:
+        """Where the element at `mapping` lies, in a block and run that begin at `starts`."""
+        at = const(0)
+        for var, step in self.steps:
+            at = at + (mapping[var] - starts.get(var, const(0))) * step
+        return at
+
+
 def held_values(group: TileGroup, schedule: Schedule) -> dict[StageRef, Held]:
     """Scratch for each component that a later nest reads, and for sums that wait between runs."""
     found: dict[StageRef, Held] = {}
@@ -73,11 +90,9 @@ def _waits(group: TileGroup, number: int) -> bool:
 def factors_of(group: TileGroup, held: Mapping[StageRef, Held]) -> dict[Rescale, Held]:
     """Scratch for what sums are multiplied by in a run of the walk; equal factors share theirs."""
     found: dict[Rescale, Held] = {}
-    made: dict[tuple[Source, Scalar], Held] = {}
+    made: dict[tuple[StageRef, Scalar], Held] = {}
     for rescale in () if group.walk is None else group.walk.rescales:
-        source = rescale.state.source
-        assert isinstance(source, StageRef)
-        state, key = held[source], (source, rescale.factor)
+        state, key = held[rescale.total], (rescale.total, rescale.factor)
         if key not in made:
             buffer = replace(state.buffer, name=f"r{len(made)}")
             made[key] = Held(buffer, state.steps, state.inner)
@@ -93,10 +108,8 @@ def in_registers(group: TileGroup, schedule: Schedule, number: int) -> bool:
     reads = [
         (n, reads_here(group, later, node))
         for n, later in enumerate(group.stages)
-        for node in walk(*later.body)
-        if isinstance(node, Read)
-        and isinstance(node.source, StageRef)
-        and node.source.stage == number
+        for node, source in reads_of_stages(*later.body)
+        if source.stage == number
     ]
     if not all(here for _, here in reads):
         return False
@@ -115,12 +128,9 @@ def in_registers(group: TileGroup, schedule: Schedule, number: int) -> bool:
 def _read_elsewhere(group: TileGroup, schedule: Schedule, number: int) -> bool:
     own = schedule.nest(number).stages
     return any(
-        isinstance(node, Read)
-        and isinstance(node.source, StageRef)
-        and node.source.stage == number
-        and (later not in own or not reads_here(group, stage, node))
+        source.stage == number and (later not in own or not reads_here(group, stage, node))
         for later, stage in enumerate(group.stages)
-        for node in walk(*stage.body)
+        for node, source in reads_of_stages(*stage.body)
     )
 
 

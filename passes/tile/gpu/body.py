@@ -6,7 +6,8 @@ that is still open, is not computed again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import prod
 
 from tcc.ir.expr.scalar import (
@@ -17,17 +18,16 @@ from tcc.ir.expr.scalar import (
     argument,
     children,
     index_value,
+    index_values,
 )
 from tcc.ir.index import (
     Index,
     Remainder,
     Var,
-    as_int,
     bounds,
     const,
     free_vars,
-    iterator,
-    linear_in,
+    step_in,
 )
 from tcc.ir.tile import (
     Block,
@@ -36,16 +36,15 @@ from tcc.ir.tile import (
     Compute,
     Guard,
     Load,
-    Loop,
     Relayout,
-    Stmt,
     Stmts,
     TileBuffer,
     lanes,
 )
 from tcc.ir.tile.group import Access, GroupStage
 from tcc.ir.types import I32, I64, DType
-from tcc.passes.tile.bodies import ScalarBlocks, index_loops, widened
+from tcc.passes.tile.bodies import ScalarBlocks, widened
+from tcc.passes.tile.emitter import Emitter
 from tcc.passes.tile.gpu.axes import AxisRange, BlockAxes
 from tcc.passes.tile.gpu.compare import in_few_bits, on_one_side
 from tcc.record import record
@@ -65,57 +64,26 @@ class Made:
     inner: Index | None
 
 
-class BlockEmitter:
-    """Statements of the scope that is open, and what they made."""
+class BlockEmitter(Emitter):
+    """Statements of the body that is open, and what they made."""
 
     def __init__(self, buffers: Iterable[TileBuffer]) -> None:
+        super().__init__()
         self.buffers = tuple(buffers)
         self.ready: dict[StageRef, Made] = {}
-        self.stmts: Stmts = []
         self._known: dict[tuple[object, ...], Block] = {}
-        self._count = 0
 
     def fresh(self, dtype: DType, shape: tuple[int, ...]) -> Block:
-        """A new block."""
         if prod(shape) > LARGEST:
             raise NotBlocks(f"a block of {shape} elements")
-        self._count += 1
-        return Block(f"v{self._count - 1}", dtype, shape)
+        return super().fresh(dtype, shape)
 
-    def counter(self, size: Index) -> Index:
-        """A new loop variable."""
-        self._count += 1
-        return iterator(f"k{self._count - 1}", size)
-
-    def add(self, stmt: Stmt) -> None:
-        self.stmts.append(stmt)
-
-    # ---- scopes ---------------------------------------------------------------------------------
-
-    def open(self) -> tuple[Stmts, dict[tuple[object, ...], Block]]:
-        """Begins the body of a loop."""
-        outer = (self.stmts, self._known)
-        self.stmts, self._known = [], dict(self._known)
-        return outer
-
-    def close(
-        self,
-        outer: tuple[Stmts, dict[tuple[object, ...], Block]],
-        counter: Index,
-        span: tuple[Index, Index],
-        inits: Sequence[Block],
-        carried: Sequence[Block],
-        yields: Sequence[Block],
-    ) -> Blocks:
-        """Ends the body of the loop over the values of `counter` in `span`; the results."""
-        body = tuple(self.stmts)
-        self.stmts, self._known = outer
-        (var,) = free_vars(counter)
-        results = tuple(self.fresh(b.dtype, b.shape) for b in inits)
-        parts = (tuple(inits), tuple(carried), body, tuple(yields), results)
-        first, stop = span
-        self.add(Loop(var, first, stop, 1, *parts))
-        return results
+    @contextmanager
+    def body(self) -> Iterator[Stmts]:
+        outer, self._known = self._known, dict(self._known)
+        with super().body() as stmts:
+            yield stmts
+        self._known = outer
 
     # ---- arithmetic on blocks -------------------------------------------------------------------
 
@@ -213,11 +181,9 @@ class StageScalars(ScalarBlocks):
 
     def computed(self, raw: Scalar, args: Blocks) -> Block:
         raw = in_few_bits(raw)
-        shape = self._shape(index_loops(raw), args)
-        lane_vars = [v for i in lanes(shape) for v in free_vars(i)]
-        return self.emitter.compute(
-            on_one_side(self.frame.scalar(raw, shape), lane_vars), args, shape
-        )
+        shape = self._shape(free_vars(*index_values(raw)), args)
+        one_sided = on_one_side(self.frame.scalar(raw, shape), free_vars(*lanes(shape)))
+        return self.emitter.compute(one_sided, args, shape)
 
     def _shape(self, loops: Sequence[Var], blocks: Iterable[Block]) -> tuple[int, ...]:
         return widened(self.frame.varying(loops), blocks)
@@ -230,8 +196,7 @@ class StageScalars(ScalarBlocks):
         access = self.stage.accesses[node]
         indirect = tuple((v, self.block(s)) for v, s in node.indirect)
         indices = [access.offset, *(i for g in access.guards for i in (g.index, g.extent))]
-        loops = [v for i in indices for v in free_vars(i)]
-        shape = self._shape(loops, (b for _, b in indirect))
+        shape = self._shape(free_vars(*indices), (b for _, b in indirect))
         guards = dict.fromkeys(self._guards(access, shape))
         return self.emitter.load(
             node.dtype,
@@ -297,11 +262,10 @@ def _steps(offset: Index, frame: BlockAxes) -> dict[int, AxisRange] | None:
     rest = _whole(frame.place(offset, frame.shape))
     found: dict[int, AxisRange] = {}
     for part, lane in zip(frame.axes, lanes(frame.shape), strict=True):
-        linear = linear_in(rest, free_vars(lane)[0])
-        step = None if linear is None else as_int(linear[0])
-        if linear is None or step is None:
+        linear = step_in(rest, *free_vars(lane))
+        if linear is None:
             return None
-        rest = linear[1]
+        step, rest = linear
         if step:
             if step in found or not part.axis.whole:
                 return None

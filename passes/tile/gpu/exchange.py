@@ -20,18 +20,18 @@ from tcc.ir.expr.scalar import (
     index_value,
     literal,
     read,
+    reads_of_stages,
     rebuild,
     walk,
 )
 from tcc.ir.index import (
     Index,
     Var,
-    as_int,
     const,
     free_vars,
     iterator,
-    linear_in,
     of_atom,
+    step_in,
     substitute,
 )
 from tcc.ir.tile import Block, Guard, MemorySpace
@@ -109,7 +109,7 @@ class Axes:
         inner = self.inner(source, node.source.component)
         reader = [a for a in self.reduce(stage) if a.loops != self._walked()]
         made = BlockAxes((*self.outer(source.iters), *map(_first, self.own(source))))
-        parts = self.outer((*stage.iters, *stage.reduce))
+        parts = self.outer(stage.loops)
         read_in = BlockAxes((*parts, *map(_first, (*self.own(stage), *reader))))
         block = Block("", source.body[node.source.component].dtype, made.shape)
         return matched(Made(block, made, inner), stage.accesses.get(node), read_in) is not None
@@ -148,10 +148,8 @@ def exchanged(group: TileGroup, axes: Axes) -> TileGroup:
 def _away(group: TileGroup, axes: Axes) -> tuple[int, Read] | None:
     """A read that no block answers."""
     for number, stage in enumerate(group.stages):
-        for node in walk(*stage.body):
-            if not isinstance(node, Read) or not isinstance(node.source, StageRef):
-                continue
-            source = group.stages[node.source.stage]
+        for node, ref in reads_of_stages(*stage.body):
+            source = group.stages[ref.stage]
             if any(not a.whole for a in axes.own(source)) or not axes.exchanges(
                 source, stage, node
             ):
@@ -279,12 +277,11 @@ def _radix(offset: Index, own: Sequence[Var]) -> list[tuple[Var, int]]:
     steps: list[tuple[Var, int]] = []
     rest = offset
     for var in own:
-        linear = linear_in(rest, var)
-        step = None if linear is None else as_int(linear[0])
-        if linear is None or not step:
+        linear = step_in(rest, var)
+        if linear is None or not linear[0]:
             raise NotBlocks("what a stage holds is not in the order of its loops")
+        step, rest = linear
         steps.append((var, step))
-        rest = linear[1]
     if rest is not const(0):
         raise NotBlocks("several formulas make the elements of one value")
     return sorted(steps, key=lambda pair: -pair[1])

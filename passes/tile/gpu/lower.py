@@ -201,9 +201,7 @@ class _Lowering:
         rescale = next((r for r in walk.rescales if r.stage == number), None)
         if rescale is None:
             return old[number]
-        source = rescale.state.source
-        assert isinstance(source, StageRef)
-        state = source.stage
+        state = rescale.total.stage
         before, after = old[state][0], new[state][0]
         body = change(rescale, before.dtype)
         factor = self.emitter.compute(body, (before, after), before.shape)

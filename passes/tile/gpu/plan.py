@@ -27,7 +27,14 @@ from tcc.passes.fuse.gpu_legality import is_gpu_kernel
 from tcc.passes.fuse.structure import Storage, build_group, row_major_storage
 from tcc.passes.tile.gpu.lower import blocks_fit, lower_blocks
 from tcc.passes.tile.gpu.stored import stored_as
-from tcc.passes.tile.plan import Bound, KernelPlanner, Planned, packable, permuted_constant
+from tcc.passes.tile.plan import (
+    Bound,
+    KernelKey,
+    KernelPlanner,
+    Planned,
+    packable,
+    permuted_constant,
+)
 from tcc.schedule.backend import AnySchedule
 from tcc.schedule.gpu.axes import factors, of_bytes
 from tcc.schedule.gpu.candidates import candidates
@@ -78,27 +85,28 @@ class BlockPlanner(KernelPlanner):
 
     def makes(self, expr: Expr) -> bool:
         """Whether there is a block kernel of `expr` with everything row-major."""
-        operands, results = row_major_storage(expr, [False] * len(expr.params))
+        storage = row_major_storage(expr, [False] * len(expr.params))
         try:
-            return blocks_fit(
-                build_group(expr, operands, results, limits=self.limits), self.profile
-            )
+            return blocks_fit(build_group(expr, *storage, limits=self.limits), self.profile)
         except TccError:
             return False
 
-    def bind(
-        self, expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...]
-    ) -> Planned:
+    def bind(self, key: KernelKey) -> Planned:
         """Raises `NotBlocks` for what is no block kernel."""
-        loops = build_group(expr, operands, results, collapsed=False, limits=self.limits)
-        packed = pack_factors(loops, operands)
-        group = build_group(expr, packed, results, limits=self.limits)
+        packed, group = self._packed(*key)
         return packed, self.scheduled(group, choose_blocks(group, self.profile))
 
-    def estimate(
-        self, expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...]
-    ) -> float:
+    def _packed(
+        self, expr: Expr, operands: Sequence[Storage], results: Sequence[Storage]
+    ) -> tuple[tuple[Storage, ...], TileGroup]:
+        """The operands with constants packed, and the group on them."""
+        loops = build_group(expr, operands, results, collapsed=False, limits=self.limits)
+        packed = pack_factors(loops, operands)
+        return packed, build_group(expr, packed, results, limits=self.limits)
+
+    def estimate(self, key: KernelKey) -> float:
         """The least price, infinite where it is no block kernel."""
+        expr, operands, results = key
         stored = stored_as(expr, self.floats)
         found = self._least(stored, _typed(operands, stored.params), _typed(results, stored.types))
         return inf if found is None else found.seconds
@@ -118,8 +126,7 @@ class BlockPlanner(KernelPlanner):
         self, expr: Expr, operands: Sequence[Storage], results: Sequence[Storage]
     ) -> BlockPrice | None:
         try:
-            loops = build_group(expr, operands, results, collapsed=False, limits=self.limits)
-            group = build_group(expr, pack_factors(loops, operands), results, limits=self.limits)
+            _, group = self._packed(expr, operands, results)
             return ranked(group, self.profile)[0].price
         except NotBlocks:
             return None
@@ -167,7 +174,7 @@ def pack_factors(group: TileGroup, operands: Sequence[Storage]) -> tuple[Storage
 
 
 def _pack(packed: list[Storage], group: TileGroup, stage: GroupStage) -> None:
-    loops = (*stage.iters, *stage.reduce)
+    loops = stage.loops
     for node, access in stage.accesses.items():
         if access.buffer >= len(packed) or not packable(group, node, access, packed[access.buffer]):
             continue

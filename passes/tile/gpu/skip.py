@@ -39,9 +39,9 @@ from tcc.ir.index import (
     const,
     divisor_of,
     free_vars,
-    linear_in,
     maximum,
     minimum,
+    step_in,
 )
 from tcc.ir.index.prove import at_most
 from tcc.ir.tile.group import StreamLoop, TileGroup
@@ -139,17 +139,16 @@ def _condition(
     within: Index,
 ) -> _Condition | None:
     """That `test` is `outcome`, which it is where `within` is 0 or more, if terms need it."""
-    linear = linear_in(within, found.loop)
-    step = None if linear is None else as_int(linear[0])
+    linear = step_in(within, found.loop)
     cut = {*group.common, found.loop}
     own = any(v.extent is not None and v not in cut for v in free_vars(within))
-    if linear is None or step not in (1, -1) or own:
+    if linear is None or abs(linear[0]) != 1 or own:
         return None
     assumed = _Assumed(group, found, {test: _NEGATED[outcome]})
     if not all(assumed.is_identity(n) for n in totals):
         return None
     lowest = _Known.LOWEST in assumed.values.values()
-    return _Condition(test, outcome, step, linear[1], lowest)
+    return _Condition(test, outcome, *linear, lowest)
 
 
 def _leave_scores(
@@ -349,12 +348,11 @@ def _greatest(index: Index, units: Sequence[AxisRange]) -> Index | None:
     for var in free_vars(index):
         if var.extent is None:
             continue
-        linear = linear_in(index, var)
-        step = None if linear is None else as_int(linear[0])
-        if linear is None or step is None:
+        linear = step_in(index, var)
+        if linear is None:
             return None
-        low, high = _range(var, units)
-        index = linear[1] + step * (high if step > 0 else low)
+        (step, rest), (low, high) = linear, _range(var, units)
+        index = rest + step * (high if step > 0 else low)
     return index
 
 

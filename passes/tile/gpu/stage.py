@@ -8,15 +8,16 @@ rows on one side and columns on the other is a `Contract`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from tcc.ir.expr.scalar import Cast, Read, Scalar, literal, walk
 from tcc.ir.index import Index, Var, as_int, const
-from tcc.ir.tile import Block, Blocks, Compute, Contract, Guard, Reduce, Store
+from tcc.ir.tile import Block, Blocks, Contract, Guard, Reduce, Store
 from tcc.ir.tile.group import GroupStage
 from tcc.ir.types import BF16, F16, F32, FLOAT8, I8, I32
 from tcc.passes.tile.gpu.axes import Axis, AxisRange, BlockAxes
 from tcc.passes.tile.gpu.body import BlockEmitter, StageScalars
-from tcc.passes.tile.monoids import combinations, identities
+from tcc.passes.tile.monoids import combinations, identities, identity_blocks
 from tcc.record import record
 from tcc.schedule.gpu.axes import factors
 from tcc.schedule.nest import depends
@@ -126,12 +127,7 @@ class BlockStage:
 
     def identity(self, shape: tuple[int, ...]) -> Blocks:
         """Blocks of the monoid's identity."""
-        blocks = []
-        for scalar in identities(self.stage):
-            block = self.emitter.fresh(scalar.dtype, shape)
-            self.emitter.add(Compute(block, scalar, ()))
-            blocks.append(block)
-        return tuple(blocks)
+        return identity_blocks(self.emitter, self.stage, shape)
 
     def combine(self, old: Sequence[Block], new: Sequence[Block]) -> Blocks:
         """Both, element by element."""
@@ -153,7 +149,7 @@ class BlockStage:
         def step(parts: tuple[AxisRange, ...], old: Blocks) -> Blocks:
             return self.combine(old, self.values(parts))
 
-        found = self.loop(start, step)
+        found = in_steps(self.emitter, self.reduce, start, step)
         return self.across(found, wide.parts[len(self.frame.parts) :])
 
     def _positions_ahead(self, roots: Sequence[Scalar], frame: BlockAxes) -> None:
@@ -193,14 +189,6 @@ class BlockStage:
         order = tuple(range(len(shape)))
         return tuple(self.emitter.reshaped(out, self.frame.shape, order) for out in outs)
 
-    def loop(
-        self,
-        start: Blocks,
-        step: Callable[[tuple[AxisRange, ...], Blocks], Blocks],
-    ) -> Blocks:
-        """Carries blocks through all steps of the reduction."""
-        return in_steps(self.emitter, self.reduce, start, step)
-
     # ---- products -------------------------------------------------------------------------------
 
     def _contracted(self) -> Blocks:
@@ -217,7 +205,7 @@ class BlockStage:
         every = (*self.frame.parts, *(AxisRange(r, const(0)) for r in self.reduce))
         for factor, labels in zip((self.sides.a, self.sides.b), self.sides.labels, strict=True):
             self._positions_ahead((factor,), _reordered(every, labels))
-        return self.loop(start, step)
+        return in_steps(self.emitter, self.reduce, start, step)
 
     def contract(self, parts: Sequence[AxisRange], acc: Block) -> Block:
         """`acc` plus the products along `parts`."""
@@ -257,10 +245,8 @@ def in_steps(
     for each in axes:
         count = count * each.steps
     at = emitter.counter(count)
-    outer = emitter.open()
-    carried = tuple(emitter.fresh(b.dtype, b.shape) for b in start)
-    yields = step(parts_at(axes, at), carried)
-    return emitter.close(outer, at, span or (const(0), count), start, carried, yields)
+    first, stop = span or (const(0), count)
+    return emitter.carry(at, first, stop, 1, start, partial(step, parts_at(axes, at)))
 
 
 def parts_at(axes: Sequence[Axis], number: Index) -> tuple[AxisRange, ...]:

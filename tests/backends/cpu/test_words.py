@@ -22,6 +22,7 @@ from tcc.ir.tile import (
     Block,
     Compute,
     Contract,
+    Guard,
     Load,
     Loop,
     MemorySpace,
@@ -109,6 +110,35 @@ def test_pairs_taken_apart(check, case: tuple[int, ...]) -> None:
     np.testing.assert_allclose(out, a.astype(np.float64) @ plain, rtol=1e-5, atol=1e-5)
     swapped = b[..., ::-1].transpose(0, 2, 1).reshape(-1, case[1])[:depth]
     assert np.abs(out - a @ swapped).max() > 1e-2
+
+
+@pytest.mark.parametrize(("dtype", "total"), [(BF16, F32), (I8, I32)], ids=str)
+def test_words_of_a_matrix_that_data_choose(check, dtype: DType, total: DType) -> None:
+    """c[u] = a[u] @ b[i[u]], as an expert's weights are multiplied."""
+    unit, number, per = iterator("u", 4), iterator("t", 7), 32 // dtype.bits
+    (axis,), (chosen,) = free_vars(unit), free_vars(number)
+    a_buf = TileBuffer("A", dtype, (const(4 * 16),), MemorySpace.INPUT, dtype.bytes)
+    b_buf = TileBuffer("B", dtype, (const(7 * 128),), MemorySpace.INPUT, dtype.bytes)
+    i_buf = TileBuffer("I", I32, (const(4),), MemorySpace.INPUT, 4)
+    c_buf = TileBuffer("C", total, (const(4 * 128),), MemorySpace.OUTPUT, 4)
+    a, b, at = Block("a", dtype, (4, 4)), Block("b", dtype, (4, 32)), Block("i", I32, (1, 1))
+    zero, c = Block("z", total, (4, 32)), Block("c", total, (4, 32))
+    (i, k), (k0, j) = lanes(a.shape), lanes(b.shape)
+    place = number * 128 + k0 // per * (32 * per) + j * per + k0 % per
+    body = (
+        Load(at, i_buf, (unit,)),
+        Compute(zero, literal(0, total), ()),
+        Load(a, a_buf, (unit * 16 + i * 4 + k,)),
+        Load(b, b_buf, (place,), (Guard(number, const(7)),), 0, ((chosen, at),)),
+        Contract(c, zero, a, b, ("m", "n"), ("m", "k"), ("k", "n")),
+        Store(c_buf, (unit * 128 + i * 32 + j,), c),
+    )
+    rng = np.random.default_rng(3)
+    values = [rng.integers(-99, 99, n).astype(np.float32) for n in (64, 896)]
+    operands = [carrier(v.astype(dtype.carrier), dtype) for v in values]
+    wanted = np.array([2, 0, 6, 2], np.int32)
+    out = np.zeros(512, np.float32 if total is F32 else np.int32)
+    check(TileKernel((a_buf, b_buf, i_buf, c_buf), (), (), (axis,), body), [*operands, wanted, out])
 
 
 # ---- the instruction ----------------------------------------------------------------------------

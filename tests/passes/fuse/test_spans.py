@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tcc.ir.index import as_int, evaluate, iterator, symbol, var_of
 from tcc.ir.tile import If, Loop, Prefetch, Stmt
@@ -9,7 +11,7 @@ from tcc.ir.tile.group import TileGroup
 from tcc.ir.tile.verify import verify_kernel
 from tcc.passes.tile.cpu.lower import lower
 from tcc.passes.tile.cpu.ranges import ladder, last_part
-from tcc.schedule.cpu.schedule import Schedule
+from tcc.schedule.cpu.schedule import Schedule, even
 
 from tests.passes.fuse.models import Model
 from tests.schedule.test_choose import only
@@ -55,6 +57,15 @@ def test_the_last_part_is_less_than_a_unit() -> None:
         assert (base, size) == (count // 16 * 16, count % 16)
 
 
+@pytest.mark.parametrize("block", BLOCKS)
+def test_known_sizes_are_cut_into_blocks_none_of_which_is_empty(block: int) -> None:
+    for size in range(1, 6 * block):
+        for whole in (False, True):
+            cuts = even(size, block, whole)
+            assert all(count > 0 and 0 < elements <= block for elements, count in cuts)
+            assert sum(count * elements for elements, count in cuts) == size
+
+
 def open_product(rows: int = 1) -> tuple[TileGroup, Schedule]:
     """A product of open rows whose sums wait; `rows` for each of the symbolic size."""
     m = Model("open")
@@ -88,5 +99,15 @@ def test_scratch_of_an_open_unit_has_a_size_and_accesses_are_proved() -> None:
 def test_units_that_divide_an_open_size_leave_nothing() -> None:
     group, schedule = open_product(rows=256)
     kernel = lower(group, schedule)
+    assert branches(kernel.body) == 0
+    verify_kernel(kernel)
+
+
+def test_units_that_come_out_alike_are_of_one_kind() -> None:
+    """34 rows in units of at most 20 are two units of 17."""
+    m = Model("rows")
+    group, schedule = only(m.finish(m.op("matmul", m.input("x", 34, 64), m.weight(64, 32))))
+    rows = group.common[0].name
+    kernel = lower(group, replace(schedule, units=((rows, 20),), parallel=(rows,)))
     assert branches(kernel.body) == 0
     verify_kernel(kernel)

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.evaluate import evaluate_expr
-from tcc.ir.expr.scalar import Scalar, apply, argument, index_value, literal, read
+from tcc.ir.expr.scalar import Scalar, apply, argument, index_value, literal, read, replaced
 from tcc.ir.index import IndexLike, as_int, iterator, symbol
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.types import F32, I64, tensor
 from tcc.passes.fuse.compose import canonical, costly, drop_unused, inline_pointwise
 from tcc.passes.fuse.hoist import hoist_totals
-from tcc.passes.fuse.online_reductions import derive, with_states
+from tcc.passes.fuse.online_reductions import derive
 from tcc.passes.fuse.rescale import rescaling
 from tcc.passes.fuse.streaming import walked
 from tcc.schedule.cpu.schedule import Schedule
@@ -104,7 +104,7 @@ def test_a_factor_is_never_wrong(data: st.DataObject) -> None:
     terms = ExprBuilder(tensor(F32, 8), tensor(F32, 8), tensor(F32))
     terms.stage((_J,), term)
     change = ExprBuilder(tensor(F32), tensor(F32))
-    change.stage((), with_states(factor, read(0, (), F32), read(1, (), F32)))
+    change.stage((), replaced(factor, {argument(n, F32): read(n, (), F32) for n in range(2)}))
     (before,) = evaluate_expr(terms.done(), [x, v, old])
     (after,) = evaluate_expr(terms.done(), [x, v, new])
     (moved,) = evaluate_expr(change.done(), [old, new])

@@ -1,0 +1,71 @@
+"""The statements of a kernel in the making, and names for what they define."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from tcc.ir.index import Index, free_vars, iterator
+from tcc.ir.tile import Block, Blocks, Loop, Stmt, Stmts
+from tcc.ir.types import DType
+
+
+class Emitter:
+    """Adds statements to the body that is open: at first the kernel's."""
+
+    def __init__(self) -> None:
+        self.stmts: Stmts = []
+        self._count = 0
+
+    def fresh(self, dtype: DType, shape: tuple[int, ...]) -> Block:
+        """A new block."""
+        self._count += 1
+        return Block(f"v{self._count - 1}", dtype, shape)
+
+    def like(self, blocks: Iterable[Block]) -> Blocks:
+        """New blocks of the types and shapes of `blocks`."""
+        return tuple(self.fresh(b.dtype, b.shape) for b in blocks)
+
+    def counter(self, size: Index) -> Index:
+        """A new loop variable."""
+        self._count += 1
+        return iterator(f"k{self._count - 1}", size)
+
+    def add(self, *stmts: Stmt) -> None:
+        self.stmts += stmts
+
+    @contextmanager
+    def body(self) -> Iterator[Stmts]:
+        """A body of its own for what is added meanwhile."""
+        outer, self.stmts = self.stmts, []
+        try:
+            yield self.stmts
+        finally:
+            self.stmts = outer
+
+    @contextmanager
+    def loop(self, counter: Index, start: Index, stop: Index, step: int = 1) -> Iterator[None]:
+        """A loop around what is added meanwhile; none where that is nothing."""
+        with self.body() as body:
+            yield
+        if body:
+            (var,) = free_vars(counter)
+            self.add(Loop(var, start, stop, step, (), (), tuple(body), (), ()))
+
+    def carry(
+        self,
+        counter: Index,
+        start: Index,
+        stop: Index,
+        step: int,
+        inits: Blocks,
+        trip: Callable[[Blocks], Blocks],
+    ) -> Blocks:
+        """What `trip` makes of `inits`, trip by trip of a loop."""
+        (var,) = free_vars(counter)
+        carried = self.like(inits)
+        with self.body() as body:
+            yields = trip(carried)
+        results = self.like(inits)
+        self.add(Loop(var, start, stop, step, inits, carried, tuple(body), yields, results))
+        return results
