@@ -8,10 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Const, Scalar, Source, StageRef, apply, cast, literal
+from tcc.ir.expr.scalar import (
+    Const,
+    Scalar,
+    Source,
+    StageRef,
+    apply,
+    cast,
+    index_value,
+    literal,
+)
 from tcc.ir.index import Index, IndexLike, const
 from tcc.ir.op import Types
-from tcc.ir.types import BF16, F16, F32, DType, TensorType
+from tcc.ir.types import BF16, F16, F32, I64, DType, TensorType
 from tcc.ops.shapes import Point, broadcast_types
 
 Term = Scalar | bool | int | float
@@ -32,6 +41,14 @@ def choose(condition: Scalar, yes: Term, no: Term) -> Scalar:
     """`yes` where `condition`, else `no`; at least one of the two is not a plain number."""
     dtype = next(a.dtype for a in (yes, no) if not isinstance(a, bool | int | float))
     return apply("select", condition, _lift(yes, dtype), _lift(no, dtype))
+
+
+def chosen(which: Index, values: Sequence[Scalar]) -> Scalar:
+    """`values[which]`."""
+    found = values[-1]
+    for number in reversed(range(len(values) - 1)):
+        found = choose(fn("eq", index_value(which, I64), number), values[number], found)
+    return found
 
 
 def widened(dtype: DType) -> DType:
