@@ -8,7 +8,6 @@ A step is a function from form to form that returns the form it was given if it 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -18,20 +17,12 @@ from tcc.passes.forms import text, verify
 from tcc.record import record
 
 
-class PassKind(Enum):
-    """What becomes of a pass's result."""
-
-    NORMALISING = "normalising"  # applied at once
-    PROPOSING = "proposing"  # one alternative to what it replaces; taken, for there is no other yet
-
-
 @record
 class Pass:
     """One step of a pipeline; it runs at `level` of -O and above."""
 
     name: str
     function: Callable[[Any], Any]
-    kind: PassKind = PassKind.NORMALISING
     level: int = 0
 
 

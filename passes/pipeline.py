@@ -30,7 +30,7 @@ from tcc.passes.graph.settle_sizes import settle_sizes
 from tcc.passes.graph.small_top_k import small_top_k
 from tcc.passes.graph.state import bind_states
 from tcc.passes.layout.assign import Placed
-from tcc.passes.manager import Pass, PassKind, run_passes
+from tcc.passes.manager import Pass, run_passes
 from tcc.passes.moe.grouped_gemm import TileOf, group_gemms
 from tcc.passes.program.lowered import Lowered, Plan
 from tcc.passes.program.steps import (
@@ -57,9 +57,7 @@ from tcc.passes.quantize.zero_points import split_zero_points
 from tcc.schedule.limits import TYPICAL_LIMITS
 
 MERGE_MATMULS = Pass("merge-matmuls", merge_matmuls, level=1)
-DECOMPOSE_TRANSPOSED = Pass(
-    "decompose-transposed", decompose_transposed, PassKind.PROPOSING, level=1
-)
+DECOMPOSE_TRANSPOSED = Pass("decompose-transposed", decompose_transposed, level=1)
 _FILLED = replace(DECOMPOSE_TRANSPOSED, function=partial(decompose_transposed, exact=False))
 PIPELINE: tuple[Pass, ...] = (
     Pass("settle-sizes", settle_sizes, level=1),
@@ -96,7 +94,7 @@ def grouped_gemms(tile_of: TileOf, *, checks: bool = False) -> Pass:
     """Products with matrices that data choose row by row become such of tiles of rows; `checks`
     for targets that ask for `CHECK_INDICES`, which no longer sees the rows' own."""
     grouped = partial(group_gemms, tile_of=tile_of, checks=checks)
-    return Pass("grouped-gemms", grouped, PassKind.PROPOSING, level=2)
+    return Pass("grouped-gemms", grouped, level=2)
 
 
 def passes(
@@ -112,7 +110,7 @@ def passes(
     if limits is None:
         return (*early, *late, *PIPELINE[-2:])
     early = tuple(_FILLED if p is DECOMPOSE_TRANSPOSED else p for p in early)
-    faster = Pass("winograd", partial(winograd, limits=limits), PassKind.PROPOSING, level=2)
+    faster = Pass("winograd", partial(winograd, limits=limits), level=2)
     return (*early, faster, *late, *PIPELINE[-2:])
 
 

@@ -10,11 +10,12 @@ Requires fixed sizes and trip counts: without them the answer is None.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 from tcc.ir.expr import Expr, extent
-from tcc.ir.expr.scalar import IndexValue, Read, Scalar, walk
+from tcc.ir.expr.scalar import Read, Scalar, indices_in, walk
 from tcc.ir.graph import Graph, Node, Value, bodies
 from tcc.ir.index import Index, Var, as_int, free_vars
 from tcc.ir.types import TensorType, element_count
@@ -63,54 +64,56 @@ class _Work:
     results: tuple[Value, ...]
 
 
+class _UnknownError(Exception):
+    """A size or a number of trips that only the run knows."""
+
+
 def unfused_bytes(graph: Graph) -> int | None:
     """What a run of `graph` moves with each node a kernel of its own."""
     count = _Count()
-    return count.total if _count_nodes(graph, count, {}, 1) else None
+    try:
+        _count_nodes(graph, count, {}, 1)
+    except _UnknownError:
+        return None
+    return count.total
 
 
 def traffic(placed: Placed) -> Traffic | None:
     """What a run of the kernels of `placed` moves."""
     count = _Count()
-    done = _count_steps(placed, count, {}, 1)
-    return Traffic(count.launches, count.total, count.weights) if done else None
+    try:
+        _count_steps(placed, count, {}, 1)
+    except _UnknownError:
+        return None
+    return Traffic(count.launches, count.total, count.weights)
 
 
-# ---- walks: what runs, how often; False where that is not known ---------------------------------
+# ---- walks: what runs, how often ----------------------------------------------------------------
 
 
-def _count_nodes(graph: Graph, count: _Count, outer: Mapping[Value, str], trips: int) -> bool:
+def _count_nodes(graph: Graph, count: _Count, outer: Mapping[Value, str], trips: int) -> None:
     """Every node as a kernel of its own; nodes that only weights reach are left out."""
     constants = {**outer, **_digests(graph)}
     for node in graph.nodes:
-        if all(v is None or v in constants for v in node.inputs) and not bodies(node):
+        if bodies(node):
+            _count_bodies(graph, node, count, constants, trips, fused=False)
+        elif all(v is None or v in constants for v in node.inputs):
             constants.update((v, f"{node.loc}/{v.name}") for v in node.outputs)
-        elif bodies(node):
-            if not _count_bodies(graph, node, count, constants, trips, fused=False):
-                return False
         elif node.op.name not in _VIEWS:
-            work = _Work(node_expr(node), node.inputs, node.outputs)
-            if not _add(work, count, constants, trips):
-                return False
-    return True
+            _add(_Work(node_expr(node), node.inputs, node.outputs), count, constants, trips)
 
 
-def _count_steps(placed: Placed, count: _Count, outer: Mapping[Value, str], trips: int) -> bool:
+def _count_steps(placed: Placed, count: _Count, outer: Mapping[Value, str], trips: int) -> None:
     constants = {**outer, **_digests(placed.graph)}
     for step in placed.steps:
-        if step.kernel is not None:
-            work = _Work(step.kernel.expr, step.kernel.operands, step.kernel.results)
+        kernel, node = step.kernel, step.node
+        if kernel is not None:
             count.launches += 0 if step.every else trips
-        elif step.node is not None and not bodies(step.node):
-            work = _Work(None, step.node.inputs, step.node.outputs)
-        else:
-            assert step.node is not None
-            if not _count_bodies(placed.graph, step.node, count, constants, trips, fused=True):
-                return False
-            continue
-        if not _add(work, count, constants, trips):
-            return False
-    return True
+            _add(_Work(kernel.expr, kernel.operands, kernel.results), count, constants, trips)
+        elif node is not None and bodies(node):
+            _count_bodies(placed.graph, node, count, constants, trips, fused=True)
+        elif node is not None:
+            _add(_Work(None, node.inputs, node.outputs), count, constants, trips)
 
 
 def _count_bodies(
@@ -121,40 +124,33 @@ def _count_bodies(
     trips: int,
     *,
     fused: bool,
-) -> bool:
+) -> None:
     """Bodies as often as they run; of two branches the one that moves more."""
-    times = _trips(graph, node)
-    if times is None:
-        return False
+    times = trips * _trips(graph, node)
     found: list[_Count] = []
     for body in bodies(node):
         inner = _Count(constants=count.constants)
-        outer = dict.fromkeys(constants, graph)
-        done = (
-            _count_steps(place_graph(body, outer=outer), inner, constants, trips * times)
-            if fused
-            else _count_nodes(body, inner, constants, trips * times)
-        )
-        if not done:
-            return False
+        if fused:
+            placed = place_graph(body, outer=dict.fromkeys(constants, graph))
+            _count_steps(placed, inner, constants, times)
+        else:
+            _count_nodes(body, inner, constants, times)
         found.append(inner)
     count.launches += max(inner.launches for inner in found)
     count.activations += max(inner.activations for inner in found)
-    return True
 
 
-def _trips(graph: Graph, node: Node) -> int | None:
+def _trips(graph: Graph, node: Node) -> int:
     match node.attrs:
         case ScanAttrs() as attrs:
             types = [v.type for v in node.inputs if v is not None]
-            return as_int(scan_length(types[-attrs.num_scan_inputs :], attrs.input_axes))
-        case LoopAttrs():
-            array = graph.constant(node.inputs[0])
-            return None if array is None else int(array)
+            return _known(scan_length(types[-attrs.num_scan_inputs :], attrs.input_axes))
+        case LoopAttrs() if (array := graph.constant(node.inputs[0])) is not None:
+            return int(array)
         case IfAttrs():
             return 1
         case _:
-            return None
+            raise _UnknownError
 
 
 def _digests(graph: Graph) -> dict[Value, str]:
@@ -164,65 +160,46 @@ def _digests(graph: Graph) -> dict[Value, str]:
 # ---- bytes ------------------------------------------------------------------------------------
 
 
-def _add(work: _Work, count: _Count, constants: Mapping[Value, str], trips: int) -> bool:
+def _known(size: Index) -> int:
+    known = as_int(size)
+    if known is None:
+        raise _UnknownError
+    return known
+
+
+def _add(work: _Work, count: _Count, constants: Mapping[Value, str], trips: int) -> None:
     for number, value in enumerate(work.operands):
         if value is None:
             continue
-        size = _elements(value.type)
-        needed = size if work.expr is None else _needed(work.expr, number)
-        if size is None or needed is None:
-            return False
-        read = min(size, needed) * value.type.dtype.bits // 8
+        read = _elements(value.type)
+        if work.expr is not None:
+            read = min(read, _needed(work.expr, number))
+        read = read * value.type.dtype.bits // 8
         if value in constants:
             key = constants[value]
             count.constants[key] = max(count.constants.get(key, 0), read)
         else:
             count.activations += trips * read
     for value in work.results:
-        size = _elements(value.type)
-        if size is None:
-            return False
-        count.activations += trips * (size * value.type.dtype.bits // 8)
-    return True
+        count.activations += trips * (_elements(value.type) * value.type.dtype.bits // 8)
 
 
-def _elements(type_: TensorType) -> int | None:
-    return as_int(element_count(type_.shape))
+def _elements(type_: TensorType) -> int:
+    return _known(element_count(type_.shape))
 
 
-def _needed(expr: Expr, operand: int) -> int | None:
+def _needed(expr: Expr, operand: int) -> int:
     """How many elements of an operand are read, counted once per read of different iterators."""
     total = 0
     for stage in expr.stages:
         inside = {*stage.iters, *stage.reduce}
         for scalar in dict.fromkeys(walk(*stage.body)):
             if isinstance(scalar, Read) and scalar.source == operand:
-                size = _product(v for v in _varies(scalar) if v in inside)
-                if size is None:
-                    return None
-                total += size
+                total += prod(_known(extent(v)) for v in _varies(scalar) & inside)
     return total
 
 
-def _varies(node: Scalar) -> dict[Var, None]:
+def _varies(node: Scalar) -> set[Var]:
     """The variables a read moves with, those of data-dependent indices included."""
-    found: dict[Var, None] = {}
-    indices: list[Index] = []
-    for scalar in walk(node):
-        if isinstance(scalar, Read):
-            indices += scalar.indices
-        elif isinstance(scalar, IndexValue):
-            indices.append(scalar.index)
-    for index in indices:
-        found.update(dict.fromkeys(free_vars(index)))
-    return found
-
-
-def _product(variables: Iterable[Var]) -> int | None:
-    total = 1
-    for variable in variables:
-        size = as_int(extent(variable))
-        if size is None:
-            return None
-        total *= size
-    return total
+    indices = (index for scalar in walk(node) for index in indices_in(scalar))
+    return {v for index in indices for v in free_vars(index)}

@@ -73,6 +73,12 @@ def permuted(shape: tuple[Index, ...], order: tuple[int, ...]) -> Layout:
     return layout(shape, tuple(shape[a] for a in order), tuple(axes[a] for a in order))
 
 
+def axis_order(where: Layout) -> tuple[int, ...] | None:
+    """The logical axis of each storage dimension, outermost first; None where one has not one."""
+    axes = [[n for n, v in enumerate(where.axes) if v in free_vars(i)] for i in where.indices]
+    return tuple(a[0] for a in axes) if all(len(a) == 1 for a in axes) else None
+
+
 def with_halo(base: Layout, halo: tuple[tuple[int, int], ...], fill: float) -> Layout:
     """`base` with `halo[d]` = (before, after) more places on storage dimension d."""
     sizes = tuple(size + (a + b) for size, (a, b) in zip(base.sizes, halo, strict=True))

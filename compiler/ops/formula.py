@@ -17,12 +17,13 @@ from tcc.ir.expr.scalar import (
     Term,
     apply,
     cast,
+    index_value,
     lifted,
     literal,
 )
 from tcc.ir.index import Index, IndexLike, const
 from tcc.ir.op import Infer, Types
-from tcc.ir.types import BF16, F16, F32, DType, TensorType
+from tcc.ir.types import BF16, F16, F32, I64, DType, TensorType
 from tcc.ops.shapes import Point
 
 
@@ -35,6 +36,14 @@ def fn(function: str, *args: Term) -> Scalar:
 def choose(condition: Scalar, yes: Term, no: Term) -> Scalar:
     """`yes` where `condition`, else `no`; at least one of the two is not a plain number."""
     return fn("select", condition, yes, no)
+
+
+def chosen(which: Index, values: Sequence[Scalar]) -> Scalar:
+    """`values[which]`."""
+    found = values[-1]
+    for number in reversed(range(len(values) - 1)):
+        found = choose(fn("eq", index_value(which, I64), number), values[number], found)
+    return found
 
 
 def widened(dtype: DType) -> DType:

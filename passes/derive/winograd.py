@@ -12,18 +12,17 @@ predicted to pay (`winograd_price`), all weights together grow within bounds, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
 
 import numpy as np
-from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bodies
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value, walk_graphs
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import as_int
 from tcc.ir.op import Array, Trait
 from tcc.ir.types import F32, element_count
-from tcc.ops import OPS
 from tcc.passes.choose.beam import Link, choose_together
 from tcc.passes.derive.winograd_forms import (
     FORMS,
@@ -32,6 +31,7 @@ from tcc.passes.derive.winograd_forms import (
     transformed_filters,
 )
 from tcc.passes.derive.winograd_price import ConvPrices, ConvRegion, Forms, region_of, with_form
+from tcc.passes.graph.emit import express
 from tcc.record import record
 from tcc.schedule.alternatives import Alternative, in_order
 
@@ -85,7 +85,7 @@ def winograd(graph: Graph, limits: Limits) -> Graph:
 
     def visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
         if node in pools:
-            return _formula(b, node, inputs)
+            return _formula(b, node, *inputs)
         form = chosen.get(node)
         return None if form is None else _replaced(b, node, inputs, form)
 
@@ -94,7 +94,8 @@ def winograd(graph: Graph, limits: Limits) -> Graph:
 
 def constant_bytes(graph: Graph) -> int:
     """Bytes of all constants of a graph and its bodies."""
-    sizes = ((as_int(element_count(v.type.shape)) or 0, v.type.dtype) for v in _constants(graph))
+    constants = (v for part in walk_graphs(graph) for v in part.constants)
+    sizes = ((as_int(element_count(v.type.shape)) or 0, v.type.dtype) for v in constants)
     return sum(-(-count * dtype.bits // 8) for count, dtype in sizes)
 
 
@@ -103,10 +104,10 @@ def constant_bytes(graph: Graph) -> int:
 
 def _choose(graph: Graph, limits: Limits) -> Mapping[Node, WinogradForm]:
     """The cheapest forms of all convolutions together, with weights within bounds."""
-    constants = dict.fromkeys(_constants(graph))
+    constants = {v: None for part in walk_graphs(graph) for v in part.constants}
     room = (limits.growth - 1) * constant_bytes(graph)
     choice = _Choice(limits.prices, constants)
-    for part in _graphs(graph):
+    for part in walk_graphs(graph):
         choice.add(part)
     return choice.forms(room)
 
@@ -183,21 +184,6 @@ def _extra(node: Node, form: WinogradForm | None) -> int:
     return (form.points - 9) * 4 * ((as_int(element_count(weights.type.shape)) or 0) // 9)
 
 
-def _graphs(graph: Graph) -> Iterator[Graph]:
-    yield graph
-    for node in graph.nodes:
-        for body in bodies(node):
-            yield from _graphs(body)
-
-
-def _constants(graph: Graph) -> Iterator[Value]:
-    """The constants of a graph and its bodies."""
-    yield from graph.constants
-    for node in graph.nodes:
-        for body in bodies(node):
-            yield from _constants(body)
-
-
 def _fits(node: Node, constants: Mapping[Value, None]) -> bool:
     """Whether a node is a convolution that the forms compute."""
     if node.op.name != "conv" or node.inputs[1] not in constants:
@@ -261,14 +247,11 @@ def _replaced(b: GraphBuilder, node: Node, inputs: Inputs, form: WinogradForm) -
     return with_form(b, node, inputs, u, form)
 
 
-def _formula(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value]:
+def _formula(b: GraphBuilder, node: Node, image: Value | None) -> Sequence[Value]:
     """A pool as a point by point expression, which goes where the image is computed: there four
     points of it are made at a time, and none need be stored."""
-    (image,) = inputs
     assert image is not None
-    op = OPS["expression"]
-    expr = largest_of_four(image.type, node.outputs[0].type)
-    return b.add(op, [image], op.attrs(expr), loc=node.loc)
+    return express(b, largest_of_four(image.type, node.outputs[0].type), image)
 
 
 def _rounded(form: WinogradForm, weights: Array) -> Array:

@@ -17,11 +17,11 @@ from types import MappingProxyType
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, index_value
+from tcc.ir.expr.scalar import Scalar
 from tcc.ir.index import Index, as_index, ceildiv
 from tcc.ir.op import Array
-from tcc.ir.types import I64, TensorType
-from tcc.ops.formula import choose, fn
+from tcc.ir.types import TensorType
+from tcc.ops.formula import chosen, fn
 from tcc.record import record
 
 _Line = Callable[[Sequence[Scalar]], tuple[Scalar, ...]]
@@ -80,7 +80,7 @@ def input_transform(form: WinogradForm, tiling: Tiling) -> Expr:
     )
     lines = [form.inputs([b.read(0, n, c, i, j, fill=0) for i in rows]) for j in columns]
     values = [v for line in zip(*lines, strict=True) for v in form.inputs(line)]
-    return b.finish((point, n, p, q, y, x, c), _chosen(point, values))
+    return b.finish((point, n, p, q, y, x, c), chosen(point, values))
 
 
 def products(v: TensorType, u: TensorType) -> Expr:
@@ -104,8 +104,8 @@ def output_transform(
     tile = [i // form.m for i in at]
     grid = [[b.read(0, i * side + j, n, *sub, *tile, o) for i in range(side)] for j in range(side)]
     lines = [form.outputs(column) for column in grid]
-    rows = [_chosen(at[1] % form.m, form.outputs(row)) for row in zip(*lines, strict=True)]
-    value = _chosen(at[0] % form.m, rows)
+    rows = [chosen(at[1] % form.m, form.outputs(row)) for row in zip(*lines, strict=True)]
+    value = chosen(at[0] % form.m, rows)
     return b.finish((n, o, y, x), value if bias is None else fn("add", value, b.read(1, o)))
 
 
@@ -117,14 +117,6 @@ def largest_of_four(image: TensorType, result: TensorType) -> Expr:
     return b.finish(
         (n, c, i, j), fn("max", fn("max", four[0], four[1]), fn("max", four[2], four[3]))
     )
-
-
-def _chosen(which: Index, values: Sequence[Scalar]) -> Scalar:
-    """`values[which]`."""
-    chosen = values[-1]
-    for number in range(len(values) - 2, -1, -1):
-        chosen = choose(fn("eq", index_value(which, I64), number), values[number], chosen)
-    return chosen
 
 
 # ---- the factors --------------------------------------------------------------------------------

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias
 
-from tcc.ir.graph import Graph, GraphBuilder, Handle, Node, Value
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs
 from tcc.ir.index import as_index
 from tcc.ir.types import F32, TensorType, tensor
 from tcc.ops import OPS
+from tcc.passes.choose.price import priced_kernels, unread
 from tcc.passes.derive.winograd_forms import (
     Tiling,
     WinogradForm,
@@ -30,8 +31,7 @@ from tcc.passes.derive.winograd_forms import (
     products,
 )
 from tcc.passes.fuse.partition import NodeKind, classify
-from tcc.passes.layout.assign import Kernel
-from tcc.passes.program.lower_graph import place_graph
+from tcc.passes.graph.emit import express
 from tcc.passes.tile.plan import KernelPlanner
 
 # Nodes after a convolution that are taken for its epilogue.
@@ -128,17 +128,10 @@ class ConvPrices:
 
     def _priced(self, graph: Graph) -> list[tuple[str, float]]:
         """Where each kernel of a graph comes from, and its seconds."""
-        placed = place_graph(graph, model=self._planner)
-        constants = dict.fromkeys(graph.constants)
-        found = []
-        for kernel in (s.kernel for s in placed.steps if s.kernel is not None):
-            seconds = self._planner.seconds(kernel, placed.layouts, constants)
-            found.append((kernel.loc, seconds / (self._direct if _is_direct(kernel) else 1.0)))
-        return found
-
-
-def _is_direct(kernel: Kernel) -> bool:
-    return kernel.loc.startswith(_DIRECT)
+        return [
+            (k.loc, seconds / (self._direct if k.loc.startswith(_DIRECT) else 1.0))
+            for k, seconds in priced_kernels(graph, self._planner)
+        ]
 
 
 def _key(region: ConvRegion) -> tuple[Any, ...]:
@@ -170,30 +163,24 @@ def _built(region: ConvRegion, forms: Forms) -> Graph:
             loc = _DIRECT if node in form_of else ""
             results = b.add(node.op, inputs, node.attrs, loc=loc)
         else:
-            results = with_form(b, node, inputs, _unread(b, filters_type(node, form)), form)
+            results = with_form(b, node, inputs, unread(b, filters_type(node, form)), form)
         new.update(zip(node.outputs, results, strict=True))
     return b.finish([_pool(b, new[v]) for v in region.shown])
 
 
 def _outside(b: GraphBuilder, value: Value, role: Role) -> Value:
     if role is Role.CONSTANT:
-        return _unread(b, value.type)
+        return unread(b, value.type)
     given = b.input(value.name, value.type)
     return given if role is Role.GIVEN else _pool(b, given)
-
-
-def _unread(b: GraphBuilder, type_: TensorType) -> Value:
-    """A constant of contents that no price depends on."""
-    name = b.fresh("constant")
-    return b.constant_handle(Handle(name), type_, name)
 
 
 def _pool(b: GraphBuilder, value: Value) -> Value:
     """Another kernel's work on an image."""
     if value.type.dtype is not F32 or value.type.rank != 4:
         return value
-    zero = (as_index(0), as_index(0))
-    attrs = OPS["max_pool"].attrs((1, 1), (1, 1), zero, zero, (1, 1))
+    zero, one = (as_index(0), as_index(0)), (1, 1)
+    attrs = OPS["max_pool"].attrs(one, one, zero, zero, one)
     return b.add(OPS["max_pool"], [value], attrs, loc=_POOL)[0]
 
 
@@ -215,10 +202,8 @@ def with_form(
     before = (as_index(attrs.before[0]), as_index(attrs.before[1]))
     high, wide = result.type.shape[2:]
     tiling = Tiling(image.type, before, attrs.dilations, (high, wide))
-    op, form_of = OPS["expression"], OPS["expression"].attrs
-    (v,) = b.add(op, [image], form_of(input_transform(form, tiling)), loc=node.loc)
-    (m,) = b.add(op, [v, filters], form_of(products(v.type, filters.type)), loc=node.loc)
+    (v,) = express(b, input_transform(form, tiling), image)
+    (m,) = express(b, products(v.type, filters.type), v, filters)
     bias = inputs[2] if len(inputs) > 2 else None
     shift = None if bias is None else bias.type
-    last = form_of(output_transform(form, tiling, m.type, shift))
-    return b.add(op, [m, bias], last, loc=node.loc)
+    return express(b, output_transform(form, tiling, m.type, shift), m, bias)

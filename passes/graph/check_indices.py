@@ -23,6 +23,7 @@ from tcc.ir.types import integer_limits
 from tcc.ops import OPS
 from tcc.ops.sizes import CheckIndicesAttrs
 from tcc.passes.graph.check_sizes import check_sizes, demand
+from tcc.passes.graph.emit import emit
 
 # Rows that give places along an axis, and the operand whose axis it is.
 _PLACES = frozenset({"arg_max", "arg_min", "top_k"})
@@ -42,21 +43,21 @@ def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
     source, indices = _chosen(b, node, inputs)
     if source is not None and indices is not None:
         for attrs in _axes(node, source, indices):
-            added |= add_check(b, indices, attrs, node.loc)
-    return b.add(node.op, inputs, node.attrs, loc=node.loc) if added else None
+            added |= add_check(b, indices, attrs)
+    return b.add(node.op, inputs, node.attrs) if added else None
 
 
-def add_check(b: GraphBuilder, indices: Value, attrs: CheckIndicesAttrs, loc: str) -> bool:
+def add_check(b: GraphBuilder, indices: Value, attrs: CheckIndicesAttrs) -> bool:
     """Adds what says that indices lie inside of their axis, if that is not known; whether it did.
 
     Raises `UserError` for constant ones outside of their axis.
     """
     known = b.array(indices)
     if known is not None:
-        return _check_known(b, known, attrs, loc)
+        return _check_known(b, known, attrs)
     if _is_place(b, indices, attrs.size):
         return False
-    b.add(OPS["check_indices"], [indices], attrs, loc=loc)
+    b.add(OPS["check_indices"], [indices], attrs)
     return True
 
 
@@ -69,8 +70,8 @@ def _check_rows(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
     reason = "a cache has no room for the rows"
     if places is not None and node.attrs.mode == "linear":
         attrs = CheckIndicesAttrs(extent - rows + 1, reason=reason, signed=False)
-        return add_check(b, places, attrs, node.loc)
-    return demand(b, maximum(extent, rows), extent, reason, node.loc)
+        return add_check(b, places, attrs)
+    return demand(b, maximum(extent, rows), extent, reason)
 
 
 def _chosen(b: GraphBuilder, node: Node, inputs: Inputs) -> tuple[Value | None, Value | None]:
@@ -94,8 +95,7 @@ def _labels(b: GraphBuilder, labels: Value, node: Node) -> Value:
     if known is not None:
         return b.constant(np.where(known == ignored, 0, known).astype(dtype.carrier), "labels")
     marked, zero = (b.constant(np.array(n, dtype.carrier), "label") for n in (ignored, 0))
-    (same,) = b.add(OPS["equal"], [labels, marked], loc=node.loc)
-    return b.add(OPS["where"], [same, zero, labels], loc=node.loc)[0]
+    return emit(b, "where", emit(b, "equal", labels, marked), zero, labels)
 
 
 def _axes(node: Node, x: Value, indices: Value) -> Iterator[CheckIndicesAttrs]:
@@ -114,7 +114,7 @@ def _axes(node: Node, x: Value, indices: Value) -> Iterator[CheckIndicesAttrs]:
         yield CheckIndicesAttrs(x.type.shape[first + number], period, number)
 
 
-def _check_known(b: GraphBuilder, indices: Array, attrs: CheckIndicesAttrs, loc: str) -> bool:
+def _check_known(b: GraphBuilder, indices: Array, attrs: CheckIndicesAttrs) -> bool:
     """Whether only the run knows that constant indices are inside of their axis."""
     least, size = as_int(attrs.least), as_int(attrs.size)
     given = indices.reshape(-1)[attrs.number :: attrs.period]
@@ -124,11 +124,11 @@ def _check_known(b: GraphBuilder, indices: Array, attrs: CheckIndicesAttrs, loc:
         needed = maximum(attrs.size, int(given.max()) + 1)
         if least is None:
             needed = maximum(needed, -int(given.min()))
-        return demand(b, needed, attrs.size, attrs.reason, loc)
+        return demand(b, needed, attrs.size, attrs.reason)
     if size is None or least is None or not np.all((given >= least) & (given < size)):
         raise UserError(
             attrs.reason,
-            where=loc,
+            where=b.loc,
             why=f"{given.min()} to {given.max()} where there are {attrs.size.key}",
         )
     return False

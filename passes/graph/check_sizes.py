@@ -32,11 +32,11 @@ def check_sizes(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
     return added | _check_reach(b, node, inputs)
 
 
-def demand(b: GraphBuilder, needed: Index, extent: Index, reason: str, loc: str) -> bool:
+def demand(b: GraphBuilder, needed: Index, extent: Index, reason: str) -> bool:
     """Demands that an axis has the size it needs; whether only the run knows."""
     if needed is extent:
         return False
-    b.add(OPS["require"], [], RequireAttrs(needed, extent, reason), loc=loc)
+    b.add(OPS["require"], [], RequireAttrs(needed, extent, reason))
     return True
 
 
@@ -50,7 +50,7 @@ def _check_results(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
     added = False
     for dim in made:
         if not nonnegative(dim):
-            added |= demand(b, maximum(dim, 0), dim, "no size is negative", node.loc)
+            added |= demand(b, maximum(dim, 0), dim, "no size is negative")
     return added
 
 
@@ -67,7 +67,7 @@ def _check_axes(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
                 why=f"{node.op.name} gives results for an axis of extent 0",
             )
         reason = f"an axis without elements has none to {taking}"
-        added |= demand(b, needed, extent, reason, node.loc)
+        added |= demand(b, needed, extent, reason)
     return added
 
 
@@ -104,5 +104,5 @@ def _check_reach(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
     for axis, (extent, count) in enumerate(pairs):
         if axis != node.attrs.axis:
             needed, reason = maximum(extent, count), "there are more indices than elements"
-            added |= demand(b, needed, extent, reason, node.loc)
+            added |= demand(b, needed, extent, reason)
     return added

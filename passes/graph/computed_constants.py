@@ -63,17 +63,14 @@ class Linear:
 def with_computed_constants(placed: Placed) -> Placed:
     """`placed` whose kernels compute the masks and ranges they would read."""
     found: dict[Value, Band | Linear] = {}
-    for value in dict.fromkeys(v for s in placed.steps if s.kernel for v in s.kernel.operands):
+    for value in dict.fromkeys(v for kernel in placed.kernels for v in kernel.operands):
         array = placed.graph.constant(value) if value in placed.graph.constants else None
         known = None if array is None else band_of(array) or linear_of(array)
         if known is not None:
             found[value] = known
     if not found:
         return placed
-    steps = tuple(
-        s if s.kernel is None else replace(s, kernel=_computed(s.kernel, found))
-        for s in placed.steps
-    )
+    steps = placed.with_kernels(lambda kernel: _computed(kernel, found))
     return replace(placed, steps=steps)
 
 

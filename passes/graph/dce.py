@@ -8,10 +8,9 @@ results and opaque nodes (control flow, ops that bind sizes) are kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
-from tcc.ir.graph import ConstantStore, Graph, Handle, bodies, walk_nodes
+from tcc.ir.graph import ConstantStore, Graph, Handle, bodies, walk_graphs
 from tcc.ir.graph.rewrite import map_bodies, without_dead
 
 
@@ -22,14 +21,8 @@ def drop_dead_nodes(graph: Graph) -> Graph:
 
 
 def _size(graph: Graph) -> tuple[int, int]:
-    graphs = list(_graphs(graph))
+    graphs = list(walk_graphs(graph))
     return sum(len(g.nodes) for g in graphs), sum(len(g.constants) for g in graphs)
-
-
-def _graphs(graph: Graph) -> Iterator[Graph]:
-    yield graph
-    for node in walk_nodes(graph):
-        yield from bodies(node)
 
 
 def drop_unread_arrays(graph: Graph) -> Graph:
@@ -38,7 +31,7 @@ def drop_unread_arrays(graph: Graph) -> Graph:
     What folding replaced is then freed with the old store: weights are most of a compile's memory.
     """
     live: dict[Handle, None] = {}
-    for part in _graphs(graph):
+    for part in walk_graphs(graph):
         live.update(dict.fromkeys(part.constants.values()))
     if len(live) == sum(1 for _ in graph.store.handles()):
         return graph

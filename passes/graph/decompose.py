@@ -28,11 +28,10 @@ from typing import NamedTuple
 import numpy as np
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
-from tcc.ir.index import Index, as_int, bounds, const
+from tcc.ir.index import Indices, as_int, bounds, const
 from tcc.ir.op import Array
 from tcc.ir.types import TensorType
-from tcc.ops import OPS
-from tcc.ops.algebra.phases import PhaseConvAttrs
+from tcc.passes.graph.emit import emit
 from tcc.record import record
 
 
@@ -120,18 +119,17 @@ def _transposed(b: GraphBuilder, node: Node, inputs: Inputs, *, exact: bool) -> 
     if any(a.skip for a in axes) and all(len(a.spans) == 1 for a in axes):
         phases = _phases(b, inputs, weights, y, axes, attrs.group)
         if phases is not None:
-            return b.add(OPS["phase_conv"], *phases, loc=node.loc)
+            return [phases]
     bias = inputs[2] if len(inputs) > 2 else None
     constant = None if bias is None or _thin(axes) else b.array(bias)
-    parts = _Parts(b, node, axes, _split_kernels(weights, axes, attrs.group), constant)
+    parts = _Parts(b, axes, _split_kernels(weights, axes, attrs.group), constant)
     value = parts.residues(x, source)
     if value is None:
         return None
-    value = _interleave(b, value, y, axes, node.loc)
+    value = _interleave(b, value, y, axes)
     if bias is not None and constant is None:
-        column = OPS["reshape"].attrs((bias.type.shape[0], *[const(1)] * len(axes)))
-        (shift,) = b.add(OPS["reshape"], [bias], column, loc=node.loc)
-        (value,) = b.add(OPS["add"], [value, shift], loc=node.loc)
+        column = (bias.type.shape[0], *[const(1)] * len(axes))
+        value = emit(b, "add", value, emit(b, "reshape", bias, shape=column))
     return (value,)
 
 
@@ -142,13 +140,12 @@ def _thin(axes: Sequence[_Axis]) -> bool:
 
 @record
 class _Parts:
-    """The convolutions of one `node`: of the residues that have as many taps along every axis.
+    """The convolutions of one node: of the residues that have as many taps along every axis.
 
     `kernels` are those of `_split_kernels`; `bias` is what the convolutions add, if anything.
     """
 
     b: GraphBuilder
-    node: Node
     axes: Sequence[_Axis]
     kernels: Array
     bias: Array | None
@@ -169,16 +166,15 @@ class _Parts:
         """All residues of axis `at`: zeros for those that the kernel does not reach."""
         value, axis = parts[0], self.axes[at]
         if len(parts) > 1:
-            (value,) = self.b.add(
-                OPS["concat"], parts, OPS["concat"].attrs(2 + at), loc=self.node.loc
-            )
+            value = emit(self.b, "concat", *parts, axis=2 + at)
         missing = axis.stride - axis.spans[-1].end
         if missing:
             none = [const(0)] * value.type.rank
             rest = [*none]
             rest[2 + at] = const(missing)
-            attrs = OPS["pad"].attrs(tuple(none), tuple(rest), "constant")
-            (value,) = self.b.add(OPS["pad"], [value], attrs, loc=self.node.loc)
+            value = emit(
+                self.b, "pad", value, before=tuple(none), after=tuple(rest), mode="constant"
+            )
         return value
 
     def _part(self, x: Value, source: Value, spans: Sequence[_Span]) -> Value | None:
@@ -186,7 +182,7 @@ class _Parts:
         b, rank, group = self.b, len(self.axes), self.kernels.shape[0]
         late = [a.taps - s.taps for a, s in zip(self.axes, spans, strict=True)]
         axes = [replace(a, before=a.before - n) for a, n in zip(self.axes, late, strict=True)]
-        cropped = _crop(b, x, axes, self.node.loc)
+        cropped = _crop(b, x, axes)
         if cropped is None:
             return None
         residues = [slice(s.first, s.end) for s in spans]
@@ -198,17 +194,19 @@ class _Parts:
             count = int(np.prod(own.shape[1 : rank + 1]))
             each = np.repeat(self.bias.reshape(group, 1, -1), count, axis=1)
             operands.append(b.constant(each.reshape(-1), "bias", source.type.dtype))
-        conv = OPS["conv"].attrs(
-            (1,) * rank,
-            tuple(max(a.before, 0) for a in axes),
-            tuple(max(a.after, 0) for a in axes),
-            (1,) * rank,
-            group,
+        value = emit(
+            b,
+            "conv",
+            *operands,
+            strides=(1,) * rank,
+            before=tuple(max(a.before, 0) for a in axes),
+            after=tuple(max(a.after, 0) for a in axes),
+            dilations=(1,) * rank,
+            group=group,
         )
-        (value,) = b.add(OPS["conv"], operands, conv, loc=self.node.loc)
         n, _, *image = value.type.shape
         shape = (n, *map(const, own.shape[: rank + 2]), *image)
-        return b.add(OPS["reshape"], [value], OPS["reshape"].attrs(shape), loc=self.node.loc)[0]
+        return emit(b, "reshape", value, shape=shape)
 
 
 def _phases(
@@ -218,8 +216,8 @@ def _phases(
     y: TensorType,
     axes: Sequence[_Axis],
     groups: int,
-) -> tuple[list[Value | None], PhaseConvAttrs] | None:
-    """Operands and attributes of a `phase_conv`; None where phases differ in their outputs."""
+) -> Value | None:
+    """A `phase_conv`; None where phases differ in their outputs."""
     if any(n % a.stride is not const(0) for n, a in zip(y.shape[2:], axes, strict=True)):
         return None
     split = _split_kernels(weights, axes, groups)
@@ -233,16 +231,20 @@ def _phases(
     source = inputs[1]
     assert source is not None
     filters = b.constant(np.ascontiguousarray(moved), source.name, source.type.dtype)
-    attrs = PhaseConvAttrs(
-        tuple(n // a.stride for n, a in zip(y.shape[2:], axes, strict=True)),
-        tuple(a.skip for a in axes),
-        tuple(a.before for a in axes),
-        groups,
+    return emit(
+        b,
+        "phase_conv",
+        inputs[0],
+        filters,
+        *inputs[2:],
+        image=tuple(n // a.stride for n, a in zip(y.shape[2:], axes, strict=True)),
+        skips=tuple(a.skip for a in axes),
+        before=tuple(a.before for a in axes),
+        group=groups,
     )
-    return [inputs[0], filters, *inputs[2:]], attrs
 
 
-def _crop(b: GraphBuilder, x: Value, axes: Sequence[_Axis], loc: str) -> Value | None:
+def _crop(b: GraphBuilder, x: Value, axes: Sequence[_Axis]) -> Value | None:
     """`x` without the elements that padding by a negative number drops.
 
     None where no element may be left.
@@ -254,12 +256,13 @@ def _crop(b: GraphBuilder, x: Value, axes: Sequence[_Axis], loc: str) -> Value |
     image = [n - p - q for n, p, q in zip(x.type.shape[2:], starts, ends, strict=True)]
     if any((bounds(n)[0] or 0) < 1 for n in image):
         return None
-    attrs = OPS["slice"].attrs(
-        (const(0), const(0), *map(const, starts)),
-        (1,) * x.type.rank,
-        (*x.type.shape[:2], *image),
-    )
-    return b.add(OPS["slice"], [x], attrs, loc=loc)[0]
+    return _cut(b, x, starts, (*x.type.shape[:2], *image))
+
+
+def _cut(b: GraphBuilder, x: Value, starts: Sequence[int], sizes: Indices) -> Value:
+    """The part of an image that begins at `starts`."""
+    first = (const(0), const(0), *map(const, starts))
+    return emit(b, "slice", x, starts=first, steps=(1,) * x.type.rank, sizes=sizes)
 
 
 def _split_kernels(weights: Array, axes: Sequence[_Axis], groups: int) -> Array:
@@ -274,19 +277,12 @@ def _split_kernels(weights: Array, axes: Sequence[_Axis], groups: int) -> Array:
     return np.flip(split, taps).transpose(0, *residues, 2, 1, *taps)
 
 
-def _interleave(
-    b: GraphBuilder, value: Value, y: TensorType, axes: Sequence[_Axis], loc: str
-) -> Value:
+def _interleave(b: GraphBuilder, value: Value, y: TensorType, axes: Sequence[_Axis]) -> Value:
     """[n, group, residues..., channel, positions...] as [n, group * channel, outputs...]."""
     rank, n = len(axes), value.type.shape[0]
     image = value.type.shape[3 + rank :]
     order = [m for d in range(rank) for m in (3 + rank + d, 2 + d)]
     whole = (n, y.shape[1], *(p * const(a.stride) for p, a in zip(image, axes, strict=True)))
-    perm = OPS["transpose"].attrs((0, 1, 2 + rank, *order))
-    (value,) = b.add(OPS["transpose"], [value], perm, loc=loc)
-    (value,) = b.add(OPS["reshape"], [value], OPS["reshape"].attrs(whole), loc=loc)
-    if whole == y.shape:
-        return value
-    starts: tuple[Index, ...] = (const(0), const(0), *(const(a.skip) for a in axes))
-    cut = OPS["slice"].attrs(starts, (1,) * y.rank, y.shape)
-    return b.add(OPS["slice"], [value], cut, loc=loc)[0]
+    value = emit(b, "transpose", value, perm=(0, 1, 2 + rank, *order))
+    value = emit(b, "reshape", value, shape=whole)
+    return value if whole == y.shape else _cut(b, value, [a.skip for a in axes], y.shape)

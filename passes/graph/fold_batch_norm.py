@@ -21,7 +21,7 @@ from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bodies, uses, walk_no
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import as_int
 from tcc.ir.op import Array
-from tcc.ops import OPS
+from tcc.passes.graph.emit import emit
 from tcc.record import record
 
 _CONVOLUTIONS = ("conv", "conv_transpose")
@@ -215,5 +215,5 @@ def _plain(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
     value: Value = x
     for op, vector in (("mul", found.scale), ("add", found.shift)):
         column = vector.reshape(-1, *[1] * max(x.type.rank - 2, 0)).astype(x.type.dtype.carrier)
-        (value,) = b.add(OPS[op], [value, b.constant(column, op)], loc=node.loc)
+        value = emit(b, op, value, b.constant(column, op))
     return (value,)

@@ -22,6 +22,7 @@ from tcc.ir.types import TensorType, element_count
 from tcc.ops import OPS
 from tcc.ops.algebra.movement import SplitAttrs
 from tcc.passes.fuse.partition import NodeKind, classify
+from tcc.passes.graph.emit import emit
 from tcc.schedule.limits import TYPICAL_LIMITS
 
 
@@ -115,11 +116,9 @@ def _merged(
     whole = np.concatenate([a for a in arrays if a is not None], axis=1)
     sources = [s for m in matrices if m is not None for s in _sources(graph, m)]
     columns = b.constant(whole, first.name, first.type.dtype, sources)
-    loc = nodes[0].loc
-    (value,) = b.add(OPS["matmul"], [inputs[0], columns], nodes[0].attrs, loc=loc)
+    value = emit(b, "matmul", inputs[0], columns)
     sizes = tuple(n.outputs[0].type.shape[-1] for n in nodes)
-    attrs = SplitAttrs(len(value.type.shape) - 1, sizes)
-    return tuple(b.add(OPS["split"], [value], attrs, loc=loc))
+    return b.add(OPS["split"], [value], SplitAttrs(value.type.rank - 1, sizes))
 
 
 def _sources(graph: Graph, matrix: Value) -> tuple[str, ...]:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import numpy as np
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import apply, literal
-from tcc.ir.graph import Graph, GraphBuilder, Value
-from tcc.ir.graph.rewrite import Rule, Site, inlined
+from tcc.ir.graph import Graph, Value
+from tcc.ir.graph.rewrite import Replacement, Rule, Site, inlined
 from tcc.ir.index import nonnegative
 from tcc.ir.op import Array
-from tcc.ir.types import F32, element_count, tensor
-from tcc.ops import OPS
-from tcc.passes.graph.rules_movement import first_operand, if_example, result_types, take
-from tcc.record import record
+from tcc.ir.types import BF16, F32, element_count
+from tcc.passes.graph.emit import emit, express
+from tcc.passes.graph.rules_movement import first_operand, result_types, same_before
 
-Result = Sequence[Value]
 # Powers that a few products give.
 _MOST_PRODUCTS = 3
 # A factor of a matrix product this many times smaller than the other is scaled in its place.
@@ -59,57 +55,48 @@ def _neutral(site: Site) -> Value | None:
 # ---- products instead of quotients and powers ---------------------------------------------------
 
 
-def _reciprocal(site: Site) -> Array | None:
-    """The reciprocals of a constant divisor if all are exact: powers of two, normal both ways."""
+def _reciprocal(site: Site) -> Value | None:
+    """A product with the reciprocals of a constant divisor if all are exact: powers of two, normal
+    both ways."""
     if site.node.op.name != "div":
         return None
     divisor = site.array(1)
-    if (
-        divisor is None
-        or divisor.dtype.kind != "f"
-        or not divisor.size
-        or site.array(0) is not None
-    ):
+    if divisor is None or divisor.dtype.kind != "f" or not divisor.size:
         return None
-    if site.inputs[1] is None or site.inputs[1].type.dtype.name == "bf16":
+    if site.array(0) is not None or site.inputs[1] is None or site.inputs[1].type.dtype is BF16:
         return None
     with np.errstate(all="ignore"):
         inverse = np.asarray(1 / divisor, divisor.dtype)
         exact = (np.abs(np.frexp(divisor)[0]) == 0.5) & np.isfinite(inverse) & np.isfinite(divisor)
         tiny = np.finfo(divisor.dtype).tiny
         exact &= (np.abs(inverse) >= tiny) & (np.abs(divisor) >= tiny)
-    return inverse if exact.all() else None
+    if not exact.all():
+        return None
+    return emit(site.builder, "mul", site.inputs[0], site.builder.constant(inverse, "reciprocal"))
 
 
-def _product(site: Site, inverse: Array) -> Result:
-    by = site.builder.constant(inverse, "reciprocal")
-    return site.builder.add(OPS["mul"], [site.inputs[0], by], loc=site.node.loc)
-
-
-def _small_power(site: Site) -> int | None:
-    """A constant exponent 1 to 3, the same everywhere, of floats."""
+def _small_power(site: Site) -> Value | None:
+    """Products where a constant exponent is 1 to 3, the same everywhere, of floats."""
     if site.node.op.name != "pow" or not first_operand(site).type.dtype.is_float:
         return None
-    exponent = site.array(1)
-    if exponent is None or not exponent.size or _operand(site, 0) is None:
+    exponent, base = site.array(1), _operand(site, 0)
+    if exponent is None or not exponent.size or base is None:
         return None
     count = int(exponent.flat[0]) if exponent.flat[0] in range(1, _MOST_PRODUCTS + 1) else 0
-    return count if count and (exponent == count).all() else None
-
-
-def _products(site: Site, count: int) -> Result:
-    base = value = first_operand(site)
+    if not count or not (exponent == count).all():
+        return None
+    value = base
     for _ in range(count - 1):
-        (value,) = site.builder.add(OPS["mul"], [value, base], loc=site.node.loc)
-    return (value,)
+        value = emit(site.builder, "mul", value, base)
+    return value
 
 
 # ---- factors of products of matrices -------------------------------------------------------------
 
 
-def _scaled_factor(site: Site) -> tuple[int, Value, Value] | None:
-    """The operand of a matmul that is a value times one constant number, that value, and the
-    number; where the other operand is much smaller and can take the number instead.
+def _scaled_factor(site: Site) -> Replacement:
+    """Where an operand of a matmul is a value times one constant number, and the other is much
+    smaller, that takes the number instead.
 
     Only numbers near one, and types wide enough, so that nothing overflows that did not before.
     """
@@ -126,7 +113,9 @@ def _scaled_factor(site: Site) -> tuple[int, Value, Value] | None:
                 continue
             sized = value.type == product.outputs[0].type and other.type.rank >= factor.type.rank
             if sized and _near_one(array) and _much_smaller(other, value):
-                return number, value, factor
+                scaled = emit(site.builder, "mul", other, factor)
+                operands = [scaled, value] if number == 1 else [value, scaled]
+                return site.builder.add(site.node.op, operands, site.node.attrs)
     return None
 
 
@@ -141,21 +130,6 @@ def _much_smaller(small: Value, large: Value) -> bool:
     return nonnegative(count)
 
 
-def _factor_moved(site: Site, found: tuple[int, Value, Value]) -> Result:
-    number, value, factor = found
-    (scaled,) = site.builder.add(OPS["mul"], [site.inputs[1 - number], factor], loc=site.node.loc)
-    operands = [scaled, value] if number == 1 else [value, scaled]
-    return site.builder.add(site.node.op, operands, site.node.attrs, loc=site.node.loc)
-
-
-def _scaled_factor_example() -> Graph:
-    b = GraphBuilder("example")
-    x, y = b.input("x", tensor(F32, 1, 4)), b.input("y", tensor(F32, 4, 40))
-    factor = b.constant(np.asarray(0.5, np.float32), "c")
-    (scaled,) = b.add(OPS["mul"], [y, factor])
-    return b.finish(b.add(OPS["matmul"], [x, scaled], names=["z"]))
-
-
 # ---- nodes of one operand, and pairs ------------------------------------------------------------
 
 
@@ -167,25 +141,15 @@ def _alone(site: Site) -> Value | None:
 
 def _undone(site: Site) -> Value | None:
     """x of neg(neg(x)) and not(not(x))."""
-    if site.node.op.name not in ("neg", "not", "bitwise_not"):
-        return None
-    before = site.producer(0)
-    return before.inputs[0] if before and before.op is site.node.op else None
+    before = same_before(site, "neg", "not", "bitwise_not")
+    return None if before is None else before.inputs[0]
 
 
 # ---- values instead of NaN ----------------------------------------------------------------------
 
 
-@record
-class _Cleaned:
-    """`value` with `instead` where it is NaN."""
-
-    value: Value
-    instead: float
-
-
-def _cleaned(site: Site) -> _Cleaned | None:
-    """where(is_nan(x), constant, x): the kernel then knows the constant."""
+def _without_nan(site: Site) -> Replacement:
+    """where(is_nan(x), constant, x) as an expression: the kernel then knows the constant."""
     if site.node.op.name != "where" or site.inputs[2] is None:
         return None
     test, value, array = site.producer(0), _operand(site, 2), site.array(1)
@@ -193,89 +157,44 @@ def _cleaned(site: Site) -> _Cleaned | None:
         return None
     if value is None or value.type.dtype is not F32 or test.inputs[0] is not value:
         return None
-    return _Cleaned(value, float(array.reshape(())))
-
-
-def _without_nan(site: Site, found: _Cleaned) -> Result:
-    builder = ExprBuilder(found.value.type)
-    at = builder.iters(*found.value.type.shape)
+    builder = ExprBuilder(value.type)
+    at = builder.iters(*value.type.shape)
     x = builder.read(0, *at)
-    clean = apply("select", apply("is_nan", x), literal(found.instead, x.dtype), x)
-    builder.stage(at, clean)
-    op = OPS["expression"]
-    return site.builder.add(op, [found.value], op.attrs(builder.done()), loc=site.node.loc)
-
-
-def _cleaned_example() -> Graph:
-    b = GraphBuilder("example")
-    x = b.input("x", tensor(F32, 2, 3))
-    (root,) = b.add(OPS["sqrt"], [x])
-    (test,) = b.add(OPS["is_nan"], [root])
-    zero = b.constant(np.asarray(0.0, np.float32), "c")
-    return b.finish(b.add(OPS["where"], [test, zero, root], names=["y"]))
+    clean = apply("select", apply("is_nan", x), literal(float(array.reshape(())), x.dtype), x)
+    return express(site.builder, builder.finish(at, clean), value)
 
 
 # ---- control flow -------------------------------------------------------------------------------
 
 
-def _known_if(site: Site) -> Graph | None:
-    """The branch that is taken, if it gives the very types that the node promises."""
-    if site.node.op.name != "if":
-        return None
-    condition = site.array(0)
+def _known_if(site: Site) -> Replacement:
+    """The branch that is taken, if it gives the very types that the node promises.
+
+    Results that it does not compute itself get nodes of their own, because they may be outputs of
+    the model too.
+    """
+    condition = site.array(0) if site.node.op.name == "if" else None
     if condition is None:
         return None
     taken: Graph = site.node.attrs.then if condition.all() else site.node.attrs.otherwise
-    promised = tuple(v.type for v in site.node.outputs)
-    return taken if tuple(v.type for v in taken.outputs) == promised else None
-
-
-def _branch(site: Site, taken: Graph) -> Result:
-    """The branch's nodes; results that it does not compute itself get nodes of their own, because
-    they may be outputs of the model too."""
+    if [v.type for v in taken.outputs] != [v.type for v in site.node.outputs]:
+        return None
     own = {v for node in taken.nodes for v in node.outputs}
     results: list[Value] = []
     for value, inner in zip(inlined(site.builder, taken), taken.outputs, strict=True):
         if inner not in own or value in results:
-            (value,) = site.builder.add(OPS["identity"], [value], loc=site.node.loc)
+            value = emit(site.builder, "identity", value)
         results.append(value)
     return results
 
 
-# ---- examples -----------------------------------------------------------------------------------
-
-
-def _with_constant(op: str, constant: object) -> Callable[[], Graph]:
-    """`relu(op(x, constant))` of an input f32[2,3]."""
-
-    def example() -> Graph:
-        b = GraphBuilder("example")
-        x = b.input("x", tensor(F32, 2, 3))
-        other = b.constant(np.asarray(constant, np.float32), "c")
-        (y,) = b.add(OPS[op], [x, other])
-        return b.finish(b.add(OPS["relu"], [y], names=["y"]))
-
-    return example
-
-
-def _in_a_row(*names: str) -> Callable[[], Graph]:
-    def example() -> Graph:
-        b = GraphBuilder("example")
-        value = b.input("x", tensor(F32, 2, 3))
-        for name in names:
-            (value,) = b.add(OPS[name], [value])
-        return b.finish(b.add(OPS["relu"], [value], names=["y"]))
-
-    return example
-
-
 ARITHMETIC = (
-    Rule("neutral constant", _neutral, take, _with_constant("add", [-0.0, -0.0, -0.0])),
-    Rule("exact reciprocal", _reciprocal, _product, _with_constant("div", [2.0, -0.5, 8.0])),
-    Rule("small power", _small_power, _products, _with_constant("pow", 3)),
-    Rule("scaled factor", _scaled_factor, _factor_moved, _scaled_factor_example),
-    Rule("one operand", _alone, take, _in_a_row("max")),
-    Rule("undone", _undone, take, _in_a_row("neg", "neg")),
-    Rule("constant instead of NaN", _cleaned, _without_nan, _cleaned_example),
-    Rule("if with a constant", _known_if, _branch, if_example),
+    Rule("neutral constant", _neutral),
+    Rule("exact reciprocal", _reciprocal),
+    Rule("small power", _small_power),
+    Rule("scaled factor", _scaled_factor),
+    Rule("one operand", _alone),
+    Rule("undone", _undone),
+    Rule("constant instead of NaN", _without_nan),
+    Rule("if with a constant", _known_if),
 )

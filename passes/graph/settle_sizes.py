@@ -32,8 +32,7 @@ def settle_sizes(graph: Graph) -> Graph:
         left, value = node.attrs.left, node.attrs.value
         one_of_both = size in (left, node.attrs.right, value)
         for part, or_one in ((left, True),) if one_of_both else ((left, True), (value, False)):
-            attrs = RequireAttrs(part, size, "sizes do not broadcast", or_one)
-            b.add(OPS["require"], (), attrs, loc=node.loc)
+            b.add(OPS["require"], (), RequireAttrs(part, size, "sizes do not broadcast", or_one))
         return ()
 
     return settle_sizes(rebuild(new, visit))

@@ -9,18 +9,15 @@ largest is left; equal elements keep their order, and NaN comes first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tcc.ir.expr import MONOIDS, Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, StageRef, apply, index_value, literal
+from tcc.ir.expr.scalar import Scalar, StageRef, apply, index_value
 from tcc.ir.graph import Graph, GraphBuilder, Node
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
-from tcc.ir.index import Index, as_int
+from tcc.ir.index import as_int
 from tcc.ir.types import BOOL, I64, TensorType
-from tcc.ops import OPS
 from tcc.ops.data.data_dependent import TopKAttrs
-from tcc.ops.expression import ExpressionAttrs
-from tcc.ops.formula import choose
+from tcc.ops.formula import choose, chosen
+from tcc.passes.graph.emit import express
 
 _FEW = 8
 
@@ -37,8 +34,7 @@ def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
     count, x = as_int(attrs.k), inputs[0].type
     if count is None or not 1 <= count <= _FEW or x.dtype is BOOL:
         return None
-    expr = _expr(x, attrs.axis, count)
-    return b.add(OPS["expression"], [inputs[0]], ExpressionAttrs(expr), loc=node.loc)
+    return express(b, _expr(x, attrs.axis, count), inputs[0])
 
 
 def _expr(x: TensorType, axis: int, count: int) -> Expr:
@@ -56,21 +52,13 @@ def _expr(x: TensorType, axis: int, count: int) -> Expr:
             terms = [choose(taken, e, t) for e, t in zip(none, terms, strict=True)]
         best.append(b.stage(at, *terms, over=(j,), monoid="argmax"))
     at = b.iters(*before, count, *after)
-    values = b.stage(at, _chosen(b, best, at, axis))
+    rest = (*at[:axis], *at[axis + 1 :])
+    values = b.stage(at, chosen(at[axis], [b.read(s, *rest) for s in best]))
     at = b.iters(*before, count, *after)
-    places = b.stage(at, _chosen(b, [_place(s) for s in best], at, axis))
+    rest = (*at[:axis], *at[axis + 1 :])
+    places = b.stage(at, chosen(at[axis], [b.read(_place(s), *rest) for s in best]))
     return b.done(values, places)
 
 
 def _place(best: StageRef) -> StageRef:
     return StageRef(best.stage, 1)
-
-
-def _chosen(b: ExprBuilder, stages: Sequence[StageRef], at: tuple[Index, ...], axis: int) -> Scalar:
-    """What the stage of the number that the axis says has found."""
-    rest = (*at[:axis], *at[axis + 1 :])
-    found: Scalar = b.read(stages[-1], *rest)
-    for number in reversed(range(len(stages) - 1)):
-        here = apply("eq", index_value(at[axis], I64), literal(number, I64))
-        found = choose(here, b.read(stages[number], *rest), found)
-    return found

@@ -14,11 +14,11 @@ the caller hands an array with room for the new rows, whose front holds the old 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tcc.errors import UserError
-from tcc.ir.graph import Graph, Node, Value, bodies, captures
+from tcc.ir.graph import Graph, Node, Value, captures, walk_values
 from tcc.ir.graph.rewrite import substituted, without_dead
 from tcc.ir.index import Index, const, nonnegative
 from tcc.ops import OPS
@@ -159,19 +159,10 @@ def _joined(graph: Graph, concat: Node) -> Node:
 
 
 def _unused(graph: Graph, name: str) -> str:
-    names = set(_names(graph))
+    names = {v.name for v in walk_values(graph)}
     while name in names:
         name += "_"
     return name
-
-
-def _names(graph: Graph) -> Iterator[str]:
-    """The names of all values in the graph and its bodies."""
-    yield from (v.name for v in (*graph.inputs, *graph.constants))
-    for node in graph.nodes:
-        yield from (v.name for v in node.outputs)
-        for body in bodies(node):
-            yield from _names(body)
 
 
 # ---- updates without a copy ----------------------------------------------------------------------

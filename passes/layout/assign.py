@@ -13,15 +13,17 @@ whole pages apart.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeAlias
 
-from tcc.ir.expr import Expr, ExprBuilder, extent, reads, with_reads
+from tcc.ir.expr import Expr, ExprBuilder, Stage, extent, reads, with_reads
 from tcc.ir.expr.scalar import Read, Scalar, read
 from tcc.ir.graph import Graph, Node, Value, uses
 from tcc.ir.index import (
     Index,
+    Indices,
     as_int,
     bounds,
     const,
@@ -31,7 +33,7 @@ from tcc.ir.index import (
     var_of,
     within,
 )
-from tcc.ir.layout import Layout, part_of, permuted, row_major, set_apart, with_halo
+from tcc.ir.layout import Layout, axis_order, part_of, permuted, row_major, set_apart, with_halo
 from tcc.ir.op import Trait
 from tcc.ir.types import TensorType
 from tcc.passes.fuse.compose import compose
@@ -44,6 +46,8 @@ from tcc.passes.layout.weights import Rounded
 from tcc.record import record
 from tcc.schedule.backend import KernelModel
 
+# Where the element of a copy lies in what it is copied of.
+Place: TypeAlias = Callable[[Indices], Iterable[Index]]
 # The widest halo that is stored; wider padding is checked element by element.
 _WIDEST = 16
 
@@ -67,7 +71,7 @@ class ProgramStep:
     """
 
     kernel: Kernel | None
-    node: Node | None
+    node: Node | None = None
     every: tuple[int, ...] = ()
 
 
@@ -86,6 +90,49 @@ class Placed:
     wholes: Mapping[Value, Value]
     rounded: tuple[Rounded, ...] = ()
     surface: Mapping[str, TensorType] = field(default_factory=dict)
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernels in the order in which they run."""
+        return tuple(s.kernel for s in self.steps if s.kernel is not None)
+
+    def with_kernels(self, of: Callable[[Kernel], Kernel]) -> tuple[ProgramStep, ...]:
+        """The steps with `of(kernel)` in place of each kernel."""
+        return tuple(s if s.kernel is None else replace(s, kernel=of(s.kernel)) for s in self.steps)
+
+
+def operand_reads(kernel: Kernel) -> Iterator[tuple[Stage, Read, Value]]:
+    """Every read of an operand, with its stage and what it reads."""
+    for stage in kernel.expr.stages:
+        for node in reads(stage):
+            if isinstance(node.source, int):
+                yield stage, node, kernel.operands[node.source]
+
+
+def copy_of(
+    source: Value, target: Value, loc: str, place: Place = tuple, fill: float | None = None
+) -> Kernel:
+    """A kernel that stores at each index the element of `source` at `place(index)`."""
+    builder = ExprBuilder(source.type)
+    at = builder.iters(*target.type.shape)
+    expr = builder.finish(at, builder.read(0, *place(at), fill=fill))
+    return Kernel(expr, (source,), (target,), loc)
+
+
+def on_others(
+    kernel: Kernel, others: Mapping[Value, Value], read_of: Callable[[Read, Value], Scalar]
+) -> Kernel:
+    """`kernel` on `others` in place of the operands that these are of; `read_of(read, operand)`
+    takes the place of a read of such an operand."""
+
+    def moved(node: Read) -> Scalar:
+        old = kernel.operands[node.source] if isinstance(node.source, int) else None
+        return node if old is None or old not in others else read_of(node, old)
+
+    stages = tuple(with_reads(stage, moved) for stage in kernel.expr.stages)
+    operands = tuple(others.get(v, v) for v in kernel.operands)
+    expr = replace(kernel.expr, params=tuple(v.type for v in operands), stages=stages)
+    return replace(kernel, expr=expr, operands=operands)
 
 
 @record
@@ -110,7 +157,7 @@ def assign_layouts(
     for group in groups:
         if group.join is not None:
             copies, join = _joined(group.join, _location(group))
-            steps += (ProgramStep(copy, None) for copy in copies)
+            steps += (ProgramStep(copy) for copy in copies)
             joins.append(join)
             continue
         if classify(group.sink).kind is NodeKind.OPAQUE:
@@ -123,7 +170,7 @@ def assign_layouts(
         pieces = split(expr, operands, results, judge, model.divides, model.limits)
         for part in pieces:
             kernel = Kernel(part.expr, part.operands, part.results, _location(group))
-            steps.append(ProgramStep(kernel, None))
+            steps.append(ProgramStep(kernel))
         slides = [n for n in group.members if Trait.WINDOW in n.op.traits]
         shapes = [v.type.shape for n in slides for v in n.outputs]
         windows.update(v for v in results if v.type.shape in shapes)
@@ -225,7 +272,7 @@ def _joined(join: Join, loc: str) -> tuple[list[Kernel], Join]:
         value = old.value
         if not old.placed:
             value = Value(f"{join.whole.name}.part{number}", old.value.type)
-            copies.append(_copy(old.value, value, f"{loc} (part {number})"))
+            copies.append(copy_of(old.value, value, f"{loc} (part {number})"))
         parts.append(ConcatPart(value, old.start, True))
     return copies, replace(join, parts=tuple(parts))
 
@@ -274,16 +321,15 @@ def _channels_last(
 
 def _follows(kernel: Kernel, found: set[Value]) -> bool:
     """Whether a result walks an operand of `found` axis by axis."""
-    for stage in kernel.expr.stages:
-        for node in reads(stage):
-            if not isinstance(node.source, int) or kernel.operands[node.source] not in found:
-                continue
-            if len(node.indices) == len(stage.iters) and all(
-                set(free_vars(i)) <= {v, *stage.reduce}
-                for i, v in zip(node.indices, stage.iters, strict=True)
-            ):
-                return True
-    return False
+    return any(
+        value in found
+        and len(node.indices) == len(stage.iters)
+        and all(
+            set(free_vars(i)) <= {v, *stage.reduce}
+            for i, v in zip(node.indices, stage.iters, strict=True)
+        )
+        for stage, node, value in operand_reads(kernel)
+    )
 
 
 def _blends(kernel: Kernel, found: set[Value]) -> bool:
@@ -349,13 +395,11 @@ def _padded_reads(step: ProgramStep) -> list[tuple[Value, Read]]:
     if step.kernel is None:
         return []
     found: list[tuple[Value, Read]] = []
-    for stage in step.kernel.expr.stages:
-        sources = [node.source for node in reads(stage)]
-        for node in reads(stage):
-            if not isinstance(node.source, int) or node.fill is None or node.indirect:
-                continue
-            if stage.monoid is not None or sources.count(node.source) > 1:
-                found.append((step.kernel.operands[node.source], node))
+    for stage, node, value in operand_reads(step.kernel):
+        if node.fill is None or node.indirect:
+            continue
+        if stage.monoid is not None or sum(r.source == node.source for r in reads(stage)) > 1:
+            found.append((value, node))
     return found
 
 
@@ -381,11 +425,8 @@ def _reach(index: Index, size: Index) -> tuple[int, int] | None:
 
 def _with_logical_halo(base: Layout, halo: _Halo) -> Layout:
     """`base` (a permutation) with the halo of each logical axis on its storage dimension."""
-    widths = []
-    for index in base.indices:
-        (axis,) = (n for n, v in enumerate(base.axes) if v in free_vars(index))
-        widths.append(halo.widths[axis])
-    return with_halo(base, tuple(widths), halo.fill)
+    widths = tuple(halo.widths[axis] for axis in axis_order(base) or ())
+    return with_halo(base, widths, halo.fill)
 
 
 def _pad_pinned(
@@ -412,10 +453,8 @@ def _pad_pinned(
             if value in sources and value not in made:
                 made.add(value)
                 loc = f"{kernel.loc} (padding)"
-                result.append(ProgramStep(_padding(value, copies[value], halos[value], loc), None))
-        result.append(
-            ProgramStep(_read_padded(kernel, {v: copies[v] for v in sources}, halos), None)
-        )
+                result.append(ProgramStep(_padding(value, copies[value], halos[value], loc)))
+        result.append(ProgramStep(_read_padded(kernel, {v: copies[v] for v in sources}, halos)))
     return result, {copies[v] for v in made}
 
 
@@ -428,21 +467,17 @@ def _padded_shape(value: Value, halo: _Halo) -> tuple[Index, ...]:
 
 def _agrees(kernel: Kernel, value: Value, fill: float) -> bool:
     """Whether all reads of `value` see `fill` where they look beyond it."""
-    return all(
-        node.fill is None or node.fill == fill
-        for stage in kernel.expr.stages
-        for node in reads(stage)
-        if isinstance(node.source, int) and kernel.operands[node.source] is value
-    )
+    return all(n.fill in (None, fill) for _, n, v in operand_reads(kernel) if v is value)
 
 
 def _padding(source: Value, target: Value, halo: _Halo, loc: str) -> Kernel:
-    builder = ExprBuilder(source.type)
-    at = builder.iters(*target.type.shape)
-    inside = (i - before for i, (before, _) in zip(at, halo.widths, strict=True))
     fill = source.type.dtype.carrier.type(halo.fill).item()
-    builder.stage(at, builder.read(0, *inside, fill=fill))
-    return Kernel(builder.done(), (source,), (target,), loc)
+    return copy_of(source, target, loc, lambda at: _moved(at, halo, -1), fill)
+
+
+def _moved(at: Indices, halo: _Halo, sign: int = 1) -> Indices:
+    """Where elements lie behind a halo; with a `sign` of -1 the way back."""
+    return tuple(i + before * sign for i, (before, _) in zip(at, halo.widths, strict=True))
 
 
 def _read_padded(
@@ -450,32 +485,10 @@ def _read_padded(
 ) -> Kernel:
     """`kernel` on `copies` in place of the values they are of."""
 
-    def moved(node: Read) -> Scalar:
-        if not isinstance(node.source, int):
-            return node
-        old = kernel.operands[node.source]
-        if old not in copies:
-            return node
-        new = copies[old]
-        widths = halos[old].widths
-        at = tuple(i + before for i, (before, _) in zip(node.indices, widths, strict=True))
-        inside = all(within(i, size) for i, size in zip(at, new.type.shape, strict=True))
+    def padded(node: Read, value: Value) -> Scalar:
+        at = _moved(node.indices, halos[value])
+        inside = all(map(within, at, copies[value].type.shape))
         fill = None if inside else node.fill
         return read(node.source, at, node.dtype, fill=fill, indirect=node.indirect)
 
-    stages = tuple(with_reads(stage, moved) for stage in kernel.expr.stages)
-    operands = tuple(copies.get(v, v) for v in kernel.operands)
-    params = tuple(
-        copies[v].type if v in copies else t
-        for v, t in zip(kernel.operands, kernel.expr.params, strict=True)
-    )
-    return replace(
-        kernel, expr=replace(kernel.expr, params=params, stages=stages), operands=operands
-    )
-
-
-def _copy(source: Value, target: Value, loc: str) -> Kernel:
-    builder = ExprBuilder(source.type)
-    at = builder.iters(*source.type.shape)
-    builder.stage(at, builder.read(0, *at))
-    return Kernel(builder.done(), (source,), (target,), loc)
+    return on_others(kernel, copies, padded)

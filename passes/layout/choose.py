@@ -25,9 +25,9 @@ from typing import TypeAlias
 from tcc.ir.expr import reads
 from tcc.ir.graph import Value
 from tcc.ir.index import Index, as_int, free_vars, var_of
-from tcc.ir.layout import Layout
+from tcc.ir.layout import Layout, axis_order
 from tcc.passes.choose.beam import Link, choose_together
-from tcc.passes.layout.assign import Kernel, Placed, pinned_values
+from tcc.passes.layout.assign import Kernel, Placed, operand_reads, pinned_values
 from tcc.passes.tile.plan import KernelPlanner
 from tcc.schedule.alternatives import Alternative
 
@@ -85,7 +85,7 @@ class _Prices:
         self, placed: Placed, planner: KernelPlanner, constants: Collection[Value]
     ) -> None:
         self._layouts, self._planner, self._constants = placed.layouts, planner, constants
-        self.total(s.kernel for s in placed.steps if s.kernel is not None)
+        self.total(placed.kernels)
         self._first = planner.estimates
 
     @property
@@ -141,7 +141,7 @@ def _link(first: _Class, second: _Class, shared: Sequence[Kernel], prices: _Pric
 
 def _classes(placed: Placed) -> list[_Class]:
     """The values whose order is ours to choose, in the order in which kernels store them."""
-    kernels = [s.kernel for s in placed.steps if s.kernel is not None]
+    kernels = placed.kernels
     fixed = pinned_values(placed)
     made = dict.fromkeys((*(v for k in kernels for v in k.results), *placed.wholes.values()))
     orders = {v: _order_of(v, placed.layouts[v]) for v in made if v not in fixed}
@@ -171,8 +171,7 @@ def _order_of(value: Value, where: Layout) -> Order | None:
     """The order of a value's axes in storage; None where its dimensions are not its axes."""
     if len(where.sizes) != value.type.rank or value.type.dtype.bits < _WHOLE:
         return None
-    axes = [[n for n, v in enumerate(where.axes) if v in free_vars(i)] for i in where.indices]
-    return tuple(a[0] for a in axes) if all(len(a) == 1 for a in axes) else None
+    return axis_order(where)
 
 
 def _followers(
@@ -227,10 +226,8 @@ def _vector_axes(
     another value of the kernel lie."""
     stages = kernel.expr.stages
     touched = [
-        (kernel.operands[node.source], [set(free_vars(i)) for i in node.indices])
-        for stage in stages
-        for node in reads(stage)
-        if isinstance(node.source, int)
+        (value, [set(free_vars(i)) for i in node.indices])
+        for _, node, value in operand_reads(kernel)
     ]
     made = zip(kernel.results, kernel.expr.outputs, strict=True)
     touched += [(v, [{i} for i in stages[out.stage].iters]) for v, out in made]

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tcc.errors import UserError
-from tcc.ir.graph import Graph, Node, Value, walk_nodes
+from tcc.ir.graph import Graph, Node, Value, walk_values
 from tcc.ir.graph.rewrite import substituted
 from tcc.ir.index import Index, as_int
 from tcc.ir.narrow import encode, pack
@@ -56,8 +56,7 @@ class _Surface:
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._names = {v.name for node in walk_nodes(graph) for v in node.outputs}
-        self._names |= {v.name for v in (*graph.inputs, *graph.constants)}
+        self._names = {v.name for v in walk_values(graph)}
         self._before: list[Node] = []
         self._after: list[Node] = []
 

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import starmap
 from math import gcd, prod
 
-from tcc.ir.expr import ExprBuilder, extent, reads, with_reads
+from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import Read, Scalar, read
 from tcc.ir.graph import Value, uses
 from tcc.ir.index import (
     Index,
+    Indices,
     Var,
     as_int,
     ceildiv,
@@ -28,9 +30,9 @@ from tcc.ir.index import (
     substitute,
     var_of,
 )
-from tcc.ir.layout import Layout, permuted
+from tcc.ir.layout import axis_order, permuted
 from tcc.ir.types import element_count
-from tcc.passes.layout.assign import Kernel, Placed, ProgramStep
+from tcc.passes.layout.assign import Kernel, Placed, ProgramStep, copy_of, on_others, operand_reads
 from tcc.record import record
 
 # Keeping more than a part of this size costs more time than memory is worth.
@@ -120,8 +122,8 @@ def _replaces(kernel: Kernel, result: Value, lives: Mapping[Value, _Life]) -> bo
         life = lives.get(operand)
         if life is None or life.steps[-1] != number or life.size != lives[result].size:
             continue
-        at = [(s, r) for s in kernel.expr.stages for r in reads(s) if _is(kernel, r, operand)]
-        if all(_as_it_lies(stage.iters, node.indices) for stage, node in at):
+        at = ((s.iters, r.indices) for s, r, v in operand_reads(kernel) if v is operand)
+        if all(starmap(_as_it_lies, at)):
             return True
     return False
 
@@ -132,10 +134,6 @@ def _as_it_lies(loops: tuple[Var, ...], indices: tuple[Index, ...]) -> bool:
     )
 
 
-def _is(kernel: Kernel, node: Read, value: Value) -> bool:
-    return isinstance(node.source, int) and kernel.operands[node.source] is value
-
-
 # ---- what is read -------------------------------------------------------------------------------
 
 
@@ -143,13 +141,10 @@ def _every(kernel: Kernel, value: Value) -> tuple[int, ...] | None:
     """Of each axis the largest number whose multiples alone a kernel reads; None where it may look
     beyond the elements."""
     found = [0] * value.type.rank
-    for stage in kernel.expr.stages:
-        for node in reads(stage):
-            if not _is(kernel, node, value):
-                continue
-            if node.indirect or node.fill is not None:
-                return None
-            found = [gcd(n, _factor(i)) for n, i in zip(found, node.indices, strict=True)]
+    for node in (r for _, r, v in operand_reads(kernel) if v is value):
+        if node.indirect or node.fill is not None:
+            return None
+        found = [gcd(n, _factor(i)) for n, i in zip(found, node.indices, strict=True)]
     return tuple(n or 1 for n in found)
 
 
@@ -175,50 +170,31 @@ def _with_part(
 ) -> Placed | None:
     """`placed` with `value` compacted out behind step `after`; None where its storage has gaps."""
     shape = tuple(ceildiv(n, k) for n, k in zip(value.type.shape, every, strict=True))
-    order = _order(placed.layouts[value], value)
-    kernel = placed.steps[last].kernel
-    if order is None or kernel is None:
+    where, kernel = placed.layouts[value], placed.steps[last].kernel
+    order = axis_order(where)
+    if order is None or kernel is None or where != permuted(value.type.shape, order):
         return None
     part = Value(f"{value.name}.part", replace(value.type, shape=shape))
     steps = list(placed.steps)
-    steps[last] = ProgramStep(_read_part(kernel, value, part, every), None)
+    steps[last] = ProgramStep(_read_part(kernel, value, part, every))
     copy = _part(value, part, every, kernel.loc)
     steps.insert(after + 1, ProgramStep(copy, None, tuple(every[axis] for axis in order)))
     layouts = {**placed.layouts, part: permuted(shape, order)}
     return replace(placed, steps=tuple(steps), layouts=layouts)
 
 
-def _order(layout: Layout, value: Value) -> tuple[int, ...] | None:
-    """The axes in the order in which they are stored, where elements are all that is stored."""
-    numbers = {var: n for n, var in enumerate(layout.axes)}
-    stored = [var_of(index) for index in layout.indices]
-    order = tuple(numbers[v] for v in stored if v in numbers)
-    whole = len(order) == value.type.rank and layout == permuted(value.type.shape, order)
-    return order if whole else None
-
-
 def _part(source: Value, target: Value, every: Sequence[int], loc: str) -> Kernel:
-    builder = ExprBuilder(source.type)
-    at = builder.iters(*target.type.shape)
-    builder.stage(at, builder.read(0, *(i * n for i, n in zip(at, every, strict=True))))
-    return Kernel(builder.done(), (source,), (target,), f"{loc} (part)")
+    def place(at: Indices) -> Indices:
+        return tuple(i * n for i, n in zip(at, every, strict=True))
+
+    return copy_of(source, target, f"{loc} (part)", place)
 
 
 def _read_part(kernel: Kernel, value: Value, part: Value, every: Sequence[int]) -> Kernel:
     """`kernel` on what was kept in place of all."""
 
-    def moved(node: Read) -> Scalar:
-        if not _is(kernel, node, value):
-            return node
+    def kept(node: Read, _: Value) -> Scalar:
         at = tuple(i // const(n) for i, n in zip(node.indices, every, strict=True))
         return read(node.source, at, node.dtype)
 
-    stages = tuple(with_reads(stage, moved) for stage in kernel.expr.stages)
-    operands = tuple(part if v is value else v for v in kernel.operands)
-    params = tuple(
-        part.type if v is value else t
-        for v, t in zip(kernel.operands, kernel.expr.params, strict=True)
-    )
-    return replace(
-        kernel, expr=replace(kernel.expr, params=params, stages=stages), operands=operands
-    )
+    return on_others(kernel, {value: part}, kept)

@@ -20,11 +20,10 @@ from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.op import Trait
 from tcc.ir.types import TensorType, element_count
-from tcc.ops import OPS
-from tcc.ops.algebra.movement import ReshapeAttrs, TransposeAttrs
-from tcc.ops.shapes import AxisAttrs, broadcasts_to
+from tcc.ops.shapes import broadcasts_to
 from tcc.ops.sizes import CheckIndicesAttrs
 from tcc.passes.graph.check_indices import add_check
+from tcc.passes.graph.emit import emit, express
 from tcc.passes.moe.forms import Grouping, from_tiles, places, rows, to_tiles
 from tcc.record import record
 
@@ -90,41 +89,30 @@ def group_gemms(graph: Graph, tile_of: TileOf, checks: bool = False) -> Graph:
 
 
 def tiled_product(
-    b: GraphBuilder, order: Order, tiles: Value, matrices: Value, swapped: bool, loc: str
+    b: GraphBuilder, order: Order, tiles: Value, matrices: Value, swapped: bool
 ) -> Value:
     """Adds the product `[tiles, tile, n]` of tiles of rows with the matrices of their tiles."""
-    (own,) = b.add(OPS["gather"], [matrices, order.matrix], AxisAttrs(0), loc=loc)
-    if swapped:
-        (own,) = b.add(OPS["transpose"], [own], TransposeAttrs((0, 2, 1)), loc=loc)
-    return b.add(OPS["matmul"], [tiles, own], loc=loc)[0]
+    own = emit(b, "gather", matrices, order.matrix, axis=0)
+    return emit(b, "matmul", tiles, emit(b, "transpose", own, perm=(0, 2, 1)) if swapped else own)
 
 
-def ordered(b: GraphBuilder, index: Value, grouping: Grouping, loc: str) -> Order:
+def ordered(b: GraphBuilder, index: Value, grouping: Grouping) -> Order:
     """Adds what orders the rows of an index tensor."""
-    op = OPS["expression"]
-    flat = _as_shape(b, index, grouping.rows)
-    found = b.add(op, [flat], op.attrs(places(grouping)), loc=loc)
-    (row,) = b.add(op, found, op.attrs(rows(grouping)), loc=loc)
+    flat = emit(b, "reshape", index, shape=(grouping.rows,))
+    found = express(b, places(grouping), flat)
+    (row,) = express(b, rows(grouping), *found)
     place, matrix = found[:2]
     return Order(index, grouping, place, row, matrix)
 
 
-def rows_to_tiles(
-    b: GraphBuilder, order: Order, rows: Value, lead: Sequence[Index], loc: str
-) -> Value:
+def rows_to_tiles(b: GraphBuilder, order: Order, rows: Value, lead: Sequence[Index]) -> Value:
     """Adds the tiles of rows `[*lead, ...]`, see `to_tiles`."""
-    op = OPS["expression"]
-    expr = to_tiles(order.grouping, rows.type, lead)
-    return b.add(op, [rows, order.row], op.attrs(expr), loc=loc)[0]
+    return express(b, to_tiles(order.grouping, rows.type, lead), rows, order.row)[0]
 
 
-def rows_of_tiles(
-    b: GraphBuilder, order: Order, tiles: Value, shape: Sequence[Index], loc: str
-) -> Value:
+def rows_of_tiles(b: GraphBuilder, order: Order, tiles: Value, shape: Sequence[Index]) -> Value:
     """Adds the rows of tiles as a tensor of `shape`, see `from_tiles`."""
-    op = OPS["expression"]
-    expr = from_tiles(order.grouping, tiles.type, shape)
-    return b.add(op, [tiles, order.place], op.attrs(expr), loc=loc)[0]
+    return express(b, from_tiles(order.grouping, tiles.type, shape), tiles, order.place)[0]
 
 
 @dataclass(slots=True)
@@ -175,18 +163,16 @@ class _Grouper:
             order, tiles = known.order, known.tiles
         else:
             product = GroupedMatmul(plain, chosen.source.type, chosen.index.type, swapped)
-            found = self._order(b, product, chosen, node.loc)
+            found = self._order(b, product, chosen)
             if found is None:
                 return None
             order = found
-            tiles = rows_to_tiles(b, order, x, lead, node.loc)
-        made = tiled_product(b, order, tiles, chosen.source, swapped, node.loc)
+            tiles = rows_to_tiles(b, order, x, lead)
+        made = tiled_product(b, order, tiles, chosen.source, swapped)
         rank = node.outputs[0].type.rank
         return [self._shown(b, node, made, order, rank - 1 - turned)]
 
-    def _order(
-        self, b: GraphBuilder, product: GroupedMatmul, chosen: _Chosen, loc: str
-    ) -> Order | None:
+    def _order(self, b: GraphBuilder, product: GroupedMatmul, chosen: _Chosen) -> Order | None:
         """The order of an index tensor, with tiles as the first product of it wants them."""
         index, count = chosen.index, product.matrices.shape[0]
         if (b, index) not in self.orders:
@@ -194,9 +180,10 @@ class _Grouper:
             if tile is None:
                 return None
             if self.checks:
-                add_check(b, index, CheckIndicesAttrs(count), chosen.loc)
-            grouping = Grouping(product.index, count, tile)
-            self.orders[b, index] = ordered(b, index, grouping, loc)
+                b.loc, own = chosen.loc, b.loc
+                add_check(b, index, CheckIndicesAttrs(count))
+                b.loc = own
+            self.orders[b, index] = ordered(b, index, Grouping(product.index, count, tile))
         found = self.orders[b, index]
         return found if found.grouping.matrices is count else None
 
@@ -205,7 +192,7 @@ class _Grouper:
     ) -> Value:
         """The rows of `tiles` as a result of `node`, known to be so."""
         shape = node.outputs[number].type.shape
-        value = rows_of_tiles(b, order, tiles, shape, node.loc)
+        value = rows_of_tiles(b, order, tiles, shape)
         self.tiled[value] = _Tiled(tiles, order, axis)
         return value
 
@@ -240,7 +227,7 @@ class _Grouper:
                 steps=(1, 1, attrs.steps[known.axis]),
                 sizes=(*known.tiles.type.shape[:2], attrs.sizes[known.axis]),
             )
-        parts = b.add(node.op, [known.tiles], attrs, loc=node.loc)
+        parts = b.add(node.op, [known.tiles], attrs)
         return [
             self._shown(b, node, part, known.order, known.axis, n) for n, part in enumerate(parts)
         ]
@@ -253,7 +240,7 @@ class _Grouper:
             if operand is None and value is not None:
                 return None
             operands.append(operand)
-        (made,) = b.add(node.op, operands, node.attrs, loc=node.loc)
+        (made,) = b.add(node.op, operands, node.attrs)
         return [self._shown(b, node, made, known.order, known.axis)]
 
     def _operand(
@@ -273,12 +260,12 @@ class _Grouper:
         if chosen is not None and chosen.index is known.order.index and not chosen.swapped:
             if element_count(chosen.source.type.shape[1:]) is not depth:
                 return None
-            (own,) = b.add(OPS["gather"], [chosen.source, known.order.matrix], AxisAttrs(0))
-            return _as_shape(b, own, known.order.grouping.tiles, const(1), depth)
+            own = emit(b, "gather", chosen.source, known.order.matrix, axis=0)
+            return emit(b, "reshape", own, shape=(known.order.grouping.tiles, const(1), depth))
         dims = (const(1),) * (len(shape) - value.type.rank) + value.type.shape
         if any(as_int(d) != 1 for n, d in enumerate(dims) if n != known.axis):
             return None
-        return _as_shape(b, value, dims[known.axis])
+        return emit(b, "reshape", value, shape=(dims[known.axis],))
 
 
 def _chosen(b: GraphBuilder, value: Value | None) -> _Chosen | None:
@@ -303,7 +290,3 @@ def _last_axis(type_: TensorType, depth: Index) -> int | None:
     """The last axis of more than one element, if that is of `depth`."""
     axes = [n for n, d in enumerate(type_.shape) if as_int(d) != 1]
     return axes[-1] if axes and type_.shape[axes[-1]] is depth else None
-
-
-def _as_shape(b: GraphBuilder, value: Value, *shape: Index) -> Value:
-    return b.add(OPS["reshape"], [value], ReshapeAttrs(shape))[0]

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tcc.ir.graph import Graph, GraphBuilder, Handle, Value
+from tcc.ir.graph import Graph, GraphBuilder, Value
 from tcc.ir.index import const, free_vars, substitute
 from tcc.ir.types import TensorType
-from tcc.ops import OPS
-from tcc.ops.algebra.movement import TransposeAttrs
-from tcc.ops.shapes import AxisAttrs
+from tcc.passes.choose.price import priced_kernels, unread
+from tcc.passes.graph.emit import emit
 from tcc.passes.moe.forms import Grouping
 from tcc.passes.moe.grouped_gemm import (
     GroupedMatmul,
@@ -24,7 +23,6 @@ from tcc.passes.moe.grouped_gemm import (
     rows_to_tiles,
     tiled_product,
 )
-from tcc.passes.program.lower_graph import place_graph
 from tcc.passes.tile.plan import KernelPlanner
 from tcc.schedule.alternatives import Alternative, preferred
 from tcc.schedule.nest import TYPICAL
@@ -53,12 +51,7 @@ class GroupedGemmPrices:
         self, product: GroupedMatmul, tile: int | None, graph: Graph
     ) -> Alternative[GroupedMatmul, int | None]:
         """`graph` computes the product by tiles of so many rows."""
-        planner = self.planner
-        placed = place_graph(graph, model=planner)
-        constants = dict.fromkeys(graph.constants)
-        kernels = (s.kernel for s in placed.steps if s.kernel is not None)
-        seconds = sum(planner.seconds(k, placed.layouts, constants) for k in kernels)
-        return Alternative(product, tile, seconds)
+        return Alternative(product, tile, sum(s for _, s in priced_kernels(graph, self.planner)))
 
 
 def _typical(product: GroupedMatmul) -> GroupedMatmul:
@@ -75,27 +68,25 @@ def _typical(product: GroupedMatmul) -> GroupedMatmul:
 def _row_by_row(product: GroupedMatmul) -> Graph:
     b = GraphBuilder("rows")
     rows, matrices, index = _operands(b, product)
-    (own,) = b.add(OPS["gather"], [matrices, index], AxisAttrs(0))
+    own = emit(b, "gather", matrices, index, axis=0)
     if product.swapped:
         rank = product.index.rank
-        perm = (*range(rank), rank + 1, rank)
-        (own,) = b.add(OPS["transpose"], [own], TransposeAttrs(perm))
-    return b.finish(b.add(OPS["matmul"], [rows, own]))
+        own = emit(b, "transpose", own, perm=(*range(rank), rank + 1, rank))
+    return b.finish([emit(b, "matmul", rows, own)])
 
 
 def _by_tiles(product: GroupedMatmul, tile: int) -> Graph:
     b = GraphBuilder("tiles")
     rows, matrices, index = _operands(b, product)
     grouping = Grouping(product.index, product.matrices.shape[0], tile)
-    order = ordered(b, index, grouping, "")
-    tiles = rows_to_tiles(b, order, rows, product.lead, "")
-    made = tiled_product(b, order, tiles, matrices, product.swapped, "")
+    order = ordered(b, index, grouping)
+    tiles = rows_to_tiles(b, order, rows, product.lead)
+    made = tiled_product(b, order, tiles, matrices, product.swapped)
     shape = (*product.index.shape, made.type.shape[2])
-    return b.finish([rows_of_tiles(b, order, made, shape, "")])
+    return b.finish([rows_of_tiles(b, order, made, shape)])
 
 
 def _operands(b: GraphBuilder, product: GroupedMatmul) -> tuple[Value, Value, Value]:
     """Rows, matrices of contents that no price depends on, and an index tensor."""
-    handle, kind = Handle("matrices"), product.matrices
-    matrices = b.constant_handle(handle, TensorType(kind.dtype, kind.shape), "matrices")
+    matrices = unread(b, product.matrices)
     return b.input("rows", product.rows), matrices, b.input("index", product.index)

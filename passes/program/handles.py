@@ -17,7 +17,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from tcc.errors import UserError
-from tcc.ir.graph import Graph, GraphBuilder, Handle, Node, Value, bodies, walk_nodes
+from tcc.ir.graph import Graph, GraphBuilder, Handle, Node, Value, bodies, walk_values
 from tcc.ir.graph.rewrite import map_bodies
 from tcc.ir.lists import ListType
 from tcc.ir.program import Port, Program
@@ -45,12 +45,7 @@ def check_without_handles(graph: Graph, kind: str) -> None:
 
 
 def _handles(graph: Graph) -> Iterator[Value]:
-    graphs = [graph, *(body for node in walk_nodes(graph) for body in bodies(node))]
-    for part in graphs:
-        results = (v for node in part.nodes for v in node.outputs)
-        for value in (*part.inputs, *part.constants, *results):
-            if value.type.dtype.is_handle:
-                yield value
+    return (value for value in walk_values(graph) if value.type.dtype.is_handle)
 
 
 def erase_handles(graph: Graph) -> Graph:
@@ -58,8 +53,8 @@ def erase_handles(graph: Graph) -> Graph:
     if not has_handles(graph):
         return graph
     builder = GraphBuilder(graph.name, graph.store)
-    for value in _names(graph):
-        builder.fresh(value)
+    for value in walk_values(graph):
+        builder.fresh(value.name)
     eraser = _Eraser(builder)
     erased = eraser.graph(graph)
     made = builder.finish(eraser.decoded.values())
@@ -68,13 +63,6 @@ def erase_handles(graph: Graph) -> Graph:
         nodes=(*map(eraser.node, made.nodes), *erased.nodes),
         constants={**made.constants, **erased.constants},
     )
-
-
-def _names(graph: Graph) -> Iterator[str]:
-    graphs = [graph, *(body for node in walk_nodes(graph) for body in bodies(node))]
-    for part in graphs:
-        results = (v for node in part.nodes for v in node.outputs)
-        yield from (value.name for value in (*part.inputs, *part.constants, *results))
 
 
 class _Eraser:

@@ -16,26 +16,19 @@ from tcc.errors import UserError
 from tcc.ir.graph import Graph, Value
 from tcc.ir.index import Index, ceildiv, const, symbol, var_of
 from tcc.ir.program import Alias, Allocate, BufferId, Dynamic, IntOp, Let, Register, View
-from tcc.ir.types import TensorType, element_count
-from tcc.passes.layout.assign import ProgramStep
-from tcc.passes.program.lower_graph import GraphLowering
+from tcc.passes.layout.assign import Kernel
+from tcc.passes.program.lower_graph import GraphLowering, byte_count
 from tcc.record import record
 
 # Halves of a buffer begin where whole ones do.
 _ALIGN = 64
 
 
-def byte_count(type_: TensorType) -> Index:
-    return element_count(type_.shape) * type_.dtype.bytes
-
-
-def trip_index(counter: Register) -> Index:
-    """The number of the trip, or after the loop that of all trips; `bind` its name first."""
-    return symbol(trip_name(counter))
-
-
-def trip_name(counter: Register) -> str:
-    return f"trip.{counter}"
+def trip_index(frame: GraphLowering, counter: Register) -> Index:
+    """The number of the trip, or after the loop that of all trips."""
+    name = f"trip.{counter}"
+    frame.registers.bind(name, counter, late=True)
+    return symbol(name)
 
 
 @record
@@ -112,10 +105,9 @@ def carry(
 
 
 def begin_trip(
-    inner: GraphLowering, results: Sequence[Value], carried: Carried, counter: Register
+    inner: GraphLowering, results: Sequence[Value], carried: Carried, trip: Index
 ) -> None:
     """Aims the halves at the values of this trip; what is computed goes to the other ones."""
-    trip = trip_index(counter)
     for result, buffer in zip(results, carried.buffers, strict=True):
         both = carried.halves.get(buffer)
         if both is None:
@@ -191,29 +183,19 @@ def define_carried(
     frame: GraphLowering, values: Sequence[Value], carried: Carried, counter: Register
 ) -> None:
     """The node's results are what the last trip left."""
-    frame.registers.bind(trip_name(counter), counter, late=True)
+    trip = trip_index(frame, counter)
     for value, seen, buffer in zip(values, carried.values, carried.buffers, strict=True):
         both = carried.halves.get(buffer)
         if both is None:
             frame.buffers[value] = buffer
         else:
             last = frame.new_buffer(Alias(), value.name)
-            offset = frame.size(both.offset(trip_index(counter)))
-            frame.out.append(View(last, both.buffer, offset))
+            frame.out.append(View(last, both.buffer, frame.size(both.offset(trip))))
             frame.buffers[value] = last
         for dim, inside in zip(value.type.shape, seen.type.shape, strict=True):
             var, own = var_of(dim), var_of(inside)
             if var is not None and own is not None and own.name in carried.sizes:
                 frame.registers.bind(var.name, carried.sizes[own.name], late=True)
-
-
-def joined(a: Carried, b: Carried) -> Carried:
-    return Carried(
-        (*a.values, *b.values),
-        (*a.buffers, *b.buffers),
-        {**a.sizes, **b.sizes},
-        {**a.halves, **b.halves},
-    )
 
 
 # ---- rows ---------------------------------------------------------------------------------------
@@ -248,17 +230,14 @@ def _stored_twice(inner: GraphLowering, value: Value) -> Value:
     """A second result of the kernel that computes `value`, equal to it; or `value` where that is
     computed by no kernel."""
     twin = Value(f"{value.name}.row", value.type)
-    steps = tuple(_with_twin(step, value, twin) for step in inner.placed.steps)
-    if all(new is old for new, old in zip(steps, inner.placed.steps, strict=True)):
-        return value
-    inner.placed = replace(inner.placed, steps=steps)
-    return twin
 
+    def stored(kernel: Kernel) -> Kernel:
+        if value not in kernel.results:
+            return kernel
+        result = kernel.expr.outputs[kernel.results.index(value)]
+        expr = replace(kernel.expr, outputs=(*kernel.expr.outputs, result))
+        return replace(kernel, expr=expr, results=(*kernel.results, twin))
 
-def _with_twin(step: ProgramStep, value: Value, twin: Value) -> ProgramStep:
-    kernel = step.kernel
-    if kernel is None or value not in kernel.results:
-        return step
-    result = kernel.expr.outputs[kernel.results.index(value)]
-    expr = replace(kernel.expr, outputs=(*kernel.expr.outputs, result))
-    return ProgramStep(replace(kernel, expr=expr, results=(*kernel.results, twin)), None)
+    inner.placed = replace(inner.placed, steps=inner.placed.with_kernels(stored))
+    made = any(twin in kernel.results for kernel in inner.placed.kernels)
+    return twin if made else value

@@ -10,24 +10,29 @@ integers; a float as the bits of a double.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any, TypeAlias
 
 from tcc.errors import InternalError
-from tcc.ir.expr import ExprBuilder
 from tcc.ir.graph import Node, Value
 from tcc.ir.index import Index, as_int, const, nonnegative, var_of
 from tcc.ir.layout import part_of, row_major
+from tcc.ir.op import Array
 from tcc.ir.program import CallOp, Check, ReadInt, Register, Relation, TensorRef
-from tcc.ir.types import element_count, integer_limits
+from tcc.ir.types import dtype_of, element_count, integer_limits
 from tcc.ops.data.data_dependent import BindSizeAttrs
 from tcc.ops.data.indexing import REDUCTIONS
 from tcc.ops.sizes import BroadcastSizeAttrs, CheckIndicesAttrs, RequireAttrs
-from tcc.passes.layout.assign import Kernel
+from tcc.passes.layout.assign import copy_of
 from tcc.passes.program.lower_graph import GraphLowering, check_facts
 
-Lower = Callable[[GraphLowering, Node], None]
+Lower: TypeAlias = Callable[[GraphLowering, Node], None]
+# What a function takes of an op's attributes, and the sizes of results that they name.
+Numbers: TypeAlias = Callable[[Any], Iterable[int]]
+Tables: TypeAlias = Callable[[Any], Iterable[Array]]
+Sizes: TypeAlias = Callable[[Any], Iterable[Index]]
 
 
 def _operand(node: Node, number: int) -> Value:
@@ -49,9 +54,54 @@ def call(
     frame.out.append(CallOp(name, inputs, outputs, ints, results))
 
 
-def define(frame: GraphLowering, value: Value) -> TensorRef:
-    """The array that a result is written to."""
-    return frame.tensor(value, frame.define(value))
+def operands(frame: GraphLowering, node: Node) -> tuple[TensorRef, ...]:
+    """The operands that a node has."""
+    return tuple(frame.tensor(v) for v in node.inputs if v is not None)
+
+
+def _results(frame: GraphLowering, node: Node) -> tuple[TensorRef, ...]:
+    """The arrays that results are written to."""
+    return tuple(frame.tensor(v, frame.define(v)) for v in node.outputs)
+
+
+def _literal(frame: GraphLowering, array: Array) -> TensorRef:
+    """A table as an operand."""
+    dims = tuple(frame.size(const(n)) for n in array.shape)
+    return TensorRef(frame.literal(array), dtype_of(array), dims)
+
+
+def _nothing(_attrs: Any) -> tuple[()]:
+    return ()
+
+
+def plain(numbers: Numbers = _nothing, tables: Tables = _nothing) -> Lower:
+    """One call with a node's operands, `tables` behind them, its results, and `numbers`."""
+
+    def lower(frame: GraphLowering, node: Node) -> None:
+        inputs = operands(frame, node)
+        known = tuple(_literal(frame, table) for table in tables(node.attrs))
+        ints = tuple(map(int, numbers(node.attrs)))
+        call(frame, str(node.op.call), (*inputs, *known), _results(frame, node), ints)
+
+    return lower
+
+
+def _size(attrs: Any) -> tuple[Index]:
+    return (attrs.size,)
+
+
+def sized(function: str, numbers: Numbers = _nothing, sizes: Sizes = _size) -> Lower:
+    """A call that tells `sizes` of results, which are bound, and then that of the op's function."""
+
+    def lower(frame: GraphLowering, node: Node) -> None:
+        inputs, ints = operands(frame, node), tuple(map(int, numbers(node.attrs)))
+        told = {frame.registers.fresh(): size for size in sizes(node.attrs)}
+        call(frame, function, inputs, (), ints, tuple(told))
+        for register, size in told.items():
+            bind(frame, size, register, node.loc)
+        call(frame, str(node.op.call), inputs, _results(frame, node), ints)
+
+    return lower
 
 
 # ---- sizes that data decide ---------------------------------------------------------------------
@@ -105,41 +155,22 @@ def lower_check_indices(frame: GraphLowering, node: Node) -> None:
     """The least and the largest index are looked at before anything is read there."""
     attrs: CheckIndicesAttrs = node.attrs
     least, largest = frame.registers.fresh(), frame.registers.fresh()
-    operands = (frame.tensor(_operand(node, 0)),)
-    call(frame, "index_range", operands, (), (attrs.period, attrs.number), (least, largest))
+    ints = (attrs.period, attrs.number)
+    call(frame, "index_range", operands(frame, node), (), ints, (least, largest))
     low, high = frame.size(attrs.least), frame.size(attrs.size - 1)
     message = f"{node.loc}: {attrs.reason}"
     frame.out.append(Check(Relation.LE, low, least, message))
     frame.out.append(Check(Relation.LE, largest, high, message))
 
 
-def _counted(frame: GraphLowering, node: Node, ints: tuple[int, ...]) -> None:
-    """Calls the function that counts, binds the size, and calls the one that writes."""
-    inputs = tuple(frame.tensor(v) for v in node.inputs if v is not None)
-    count = frame.registers.fresh()
-    call(frame, f"{node.op.call}_count", inputs, (), ints, (count,))
-    bind(frame, node.attrs.size, count, node.loc)
-    outputs = tuple(define(frame, v) for v in node.outputs)
-    call(frame, str(node.op.call), inputs, outputs, ints)
-
-
-def _non_zero(frame: GraphLowering, node: Node) -> None:
-    _counted(frame, node, ())
-
-
-def _compress(frame: GraphLowering, node: Node) -> None:
-    axis = node.attrs.axis
-    _counted(frame, node, (-1 if axis is None else axis,))
-
-
-def _unique(frame: GraphLowering, node: Node) -> None:
-    axis = node.attrs.axis
-    _counted(frame, node, (-1 if axis is None else axis, int(node.attrs.sorted)))
+def _axis_or_all(attrs: Any) -> int:
+    return -1 if attrs.axis is None else attrs.axis
 
 
 def _non_max_suppression(frame: GraphLowering, node: Node) -> None:
     given = sum(1 << n for n, value in enumerate(node.inputs[2:]) if value is not None)
-    _counted(frame, node, (node.attrs.center_point_box, given))
+    lower = sized("non_max_suppression_count", lambda a: (a.center_point_box, given))
+    lower(frame, node)
 
 
 # ---- sizes that are known -----------------------------------------------------------------------
@@ -151,18 +182,8 @@ def _top_k(frame: GraphLowering, node: Node) -> None:
     if as_int(attrs.k) is None or as_int(x.type.shape[attrs.axis]) is None:
         message = f"{node.loc}: k is larger than the axis"
         frame.out.append(Check(Relation.LE, k, extent, message))
-    inputs = (frame.tensor(x),)
-    outputs = tuple(define(frame, v) for v in node.outputs)
-    ints = (attrs.axis, int(attrs.largest), int(attrs.sorted))
-    call(frame, "top_k", inputs, outputs, ints)
-
-
-def _scatter(frame: GraphLowering, node: Node) -> None:
-    """The output may have the memory of x, which is then updated in place."""
-    inputs = tuple(frame.tensor(_operand(node, n)) for n in range(3))
-    reduction = REDUCTIONS.index(node.attrs.reduction)
-    axes = (node.attrs.axis,) if node.op.name == "scatter_elements" else ()
-    call(frame, str(node.op.call), inputs, (define(frame, node.outputs[0]),), (*axes, reduction))
+    lower = plain(lambda a: (a.axis, a.largest, a.sorted))
+    lower(frame, node)
 
 
 def _update_slice(frame: GraphLowering, node: Node) -> None:
@@ -173,7 +194,7 @@ def _update_slice(frame: GraphLowering, node: Node) -> None:
     x, update = (frame.tensor(_operand(node, n)) for n in range(2))
     axis, start = node.attrs.axis, frame.size(node.attrs.start)
     front = replace(x, dims=(*x.dims[:axis], start, *x.dims[axis + 1 :]))
-    call(frame, "update_slice", (x, update, front), (define(frame, node.outputs[0]),), (axis,))
+    call(frame, "update_slice", (x, update, front), _results(frame, node), (axis,))
 
 
 def _update_by_kernel(frame: GraphLowering, node: Node) -> None:
@@ -191,13 +212,10 @@ def _update_by_kernel(frame: GraphLowering, node: Node) -> None:
         frame.copy(target, frame.read(x), x.type)
     if as_int(element_count(update.type.shape)) == 0:
         return
-    builder = ExprBuilder(update.type)
-    at = builder.iters(*update.type.shape)
-    builder.stage(at, builder.read(0, *at))
     part = Value(f"{y.name}.rows", update.type)
     where = part_of(row_major(x.type.shape), update.type.shape, axis, start)
-    kernel = Kernel(builder.done(), (update,), (part,), node.loc)
     layouts = {**frame.layouts, part: where}
+    kernel = copy_of(update, part, node.loc)
     planned = frame.context.planner.plan(kernel, layouts, frame.handles)
     ((_, stored),) = planned.operands
     frame.run(planned, (frame.read(update, stored), target))
@@ -208,43 +226,18 @@ def _bit_cast(frame: GraphLowering, node: Node) -> None:
     frame.copy(frame.define(node.outputs[0]), frame.read(x), x.type)
 
 
-def _plain(frame: GraphLowering, node: Node) -> None:
-    """The function of the op's own name, which takes its operands and no numbers."""
-    inputs = tuple(frame.tensor(_operand(node, n)) for n in range(len(node.inputs)))
-    outputs = tuple(define(frame, value) for value in node.outputs)
-    call(frame, node.op.name, inputs, outputs)
-
-
-def _solve_triangular(frame: GraphLowering, node: Node) -> None:
-    inputs = tuple(frame.tensor(_operand(node, n)) for n in range(2))
-    ints = (int(node.attrs.upper), int(node.attrs.unit))
-    call(frame, "solve_triangular", inputs, (define(frame, node.outputs[0]),), ints)
-
-
-def _running(frame: GraphLowering, node: Node) -> None:
-    attrs, x = node.attrs, frame.tensor(_operand(node, 0))
-    ints = (attrs.axis, int(attrs.exclusive), int(attrs.reverse), int(node.op.name == "cum_prod"))
-    call(frame, "running", (x,), (define(frame, node.outputs[0]),), ints)
-
-
 def _bits(value: float) -> int:
     """The bits of `value` as a double, as a signed integer."""
     (bits,) = struct.unpack("<q", struct.pack("<d", value))
     return int(bits)
 
 
-def _roi_align(frame: GraphLowering, node: Node) -> None:
-    attrs = node.attrs
-    inputs = tuple(frame.tensor(_operand(node, n)) for n in range(3))
-    choices = (int(attrs.mode == "max"), attrs.sampling_ratio, int(attrs.half_pixel))
-    ints = (*choices, _bits(attrs.spatial_scale))
-    call(frame, "roi_align", inputs, (define(frame, node.outputs[0]),), ints)
+def _reduction(attrs: Any) -> int:
+    return REDUCTIONS.index(attrs.reduction)
 
 
-def _max_roi_pool(frame: GraphLowering, node: Node) -> None:
-    inputs = tuple(frame.tensor(_operand(node, n)) for n in range(2))
-    ints = (_bits(node.attrs.spatial_scale),)
-    call(frame, "max_roi_pool", inputs, (define(frame, node.outputs[0]),), ints)
+def _running(product: bool) -> Lower:
+    return plain(lambda a: (a.axis, a.exclusive, a.reverse, product))
 
 
 # Of these, what devices without functions of the host compute by kernels.
@@ -252,21 +245,24 @@ BY_KERNELS = frozenset({"update_slice", "bit_cast"})
 CALLS: Mapping[str, Lower] = MappingProxyType(
     {
         "top_k": _top_k,
-        "non_zero": _non_zero,
-        "compress": _compress,
-        "unique": _unique,
+        "non_zero": sized("non_zero_count"),
+        "compress": sized("compress_count", lambda a: (_axis_or_all(a),)),
+        "unique": sized("unique_count", lambda a: (_axis_or_all(a), a.sorted)),
         "non_max_suppression": _non_max_suppression,
-        "scatter_elements": _scatter,
-        "scatter_nd": _scatter,
+        # The outputs may have the memory of x, which is then updated in place.
+        "scatter_elements": plain(lambda a: (a.axis, _reduction(a))),
+        "scatter_nd": plain(lambda a: (_reduction(a),)),
         "update_slice": _update_slice,
         "bit_cast": _bit_cast,
-        "cum_sum": _running,
-        "cum_prod": _running,
+        "cum_sum": _running(product=False),
+        "cum_prod": _running(product=True),
         **dict.fromkeys(
-            ("max_unpool", "det", "lu", "pivot_order", "cholesky", "qr", "svd"), _plain
+            ("max_unpool", "det", "lu", "pivot_order", "cholesky", "qr", "svd"), plain()
         ),
-        "solve_triangular": _solve_triangular,
-        "roi_align": _roi_align,
-        "max_roi_pool": _max_roi_pool,
+        "solve_triangular": plain(lambda a: (a.upper, a.unit)),
+        "roi_align": plain(
+            lambda a: (a.mode == "max", a.sampling_ratio, a.half_pixel, _bits(a.spatial_scale))
+        ),
+        "max_roi_pool": plain(lambda a: (_bits(a.spatial_scale),)),
     }
 )

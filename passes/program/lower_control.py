@@ -10,6 +10,7 @@ has one buffer for all trips; slices of scanned operands are views, not copies.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, Node, Value
@@ -34,17 +35,14 @@ from tcc.ops.control import IfAttrs, LoopAttrs, ScanAttrs
 from tcc.passes.program.loop_carried import (
     Carried,
     begin_trip,
-    byte_count,
     carry,
     define_carried,
     fill_rows,
-    joined,
     next_trip,
     store_rows,
     trip_index,
-    trip_name,
 )
-from tcc.passes.program.lower_graph import GraphLowering
+from tcc.passes.program.lower_graph import GraphLowering, byte_count
 
 _FOREVER = (1 << 63) - 1
 
@@ -128,15 +126,19 @@ def lower_loop(frame: GraphLowering, node: Node) -> None:
     counter = frame.registers.fresh()
     inner = _inside(frame, body, carried)
     inner.buffers[body.inputs[1]] = condition if condition >= 0 else frame.true()
-    _bind_counter(inner, body.inputs[0], counter)
-    begin_trip(inner, results, carried, counter)
+    trip = trip_index(inner, counter)
+    count_buffer = inner.temporary(const(I64.bytes), body.inputs[0].name)
+    inner.store_size(trip, count_buffer)
+    inner.buffers[body.inputs[0]] = count_buffer
+    begin_trip(inner, results, carried, trip)
     inner.steps()
     for row, value, stack in zip(body.outputs[1 + count :], row_values, stacks, strict=True):
         _same_row(inner, row, value, late, counter, node)
         _append_row(inner, row, stack, counter)
     if condition >= 0:  # one more value that is handed on
-        flag = Carried((body.inputs[1],), (condition,))
-        next_trip(inner, body.outputs[: 1 + count], joined(flag, carried))
+        values, buffers = (body.inputs[1], *carried.values), (condition, *carried.buffers)
+        flagged = replace(carried, values=values, buffers=buffers)
+        next_trip(inner, body.outputs[: 1 + count], flagged)
     else:
         next_trip(inner, results, carried)
     frame.out.append(Loop(trips, condition, counter, tuple(inner.out)))
@@ -216,13 +218,6 @@ def _always_true(body: Graph) -> bool:
     return body.outputs[0] is body.inputs[1] or bool(array is not None and array.all())
 
 
-def _bind_counter(inner: GraphLowering, value: Value, counter: Register) -> None:
-    inner.registers.bind(trip_name(counter), counter, late=True)
-    buffer = inner.temporary(const(I64.bytes), value.name)
-    inner.store_size(trip_index(counter), buffer)
-    inner.buffers[value] = buffer
-
-
 def _append_row(inner: GraphLowering, row: Value, stack: BufferId, counter: Register) -> None:
     size = inner.size(byte_count(row.type))
     offset = inner.registers.fresh()
@@ -253,14 +248,13 @@ def lower_scan(frame: GraphLowering, node: Node) -> None:
     stacks = [frame.temporary(byte_count(v.type), v.name) for v in node.outputs[states:]]
     counter = frame.registers.fresh()
     inner = _inside(frame, body, carried)
-    inner.registers.bind(trip_name(counter), counter, late=True)
-    trip = trip_index(counter)
+    trip = trip_index(inner, counter)
     for value, sequence, back in zip(
         body.inputs[states:], inputs[states:], attrs.input_reverse, strict=True
     ):
         at = length - 1 - trip if back else trip
         inner.buffers[value] = _slice(inner, value, frame.read(sequence), at)
-    begin_trip(inner, results, carried, counter)
+    begin_trip(inner, results, carried, trip)
     places = [
         _slice(inner, row, stack, length - 1 - trip if back else trip)
         for row, stack, back in zip(rows, stacks, attrs.output_reverse, strict=True)

@@ -8,7 +8,7 @@ Every stored value gets a buffer; buffers inside the run are `Arena` places whos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,7 +25,7 @@ from tcc.ir.index import (
     linear_in,
     maximum,
     nonnegative,
-    symbol,
+    of_atom,
     var_of,
 )
 from tcc.ir.layout import Layout, place, row_major
@@ -53,7 +53,7 @@ from tcc.ir.program import (
     TensorRef,
     Weight,
 )
-from tcc.ir.types import I64, TensorType, dtype_of, element_count
+from tcc.ir.types import I64, DType, TensorType, dtype_of, element_count
 from tcc.passes.fuse.cpu_legality import TYPICAL
 from tcc.passes.fuse.horizontal_fusion import fuse_horizontally
 from tcc.passes.fuse.partition import partition
@@ -118,8 +118,9 @@ class GraphLowering:
     def size(self, index: Index) -> Register:
         return self.registers.load(index, self.out)
 
-    def bytes_of(self, value: Value) -> Register:
-        return self.size(storage_count(self.layout(value)) * value.type.dtype.bytes)
+    def storage(self, value: Value) -> Index:
+        """The bytes that a value takes."""
+        return element_count(self.layout(value).sizes) * value.type.dtype.bytes
 
     def layout(self, value: Value) -> Layout:
         found = self.layouts.get(value)
@@ -159,17 +160,20 @@ class GraphLowering:
             return self.buffers[value]
         buffer = self.targets.get(value)
         if buffer is None:
-            size = storage_count(self.layout(value)) * value.type.dtype.bytes
-            buffer = self.temporary(size, value.name)
+            buffer = self.temporary(self.storage(value), value.name)
         elif isinstance(self.context.buffers[buffer].place, Output):
-            for dim in self.seen(value).shape:  # the runtime shows them to the caller's allocator
-                self.size(dim)
-            self.out.append(Allocate(buffer, self.bytes_of(value)))
+            self.allocate(value, buffer)
         self.buffers[value] = buffer
         where = self.layout(value)
         if where.fill is not None and as_int(element_count(value.type.shape)) != 0:
             self.fill_halo(value, where, buffer)
         return buffer
+
+    def allocate(self, value: Value, buffer: BufferId) -> None:
+        """Asks the caller for the memory of an output."""
+        for dim in self.seen(value).shape:  # the runtime shows them to the caller's allocator
+            self.size(dim)
+        self.out.append(Allocate(buffer, self.size(self.storage(value))))
 
     def read(self, value: Value, layout_: Layout | None = None) -> BufferId:
         """The buffer that holds `value`; constants in `layout_` (row-major if not given)."""
@@ -178,24 +182,20 @@ class GraphLowering:
             if value not in self.buffers:
                 raise InternalError(f"{value!r} is read before it is computed")
             return self.buffers[value]
-        handle = graph.constants[value]
-        wanted = layout_ or row_major(value.type.shape)
-        key = (handle.digest, wanted)
-        if key not in self.context.constants:
-            offset, size = self.context.weights.place(handle, value.type.dtype, wanted)
-            self.context.buffers.append(Buffer(Weight(offset, size), value.name))
-            self.context.constants[key] = len(self.context.buffers) - 1
-        return self.context.constants[key]
+        where = layout_ or row_major(value.type.shape)
+        return self._weight(graph.constants[value], value.type.dtype, where, value.name)
 
     def literal(self, array: Array) -> BufferId:
         """A weight buffer that holds `array`."""
-        handle = self.placed.graph.store.put(array)
         where = row_major(tuple(map(const, array.shape)))
-        key = (handle.digest, where)
-        if key not in self.context.constants:
-            offset, size = self.context.weights.place(handle, dtype_of(array), where)
-            self.context.constants[key] = self.new_buffer(Weight(offset, size), "literal")
-        return self.context.constants[key]
+        return self._weight(self.placed.graph.store.put(array), dtype_of(array), where, "literal")
+
+    def _weight(self, handle: Handle, dtype: DType, where: Layout, label: str) -> BufferId:
+        known, key = self.context.constants, (handle.digest, where)
+        if key not in known:
+            place = Weight(*self.context.weights.place(handle, dtype, where))
+            known[key] = self.new_buffer(place, label)
+        return known[key]
 
     def true(self) -> BufferId:
         """A buffer that holds the bool true."""
@@ -208,8 +208,7 @@ class GraphLowering:
         return TensorRef(at, value.type.dtype.stored, dims)
 
     def copy(self, target: BufferId, source: BufferId, type_: TensorType) -> None:
-        size = self.size(element_count(type_.shape) * type_.dtype.bytes)
-        self.out.append(Copy(target, source, size))
+        self.out.append(Copy(target, source, self.size(byte_count(type_))))
 
     # ---- launches ----------------------------------------------------------------------------
 
@@ -229,7 +228,7 @@ class GraphLowering:
         grid = const(1)
         for axis in kernel.axes:
             grid = grid * extent(axis)
-        ints = tuple(self.size(_var_index(v)) for v in kernel.sizes)
+        ints = tuple(self.size(of_atom(v)) for v in kernel.sizes)
         least = self.context.planner.least_units(planned.bound)
         self.out.append(Launch(number, self.size(grid), buffers, ints, least))
 
@@ -264,12 +263,7 @@ class GraphLowering:
     def child(self, graph: Graph) -> GraphLowering:
         """A frame for a body: it sees the buffers of the graphs around it."""
         planner = self.context.planner
-        placed = place_graph(
-            graph,
-            self.context.precision,
-            self.constants,
-            planner,
-        )
+        placed = place_graph(graph, self.context.precision, self.constants, planner)
         constants = {**self.constants, **dict.fromkeys(placed.graph.constants, placed.graph)}
         placed = choose_layouts(placed, planner, constants)
         return GraphLowering(
@@ -315,12 +309,8 @@ def place_graph(
     return narrowed(assign_layouts(graph, groups, model), precision, constants)
 
 
-def storage_count(where: Layout) -> Index:
-    return element_count(where.sizes)
-
-
-def _var_index(var: Var) -> Index:
-    return symbol(var.name, var.lo, var.hi, var.divisor)
+def byte_count(type_: TensorType) -> Index:
+    return element_count(type_.shape) * type_.dtype.bytes
 
 
 # ---- halos --------------------------------------------------------------------------------------
@@ -407,14 +397,15 @@ def _input_ports(frame: GraphLowering, graph: Graph) -> tuple[Port, ...]:
             )
         waiting = left
     return tuple(
-        Port(
-            value.name,
-            frame.seen(value).dtype,
-            tuple(registers[value, axis] for axis in range(frame.seen(value).rank)),
-            _shape_text(frame.seen(value)),
-        )
-        for value in graph.inputs
+        _port(frame, v, [registers[v, axis] for axis in range(frame.seen(v).rank)])
+        for v in graph.inputs
     )
+
+
+def _port(frame: GraphLowering, value: Value, dims: Iterable[Register], state: int = -1) -> Port:
+    type_ = frame.seen(value)
+    text = "[" + ",".join(dim.key for dim in type_.shape) + "]"
+    return Port(value.name, type_.dtype, tuple(dims), text, state)
 
 
 def _bind_dim(
@@ -491,10 +482,6 @@ def check_facts(frame: GraphLowering, what: str, var: Var, given: Register, leas
         frame.out.append(Check(Relation.DIVIDES, by, given, message))
 
 
-def _shape_text(type_: TensorType) -> str:
-    return "[" + ",".join(dim.key for dim in type_.shape) + "]"
-
-
 def _output_targets(frame: GraphLowering, graph: Graph) -> None:
     """Results of kernels and calls are written where the caller wants them.
 
@@ -514,23 +501,20 @@ def _output_ports(frame: GraphLowering, graph: Graph) -> tuple[Port, ...]:
     """Fills outputs that are not computed in their own memory; states come last, because until
     then their old values may be read."""
     states = dict(graph.aliases)
-    plain = [n for n, v in enumerate(graph.outputs) if v not in states]
-    late = [n for n, v in enumerate(graph.outputs) if v in states]
-    for port in plain:
-        _fill_output(frame, port, graph.outputs[port])
-    sources = {n: _saved(frame, graph.outputs[n], states, graph) for n in late}
-    for port, source in sources.items():
-        _fill_state(frame, port, graph.outputs[port], source)
+    late = [(n, v) for n, v in enumerate(graph.outputs) if v in states]
+    for port, value in enumerate(graph.outputs):
+        if value not in states and not _is_filled(frame, port, value):
+            _fill(frame, port, value)
+    sources = [_saved(frame, port, value, states[value]) for port, value in late]
+    for (port, value), source in zip(late, sources, strict=True):
+        if source is not None:
+            _fill(frame, port, value, source)
     inputs = {v: n for n, v in enumerate(graph.inputs)}
     return tuple(
-        Port(
-            value.name,
-            frame.seen(value).dtype,
-            tuple(frame.size(d) for d in frame.seen(value).shape),
-            _shape_text(frame.seen(value)),
-            inputs[states[value]] if value in states else -1,
+        _port(
+            frame, v, map(frame.size, frame.seen(v).shape), inputs[states[v]] if v in states else -1
         )
-        for value in graph.outputs
+        for v in graph.outputs
     )
 
 
@@ -540,44 +524,29 @@ def _own_target(frame: GraphLowering, port: int, value: Value) -> BufferId | Non
     return target if mine else None
 
 
-def _fill_output(frame: GraphLowering, port: int, value: Value) -> None:
+def _is_filled(frame: GraphLowering, port: int, value: Value) -> bool:
+    """Whether an output was computed in its own memory."""
     target = _own_target(frame, port, value)
-    if target is not None and frame.buffers.get(value) == target:
-        return
-    # An input, a constant, another output's value, or what control flow computed elsewhere.
-    buffer = frame.new_buffer(Output(port), value.name) if target is None else target
-    for dim in frame.seen(value).shape:
-        frame.size(dim)
-    frame.out.append(Allocate(buffer, frame.bytes_of(value)))
-    frame.copy(buffer, frame.read(value), value.type)
+    return target is not None and frame.buffers.get(value) == target
 
 
-def _saved(
-    frame: GraphLowering, value: Value, states: Mapping[Value, Value], graph: Graph
-) -> BufferId | None:
+def _saved(frame: GraphLowering, port: int, value: Value, past: Value) -> BufferId | None:
     """Where a state's new value is; None where it is in place.  The old value of another state is
     saved from that one's update."""
-    if value is states[value] or _written_in_place(frame, value):
+    if value is past or _is_filled(frame, port, value):
         return None
     source = frame.read(value)
-    if value in graph.inputs:
-        saved = frame.temporary(element_count(value.type.shape) * value.type.dtype.bytes, "saved")
+    if value in frame.placed.graph.inputs:
+        saved = frame.temporary(byte_count(value.type), "saved")
         frame.copy(saved, source, value.type)
         return saved
     return source
 
 
-def _written_in_place(frame: GraphLowering, value: Value) -> bool:
-    target = frame.targets.get(value)
-    return target is not None and frame.buffers.get(value) == target
-
-
-def _fill_state(frame: GraphLowering, port: int, value: Value, source: BufferId | None) -> None:
-    if source is None:
-        return
+def _fill(frame: GraphLowering, port: int, value: Value, source: BufferId | None = None) -> None:
+    """Copies to an output what is `source`, or else where the value lies: an input, a constant,
+    another output's value, or what control flow computed elsewhere."""
     target = _own_target(frame, port, value)
     buffer = frame.new_buffer(Output(port), value.name) if target is None else target
-    for dim in value.type.shape:
-        frame.size(dim)
-    frame.out.append(Allocate(buffer, frame.bytes_of(value)))
-    frame.copy(buffer, source, value.type)
+    frame.allocate(value, buffer)
+    frame.copy(buffer, frame.read(value) if source is None else source, value.type)

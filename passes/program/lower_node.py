@@ -7,7 +7,7 @@ A node that is none of these cannot be run and is refused by name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from tcc.errors import InternalError, UserError
@@ -69,18 +69,19 @@ def check_without_calls(graph: Graph, kind: str) -> None:
     included: a target `kind` without them."""
     called = [node for node in walk_nodes(graph) if node.op.name in CALLS.keys() - BY_KERNELS]
     if called:
-        lines = [f"{node.op.name} at {node.loc or node.outputs}" for node in called]
-        raise UserError(
+        raise _refusal(
+            called,
             f"the model has nodes that {kind} cannot run",
-            why="\n    ".join(("there is only a function of the host for", *lines)),
-            hint="--allow-host runs these on the host, with copies there and back",
+            "there is only a function of the host for",
+            "--allow-host runs these on the host, with copies there and back",
         )
 
 
-def _refusal(nodes: tuple[Node, ...] | list[Node]) -> UserError:
+def _refusal(
+    nodes: Sequence[Node],
+    message: str = "the model has nodes that no target can run",
+    why: str = "there is no kernel and no C function for",
+    hint: str = "`tcc ops` lists what can be run",
+) -> UserError:
     lines = [f"{node.op.name} at {node.loc or node.outputs}" for node in nodes]
-    return UserError(
-        "the model has nodes that no target can run",
-        why="\n    ".join(("there is no kernel and no C function for", *lines)),
-        hint="`tcc ops` lists what can be run",
-    )
+    return UserError(message, why="\n    ".join((why, *lines)), hint=hint)

@@ -17,22 +17,17 @@ Establishes that no matmul or gemm is left whose factors are such bytes.
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
-from tcc.ir.index import as_int, const
+from tcc.ir.index import as_int
 from tcc.ir.types import F32, FLOAT8, I8, U8, element_count
-from tcc.ops import OPS
 from tcc.ops.algebra.contract import GemmAttrs
-from tcc.ops.algebra.levels import LevelsAttrs
-from tcc.ops.algebra.movement import ReshapeAttrs, TransposeAttrs
-from tcc.ops.algebra.quantize import DequantizeAttrs
-from tcc.ops.algebra.quantized import ConvIntegerAttrs
-from tcc.ops.algebra.unary import CastAttrs
 from tcc.ops.algebra.window import ConvAttrs
-from tcc.passes.quantize.zero_points import admits
+from tcc.passes.graph.emit import emit
+from tcc.passes.quantize.zero_points import admits, channels, conv_integer, dequantized
 from tcc.record import record
 
 # Products of bytes that 32 bits hold the sum of, whatever they are.
@@ -91,25 +86,13 @@ def _conv(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
     few = (as_int(w.type.shape[1]) or 0) < _LEAST
     if few or depth is None or depth > _LONGEST or not _admitted(b, node, left, right):
         return None
-    whole = ConvIntegerAttrs(*(getattr(attrs, f.name) for f in fields(ConvAttrs)))
-    operands = [left.value, right.value, left.zero, right.zero]
-    (sums,) = b.add(OPS["conv_integer"], operands, whole, loc=node.loc)
-    (found,) = b.add(OPS["cast"], [sums], CastAttrs(F32), loc=node.loc)
-    (scale,) = b.add(OPS["mul"], [left.scale, right.scale], loc=node.loc)
-    (found,) = b.add(OPS["mul"], [found, _column(b, node, scale)], loc=node.loc)
+    sums = conv_integer(b, attrs, left.value, right.value, left.zero, right.zero)
+    sums = emit(b, "cast", sums, to=F32)
+    scale = channels(b, emit(b, "mul", left.scale, right.scale), sums)
+    found = emit(b, "mul", sums, scale)
     if rest and rest[0] is not None:
-        shift = _column(b, node, rest[0])
-        (found,) = b.add(OPS["add"], [found, shift], loc=node.loc)
+        found = emit(b, "add", found, channels(b, rest[0], sums))
     return [found]
-
-
-def _column(b: GraphBuilder, node: Node, value: Value) -> Value:
-    """One number for each channel of an image, or one for all."""
-    if value.type.rank == 0:
-        return value
-    ones = (const(1),) * (node.outputs[0].type.rank - 2)
-    attrs = ReshapeAttrs((value.type.shape[0], *ones))
-    return b.add(OPS["reshape"], [value], attrs, loc=node.loc)[0]
 
 
 def _admitted(b: GraphBuilder, node: Node, left: _Bytes, right: _Bytes) -> bool:
@@ -124,48 +107,43 @@ def _gemm(b: GraphBuilder, node: Node, inputs: Inputs, weights: bool) -> Replace
     if x is None or w is None:
         return None
     left, right = _bytes(b, x), _bytes(b, w)
-    left = _turned(b, node, left) if attrs.trans_a else left
-    right = _turned(b, node, right) if attrs.trans_b else right
+    left = _turned(b, left) if attrs.trans_a else left
+    right = _turned(b, right) if attrs.trans_b else right
     found = _product(b, node, left, right, weights)
     if found is None:
         return None
     shift = rest[0] if rest else None
-    return [found] if shift is None else list(b.add(OPS["add"], [found, shift], loc=node.loc))
+    return [found if shift is None else emit(b, "add", found, shift)]
 
 
 def _bytes(b: GraphBuilder, value: Value) -> _Bytes | None:
     """The bytes that `value` is made of, seen through a transposition of two axes."""
-    producer = b.producer(value)
-    if producer is None:
+    found = dequantized(b, value)
+    if found is None:
         return None
-    if producer.op.name == "transpose" and producer.attrs == TransposeAttrs((1, 0)):
-        (source,) = producer.inputs
-        return None if source is None else _turned(b, producer, _bytes(b, source))
-    attrs = producer.attrs
-    if producer.op.name != "dequantize_linear" or not isinstance(attrs, DequantizeAttrs):
-        return None
-    x, scale, *rest = producer.inputs
-    if x is None or scale is None or attrs.block_size:
+    node, transposed = found
+    x, scale, *rest = node.inputs
+    if x is None or scale is None or node.attrs.block_size:
         return None
     if scale.type.dtype is not F32 or value.type.dtype is not F32:
         return None
     if x.type.dtype not in (I8, U8, *FLOAT8) or scale.type.rank > 1:
         return None
     one = scale.type.rank == 0 or scale.type.static_shape == (1,)
-    return _Bytes(x, scale, rest[0] if rest else None, None if one else attrs.axis)
+    bytes_ = _Bytes(x, scale, rest[0] if rest else None, None if one else node.attrs.axis)
+    return _turned(b, bytes_) if transposed else bytes_
 
 
-def _turned(b: GraphBuilder, node: Node, found: _Bytes | None) -> _Bytes | None:
+def _turned(b: GraphBuilder, found: _Bytes | None) -> _Bytes | None:
     """The bytes of the transposed matrix."""
     if found is None or found.value.type.rank != 2:
         return None
     array = b.array(found.value)
+    old = found.value
     if array is not None:
-        value = b.constant(
-            array.T.copy(), found.value.name, found.value.type.dtype, b.sources(found.value)
-        )
+        value = b.constant(array.T.copy(), old.name, old.type.dtype, b.sources(old))
     else:
-        (value,) = b.add(OPS["transpose"], [found.value], TransposeAttrs((1, 0)), loc=node.loc)
+        value = emit(b, "transpose", old, perm=(1, 0))
     return replace(found, value=value, axis=None if found.axis is None else 1 - found.axis)
 
 
@@ -180,27 +158,22 @@ def _product(
         return None
     if weights and not _admitted(b, node, left, right):
         return None
-    wide = _sums(b, node, left, right)
-    if wide is None:
-        return None
-    (scale,) = b.add(OPS["mul"], [left.scale, right.scale], loc=node.loc)
-    (found,) = b.add(OPS["mul"], [wide, scale], loc=node.loc)
-    return found
+    wide = _sums(b, left, right)
+    scale = None if wide is None else emit(b, "mul", left.scale, right.scale)
+    return None if scale is None else emit(b, "mul", wide, scale)
 
 
-def _sums(b: GraphBuilder, node: Node, left: _Bytes, right: _Bytes) -> Value | None:
+def _sums(b: GraphBuilder, left: _Bytes, right: _Bytes) -> Value | None:
     """The sums of products without scales, as f32."""
     kinds = {f.value.type.dtype for f in (left, right)}
     if kinds <= {I8, U8}:
-        operands = [left.value, right.value, left.zero, right.zero]
-        (sums,) = b.add(OPS["matmul_integer"], operands, loc=node.loc)
-        return b.add(OPS["cast"], [sums], CastAttrs(F32), loc=node.loc)[0]
+        sums = emit(b, "matmul_integer", left.value, right.value, left.zero, right.zero)
+        return emit(b, "cast", sums, to=F32)
     if len(kinds) > 1 or not all(_is_zero(b, f.zero) for f in (left, right)):
         return None
     if right.value.type.rank != 2:
         return None
-    factors = [left.value, right.value]
-    return b.add(OPS["matmul_levels"], factors, LevelsAttrs(), loc=node.loc)[0]
+    return emit(b, "matmul_levels", left.value, right.value)
 
 
 def _is_zero(b: GraphBuilder, value: Value | None) -> bool:

@@ -44,7 +44,7 @@ from tcc.ir.types import BF16, F16, F32, I8, I32, DType, TensorType, element_cou
 from tcc.ops.algebra.levels import nibbles
 from tcc.passes.fuse.compose import canonical
 from tcc.passes.fuse.unify_iterators import coefficient
-from tcc.passes.layout.assign import Kernel, Placed, ProgramStep
+from tcc.passes.layout.assign import Kernel, Placed, operand_reads
 from tcc.passes.layout.weights import Rounded
 from tcc.passes.quantize.quantize_weights import group_size, quantized, rounded
 from tcc.record import record
@@ -111,7 +111,7 @@ class _Narrowing:
         self, placed: Placed, precision: Precision, constants: Mapping[Value, Graph]
     ) -> None:
         self.placed, self.precision, self.constants = placed, precision, constants
-        self.kernels = [s.kernel for s in placed.steps if s.kernel is not None]
+        self.kernels = placed.kernels
         self.made: dict[Value, Handle] = {}
         self.rounded: list[Rounded] = []
         self.floats: dict[Value, _Stored | None] = {}
@@ -134,10 +134,7 @@ class _Narrowing:
             v: Value(v.name, TensorType(self.precision.floats, v.type.shape))
             for v in self.activations
         }
-        steps = tuple(
-            s if s.kernel is None else ProgramStep(self._kernel(s.kernel, narrow), None)
-            for s in self.placed.steps
-        )
+        steps = self.placed.with_kernels(lambda kernel: self._kernel(kernel, narrow))
         layouts = {narrow.get(v, v): where for v, where in self.placed.layouts.items()}
         wholes = {narrow.get(v, v): narrow.get(w, w) for v, w in self.placed.wholes.items()}
         graph = self.placed.graph
@@ -170,10 +167,8 @@ class _Narrowing:
         results = {v for k in self.kernels for v in k.results} | {*self.placed.wholes.values()}
         able = {v for v in results if v.type.dtype is F32} - _pinned(self.placed)
         for kernel in self.kernels:
-            for node in _all_reads(kernel):
-                if not _exact(node):
-                    able.discard(_operand(kernel, node))
-            able -= set(_summed(kernel) if everywhere else ())
+            able -= {v for _, node, v in operand_reads(kernel) if not _exact(node)}
+            able -= _summed(kernel) if everywhere else set()
         paired = (
             _paired_with(p, self.placed.layouts) for found in self.products.values() for p in found
         )
@@ -199,7 +194,7 @@ class _Narrowing:
     def _float_weight(self, kernel: Kernel, value: Value) -> _Stored | None:
         if self.precision.floats is F32 or value.type.dtype is not F32:
             return None
-        if not all(_exact(r) for r in _all_reads(kernel) if _operand(kernel, r) is value):
+        if not all(_exact(node) for _, node, v in operand_reads(kernel) if v is value):
             return None
         count = as_int(element_count(value.type.shape)) or 0
         needed = any(p.constant is value and self._paired(p) for p in self.products[kernel])
@@ -218,8 +213,8 @@ class _Narrowing:
         """The weight of a matrix product as levels and scales."""
         value, axis = product.constant, _summed_axis(product)
         count = as_int(element_count(value.type.shape)) or 0
-        reads_of = [r for r in _all_reads(product.kernel) if r.source == product.weight.source]
-        if not self.precision.bits or axis is None or count < _LARGE or len(reads_of) > 1:
+        times = sum(v is value for _, _, v in operand_reads(product.kernel))
+        if not self.precision.bits or axis is None or count < _LARGE or times > 1:
             return None
         if (value, axis) not in self.levels:
             self.levels[value, axis] = self._levels(value, axis)
@@ -348,19 +343,11 @@ def _operand(kernel: Kernel, node: Read) -> Value:
     return kernel.operands[node.source]
 
 
-def _all_reads(kernel: Kernel) -> Iterator[Read]:
-    """The reads of operands."""
-    for stage in kernel.expr.stages:
-        yield from (r for r in reads(stage) if isinstance(r.source, int))
-
-
-def _summed(kernel: Kernel) -> Iterator[Value]:
+def _summed(kernel: Kernel) -> set[Value]:
     """The operands whose elements are summed as they are: parts of sums among them, whose rounding
     would be that of all their terms."""
-    for stage in kernel.expr.stages:
-        for node in stage.body if stage.monoid == "sum" else ():
-            if isinstance(node, Read) and isinstance(node.source, int):
-                yield _operand(kernel, node)
+    found = operand_reads(kernel)
+    return {v for stage, node, v in found if stage.monoid == "sum" and node in stage.body}
 
 
 def _products(kernel: Kernel, constants: Mapping[Value, Graph]) -> Iterator[_Product]:

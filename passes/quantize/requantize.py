@@ -15,8 +15,8 @@ from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.op import Trait
 from tcc.ir.types import F32, I8, U8
-from tcc.ops import OPS
 from tcc.ops.algebra.quantize import QuantizeAttrs
+from tcc.passes.graph.emit import emit
 from tcc.passes.quantize.zero_points import levels
 
 # What may lie between sums and levels, and how much of it.
@@ -48,30 +48,23 @@ def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
     factor = b.constant(np.asarray(inverse), "inverse")
     zero = zeros[0] if zeros else None
     point = b.constant(np.zeros((), attrs.to.carrier), "zero") if zero is None else zero
-    return [levels(b, node, _scaled(b, node, x, factor), point)]
+    return [levels(b, _scaled(b, x, factor), point)]
 
 
-def _scaled(b: GraphBuilder, node: Node, x: Value, factor: Value) -> Value:
+def _scaled(b: GraphBuilder, x: Value, factor: Value) -> Value:
     """`x` times a positive number, multiplied into constants where there are any."""
     producer = b.producer(x)
     if producer is not None and producer.op.name == "relu" and producer.inputs[0] is not None:
-        inner = _scaled(b, node, producer.inputs[0], factor)
-        return b.add(OPS["relu"], [inner], loc=node.loc)[0]
+        return emit(b, "relu", _scaled(b, producer.inputs[0], factor))
     if producer is not None and producer.op.name in ("add", "mul"):
         left, right = producer.inputs
         assert left is not None
         assert right is not None
         if _is_constant(b, right) and producer.op.name == "mul":
-            right = _times(b, node, right, factor)
-            return b.add(OPS["mul"], [left, right], loc=node.loc)[0]
+            return emit(b, "mul", left, emit(b, "mul", right, factor))
         if _is_constant(b, right):
-            left, right = _scaled(b, node, left, factor), _times(b, node, right, factor)
-            return b.add(OPS["add"], [left, right], loc=node.loc)[0]
-    return _times(b, node, x, factor)
-
-
-def _times(b: GraphBuilder, node: Node, x: Value, factor: Value) -> Value:
-    return b.add(OPS["mul"], [x, factor], loc=node.loc)[0]
+            return emit(b, "add", _scaled(b, left, factor), emit(b, "mul", right, factor))
+    return emit(b, "mul", x, factor)
 
 
 def _is_constant(b: GraphBuilder, value: Value) -> bool:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeGuard
 
 import numpy as np
 from tcc.ir.expr import Expr, Stage, extent, with_reads
@@ -23,13 +22,13 @@ from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.expr.scalar import (
     Apply,
     Cast,
-    IndexValue,
     Read,
     Scalar,
     StageRef,
     apply,
     cast,
     index_value,
+    indices_in,
     literal,
     read,
     substitute_indices,
@@ -61,8 +60,8 @@ def with_signed_operands(placed: Placed, lowers: Callable[[Expr], bool]) -> Plac
         if work is None or not work.run() or not lowers((made := work.kernel()).expr):
             steps.append(step)
             continue
-        steps += (ProgramStep(each, None) for each in work.sums)
-        steps.append(ProgramStep(made, None))
+        steps += (ProgramStep(each) for each in work.sums)
+        steps.append(ProgramStep(made))
         constants |= work.constants
         layouts |= {v: row_major(v.type.shape) for each in work.sums for v in each.results}
     graph = replace(placed.graph, constants=constants)
@@ -267,16 +266,8 @@ def _factor(stage: Stage, scalar: Scalar) -> _Factor | None:
 
 
 def _varies(scalar: Scalar, loops: Sequence[Var]) -> bool:
-    indices = [
-        index
-        for n in walk(scalar)
-        for index in (n.indices if isinstance(n, Read) else (n.index,) if _is_index(n) else ())
-    ]
+    indices = (index for node in walk(scalar) for index in indices_in(node))
     return any(v in loops for i in indices for v in free_vars(i))
-
-
-def _is_index(node: Scalar) -> TypeGuard[IndexValue]:
-    return isinstance(node, IndexValue)
 
 
 def _is_operand(node: Read) -> bool:

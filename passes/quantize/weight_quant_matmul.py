@@ -20,11 +20,11 @@ from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.op import Array
 from tcc.ir.types import F4E2M1, F8E4M3FN, F32, I8, DType
-from tcc.ops import OPS
 from tcc.ops.algebra.contract import GemmAttrs
-from tcc.ops.algebra.levels import LevelsAttrs, nibbles
-from tcc.ops.algebra.movement import TransposeAttrs
+from tcc.ops.algebra.levels import nibbles
 from tcc.ops.algebra.quantize import DequantizeAttrs
+from tcc.passes.graph.emit import emit
+from tcc.passes.quantize.zero_points import dequantized
 from tcc.record import record
 
 # Constants of fewer elements are folded to floats, as all others are.
@@ -67,9 +67,9 @@ def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
         levels = _turned(levels)
     if levels is None or not _along_sum(levels):
         return None
-    found = _product(b, node, x, levels)
+    found = _product(b, x, levels)
     bias = inputs[2] if len(inputs) > 2 else None
-    return [found] if bias is None else list(b.add(OPS["add"], [found, bias], loc=node.loc))
+    return [found if bias is None else emit(b, "add", found, bias)]
 
 
 def _along_sum(levels: _Levels) -> bool:
@@ -81,16 +81,12 @@ def _along_sum(levels: _Levels) -> bool:
 
 def _levels(b: GraphBuilder, value: Value) -> _Levels | None:
     """The levels that `value` is made of, seen through a transposition."""
-    producer = b.producer(value)
-    if producer is None or not producer.inputs or producer.inputs[0] is None:
+    found = dequantized(b, value)
+    if found is None:
         return None
-    if producer.op.name == "transpose" and producer.attrs == TransposeAttrs((1, 0)):
-        found = _levels(b, producer.inputs[0])
-        return None if found is None else _turned(found)
-    attrs = producer.attrs
-    if producer.op.name != "dequantize_linear" or not isinstance(attrs, DequantizeAttrs):
-        return None
-    x, scale, *rest = producer.inputs
+    node, transposed = found
+    attrs = node.attrs
+    x, scale, *rest = node.inputs
     point = rest[0] if rest else None
     if x is None or scale is None or value.type.dtype is not F32:
         return None
@@ -108,7 +104,8 @@ def _levels(b: GraphBuilder, value: Value) -> _Levels | None:
     shape = _shape(scales, attrs)
     zero = None if zero is None else zero.reshape(shape)
     axis = attrs.axis if attrs.block_size or scales.size > 1 else 1
-    return _Levels(data, dtype, scales.reshape(shape), zero, axis, attrs.block_size, x)
+    levels = _Levels(data, dtype, scales.reshape(shape), zero, axis, attrs.block_size, x)
+    return _turned(levels) if transposed else levels
 
 
 def _shape(scales: Array, attrs: DequantizeAttrs) -> tuple[int, ...]:
@@ -125,16 +122,15 @@ def _turned(found: _Levels) -> _Levels:
     return replace(turned, axis=1 - found.axis)
 
 
-def _product(b: GraphBuilder, node: Node, x: Value, levels: _Levels) -> Value:
+def _product(b: GraphBuilder, x: Value, levels: _Levels) -> Value:
     data, zero, dtype, bits = _stored(levels)
     name, sources = levels.source.name, b.sources(levels.source)
     operands = [x, b.constant(data, f"{name}.levels", dtype, sources)]
     rows, columns = levels.array.shape
     if not levels.block and zero is None:
-        (sums,) = b.add(OPS["matmul_levels"], operands, LevelsAttrs(bits), loc=node.loc)
+        sums = emit(b, "matmul_levels", *operands, bits=bits)
         after = np.ascontiguousarray(levels.scale.astype(np.float32).reshape(-1))
-        factor = b.constant(after, f"{name}.scale")
-        return b.add(OPS["mul"], [sums, factor], loc=node.loc)[0]
+        return emit(b, "mul", sums, b.constant(after, f"{name}.scale"))
     block = levels.block or rows
     full = (-(-rows // block), columns)
     scale = np.ascontiguousarray(np.broadcast_to(levels.scale, full).astype(np.float32))
@@ -142,8 +138,7 @@ def _product(b: GraphBuilder, node: Node, x: Value, levels: _Levels) -> Value:
     if zero is not None:
         zeros = np.ascontiguousarray(np.broadcast_to(zero, full).astype(np.int8))
         operands.append(b.constant(zeros, f"{name}.zeros"))
-    attrs = LevelsAttrs(bits, block)
-    return b.add(OPS["matmul_levels"], operands, attrs, loc=node.loc)[0]
+    return emit(b, "matmul_levels", *operands, bits=bits, block=block)
 
 
 def _stored(levels: _Levels) -> tuple[Array, Array | None, DType, int]:

@@ -20,24 +20,24 @@ Requires nothing.  Establishes products that processors have instructions for.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
-from tcc.ir.index import Index, as_index, const
-from tcc.ir.op import Array, NoAttrs
+from tcc.ir.index import as_index, const
+from tcc.ir.op import Array
 from tcc.ir.types import F32, I8, I32, U8, DType
-from tcc.ops import OPS
-from tcc.ops.algebra.movement import ReshapeAttrs, TransposeAttrs
+from tcc.ops.algebra.movement import TransposeAttrs
 from tcc.ops.algebra.quantize import DequantizeAttrs, QuantizeAttrs
-from tcc.ops.algebra.quantized import ConvIntegerAttrs
-from tcc.ops.algebra.reduce import ReduceAttrs
-from tcc.ops.algebra.unary import CastAttrs
 from tcc.ops.algebra.window import ConvAttrs
+from tcc.passes.graph.emit import emit
 from tcc.record import record
 
+# A factor: bytes, and their zero point.
+_Bytes: TypeAlias = tuple[Value, Value | None]
 # Half the range of a byte: what makes a signed one unsigned.
 _HALF = 128
 
@@ -72,8 +72,8 @@ def _quantised(b: GraphBuilder, node: Node, inputs: Inputs, to: DType) -> Replac
         zero = _flipped_zero(b, rest[0] if rest else None, scale, to)
         if zero is None:
             return None
-        made = b.add(OPS["quantize_linear"], [x, scale, zero], replace(attrs, to=to), loc=node.loc)
-        return [_flipped(b, node, *made)]
+        made = b.add(node.op, [x, scale, zero], replace(attrs, to=to))
+        return [_flipped(b, *made)]
     if isinstance(attrs, DequantizeAttrs) and inputs[0] is not None:
         source = _unflipped(b, inputs[0])
         if source is None or source.type.dtype is not to:
@@ -81,7 +81,7 @@ def _quantised(b: GraphBuilder, node: Node, inputs: Inputs, to: DType) -> Replac
         _, scale, *rest = inputs
         zero = _flipped_zero(b, rest[0] if rest else None, scale, to)
         if zero is not None:
-            return b.add(OPS[node.op.name], [source, scale, zero], attrs, loc=node.loc)
+            return b.add(node.op, [source, scale, zero], attrs)
     return None
 
 
@@ -101,19 +101,19 @@ def _flipped_zero(
     return b.constant(moved.astype(to.carrier), "zero")
 
 
-def _flipped(b: GraphBuilder, node: Node, x: Value) -> Value:
+def _flipped(b: GraphBuilder, x: Value) -> Value:
     """Bytes of the other sign: 128 more, or less."""
     if x.type.dtype is I8:
-        return _emit(b, node, "bitwise_xor", _emit(b, node, "cast", x, to=U8), _half(b))
-    return _emit(b, node, "cast", _emit(b, node, "bitwise_xor", x, _half(b)), to=I8)
+        return emit(b, "bitwise_xor", emit(b, "cast", x, to=U8), _half(b))
+    return emit(b, "cast", emit(b, "bitwise_xor", x, _half(b)), to=I8)
 
 
-def _as_type(b: GraphBuilder, node: Node, x: Value, to: DType) -> Value:
+def _as_type(b: GraphBuilder, x: Value, to: DType) -> Value:
     """Bytes as such of type `to`."""
     if x.type.dtype is to:
         return x
     source = _unflipped(b, x)
-    return _flipped(b, node, x) if source is None else source
+    return _flipped(b, x) if source is None else source
 
 
 def _unflipped(b: GraphBuilder, x: Value) -> Value | None:
@@ -172,29 +172,23 @@ def _requantised(b: GraphBuilder, node: Node, inputs: Inputs, to: DType | None) 
         return None
     last = not isinstance(node.attrs, ConvAttrs)
     if bias and bias[0] is not None:
-        sums = _emit(b, node, "add", sums, _channels(b, node, bias[0], sums, last))
-    factor = _emit(b, node, "div", _emit(b, node, "mul", x_scale, w_scale), y_scale)
-    factor = _channels(b, node, factor, sums, last)
-    scaled = _emit(b, node, "mul", _emit(b, node, "cast", sums, to=F32), factor)
-    return levels(b, node, scaled, y_zero)
+        sums = emit(b, "add", sums, channels(b, bias[0], sums, last))
+    factor = emit(b, "div", emit(b, "mul", x_scale, w_scale), y_scale)
+    factor = channels(b, factor, sums, last)
+    scaled = emit(b, "mul", emit(b, "cast", sums, to=F32), factor)
+    return levels(b, scaled, y_zero)
 
 
-def levels(b: GraphBuilder, node: Node, scaled: Value, zero: Value) -> Value:
+def levels(b: GraphBuilder, scaled: Value, zero: Value) -> Value:
     """`scaled` rounded to even, plus `zero`, saturated to its type."""
-    shift = _emit(b, node, "cast", zero, to=F32)
+    shift = emit(b, "cast", zero, to=F32)
     if zero.type.rank:
-        shift = _emit(b, node, "reshape", shift, shape=())
-    moved = _emit(b, node, "add", _emit(b, node, "round", scaled), shift)
-    return _emit(b, node, "cast", moved, to=zero.type.dtype)
+        shift = emit(b, "reshape", shift, shape=())
+    moved = emit(b, "add", emit(b, "round", scaled), shift)
+    return emit(b, "cast", moved, to=zero.type.dtype)
 
 
-def _sums(
-    b: GraphBuilder,
-    node: Node,
-    x: tuple[Value, Value | None],
-    w: tuple[Value, Value | None],
-    to: DType | None,
-) -> Value | None:
+def _sums(b: GraphBuilder, node: Node, x: _Bytes, w: _Bytes, to: DType | None) -> Value | None:
     """The sums of products of both less their zero points, in i32."""
     conv = node.attrs if isinstance(node.attrs, ConvAttrs) else None
     value, zero = x
@@ -203,25 +197,30 @@ def _sums(
         return None
     weights = _weights(b, *w, 0 if conv else -1)
     if weights is None:
-        return _computed_sums(b, node, x, w, to) if _computed(b, node, *w) else None
+        return _computed_sums(b, x, w, to) if _computed(b, node, *w) else None
     known = _constant(b, zero)
-    half = 0 if value.type.dtype is to else _HALF if to is U8 else -_HALF
     if conv is not None and ((known is None and not _unpadded(conv)) or weights.offset is not None):
         return None
-    value = _as_type(b, node, value, to)
-    signed = b.constant(weights.array, w[0].name, I8, b.sources(w[0]))
+    u = _as_type(b, value, to)
+    v = b.constant(weights.array, w[0].name, I8, b.sources(w[0]))
     if conv is None:
-        (sums,) = b.add(OPS["matmul_integer"], [value, signed], loc=node.loc)
-        wide = weights.array.sum(-2, dtype=np.int32, keepdims=value.type.rank > 1)
+        sums = emit(b, "matmul_integer", u, v)
+        columns = weights.array.sum(-2, dtype=np.int32, keepdims=value.type.rank > 1)
     else:
-        border = 0 if known is None else known + half
-        attrs = ConvIntegerAttrs(
-            conv.strides, conv.before, conv.after, conv.dilations, conv.group, border
-        )
-        (sums,) = b.add(OPS["conv_integer"], [value, signed], attrs, loc=node.loc)
+        border = 0 if known is None else known + _shift(value, to)
+        sums = conv_integer(b, conv, u, v, border=border)
         filters = weights.array.reshape(len(weights.array), -1)
-        wide = filters.sum(1, dtype=np.int32).reshape(-1, *[1] * (value.type.rank - 2))
-    return _with_offsets(b, node, sums, (value, zero, known, half), weights, wide)
+        columns = filters.sum(1, dtype=np.int32).reshape(-1, *[1] * (value.type.rank - 2))
+    if weights.offset is not None:
+        # sum (u - z)(v + o) = sum u v - z (sum v + K o) + o sum u
+        columns = (columns + int(weights.array.shape[-2]) * weights.offset).astype(np.int32)
+        rows = _totals(b, emit(b, "cast", u, to=I32), -1)
+        sums = emit(b, "add", sums, emit(b, "mul", rows, b.constant(weights.offset)))
+    if known is not None:
+        offsets = (known + _shift(value, to)) * columns
+        return emit(b, "sub", sums, b.constant(offsets)) if offsets.any() else sums
+    z = _point(b, *x, to)
+    return emit(b, "sub", sums, emit(b, "mul", b.constant(columns), z))
 
 
 def _computed(b: GraphBuilder, node: Node, w: Value, zero: Value | None) -> bool:
@@ -238,76 +237,43 @@ def _is_turned(b: GraphBuilder, value: Value) -> bool:
     return isinstance(attrs, TransposeAttrs) and attrs.perm[-1] != value.type.rank - 1
 
 
-def _computed_sums(
-    b: GraphBuilder,
-    node: Node,
-    x: tuple[Value, Value | None],
-    w: tuple[Value, Value | None],
-    to: DType,
-) -> Value:
+def _computed_sums(b: GraphBuilder, x: _Bytes, w: _Bytes, to: DType) -> Value:
     """sum (u - z)(v - o) = sum u v - z sum v - o sum (u - z), of bytes x and w that are computed: u
     of type `to`, v signed, z and o the zero points of these."""
-    u, z = _moved(b, node, *x, to)
-    v, zero = _moved(b, node, *w, I8)
-    (sums,) = b.add(OPS["matmul_integer"], [u, v], loc=node.loc)
+    u, z = _as_type(b, x[0], to), _point(b, *x, to)
+    v, zero = _as_type(b, w[0], I8), _point(b, *w, I8)
+    sums = emit(b, "matmul_integer", u, v)
     if z is not None:
-        columns = _emit(b, node, "cast", v, to=I32)
-        axes = ReduceAttrs((v.type.rank - 2,), u.type.rank > 1)
-        (columns,) = b.add(OPS["reduce_sum"], [columns], axes, loc=node.loc)
-        sums = _emit(b, node, "sub", sums, _emit(b, node, "mul", columns, z))
+        columns = _totals(b, emit(b, "cast", v, to=I32), -2, u.type.rank > 1)
+        sums = emit(b, "sub", sums, emit(b, "mul", columns, z))
     if zero is not None:
-        rows = _emit(b, node, "cast", u, to=I32)
-        rows = rows if z is None else _emit(b, node, "sub", rows, z)
-        axes = ReduceAttrs((u.type.rank - 1,), True)
-        (rows,) = b.add(OPS["reduce_sum"], [rows], axes, loc=node.loc)
-        sums = _emit(b, node, "sub", sums, _emit(b, node, "mul", rows, zero))
+        rows = emit(b, "cast", u, to=I32)
+        rows = _totals(b, rows if z is None else emit(b, "sub", rows, z), -1)
+        sums = emit(b, "sub", sums, emit(b, "mul", rows, zero))
     return sums
 
 
-def _moved(
-    b: GraphBuilder, node: Node, value: Value, zero: Value | None, to: DType
-) -> tuple[Value, Value | None]:
-    """Bytes as those of type `to`, and their zero point in i32, None for zero."""
-    shift = 0 if value.type.dtype is to else _HALF if to is U8 else -_HALF
-    value = _as_type(b, node, value, to)
+def _totals(b: GraphBuilder, value: Value, axis: int, keepdims: bool = True) -> Value:
+    return emit(b, "reduce_sum", value, axes=(axis % value.type.rank,), keepdims=keepdims)
+
+
+def _shift(value: Value, to: DType) -> int:
+    """By how much bytes grow that become such of type `to`."""
+    return 0 if value.type.dtype is to else _HALF if to is U8 else -_HALF
+
+
+def _point(b: GraphBuilder, value: Value, zero: Value | None, to: DType) -> Value | None:
+    """The zero point of bytes that become such of type `to`, in i32; None for zero."""
+    shift = _shift(value, to)
     known = np.zeros((), np.int32) if zero is None else b.array(zero)
     if known is not None:
         moved = known.astype(np.int32) + shift
         moved = moved.reshape(()) if moved.size == 1 else moved
-        return value, b.constant(np.asarray(moved, np.int32)) if moved.any() else None
+        return b.constant(np.asarray(moved, np.int32)) if moved.any() else None
     assert zero is not None
-    point = _emit(b, node, "cast", zero, to=I32)
-    point = _emit(b, node, "reshape", point, shape=()) if zero.type.static_shape == (1,) else point
-    return value, _emit(b, node, "add", point, b.constant(np.asarray(shift, np.int32)))
-
-
-def _with_offsets(
-    b: GraphBuilder,
-    node: Node,
-    sums: Value,
-    x: tuple[Value, Value | None, int | None, int],
-    weights: _Weights,
-    wide: Array,
-) -> Value:
-    """Sums plus what the offsets of x (unsigned bytes, less `zero + half`) and of the weights add;
-    `wide` are the sums of the signed weights."""
-    value, zero, known, half = x
-    if weights.offset is not None:
-        # sum (u - z)(v + o) = sum u v - z (sum v + K o) + o sum u
-        length = int(weights.array.shape[-2])
-        wide = (wide + length * weights.offset).astype(np.int32)
-        rows = _emit(b, node, "cast", value, to=I32)
-        axes = ReduceAttrs((value.type.rank - 1,), True)
-        (rows,) = b.add(OPS["reduce_sum"], [rows], axes, loc=node.loc)
-        sums = _emit(b, node, "add", sums, _emit(b, node, "mul", rows, b.constant(weights.offset)))
-    if known is not None:
-        shift = (known + half) * wide
-        return _emit(b, node, "sub", sums, b.constant(shift)) if shift.any() else sums
-    assert zero is not None
-    point = _emit(b, node, "cast", zero, to=I32)
-    point = _emit(b, node, "reshape", point, shape=()) if zero.type.rank else point
-    point = _emit(b, node, "add", point, b.constant(np.asarray(half, np.int32))) if half else point
-    return _emit(b, node, "sub", sums, _emit(b, node, "mul", b.constant(wide), point))
+    point = emit(b, "cast", zero, to=I32)
+    point = emit(b, "reshape", point, shape=()) if zero.type.static_shape == (1,) else point
+    return emit(b, "add", point, b.constant(np.asarray(shift, np.int32))) if shift else point
 
 
 # ---- weights ------------------------------------------------------------------------------------
@@ -347,35 +313,32 @@ def _unpadded(attrs: ConvAttrs) -> bool:
 # ---- nodes --------------------------------------------------------------------------------------
 
 
+def conv_integer(
+    b: GraphBuilder, attrs: ConvAttrs, *operands: Value | None, border: int = 0
+) -> Value:
+    """The convolution `attrs` of bytes."""
+    geometry = {f.name: getattr(attrs, f.name) for f in fields(ConvAttrs)}
+    return emit(b, "conv_integer", *operands, **geometry, border=border)
+
+
+def dequantized(b: GraphBuilder, value: Value | None) -> tuple[Node, bool] | None:
+    """The dequantisation that makes `value`, and whether of the transposed matrix."""
+    node = None if value is None else b.producer(value)
+    if node is not None and node.attrs == TransposeAttrs((1, 0)):
+        found = dequantized(b, node.inputs[0])
+        return None if found is None else (found[0], not found[1])
+    return None if node is None or node.op.name != "dequantize_linear" else (node, False)
+
+
 def _half(b: GraphBuilder) -> Value:
     return b.constant(np.asarray(_HALF, np.uint8), "half")
 
 
-def _channels(b: GraphBuilder, node: Node, value: Value, like: Value, last: bool) -> Value:
+def channels(b: GraphBuilder, value: Value, like: Value, last: bool = False) -> Value:
     """A value that is one number, or one for each channel of `like`."""
-    if value.type.rank == 0:
-        return value
     if value.type.static_shape == (1,):
-        return _emit(b, node, "reshape", value, shape=())
-    if last:
+        return emit(b, "reshape", value, shape=())
+    if last or value.type.rank == 0:
         return value
     ones = [const(1)] * (like.type.rank - 2)
-    return _emit(b, node, "reshape", value, shape=(value.type.shape[0], *ones))
-
-
-def _emit(
-    b: GraphBuilder,
-    node: Node,
-    op: str,
-    *inputs: Value | None,
-    to: DType | None = None,
-    shape: tuple[Index, ...] | None = None,
-) -> Value:
-    """The result of one more node in place of `node`."""
-    attrs: NoAttrs | CastAttrs | ReshapeAttrs = NoAttrs()
-    if to is not None:
-        attrs = CastAttrs(to)
-    elif shape is not None:
-        attrs = ReshapeAttrs(shape)
-    (made,) = b.add(OPS[op], inputs, attrs, loc=node.loc)
-    return made
+    return emit(b, "reshape", value, shape=(value.type.shape[0], *ones))

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
-from tcc.ir.index import Index, IndexLike, Var, as_index, substitute
+from tcc.ir.index import Index, IndexLike, Indices, Var, as_index, substitute
 from tcc.ir.index.interned import intern
 from tcc.ir.types import BOOL, DType, DTypeKind
 from tcc.record import record
@@ -331,6 +331,16 @@ def children(scalar: Scalar) -> tuple[Scalar, ...]:
             return tuple(s for _, s in scalar.indirect)
         case Const() | IndexValue() | Arg():
             return ()
+
+
+def indices_in(scalar: Scalar) -> Indices:
+    """The indices in a scalar itself, without its operands."""
+    match scalar:
+        case Read():
+            return scalar.indices
+        case IndexValue():
+            return (scalar.index,)
+    return ()
 
 
 @lru_cache(maxsize=4096)  # passes ask for the same bodies again and again

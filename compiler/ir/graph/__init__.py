@@ -171,16 +171,31 @@ def walk_nodes(graph: Graph) -> Iterator[Node]:
             yield from walk_nodes(body)
 
 
+def walk_graphs(graph: Graph) -> Iterator[Graph]:
+    """The graph, its bodies, and theirs."""
+    yield graph
+    for node in walk_nodes(graph):
+        yield from bodies(node)
+
+
+def walk_values(graph: Graph) -> Iterator[Value]:
+    """The inputs, constants and results of the graph and of all bodies in it."""
+    for part in walk_graphs(graph):
+        yield from (*part.inputs, *part.constants, *(v for n in part.nodes for v in n.outputs))
+
+
 class GraphBuilder:
     """Builds a graph; every `add` runs the op's inference, so an ill-typed node cannot exist.
 
-    `parent` is the builder of the graph around a body: names are unique across both.
+    `parent` is the builder of the graph around a body: names are unique across both.  `loc` is the
+    location of nodes that are added without one.
     """
 
     def __init__(
         self, name: str, store: ConstantStore | None = None, parent: GraphBuilder | None = None
     ) -> None:
         self.name = name
+        self.loc = ""
         if store is None:
             store = parent.store if parent else ConstantStore()
         self.store: ConstantStore = store
@@ -232,7 +247,7 @@ class GraphBuilder:
         inputs: Sequence[Value | None],
         attrs: Any = None,
         *,
-        loc: str = "",
+        loc: str | None = None,
         names: Sequence[str] = (),
     ) -> tuple[Value, ...]:
         """Appends a node and returns its outputs.
@@ -240,6 +255,7 @@ class GraphBuilder:
         Raises `UserError` with `loc` where the op does not take these operands.
         """
         attrs = NoAttrs() if attrs is None else attrs
+        loc = self.loc if loc is None else loc
         types = [None if v is None else v.type for v in inputs]
         try:
             check_handles(op, types)

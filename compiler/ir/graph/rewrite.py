@@ -27,7 +27,8 @@ def rebuild(graph: Graph, visit: Visit) -> Graph:
     """A copy of `graph` in which `visit` may replace the results of each node.
 
     `visit(builder, node, inputs)` returns the new values of the node's results, or None to keep the
-    node.  `node` has the old values but bodies already rebuilt; `inputs` are the new values.  Since
+    node.  `node` has the old values but bodies already rebuilt; `inputs` are the new values.  Nodes
+    that it adds have the node's location unless they are given one.  Since
     outputs keep their names, a node is kept after all where an output of the graph would become an
     input or another output.
     """
@@ -67,6 +68,7 @@ class _Rebuild:
             node = self._with_bodies(node, b, new)
             if self._sizes:
                 node = replace(node, attrs=bind_attrs(node.attrs, self._sizes))
+            b.loc = node.loc
             results = self._visit(b, node, inputs)
             if results is not None and _fits(node, results, fixed, taken):
                 self.replaced.append(node)
@@ -208,17 +210,11 @@ class Site:
 
 @record
 class Rule:
-    """A local rewrite.
-
-    `match(site)` gives what `build` needs, or None.  `build(site, found)` adds nodes to the site's
-    builder and returns the values that replace the node's results.  `example` makes a graph on
-    which the rule fires, for its test.
-    """
+    """A local rewrite: `rewrite(site)` adds nodes to the site's builder and returns the value, or
+    the values, that replace the node's results; None where the rule does not fit."""
 
     name: str
-    match: Callable[[Site], Any]
-    build: Callable[[Site, Any], Sequence[Value]]
-    example: Callable[[], Graph]
+    rewrite: Callable[[Site], Value | Replacement]
 
 
 def apply_rules(graph: Graph, rules: Sequence[Rule], bound: int = 64) -> Graph:
@@ -230,13 +226,13 @@ def apply_rules(graph: Graph, rules: Sequence[Rule], bound: int = 64) -> Graph:
     """
     fired: dict[Node, str] = {}
 
-    def visit(builder: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    def visit(builder: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
         site = Site(builder, node, inputs)
         for rule in rules:
-            found = rule.match(site)
+            found = rule.rewrite(site)
             if found is not None:
                 fired[node] = rule.name
-                return rule.build(site, found)
+                return [found] if isinstance(found, Value) else found
         return None
 
     last = ""

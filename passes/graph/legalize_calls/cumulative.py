@@ -15,10 +15,9 @@ from tcc.ir.graph import GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs
 from tcc.ir.index import Index
 from tcc.ir.types import TensorType
-from tcc.ops import OPS
 from tcc.ops.algebra.cumulative import CumSumAttrs
-from tcc.ops.expression import ExpressionAttrs
 from tcc.ops.formula import wide
+from tcc.passes.graph.emit import express
 from tcc.passes.graph.legalize_calls.prefix_sums import Combination, Totals
 
 _COMBINATIONS = {
@@ -31,8 +30,7 @@ def express_running(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Val
     """The running totals of operand 0 as an expression."""
     (x,) = inputs
     assert x is not None
-    attrs = ExpressionAttrs(_expr(x.type, node.attrs, _COMBINATIONS[node.op.name]))
-    return b.add(OPS["expression"], [x], attrs, loc=node.loc)
+    return express(b, _expr(x.type, node.attrs, _COMBINATIONS[node.op.name]), x)
 
 
 def _expr(x: TensorType, attrs: CumSumAttrs, combination: Combination) -> Expr:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, apply, index_value
-from tcc.ir.index import Index, Indices, as_int, bounds, ceildiv
+from tcc.ir.index import Index, Indices, as_int, ceildiv
 from tcc.ir.types import I64
 from tcc.ops.formula import choose
 from tcc.record import record
@@ -97,8 +97,3 @@ class Totals:
 
     def _joined(self, before: Scalar, inside: Scalar) -> Scalar:
         return apply(self.combination.function, before, inside)
-
-
-def is_open(size: Index) -> bool:
-    """Whether nothing bounds a size."""
-    return bounds(size)[1] is None

@@ -19,12 +19,10 @@ from tcc.ir.graph import GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs, Replacement
 from tcc.ir.index import Index, Indices, const
 from tcc.ir.types import BOOL, I32, I64, DType, DTypeKind, TensorType, element_count
-from tcc.ops import OPS
-from tcc.ops.algebra.movement import ReshapeAttrs
 from tcc.ops.data.indexing import Binding
-from tcc.ops.expression import ExpressionAttrs
 from tcc.ops.formula import choose, widened
 from tcc.ops.operands import clamped, guard, inside, wrapped
+from tcc.passes.graph.emit import emit, express
 
 _MONOIDS = {"add": ("sum", "add"), "mul": ("prod", "mul"), "max": ("max",) * 2, "min": ("min",) * 2}
 
@@ -41,7 +39,7 @@ def express_scatter_elements(b: GraphBuilder, node: Node, inputs: Inputs) -> Rep
     if x.type.dtype is BOOL and node.attrs.reduction != "none":
         return None
     expr = _elements(x.type, indices.type, updates.type, node.attrs.axis, node.attrs.reduction)
-    return b.add(OPS["expression"], [x, indices, updates], ExpressionAttrs(expr), loc=node.loc)
+    return express(b, expr, x, indices, updates)
 
 
 def express_scatter_nd(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
@@ -52,11 +50,10 @@ def express_scatter_nd(b: GraphBuilder, node: Node, inputs: Inputs) -> Replaceme
     depth = indices.type.rank - 1
     count = element_count(indices.type.shape[:-1])
     tuples, slices = (
-        b.add(OPS["reshape"], [v], ReshapeAttrs((count, *v.type.shape[depth:])), loc=node.loc)[0]
-        for v in (indices, updates)
+        emit(b, "reshape", v, shape=(count, *v.type.shape[depth:])) for v in (indices, updates)
     )
     expr = _slices(x.type, tuples.type, slices.type, node.attrs.reduction)
-    return b.add(OPS["expression"], [x, tuples, slices], ExpressionAttrs(expr), loc=node.loc)
+    return express(b, expr, x, tuples, slices)
 
 
 def _three(inputs: Inputs) -> tuple[Value, Value, Value]:

@@ -17,11 +17,10 @@ from tcc.ir.graph.rewrite import Inputs, Replacement
 from tcc.ir.index import Index, Indices, as_int, ceildiv, const
 from tcc.ir.types import BOOL, I64, TensorType, element_count
 from tcc.ops import OPS
-from tcc.ops.algebra.movement import ReshapeAttrs
 from tcc.ops.data.data_dependent import BindSizeAttrs
-from tcc.ops.expression import ExpressionAttrs
-from tcc.ops.formula import choose
+from tcc.ops.formula import choose, chosen
 from tcc.ops.operands import clamped, guard
+from tcc.passes.graph.emit import emit, express
 from tcc.passes.graph.legalize_calls.prefix_sums import BLOCK, Combination, Totals
 
 _COUNT = Combination("sum", "add", 0)
@@ -33,9 +32,8 @@ def express_non_zero(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement
     assert x is not None
     if x.type.rank == 0:
         return None
-    places = _places(b, _flat(b, x, node), element_count(x.type.shape), node)
-    expr = _coordinates(places.type, x.type.shape)
-    return b.add(OPS["expression"], [places], ExpressionAttrs(expr), loc=node.loc)
+    places = _places(b, _flat(b, x), element_count(x.type.shape), node)
+    return express(b, _coordinates(places.type, x.type.shape), places)
 
 
 def express_compress(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value]:
@@ -45,27 +43,22 @@ def express_compress(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Va
     assert condition is not None
     axis = node.attrs.axis
     if axis is None:
-        x, axis = _flat(b, x, node), 0
+        x, axis = _flat(b, x), 0
     places = _places(b, condition, x.type.shape[axis], node)
-    expr = _slices(x.type, places.type, axis)
-    return b.add(OPS["expression"], [x, places], ExpressionAttrs(expr), loc=node.loc)
+    return express(b, _slices(x.type, places.type, axis), x, places)
 
 
-def _flat(b: GraphBuilder, x: Value, node: Node) -> Value:
-    if x.type.rank == 1:
-        return x
-    attrs = ReshapeAttrs((element_count(x.type.shape),))
-    return b.add(OPS["reshape"], [x], attrs, loc=node.loc)[0]
+def _flat(b: GraphBuilder, x: Value) -> Value:
+    return x if x.type.rank == 1 else emit(b, "reshape", x, shape=(element_count(x.type.shape),))
 
 
 def _places(b: GraphBuilder, flags: Value, count: Index, node: Node) -> Value:
     """Where the first `count` elements of a vector are not zero; how many these are is bound to
     the size that the node binds."""
-    counted = ExpressionAttrs(_counts(flags.type, count))
-    within, before, total = b.add(OPS["expression"], [flags], counted, loc=node.loc)
-    b.add(OPS["bind_size"], [total], BindSizeAttrs(node.attrs.size, 0), loc=node.loc)
-    found = ExpressionAttrs(_found(within.type, before.type, node.attrs.size))
-    return b.add(OPS["expression"], [within, before], found, loc=node.loc)[0]
+    within, before, total = express(b, _counts(flags.type, count), flags)
+    b.add(OPS["bind_size"], [total], BindSizeAttrs(node.attrs.size, 0))
+    (found,) = express(b, _found(within.type, before.type, node.attrs.size), within, before)
+    return found
 
 
 def _counts(flags: TensorType, count: Index) -> Expr:
@@ -134,18 +127,13 @@ def _coordinates(places: TensorType, shape: Sequence[Index]) -> Expr:
     b = ExprBuilder(places)
     axis, each = b.iters(len(shape), places.shape[0])
     place = b.read(0, each)
-    found: Scalar = place
     stride = const(1)
     parts: list[Scalar] = []
     for size in reversed(shape):
         part = place if stride is const(1) else apply("div", place, index_value(stride, I64))
         parts.insert(0, part if len(parts) + 1 == len(shape) else _rest(part, size))
         stride = stride * size
-    found = parts[-1]
-    for number in reversed(range(len(shape) - 1)):
-        here = apply("eq", index_value(axis, I64), literal(number, I64))
-        found = choose(here, parts[number], found)
-    return b.finish((axis, each), found)
+    return b.finish((axis, each), chosen(axis, parts))
 
 
 def _rest(value: Scalar, size: Index) -> Scalar:

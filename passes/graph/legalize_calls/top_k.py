@@ -16,12 +16,11 @@ from tcc.ir.graph import GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs
 from tcc.ir.index import Index, as_int, bounds, ceildiv, const, minimum
 from tcc.ir.types import I32, I64, TensorType
-from tcc.ops import OPS
 from tcc.ops.data.data_dependent import TopKAttrs
-from tcc.ops.expression import ExpressionAttrs
 from tcc.ops.formula import choose
 from tcc.ops.operands import clamped
-from tcc.ops.sizes import RequireAttrs
+from tcc.passes.graph.check_sizes import demand
+from tcc.passes.graph.emit import express
 from tcc.record import record
 
 # Elements of a block, and how many times as many as are wanted of it make it pay.
@@ -37,9 +36,8 @@ def express_top_k(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value
     least, most = bounds(extent)[0], bounds(attrs.k)[1]
     if most is None or least is None or least < most:
         reason = "there are no more elements along the axis"
-        b.add(OPS["require"], [], RequireAttrs(minimum(attrs.k, extent), attrs.k, reason))
-    expr = _Ranking(x.type, attrs).expr()
-    return b.add(OPS["expression"], [x], ExpressionAttrs(expr), loc=node.loc)
+        demand(b, minimum(attrs.k, extent), attrs.k, reason)
+    return express(b, _Ranking(x.type, attrs).expr(), x)
 
 
 Where = tuple[Index, ...]

@@ -1,0 +1,25 @@
+"""What a graph takes by itself: its kernels as they would be placed and scheduled in a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tcc.ir.graph import Graph, GraphBuilder, Handle, Value
+from tcc.ir.types import TensorType
+from tcc.passes.layout.assign import Kernel
+from tcc.passes.program.lower_graph import place_graph
+from tcc.passes.tile.plan import KernelPlanner
+
+
+def priced_kernels(graph: Graph, planner: KernelPlanner) -> Iterator[tuple[Kernel, float]]:
+    """The kernels of a graph, each with its seconds."""
+    placed = place_graph(graph, model=planner)
+    constants = dict.fromkeys(graph.constants)
+    for kernel in placed.kernels:
+        yield kernel, planner.seconds(kernel, placed.layouts, constants)
+
+
+def unread(b: GraphBuilder, type_: TensorType) -> Value:
+    """A constant of contents that no price depends on."""
+    name = b.fresh("constant")
+    return b.constant_handle(Handle(name), type_, name)

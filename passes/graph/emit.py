@@ -1,0 +1,25 @@
+"""Nodes that passes add, by the name of their op.
+
+emit(b, "reshape", %x, shape=(2, 3))      %y = reshape(%x) {shape=(2, 3)}
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tcc.ir.expr import Expr
+from tcc.ir.graph import GraphBuilder, Value
+from tcc.ops import OPS
+
+
+def emit(b: GraphBuilder, op: str, *inputs: Value | None, **attrs: Any) -> Value:
+    """The one result of a new node; `attrs` are the fields of its op's attributes."""
+    row = OPS[op]
+    (made,) = b.add(row, inputs, row.attrs(**attrs))
+    return made
+
+
+def express(b: GraphBuilder, expr: Expr, *inputs: Value | None) -> tuple[Value, ...]:
+    """The results of a new node that is an expression of operands."""
+    row = OPS["expression"]
+    return b.add(row, inputs, row.attrs(expr))
