@@ -203,6 +203,10 @@ class Emitter:
         """`x` with an axis of extent one more."""
         return self.reshape(x, [*x.shape[:axis], const(1), *x.shape[axis:]])
 
+    def flat(self, x: Operand) -> Operand:
+        """The elements of `x` along one axis."""
+        return self.reshape(x, (element_count(x.shape),))
+
     def transpose(self, x: Operand, perm: Sequence[int]) -> Operand:
         if tuple(perm) == tuple(range(x.rank)):
             return x
@@ -250,14 +254,15 @@ class Emitter:
             return self.emit("string_format", self.cast(x, wide))
         return self.cast(self.emit("string_parse", x, to=wide), dtype)
 
-    def slice_axis(self, x: Operand, axis: int, start: IndexLike, size: IndexLike) -> Operand:
-        """`size` elements of one axis from `start` on."""
-        starts = [const(0)] * x.rank
-        sizes = list(x.shape)
-        starts[axis], sizes[axis] = as_index(start), as_index(size)
-        if tuple(sizes) == x.shape and not as_int(starts[axis]):
+    def slice_axis(
+        self, x: Operand, axis: int, start: IndexLike, size: IndexLike, step: int = 1
+    ) -> Operand:
+        """`size` elements of one axis from `start` on, each `step` behind the last."""
+        starts, sizes, steps = [const(0)] * x.rank, list(x.shape), [1] * x.rank
+        starts[axis], sizes[axis], steps[axis] = as_index(start), as_index(size), step
+        if tuple(sizes) == x.shape and not as_int(starts[axis]) and step == 1:
             return x
-        return self.emit("slice", x, starts=tuple(starts), steps=(1,) * x.rank, sizes=tuple(sizes))
+        return self.emit("slice", x, starts=tuple(starts), steps=tuple(steps), sizes=tuple(sizes))
 
     def concat(self, parts: Sequence[Operand], axis: int) -> Operand:
         return parts[0] if len(parts) == 1 else self.emit_all("concat", parts, axis=axis)[0]

@@ -39,16 +39,13 @@ class Cell:
             x = ctx.emit("clip", x, -self.clip, self.clip)
         return self.activations[number](ctx, x)
 
-    def product(self, ctx: Emitter, number: int, h: Operand) -> Operand:
-        return self.products[number](ctx, h)
-
     def enters(self, ctx: Emitter, number: int, x: Operand) -> Operand:
         """The gate's part of the projected input."""
         return ctx.slice_axis(x, x.rank - 1, self.places[number] * self.hidden, self.hidden)
 
     def gate(self, ctx: Emitter, number: int, x: Operand, h: Operand) -> Operand:
         """What the gate's activation is applied to."""
-        return self.enters(ctx, number, x) + self.product(ctx, number, h)
+        return self.enters(ctx, number, x) + self.products[number](ctx, h)
 
 
 def by_matrices(matrices: Iterable[Operand]) -> tuple[Product, ...]:
@@ -73,12 +70,12 @@ def _gru_step(
     update = cell.activate(ctx, 0, cell.gate(ctx, 0, x, h))
     reset = cell.activate(ctx, 0, cell.gate(ctx, 1, x, h))
     if cell.linear_before:
-        inner = cell.product(ctx, 2, h)
+        inner = cell.products[2](ctx, h)
         if cell.bias is not None:
             inner = inner + cell.bias
         inner = reset * inner
     else:
-        inner = cell.product(ctx, 2, reset * h)
+        inner = cell.products[2](ctx, reset * h)
     hidden = cell.activate(ctx, 1, cell.enters(ctx, 2, x) + inner)
     rest = 1.0 - update
     return (rest * hidden + update * h,)

@@ -52,6 +52,10 @@ def _operator(op: str, turned: bool = False) -> Callable[[Operand, Operand | flo
     return write
 
 
+def _function(op: str) -> Callable[[Operand], Operand]:
+    return lambda x: x.scope.session.write(op, x)
+
+
 @dataclass(slots=True, eq=False)
 class Operand:
     """A tensor of type `type`, defined in `scope`.
@@ -86,23 +90,21 @@ class Operand:
         return self.made
 
     def _made_of_items(self, items: tuple[Operand, ...]) -> Value:
-        kind, row = self.type.dtype, OPS["list_make"]
+        kind = self.type.dtype
         assert isinstance(kind, ListType)
-        attrs, values = row.attrs(kind.item, kind.optional), [item.value for item in items]
-        (value,) = self.scope.builder.add(row, values, attrs, names=(self.name,))
-        return value
+        return self._node("list_make", [item.value for item in items], kind.item, kind.optional)
 
     def _made_of_sizes(self, sizes: Array) -> Value:
-        builder, names = self.scope.builder, (self.name,)
-        attrs = OPS["dims"].attrs(tuple(sizes.reshape(-1)))
-        (value,) = builder.add(OPS["dims"], (), attrs, names=names)
+        value = self._node("dims", (), tuple(sizes.reshape(-1)))
         if sizes.ndim != 1:
-            attrs = OPS["reshape"].attrs(self.type.shape)
-            (value,) = builder.add(OPS["reshape"], (value,), attrs, names=names)
+            value = self._node("reshape", (value,), self.type.shape)
         if self.dtype is not value.type.dtype:
-            (value,) = builder.add(
-                OPS["cast"], (value,), OPS["cast"].attrs(self.dtype), names=names
-            )
+            value = self._node("cast", (value,), self.dtype)
+        return value
+
+    def _node(self, op: str, values: Sequence[Value], *attrs: Any) -> Value:
+        row, names = OPS[op], (self.name,)
+        (value,) = self.scope.builder.add(row, values, row.attrs(*attrs), names=names)
         return value
 
     @property
@@ -124,14 +126,7 @@ class Operand:
     __and__, __or__, __xor__ = map(_operator, ("and", "or", "xor"))
     __matmul__ = _operator("matmul")
 
-    def __neg__(self) -> Operand:
-        return self.scope.session.write("neg", self)
-
-    def __invert__(self) -> Operand:
-        return self.scope.session.write("not", self)
-
-    def __abs__(self) -> Operand:
-        return self.scope.session.write("abs", self)
+    __neg__, __invert__, __abs__ = map(_function, ("neg", "not", "abs"))
 
     def equals(self, other: Operand | float) -> Operand:
         """Where the elements are equal; `==` compares operands themselves."""
@@ -148,6 +143,11 @@ class Operand:
     @property
     def dtype(self) -> DType:
         return self.type.dtype
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is known to have no elements."""
+        return const(0) in self.shape
 
 
 def _nothing_under_import(*_: Any) -> Operand:

@@ -7,9 +7,9 @@ tensors, or None where they are no longer integer expressions (then the op runs 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,6 +28,7 @@ from tcc.ir.index import (
 )
 from tcc.ir.op import Array
 from tcc.ir.types import BOOL, TensorType
+from tcc.ops import OPS
 from tcc.record import record
 
 MAX_SIZES = 64  # tensors of more elements are data, not shapes
@@ -55,31 +56,32 @@ def sizes_of_array(array: Array) -> Array | None:
 # ---- decisions -------------------------------------------------------------------------------
 
 
+def _ends(index: Index) -> tuple[float, float]:
+    """The least and the largest value that `index` may have."""
+    lo, hi = bounds(index)
+    return -math.inf if lo is None else lo, math.inf if hi is None else hi
+
+
 def sign(index: Index) -> int | None:
     """1, 0 or -1 where `index` is known to be positive, zero or negative; else None."""
-    lo, hi = bounds(index)
-    if lo is not None and lo > 0:
-        return 1
-    if hi is not None and hi < 0:
-        return -1
-    return 0 if lo == 0 and hi == 0 else None
+    lo, hi = _ends(index)
+    if lo > 0 or hi < 0:
+        return 1 if lo > 0 else -1
+    return 0 if lo == hi == 0 else None
 
 
 def is_less(a: Index, b: Index) -> bool | None:
     """Whether `a < b`; None where it depends on the symbols' values."""
-    lo, hi = bounds(a - b)
-    if hi is not None and hi < 0:
-        return True
-    return False if lo is not None and lo >= 0 else None
+    lo, hi = _ends(a - b)
+    return True if hi < 0 else False if lo >= 0 else None
 
 
 def is_equal(a: Index, b: Index) -> bool | None:
     """Whether `a == b`; None where it depends on the symbols' values."""
     if a is b:
         return True
-    lo, hi = bounds(a - b)
-    apart = (lo is not None and lo > 0) or (hi is not None and hi < 0)
-    return False if apart else None
+    lo, hi = _ends(a - b)
+    return False if lo > 0 or hi < 0 else None
 
 
 def _decided(answer: bool | None) -> Index:
@@ -96,10 +98,8 @@ def _truth(index: Index) -> bool:
 
 
 def _non_negative(*indices: Index) -> None:
-    for index in indices:
-        lo = bounds(index)[0]
-        if lo is None or lo < 0:
-            raise _Undecided
+    if any(_ends(index)[0] < 0 for index in indices):
+        raise _Undecided
 
 
 def _divisor(num: Index, den: Index) -> Index:
@@ -190,7 +190,7 @@ def _mod(call: _Call) -> Sequence[Elements]:
 
 
 def _abs(index: Index) -> Index:
-    if bounds(index)[1] is not None and (bounds(index)[1] or 0) <= 0:
+    if _ends(index)[1] <= 0:
         return -index
     _non_negative(index)
     return index
@@ -215,37 +215,19 @@ def _static(sizes: Iterable[Any]) -> tuple[int, ...]:
     return tuple(size for size in known if size is not None)
 
 
+def _moved(op: str) -> Rule:
+    """What only moves elements moves these too; symbolic places raise ValueError."""
+
+    def rule(call: _Call) -> Sequence[Elements]:
+        return [_objects(part) for part in OPS[op].reference(call.inputs, call.attrs)]
+
+    return rule
+
+
 def _gather(call: _Call) -> Sequence[Elements]:
-    at = np.array(_static(call.inputs[1].reshape(-1)), np.int64).reshape(call.inputs[1].shape)
-    extent = call.inputs[0].shape[call.attrs.axis]
-    if at.size and not (-extent <= at.min() and at.max() < extent):
-        raise _Undecided
-    return [_objects(np.take(call.inputs[0], at, call.attrs.axis))]
-
-
-def _slice(call: _Call) -> Sequence[Elements]:
-    starts, sizes = _static(call.attrs.starts), _static(call.attrs.sizes)
-    out = call.inputs[0]
-    for axis, (start, step, size) in enumerate(zip(starts, call.attrs.steps, sizes, strict=True)):
-        out = np.take(out, [start + step * n for n in range(size)], axis)
-    return [_objects(out)]
-
-
-def _split(call: _Call) -> Sequence[Elements]:
-    cuts = np.cumsum(_static(call.attrs.sizes))[:-1]
-    return [_objects(part) for part in np.split(call.inputs[0], cuts, call.attrs.axis)]
-
-
-def _reshape(call: _Call) -> Sequence[Elements]:
-    return [call.inputs[0].reshape(_static(call.attrs.shape))]
-
-
-def _expand(call: _Call) -> Sequence[Elements]:
-    return [np.broadcast_to(call.inputs[0], _static(call.types[0].shape))]
-
-
-def _tile(call: _Call) -> Sequence[Elements]:
-    return [np.tile(call.inputs[0], _static(call.attrs.repeats))]
+    x, at = call.inputs
+    places = np.array(_static(at.reshape(-1)), np.int64).reshape(at.shape)
+    return _moved("gather")(_Call([x, places], call.attrs, call.types))
 
 
 def _reduce(function: Callable[[Index, Index], Index], identity: Index | None) -> Rule:
@@ -281,46 +263,38 @@ def _same(call: _Call) -> Sequence[Elements]:
     return call.inputs[:1]
 
 
-_RULES: MappingProxyType[str, Rule] = MappingProxyType(
-    {
-        "add": _pointwise(lambda a, b: a + b),
-        "sub": _pointwise(lambda a, b: a - b),
-        "mul": _pointwise(lambda a, b: a * b),
-        "div": _div,
-        "mod": _mod,
-        "neg": _pointwise(lambda a: -a),
-        "abs": _pointwise(_abs),
-        "max": _folded(maximum),
-        "min": _folded(minimum),
-        "floor": _same,
-        "ceil": _same,
-        "round": _same,
-        "identity": _same,
-        "cast": _cast,
-        "equal": _pointwise(lambda a, b: _decided(is_equal(a, b))),
-        "less": _pointwise(lambda a, b: _decided(is_less(a, b))),
-        "greater": _pointwise(lambda a, b: _decided(is_less(b, a))),
-        "less_or_equal": _pointwise(lambda a, b: _decided(is_less(a, b + 1))),
-        "greater_or_equal": _pointwise(lambda a, b: _decided(is_less(b, a + 1))),
-        "not": _pointwise(lambda a: const(int(not _truth(a)))),
-        "and": _pointwise(lambda a, b: const(int(_truth(a) and _truth(b)))),
-        "or": _pointwise(lambda a, b: const(int(_truth(a) or _truth(b)))),
-        "where": _where,
-        "reshape": _reshape,
-        "transpose": lambda call: [np.transpose(call.inputs[0], call.attrs.perm)],
-        "expand": _expand,
-        "tile": _tile,
-        "concat": lambda call: [np.concatenate(call.inputs, call.attrs.axis)],
-        "gather": _gather,
-        "slice": _slice,
-        "split": _split,
-        "reduce_sum": _reduce(lambda a, b: a + b, const(0)),
-        "reduce_prod": _reduce(lambda a, b: a * b, const(1)),
-        "reduce_max": _reduce(maximum, None),
-        "reduce_min": _reduce(minimum, None),
-        "range": _range,
-    }
-)
+_RULES: Mapping[str, Rule] = {
+    "add": _pointwise(operator.add),
+    "sub": _pointwise(operator.sub),
+    "mul": _pointwise(operator.mul),
+    "div": _div,
+    "mod": _mod,
+    "neg": _pointwise(operator.neg),
+    "abs": _pointwise(_abs),
+    "max": _folded(maximum),
+    "min": _folded(minimum),
+    "floor": _same,
+    "ceil": _same,
+    "round": _same,
+    "identity": _same,
+    "cast": _cast,
+    "equal": _pointwise(lambda a, b: _decided(is_equal(a, b))),
+    "less": _pointwise(lambda a, b: _decided(is_less(a, b))),
+    "greater": _pointwise(lambda a, b: _decided(is_less(b, a))),
+    "less_or_equal": _pointwise(lambda a, b: _decided(is_less(a, b + 1))),
+    "greater_or_equal": _pointwise(lambda a, b: _decided(is_less(b, a + 1))),
+    "not": _pointwise(lambda a: const(int(not _truth(a)))),
+    "and": _pointwise(lambda a, b: const(int(_truth(a) and _truth(b)))),
+    "or": _pointwise(lambda a, b: const(int(_truth(a) or _truth(b)))),
+    "where": _where,
+    **{op: _moved(op) for op in "reshape transpose expand tile concat slice split".split()},
+    "gather": _gather,
+    "reduce_sum": _reduce(operator.add, const(0)),
+    "reduce_prod": _reduce(operator.mul, const(1)),
+    "reduce_max": _reduce(maximum, None),
+    "reduce_min": _reduce(minimum, None),
+    "range": _range,
+}
 
 
 def propagate(
@@ -336,5 +310,5 @@ def propagate(
         return None
     try:
         return rule(_Call(present, attrs, types))
-    except _Undecided:
+    except (_Undecided, ValueError, IndexError):
         return None

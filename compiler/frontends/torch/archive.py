@@ -7,9 +7,12 @@ of the mapped file.
 from __future__ import annotations
 
 import json
+import math
 import struct
+import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -25,13 +28,8 @@ from tcc.ir.op import Array
 from tcc.ir.types import BF16, DType
 from tcc.record import record
 
-_END = struct.Struct("<4s4H2LH")  # end of the central directory
-_END64 = struct.Struct("<4sQ2H2L4Q")
-_LOCATOR64 = struct.Struct("<4sLQL")
-_ENTRY = struct.Struct("<4s6H3L5H2L")
-_LOCAL = struct.Struct("<4s5H3L2H")
-_FULL32 = 0xFFFFFFFF
-_MOST_MEMBERS = 1 << 17
+_LOCAL = struct.Struct("<4s22x2H")  # what stands before a member: a mark, the sizes of two fields
+_LARGEST_DIRECTORY = 1 << 25
 _LARGEST_JSON = 1 << 28
 _SCHEMA = 8  # the major version of torch's format
 _AGAIN = "save it with torch.export.save of PyTorch 2.9 or newer, or give --allow-pickle"
@@ -44,16 +42,23 @@ def read_archive(path: str) -> Program:
     have to be unpickled.
     """
     data = map_file(Path(path), "this tcc reads archives of torch.export.save")
-    try:
+    with _reading(path):
         return _read(data)
+
+
+@contextmanager
+def _reading(where: str) -> Iterator[None]:
+    """An archive that is not what the format says is refused."""
+    try:
+        yield
     except (ValueError, RecursionError) as error:
         raise UserError(
-            "the archive cannot be read", where=path, why=str(error)[:500], hint=_AGAIN
+            "the archive cannot be read", where=where, why=str(error)[:500], hint=_AGAIN
         ) from error
 
 
 def _read(data: memoryview) -> Program:
-    archive = _Archive(data, dict(_members(data)))
+    archive = _Archive(data, _members(data))
     if archive.text("archive_format") != "pt2":
         raise ValueError("it is no archive of torch.export.save")
     if archive.text("byteorder") != "little":
@@ -100,88 +105,56 @@ class _Archive:
         return json.loads(bytes(stored))
 
 
-def _members(data: memoryview) -> Iterator[tuple[str, tuple[int, int, int]]]:
-    """The members, without the archive's folder, in the order of the directory."""
-    at, count = _directory(data)
-    if count > _MOST_MEMBERS:
-        raise ValueError(f"it has {count} members")
-    taken: list[tuple[int, int]] = []
-    seen: set[str] = set()
-    for _ in range(count):
-        name, place, at = _entry(data, at)
-        taken.append((place[0], place[0] + place[1]))
+class _File:
+    """The file for `zipfile`, which would read a directory of any size."""
+
+    def __init__(self, data: memoryview) -> None:
+        file: Any = data.obj
+        self.seek, self.tell, self._read = file.seek, file.tell, file.read
+
+    def read(self, size: int = -1) -> bytes:
+        if size > _LARGEST_DIRECTORY:
+            raise ValueError(f"its directory has {size} bytes")
+        found: bytes = self._read(size)
+        return found
+
+
+def _members(data: memoryview) -> dict[str, tuple[int, int, int]]:
+    """Offset, size and checksum of each member, by its name without the archive's folder."""
+    file: Any = _File(data)
+    try:
+        listed = zipfile.ZipFile(file).infolist()
+    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
+        raise ValueError(f"it is no zip file, or is damaged ({error})") from error
+    found: dict[str, tuple[int, int, int]] = {}
+    for entry in listed:
+        name = entry.orig_filename
         root, slash, inner = name.partition("/")
         if not root or not slash or ".." in name.split("/") or "\\" in name or "\0" in name:
             raise ValueError(f"a member has the name {name[:200]!r}")
-        if name in seen:
-            raise ValueError(f"two members have the name {name[:200]!r}")
-        seen.add(name)
-        yield inner, place
-    if len({name.partition("/")[0] for name in seen}) != 1:
+        if inner in found:
+            raise ValueError(f"two members have the name {inner[:200]!r}")
+        found[inner] = _place(data, entry)
+    if len({entry.orig_filename.partition("/")[0] for entry in listed}) != 1:
         raise ValueError("its members do not lie in one folder")
-    taken.sort()
-    if any(end > start for (_, end), (start, _) in pairwise(taken)):
+    places = sorted(found.values())
+    if any(start + size > following for (start, size, _), (following, *_) in pairwise(places)):
         raise ValueError("members overlap")
+    return found
 
 
-def _directory(data: memoryview) -> tuple[int, int]:
-    """Where the directory lies, and how many entries it has."""
-    tail = bytes(data[-(_END.size + 0xFFFF) :])
-    place = tail.rfind(b"PK\x05\x06")
-    if place < 0 or place + _END.size > len(tail):
-        raise ValueError("it is no zip file, or is truncated")
-    count, offset = _END.unpack_from(tail, place)[4], _END.unpack_from(tail, place)[6]
-    place += len(data) - len(tail)
-    locator = place - _LOCATOR64.size
-    if locator >= 0 and bytes(data[locator : locator + 4]) == b"PK\x06\x07":
-        where = _LOCATOR64.unpack_from(data, locator)[2]
-        found = _unpacked(_END64, data, where, b"PK\x06\x06")
-        count, offset = found[7], found[9]
-    return offset, count
-
-
-def _unpacked(layout: struct.Struct, data: memoryview, at: int, magic: bytes) -> tuple[Any, ...]:
-    if at + layout.size > len(data) or bytes(data[at : at + 4]) != magic:
-        raise ValueError("its directory is damaged")
-    return layout.unpack_from(data, at)
-
-
-def _entry(data: memoryview, at: int) -> tuple[str, tuple[int, int, int], int]:
-    """An entry of the directory: a name, where its bytes lie, and the next entry."""
-    found = _unpacked(_ENTRY, data, at, b"PK\x01\x02")
-    flags, method, checksum, packed, size = found[3], found[4], *found[7:10]
-    name_end = at + _ENTRY.size + found[10]
-    end = name_end + found[11] + found[12]
-    if end > len(data):
-        raise ValueError("its directory is truncated")
-    name = bytes(data[at + _ENTRY.size : name_end]).decode("utf-8")
-    extra = bytes(data[name_end : name_end + found[11]])
-    size, packed, offset = _wide(extra, size, packed, found[16])
-    if method or flags & 1 or packed != size:
-        raise ValueError(f"the member {name[:200]} is compressed or encrypted")
-    local = _unpacked(_LOCAL, data, offset, b"PK\x03\x04")
-    start = offset + _LOCAL.size + local[9] + local[10]
-    if start + size > len(data):
-        raise ValueError(f"the member {name[:200]} is truncated")
-    return name, (start, size, checksum), end
-
-
-def _wide(extra: bytes, *values: int) -> list[int]:
-    """The values of an entry, those that need 64 bits from its extra fields."""
-    at, wide = 0, b""
-    while at + 4 <= len(extra):
-        kind, size = struct.unpack_from("<2H", extra, at)
-        if kind == 1:
-            wide = extra[at + 4 : at + 4 + size]
-        at += 4 + size
-    result = []
-    for value in values:
-        if value == _FULL32:
-            if len(wide) < 8:
-                raise ValueError("its directory is damaged")
-            value, wide = struct.unpack_from("<Q", wide)[0], wide[8:]
-        result.append(value)
-    return result
+def _place(data: memoryview, entry: zipfile.ZipInfo) -> tuple[int, int, int]:
+    """Where the bytes of a member lie, their number, and their checksum."""
+    name, at, size = entry.orig_filename[:200], entry.header_offset, entry.file_size
+    if entry.compress_type or entry.flag_bits & 1 or entry.compress_size != size:
+        raise ValueError(f"the member {name} is compressed or encrypted")
+    if not 0 <= at <= len(data) - _LOCAL.size:
+        raise ValueError(f"the member {name} lies outside")
+    mark, *fields = _LOCAL.unpack_from(data, at)
+    start = at + _LOCAL.size + sum(fields)
+    if mark != b"PK\x03\x04" or start + size > len(data):
+        raise ValueError(f"the member {name} is truncated")
+    return start, size, entry.CRC
 
 
 # ---- weights -------------------------------------------------------------------------------------
@@ -210,12 +183,8 @@ class _Weights:
     def contents(self, name: str) -> tuple[Array, DType]:
         """The elements of a constant: views of the file where NumPy has the type."""
         where = f"constant {name[:200]}"
-        try:
+        with _reading(where):
             return self._contents(name, where)
-        except ValueError as error:
-            raise UserError(
-                "the archive cannot be read", where=where, why=str(error), hint=_AGAIN
-            ) from error
 
     def _contents(self, name: str, where: str) -> tuple[Array, DType]:
         if name not in self.configs:
@@ -242,9 +211,7 @@ def _view(stored: memoryview, dtype: DType, meta: Mapping[str, Any]) -> Array:
     (offset,) = numbers([meta.get("storage_offset")])
     if len(sizes) != len(strides) or len(sizes) > 64 or min([offset, *sizes, *strides]) < 0:
         raise ValueError("its sizes are wrong")
-    count = 1
-    for size in sizes:
-        count *= size
+    count = math.prod(sizes)
     if not count:
         return np.zeros(sizes, kind)
     last = offset + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))

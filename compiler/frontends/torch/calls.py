@@ -91,8 +91,7 @@ Known: TypeAlias = Any
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
     """One call.  Arguments are refs, numbers, texts, blocks, or lists of these; those without a
-    name are numbered.  `used` are the numbers of its results that something reads.  Of a call
-    whose order against others matters (`ordered`) the results come behind a token."""
+    name are numbered.  `used` are the numbers of its results that something reads."""
 
     name: str
     target: str
@@ -100,7 +99,6 @@ class Call:
     result: Known
     path: str = ""
     used: frozenset[int] = frozenset()
-    ordered: bool = False
 
     @property
     def location(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -209,18 +210,14 @@ class _Bound(torch.nn.Module):  # type: ignore[misc]
         self._owned = owned
 
     def forward(self, *given: Any) -> Any:
-        tensors = dict(zip(self.order, given, strict=True))
-        return self.captured(*(self._argument(n, tensors) for n in range(len(self._fixed))))
-
-    def _argument(self, number: int, tensors: Mapping[int, Any]) -> Any:
-        if number in tensors:
-            return tensors[number]
-        if number in self._owned:
-            return getattr(self, f"owned_{number}")
-        if number in self._derived:
-            source, axis = self._derived[number]
-            return tensors[source].shape[axis]
-        return self._fixed[number]
+        arguments: list[Any] = list(self._fixed)
+        for number, tensor in zip(self.order, given, strict=True):
+            arguments[number] = tensor
+        for number in self._owned:
+            arguments[number] = getattr(self, f"owned_{number}")
+        for number, (source, axis) in self._derived.items():
+            arguments[number] = arguments[source].shape[axis]
+        return self.captured(*arguments)
 
 
 @record
@@ -248,29 +245,23 @@ def _number_of(target: str) -> int:
 
 def _overlap(one: Any, other: Any) -> bool:
     """Whether two tensors have an element of memory in common."""
-    if one.untyped_storage()._cdata != other.untyped_storage()._cdata:
-        return False
-    if one.numel() == 0 or other.numel() == 0 or one.element_size() != other.element_size():
-        return bool(one.numel() and other.numel())
-    (first, end), (begin, last) = map(_extent, (one, other))
-    if end <= begin or last <= first:
-        return False
-    low = min(first, begin)
-    held = torch.zeros(max(end, last) - low, dtype=torch.bool)
-    held.as_strided(one.shape, one.stride(), first - low).fill_(True)
-    return bool(held.as_strided(other.shape, other.stride(), begin - low).any())
+    elements = one.numel() and other.numel()
+    return bool(elements and np.shares_memory(_placed(one), _placed(other)))
+
+
+def _placed(tensor: Any) -> Any:
+    """Where a tensor lies, as an array of which nobody reads the elements."""
+    size = tensor.element_size()
+    steps = tuple(size * step for step in tensor.stride())
+    memory = {"version": 3, "typestr": f"|V{size}", "data": (tensor.data_ptr(), False)}
+    memory |= {"shape": tuple(tensor.shape), "strides": steps}
+    return np.asarray(SimpleNamespace(__array_interface__=memory))
 
 
 def _apart(tensors: Sequence[Any]) -> Sequence[Any]:
     """The tensors, or copies: torch cannot export updates of one among several in one storage."""
     memory = {tensor.untyped_storage()._cdata for tensor in tensors}
     return tensors if len(memory) == len(tensors) else [tensor.clone() for tensor in tensors]
-
-
-def _extent(tensor: Any) -> tuple[int, int]:
-    """The first element of its memory, and the one behind the last."""
-    reach = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.storage_offset(), tensor.storage_offset() + reach + 1
 
 
 def _as_torch(value: Any, like: Any) -> Any:
@@ -294,17 +285,10 @@ def _derived(
     places: Sequence[Any], opened: Mapping[int, tuple[int, ...]]
 ) -> dict[int, tuple[int, int]]:
     """Inputs that are sizes of other inputs: of which, and along which axis."""
-    sources: dict[str, tuple[int, int]] = {}
-    for number, axes in opened.items():
-        for axis in axes:
-            size = places[number].meta["example_value"].shape[axis]
-            sources.setdefault(str(size), (number, axis))
-    found = {}
-    for number, node in enumerate(places):
-        known = node.meta.get("example_value")
-        if isinstance(known, torch.SymInt) and str(known) in sources:
-            found[number] = sources[str(known)]
-    return found
+    known = [node.meta.get("example_value") for node in places]
+    sources = {str(known[n].shape[axis]): (n, axis) for n, axes in opened.items() for axis in axes}
+    sizes = ((n, str(size)) for n, size in enumerate(known) if isinstance(size, torch.SymInt))
+    return {n: sources[size] for n, size in sizes if size in sources}
 
 
 def _fixed(spec: Any) -> tuple[bool, Any]:

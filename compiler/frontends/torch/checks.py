@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 from tcc.errors import InternalError, UserError
@@ -35,12 +36,11 @@ def check_results(symbols: Symbols, call: Call, result: Any) -> None:
 
 def _check_tensor(symbols: Symbols, call: Call, expected: Tensor, found: Operand) -> None:
     where = call.location
-    right = len(expected.shape) == found.rank
-    right = right and element_type(expected.dtype, where) is found.dtype
-    if right:
-        for size, dim in zip(expected.shape, found.shape, strict=True):
-            right = right and _agrees(symbols, size, dim)
-    if not right:
+    alike = element_type(expected.dtype, where) is found.dtype and (
+        len(expected.shape) == found.rank
+    )
+    pairs = zip(expected.shape, found.shape, strict=False)
+    if not alike or not all(_agrees(symbols, *pair) for pair in pairs):
         raise InternalError(
             f"{call.target} was imported as {found.type!r}, torch says "
             f"{expected.dtype}[{', '.join(map(str, expected.shape))}]",
@@ -68,17 +68,38 @@ def require_condition(scope: Scope, symbols: Symbols, call: Call, given: Any) ->
 
 
 def require_formula(scope: Scope, symbols: Symbols, condition: Any, where: str) -> None:
-    """A comparison of sizes that must hold: every run checks what is not known to hold."""
-    if not isinstance(condition, Formula) or condition.head not in _CONDITIONS:
-        raise UserError(f"the condition {str(condition)[:200]} is not supported", where=where)
-    left, right = (symbols.index(side, where) for side in condition.args)
-    low, high, gap = _CONDITIONS[condition.head](left, right)
+    """A condition on sizes that must hold: every run checks what is not known to hold."""
+    if isinstance(condition, Formula) and condition.head in _JOINED:
+        _demand(scope, _excess(symbols, condition, where), const(0), str(condition), where)
+        return
+    low, high, gap = _compared(symbols, condition, where)
     if gap is None:
         _demand(scope, low, high, str(condition), where)
     else:
         least = bounds(high - low - gap)[0]
         if least is None or least < 0:
             _demand(scope, minimum(low + gap, high), low + gap, str(condition), where)
+
+
+def _excess(symbols: Symbols, condition: Any, where: str) -> Index:
+    """What is zero where a condition holds, and more elsewhere."""
+    if condition is True:
+        return const(0)
+    if isinstance(condition, Formula) and condition.head in _JOINED:
+        parts = [_excess(symbols, part, where) for part in condition.args]
+        none = condition.head == "Or" and const(0) in parts
+        return const(0) if none else reduce(_JOINED[condition.head], parts)
+    low, high, gap = _compared(symbols, condition, where)
+    return maximum(low - high, high - low) if gap is None else maximum(low + gap - high, 0)
+
+
+def _compared(symbols: Symbols, condition: Any, where: str) -> tuple[Index, Index, int | None]:
+    """A comparison as `low + gap <= high`; without a gap, as an equality."""
+    if not isinstance(condition, Formula) or condition.head not in _CONDITIONS:
+        raise UserError(f"the condition {str(condition)[:200]} is not supported", where=where)
+    left, right = (symbols.index(side, where) for side in condition.args)
+    found: tuple[Index, Index, int | None] = _CONDITIONS[condition.head](left, right)
+    return found
 
 
 def _demand(scope: Scope, left: Index, right: Index, reason: str, where: str) -> None:
@@ -89,7 +110,7 @@ def _demand(scope: Scope, left: Index, right: Index, reason: str, where: str) ->
     scope.require(left, right, f"the program asserts {reason}", where)
 
 
-# Each condition as `low + gap <= high`; without a gap, as an equality.
+_JOINED = {"And": maximum, "Or": minimum}
 _CONDITIONS: dict[str, Any] = {
     "Equality": lambda a, b: (a, b, None),
     "Unequality": lambda a, b: (const(0), maximum(a - b, b - a), 1),

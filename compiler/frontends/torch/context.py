@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 from tcc.frontends.emit import Emitter
 from tcc.frontends.onnx.convert.movement import forward_range
 from tcc.frontends.scope import Operand, Scope
-from tcc.frontends.torch.calls import Call, ElementType, Known, Ref, Tensor
+from tcc.frontends.torch.calls import Call, Known, Ref, Tensor
 from tcc.frontends.torch.symbols import Symbols
 from tcc.frontends.torch.tensors import computed_type, element_type
-from tcc.ir.index import Index, as_index, as_int, const
-from tcc.ir.op import Array
-from tcc.ir.types import BOOL, F32, F64, I64, DType
+from tcc.ir.index import Index, IndexLike, as_index, as_int, const
+from tcc.ir.types import BOOL, F32, F64, I64, U8, DType
 from tcc.record import record
 
 _MOST_NODES = 20_000  # of one call
@@ -73,12 +73,36 @@ class CallContext(Emitter):
     def result_shape(self, number: int | None = None) -> tuple[Index, ...]:
         return self.symbols.shape(self.result(number).shape, self.loc)
 
-    def typed(self, *found: Operand | None) -> Results:
-        """Results in the element types that torch gives them, where they were computed wider."""
-        return tuple(
-            value if value is None else self.cast(value, self.result_dtype(number))
-            for number, value in enumerate(found)
-        )
+    def finished(self, found: Any) -> Any:
+        """What a converter found as torch has it: in its element types, where it was computed in
+        others, without axes of one element that torch leaves out and with those that it adds.
+        A result that nobody asks for is None, or of no elements."""
+        known = self.result()
+        if not isinstance(known, tuple):
+            return self._finished(found, known)
+        return tuple(self._finished(*pair) for pair in zip(found, known, strict=False))
+
+    def _finished(self, found: Any, known: Known) -> Any:
+        if not isinstance(known, Tensor):
+            return found
+        if found is None and known.shape == (0,):
+            found = self.constant(np.zeros(0))
+        return self.as_known(found, known)
+
+    def as_known(self, found: Any, known: Tensor) -> Any:
+        """One result with the element type and the axes of one element that torch gives it."""
+        if not isinstance(found, Operand):
+            return found
+        found = self.cast(found, element_type(known.dtype, self.loc))
+        if found.rank == len(known.shape):
+            return found
+        target = self.symbols.shape(known.shape, self.loc)
+        one = const(1)
+        dims = [dim for dim in found.shape if dim is not one]
+        if len(dims) != sum(dim is not one for dim in target):
+            return found
+        rest = iter(dims)
+        return self.reshape(found, [one if dim is one else next(rest) for dim in target])
 
     def known(self, name: str) -> Tensor:
         """What the program knows of a tensor among the arguments."""
@@ -98,15 +122,35 @@ class CallContext(Emitter):
         """Whether the call gives the argument, and not None."""
         return self.arguments.get(name) is not None
 
-    def operand(self, name: str, dtype: DType | None = None) -> Operand:
+    def given(self, name: str, default: Any = None) -> Any:
+        """An argument; the default where the call gives none."""
+        return self.arguments[name] if self.has(name) else default
+
+    def operand(self, name: str, dtype: DType | None = None, default: Any = None) -> Operand:
         """A tensor or number as an operand, of element type `dtype` if given."""
-        if not self.has(name):
+        value = self.given(name, default)
+        if value is None:
             raise self.fail(f"argument {name} is missing")
-        return self.as_operand(self.arguments[name], dtype)
+        return self.as_operand(value, dtype)
+
+    def input(self) -> Operand:
+        """The first argument, in the element type of the result."""
+        return self.operand(self.first(), self.result_dtype())
 
     def both(self, dtype: DType | None = None) -> list[Operand]:
         """The first two arguments, of the result's element type unless another is given."""
         return [self.operand(n, dtype or self.result_dtype()) for n in [*self.arguments][:2]]
+
+    def lined(self, name: str, dtype: DType | None = None) -> Operand:
+        """A tensor or number as an operand of one axis or more."""
+        x = self.operand(name, dtype)
+        return x if x.rank else self.reshape(x, (1,))
+
+    def along(self, dtype: DType | None = None) -> tuple[Operand, int]:
+        """The first argument and the axis of it that `dim` is; all its elements along one axis
+        where the call gives none.  A scalar counts as having an axis."""
+        x = self.lined(self.first(), dtype)
+        return (x, self.axis_of("dim", x.rank)) if self.has("dim") else (self.flat(x), 0)
 
     def optional(self, name: str, dtype: DType | None = None) -> Operand | None:
         return self.operand(name, dtype) if self.has(name) else None
@@ -126,9 +170,9 @@ class CallContext(Emitter):
             return self.filled(value, dtype or (I64 if isinstance(value, int) else F64))
         raise self.fail(f"{value!r} is no tensor")
 
-    def index(self, name: str) -> Index:
+    def index(self, name: str, default: IndexLike | None = None) -> Index:
         """A size, known or not."""
-        return self.as_size(self.arguments[name])
+        return self.as_size(self.given(name, default))
 
     def as_size(self, value: Any) -> Index:
         if isinstance(value, int | Index):
@@ -142,9 +186,7 @@ class CallContext(Emitter):
         return tuple(map(self.as_size, value if isinstance(value, list) else [value]))
 
     def integer(self, name: str) -> int:
-        value = as_int(self.index(name))
-        if value is None:
-            raise self.fail(f"argument {name} must be known; it depends on symbolic sizes")
+        (value,) = self.integers(name)
         return value
 
     def integers(self, name: str, count: int | None = None) -> tuple[int, ...]:
@@ -155,8 +197,8 @@ class CallContext(Emitter):
             raise self.fail(f"argument {name} must be known; it depends on symbolic sizes")
         return known * count if count is not None and len(known) == 1 else known
 
-    def real(self, name: str) -> float:
-        value = self.arguments[name]
+    def real(self, name: str, default: float | None = None) -> float:
+        value = self.given(name, default)
         if isinstance(value, Index):
             value = as_int(value)
         if isinstance(value, Operand) and value.array is not None and value.array.size == 1:
@@ -165,38 +207,15 @@ class CallContext(Emitter):
             raise self.fail(f"argument {name} must be known")
         return float(value)
 
-    def flag(self, name: str) -> bool:
-        return bool(self.arguments[name])
+    def flag(self, name: str, default: bool = False) -> bool:
+        return bool(self.given(name, default))
 
     def text(self, name: str) -> str:
         return str(self.arguments[name])
 
-    def dtype(self, name: str) -> DType | None:
-        """An element type, None where the call leaves it open."""
-        value = self.arguments.get(name)
-        if value is None:
-            return None
-        if not isinstance(value, ElementType):
-            raise self.fail(f"{value!r} is no element type")
-        return element_type(value.name, self.loc)
-
-    def static(self, name: str) -> Array:
-        """The contents of a tensor that must be constant."""
-        found = self.operand(name).array
-        if found is None:
-            raise self.fail(f"argument {name} must be constant; it is computed")
-        return found
-
     def axis_of(self, name: str, rank: int) -> int:
         """An axis counted from the front; a scalar counts as having one."""
         return self.axis(self.integer(name), max(rank, 1))
-
-    def axes_of(self, name: str, rank: int) -> tuple[int, ...]:
-        """Axes in rising order; all of them where the call gives none."""
-        given = self.integers(name) if self.has(name) else ()
-        if not given:
-            return tuple(range(rank))
-        return tuple(sorted(self.axes(given, max(rank, 1)))) if rank else ()
 
     def promoted(self, *names: str) -> DType:
         """The element type that torch computes in for these arguments together."""
@@ -214,15 +233,14 @@ class CallContext(Emitter):
         """`x` in f32 where it is of a narrower floating type, whose squares and sums overflow."""
         return self.cast(x, F32) if x.dtype.is_float and x.dtype.bits < F32.bits else x
 
+    def numbers(self, x: Operand) -> Operand:
+        """`x`, truth values as integers."""
+        return self.cast(x, U8) if x.dtype is BOOL else x
+
     def cut(self, x: Operand, axis: int, start: Index, end: Index, step: int = 1) -> Operand:
         """`x[start:end:step]` along an axis, with Python's rules for what lies outside."""
-        dim = x.shape[axis]
-        begin, size = forward_range(start, end, step, dim)
-        if begin.key == "0" and size is dim and step == 1:
-            return x
-        starts, sizes, steps = [const(0)] * x.rank, list(x.shape), [1] * x.rank
-        starts[axis], sizes[axis], steps[axis] = begin, size, step
-        return self.emit("slice", x, starts=tuple(starts), steps=tuple(steps), sizes=tuple(sizes))
+        begin, size = forward_range(start, end, step, x.shape[axis])
+        return self.slice_axis(x, axis, begin, size, step)
 
 
 Results: TypeAlias = Sequence[Operand | None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 from tcc.frontends.emit import joined
 from tcc.frontends.torch.context import Converter
@@ -22,6 +23,8 @@ from tcc.frontends.torch.convert import (
     special,
     window,
 )
+
+T = TypeVar("T")
 
 CONVERTERS: Mapping[str, Converter] = joined((
     contract, create, indexing, linalg, movement, normalization, pointwise, recurrent, reduce,
@@ -45,21 +48,19 @@ def is_writing(target: str) -> bool:
     return target.endswith((".out", "_out")) or target.removeprefix("aten.") in _WRITING
 
 
-def converter_of(target: str) -> Converter | None:
-    """The converter of an overload (`aten.add.Tensor`), None where there is none.
+def found_in(table: Mapping[str, T], target: str) -> T | None:
+    """The entry of an overload (`aten.add.Tensor`) in a table of converters, None where there is
+    none.
 
     An overload's own entry (`max.dim`) comes before its operator's (`max`).  Names are ATen's;
     those of other libraries have the library before them.
     """
-    return None if is_writing(target) else _found(target.removeprefix("aten."))
+    if is_writing(target):
+        return None
+    name = target.removeprefix("aten.")
+    return table.get(name, table.get(name.rpartition(".")[0]))
 
 
-def _found(name: str) -> Converter | None:
-    return CONVERTERS.get(name, CONVERTERS.get(name.rpartition(".")[0]))
-
-
-def by_name(name: str) -> Converter:
-    """The converter under a name that the table has."""
-    found = _found(name)
-    assert found is not None, name
-    return found
+def converter_of(target: str) -> Converter | None:
+    """The converter of an overload for real tensors, None where there is none."""
+    return found_in(CONVERTERS, target)

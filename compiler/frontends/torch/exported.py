@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -31,6 +32,7 @@ from tcc.frontends.torch.tensors import element_type
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, DType
 from torch._decomp import decomposition_table
+from torch.export._remove_effect_tokens_pass import _remove_effect_tokens
 from torch.utils import _pytree as pytree
 
 
@@ -38,26 +40,27 @@ def exported(module: Any, inputs: Any, dynamic_shapes: Any) -> Any:
     """The module's exported program; raises `UserError` where torch cannot export it."""
     positional, named = ((), inputs) if isinstance(inputs, Mapping) else (inputs, {})
     given = tuple(positional) if isinstance(positional, list | tuple) else (positional,)
-    try:
+    with refusing(f"torch cannot export {type(module).__name__}"):
         return torch.export.export(
             module, given, dict(named), dynamic_shapes=dynamic_shapes, strict=False
         )
+
+
+@contextmanager
+def refusing(what: str, where: str = "") -> Iterator[None]:
+    """What torch refuses, by errors of many kinds, is refused."""
+    try:
+        yield
     except UserError:
         raise
-    except Exception as error:  # torch raises errors of many kinds here
-        raise UserError(
-            f"torch cannot export {type(module).__name__}", why=str(error)[:2000]
-        ) from error
+    except Exception as error:
+        raise UserError(what, where=where, why=str(error)[:2000]) from error
 
 
 def read_with_torch(path: str) -> Any:
     """The program of an archive, read by torch, which unpickles what the archive holds."""
-    try:
+    with refusing("torch cannot read the archive", path):
         return torch.export.load(path)
-    except Exception as error:  # torch raises errors of many kinds here
-        raise UserError("torch cannot read the archive", where=path, why=str(error)[:500]) from (
-            error
-        )
 
 
 @cache
@@ -78,12 +81,9 @@ def decomposed(program: Any) -> Any:
     """The program without views and updates in place, of operators that the table has where a
     decomposition leads there."""
     rules = {t: rule for t, rule in _rules().items() if not has_converter(str(t))}
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # torch's own, of its copies
-            return program.run_decompositions(rules)
-    except Exception as error:  # torch raises errors of many kinds here
-        raise UserError("torch cannot decompose the program", why=str(error)[:2000]) from error
+    with refusing("torch cannot decompose the program"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch's own, of its copies
+        return _remove_effect_tokens(program.run_decompositions(rules))
 
 
 def described(program: Any) -> Program:
@@ -97,10 +97,8 @@ def described(program: Any) -> Program:
     updates = [s for s in signature.output_specs if s.kind.name.endswith("_MUTATION")]
     names = {s.target: by_target.get(s.target, s.target) for s in updates}
     ranges, block = program.range_constraints, _block(program.graph)
-    specs_of_results = zip(block.outputs, signature.output_specs, strict=True)
-    results = tuple(value for value, spec in specs_of_results if spec.kind.name != "TOKEN")
     return Program(
-        replace(block, outputs=results),
+        block,
         owned,
         tuple(names[s.target] for s in updates),
         _output_names(program),
@@ -135,8 +133,6 @@ def _owner(spec: Any, node: Any) -> Constant | Fixed | None:
     kind = spec.kind.name
     if kind in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
         return Constant(spec.target)
-    if kind == "TOKEN":
-        return Fixed(None)
     if kind != "USER_INPUT":
         raise UserError(f"inputs of kind {kind} are not supported", where=f"input {node.name}")
     known = node.meta.get("val")
@@ -200,23 +196,16 @@ def _block(graph: Any) -> Block:
 
 
 def _call(node: Any) -> Call:
-    target, given = node.target, node.args
-    ordered = _target(target) == "higher_order.with_effects"
-    if ordered:  # a token, the operator that may fail, and its arguments
-        target, given = given[1], given[2:]
-    arguments = {
-        name: _argument(value) for name, value in _bound(target, given, node.kwargs).items()
-    }
+    bound = _bound(node.target, node.args, node.kwargs)
     stack = node.meta.get("nn_module_stack") or {}
     path = next(reversed([entry[0] for entry in stack.values()]), "")
     return Call(
         node.name,
-        _target(target),
-        arguments,
+        _target(node.target),
+        {name: _argument(value) for name, value in bound.items()},
         _known(node.meta.get("val")),
         path.removeprefix("L['self']").lstrip("."),
         frozenset(_used(node)),
-        ordered,
     )
 
 

@@ -14,10 +14,11 @@ from tcc.errors import UserError
 from tcc.frontends.scope import Scope
 from tcc.frontends.torch.calls import Fixed, Formula, Program, Tensor
 from tcc.frontends.torch.checks import require_formula
+from tcc.frontends.torch.formulas import parsed
 from tcc.frontends.torch.symbols import Symbols
 
 _LAYOUT = ("stride", "storage_offset", "is_contiguous")
-_LONGEST, _LARGEST = 1 << 14, 1 << 62
+_LARGEST = 1 << 62
 _COMPARISONS: dict[type, str] = {
     ast.Eq: "Equality", ast.NotEq: "Unequality", ast.LtE: "LessThan", ast.Lt: "StrictLessThan",
     ast.GtE: "GreaterThan", ast.Gt: "StrictGreaterThan",
@@ -44,8 +45,8 @@ def require_guards(scope: Scope, symbols: Symbols, program: Program) -> None:
     for text in program.guards:
         where = f"guard {text[:200]}"
         try:
-            formula = _Reader(program).condition(_parsed(text))
-        except (ValueError, RecursionError, MemoryError) as error:
+            formula = _Reader(program).condition(parsed(text))
+        except (ValueError, RecursionError) as error:
             raise UserError(
                 "a condition on the sizes of the program is not supported",
                 where=where,
@@ -54,15 +55,6 @@ def require_guards(scope: Scope, symbols: Symbols, program: Program) -> None:
             ) from error
         if formula is not True:
             require_formula(scope, symbols, formula, where)
-
-
-def _parsed(text: str) -> ast.expr:
-    if len(text) > _LONGEST:
-        raise ValueError(f"it has {len(text)} characters")
-    try:
-        return ast.parse(text, mode="eval").body
-    except SyntaxError as error:
-        raise ValueError("it is no expression") from error
 
 
 class _Reader:
@@ -78,8 +70,8 @@ class _Reader:
         if any(isinstance(n, ast.Attribute) and n.attr in _LAYOUT for n in ast.walk(node)):
             return True
         if isinstance(node, ast.BoolOp):
-            gap = self._gap(node)
-            return True if gap == 0 else Formula("Equality", (gap, 0))
+            joined = "Or" if isinstance(node.op, ast.Or) else "And"
+            return Formula(joined, tuple(map(self.condition, node.values)))
         if not isinstance(node, ast.Compare) or len(node.ops) != 1:
             raise ValueError("it is no comparison")
         left, right = self._term(node.left), self._term(node.comparators[0])
@@ -90,33 +82,6 @@ class _Reader:
             return True
         return Formula(head, (left, right))
 
-    def _gap(self, node: ast.expr) -> Any:
-        """What is zero where a condition holds, and more elsewhere."""
-        if isinstance(node, ast.BoolOp):
-            gaps = [self._gap(value) for value in node.values]
-            least = isinstance(node.op, ast.Or)
-            if (0 in gaps) if least else not any(gaps):
-                return 0
-            return Formula("Min" if least else "Max", tuple(gaps))
-        formula = self.condition(node)
-        if formula is True:
-            return 0
-        left, right = formula.args
-        above, below = _difference(left, right), _difference(right, left)
-        match formula.head:
-            case "Equality":
-                return Formula("Max", (above, below))
-            case "Unequality":
-                return _difference(1, Formula("Min", (1, Formula("Max", (above, below)))))
-            case "LessThan":
-                return Formula("Max", (above, 0))
-            case "StrictLessThan":
-                return Formula("Max", (Formula("Add", (above, 1)), 0))
-            case "GreaterThan":
-                return Formula("Max", (below, 0))
-            case _:
-                return Formula("Max", (Formula("Add", (below, 1)), 0))
-
     def _term(self, node: ast.expr) -> Any:
         match node:
             case ast.Constant(value=int() as value) if type(value) is int and value < _LARGEST:
@@ -126,7 +91,8 @@ class _Reader:
             case ast.UnaryOp(op=ast.USub(), operand=inner):
                 return Formula("Mul", (-1, self._term(inner)))
             case ast.BinOp(op=ast.Sub()):
-                return _difference(self._term(node.left), self._term(node.right))
+                right = Formula("Mul", (-1, self._term(node.right)))
+                return Formula("Add", (self._term(node.left), right))
             case ast.BinOp() if type(node.op) in _ARITHMETIC:
                 terms = self._term(node.left), self._term(node.right)
                 return Formula(_ARITHMETIC[type(node.op)], terms)
@@ -150,10 +116,6 @@ class _Reader:
         if not isinstance(owner, Fixed) or not isinstance(owner.value, int):
             raise ValueError(f"{ast.unparse(source)[:80]} is no size")
         return owner.value
-
-
-def _difference(left: Any, right: Any) -> Formula:
-    return Formula("Add", (left, Formula("Mul", (-1, right))))
 
 
 def _input_name(source: ast.expr) -> str:

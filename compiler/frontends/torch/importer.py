@@ -101,25 +101,20 @@ class _Importer:
         if isinstance(known, Number) and known.kind == "float":
             return real_size(scope, symbols, known.value, call.location)
         result = _converted(scope, symbols, names, call)
-        if call.ordered:
-            return (None, *result)
         check_results(symbols, call, result)
         return result
 
 
 def _converted(scope: Scope, symbols: Symbols, names: Names, call: Call) -> Any:
     """What the converter of an operator makes of a call."""
+    kind: type[CallContext] = CallContext
+    converter: Any = converter_of(call.target)
     if has_complex(call, names.known):
-        of_complex = complex_converter_of(call.target)
-        if of_complex is not None:
-            with ComplexContext(call, scope, names, symbols).writing() as ctx:
-                return of_complex(ctx)
-    else:
-        converter = converter_of(call.target)
-        if converter is not None:
-            with CallContext(call, scope, names, symbols).writing() as ctx:
-                return converter(ctx)
-    raise InternalError(f"{call.target} passed the check of support", where=call.location)
+        kind, converter = ComplexContext, complex_converter_of(call.target)
+    if converter is None:
+        raise InternalError(f"{call.target} passed the check of support", where=call.location)
+    with kind(call, scope, names, symbols).writing() as ctx:
+        return ctx.finished(converter(ctx))
 
 
 def _number(scope: Scope, symbols: Symbols, call: Call) -> Any:

@@ -25,7 +25,7 @@ def finish_program(
     of inputs come last, as `NAME.updated`; each is its input, updated in place.
     """
     count = len(program.updates)
-    named = [*zip(program.output_names, results[count:], strict=True)]
+    named = zip(program.output_names, results[count:], strict=True)
     states: dict[Value, Value] = {}
     operands = [o for o in inputs.values() if isinstance(o, Operand)]
     taken: set[Value] = {o.made for o in operands if o.made is not None}

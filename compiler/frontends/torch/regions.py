@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from tcc.frontends.scope import Operand, Scope
@@ -19,11 +18,12 @@ Region: TypeAlias = Callable[[CallContext, Run], Any]
 
 
 def _arguments(ctx: CallContext, *kinds: type) -> list[Any]:
-    """The first arguments by position, each of the kind that is due."""
+    """The first arguments by position, each of the kind that is due, and one more or an empty
+    list."""
     given = list(ctx.arguments.values())
     if len(given) < len(kinds) or not all(map(isinstance, given, kinds)):
         raise ctx.fail("its arguments are not those that are due")
-    return given
+    return [*given, []][: len(kinds) + 1]
 
 
 def _finished(ctx: CallContext, scope: Scope, results: Sequence[Any]) -> Graph:
@@ -67,8 +67,7 @@ def _inlined(number: int, off: int | None = None) -> Region:
 
 
 def _cond(ctx: CallContext, run: Run) -> Any:
-    condition, then, otherwise, *rest = _arguments(ctx, object, Block, Block)
-    operands = rest[0] if rest else []
+    condition, then, otherwise, operands = _arguments(ctx, object, Block, Block)
     if isinstance(condition, bool):
         return run(ctx.scope, then if condition else otherwise, operands)
     graphs = []
@@ -85,8 +84,7 @@ def _cond(ctx: CallContext, run: Run) -> Any:
 
 
 def _while_loop(ctx: CallContext, run: Run) -> Any:
-    test, step, carried, *rest = _arguments(ctx, Block, Block, list)
-    extra = rest[0] if rest else []
+    test, step, carried, extra = _arguments(ctx, Block, Block, list)
     start = [ctx.as_operand(value) for value in carried]
     types = [value.type for value in start]
     (begins,) = run(ctx.scope, test, [*start, *extra])
@@ -111,13 +109,12 @@ def _truth(ctx: CallContext, condition: Any) -> Operand:
 
 
 def _scan(ctx: CallContext, run: Run) -> Any:
-    step, start, sequences, *rest = _arguments(ctx, Block, list, list)
-    return _scanned(ctx, run, step, start, sequences, rest[0] if rest else [])
+    return _scanned(ctx, run, *_arguments(ctx, Block, list, list))
 
 
 def _map(ctx: CallContext, run: Run) -> Any:
-    step, sequences, *rest = _arguments(ctx, Block, list)
-    return _scanned(ctx, run, step, [], sequences, rest[0] if rest else [])
+    step, *rest = _arguments(ctx, Block, list)
+    return _scanned(ctx, run, step, [], *rest)
 
 
 def _scanned(
@@ -148,13 +145,11 @@ def _scanned(
     )
 
 
-REGIONS: MappingProxyType[str, Region] = MappingProxyType(
-    {
-        "higher_order.wrap_with_set_grad_enabled": _inlined(1),
-        "higher_order.wrap_with_autocast": _inlined(4, off=2),
-        "higher_order.cond": _cond,
-        "higher_order.while_loop": _while_loop,
-        "higher_order.scan": _scan,
-        "higher_order.map_impl": _map,
-    }
-)
+REGIONS: Mapping[str, Region] = {
+    "higher_order.wrap_with_set_grad_enabled": _inlined(1),
+    "higher_order.wrap_with_autocast": _inlined(4, off=2),
+    "higher_order.cond": _cond,
+    "higher_order.while_loop": _while_loop,
+    "higher_order.scan": _scan,
+    "higher_order.map_impl": _map,
+}

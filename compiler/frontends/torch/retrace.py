@@ -30,7 +30,7 @@ from tcc.frontends.torch.calls import (
     Ref,
     Tensor,
 )
-from tcc.frontends.torch.exported import decomposed, described, exported, has_rule
+from tcc.frontends.torch.exported import decomposed, described, exported, has_rule, refusing
 from tcc.frontends.torch.regions import REGIONS
 from tcc.frontends.torch.support import has_converter
 from tcc.ir.op import Array
@@ -214,12 +214,8 @@ def _run(block: Block, given: Sequence[Any]) -> list[Any]:
         return value
 
     for call in block.calls:
-        try:
+        with refusing(f"torch refuses {call.target}", call.location):
             values[call.name] = _called(call, {n: resolved(v) for n, v in call.arguments.items()})
-        except Exception as error:  # torch and its operators raise errors of many kinds
-            raise UserError(
-                f"torch refuses {call.target}", where=call.location, why=str(error)[:500]
-            ) from error
     return [resolved(value) for value in block.outputs]
 
 

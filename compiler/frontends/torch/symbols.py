@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
-from math import isfinite
-from types import MappingProxyType
+from math import isfinite, prod
 from typing import Any
 
 from tcc.errors import UserError
@@ -18,7 +17,7 @@ from tcc.ir.index import Index, bounds, ceildiv, const, floordiv, maximum, minim
 def _power(base: Index, exponent: Index) -> Index:
     if exponent.terms or not 0 <= exponent.const <= 8:
         raise ValueError("a size is raised to a power that is not known")
-    return reduce(lambda a, b: a * b, [base] * exponent.const, const(1))
+    return prod([base] * exponent.const, start=const(1))
 
 
 def _quotient(num: Index, den: Index) -> Index:
@@ -34,24 +33,26 @@ def _rest(num: Index, den: Index) -> Index:
     return mod(num, den)
 
 
+def _folded(function: Callable[[Index, Index], Index]) -> Callable[..., Index]:
+    return lambda *values: reduce(function, values)
+
+
 # The functions that torch's symbolic integers are made of, by their names in its expressions.
-_FUNCTIONS: Mapping[str, Callable[..., Index]] = MappingProxyType(
-    {
-        "Add": lambda *terms: reduce(lambda a, b: a + b, terms),
-        "Mul": lambda *factors: reduce(lambda a, b: a * b, factors),
-        "Pow": _power,
-        "PowByNatural": _power,
-        "FloorDiv": _quotient,
-        "CleanDiv": _quotient,
-        "CeilDiv": ceildiv,
-        "Mod": _rest,
-        "PythonMod": _rest,
-        "ModularIndexing": lambda base, by, size: _rest(floordiv(base, by), size),
-        "Max": lambda *values: reduce(maximum, values),
-        "Min": lambda *values: reduce(minimum, values),
-        "Identity": lambda value: value,
-    }
-)
+_FUNCTIONS: Mapping[str, Callable[..., Index]] = {
+    "Add": _folded(operator.add),
+    "Mul": _folded(operator.mul),
+    "Pow": _power,
+    "PowByNatural": _power,
+    "FloorDiv": _quotient,
+    "CleanDiv": _quotient,
+    "CeilDiv": ceildiv,
+    "Mod": _rest,
+    "PythonMod": _rest,
+    "ModularIndexing": lambda base, by, size: _rest(floordiv(base, by), size),
+    "Max": _folded(maximum),
+    "Min": _folded(minimum),
+    "Identity": lambda value: value,
+}
 
 
 def _truncated(num: Index, den: Index) -> Index:
@@ -61,15 +62,13 @@ def _truncated(num: Index, den: Index) -> Index:
     return _quotient(num, den)
 
 
-_ROUNDED: Mapping[str, Callable[[Index, Index], Index]] = MappingProxyType(
-    {
-        "FloorToInt": _quotient,
-        "floor": _quotient,
-        "TruncToInt": _truncated,
-        "CeilToInt": ceildiv,
-        "ceiling": ceildiv,
-    }
-)
+_ROUNDED: Mapping[str, Callable[[Index, Index], Index]] = {
+    "FloorToInt": _quotient,
+    "floor": _quotient,
+    "TruncToInt": _truncated,
+    "CeilToInt": ceildiv,
+    "ceiling": ceildiv,
+}
 _FINEST = 1 << 10  # of fractions that reals stand for; their products with sizes are exact
 
 
@@ -182,15 +181,11 @@ class Symbols:
                 num, den = self._ratio(Formula("Pow", (args[0], -args[1])))
                 return den, num
             case "Mul":
-                parts = [self._ratio(a) for a in args]
-                return _product(p[0] for p in parts), _product(p[1] for p in parts)
+                nums, dens = zip(*map(self._ratio, args), strict=True)
+                return prod(nums, start=const(1)), prod(dens, start=const(1))
             case "Add":
                 return reduce(_sum, map(self._ratio, args))
         return self._read(formula), const(1)
-
-
-def _product(factors: Iterable[Index]) -> Index:
-    return reduce(operator.mul, factors, const(1))
 
 
 def _sum(a: tuple[Index, Index], b: tuple[Index, Index]) -> tuple[Index, Index]:

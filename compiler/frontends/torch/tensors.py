@@ -4,30 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from types import MappingProxyType
 from typing import Any
 
 from tcc.errors import UserError
 from tcc.frontends.torch.calls import Number, Tensor
-from tcc.ir.types import BOOL, DTYPES, F32, I64, DType, DTypeKind
+from tcc.ir.types import BF16, BOOL, DTYPES, F32, I64, DType, DTypeKind
 
-_DTYPES = MappingProxyType(
-    {
-        "bool": DTYPES["bool"],
-        "int8": DTYPES["i8"],
-        "int16": DTYPES["i16"],
-        "int32": DTYPES["i32"],
-        "int64": DTYPES["i64"],
-        "uint8": DTYPES["u8"],
-        "uint16": DTYPES["u16"],
-        "uint32": DTYPES["u32"],
-        "uint64": DTYPES["u64"],
-        "float16": DTYPES["f16"],
-        "bfloat16": DTYPES["bf16"],
-        "float32": DTYPES["f32"],
-        "float64": DTYPES["f64"],
-    }
-)
+_KINDS = {"int": (8, 16, 32, 64), "uint": (8, 16, 32, 64), "float": (16, 32, 64)}
+_DTYPES = {"bool": BOOL, "bfloat16": BF16} | {
+    f"{kind}{bits}": DTYPES[f"{kind[0]}{bits}"] for kind, sizes in _KINDS.items() for bits in sizes
+}
 
 
 def element_type(name: str, where: str) -> DType:

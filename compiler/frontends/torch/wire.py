@@ -294,44 +294,29 @@ class _Reader:
     # ---- arguments
 
     def _argument(self, argument: Any) -> Any:
-        kind, value = _union(argument)
-        if kind in ("as_tensor", "as_optional_tensor", "as_graph", "as_scalar_type"):
-            return self._single(kind, value)
-        if kind.startswith("as_sym_") and not kind.endswith("s"):
-            return self._symbolic(value)
+        return self._value(*_union(argument))
+
+    def _value(self, kind: str, value: Any) -> Any:
         if isinstance(value, list):
-            return [self._item(kind, item) for item in value]
-        if kind == "as_complex":
-            return complex(*(float(member(value, part, float)) for part in ("real", "imag")))
+            return [self._value(kind, item) for item in value]
+        match kind.removesuffix("s"):
+            case "as_tensor" | "as_nested_tensor":
+                return self._ref(value)
+            case "as_optional_tensor":
+                return self._argument(value)
+            case "as_sym_int" | "as_sym_float" | "as_sym_bool":
+                inner, content = _union(value)
+                named = inner == "as_name"
+                return self._ref(value, "as_name") if named else _literal(inner, content)
+            case "as_scalar_type":
+                return ElementType(scalar_type(value))
+            case "as_graph":
+                return _Reader(self._depth + 1).block(member(value, "graph", dict))
+            case "as_complex":
+                return complex(*(member(value, part, float) for part in ("real", "imag")))
         if isinstance(value, dict) or kind in ("as_memory_format", "as_layout", "as_operator"):
             return Opaque(f"{kind.removeprefix('as_')} {str(value)[:80]}")
-        return _literal(kind, value)
-
-    def _single(self, kind: str, value: Any) -> Any:
-        if kind == "as_tensor":
-            return self._ref(value)
-        if kind == "as_scalar_type":
-            return ElementType(scalar_type(value))
-        if kind == "as_graph":
-            return _Reader(self._depth + 1).block(member(value, "graph", dict))
-        inner, tensor = _union(value)
-        return self._ref(tensor) if inner == "as_tensor" else None
-
-    def _symbolic(self, value: Any) -> Any:
-        kind, inner = _union(value)
-        return self._ref(value, "as_name") if kind == "as_name" else _literal(kind, inner)
-
-    def _item(self, kind: str, item: Any) -> Any:
-        if isinstance(item, list):
-            return [self._item(kind, inner) for inner in item]
-        match kind:
-            case "as_tensors" | "as_nested_tensors":
-                return self._ref(item)
-            case "as_optional_tensors":
-                return self._single("as_optional_tensor", item)
-            case "as_sym_ints" | "as_sym_floats" | "as_sym_bools":
-                return self._symbolic(item)
-        return _literal("as_float" if "float" in kind else kind, item)
+        return _literal("as_float" if "float" in kind else kind, value)
 
     # ---- calls
 

@@ -13,8 +13,9 @@ from typing import Any
 from tcc.frontends.scope import Operand
 from tcc.frontends.torch.calls import Call, Known, Ref, Tensor
 from tcc.frontends.torch.context import CallContext, Converter
+from tcc.frontends.torch.convert.movement import select
 from tcc.frontends.torch.convert.scalar_functions import angle_of
-from tcc.frontends.torch.converters import by_name, converter_of, is_writing
+from tcc.frontends.torch.converters import CONVERTERS, converter_of, found_in
 from tcc.frontends.torch.tensors import element_type
 from tcc.ir.index import Index, const
 from tcc.ir.types import F64, DType
@@ -41,9 +42,16 @@ class ComplexContext(CallContext):
         known = self.result(number).dtype
         return element_type(_PARTS.get(known, known), self.loc)
 
-    def pair(self, name: str) -> Complex:
-        """An argument as a complex tensor, its parts in the type of the result's."""
-        value, dtype = self.arguments[name], self.result_dtype()
+    def as_known(self, found: Any, known: Tensor) -> Any:
+        if not isinstance(found, Complex):
+            return super().as_known(found, known)
+        own = real_part(known)
+        return Complex(super().as_known(found.real, own), super().as_known(found.imag, own))
+
+    def pair(self, name: str, dtype: DType | None = None) -> Complex:
+        """An argument as a complex tensor, its parts in the type of the result's unless another is
+        given."""
+        value, dtype = self.arguments[name], dtype or self.result_dtype()
         if isinstance(value, Complex):
             return Complex(self.cast(value.real, dtype), self.cast(value.imag, dtype))
         if isinstance(value, complex):
@@ -109,26 +117,22 @@ def _product(left: str, right: str, op: str) -> ComplexConverter:
 
 
 def _div(ctx: ComplexContext) -> Complex:
-    x, y = ctx.pair("self"), ctx.pair("other")
     if not isinstance(ctx.arguments["other"], Complex | complex):
+        x, y = ctx.pair("self"), ctx.pair("other")
         return Complex(x.real / y.real, x.imag / y.real)
-    dtype = x.real.dtype
-    wide = [Complex(ctx.cast(p.real, F64), ctx.cast(p.imag, F64)) for p in (x, y)]
-    top = _multiplied(ctx, wide[0], Complex(wide[1].real, -wide[1].imag))
-    size = _square(ctx, wide[1])
-    parts = (ctx.cast(part / size, dtype) for part in (top.real, top.imag))
-    return Complex(*parts)
+    x, y = ctx.pair("self", F64), ctx.pair("other", F64)
+    top = _multiplied(ctx, x, Complex(y.real, -y.imag))
+    size = _square(y)
+    return Complex(top.real / size, top.imag / size)
 
 
-def _square(ctx: ComplexContext, x: Complex) -> Operand:
+def _square(x: Complex) -> Operand:
     """|x| squared."""
     return x.real * x.real + x.imag * x.imag
 
 
 def _abs(ctx: ComplexContext) -> Operand:
-    x = ctx.pair("self")
-    wide = Complex(ctx.cast(x.real, F64), ctx.cast(x.imag, F64))
-    return ctx.cast(ctx.emit("sqrt", _square(ctx, wide)), x.real.dtype)
+    return ctx.emit("sqrt", _square(ctx.pair("self", F64)))
 
 
 def _angle(ctx: ComplexContext) -> Operand:
@@ -157,10 +161,6 @@ def _polar(ctx: ComplexContext) -> Complex:
     return _turned(ctx, ctx.operand("abs", dtype), ctx.operand("angle", dtype))
 
 
-def _to_copy(ctx: ComplexContext) -> Complex:
-    return ctx.pair("self")
-
-
 # ---- from and to real tensors --------------------------------------------------------------------
 
 
@@ -177,17 +177,7 @@ def _together(ctx: ComplexContext, x: Complex) -> Operand:
 
 
 def _taken_apart(ctx: ComplexContext, x: Operand) -> Complex:
-    last = x.rank - 1
-    parts = (ctx.squeeze(ctx.slice_axis(x, last, n, 1), (last,)) for n in range(2))
-    return Complex(*parts)
-
-
-def _view_as_real(ctx: ComplexContext) -> Operand:
-    return _together(ctx, ctx.pair("self"))
-
-
-def _view_as_complex(ctx: ComplexContext) -> Complex:
-    return _taken_apart(ctx, ctx.operand("self"))
+    return Complex(*(select(ctx, x, x.rank - 1, const(n)) for n in range(2)))
 
 
 # ---- Fourier transforms --------------------------------------------------------------------------
@@ -237,7 +227,6 @@ def _fft_to_real(ctx: ComplexContext) -> Operand:
     *others, last = ctx.axes(ctx.integers("dim"), x.rank - 1)
     x, size = _transformed(ctx, x, others, True), ctx.index("last_dim_size")
     found = ctx.emit("dft", x, axis=last, length=size, inverse=True, onesided=True)
-    found = ctx.squeeze(found, (found.rank - 1,))
     return _scaled(ctx, found, [*(x.shape[n] for n in others), size], True, norm)
 
 
@@ -248,7 +237,8 @@ _MOVED = (
 ).split()
 
 _CONVERTERS: dict[str, ComplexConverter] = {
-    **{name: _by_parts(by_name(name)) for name in _MOVED},
+    **{name: _by_parts(CONVERTERS[name]) for name in _MOVED},
+    **dict.fromkeys(("_conj", "conj_physical", "_conj_physical"), _conjugate),
     "add": _sum("add"),
     "sub": _sum("sub"),
     "mul": _product("self", "other", "mul"),
@@ -259,16 +249,13 @@ _CONVERTERS: dict[str, ComplexConverter] = {
     "abs": _abs,
     "angle": _angle,
     "exp": _exp,
-    "_conj": _conjugate,
-    "conj_physical": _conjugate,
-    "_conj_physical": _conjugate,
-    "_to_copy": _to_copy,
+    "_to_copy": lambda ctx: ctx.pair("self"),
     "complex": _complex,
     "polar": _polar,
     "real": lambda ctx: ctx.pair("self").real,
     "imag": lambda ctx: ctx.pair("self").imag,
-    "view_as_real": _view_as_real,
-    "view_as_complex": _view_as_complex,
+    "view_as_real": lambda ctx: _together(ctx, ctx.pair("self")),
+    "view_as_complex": lambda ctx: _taken_apart(ctx, ctx.operand("self")),
     "_fft_c2c": _fft_complex,
     "_fft_r2c": _fft_real,
     "_fft_c2r": _fft_to_real,
@@ -277,11 +264,7 @@ _CONVERTERS: dict[str, ComplexConverter] = {
 
 def complex_converter_of(target: str) -> ComplexConverter | None:
     """The converter of an overload for complex tensors, None where there is none."""
-    if is_writing(target):
-        return None
-    name = target.removeprefix("aten.")
-    own = _CONVERTERS.get(name)
-    return own if own is not None else _CONVERTERS.get(name.rpartition(".")[0])
+    return found_in(_CONVERTERS, target)
 
 
 def real_part(known: Tensor) -> Tensor:

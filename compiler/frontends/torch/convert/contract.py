@@ -10,6 +10,7 @@ from tcc.frontends.scope import Operand
 from tcc.frontends.torch.context import CallContext, Converter
 from tcc.frontends.torch.convert.create import counted
 from tcc.frontends.torch.convert.movement import swap_axes
+from tcc.frontends.torch.convert.reduce import p_norm
 from tcc.ir.index import as_int, const
 from tcc.ir.types import BOOL, I64
 
@@ -62,7 +63,7 @@ def _attention(ctx: CallContext) -> Operand:
     if ctx.real("dropout_p") != 0:
         raise ctx.fail("it draws random numbers", "call model.eval() before the export")
     width = as_int(q.shape[-1])
-    scale = ctx.real("scale") if ctx.has("scale") else 1 / math.sqrt(width or 1)
+    scale = ctx.real("scale", 1 / math.sqrt(width or 1))
     if width is None:
         raise ctx.fail("the head size must be known")
     mask = ctx.optional("attn_mask")
@@ -115,7 +116,7 @@ def _distances(ctx: CallContext) -> Operand:
     """p-norms of the differences of all pairs of rows."""
     x, y, p = ctx.operand("x1"), ctx.operand("x2"), ctx.real("p")
     gap = ctx.unsqueeze(x, x.rank - 1) - ctx.unsqueeze(y, y.rank - 2)
-    return _lengths(ctx, gap, p)
+    return p_norm(ctx, gap, p, (gap.rank - 1,), False)
 
 
 def _own_distances(ctx: CallContext) -> Operand:
@@ -125,7 +126,7 @@ def _own_distances(ctx: CallContext) -> Operand:
         raise ctx.fail("the number of rows must be known")
     first, second = np.triu_indices(rows, 1)
     left, right = (ctx.emit("gather", x, ctx.constant(n), axis=0) for n in (first, second))
-    return _lengths(ctx, left - right, ctx.real("p"))
+    return p_norm(ctx, left - right, ctx.real("p"), (1,), False)
 
 
 def _trilinear(ctx: CallContext) -> Operand:
@@ -141,22 +142,6 @@ def _trilinear(ctx: CallContext) -> Operand:
     return ctx.reduce("sum", product, tuple(sorted(axes)))
 
 
-def _lengths(ctx: CallContext, gap: Operand, p: float) -> Operand:
-    """p-norms along the last axis."""
-    size, last = abs(gap), (gap.rank - 1,)
-    if p == math.inf:
-        return ctx.reduce("max", size, last)
-    if p in (1, 2):
-        return ctx.emit(f"reduce_l{int(p)}", size, axes=last, keepdims=False)
-    if p == 0:
-        apart = ~size.equals(0)
-        total = ctx.reduce("sum", ctx.cast(apart, I64), last)
-        return ctx.cast(total, gap.dtype)
-    power = ctx.emit("pow", size, ctx.scalar(p, size))
-    total = ctx.reduce("sum", power, last)
-    return ctx.emit("pow", total, ctx.scalar(1 / p, size))
-
-
 def _grouped(rows: str, weights: str) -> Converter:
     """Products of runs of rows, each with a matrix of its own; `offs` are the ends of the runs."""
 
@@ -164,26 +149,19 @@ def _grouped(rows: str, weights: str) -> Converter:
         x, weight, ends = ctx.operand(rows), ctx.operand(weights), ctx.operand("offs", I64)
         if x.rank != 2 or weight.rank != 3:
             raise ctx.fail(f"of {x.type!r} and {weight.type!r}")
-        if ctx.arguments.get("bias") is not None or ctx.arguments.get("out_dtype") is not None:
+        if ctx.has("bias") or ctx.has("out_dtype"):
             raise ctx.fail("a bias or an element type of its own is not supported")
         places = ctx.unsqueeze(counted(ctx, x.shape[0]), 1)
-        before = ctx.cast(ends <= places, I64)
-        run = ctx.reduce("sum", before, 1)
-        count = ctx.filled(_known(ctx, weight), I64)
-        last = count - 1
-        chosen = ctx.emit("gather", weight, ctx.emit("min", run, last), axis=0)
+        run = ctx.reduce("sum", ctx.cast(ends <= places, I64), 1)
+        count = as_int(weight.shape[0])
+        if not count:
+            raise ctx.fail("the number of matrices must be known")
+        chosen = ctx.emit("gather", weight, ctx.emit("min", run, count - 1), axis=0)
         made = ctx.squeeze(ctx.unsqueeze(x, 1) @ chosen, (1,))
         covered = ctx.unsqueeze(run < count, 1)
         return ctx.where(covered, made, 0)
 
     return convert
-
-
-def _known(ctx: CallContext, weight: Operand) -> int:
-    count = as_int(weight.shape[0])
-    if not count:
-        raise ctx.fail("the number of matrices must be known")
-    return count
 
 
 CONVERTERS: dict[str, Converter] = {

@@ -18,24 +18,15 @@ def _filled(ctx: CallContext) -> Operand:
 
 
 def _arange(ctx: CallContext) -> Operand:
+    """start + n * step; of real numbers computed in f64 as torch does."""
     dtype = ctx.result_dtype()
-    start = ctx.operand("start", dtype) if ctx.has("start") else ctx.filled(0, dtype)
-    step = ctx.operand("step", dtype) if ctx.has("step") else ctx.filled(1, dtype)
-    if dtype.is_float:
-        return _real_range(ctx)
+    wide = F64 if dtype.is_float else dtype
     (size,) = ctx.result_shape()
+    start, step = ctx.operand("start", wide, 0), ctx.operand("step", wide, 1)
+    if dtype.is_float:
+        return ctx.cast(counted(ctx, size), F64) * step + start
     # The row's limit only says how long it is; the size says that too.
     return ctx.emit("range", start, ctx.operand("end", dtype), step, size=size)
-
-
-def _real_range(ctx: CallContext) -> Operand:
-    """start + n * step, computed in f64 as torch does."""
-    (size,) = ctx.result_shape()
-    start = ctx.operand("start", F64) if ctx.has("start") else ctx.filled(0, F64)
-    step = ctx.operand("step", F64) if ctx.has("step") else ctx.filled(1, F64)
-    places = ctx.cast(counted(ctx, size), F64)
-    total = places * step + start
-    return ctx.cast(total, ctx.result_dtype())
 
 
 _LONGEST = 1 << 24  # of a constant
@@ -50,13 +41,19 @@ def counted(ctx: CallContext, size: Index) -> Operand:
     return ctx.emit("range", *ends, size=size)
 
 
+def grid(ctx: CallContext, rows: Index, columns: Index) -> tuple[Operand, Operand]:
+    """The numbers of the rows of a matrix as a column, those of its columns as a row."""
+    down = ctx.reshape(counted(ctx, rows), (rows, 1))
+    return down, ctx.reshape(counted(ctx, columns), (1, columns))
+
+
 def _scalar_tensor(ctx: CallContext) -> Operand:
     return ctx.operand("s", ctx.result_dtype())
 
 
 def _blackman_window(ctx: CallContext) -> Operand:
     (size,) = ctx.result_shape()
-    periodic = ctx.arguments.get("periodic", True)
+    periodic = ctx.flag("periodic", True)
     return ctx.emit("blackman_window", size=size, periodic=periodic, to=ctx.result_dtype())
 
 

@@ -3,50 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
 from tcc.frontends.scope import Operand
 from tcc.frontends.torch.context import CallContext, Converter
 from tcc.frontends.torch.convert.create import counted
+from tcc.frontends.torch.convert.movement import select
 from tcc.ir.index import Index, as_int, const
-from tcc.ir.types import BOOL, I32, I64, U8, element_count
+from tcc.ir.types import BOOL, I32, I64, U8
 from tcc.record import record
 
 
-def as_indices(ctx: CallContext, x: Operand) -> Operand:
-    """Positions in a type that the rows take."""
+def as_indices(ctx: CallContext, given: Operand | str) -> Operand:
+    """Positions, or those that an argument gives, in a type that the rows take."""
+    x = ctx.operand(given) if isinstance(given, str) else given
     return x if x.dtype in (I32, I64) else ctx.cast(x, I64)
 
 
 def _index_select(ctx: CallContext) -> Operand:
-    x, at = ctx.operand("self"), as_indices(ctx, ctx.operand("index"))
-    axis = ctx.axis_of("dim", x.rank)
-    if not x.rank:
-        return ctx.reshape(ctx.emit("gather", ctx.reshape(x, (1,)), at, axis=0), ())
-    return ctx.emit("gather", x, ctx.reshape(at, (element_count(at.shape),)), axis=axis)
+    x, axis = ctx.along()
+    at = ctx.flat(as_indices(ctx, "index"))
+    return ctx.emit("gather", x, at, axis=axis)
 
 
 def _embedding(ctx: CallContext) -> Operand:
-    return ctx.emit(
-        "gather", ctx.operand("weight"), as_indices(ctx, ctx.operand("indices")), axis=0
-    )
+    at = as_indices(ctx, "indices")
+    return ctx.emit("gather", ctx.operand("weight"), at, axis=0)
 
 
 def _gather(ctx: CallContext) -> Operand:
-    x, at = ctx.operand("self"), as_indices(ctx, ctx.operand("index"))
-    axis = ctx.axis_of("dim", x.rank)
-    if not x.rank:
-        flat = ctx.reshape(at, (element_count(at.shape),))
-        return ctx.reshape(ctx.emit("gather", ctx.reshape(x, (1,)), flat, axis=0), at.shape)
-    if element_count(at.shape).key == "0":
+    x, axis = ctx.along()
+    at = as_indices(ctx, ctx.lined("index"))
+    if at.is_empty:
         return ctx.full(0, x.dtype, at.shape)
-    line = at if at.rank else ctx.reshape(at, (1,))
-    return ctx.reshape(ctx.emit("gather_elements", x, line, axis=axis), at.shape)
+    return ctx.emit("gather_elements", x, at, axis=axis)
 
 
 def _take(ctx: CallContext) -> Operand:
-    x, at = ctx.operand("self"), as_indices(ctx, ctx.operand("index"))
-    return ctx.emit("gather", ctx.reshape(x, (element_count(x.shape),)), at, axis=0)
+    at = as_indices(ctx, "index")
+    return ctx.emit("gather", ctx.flat(ctx.operand("self")), at, axis=0)
 
 
 # ---- index tensors on several axes ---------------------------------------------------------------
@@ -88,8 +83,7 @@ def places_of(ctx: CallContext, rank: int, name: str = "indices") -> Places:
 def _positions(ctx: CallContext, mask: Operand) -> list[Operand]:
     """Where a mask holds: one vector of positions for each of its axes."""
     found = non_zero(ctx, mask)
-    rows = (ctx.slice_axis(found, 0, n, 1) for n in range(mask.rank))
-    return [ctx.reshape(row, (found.shape[1],)) for row in rows]
+    return [select(ctx, found, 0, const(n)) for n in range(mask.rank)]
 
 
 def tuples(ctx: CallContext, places: Places) -> Operand:
@@ -115,129 +109,89 @@ def _index(ctx: CallContext) -> Operand:
 
 
 def _ordered(
-    ctx: CallContext, x: Operand, axis: int, k: Index, largest: bool
+    ctx: CallContext, x: Operand, axis: int, k: Index, largest: bool = False
 ) -> tuple[Operand, Operand]:
-    if not x.rank:
-        return x, ctx.filled(0, I64)
-    wide = ctx.cast(x, U8) if x.dtype is BOOL else x
-    values, at = ctx.emit_all("top_k", [wide], axis=axis, k=k, largest=largest, sorted=True)
+    values, at = ctx.emit_all(
+        "top_k", [ctx.numbers(x)], axis=axis, k=k, largest=largest, sorted=True
+    )
     return ctx.cast(values, x.dtype), at
 
 
+def _line(ctx: CallContext) -> tuple[Operand, int, int]:
+    """A tensor, the axis of the call, and its size, which must be known and not zero."""
+    x, axis = ctx.along()
+    size = as_int(x.shape[axis])
+    if not size:
+        raise ctx.fail(f"the size of {x.type!r} along the axis must be known, and not zero")
+    return x, axis, size
+
+
 def _top_k(ctx: CallContext) -> Sequence[Operand]:
-    x = ctx.operand("self")
-    return _ordered(ctx, x, ctx.axis_of("dim", x.rank), ctx.index("k"), ctx.flag("largest"))
+    x, axis = ctx.along()
+    return _ordered(ctx, x, axis, ctx.index("k"), ctx.flag("largest"))
 
 
 def _sort(ctx: CallContext) -> Sequence[Operand]:
-    x = ctx.operand("self")
-    axis = ctx.axis_of("dim", x.rank)
-    k = x.shape[axis] if x.rank else const(1)
-    return _ordered(ctx, x, axis, k, ctx.flag("descending"))
+    x, axis = ctx.along()
+    return _ordered(ctx, x, axis, x.shape[axis], ctx.flag("descending"))
 
 
 def _kth_value(ctx: CallContext) -> Sequence[Operand]:
-    x = ctx.operand("self")
-    axis, k = ctx.axis_of("dim", x.rank), ctx.integer("k")
-    pair = _ordered(ctx, x, axis, const(k), False)
-    if not x.rank:
-        return pair
-    last = [ctx.slice_axis(part, axis, k - 1, 1) for part in pair]
-    return last if ctx.flag("keepdim") else [ctx.squeeze(part, (axis,)) for part in last]
+    (x, axis), k = ctx.along(), ctx.integer("k")
+    return [ctx.slice_axis(part, axis, k - 1, 1) for part in _ordered(ctx, x, axis, const(k))]
 
 
-def _median(ctx: CallContext) -> Operand:
-    """The lower median of all elements; NaN where one is."""
-    x = ctx.operand("self")
-    flat = ctx.reshape(x, (element_count(x.shape),))
-    size = as_int(flat.shape[0])
-    if not size:
-        raise ctx.fail("the median of an open or empty size is not supported")
-    values, _ = _ordered(ctx, flat, 0, const(size), False)
-    middle = ctx.reshape(ctx.slice_axis(values, 0, (size - 1) // 2, 1), ())
-    if not x.dtype.is_float:
-        return middle
-    odd = ctx.reduce("max", ctx.emit("is_nan", flat), 0)
-    return ctx.where(odd, float("nan"), middle)
+def _first(ctx: CallContext, x: Operand, axis: int) -> Operand:
+    """Where the largest element along an axis is, the first of several."""
+    return ctx.emit("arg_max", x, axis=axis, keepdims=True, select_last=False)
 
 
-def _median_along(ctx: CallContext) -> Sequence[Operand]:
-    """The lower median along an axis and where it is; a NaN, where there is one."""
-    x, keepdim = ctx.operand("self"), ctx.flag("keepdim")
-    if not x.rank:
-        return x, ctx.filled(0, I64)
-    axis = ctx.axis_of("dim", x.rank)
-    size = as_int(x.shape[axis])
-    if not size:
-        raise ctx.fail(f"of {x.type!r}")
-    pair = _ordered(ctx, x, axis, const(size), False)
+def _median(ctx: CallContext) -> Any:
+    """The lower median and, along an axis, where it is; a NaN, where there is one."""
+    x, axis, size = _line(ctx)
+    pair = _ordered(ctx, x, axis, const(size))
     middle, at = (ctx.slice_axis(part, axis, (size - 1) // 2, 1) for part in pair)
     if x.dtype.is_float:
         odd = ctx.emit("is_nan", x)
         some = ctx.reduce("max", odd, axis, keepdims=True)
-        numbers = ctx.cast(odd, U8)
-        first = ctx.emit("arg_max", numbers, axis=axis, keepdims=True, select_last=False)
         middle = ctx.where(some, float("nan"), middle)
-        at = ctx.where(some, first, at)
-    return [part if keepdim else ctx.squeeze(part, (axis,)) for part in (middle, at)]
+        at = ctx.where(some, _first(ctx, ctx.numbers(odd), axis), at)
+    return (middle, at) if ctx.has("dim") else middle
 
 
-def _numbers_median(ctx: CallContext, x: Operand, axis: int) -> tuple[Operand, Operand]:
-    """The lower median of what is a number, and where it is; the axis stays."""
-    size = as_int(x.shape[axis])
-    if not size:
-        raise ctx.fail(f"of {x.type!r}")
+def _nan_median(ctx: CallContext) -> Any:
+    """The lower median of what is a number and, along an axis, where it is."""
+    x, axis, size = _line(ctx)
     odd = ctx.cast(ctx.emit("is_nan", x), I64) if x.dtype.is_float else ctx.filled(0, I64)
-    odd = ctx.expand(odd, x.shape)
-    count = ctx.reduce("sum", odd, axis, keepdims=True)
-    left = size - 1 - count
-    half = ctx.emit("max", left, 0) / 2
-    pair = _ordered(ctx, x, axis, const(size), False)
+    count = ctx.reduce("sum", ctx.expand(odd, x.shape), axis, keepdims=True)
+    half = ctx.emit("max", size - 1 - count, 0) / 2
+    pair = _ordered(ctx, x, axis, const(size))
     value, at = (ctx.emit("gather_elements", part, half, axis=axis) for part in pair)
-    return value, at
-
-
-def _nan_median(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
-    flat = ctx.reshape(x, (element_count(x.shape),))
-    return ctx.reshape(_numbers_median(ctx, flat, 0)[0], ())
-
-
-def _nan_median_along(ctx: CallContext) -> Sequence[Operand]:
-    x, keepdim = ctx.operand("self"), ctx.flag("keepdim")
-    if not x.rank:
-        return x, ctx.filled(0, I64)
-    axis = ctx.axis_of("dim", x.rank)
-    pair = _numbers_median(ctx, x, axis)
-    return pair if keepdim else [ctx.squeeze(part, (axis,)) for part in pair]
+    return (value, at) if ctx.has("dim") else value
 
 
 def _mode(ctx: CallContext) -> Sequence[Operand]:
     """The most frequent value along an axis, the least of several, and its last place."""
-    x = ctx.operand("self")
-    if not x.rank:
-        return x, ctx.filled(0, I64)
-    axis, keepdim = ctx.axis_of("dim", x.rank), ctx.flag("keepdim")
-    size = as_int(x.shape[axis])
-    if not size:
-        raise ctx.fail(f"of {x.type!r}")
-    ranked, _ = _ordered(ctx, x, axis, const(size), False)
+    x, axis, size = _line(ctx)
+    ranked, _ = _ordered(ctx, x, axis, const(size))
     alike = ctx.unsqueeze(ranked, axis).equals(ctx.unsqueeze(ranked, axis + 1))
     count = ctx.reduce("sum", ctx.cast(alike, I64), axis + 1)
-    first = ctx.emit("arg_max", count, axis=axis, keepdims=True, select_last=False)
-    value = ctx.emit("gather_elements", ranked, first, axis=axis)
-    here = ctx.cast(x.equals(value), U8)
-    at = ctx.emit("arg_max", here, axis=axis, keepdims=True, select_last=True)
-    return [part if keepdim else ctx.squeeze(part, (axis,)) for part in (value, at)]
+    value = ctx.emit("gather_elements", ranked, _first(ctx, count, axis), axis=axis)
+    here = ctx.numbers(x.equals(value))
+    return value, ctx.emit("arg_max", here, axis=axis, keepdims=True, select_last=True)
 
 
 # ---- sizes that data decide ----------------------------------------------------------------------
 
 
+def _count(ctx: CallContext, least: int = 0) -> Index:
+    """A new size, which data decide."""
+    return ctx.scope.session.fresh_symbol(f"{ctx.names[0]}.count", least)
+
+
 def non_zero(ctx: CallContext, x: Operand) -> Operand:
     """[rank, count]: the positions of the elements that are not zero."""
-    size = ctx.scope.session.fresh_symbol(f"{ctx.names[0]}.count")
-    return ctx.emit("non_zero", x, size=size)
+    return ctx.emit("non_zero", x, size=_count(ctx))
 
 
 def _non_zero(ctx: CallContext) -> Operand:
@@ -247,10 +201,8 @@ def _non_zero(ctx: CallContext) -> Operand:
 def _masked_select(ctx: CallContext) -> Operand:
     x, mask = ctx.operand("self"), ctx.operand("mask")
     shape = ctx.broadcast(x.shape, mask.shape)
-    flat = ctx.reshape(ctx.expand(x, shape), (element_count(shape),))
-    held = ctx.reshape(ctx.expand(mask, shape), (element_count(shape),))
-    size = ctx.scope.session.fresh_symbol(f"{ctx.names[0]}.count")
-    return ctx.emit("compress", flat, held, axis=0, size=size)
+    flat, held = (ctx.flat(ctx.expand(part, shape)) for part in (x, mask))
+    return ctx.emit("compress", flat, held, axis=0, size=_count(ctx))
 
 
 def _repeated_places(ctx: CallContext) -> Operand:
@@ -265,62 +217,45 @@ def _repeated_places(ctx: CallContext) -> Operand:
 def _non_zero_static(ctx: CallContext) -> Operand:
     """The first `size` positions of elements that are not zero, then `fill_value`."""
     x, size = ctx.operand("self"), ctx.integer("size")
-    total = as_int(element_count(x.shape))
-    if total is None:
-        raise ctx.fail("of symbolic sizes")
-    if not total or not size or not x.rank:
-        return ctx.expand(ctx.filled(ctx.integer("fill_value"), I64), (size, x.rank))
-    held = ctx.cast(ctx.reshape(x, (total,)), BOOL)
-    places = ctx.where(held, ctx.constant(np.arange(total)), total)
-    few = min(size, total)
-    found, _ = _ordered(ctx, places, 0, const(few), False)
-    if few < size:
-        found = ctx.concat([found, ctx.full(total, I64, (size - few,))], 0)
-    columns, rest = [], found
-    for dim in reversed(x.shape):
-        length = ctx.size_scalar(dim)
-        columns.append(ctx.unsqueeze(ctx.emit("mod", rest, length, fmod=False), 1))
-        rest = rest / length
-    missing = ctx.unsqueeze(found.equals(total), 1)
-    rows = ctx.concat(columns[::-1], 1)
-    return ctx.where(missing, ctx.integer("fill_value"), rows)
+    rest = ctx.full(ctx.integer("fill_value"), I64, (size, x.rank))
+    if x.is_empty or not x.rank:
+        return rest
+    found = ctx.transpose(non_zero(ctx, x), (1, 0))
+    return ctx.slice_axis(ctx.concat([found, rest], 0), 0, 0, size)
 
 
-def _unique(ctx: CallContext) -> Sequence[Operand]:
-    """Distinct elements, which one each is, how often each occurs; what is not asked for is
-    empty."""
+def _unique(ctx: CallContext) -> Sequence[Operand | None]:
+    """Distinct elements, which one each is, how often each occurs."""
     x = ctx.operand("self")
-    flat = ctx.reshape(x, (element_count(x.shape),))
-    size = ctx.scope.session.fresh_symbol(f"{ctx.names[0]}.count")
-    values, _, inverse, counts = ctx.emit_all("unique", [flat], axis=None, sorted=True, size=size)
+    values, _, inverse, counts = ctx.emit_all(
+        "unique", [ctx.flat(x)], axis=None, sorted=True, size=_count(ctx)
+    )
     return values, *_asked(ctx, ctx.reshape(inverse, x.shape), counts)
 
 
-def _asked(ctx: CallContext, inverse: Operand, counts: Operand) -> tuple[Operand, Operand]:
-    nothing = ctx.constant(np.zeros(0, np.int64))
-    wants = ctx.flag("return_inverse"), ctx.flag("return_counts")
-    return inverse if wants[0] else nothing, counts if wants[1] else nothing
+def _asked(ctx: CallContext, inverse: Operand, counts: Operand) -> Sequence[Operand | None]:
+    asked = ("return_inverse", inverse), ("return_counts", counts)
+    return [found if ctx.flag(name) else None for name, found in asked]
 
 
-def _unique_consecutive(ctx: CallContext) -> Sequence[Operand]:
+def _unique_consecutive(ctx: CallContext) -> Sequence[Operand | None]:
     """The first element of each run of equal ones, the run of each, the runs' lengths."""
     x = ctx.operand("self")
     if ctx.has("dim") and x.rank != 1:
         raise ctx.fail("runs of slices are not supported")
-    total = element_count(x.shape)
-    if as_int(total) == 0:
+    if x.is_empty:
         raise ctx.fail("of no element")
-    flat = ctx.reshape(x, (total,))
+    flat = ctx.flat(x)
+    (total,) = flat.shape
     left, right = ctx.slice_axis(flat, 0, 0, total - 1), ctx.slice_axis(flat, 0, 1, total - 1)
-    new = ~left.equals(right)
-    new = ctx.concat([ctx.full(True, BOOL, (1,)), new], 0)
-    size = ctx.scope.session.fresh_symbol(f"{ctx.names[0]}.count", 1)
+    new = ctx.concat([ctx.full(True, BOOL, (1,)), ~left.equals(right)], 0)
+    size = _count(ctx, 1)
     values = ctx.emit("compress", flat, new, axis=0, size=size)
-    number = ctx.emit("cum_sum", ctx.cast(new, I64), axis=0, exclusive=False, reverse=False)
-    number = number - 1
-    zeros = ctx.full(0, I64, (size,))
+    number = ctx.emit("cum_sum", ctx.cast(new, I64), axis=0, exclusive=False, reverse=False) - 1
     ones = ctx.full(1, I64, (total,))
-    counts = ctx.emit("scatter_elements", zeros, number, ones, axis=0, reduction="add")
+    counts = ctx.emit(
+        "scatter_elements", ctx.full(0, I64, (size,)), number, ones, axis=0, reduction="add"
+    )
     return values, *_asked(ctx, ctx.reshape(number, x.shape), counts)
 
 
@@ -329,59 +264,41 @@ def _unique_consecutive(ctx: CallContext) -> Sequence[Operand]:
 
 def _searched(ctx: CallContext, edges: Operand, x: Operand, right: bool) -> Operand:
     """How many of the rising `edges` lie below each element, or not above where `right`."""
+    lined = edges if edges.rank == 1 else ctx.unsqueeze(edges, edges.rank - 1)
     wide = ctx.unsqueeze(x, x.rank)
-    between = [const(1)] * (wide.rank - edges.rank)
-    shape = [*edges.shape[:-1], *between, edges.shape[-1]]
-    lined = ctx.reshape(edges, shape)
-    below = ctx.emit("less_or_equal" if right else "less", lined, wide)
-    below = ctx.cast(below, I64)
-    return ctx.cast(ctx.reduce("sum", below, below.rank - 1), ctx.result_dtype())
+    below = lined <= wide if right else lined < wide
+    return ctx.reduce("sum", ctx.cast(below, I64), x.rank)
 
 
-def _bucketize(ctx: CallContext) -> Operand:
-    dtype = ctx.promoted("self", "boundaries")
-    return _searched(
-        ctx, ctx.operand("boundaries", dtype), ctx.operand("self", dtype), ctx.flag("right")
-    )
+def _search(name: str) -> Converter:
+    """Search among the edges that an argument gives."""
 
+    def convert(ctx: CallContext) -> Operand:
+        dtype = ctx.promoted("self", name)
+        right = ctx.flag("right") or ctx.given("side") == "right"
+        edges = ctx.operand(name, dtype)
+        if ctx.has("sorter") and not edges.is_empty:
+            order = as_indices(ctx, "sorter")
+            edges = ctx.emit("gather_elements", edges, order, axis=edges.rank - 1)
+        return _searched(ctx, edges, ctx.operand("self", dtype), right)
 
-def _search_sorted(ctx: CallContext) -> Operand:
-    dtype = ctx.promoted("self", "sorted_sequence")
-    right = ctx.flag("right") or (ctx.has("side") and ctx.text("side") == "right")
-    edges, x = ctx.operand("sorted_sequence", dtype), ctx.operand("self", dtype)
-    if ctx.has("sorter") and element_count(edges.shape).key != "0":
-        order = as_indices(ctx, ctx.operand("sorter"))
-        edges = ctx.emit("gather_elements", edges, order, axis=edges.rank - 1)
-    if edges.rank == 1 or x.rank == 0:
-        return _searched(ctx, edges, x, right)
-    lined = ctx.unsqueeze(edges, edges.rank - 1)
-    below = ctx.emit("less_or_equal" if right else "less", lined, ctx.unsqueeze(x, x.rank))
-    total = ctx.reduce("sum", ctx.cast(below, I64), x.rank)
-    return ctx.cast(total, ctx.result_dtype())
+    return convert
 
 
 def _histogram(ctx: CallContext) -> Operand:
     """How many elements lie in each of `bins` equal intervals, the last one closed."""
-    x, bins = ctx.operand("self"), ctx.integer("bins")
-    flat = ctx.reshape(x, (element_count(x.shape),))
-    low, high = ctx.operand("min", x.dtype), ctx.operand("max", x.dtype)
+    flat, bins = ctx.flat(ctx.operand("self")), ctx.integer("bins")
+    low, high = ctx.operand("min", flat.dtype), ctx.operand("max", flat.dtype)
     if ctx.real("min") == ctx.real("max"):
-        low, high = (ctx.emit(f"reduce_{op}", flat, axes=(0,), keepdims=False) for op in _ENDS)
+        low, high = ctx.reduce("min", flat, 0), ctx.reduce("max", flat, 0)
         even = low.equals(high)
-        own = low
-        low = ctx.where(even, own - 1, own)
-        high = ctx.where(even, own + 1, high)
-    wide = flat - low
-    share = wide * bins
-    place = ctx.cast(share / (high - low), I64)
+        low, high = ctx.where(even, low - 1, low), ctx.where(even, low + 1, high)
+    place = ctx.cast((flat - low) * bins / (high - low), I64)
     place = ctx.emit("min", place, bins - 1)
-    above, below = (ctx.emit(op, flat, end) for op, end in zip(_INSIDE, (low, high), strict=True))
+    inside = (flat >= low) & (flat <= high)
     same = ctx.unsqueeze(place, 1).equals(counted(ctx, const(bins)))
-    kept = same & ctx.unsqueeze(above & below, 1)
-    return ctx.cast(ctx.reduce("sum", ctx.cast(kept, I64), 0), x.dtype)
-
-
-_ENDS, _INSIDE = ("min", "max"), ("greater_or_equal", "less_or_equal")
+    kept = same & ctx.unsqueeze(inside, 1)
+    return ctx.reduce("sum", ctx.cast(kept, I64), 0)
 
 
 CONVERTERS: dict[str, Converter] = {
@@ -393,10 +310,8 @@ CONVERTERS: dict[str, Converter] = {
     "topk": _top_k,
     "sort": _sort,
     "kthvalue": _kth_value,
-    "median.default": _median,
-    "median.dim": _median_along,
-    "nanmedian.default": _nan_median,
-    "nanmedian.dim": _nan_median_along,
+    **dict.fromkeys(("median.default", "median.dim"), _median),
+    **dict.fromkeys(("nanmedian.default", "nanmedian.dim"), _nan_median),
     "mode": _mode,
     "nonzero": _non_zero,
     "nonzero_static": _non_zero_static,
@@ -404,7 +319,7 @@ CONVERTERS: dict[str, Converter] = {
     "_unique2": _unique,
     "unique_consecutive": _unique_consecutive,
     "masked_select": _masked_select,
-    "bucketize.Tensor": _bucketize,
-    "searchsorted": _search_sorted,
+    "bucketize.Tensor": _search("boundaries"),
+    "searchsorted": _search("sorted_sequence"),
     "histc": _histogram,
 }

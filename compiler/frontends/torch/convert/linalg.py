@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from tcc.frontends.scope import Operand
 from tcc.frontends.torch.context import CallContext, Converter, Results
-from tcc.frontends.torch.convert.create import counted
-from tcc.frontends.torch.convert.movement import swap_axes
+from tcc.frontends.torch.convert.create import counted, grid
+from tcc.frontends.torch.convert.movement import flipped, swap_axes
 from tcc.ir.index import Index, as_int, const, minimum
 from tcc.ir.types import F64, I32, I64
 from tcc.ops import OPS
@@ -21,64 +21,39 @@ def _wide(ctx: CallContext, name: str) -> Operand:
     return ctx.operand(name, F64)
 
 
-def _only(ctx: CallContext, found: Operand) -> Operand:
-    return ctx.cast(found, ctx.result_dtype())
-
-
 def _turned(ctx: CallContext, x: Operand) -> Operand:
     """Each matrix transposed."""
     return swap_axes(ctx, x, x.rank - 2, x.rank - 1)
 
 
-def _apart(ctx: CallContext, rows: Index, columns: Index) -> Operand:
-    """[rows, columns]: the number of the column less that of the row."""
-    down = ctx.reshape(counted(ctx, rows), (rows, 1))
-    return ctx.reshape(counted(ctx, columns), (1, columns)) - down
-
-
-def _on_diagonal(ctx: CallContext, rows: Index, columns: Index) -> Operand:
-    return _apart(ctx, rows, columns).equals(0)
-
-
 def _eye(ctx: CallContext, rows: Index, columns: Index | None = None) -> Operand:
-    return ctx.cast(_on_diagonal(ctx, rows, rows if columns is None else columns), F64)
+    row, column = grid(ctx, rows, rows if columns is None else columns)
+    return ctx.cast(column.equals(row), F64)
 
 
 def _triangle(ctx: CallContext, x: Operand, upper: bool, beside: int = 0) -> Operand:
     """What lies on one side of the diagonal, that `beside` places from the main one included."""
-    apart = _apart(ctx, *x.shape[-2:])
-    kept = apart >= beside if upper else apart <= -beside
-    return ctx.where(kept, x, 0)
+    return ctx.emit("trilu", x, upper=upper, k=const(beside if upper else -beside))
 
 
 def _diagonal(ctx: CallContext, x: Operand) -> Operand:
     few = minimum(*x.shape[-2:])
     x = ctx.slice_axis(ctx.slice_axis(x, x.rank - 2, 0, few), x.rank - 1, 0, few)
-    kept = ctx.where(_on_diagonal(ctx, few, few), x, 0)
-    return ctx.reduce("sum", kept, x.rank - 1)
+    return ctx.reduce("sum", _triangle(ctx, _triangle(ctx, x, True), False), x.rank - 1)
 
 
-def _batched(ctx: CallContext, *operands: Operand, tail: int = 2) -> list[Operand]:
-    """Operands whose axes before the last `tail` are broadcast to each other."""
-    shapes = [[as_int(d) for d in x.shape[:-tail]] for x in operands]
-    if any(d is None for shape in shapes for d in shape):
-        if any(x.shape[:-tail] != operands[0].shape[:-tail] for x in operands):
-            raise ctx.fail("batches of symbolic sizes are not broadcast")
-        return list(operands)
-    outer = np.broadcast_shapes(*(tuple(d or 0 for d in shape) for shape in shapes))
-    return [ctx.expand(x, (*outer, *x.shape[-tail:])) for x in operands]
+def _batched(ctx: CallContext, *operands: Operand) -> list[Operand]:
+    """Matrices whose axes before the last two are broadcast to each other."""
+    outer = ctx.broadcast(*(x.shape[:-2] for x in operands))
+    return [ctx.expand(x, (*outer, *x.shape[-2:])) for x in operands]
 
 
 def _rows_in(ctx: CallContext, x: Operand, order: Operand) -> Operand:
     """Each matrix with its rows in the order that a vector of places gives."""
     at = ctx.expand(ctx.unsqueeze(order, order.rank), x.shape)
-    if _is_empty(x):
+    if x.is_empty:
         return x
     return ctx.emit("gather_elements", x, at, axis=x.rank - 2)
-
-
-def _is_empty(x: Operand) -> bool:
-    return any(as_int(d) == 0 for d in x.shape)
 
 
 # ---- elimination ---------------------------------------------------------------------------------
@@ -96,9 +71,19 @@ def _solve_half(
 
 
 def _solve_factored(
-    ctx: CallContext, packed: Operand, order: Operand, b: Operand, adjoint: bool = False
+    ctx: CallContext,
+    packed: Operand,
+    pivots: Operand,
+    b: Operand,
+    adjoint: bool = False,
+    left: bool = True,
 ) -> Operand:
-    """x of a x = b, or a' x = b, from L and U of a and the order of its rows."""
+    """x of a x = b, or a' x = b, from L and U of a and its exchanged rows; unless `left`, of
+    x a = b or x a' = b."""
+    if not left:
+        found = _solve_factored(ctx, packed, pivots, _turned(ctx, b), not adjoint)
+        return _turned(ctx, found)
+    order = _order(ctx, pivots, packed.shape[-1])
     packed, b = _batched(ctx, packed, b)
     order = ctx.expand(order, (*packed.shape[:-2], order.shape[-1]))
     if not adjoint:
@@ -107,7 +92,7 @@ def _solve_factored(
     turned = _turned(ctx, packed)
     half = _solve_half(ctx, turned, b, False)
     half = _solve_half(ctx, turned, half, True, True)
-    if _is_empty(order):
+    if order.is_empty:
         return half
     last, count = order.rank - 1, order.shape[-1]
     _, back = ctx.emit_all("top_k", [order], axis=last, k=count, largest=False, sorted=True)
@@ -129,9 +114,11 @@ def _first_zero(ctx: CallContext, packed: Operand) -> Operand:
     return ctx.cast(ctx.where(none, 0, number), I32)
 
 
-def _eliminated(ctx: CallContext, x: Operand) -> tuple[Operand, Operand]:
-    packed, pivots = ctx.emit_all("lu", [x])
-    return packed, pivots
+def _eliminated(ctx: CallContext) -> tuple[Operand, ...]:
+    """L and U of `A` in one matrix, and the rows that were exchanged."""
+    if not ctx.flag("pivot", True):
+        raise ctx.fail("elimination without pivoting is not supported")
+    return ctx.emit_all("lu", [_wide(ctx, "A")])
 
 
 def _checked(ctx: CallContext, info: Operand, what: str = "a matrix is singular") -> None:
@@ -146,10 +133,8 @@ def _check_errors(ctx: CallContext) -> Results:
 
 
 def _factor(ctx: CallContext) -> Results:
-    if not ctx.flag("pivot"):
-        raise ctx.fail("elimination without pivoting is not supported")
-    packed, pivots = _eliminated(ctx, _wide(ctx, "A"))
-    return ctx.typed(packed, pivots, _first_zero(ctx, packed))
+    packed, pivots = _eliminated(ctx)
+    return packed, pivots, _first_zero(ctx, packed)
 
 
 def _halves(ctx: CallContext, packed: Operand) -> tuple[Operand, Operand]:
@@ -169,78 +154,58 @@ def _exchange(ctx: CallContext, pivots: Operand, rows: Index) -> Operand:
 
 
 def _lu(ctx: CallContext) -> Results:
-    if not ctx.flag("pivot"):
-        raise ctx.fail("elimination without pivoting is not supported")
-    packed, pivots = _eliminated(ctx, _wide(ctx, "A"))
-    return ctx.typed(_exchange(ctx, pivots, packed.shape[-2]), *_halves(ctx, packed))
+    packed, pivots = _eliminated(ctx)
+    return _exchange(ctx, pivots, packed.shape[-2]), *_halves(ctx, packed)
 
 
 def _lu_unpack(ctx: CallContext) -> Results:
     packed, pivots = _wide(ctx, "LU_data"), ctx.operand("LU_pivots")
-    nothing = ctx.constant(np.zeros(0))
-    halves = _halves(ctx, packed) if ctx.flag("unpack_data") else (nothing, nothing)
-    exchange = nothing
-    if ctx.flag("unpack_pivots"):
-        exchange = _exchange(ctx, pivots, packed.shape[-2])
-    return ctx.typed(exchange, *halves)
+    halves = _halves(ctx, packed) if ctx.flag("unpack_data") else (None, None)
+    turned = ctx.flag("unpack_pivots")
+    return _exchange(ctx, pivots, packed.shape[-2]) if turned else None, *halves
 
 
 def _lu_solve(ctx: CallContext) -> Operand:
     packed, pivots, b = _wide(ctx, "LU"), ctx.operand("pivots"), _wide(ctx, "B")
-    order = _order(ctx, pivots, packed.shape[-1])
-    if ctx.flag("left"):
-        return _only(ctx, _solve_factored(ctx, packed, order, b, ctx.flag("adjoint")))
-    found = _solve_factored(ctx, packed, order, _turned(ctx, b), not ctx.flag("adjoint"))
-    return _only(ctx, _turned(ctx, found))
+    return _solve_factored(ctx, packed, pivots, b, ctx.flag("adjoint"), ctx.flag("left"))
 
 
 def _solve(ctx: CallContext) -> Results:
-    a, b = _wide(ctx, "A"), _wide(ctx, "B")
-    packed, pivots = _eliminated(ctx, a)
+    (packed, pivots), b = _eliminated(ctx), _wide(ctx, "B")
     info = _first_zero(ctx, packed)
     if ctx.flag("check_errors"):
         _checked(ctx, info)
-    columns = b.rank == a.rank - 1 or b.rank == 1
+    columns = b.rank in (1, packed.rank - 1)
     right = ctx.unsqueeze(b, b.rank) if columns else b
-    left = ctx.flag("left") or columns
-    order = _order(ctx, pivots, a.shape[-1])
-    given = right if left else _turned(ctx, right)
-    found = _solve_factored(ctx, packed, order, given, not left)
-    found = found if left else _turned(ctx, found)
+    found = _solve_factored(ctx, packed, pivots, right, left=ctx.flag("left") or columns)
     result = ctx.squeeze(found, (found.rank - 1,)) if columns else found
-    return ctx.typed(result, packed, pivots, info)
+    return result, packed, pivots, info
 
 
 def _inverse(ctx: CallContext) -> Results:
-    x = _wide(ctx, "A")
-    packed, pivots = _eliminated(ctx, x)
+    packed, pivots = _eliminated(ctx)
     info = _first_zero(ctx, packed)
-    if ctx.arguments.get("check_errors"):
+    if ctx.flag("check_errors"):
         _checked(ctx, info)
-    order = _order(ctx, pivots, x.shape[-1])
-    found = _solve_factored(ctx, packed, order, _eye(ctx, x.shape[-1]))
-    return ctx.typed(found, info)
+    return _solve_factored(ctx, packed, pivots, _eye(ctx, packed.shape[-1])), info
 
 
 def _determinant_parts(ctx: CallContext) -> Results:
-    packed, pivots = _eliminated(ctx, _wide(ctx, "A"))
-    found = ctx.emit("det", _wide(ctx, "A"))
-    return ctx.typed(found, packed, pivots)
+    parts = _eliminated(ctx)
+    return ctx.emit("det", _wide(ctx, "A")), *parts
 
 
 def _sign_and_log(ctx: CallContext) -> Results:
     """The sign of the determinant and the logarithm of its size."""
-    packed, pivots = _eliminated(ctx, _wide(ctx, "A"))
+    packed, pivots = _eliminated(ctx)
     diagonal = _diagonal(ctx, packed)
     last = (diagonal.rank - 1,)
     steps = counted(ctx, diagonal.shape[-1]) + 1
     stays = ctx.cast(pivots, I64).equals(steps)
-    turns = ctx.where(stays, ctx.filled(1.0, F64), ctx.filled(-1.0, F64))
-    signs = turns * ctx.emit("sign", diagonal)
-    sign = ctx.reduce("prod", signs, last)
-    logs = ctx.emit("log", abs(diagonal))
-    total = ctx.reduce("sum", logs, last)
-    return ctx.typed(sign, total, packed, pivots)
+    turns = ctx.where(stays, ctx.filled(1.0, F64), -1.0)
+    sign = ctx.reduce("prod", turns * ctx.emit("sign", diagonal), last)
+    total = ctx.reduce("sum", ctx.emit("log", abs(diagonal)), last)
+    return sign, total, packed, pivots
 
 
 # ---- triangles -----------------------------------------------------------------------------------
@@ -250,9 +215,9 @@ def _solve_triangular(ctx: CallContext) -> Operand:
     a, b = _batched(ctx, _wide(ctx, "self"), _wide(ctx, "B"))
     upper, unit = ctx.flag("upper"), ctx.flag("unitriangular")
     if ctx.flag("left"):
-        return _only(ctx, _solve_half(ctx, a, b, upper, unit))
+        return _solve_half(ctx, a, b, upper, unit)
     found = _solve_half(ctx, _turned(ctx, a), _turned(ctx, b), not upper, unit)
-    return _only(ctx, _turned(ctx, found))
+    return _turned(ctx, found)
 
 
 def _old_solve_triangular(ctx: CallContext) -> Results:
@@ -260,25 +225,16 @@ def _old_solve_triangular(ctx: CallContext) -> Results:
     upper, unit = ctx.flag("upper"), ctx.flag("unitriangular")
     turned = ctx.flag("transpose")
     used = _turned(ctx, a) if turned else a
-    return ctx.typed(_solve_half(ctx, used, b, upper != turned, unit), a)
+    return _solve_half(ctx, used, b, upper != turned, unit), a
 
 
-def _cholesky_factor(ctx: CallContext, x: Operand, upper: bool) -> tuple[Operand, Operand]:
-    lower, info = ctx.emit_all("cholesky", [_turned(ctx, x) if upper else x])
-    return (_turned(ctx, lower) if upper else lower), info
-
-
-def _cholesky(ctx: CallContext) -> Operand:
-    factor, info = _cholesky_factor(ctx, _wide(ctx, "self"), ctx.flag("upper"))
-    _checked(ctx, info, "a matrix is not positive definite")
-    return _only(ctx, factor)
-
-
-def _cholesky_ex(ctx: CallContext) -> Results:
-    factor, info = _cholesky_factor(ctx, _wide(ctx, "self"), ctx.flag("upper"))
-    if ctx.flag("check_errors"):
+def _cholesky(ctx: CallContext) -> Results:
+    x, upper = _wide(ctx, "self"), ctx.flag("upper")
+    factor, info = ctx.emit_all("cholesky", [_turned(ctx, x) if upper else x])
+    factor = _turned(ctx, factor) if upper else factor
+    if ctx.flag("check_errors", True):
         _checked(ctx, info, "a matrix is not positive definite")
-    return ctx.typed(factor, info)
+    return factor, info
 
 
 def _solve_cholesky(ctx: CallContext, factor: Operand, b: Operand, upper: bool) -> Operand:
@@ -289,13 +245,13 @@ def _solve_cholesky(ctx: CallContext, factor: Operand, b: Operand, upper: bool) 
 
 def _cholesky_solve(ctx: CallContext) -> Operand:
     factor, b = _wide(ctx, "input2"), _wide(ctx, "self")
-    return _only(ctx, _solve_cholesky(ctx, factor, b, ctx.flag("upper")))
+    return _solve_cholesky(ctx, factor, b, ctx.flag("upper"))
 
 
 def _cholesky_inverse(ctx: CallContext) -> Operand:
     factor = _wide(ctx, "self")
     eye = _eye(ctx, factor.shape[-1])
-    return _only(ctx, _solve_cholesky(ctx, factor, eye, ctx.flag("upper")))
+    return _solve_cholesky(ctx, factor, eye, ctx.flag("upper"))
 
 
 # ---- orthogonal factors --------------------------------------------------------------------------
@@ -328,7 +284,7 @@ def _orthogonal(ctx: CallContext, packed: Operand, tau: Operand, columns: Index)
 
 def _householder(ctx: CallContext) -> Operand:
     packed, tau = _wide(ctx, "input"), _wide(ctx, "tau")
-    return _only(ctx, _orthogonal(ctx, packed, tau, packed.shape[-1]))
+    return _orthogonal(ctx, packed, tau, packed.shape[-1])
 
 
 def _multiply_orthogonal(ctx: CallContext) -> Operand:
@@ -339,12 +295,12 @@ def _multiply_orthogonal(ctx: CallContext) -> Operand:
         middle = _turned(ctx, middle)
     turned = _turned(ctx, vectors)
     if ctx.flag("left"):
-        return _only(ctx, c - (vectors @ middle) @ (turned @ c))
-    return _only(ctx, c - c @ vectors @ middle @ turned)
+        return c - (vectors @ middle) @ (turned @ c)
+    return c - c @ vectors @ middle @ turned
 
 
 def _packed_qr(ctx: CallContext) -> Results:
-    return ctx.typed(*ctx.emit_all("qr", [_wide(ctx, "self")]))
+    return ctx.emit_all("qr", [_wide(ctx, "self")])
 
 
 def _qr(ctx: CallContext) -> Results:
@@ -353,9 +309,7 @@ def _qr(ctx: CallContext) -> Results:
     rows, columns = x.shape[-2:]
     few = rows if mode == "complete" else minimum(rows, columns)
     right = _triangle(ctx, ctx.slice_axis(packed, packed.rank - 2, 0, few), True)
-    nothing = ctx.constant(np.zeros(0))
-    left = nothing if mode == "r" else _orthogonal(ctx, packed, tau, few)
-    return ctx.typed(left, right)
+    return None if mode == "r" else _orthogonal(ctx, packed, tau, few), right
 
 
 # ---- singular values, eigenvalues ----------------------------------------------------------------
@@ -373,11 +327,10 @@ def _completed(ctx: CallContext, x: Operand) -> Operand:
 def _svd(ctx: CallContext) -> Results:
     u, s, vt = ctx.emit_all("svd", [_wide(ctx, "A")])
     if not ctx.flag("compute_uv"):
-        nothing = ctx.constant(np.zeros(0))
-        return ctx.typed(nothing, s, nothing)
+        return None, s, None
     if ctx.flag("full_matrices"):
         u, vt = _completed(ctx, u), _turned(ctx, _completed(ctx, _turned(ctx, vt)))
-    return ctx.typed(u, s, vt)
+    return u, s, vt
 
 
 def _eigen(ctx: CallContext, x: Operand, upper: bool) -> tuple[Operand, Operand]:
@@ -391,22 +344,12 @@ def _eigen(ctx: CallContext, x: Operand, upper: bool) -> tuple[Operand, Operand]
     scaled = shift * _eye(ctx, x.shape[-1])
     _, s, vt = ctx.emit_all("svd", [whole + scaled])
     values = s - ctx.squeeze(shift, (x.rank - 1,))
-    return _reversed(ctx, values, x.rank - 2), _reversed(ctx, _turned(ctx, vt), x.rank - 1)
-
-
-def _reversed(ctx: CallContext, x: Operand, axis: int) -> Operand:
-    size = x.shape[axis]
-    if as_int(size) in (0, 1):
-        return x
-    starts, steps = [const(0)] * x.rank, [1] * x.rank
-    starts[axis], steps[axis] = size - 1, -1
-    return ctx.emit("slice", x, starts=tuple(starts), steps=tuple(steps), sizes=x.shape)
+    return flipped(ctx, values, x.rank - 2), flipped(ctx, _turned(ctx, vt), x.rank - 1)
 
 
 def _eigh(ctx: CallContext) -> Results:
     values, vectors = _eigen(ctx, _wide(ctx, "A"), ctx.text("UPLO").upper() == "U")
-    nothing = ctx.constant(np.zeros(0))
-    return ctx.typed(values, vectors if ctx.flag("compute_v") else nothing)
+    return values, vectors if ctx.flag("compute_v") else None
 
 
 def _pseudo_inverse(ctx: CallContext) -> Operand:
@@ -417,15 +360,15 @@ def _pseudo_inverse(ctx: CallContext) -> Operand:
     else:
         left, signed, right = ctx.emit_all("svd", [x])
         sizes = signed
-    if _is_empty(x):
-        return ctx.expand(ctx.filled(0, ctx.result_dtype()), ctx.result_shape())
+    if x.is_empty:
+        return ctx.full(0, F64, ctx.result_shape())
     most = ctx.reduce("max", sizes, sizes.rank - 1, keepdims=True)
-    bound = most * _limit(ctx, "rtol", _default_rtol(ctx, x), most)
-    bound = ctx.emit("max", bound, _limit(ctx, "atol", 0.0, most))
+    bound = most * _limit(ctx, "rtol", _default_rtol(ctx, x))
+    bound = ctx.emit("max", bound, _limit(ctx, "atol", 0.0))
     kept = sizes > bound
     inverse = ctx.where(kept, ctx.emit("reciprocal", signed), 0)
     back = _turned(ctx, right) * ctx.unsqueeze(inverse, inverse.rank - 1)
-    return _only(ctx, back @ _turned(ctx, left))
+    return back @ _turned(ctx, left)
 
 
 def _default_rtol(ctx: CallContext, x: Operand) -> float:
@@ -439,8 +382,8 @@ def _default_rtol(ctx: CallContext, x: Operand) -> float:
     return precision * max(rows, columns)
 
 
-def _limit(ctx: CallContext, name: str, default: float, like: Operand) -> Operand:
-    given = ctx.operand(name, F64) if ctx.has(name) else ctx.scalar(default, like)
+def _limit(ctx: CallContext, name: str, default: float) -> Operand:
+    given = ctx.operand(name, F64, default)
     return ctx.unsqueeze(given, given.rank) if given.rank else given
 
 
@@ -453,8 +396,8 @@ _SQUARINGS = 32  # norms up to 2^31; exp of what is larger overflows unless it o
 def _exponential(ctx: CallContext) -> Operand:
     """exp by its series on a part of the matrix, squared as often as that needs."""
     x = _wide(ctx, "self")
-    if _is_empty(x):
-        return ctx.operand("self")
+    if x.is_empty:
+        return x
     norm = ctx.reduce("sum", abs(x), x.rank - 1, keepdims=True)
     norm = ctx.reduce("max", norm, x.rank - 2, keepdims=True)
     double = ctx.emit("max", norm * 2, 1)
@@ -468,7 +411,7 @@ def _exponential(ctx: CallContext) -> Operand:
     for step in range(_SQUARINGS):
         more = count > float(step)
         found = ctx.where(more, found @ found, found)
-    return _only(ctx, found)
+    return found
 
 
 CONVERTERS: dict[str, Converter] = {
@@ -482,8 +425,8 @@ CONVERTERS: dict[str, Converter] = {
     "linalg_inv_ex": _inverse,
     "linalg_solve_triangular": _solve_triangular,
     "triangular_solve": _old_solve_triangular,
-    "linalg_cholesky_ex": _cholesky_ex,
-    "cholesky": _cholesky,
+    "linalg_cholesky_ex": _cholesky,
+    "cholesky": lambda ctx: _cholesky(ctx)[0],
     "cholesky_solve": _cholesky_solve,
     "cholesky_inverse": _cholesky_inverse,
     "linalg_householder_product": _householder,

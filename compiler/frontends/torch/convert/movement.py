@@ -39,10 +39,6 @@ def _expand(ctx: CallContext) -> Operand:
     return ctx.expand(ctx.operand("self"), ctx.result_shape())
 
 
-def _cast(ctx: CallContext) -> Operand:
-    return ctx.operand("self", ctx.result_dtype())
-
-
 # ---- parts ---------------------------------------------------------------------------------------
 
 
@@ -53,10 +49,8 @@ def place(ctx: CallContext, position: Index, dim: Index) -> Index:
 
 
 def _slice(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
-    axis = ctx.axis_of("dim", x.rank)
-    start = ctx.index("start") if ctx.has("start") else const(0)
-    end = ctx.index("end") if ctx.has("end") else x.shape[axis]
+    x, axis = ctx.along()
+    start, end = ctx.index("start", 0), ctx.index("end", x.shape[axis])
     return ctx.cut(x, axis, start, end, ctx.integer("step"))
 
 
@@ -66,44 +60,44 @@ def select(ctx: CallContext, x: Operand, axis: int, position: Index) -> Operand:
 
 
 def _select(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
-    return select(ctx, x, ctx.axis_of("dim", x.rank), ctx.index("index"))
+    return select(ctx, *ctx.along(), ctx.index("index"))
 
 
 def _split_parts(ctx: CallContext) -> Sequence[Operand]:
     """All parts; their sizes are those of the results."""
-    x = ctx.operand("self")
-    axis = ctx.axis_of("dim", x.rank)
+    x, axis = ctx.along()
     sizes = tuple(ctx.result_shape(n)[axis] for n in range(len(ctx.result())))
     return ctx.emit_all("split", [x], axis=axis, sizes=sizes)
 
 
-def _flip(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
-    axes = ctx.axes(ctx.integers("dims"), max(x.rank, 1))
-    if not x.rank or not axes:
+def flipped(ctx: CallContext, x: Operand, *axes: int) -> Operand:
+    """`x` backwards along axes."""
+    axes = tuple(n for n in axes if as_int(x.shape[n]) not in (0, 1))
+    if not axes:
         return x
     starts = tuple(d - 1 if n in axes else const(0) for n, d in enumerate(x.shape))
     steps = tuple(-1 if n in axes else 1 for n in range(x.rank))
     return ctx.emit("slice", x, starts=starts, steps=steps, sizes=x.shape)
 
 
+def _flip(ctx: CallContext) -> Operand:
+    x = ctx.lined("self")
+    return flipped(ctx, x, *ctx.axes(ctx.integers("dims"), x.rank))
+
+
 def _roll(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
-    shifts, axes = ctx.integers("shifts"), ctx.integers("dims")
-    shape = x.shape
-    if not axes:
-        x, axes = ctx.reshape(x, (math.prod(x.shape, start=const(1)),)), (0,)
-    for shift, given in zip(shifts, axes, strict=True):
-        axis = ctx.axis(given, max(x.rank, 1))
-        if not x.rank or as_int(x.shape[axis]) == 0:
-            continue
+    given = ctx.lined("self")
+    shifts, axes = ctx.integers("shifts"), ctx.integers("dims") or (0,)
+    x = given if ctx.arguments["dims"] else ctx.flat(given)
+    for shift, axis in zip(shifts, (ctx.axis(axis, x.rank) for axis in axes), strict=True):
         dim = x.shape[axis]
+        if as_int(dim) == 0:
+            continue
         back = (dim * (abs(shift) + 1) - shift) % dim
         first = ctx.slice_axis(x, axis, back, dim - back)
         second = ctx.slice_axis(x, axis, 0, back)
         x = ctx.concat([first, second], axis)
-    return ctx.reshape(x, shape)
+    return ctx.reshape(x, given.shape)
 
 
 def _diagonal(ctx: CallContext) -> Operand:
@@ -172,13 +166,9 @@ def _strided_places(ctx: CallContext) -> Array:
     return chosen
 
 
-def _flat(ctx: CallContext, x: Operand) -> Operand:
-    return ctx.reshape(x, (math.prod(x.shape, start=const(1)),))
-
-
 def _as_strided(ctx: CallContext) -> Operand:
     places = ctx.constant(_strided_places(ctx))
-    return ctx.emit("gather", _flat(ctx, ctx.operand("self")), places, axis=0)
+    return ctx.emit("gather", ctx.flat(ctx.operand("self")), places, axis=0)
 
 
 def _as_strided_scatter(ctx: CallContext) -> Operand:
@@ -187,7 +177,7 @@ def _as_strided_scatter(ctx: CallContext) -> Operand:
     if not places.size:
         return x
     found = ctx.emit(
-        "scatter_elements", _flat(ctx, x), ctx.constant(places), _flat(ctx, source), axis=0,
+        "scatter_elements", ctx.flat(x), ctx.constant(places), ctx.flat(source), axis=0,
         reduction="none",
     )  # fmt: skip
     return ctx.reshape(found, x.shape)
@@ -270,7 +260,7 @@ def _scalar_of(ctx: CallContext) -> Index:
     return size
 
 
-_COPIES = "clone alias detach_copy lift_fresh_copy".split()
+_COPIES = "clone alias detach_copy lift_fresh_copy _to_copy".split()
 _VIEWS = "view _reshape_copy squeeze unsqueeze".split()
 _SPLITS = "split_copy split_with_sizes".split()
 
@@ -279,7 +269,6 @@ CONVERTERS: dict[str, Converter] = {
     **dict.fromkeys(_VIEWS, _view),
     **dict.fromkeys(_SPLITS, _split_parts),
     "expand": _expand,
-    "_to_copy": _cast,
     "permute": _permute,
     "slice": _slice,
     "slice_copy": _slice,

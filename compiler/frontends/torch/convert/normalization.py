@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from tcc.frontends.scope import Operand
@@ -19,58 +20,57 @@ def _ones(ctx: CallContext, x: Operand, shape: Sequence[Index], value: float = 1
     return ctx.constant(np.full(known, value).astype(x.dtype.carrier), x.dtype)
 
 
-def _layer_norm_outputs(ctx: CallContext, outputs: int) -> Sequence[Operand]:
+def _scale_and_shift(
+    ctx: CallContext, x: Operand, shape: Sequence[Index]
+) -> tuple[Operand, Operand]:
+    """The weight and the bias of the call, one and zero where it gives none."""
+    weight, bias = ctx.optional("weight", x.dtype), ctx.optional("bias", x.dtype)
+    return weight or _ones(ctx, x, shape), bias or _ones(ctx, x, shape, 0.0)
+
+
+def _of_last_axes(ctx: CallContext) -> tuple[Operand, int, Operand]:
+    """The tensor, the first axis that is normalised, and the weight."""
     x = ctx.operand("input")
     axis = x.rank - len(ctx.indices("normalized_shape"))
-    weight = ctx.optional("weight", x.dtype)
-    if weight is None:
-        weight = _ones(ctx, x, x.shape[axis:])
-    bias = ctx.optional("bias", x.dtype)
-    epsilon = ctx.real("eps")
-    return ctx.emit_all(
-        "layer_normalization", [x, weight, bias], axis=axis, epsilon=epsilon, outputs=outputs
-    )
+    return x, axis, ctx.optional("weight", x.dtype) or _ones(ctx, x, x.shape[axis:])
 
 
-def _layer_norm(ctx: CallContext) -> Operand:
-    return _layer_norm_outputs(ctx, 1)[0]
-
-
-def _native_layer_norm(ctx: CallContext) -> Results:
+def _layer_norm(outputs: int) -> Converter:
     """The normalised tensor, its means and its inverse deviations."""
-    return ctx.typed(*_layer_norm_outputs(ctx, 3))
+
+    def convert(ctx: CallContext) -> Any:
+        x, axis, weight = _of_last_axes(ctx)
+        attrs = {"axis": axis, "epsilon": ctx.real("eps"), "outputs": outputs}
+        bias = ctx.optional("bias", x.dtype)
+        found = ctx.emit_all("layer_normalization", [x, weight, bias], **attrs)
+        return found if outputs > 1 else found[0]
+
+    return convert
 
 
 def _rms_norm(ctx: CallContext) -> Operand:
-    x = ctx.operand("input")
-    axis = x.rank - len(ctx.indices("normalized_shape"))
-    weight = ctx.optional("weight", x.dtype)
-    if weight is None:
-        weight = _ones(ctx, x, x.shape[axis:])
+    x, axis, weight = _of_last_axes(ctx)
     computed = np.float64 if x.dtype is F64 else np.float32  # of f16 too, whose own is larger
-    epsilon = ctx.real("eps") if ctx.has("eps") else float(np.finfo(computed).eps)
+    epsilon = ctx.real("eps", float(np.finfo(computed).eps))
     return ctx.emit("rms_normalization", x, weight, axis=axis, epsilon=epsilon, outputs=1)
 
 
-def _batch_norm(ctx: CallContext) -> Operand:
+def _batch_norm(ctx: CallContext) -> Results:
+    """The normalised tensor; of the batch's own moments also the means and inverse deviations."""
     x = ctx.operand("input")
-    if ctx.arguments.get("training"):
+    moments: Results = (None, None)
+    if ctx.flag("training"):
         if ctx.has("running_mean"):
             raise ctx.fail("it learns", "call model.eval() before the export")
-        mean, variance = _moments(ctx, x, _channel_axes(x))
+        mean, variance = _moments(ctx, x, tuple(n for n in range(x.rank) if n != 1))
     else:
         mean, variance = ctx.operand("running_mean", x.dtype), ctx.operand("running_var", x.dtype)
-    weight, bias = ctx.optional("weight", x.dtype), ctx.optional("bias", x.dtype)
-    if weight is None:
-        weight = _ones(ctx, x, mean.shape)
-    if bias is None:
-        bias = _ones(ctx, x, mean.shape, 0.0)
+    weight, bias = _scale_and_shift(ctx, x, mean.shape)
     epsilon = ctx.real("eps")
-    return ctx.emit("batch_normalization", x, weight, bias, mean, variance, epsilon=epsilon)
-
-
-def _channel_axes(x: Operand) -> tuple[int, ...]:
-    return tuple(n for n in range(x.rank) if n != 1)
+    found = ctx.emit("batch_normalization", x, weight, bias, mean, variance, epsilon=epsilon)
+    if ctx.flag("training"):
+        moments = mean, _inverse_deviation(ctx, variance)
+    return found, *moments
 
 
 def _moments(ctx: CallContext, x: Operand, axes: tuple[int, ...]) -> tuple[Operand, Operand]:
@@ -82,16 +82,6 @@ def _moments(ctx: CallContext, x: Operand, axes: tuple[int, ...]) -> tuple[Opera
     return ctx.squeeze(mean, axes), variance
 
 
-def _native_batch_norm(ctx: CallContext) -> Results:
-    """The normalised tensor; of the batch's own moments also the means and inverse deviations."""
-    x, found = ctx.operand("input"), _batch_norm(ctx)
-    if not ctx.arguments.get("training"):
-        empty = ctx.constant(np.zeros(0, x.dtype.carrier), x.dtype)
-        return [found, empty, empty]
-    mean, variance = _moments(ctx, x, _channel_axes(x))
-    return ctx.typed(found, mean, _inverse_deviation(ctx, variance))
-
-
 def _inverse_deviation(ctx: CallContext, variance: Operand) -> Operand:
     raised = variance + ctx.real("eps")
     return ctx.emit("reciprocal", ctx.emit("sqrt", raised))
@@ -99,15 +89,11 @@ def _inverse_deviation(ctx: CallContext, variance: Operand) -> Operand:
 
 def _in_groups(ctx: CallContext, groups: int) -> Operand:
     x = ctx.operand("input")
-    weight, bias = ctx.optional("weight", x.dtype), ctx.optional("bias", x.dtype)
-    channels = (x.shape[1],)
-    weight = _ones(ctx, x, channels) if weight is None else weight
-    bias = _ones(ctx, x, channels, 0.0) if bias is None else bias
+    weight, bias = _scale_and_shift(ctx, x, (x.shape[1],))
     wide = ctx.unsqueeze(x, 2) if x.rank == 2 else x
-    found = ctx.emit(
+    return ctx.emit(
         "group_normalization", wide, weight, bias, num_groups=groups, epsilon=ctx.real("eps")
     )
-    return ctx.squeeze(found, (2,)) if x.rank == 2 else found
 
 
 def _group_norm(ctx: CallContext) -> Operand:
@@ -119,38 +105,32 @@ def _native_group_norm(ctx: CallContext) -> Results:
     x, groups = ctx.operand("input"), ctx.integer("group")
     apart = ctx.reshape(x, (x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
     mean, variance = _moments(ctx, apart, tuple(range(2, apart.rank)))
-    return ctx.typed(_in_groups(ctx, groups), mean, _inverse_deviation(ctx, variance))
+    return _in_groups(ctx, groups), mean, _inverse_deviation(ctx, variance)
 
 
-def _instance_norm(ctx: CallContext) -> Operand:
+def _instance_norm(ctx: CallContext) -> Operand | None:
     x = ctx.operand("input")
     if not ctx.flag("use_input_stats"):
-        return _batch_norm(ctx)
-    weight, bias = ctx.optional("weight", x.dtype), ctx.optional("bias", x.dtype)
-    channels = (x.shape[1],)
-    weight = _ones(ctx, x, channels) if weight is None else weight
-    bias = _ones(ctx, x, channels, 0.0) if bias is None else bias
+        return _batch_norm(ctx)[0]
+    weight, bias = _scale_and_shift(ctx, x, (x.shape[1],))
     return ctx.emit("instance_normalization", x, weight, bias, epsilon=ctx.real("eps"))
 
 
 def _softmax(op: str) -> Converter:
     def convert(ctx: CallContext) -> Operand:
-        x = ctx.operand(ctx.first(), ctx.result_dtype())
-        if not x.rank:
-            wide = ctx.emit(op, ctx.reshape(x, (1,)), axis=0)
-            return ctx.reshape(wide, ())
-        return ctx.emit(op, x, axis=ctx.axis_of("dim", x.rank))
+        x, axis = ctx.along(ctx.result_dtype())
+        return ctx.emit(op, x, axis=axis)
 
     return convert
 
 
 CONVERTERS: dict[str, Converter] = {
-    "native_layer_norm": _native_layer_norm,
-    "layer_norm": _layer_norm,
+    "native_layer_norm": _layer_norm(3),
+    "layer_norm": _layer_norm(1),
     "rms_norm": _rms_norm,
-    "_native_batch_norm_legit": _native_batch_norm,
-    "_native_batch_norm_legit_no_training": _native_batch_norm,
-    "native_batch_norm": _native_batch_norm,
+    "_native_batch_norm_legit": _batch_norm,
+    "_native_batch_norm_legit_no_training": _batch_norm,
+    "native_batch_norm": _batch_norm,
     "group_norm": _group_norm,
     "native_group_norm": _native_group_norm,
     "instance_norm": _instance_norm,

@@ -11,7 +11,7 @@ import numpy as np
 from tcc.frontends.scope import Operand
 from tcc.frontends.torch.context import CallContext, Converter
 from tcc.ir.index import Index
-from tcc.ir.types import BOOL, F16, F32, U8, DType, DTypeKind
+from tcc.ir.types import BOOL, F16, F32, DType, DTypeKind
 
 _SMALLEST_F16, _LARGEST_F16 = float(np.finfo(np.float16).tiny), float(np.finfo(np.float16).max)
 
@@ -19,7 +19,7 @@ _SMALLEST_F16, _LARGEST_F16 = float(np.finfo(np.float16).tiny), float(np.finfo(n
 def unary(op: str, **attrs: Any) -> Converter:
     """The row `op` of the first argument, in the element type of the result."""
 
-    return lambda ctx: ctx.emit(op, ctx.operand(ctx.first(), ctx.result_dtype()), **attrs)
+    return lambda ctx: ctx.emit(op, ctx.input(), **attrs)
 
 
 def _binary(op: str, of_truths: str) -> Converter:
@@ -33,26 +33,15 @@ def _comparison(op: str) -> Converter:
         dtype = ctx.promoted("self", "other")
         operands = ctx.both(dtype)
         if dtype is BOOL and op != "equal":
-            operands = [ctx.cast(x, U8) for x in operands]
+            operands = [ctx.numbers(x) for x in operands]
         found = ctx.emit("equal" if op == "not_equal" else op, *operands)
-        found = ~found if op == "not_equal" else found
-        return ctx.cast(found, ctx.result_dtype())  # an update in place keeps its operand's type
+        return ~found if op == "not_equal" else found
 
     return convert
 
 
 def _logical(op: str) -> Converter:
-    return lambda ctx: ctx.cast(ctx.emit(op, *ctx.both(BOOL)), ctx.result_dtype())
-
-
-def _logical_not(ctx: CallContext) -> Operand:
-    return ctx.cast(~ctx.operand("self", BOOL), ctx.result_dtype())
-
-
-def _bitwise(op: str) -> Converter:
-    """Bitwise operators; on truth values they are the logical ones."""
-
-    return lambda ctx: ctx.emit(op if ctx.result_dtype() is BOOL else f"bitwise_{op}", *ctx.both())
+    return lambda ctx: ctx.emit(op, *ctx.both(BOOL))
 
 
 def _bitwise_not(ctx: CallContext) -> Operand:
@@ -114,7 +103,7 @@ def _is_beyond_f16(value: Any) -> bool:
 
 def _mul(ctx: CallContext) -> Operand:
     x, y = ctx.both(_factor_type(ctx))
-    return ctx.cast(x & y if x.dtype is BOOL else x * y, ctx.result_dtype())
+    return x & y if x.dtype is BOOL else x * y
 
 
 def _neg(ctx: CallContext) -> Operand:
@@ -134,8 +123,7 @@ def _div(ctx: CallContext) -> Operand:
     x, y = ctx.both(_factor_type(ctx))
     mode = ctx.arguments.get("rounding_mode")
     found = _floor_quotient(ctx, x, y) if mode == "floor" else x / y
-    found = truncated(ctx, found) if mode == "trunc" else found
-    return ctx.cast(found, ctx.result_dtype())
+    return truncated(ctx, found) if mode == "trunc" else found
 
 
 def _divided_type(ctx: CallContext) -> DType:
@@ -173,14 +161,13 @@ def _remainder(ctx: CallContext) -> Operand:
     """The remainder with the sign of the divisor."""
     x, y = ctx.both(_divided_type(ctx))
     if not x.dtype.is_float:
-        return ctx.cast(ctx.emit("mod", x, y, fmod=False), ctx.result_dtype())
+        return ctx.emit("mod", x, y, fmod=False)
     rest, is_apart = _rest(ctx, x, y)
     return ctx.where(is_apart, rest + y, rest)
 
 
 def _fmod(ctx: CallContext) -> Operand:
-    found = ctx.emit("mod", *ctx.both(_divided_type(ctx)), fmod=True)
-    return ctx.cast(found, ctx.result_dtype())
+    return ctx.emit("mod", *ctx.both(_divided_type(ctx)), fmod=True)
 
 
 def _pow(ctx: CallContext) -> Operand:
@@ -205,8 +192,8 @@ def _where(ctx: CallContext) -> Operand:
 def _clamp(ctx: CallContext) -> Operand:
     """Between bounds, the upper one winning; NaN stays."""
     dtype = ctx.result_dtype()
-    x = ctx.operand("self", dtype)
-    low, high = (ctx.optional(n, dtype) if n in ctx.arguments else None for n in ("min", "max"))
+    x = ctx.input()
+    low, high = (ctx.optional(name, dtype) for name in ("min", "max"))
     if low is not None:
         x = ctx.emit("max", x, low)
     return x if high is None else ctx.emit("min", x, high)
@@ -232,7 +219,7 @@ def _extremum(op: str) -> Converter:
 def _with(op: str, attrs: Callable[[CallContext], dict[str, Any]]) -> Converter:
     """The row `op` with attributes read from the call."""
 
-    return lambda ctx: ctx.emit(op, ctx.operand("self", ctx.result_dtype()), **attrs(ctx))
+    return lambda ctx: ctx.emit(op, ctx.input(), **attrs(ctx))
 
 
 def _elu(ctx: CallContext) -> Operand:
@@ -277,24 +264,22 @@ def _native_dropout(ctx: CallContext) -> Sequence[Operand]:
     return [x, ctx.full(True, BOOL, x.shape)]
 
 
-_UNARY = {
-    "asin": "asin", "acos": "acos", "atan": "atan", "sinh": "sinh", "cosh": "cosh",
-    "tanh": "tanh", "asinh": "asinh", "acosh": "acosh", "atanh": "atanh", "erf": "erf",
-    "sin": "sin", "cos": "cos", "tan": "tan", "exp": "exp", "log": "log", "sqrt": "sqrt",
-    "reciprocal": "reciprocal", "sigmoid": "sigmoid", "hardswish": "hard_swish",
-    "mish": "mish", "silu": "silu",
-}  # fmt: skip
+_UNARY = (
+    "asin acos atan sinh cosh tanh asinh acosh atanh erf sin cos tan exp log sqrt reciprocal "
+    "sigmoid mish silu"
+).split()
 _COMPARISONS = {
     "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_or_equal", "gt": "greater",
     "ge": "greater_or_equal",
 }  # fmt: skip
 
 CONVERTERS: dict[str, Converter] = {
-    **{name: unary(op) for name, op in _UNARY.items()},
+    **{name: unary(name) for name in _UNARY},
+    "hardswish": unary("hard_swish"),
     **{name: _comparison(op) for name, op in _COMPARISONS.items()},
     **{f"logical_{op}": _logical(op) for op in ("and", "or", "xor")},
-    **{f"bitwise_{op}": _bitwise(op) for op in ("and", "or", "xor")},
-    "logical_not": _logical_not,
+    **{f"bitwise_{op}": _binary(f"bitwise_{op}", op) for op in ("and", "or", "xor")},
+    "logical_not": lambda ctx: ~ctx.operand("self", BOOL),
     "bitwise_not": _bitwise_not,
     **{name: _shift("LEFT") for name in ("bitwise_left_shift", "__lshift__")},
     **{name: _shift("RIGHT") for name in ("bitwise_right_shift", "__rshift__")},

@@ -30,7 +30,7 @@ def _upsample(mode: str, smooth: bool = False) -> Converter:
 
     def convert(ctx: CallContext) -> Operand:
         x, sizes = ctx.operand(ctx.first()), ctx.result_shape()
-        corners = "align_corners" in ctx.arguments and ctx.flag("align_corners")
+        corners = ctx.flag("align_corners")
         if smooth and corners:
             raise ctx.fail("align_corners together with antialias is not supported")
         known = [None] * (x.rank - 2) if corners else _known_scales(ctx, x)

@@ -7,26 +7,22 @@ import math
 from tcc.frontends.scope import Operand
 from tcc.frontends.torch.context import CallContext, Converter
 from tcc.frontends.torch.convert.pointwise import truncated
-from tcc.ir.types import BOOL, F64, DTypeKind
-
-
-def _input(ctx: CallContext) -> Operand:
-    return ctx.operand(ctx.first(), ctx.result_dtype())
+from tcc.ir.types import BOOL, F64
 
 
 def _rounding(op: str) -> Converter:
     """Rounding, which leaves integers as they are."""
 
     def convert(ctx: CallContext) -> Operand:
-        x = _input(ctx)
+        x = ctx.input()
         return ctx.emit(op, x) if x.dtype.is_float else x
 
     return convert
 
 
 def _round(ctx: CallContext) -> Operand:
-    x = _input(ctx)
-    places = ctx.integer("decimals") if ctx.has("decimals") else 0
+    x = ctx.input()
+    places = int(ctx.given("decimals", 0))
     if not x.dtype.is_float:
         return x
     if places == 0:
@@ -36,18 +32,14 @@ def _round(ctx: CallContext) -> Operand:
     return ctx.emit(down, ctx.emit("round", ctx.emit(up, x, factor)), factor)
 
 
-def _trunc(ctx: CallContext) -> Operand:
-    return truncated(ctx, _input(ctx))
-
-
 def _abs(ctx: CallContext) -> Operand:
-    x = _input(ctx)
+    x = ctx.input()
     return x if x.dtype is BOOL else abs(x)
 
 
 def _sign(ctx: CallContext) -> Operand:
     """The sign; that of NaN is 0."""
-    x = _input(ctx)
+    x = ctx.input()
     if x.dtype is BOOL:
         return x
     found = ctx.emit("sign", x)
@@ -57,17 +49,17 @@ def _sign(ctx: CallContext) -> Operand:
 
 
 def _rsqrt(ctx: CallContext) -> Operand:
-    return ctx.emit("reciprocal", ctx.emit("sqrt", _input(ctx)))
+    return ctx.emit("reciprocal", ctx.emit("sqrt", ctx.input()))
 
 
 def _exp2(ctx: CallContext) -> Operand:
-    x = _input(ctx)
+    x = ctx.input()
     return ctx.emit("pow", ctx.scalar(2, x), x)
 
 
 def _expm1(ctx: CallContext) -> Operand:
     """2 sinh(x/2) exp(x/2), which does not cancel near zero."""
-    x = _input(ctx)
+    x = ctx.input()
     half = x * 0.5
     found = ctx.emit("sinh", half) * ctx.emit("exp", half) * 2
     return ctx.where(x < -30, -1, found)
@@ -75,20 +67,19 @@ def _expm1(ctx: CallContext) -> Operand:
 
 def _log1p(ctx: CallContext) -> Operand:
     """log(1 + x); near zero 2 atanh(x / (2 + x)), which does not cancel."""
-    x = _input(ctx)
+    x = ctx.input()
     near = 2 * ctx.emit("atanh", x / (x + 2))
     far = ctx.emit("log", x + 1)
     return ctx.where(abs(x) < 0.5, near, far)
 
 
 def _logarithm(base: float) -> Converter:
-    return lambda ctx: ctx.emit("log", _input(ctx)) * (1 / math.log(base))
+    return lambda ctx: ctx.emit("log", ctx.input()) * (1 / math.log(base))
 
 
 def _erfc(ctx: CallContext) -> Operand:
     """1 - erf(x), the difference taken in f64."""
-    x = _input(ctx)
-    return ctx.cast(1 - ctx.emit("erf", ctx.cast(x, F64)), x.dtype)
+    return 1 - ctx.emit("erf", ctx.cast(ctx.input(), F64))
 
 
 def is_negative(ctx: CallContext, x: Operand) -> Operand:
@@ -98,13 +89,6 @@ def is_negative(ctx: CallContext, x: Operand) -> Operand:
         return below
     turned = ctx.emit("reciprocal", x) < 0
     return ctx.where(x.equals(0), turned, below)
-
-
-def _signbit(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
-    if x.dtype.kind is DTypeKind.UINT:
-        return ctx.full(False, BOOL, x.shape)
-    return is_negative(ctx, x)
 
 
 def _copysign(ctx: CallContext) -> Operand:
@@ -128,38 +112,31 @@ def angle_of(ctx: CallContext, y: Operand, x: Operand) -> Operand:
 
 def _angle(ctx: CallContext) -> Operand:
     """That of a real number: pi where it is negative."""
-    x = _input(ctx)
+    x = ctx.input()
     found = ctx.where(x < 0, ctx.scalar(math.pi, x), 0)
     return ctx.where(ctx.emit("is_nan", x), x, found) if x.dtype.is_float else found
 
 
-def _is_inf(positive: bool, negative: bool) -> Converter:
+def _of_reals(op: str, **attrs: bool) -> Converter:
+    """The truth value of a real number; that of an integer is false."""
+
     def convert(ctx: CallContext) -> Operand:
         x = ctx.operand("self")
-        if not x.dtype.is_float:
-            return ctx.full(False, BOOL, x.shape)
-        return ctx.emit("is_inf", x, detect_positive=positive, detect_negative=negative)
+        return ctx.emit(op, x, **attrs) if x.dtype.is_float else ctx.full(False, BOOL, x.shape)
 
     return convert
 
 
-def _is_nan(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
-    if not x.dtype.is_float:
-        return ctx.full(False, BOOL, x.shape)
-    return ctx.emit("is_nan", x)
-
-
 def _hypot(ctx: CallContext) -> Operand:
     x, y = (ctx.cast(part, F64) for part in ctx.both())
-    return ctx.cast(ctx.emit("sqrt", x * x + y * y), ctx.result_dtype())
+    return ctx.emit("sqrt", x * x + y * y)
 
 
 CONVERTERS: dict[str, Converter] = {
     "floor": _rounding("floor"),
     "ceil": _rounding("ceil"),
     "round": _round,
-    "trunc": _trunc,
+    "trunc": lambda ctx: truncated(ctx, ctx.input()),
     "abs": _abs,
     "sign": _sign,
     "rsqrt": _rsqrt,
@@ -169,11 +146,11 @@ CONVERTERS: dict[str, Converter] = {
     "log2": _logarithm(2),
     "log10": _logarithm(10),
     "erfc": _erfc,
-    "signbit": _signbit,
+    "signbit": lambda ctx: is_negative(ctx, ctx.numbers(ctx.operand("self"))),
     "copysign": _copysign,
     "atan2": _atan2,
     "angle": _angle,
-    "isinf": _is_inf(True, True),
-    "isnan": _is_nan,
+    "isinf": _of_reals("is_inf", detect_positive=True, detect_negative=True),
+    "isnan": _of_reals("is_nan"),
     "hypot": _hypot,
 }

@@ -7,61 +7,54 @@ from collections.abc import Sequence
 
 from tcc.frontends.scope import Operand
 from tcc.frontends.torch.context import CallContext, Converter
-from tcc.frontends.torch.convert.create import counted
+from tcc.frontends.torch.convert.create import counted, grid
 from tcc.frontends.torch.convert.indexing import as_indices, places_of, tuples
 from tcc.frontends.torch.convert.movement import place
 from tcc.frontends.torch.convert.pointwise import quotient
 from tcc.frontends.torch.convert.reduce import extreme
 from tcc.ir.index import Index, as_int, const
-from tcc.ir.types import BOOL, I64, U8, element_count
+from tcc.ir.types import BOOL, I64, U8, DType, element_count
 
 _REDUCTIONS = {"add": "add", "multiply": "mul", "sum": "add", "prod": "mul", "amax": "max",
                "amin": "min"}  # fmt: skip
 
 
-def _scattered(ctx: CallContext, x: Operand, at: Operand, source: Operand, how: str) -> Operand:
-    axis = ctx.axis_of("dim", x.rank)
-    at = as_indices(ctx, at)
-    if element_count(at.shape).key == "0":
+def _scattered(
+    ctx: CallContext, x: Operand, at: Operand, source: Operand, axis: int, how: str = "none"
+) -> Operand:
+    """`source` in places along an axis of `x`, or combined with what is there."""
+    if at.is_empty:
         return x
-    if not x.rank:
-        x, at, source = (ctx.reshape(o, (1,)) for o in (x, at, source))
-        return ctx.reshape(ctx.emit("scatter_elements", x, at, source, axis=0, reduction=how), ())
-    if not at.rank:
-        at, source = (ctx.reshape(o, (1,)) for o in (at, source))
-    if source.rank and source.shape != at.shape:
-        for n, (have, want) in enumerate(zip(source.shape, at.shape, strict=True)):
-            if have is not want:
-                source = ctx.slice_axis(source, n, 0, want)
+    for n, size in enumerate(at.shape):
+        source = ctx.slice_axis(source, n, 0, size)
+    at = as_indices(ctx, at)
     return ctx.emit("scatter_elements", x, at, source, axis=axis, reduction=how)
 
 
-def _scatter(ctx: CallContext) -> Operand:
-    x, at = ctx.operand("self"), ctx.operand("index")
-    if ctx.has("src"):
-        source = ctx.operand("src", x.dtype)
-    else:
-        source = ctx.expand(ctx.reshape(ctx.operand("value", x.dtype), ()), at.shape)
-    how = _REDUCTIONS[ctx.text("reduce")] if ctx.has("reduce") else "none"
-    return _scattered(ctx, x, at, source, how)
+def _scatter(how: str = "none") -> Converter:
+    def convert(ctx: CallContext) -> Operand:
+        (x, axis), at = ctx.along(), ctx.lined("index")
+        if ctx.has("src"):
+            source = ctx.lined("src", x.dtype)
+        else:
+            source = ctx.expand(ctx.operand("value", x.dtype), at.shape)
+        combined = _REDUCTIONS[ctx.text("reduce")] if ctx.has("reduce") else how
+        return _scattered(ctx, x, at, source, axis, combined)
+
+    return convert
 
 
-def _scatter_add(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
-    return _scattered(ctx, x, ctx.operand("index"), ctx.operand("src"), "add")
-
-
-def _combined(ctx: CallContext, x: Operand, at: Operand, source: Operand) -> Operand:
+def _combined(ctx: CallContext, x: Operand, at: Operand, source: Operand, axis: int) -> Operand:
     """`source` combined into `x` as the call's `reduce` and `include_self` say."""
     how, own = ctx.text("reduce"), ctx.flag("include_self")
     row = "add" if how == "mean" else _REDUCTIONS[how]
     if own and how != "mean":
-        return _scattered(ctx, x, at, source, row)
+        return _scattered(ctx, x, at, source, axis, row)
     zeros, ones = ctx.full(0, I64, x.shape), ctx.full(1, I64, at.shape)
-    count = _scattered(ctx, zeros, at, ones, "add")
+    count = _scattered(ctx, zeros, at, ones, axis, "add")
     untouched = count.equals(0)
-    start = x if own else ctx.where(untouched, x, _neutral(ctx, x, row))
-    found = _scattered(ctx, start, at, source, row)
+    start = x if own else ctx.where(untouched, x, _neutral(x.dtype, row))
+    found = _scattered(ctx, start, at, source, axis, row)
     if how != "mean":
         return found
     total = count + 1 if own else ctx.emit("max", count, 1)
@@ -69,14 +62,15 @@ def _combined(ctx: CallContext, x: Operand, at: Operand, source: Operand) -> Ope
     return ctx.where(untouched, x, mean)
 
 
-def _neutral(ctx: CallContext, x: Operand, row: str) -> Operand:
+def _neutral(dtype: DType, row: str) -> float:
     if row in ("add", "mul"):
-        return ctx.scalar(int(row == "mul"), x)
-    return ctx.scalar(extreme(x.dtype, below=row == "max"), x)
+        return int(row == "mul")
+    return extreme(dtype, below=row == "max")
 
 
 def _scatter_reduce(ctx: CallContext) -> Operand:
-    return _combined(ctx, ctx.operand("self"), ctx.operand("index"), ctx.operand("src"))
+    x, axis = ctx.along()
+    return _combined(ctx, x, ctx.lined("index"), ctx.lined("src"), axis)
 
 
 def _index_put(ctx: CallContext) -> Operand:
@@ -116,33 +110,26 @@ def _along(
 ) -> Operand:
     """Positions along one axis, repeated over the others to `shape`."""
     line = [element_count(at.shape) if n == axis else const(1) for n in range(x.rank)]
-    flat = ctx.reshape(as_indices(ctx, at), line)
-    return ctx.expand(flat, shape)
+    return ctx.expand(ctx.reshape(as_indices(ctx, at), line), shape)
 
 
 def _index_reduce(ctx: CallContext) -> Operand:
     """Slices along an axis combined into those at the places of a vector."""
-    x, at = ctx.operand("self"), ctx.operand("index")
-    source = ctx.operand("source", x.dtype)
-    if not x.rank:
-        return _combined(ctx, x, ctx.reshape(at, ()), ctx.reshape(source, ()))
-    axis, count = ctx.axis_of("dim", x.rank), element_count(at.shape)
+    (x, axis), at = ctx.along(), ctx.operand("index")
+    count = element_count(at.shape)
     shape = tuple(count if n == axis else dim for n, dim in enumerate(x.shape))
-    return _combined(ctx, x, _along(ctx, x, axis, at, shape), ctx.reshape(source, shape))
+    source = ctx.reshape(ctx.operand("source", x.dtype), shape)
+    return _combined(ctx, x, _along(ctx, x, axis, at, shape), source, axis)
 
 
 def _put(ctx: CallContext) -> Operand:
     """`source` at places of the flattened tensor."""
-    x, at = ctx.operand("self"), ctx.operand("index")
-    count = element_count(at.shape)
-    flat = ctx.reshape(x, (element_count(x.shape),))
-    source = ctx.reshape(ctx.operand("source", x.dtype), (count,))
-    if as_int(count) == 0:
-        return x
+    x = ctx.operand("self")
+    flat, at, source = (
+        ctx.flat(part) for part in (x, ctx.operand("index"), ctx.operand("source", x.dtype))
+    )
     how = "add" if ctx.flag("accumulate") else "none"
-    places = ctx.reshape(as_indices(ctx, at), (count,))
-    found = ctx.emit("scatter_elements", flat, places, source, axis=0, reduction=how)
-    return ctx.reshape(found, x.shape)
+    return ctx.reshape(_scattered(ctx, flat, at, source, 0, how), x.shape)
 
 
 def _embedding_bag(ctx: CallContext) -> Sequence[Operand | None]:
@@ -150,27 +137,25 @@ def _embedding_bag(ctx: CallContext) -> Sequence[Operand | None]:
     weight, at = ctx.operand("weight"), ctx.operand("indices", I64)
     offsets, mode = ctx.operand("offsets", I64), ctx.integer("mode")
     bags = offsets.shape[0] - int(ctx.flag("include_last_offset"))
-    if ctx.call.used - {0} or as_int(at.shape[0]) == 0 or as_int(bags) == 0:
+    if ctx.call.used - {0} or at.is_empty or as_int(bags) == 0:
         raise ctx.fail("of no index or run, or with results that are for gradients")
     starts = ctx.slice_axis(offsets, 0, 0, bags)
     places = ctx.unsqueeze(counted(ctx, at.shape[0]), 1)
     begun = ctx.cast(starts <= places, I64)
-    bag = ctx.reduce("sum", begun, 1)
-    bag = bag - 1
+    bag = ctx.reduce("sum", begun, 1) - 1
     rows = ctx.emit("gather", weight, at, axis=0)
     if ctx.has("per_sample_weights"):
         rows = rows * ctx.unsqueeze(ctx.operand("per_sample_weights"), 1)
     start = ctx.scalar(0 if mode < 2 else -math.inf, rows)
     kept = ctx.full(True, BOOL, at.shape)
-    padding = ctx.index("padding_idx") if ctx.has("padding_idx") else const(-1)
+    padding = ctx.index("padding_idx", -1)
     if as_int(padding) != -1:
         kept = ~at.equals(ctx.size_scalar(padding))
         rows = ctx.where(ctx.unsqueeze(kept, 1), rows, start)
-    zeros = ctx.full(0, I64, (bags,))
-    count = ctx.emit("scatter_elements", zeros, bag, ctx.cast(kept, I64), axis=0, reduction="add")
+    count = _scattered(ctx, ctx.full(0, I64, (bags,)), bag, ctx.cast(kept, I64), 0, "add")
     how, target = "max" if mode == 2 else "add", ctx.expand(start, (bags, weight.shape[1]))
     along = _along(ctx, rows, 0, bag, rows.shape)
-    found = ctx.emit("scatter_elements", target, along, rows, axis=0, reduction=how)
+    found = _scattered(ctx, target, along, rows, 0, how)
     if mode == 1:
         held = ctx.unsqueeze(ctx.emit("max", count, 1), 1)
         found = found / ctx.cast(held, rows.dtype)
@@ -182,14 +167,11 @@ def _masked_scatter(ctx: CallContext) -> Operand:
     """Elements of `source`, one after another, where the mask holds."""
     x, source = ctx.expand(ctx.operand("self"), ctx.result_shape()), ctx.operand("source")
     mask = ctx.expand(ctx.operand("mask", BOOL), x.shape)
-    count = element_count(x.shape)
-    if as_int(count) == 0 or as_int(element_count(source.shape)) == 0:
+    if x.is_empty or source.is_empty:
         return x
-    held = ctx.cast(ctx.reshape(mask, (count,)), I64)
-    seen = ctx.emit("cum_sum", held, axis=0, exclusive=True, reverse=False)
-    at = seen * held
-    given = ctx.reshape(source, (element_count(source.shape),))
-    taken = ctx.reshape(ctx.emit("gather", given, at, axis=0), x.shape)
+    held = ctx.cast(ctx.flat(mask), I64)
+    at = ctx.emit("cum_sum", held, axis=0, exclusive=True, reverse=False) * held
+    taken = ctx.reshape(ctx.emit("gather", ctx.flat(source), at, axis=0), x.shape)
     return ctx.where(mask, taken, x)
 
 
@@ -202,23 +184,15 @@ def _strided_write(
         parts = [ctx.slice_axis(x, axis, 0, start), source]
         parts.append(ctx.slice_axis(x, axis, start + size, x.shape[axis] - start - size))
         return ctx.concat([p for p in parts if as_int(p.shape[axis]) != 0] or [source], axis)
-    steps = counted(ctx, size) * ctx.constant(step)
-    at = steps + ctx.size_scalar(start)
-    return _scattered_at(ctx, x, _along(ctx, x, axis, at, source.shape), source, axis)
-
-
-def _scattered_at(ctx: CallContext, x: Operand, at: Operand, source: Operand, axis: int) -> Operand:
-    if element_count(at.shape).key == "0":
-        return x
-    return ctx.emit("scatter_elements", x, at, source, axis=axis, reduction="none")
+    at = counted(ctx, size) * ctx.constant(step) + ctx.size_scalar(start)
+    return _scattered(ctx, x, _along(ctx, x, axis, at, source.shape), source, axis)
 
 
 def _slice_scatter(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
-    axis, step = ctx.axis_of("dim", x.rank), ctx.integer("step")
+    (x, axis), step = ctx.along(), ctx.integer("step")
     dim = x.shape[axis]
-    start = place(ctx, ctx.index("start"), dim) if ctx.has("start") else const(0)
-    size = ctx.cut(x, axis, start, ctx.index("end") if ctx.has("end") else dim, step).shape
+    start = place(ctx, ctx.index("start", 0), dim)
+    size = ctx.cut(x, axis, start, ctx.index("end", dim), step).shape
     source = ctx.expand(ctx.operand("src", x.dtype), size)
     known, extent = as_int(start), as_int(dim)
     if known is not None and extent is not None:
@@ -227,8 +201,7 @@ def _slice_scatter(ctx: CallContext) -> Operand:
 
 
 def _select_scatter(ctx: CallContext) -> Operand:
-    x = ctx.operand("self")
-    axis = ctx.axis_of("dim", x.rank)
+    x, axis = ctx.along()
     start = place(ctx, ctx.index("index"), x.shape[axis])
     shape = [const(1) if n == axis else dim for n, dim in enumerate(x.shape)]
     source = ctx.reshape(ctx.operand("src", x.dtype), shape)
@@ -241,10 +214,9 @@ def _diagonal_scatter(ctx: CallContext) -> Operand:
     first, second = (ctx.axis_of(name, x.rank) for name in ("dim1", "dim2"))
     offset = ctx.integer("offset")
     rows, columns = x.shape[first], x.shape[second]
-    if element_count(source.shape).key == "0":
+    if source.is_empty:
         return x
-    row = ctx.reshape(counted(ctx, rows), (rows, 1))
-    column = ctx.reshape(counted(ctx, columns), (1, columns))
+    row, column = grid(ctx, rows, columns)
     held = (row + ctx.constant(offset)).equals(column)
     # Along the diagonal the elements are counted by the axis that starts at it.
     along = column if offset < 0 else row
@@ -253,9 +225,10 @@ def _diagonal_scatter(ctx: CallContext) -> Operand:
     spread = ctx.emit("gather", source, place, axis=source.rank - 1)
     rest = [n for n in range(x.rank) if n not in (first, second)]
     order = (*rest, first, second)
-    turned = ctx.transpose(spread, tuple(order.index(n) for n in range(x.rank)))
+    back = tuple(order.index(n) for n in range(x.rank))
+    turned = ctx.transpose(spread, back)
     mask = ctx.reshape(held, (*[1] * len(rest), rows, columns))
-    return ctx.where(ctx.transpose(mask, tuple(order.index(n) for n in range(x.rank))), turned, x)
+    return ctx.where(ctx.transpose(mask, back), turned, x)
 
 
 def _copy(ctx: CallContext) -> Operand:
@@ -264,8 +237,8 @@ def _copy(ctx: CallContext) -> Operand:
 
 CONVERTERS: dict[str, Converter] = {
     **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), _embedding_bag),
-    "scatter": _scatter,
-    "scatter_add": _scatter_add,
+    "scatter": _scatter(),
+    "scatter_add": _scatter("add"),
     "scatter_reduce.two": _scatter_reduce,
     "index_put": _index_put,
     "index_reduce": _index_reduce,

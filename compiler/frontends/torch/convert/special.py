@@ -28,8 +28,7 @@ _NEWTON = 3
 
 def _special(function: Callable[[CallContext, Operand], Operand]) -> Converter:
     def convert(ctx: CallContext) -> Operand:
-        x = ctx.operand(ctx.first(), ctx.result_dtype())
-        return ctx.cast(function(ctx, ctx.cast(x, F64)), x.dtype)
+        return function(ctx, ctx.cast(ctx.input(), F64))
 
     return convert
 

@@ -12,13 +12,10 @@ from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import I64, element_count
 
 
-def _batched(ctx: CallContext, x: Operand, rank: int) -> tuple[Operand, bool]:
-    """`x` with a batch axis, and whether it had none."""
-    return (ctx.unsqueeze(x, 0), True) if x.rank == rank - 1 else (x, False)
-
-
-def _unbatched(ctx: CallContext, x: Operand, added: bool) -> Operand:
-    return ctx.squeeze(x, (0,)) if added else x
+def _image(ctx: CallContext, axes: int) -> Operand:
+    """The tensor with a batch axis before its channels, where it has none."""
+    x = ctx.operand("self")
+    return ctx.unsqueeze(x, 0) if x.rank == axes + 1 else x
 
 
 # ---- convolutions --------------------------------------------------------------------------------
@@ -35,10 +32,10 @@ def _conv(ctx: CallContext) -> Operand:
         "dilations": ctx.integers("dilation", axes),
         "group": ctx.integer("groups"),
     }
-    if not ctx.flag("transposed"):
-        return ctx.emit("conv", x, weight, ctx.optional("bias"), **attrs)
-    attrs["output_padding"] = ctx.integers("output_padding", axes)
-    return ctx.emit("conv_transpose", x, weight, ctx.optional("bias"), **attrs)
+    row = "conv"
+    if ctx.flag("transposed"):
+        row, attrs["output_padding"] = "conv_transpose", ctx.integers("output_padding", axes)
+    return ctx.emit(row, x, weight, ctx.optional("bias"), **attrs)
 
 
 # ---- pools ---------------------------------------------------------------------------------------
@@ -48,51 +45,43 @@ def _pool_attrs(ctx: CallContext, axes: int) -> dict[str, Any]:
     kernel = ctx.integers("kernel_size", axes)
     strides = ctx.integers("stride", axes) if ctx.arguments.get("stride") else kernel
     pads = tuple(map(const, ctx.integers("padding", axes)))
-    dilated = "dilation" in ctx.arguments
     return {
         "kernel": kernel,
         "strides": strides,
         "before": pads,
         "after": pads,
-        "dilations": ctx.integers("dilation", axes) if dilated else (1,) * axes,
+        "dilations": ctx.integers("dilation", axes) if ctx.has("dilation") else (1,) * axes,
         "ceil_mode": ctx.flag("ceil_mode"),
     }
 
 
 def _max_pool(axes: int) -> Converter:
-    def convert(ctx: CallContext) -> Operand:
-        x, added = _batched(ctx, ctx.operand("self"), axes + 2)
-        return _unbatched(ctx, ctx.emit("max_pool", x, **_pool_attrs(ctx, axes)), added)
-
-    return convert
+    return lambda ctx: ctx.emit("max_pool", _image(ctx, axes), **_pool_attrs(ctx, axes))
 
 
 def _max_pool_indices(axes: int) -> Converter:
     """The maxima, and their places in the image of their channel."""
 
     def convert(ctx: CallContext) -> Sequence[Operand]:
-        x, added = _batched(ctx, ctx.operand("self"), axes + 2)
+        x = _image(ctx, axes)
         found, at = ctx.emit_all("max_pool_indices", [x], **_pool_attrs(ctx, axes))
-        image = ctx.size_scalar(element_count(x.shape[2:]), I64)
-        at = ctx.emit("mod", at, image, fmod=False)
-        return _unbatched(ctx, found, added), _unbatched(ctx, at, added)
+        image = ctx.size_scalar(element_count(x.shape[2:]))
+        return found, ctx.emit("mod", at, image, fmod=False)
 
     return convert
 
 
 def _average_pool(axes: int) -> Converter:
     def convert(ctx: CallContext) -> Operand:
-        x, added = _batched(ctx, ctx.operand("self"), axes + 2)
-        attrs, counted = _pool_attrs(ctx, axes), ctx.flag("count_include_pad")
+        x = _image(ctx, axes)
+        attrs, padded = _pool_attrs(ctx, axes), ctx.flag("count_include_pad")
         divisor = ctx.integer("divisor_override") if ctx.has("divisor_override") else None
         if divisor is None:
-            found = ctx.emit("average_pool", x, **attrs, count_include_pad=counted)
-            return _unbatched(ctx, found, added)
+            return ctx.emit("average_pool", x, **attrs, count_include_pad=padded)
         if attrs["ceil_mode"]:
             x, attrs = _whole_windows(ctx, x, attrs)
         found = ctx.emit("average_pool", x, **attrs, count_include_pad=True)
-        factor = float(np.prod(attrs["kernel"])) / divisor
-        return _unbatched(ctx, found * factor, added)
+        return found * (float(np.prod(attrs["kernel"])) / divisor)
 
     return convert
 
@@ -114,36 +103,39 @@ def _whole_windows(
     return x, {**attrs, "before": zeros, "after": zeros, "ceil_mode": False}
 
 
-def _bins(size: Index, count: Index, ctx: CallContext) -> tuple[int, int]:
-    known, bins = as_int(size), as_int(count)
-    if known is None or bins is None:
+def _bins(ctx: CallContext, x: Operand, target: Sequence[Index]) -> list[tuple[int, int]]:
+    """The size of each axis of an image, and how many windows it has."""
+    known = [(as_int(size), as_int(count)) for size, count in zip(x.shape[2:], target, strict=True)]
+    found = [(size, count) for size, count in known if size is not None and count is not None]
+    if len(found) < len(known):
         raise ctx.fail("adaptive pools need sizes that are known")
-    return known, bins
+    return found
+
+
+def _edges(size: int, bins: int) -> list[tuple[int, int]]:
+    """The windows of an axis: their starts and ends."""
+    return [(n * size // bins, -(-(n + 1) * size // bins)) for n in range(bins)]
 
 
 def _adaptive(op: str, reduce: str, axes: int) -> Converter:
     """Pools whose windows follow from the sizes: one window size where it divides, else slices."""
 
     def convert(ctx: CallContext) -> Operand:
-        given = ctx.operand("self")
-        x, added = _batched(ctx, given, axes + 2)
-        wanted = (ctx.result() if not isinstance(ctx.result(), tuple) else ctx.result(0)).shape
-        target = ctx.symbols.shape(wanted[-axes:], ctx.loc)
+        x = _image(ctx, axes)
+        target = ctx.result_shape(0 if isinstance(ctx.result(), tuple) else None)[-axes:]
         if all(as_int(n) == 1 for n in target):
-            found = ctx.emit(reduce, x, axes=tuple(range(2, 2 + axes)), keepdims=True)
-            return _unbatched(ctx, found, added)
-        pairs = [_bins(s, n, ctx) for s, n in zip(x.shape[2:], target, strict=True)]
+            return ctx.reduce(reduce, x, tuple(range(2, 2 + axes)), keepdims=True)
+        pairs = _bins(ctx, x, target)
         if all(n and size % n == 0 for size, n in pairs):
             kernel = tuple(size // n for size, n in pairs)
             zeros = (const(0),) * axes
-            found = ctx.emit(
+            return ctx.emit(
                 op, x, kernel=kernel, strides=kernel, before=zeros, after=zeros,
                 dilations=(1,) * axes,
             )  # fmt: skip
-            return _unbatched(ctx, found, added)
-        for axis, (size, bins) in enumerate(pairs):
-            x = _binned(ctx, x, axis + 2, size, bins, reduce)
-        return _unbatched(ctx, x, added)
+        for axis, (size, bins) in enumerate(pairs, 2):
+            x = _binned(ctx, x, axis, size, bins, reduce)
+        return x
 
     return convert
 
@@ -155,16 +147,15 @@ def _binned(ctx: CallContext, x: Operand, axis: int, size: int, bins: int, reduc
     if not bins:
         return ctx.slice_axis(x, axis, 0, 0)
     parts = []
-    for n in range(bins):
-        start, end = n * size // bins, -(-(n + 1) * size // bins)
+    for start, end in _edges(size, bins):
         window = ctx.slice_axis(x, axis, start, end - start)
-        parts.append(ctx.emit(reduce, window, axes=(axis,), keepdims=True))
+        parts.append(ctx.reduce(reduce, window, axis, keepdims=True))
     return ctx.concat(parts, axis)
 
 
 def _adaptive_max(axes: int) -> Converter:
     """The maxima, and their places where these are used."""
-    pool = _adaptive("max_pool", "reduce_max", axes)
+    pool = _adaptive("max_pool", "max", axes)
 
     def convert(ctx: CallContext) -> Any:
         if 1 in ctx.call.used:
@@ -176,12 +167,10 @@ def _adaptive_max(axes: int) -> Converter:
 
 def _adaptive_places(ctx: CallContext, axes: int) -> tuple[Operand, Operand]:
     """The maxima of windows that a constant table lists, and their places in the image."""
-    x, added = _batched(ctx, ctx.operand("self"), axes + 2)
-    target = ctx.result_shape(0)[-axes:]
-    pairs = [_bins(s, n, ctx) for s, n in zip(x.shape[2:], target, strict=True)]
+    x, target = _image(ctx, axes), ctx.result_shape(0)[-axes:]
     table = np.zeros((1, 1), np.int64)
-    for size, bins in pairs:
-        ends = [(n * size // bins, -(-(n + 1) * size // bins)) for n in range(bins)]
+    for size, bins in _bins(ctx, x, target):
+        ends = _edges(size, bins)
         most = max((end - start for start, end in ends), default=1)
         line = np.array([[min(start + k, end - 1) for k in range(most)] for start, end in ends])
         line = line.reshape(bins, most)
@@ -190,25 +179,21 @@ def _adaptive_places(ctx: CallContext, axes: int) -> tuple[Operand, Operand]:
         )
     shape = (*x.shape[:2], *target)
     if not table.size or any(as_int(d) == 0 for d in shape):
-        none = ctx.full(0, x.dtype, shape), ctx.full(0, I64, shape)
-        return _unbatched(ctx, none[0], added), _unbatched(ctx, none[1], added)
+        return ctx.full(0, x.dtype, shape), ctx.full(0, I64, shape)
     flat = ctx.reshape(x, (*x.shape[:2], element_count(x.shape[2:])))
     seen = ctx.emit("gather", flat, ctx.constant(table), axis=2)
     found = ctx.reduce("max", seen, 3)
     best = ctx.emit("arg_max", seen, axis=3, keepdims=True, select_last=False)
     chosen = best.equals(ctx.constant(np.arange(table.shape[1])))
-    places = ctx.where(chosen, ctx.constant(table), 0)
-    at = ctx.reduce("sum", places, 3)
-    found, at = (_unbatched(ctx, ctx.reshape(part, shape), added) for part in (found, at))
-    return found, at
+    at = ctx.reduce("sum", ctx.where(chosen, ctx.constant(table), 0), 3)
+    return ctx.reshape(found, shape), ctx.reshape(at, shape)
 
 
 def _col2im(ctx: CallContext) -> Operand:
-    x, added = _batched(ctx, ctx.operand("self"), 3)
     pads = tuple(map(const, ctx.integers("padding", 2)))
-    found = ctx.emit(
+    return ctx.emit(
         "col2im",
-        x,
+        _image(ctx, 1),
         image=ctx.indices("output_size"),
         block=ctx.integers("kernel_size", 2),
         strides=ctx.integers("stride", 2),
@@ -216,7 +201,6 @@ def _col2im(ctx: CallContext) -> Operand:
         after=pads,
         dilations=ctx.integers("dilation", 2),
     )
-    return _unbatched(ctx, found, added)
 
 
 CONVERTERS: dict[str, Converter] = {
@@ -224,8 +208,8 @@ CONVERTERS: dict[str, Converter] = {
     **{f"max_pool{n}d": _max_pool(n) for n in (1, 2, 3)},
     **{f"max_pool{n}d_with_indices": _max_pool_indices(n) for n in (1, 2, 3)},
     **{f"avg_pool{n}d": _average_pool(n) for n in (1, 2, 3)},
-    "adaptive_avg_pool1d": _adaptive("average_pool", "reduce_mean", 1),
-    **{f"_adaptive_avg_pool{n}d": _adaptive("average_pool", "reduce_mean", n) for n in (2, 3)},
+    "adaptive_avg_pool1d": _adaptive("average_pool", "mean", 1),
+    **{f"_adaptive_avg_pool{n}d": _adaptive("average_pool", "mean", n) for n in (2, 3)},
     **{f"adaptive_max_pool{n}d": _adaptive_max(n) for n in (1, 2, 3)},
     "col2im": _col2im,
 }
