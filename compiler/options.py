@@ -20,7 +20,7 @@ from tcc.errors import UserError
 from tcc.record import record
 
 Shape = tuple[int, ...]
-OpenShape = tuple[int | str, ...]
+SymbolicShape = tuple[int | str, ...]
 # Each has code of its own.
 MOST_BUCKETS = 32
 NUMERICS = ("default", "strict")
@@ -142,14 +142,14 @@ def _pairs(value: Any, form: str) -> tuple[tuple[str, Any], ...]:
     return tuple(pairs)
 
 
-def _shapes(value: Any) -> tuple[tuple[str, OpenShape], ...]:
+def _shapes(value: Any) -> tuple[tuple[str, SymbolicShape], ...]:
     def size(part: Any) -> int | str:
         if isinstance(part, str) and part.isidentifier():
             return part
         (found,) = read_shape(str(part))
         return found
 
-    def shape(given: Any) -> OpenShape:
+    def shape(given: Any) -> SymbolicShape:
         parts = given.split("x") if isinstance(given, str) else given
         return tuple(map(size, parts)) if given != "" else ()
 
@@ -204,17 +204,17 @@ class Options:
         "The processor of code for the CPU: host (this machine's), x86-64-v3, neoverse-n1, ...",
         _text, default="host",
     )
-    inputs: tuple[tuple[str, OpenShape], ...] = _option(
+    inputs: tuple[tuple[str, SymbolicShape], ...] = _option(
         "--input", "NAME=SHAPE",
-        "Fixes the sizes of one input, as in image=1x3x224x224.  Sizes that the model leaves "
-        "open and no --input fixes stay open: one artifact serves all of them.  A name in the "
-        "place of a size, as in tokens=1xlength, leaves it open under that name.  An input that an "
-        "initialiser gives a default becomes one that every run gives.",
+        "Fixes the sizes of one input, as in image=1x3x224x224.  Symbolic sizes of the model "
+        "that no --input fixes stay symbolic: one artifact serves all of them.  A name in the "
+        "place of a size, as in tokens=1xlength, keeps it symbolic under that name.  An input that "
+        "an initialiser gives a default becomes one that every run gives.",
         _shapes, default=(), repeated=True,
     )
     buckets: tuple[tuple[str, Shape], ...] = _option(
         "--bucket", "SYM=SIZE,...",
-        "Code of its own for these sizes of an open dimension, as in seq=32,64,128, beside the "
+        "Code of its own for these values of a symbolic size, as in seq=32,64,128, beside the "
         "general code, which serves all others; of several, for each combination.",
         _buckets, default=(), repeated=True,
     )

@@ -50,7 +50,7 @@ def make_inputs(
     """One array per port: the `given` texts, else seeded random values, which one line on stderr
     names; a sequence is what files hold, or empty, an optional what one holds, or absent.
 
-    Sizes that are open and not given are those that the checks of `program()` hold with, or 1.
+    Symbolic sizes that are not given are those that the checks of `program()` hold with, or 1.
     Equal arguments give equal arrays.  Raises UserError for a text that names no port or cannot
     be read.
     """

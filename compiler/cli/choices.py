@@ -76,6 +76,6 @@ input_flag = click.option(
     multiple=True,
     metavar="NAME=VALUE",
     help="An input: NAME=@x.npy, or NAME=2x3xf32=1 for a filled array, or NAME=2x3xf32 for a "
-    "random one; NAME=@x.npz:KEY of an archive.  Inputs that are not given are random, their open "
-    "sizes small ones that the model can take.",
+    "random one; NAME=@x.npz:KEY of an archive.  Inputs that are not given are random, their "
+    "symbolic sizes small ones that the model can take.",
 )

@@ -16,7 +16,7 @@ from tcc.cli.kernels.facts import KernelFacts, kernel_facts
 from tcc.cli.kernels.forms import FORMS, form_text
 from tcc.cli.kernels.gpu_builds import build_lines
 from tcc.cli.kernels.steps import StepTime, measure_steps, running_variant
-from tcc.cli.kernels.table import contraction_line, kernel_rows, open_sizes_line, table_lines
+from tcc.cli.kernels.table import contraction_line, kernel_rows, symbolic_sizes_line, table_lines
 from tcc.cli.opened import opened_artifact
 from tcc.cli.show import say
 from tcc.errors import UserError
@@ -113,7 +113,7 @@ def _kernel_lines(
     products = contraction_line(facts, times)
     if products is not None:
         yield products
-    sizes = open_sizes_line(facts, times is not None)
+    sizes = symbolic_sizes_line(facts, times is not None)
     if sizes is not None:
         yield sizes
     yield from build_lines(variant, path)

@@ -90,8 +90,8 @@ def contraction_line(facts: KernelFacts, times: Sequence[StepTime] | None) -> st
     return f"contractions: {amount}, {share:.0%} of the limit of multiply-adds"
 
 
-def open_sizes_line(facts: KernelFacts, measured: bool) -> str | None:
-    """What the table says of kernels whose sizes are open; None without any."""
+def symbolic_sizes_line(facts: KernelFacts, measured: bool) -> str | None:
+    """What the table says of kernels with symbolic sizes; None without any."""
     if not any(k.formulas for k in facts.kernels):
         return None
     if measured:
