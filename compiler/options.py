@@ -113,10 +113,6 @@ def _path(value: Any) -> Path:
     return Path(value)
 
 
-def _switch(value: Any) -> bool:
-    return bool(value)
-
-
 def read_shape(text: str) -> Shape:
     """`1x3x224x224` as sizes; the empty text is a scalar's.  Raises ValueError otherwise."""
     sizes = text.split("x") if text else []
@@ -265,13 +261,13 @@ class Options:
         "--allow-pickle", "",
         "Lets torch unpickle what a .pt2 archive holds, which runs any code that its author put "
         "in; only for files that you trust.",
-        _switch, default=False,
+        bool, default=False,
     )
     allow_host: bool = _option(
         "--allow-host", "",
         "Lets a program for GPUs call functions that only the host has, with copies there and "
         "back.",
-        _switch, default=False,
+        bool, default=False,
     )
     gpu_kernels: str = _option(
         "--gpu-kernels", "KIND",
@@ -298,7 +294,7 @@ class Options:
     )
     verify: bool = _option(
         "--verify", "", "Verifies the model after every step that changed it.",
-        _switch, default=False,
+        bool, default=False,
     )
     stop_after: str = _option(
         "--stop-after", "STEP",
@@ -309,11 +305,11 @@ class Options:
         "--keep-ir", "",
         "Keeps the kernels' LLVM IR or Triton source in the artifact, for tcc inspect "
         "--form.",
-        _switch, default=False,
+        bool, default=False,
     )
     time_passes: bool = _option(
         "--time-passes", "", "Prints how long every step took.",
-        _switch, default=False,
+        bool, default=False,
     )
     # fmt: on
 
@@ -356,5 +352,5 @@ def read_options(values: Mapping[str, Any], *, python: bool = True) -> Options:
             checked[name] = flag.read(value)
         except (TypeError, ValueError) as error:
             where = f"{name}=" if python else flag.spelling
-            raise UserError("bad option", where=where, why=str(error)) from error
+            raise UserError("bad option", where=where, why=error) from error
     return Options(**checked)
