@@ -27,7 +27,7 @@ from tcc.ir.graph import Graph, walk_nodes
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.text import graph_text
 from tcc.ir.index import Index, as_int
-from tcc.ir.op import Array
+from tcc.ir.op import Array, NamedArrays
 from tcc.ir.types import DTypeKind, TensorType
 from tcc.options import Options, SymbolicShape, read_options
 from tcc.passes.derive.winograd import constant_bytes
@@ -204,8 +204,8 @@ def compile(
 
 
 def evaluate_model(
-    model: Path, inputs: Mapping[str, Array], weights: Mapping[str, Array] = MappingProxyType({})
-) -> Mapping[str, Array]:
+    model: Path, inputs: NamedArrays, weights: NamedArrays = MappingProxyType({})
+) -> NamedArrays:
     """The model's outputs by the reference evaluator: slow, obvious, no generated code; `weights`
     take the place of constants of these names."""
     graph = _with_inputs(model, [f"{name}=" for name in inputs])
