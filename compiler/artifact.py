@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tcc import runtime
-from tcc.errors import UserError
+from tcc.errors import UserError, file_errors
 from tcc.ir.container import (
     ABI_VERSION,
     LISTINGS_SECTION,
@@ -65,12 +65,11 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
     Raises UserError where the file is missing, is no artifact, is cut short, or has another ABI.
     """
-    with _opened(path, "artifact") as file:
-        manifest = _parse_manifest(_read_section(file, path, MANIFEST_SECTION), path)
+    manifest = _parse_manifest(_read_section(path, MANIFEST_SECTION), path)
     if manifest.get("abi") != ABI_VERSION:
         raise UserError(
             "the artifact is for another version of tcc",
-            where=str(path),
+            where=path,
             why=f"it has ABI {manifest.get('abi')}, this tcc has ABI {ABI_VERSION}",
             hint="compile the model again",
         )
@@ -82,14 +81,15 @@ def verify_image(path: Path) -> None:
     """Reads the artifact's image, all but its weights, and raises UserError unless it is what was
     linked: code with a bit turned over would crash, or compute something else."""
     with _opened(path, "artifact") as file:
-        end = file.seek(0, 2)
-        size = _image_size(file, end, path)
-        image = _read_at(file, 0, size, end, path)
-        seal = SEAL.unpack(_read_at(file, size, SEAL.size, end, path))
+        # Linkers put the section table last.
+        header = _read_header(file, path)
+        size = header.table + header.entry * header.count
+        image = _read_at(file, 0, size, path)
+        seal = SEAL.unpack(_read_at(file, size, SEAL.size, path))
     if seal != (SEAL_MAGIC, size, hashlib.sha256(image).digest()):
         raise UserError(
             "the artifact is damaged",
-            where=str(path),
+            where=path,
             why="its code is not what its seal says was linked",
             hint="copy the file again, or compile the model again",
         )
@@ -97,8 +97,7 @@ def verify_image(path: Path) -> None:
 
 def read_program(path: Path, variant: int = 0) -> bytes:
     """The encoded program of a variant.  Raises UserError as `read_manifest`."""
-    with _opened(path, "artifact") as file:
-        return _read_section(file, path, f"{PROGRAM_SECTION}{variant}")[:-1]
+    return _read_section(path, f"{PROGRAM_SECTION}{variant}")[:-1]
 
 
 def read_listings(path: Path) -> dict[str, str]:
@@ -106,8 +105,7 @@ def read_listings(path: Path) -> dict[str, str]:
 
     Raises UserError where the file is missing, is no artifact or is damaged.
     """
-    with _opened(path, "artifact") as file:
-        packed = _read_section(file, path, LISTINGS_SECTION)
+    packed = _read_section(path, LISTINGS_SECTION)
     if not packed:
         return {}
     try:
@@ -125,8 +123,7 @@ def needed_glibc(path: Path) -> str:
 
     Raises UserError where the file is missing, is no artifact or is damaged.
     """
-    with _opened(path, "artifact") as file:
-        names = _read_section(file, path, ".dynstr")
+    names = _read_section(path, ".dynstr")
     found = re.findall(rb"(?<=\0GLIBC_)\d{1,9}(?:\.\d{1,9})*(?=\0)", names)
     newest = max(([*map(int, version.split(b"."))] for version in found), default=[2])
     return f"glibc {'.'.join(map(str, newest))}"
@@ -155,7 +152,7 @@ def find_weights(path: Path, manifest: dict[str, Any]) -> WeightRange | None:
             return WeightRange(where, offset, size, weights["sha256"])
     raise UserError(
         "the artifact's weights are missing or damaged",
-        where=str(where),
+        where=where,
         why="the file does not end with the weights that the manifest names",
         hint="copy the file again, or compile the model again",
     )
@@ -175,7 +172,7 @@ def verify_weights(weights: WeightRange) -> None:
     if left or digest.hexdigest() != weights.sha256:
         raise UserError(
             "the artifact's weights are damaged",
-            where=str(weights.path),
+            where=weights.path,
             why="their content hash is not the one in the manifest",
             hint="copy the file again, or compile the model again",
         )
@@ -194,65 +191,66 @@ def _open(path: Path) -> BinaryIO:
 @contextmanager
 def _opened(path: Path, what: str, hint: str = "") -> Iterator[BinaryIO]:
     """The file at `path`; raises UserError where it cannot be opened or read."""
-    try:
-        with _open(path) as file:
-            yield file
-    except OSError as error:
-        raise UserError(
-            f"the {what} cannot be read",
-            where=str(path),
-            why=error.strerror or str(error),
-            hint=hint,
-        ) from error
+    with file_errors(f"the {what} cannot be read", path, hint), _open(path) as file:
+        yield file
 
 
 def _not_an_artifact(path: Path, why: str) -> UserError:
     return UserError(
         "the file is not a tcc artifact, or is damaged",
-        where=str(path),
+        where=path,
         why=why,
         hint="make one with: tcc compile MODEL.onnx",
     )
 
 
-def _read_at(file: BinaryIO, offset: int, size: int, end: int, path: Path) -> bytes:
-    if offset < 0 or size < 0 or offset + size > end:
+def _read_at(file: BinaryIO, offset: int, size: int, path: Path) -> bytes:
+    if offset < 0 or size < 0 or offset + size > file.seek(0, 2):
         raise _not_an_artifact(path, "the file is cut short")
     file.seek(offset)
     return file.read(size)
 
 
-def _read_section(file: BinaryIO, path: Path, wanted: str) -> bytes:
-    """The bytes of the section `wanted` of an ELF64 little-endian file."""
-    end = file.seek(0, 2)
-    if end < _ELF_HEADER.size:
+@record
+class _Header:
+    """Of an ELF file: where the table of `count` sections is, and which of them has their names."""
+
+    table: int
+    entry: int
+    count: int
+    names: int
+
+
+def _read_header(file: BinaryIO, path: Path) -> _Header:
+    """Of an ELF64 little-endian file."""
+    if file.seek(0, 2) < _ELF_HEADER.size:
         raise _not_an_artifact(path, "it is too short for an ELF file")
-    head = _ELF_HEADER.unpack(_read_at(file, 0, _ELF_HEADER.size, end, path))
-    ident, table, entry, count, names_index = head[0], head[6], head[11], head[12], head[13]
-    if ident[:6] != b"\x7fELF\x02\x01":
+    head = _ELF_HEADER.unpack(_read_at(file, 0, _ELF_HEADER.size, path))
+    if head[0][:6] != b"\x7fELF\x02\x01":
         raise _not_an_artifact(path, "it is not a 64-bit little-endian ELF file")
-    if entry != _SECTION.size or names_index >= count:
+    header = _Header(head[6], *head[11:])
+    if header.entry != _SECTION.size or header.names >= header.count:
         raise _not_an_artifact(path, "it has no section table")
-    raw = _read_at(file, table, entry * count, end, path)
-    sections = [_SECTION.unpack_from(raw, i * entry) for i in range(count)]
-    names_at, names_size = sections[names_index][4:6]
-    names = _read_at(file, names_at, names_size, end, path)
-    for section in sections:
-        start = section[0]
-        name = names[start : names.find(b"\0", start)]
-        if name == wanted.encode():
-            if section[5] > _MOST_SECTION:
-                raise _not_an_artifact(path, f"its section {wanted} is too large")
-            return _read_at(file, section[4], section[5], end, path)
+    return header
+
+
+def _read_section(path: Path, wanted: str) -> bytes:
+    """The bytes of the section `wanted` of the artifact at `path`."""
+    with _opened(path, "artifact") as file:
+        header = _read_header(file, path)
+        raw = _read_at(file, header.table, header.entry * header.count, path)
+        sections = list(_SECTION.iter_unpack(raw))
+        start, size = sections[header.names][4:6]
+        names = _read_at(file, start, size, path)
+        for start, *_, offset, size, _, _, _, _ in sections:
+            name = names[start : names.find(b"\0", start)]
+            if name == wanted.encode():
+                if size > _MOST_SECTION:
+                    raise _not_an_artifact(path, f"its section {wanted} is too large")
+                return _read_at(file, offset, size, path)
     if wanted == LISTINGS_SECTION:
         return b""
     raise _not_an_artifact(path, f"it has no section {wanted}")
-
-
-def _image_size(file: BinaryIO, end: int, path: Path) -> int:
-    """Where the ELF image ends: linkers put the section table last."""
-    head = _ELF_HEADER.unpack(_read_at(file, 0, _ELF_HEADER.size, end, path))
-    return int(head[6] + head[11] * head[12])
 
 
 def _parse_manifest(data: bytes, path: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ class Budgets:
         """The error for a model that is over the budget `name`; it takes `least`, if known."""
         most = getattr(self, name)
         return UserError(
-            f"the model is over the budget of {most} {meaning_of(name)}",
+            f"the model is over the budget of {most} {MEANINGS[name]}",
             where=where,
             why=why,
             hint=f"if that is meant, raise it: --budget {name}={max(2 * most, least)}",
@@ -58,14 +59,15 @@ class Budgets:
 BUDGETS = Budgets()
 
 
-def meaning_of(name: str) -> str:
-    """What the budget `name` counts."""
-    return next(str(item.metadata["meaning"]) for item in fields(Budgets) if item.name == name)
+# What each budget counts.
+MEANINGS: Mapping[str, str] = MappingProxyType(
+    {item.name: item.metadata["meaning"] for item in fields(Budgets)}
+)
 
 
 def budgets_help() -> str:
     """The table in one sentence, for the flag's help."""
-    rows = (f"{item.name}={item.default} ({meaning_of(item.name)})" for item in fields(Budgets))
+    rows = (f"{name}={getattr(BUDGETS, name)} ({what})" for name, what in MEANINGS.items())
     return f"The most that the compile may take, K, M, G for 2^10, 2^20, 2^30: {'; '.join(rows)}."
 
 
@@ -79,11 +81,10 @@ def read_budgets(given: Mapping[str, int | str] | Sequence[str]) -> Budgets:
         if isinstance(given, Mapping)
         else [item.partition("=")[::2] for item in given]
     )
-    known = [item.name for item in fields(Budgets)]
     found = {}
     for name, value in pairs:
-        if name not in known:
-            raise ValueError(f"there is no budget {name!r}, but {', '.join(known)}")
+        if name not in MEANINGS:
+            raise ValueError(f"there is no budget {name!r}, but {', '.join(MEANINGS)}")
         found[name] = read_count(value, f"{name}={value}")
     return Budgets(**found)
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tcc.errors import UserError
+from tcc.errors import file_errors
 from tcc.record import record
 
 
@@ -32,6 +33,7 @@ class Stopped(Exception):
         self.form = form
 
 
+@dataclass(slots=True)
 class Trace:
     """One compile's record.
 
@@ -40,28 +42,19 @@ class Trace:
     changed; after the step `last` the compile ends.
     """
 
-    def __init__(
-        self,
-        folder: Path | None = None,
-        progress: Callable[[str], None] | None = None,
-        verifying: bool = False,
-        last: str = "",
-    ) -> None:
-        self._folder = folder
-        self._progress = progress
-        self.verifying = verifying
-        self._final = last
-        self._timings: list[Timing] = []
-        self._depth = 0
-        self._written = 0
-        self._last = ""
-        if folder is not None:
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise UserError(
-                    "cannot make the dump folder", where=str(folder), why=str(error)
-                ) from error
+    folder: Path | None = None
+    progress: Callable[[str], None] | None = None
+    verifying: bool = False
+    last: str = ""
+    _timings: list[Timing] = field(default_factory=list)
+    _depth: int = 0
+    _written: int = 0
+    _text: str = ""
+
+    def __post_init__(self) -> None:
+        if self.folder is not None:
+            with file_errors("cannot make the dump folder", self.folder):
+                self.folder.mkdir(parents=True, exist_ok=True)
 
     @property
     def timings(self) -> tuple[Timing, ...]:
@@ -71,8 +64,8 @@ class Trace:
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Times what happens inside, under `name`; stages nest."""
-        if self._progress is not None:
-            self._progress(name)
+        if self.progress is not None:
+            self.progress(name)
         at = len(self._timings)
         self._timings.append(Timing(name, 0.0, self._depth))
         self._depth += 1
@@ -85,23 +78,21 @@ class Trace:
 
     def end(self, name: str, form: Any) -> None:
         """Raises `Stopped` where the compile ends after step `name`, which left `form`."""
-        if name == self._final:
+        if name == self.last:
             raise Stopped(form)
 
-    def dump(self, name: str, text: Callable[[], str], suffix: str = "txt") -> None:
-        """Writes `text()` to `NN-name.suffix` if dumping and if it differs from the last text."""
-        if self._folder is None:
+    def dump(self, name: str, text: Callable[[], str]) -> None:
+        """Writes `text()` to `NN-name.txt` if dumping and if it differs from the last text."""
+        if self.folder is None:
             return
         content = text()
-        if content == self._last:
+        if content == self._text:
             return
-        self._last = content
-        path = self._folder / f"{self._written:02}-{name}.{suffix}"
+        self._text = content
+        path = self.folder / f"{self._written:02}-{name}.txt"
         self._written += 1
-        try:
+        with file_errors("cannot write a dump", path):
             path.write_text(content, encoding="utf-8")
-        except OSError as error:
-            raise UserError("cannot write a dump", where=str(path), why=str(error)) from error
 
 
 def timing_table(timings: tuple[Timing, ...]) -> str:

@@ -27,9 +27,9 @@ from tcc.ir.graph import Graph, walk_nodes
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.text import graph_text
 from tcc.ir.index import Index, as_int
-from tcc.ir.op import Array
+from tcc.ir.op import Array, NamedArrays
 from tcc.ir.types import DTypeKind, TensorType
-from tcc.options import OpenShape, Options, read_options
+from tcc.options import Options, SymbolicShape, read_options
 from tcc.passes.derive.winograd import constant_bytes
 from tcc.passes.graph.state import appended_rows
 from tcc.passes.program.lower_node import check_runnable
@@ -184,7 +184,7 @@ def compile(
 
     `options` are the fields of `tcc.options.Options` as keywords, `threads` is as for `load`.  A
     `torch.nn.Module` is exported first: `inputs` are then example inputs, a tuple or a dict by
-    name, and `dynamic_shapes` says, as for `torch.export.export`, which of their sizes stay open.
+    name, and `dynamic_shapes` says which of their sizes are symbolic, as for `torch.export.export`.
     Raises TccError.
     """
     if is_torch_module(model) and "inputs" in options:
@@ -204,8 +204,8 @@ def compile(
 
 
 def evaluate_model(
-    model: Path, inputs: Mapping[str, Array], weights: Mapping[str, Array] = MappingProxyType({})
-) -> Mapping[str, Array]:
+    model: Path, inputs: NamedArrays, weights: NamedArrays = MappingProxyType({})
+) -> NamedArrays:
     """The model's outputs by the reference evaluator: slow, obvious, no generated code; `weights`
     take the place of constants of these names."""
     graph = _with_inputs(model, [f"{name}=" for name in inputs])
@@ -246,7 +246,7 @@ def model_inputs(model: Path, given: Sequence[str]) -> tuple[Port, ...]:
     )
 
 
-def optional_inputs(model: Path, given: Sequence[str]) -> tuple[tuple[str, OpenShape], ...]:
+def optional_inputs(model: Path, given: Sequence[str]) -> tuple[tuple[str, SymbolicShape], ...]:
     """The shapes of the inputs of the ONNX file at `model` that have a default and that one of the
     texts `NAME=...` gives, as `Options.inputs`; none of another file."""
     if not given or model.suffix == ".pt2":
@@ -257,7 +257,7 @@ def optional_inputs(model: Path, given: Sequence[str]) -> tuple[tuple[str, OpenS
         (
             value.name,
             tuple(
-                f"open_{number}_{axis}" if size is None else size
+                f"size_{number}_{axis}" if size is None else size
                 for axis, dim in enumerate(value.type.tensor_type.shape.dim)
                 for size in [declared_size(dim)]
             ),

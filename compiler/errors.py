@@ -6,6 +6,9 @@ fault: 70).
 """
 
 import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 def printable(text: str, kept: str = "") -> str:
@@ -30,8 +33,10 @@ class TccError(Exception):
 
     exit_code = 70
 
-    def __init__(self, what: str, *, where: str = "", why: str = "", hint: str = "") -> None:
-        self.what, self.where, self.why, self.hint = what, where, why, hint
+    def __init__(
+        self, what: str, *, where: str | Path = "", why: str | Exception = "", hint: str = ""
+    ) -> None:
+        self.what, self.where, self.why, self.hint = what, str(where), str(why), hint
         super().__init__(what)
 
     def __str__(self) -> str:
@@ -61,3 +66,19 @@ class InternalError(TccError):
     """A broken promise inside tcc.  The message names the pass or form that found it."""
 
     exit_code = 70
+
+
+def require_none(what: str, problems: Iterable[str]) -> None:
+    """Raises `InternalError` whose `why` lists every problem, one on each line."""
+    lines = list(problems)
+    if lines:
+        raise InternalError(what, why="\n    ".join(lines))
+
+
+@contextmanager
+def file_errors(what: str, where: str | Path, hint: str = "") -> Iterator[None]:
+    """Inside, an error of the operating system is a `UserError`."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(what, where=where, why=error.strerror or str(error), hint=hint) from error

@@ -20,7 +20,7 @@ from tcc.errors import UserError
 from tcc.record import record
 
 Shape = tuple[int, ...]
-OpenShape = tuple[int | str, ...]
+SymbolicShape = tuple[int | str, ...]
 # Each has code of its own.
 MOST_BUCKETS = 32
 NUMERICS = ("default", "strict")
@@ -113,10 +113,6 @@ def _path(value: Any) -> Path:
     return Path(value)
 
 
-def _switch(value: Any) -> bool:
-    return bool(value)
-
-
 def read_shape(text: str) -> Shape:
     """`1x3x224x224` as sizes; the empty text is a scalar's.  Raises ValueError otherwise."""
     sizes = text.split("x") if text else []
@@ -142,14 +138,14 @@ def _pairs(value: Any, form: str) -> tuple[tuple[str, Any], ...]:
     return tuple(pairs)
 
 
-def _shapes(value: Any) -> tuple[tuple[str, OpenShape], ...]:
+def _shapes(value: Any) -> tuple[tuple[str, SymbolicShape], ...]:
     def size(part: Any) -> int | str:
         if isinstance(part, str) and part.isidentifier():
             return part
         (found,) = read_shape(str(part))
         return found
 
-    def shape(given: Any) -> OpenShape:
+    def shape(given: Any) -> SymbolicShape:
         parts = given.split("x") if isinstance(given, str) else given
         return tuple(map(size, parts)) if given != "" else ()
 
@@ -204,17 +200,17 @@ class Options:
         "The processor of code for the CPU: host (this machine's), x86-64-v3, neoverse-n1, ...",
         _text, default="host",
     )
-    inputs: tuple[tuple[str, OpenShape], ...] = _option(
+    inputs: tuple[tuple[str, SymbolicShape], ...] = _option(
         "--input", "NAME=SHAPE",
-        "Fixes the sizes of one input, as in image=1x3x224x224.  Sizes that the model leaves "
-        "open and no --input fixes stay open: one artifact serves all of them.  A name in the "
-        "place of a size, as in tokens=1xlength, leaves it open under that name.  An input that an "
-        "initialiser gives a default becomes one that every run gives.",
+        "Fixes the sizes of one input, as in image=1x3x224x224.  Symbolic sizes of the model "
+        "that no --input fixes stay symbolic: one artifact serves all of them.  A name in the "
+        "place of a size, as in tokens=1xlength, keeps it symbolic under that name.  An input that "
+        "an initialiser gives a default becomes one that every run gives.",
         _shapes, default=(), repeated=True,
     )
     buckets: tuple[tuple[str, Shape], ...] = _option(
         "--bucket", "SYM=SIZE,...",
-        "Code of its own for these sizes of an open dimension, as in seq=32,64,128, beside the "
+        "Code of its own for these values of a symbolic size, as in seq=32,64,128, beside the "
         "general code, which serves all others; of several, for each combination.",
         _buckets, default=(), repeated=True,
     )
@@ -265,13 +261,13 @@ class Options:
         "--allow-pickle", "",
         "Lets torch unpickle what a .pt2 archive holds, which runs any code that its author put "
         "in; only for files that you trust.",
-        _switch, default=False,
+        bool, default=False,
     )
     allow_host: bool = _option(
         "--allow-host", "",
         "Lets a program for GPUs call functions that only the host has, with copies there and "
         "back.",
-        _switch, default=False,
+        bool, default=False,
     )
     gpu_kernels: str = _option(
         "--gpu-kernels", "KIND",
@@ -298,7 +294,7 @@ class Options:
     )
     verify: bool = _option(
         "--verify", "", "Verifies the model after every step that changed it.",
-        _switch, default=False,
+        bool, default=False,
     )
     stop_after: str = _option(
         "--stop-after", "STEP",
@@ -309,11 +305,11 @@ class Options:
         "--keep-ir", "",
         "Keeps the kernels' LLVM IR or Triton source in the artifact, for tcc inspect "
         "--form.",
-        _switch, default=False,
+        bool, default=False,
     )
     time_passes: bool = _option(
         "--time-passes", "", "Prints how long every step took.",
-        _switch, default=False,
+        bool, default=False,
     )
     # fmt: on
 
@@ -356,5 +352,5 @@ def read_options(values: Mapping[str, Any], *, python: bool = True) -> Options:
             checked[name] = flag.read(value)
         except (TypeError, ValueError) as error:
             where = f"{name}=" if python else flag.spelling
-            raise UserError("bad option", where=where, why=str(error)) from error
+            raise UserError("bad option", where=where, why=error) from error
     return Options(**checked)

@@ -1,4 +1,5 @@
-"""Records: immutable data with a field for each annotation, compared by their fields."""
+"""Immutable data, a field for each annotation: records are compared by their fields, entities are
+themselves alone."""
 
 from dataclasses import dataclass
 from typing import TypeVar, dataclass_transform
@@ -10,3 +11,9 @@ _T = TypeVar("_T")
 def record(cls: type[_T]) -> type[_T]:
     """`cls` as a frozen dataclass with slots."""
     return dataclass(frozen=True, slots=True)(cls)
+
+
+@dataclass_transform(frozen_default=True, eq_default=False)
+def entity(cls: type[_T]) -> type[_T]:
+    """`cls` as a frozen dataclass with slots whose objects are compared by identity."""
+    return dataclass(frozen=True, slots=True, eq=False)(cls)

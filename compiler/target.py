@@ -32,63 +32,61 @@ class Feature:
     xcr0: int = 0
 
 
+def _features(*groups: tuple[tuple[int, int, int, int], dict[str, int]]) -> tuple[Feature, ...]:
+    return tuple(
+        Feature(name, leaf, subleaf, reg, bit, xcr0)
+        for (leaf, subleaf, reg, xcr0), bits in groups
+        for name, bit in bits.items()
+    )
+
+
 _YMM, _ZMM, _TILES = 0x6, 0xE6, 0x60000
 
 # Instruction sets that code generation may use or must avoid, in the order in which they are
-# listed anywhere.  A processor without one of them gets code without it.
-ISA = (
-    Feature("cx16", 1, 0, 2, 13),
-    Feature("sse3", 1, 0, 2, 0),
-    Feature("ssse3", 1, 0, 2, 9),
-    Feature("sse4.1", 1, 0, 2, 19),
-    Feature("sse4.2", 1, 0, 2, 20),
-    Feature("popcnt", 1, 0, 2, 23),
-    Feature("avx", 1, 0, 2, 28, _YMM),
-    Feature("f16c", 1, 0, 2, 29, _YMM),
-    Feature("fma", 1, 0, 2, 12, _YMM),
-    Feature("avx2", 7, 0, 1, 5, _YMM),
-    Feature("bmi", 7, 0, 1, 3),
-    Feature("bmi2", 7, 0, 1, 8),
-    Feature("lzcnt", 0x80000001, 0, 2, 5),
-    Feature("movbe", 1, 0, 2, 22),
-    Feature("avx512f", 7, 0, 1, 16, _ZMM),
-    Feature("avx512cd", 7, 0, 1, 28, _ZMM),
-    Feature("avx512bw", 7, 0, 1, 30, _ZMM),
-    Feature("avx512dq", 7, 0, 1, 17, _ZMM),
-    Feature("avx512vl", 7, 0, 1, 31, _ZMM),
-    Feature("avx512ifma", 7, 0, 1, 21, _ZMM),
-    Feature("avx512vbmi", 7, 0, 2, 1, _ZMM),
-    Feature("avx512vbmi2", 7, 0, 2, 6, _ZMM),
-    Feature("avx512vnni", 7, 0, 2, 11, _ZMM),
-    Feature("avx512bitalg", 7, 0, 2, 12, _ZMM),
-    Feature("avx512vpopcntdq", 7, 0, 2, 14, _ZMM),
-    Feature("gfni", 7, 0, 2, 8),
-    Feature("avxvnni", 7, 1, 0, 4, _YMM),
-    Feature("avx512bf16", 7, 1, 0, 5, _ZMM),
-    Feature("avx512fp16", 7, 0, 3, 23, _ZMM),
-    Feature("amx-tile", 7, 0, 3, 24, _TILES),
-    Feature("amx-int8", 7, 0, 3, 25, _TILES),
-    Feature("amx-bf16", 7, 0, 3, 22, _TILES),
-)
+# listed anywhere, by leaf, subleaf, register and register states, each with its bit.  A processor
+# without one of them gets code without it.
+ISA = _features(
+    ((1, 0, 2, 0), {"cx16": 13, "sse3": 0, "ssse3": 9, "sse4.1": 19, "sse4.2": 20, "popcnt": 23}),
+    ((1, 0, 2, _YMM), {"avx": 28, "f16c": 29, "fma": 12}),
+    ((7, 0, 1, _YMM), {"avx2": 5}),
+    ((7, 0, 1, 0), {"bmi": 3, "bmi2": 8}),
+    ((0x80000001, 0, 2, 0), {"lzcnt": 5}),
+    ((1, 0, 2, 0), {"movbe": 22}),
+    (
+        (7, 0, 1, _ZMM),
+        {
+            "avx512f": 16, "avx512cd": 28, "avx512bw": 30, "avx512dq": 17, "avx512vl": 31,
+            "avx512ifma": 21,
+        },
+    ),
+    (
+        (7, 0, 2, _ZMM),
+        {
+            "avx512vbmi": 1, "avx512vbmi2": 6, "avx512vnni": 11, "avx512bitalg": 12,
+            "avx512vpopcntdq": 14,
+        },
+    ),
+    ((7, 0, 2, 0), {"gfni": 8}),
+    ((7, 1, 0, _YMM), {"avxvnni": 4}),
+    ((7, 1, 0, _ZMM), {"avx512bf16": 5}),
+    ((7, 0, 3, _ZMM), {"avx512fp16": 23}),
+    ((7, 0, 3, _TILES), {"amx-tile": 24, "amx-int8": 25, "amx-bf16": 22}),
+)  # fmt: skip
 
 _HWCAP, _HWCAP2 = 16, 26  # keys of Linux's auxiliary vector
 
 # The same for 64-bit Arm.  What is in no row is switched off by name below: vectors of scalable
 # length have other registers, and no code here is for them.
-ARM_ISA = (
-    Feature("neon", _HWCAP, 0, 0, 1),
-    Feature("crc", _HWCAP, 0, 0, 7),
-    Feature("lse", _HWCAP, 0, 0, 8),
-    Feature("fullfp16", _HWCAP, 0, 0, 10),
-    Feature("rdm", _HWCAP, 0, 0, 12),
-    Feature("jsconv", _HWCAP, 0, 0, 13),
-    Feature("complxnum", _HWCAP, 0, 0, 14),
-    Feature("rcpc", _HWCAP, 0, 0, 15),
-    Feature("dotprod", _HWCAP, 0, 0, 20),
-    Feature("fp16fml", _HWCAP, 0, 0, 23),
-    Feature("i8mm", _HWCAP2, 0, 0, 13),
-    Feature("bf16", _HWCAP2, 0, 0, 14),
-)
+ARM_ISA = _features(
+    (
+        (_HWCAP, 0, 0, 0),
+        {
+            "neon": 1, "crc": 7, "lse": 8, "fullfp16": 10, "rdm": 12, "jsconv": 13,
+            "complxnum": 14, "rcpc": 15, "dotprod": 20, "fp16fml": 23,
+        },
+    ),
+    ((_HWCAP2, 0, 0, 0), {"i8mm": 13, "bf16": 14}),
+)  # fmt: skip
 
 _ISA_ROWS = MappingProxyType({feature.name: feature for feature in (*ISA, *ARM_ISA)})
 
@@ -158,51 +156,32 @@ class Profile:
         return not {"dotprod", "avx512vnni", "avxvnni"}.isdisjoint(self.features)
 
 
-def x86_profile(cpu: str, features: Iterable[str], *, l1: int, l2: int, l3: int) -> Profile:
-    """The profile of an x86-64 processor with these caches; features outside `ISA` are ignored.
-
-    Raises UserError for processors older than x86-64-v2.
-    """
-    have = frozenset(features)
-    if not have >= _V2:
-        missing = " ".join(f.name for f in ISA if f.name in _V2 - have)
-        raise UserError(
-            f"the processor {cpu} is too old",
-            why=f"it lacks {missing}; tcc needs x86-64-v2",
-            hint="compile for another processor with --cpu",
-        )
-    if have >= _V4:
-        bits, registers, tile = 512, 32, (6, 4)
-    elif have >= _V3:
-        bits, registers, tile = 256, 16, (6, 2)
-    else:
-        bits, registers, tile = 128, 16, (6, 2)
-    listed = tuple(f.name for f in ISA if f.name in have)
-    return Profile(cpu, listed, bits, registers, "fma" in have, l1, l2, l3, tile)
-
-
-def arm_profile(cpu: str, features: Iterable[str], *, l1: int, l2: int, l3: int) -> Profile:
-    """The profile of a 64-bit Arm processor; features outside `ARM_ISA` are ignored.
-
-    Raises UserError for one without vectors.
-    """
-    have = frozenset(features)
-    if not have >= _NEON:
-        raise UserError(
-            f"the processor {cpu} has no vectors",
-            why="tcc needs NEON",
-            hint="compile for another processor with --cpu",
-        )
-    listed = tuple(f.name for f in ARM_ISA if f.name in have)
-    return Profile(cpu, listed, 128, 32, True, l1, l2, l3, (8, 3), "aarch64")
-
-
 def cpu_profile(
     arch: str, cpu: str, features: Iterable[str], *, l1: int, l2: int, l3: int
 ) -> Profile:
-    """`x86_profile` or `arm_profile`, by the architecture."""
-    make = arm_profile if arch == "aarch64" else x86_profile
-    return make(cpu, features, l1=l1, l2=l2, l3=l3)
+    """The profile of a processor with these caches; features that the list of its architecture
+    lacks are ignored.
+
+    Raises UserError for processors older than x86-64-v2, and for 64-bit Arm without vectors.
+    """
+    have, arm = frozenset(features), arch == "aarch64"
+    isa, least, oldest = (ARM_ISA, _NEON, "NEON") if arm else (ISA, _V2, "x86-64-v2")
+    if not have >= least:
+        missing = " ".join(f.name for f in isa if f.name in least - have)
+        raise UserError(
+            f"the processor {cpu} is too old",
+            why=f"it lacks {missing}; tcc needs {oldest}",
+            hint="compile for another processor with --cpu",
+        )
+    if arm:
+        bits, registers, tile = 128, 32, (8, 3)
+    elif have >= _V4:
+        bits, registers, tile = 512, 32, (6, 4)
+    else:
+        bits, registers, tile = 256 if have >= _V3 else 128, 16, (6, 2)
+    listed = tuple(f.name for f in isa if f.name in have)
+    fused = arm or "fma" in have
+    return Profile(cpu, listed, bits, registers, fused, l1, l2, l3, tile, arch)
 
 
 def _row(
@@ -445,11 +424,6 @@ class Target:
         return archs if self.gpus else f"{archs} ({self.profile.cpu})"
 
 
-def known_targets() -> tuple[str, ...]:
-    """Every spelling that `parse_target` takes, but for lists of architectures."""
-    return ("cpu", *(f"cpu:{arch}" for arch in CPU_TRIPLES), "c", *GPU_DEFAULTS, *GPUS)
-
-
 def parse_targets(text: str, cpu: str, detect: Callable[[], Profile]) -> tuple[Target, ...]:
     """The targets of `--target text --cpu cpu`, which a `+` joins, as in `cuda:sm_90+cpu`.
 
@@ -500,7 +474,11 @@ def parse_target(text: str, cpu: str, detect: Callable[[], Profile]) -> Target:
             hint=f"known processors: host, {', '.join(CPUS)}",
         )
     if kind in GPU_DEFAULTS:
-        gpus = _gpus(text, tuple(dict.fromkeys(listed.split(","))) if colon else ())
+        archs = dict.fromkeys(listed.split(",")) if colon else GPU_DEFAULTS[kind]
+        names = [f"{kind}:{arch}" for arch in archs]
+        if not all(name in GPUS for name in names):
+            raise _unknown(text)
+        gpus = tuple(GPUS[name] for name in names)
         if cpu != "host":
             raise UserError(
                 f"code for {kind} is not made for a processor",
@@ -532,18 +510,10 @@ def parse_target(text: str, cpu: str, detect: Callable[[], Profile]) -> Target:
     return Target(kind, (arch,), CPU_TRIPLES[arch], profile)
 
 
-def _gpus(text: str, archs: tuple[str, ...]) -> tuple[GpuProfile, ...]:
-    """The architectures that `text` lists; those of the kind where it lists none."""
-    kind, _, _ = text.partition(":")
-    names = [f"{kind}:{arch}" for arch in archs or GPU_DEFAULTS[kind]]
-    if not all(name in GPUS for name in names):
-        raise _unknown(text)
-    return tuple(GPUS[name] for name in names)
-
-
 def _unknown(text: str) -> UserError:
+    known = ("cpu", *(f"cpu:{arch}" for arch in CPU_TRIPLES), "c", *GPU_DEFAULTS, *GPUS)
     return UserError(
         f"unknown target {text!r}",
         where="--target",
-        hint=f"known targets: {', '.join(known_targets())}; + joins several, as in cuda:sm_90+cpu",
+        hint=f"known targets: {', '.join(known)}; + joins several, as in cuda:sm_90+cpu",
     )

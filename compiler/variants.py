@@ -108,7 +108,7 @@ def lower(
     found: list[tuple[Backend, tuple[Lowered, ...]]] = []
     for code, graphs in zip(codes, optimised, strict=True):
         with trace.stage(_label(code, codes) + "lower"):
-            # Constants lie as known sizes want them: prices of open ones count on typical sizes.
+            # Constants lie as known sizes want them: symbolic ones count as typical sizes.
             *special, general = [code.lower(each, trace) for each in (*graphs[1:], graphs[0])]
             lowered = (general, *special)
         for each in lowered:
@@ -208,6 +208,6 @@ def _shared(packed: list[Array], earlier: Sequence[Variant]) -> Sequence[BytesLi
 
 
 def _traffic(placed: Placed, unfused: int | None) -> dict[str, Any]:
-    """What a run moves through memory, and would move node by node; null where sizes are open."""
+    """What a run moves through memory, and would move node by node; null with symbolic sizes."""
     found = traffic(placed)
     return {"traffic": None if found is None else asdict(found) | {"unfused": unfused}}

@@ -4,13 +4,15 @@ import json
 import statistics
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from tcc.backends.artifact.toolchain import find_toolchain, run_tool
 
 SOURCE = Path(__file__).with_name("peaks.c")
+T = TypeVar("T")
 _FLAGS = ("-O3", "-march=native", "-std=gnu11", "-pthread")
 
 
@@ -95,3 +97,17 @@ class Calm:
 
     def patient(self) -> bool:
         return time.monotonic() < self._ends
+
+
+def undisturbed(run: Callable[[], T], calm: Calm, rest: float = 0.0) -> tuple[T, bool]:
+    """What `run` returns, and whether the machine was calm on both sides of it: else it is the last
+    run that there was patience for.  Rests for `rest` seconds before each look."""
+    while True:
+        time.sleep(rest)
+        before = calm.calm()
+        if before or not calm.patient():
+            found = run()
+            time.sleep(rest)
+            after = calm.calm() and before
+            if after or not calm.patient():
+                return found, after

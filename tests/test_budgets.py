@@ -14,7 +14,7 @@ from unittest.mock import MagicMock
 import pytest
 from onnx import parser
 from tcc.backends.workers import WorkerFailedError, WorkerPool, _judged, _Worker
-from tcc.budgets import BUDGETS, Budgets, budgets_help, meaning_of, memory_of, read_budgets
+from tcc.budgets import BUDGETS, MEANINGS, Budgets, budgets_help, memory_of, read_budgets
 from tcc.cli import execute
 from tcc.errors import ToolError, UserError
 from tcc.frontends import load_model
@@ -130,7 +130,7 @@ def test_whatever_dies_of_a_small_budget_the_budget_says_so(budget: str, tmp_pat
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
     most = int(size.rstrip("M")) << (20 if "M" in size else 0)
-    assert f"error: the model is over the budget of {most} {meaning_of(name)}\n" in done.stderr
+    assert f"error: the model is over the budget of {most} {MEANINGS[name]}\n" in done.stderr
     assert f"--budget {name}=" in done.stderr
     assert "Traceback" not in done.stderr
     assert "because: " in done.stderr

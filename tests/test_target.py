@@ -20,10 +20,10 @@ from tcc.target import (
     ISA,
     Profile,
     Target,
+    cpu_profile,
     parse_target,
     parse_targets,
     targets_text,
-    x86_profile,
 )
 
 CPUID = """
@@ -101,11 +101,11 @@ def test_what_processors_can_do(name: str, half: bool, pairs: bool, scales: bool
 
 def test_profiles_keep_the_features_of_the_table_only_and_in_order() -> None:
     shuffled = [*reversed(CPUS["x86-64-v3"].features), "rtm", "sha"]
-    assert x86_profile("x86-64-v3", shuffled, l1=1, l2=2, l3=3).features == (
+    assert cpu_profile("x86-64", "x86-64-v3", shuffled, l1=1, l2=2, l3=3).features == (
         CPUS["x86-64-v3"].features
     )
     with pytest.raises(UserError, match="too old"):
-        x86_profile("core2", ["sse3", "ssse3"], l1=1, l2=2, l3=3)
+        cpu_profile("x86-64", "core2", ["sse3", "ssse3"], l1=1, l2=2, l3=3)
 
 
 @pytest.mark.parametrize("name", list(CPUS))

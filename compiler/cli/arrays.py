@@ -15,10 +15,10 @@ from tcc.artifact import read_program
 from tcc.backends.artifact.encode_program import decode_program
 from tcc.cli.show import say
 from tcc.cli.sizes import fitting_shapes
-from tcc.errors import UserError
+from tcc.errors import UserError, file_errors
 from tcc.ir.graph import carrier
 from tcc.ir.narrow import decode, encode
-from tcc.ir.op import Array
+from tcc.ir.op import Array, NamedArrays
 from tcc.ir.program import Program
 from tcc.ir.types import BF16, DTYPES, STRING, DType, DTypeKind
 from tcc.options import read_shape
@@ -50,7 +50,7 @@ def make_inputs(
     """One array per port: the `given` texts, else seeded random values, which one line on stderr
     names; a sequence is what files hold, or empty, an optional what one holds, or absent.
 
-    Sizes that are open and not given are those that the checks of `program()` hold with, or 1.
+    Symbolic sizes that are not given are those that the checks of `program()` hold with, or 1.
     Equal arguments give equal arrays.  Raises UserError for a text that names no port or cannot
     be read.
     """
@@ -119,7 +119,7 @@ def _array(port: Port, text: str, rng: np.random.Generator) -> Array:
             return np.full(shape, _number(value, dtype), dtype.carrier)
         return _random(dtype, shape, rng)
     except (ValueError, OverflowError) as error:
-        raise UserError("bad input", where=where, why=str(error), hint=_FORMS) from error
+        raise UserError("bad input", where=where, why=error, hint=_FORMS) from error
 
 
 def _load(path: Path, where: str) -> Array:
@@ -140,7 +140,7 @@ def _load(path: Path, where: str) -> Array:
     return array.astype(object) if array.dtype.kind == "U" else array
 
 
-def _member(archive: Mapping[str, Array], key: str) -> Array:
+def _member(archive: NamedArrays, key: str) -> Array:
     """The array `key` of an archive, or its only one; raises ValueError where there is none."""
     if not key and len(archive) == 1:
         (key,) = archive
@@ -190,14 +190,19 @@ def is_carried(port: Port) -> bool:
 
 def as_taken(arrays: Mapping[str, Any], ports: Sequence[Port]) -> dict[str, Any]:
     """The arrays of `make_inputs` as a module takes them: floats that NumPy lacks are rounded."""
-    types = {port.name: DTYPES[port.dtype] for port in ports if is_carried(port)}
-    return {name: _bits(a, types[name]) if name in types else a for name, a in arrays.items()}
+    return _converted(arrays, ports, _bits)
 
 
 def as_values(arrays: Mapping[str, Any], ports: Sequence[Port]) -> dict[str, Any]:
     """The inverse of `as_taken`, for results too."""
+    return _converted(arrays, ports, _values)
+
+
+def _converted(
+    arrays: Mapping[str, Any], ports: Sequence[Port], convert: Callable[[Array, DType], Array]
+) -> dict[str, Any]:
     types = {port.name: DTYPES[port.dtype] for port in ports if is_carried(port)}
-    return {name: _values(a, types[name]) if name in types else a for name, a in arrays.items()}
+    return {name: convert(a, types[name]) if name in types else a for name, a in arrays.items()}
 
 
 def _bits(array: Array, dtype: DType) -> Array:
@@ -220,6 +225,11 @@ def _values(array: Array, dtype: DType) -> Array:
     return decode(array.view(np.uint8), dtype) if dtype.is_float else array.astype(dtype.carrier)
 
 
+def save_array(path: Path, array: Array) -> None:
+    """Strings without pickle, which is not read again."""
+    np.save(path, array.astype(str) if array.dtype == object else array)
+
+
 def write_arrays(values: Mapping[str, Any], folder: Path) -> None:
     """Writes `NAME.npy` per array, `NAME.0.npy` and on for sequences, each whole or not at all;
     characters that a file name cannot have become `_`."""
@@ -227,16 +237,13 @@ def write_arrays(values: Mapping[str, Any], folder: Path) -> None:
     names = ["".join(c if c.isalnum() or c in "._-" else "_" for c in name) for name in arrays]
     if len(set(names)) != len(names):
         names = [f"{index}-{name}" for index, name in enumerate(names)]
-    try:
+    with file_errors("cannot write outputs", folder):
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".tcc-", dir=folder) as made:
             for name, array in zip(names, arrays.values(), strict=True):
-                kept = array.astype(str) if array.dtype == object else array
-                np.save(Path(made) / f"{name}.npy", kept)
+                save_array(Path(made) / f"{name}.npy", array)
             for name in names:
                 (Path(made) / f"{name}.npy").replace(folder / f"{name}.npy")
-    except OSError as error:
-        raise UserError("cannot write outputs", where=str(folder), why=str(error)) from error
 
 
 def _flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -12,20 +11,18 @@ from pathlib import Path
 import click
 from tcc.artifact import load
 from tcc.cli.arrays import inputs_of
-from tcc.cli.choices import PATH, Seconds, input_flag, json_flag, seed_flag, threads_flag
+from tcc.cli.choices import PATH, Seconds, json_flag, run_flags
 from tcc.cli.deadline import timeout_flag
 from tcc.cli.opened import opened_artifact
 from tcc.cli.peers.peer import CAP, PEERS, Peer
 from tcc.cli.peers.rounds import Times, interleaved
-from tcc.cli.show import progress, say
+from tcc.cli.show import aligned, print_json, progress, say
 from tcc.errors import UserError
 
 
 @click.command()
 @click.argument("model", type=PATH)
-@input_flag
-@seed_flag
-@threads_flag
+@run_flags
 @click.option("--rounds", default=7, show_default=True, type=click.IntRange(1), help="Rounds.")
 @click.option(
     "--seconds",
@@ -89,7 +86,7 @@ def bench(
             kind: {**asdict(item), "best": item.best, "scattered": item.scattered}
             for kind, item in times.items()
         }
-        click.echo(json.dumps({"model": str(model), "threads": count, "seconds": found}))
+        print_json({"model": str(model), "threads": count, "seconds": found})
         return
     say(f"{model.name}, threads: {count}, rounds: {rounds}, times in milliseconds")
     for line in (*_table(times), *_disturbances(times)):
@@ -98,15 +95,14 @@ def bench(
 
 def _table(times: Mapping[str, Times]) -> Iterator[str]:
     """One line per peer; the last column says how many times as long as tcc its median is."""
-    titles = {kind: PEERS[kind].title for kind in times}
-    width = max(len("runtime"), *map(len, titles.values()))
-    heads = "".join(f"{head:>12}" for head in ("median", "best round", "shortest"))
-    yield f"{'runtime':{width}}{heads}{'runs':>8}  of tcc's"
+    rows: list[tuple[str, ...]] = [
+        ("runtime", "median", "best round", "shortest", "runs", "of tcc's")
+    ]
     for kind, item in times.items():
-        numbers = (item.median, item.best, item.least)
-        cells = "".join(f"{value * 1e3:12.3f}" for value in numbers)
+        numbers = (f"{value * 1e3:.3f}" for value in (item.median, item.best, item.least))
         ratio = item.median / times["tcc"].median
-        yield f"{titles[kind]:{width}}{cells}{item.runs:8}{ratio:9.2f}x"
+        rows.append((PEERS[kind].title, *numbers, str(item.runs), f"{ratio:.2f}x"))
+    return aligned(rows)
 
 
 def _disturbances(times: Mapping[str, Times]) -> Iterator[str]:
@@ -131,5 +127,5 @@ def _kinds(peers: str, model: Path) -> list[str]:
             hint=f"there are: {', '.join(PEERS)}",
         )
     if others and model.suffix == ".so":
-        raise UserError("peers need the ONNX file, not the artifact", where=str(model))
+        raise UserError("peers need the ONNX file, not the artifact", where=model)
     return list(dict.fromkeys(["tcc", *others]))

@@ -40,11 +40,6 @@ def chosen_options(values: dict[str, Any]) -> Options:
     return read_options(values, python=False)
 
 
-threads_flag = click.option(
-    "--threads", type=click.IntRange(1), help="Threads of the kernels; default: all CPUs."
-)
-
-
 class Seconds(click.FloatRange):
     """A time above zero that is no longer than a day: clocks cannot wait for any number."""
 
@@ -61,21 +56,28 @@ class Seconds(click.FloatRange):
 
 
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-seed_flag = click.option(
-    "--seed",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Seed of random inputs.",
-)
 
-input_flag = click.option(
-    "--input",
-    "-i",
-    "inputs",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="An input: NAME=@x.npy, or NAME=2x3xf32=1 for a filled array, or NAME=2x3xf32 for a "
-    "random one; NAME=@x.npz:KEY of an archive.  Inputs that are not given are random, their open "
-    "sizes small ones that the model can take.",
-)
+
+def run_flags(command: Command) -> Command:
+    """Adds the flags of commands that run a model: its inputs, their seed and the threads."""
+    threads = click.option(
+        "--threads", type=click.IntRange(1), help="Threads of the kernels; default: all CPUs."
+    )
+    seed = click.option(
+        "--seed",
+        type=click.IntRange(0),
+        default=0,
+        show_default=True,
+        help="Seed of random inputs.",
+    )
+    inputs = click.option(
+        "--input",
+        "-i",
+        "inputs",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="An input: NAME=@x.npy, or NAME=2x3xf32=1 for a filled array, or NAME=2x3xf32 for a "
+        "random one; NAME=@x.npz:KEY of an archive.  Inputs that are not given are random, their "
+        "symbolic sizes small ones that the model can take.",
+    )
+    return inputs(seed(threads(command)))

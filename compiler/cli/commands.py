@@ -47,13 +47,10 @@ def cli(session: CliSession, debug: bool) -> None:
     session.debug = debug
 
 
-cli.add_command(bench.bench)
-cli.add_command(compile.compile)
-cli.add_command(doctor.doctor)
-cli.add_command(inspect.inspect)
-cli.add_command(ops.ops)
-cli.add_command(run.run)
-cli.add_command(verify.verify)
+for _command in (
+    bench.bench, compile.compile, doctor.doctor, inspect.inspect, ops.ops, run.run, verify.verify
+):  # fmt: skip
+    cli.add_command(_command)
 
 
 def execute(args: Sequence[str] | None = None) -> int:

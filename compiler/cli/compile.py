@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,10 @@ from typing import Any
 import click
 from tcc.budgets import memory_of
 from tcc.cli.choices import PATH, chosen_options, compile_flags, json_flag
-from tcc.cli.show import progress, say, summary_line
+from tcc.cli.show import print_json, progress, say, summary_line
 from tcc.debug import Stopped, timing_table
 from tcc.driver import compile_model, output_suffix
-from tcc.errors import UserError
+from tcc.errors import UserError, file_errors
 from tcc.passes.forms import text
 
 
@@ -53,7 +52,7 @@ def compile(model: Path, output: Path | None, as_json: bool, **choices: Any) -> 
     if as_json:
         timings = [asdict(timing) for timing in compiled.timings]
         made = {"path": str(compiled.path), **asdict(compiled.summary)}
-        click.echo(json.dumps({**made, "timings": timings} if options.time_passes else made))
+        print_json({**made, "timings": timings} if options.time_passes else made)
         return
     if options.time_passes:
         click.echo(timing_table(compiled.timings))
@@ -65,10 +64,8 @@ def _place(model: Path, output: Path | None, suffix: str) -> Path:
     """Where the artifact goes; raises UserError where that is the model itself, its own header, or
     there and no file: what is there is replaced."""
     place = output or Path(f"{model.stem}{suffix}")
-    try:
+    with file_errors("a path cannot be used", place):
         there, model_there = place.exists(), model.exists()
-    except OSError as error:
-        raise UserError("a path cannot be used", where=str(place), why=str(error)) from error
     if place.is_dir():
         raise UserError("the output is a folder", where=f"-o {place}", hint="name a file in it")
     if there and not place.is_file():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shutil
@@ -15,9 +14,9 @@ import click
 from tcc import __version__
 from tcc.backends.cpu.calibrate import calibrate as measured_machine
 from tcc.cli.choices import PATH, json_flag
-from tcc.cli.show import bytes_text, progress
+from tcc.cli.show import bytes_text, print_json, progress
 from tcc.driver import resolve_targets
-from tcc.errors import ToolError, UserError
+from tcc.errors import ToolError, UserError, file_errors
 from tcc.options import Options
 from tcc.schedule.cpu.machine_file import machine_text
 
@@ -72,7 +71,7 @@ def doctor(calibrate: bool, output: Path | None, as_json: bool) -> int:
         "huge pages": _huge_pages(),
     }
     if as_json:
-        click.echo(json.dumps(facts))
+        print_json(facts)
     else:
         width = max(map(len, facts))
         for name, fact in facts.items():
@@ -88,14 +87,8 @@ def _calibrate(output: Path | None, as_json: bool) -> None:
         machine = measured_machine(resolve_targets(Options())[0])
     text = machine_text(machine)
     if output is not None:
-        try:
+        with file_errors("the constants cannot be written", f"-o {output}"):
             output.write_text(text)
-        except OSError as error:
-            raise UserError(
-                "the constants cannot be written",
-                where=f"-o {output}",
-                why=error.strerror or str(error),
-            ) from error
     if as_json or output is None:
         click.echo(text, nl=False)
     else:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 from tcc.artifact import needed_glibc, read_manifest
 from tcc.cli.arrays import inputs_of
-from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
+from tcc.cli.choices import PATH, json_flag, run_flags
 from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.kernels.facts import KernelFacts, kernel_facts
 from tcc.cli.kernels.forms import FORMS, form_text
 from tcc.cli.kernels.gpu_builds import build_lines
 from tcc.cli.kernels.steps import StepTime, measure_steps, running_variant
-from tcc.cli.kernels.table import contraction_line, kernel_rows, open_sizes_line, table_lines
+from tcc.cli.kernels.table import contraction_line, kernel_rows, symbolic_sizes_line, table_lines
 from tcc.cli.opened import opened_artifact
-from tcc.cli.show import say
+from tcc.cli.show import print_json, say
 from tcc.errors import UserError
 
 
@@ -33,9 +33,7 @@ from tcc.errors import UserError
 @click.option(
     "--runs", default=20, show_default=True, type=click.IntRange(1), help="Runs to measure."
 )
-@input_flag
-@seed_flag
-@threads_flag
+@run_flags
 @click.option(
     "--form",
     type=click.Choice(FORMS),
@@ -93,11 +91,11 @@ def inspect(
     named = [(manifest["variants"][number], own) for number, own in zip(shown, facts, strict=True)]
     if as_json:
         records = [
-            {"variant": variant.get("target"), **row.record()}
+            {"variant": variant.get("target"), **asdict(row)}
             for variant, own in named
             for row in kernel_rows(own, times)
         ]
-        click.echo(json.dumps(records))
+        print_json(records)
         return
     for variant, own in named:
         if len(manifest["variants"]) > 1:
@@ -110,18 +108,14 @@ def _kernel_lines(
     variant: dict[str, Any], facts: KernelFacts, times: Sequence[StepTime] | None, path: Path
 ) -> Iterator[str]:
     yield from table_lines(kernel_rows(facts, times))
-    products = contraction_line(facts, times)
-    if products is not None:
-        yield products
-    sizes = open_sizes_line(facts, times is not None)
-    if sizes is not None:
-        yield sizes
+    told = contraction_line(facts, times), symbolic_sizes_line(facts, times is not None)
+    yield from filter(None, told)
     yield from build_lines(variant, path)
 
 
 def _show_manifest(manifest: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(manifest))
+        print_json(manifest)
         return
     for name, value in manifest.items():
         for line in _lines(name, value):

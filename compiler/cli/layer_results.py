@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-from tcc.errors import UserError
+from tcc.cli.arrays import save_array
+from tcc.cli.show import aligned
+from tcc.errors import file_errors
 from tcc.frontends.onnx.pieces import PieceModel
-from tcc.ir.op import Array
+from tcc.ir.op import NamedArrays
 from tcc.record import record
 
 FAULTS = ("wrong", "refused", "failed")  # verdicts that a node is to blame for
@@ -35,26 +38,33 @@ class Finding:
 
 
 @record
-class LayerRange:
-    """Layers `first` to `last` of a model, with what they were given: what shows a fault."""
+class Piece:
+    """The layers of `span` as a model with `outputs`; what it reads of `fixed` is constant."""
 
-    first: int
-    last: int
+    span: range
     outputs: tuple[str, ...]
-    arrays: Mapping[str, Array]
     fixed: frozenset[str]
-    allowed: float
 
 
 @record
+class Fault:
+    """A piece with what it was given: what shows a fault."""
+
+    piece: Piece
+    arrays: NamedArrays
+    allowed: float
+
+
+@dataclass(slots=True)
 class Report:
     """What a check found: a row for each value of each node that was reached, the layers that
-    only fail together (`joined`), and the smallest piece that shows the first fault."""
+    only fail together (`joined`), and the smallest piece that shows the first fault; the names of
+    the references that ran, and how many pieces were compiled."""
 
-    findings: tuple[Finding, ...]
+    findings: list[Finding] = field(default_factory=list)
     joined: tuple[str, ...] = ()
-    fault: LayerRange | None = None
-    references: tuple[str, ...] = ()
+    fault: Fault | None = None
+    references: dict[str, None] = field(default_factory=dict)
     compiles: int = 0
 
     @property
@@ -63,37 +73,28 @@ class Report:
         return next((f for f in self.findings if f.verdict in FAULTS), None)
 
 
-def write_reproduction(model: PieceModel, piece: LayerRange, folder: Path) -> str:
+def write_reproduction(model: PieceModel, fault: Fault, folder: Path) -> str:
     """Writes `model.onnx` and the arrays it was given; returns the command that shows the fault."""
-    span = range(piece.first, piece.last)
-    try:
+    piece = fault.piece
+    with file_errors("cannot write there", folder):
         folder.mkdir(parents=True, exist_ok=True)
-        names = model.write(folder / "model.onnx", span, piece.arrays, piece.outputs, piece.fixed)
-        words = ["tcc", "verify", "model.onnx", "--tolerance", f"{piece.allowed:g}"]
+        names = model.write(
+            folder / "model.onnx", piece.span, fault.arrays, piece.outputs, piece.fixed
+        )
+        words = ["tcc", "verify", "model.onnx", "--tolerance", f"{fault.allowed:g}"]
         for number, name in enumerate(names):
-            array = piece.arrays[name]  # strings without pickle, which is not read again
-            stored = array.astype(str) if array.dtype == object else array
-            np.save(folder / f"input{number}.npy", stored)
+            save_array(folder / f"input{number}.npy", fault.arrays[name])
             words += ["--input", f"{name}=@input{number}.npy"]
-        command = " ".join(map(_quoted, words))
+        command = shlex.join(words)
         (folder / "command.txt").write_text(command + "\n")
-    except OSError as error:
-        raise UserError("cannot write there", where=str(folder), why=str(error)) from error
     return command
 
 
-def _quoted(word: str) -> str:
-    plain = all(c.isalnum() or c in "=@._-/" for c in word)
-    return word if plain else "'" + word.replace("'", "'\\''") + "'"
-
-
-def finding_lines(findings: tuple[Finding, ...]) -> Iterator[str]:
+def finding_lines(findings: Iterable[Finding]) -> Iterator[str]:
     """A table: a row for each value, under one line of titles."""
     rows = [("node", "op", "error", "allowed", "inputs", "verdict", "name", "output")]
     for item in findings:
         inputs = "right" if item.inputs_right else "wrong"
         sizes = (f"{item.error:.2e}", f"{item.allowed:.1e}")
         rows.append((str(item.node), item.op, *sizes, inputs, item.verdict, item.name, item.output))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+    return aligned(rows, str.ljust)

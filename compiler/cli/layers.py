@@ -10,7 +10,7 @@ that disagrees is searched for, by halving.
 
 from __future__ import annotations
 
-import os
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,12 +19,12 @@ from pathlib import Path
 
 import numpy as np
 from tcc.cli.compare import Difference, compare
-from tcc.cli.layer_results import Finding, LayerRange, Report
+from tcc.cli.layer_results import Fault, Finding, Piece, Report
 from tcc.cli.peers.peer import Peer
 from tcc.driver import compile_model, evaluate_model
 from tcc.errors import TccError, ToolError, UserError
 from tcc.frontends.onnx.pieces import Layer, PieceModel
-from tcc.ir.op import Array, Tolerance
+from tcc.ir.op import Array, NamedArrays, Tolerance
 from tcc.options import Options
 
 _MOST = 500  # layers of one batch: what one compile may become
@@ -47,7 +47,7 @@ class LayerCheck:
     """
 
     model: PieceModel
-    inputs: Mapping[str, Array]
+    inputs: NamedArrays
     options: Options
     allowed: float
     memory: int
@@ -56,13 +56,10 @@ class LayerCheck:
     keep_going: bool = False
     progress: Callable[[str], None] = lambda stage: None
     _values: dict[str, Array] = field(default_factory=dict)
-    _findings: list[Finding] = field(default_factory=list)
-    _references: dict[str, None] = field(default_factory=dict)
-    _fault: LayerRange | None = None
-    _compiles: int = 0
+    _report: Report = field(default_factory=Report)
     _last_read: dict[str, int] = field(default_factory=dict)
     _unseen: list[tuple[int, int]] = field(default_factory=list)
-    _last: tuple[range, tuple[str, ...], frozenset[str]] | None = None
+    _last: Piece | None = None
     _names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -83,16 +80,13 @@ class LayerCheck:
         """Raises UserError where not even one layer fits the memory."""
         self._values.update(self.inputs)
         begin, count = 0, len(self.model.layers)
-        while begin < count and (self._fault is None or self.keep_going):
+        while begin < count and (self._report.fault is None or self.keep_going):
             end = self._batch_end(begin)
             begin = self._check(range(begin, end))
             self._forget(begin)
-        joined: tuple[str, ...] = ()
-        if begin == count and self._fault is None:
-            joined = self._joined()
-        return Report(
-            tuple(self._findings), joined, self._fault, tuple(self._references), self._compiles
-        )
+        if begin == count and self._report.fault is None:
+            self._report.joined = self._joined()
+        return self._report
 
     # ---- batches ----------------------------------------------------------------------------
 
@@ -121,6 +115,10 @@ class LayerCheck:
         made = dict.fromkeys(n for i in span for n in self.model.layers[i].writes)
         return tuple(name for name in made if self._last_read.get(name, -1) >= span.stop)
 
+    def _shown(self, span: range) -> tuple[str, ...]:
+        """Those of which there are arrays."""
+        return tuple(filter(self.model.seen, self._leaving(span)))
+
     def _forget(self, begin: int) -> None:
         """Drops what no layer from `begin` on reads."""
         for name in [n for n in self._values if self._last_read.get(n, -1) < begin]:
@@ -135,15 +133,14 @@ class LayerCheck:
         outputs = tuple(n for i in span for n in layers[i].writes if self.model.seen(n))
         if not outputs:
             return span.stop
-        fixed = self._sizes(span)
+        piece = self._piece(span, outputs)
         try:
-            want = self._reference(span, outputs, fixed)
-            got = self._compiled(span, outputs, fixed)
+            want, got = self._reference(piece), self._compiled(piece)
         except TccError as error:
             middle = self._middle(span)
             if middle is not None:
                 return self._check(range(span.start, middle))
-            return self._alone_failed(span, outputs, error)
+            return self._alone_failed(piece, error)
         self._values.update(want)
         return self._judge(span, got, want)
 
@@ -153,7 +150,7 @@ class LayerCheck:
         places = (p for p in span[1:] if self._can_end(span.start, p))
         return min(places, key=lambda p: abs(p - half), default=None)
 
-    def _judge(self, span: range, got: Mapping[str, Array], want: Mapping[str, Array]) -> int:
+    def _judge(self, span: range, got: NamedArrays, want: NamedArrays) -> int:
         """Adds the findings of a span and returns where to go on: behind a node whose fault must
         not be carried further, else behind the span."""
         wrong: set[str] = set()
@@ -163,7 +160,8 @@ class LayerCheck:
             rows = []
             for name in layer.writes:
                 if name not in want:
-                    rows.append(_unseen(number, layer, name, inputs_right))
+                    found = Difference(name, 0.0, True, "not an array of a type that NumPy has")
+                    rows.append(_finding(number, layer, found, 0.0, inputs_right, "unseen"))
                     continue
                 allowed = max(self.allowed, _UNIT.get(want[name].dtype.str[1:], 0) * 8)
                 found = compare(name, got[name], want[name], allowed)
@@ -172,7 +170,7 @@ class LayerCheck:
             off = [row for row in rows if row.verdict in ("wrong", "follows")]
             wrong.update(layer.writes if off or not inputs_right else ())
             alone = inputs_right and bool(off)
-            self._findings.extend(self._alone(number, rows) if alone else rows)
+            self._report.findings += self._alone(number, rows) if alone else rows
             if alone and (self._can_end(span.start, number + 1) or number + 1 == span.stop):
                 return number + 1
         return span.stop
@@ -184,14 +182,14 @@ class LayerCheck:
         outputs = tuple(row.output for row in rows if row.verdict != "unseen")
         if not all(name in self._values for name in layer.reads):
             return list(rows)  # it reads what cannot be handed over: the batch's word counts
-        fixed: frozenset[str] = frozenset()
+        piece = Piece(span, outputs, frozenset())
         try:
-            want = self._reference(span, outputs, fixed)
+            want = self._reference(piece)
             try:
-                got = self._compiled(span, outputs, fixed)
+                got = self._compiled(piece)
             except UserError:  # it needs some of what it reads when it is compiled
-                fixed = self._sizes(span)
-                got = self._compiled(span, outputs, fixed)
+                piece = self._piece(span, outputs)
+                got = self._compiled(piece)
         except TccError as error:
             return [replace(row, verdict="failed", why=str(error)) for row in rows]
         found, limits = [], []
@@ -204,27 +202,28 @@ class LayerCheck:
             verdict = "wrong" if not again.ok else "ok" if row.verdict == "ok" else "rounding"
             limits.append(allowed)
             found.append(_finding(number, layer, again, allowed, True, verdict))
-        if self._fault is None and any(row.verdict == "wrong" for row in found):
-            self._fault = self._piece(span, outputs, fixed, max(limits))
+        if any(row.verdict == "wrong" for row in found):
+            self._blame(piece, max(limits))
         return found
 
-    def _alone_failed(self, span: range, outputs: tuple[str, ...], error: TccError) -> int:
+    def _alone_failed(self, piece: Piece, error: TccError) -> int:
         """One layer, or layers that cannot be cut apart, that do not compile or run."""
         verdict = "refused" if isinstance(error, UserError) else "failed"
         if isinstance(error, _NoReferenceError):
             verdict = "unseen"
+        span = piece.span
         layer = self.model.layers[span.start]
-        nothing = Difference(outputs[0], float("nan"), False, str(error))
-        self._findings.append(_finding(span.start, layer, nothing, self.allowed, True, verdict))
+        nothing = Difference(piece.outputs[0], float("nan"), False, str(error))
+        found = _finding(span.start, layer, nothing, self.allowed, True, verdict)
+        self._report.findings.append(found)
         if verdict == "unseen":
             raise ToolError(
                 "no reference runs this node, so none that follows can be checked",
                 where=f"node {layer.name} ({layer.op})",
-                why=str(error),
+                why=error,
             ) from error
-        if self._fault is None:
-            self._fault = self._piece(span, outputs, self._sizes(span), self.allowed)
-        self._values.update(self._reference(span, self._leaving(span), self._sizes(span)))
+        self._blame(piece, self.allowed)
+        self._values.update(self._reference(self._piece(span, self._leaving(span))))
         return span.stop
 
     def _allowed_alone(self, layer: Layer, want: Array) -> float:
@@ -244,14 +243,12 @@ class LayerCheck:
             return ()
         cuts = [p for p in range(1, count) if self._can_end(0, p)]
         ends = [*cuts, count]
-        end = ends[_first(ends, lambda place: self._differs(0, place))]
-        begins = [p for p in reversed(cuts) if p < end]
-        kept = _first([*begins, 0], lambda place: self._differs(place, end))
-        begin = [*begins, 0][kept]
+        end = _first(ends, lambda place: self._differs(0, place))
+        begins = [*(p for p in reversed(cuts) if p < end), 0]
+        begin = _first(begins, lambda place: self._differs(place, end))
         span = range(begin, end)
-        outputs = tuple(filter(self.model.seen, self._leaving(span)))
         self._begin_at(begin)
-        self._fault = self._piece(span, outputs, self._sizes(span), self.allowed)
+        self._blame(self._piece(span, self._shown(span)), self.allowed)
         return tuple(self.model.layers[number].name for number in span)
 
     def _differs(self, begin: int, end: int) -> bool:
@@ -259,59 +256,58 @@ class LayerCheck:
         self.progress(f"layers {begin + 1} to {end} joined")
         self._begin_at(begin)
         span = range(begin, end)
-        outputs = tuple(filter(self.model.seen, self._leaving(span)))
-        if not outputs:
+        piece = self._piece(span, self._shown(span))
+        if not piece.outputs:
             return False
-        fixed = self._sizes(span)
-        want = self._reference(span, outputs, fixed)
+        want = self._reference(piece)
         try:
-            got = self._compiled(span, outputs, fixed)
+            got = self._compiled(piece)
         except TccError:
             return True
-        return not all(compare(n, got[n], want[n], self.allowed).ok for n in outputs)
+        return not all(compare(n, got[n], want[n], self.allowed).ok for n in piece.outputs)
 
     def _begin_at(self, begin: int) -> None:
         """Holds the reference's values of what the layers from `begin` on read."""
         self._values = dict(self.inputs)
         if begin:
             span = range(begin)
-            self._values.update(self._reference(span, self._leaving(span), frozenset()))
+            self._values.update(self._reference(Piece(span, self._leaving(span), frozenset())))
             self._forget(begin)
 
     # ---- both sides -------------------------------------------------------------------------
 
-    def _sizes(self, span: range) -> frozenset[str]:
-        """What the span reads that becomes a constant of it: sizes, which the whole model knows
-        when it is compiled, and what depends on no input."""
-        reads = {n for i in span for n in self.model.layers[i].reads if n in self._values}
-        return frozenset(
+    def _piece(self, span: range, outputs: tuple[str, ...]) -> Piece:
+        """What the span reads becomes a constant of it where it is sizes, which the whole model
+        knows when it is compiled, or depends on no input."""
+        fixed = frozenset(
             name
-            for name in reads - self.inputs.keys()
+            for name in self._reads(span) - self.inputs.keys()
             if name in self.model.constant or _like_sizes(self._values[name])
         )
+        return Piece(span, outputs, fixed)
 
-    def _piece(
-        self, span: range, outputs: tuple[str, ...], fixed: frozenset[str], allowed: float
-    ) -> LayerRange:
-        reads = {n for i in span for n in self.model.layers[i].reads}
+    def _reads(self, span: range) -> set[str]:
+        return {n for i in span for n in self.model.layers[i].reads if n in self._values}
+
+    def _blame(self, piece: Piece, allowed: float) -> None:
+        """The first fault is the one that is shown."""
+        reads = self._reads(piece.span)
         arrays = {name: value for name, value in self._values.items() if name in reads}
-        return LayerRange(span.start, span.stop, outputs, arrays, fixed, allowed)
+        self._report.fault = self._report.fault or Fault(piece, arrays, allowed)
 
-    def _written(
-        self, span: range, outputs: tuple[str, ...], fixed: frozenset[str]
-    ) -> tuple[Path, dict[str, Array]]:
+    def _written(self, piece: Piece) -> tuple[Path, dict[str, Array]]:
         """The piece as a file, and the arrays of its inputs; both sides ask for it."""
         path = self.folder / "layers.onnx"
-        if self._last != (span, outputs, fixed):
-            self._names = self.model.write(path, span, self._values, outputs, fixed)
-            self._last = span, outputs, fixed
+        if self._last != piece:
+            self._names = self.model.write(
+                path, piece.span, self._values, piece.outputs, piece.fixed
+            )
+            self._last = piece
         return path, {name: self._values[name] for name in self._names}
 
-    def _reference(
-        self, span: range, outputs: tuple[str, ...], fixed: frozenset[str]
-    ) -> dict[str, Array]:
-        path, feeds = self._written(span, outputs, fixed)
-        runs: dict[str, Callable[[], Mapping[str, Array]]] = {}
+    def _reference(self, piece: Piece) -> NamedArrays:
+        path, feeds = self._written(piece)
+        runs: dict[str, Callable[[], NamedArrays]] = {}
         if find_spec("onnxruntime") is not None:
             peer = partial(Peer, "ort-plain", path, feeds, self.threads)
             runs["ONNX Runtime without optimisations"] = partial(_outputs_of, peer)
@@ -319,21 +315,19 @@ class LayerCheck:
         reasons = []
         for name, run in runs.items():
             try:
-                found = dict(run())
+                found = run()
             except TccError as error:
                 reasons.append(f"{name}: {error}")
-                if len(span) > 1:
+                if len(piece.span) > 1:
                     break  # first find out which layer it is
             else:
-                self._references[name] = None
+                self._report.references[name] = None
                 return found
         raise _NoReferenceError("no reference runs this", why="; ".join(reasons))
 
-    def _compiled(
-        self, span: range, outputs: tuple[str, ...], fixed: frozenset[str]
-    ) -> Mapping[str, Array]:
-        path, feeds = self._written(span, outputs, fixed)
-        self._compiles += 1
+    def _compiled(self, piece: Piece) -> NamedArrays:
+        path, feeds = self._written(piece)
+        self._report.compiles += 1
         compiled = compile_model(path, self.options, self.folder / "layers.so")
         return _outputs_of(partial(Peer, "tcc", compiled.path, feeds, self.threads))
 
@@ -346,29 +340,7 @@ class _NoReferenceError(ToolError):
 _UNIT = {"f2": 2.0**-11, "f4": 2.0**-24, "f8": 2.0**-53}
 
 
-def check_layers(
-    path: Path,
-    inputs: Mapping[str, Array],
-    options: Options,
-    allowed: float,
-    folder: Path,
-    *,
-    memory: int,
-    threads: int | None = None,
-    keep_going: bool = False,
-    progress: Callable[[str], None] = lambda stage: None,
-) -> tuple[PieceModel, Report]:
-    """Checks the ONNX file at `path` layer by layer; `LayerCheck` says how.
-
-    Raises UserError where the model cannot be read, ToolError where no reference runs a node.
-    """
-    model = PieceModel(path, {name: value.shape for name, value in inputs.items()})
-    count = threads or len(os.sched_getaffinity(0))
-    check = LayerCheck(model, inputs, options, allowed, memory, count, folder, keep_going, progress)
-    return model, check.run()
-
-
-def _outputs_of(start: Callable[[], Peer]) -> Mapping[str, Array]:
+def _outputs_of(start: Callable[[], Peer]) -> NamedArrays:
     with start() as peer:
         return peer.outputs()
 
@@ -378,15 +350,8 @@ def _like_sizes(value: Array) -> bool:
 
 
 def _first(places: Sequence[int], bad: Callable[[int], bool]) -> int:
-    """The index of the first place that is bad, by halving; the last one is known to be."""
-    low, high = 0, len(places) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if bad(places[middle]):
-            high = middle
-        else:
-            low = middle + 1
-    return high
+    """The first place that is bad, by halving; the last one is known to be."""
+    return places[bisect_left(places, True, hi=len(places) - 1, key=bad)]
 
 
 def _finding(
@@ -395,8 +360,3 @@ def _finding(
     return Finding(
         number, layer.name, layer.op, found.output, found.error, allowed, right, verdict, found.why
     )
-
-
-def _unseen(number: int, layer: Layer, output: str, right: bool) -> Finding:
-    why = "not an array of a type that NumPy has"
-    return Finding(number, layer.name, layer.op, output, 0.0, 0.0, right, "unseen", why)

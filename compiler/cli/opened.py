@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from tcc.cli.show import progress, say, summary_line
 from tcc.driver import compile_model, optional_inputs
@@ -13,19 +14,17 @@ from tcc.options import Options
 
 
 @contextmanager
-def opened_artifact(
-    model: Path, given: Sequence[str] = (), *, keep_ir: bool = False
-) -> Iterator[Path]:
+def opened_artifact(model: Path, given: Sequence[str], **options: Any) -> Iterator[Path]:
     """`model` itself if it is a shared library, else the artifact compiled from it for this
     machine, which is removed afterwards; its inputs are also those with a default that `given`,
-    the texts of `--input`, give."""
+    the texts of `--input`, give, and `options` more fields of `Options`."""
     if model.suffix == ".so":
         yield model
         return
-    options = Options(inputs=optional_inputs(model, given), keep_ir=keep_ir)
+    chosen = Options(inputs=optional_inputs(model, given), **options)
     with TemporaryDirectory(prefix="tcc-") as folder:
         with progress(f"compiling {model.name}") as stage:
             output = Path(folder) / f"{model.stem}.so"
-            compiled = compile_model(model, options, output, stage)
+            compiled = compile_model(model, chosen, output, stage)
         say(summary_line(compiled), err=True)
         yield compiled.path

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 from tcc.cli.choices import json_flag
+from tcc.cli.show import print_json
 from tcc.driver import aten_converter, onnx_operators
 from tcc.errors import UserError
 from tcc.ir.op import OpSpec
@@ -92,14 +93,17 @@ def ops(names: tuple[str, ...], as_onnx: bool, as_json: bool) -> None:
             chosen |= {row["name"]: row for row in rows}
         records = list(chosen.values())
     if as_json:
-        click.echo(json.dumps(records))
+        print_json(records)
         return
     width = max((len(record["name"]) for record in records), default=0)
     for record in records:
         click.echo(f"{record['name']:{width}}  {record['doc']}")
         if names and record["dtypes"]:
-            click.echo(f"{'':{width}}  ONNX: {', '.join(record['onnx']) or '-'}")
-            click.echo(f"{'':{width}}  types: {' '.join(record['dtypes'])}")
-            click.echo(f"{'':{width}}  as: {record['form']}")
             place = "kernels" if record["gpu"] else "only the host, with --allow-host"
-            click.echo(f"{'':{width}}  on GPUs: {place}")
+            for line in (
+                f"ONNX: {', '.join(record['onnx']) or '-'}",
+                f"types: {' '.join(record['dtypes'])}",
+                f"as: {record['form']}",
+                f"on GPUs: {place}",
+            ):
+                click.echo(f"{'':{width}}  {line}")

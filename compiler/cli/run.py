@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 from tcc.artifact import load
 from tcc.cli.arrays import inputs_of, write_arrays
-from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
+from tcc.cli.choices import PATH, json_flag, run_flags
 from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.opened import opened_artifact
-from tcc.cli.show import array_lines, say, shape_record
+from tcc.cli.show import array_lines, print_json, say, shape_record
 
 
 @click.command()
 @click.argument("model", type=PATH)
-@input_flag
-@seed_flag
-@threads_flag
+@run_flags
 @click.option("--output", type=PATH, metavar="DIR", help="Writes each output to DIR/NAME.npy.")
 @json_flag
 @timeout_flag
@@ -43,7 +40,7 @@ def run(
     if output is not None:
         write_arrays(results, output)
     if as_json:
-        click.echo(json.dumps({name: shape_record(value) for name, value in results.items()}))
+        print_json({name: shape_record(value) for name, value in results.items()})
         return
     for line in array_lines(results):
         say(line)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,6 +32,22 @@ _SHOWN_TEXTS, _SHOWN_TEXT = 4, 60
 def say(line: str, *, err: bool = False) -> None:
     """Prints one line, whatever names are in it."""
     click.echo(printable(line), err=err)
+
+
+def print_json(value: Any) -> None:
+    """Prints a result as a program would read it."""
+    click.echo(json.dumps(value))
+
+
+def aligned(
+    rows: Iterable[Sequence[str]], justify: Callable[[str, int], str] = str.rjust
+) -> Iterator[str]:
+    """Rows as lines of columns: the first and the last to the left, those between by `justify`."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for first, *others, last in rows:
+        cells = (first.ljust(widths[0]), *map(justify, others, widths[1:]), last)
+        yield "  ".join(cells).rstrip()
 
 
 def bytes_text(size: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib.util import find_spec
@@ -17,25 +17,20 @@ import numpy as np
 from tcc.artifact import find_weights, load, read_manifest, verify_weights
 from tcc.budgets import read_count
 from tcc.cli.arrays import as_values, inputs_of, is_carried, make_inputs, program_of
-from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
+from tcc.cli.choices import PATH, json_flag, run_flags
 from tcc.cli.compare import Difference, compare
 from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.layer_results import Finding, Report, finding_lines, write_reproduction
-from tcc.cli.layers import check_layers
+from tcc.cli.layers import LayerCheck
 from tcc.cli.opened import opened_artifact
 from tcc.cli.peers.peer import PEERS, Peer
 from tcc.cli.peers.worker import write_arrays
-from tcc.cli.show import progress, say
-from tcc.driver import (
-    evaluate_model,
-    float_types,
-    model_inputs,
-    precision_text,
-    rounded_weights,
-)
+from tcc.cli.show import print_json, progress, say
+from tcc.driver import evaluate_model, float_types, model_inputs, precision_text, rounded_weights
 from tcc.errors import UserError
+from tcc.frontends.onnx.pieces import PieceModel
 from tcc.ir.narrow import FORMATS
-from tcc.ir.op import Array
+from tcc.ir.op import Array, NamedArrays
 from tcc.ir.program import Program
 from tcc.ir.types import DTYPES
 from tcc.options import TOLERANCES, read_options
@@ -51,9 +46,7 @@ _NARROW = {"f16": 2.0**-8, "bf16": 2.0**-5}
 @click.command()
 @click.argument("model", type=PATH)
 @click.argument("artifact", type=PATH, required=False)
-@input_flag
-@seed_flag
-@threads_flag
+@run_flags
 @click.option(
     "--tolerance",
     type=click.FloatRange(0),
@@ -110,13 +103,13 @@ def verify(
     """
     if model.suffix == ".pt2":
         raise UserError(
-            "no reference reads .pt2 archives", where=str(model), hint="compare with torch itself"
+            "no reference reads .pt2 archives", where=model, hint="compare with torch itself"
         )
     if layers:
         try:
             limit = read_count(memory, f"--memory {memory}")
         except ValueError as error:
-            raise UserError("bad option", why=str(error)) from error
+            raise UserError("bad option", why=error) from error
         manifest = read_manifest(artifact) if artifact else {}
         ports = model_inputs(model, inputs)
         _check_arrays(ports, "given to a part of the model")
@@ -129,10 +122,11 @@ def verify(
         allowed = _tolerance(manifest, model) if tolerance is None else tolerance
         options = {"precision": manifest.get("precision"), "weights": manifest.get("quantized")}
         with TemporaryDirectory(prefix="tcc-") as folder, progress(f"{model.name}") as stage:
-            pieces, report = check_layers(
-                model, arrays, read_options(options), allowed, Path(folder), memory=limit,
-                threads=threads, keep_going=keep_going, progress=stage,
-            )  # fmt: skip
+            pieces = PieceModel(model, {name: value.shape for name, value in arrays.items()})
+            report = LayerCheck(
+                pieces, arrays, read_options(options), allowed, limit,
+                threads or len(os.sched_getaffinity(0)), Path(folder), keep_going, stage,
+            ).run()  # fmt: skip
         command = ""
         if reproduce is not None and report.fault is not None:
             command = write_reproduction(pieces, report.fault, reproduce)
@@ -168,7 +162,7 @@ def verify(
     if as_json:
         outputs = [asdict(item) for item in found]
         said = {"oracle": oracle, "precision": precision, "tolerance": allowed}
-        click.echo(json.dumps({**said, "ok": not failed, "outputs": outputs}))
+        print_json({**said, "ok": not failed, "outputs": outputs})
         return int(bool(failed))
     say(f"{precision} against f32, errors up to {allowed:g} of the largest value allowed")
     for item in found:
@@ -178,8 +172,8 @@ def verify(
 
 
 def _also(
-    model: Path, inputs: Mapping[str, Array], own: bool, stored: Mapping[str, Array]
-) -> Iterator[tuple[str, Mapping[str, Array]]]:
+    model: Path, inputs: NamedArrays, own: bool, stored: NamedArrays
+) -> Iterator[tuple[str, NamedArrays]]:
     """What else may come of the model, and what makes it: weights as they are `stored`, and the
     reference's own optimisations."""
     if stored:
@@ -195,7 +189,7 @@ def _is_onnx_runtime(own: bool) -> bool:
 
 
 def _judged(
-    found: Difference, want: Mapping[str, Array], also: Sequence[tuple[str, Mapping[str, Array]]]
+    found: Difference, want: NamedArrays, also: Sequence[tuple[str, NamedArrays]]
 ) -> Difference:
     """A difference that is too large, by the largest that comes of other causes alone."""
     name = found.output
@@ -223,7 +217,7 @@ def _check_same_inputs(artifact: Path, found: Sequence[Port], model: Path) -> No
     if got != expected:
         raise UserError(
             "the artifact was compiled from another model",
-            where=str(artifact),
+            where=artifact,
             why=f"its inputs are {', '.join(got)}; those of {model} are {', '.join(expected)}",
             hint=f"compile it again: tcc compile {model} -o {artifact}",
         )
@@ -246,13 +240,13 @@ def _show_layers(report: Report, layers: int, command: str, as_json: bool) -> No
         said = {
             "ok": report.fault is None,
             "layers": layers,
-            "references": report.references,
+            "references": list(report.references),
             "compiles": report.compiles,
             "first_wrong": None if first is None else asdict(first),
             "joined": report.joined,
             "reproduce": command,
         }
-        click.echo(json.dumps({**said, "values": [asdict(item) for item in report.findings]}))
+        print_json({**said, "values": [asdict(item) for item in report.findings]})
         return
     for line in finding_lines(report.findings):
         say(line)
@@ -286,9 +280,7 @@ def _tolerance(manifest: Mapping[str, Any], model: Path, outputs: Sequence[Port]
     return max(asked, *(_NARROW.get(name, 0.0) for name in float_types(model)), *steps, 0.0)
 
 
-def _as_the_model_takes(
-    inputs: Mapping[str, Array], manifest: Mapping[str, Any]
-) -> dict[str, Array]:
+def _as_the_model_takes(inputs: NamedArrays, manifest: Mapping[str, Any]) -> dict[str, Array]:
     """Copies of an artifact's inputs, which a run may update, for its model: of a cache with room
     for new rows only the old ones.
 
@@ -312,10 +304,10 @@ def _as_the_model_takes(
 
 def _expected(
     model: Path,
-    inputs: Mapping[str, Array],
+    inputs: NamedArrays,
     own: bool,
-    weights: Mapping[str, Array] = MappingProxyType({}),
-) -> tuple[str, Mapping[str, Array]]:
+    weights: NamedArrays = MappingProxyType({}),
+) -> tuple[str, NamedArrays]:
     """The oracle's name and its outputs, with `weights` for those of the model: `own` where others
     do not take types that NumPy lacks."""
     if not _is_onnx_runtime(own):

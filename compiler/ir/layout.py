@@ -19,12 +19,14 @@ values' elements lie before and after its own.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from tcc.ir.index import (
     Index,
+    Indices,
     Remainder,
-    Var,
+    Vars,
     const,
     free_vars,
     iterator,
@@ -41,33 +43,33 @@ class Layout:
     `shared` are the logical axes along which storage goes on with elements of other values.
     """
 
-    sizes: tuple[Index, ...]
-    indices: tuple[Index, ...]
-    axes: tuple[Var, ...]
+    sizes: Indices
+    indices: Indices
+    axes: Vars
     fill: float | None = None
     shared: tuple[int, ...] = ()
 
 
-def axis_vars(shape: tuple[Index, ...]) -> tuple[Index, ...]:
+def axis_vars(shape: Indices) -> Indices:
     """The variables `i0, i1, ...` that stand for the logical index of a value of `shape`."""
     return tuple(iterator(f"i{axis}", size) for axis, size in enumerate(shape))
 
 
 def layout(
-    shape: tuple[Index, ...],
-    sizes: tuple[Index, ...],
-    indices: tuple[Index, ...],
+    shape: Indices,
+    sizes: Indices,
+    indices: Indices,
     fill: float | None = None,
 ) -> Layout:
     """A layout of values of `shape`; `indices` are over `axis_vars(shape)`."""
     return Layout(sizes, indices, tuple(free_vars(v)[0] for v in axis_vars(shape)), fill)
 
 
-def row_major(shape: tuple[Index, ...]) -> Layout:
+def row_major(shape: Indices) -> Layout:
     return layout(shape, shape, axis_vars(shape))
 
 
-def permuted(shape: tuple[Index, ...], order: tuple[int, ...]) -> Layout:
+def permuted(shape: Indices, order: tuple[int, ...]) -> Layout:
     """Storage with the logical axes in `order`, outermost first: (0, 2, 3, 1) is channels last."""
     axes = axis_vars(shape)
     return layout(shape, tuple(shape[a] for a in order), tuple(axes[a] for a in order))
@@ -89,30 +91,28 @@ def with_halo(base: Layout, halo: tuple[tuple[int, int], ...], fill: float) -> L
 def set_apart(base: Layout, gap: int) -> Layout:
     """`base` with `gap` more elements after each plane, the elements of one outermost index; the
     storage dimensions inside a plane become one."""
-    outer, *inner = base.indices
-    flat, plane = const(0), const(1)
-    for index, size in zip(reversed(inner), reversed(base.sizes[1:]), strict=True):
-        flat, plane = flat + index * plane, plane * size
-    return Layout((base.sizes[0], plane + gap), (outer, flat), base.axes, base.fill, base.shared)
+    planes, *rest = base.sizes
+    sizes = planes, prod(rest, start=const(1)) + gap
+    indices = base.indices[0], _position(base.indices[1:], tuple(rest))
+    return replace(base, sizes=sizes, indices=indices)
 
 
-def part_of(whole: Layout, shape: tuple[Index, ...], axis: int, start: Index) -> Layout:
+def part_of(whole: Layout, shape: Indices, axis: int, start: Index) -> Layout:
     """Where a value of `shape` lies in a joined value stored as `whole`, from `start` along `axis`
     on; its storage is all of `whole`."""
     axes = axis_vars(shape)
     shifted = tuple(i + start if n == axis else i for n, i in enumerate(axes))
     inner = layout(shape, whole.sizes, place(whole, shifted), whole.fill)
-    shared = tuple(sorted({*whole.shared, axis}))
-    return Layout(inner.sizes, inner.indices, inner.axes, inner.fill, shared)
+    return replace(inner, shared=tuple(sorted({*whole.shared, axis})))
 
 
-def place(where: Layout, logical: tuple[Index, ...]) -> tuple[Index, ...]:
+def place(where: Layout, logical: Indices) -> Indices:
     """The storage indices of the element with logical index `logical`."""
     mapping = dict(zip(where.axes, logical, strict=True))
     return tuple(substitute(index, mapping) for index in where.indices)
 
 
-def strides(sizes: tuple[Index, ...]) -> tuple[Index, ...]:
+def strides(sizes: Indices) -> Indices:
     """Row-major strides in elements."""
     result: list[Index] = []
     step = const(1)
@@ -122,15 +122,21 @@ def strides(sizes: tuple[Index, ...]) -> tuple[Index, ...]:
     return tuple(reversed(result))
 
 
-def offset(where: Layout, logical: tuple[Index, ...]) -> Index:
+def offset(where: Layout, logical: Indices) -> Index:
     """The offset in elements of the element with logical index `logical`."""
     return flat(place(where, logical), where.sizes)
 
 
-def flat(indices: tuple[Index, ...], sizes: tuple[Index, ...]) -> Index:
+def flat(indices: Indices, sizes: Indices) -> Index:
     """The row-major position of `indices` in an array of `sizes`."""
-    steps = zip(indices, strides(sizes), strict=True)
-    return _rejoined(sum((index * step for index, step in steps), const(0)))
+    return _rejoined(_position(indices, sizes))
+
+
+def _position(indices: Indices, sizes: Indices) -> Index:
+    total = const(0)
+    for index, size in zip(indices, sizes, strict=True):
+        total = total * size + index
+    return total
 
 
 def _rejoined(total: Index) -> Index:

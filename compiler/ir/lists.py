@@ -11,6 +11,7 @@ or one entry.  Equal types are one object.
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import TypeAlias
 
@@ -120,8 +121,11 @@ def dtype_word(dtype: DType) -> int:
 
 def parse_list_type(text: str) -> ListType:
     """The type that has this name; raises ValueError for a text that is none."""
-    inner, optional = _unwrapped(text)
-    if inner.startswith(("optional(", "sequence(")):
+    found = re.fullmatch(r"(optional|sequence)\((.*)\)", text)
+    if found is None or text.count("(") > _DEEPEST:
+        raise ValueError(f"{text!r} is no type of lists")
+    optional, inner = found[1] == "optional", found[2]
+    if "(" in inner:
         return _interned(optional, parse_list_type(inner), ())
     name, bracket, rest = inner.partition("[")
     if name not in DTYPES or (bracket and not rest.endswith("]")):
@@ -129,10 +133,3 @@ def parse_list_type(text: str) -> ListType:
     sizes = [part for part in rest[:-1].split(",") if part]
     dims = NOTHING if sizes == ["-"] else tuple(None if n == "?" else int(n) for n in sizes)
     return _interned(optional, DTYPES[name], dims if bracket else None)
-
-
-def _unwrapped(text: str) -> tuple[str, bool]:
-    for word, optional in (("optional(", True), ("sequence(", False)):
-        if text.startswith(word) and text.endswith(")") and text.count("(") <= _DEEPEST:
-            return text[len(word) : -1], optional
-    raise ValueError(f"{text!r} is no type of lists")

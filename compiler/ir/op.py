@@ -7,15 +7,15 @@ folding, the graph evaluator, the test matrix, `tcc ops` and the support table f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from enum import Enum
 from typing import Any, TypeVar
 
 import numpy as np
 from tcc.ir.expr import Expr
 from tcc.ir.types import STRING, DType, DTypeKind, TensorType
-from tcc.record import record
+from tcc.record import entity, record
 
 Array = np.ndarray[Any, np.dtype[Any]]
 T = TypeVar("T")
@@ -66,12 +66,13 @@ Types = Sequence[TensorType | None]
 Arrays = Sequence[Array | None]
 OutTypes = tuple[TensorType, ...]
 OutArrays = tuple[Array, ...]
+NamedArrays = Mapping[str, Array]
 
 Infer = Callable[[Types, Any], OutTypes]
 Reference = Callable[[Arrays, Any], OutArrays]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class OpSpec:
     """One op.
 

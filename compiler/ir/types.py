@@ -9,12 +9,13 @@ Strings are carried as object arrays of `str`, lists as object scalars that hold
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from tcc.ir.index import Index, IndexLike, as_index, as_int, const
+from tcc.ir.index import Index, IndexLike, Indices, as_index, as_int, const
 from tcc.record import record
 
 
@@ -84,61 +85,50 @@ class DType:
         return self.name
 
 
-def _row(name: str, kind: DTypeKind, bits: int, dlpack: int, carrier: Any) -> tuple[str, DType]:
-    return name, DType(name, kind, bits, dlpack, np.dtype(carrier))
+def _integers(*widths: int) -> Iterator[DType]:
+    """Signed ones of these bits, then unsigned ones."""
+    for letter, kind, dlpack in (("i", DTypeKind.INT, 0), ("u", DTypeKind.UINT, 1)):
+        for bits in widths:
+            carrier = np.dtype(f"{letter}{max(bits // 8, 1)}")
+            yield DType(f"{letter}{bits}", kind, bits, dlpack, carrier)
+
+
+def _float(name: str, bits: int, dlpack: int, carrier: Any = np.float32) -> DType:
+    return DType(name, DTypeKind.FLOAT, bits, dlpack, np.dtype(carrier))
 
 
 # bf16 and narrower floats are carried as f32: every value of theirs is exact there, and NumPy has
 # none of them of its own.
-DTYPES = MappingProxyType(
-    dict(
-        (
-            _row("bool", DTypeKind.BOOL, 8, 6, np.bool_),
-            _row("i8", DTypeKind.INT, 8, 0, np.int8),
-            _row("i16", DTypeKind.INT, 16, 0, np.int16),
-            _row("i32", DTypeKind.INT, 32, 0, np.int32),
-            _row("i64", DTypeKind.INT, 64, 0, np.int64),
-            _row("u8", DTypeKind.UINT, 8, 1, np.uint8),
-            _row("u16", DTypeKind.UINT, 16, 1, np.uint16),
-            _row("u32", DTypeKind.UINT, 32, 1, np.uint32),
-            _row("u64", DTypeKind.UINT, 64, 1, np.uint64),
-            _row("f16", DTypeKind.FLOAT, 16, 2, np.float16),
-            _row("bf16", DTypeKind.FLOAT, 16, 4, np.float32),
-            _row("f32", DTypeKind.FLOAT, 32, 2, np.float32),
-            _row("f64", DTypeKind.FLOAT, 64, 2, np.float64),
-            _row("string", DTypeKind.STRING, 128, 3, np.object_),
-            _row("i2", DTypeKind.INT, 2, 0, np.int8),
-            _row("i4", DTypeKind.INT, 4, 0, np.int8),
-            _row("u2", DTypeKind.UINT, 2, 1, np.uint8),
-            _row("u4", DTypeKind.UINT, 4, 1, np.uint8),
-            _row("f4e2m1", DTypeKind.FLOAT, 4, 17, np.float32),
-            _row("f8e4m3fn", DTypeKind.FLOAT, 8, 10, np.float32),
-            _row("f8e4m3fnuz", DTypeKind.FLOAT, 8, 11, np.float32),
-            _row("f8e5m2", DTypeKind.FLOAT, 8, 12, np.float32),
-            _row("f8e5m2fnuz", DTypeKind.FLOAT, 8, 13, np.float32),
-            _row("f8e8m0", DTypeKind.FLOAT, 8, 14, np.float32),
-        )
-    )
+_ROWS = (
+    DType("bool", DTypeKind.BOOL, 8, 6, np.dtype(np.bool_)),
+    *_integers(8, 16, 32, 64),
+    _float("f16", 16, 2, np.float16),
+    _float("bf16", 16, 4),
+    _float("f32", 32, 2),
+    _float("f64", 64, 2, np.float64),
+    DType("string", DTypeKind.STRING, 128, 3, np.dtype(np.object_)),
+    *_integers(2, 4),
+    _float("f4e2m1", 4, 17),
+    _float("f8e4m3fn", 8, 10),
+    _float("f8e4m3fnuz", 8, 11),
+    _float("f8e5m2", 8, 12),
+    _float("f8e5m2fnuz", 8, 13),
+    _float("f8e8m0", 8, 14),
 )
+DTYPES = MappingProxyType({dtype.name: dtype for dtype in _ROWS})
 
-BOOL, I8, I16, I32, I64 = (DTYPES[n] for n in ("bool", "i8", "i16", "i32", "i64"))
-U8, U16, U32, U64 = (DTYPES[n] for n in ("u8", "u16", "u32", "u64"))
-F16, BF16, F32, F64 = (DTYPES[n] for n in ("f16", "bf16", "f32", "f64"))
-STRING = DTYPES["string"]
-I2, I4, U2, U4 = (DTYPES[n] for n in ("i2", "i4", "u2", "u4"))
-F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ = (
-    DTYPES[n] for n in ("f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz")
-)
-F8E8M0, F4E2M1 = DTYPES["f8e8m0"], DTYPES["f4e2m1"]
+BOOL, I8, I16, I32, I64, U8, U16, U32, U64, F16, BF16, F32, F64, STRING, I2, I4, U2, U4 = _ROWS[:18]
+F4E2M1, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0 = _ROWS[18:]
 # What matrix units multiply of a byte, beside integers.
 FLOAT8 = (F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ)
 
 
 def integer_limits(dtype: DType) -> tuple[int, int]:
-    """The least and the largest value of an integer type."""
-    if dtype.kind is DTypeKind.UINT:
-        return 0, (1 << dtype.bits) - 1
-    return -(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1
+    """The least and the largest value of an integer type or of bool."""
+    if dtype.kind is DTypeKind.BOOL:
+        return 0, 1
+    least = -(1 << (dtype.bits - 1)) if dtype.kind is DTypeKind.INT else 0
+    return least, least + (1 << dtype.bits) - 1
 
 
 def dtype_of(array: np.ndarray[Any, Any]) -> DType:
@@ -158,7 +148,7 @@ class TensorType:
     """Element type and dimensions; a dimension is a non-negative `Index` over size symbols."""
 
     dtype: DType
-    shape: tuple[Index, ...]
+    shape: Indices
 
     @property
     def rank(self) -> int:
@@ -180,7 +170,7 @@ def tensor(dtype: DType, *shape: IndexLike) -> TensorType:
     return TensorType(dtype, tuple(as_index(dim) for dim in shape))
 
 
-def element_count(shape: tuple[Index, ...]) -> Index:
+def element_count(shape: Indices) -> Index:
     """The product of the dimensions; one for a scalar."""
     total = const(1)
     for dim in shape:

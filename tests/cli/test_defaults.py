@@ -28,8 +28,8 @@ def test_verify_gives_both_the_same_array(
     assert "1 of 1 outputs agree" in "".join(capsys.readouterr())
 
 
-# The second input has sizes of its own that are open; the third keeps its default.
-OPEN = """<ir_version: 8, opset_import: ["" : 17]>
+# The second input has sizes of its own that are symbolic; the third keeps its default.
+SYMBOLIC = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[2] x, float[n, 2] w, float[1] b) => (float[n, 2] y)
 <float[1, 2] w = {3, 4}, float[1] b = {100}> { s = Mul (x, w)  y = Add (s, b) }"""
 
@@ -48,7 +48,7 @@ def test_a_model_takes_the_inputs_that_replace_defaults(
     command: list[str], shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = tmp_path / "m.onnx"
-    onnx.save(parser.parse_model(OPEN), model)
+    onnx.save(parser.parse_model(SYMBOLIC), model)
     np.save(tmp_path / "w.npy", np.full((3, 2), 10, np.float32))
     inputs = ["-i", f"w=@{tmp_path / 'w.npy'}", "-i", "x=2xf32=2"]
     assert cli.execute([*command, str(model), *inputs]) == 0
@@ -64,6 +64,6 @@ def test_the_sizes_of_a_default_are_those_of_any_input(tmp_path: Path) -> None:
     dims = model.graph.input[1].type.tensor_type.shape.dim
     dims[3].dim_value, dims[4].dim_value = -1, 5
     onnx.save(model, tmp_path / "m.onnx")
-    names = ("open_1_1", "open_1_2", "open_1_3")
+    names = ("size_1_1", "size_1_2", "size_1_3")
     assert optional_inputs(tmp_path / "m.onnx", ["w=x"]) == (("w", (0, *names, 5, "n")),)
     assert optional_inputs(tmp_path / "m.onnx", ["x=x"]) == ()

@@ -15,7 +15,7 @@ from tcc.cli.kernels.table import (
     contraction_line,
     contractions,
     kernel_rows,
-    open_sizes_line,
+    symbolic_sizes_line,
     table_lines,
 )
 from tcc.errors import UserError
@@ -110,9 +110,9 @@ def test_work_of_open_sizes_is_that_of_the_run() -> None:
     assert (rows["k0"].predicted, rows["k0"].launches) == (None, 3)
     assert rows["k0"].share == pytest.approx(1840e-9 / 8e-6)
     assert contractions(facts, times) == (60 + 2 * 200, pytest.approx(8e-6))
-    assert "this run" in str(open_sizes_line(facts, measured=True))
-    assert "128" in str(open_sizes_line(facts, measured=False))
-    assert open_sizes_line(kernel_facts(MANIFEST, PATH), measured=True) is None
+    assert "this run" in str(symbolic_sizes_line(facts, measured=True))
+    assert "128" in str(symbolic_sizes_line(facts, measured=False))
+    assert symbolic_sizes_line(kernel_facts(MANIFEST, PATH), measured=True) is None
 
 
 def test_formulas_of_any_name_are_pythons_arithmetic() -> None:

@@ -1,5 +1,6 @@
 """Workers answer, and say why they fail."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from tcc.cli.peers.peer import PEERS, Peer, PeerKind
-from tcc.cli.peers.rounds import interleaved
+from tcc.cli.peers.rounds import Turn, interleaved
 from tcc.cli.peers.worker import read_arrays, write_arrays
 from tcc.errors import ToolError
 
@@ -29,6 +30,11 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
+def at_once(kind: str, turn: Turn) -> Sequence[float]:
+    """A turn without a rest before it."""
+    return turn()
+
+
 def test_peers_answer_and_take_turns(model: Path) -> None:
     inputs = {"x": np.array([1, 2], np.float32)}
     with Peer("ort", model, inputs, 1) as fast, Peer("ort-plain", model, inputs, 1) as plain:
@@ -36,7 +42,7 @@ def test_peers_answer_and_take_turns(model: Path) -> None:
             (found,) = peer.outputs().items()
             assert found[0] == "a/y"
             np.testing.assert_array_equal(found[1], np.array([2, 4], np.float32), strict=True)
-        times = interleaved([fast, plain], rounds=2, budget=1e-4, rest=0)
+        times = interleaved([fast, plain], rounds=2, budget=1e-4, take=at_once)
     assert set(times) == {"ort", "ort-plain"} <= set(PEERS)
     assert all(0 < t.least <= t.median and t.runs >= 2 for t in times.values())
     assert all(t.least <= t.best <= max(t.rounds) and len(t.rounds) == 2 for t in times.values())
@@ -68,41 +74,11 @@ class Paced:
 def test_rounds_start_with_another_peer_and_the_best_one_counts() -> None:
     turns: list[str] = []
     peers: list[Any] = [Paced("a", [3.0, 1.0, 2.0], turns), Paced("b", [5.0, 6.0, 4.0], turns)]
-    times = interleaved(peers, 3, 1.0, rest=0, between=lambda number: turns.append(str(number)))
+    times = interleaved(peers, 3, 1.0, lambda number: turns.append(str(number)), at_once)
     assert turns == "0 a b 1 b a 2 a b".split()
     assert times["a"].rounds == (3.0, 1.0, 2.0)
     assert (times["a"].best, times["a"].median, times["a"].runs) == (1.0, 2.0, 30)
     assert (times["b"].best, times["b"].least) == (4.0, 4.0)
-
-
-class Looks:
-    """A watch that answers from two lists."""
-
-    def __init__(self, calm: list[bool], patient: list[bool]) -> None:
-        self.answers, self.waits = calm, patient
-
-    def calm(self) -> bool:
-        return self.answers.pop(0)
-
-    def patient(self) -> bool:
-        return self.waits.pop(0)
-
-
-def test_a_disturbed_turn_is_taken_again() -> None:
-    turns: list[str] = []
-    peers: list[Any] = [Paced("a", [9.0, 1.0], turns)]
-    # disturbed before: not run at all; disturbed after: run again; calm
-    watch = Looks([False, True, False, True, True], [True, True])
-    times = interleaved(peers, 1, 1.0, rest=0, watch=watch)
-    assert times["a"].rounds == (1.0,)
-    assert (times["a"].disturbed, watch.answers, watch.waits) == (0, [], [])
-
-
-def test_without_patience_a_disturbed_turn_counts_and_is_counted() -> None:
-    peers: list[Any] = [Paced("a", [3.0, 2.0], [])]
-    watch = Looks([False, True, True, False], [False, False, False])
-    times = interleaved(peers, 2, 1.0, rest=0, watch=watch)
-    assert (times["a"].rounds, times["a"].disturbed) == ((3.0, 2.0), 2)
 
 
 def test_openvino_computes_in_the_precision_asked_for(tmp_path: Path) -> None:

@@ -41,13 +41,13 @@ EXTERNAL.graph.initializer.add(
 ).external_data.add(key="location", value="../../secret")
 EXTERNAL.graph.node.add(op_type="Add", input=["y", "w"], output=["z"])
 # The sum of a [n, 1, p] and b [m, 1, p], and windows of 5 of it.
-OPEN = onnx.parser.parse_model(
+SYMBOLIC = onnx.parser.parse_model(
     """<ir_version: 9, opset_import: ["": 17]>
-    open (float[n, 1, p] a, float[m, 1, p] b) => (float[k, 1, q] y)
+    symbolic (float[n, 1, p] a, float[m, 1, p] b) => (float[k, 1, q] y)
     <float[1, 1, 5] w = {1, 2, 3, 4, 5}> { c = Add(a, b)  y = Conv(c, w) }"""
 )
-OPEN.graph.node[0].name, OPEN.graph.node[1].name = "sum", "windows"
-OPEN_FILE = (("m.onnx", OPEN.SerializeToString()),)
+SYMBOLIC.graph.node[0].name, SYMBOLIC.graph.node[1].name = "sum", "windows"
+SYMBOLIC_FILE = (("m.onnx", SYMBOLIC.SerializeToString()),)
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ CASES = {
     "compile-bad-level": Case(("compile", "m.onnx", "-O", "9")),
     "compile-bad-name": Case(("compile", "m.onnx", "--name", "a-b")),
     "compile-unequal-buckets": Case(
-        ("compile", "m.onnx", "--bucket", "n=3", "--bucket", "m=4"), OPEN_FILE
+        ("compile", "m.onnx", "--bucket", "n=3", "--bucket", "m=4"), SYMBOLIC_FILE
     ),
-    "compile-too-small-bucket": Case(("compile", "m.onnx", "--bucket", "p=4,2"), OPEN_FILE),
+    "compile-too-small-bucket": Case(("compile", "m.onnx", "--bucket", "p=4,2"), SYMBOLIC_FILE),
     "compile-folder": Case(("compile", ".")),
     "compile-empty-file": Case(("compile", "m.onnx"), (("m.onnx", b""),)),
     "compile-text-file": Case(("compile", "m.onnx"), (("m.onnx", b"not a model at all\n"),)),

@@ -11,7 +11,7 @@ import pytest
 from tcc.errors import UserError
 from tcc.schedule.cpu.machine import MACHINES, Machine, machine_for
 from tcc.schedule.cpu.machine_file import machine_digest, machine_text, read_machine
-from tcc.target import CPUS, ISA, x86_profile
+from tcc.target import CPUS, ISA, cpu_profile
 
 ALL = [f.name for f in ISA]
 
@@ -38,11 +38,11 @@ def test_a_listed_processor_gets_its_own_row(cpu: str) -> None:
 def test_other_processors_get_the_row_of_their_family_or_vectors(
     cpu: str, features: tuple[str, ...], row: str
 ) -> None:
-    assert machine_for(x86_profile(cpu, features, l1=1, l2=1, l3=1)).name == row
+    assert machine_for(cpu_profile("x86-64", cpu, features, l1=1, l2=1, l3=1)).name == row
 
 
 def test_the_last_cache_is_never_larger_than_the_row_promises() -> None:
-    profile = x86_profile("icelake-server", ALL, l1=49152, l2=1310720, l3=256 << 20)
+    profile = cpu_profile("x86-64", "icelake-server", ALL, l1=49152, l2=1310720, l3=256 << 20)
     assert machine_for(profile).l3.size == MACHINES["icelake-server"].l3.size
 
 

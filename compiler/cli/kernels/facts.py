@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, NoneType
 from typing import Any
 
 from tcc.errors import UserError
@@ -16,6 +17,7 @@ from tcc.ir.index.text import name_text
 from tcc.record import record
 
 _NAME = re.compile(r'"(?:[^"\\]|\\.)*"|[A-Za-z_][\w.]*')
+_PLAIN = {"symbol": str, "source": str, "flops": int, "contraction_flops": int, "bytes": int}
 _FUNCTIONS = {"min": "min", "max": "max"}
 _SIGNS: Mapping[type[ast.operator], Callable[[int, int], int]] = MappingProxyType(
     {
@@ -76,40 +78,40 @@ class KernelFacts:
 def kernel_facts(manifest: dict[str, Any], path: Path, variant: int = 0) -> KernelFacts:
     """The facts of a variant in `manifest`, that of the artifact at `path`; raises UserError where
     it lacks or contradicts them."""
-    try:
+    with reading_manifest(path, "describe its kernels"):
         described = manifest["variants"][variant]
-        rows = described["kernels"]
         kernels = tuple(
             KernelFact(
-                _typed(row["symbol"], str),
-                _typed(row["source"], str),
-                _typed(row["flops"], int),
-                _typed(row["contraction_flops"], int),
-                _typed(row["bytes"], int),
-                float(_typed(row["seconds"], float, int)),
-                None if row.get("limit") is None else _typed(row["limit"], str),
-                _texts(row.get("sizes", [])),
-                _texts(row.get("formulas", [])),
+                **{name: _typed(row[name], kind) for name, kind in _PLAIN.items()},
+                seconds=_rate(row["seconds"]),
+                limit=_typed(row.get("limit"), str, NoneType),
+                sizes=_texts(row.get("sizes", [])),
+                formulas=_texts(row.get("formulas", [])),
             )
-            for row in rows
+            for row in described["kernels"]
         )
         machine = described["machine"]
-        rates = [
-            float(_typed(machine[name], float, int))
-            for name in ("flops_per_second", "bytes_per_second")
-        ]
+        rates = [_rate(machine[name]) for name in ("flops_per_second", "bytes_per_second")]
         steps = tuple(_typed(step, int, str) for step in described["steps"])
         known = all(isinstance(s, str) or 0 <= s < len(kernels) for s in steps)
         if not known or min(rates) <= 0:
             raise ValueError("a number is out of range")
-    except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
+    return KernelFacts(kernels, steps, *rates)
+
+
+@contextmanager
+def reading_manifest(path: Path, what: str) -> Iterator[None]:
+    """Inside, what the manifest of the artifact at `path` lacks, or has otherwise than it should,
+    is a UserError: it does not do `what`."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, OverflowError, StopIteration) as error:
         raise UserError(
-            "the artifact's manifest does not describe its kernels",
-            where=str(path),
+            f"the artifact's manifest does not {what}",
+            where=path,
             why=f"{type(error).__name__}: {error}",
             hint="compile the model again",
         ) from error
-    return KernelFacts(kernels, steps, *rates)
 
 
 def _evaluated(formula: str, names: Mapping[str, str], sizes: Sequence[int]) -> int:
@@ -121,7 +123,7 @@ def _evaluated(formula: str, names: Mapping[str, str], sizes: Sequence[int]) -> 
         raise UserError(
             "a formula of the artifact's manifest cannot be read",
             where=f"'{formula:.80}'",
-            why=str(error),
+            why=error,
             hint="compile the model again",
         ) from error
 
@@ -145,6 +147,10 @@ def _value(node: ast.expr, sizes: Sequence[int]) -> int:
 
 def _texts(items: Any) -> tuple[str, ...]:
     return tuple(_typed(item, str) for item in _typed(items, list))
+
+
+def _rate(value: Any) -> float:
+    return float(_typed(value, float, int))
 
 
 def _typed(value: Any, *kinds: type) -> Any:

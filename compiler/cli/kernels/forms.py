@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
 from tcc.artifact import read_listings
 from tcc.cli.kernels.listing import kernel_listing
 from tcc.cli.opened import opened_artifact
-from tcc.cli.show import progress
 from tcc.debug import Stopped
-from tcc.driver import compile_model, optional_inputs
 from tcc.errors import InternalError, UserError
 from tcc.ir.graph.text import graph_text
 from tcc.ir.program.text import program_text
-from tcc.options import Options
 from tcc.passes.forms import expression_texts, schedule_texts, tile_texts
 
 # The step after which a model has each form.
@@ -64,12 +60,11 @@ def form_text(model: Path, form: str, kernel: str | None, given: Sequence[str]) 
 
 def _stopped(model: Path, step: str, given: Sequence[str]) -> Any:
     """The form that the model has after a step."""
-    options = Options(inputs=optional_inputs(model, given), stop_after=step)
-    with TemporaryDirectory(prefix="tcc-") as folder, progress(f"compiling {model.name}") as stage:
-        try:
-            compile_model(model, options, Path(folder) / "model.so", stage)
-        except Stopped as stopped:
-            return stopped.form
+    try:
+        with opened_artifact(model, given, stop_after=step):
+            pass
+    except Stopped as stopped:
+        return stopped.form
     raise InternalError(f"a compile went past the step {step}")
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tcc.errors import UserError
+from tcc.cli.kernels.facts import reading_manifest
+from tcc.cli.show import aligned
 
 # Of the manifest's row, and as a head.
 _COLUMNS = (
@@ -29,7 +30,7 @@ def build_lines(variant: dict[str, Any], path: Path) -> Iterator[str]:
     """
     if "gpu" not in variant:
         return
-    try:
+    with reading_manifest(path, "say how its kernels were compiled"):
         blocks = [kernel["blocks"] for kernel in variant["kernels"]]
         tables = [
             (
@@ -41,22 +42,7 @@ def build_lines(variant: dict[str, Any], path: Path) -> Iterator[str]:
             )
             for build in variant["builds"]
         ]
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            "the artifact's manifest does not say how its kernels were compiled",
-            where=str(path),
-            why=f"{type(error).__name__}: {error}",
-            hint="compile the model again",
-        ) from error
     for arch, rows in tables:
         yield ""
         yield f"{arch}:"
-        yield from _aligned([[head for _, head in _COLUMNS], *rows])
-
-
-def _aligned(cells: list[list[str]]) -> Iterator[str]:
-    """The first and last columns to the left, numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for first, *numbers, last in cells:
-        middle = (n.rjust(width) for n, width in zip(numbers, widths[1:-1], strict=True))
-        yield "  ".join((first.ljust(widths[0]), *middle, last)).rstrip()
+        yield from aligned([[head for _, head in _COLUMNS], *rows])

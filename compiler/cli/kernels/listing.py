@@ -7,6 +7,7 @@ from typing import Any
 
 from tcc.artifact import read_listings, read_manifest
 from tcc.backends.cpu.compile import kernel_assembly
+from tcc.cli.kernels.facts import reading_manifest
 from tcc.errors import UserError
 from tcc.target import CPU_TRIPLES, Target, cpu_profile
 
@@ -23,14 +24,14 @@ def kernel_listing(path: Path, kernel: str, form: str) -> str:
     if not listings:
         raise UserError(
             "the artifact does not hold its kernels' source",
-            where=str(path),
+            where=path,
             hint="compile the model with --keep-ir, or inspect the ONNX file itself",
         )
     number, symbol = _chosen(kernel, len(manifest["variants"]))
     if number >= len(manifest["variants"]):
         raise UserError(
             f"the artifact has no variant {number}",
-            where=str(path),
+            where=path,
             hint=f"its last is {len(manifest['variants']) - 1}",
         )
     kept = "triton" if "gpu" in manifest["variants"][number] else "llvm"
@@ -44,7 +45,7 @@ def kernel_listing(path: Path, kernel: str, form: str) -> str:
     if symbol not in listings:
         raise UserError(
             f"the artifact has no kernel {kernel!r}",
-            where=str(path),
+            where=path,
             hint=f"its kernels are {next(iter(listings))} to {list(listings)[-1]}",
         )
     if form != "asm":
@@ -62,16 +63,10 @@ def _chosen(kernel: str, variants: int) -> tuple[int, str]:
 
 def _target(manifest: dict[str, Any], number: int, path: Path) -> Target:
     """What the artifact's code was made for; its caches do not matter any more."""
-    try:
+    with reading_manifest(path, "name its target"):
         variant = manifest["variants"][number]
         cpu, triple = variant["cpu"], manifest["target"]["triple"]
         arch = next(a for a, known in CPU_TRIPLES.items() if known == triple)
         features = map(str, variant["features"])
         profile = cpu_profile(arch, str(cpu), features, l1=0, l2=0, l3=0)
-    except (KeyError, TypeError, StopIteration) as error:
-        raise UserError(
-            "the artifact's manifest does not name its target",
-            where=str(path),
-            hint="compile the model again",
-        ) from error
     return Target("cpu", (arch,), triple, profile)

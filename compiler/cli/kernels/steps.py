@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -12,7 +12,7 @@ from tcc import runtime
 from tcc.cli.arrays import program_of
 from tcc.cli.sizes import step_sizes
 from tcc.errors import UserError
-from tcc.ir.op import Array
+from tcc.ir.op import NamedArrays
 from tcc.record import record
 from tcc.runtime import Module
 
@@ -36,7 +36,7 @@ def running_variant(path: Path) -> int:
 def measure_steps(
     path: Path,
     steps: Sequence[int | str],
-    inputs: Callable[[Module], Mapping[str, Array]],
+    inputs: Callable[[Module], NamedArrays],
     runs: int,
     threads: int | None = None,
 ) -> tuple[StepTime, ...]:
@@ -54,9 +54,7 @@ def measure_steps(
         sums.append(module.times())
     found = []
     if len(steps) != len(sums[0]):
-        raise UserError(
-            "the artifact's manifest does not name its program's steps", where=str(path)
-        )
+        raise UserError("the artifact's manifest does not name its program's steps", where=path)
     program = program_of(path, module.variant)
     shapes = {
         number: np.shape(arrays[port.name])

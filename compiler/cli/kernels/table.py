@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from typing import Any
 
 from tcc.cli.kernels.facts import KernelFact, KernelFacts
 from tcc.cli.kernels.steps import StepTime
+from tcc.cli.show import aligned
 from tcc.record import record
 from tcc.schedule.nest import TYPICAL
 
@@ -34,10 +33,6 @@ class KernelRow:
     measured: float | None
     limit: str | None
     share: float | None
-
-    def record(self) -> dict[str, Any]:
-        """The row as JSON would have it."""
-        return asdict(self)
 
 
 def kernel_rows(facts: KernelFacts, times: Sequence[StepTime] | None) -> list[KernelRow]:
@@ -90,8 +85,8 @@ def contraction_line(facts: KernelFacts, times: Sequence[StepTime] | None) -> st
     return f"contractions: {amount}, {share:.0%} of the limit of multiply-adds"
 
 
-def open_sizes_line(facts: KernelFacts, measured: bool) -> str | None:
-    """What the table says of kernels whose sizes are open; None without any."""
+def symbolic_sizes_line(facts: KernelFacts, measured: bool) -> str | None:
+    """What the table says of kernels with symbolic sizes; None without any."""
     if not any(k.formulas for k in facts.kernels):
         return None
     if measured:
@@ -125,50 +120,34 @@ def _row(
     return KernelRow(*front, flops, bytes_, predicted, measured, limit, share)
 
 
-_HEADS = ("kernel", "launches", "measured us", "predicted us", "Mflop", "MB", "of limit", "source")
+# Of a row, as a head, and the factor to the head's unit.
+_NUMBERS = (
+    ("measured", "measured us", 1e6),
+    ("predicted", "predicted us", 1e6),
+    ("flops", "Mflop", 1e-6),
+    ("bytes", "MB", 1e-6),
+)
 
 
 def table_lines(rows: Sequence[KernelRow]) -> Iterator[str]:
     """The rows and their sum as aligned text."""
-    cells = [_HEADS, *map(_cells, rows)]
-    if rows:
-        cells.append(_sum(rows))
-    widths = [max(len(row[n]) for row in cells) for n in range(len(_HEADS))]
-    for row in cells:
-        numbers = (text.rjust(width) for text, width in zip(row[1:-1], widths[1:-1], strict=True))
-        yield "  ".join((row[0].ljust(widths[0]), *numbers, row[-1])).rstrip()
+    heads = ("kernel", "launches", *(head for _, head, _ in _NUMBERS), "of limit", "source")
+    return aligned((heads, *map(_cells, rows), *([_sum(rows)] if rows else ())))
 
 
 def _cells(row: KernelRow) -> tuple[str, ...]:
     share = "" if row.share is None else f"{row.share:.0%} {row.limit}"
     share = "data in cache" if row.limit == "cache" else share
-    return (
-        row.name,
-        str(row.launches),
-        _number(row.measured, 1e6),
-        _number(row.predicted, 1e6),
-        _number(row.flops, 1e-6),
-        _number(row.bytes, 1e-6),
-        share,
-        row.source,
-    )
+    numbers = (_number(getattr(row, name), factor) for name, _, factor in _NUMBERS)
+    return row.name, str(row.launches), *numbers, share, row.source
 
 
 def _sum(rows: Sequence[KernelRow]) -> tuple[str, ...]:
-    def total(values: list[float | None], scale: float) -> str:
-        known = [v for v in values if v is not None]
-        return _number(sum(known), scale) if known else ""
-
-    return (
-        "all",
-        str(sum(r.launches for r in rows)),
-        total([r.measured for r in rows], 1e6),
-        total([r.predicted for r in rows], 1e6),
-        total([r.flops for r in rows], 1e-6),
-        total([r.bytes for r in rows], 1e-6),
-        "",
-        "",
-    )
+    numbers = []
+    for name, _, factor in _NUMBERS:
+        known = [value for row in rows if (value := getattr(row, name)) is not None]
+        numbers.append(_number(sum(known) if known else None, factor))
+    return "all", str(sum(row.launches for row in rows)), *numbers, "", ""
 
 
 def _number(value: float | None, scale: float) -> str:

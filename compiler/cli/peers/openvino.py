@@ -6,16 +6,14 @@ Set up for latency as its documentation says: one stream over all threads, input
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import openvino
-from tcc.cli.peers.worker import Array, read_arrays, serve
+from tcc.cli.peers.worker import Array, Run, read_arrays, serve
 
 
-def prepare(
-    model: Path, feed: Path, threads: int, precision: str
-) -> Callable[[], Mapping[str, Array]]:
+def prepare(model: Path, feed: Path, threads: int, precision: str) -> Run:
     """A function that runs the model once on the arrays of `feed`; computes in `precision`."""
     core = openvino.Core()
     settings = {

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnxruntime
-from tcc.cli.peers.worker import Array, read_arrays, serve
+from tcc.cli.peers.worker import Array, Run, read_arrays, serve
 
 
 def prepare(
     model: Path, feed: Path, threads: int, optimised: bool, weights: Mapping[str, Array]
-) -> Callable[[], Mapping[str, Array]]:
+) -> Run:
     """A function that runs the model once on the arrays of `feed`; `weights` take the place of
     initialisers of these names."""
     onnxruntime.disable_telemetry_events()

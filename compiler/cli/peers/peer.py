@@ -7,16 +7,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Timer
-from types import MappingProxyType, TracebackType
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Any
 
 from tcc.cli.peers.worker import read_arrays, write_arrays
 from tcc.errors import ToolError
-from tcc.ir.op import Array
+from tcc.ir.op import Array, NamedArrays
 from tcc.record import record
 
 # Seconds for any one answer of a worker: loading and compiling a model, a batch of runs.
@@ -58,7 +59,7 @@ PEERS: Mapping[str, PeerKind] = MappingProxyType(
 )
 
 
-class Peer:
+class Peer(AbstractContextManager["Peer"]):
     """A running worker; use it in a `with`.
 
     `row` says what it is where `PEERS` does not, `cap` how many seconds each answer may take.
@@ -70,7 +71,7 @@ class Peer:
         self,
         kind: str,
         model: Path,
-        inputs: Mapping[str, Array],
+        inputs: NamedArrays,
         threads: int,
         *,
         row: PeerKind | None = None,
@@ -102,15 +103,7 @@ class Peer:
             self.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tcc.artifact import load
-from tcc.cli.peers.worker import Array, read_arrays, serve
+from tcc.cli.peers.worker import Run, read_arrays, serve
 
 
-def prepare(artifact: Path, feed: Path, threads: int) -> Callable[[], Mapping[str, Array]]:
+def prepare(artifact: Path, feed: Path, threads: int) -> Run:
     """A function that runs the artifact once on the arrays of `feed`."""
     module = load(artifact, threads)
     inputs = read_arrays(feed)

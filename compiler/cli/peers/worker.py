@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+Run = Callable[[], Mapping[str, Array]]  # of a model, once
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
@@ -55,7 +56,7 @@ def read_arrays(path: Path) -> dict[str, Array]:
         return dict(zip(map(str, held["arr_0"]), found, strict=True))
 
 
-def serve(prepare: Callable[[], Callable[[], Mapping[str, Array]]]) -> None:
+def serve(prepare: Callable[[], Run]) -> None:
     """Answers requests on stdin until it ends; `prepare()` gives the function that runs once."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # stdout is the protocol's alone, whatever the runtime prints
@@ -75,7 +76,7 @@ def _reply(answers: TextIO, answer: Mapping[str, Any]) -> None:
     print(json.dumps(answer), file=answers, flush=True)
 
 
-def _timed(run: Callable[[], Mapping[str, Array]], count: int) -> dict[str, Sequence[float]]:
+def _timed(run: Run, count: int) -> dict[str, Sequence[float]]:
     seconds = []
     for _ in range(count):
         started = time.perf_counter()

@@ -15,15 +15,17 @@ range they give the monoid's identity.  Stages read operands of the node and ear
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from math import inf
 from types import MappingProxyType
 
 from tcc.ir.expr.scalar import (
     Apply,
     Read,
     Scalar,
+    Scalars,
     Source,
     StageRef,
     apply,
@@ -36,8 +38,19 @@ from tcc.ir.expr.scalar import (
     transform,
     walk,
 )
-from tcc.ir.index import Index, IndexLike, Var, as_index, free_vars, iterator, substitute
-from tcc.ir.types import DType, DTypeKind, TensorType
+from tcc.ir.index import (
+    Index,
+    IndexLike,
+    Indices,
+    Substitution,
+    Var,
+    Vars,
+    as_index,
+    free_vars,
+    iterator,
+    substitute,
+)
+from tcc.ir.types import DType, TensorType, integer_limits
 from tcc.record import record
 
 
@@ -51,22 +64,22 @@ class Monoid:
 
     name: str
     components: int
-    identity: Callable[[tuple[DType, ...]], tuple[Scalar, ...]]
-    combine: Callable[[tuple[DType, ...]], tuple[Scalar, ...]]
+    identity: Callable[[tuple[DType, ...]], Scalars]
+    combine: Callable[[tuple[DType, ...]], Scalars]
+
+
+def _limits(dtype: DType) -> tuple[Scalar, Scalar]:
+    """The least and the largest value."""
+    low, high = (-inf, inf) if dtype.is_float else integer_limits(dtype)
+    return literal(low, dtype), literal(high, dtype)
 
 
 def _lowest(dtype: DType) -> Scalar:
-    if dtype.kind is DTypeKind.FLOAT:
-        return literal(float("-inf"), dtype)
-    return literal(-(1 << (dtype.bits - 1)) if dtype.kind is DTypeKind.INT else 0, dtype)
+    return _limits(dtype)[0]
 
 
 def _highest(dtype: DType) -> Scalar:
-    if dtype.kind is DTypeKind.FLOAT:
-        return literal(float("inf"), dtype)
-    if dtype.kind is DTypeKind.BOOL:
-        return literal(True, dtype)
-    return literal((1 << (dtype.bits - (dtype.kind is DTypeKind.INT))) - 1, dtype)
+    return _limits(dtype)[1]
 
 
 def _simple(name: str, identity: Callable[[DType], Scalar], function: str) -> Monoid:
@@ -81,7 +94,7 @@ def _simple(name: str, identity: Callable[[DType], Scalar], function: str) -> Mo
 def _arg_extremum(name: str, compare: str, identity: Callable[[DType], Scalar]) -> Monoid:
     """(value, position): the better value wins, NaN beats all, ties go to the smaller position."""
 
-    def combine(dtypes: tuple[DType, ...]) -> tuple[Scalar, ...]:
+    def combine(dtypes: tuple[DType, ...]) -> Scalars:
         a, i, b, j = (argument(n, dtypes[n % 2]) for n in range(4))
         better: Scalar = apply(compare, b, a)
         tie: Scalar = apply("eq", a, b)
@@ -98,7 +111,7 @@ def _arg_extremum(name: str, compare: str, identity: Callable[[DType], Scalar]) 
 def _welford() -> Monoid:
     """(count, mean, m2): merging of partial variances (Chan, Golub, LeVeque 1979)."""
 
-    def combine(d: tuple[DType, ...]) -> tuple[Scalar, ...]:
+    def combine(d: tuple[DType, ...]) -> Scalars:
         n1, mean1, m1, n2, mean2, m2 = (argument(k, d[k % 3]) for k in range(6))
         n = n1 + n2
         share = n2 / apply("max", n, literal(1, d[0]))
@@ -134,10 +147,10 @@ class Stage:
     have the scalars' dtypes and the iterators' extents as shape.
     """
 
-    iters: tuple[Var, ...]
-    reduce: tuple[Var, ...]
+    iters: Vars
+    reduce: Vars
     monoid: str | None
-    body: tuple[Scalar, ...]
+    body: Scalars
 
     @property
     def loops(self) -> tuple[Var, ...]:
@@ -187,7 +200,7 @@ class ExprBuilder:
         self._stages: list[Stage] = []
         self._count = 0
 
-    def iters(self, *extents: IndexLike) -> tuple[Index, ...]:
+    def iters(self, *extents: IndexLike) -> Indices:
         """Fresh iterators over `[0, extent)`."""
         first = self._count
         self._count += len(extents)
@@ -210,9 +223,9 @@ class ExprBuilder:
 
     def stage(
         self,
-        iters: tuple[Index, ...],
+        iters: Indices,
         *body: Scalar,
-        over: tuple[Index, ...] = (),
+        over: Indices = (),
         monoid: str | None = None,
     ) -> StageRef:
         """Appends a stage and returns its first component."""
@@ -225,9 +238,9 @@ class ExprBuilder:
 
     def finish(
         self,
-        iters: tuple[Index, ...],
+        iters: Indices,
         *body: Scalar,
-        over: tuple[Index, ...] = (),
+        over: Indices = (),
         monoid: str | None = None,
     ) -> Expr:
         """The expression whose result is the first component of this last stage."""
@@ -242,7 +255,7 @@ class ExprBuilder:
         return param.dtype
 
 
-def _vars(indices: tuple[Index, ...]) -> tuple[Var, ...]:
+def _vars(indices: Indices) -> Vars:
     return tuple(free_vars(as_index(i))[0] for i in indices)
 
 
@@ -252,7 +265,7 @@ def reads(stage: Stage) -> tuple[Read, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _reads(body: tuple[Scalar, ...]) -> tuple[Read, ...]:
+def _reads(body: Scalars) -> tuple[Read, ...]:
     return tuple(s for s in walk(*body) if isinstance(s, Read))
 
 
@@ -270,7 +283,7 @@ def with_sources(stage: Stage, of: Callable[[Source], Source]) -> Stage:
     return with_reads(stage, lambda node: read_from(node, of(node.source)))
 
 
-def substitute_sizes(expr: Expr, sizes: Mapping[Var, Index]) -> Expr:
+def substitute_sizes(expr: Expr, sizes: Substitution) -> Expr:
     """`expr` with size symbols replaced in its types, extents and indices."""
     if not sizes:
         return expr

@@ -7,6 +7,7 @@ dimensions last.  Grids are cut along the first iterator where they would not fi
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -24,23 +25,23 @@ from tcc.ir.expr.scalar import (
     walk,
 )
 from tcc.ir.graph import carrier
-from tcc.ir.index import Var, evaluate
-from tcc.ir.op import Array
+from tcc.ir.index import Vars, evaluate
+from tcc.ir.op import Array, Arrays, OutArrays
 from tcc.ir.types import BOOL, DType, DTypeKind, integer_limits
 
 _GRID_LIMIT = 1 << 24
 
 
 def evaluate_expr(
-    expr: Expr, operands: Sequence[Array | None], sizes: Mapping[str, int] | None = None
-) -> tuple[Array, ...]:
+    expr: Expr, operands: Arrays, sizes: Mapping[str, int] | None = None
+) -> OutArrays:
     """The arrays of `expr.outputs` for arrays of the operands and values of the size symbols.
 
     Raises IndexError where a read without `fill` leaves its source, save under a branch of
     `select`: what it gives there is NaN, or the largest integer.
     """
     env = dict(sizes or {})
-    results: list[tuple[Array, ...]] = []
+    results: list[OutArrays] = []
     with np.errstate(all="ignore"):
         for stage in expr.stages:
             results.append(_evaluate_stage(stage, operands, results, env))
@@ -49,7 +50,7 @@ def evaluate_expr(
 
 def evaluate_scalars(
     bodies: Sequence[Scalar], grid: Mapping[str, Any], args: Sequence[Array]
-) -> tuple[Array, ...]:
+) -> OutArrays:
     """Scalars without reads, for values of their variables and `Arg`s (broadcasting)."""
     body = _Body((), [], grid, args)
     return tuple(np.asarray(carrier(np.asarray(body.value(b)), b.dtype)) for b in bodies)
@@ -57,23 +58,24 @@ def evaluate_scalars(
 
 def _evaluate_stage(
     stage: Stage,
-    operands: Sequence[Array | None],
-    results: list[tuple[Array, ...]],
+    operands: Arrays,
+    results: list[OutArrays],
     env: Mapping[str, int],
-) -> tuple[Array, ...]:
+) -> OutArrays:
     outer = [int(evaluate(extent(v), env)) for v in stage.iters]
     inner = [int(evaluate(extent(v), env)) for v in stage.reduce]
-    points = int(np.prod([*outer, *inner], dtype=np.int64))
-    cuts = 1 if points <= _GRID_LIMIT or not outer else min(outer[0], -(-points // _GRID_LIMIT))
+    points = prod((*outer, *inner))
+    axes = [np.arange(n) for n in (*outer, *inner)]
+    cuts = [axes]
+    if outer and points > _GRID_LIMIT:
+        rows = np.array_split(axes[0], min(outer[0], -(-points // _GRID_LIMIT)))
+        cuts = [[own, *axes[1:]] for own in rows]
     parts = []
-    for rows in np.array_split(np.arange(outer[0] if outer else 1), max(cuts, 1)):
-        ranges = [rows if outer else None, *(np.arange(n) for n in outer[1:])][: len(outer)]
-        grid = _grid(stage, [*ranges, *(np.arange(n) for n in inner)], env)
-        body = _Body(operands, results, grid, must=unconditional(stage))
-        shape = tuple([len(rows), *outer[1:]][: len(outer)])
-        full = (*shape, *inner)
+    for ranges in cuts:
+        body = _Body(operands, results, _grid(stage, ranges, env), must=unconditional(stage))
+        full = tuple(map(len, ranges))
         values = tuple(np.broadcast_to(body.value(s), full) for s in stage.body)
-        parts.append(_reduce(stage, values, shape) if stage.monoid else values)
+        parts.append(_reduce(stage, values, full[: len(outer)]) if stage.monoid else values)
     joined = tuple(
         np.concatenate([p[c] for p in parts]) if len(parts) > 1 else np.array(parts[0][c])
         for c in range(len(stage.body))
@@ -83,7 +85,7 @@ def _evaluate_stage(
 
 def _grid(stage: Stage, ranges: Sequence[Any], env: Mapping[str, int]) -> dict[str, Any]:
     """Each iterator as an array that varies along its own axis."""
-    variables: tuple[Var, ...] = stage.iters + stage.reduce
+    variables: Vars = stage.iters + stage.reduce
     grid: dict[str, Any] = dict(env)
     for axis, (var, values) in enumerate(zip(variables, ranges, strict=True)):
         shape = [1] * len(variables)
@@ -92,30 +94,29 @@ def _grid(stage: Stage, ranges: Sequence[Any], env: Mapping[str, int]) -> dict[s
     return grid
 
 
-def _reduce(stage: Stage, values: tuple[Array, ...], shape: tuple[int, ...]) -> tuple[Array, ...]:
+def _reduce(stage: Stage, values: OutArrays, shape: tuple[int, ...]) -> OutArrays:
     """Folds the trailing dimensions with the monoid, pairwise."""
     assert stage.monoid is not None
     monoid = MONOIDS[stage.monoid]
     dtypes = tuple(s.dtype for s in stage.body)
     combine = monoid.combine(dtypes)
     identity = [np.asarray(_literal(s)) for s in monoid.identity(dtypes)]
-    flat = [v.reshape(*shape, int(np.prod(v.shape[len(shape) :], dtype=np.int64))) for v in values]
+    flat = [v.reshape(*shape, prod(v.shape[len(shape) :])) for v in values]
+
+    def empty(*shape: int) -> list[Array]:
+        return [
+            np.broadcast_to(i.astype(v.dtype), shape) for i, v in zip(identity, flat, strict=True)
+        ]
+
+    if flat[0].shape[-1] == 0:
+        return tuple(empty(*shape))
     while flat[0].shape[-1] != 1:
         if flat[0].shape[-1] % 2:
-            pad = [
-                np.broadcast_to(i.astype(v.dtype), (*shape, 1))
-                for i, v in zip(identity, flat, strict=True)
-            ]
-            flat = [np.concatenate([v, p], axis=-1) for v, p in zip(flat, pad, strict=True)]
+            pairs = zip(flat, empty(*shape, 1), strict=True)
+            flat = [np.concatenate(pair, axis=-1) for pair in pairs]
         args = [v[..., 0::2] for v in flat] + [v[..., 1::2] for v in flat]
         body = _Body((), [], {}, args)
         flat = [np.asarray(carrier(body.value(c), t)) for c, t in zip(combine, dtypes, strict=True)]
-        if flat[0].shape[-1] == 0:
-            break
-    if flat[0].shape[-1] == 0:
-        return tuple(
-            np.broadcast_to(i.astype(v.dtype), shape) for i, v in zip(identity, flat, strict=True)
-        )
     return tuple(v[..., 0] for v in flat)
 
 
@@ -124,8 +125,8 @@ class _Body:
 
     def __init__(
         self,
-        operands: Sequence[Array | None],
-        results: Sequence[tuple[Array, ...]],
+        operands: Arrays,
+        results: Sequence[OutArrays],
         grid: Mapping[str, Any],
         args: Sequence[Array] = (),
         must: Collection[Scalar] = (),
@@ -182,11 +183,9 @@ class _Body:
         return np.where(inside, array[tuple(clipped)], fill)
 
 
-def _poison(dtype: DType) -> float | int | bool:
+def _poison(dtype: DType) -> float:
     """What no result may depend on."""
-    if dtype.kind is DTypeKind.FLOAT:
-        return float("nan")
-    return True if dtype is BOOL else integer_limits(dtype)[1]
+    return float("nan") if dtype.is_float else integer_limits(dtype)[1]
 
 
 def _literal(scalar: Scalar) -> Any:

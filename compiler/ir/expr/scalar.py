@@ -3,7 +3,7 @@
     scalar = Const | IndexValue | Read | Apply | Cast | Arg
 
 Nodes are interned: equal scalars are one object, so equality is identity and a DAG is walked once
-per node.  `FUNCTIONS` is the one table of scalar functions: arity, result type, NumPy meaning.
+per node.  `FUNCTIONS` is the one table of scalar functions: arity, operands, result, NumPy meaning.
 
 Semantics.  Integers wrap.  Division by zero gives 0 for integers (never a trap) and IEEE results
 for floats; `div` of integers truncates, `mod` has the sign of the divisor, `rem` of the dividend.
@@ -15,16 +15,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
-from tcc.ir.index import Index, IndexLike, Indices, Var, as_index, substitute
+from tcc.ir.index import Index, IndexLike, Indices, Substitution, Var, as_index, substitute
 from tcc.ir.index.interned import intern
 from tcc.ir.types import BOOL, DType, DTypeKind
-from tcc.record import record
+from tcc.record import entity, record
 
 
 def _operator(function: str, turned: bool = False) -> Callable[[Any, Term], Scalar]:
@@ -58,7 +57,7 @@ class _Arithmetic:
         return apply("abs", self)
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@entity
 class Const(_Arithmetic):
     """A literal of `dtype`: a Python bool, int or float (NaN and infinities too)."""
 
@@ -66,7 +65,7 @@ class Const(_Arithmetic):
     dtype: DType
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@entity
 class IndexValue(_Arithmetic):
     """An integer expression of iterators and sizes as an element of `dtype`."""
 
@@ -85,7 +84,7 @@ class StageRef:
 Source: TypeAlias = "int | StageRef"  # an int is the number of the node's operand
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@entity
 class Read(_Arithmetic):
     """`source[indices]`, or `fill` where an index lies outside the source's extent.
 
@@ -96,22 +95,22 @@ class Read(_Arithmetic):
     """
 
     source: Source
-    indices: tuple[Index, ...]
+    indices: Indices
     dtype: DType
     fill: bool | int | float | None
     indirect: tuple[tuple[Var, Scalar], ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@entity
 class Apply(_Arithmetic):
     """A function of `FUNCTIONS` on arguments of the types it takes."""
 
     function: str
-    args: tuple[Scalar, ...]
+    args: Scalars
     dtype: DType
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@entity
 class Cast(_Arithmetic):
     """Value conversion.  Float to integer truncates and saturates, NaN gives 0; to bool: `!= 0`.
 
@@ -122,7 +121,7 @@ class Cast(_Arithmetic):
     dtype: DType
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@entity
 class Arg(_Arithmetic):
     """A free operand: in a monoid's `combine`, the old (0..n-1) and new (n..2n-1) components."""
 
@@ -132,6 +131,7 @@ class Arg(_Arithmetic):
 
 Scalar: TypeAlias = Const | IndexValue | Read | Apply | Cast | Arg
 Term: TypeAlias = "Scalar | Index | bool | int | float"  # an operand of a scalar's operators
+Scalars: TypeAlias = tuple[Scalar, ...]
 
 
 # ---- the function table -----------------------------------------------------------------------
@@ -139,23 +139,18 @@ Term: TypeAlias = "Scalar | Index | bool | int | float"  # an operand of a scala
 
 @record
 class Function:
-    """`result` is None where the result has the type of the last argument."""
+    """`takes` are the kinds of operands it is for, the condition of `select` aside; `result` is
+    None where the result has the type of the last argument."""
 
-    name: str
     arity: int
+    takes: tuple[DTypeKind, ...]
+    result: DType | None
     numpy: Callable[..., Any]
-    result: DType | None = None
 
 
-def _int_div(a: Any, b: Any) -> Any:
-    safe = np.where(b == 0, 1, b)
-    quotient = (a - np.fmod(a, safe)) // safe  # exact, so that floor and truncation agree
-    return np.where(b == 0, 0, quotient).astype(np.result_type(a, b))
-
-
-def _div(a: Any, b: Any) -> Any:
+def _quotient(a: Any, b: Any) -> Any:
     if np.asarray(a).dtype.kind in "iu":
-        return _int_div(a, b)
+        return (a - np.fmod(a, b)) // b  # exact, so that floor and truncation agree
     return np.true_divide(a, b)
 
 
@@ -164,15 +159,6 @@ def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
         if np.asarray(a).dtype.kind in "iu":
             return np.where(b == 0, 0, function(a, np.where(b == 0, 1, b)))
         return function(a, b)
-
-    return apply
-
-
-def _elementwise(function: Callable[[float], float]) -> Callable[[Any], Any]:
-    def apply(x: Any) -> Any:
-        array = np.asarray(x)
-        flat = [function(float(v)) for v in array.ravel()]
-        return np.array(flat, dtype=array.dtype).reshape(array.shape)
 
     return apply
 
@@ -188,65 +174,65 @@ def _pow(a: Any, b: Any) -> Any:
     return np.power(a, b)
 
 
+_ANY = tuple(DTypeKind)
+_FLOAT, _BOOL = (DTypeKind.FLOAT,), (DTypeKind.BOOL,)
+_INTEGER = (DTypeKind.INT, DTypeKind.UINT)
+# Arity, operands and result of what follows.
+_TABLE: tuple[
+    tuple[int, tuple[DTypeKind, ...], DType | None, Mapping[str, Callable[..., Any]]], ...
+] = (
+    (
+        1, _ANY, None,
+        {
+            "neg": np.negative, "abs": np.abs, "sign": np.sign, "floor": np.floor,
+            "ceil": np.ceil, "round": np.rint, "trunc": np.trunc,
+        },
+    ),
+    (
+        2, _ANY, None,
+        {
+            "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": _guarded(_quotient),
+            "mod": _guarded(np.mod), "rem": _guarded(np.fmod), "pow": _pow,
+            "max": np.maximum, "min": np.minimum,
+        },
+    ),
+    (3, _ANY, None, {"select": np.where}),
+    (
+        2, _ANY, BOOL,
+        {
+            "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal,
+            "gt": np.greater, "ge": np.greater_equal,
+        },
+    ),
+    (
+        1, _FLOAT, None,
+        {
+            "sqrt": np.sqrt, "exp": np.exp, "log": np.log, "log1p": np.log1p, "expm1": np.expm1,
+            "sin": np.sin, "cos": np.cos, "tan": np.tan,
+            "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan,
+            "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh,
+            "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
+            "erf": np.vectorize(math.erf, otypes="d"),
+        },
+    ),
+    (2, _FLOAT, None, {"atan2": np.arctan2}),
+    (1, _FLOAT, BOOL, {"is_nan": np.isnan, "is_inf": np.isinf}),
+    (1, _INTEGER, None, {"bit_not": np.invert}),
+    (
+        2, _INTEGER, None,
+        {
+            "bit_and": np.bitwise_and, "bit_or": np.bitwise_or, "bit_xor": np.bitwise_xor,
+            "shift_left": np.left_shift, "shift_right": np.right_shift,
+        },
+    ),
+    (1, _BOOL, BOOL, {"not": np.logical_not}),
+    (2, _BOOL, BOOL, {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}),
+)  # fmt: skip
 FUNCTIONS = MappingProxyType(
     {
-        f.name: f
-        for f in (
-            Function("add", 2, np.add),
-            Function("sub", 2, np.subtract),
-            Function("mul", 2, np.multiply),
-            Function("div", 2, _div),
-            Function("mod", 2, _guarded(np.mod)),
-            Function("rem", 2, _guarded(np.fmod)),
-            Function("pow", 2, _pow),
-            Function("max", 2, np.maximum),
-            Function("min", 2, np.minimum),
-            Function("atan2", 2, np.arctan2),
-            Function("neg", 1, np.negative),
-            Function("abs", 1, np.abs),
-            Function("sign", 1, np.sign),
-            Function("floor", 1, np.floor),
-            Function("ceil", 1, np.ceil),
-            Function("round", 1, np.rint),
-            Function("trunc", 1, np.trunc),
-            Function("sqrt", 1, np.sqrt),
-            Function("exp", 1, np.exp),
-            Function("log", 1, np.log),
-            Function("log1p", 1, np.log1p),
-            Function("expm1", 1, np.expm1),
-            Function("sin", 1, np.sin),
-            Function("cos", 1, np.cos),
-            Function("tan", 1, np.tan),
-            Function("asin", 1, np.arcsin),
-            Function("acos", 1, np.arccos),
-            Function("atan", 1, np.arctan),
-            Function("sinh", 1, np.sinh),
-            Function("cosh", 1, np.cosh),
-            Function("tanh", 1, np.tanh),
-            Function("asinh", 1, np.arcsinh),
-            Function("acosh", 1, np.arccosh),
-            Function("atanh", 1, np.arctanh),
-            Function("erf", 1, _elementwise(math.erf)),
-            Function("and", 2, np.logical_and, BOOL),
-            Function("or", 2, np.logical_or, BOOL),
-            Function("xor", 2, np.logical_xor, BOOL),
-            Function("not", 1, np.logical_not, BOOL),
-            Function("bit_and", 2, np.bitwise_and),
-            Function("bit_or", 2, np.bitwise_or),
-            Function("bit_xor", 2, np.bitwise_xor),
-            Function("bit_not", 1, np.invert),
-            Function("shift_left", 2, np.left_shift),
-            Function("shift_right", 2, np.right_shift),
-            Function("eq", 2, np.equal, BOOL),
-            Function("ne", 2, np.not_equal, BOOL),
-            Function("lt", 2, np.less, BOOL),
-            Function("le", 2, np.less_equal, BOOL),
-            Function("gt", 2, np.greater, BOOL),
-            Function("ge", 2, np.greater_equal, BOOL),
-            Function("is_nan", 1, np.isnan, BOOL),
-            Function("is_inf", 1, np.isinf, BOOL),
-            Function("select", 3, np.where),
-        )
+        name: Function(arity, takes, result, numpy)
+        for arity, takes, result, functions in _TABLE
+        for name, numpy in functions.items()
     }
 )
 
@@ -321,7 +307,7 @@ def argument(number: int, dtype: DType) -> Arg:
 # ---- walking -----------------------------------------------------------------------------------
 
 
-def children(scalar: Scalar) -> tuple[Scalar, ...]:
+def children(scalar: Scalar) -> Scalars:
     match scalar:
         case Apply():
             return scalar.args
@@ -344,7 +330,7 @@ def indices_in(scalar: Scalar) -> Indices:
 
 
 @lru_cache(maxsize=4096)  # passes ask for the same bodies again and again
-def walk(*roots: Scalar) -> tuple[Scalar, ...]:
+def walk(*roots: Scalar) -> Scalars:
     """Every scalar under `roots`, each once, operands before users."""
     order: dict[Scalar, None] = {}
     stack: list[tuple[Scalar, bool]] = [(root, False) for root in reversed(roots)]
@@ -407,7 +393,7 @@ def transform(scalar: Scalar, leaf: Callable[[Scalar], Scalar]) -> Scalar:
     return done[scalar]
 
 
-def substitute_indices(scalar: Scalar, mapping: Mapping[Var, Index]) -> Scalar:
+def substitute_indices(scalar: Scalar, mapping: Substitution) -> Scalar:
     """`scalar` with iterators and sizes replaced in every index."""
 
     def leaf(node: Scalar) -> Scalar:

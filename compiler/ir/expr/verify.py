@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tcc.errors import InternalError
+from tcc.errors import require_none
 from tcc.ir.expr import MONOIDS, Expr, Stage, extent, unconditional
 from tcc.ir.expr.scalar import (
     FUNCTIONS,
@@ -21,16 +21,11 @@ from tcc.ir.expr.scalar import (
 from tcc.ir.graph.text import scalar_text, source_text
 from tcc.ir.index import Index, Var, free_vars
 from tcc.ir.index.prove import inside
-from tcc.ir.types import BOOL, DType, DTypeKind, TensorType
+from tcc.ir.types import BOOL, DType, DTypeKind, TensorType, integer_limits
 
-# fmt: off
-_FLOAT_ONLY = frozenset((
-    "sqrt", "exp", "log", "log1p", "expm1", "sin", "cos", "tan", "asin", "acos", "atan", "sinh",
-    "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "atan2", "is_nan", "is_inf",
-))
-# fmt: on
-_INTEGER_ONLY = frozenset(("bit_and", "bit_or", "bit_xor", "bit_not", "shift_left", "shift_right"))
-_BOOL_ONLY = frozenset(("and", "or", "xor", "not"))
+_LITERALS = {
+    DTypeKind.BOOL: bool, DTypeKind.FLOAT: float, DTypeKind.INT: int, DTypeKind.UINT: int
+}  # fmt: skip
 
 
 def verify_expr(expr: Expr, types: Sequence[TensorType | None]) -> None:
@@ -39,9 +34,7 @@ def verify_expr(expr: Expr, types: Sequence[TensorType | None]) -> None:
     `types` are those of the node's operands; an absent operand may not be read.  A read without
     `fill` must be proved inside its source, save under a branch of `select`, which may drop it.
     """
-    problems = list(_problems(expr, types))
-    if problems:
-        raise InternalError("an expression is not well formed", why="\n    ".join(problems))
+    require_none("an expression is not well formed", _problems(expr, types))
 
 
 def _problems(expr: Expr, types: Sequence[TensorType | None]) -> Iterator[str]:
@@ -116,19 +109,11 @@ def _scalar(expr: Expr, number: int, scalar: Scalar, scope: set[Var], must: bool
             pass
 
 
-def _is_literal(value: object, dtype: DType) -> bool:
-    match dtype.kind:
-        case DTypeKind.BOOL:
-            return isinstance(value, bool)
-        case DTypeKind.FLOAT:
-            return isinstance(value, float)
-        case DTypeKind.INT | DTypeKind.UINT:
-            signed = dtype.kind is DTypeKind.INT
-            low = -(1 << (dtype.bits - 1)) if signed else 0
-            high = 1 << (dtype.bits - signed)
-            return type(value) is int and low <= value < high
-        case DTypeKind.STRING | DTypeKind.LIST:
-            return False
+def _is_literal(value: bool | int | float, dtype: DType) -> bool:
+    if type(value) is not _LITERALS.get(dtype.kind):
+        return False
+    least, largest = integer_limits(dtype)
+    return dtype.is_float or least <= value <= largest
 
 
 def _apply(scalar: Apply) -> Iterator[str]:
@@ -144,11 +129,7 @@ def _apply(scalar: Apply) -> Iterator[str]:
         yield f"the arguments are {', '.join(t.name for t in dtypes)}"
     if scalar.dtype is not (row.result or kind):
         yield f"the result is {scalar.dtype.name}"
-    if (
-        (scalar.function in _FLOAT_ONLY and not kind.is_float)
-        or (scalar.function in _INTEGER_ONLY and not kind.is_integer)
-        or (scalar.function in _BOOL_ONLY and kind is not BOOL)
-    ):
+    if kind.kind not in row.takes:
         yield f"{scalar.function} does not take {kind.name}"
 
 

@@ -13,21 +13,22 @@ and Scan are graphs in the node's attributes and may read values of the graph ar
 from __future__ import annotations
 
 import hashlib
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 from tcc.errors import InternalError, UserError
 from tcc.ir.expr import Expr, substitute_sizes
-from tcc.ir.index import Index, Var, const, substitute
+from tcc.ir.index import Index, Substitution, const, substitute
 from tcc.ir.narrow import rounded
 from tcc.ir.op import Array, NoAttrs, OpSpec, check_handles
 from tcc.ir.types import BF16, DType, TensorType, dtype_of
-from tcc.record import record
+from tcc.record import entity, record
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Value:
     """A tensor.  `name` is unique in its graph and its bodies and comes from the source model."""
 
@@ -38,14 +39,17 @@ class Value:
         return f"%{self.name} : {self.type!r}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+Values: TypeAlias = tuple[Value, ...]
+
+
+@entity
 class Node:
     """One op applied.  `loc` names the source node, for messages and traces."""
 
     op: OpSpec
     attrs: Any
     inputs: tuple[Value | None, ...]
-    outputs: tuple[Value, ...]
+    outputs: Values
     loc: str
 
 
@@ -107,13 +111,13 @@ class ConstantStore:
         return map(Handle, self._arrays)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Graph:
     """A model or a body.  Verified by `tcc.ir.graph.verify.verify_graph`."""
 
     name: str
-    inputs: tuple[Value, ...]
-    outputs: tuple[Value, ...]
+    inputs: Values
+    outputs: Values
     nodes: tuple[Node, ...]
     constants: Mapping[Value, Handle]
     store: ConstantStore
@@ -144,12 +148,12 @@ def bodies(node: Node) -> tuple[Graph, ...]:
     return tuple(value for value in found if isinstance(value, Graph))
 
 
-def uses(node: Node) -> tuple[Value, ...]:
+def uses(node: Node) -> Values:
     """The values that the node or one of its bodies reads; one may stand in it twice."""
     return (*(v for v in node.inputs if v), *captures(node))
 
 
-def captures(node: Node) -> tuple[Value, ...]:
+def captures(node: Node) -> Values:
     """The values of the graphs around it that the node's bodies read, each once, in order."""
     free: dict[Value, None] = {}
     for body in bodies(node):
@@ -202,9 +206,13 @@ class GraphBuilder:
         self._names: dict[str, int] = parent._names if parent else {}
         self._inputs: list[Value] = []
         self._nodes: list[Node] = []
-        self._parent = parent
-        self._producers: dict[Value, Node] = {}
-        self._constants: dict[Value, Handle] = {}
+        # Of this graph, and behind them of the graphs around it.
+        self._producers: ChainMap[Value, Node] = (
+            parent._producers.new_child() if parent else ChainMap()
+        )
+        self._constants: ChainMap[Value, Handle] = (
+            parent._constants.new_child() if parent else ChainMap()
+        )
         self._by_handle: dict[Handle, Value] = {}
 
     def fresh(self, hint: str) -> str:
@@ -249,7 +257,7 @@ class GraphBuilder:
         *,
         loc: str | None = None,
         names: Sequence[str] = (),
-    ) -> tuple[Value, ...]:
+    ) -> Values:
         """Appends a node and returns its outputs.
 
         Raises `UserError` with `loc` where the op does not take these operands.
@@ -279,22 +287,17 @@ class GraphBuilder:
 
     def producer(self, value: Value) -> Node | None:
         """The node that gives `value`, here or around; None for inputs and constants."""
-        found = self._producers.get(value)
-        return self._parent.producer(value) if found is None and self._parent else found
+        return self._producers.get(value)
 
     def array(self, value: Value) -> Array | None:
         """The array of a constant defined here or around, else None."""
-        handle = self._handle(value)
+        handle = self._constants.get(value)
         return None if handle is None else self.store.get(handle)
 
     def sources(self, value: Value) -> tuple[str, ...]:
         """What a constant defined here or around was made of; empty for other values."""
-        handle = self._handle(value)
+        handle = self._constants.get(value)
         return () if handle is None else self.store.sources(handle)
-
-    def _handle(self, value: Value) -> Handle | None:
-        found = self._constants.get(value)
-        return self._parent._handle(value) if found is None and self._parent else found
 
     def finish(
         self, outputs: Iterable[Value], aliases: tuple[tuple[Value, Value], ...] = ()
@@ -304,13 +307,13 @@ class GraphBuilder:
         used = set(outs)
         for node in self._nodes:
             used.update(uses(node))
-        constants = {v: h for v, h in self._constants.items() if v in used}
+        constants = {v: h for v, h in self._constants.maps[0].items() if v in used}
         return Graph(
             self.name, tuple(self._inputs), outs, tuple(self._nodes), constants, self.store, aliases
         )
 
 
-def bind_attrs(attrs: Any, sizes: Mapping[Var, Index]) -> Any:
+def bind_attrs(attrs: Any, sizes: Substitution) -> Any:
     """`attrs` with every `Index` in its fields (tuples included) substituted."""
     if not is_dataclass(attrs) or isinstance(attrs, type):
         return attrs
@@ -318,16 +321,18 @@ def bind_attrs(attrs: Any, sizes: Mapping[Var, Index]) -> Any:
     return replace(attrs, **changed) if changed else attrs
 
 
-def _bind(value: Any, sizes: Mapping[Var, Index]) -> Any:
-    if isinstance(value, Index):
-        return substitute(value, sizes)
-    if isinstance(value, tuple):
-        return tuple(_bind(v, sizes) for v in value)
-    if isinstance(value, TensorType):
-        return TensorType(value.dtype, tuple(substitute(d, sizes) for d in value.shape))
-    if isinstance(value, Expr):
-        return substitute_sizes(value, sizes)
-    return value
+def _bind(value: Any, sizes: Substitution) -> Any:
+    match value:
+        case Index():
+            return substitute(value, sizes)
+        case tuple():
+            return tuple(_bind(part, sizes) for part in value)
+        case TensorType():
+            return bind_attrs(value, sizes)
+        case Expr():
+            return substitute_sizes(value, sizes)
+        case _:
+            return value
 
 
 def carrier(array: Any, dtype: DType) -> Array:

@@ -8,23 +8,24 @@ it. An array is dropped after its last use.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 from tcc.errors import InternalError, UserError
 from tcc.ir.graph import Graph, Node, Value, bind_attrs, carrier, uses
 from tcc.ir.index import Index, Var, as_int, const, free_vars, linear_in, substitute, var_of
-from tcc.ir.op import Array
+from tcc.ir.op import Array, Arrays, NamedArrays, OutArrays
 from tcc.ir.types import BF16, DType
+from tcc.record import record
 
-Observer: TypeAlias = Callable[[Node, tuple[Array, ...]], None]
+Observer: TypeAlias = Callable[[Node, OutArrays], None]
 Sizes: TypeAlias = dict[Var, Index]
 
 
 def evaluate_graph(
-    graph: Graph, inputs: Mapping[str, Array], observe: Observer | None = None
+    graph: Graph, inputs: NamedArrays, observe: Observer | None = None
 ) -> dict[str, Array]:
     """The graph's outputs by name for arrays of its inputs by name.
 
@@ -46,7 +47,7 @@ def evaluate_graph(
     for problem in bind_sizes(graph.inputs, arrays, sizes):
         raise UserError("an input does not fit the graph", where=graph.name, why=problem)
     with np.errstate(all="ignore"):
-        results = _Evaluator(observe).run(graph, arrays, _Frame({}, sizes, None))
+        results = _Evaluator(observe).run(graph, arrays, _Frame(_Values(), sizes))
     return {value.name: array for value, array in zip(graph.outputs, results, strict=True)}
 
 
@@ -101,22 +102,19 @@ def bind_symbol(var: Var, size: int, sizes: Sizes) -> str:
     return "" if bound is const(size) else f"{var.name} = {bound.key} is due"
 
 
-@dataclass(slots=True)
-class _Frame:
-    """The values of one graph under evaluation; a body's frame sees the frames around it."""
+class _Values(ChainMap[Value, Array]):
+    """The values of one graph under evaluation, and behind them those of the graphs around it."""
 
-    values: dict[Value, Array]
-    sizes: Sizes
-    outer: _Frame | None
-
-    def array(self, value: Value) -> Array:
-        frame: _Frame | None = self
-        while frame is not None:
-            found = frame.values.get(value)
-            if found is not None:
-                return found
-            frame = frame.outer
+    def __missing__(self, value: Value) -> Array:
         raise InternalError(f"%{value.name} is read before it is computed")
+
+
+@record
+class _Frame:
+    """What is known in one graph under evaluation."""
+
+    values: _Values
+    sizes: Sizes
 
 
 class _Evaluator:
@@ -140,10 +138,10 @@ class _Evaluator:
                 self._observe(node, results)
             for value in dead:
                 del values[value]
-        return [frame.array(value) for value in graph.outputs]
+        return [values[value] for value in graph.outputs]
 
-    def _node(self, node: Node, frame: _Frame) -> tuple[Array, ...]:
-        arrays = [None if v is None else frame.array(v) for v in node.inputs]
+    def _node(self, node: Node, frame: _Frame) -> OutArrays:
+        arrays = [None if v is None else frame.values[v] for v in node.inputs]
         attrs = bind_attrs(node.attrs, frame.sizes)
         match node.op.name:
             case "if":
@@ -175,15 +173,16 @@ class _Evaluator:
         sizes = dict(outer.sizes)
         for problem in bind_sizes(body.inputs, inputs, sizes):
             raise InternalError(f"body {body.name}: {problem}")
-        return self.run(body, inputs, _Frame({}, sizes, outer))
+        return self.run(body, inputs, _Frame(outer.values.new_child(), sizes))
 
-    def _loop(self, attrs: Any, arrays: Sequence[Array | None], frame: _Frame) -> tuple[Array, ...]:
+    def _loop(self, attrs: Any, arrays: Arrays, frame: _Frame) -> OutArrays:
         """ONNX Loop: stops at the trip count or after a body that gives a false condition."""
         body: Graph = attrs.body
         limit = None if arrays[0] is None else int(arrays[0].reshape(()))
         go = arrays[1] is None or _flag(arrays[1])
         carried = [a for a in arrays[2:] if a is not None]
-        count, rows = 0, _Rows(body.outputs[1 + len(carried) :])
+        count, scans = 0, 1 + len(carried)
+        rows: list[Sequence[Array]] = []
         while go and (limit is None or count < limit):
             heads = [
                 np.full((1,) * body.inputs[n].type.rank, value, body.inputs[n].type.dtype.carrier)
@@ -191,12 +190,12 @@ class _Evaluator:
             ]
             results = self._body(body, [*heads, *carried], frame)
             go = _flag(results[0])
-            rows.append(results[1 + len(carried) :])
-            carried = results[1 : 1 + len(carried)]
+            rows.append(results[scans:])
+            carried = results[1:scans]
             count += 1
-        return (*carried, *rows.stacked(frame.sizes))
+        return (*carried, *_stacked(body.outputs[scans:], rows, frame.sizes))
 
-    def _scan(self, attrs: Any, arrays: Sequence[Array | None], frame: _Frame) -> tuple[Array, ...]:
+    def _scan(self, attrs: Any, arrays: Arrays, frame: _Frame) -> OutArrays:
         body: Graph = attrs.body
         present = [a for a in arrays if a is not None]
         states = len(present) - attrs.num_scan_inputs
@@ -207,12 +206,12 @@ class _Evaluator:
                 present[states:], attrs.input_axes, attrs.input_reverse, strict=True
             )
         ]
-        rows = _Rows(body.outputs[states:])
+        rows: list[Sequence[Array]] = []
         for slices in zip(*sources, strict=True):
             results = self._body(body, [*carried, *slices], frame)
             carried = results[:states]
             rows.append(results[states:])
-        stacked = rows.stacked(frame.sizes)
+        stacked = _stacked(body.outputs[states:], rows, frame.sizes)
         laid = [
             np.ascontiguousarray(np.moveaxis(a[:: -1 if back else 1], 0, axis))
             for a, axis, back in zip(stacked, attrs.output_axes, attrs.output_reverse, strict=True)
@@ -220,39 +219,26 @@ class _Evaluator:
         return (*carried, *laid)
 
 
-class _Rows:
-    """What the iterations give for each scan output; `values` are the body's outputs for them."""
-
-    def __init__(self, values: Sequence[Value]) -> None:
-        self._values = values
-        self._rows: list[list[Array]] = [[] for _ in values]
-
-    def append(self, results: Sequence[Array]) -> None:
-        for rows, array in zip(self._rows, results, strict=True):
-            rows.append(array)
-
-    def stacked(self, sizes: Sizes) -> list[Array]:
-        """Each output along a new first axis; without iterations unknown dimensions are zero."""
-        out = []
-        for value, rows in zip(self._values, self._rows, strict=True):
-            shape = [as_int(substitute(dim, sizes)) or 0 for dim in value.type.shape]
-            empty = np.empty((0, *shape), value.type.dtype.carrier)
-            out.append(np.stack(rows) if rows else empty)
-        return out
+def _stacked(
+    values: Sequence[Value], rows: Sequence[Sequence[Array]], sizes: Sizes
+) -> Iterator[Array]:
+    """The scan outputs `values` of a body, each of whose runs gave a row, along a new first axis;
+    without a run unknown dimensions are zero."""
+    if rows:
+        yield from map(np.stack, zip(*rows, strict=True))
+        return
+    for value in values:
+        shape = (as_int(substitute(dim, sizes)) or 0 for dim in value.type.shape)
+        yield np.empty((0, *shape), value.type.dtype.carrier)
 
 
 def _dying(graph: Graph) -> list[list[Value]]:
     """For each node the values of the graph that nothing reads after it."""
-    last: dict[Value, int] = {}
-    for number, node in enumerate(graph.nodes):
-        for value in (*node.outputs, *uses(node)):
-            last[value] = number
+    last = {v: n for n, node in enumerate(graph.nodes) for v in (*node.outputs, *uses(node))}
     own = {*graph.inputs, *graph.constants, *(v for n in graph.nodes for v in n.outputs)}
-    kept = set(graph.outputs)
     dead: list[list[Value]] = [[] for _ in graph.nodes]
-    for value, number in last.items():
-        if value in own and value not in kept:
-            dead[number].append(value)
+    for value in last.keys() & own.difference(graph.outputs):
+        dead[last[value]].append(value)
     return dead
 
 
@@ -281,9 +267,9 @@ def _bind_size(node: Node, array: Array | None, sizes: Sizes) -> None:
     var = var_of(node.attrs.symbol)
     if array is None or var is None:
         raise InternalError(f"bind_size at {node.loc} has no operand or no symbol")
-    problem = bind_symbol(var, int(array.reshape(-1)[node.attrs.element]), sizes)
+    got = int(array.reshape(-1)[node.attrs.element])
+    problem = bind_symbol(var, got, sizes)
     if problem:
-        got = int(array.reshape(-1)[node.attrs.element])
         raise UserError(
             "a computed size is not in its range", where=node.loc, why=f"{got}: {problem}"
         )

@@ -12,8 +12,17 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeAlias
 
 from tcc.errors import InternalError
-from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bind_attrs, bodies, captures
-from tcc.ir.index import Index, Var
+from tcc.ir.graph import (
+    Graph,
+    GraphBuilder,
+    Node,
+    Value,
+    Values,
+    bind_attrs,
+    bodies,
+    captures,
+)
+from tcc.ir.index import Substitution
 from tcc.ir.op import Array, Trait
 from tcc.record import record
 
@@ -42,7 +51,7 @@ def rewritten(graph: Graph, visit: Visit) -> Graph:
     return without_dead(new) if sweep.replaced else graph
 
 
-def with_sizes(graph: Graph, sizes: Mapping[Var, Index]) -> Graph:
+def with_sizes(graph: Graph, sizes: Substitution) -> Graph:
     """`graph` with symbols replaced, in the types of inputs and in attributes, of bodies too."""
     return _Rebuild(lambda *_: None, sizes).graph(graph, None, {})
 
@@ -50,7 +59,7 @@ def with_sizes(graph: Graph, sizes: Mapping[Var, Index]) -> Graph:
 class _Rebuild:
     """One pass over a graph and its bodies; `replaced` are the nodes that gave way."""
 
-    def __init__(self, visit: Visit, sizes: Mapping[Var, Index] | None = None) -> None:
+    def __init__(self, visit: Visit, sizes: Substitution | None = None) -> None:
         self._visit, self._sizes = visit, sizes or {}
         self.replaced: list[Node] = []
 
@@ -99,19 +108,19 @@ def _fits(node: Node, results: Sequence[Value], fixed: set[Value], taken: set[Va
     return len(set(ends) - taken) == len(ends)
 
 
-def _keep(b: GraphBuilder, node: Node, inputs: Inputs, names: Sequence[str]) -> tuple[Value, ...]:
+def _keep(b: GraphBuilder, node: Node, inputs: Inputs, names: Sequence[str]) -> Values:
     try:
         types = node.op.infer([None if v is None else v.type for v in inputs], node.attrs)
     except ValueError as error:
         raise InternalError(
-            f"{node.op.name} no longer takes its operands", where=node.loc, why=str(error)
+            f"{node.op.name} no longer takes its operands", where=node.loc, why=error
         ) from error
     outputs = tuple(Value(name, t) for name, t in zip(names, types, strict=True))
     b.append(Node(node.op, node.attrs, inputs, outputs, node.loc))
     return outputs
 
 
-def inlined(b: GraphBuilder, body: Graph) -> tuple[Value, ...]:
+def inlined(b: GraphBuilder, body: Graph) -> Values:
     """Adds the nodes of `body`, a body without inputs, to the builder around it.
 
     Returns the values of the body's results, all different and computed by the nodes added unless
@@ -149,12 +158,11 @@ def substituted(graph: Graph, new: Mapping[Value, Value]) -> Graph:
         return new.get(value, value)
 
     nodes = tuple(
-        Node(
-            node.op,
-            map_bodies(node.attrs, lambda g: substituted(g, new)),
-            tuple(None if v is None else put(v) for v in node.inputs),
-            tuple(map(put, node.outputs)),
-            node.loc,
+        replace(
+            node,
+            attrs=map_bodies(node.attrs, lambda g: substituted(g, new)),
+            inputs=tuple(v and put(v) for v in node.inputs),
+            outputs=tuple(map(put, node.outputs)),
         )
         for node in graph.nodes
     )

@@ -37,12 +37,13 @@ from tcc.ir.expr.scalar import (
     IndexValue,
     Read,
     Scalar,
+    Scalars,
     Source,
     StageRef,
     children,
     walk,
 )
-from tcc.ir.graph import Graph, Node, Value, walk_nodes
+from tcc.ir.graph import Graph, Node, walk_nodes
 from tcc.ir.index import Index, Var, free_vars
 from tcc.ir.types import DType, TensorType
 
@@ -97,32 +98,32 @@ def _facts(var: Var) -> str:
 
 
 def _graph_symbols(graph: Graph) -> Iterable[Var]:
-    found: dict[Var, None] = {}
-    found.update(dict.fromkeys(v for value in graph.inputs for v in _symbols(value.type)))
-    for node in walk_nodes(graph):
-        found.update(dict.fromkeys(v for out in node.outputs for v in _symbols(out.type)))
-        found.update(dict.fromkeys(_symbols(node.attrs)))
-    found.update(dict.fromkeys(v for value in graph.constants for v in _symbols(value.type)))
-    return found
+    nodes = list(walk_nodes(graph))
+    places = [graph.inputs, *((*n.outputs, n.attrs) for n in nodes), tuple(graph.constants)]
+    return dict.fromkeys(_symbols(tuple(places)))
 
 
 def _symbols(item: Any) -> Iterator[Var]:
     """The size symbols in an attribute or type, in order, with repetitions."""
+    return (var for var in variables(item) if var.extent is None)
+
+
+def variables(item: Any) -> Iterator[Var]:
+    """The variables in a value, an attribute or a type, in order, with repetitions; of bodies those
+    of their inputs, of expressions the size symbols."""
     match item:
         case Index():
-            yield from (v for v in free_vars(item) if v.extent is None)
+            yield from free_vars(item)
         case tuple():
             for part in item:
-                yield from _symbols(part)
-        case TensorType():
-            yield from _symbols(item.shape)
+                yield from variables(part)
         case Graph():
-            yield from (v for value in item.inputs for v in _symbols(value.type))
+            yield from variables(item.inputs)
         case Expr():
             yield from _expr_symbols(item)
         case _ if is_dataclass(item) and not isinstance(item, DType):
             for field in fields(item):
-                yield from _symbols(getattr(item, field.name))
+                yield from variables(getattr(item, field.name))
 
 
 def _expr_symbols(expr: Expr) -> Iterator[Var]:
@@ -141,24 +142,27 @@ def _expr_symbols(expr: Expr) -> Iterator[Var]:
 # ---- graphs ------------------------------------------------------------------------------------
 
 
-class _Printer:
-    """Gives every value one name; a name that two values have gets a number on the second."""
+class Names:
+    """Gives every item one name; a name that two have gets a number on the second."""
 
     def __init__(self) -> None:
-        self._names: dict[Value, str] = {}
-        self._taken: dict[str, int] = {}
+        self._names: dict[Any, str] = {}
+        self._taken: set[str] = set()
 
-    def name(self, value: Value | None) -> str:
-        if value is None:
-            return "none"
-        if value not in self._names:
-            name = value.name
+    def __call__(self, item: Any) -> str:
+        if item not in self._names:
+            name, count = item.name, 1
             while name in self._taken:
-                self._taken[name] += 1
-                name = f"{value.name}#{self._taken[name]}"
-            self._taken[name] = 1
-            self._names[value] = f"%{quoted(name)}"
-        return self._names[value]
+                count += 1
+                name = f"{item.name}#{count}"
+            self._taken.add(name)
+            self._names[item] = f"%{quoted(name)}"
+        return self._names[item]
+
+
+class _Printer:
+    def __init__(self) -> None:
+        self.name = Names()
 
     def graph(self, graph: Graph, indent: str) -> str:
         inner = indent + "  "
@@ -176,7 +180,7 @@ class _Printer:
         return "\n".join([*lines, indent + "}"])
 
     def node(self, node: Node, indent: str) -> str:
-        inputs = ", ".join(map(self.name, node.inputs))
+        inputs = ", ".join(self.name(v) if v else "none" for v in node.inputs)
         attrs = self._fields(node.attrs, indent)
         text = f"{node.op.name}({inputs})" + (f" {attrs}" if attrs != "{}" else "")
         if node.outputs:
@@ -251,7 +255,7 @@ def _stage(n: int, stage: Stage, indent: str) -> str:
     return "\n".join([head, *indented]) if lets else f"{head} {bodies}"
 
 
-def body_text(body: tuple[Scalar, ...]) -> tuple[list[str], str]:
+def body_text(body: Scalars) -> tuple[list[str], str]:
     """The `let` lines for what `body` uses more than once, and the scalars themselves."""
     names: dict[Scalar, str] = {}
     lets = []
@@ -267,7 +271,7 @@ def iterator_text(var: Var) -> str:
     return f"{var.key} {_facts(var)}" if var.extent is None else f"{var.key}: 0..{var.extent.key}"
 
 
-def _shared(body: tuple[Scalar, ...]) -> list[Scalar]:
+def _shared(body: Scalars) -> list[Scalar]:
     """What more than one scalar of a stage uses, operands first."""
     order = walk(*body)
     uses = dict.fromkeys(order, 0)

@@ -7,24 +7,25 @@ with their type; an alias joins an output and an input of one type.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
 from typing import Any
 
-from tcc.errors import InternalError
-from tcc.ir.graph import Graph, Node, Value, bodies
-from tcc.ir.index import Index, Var, free_vars
-from tcc.ir.types import TensorType
+from tcc.errors import require_none
+from tcc.ir.graph import (
+    Graph,
+    Node,
+    Value,
+    Values,
+    bodies,
+)
+from tcc.ir.graph.text import variables
+from tcc.ir.index import Var
 
 
 def verify_graph(graph: Graph) -> None:
     """Raises `InternalError` whose `why` lists every problem, one on each line."""
     verifier = _Verifier()
     verifier.graph(graph, set())
-    if verifier.problems:
-        raise InternalError(
-            f"graph {graph.name} is not well formed", why="\n    ".join(verifier.problems)
-        )
+    require_none(f"graph {graph.name} is not well formed", verifier.problems)
 
 
 class _Verifier:
@@ -60,7 +61,7 @@ class _Verifier:
         self._sizes(value.type, f"%{value.name}")
 
     def _sizes(self, item: Any, where: str) -> None:
-        for var in _variables(item):
+        for var in variables(item):
             if var.extent is not None:
                 self.problems.append(f"{where} has the iterator {var.key} in a size")
             elif self._symbols.setdefault(var.name, var) is not var:
@@ -114,22 +115,5 @@ class _Verifier:
                 self.problems.append(f"{pair} joins {output.type!r} and {source.type!r}")
 
 
-def _names(values: tuple[Value, ...]) -> str:
+def _names(values: Values) -> str:
     return ", ".join(f"%{v.name}" for v in values)
-
-
-def _variables(item: Any) -> Iterator[Var]:
-    """The variables in a type or an attribute; bodies are visited on their own."""
-    match item:
-        case Index():
-            yield from free_vars(item)
-        case tuple():
-            for part in item:
-                yield from _variables(part)
-        case TensorType():
-            yield from _variables(item.shape)
-        case _ if is_dataclass(item) and not isinstance(item, Graph):
-            for field in fields(item):
-                value = getattr(item, field.name)
-                if isinstance(value, Index | tuple | TensorType):
-                    yield from _variables(value)

@@ -15,16 +15,16 @@ a divisor, for an iterator its extent), because that is all the simplifier needs
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from functools import lru_cache, reduce
 from typing import Any, TypeAlias
 
 from tcc.ir.index.interned import intern
 from tcc.ir.index.text import factor_text, name_text, sum_text
+from tcc.record import entity
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@entity
 class Var:
     """A size symbol (`extent` None) or an iterator over `0 <= var < extent`."""
 
@@ -36,7 +36,7 @@ class Var:
     key: str
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@entity
 class Quotient:
     """`num // den`, floor division."""
 
@@ -45,7 +45,7 @@ class Quotient:
     key: str
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@entity
 class Remainder:
     """`num % den`, in `[0, den)`."""
 
@@ -54,7 +54,7 @@ class Remainder:
     key: str
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@entity
 class Extremum:
     """`min(a, b)` or `max(a, b)` by `which`."""
 
@@ -69,10 +69,11 @@ Monomial: TypeAlias = tuple[Atom, ...]
 IndexLike: TypeAlias = "Index | int"
 Vars: TypeAlias = tuple[Var, ...]
 Indices: TypeAlias = "tuple[Index, ...]"
+Substitution: TypeAlias = "Mapping[Var, Index]"
 _Bounds: TypeAlias = tuple[int | None, int | None]
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@entity
 class Index:
     """A polynomial over atoms: `terms` are (monomial, non-zero coefficient), sorted by text."""
 
@@ -206,7 +207,7 @@ def floordiv(a: IndexLike, b: IndexLike) -> Index:
     if not den.terms:
         # `(4*i + 2*j + 1) // 8` is `(2*i + j) // 4`: the constant below the common factor is lost.
         factor = math.gcd(den.const, *(coeff for _, coeff in rest.terms))
-        rest, den = _scale_down(rest, factor), _scale_down(den, factor)
+        rest, den = scale_down(rest, factor), scale_down(den, factor)
     digits = _digits(rest, den)
     if digits is not None:
         upper, _, size = digits
@@ -231,7 +232,7 @@ def mod(a: IndexLike, b: IndexLike) -> Index:
         return add(mul(mod(upper, const(den.const // size)), size), lower)
     factor = math.gcd(den.const, *(coeff for _, coeff in rest.terms))
     if factor > 1 and not den.terms:
-        upper = mod(_scale_down(rest, factor), _scale_down(den, factor))
+        upper = mod(scale_down(rest, factor), scale_down(den, factor))
         return add(mul(upper, factor), rest.const % factor)
     key = f"({factor_text(rest)} % {factor_text(den)})"
     return of_atom(intern(("mod", rest, den), lambda: Remainder(rest, den, key)))
@@ -306,7 +307,7 @@ def within(rest: Index, den: Index) -> bool:
     return nonnegative(rest) and (rest is const(0) or nonnegative(den - 1 - rest))
 
 
-def _exact(rest: Index, den: Index) -> tuple[tuple[Index, ...], Index]:
+def _exact(rest: Index, den: Index) -> tuple[Indices, Index]:
     """The terms of `rest` that `den` is known to divide, and what is left."""
     if den.terms:
         return (), rest
@@ -315,7 +316,8 @@ def _exact(rest: Index, den: Index) -> tuple[tuple[Index, ...], Index]:
     return exact, rest - sum(exact, const(0))
 
 
-def _scale_down(index: Index, factor: int) -> Index:
+def scale_down(index: Index, factor: int) -> Index:
+    """`index // factor`, where `factor` divides every coefficient; the constant is rounded down."""
     return _sorted(tuple((m, c // factor) for m, c in index.terms), index.const // factor)
 
 
@@ -327,19 +329,15 @@ def _digits(rest: Index, den: Index) -> tuple[Index, Index, int] | None:
     for size in sorted({abs(c) for _, c in rest.terms if den.const % c == 0}, reverse=True):
         lower = _sorted(tuple(t for t in rest.terms if t[1] % size), rest.const % size)
         if size > 1 and len(lower.terms) < len(rest.terms) and within(lower, const(size)):
-            return _scale_down(rest - lower, size), lower, size
+            return scale_down(rest - lower, size), lower, size
     return None
 
 
 def _nested_quotient(rest: Index, den: Index) -> Index | None:
     """`(x // a) // b` is `x // (a*b)` for constants."""
-    if den.terms or rest.const or len(rest.terms) != 1:
-        return None
-    ((monomial, coeff),) = rest.terms
-    if coeff == 1 and len(monomial) == 1 and isinstance(monomial[0], Quotient):
-        inner = monomial[0]
-        if not inner.den.terms:
-            return floordiv(inner.num, inner.den * den)
+    inner = None if den.terms or rest.const else sole_atom(rest)
+    if isinstance(inner, Quotient) and not inner.den.terms:
+        return floordiv(inner.num, inner.den * den)
     return None
 
 
@@ -394,18 +392,15 @@ def _atom_bounds(atom: Atom) -> _Bounds:
                 tops.append(b)
             return 0, min(tops) if tops else None
         case Extremum():
-            x, y = bounds(atom.a), bounds(atom.b)
-            if atom.which == "max":
-                return _known(max, x[0], y[0]), _both(max, x[1], y[1])
-            return _both(min, x[0], y[0]), _known(min, x[1], y[1])
-
-
-def _both(pick: Callable[..., int], a: int | None, b: int | None) -> int | None:
-    return None if a is None or b is None else pick(a, b)
-
-
-def _known(pick: Callable[..., int], a: int | None, b: int | None) -> int | None:
-    return b if a is None else a if b is None else pick(a, b)
+            # One part bounds a maximum from below and a minimum from above, both the other side.
+            pick, needed = (max, (1, 2)) if atom.which == "max" else (min, (2, 1))
+            pairs = zip(bounds(atom.a), bounds(atom.b), strict=True)
+            known = ([end for end in pair if end is not None] for pair in pairs)
+            low, high = (
+                pick(ends) if len(ends) >= least else None
+                for ends, least in zip(known, needed, strict=True)
+            )
+            return low, high
 
 
 def nonnegative(index: Index) -> bool:
@@ -499,7 +494,7 @@ def atoms(index: Index) -> tuple[Atom, ...]:
     return tuple(found)
 
 
-def _parts(atom: Atom) -> tuple[Index, ...]:
+def _parts(atom: Atom) -> Indices:
     match atom:
         case Quotient() | Remainder():
             return atom.num, atom.den
@@ -510,27 +505,39 @@ def _parts(atom: Atom) -> tuple[Index, ...]:
 
 
 @lru_cache(1 << 16)
-def free_vars(*indices: Index) -> tuple[Var, ...]:
+def free_vars(*indices: Index) -> Vars:
     """The variables of all `indices`, each once, in a fixed order."""
     found = (atom for index in indices for atom in atoms(index) if isinstance(atom, Var))
     return tuple(dict.fromkeys(found))
 
 
-def var_of(index: Index) -> Var | None:
-    """The variable, if `index` is one variable and nothing else."""
-    if index.const or len(index.terms) != 1:
+def sole_atom(index: Index) -> Atom | None:
+    """The atom, if `index` is one atom and a constant."""
+    if len(index.terms) != 1:
         return None
     ((monomial, coeff),) = index.terms
-    atom = monomial[0]
-    return atom if coeff == 1 and len(monomial) == 1 and isinstance(atom, Var) else None
+    return monomial[0] if coeff == 1 and len(monomial) == 1 else None
+
+
+def var_of(index: Index) -> Var | None:
+    """The variable, if `index` is one variable and nothing else."""
+    atom = None if index.const else sole_atom(index)
+    return atom if isinstance(atom, Var) else None
+
+
+@lru_cache(1 << 16)
+def factor_of(index: Index, atom: Atom) -> tuple[Index, Index]:
+    """`(factor, rest)` with `index == factor * atom + rest`, where no product of `rest` has the
+    atom."""
+    held = {left: c for m, c in index.terms if (left := _remove(m, (atom,))) is not None}
+    rest = tuple(term for term in index.terms if atom not in term[0])
+    return _build(held), _sorted(rest, index.const)
 
 
 @lru_cache(1 << 16)
 def linear_in(index: Index, var: Var) -> tuple[Index, Index] | None:
     """`(coeff, rest)` with `index == coeff * var + rest` and neither holding `var`, else None."""
-    held = {left: c for m, c in index.terms if (left := _remove(m, (var,))) is not None}
-    a = _build(held)
-    b = _sorted(tuple(term for term in index.terms if var not in term[0]), index.const)
+    a, b = factor_of(index, var)
     return None if var in free_vars(a) or var in free_vars(b) else (a, b)
 
 
@@ -544,7 +551,7 @@ def step_in(index: Index, var: Var) -> tuple[int, Index] | None:
 # ---- transformations ---------------------------------------------------------------------------
 
 
-def substitute(index: Index, mapping: Mapping[Var, Index]) -> Index:
+def substitute(index: Index, mapping: Substitution) -> Index:
     """`index` with variables replaced, simplified again; itself where it holds none of them."""
     taken = tuple((v, mapping[v]) for v in free_vars(index) if v in mapping)
     return _substituted(index, taken) if taken else index
@@ -560,7 +567,7 @@ def _substituted(index: Index, taken: tuple[tuple[Var, Index], ...]) -> Index:
     return _sum(products, index.const)
 
 
-def _substitute_atom(atom: Atom, mapping: Mapping[Var, Index]) -> Index:
+def _substitute_atom(atom: Atom, mapping: Substitution) -> Index:
     if isinstance(atom, Var):
         return mapping.get(atom) or of_atom(atom)
     a, b = (substitute(part, mapping) for part in _parts(atom))

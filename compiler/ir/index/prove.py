@@ -7,7 +7,16 @@ says only that none was found.
 
 from __future__ import annotations
 
-from tcc.ir.index import Extremum, Index, IndexLike, as_index, const, nonnegative, of_atom
+from tcc.ir.index import (
+    Extremum,
+    Index,
+    IndexLike,
+    as_index,
+    const,
+    nonnegative,
+    of_atom,
+    sole_atom,
+)
 
 
 def inside(index: Index, extent: IndexLike) -> bool:
@@ -19,7 +28,7 @@ def at_most(a: Index, b: Index) -> bool:
     """Whether `a <= b` wherever the iterators of both have a value."""
     if nonnegative(b - a):
         return True
-    split = _split_left(a, b) or _split_right(a, b) or _split_sum(b - a)
+    split = _split_side(a, b) or _split_sum(b - a)
     if split is None:
         return False
     every, pairs = split
@@ -29,26 +38,21 @@ def at_most(a: Index, b: Index) -> bool:
 _Split = tuple[bool, tuple[tuple[Index, Index], ...]]
 
 
-def _split_left(a: Index, b: Index) -> _Split | None:
-    """`max(x, y) <= b` is both; `min(x, y) <= b` follows from either, or from their mean."""
-    found = _extremum(a)
-    if found is None:
+def _split_side(a: Index, b: Index) -> _Split | None:
+    """`max(x, y) <= b` is both; `min(x, y) <= b` follows from either, or from their mean; and the
+    other way round with the extremum on the right."""
+    left, right = sole_atom(a), sole_atom(b)
+    if isinstance(left, Extremum):
+        x, y, edge = left.a, left.b, b - a.const
+        pairs = (x, edge), (y, edge), (x + y, 2 * edge + 1)
+        every = left.which == "max"
+    elif isinstance(right, Extremum):
+        x, y, edge = right.a, right.b, a - b.const
+        pairs = (edge, x), (edge, y), (2 * edge - 1, x + y)
+        every = right.which == "min"
+    else:
         return None
-    x, y, edge = found.a, found.b, b - a.const
-    if found.which == "max":
-        return True, ((x, edge), (y, edge))
-    return False, ((x, edge), (y, edge), (x + y, 2 * edge + 1))
-
-
-def _split_right(a: Index, b: Index) -> _Split | None:
-    """`a <= min(x, y)` is both; `a <= max(x, y)` follows from either, or from their mean."""
-    found = _extremum(b)
-    if found is None:
-        return None
-    x, y, edge = found.a, found.b, a - b.const
-    if found.which == "min":
-        return True, ((edge, x), (edge, y))
-    return False, ((edge, x), (edge, y), (2 * edge - 1, x + y))
+    return every, pairs[:2] if every else pairs
 
 
 def _split_sum(index: Index) -> _Split | None:
@@ -63,11 +67,3 @@ def _split_sum(index: Index) -> _Split | None:
             pairs = tuple((const(0), coeff * part + rest) for part in (atom.a, atom.b))
             return (atom.which == "min") == (coeff > 0), pairs
     return None
-
-
-def _extremum(index: Index) -> Extremum | None:
-    if len(index.terms) != 1:
-        return None
-    ((monomial, coeff),) = index.terms
-    atom = monomial[0]
-    return atom if coeff == 1 and len(monomial) == 1 and isinstance(atom, Extremum) else None

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tcc.ir.index import Atom, Index
 
 
-class _Keyed(Protocol):
-    @property
-    def key(self) -> str: ...
-
-
-def sum_text(terms: Iterable[tuple[Iterable[_Keyed], int]], const: int) -> str:
+def sum_text(terms: Iterable[tuple[Iterable[Atom], int]], const: int) -> str:
     """`2*a*b-c+3` of the products `((a, b), 2), ((c,), -1)` and the constant 3."""
     text = ""
     for factors, coeff in terms:
@@ -26,15 +24,7 @@ def sum_text(terms: Iterable[tuple[Iterable[_Keyed], int]], const: int) -> str:
     return text
 
 
-class _Sum(_Keyed, Protocol):
-    @property
-    def terms(self) -> tuple[tuple[tuple[Any, ...], int], ...]: ...
-
-    @property
-    def const(self) -> int: ...
-
-
-def factor_text(total: _Sum) -> str:
+def factor_text(total: Index) -> str:
     """The text of a sum as an operand of `//` or `%`."""
     alone = not total.terms and total.const >= 0
     products = [] if total.const else total.terms

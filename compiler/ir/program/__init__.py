@@ -248,8 +248,8 @@ class Branch:
     """
 
     condition: BufferId
-    then: tuple[Instr, ...]
-    otherwise: tuple[Instr, ...]
+    then: Body
+    otherwise: Body
     when: Register = -1
 
 
@@ -264,10 +264,11 @@ class Loop:
     trips: Register
     condition: BufferId
     counter: Register
-    body: tuple[Instr, ...]
+    body: Body
 
 
 Instr: TypeAlias = Let | ReadInt | Check | Allocate | View | Launch | CallOp | Copy | Branch | Loop
+Body: TypeAlias = tuple[Instr, ...]
 
 
 @record
@@ -281,7 +282,7 @@ class Program:
     kernels: tuple[str, ...]
     scratch: int
     arena: Register
-    body: tuple[Instr, ...] = field(default=())
+    body: Body = field(default=())
 
 
 def prologue_length(program: Program) -> int:

@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tcc.ir.program import BufferId, CallOp, Instr, Launch, Place, Register
+from tcc.ir.program import Body, BufferId, CallOp, Instr, Launch, Place, Register
 from tcc.ir.program.table import Field, Form, Kind, row_of
-
-_Body = tuple[Instr, ...]
 
 
 def operands(node: Instr | Place) -> Iterator[tuple[Kind, Any]]:
@@ -42,7 +40,7 @@ def defined_registers(instr: Instr) -> set[Register]:
     return {value for kind, value in operands(instr) if kind is Kind.DEFINED}
 
 
-def bodies_of(instr: Instr) -> tuple[_Body, ...]:
+def bodies_of(instr: Instr) -> tuple[Body, ...]:
     """The bodies of an instruction in order of the text."""
     return tuple(value for kind, value in operands(instr) if kind is Kind.BODY)
 
@@ -67,7 +65,7 @@ def steps_of(body: Sequence[Instr]) -> tuple[int | str, ...]:
 def renumbered(
     instr: Instr,
     moves: Mapping[str, Callable[[int], int]],
-    body: Callable[[_Body], _Body] = tuple,
+    body: Callable[[Body], Body] = tuple,
 ) -> Instr:
     """`instr` with other registers ("r"), buffers ("b") and kernels ("k"), and other bodies."""
 

@@ -15,6 +15,7 @@ from tcc.errors import InternalError
 from tcc.ir.program import (
     Alias,
     Arena,
+    Body,
     Branch,
     BufferId,
     Dynamic,
@@ -75,7 +76,7 @@ class _State:
         )
 
     def fail(self, what: str) -> InternalError:
-        return InternalError(f"program: {what}", where=str(self.at) if self.at else "end")
+        return InternalError(f"program: {what}", where=str(self.at or "end"))
 
     def step(self, instr: Instr) -> None:
         self.at = instr
@@ -190,7 +191,7 @@ class _State:
             if isinstance(buffer.place, Output) and len({number in s.ready for s in sides}) > 1:
                 raise self.fail(f"output {buffer.place.port} is allocated on some paths only")
 
-    def _run(self, body: tuple[Instr, ...]) -> _State:
+    def _run(self, body: Body) -> _State:
         if self.depth == MAX_DEPTH:
             raise self.fail(f"more than {MAX_DEPTH} bodies in one another")
         inner = replace(self, depth=self.depth + 1)

@@ -38,14 +38,13 @@ have a fixed order, so a unit's result does not depend on how units were schedul
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
 from tcc.ir.expr.scalar import Scalar
-from tcc.ir.index import Index, Var, iterator
+from tcc.ir.index import Index, Indices, Var, Vars, iterator
 from tcc.ir.types import DType
-from tcc.record import record
+from tcc.record import entity, record
 
 
 class MemorySpace(Enum):
@@ -56,18 +55,18 @@ class MemorySpace(Enum):
     LOCAL = "local"  # a unit's scratch: cache on a CPU, shared memory on a GPU
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class TileBuffer:
     """A row-major array of `sizes`.  `align` is the alignment of its address in bytes."""
 
     name: str
     dtype: DType
-    sizes: tuple[Index, ...]
+    sizes: Indices
     scope: MemorySpace
     align: int = 64
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Block:
     """An SSA value: `shape` may be () for a scalar."""
 
@@ -87,19 +86,19 @@ class Guard:
 Indirect: TypeAlias = tuple[tuple[Var, Block], ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Load:
     """`out = buffer[indices]`; `fill` where a guard is not met."""
 
     out: Block
     buffer: TileBuffer
-    indices: tuple[Index, ...]
+    indices: Indices
     guards: tuple[Guard, ...] = ()
     fill: bool | int | float = 0
     indirect: Indirect = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Store:
     """`buffer[indices] = block`, dropped where a guard is not met.
 
@@ -107,13 +106,13 @@ class Store:
     """
 
     buffer: TileBuffer
-    indices: tuple[Index, ...]
+    indices: Indices
     block: Block
     guards: tuple[Guard, ...] = ()
     indirect: Indirect = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Prefetch:
     """A hint that the cache line holding `buffer[indices]` is wanted soon; changes no value.
 
@@ -122,13 +121,13 @@ class Prefetch:
     """
 
     buffer: TileBuffer
-    indices: tuple[Index, ...]
+    indices: Indices
     indirect: Indirect = ()
     level: int = 1  # of cache to bring the line into: 1 or 2
     write: bool = False  # the line will be written
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Compute:
     """`out = body(args)` element by element.
 
@@ -141,7 +140,7 @@ class Compute:
     args: tuple[Block, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Contract:
     """`out = acc + sum over k of a * b`.
 
@@ -160,7 +159,7 @@ class Contract:
     b_axes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Reduce:
     """Combines `blocks` (the components of `monoid`) along `axes`, which stay with size one."""
 
@@ -170,7 +169,7 @@ class Reduce:
     axes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Broadcast:
     """`block` repeated along axes of size one up to `out.shape` (equal rank)."""
 
@@ -178,7 +177,7 @@ class Broadcast:
     block: Block
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Relayout:
     """`block` with its axes permuted by `order`, then reshaped to `out.shape`."""
 
@@ -187,7 +186,7 @@ class Relayout:
     order: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Loop:
     """Serial: `for var in start, start + step, ... < stop`.
 
@@ -206,7 +205,7 @@ class Loop:
     results: tuple[Block, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class If:
     """Runs `then` where `lhs < rhs` (no lanes), else `otherwise`; neither defines outer blocks."""
 
@@ -216,7 +215,7 @@ class If:
     otherwise: tuple[Stmt, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Sync:
     """Stores to LOCAL buffers before it are visible to loads after it, for all lanes of a unit."""
 
@@ -228,7 +227,7 @@ Stmts: TypeAlias = list[Stmt]
 Blocks: TypeAlias = tuple[Block, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class TileKernel:
     """One kernel.
 
@@ -241,22 +240,44 @@ class TileKernel:
 
     buffers: tuple[TileBuffer, ...]
     locals: tuple[TileBuffer, ...]
-    sizes: tuple[Var, ...]
-    axes: tuple[Var, ...]
+    sizes: Vars
+    axes: Vars
     body: tuple[Stmt, ...]
     in_place: tuple[tuple[int, int], ...] = ()
 
 
-def lanes(shape: tuple[int, ...]) -> tuple[Index, ...]:
-    """The lane variables l0, l1, ... of a block of `shape`."""
-    return tuple(iterator(f"l{axis}", size) for axis, size in enumerate(shape))
+def inner_bodies(node: Stmt) -> tuple[tuple[Stmt, ...], ...]:
+    """The bodies of a statement, in order."""
+    match node:
+        case Loop():
+            return (node.body,)
+        case If():
+            return node.then, node.otherwise
+        case _:
+            return ()
 
 
 def walk_statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
-    """All statements of `body`, outer ones before what they hold."""
+    """Every statement of `body`, outer ones before what they hold."""
     for node in body:
         yield node
-        if isinstance(node, Loop):
-            yield from walk_statements(node.body)
-        elif isinstance(node, If):
-            yield from walk_statements((*node.then, *node.otherwise))
+        for inner in inner_bodies(node):
+            yield from walk_statements(inner)
+
+
+def defined_blocks(node: Stmt) -> Blocks:
+    """The blocks that a statement itself defines."""
+    match node:
+        case Load() | Compute() | Contract() | Broadcast() | Relayout():
+            return (node.out,)
+        case Reduce():
+            return node.outs
+        case Loop():
+            return (*node.carried, *node.results)
+        case Store() | Prefetch() | If() | Sync():
+            return ()
+
+
+def lanes(shape: tuple[int, ...]) -> Indices:
+    """The lane variables l0, l1, ... of a block of `shape`."""
+    return tuple(iterator(f"l{axis}", size) for axis, size in enumerate(shape))

@@ -27,10 +27,12 @@ from tcc.ir.index import (
     bounds,
     const,
     divisor_of,
+    factor_of,
     free_vars,
     iterator,
     linear_in,
     of_atom,
+    scale_down,
     substitute,
     symbol,
     var_of,
@@ -75,14 +77,11 @@ class IndexFacts:
         claims = []
         if divisor_of(_whole(loop.stop) - _whole(loop.start)) % loop.step:
             claims.append(f"{loop.step} divides {(loop.stop - loop.start).key}")
-        if not self._holds(const(0), loop.start):
+        if not self._certain(loop.start):
             claims.append(f"0 <= {loop.start.key}")
-        if not self._holds(loop.stop, extent(loop.var)):
+        if not self._certain(extent(loop.var) - loop.stop):
             claims.append(f"{loop.stop.key} <= {extent(loop.var).key}")
         return claims
-
-    def _holds(self, a: Index, b: Index) -> bool:
-        return any(_nonnegative(form) for form in self._forms(b - a, ()))
 
     def inside(
         self, index: Index, size: Index, guards: Sequence[Guard] = (), loose: Collection[Var] = ()
@@ -91,10 +90,14 @@ class IndexFacts:
 
         Nothing is believed of the `loose` variables beyond what the guards say.
         """
-        return all(
-            any(_nonnegative(form) for form in self._forms(distance, guards, loose))
-            for distance in (index, size - 1 - index)
-        )
+        ends = (index, size - 1 - index)
+        return all(self._certain(distance, guards, loose) for distance in ends)
+
+    def _certain(
+        self, distance: Index, guards: Sequence[Guard] = (), loose: Collection[Var] = ()
+    ) -> bool:
+        """Whether `distance >= 0` is."""
+        return any(map(_nonnegative, self._forms(distance, guards, loose)))
 
     def _mapping(self) -> dict[Var, Index]:
         """What is known of variables, in terms of those of which nothing is."""
@@ -104,7 +107,7 @@ class IndexFacts:
         return mapping
 
     def _forms(
-        self, index: Index, guards: Sequence[Guard], loose: Collection[Var] = ()
+        self, index: Index, guards: Sequence[Guard], loose: Collection[Var]
     ) -> Iterator[Index]:
         """Expressions equal to `index` here, free of `loose` variables."""
         mapping = self._mapping()
@@ -132,51 +135,23 @@ def _applied(index: Index, facts: Sequence[Guard]) -> Index:
             factor, rest = found
             if factor.const % coeff:
                 continue
-            scaled = _divided(factor, coeff)
+            scaled = scale_down(factor, coeff)
             other = fact.index - of_atom(monomial[0]) * coeff
             index = scaled * (whole - other) + rest
             break
     return index
 
 
-def _divided(index: Index, by: int) -> Index:
-    """`index / by`, where it divides every coefficient."""
-    total = const(index.const // by)
-    for monomial, coeff in index.terms:
-        product = const(coeff // by)
-        for atom in monomial:
-            product = product * of_atom(atom)
-        total = total + product
-    return total
-
-
 def _coefficient(index: Index, atom: Atom) -> tuple[Index, Index] | None:
     """`(factor, rest)` with `index == factor * atom + rest`; None where `atom` is not a factor."""
-    if isinstance(atom, Var):
-        found = linear_in(index, atom)
-        return None if found is None or found[0] is const(0) else found
-    factor, rest = const(0), const(index.const)
-    for monomial, coeff in index.terms:
-        left = list(monomial)
-        taken = atom in left
-        if taken:
-            left.remove(atom)
-        product = const(coeff)
-        for other in left:
-            product = product * of_atom(other)
-        if taken:
-            factor = factor + product
-        else:
-            rest = rest + product
-    return None if factor is const(0) else (factor, rest)
+    found = linear_in(index, atom) if isinstance(atom, Var) else factor_of(index, atom)
+    return None if found is None or found[0] is const(0) else found
 
 
 def _whole(index: Index) -> Index:
     """`n - n % 4` as `4 * (n // 4)`."""
     for atom in atoms(index):
-        if isinstance(atom, Remainder) and _coefficient(index, atom):
-            found = _coefficient(index, atom)
-            assert found is not None
+        if isinstance(atom, Remainder) and (found := _coefficient(index, atom)):
             factor, rest = found
             whole = factor * (atom.num - atom.den * (atom.num // atom.den)) + rest
             # Of `r - r % 4` with `r = n % 64` the latter alone is taken apart.

@@ -20,14 +20,13 @@ are parallel; `tcc.passes.tile.cpu.lower` binds the two into a `TileKernel`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 
-from tcc.ir.expr.scalar import Read, Scalar, StageRef
-from tcc.ir.index import Index, Var
+from tcc.ir.expr.scalar import Read, Scalar, Scalars, StageRef
+from tcc.ir.index import Index, Var, Vars
 from tcc.ir.tile import Guard, MemorySpace
 from tcc.ir.types import DType
-from tcc.record import record
+from tcc.record import entity, record
 
 
 @record
@@ -53,7 +52,7 @@ class Access:
     buffer: int
     offset: Index
     guards: tuple[Guard, ...] = ()
-    along: tuple[Var, ...] = ()
+    along: Vars = ()
 
 
 @record
@@ -85,7 +84,7 @@ class Strip:
         return self.scale * (size - 1) + self.high - self.low + 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class GroupStage:
     """One stage.  `accesses` gives the place of every read of an operand in `body`.
 
@@ -93,10 +92,10 @@ class GroupStage:
     `strip`, offsets into its local memory count rows from zero, so they may be negative.
     """
 
-    iters: tuple[Var, ...]
-    reduce: tuple[Var, ...]
+    iters: Vars
+    reduce: Vars
     monoid: str | None
-    body: tuple[Scalar, ...]
+    body: Scalars
     accesses: Mapping[Read, Access]
     stores: tuple[tuple[Access, ...], ...]
     strip: Strip | None = None
@@ -134,7 +133,7 @@ class StreamLoop:
     rescales: tuple[Rescale, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class TileGroup:
     """Stages in order over `buffers`; `sizes` are the size symbols the kernel needs.
 
@@ -142,11 +141,11 @@ class TileGroup:
 
     buffers: tuple[GroupBuffer, ...]
     stages: tuple[GroupStage, ...]
-    common: tuple[Var, ...]
-    sizes: tuple[Var, ...]
+    common: Vars
+    sizes: Vars
     walk: StreamLoop | None = None
 
     @property
-    def cut(self) -> tuple[Var, ...]:
+    def cut(self) -> Vars:
         """The loops of which a unit holds a part: the common ones and that of the walk."""
         return self.common if self.walk is None else (*self.common, self.walk.loop)

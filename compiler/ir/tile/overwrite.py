@@ -10,10 +10,11 @@ replaces it, before it is replaced, whichever order and threads units run on.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 
 from tcc.ir.expr import extent
 from tcc.ir.index import Var, as_int, var_of
-from tcc.ir.tile import If, Load, Loop, Stmt, Store, TileBuffer, TileKernel
+from tcc.ir.tile import If, Load, Loop, Stmt, Store, TileBuffer, TileKernel, inner_bodies
 
 
 def overwrites(kernel: TileKernel, operand: int, result: int) -> bool:
@@ -52,65 +53,51 @@ def _same_lanes(load: Load, store: Store) -> bool:
 def _bodies(body: Sequence[Stmt]) -> Iterator[Sequence[Stmt]]:
     yield body
     for node in body:
-        if isinstance(node, Loop):
-            yield from _bodies(node.body)
-        elif isinstance(node, If):
-            yield from _bodies(node.then)
-            yield from _bodies(node.otherwise)
+        for inner in inner_bodies(node):
+            yield from _bodies(inner)
 
 
 def stored_lanes(kernel: TileKernel, result: int) -> int | None:
     """How many elements all units together store to a buffer, guarded ones and repetitions
     included; None where that depends on symbolic sizes."""
-    ranges: dict[Var, tuple[int, int]] = {}
-    for axis in kernel.axes:
-        size = as_int(extent(axis))
-        if size is None:
-            return None
-        ranges[axis] = (0, size)
-    return _count(kernel.body, kernel.buffers[result], ranges, 1)
+    sizes = {axis: as_int(extent(axis)) for axis in kernel.axes}
+    ranges = {axis: (0, size) for axis, size in sizes.items() if size is not None}
+    if len(ranges) < len(sizes):
+        return None
+    counts = list(_stores(kernel.body, kernel.buffers[result], ranges, 1))
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
-def _count(
-    body: Sequence[Stmt], buffer: TileBuffer, axes: Mapping[Var, tuple[int, int]], trips: int
-) -> int | None:
-    """The lanes that `body` stores; it runs `trips` times for each unit with `axes`."""
-    total = 0
+def _stores(
+    body: Sequence[Stmt], buffer: TileBuffer, axes: Mapping[Var, tuple[int, int]], trips: int | None
+) -> Iterator[int | None]:
+    """The lanes of each store of `body`, which runs `trips` times for each unit with `axes`; None
+    where nobody knows how often it runs."""
     for node in body:
-        found: int | None = 0
-        if isinstance(node, Store) and node.buffer is buffer:
-            found = trips
-            for low, high in axes.values():
-                found *= max(high - low, 0)
-            for size in node.block.shape:
-                found *= size
-        elif isinstance(node, Loop):
-            steps = as_int((node.stop - node.start) // node.step)
-            stores = any(_stores(inner, buffer) for inner in _bodies(node.body))
-            if stores:
-                found = None if steps is None else _count(node.body, buffer, axes, trips * steps)
-        elif isinstance(node, If):
-            found = _count_branches(node, buffer, axes, trips)
-        if found is None:
-            return None
-        total += found
-    return total
+        match node:
+            case Store() if node.buffer is buffer:
+                units = (max(high - low, 0) for low, high in axes.values())
+                yield None if trips is None else prod((trips, *units, *node.block.shape))
+            case Loop():
+                steps = as_int((node.stop - node.start) // node.step)
+                inner = None if trips is None or steps is None else trips * steps
+                yield from _stores(node.body, buffer, axes, inner)
+            case If():
+                yield from _branch_stores(node, buffer, axes, trips)
+            case _:
+                pass
 
 
-def _stores(body: Sequence[Stmt], buffer: TileBuffer) -> bool:
-    return any(isinstance(node, Store) and node.buffer is buffer for node in body)
-
-
-def _count_branches(
-    node: If, buffer: TileBuffer, axes: Mapping[Var, tuple[int, int]], trips: int
-) -> int | None:
-    """Branches on `axis < number` share the units; others may not store to the buffer at all."""
+def _branch_stores(
+    node: If, buffer: TileBuffer, axes: Mapping[Var, tuple[int, int]], trips: int | None
+) -> Iterator[int | None]:
+    """Branches on `axis < number` share the units; how often others run is not known."""
     var, limit = var_of(node.lhs), as_int(node.rhs)
     if var is None or limit is None or var not in axes:
-        bodies = (*_bodies(node.then), *_bodies(node.otherwise))
-        return None if any(_stores(inner, buffer) for inner in bodies) else 0
+        yield from _stores((*node.then, *node.otherwise), buffer, axes, None)
+        return
     low, high = axes[var]
-    cut = min(max(limit, low), high)
-    then = _count(node.then, buffer, {**axes, var: (low, cut)}, trips)
-    otherwise = _count(node.otherwise, buffer, {**axes, var: (cut, high)}, trips)
-    return None if then is None or otherwise is None else then + otherwise
+    middle = min(max(limit, low), high)
+    yield from _stores(node.then, buffer, {**axes, var: (low, middle)}, trips)
+    yield from _stores(node.otherwise, buffer, {**axes, var: (middle, high)}, trips)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
-from tcc.ir.graph.text import body_text, iterator_text, number, quoted, size_line
+from tcc.ir.graph.text import Names, body_text, iterator_text, number, size_line
 from tcc.ir.index import free_vars
 from tcc.ir.tile import (
     Block,
@@ -26,7 +26,6 @@ from tcc.ir.tile import (
     Stmt,
     Store,
     Sync,
-    TileBuffer,
     TileKernel,
 )
 
@@ -40,21 +39,8 @@ def kernel_text(kernel: TileKernel) -> str:
 
 
 class _Printer:
-    """Gives every block and buffer one name; a name that two have gets a number on the second."""
-
     def __init__(self) -> None:
-        self._names: dict[Block | TileBuffer, str] = {}
-        self._taken: set[str] = set()
-
-    def _name(self, item: Block | TileBuffer) -> str:
-        if item not in self._names:
-            name, count = item.name, 1
-            while name in self._taken:
-                count += 1
-                name = f"{item.name}#{count}"
-            self._taken.add(name)
-            self._names[item] = f"%{quoted(name)}"
-        return self._names[item]
+        self._name = Names()
 
     def _typed(self, block: Block) -> str:
         return f"{self._name(block)}: {block.dtype.name}[{','.join(map(str, block.shape))}]"
@@ -82,7 +68,7 @@ class _Printer:
         match node:
             case Store():
                 line = f"store {self._name(node.block)} to {self._place(node)}"
-                return [indent + line + _guards(node)]
+                return [indent + line + guards_text(node)]
             case Prefetch():
                 purpose = " to write" if node.write else ""
                 return [f"{indent}prefetch {self._place(node)} level {node.level}{purpose}"]
@@ -116,7 +102,7 @@ class _Printer:
             case Load():
                 plain = node.fill == 0 and type(node.fill) is int
                 fill = "" if plain else f" fill {number(node.fill)}"
-                return f"load {self._place(node)}{_guards(node)}{fill}"
+                return f"load {self._place(node)}{guards_text(node)}{fill}"
             case Contract():
                 a = f"{self._name(node.a)}[{_labels(node.a_axes)}]"
                 b = f"{self._name(node.b)}[{_labels(node.b_axes)}]"
@@ -151,7 +137,8 @@ class _Printer:
         return [*lines, indent + "}"]
 
 
-def _guards(node: Load | Store) -> str:
+def guards_text(node: Load | Store) -> str:
+    """` where 0 <= i < n` for the guards of an access; empty without any."""
     parts = ", ".join(f"0 <= {g.index.key} < {g.extent.key}" for g in node.guards)
     return f" where {parts}" if parts else ""
 

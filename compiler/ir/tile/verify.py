@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from math import prod
 from typing import assert_never
 
-from tcc.errors import InternalError
+from tcc.errors import require_none
 from tcc.ir.expr import MONOIDS
 from tcc.ir.expr.scalar import Arg, IndexValue, Read, Scalar, walk
-from tcc.ir.index import Index, Var, as_int, free_vars, of_atom
+from tcc.ir.index import Index, Indices, Var, as_int, free_vars, of_atom
 from tcc.ir.tile import (
     Block,
     Broadcast,
@@ -32,12 +32,13 @@ from tcc.ir.tile import (
     Stmt,
     Store,
     Sync,
-    TileBuffer,
     TileKernel,
+    defined_blocks,
     lanes,
 )
 from tcc.ir.tile.access import IndexFacts
 from tcc.ir.tile.overwrite import overwrites
+from tcc.ir.tile.text import guards_text
 from tcc.ir.types import I8, I32, U8
 
 
@@ -48,8 +49,7 @@ def verify_kernel(kernel: TileKernel) -> tuple[str, ...]:
     """
     verifier = _Verifier(kernel)
     verifier.run()
-    if verifier.problems:
-        raise InternalError("tile kernel is not well formed", why="\n    ".join(verifier.problems))
+    require_none("tile kernel is not well formed", verifier.problems)
     return tuple(verifier.unproved)
 
 
@@ -99,6 +99,8 @@ class _Verifier:
     def _body(self, body: Sequence[Stmt]) -> None:
         for node in body:
             self._statement(node)
+            if not isinstance(node, Loop):  # whose carried blocks are in its body's scope
+                self._define(*defined_blocks(node))
 
     @contextmanager
     def _scope(self) -> Iterator[None]:
@@ -130,7 +132,6 @@ class _Verifier:
         match node:
             case Load():
                 self._access(node, f"load of {_name(node.out)}", node.out)
-                self._define(node.out)
             case Store():
                 self._use(node.block)
                 self._access(node, f"store of {_name(node.block)}", node.block)
@@ -148,7 +149,6 @@ class _Verifier:
                 self._use(node.block)
                 self._spreads(node.block, node.out)
                 self._same_type(node.out, node.block)
-                self._define(node.out)
             case Relayout():
                 self._relayout(node)
             case Loop():
@@ -162,40 +162,42 @@ class _Verifier:
 
     def _access(self, node: Load | Store, where: str, block: Block) -> None:
         buffer = node.buffer
-        self._ask(buffer in self._buffers, f"{where}: {buffer.name} is no buffer of the kernel")
         self._ask(block.dtype is buffer.dtype, f"{where}: {buffer.name} holds {buffer.dtype.name}")
-        rank = len(buffer.sizes)
-        if len(node.indices) != rank:
-            self.problems.append(f"{where}: {len(node.indices)} indices for {rank} axes")
-            return
         for var, index_block in node.indirect:
-            self._use(index_block)
             self._spreads(index_block, block)
             self._ask(index_block.dtype.is_integer, f"{where}: {var.key} is bound to no integers")
-        own = (*lanes(block.shape), *(of_atom(v) for v, _ in node.indirect))
-        used = [*node.indices, *(i for g in node.guards for i in (g.index, g.extent))]
-        self._indices(where, used, own)
-        self._inside(node, where, buffer)
+        guarded = (i for g in node.guards for i in (g.index, g.extent))
+        if self._place(node, where, lanes(block.shape), guarded):
+            loose = {v for v, _ in node.indirect}
+            for index, size in zip(node.indices, buffer.sizes, strict=True):
+                if not self._facts.inside(index, size, node.guards, loose):
+                    claim = f"{where}: 0 <= {index.key} < {size.key}{guards_text(node)}"
+                    self.unproved.append(claim)
 
     def _prefetch(self, node: Prefetch) -> None:
         where = f"prefetch of {node.buffer.name}"
-        self._ask(node.buffer in self._buffers, f"{where}: the buffer is not the kernel's")
-        fits = len(node.indices) == len(node.buffer.sizes)
-        self._ask(fits, f"{where}: {len(node.indices)} indices for {len(node.buffer.sizes)} axes")
+        self._place(node, where)
         self._ask(node.level in (1, 2), f"{where}: there is no level {node.level}")
         for var, block in node.indirect:
-            self._use(block)
             one = block.dtype.is_integer and _count(block) == 1
             self._ask(one, f"{where}: {var.key} is bound to {_name(block)}, not to one integer")
-        self._indices(where, node.indices, (of_atom(v) for v, _ in node.indirect))
 
-    def _inside(self, node: Load | Store, where: str, buffer: TileBuffer) -> None:
-        loose = {v for v, _ in node.indirect}
-        for index, size in zip(node.indices, buffer.sizes, strict=True):
-            if not self._facts.inside(index, size, node.guards, loose):
-                text = f"{where}: 0 <= {index.key} < {size.key}"
-                guards = ", ".join(f"0 <= {g.index.key} < {g.extent.key}" for g in node.guards)
-                self.unproved.append(text + (f" where {guards}" if guards else ""))
+    def _place(
+        self,
+        node: Load | Store | Prefetch,
+        where: str,
+        own: Indices = (),
+        guarded: Iterable[Index] = (),
+    ) -> bool:
+        """Checks what a statement names; whether it has an index for each axis of its buffer."""
+        buffer = node.buffer
+        self._ask(buffer in self._buffers, f"{where}: {buffer.name} is no buffer of the kernel")
+        fits = len(node.indices) == len(buffer.sizes)
+        self._ask(fits, f"{where}: {len(node.indices)} indices for {len(buffer.sizes)} axes")
+        self._use(*(block for _, block in node.indirect))
+        bound = (of_atom(var) for var, _ in node.indirect)
+        self._indices(where, (*node.indices, *guarded), (*own, *bound))
+        return fits
 
     def _spreads(self, block: Block, out: Block) -> None:
         fits = len(block.shape) == len(out.shape) and all(
@@ -215,7 +217,6 @@ class _Verifier:
         self._ask(node.body.dtype is node.out.dtype, f"{where}: gives {node.body.dtype.name}")
         for scalar in walk(node.body):
             self._scalar(scalar, node, where)
-        self._define(node.out)
 
     def _scalar(self, scalar: Scalar, node: Compute, where: str) -> None:
         match scalar:
@@ -248,7 +249,6 @@ class _Verifier:
         self._same_type(node.out, node.acc)
         if node.acc.dtype is not I32 or not {node.a.dtype, node.b.dtype} <= {I8, U8}:
             self._same_type(node.a, node.b)
-        self._define(node.out)
 
     def _reduce(self, node: Reduce) -> None:
         where = f"reduction to {_name(node.outs[0])}"
@@ -264,7 +264,6 @@ class _Verifier:
             self._ask(due, f"{where}: {_name(block)} along {node.axes} is no {_name(out)}")
             self._same_type(out, block)
         self._ask(len({b.shape for b in node.blocks}) == 1, f"{where}: shapes differ")
-        self._define(*node.outs)
 
     def _relayout(self, node: Relayout) -> None:
         self._use(node.block)
@@ -272,7 +271,6 @@ class _Verifier:
         rank = len(node.block.shape)
         fits = sorted(node.order) == list(range(rank)) and _count(node.out) == _count(node.block)
         self._ask(fits, f"{_name(node.block)} is not laid out as {_name(node.out)}")
-        self._define(node.out)
 
     # ---- control ---------------------------------------------------------------------------------
 

@@ -9,23 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from tcc.errors import InternalError
+from tcc.errors import require_none
 from tcc.ir.index import free_vars
 from tcc.ir.tile import (
-    Block,
-    Broadcast,
-    Compute,
     Contract,
     If,
-    Load,
-    Loop,
     Prefetch,
-    Reduce,
-    Relayout,
-    Stmt,
-    Store,
     Sync,
     TileKernel,
+    defined_blocks,
     walk_statements,
 )
 
@@ -39,9 +31,7 @@ def verify_blocks(kernel: TileKernel) -> None:
 
     Raises `InternalError` whose `why` lists every problem, one on each line.
     """
-    problems = list(_problems(kernel))
-    if problems:
-        raise InternalError("not a block kernel", why="\n    ".join(problems))
+    require_none("not a block kernel", _problems(kernel))
 
 
 def _problems(kernel: TileKernel) -> Iterator[str]:
@@ -51,7 +41,7 @@ def _problems(kernel: TileKernel) -> Iterator[str]:
         if len(buffer.sizes) != 1:
             yield f"buffer {buffer.name} is not flat"
     for node in walk_statements(kernel.body):
-        for block in _defined(node):
+        for block in defined_blocks(node):
             if any(size & (size - 1) for size in block.shape):
                 yield f"%{block.name} has an axis that is no power of two: {block.shape}"
             if prod(block.shape) > LARGEST:
@@ -79,15 +69,3 @@ def _contract(node: Contract) -> Iterator[str]:
     sides = (*node.out.shape[-2:], node.a.shape[-1])
     if min(sides) < SIDE:
         yield f"{where}: a side is below {SIDE}: {sides}"
-
-
-def _defined(node: Stmt) -> tuple[Block, ...]:
-    match node:
-        case Load() | Compute() | Contract() | Broadcast() | Relayout():
-            return (node.out,)
-        case Reduce():
-            return node.outs
-        case Loop():
-            return (*node.carried, *node.results)
-        case Store() | Prefetch() | If() | Sync():
-            return ()
