@@ -111,8 +111,8 @@ def _less_zero(x: Array, zero: Array | None, axis: int) -> Array:
     if zero is None:
         return wide
     shape = [1] * x.ndim
-    if zero.size > 1:
-        shape[axis] = -1
+    if zero.ndim:
+        shape[axis] = zero.size
     return wide - zero.astype(np.int32).reshape(shape)
 
 
