@@ -10,7 +10,7 @@ Requires fixed sizes and trip counts: without them the answer is None.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -55,15 +55,6 @@ class _Count:
         return self.activations + self.weights
 
 
-@record
-class _Work:
-    """One thing that reads operands and writes results; `expr` None reads all of them."""
-
-    expr: Expr | None
-    operands: tuple[Value | None, ...]
-    results: tuple[Value, ...]
-
-
 class _UnknownError(Exception):
     """A size or a number of trips that only the run knows."""
 
@@ -100,7 +91,7 @@ def _count_nodes(graph: Graph, count: _Count, outer: Mapping[Value, str], trips:
         elif all(v is None or v in constants for v in node.inputs):
             constants.update((v, f"{node.loc}/{v.name}") for v in node.outputs)
         elif node.op.name not in _VIEWS:
-            _add(_Work(node_expr(node), node.inputs, node.outputs), count, constants, trips)
+            _add(node_expr(node), node.inputs, node.outputs, count, constants, trips)
 
 
 def _count_steps(placed: Placed, count: _Count, outer: Mapping[Value, str], trips: int) -> None:
@@ -109,11 +100,11 @@ def _count_steps(placed: Placed, count: _Count, outer: Mapping[Value, str], trip
         kernel, node = step.kernel, step.node
         if kernel is not None:
             count.launches += 0 if step.every else trips
-            _add(_Work(kernel.expr, kernel.operands, kernel.results), count, constants, trips)
+            _add(kernel.expr, kernel.operands, kernel.results, count, constants, trips)
         elif node is not None and bodies(node):
             _count_bodies(placed.graph, node, count, constants, trips, fused=True)
         elif node is not None:
-            _add(_Work(None, node.inputs, node.outputs), count, constants, trips)
+            _add(None, node.inputs, node.outputs, count, constants, trips)
 
 
 def _count_bodies(
@@ -167,20 +158,28 @@ def _known(size: Index) -> int:
     return known
 
 
-def _add(work: _Work, count: _Count, constants: Mapping[Value, str], trips: int) -> None:
-    for number, value in enumerate(work.operands):
+def _add(
+    expr: Expr | None,
+    operands: Sequence[Value | None],
+    results: Sequence[Value],
+    count: _Count,
+    constants: Mapping[Value, str],
+    trips: int,
+) -> None:
+    """One thing that reads operands and writes results; without an `expr` it reads all of them."""
+    for number, value in enumerate(operands):
         if value is None:
             continue
         read = _elements(value.type)
-        if work.expr is not None:
-            read = min(read, _needed(work.expr, number))
+        if expr is not None:
+            read = min(read, _needed(expr, number))
         read = read * value.type.dtype.bits // 8
         if value in constants:
             key = constants[value]
             count.constants[key] = max(count.constants.get(key, 0), read)
         else:
             count.activations += trips * read
-    for value in work.results:
+    for value in results:
         count.activations += trips * (_elements(value.type) * value.type.dtype.bits // 8)
 
 

@@ -175,10 +175,8 @@ def _tiles(node: Node, form: WinogradForm) -> int:
     return prod(d * -(-n // (d * form.m)) for n, d in sizes)
 
 
-def _extra(node: Node, form: WinogradForm | None) -> int:
+def _extra(node: Node, form: WinogradForm) -> int:
     """Bytes by which the filters grow."""
-    if form is None:
-        return 0
     weights = node.inputs[1]
     assert weights is not None
     return (form.points - 9) * 4 * ((as_int(element_count(weights.type.shape)) or 0) // 9)

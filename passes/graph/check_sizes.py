@@ -10,6 +10,7 @@ an operand is as long as the indices into it along the axes that they do not cou
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeAlias
 
 from tcc.errors import UserError
 from tcc.ir.graph import GraphBuilder, Node, bodies
@@ -19,6 +20,8 @@ from tcc.ir.types import element_count
 from tcc.ops import OPS
 from tcc.ops.sizes import RequireAttrs
 
+# The size that an axis needs, the one that it has, and why.
+_Demand: TypeAlias = tuple[Index, Index, str]
 _CHOOSING = frozenset({"arg_max", "arg_min"})
 
 
@@ -27,9 +30,8 @@ def check_sizes(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
 
     Raises `UserError` where no run could meet a demand.
     """
-    added = _check_results(b, node, inputs)
-    added |= _check_axes(b, node, inputs)
-    return added | _check_reach(b, node, inputs)
+    demands = (*_of_results(node, inputs), *_of_axes(node, inputs), *_of_reach(node, inputs))
+    return any([demand(b, *each) for each in demands])
 
 
 def demand(b: GraphBuilder, needed: Index, extent: Index, reason: str) -> bool:
@@ -40,23 +42,18 @@ def demand(b: GraphBuilder, needed: Index, extent: Index, reason: str) -> bool:
     return True
 
 
-def _check_results(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
-    """Demands sizes of results that no operand has yet to be none below zero, where that is not
-    certain; whether it demanded any."""
+def _of_results(node: Node, inputs: Inputs) -> Iterator[_Demand]:
+    """Sizes of results that no operand has yet are none below zero."""
     if bodies(node):  # these check their own
-        return False
+        return
     had = {dim for v in inputs if v is not None for dim in v.type.shape}
-    made = dict.fromkeys(dim for v in node.outputs for dim in v.type.shape if dim not in had)
-    added = False
-    for dim in made:
+    for dim in dict.fromkeys(dim for v in node.outputs for dim in v.type.shape if dim not in had):
         if not nonnegative(dim):
-            added |= demand(b, maximum(dim, 0), dim, "no size is negative")
-    return added
+            yield maximum(dim, 0), dim, "no size is negative"
 
 
-def _check_axes(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
-    """Demands elements of the axes that `node` takes some of; whether it demanded any."""
-    added = False
+def _of_axes(node: Node, inputs: Inputs) -> Iterator[_Demand]:
+    """The axes that `node` takes elements of have some."""
     taking = "choose" if node.op.name in _CHOOSING else "repeat"
     for extent, results in _taken(node, inputs):
         needed = maximum(extent, minimum(results, 1))
@@ -66,9 +63,7 @@ def _check_axes(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
                 where=node.loc,
                 why=f"{node.op.name} gives results for an axis of extent 0",
             )
-        reason = f"an axis without elements has none to {taking}"
-        added |= demand(b, needed, extent, reason)
-    return added
+        yield needed, extent, f"an axis without elements has none to {taking}"
 
 
 def _taken(node: Node, inputs: Inputs) -> Iterator[tuple[Index, Index]]:
@@ -94,15 +89,11 @@ def _taken(node: Node, inputs: Inputs) -> Iterator[tuple[Index, Index]]:
             yield from ((dim, const(1)) for dim in x.type.shape[2:])
 
 
-def _check_reach(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
-    """Demands an operand that is as long as its indices along the axes that they do not count
-    along; whether it demanded any."""
+def _of_reach(node: Node, inputs: Inputs) -> Iterator[_Demand]:
+    """An operand is as long as its indices along the axes that they do not count along."""
     if node.op.name != "gather_elements" or inputs[0] is None or inputs[1] is None:
-        return False
-    added = False
+        return
     pairs = zip(inputs[0].type.shape, inputs[1].type.shape, strict=True)
     for axis, (extent, count) in enumerate(pairs):
         if axis != node.attrs.axis:
-            needed, reason = maximum(extent, count), "there are more indices than elements"
-            added |= demand(b, needed, extent, reason)
-    return added
+            yield maximum(extent, count), extent, "there are more indices than elements"

@@ -15,7 +15,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from tcc.ir.graph import Graph, Node, Value, bodies
-from tcc.ir.graph.rewrite import map_bodies, substituted
+from tcc.ir.graph.rewrite import substituted, with_bodies
 from tcc.ir.op import Trait
 
 
@@ -32,9 +32,8 @@ def _merge(graph: Graph, named: set[Value], outer: Mapping[Value, Value]) -> Gra
     changed = False
     for node in graph.nodes:
         if bodies(node):
-            inner = replace(node, attrs=map_bodies(node.attrs, lambda g: _merge(g, set(), new)))
-            same = all(a is b for a, b in zip(bodies(inner), bodies(node), strict=True))
-            changed, node = changed or not same, node if same else inner
+            inner = with_bodies(node, lambda g: _merge(g, set(), new))
+            changed, node = changed or inner is not node, inner
         elif node.outputs and Trait.OPAQUE not in node.op.traits:
             found = first.setdefault(_key(graph, node, new), node)
             if found is not node and named.isdisjoint(node.outputs):

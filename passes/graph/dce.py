@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tcc.ir.graph import ConstantStore, Graph, Handle, bodies, walk_graphs
-from tcc.ir.graph.rewrite import map_bodies, without_dead
+from tcc.ir.graph import ConstantStore, Graph, Handle, walk_graphs
+from tcc.ir.graph.rewrite import with_bodies, without_dead
 
 
 def drop_dead_nodes(graph: Graph) -> Graph:
@@ -42,8 +42,5 @@ def drop_unread_arrays(graph: Graph) -> Graph:
 
 
 def _on_store(graph: Graph, store: ConstantStore) -> Graph:
-    nodes = tuple(
-        replace(n, attrs=map_bodies(n.attrs, lambda g: _on_store(g, store))) if bodies(n) else n
-        for n in graph.nodes
-    )
+    nodes = tuple(with_bodies(n, lambda g: _on_store(g, store)) for n in graph.nodes)
     return replace(graph, nodes=nodes, store=store)

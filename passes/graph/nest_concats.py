@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from tcc.ir.graph import Graph, Node, Value, bodies
-from tcc.ir.graph.rewrite import map_bodies
+from tcc.ir.graph import Graph, Node, Value
+from tcc.ir.graph.rewrite import with_bodies
 
 _Operands: TypeAlias = tuple[Value | None, ...]
 
@@ -32,7 +32,7 @@ def nest_concats(graph: Graph) -> Graph:
     nodes: list[Node] = []
     known: list[_Known] = []
     for old in graph.nodes:
-        node = _with_bodies(old)
+        node = with_bodies(old, nest_concats)
         if node.op.name == "concat":
             forms = _nested(node.attrs.axis, node.inputs, known)
             known += (_Known(node.attrs.axis, form, node.outputs[0]) for form in forms)
@@ -40,12 +40,6 @@ def nest_concats(graph: Graph) -> Graph:
         nodes.append(node)
     same = all(a is b for a, b in zip(nodes, graph.nodes, strict=True))
     return graph if same else replace(graph, nodes=tuple(nodes))
-
-
-def _with_bodies(node: Node) -> Node:
-    inner = replace(node, attrs=map_bodies(node.attrs, nest_concats)) if bodies(node) else node
-    same = all(a is b for a, b in zip(bodies(inner), bodies(node), strict=True))
-    return node if same else inner
 
 
 def _nested(axis: int, operands: _Operands, known: Sequence[_Known]) -> list[_Operands]:

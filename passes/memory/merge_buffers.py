@@ -15,11 +15,10 @@ from tcc.ir.program import (
     BufferId,
     CallOp,
     Instr,
-    IntOp,
     Launch,
-    Let,
     Program,
     Register,
+    constant_registers,
 )
 from tcc.ir.program.operands import buffers_of, renumbered, walk_instructions
 from tcc.ir.types import DType
@@ -39,7 +38,7 @@ class Life:
 
 def known_sizes(program: Program) -> dict[BufferId, int]:
     """Bytes of the arena's buffers of known size."""
-    known = {i.target: i.a for i in program.body if isinstance(i, Let) and i.op is IntOp.CONST}
+    known = constant_registers(program)
     return {
         n: known[b.place.size]
         for n, b in enumerate(program.buffers)

@@ -43,6 +43,7 @@ from tcc.ir.types import I8, I32, U8, TensorType, element_count
 from tcc.passes.fuse.compose import canonical
 from tcc.passes.graph.computed_constants import without_unread
 from tcc.passes.layout.assign import Kernel, Placed, ProgramStep
+from tcc.passes.quantize.zero_points import signed_bytes
 from tcc.record import record
 from tcc.schedule.nest import multiplied
 
@@ -128,12 +129,12 @@ class _Rewriting:
         array = self._array(node)
         if array is not None and array.size:
             point = self._point(node, array, zero)
-            wide = array.astype(np.int32) - (0 if point is None else point)
-            if point is not None and wide.min() >= -_HALF and wide.max() < _HALF:
-                return _Signed(self._constant(node, wide), None)
+            moved = None if point is None else signed_bytes(array, point)
+            if moved is not None:
+                return _Signed(self._constant(node, moved), None)
             if node.dtype is U8:
-                wide = array.astype(np.int32) - _HALF
-                return _Signed(self._constant(node, wide), _difference(_HALF, zero))
+                halved = (array.astype(np.int32) - _HALF).astype(np.int8)
+                return _Signed(self._constant(node, halved), _difference(_HALF, zero))
         if node.dtype is U8:
             half = literal(_HALF, I32)
             return _Signed(cast(apply("sub", cast(node, I32), half), I8), _difference(_HALF, zero))
@@ -224,7 +225,7 @@ class _Rewriting:
         assert isinstance(node.source, int)
         old = self.operands[node.source]
         value = Value(f"{old.name}.i8", TensorType(I8, old.type.shape))
-        self._new_constant(value, array.astype(np.int8))
+        self._new_constant(value, array)
         return read(self._operand(value), node.indices, I8)
 
     def _new_constant(self, value: Value, array: Array) -> Value:

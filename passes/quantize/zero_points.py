@@ -292,12 +292,19 @@ def _weights(b: GraphBuilder, w: Value, zero: Value | None, axis: int) -> _Weigh
         point = point.reshape(-1, *[1] * (array.ndim - 1))
     elif point.ndim > 1:
         return None
-    moved = array.astype(np.int16) - point
-    if moved.min() >= -_HALF and moved.max() < _HALF:
-        return _Weights(moved.astype(np.int8), None)
+    moved = signed_bytes(array, point)
+    if moved is not None:
+        return _Weights(moved, None)
     if w.type.dtype is I8:
         return _Weights(array, -point)
     return _Weights((array.astype(np.int16) - _HALF).astype(np.int8), _HALF - point)
+
+
+def signed_bytes(array: Array, zero: Array) -> Array | None:
+    """Bytes less their zero points as signed ones; None where one does not fit."""
+    moved = array.astype(np.int32) - zero
+    fits = moved.min() >= -_HALF and moved.max() < _HALF
+    return moved.astype(np.int8) if fits else None
 
 
 def _constant(b: GraphBuilder, zero: Value | None) -> int | None:

@@ -97,6 +97,15 @@ def test_the_rule_that_never_ends_is_named(ops: Ops) -> None:
         apply_rules(negated_twice(ops), rules, bound=5)
 
 
+def test_nodes_that_are_added_have_the_location_of_what_they_replace(ops: Ops) -> None:
+    b = GraphBuilder("g")
+    (y,) = b.add(ops["neg"], [b.input("x", FORM)], loc="old")
+    graph = b.finish(b.add(ops["neg"], [y], loc="older"))
+    for loc in (None, "new"):
+        made = rebuild(graph, lambda b, _, inputs, loc=loc: b.add(ops["add"], inputs * 2, loc=loc))
+        assert [n.loc for n in made.nodes] == (["new"] * 2 if loc else ["old", "older"])
+
+
 def test_outputs_keep_their_names(ops: Ops) -> None:
     """An output may take over another value's place, never an input's or another output's."""
     b = GraphBuilder("g")

@@ -356,7 +356,7 @@ SERVER = MACHINES["icelake-server"]
 PLANNER = CorePlanner(CoreModel(16, 32, SERVER.l2.size, SERVER.cores), Pricer(SERVER))
 
 
-def among_others(case: Conv, *, given: bool = False) -> Graph:
+def among_others(case: Conv, *, given: bool = False, loc: str = "") -> Graph:
     """One convolution of an image that another kernel makes, or that is given."""
     b = GraphBuilder("region")
     x = b.input("x", tensor(F32, 1, case.channels, case.high, case.wide))
@@ -364,7 +364,8 @@ def among_others(case: Conv, *, given: bool = False) -> Graph:
         (x,) = b.add(OPS["relu"], [x])
     w = b.constant(np.zeros((case.filters, case.channels, 3, 3), np.float32))
     pads = tuple(tuple(map(const, p)) for p in (case.before, case.after))
-    (y,) = b.add(OPS["conv"], [x, w], OPS["conv"].attrs((1, 1), *pads, case.dilations, 1))
+    attrs = OPS["conv"].attrs((1, 1), *pads, case.dilations, 1)
+    (y,) = b.add(OPS["conv"], [x, w], attrs, loc=loc)
     if case.fused:
         (y,) = b.add(OPS["relu"], [y])
     none = (const(0), const(0))
@@ -373,9 +374,9 @@ def among_others(case: Conv, *, given: bool = False) -> Graph:
     return b.finish([last])
 
 
-def region(case: Conv, *, given: bool = False) -> ConvRegion:
+def region(case: Conv, *, given: bool = False, loc: str = "") -> ConvRegion:
     """That of the convolution of `among_others`."""
-    graph = among_others(case, given=given)
+    graph = among_others(case, given=given, loc=loc)
     node = next(n for n in graph.nodes if n.op.name == "conv")
     return region_of(graph, graph.users(), graph.constants, (node,))
 
@@ -429,6 +430,15 @@ def test_direct_products_of_pairs_are_twice_as_fast() -> None:
     )
     assert pairs.seconds(own, (None,)) == pytest.approx(prices.seconds(own, (None,)) / 2, rel=0.02)
     assert pairs.seconds(own, (FORMS[4],)) == prices.seconds(own, (FORMS[4],))
+
+
+@pytest.mark.parametrize("name", ["direct", "pool"])
+def test_prices_do_not_depend_on_what_the_model_calls_its_nodes(name: str) -> None:
+    plain, named = (region(layer(64, 64, 28), loc=loc) for loc in ("", f"{name}/conv"))
+    form = (FORMS[4],)
+    assert ConvPrices(PLANNER, 2.0).seconds(named, form) == pytest.approx(
+        ConvPrices(PLANNER, 2.0).seconds(plain, form)
+    )
 
 
 class _Together(Products):

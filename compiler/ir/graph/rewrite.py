@@ -90,9 +90,7 @@ class _Rebuild:
         return graph if parent is not None else _renamed(graph, [v.name for v in old.outputs])
 
     def _with_bodies(self, node: Node, b: GraphBuilder, new: Mapping[Value, Value]) -> Node:
-        if not bodies(node):
-            return node
-        return replace(node, attrs=map_bodies(node.attrs, lambda g: self.graph(g, b, new)))
+        return with_bodies(node, lambda g: self.graph(g, b, new))
 
 
 def _fits(node: Node, results: Sequence[Value], fixed: set[Value], taken: set[Value]) -> bool:
@@ -141,6 +139,13 @@ def map_bodies(attrs: Any, change: Callable[[Graph], Graph]) -> Any:
     found = {f.name: getattr(attrs, f.name) for f in fields(attrs)}
     changed = {n: change(g) for n, g in found.items() if isinstance(g, Graph)}
     return replace(attrs, **changed) if changed else attrs
+
+
+def with_bodies(node: Node, change: Callable[[Graph], Graph]) -> Node:
+    """`node` with every body replaced; itself where none changes."""
+    new = replace(node, attrs=map_bodies(node.attrs, change))
+    same = all(a is b for a, b in zip(bodies(new), bodies(node), strict=True))
+    return node if same else new
 
 
 def _renamed(graph: Graph, names: Sequence[str]) -> Graph:

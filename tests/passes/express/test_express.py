@@ -152,7 +152,9 @@ def test_more_than_there_are_is_refused() -> None:
     n = symbol("n", lo=1)
     b = GraphBuilder("open")
     x = b.input("x", TensorType(F32, (n,)))
-    graph = legalize_calls(b.finish(b.add(OPS["top_k"], [x], TopKAttrs(0, const(9), True, True))))
+    attrs = TopKAttrs(0, const(9), True, True)
+    graph = legalize_calls(b.finish(b.add(OPS["top_k"], [x], attrs, loc="best")))
+    assert {node.loc for node in graph.nodes} == {"best"}  # the demand on n among them
     found = evaluate_graph(graph, {"x": np.arange(12, dtype=np.float32)})
     np.testing.assert_array_equal(found[graph.outputs[1].name], range(11, 2, -1))
     with pytest.raises(TccError, match="no more elements"):
