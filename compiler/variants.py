@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 from tcc.backends.artifact.encode_program import encode_program
@@ -27,7 +26,6 @@ from tcc.options import Options
 from tcc.passes.derive.winograd import Limits
 from tcc.passes.graph.fix_sizes import fix_sizes
 from tcc.passes.graph.merge_matmuls import has_few_rows
-from tcc.passes.layout.assign import Placed
 from tcc.passes.manager import Pass
 from tcc.passes.pipeline import run_pipeline, step_names
 from tcc.passes.program.join_programs import join_programs
@@ -175,9 +173,11 @@ def _variant(
         packed = _shared([part() for part in lowered.weights.parts()], earlier)
     program = replace(lowered.program, kernels=names, scratch=made.scratch)
     verify_program(program)
+    moved = traffic(lowered.placed)
     facts = {
         **made.facts,
-        **_traffic(lowered.placed, unfused),
+        # What a run moves through memory, and would node by node; null with symbolic sizes.
+        "traffic": moved and asdict(moved) | {"unfused": unfused},
         "rounded": [{"weights": r.sources, "type": r.type} for r in lowered.weights.rounded],
         "steps": list(steps_of(program.body)),
         "buckets": list(options.bucket_sizes),
@@ -205,9 +205,3 @@ def _shared(packed: list[Array], earlier: Sequence[Variant]) -> Sequence[BytesLi
         ):
             return variant.weights
     return packed
-
-
-def _traffic(placed: Placed, unfused: int | None) -> dict[str, Any]:
-    """What a run moves through memory, and would move node by node; null with symbolic sizes."""
-    found = traffic(placed)
-    return {"traffic": None if found is None else asdict(found) | {"unfused": unfused}}

@@ -44,11 +44,6 @@ def _plain(name: str) -> str:
     return name.lower().removeprefix("aten.").removeprefix("aten::")
 
 
-def _known_as(record: dict[str, Any]) -> set[str]:
-    names = [record["name"], *record["onnx"]]
-    return {_plain(name) for name in names}
-
-
 def _imported(name: str, operators: Sequence[str]) -> Iterator[dict[str, Any]]:
     """What is said of an operator that no row stands for: an importer writes it as others."""
     parts = dict[str, Any](dtypes=[], form="other rows", gpu=None)
@@ -83,7 +78,7 @@ def ops(names: tuple[str, ...], as_onnx: bool, as_json: bool) -> None:
         operators = onnx_operators()
         chosen: dict[str, dict[str, Any]] = {}
         for name in names:
-            rows = [r for r in records if _plain(name) in _known_as(r)]
+            rows = [r for r in records if _plain(name) in map(_plain, (r["name"], *r["onnx"]))]
             rows = rows or list(_imported(name, operators))
             if not rows:
                 raise UserError(

@@ -67,11 +67,16 @@ FORMATS = MappingProxyType(
 )
 
 
+def _mask(dtype: DType) -> np.uint8:
+    """The bits of a code."""
+    return np.uint8((1 << dtype.bits) - 1)
+
+
 def encode(values: Any, dtype: DType) -> Array:
     """The codes (u8) of carried values of a narrow type, rounded to it; integers wrap."""
     data = np.asarray(values)
     if not dtype.is_float:
-        return np.asarray(data.astype(np.uint8) & np.uint8((1 << dtype.bits) - 1))
+        return np.asarray(data.astype(np.uint8) & _mask(dtype))
     narrow = FORMATS.get(dtype)
     bits = np.ascontiguousarray(data, np.float32).reshape(data.shape).view(np.uint32)
     if narrow is None:
@@ -99,7 +104,7 @@ def _between(narrow: FloatFormat) -> Array:
 
 def decode(codes: Array, dtype: DType) -> Array:
     """The values of codes (u8, bits above the type's are ignored) in the type's carrier."""
-    return np.asarray(_values(dtype)[codes & np.uint8((1 << dtype.bits) - 1)])
+    return np.asarray(_values(dtype)[codes & _mask(dtype)])
 
 
 @cache
@@ -143,7 +148,7 @@ def pack(codes: Array, dtype: DType) -> Array:
     """Codes in row-major order as bytes, the first element in the lowest bits."""
     share = 8 // dtype.bits
     flat = np.zeros(packed_size(codes.size, dtype) * share, np.uint8)
-    flat[: codes.size] = codes.reshape(-1) & np.uint8((1 << dtype.bits) - 1)
+    flat[: codes.size] = codes.reshape(-1) & _mask(dtype)
     shifts = np.arange(share, dtype=np.uint8) * np.uint8(dtype.bits)
     return np.asarray(np.bitwise_or.reduce(flat.reshape(-1, share) << shifts, axis=1))
 
@@ -151,5 +156,5 @@ def pack(codes: Array, dtype: DType) -> Array:
 def unpack(data: Array, count: int, dtype: DType) -> Array:
     """The codes of `count` packed elements; `data` has their `packed_size` bytes."""
     shifts = np.arange(8 // dtype.bits, dtype=np.uint8) * np.uint8(dtype.bits)
-    codes = data.reshape(-1, 1) >> shifts & np.uint8((1 << dtype.bits) - 1)
+    codes = data.reshape(-1, 1) >> shifts & _mask(dtype)
     return np.asarray(codes.reshape(-1)[:count])

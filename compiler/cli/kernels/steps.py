@@ -52,7 +52,6 @@ def measure_steps(
     for _ in range(runs):
         module.run(arrays)
         sums.append(module.times())
-    found = []
     if len(steps) != len(sums[0]):
         raise UserError("the artifact's manifest does not name its program's steps", where=path)
     program = program_of(path, module.variant)
@@ -61,10 +60,10 @@ def measure_steps(
         for number, port in enumerate(module.inputs)
         if port.kind == "tensor"
     }
+    found = []
     told = step_sizes(program, shapes)
-    for number, step in enumerate(steps):
-        own = [times[number] for times in sums]
+    for step, sizes, own in zip(steps, told, zip(*sums, strict=True), strict=True):
         seconds = [new.seconds - old.seconds for old, new in pairwise(own)]
         count = (own[-1].count - own[0].count) // runs
-        found.append(StepTime(step, count, median(seconds), told[number]))
+        found.append(StepTime(step, count, median(seconds), sizes))
     return tuple(found)

@@ -66,8 +66,12 @@ def serve(prepare: Callable[[], Run]) -> None:
         _reply(answers, {"ready": True})
         for line in sys.stdin:
             verb, _, rest = line.strip().partition(" ")
-            found = _timed(run, int(rest)) if verb == "time" else _written(run(), Path(rest))
-            _reply(answers, found)
+            if verb == "time":
+                _reply(answers, _timed(run, int(rest)))
+            else:
+                outputs = run()
+                write_arrays(Path(rest), outputs)
+                _reply(answers, {"outputs": len(outputs)})
     except Exception as error:
         _reply(answers, {"error": f"{type(error).__name__}: {error}"})
 
@@ -83,8 +87,3 @@ def _timed(run: Run, count: int) -> dict[str, Sequence[float]]:
         run()
         seconds.append(time.perf_counter() - started)
     return {"seconds": seconds}
-
-
-def _written(outputs: Mapping[str, Array], path: Path) -> dict[str, int]:
-    write_arrays(path, outputs)
-    return {"outputs": len(outputs)}

@@ -235,11 +235,9 @@ class GraphBuilder:
     ) -> Value:
         """A constant value; the same contents give the same value.  `sources` name the constants
         of the source model that it is made of."""
-        return self.constant_handle(
-            self.store.put(np.asarray(array), dtype, sources),
-            TensorType(dtype or dtype_of(np.asarray(array)), tuple(map(const, array.shape))),
-            name,
-        )
+        data = np.asarray(array)
+        type = TensorType(dtype or dtype_of(data), tuple(map(const, data.shape)))
+        return self.constant_handle(self.store.put(data, dtype, sources), type, name)
 
     def constant_handle(self, handle: Handle, type: TensorType, name: str = "const") -> Value:
         found = self._by_handle.get(handle)
