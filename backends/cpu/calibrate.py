@@ -274,7 +274,7 @@ def _functions(target: Target, cycle: float) -> tuple[dict[str, float], float]:
         text = function_kernel(name, arity, width, target)
         found[name] = _kernel_cycles(text, target, cycle)
     found["gather"] = _kernel_cycles(gather_kernel(width, target), target, cycle)
-    library = function_kernel(LIBRARY, 1, width, target)
+    library = function_kernel(LIBRARY, 2, width, target)
     return found, _kernel_cycles(library, target, cycle)
 
 

@@ -35,8 +35,8 @@ TIMED = (
     *(("div", 2), ("sqrt", 1), ("exp", 1), ("expm1", 1), ("tanh", 1), ("log", 1), ("log1p", 1)),
     *(("erf", 1), ("sin", 1), ("cos", 1), ("tan", 1), ("pow", 2)),
 )
-# Stands for the functions that the C library computes, element by element.
-LIBRARY = "atan"
+# Stands for the functions that the C library computes, element by element; of two operands.
+LIBRARY = "atan2"
 
 
 def function_kernel(function: str, arity: int, lanes_: int, target: Target) -> KernelText:

@@ -230,7 +230,7 @@ def _inlined(node: Read, stage: Stage, component: int) -> Scalar:
         bound = (*scalar.indirect, *extra)
         return read(scalar.source, scalar.indices, scalar.dtype, fill=scalar.fill, indirect=bound)
 
-    body = substitute_indices(body, mapping)
+    body = substitute_indices(body, mapping) if mapping else body
     return transform(body, bind) if node.indirect else body
 
 

@@ -9,9 +9,16 @@ import numpy as np
 import pytest
 from tcc.backends.cpu import calibrate as measuring
 from tcc.backends.cpu.calibrate import LoadedCode
-from tcc.backends.cpu.calibrate_kernels import BLOCKS, VECTORS, function_kernel, gather_kernel
+from tcc.backends.cpu.calibrate_kernels import (
+    BLOCKS,
+    LIBRARY,
+    VECTORS,
+    function_kernel,
+    gather_kernel,
+)
 from tcc.backends.cpu.calibrate_text import BLOCK, UNROLL, loops_text
 from tcc.backends.cpu.detect import detect
+from tcc.backends.cpu.math.table import MATH
 from tcc.schedule.cpu.machine_file import machine_text, read_machine
 from tcc.target import Target, parse_target
 
@@ -103,6 +110,12 @@ def test_kernels_compute_their_function_again_and_again(target: Target) -> None:
         code = LoadedCode(text.llvm, target)
         entry(code.address(text.name))(ctypes.addressof(places), None, 0, 3 * BLOCKS, None)
         np.testing.assert_allclose(y, want, rtol=1e-6)
+
+
+def test_what_stands_for_the_library_is_called_from_it(target: Target) -> None:
+    assert LIBRARY not in MATH
+    text = function_kernel(LIBRARY, 2, target.profile.lanes(32), target)
+    assert f"@{LIBRARY}f(" in text.llvm
 
 
 def test_the_constants_are_those_of_a_machine(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
