@@ -47,6 +47,7 @@ class Tolerance(Enum):
 class OnnxBinding:
     """A 1:1 binding: the ONNX operator has the same inputs and attributes.
 
+    `since` is the oldest opset of which that is true; opsets before 7 are the importer's to know.
     `attrs` maps ONNX attribute names to fields of the op's attribute type where they differ.  Ops
     that need more (inputs that become attributes, defaults by opset) are in the importer's table.
     """

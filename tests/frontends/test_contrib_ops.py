@@ -128,6 +128,11 @@ FUSED: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
         {"transB": 1, "activation": "LeakyRelu", "activation_alpha": 0.2},
     ),
     "gemm_softplus": ("FusedGemm", (f32(3, 4), f32(4, 5)), {"activation": "Softplus"}),
+    "gemm_elu": (
+        "FusedGemm",
+        (f32(3, 4), f32(4, 5)),
+        {"activation": "Elu", "activation_alpha": 0.5},
+    ),
     "gemm_softsign": ("FusedGemm", (f32(3, 4), f32(4, 5)), {"activation": "Softsign"}),
     "conv": (
         "FusedConv",
@@ -539,7 +544,7 @@ def test_experts_of_levels(bits: int, block: int, zeros: bool, attrs: dict[str, 
     [
         ("Attention", WEIGHTS, {"num_heads": 2, "do_rotary": 1}, "do_rotary=1"),
         ("GroupNorm", (f32(1, 2, 5), f32(5), f32(5)), {"groups": 2, "activation": 0}, "2 groups"),
-        ("FusedGemm", (f32(2, 2), f32(2, 2)), {"activation": "Elu"}, "Elu"),
+        ("FusedGemm", (f32(2, 2), f32(2, 2)), {"activation": "Selu"}, "selu"),
         ("BeamSearch", (f32(2, 2),), {}, "a loop that generates: compile the decoder"),
         ("QOrderedGelu", (f32(2, 2),), {}, "ONNX Runtime itself has no kernel of it for CPUs"),
         ("MultiHeadAttention", (Q3, K3, V3, f32(40)), {"num_heads": 2}, "are not all in f32[40]"),

@@ -199,25 +199,25 @@ OPS: tuple[OpSpec, ...] = (
     _activation(
         "relu", lambda _, x: fn("max", x, 0.0), lambda _, x: np.maximum(x, _like(x, 0)),
         "max(x, 0); NaN stays.",
-        onnx=OnnxBinding("Relu", since=6), exact=True,
+        onnx=OnnxBinding("Relu"), exact=True,
     ),
     _activation(
         "leaky_relu", lambda attrs, x: choose(x < 0.0, x * attrs.alpha, x),
         lambda attrs, x: np.where(x < 0, x * _like(x, attrs.alpha), x),
         "x, times alpha where negative.",
-        LeakyReluAttrs, onnx=OnnxBinding("LeakyRelu", since=6),
+        LeakyReluAttrs, onnx=OnnxBinding("LeakyRelu"),
     ),
     _activation(
         "elu", lambda attrs, x: choose(x < 0.0, fn("expm1", x) * attrs.alpha, x),
         lambda attrs, x: np.where(x < 0, _like(x, attrs.alpha) * np.expm1(x), x),
         "x, and alpha * (exp(x) - 1) where negative.",
-        EluAttrs, onnx=OnnxBinding("Elu", since=6),
+        EluAttrs, onnx=OnnxBinding("Elu"),
     ),
     _activation(
         "selu", _selu,
         lambda a, x: a.gamma * np.where(x > 0, x, a.alpha * np.expm1(x)).astype(x.dtype),
         "gamma * x, and gamma * alpha * (exp(x) - 1) where not positive.",
-        SeluAttrs, onnx=OnnxBinding("Selu", since=6),
+        SeluAttrs, onnx=OnnxBinding("Selu"),
     ),
     _activation(
         "celu", _celu,
@@ -236,7 +236,7 @@ OPS: tuple[OpSpec, ...] = (
         "hard_sigmoid", _hard_sigmoid,
         lambda a, x: np.clip(_like(x, a.alpha) * x + _like(x, a.beta), 0, 1),
         "alpha * x + beta, held between 0 and 1.",
-        HardSigmoidAttrs, onnx=OnnxBinding("HardSigmoid", since=6),
+        HardSigmoidAttrs, onnx=OnnxBinding("HardSigmoid"),
     ),
     _activation(
         "hard_swish", _hard_swish, lambda _, x: x * np.clip(x / _like(x, 6) + _like(x, 0.5), 0, 1),
@@ -246,7 +246,7 @@ OPS: tuple[OpSpec, ...] = (
     _activation(
         "sigmoid", lambda _, x: sigmoid(x), lambda _, x: _sigmoid_numpy(x),
         "1 / (1 + exp(-x)).",
-        onnx=OnnxBinding("Sigmoid", since=6),
+        onnx=OnnxBinding("Sigmoid"),
     ),
     _activation(
         "softplus", lambda _, x: softplus(x), lambda _, x: _softplus_numpy(x),
@@ -291,7 +291,7 @@ OPS: tuple[OpSpec, ...] = (
         lambda _, x, slope: np.where(x < 0, x * slope, x),
         "x, times the slope where negative; the slope broadcasts to x.",
         dtypes=NUMERIC, arity=(2, 2), shape=first_shape,
-        onnx=OnnxBinding("PRelu", since=7),
+        onnx=OnnxBinding("PRelu"),
     ),
     pointwise_op(
         "clip", _clip, _clip_numpy,

@@ -79,7 +79,6 @@ def _binary(
     doc: str,
     *,
     onnx: str,
-    since: int = 1,
     dtypes: Sequence[DType] = NUMERIC,
     result: DType | None = None,
     scalar: str = "",
@@ -91,7 +90,7 @@ def _binary(
         name, lambda _, x, y: fn(scalar or name, x, y), lambda _, x, y: numpy(x, y), doc,
         dtypes=dtypes, arity=(2, 2), result=result,
         tolerance=Tolerance.EXACT if exact or result is BOOL else Tolerance.ELEMENTWISE,
-        onnx=OnnxBinding(onnx, since=since), traits=(Trait.COMMUTATIVE,) if commutative else (),
+        onnx=OnnxBinding(onnx), traits=(Trait.COMMUTATIVE,) if commutative else (),
     )  # fmt: skip
 
 
@@ -245,13 +244,13 @@ _WHERE = OpSpec(
 
 
 OPS: tuple[OpSpec, ...] = (
-    _binary("add", np.add, "x + y.", onnx="Add", since=7, commutative=True),
-    _binary("sub", np.subtract, "x - y.", onnx="Sub", since=7),
-    _binary("mul", np.multiply, "x * y.", onnx="Mul", since=7, commutative=True),
+    _binary("add", np.add, "x + y.", onnx="Add", commutative=True),
+    _binary("sub", np.subtract, "x - y.", onnx="Sub"),
+    _binary("mul", np.multiply, "x * y.", onnx="Mul", commutative=True),
     _binary(
         "div", _divide,
         "x / y; integers truncate and division by zero gives 0.",
-        onnx="Div", since=7,
+        onnx="Div",
     ),
     pointwise_op(
         "mod", lambda attrs, x, y: fn("rem" if attrs.fmod else "mod", x, y), _modulo,
@@ -280,16 +279,16 @@ OPS: tuple[OpSpec, ...] = (
         onnx="Mean", dtypes=FLOATS,
     ),
     _binary(
-        "equal", np.equal, "x == y.", onnx="Equal", since=7, dtypes=(*NUMERIC, BOOL, STRING),
+        "equal", np.equal, "x == y.", onnx="Equal", dtypes=(*NUMERIC, BOOL, STRING),
         scalar="eq", result=BOOL, commutative=True,
     ),
-    _binary("less", np.less, "x < y.", onnx="Less", since=7, scalar="lt", result=BOOL),
+    _binary("less", np.less, "x < y.", onnx="Less", scalar="lt", result=BOOL),
     _binary(
         "less_or_equal", np.less_equal, "x <= y.", onnx="LessOrEqual", scalar="le",
         result=BOOL,
     ),
     _binary(
-        "greater", np.greater, "x > y.", onnx="Greater", since=7, scalar="gt",
+        "greater", np.greater, "x > y.", onnx="Greater", scalar="gt",
         result=BOOL,
     ),
     _binary(
@@ -302,7 +301,6 @@ OPS: tuple[OpSpec, ...] = (
             numpy,
             f"Logical {name}.",
             onnx=onnx,
-            since=7,
             dtypes=BOOLS,
             result=BOOL,
             commutative=True,

@@ -241,7 +241,7 @@ OPS: tuple[OpSpec, ...] = (
         Tolerance.ACCUMULATE,
         "alpha * A' * B' + beta * C, the primes being optional transpositions.",
         expr=_gemm_expr, traits=_CONTRACTS,
-        onnx=OnnxBinding("Gemm", since=7, attrs=(("transA", "trans_a"), ("transB", "trans_b"))),
+        onnx=OnnxBinding("Gemm", attrs=(("transA", "trans_a"), ("transB", "trans_b"))),
     ),
     OpSpec(
         "einsum", EinsumAttrs, (1, 26), _einsum_infer, _einsum_reference, _SUMMED,

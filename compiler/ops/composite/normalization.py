@@ -269,7 +269,7 @@ OPS: tuple[OpSpec, ...] = (
         "instance_normalization", EpsilonAttrs, (3, 3),
         (_instance_infer, _instance_reference, _instance_expr),
         "Centred and scaled over the spatial axes of each channel, then times scale plus bias.",
-        onnx=OnnxBinding("InstanceNormalization", since=6),
+        onnx=OnnxBinding("InstanceNormalization"),
     ),
     normalization_op(
         "group_normalization", GroupNormAttrs, (3, 3),

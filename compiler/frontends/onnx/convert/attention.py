@@ -16,14 +16,11 @@ from tcc.ir.types import BF16, F16
 
 def _attention(ctx: NodeContext) -> Results:
     if _is_whole(ctx):
-        q, k, v = (ctx.input(n) for n in range(3))
-        width = as_int(q.shape[3])
+        width = as_int(ctx.input(0).shape[3])
         assert width is not None
         return ctx.emit(
             "attention",
-            q,
-            k,
-            v,
+            *ctx.inputs[:3],
             scale=ctx.real("scale", 1 / sqrt(width)),
             is_causal=ctx.flag("is_causal"),
             softcap=ctx.real("softcap"),
