@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tcc.ir.expr import extent
 from tcc.ir.index import Var, as_int, var_of
-from tcc.ir.tile import If, Load, Loop, Stmt, Store, TileBuffer, TileKernel
+from tcc.ir.tile import If, Load, Loop, Stmt, Store, TileBuffer, TileKernel, walk_statements
 
 
 def overwrites(kernel: TileKernel, operand: int, result: int) -> bool:
@@ -51,12 +51,11 @@ def _same_lanes(load: Load, store: Store) -> bool:
 
 def _bodies(body: Sequence[Stmt]) -> Iterator[Sequence[Stmt]]:
     yield body
-    for node in body:
+    for node in walk_statements(body):
         if isinstance(node, Loop):
-            yield from _bodies(node.body)
+            yield node.body
         elif isinstance(node, If):
-            yield from _bodies(node.then)
-            yield from _bodies(node.otherwise)
+            yield from (node.then, node.otherwise)
 
 
 def stored_lanes(kernel: TileKernel, result: int) -> int | None:
@@ -86,8 +85,7 @@ def _count(
                 found *= size
         elif isinstance(node, Loop):
             steps = as_int((node.stop - node.start) // node.step)
-            stores = any(_stores(inner, buffer) for inner in _bodies(node.body))
-            if stores:
+            if _stores(node.body, buffer):
                 found = None if steps is None else _count(node.body, buffer, axes, trips * steps)
         elif isinstance(node, If):
             found = _count_branches(node, buffer, axes, trips)
@@ -98,7 +96,8 @@ def _count(
 
 
 def _stores(body: Sequence[Stmt], buffer: TileBuffer) -> bool:
-    return any(isinstance(node, Store) and node.buffer is buffer for node in body)
+    every = walk_statements(body)
+    return any(isinstance(node, Store) and node.buffer is buffer for node in every)
 
 
 def _count_branches(
@@ -107,8 +106,7 @@ def _count_branches(
     """Branches on `axis < number` share the units; others may not store to the buffer at all."""
     var, limit = var_of(node.lhs), as_int(node.rhs)
     if var is None or limit is None or var not in axes:
-        bodies = (*_bodies(node.then), *_bodies(node.otherwise))
-        return None if any(_stores(inner, buffer) for inner in bodies) else 0
+        return None if _stores((*node.then, *node.otherwise), buffer) else 0
     low, high = axes[var]
     cut = min(max(limit, low), high)
     then = _count(node.then, buffer, {**axes, var: (low, cut)}, trips)
