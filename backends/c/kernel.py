@@ -1,6 +1,7 @@
 """A scalar tile kernel as one C function: its parallel axes are loops around its statements.
 
-Blocks have one element: each is a variable, a constant, or another name of one.
+Blocks have one element: each is a variable, a constant, or another name of one.  Those that fill
+borders of scratch have several, all of one constant.
 """
 
 from __future__ import annotations
@@ -122,14 +123,11 @@ class KernelPrinter(Lines):
 
     def _define(self, block: Block, text: str) -> None:
         """A variable of its own."""
-        name = self._taken.fresh("v")
-        self._set(block, name)
+        name = self._blocks[_scalar(block)] = self._taken.fresh("v")
         self._line(f"const {value_type(block.dtype)} {name} = {text};")
 
-    def _set(self, block: Block, text: str) -> None:
-        if prod(block.shape) != 1:
-            raise InternalError(f"block {block.name} is no scalar", where="backends/c")
-        self._blocks[block] = text
+    def _value(self, block: Block) -> str:
+        return self._blocks[_scalar(block)]
 
     # ---- statements ------------------------------------------------------------------------
 
@@ -145,9 +143,9 @@ class KernelPrinter(Lines):
                 self._contract(node)
             case Reduce():
                 for out, block in zip(node.outs, node.blocks, strict=True):
-                    self._set(out, self._blocks[block])
+                    self._blocks[out] = self._value(block)
             case Broadcast() | Relayout():
-                self._set(node.out, self._blocks[node.block])
+                self._blocks[node.out] = self._value(node.block)
             case Loop():
                 self._loop(node)
             case If():
@@ -162,7 +160,7 @@ class KernelPrinter(Lines):
         """The element, and the condition under which it is there."""
         at = _lanes_at_zero(shape)
         for var, block in node.indirect:
-            self._variables[var.name] = f"(int64_t){self._blocks[block]}"
+            self._variables[var.name] = f"(int64_t){self._value(block)}"
         flat: Index = const(0)
         for index, size in zip(node.indices, node.buffer.sizes, strict=True):
             flat = flat * size + substitute(index, at)
@@ -178,16 +176,21 @@ class KernelPrinter(Lines):
         self._define(node.out, f"{guard} ? {text} : {literal(node.fill, dtype)}" if guard else text)
 
     def _store(self, node: Store) -> None:
-        place, guard = self._place(node, node.block.shape)
-        text = f"{place} = {to_memory(self._blocks[node.block], node.block.dtype)};"
-        self._line(f"if ({guard}) {text}" if guard else text)
+        """Of a constant also a block of several elements, one after the other."""
+        with ExitStack() as loops:
+            for var in map(var_of, lanes(node.block.shape)):
+                if var is not None and extent(var) is not const(1):
+                    loops.enter_context(self._for(var, const(0), extent(var), 1))
+            place, guard = self._place(node, node.block.shape)
+            text = f"{place} = {to_memory(self._blocks[node.block], node.block.dtype)};"
+            self._line(f"if ({guard}) {text}" if guard else text)
 
     def _compute(self, node: Compute) -> None:
         body = substitute_indices(node.body, _lanes_at_zero(node.out.shape))
         if isinstance(body, Const):
-            self._set(node.out, literal(body.value, body.dtype))
+            self._blocks[node.out] = literal(body.value, body.dtype)
         else:
-            args = [self._blocks[block] for block in node.args]
+            args = list(map(self._value, node.args))
             self._define(node.out, scalar_text(body, args, self._index, self._temporary))
 
     def _contract(self, node: Contract) -> None:
@@ -200,19 +203,24 @@ class KernelPrinter(Lines):
         held = []
         for carried, init, result in zip(node.carried, node.inits, node.results, strict=True):
             name = self._taken.fresh("sum" if carried.dtype.is_float else "s")
-            self._line(f"{value_type(carried.dtype)} {name} = {self._blocks[init]};")
-            self._set(carried, name)
-            self._set(result, name)
+            self._line(f"{value_type(carried.dtype)} {name} = {self._value(init)};")
+            self._blocks[carried] = self._blocks[result] = name
             held.append(name)
         with self._for(node.var, node.start, node.stop, node.step):
             self._body(node.body)
-            found = [self._blocks[block] for block in node.yields]
+            found = list(map(self._value, node.yields))
             for n, text in enumerate(found):
                 if text in held and text != held[n]:  # it may be assigned before it is read
                     found[n] = self._temporary(value_type(node.carried[n].dtype), text)
             for name, text in zip(held, found, strict=True):
                 if text != name:
                     self._line(f"{name} = {text};")
+
+
+def _scalar(block: Block) -> Block:
+    if prod(block.shape) != 1:
+        raise InternalError(f"block {block.name} is no scalar", where="backends/c")
+    return block
 
 
 def _count(buffer: TileBuffer) -> int:
@@ -224,4 +232,4 @@ def _count(buffer: TileBuffer) -> int:
 
 def _lanes_at_zero(shape: tuple[int, ...]) -> dict[Var, Index]:
     found = (var_of(lane) for lane in lanes(shape))
-    return {var: const(0) for var in found if var is not None}
+    return {v: const(0) for v in found if v is not None and extent(v) is const(1)}

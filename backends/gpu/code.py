@@ -149,6 +149,4 @@ def _variant(arch: str, form: BinaryKind, kernels: Sequence[CompiledKernel]) -> 
 
 def _exact_arch(gpu: GpuProfile, kernels: Sequence[CompiledKernel]) -> str:
     """The architecture with its letter (sm_90a) where code uses what only that very one has."""
-    if gpu.kind == "rocm" or not kernels:
-        return gpu.arch
-    return ptx_target(kernels[0].assembly) or gpu.arch
+    return (ptx_target(kernels[0].assembly) if kernels else "") or gpu.arch

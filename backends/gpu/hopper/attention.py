@@ -26,7 +26,7 @@ from tcc.backends.gpu.hopper.tensor_maps import tensor_map
 from tcc.backends.gpu.triton.dtypes import type_name
 from tcc.backends.gpu.triton.writer import PyExpr, Writer
 from tcc.ir.index import free_vars
-from tcc.ir.tile import Block, Contract, Reduce, Relayout, Stmt, TileBuffer
+from tcc.ir.tile import Block, Contract, Load, Reduce, Relayout, Stmt, TileBuffer
 
 WARPS = 4  # of a warpgroup
 _STEPS = (4, 3, 2)
@@ -142,11 +142,13 @@ class _Attends(WarpPart[AttentionKernel]):
 
     def _statement(self, node: Stmt) -> None:
         shape = self.shape
-        if node is shape.queries.load:
-            self._writer.line("mbarrier.wait(q_full.index(half), turn)")
-        elif node is shape.keys.load or node is shape.values.load:
-            side = "k" if node is shape.keys.load else "v"
-            self._writer.line(f"mbarrier.wait({side}_full.index(step), phase)")
+        waits = {
+            shape.queries.load: "q_full.index(half), turn",
+            shape.keys.load: "k_full.index(step), phase",
+            shape.values.load: "v_full.index(step), phase",
+        }
+        if isinstance(node, Load) and node in waits:
+            self._writer.line(f"mbarrier.wait({waits[node]})")
         elif node is not shape.widened:
             super()._statement(node)
 

@@ -183,9 +183,10 @@ class Scalars:
         if name in ("floor", "ceil", "round", "trunc"):
             return args[0]
         if name in ("neg", "bit_not"):
-            sign = "0 -" if name == "neg" else "-1 -"  # the complement is -1 less the number
-            sign = f"{literal_text(2**dtype.bits - 1, dtype)} -" if _top(name, dtype) else sign
-            return PyExpr(f"{sign} {args[0].operand}", atomic=False)
+            minuend = 0 if name == "neg" else -1  # the complement is -1 less the number
+            if name == "bit_not" and dtype.kind is DTypeKind.UINT:
+                minuend = integer_limits(dtype)[1]
+            return PyExpr(f"{minuend} - {args[0].operand}", atomic=False)
         calls = _INT_CALLS if dtype.kind is DTypeKind.INT else _UINT_CALLS
         if name not in calls:
             raise _refusal(name, dtype)
@@ -261,11 +262,6 @@ class Scalars:
         if form is None:
             return self._call(f"power_{what}", [text]).text
         return self._call(f"narrow_{what}", [text, *format_fields(form)]).text
-
-
-def _top(name: str, dtype: DType) -> bool:
-    """Whether the complement of an unsigned number is asked for: the largest less the number."""
-    return name == "bit_not" and dtype.kind is DTypeKind.UINT
 
 
 def _constant(node: Const) -> str:

@@ -23,6 +23,8 @@ _TEXTS = {
       p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r)
       d = Conv <group = 4> (p, k2)  s = Sigmoid (d)  g = GlobalAveragePool (s)
       f = Flatten (g)  y = MatMul (f, w3) }""",
+    "window": """m (float[1, 8, 30, 30] x) => (float[1, 16, 30, 30] y) {
+      c = Conv (x, k3)  r = Relu (c)  y = Conv <group = 16, pads = [1, 1, 1, 1]> (r, k4) }""",
     "attention": """m (float[2, 6, 8] q, float[2, 6, 8] k, float[2, 6, 8] v, bool[6, 6] keep)
       => (float[2, 6, 8] y, int64[2, 6] best) {
       t = Transpose <perm = [0, 2, 1]> (k)  s = MatMul (q, t)  m = Where (keep, s, low)
@@ -48,7 +50,7 @@ def _weights() -> dict[str, Array]:
         "kb": draw(4), "k2": draw(8, 1, 2, 2), "w3": draw(8, 5), "low": np.float32(-1e9),
         "lw": draw(1, 16, 3), "lr": draw(1, 16, 4), "scale": np.float32(0.03),
         "zero": np.uint8(117), "w8": rng.integers(-99, 99, (8, 4)).astype(np.int8),
-        "two": np.array([2], np.int64),
+        "two": np.array([2], np.int64), "k3": draw(16, 8, 1, 1), "k4": draw(16, 1, 3, 3),
     }  # fmt: skip
 
 

@@ -45,7 +45,7 @@ def test_ptx_takes_less_shared_memory_where_fewer_stages_do_that() -> None:
         assert re.search(rb"^\.target sm_80$", assembled.image, re.MULTILINE)
         assert assembled.image.decode() == assembled.assembly
         assert f".entry {source.name}(" in assembled.assembly
-        assert assembled.parameters == exact.parameters
+        assert assembled.params == exact.params
         assert (assembled.registers, assembled.private) == (0, 0)
         assert assembled.shared <= portable.shared
     big = made[0]
