@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -98,8 +98,7 @@ def _compared(symbols: Symbols, condition: Any, where: str) -> tuple[Index, Inde
     if not isinstance(condition, Formula) or condition.head not in _CONDITIONS:
         raise UserError(f"the condition {str(condition)[:200]} is not supported", where=where)
     left, right = (symbols.index(side, where) for side in condition.args)
-    found: tuple[Index, Index, int | None] = _CONDITIONS[condition.head](left, right)
-    return found
+    return _CONDITIONS[condition.head](left, right)
 
 
 def _demand(scope: Scope, left: Index, right: Index, reason: str, where: str) -> None:
@@ -111,7 +110,7 @@ def _demand(scope: Scope, left: Index, right: Index, reason: str, where: str) ->
 
 
 _JOINED = {"And": maximum, "Or": minimum}
-_CONDITIONS: dict[str, Any] = {
+_CONDITIONS: dict[str, Callable[[Index, Index], tuple[Index, Index, int | None]]] = {
     "Equality": lambda a, b: (a, b, None),
     "Unequality": lambda a, b: (const(0), maximum(a - b, b - a), 1),
     "LessThan": lambda a, b: (a, b, 0),

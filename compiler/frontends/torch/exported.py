@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,7 +28,7 @@ from tcc.frontends.torch.calls import (
     Tensor,
 )
 from tcc.frontends.torch.outputs import result_names
-from tcc.frontends.torch.support import has_converter
+from tcc.frontends.torch.support import GETITEM, has_converter
 from tcc.frontends.torch.tensors import element_type
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, DType
@@ -97,6 +98,7 @@ def described(program: Any) -> Program:
     updates = [s for s in signature.output_specs if s.kind.name.endswith("_MUTATION")]
     names = {s.target: by_target.get(s.target, s.target) for s in updates}
     ranges, block = program.range_constraints, _block(program.graph)
+    tensors = ChainMap(program.state_dict, program.constants)
     return Program(
         block,
         owned,
@@ -106,7 +108,7 @@ def described(program: Any) -> Program:
         _symbol_names(inputs),
         tuple(getattr(program, "_guards_code", ())),
         {},
-        lambda name: contents(_owned_tensor(program, name), f"constant {name}"),
+        lambda name: contents(tensors[name], f"constant {name}"),
         trusted=True,
     )
 
@@ -142,11 +144,6 @@ def _owner(spec: Any, node: Any) -> Constant | Fixed | None:
     if value is None or isinstance(value, int | float | str):
         return Fixed(value)
     return None
-
-
-def _owned_tensor(program: Any, name: str) -> Any:
-    found = program.state_dict.get(name)
-    return program.constants[name] if found is None else found
 
 
 def contents(tensor: Any, where: str) -> tuple[Array, DType]:
@@ -205,14 +202,8 @@ def _call(node: Any) -> Call:
         {name: _argument(value) for name, value in bound.items()},
         _known(node.meta.get("val")),
         path.removeprefix("L['self']").lstrip("."),
-        frozenset(_used(node)),
+        frozenset(user.args[1] for user in node.users if _target(user.target) == GETITEM),
     )
-
-
-def _used(node: Any) -> Iterator[int]:
-    for user in node.users:
-        if _target(user.target) == "_operator.getitem":
-            yield user.args[1]
 
 
 def _target(target: Any) -> str:

@@ -89,9 +89,8 @@ def _while_loop(ctx: CallContext, run: Run) -> Any:
     types = [value.type for value in start]
     (begins,) = run(ctx.scope, test, [*start, *extra])
     scope = ctx.body_scope("body")
-    heads = [("iteration", TensorType(I64, ())), ("condition", TensorType(BOOL, ()))]
-    for name, type in heads:
-        scope.builder.input(name, type)
+    scope.builder.input("iteration", TensorType(I64, ()))
+    scope.builder.input("condition", TensorType(BOOL, ()))
     values = [scope.wrap(scope.builder.input("carried", type)) for type in types]
     inner = ctx.inside(scope)
     results = [inner.as_operand(r) for r in run(scope, step, [*values, *extra])]

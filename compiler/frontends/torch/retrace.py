@@ -160,6 +160,7 @@ class _Replay(torch.nn.Module):  # type: ignore[misc]  # torch is Any to the che
         inputs = dict(program.block.inputs)
         self._program = program
         self._fixed: dict[str, Any] = {}
+        self._owned: dict[str, str] = {}
         self.given: dict[str, Tensor] = {}
         self.names: dict[str, str] = {}
         for name, known in inputs.items():
@@ -171,9 +172,9 @@ class _Replay(torch.nn.Module):  # type: ignore[misc]  # torch is Any to the che
             elif owner is None:
                 self.given[name] = known
             else:
-                self._fixed[name] = own = _example(program, known)
-                self.register_buffer(f"owned_{len(self.names)}", own)
-                self.names[f"owned_{len(self.names)}"] = owner.name
+                self._owned[name] = held = f"owned_{len(self.names)}"
+                self.register_buffer(held, _example(program, known))
+                self.names[held] = owner.name
         kind = inspect.Parameter.KEYWORD_ONLY
         self.forward = partial(self._replayed)
         # An export reads the names of the inputs there; a `partial` has no such declared field.
@@ -183,17 +184,12 @@ class _Replay(torch.nn.Module):  # type: ignore[misc]  # torch is Any to the che
 
     def _replayed(self, **given: Any) -> list[Any]:
         block, updates = self._program.block, self._program.updates
-        own = iter(self._buffers.values())
-        fixed = {n: next(own) if _is_tensor(v) else v for n, v in self._fixed.items()}
-        values = fixed | given
+        owned = {name: getattr(self, held) for name, held in self._owned.items()}
+        values = self._fixed | owned | given
         results = _run(block, [values[name] for name, _ in block.inputs])
         for name, new in zip(updates, results, strict=False):
             values[name].copy_(new)
         return results[len(updates) :]
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)
 
 
 def _run(block: Block, given: Sequence[Any]) -> list[Any]:

@@ -36,20 +36,12 @@ def computed_type(operands: Sequence[Any], where: str) -> DType:
             tiers[0 if operand.shape else 1].append(element_type(operand.dtype, where))
         else:
             tiers[2].append(_of_number(operand))
-    found = [reduce(_promoted, tier) for tier in tiers if tier]
-    result = found[0]
-    for later in found[1:]:
-        if _rank(later) > _rank(result):
-            result = later
-    return result
+    return max((reduce(_promoted, tier) for tier in tiers if tier), key=_rank)
 
 
 def _of_number(value: Any) -> DType:
-    if isinstance(value, Number):
-        return {"bool": BOOL, "int": I64, "float": F32}[value.kind]
-    if isinstance(value, bool):
-        return BOOL
-    return I64 if isinstance(value, int) else F32
+    kind = value.kind if isinstance(value, Number) else type(value).__name__
+    return {"bool": BOOL, "int": I64}.get(kind, F32)
 
 
 def _rank(dtype: DType) -> int:

@@ -98,8 +98,8 @@ def _by_parts(converter: Converter) -> ComplexConverter:
 def _sum(op: str) -> ComplexConverter:
     def convert(ctx: ComplexContext) -> Complex:
         x, y = ctx.pair("self"), ctx.pair("other")
-        factor = ctx.operand("alpha", ctx.result_dtype()) if ctx.has("alpha") else None
-        if factor is not None and ctx.real("alpha") != 1:
+        factor = ctx.real("alpha", 1.0)
+        if factor != 1:
             y = Complex(y.real * factor, y.imag * factor)
         return ctx.each(op, x, y)
 

@@ -70,13 +70,14 @@ def _attention(ctx: CallContext) -> Operand:
     batch = q.shape[:-2]
     if q.rank != 4:
         heads = math.prod(batch, start=const(1))
-        q, k, v = (
-            ctx.reshape(ctx.expand(x, (*batch, *x.shape[-2:])), (heads, 1, *x.shape[-2:]))
-            for x in (q, k, v)
-        )
+
+        def apart(x: Operand) -> Operand:
+            wide = ctx.expand(x, (*batch, *x.shape[-2:]))
+            return ctx.reshape(wide, (heads, 1, *x.shape[-2:]))
+
+        q, k, v = map(apart, (q, k, v))
         if mask is not None and mask.rank > 2:
-            mask = ctx.expand(mask, (*batch, *mask.shape[-2:]))
-            mask = ctx.reshape(mask, (heads, 1, *mask.shape[-2:]))
+            mask = apart(mask)
     if q.rank == 4 and not ctx.flag("enable_gqa"):
         k, v = (ctx.expand(x, (*q.shape[:2], *x.shape[-2:])) for x in (k, v))
     if mask is not None and mask.dtype is not BOOL:

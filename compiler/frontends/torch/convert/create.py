@@ -47,10 +47,6 @@ def grid(ctx: CallContext, rows: Index, columns: Index) -> tuple[Operand, Operan
     return down, ctx.reshape(counted(ctx, columns), (1, columns))
 
 
-def _scalar_tensor(ctx: CallContext) -> Operand:
-    return ctx.operand("s", ctx.result_dtype())
-
-
 def _blackman_window(ctx: CallContext) -> Operand:
     (size,) = ctx.result_shape()
     periodic = ctx.flag("periodic", True)
@@ -62,6 +58,6 @@ _EMPTY = ("empty", "empty_strided", "empty_permuted")
 CONVERTERS: dict[str, Converter] = {
     **dict.fromkeys((*_EMPTY, "full", "full_like", "fill"), _filled),
     "arange": _arange,
-    "scalar_tensor": _scalar_tensor,
+    "scalar_tensor": lambda ctx: ctx.operand("s"),
     "blackman_window": _blackman_window,
 }

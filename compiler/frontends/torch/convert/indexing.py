@@ -295,9 +295,9 @@ def _histogram(ctx: CallContext) -> Operand:
         low, high = ctx.where(even, low - 1, low), ctx.where(even, low + 1, high)
     place = ctx.cast((flat - low) * bins / (high - low), I64)
     place = ctx.emit("min", place, bins - 1)
-    inside = (flat >= low) & (flat <= high)
+    above, below = flat >= low, flat <= high
     same = ctx.unsqueeze(place, 1).equals(counted(ctx, const(bins)))
-    kept = same & ctx.unsqueeze(inside, 1)
+    kept = same & ctx.unsqueeze(above & below, 1)
     return ctx.reduce("sum", ctx.cast(kept, I64), 0)
 
 

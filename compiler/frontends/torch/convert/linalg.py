@@ -299,10 +299,6 @@ def _multiply_orthogonal(ctx: CallContext) -> Operand:
     return c - c @ vectors @ middle @ turned
 
 
-def _packed_qr(ctx: CallContext) -> Results:
-    return ctx.emit_all("qr", [_wide(ctx, "self")])
-
-
 def _qr(ctx: CallContext) -> Results:
     x, mode = _wide(ctx, "A"), ctx.text("mode")
     packed, tau = ctx.emit_all("qr", [x])
@@ -431,7 +427,7 @@ CONVERTERS: dict[str, Converter] = {
     "cholesky_inverse": _cholesky_inverse,
     "linalg_householder_product": _householder,
     "ormqr": _multiply_orthogonal,
-    "geqrf": _packed_qr,
+    "geqrf": lambda ctx: ctx.emit_all("qr", [_wide(ctx, "self")]),
     "linalg_qr": _qr,
     "_linalg_svd": _svd,
     "_linalg_eigh": _eigh,

@@ -35,10 +35,6 @@ def swap_axes(ctx: CallContext, x: Operand, a: int, b: int) -> Operand:
     return ctx.transpose(x, perm)
 
 
-def _expand(ctx: CallContext) -> Operand:
-    return ctx.expand(ctx.operand("self"), ctx.result_shape())
-
-
 # ---- parts ---------------------------------------------------------------------------------------
 
 
@@ -268,12 +264,11 @@ CONVERTERS: dict[str, Converter] = {
     **dict.fromkeys(_COPIES, _same),
     **dict.fromkeys(_VIEWS, _view),
     **dict.fromkeys(_SPLITS, _split_parts),
-    "expand": _expand,
+    "expand": lambda ctx: ctx.expand(ctx.operand("self"), ctx.result_shape()),
     "permute": _permute,
     "slice": _slice,
     "slice_copy": _slice,
-    "select.int": _select,
-    "select_copy.int": _select,
+    **dict.fromkeys(("select.int", "select_copy.int"), _select),
     "flip": _flip,
     "roll": _roll,
     "diagonal": _diagonal,

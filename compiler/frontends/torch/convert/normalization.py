@@ -96,10 +96,6 @@ def _in_groups(ctx: CallContext, groups: int) -> Operand:
     )
 
 
-def _group_norm(ctx: CallContext) -> Operand:
-    return _in_groups(ctx, ctx.integer("num_groups"))
-
-
 def _native_group_norm(ctx: CallContext) -> Results:
     """The normalised tensor and each group's mean and inverse deviation."""
     x, groups = ctx.operand("input"), ctx.integer("group")
@@ -131,7 +127,7 @@ CONVERTERS: dict[str, Converter] = {
     "_native_batch_norm_legit": _batch_norm,
     "_native_batch_norm_legit_no_training": _batch_norm,
     "native_batch_norm": _batch_norm,
-    "group_norm": _group_norm,
+    "group_norm": lambda ctx: _in_groups(ctx, ctx.integer("num_groups")),
     "native_group_norm": _native_group_norm,
     "instance_norm": _instance_norm,
     "softmax.int": _softmax("softmax"),

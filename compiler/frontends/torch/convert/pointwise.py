@@ -166,10 +166,6 @@ def _remainder(ctx: CallContext) -> Operand:
     return ctx.where(is_apart, rest + y, rest)
 
 
-def _fmod(ctx: CallContext) -> Operand:
-    return ctx.emit("mod", *ctx.both(_divided_type(ctx)), fmod=True)
-
-
 def _pow(ctx: CallContext) -> Operand:
     dtype = ctx.result_dtype()
     base, exponent = list(ctx.arguments)[:2]
@@ -241,10 +237,6 @@ def _softplus(ctx: CallContext) -> Operand:
     return ctx.where(scaled > threshold, x, soft)
 
 
-def _log_sigmoid(ctx: CallContext) -> Operand:
-    return -ctx.emit("softplus", -ctx.operand("self"))
-
-
 def _hardtanh(ctx: CallContext) -> Operand:
     x = ctx.operand("self")
     low, high = ctx.operand("min_val", x.dtype), ctx.operand("max_val", x.dtype)
@@ -288,7 +280,7 @@ CONVERTERS: dict[str, Converter] = {
     "mul": _mul,
     "div": _div,
     "remainder": _remainder,
-    "fmod": _fmod,
+    "fmod": lambda ctx: ctx.emit("mod", *ctx.both(_divided_type(ctx)), fmod=True),
     "pow": _pow,
     "maximum": _binary("max", "or"),
     "minimum": _binary("min", "and"),
@@ -300,7 +292,7 @@ CONVERTERS: dict[str, Converter] = {
     "leaky_relu": _with("leaky_relu", lambda ctx: {"alpha": ctx.real("negative_slope")}),
     "elu": _elu,
     "softplus": _softplus,
-    "log_sigmoid": _log_sigmoid,
+    "log_sigmoid": lambda ctx: -ctx.emit("softplus", -ctx.operand("self")),
     "hardtanh": _hardtanh,
     "relu": _relu,
     "neg": _neg,

@@ -85,14 +85,9 @@ def _variance(ctx: CallContext) -> tuple[Operand, Operand]:
     gap = x - mean
     total = _reduced(ctx, "sum", gap * gap)
     count: Index = math.prod((x.shape[n] for n in axes), start=const(1))
-    left = ctx.cast(ctx.size_scalar(count), x.dtype) - _correction(ctx)
+    correction = ctx.real("unbiased" if ctx.has("unbiased") else "correction", 1.0)
+    left = ctx.cast(ctx.size_scalar(count), x.dtype) - correction
     return total / ctx.emit("max", left, 0), mean
-
-
-def _correction(ctx: CallContext) -> float:
-    if "unbiased" in ctx.arguments:
-        return float(ctx.flag("unbiased"))
-    return ctx.real("correction", 1.0)
 
 
 def p_norm(ctx: CallContext, x: Operand, p: float, axes: Sequence[int], keepdim: bool) -> Operand:

@@ -18,9 +18,8 @@ _MODES = ("linear", "nearest", "cubic")
 
 def _scales(ctx: CallContext, axes: int) -> list[float | None]:
     """The scale of each spatial axis where the call gives one, else None."""
-    if "scale_factors" in ctx.arguments:
-        given = ctx.arguments["scale_factors"]
-        return [None] * axes if given is None else [float(v) for v in given]
+    if ctx.has("scale_factors"):
+        return [float(v) for v in ctx.arguments["scale_factors"]]
     names = [n for n in ctx.arguments if n.startswith("scales")]
     return [ctx.real(n) if ctx.has(n) else None for n in names] or [None] * axes
 

@@ -48,10 +48,6 @@ def _sign(ctx: CallContext) -> Operand:
     return ctx.where(ctx.emit("is_nan", x), 0, found)
 
 
-def _rsqrt(ctx: CallContext) -> Operand:
-    return ctx.emit("reciprocal", ctx.emit("sqrt", ctx.input()))
-
-
 def _exp2(ctx: CallContext) -> Operand:
     x = ctx.input()
     return ctx.emit("pow", ctx.scalar(2, x), x)
@@ -97,10 +93,6 @@ def _copysign(ctx: CallContext) -> Operand:
     return ctx.where(is_negative(ctx, sign), -size, size)
 
 
-def _atan2(ctx: CallContext) -> Operand:
-    return angle_of(ctx, *ctx.both())
-
-
 def angle_of(ctx: CallContext, y: Operand, x: Operand) -> Operand:
     """The angle of (x, y), from atan of y / x, the quadrant and the signs of zeros."""
     ends = ctx.emit("is_inf", y) & ctx.emit("is_inf", x)
@@ -139,7 +131,7 @@ CONVERTERS: dict[str, Converter] = {
     "trunc": lambda ctx: truncated(ctx, ctx.input()),
     "abs": _abs,
     "sign": _sign,
-    "rsqrt": _rsqrt,
+    "rsqrt": lambda ctx: ctx.emit("reciprocal", ctx.emit("sqrt", ctx.input())),
     "exp2": _exp2,
     "expm1": _expm1,
     "log1p": _log1p,
@@ -148,7 +140,7 @@ CONVERTERS: dict[str, Converter] = {
     "erfc": _erfc,
     "signbit": lambda ctx: is_negative(ctx, ctx.numbers(ctx.operand("self"))),
     "copysign": _copysign,
-    "atan2": _atan2,
+    "atan2": lambda ctx: angle_of(ctx, *ctx.both()),
     "angle": _angle,
     "isinf": _of_reals("is_inf", detect_positive=True, detect_negative=True),
     "isnan": _of_reals("is_nan"),

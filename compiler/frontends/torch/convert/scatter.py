@@ -231,10 +231,6 @@ def _diagonal_scatter(ctx: CallContext) -> Operand:
     return ctx.where(ctx.transpose(mask, back), turned, x)
 
 
-def _copy(ctx: CallContext) -> Operand:
-    return ctx.expand(ctx.operand("src", ctx.result_dtype()), ctx.result_shape())
-
-
 CONVERTERS: dict[str, Converter] = {
     **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), _embedding_bag),
     "scatter": _scatter(),
@@ -247,5 +243,5 @@ CONVERTERS: dict[str, Converter] = {
     "slice_scatter": _slice_scatter,
     "select_scatter": _select_scatter,
     "diagonal_scatter": _diagonal_scatter,
-    "copy": _copy,
+    "copy": lambda ctx: ctx.expand(ctx.operand("src", ctx.result_dtype()), ctx.result_shape()),
 }

@@ -18,21 +18,21 @@ def _image(ctx: CallContext, axes: int) -> Operand:
     return ctx.unsqueeze(x, 0) if x.rank == axes + 1 else x
 
 
+def _windows(ctx: CallContext, axes: int) -> dict[str, Any]:
+    """Where windows lie on the last axes."""
+    pads = tuple(map(const, ctx.integers("padding", axes)))
+    dilations = ctx.integers("dilation", axes) if ctx.has("dilation") else (1,) * axes
+    strides = ctx.integers("stride", axes)
+    return {"strides": strides, "before": pads, "after": pads, "dilations": dilations}
+
+
 # ---- convolutions --------------------------------------------------------------------------------
 
 
 def _conv(ctx: CallContext) -> Operand:
     x, weight = ctx.operand("input"), ctx.operand("weight")
     axes = weight.rank - 2
-    pads = tuple(map(const, ctx.integers("padding", axes)))
-    attrs = {
-        "strides": ctx.integers("stride", axes),
-        "before": pads,
-        "after": pads,
-        "dilations": ctx.integers("dilation", axes),
-        "group": ctx.integer("groups"),
-    }
-    row = "conv"
+    row, attrs = "conv", _windows(ctx, axes) | {"group": ctx.integer("groups")}
     if ctx.flag("transposed"):
         row, attrs["output_padding"] = "conv_transpose", ctx.integers("output_padding", axes)
     return ctx.emit(row, x, weight, ctx.optional("bias"), **attrs)
@@ -42,17 +42,9 @@ def _conv(ctx: CallContext) -> Operand:
 
 
 def _pool_attrs(ctx: CallContext, axes: int) -> dict[str, Any]:
-    kernel = ctx.integers("kernel_size", axes)
-    strides = ctx.integers("stride", axes) if ctx.arguments.get("stride") else kernel
-    pads = tuple(map(const, ctx.integers("padding", axes)))
-    return {
-        "kernel": kernel,
-        "strides": strides,
-        "before": pads,
-        "after": pads,
-        "dilations": ctx.integers("dilation", axes) if ctx.has("dilation") else (1,) * axes,
-        "ceil_mode": ctx.flag("ceil_mode"),
-    }
+    kernel, attrs = ctx.integers("kernel_size", axes), _windows(ctx, axes)
+    attrs["strides"] = attrs["strides"] or kernel
+    return attrs | {"kernel": kernel, "ceil_mode": ctx.flag("ceil_mode")}
 
 
 def _max_pool(axes: int) -> Converter:
@@ -190,16 +182,12 @@ def _adaptive_places(ctx: CallContext, axes: int) -> tuple[Operand, Operand]:
 
 
 def _col2im(ctx: CallContext) -> Operand:
-    pads = tuple(map(const, ctx.integers("padding", 2)))
     return ctx.emit(
         "col2im",
         _image(ctx, 1),
         image=ctx.indices("output_size"),
         block=ctx.integers("kernel_size", 2),
-        strides=ctx.integers("stride", 2),
-        before=pads,
-        after=pads,
-        dilations=ctx.integers("dilation", 2),
+        **_windows(ctx, 2),
     )
 
 
