@@ -157,4 +157,4 @@ def anchor(group: TileGroup) -> GroupStage:
 
 
 def all_accesses(stage: GroupStage) -> tuple[Access, ...]:
-    return (*stage.accesses.values(), *(a for c in stage.stores for a in c))
+    return (*stage.accesses.values(), *stage.written)

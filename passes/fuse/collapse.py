@@ -5,7 +5,7 @@ for i in 8: for j in 4: y@(4*i + j) = x@(4*i + j)      ->      for i.j in 32: y@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tcc.ir.expr import extent
@@ -20,11 +20,11 @@ def order_loops(group: TileGroup) -> TileGroup:
     """Loops in the order storage is walked: by falling stride of the results (common and inner
     loops), and of the largest operand that is no constant (reductions)."""
     last = group.stages[-1]
-    written = [a for c in last.stores for a in c][:1]
+    written = last.written[:1]
     stages = []
     for stage in group.stages:
         widest = _largest_operand(group, stage)
-        own = [a for c in stage.stores for a in c][:1] or written
+        own = stage.written[:1] or written
         stages.append(
             replace(
                 stage,
@@ -35,7 +35,7 @@ def order_loops(group: TileGroup) -> TileGroup:
     return replace(group, stages=tuple(stages), common=_by_stride(group.common, written))
 
 
-def _largest_operand(group: TileGroup, stage: GroupStage) -> list[Access]:
+def _largest_operand(group: TileGroup, stage: GroupStage) -> Sequence[Access]:
     sized = [
         (len(set(free_vars(a.offset)) & set(stage.reduce)), n, a)
         for n, a in enumerate(stage.accesses.values())
@@ -44,7 +44,7 @@ def _largest_operand(group: TileGroup, stage: GroupStage) -> list[Access]:
     return [max(sized, key=lambda s: (s[0], -s[1]))[2]] if sized else []
 
 
-def _by_stride(loops: Vars, accesses: list[Access]) -> Vars:
+def _by_stride(loops: Vars, accesses: Sequence[Access]) -> Vars:
     if not accesses:
         return loops
     return tuple(sorted(loops, key=lambda v: -coefficient_size(accesses[0], v)))

@@ -14,13 +14,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tcc.ir.expr import Expr, Stage, extent, with_sources
+from tcc.ir.expr import Expr, Stage, extent, with_stages
 from tcc.ir.expr.scalar import (
     Apply,
     Const,
     Read,
     Scalar,
-    Source,
     StageRef,
     apply,
     literal,
@@ -184,10 +183,7 @@ def _behind(
     def later(ref: StageRef) -> StageRef:
         return replace(ref, stage=ref.stage + more) if ref.stage >= number else ref
 
-    def moved(source: Source) -> Source:
-        return later(source) if isinstance(source, StageRef) else source
-
-    rest = tuple(with_sources(s, moved) for s in expr.stages[number + 1 :])
+    rest = tuple(with_stages(s, later) for s in expr.stages[number + 1 :])
     first = (*expr.stages[:number], *before)
     stages = (*first, replace(stage, body=(body,)), behind, *rest)
     return Expr(expr.params, stages, tuple(map(later, expr.outputs)))

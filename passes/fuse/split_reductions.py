@@ -8,12 +8,11 @@ do all of them.  The order of sums depends on sizes only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from tcc.ir.expr import Expr, Stage, extent, with_sources
-from tcc.ir.expr.scalar import Source, StageRef, read, reads_of_stages
+from tcc.ir.expr import Expr, Stage, extent, with_stages
+from tcc.ir.expr.scalar import StageRef, read, reads_of_stages
 from tcc.ir.index import Var, as_int, of_atom
 from tcc.passes.fuse.compose import canonical, is_contraction
 from tcc.passes.fuse.sliding_window import shared_loops
@@ -27,12 +26,14 @@ def in_parts(expr: Expr, limits: FusionLimits) -> Expr:
         return expr
     stages: list[Stage] = []
     number: list[int] = []  # where each stage of `expr` is now
+
+    def moved(ref: StageRef) -> StageRef:
+        return replace(ref, stage=number[ref.stage])
+
     for stage in expr.stages:
-        moved = _renumbered(stage, number)
-        stages += _steps(moved, len(stages), limits)
+        stages += _steps(with_stages(stage, moved), len(stages), limits)
         number.append(len(stages) - 1)
-    outputs = tuple(StageRef(number[o.stage], o.component) for o in expr.outputs)
-    return canonical(Expr(expr.params, tuple(stages), outputs))
+    return canonical(Expr(expr.params, tuple(stages), tuple(map(moved, expr.outputs))))
 
 
 def alone(expr: Expr, limits: FusionLimits) -> int | None:
@@ -69,17 +70,6 @@ def _steps(stage: Stage, number: int, limits: FusionLimits) -> tuple[Stage, ...]
     at = tuple(map(of_atom, parts.iters))
     held = (read(StageRef(number, n), at, s.dtype) for n, s in enumerate(stage.body))
     return parts, replace(stage, reduce=(part,), body=tuple(held))
-
-
-def _renumbered(stage: Stage, number: Sequence[int]) -> Stage:
-    """`stage` with the results of earlier stages read where those are now."""
-
-    def moved(source: Source) -> Source:
-        if not isinstance(source, StageRef):
-            return source
-        return StageRef(number[source.stage], source.component)
-
-    return with_sources(stage, moved)
 
 
 def _trips(loops: tuple[Var, ...]) -> int:

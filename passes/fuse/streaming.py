@@ -12,8 +12,8 @@ from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
-from tcc.ir.expr import Expr, Stage, extent, reads, with_sources
-from tcc.ir.expr.scalar import Read, Source, StageRef, read, read_from, replaced, uncast
+from tcc.ir.expr import Expr, Stage, extent, reads, with_stages
+from tcc.ir.expr.scalar import Read, StageRef, read, read_from, replaced, uncast
 from tcc.ir.index import Var, as_int, free_vars, linear_in, of_atom
 from tcc.ir.tile.group import Rescale, StreamLoop
 from tcc.ir.types import element_count
@@ -119,17 +119,16 @@ def _with_copy(found: Walked, number: int, factor: Read) -> Walked:
     at = tuple(map(of_atom, used))
     mine = read(StageRef(0), at, factor.dtype)
 
-    def later(source: Source) -> Source:
-        return replace(source, stage=source.stage + 1) if isinstance(source, StageRef) else source
+    def later(ref: StageRef) -> StageRef:
+        return replace(ref, stage=ref.stage + 1)
 
-    stages = [with_sources(s, later) for s in found.expr.stages]
+    stages = [with_stages(s, later) for s in found.expr.stages]
     own = replaced(stages[number].body[0], {factor: mine})
     stages[number] = replace(stages[number], body=(own,))
-    outputs = tuple(replace(o, stage=o.stage + 1) for o in found.expr.outputs)
+    outputs = tuple(map(later, found.expr.outputs))
     old = found.walk
     rescales = [
-        Rescale(r.stage + 1, read_from(r.state, later(r.state.source)), r.factor)
-        for r in old.rescales
+        Rescale(r.stage + 1, read_from(r.state, later(r.total)), r.factor) for r in old.rescales
     ]
     walk = StreamLoop(
         old.loop,

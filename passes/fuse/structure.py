@@ -248,9 +248,8 @@ def _with_sizes(group: TileGroup) -> TileGroup:
         for access in stage.accesses.values():
             indices += [access.offset, *(g.index for g in access.guards)]
             indices += [g.extent for g in access.guards]
-        stores = [a for c in stage.stores for a in c]
-        indices += [a.offset for a in stores]
-        indices += [i for a in stores for g in a.guards for i in (g.index, g.extent)]
+        indices += [a.offset for a in stage.written]
+        indices += [i for a in stage.written for g in a.guards for i in (g.index, g.extent)]
         indices += index_values(*stage.body)
         found.update(dict.fromkeys(v for v in free_vars(*indices) if v.extent is None))
     return replace(group, sizes=tuple(found))

@@ -123,7 +123,8 @@ def _inner(kernel: TileKernel, name: str, module: LlvmModule) -> str:
         indices.values[size.name] = Reg("i64", 1, f"%s{n}")
         params.append(f"i64 %s{n}")
     params += ["i64 %begin", "i64 %end"]
-    some = code.compare("icmp slt", Reg("i64", 1, "%begin"), Reg("i64", 1, "%end"))
+    begin, end, unit, following = (Reg("i64", 1, f"%{n}") for n in ("begin", "end", "u", "u.next"))
+    some = code.compare("icmp slt", begin, end)
     code.branch(some, "first", "done")
     code.place("first")
     statements, once = Statements(indices, buffers), same_for_all(kernel)
@@ -133,7 +134,6 @@ def _inner(kernel: TileKernel, name: str, module: LlvmModule) -> str:
     code.place("units")
     code.jump("unit")
     code.place("unit")
-    unit = Reg("i64", 1, "%u")
     code.void("%u = phi i64 [ %begin, %units ], [ %u.next, %unit.end ]")
     with code.scope():
         _decode(kernel, indices, unit)
@@ -141,7 +141,7 @@ def _inner(kernel: TileKernel, name: str, module: LlvmModule) -> str:
         code.jump("unit.end")
     code.place("unit.end")
     code.void("%u.next = add nuw nsw i64 %u, 1")
-    again = code.compare("icmp slt", Reg("i64", 1, "%u.next"), Reg("i64", 1, "%end"))
+    again = code.compare("icmp slt", following, end)
     code.void(f"br {again}, label %unit, label %done, !llvm.loop !0")
     code.place("done")
     code.void("ret void")

@@ -283,6 +283,11 @@ def with_sources(stage: Stage, of: Callable[[Source], Source]) -> Stage:
     return with_reads(stage, lambda node: read_from(node, of(node.source)))
 
 
+def with_stages(stage: Stage, of: Callable[[StageRef], StageRef]) -> Stage:
+    """`stage` reading `of(ref)` for earlier stages `ref`."""
+    return with_sources(stage, lambda old: of(old) if isinstance(old, StageRef) else old)
+
+
 def substitute_sizes(expr: Expr, sizes: Substitution) -> Expr:
     """`expr` with size symbols replaced in its types, extents and indices."""
     if not sizes:

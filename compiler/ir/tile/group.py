@@ -105,6 +105,11 @@ class GroupStage:
         """The iterators of the result, then those of the reduction."""
         return (*self.iters, *self.reduce)
 
+    @property
+    def written(self) -> tuple[Access, ...]:
+        """All that is in `stores`."""
+        return tuple(a for targets in self.stores for a in targets)
+
 
 @record
 class Rescale:

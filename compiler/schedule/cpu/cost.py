@@ -305,7 +305,7 @@ class _Pricing:
         machine = self.machine
         all_ = self._walks(1)
         own = all_ if self.threads == 1 else self._walks(self.threads)
-        near = sum(reach_ for _, reach_ in self._operands(all_)) / self.threads
+        near = self._computed(all_) / self.threads
         first = moved(own, machine.l1)
         second = moved(own, machine.l2.size)
         third = moved(all_, machine.l3.size)
@@ -351,14 +351,14 @@ class _Pricing:
         inside = ((v, min(trips(v), self.unit.get(v, trips(v)))) for v in others)
         return all(count <= blocks.get(v.name, 1) for v, count in inside)
 
-    def _operands(self, walks: list[NestLoops]) -> list[tuple[int, float]]:
-        """Bytes of each operand and result that is computed at run time."""
+    def _computed(self, walks: list[NestLoops]) -> float:
+        """Bytes of all operands and results that are computed at run time."""
         found: dict[int, float] = {}
         for walk in walks:
             for touch, span in zip(walk.touches, walk.spans[0], strict=True):
                 if isinstance(touch.source, int) and not touch.constant:
                     found[touch.source] = max(found.get(touch.source, 0), span)
-        return list(found.items())
+        return sum(found.values())
 
     def _keep(self, border: CacheTraffic, lost: float) -> None:
         """Drops what the cache has held since the kernel before: all but the part `lost` of what

@@ -75,5 +75,5 @@ def constant_bytes(group: TileGroup, stage: GroupStage) -> int:
 
 def _local(group: TileGroup, stage: GroupStage) -> tuple[int, ...]:
     """The buffers in which a unit holds a stage."""
-    numbers = dict.fromkeys(a.buffer for c in stage.stores for a in c)
+    numbers = dict.fromkeys(a.buffer for a in stage.written)
     return tuple(n for n in numbers if group.buffers[n].scope is MemorySpace.LOCAL)

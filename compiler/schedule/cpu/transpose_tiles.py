@@ -21,7 +21,7 @@ def turned_vector(group: TileGroup, stage: GroupStage, loops: Vars) -> Var | Non
     reads runs along another."""
     if stage.monoid is not None:
         return None
-    stored = [_along(stage, a) for targets in stage.stores for a in targets]
+    stored = [_along(stage, a) for a in stage.written]
     read = [_runs(stage, a) for a in _moving(group, stage)]
     if not stored or None in stored or len(set(stored)) > 1 or stored[0] not in loops:
         return None
@@ -45,7 +45,7 @@ def turned_blocks(
     if len(stage.body) > 1 or vector not in loops or vector is None:
         return {}
     lanes = lanes_of(stage, registers)
-    stores = [a for targets in stage.stores for a in targets]
+    stores = stage.written
     moving = _moving(group, stage) if stage.monoid is None else []
     if max(len(moving), len(stores)) * lanes > registers.count:
         return {}  # a square block of each would not fit the registers

@@ -45,10 +45,9 @@ def vector_loops(group: TileGroup, stage: GroupStage) -> dict[GroupStage, Var]:
 def stored_vector(stage: GroupStage) -> Var | None:
     """The loop along which a stage without a smooth loop stores: its arithmetic and its stores are
     worth vectors although operands are loaded lane by lane."""
-    stores = [a for targets in stage.stores for a in targets]
-    if stage.monoid is not None or not stores:
+    if stage.monoid is not None or not stage.written:
         return None
-    along = [v for v in stage.iters if all(stride(a, v) == 1 for a in stores)]
+    along = [v for v in stage.iters if all(stride(a, v) == 1 for a in stage.written)]
     return max((v for v in along if trips(v) >= _LEAST), key=trips, default=None)
 
 
@@ -96,7 +95,7 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
             continue
         broadcast = 1.0 if product(other) is not None and var in other.iters else 0.3
         loads, stored = work(other), points(other.iters)
-        stores = frozenset(a for targets in other.stores for a in targets)
+        stores = frozenset(other.written)
         for access in all_accesses(other):
             if group.buffers[access.buffer].constant:
                 continue

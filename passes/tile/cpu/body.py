@@ -1,4 +1,4 @@
-"""Scalars of a stage on blocks: loads, and arithmetic between them."""
+"""Scalars of a stage on blocks, loads and arithmetic between them, and what surrounds the stage."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def next_results(around: Surroundings) -> None:
     at: dict[Var, Index] = {s.var: s.base for s in outer}
     span = vector if trips(vector.var) > 2 * _LATER * vector.size else rows[-1]
     at[span.var] = span.base + (_LATER if span is vector else 1) * span.size
-    for access in (a for targets in around.stage.stores for a in targets):
+    for access in around.stage.written:
         scope = around.buffers[access.buffer].scope
         if scope is not MemorySpace.LOCAL and stride(access, vector.var) == 1:
             _ask(around, access, substitute(access.offset, at), vector.size, write=True)

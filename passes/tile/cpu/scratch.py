@@ -1,4 +1,5 @@
-"""The scratch memory of a unit: what stages of different nests exchange, and sums between runs."""
+"""The scratch memory of a unit: what stages of different nests exchange, sums between runs, and
+operands of products that are made before they are multiplied."""
 
 from __future__ import annotations
 
