@@ -43,11 +43,11 @@ LARGEST_SIZE = 10**9 - 1
 _MOST_DEMANDS = 16  # pairs of unequal sizes of one node
 
 
-def _operator(op: str, turned: bool = False) -> Callable[[Operand, Operand | float], Operand]:
+def _operator(op: str, swapped: bool = False) -> Callable[[Operand, Operand | float], Operand]:
     """The method of an operator that writes a node of `op`; a number is of the operand's type."""
 
     def write(x: Operand, y: Operand | float) -> Operand:
-        return x.scope.session.write(op, *((y, x) if turned else (x, y)))
+        return x.scope.session.write(op, *((y, x) if swapped else (x, y)))
 
     return write
 

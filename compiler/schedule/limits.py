@@ -17,7 +17,8 @@ class FusionLimits:
 
     Memory, in bytes: `near` is what a tile may keep between its stages with their weights, `room`
     what stages that are streamed may hold, in tiles of `stream_rows`; a row of `long_row` comes
-    from beyond the second-level cache.  From `turned_rows` on rows fill a vector if turned around.
+    from beyond the second-level cache.  From `transposed_rows` on rows fill a vector if turned
+    around.
 
     Threads: a core does `contraction_rate` body operations of a contraction in a nanosecond and
     `plain_rate` others; a thread with less than `least_nanoseconds` to do costs more than it saves.
@@ -34,7 +35,7 @@ class FusionLimits:
     room: int = 1 << 19
     stream_rows: int = 256
     long_row: int = 1 << 20
-    turned_rows: int = 8
+    transposed_rows: int = 8
     contraction_rate: int = 200
     plain_rate: int = 10
     least_nanoseconds: int = 1000

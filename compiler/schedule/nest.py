@@ -34,7 +34,7 @@ def multiplied(stage: GroupStage | Stage) -> Factors | None:
 
 
 @lru_cache(1 << 12)  # stages and bodies are compared by identity, and asked about again and again
-def product(stage: GroupStage) -> Factors | None:
+def contraction_factors(stage: GroupStage) -> Factors | None:
     """The factors, where the stage is a sum of products: of floats, or of bytes in i32."""
     found, dtype = multiplied(stage), stage.body[0].dtype
     if found is None or dtype.is_float:
@@ -45,7 +45,7 @@ def product(stage: GroupStage) -> Factors | None:
 def of_bytes(stage: GroupStage) -> bool:
     """Whether a stage is a sum of products of bytes in i32: four neighbours along the sum lie in a
     word, and are multiplied at once where there is an instruction for it."""
-    return product(stage) is not None and not stage.body[0].dtype.is_float
+    return contraction_factors(stage) is not None and not stage.body[0].dtype.is_float
 
 
 def _is_byte(scalar: Scalar) -> bool:

@@ -87,7 +87,7 @@ def _collapsible_pair(group: TileGroup) -> tuple[Var, Var] | None:
 
 def _pinned(group: TileGroup) -> set[Var]:
     """Iterators that something other than a plain offset depends on."""
-    pinned: set[Var] = set() if group.walk is None else {group.walk.loop}
+    pinned: set[Var] = set() if group.stream is None else {group.stream.loop}
     for stage in group.stages:
         if stage.strip is not None:
             pinned.update((*group.common, stage.strip.rows))

@@ -33,7 +33,7 @@ from tcc.ir.expr.scalar import (
 from tcc.ir.graph import Node, Value
 from tcc.ir.index import Index, Var, Vars, free_vars, iterator, substitute, var_of, within
 from tcc.ir.types import U64, TensorType
-from tcc.passes.fuse.hoist import hoist_totals
+from tcc.passes.fuse.hoist import hoist_normalisers
 from tcc.passes.fuse.scratch_limit import too_large
 from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
 from tcc.schedule.nest import multiplied, weight
@@ -94,7 +94,7 @@ def compose(
 @lru_cache(maxsize=1024)  # equal layers, and groups that are looked at again
 def _simplified(whole: Expr, limits: FusionLimits) -> tuple[Expr, tuple[int, ...]]:
     """The expression with pointwise stages inlined, under canonical names, and its operands."""
-    hoisted = hoist_totals(whole)
+    hoisted = hoist_normalisers(whole)
     composed, known = drop_unused(inline_pointwise(hoisted, _computing(hoisted)))
     kept, used = drop_unused(inline_pointwise(composed, costly(composed, limits)))
     if len(kept.stages) > 1 and too_large(kept, limits) is not None:

@@ -14,7 +14,7 @@ from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.passes.fuse.combine import read_plainly
 from tcc.passes.fuse.structure import build_group, row_major_storage, steps_evenly
-from tcc.passes.tile.cpu.scratch import held_values
+from tcc.passes.tile.cpu.scratch import resident_values
 from tcc.schedule.backend import AnySchedule, KernelModel
 from tcc.schedule.cpu.candidates import candidates
 from tcc.schedule.cpu.choose import choose
@@ -23,7 +23,16 @@ from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.cpu.sliding_window import kept_gain, strips_fit
 from tcc.schedule.cpu.transform_tiles import spread_pays, spreads
-from tcc.schedule.nest import depends, of_bytes, points, product, row_loop, trips, weight, work
+from tcc.schedule.nest import (
+    contraction_factors,
+    depends,
+    of_bytes,
+    points,
+    row_loop,
+    trips,
+    weight,
+    work,
+)
 
 # Operations of a kernel that one core does as soon as two would.
 SMALL = 1 << 16
@@ -66,13 +75,13 @@ def stays_near(group: TileGroup, registers: CoreModel) -> bool:
     Raises `InternalError` where the scratch is of no known size.
     """
     schedule = choose(group, registers)
-    held = held_values(group, schedule)
-    buffers = dict.fromkeys(h.buffer for h in held.values())
+    resident = resident_values(group, schedule)
+    buffers = dict.fromkeys(h.buffer for h in resident.values())
     size = sum((as_int(b.sizes[0]) or 0) * b.dtype.bytes for b in buffers)
     spread = spreads(group)
     if size > registers.l2 // 2 and not spread:
         return False
-    contractions = [s for s in group.stages if product(s) is not None and s.reduce]
+    contractions = [s for s in group.stages if contraction_factors(s) is not None and s.reduce]
     if not contractions:
         return True
     units = _units(group.common, schedule)
@@ -155,12 +164,12 @@ def _totals_again(group: TileGroup) -> bool:
     """Whether every unit of a product would make a total over all of a large value."""
     totals = (s for s in group.stages if s.reduce and not points(s.iters) > 1)
     large = any(points(s.reduce) > _LARGE for s in totals)
-    return large and any(s.iters and product(s) is not None for s in group.stages)
+    return large and any(s.iters and contraction_factors(s) is not None for s in group.stages)
 
 
 def loads_evenly(stage: GroupStage) -> bool:
     """Whether a contraction multiplies elements as they lie, at even distances along every loop."""
-    factors = product(stage)
+    factors = contraction_factors(stage)
     if factors is None:
         return True
     loaded = (

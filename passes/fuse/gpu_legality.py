@@ -16,9 +16,9 @@ from tcc.passes.fuse.structure import build_group, row_major_storage, steps_even
 from tcc.passes.tile.gpu.lower import lower_blocks
 from tcc.passes.tile.gpu.stored import stored_as
 from tcc.schedule.gpu.choose import ranked
-from tcc.schedule.gpu.matmuls import is_matrix_product
+from tcc.schedule.gpu.matmuls import is_matmul
 from tcc.schedule.gpu.schedule import TYPICAL_DEVICE, BlockProfile
-from tcc.schedule.nest import points, product, weight, work
+from tcc.schedule.nest import contraction_factors, points, weight, work
 
 # Operations of a kernel that a few processors do as soon as all would.
 _SMALL = 1 << 20
@@ -54,7 +54,7 @@ def is_gpu_kernel(
             and best.price.seconds < inf  # values that no registers hold are better stored
             and _keeps_busy(group, best.price.units, profile)
             and all(prod(n.out.shape) <= _HELD for n in body if isinstance(n, Load | Compute))
-            and sum(map(is_matrix_product, group.stages)) <= contractions
+            and sum(map(is_matmul, group.stages)) <= contractions
         )
     except TccError:
         return False
@@ -63,7 +63,7 @@ def is_gpu_kernel(
 def _multiplies_loads(stage: GroupStage) -> bool:
     """Whether a sum of products multiplies elements as they lie, or what they are in another
     type: anything else would be computed once for every block that it meets."""
-    factors = product(stage)
+    factors = contraction_factors(stage)
     if factors is None:
         return True
     plain = all(isinstance(uncast(s), Read) for s in (factors.a, factors.b))
@@ -93,4 +93,4 @@ def _again(group: TileGroup, stage: GroupStage) -> int:
 def _most_units(group: TileGroup) -> int:
     """Units of the largest stage, were it alone."""
     main = max(group.stages, key=lambda s: work(s) * weight(s))
-    return max(1, points(main.iters) // (_RESULTS if product(main) is not None else 1))
+    return max(1, points(main.iters) // (_RESULTS if contraction_factors(main) is not None else 1))

@@ -29,7 +29,7 @@ from tcc.ir.expr.scalar import (
 from tcc.ir.index import Var, free_vars, of_atom, var_of
 
 
-def hoist_totals(expr: Expr) -> Expr:
+def hoist_normalisers(expr: Expr) -> Expr:
     """`expr` with the totals of weights behind the sums; itself where there are none."""
     number = 0
     while number < len(expr.stages):
@@ -55,7 +55,7 @@ def _weighted(stages: Sequence[Stage], number: int) -> tuple[Scalar, Scalar] | N
     for weight, other in _weights(stages, number):
         over = stages[number].reduce[0]
         for part, factor in _quotient(_element(weight, stages)):
-            if _is_total(factor, part, stages, over) and _below_one(part, stages, over):
+            if _is_normaliser(factor, part, stages, over) and _below_one(part, stages, over):
                 return apply("mul", part, other), factor
     return None
 
@@ -80,7 +80,7 @@ def _cleaned(expr: Expr, number: int) -> tuple[Expr, int]:
             continue
         share = _clean(made.body[weight.source.component], stages)
         for part, factor in () if share is None else _quotient(share):
-            if _is_total(factor, part, stages, over[0]) and _below_one(part, stages, over[0]):
+            if _is_normaliser(factor, part, stages, over[0]) and _below_one(part, stages, over[0]):
                 clean = apply("select", apply("is_nan", part), literal(0, part.dtype), part)
                 return _with_clean(expr, number, weight, other, clean, over[0]), number + 3
     return expr, number
@@ -147,7 +147,7 @@ def _quotient(share: Scalar) -> tuple[tuple[Scalar, Scalar], ...]:
     return ()
 
 
-def _is_total(factor: Scalar, part: Scalar, stages: Sequence[Stage], over: Var) -> bool:
+def _is_normaliser(factor: Scalar, part: Scalar, stages: Sequence[Stage], over: Var) -> bool:
     """Whether `factor` is one over the sum of `part` over the loop `over`."""
     match factor:
         case Apply(function="div", args=(Const(value=1), total)):

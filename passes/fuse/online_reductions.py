@@ -10,8 +10,8 @@ walk in such a way that `rescale` finds a factor, or on none.
 
 While nothing has been seen, the state is its identity, an infinity; terms take 0 for it then, so
 that runs that are masked throughout leave zeros, as terms of -inf do beside a finite maximum.  What
-comes after the walk multiplies by the factor of no change: 1, or NaN where the final state is
-infinite, as in the split form.
+comes after the streaming loop multiplies by the factor of no change: 1, or NaN where the final
+state is infinite, as in the split form.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from tcc.ir.tile.group import Rescale, StreamLoop
 from tcc.passes.fuse.rescale import cleans, rescaling
 from tcc.record import record
 
-# The iterator that all stages of a walk share; no other has such a name.
-_LOOP = "walk"
+# The iterator that all stages of a streaming loop share; no other has such a name.
+_LOOP = "stream"
 
 
 @record
-class Walked:
+class Streamed:
     """An expression whose stages in `walk.stages` share the loop `walk.loop`."""
 
     expr: Expr
-    walk: StreamLoop
+    stream: StreamLoop
 
 
 @lru_cache(maxsize=256)
-def derive(expr: Expr) -> Walked | None:
+def derive(expr: Expr) -> Streamed | None:
     """The online form of `expr`; None where its reductions do not allow it."""
     for number, stage in enumerate(expr.stages):
         if stage.monoid != "sum" or len(stage.reduce) != 1 or len(stage.body) != 1:
@@ -106,7 +106,7 @@ def _unified(expr: Expr, *seeds: int) -> dict[int, Var] | None:
 
 
 def _readers(expr: Expr, number: int, loops: dict[int, Var]) -> list[int]:
-    """Reductions that read a stage of the walk all along the loop; they come too."""
+    """Reductions that read a stage of the streaming loop all along the loop; they come too."""
     stage = expr.stages[number]
     if loops[number] not in stage.iters:
         return []
@@ -126,39 +126,41 @@ class _Derivation:
 
     def __init__(self, expr: Expr, loops: Mapping[int, Var]) -> None:
         self.expr, self.loops = expr, loops
-        self.totals = [n for n, v in loops.items() if v in expr.stages[n].reduce]
+        self.accumulators = [n for n, v in loops.items() if v in expr.stages[n].reduce]
         self.inside = sorted(loops)
         self.before = sorted(_above(expr, self.inside).difference(loops))
         self.found: dict[int, Rescale] = {}
         self.clean: set[int] = set()  # sums that take 0 for NaN, where states are infinite too
 
-    def run(self) -> Walked | None:
-        if not self._is_chain() or not all(map(self._follows, self.totals)) or not self.found:
+    def run(self) -> Streamed | None:
+        if not self._is_chain() or not all(map(self._follows, self.accumulators)) or not self.found:
             return None
         loop = iterator(_LOOP, extent(self.loops[self.inside[0]]))
         stages = [self._rewritten(n, s, loop) for n, s in enumerate(self.expr.stages)]
         stages, outputs = self._finished(stages)
         rescales = tuple(self.found[n] for n in sorted(self.found))
         own = StreamLoop(free_vars(loop)[0], tuple(self.before), tuple(self.inside), rescales)
-        return Walked(Expr(self.expr.params, tuple(stages), outputs), own)
+        return Streamed(Expr(self.expr.params, tuple(stages), outputs), own)
 
     def _is_chain(self) -> bool:
-        """Whether nothing but the walk needs values for each j, and nothing before needs totals."""
+        """Whether nothing but the streaming loop needs values for each j, and nothing before needs
+        totals."""
         for n in self.inside:
             stage = self.expr.stages[n]
-            if n in self.totals and (len(stage.reduce) != 1 or stage.monoid is None):
+            if n in self.accumulators and (len(stage.reduce) != 1 or stage.monoid is None):
                 return False
-            if n not in self.totals and any(o.stage == n for o in self.expr.outputs):
+            if n not in self.accumulators and any(o.stage == n for o in self.expr.outputs):
                 return False
         return not any(
-            source.stage in self.loops and (n in self.before or source.stage not in self.totals)
+            source.stage in self.loops
+            and (n in self.before or source.stage not in self.accumulators)
             for n, stage in enumerate(self.expr.stages)
             for _, source in reads_of_stages(*stage.body)
             if n not in self.loops
         )
 
     def _terms(self, scalar: Scalar) -> Scalar:
-        """`scalar` with the pointwise stages of the walk it reads put in."""
+        """`scalar` with the pointwise stages of the streaming loop it reads put in."""
 
         def leaf(node: Scalar) -> Scalar:
             if not isinstance(node, Read) or not isinstance(node.source, StageRef):
@@ -195,13 +197,13 @@ class _Derivation:
     def _totals_of(self, bodies: Iterable[Scalar]) -> list[tuple[Read, int]]:
         """The reads of totals in `bodies`, with the number of each total."""
         found = ((node, source.stage) for node, source in reads_of_stages(*bodies))
-        return [(node, number) for node, number in found if number in self.totals]
+        return [(node, number) for node, number in found if number in self.accumulators]
 
     def _hides_total(self, number: int) -> bool:
-        """Whether a stage of the walk, with sums of its own, reads totals."""
-        if number not in self.loops or number in self.totals:
+        """Whether a stage of the streaming loop, with sums of its own, reads totals."""
+        if number not in self.loops or number in self.accumulators:
             return False
-        return not _above(self.expr, [number]).isdisjoint(self.totals)
+        return not _above(self.expr, [number]).isdisjoint(self.accumulators)
 
     # ---- rewriting ----------------------------------------------------------------------------
 
@@ -228,7 +230,8 @@ class _Derivation:
         return with_reads(replace(stage, iters=iters, reduce=reduce, body=body), known)
 
     def _finished(self, stages: list[Stage]) -> tuple[list[Stage], tuple[StageRef, ...]]:
-        """Results and readers after the walk see sums of infinite states as in the split form."""
+        """Results and readers after the streaming loop see sums of infinite states as in the split
+        form."""
 
         outputs = list(self.expr.outputs)
         for number, stage in enumerate(stages):
@@ -244,7 +247,7 @@ class _Derivation:
         return stages, tuple(outputs)
 
     def _final(self, node: Read) -> Scalar:
-        """A sum after the walk times the factor of no change."""
+        """A sum after the streaming loop times the factor of no change."""
         if not isinstance(node.source, StageRef) or node.source.stage in self.clean:
             return node
         found = self.found.get(node.source.stage)

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from tcc.ir.expr import Expr
 from tcc.passes.fuse.sliding_window import shared_loops
-from tcc.passes.fuse.streaming import held_bytes, walked
+from tcc.passes.fuse.streaming import resident_bytes, streamed
 from tcc.passes.fuse.unify_iterators import linked_stages, needs_memory
 from tcc.schedule.limits import FusionLimits
 
 
 def too_large(expr: Expr, limits: FusionLimits) -> int | None:
     """The first stage that a unit cannot hold, nor walk along a run at a time."""
-    if len(expr.stages) == 1 or walked(expr, limits) is not None:
+    if len(expr.stages) == 1 or streamed(expr, limits) is not None:
         return None
     linked = linked_stages(expr)
     loops = shared_loops(linked, expr, limits)
     for number, strip in enumerate(loops.strips):
         if strip is not None or needs_memory(linked, number, loops.common):
-            held = held_bytes(linked, number, loops.common)
+            resident = resident_bytes(linked, number, loops.common)
             if strip is not None:
                 element = max(s.dtype.bytes for s in linked[number].stage.body)
-                held = strip.width * strip.count(1) * element
-            if held is None or held > limits.room:
+                resident = strip.width * strip.count(1) * element
+            if resident is None or resident > limits.room:
                 return number
     return None

@@ -17,14 +17,14 @@ from tcc.ir.expr.scalar import Read, StageRef, read, read_from, replaced, uncast
 from tcc.ir.index import Var, as_int, free_vars, linear_in, of_atom
 from tcc.ir.tile.group import Rescale, StreamLoop
 from tcc.ir.types import element_count
-from tcc.passes.fuse.online_reductions import Walked, derive
+from tcc.passes.fuse.online_reductions import Streamed, derive
 from tcc.passes.fuse.unify_iterators import Shaped, common_loops, linked_stages, needs_memory
 from tcc.schedule.limits import FusionLimits
 from tcc.schedule.nest import multiplied
 
 
 @lru_cache(maxsize=512)
-def walked(expr: Expr, limits: FusionLimits) -> Walked | None:
+def streamed(expr: Expr, limits: FusionLimits) -> Streamed | None:
     """The online form of `expr`, where it is wanted and there is one."""
     if len(expr.stages) == 1 or not _too_much(expr, limits):
         return None
@@ -35,7 +35,7 @@ def walked(expr: Expr, limits: FusionLimits) -> Walked | None:
     return found if _fits(found, limits) else None
 
 
-def held_bytes(linked: Sequence[Shaped], number: int, cut: tuple[Var, ...]) -> int | None:
+def resident_bytes(linked: Sequence[Shaped], number: int, cut: tuple[Var, ...]) -> int | None:
     """Bytes of a stage for one point of the loops in `cut`; None where they are open."""
     stage = linked[number].stage
     count = as_int(element_count(tuple(extent(v) for v in linked[number].axes if v not in cut)))
@@ -49,7 +49,7 @@ def _too_much(expr: Expr, limits: FusionLimits) -> bool:
     for number in range(len(linked)):
         away = needs_memory(linked, number, common)
         if away or linked[number].stage.monoid is not None:
-            size = held_bytes(linked, number, common)
+            size = resident_bytes(linked, number, common)
             if size is None and away:
                 return True
             total += size or 0
@@ -73,7 +73,7 @@ def _multiplies_rows(stage: Stage, limits: FusionLimits) -> bool:
     """Whether a product reads both factors along the sum: no loop of its result runs along memory,
     and a unit that holds whole rows could not change that.  A few rows multiply as they lie, with
     sums along the vectors."""
-    factors, few = _factors(stage), limits.turned_rows
+    factors, few = _factors(stage), limits.transposed_rows
     if not all(set(free_vars(f.indices[-1])) <= set(stage.reduce) for f in factors if f.indices):
         return False
     return bool(factors) and all(_own_points(stage, f, few) >= few for f in factors)
@@ -98,11 +98,12 @@ def _factors(stage: Stage) -> tuple[Read, ...]:
 # ---- factors that a unit turns around ----------------------------------------------------------
 
 
-def _with_factors(found: Walked, limits: FusionLimits) -> Walked:
-    """With a copy, made once a unit, of factors of products along the walk that lie along the sum:
-    rows of the copy then lie along the vectors, and the factor that is walked needs none."""
-    loop = found.walk.loop
-    for number in found.walk.stages:
+def _with_factors(found: Streamed, limits: FusionLimits) -> Streamed:
+    """With a copy, made once a unit, of factors of products along the streaming loop that lie along
+    the sum: rows of the copy then lie along the vectors, and the factor that is walked needs
+    none."""
+    loop = found.stream.loop
+    for number in found.stream.stages:
         stage = found.expr.stages[number]
         factors = _factors(stage)
         if loop in stage.iters and factors and _multiplies_rows(stage, limits):
@@ -112,7 +113,7 @@ def _with_factors(found: Walked, limits: FusionLimits) -> Walked:
     return found
 
 
-def _with_copy(found: Walked, number: int, factor: Read) -> Walked:
+def _with_copy(found: Streamed, number: int, factor: Read) -> Streamed:
     stage = found.expr.stages[number]
     used = tuple(v for v in stage.loops if v in free_vars(*factor.indices))
     copy = Stage(used, (), None, (factor,))
@@ -126,40 +127,43 @@ def _with_copy(found: Walked, number: int, factor: Read) -> Walked:
     own = replaced(stages[number].body[0], {factor: mine})
     stages[number] = replace(stages[number], body=(own,))
     outputs = tuple(map(later, found.expr.outputs))
-    old = found.walk
+    old = found.stream
     rescales = [
         Rescale(r.stage + 1, read_from(r.state, later(r.total)), r.factor) for r in old.rescales
     ]
-    walk = StreamLoop(
+    stream = StreamLoop(
         old.loop,
         (0, *(n + 1 for n in old.before)),
         tuple(n + 1 for n in old.stages),
         tuple(rescales),
     )
-    return Walked(Expr(found.expr.params, (copy, *stages), outputs), walk)
+    return Streamed(Expr(found.expr.params, (copy, *stages), outputs), stream)
 
 
 # ---- what the lowering relies on ---------------------------------------------------------------
 
 
-def _fits(found: Walked, limits: FusionLimits) -> bool:
-    """Whether states are rows of the common loops, and a run of the walk is of known size."""
-    loop = found.walk.loop
+def _fits(found: Streamed, limits: FusionLimits) -> bool:
+    """Whether states are rows of the common loops, and a run of the streaming loop is of known
+    size."""
+    loop = found.stream.loop
     if any(_is_cut(stage, loop) for stage in found.expr.stages):
         return False
     linked = linked_stages(found.expr)
     common = common_loops(linked)
-    for rescale in found.walk.rescales:
+    for rescale in found.stream.rescales:
         state = rescale.total.stage
         if not set(linked[state].stage.iters) <= set(common):
             return False
         if needs_memory(linked, state, common):
             return False
     cut = (*common, loop)
-    held = [
-        held_bytes(linked, n, cut) for n in range(len(linked)) if needs_memory(linked, n, common)
+    resident = [
+        resident_bytes(linked, n, cut)
+        for n in range(len(linked))
+        if needs_memory(linked, n, common)
     ]
-    return all(size is not None and size <= limits.room for size in held)
+    return all(size is not None and size <= limits.room for size in resident)
 
 
 def _is_cut(stage: Stage, loop: Var) -> bool:

@@ -23,7 +23,7 @@ from tcc.ir.tile.group import Access, GroupBuffer, GroupStage, Strip, TileGroup
 from tcc.ir.types import DType, element_count
 from tcc.passes.fuse.collapse import coefficient_size, collapse, order_loops
 from tcc.passes.fuse.sliding_window import Loops, shared_loops
-from tcc.passes.fuse.streaming import walked
+from tcc.passes.fuse.streaming import streamed
 from tcc.passes.fuse.unify_iterators import (
     Shaped,
     axes_at,
@@ -63,27 +63,27 @@ def _apart(
     expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...], limits: FusionLimits
 ) -> TileGroup:
     """The group with all its loops, without its sizes."""
-    online = walked(expr, limits)
+    online = streamed(expr, limits)
     expr = expr if online is None else online.expr
     linked = linked_stages(expr)
-    walk = None if online is None else online.walk
-    loops = shared_loops(linked, expr, limits) if walk is None else Loops.plain(linked)
+    stream = None if online is None else online.stream
+    loops = shared_loops(linked, expr, limits) if stream is None else Loops.plain(linked)
     common = loops.common
-    cut = common if walk is None else (*common, walk.loop)
+    cut = common if stream is None else (*common, stream.loop)
     buffers = [
         GroupBuffer(s.dtype, element_count(s.layout.sizes), scope, s.constant)
         for storages, scope in ((operands, MemorySpace.INPUT), (results, MemorySpace.OUTPUT))
         for s in storages
     ]
-    held: dict[int, Kept] = {}
+    resident: dict[int, Kept] = {}
     stages = []
     for number, shaped in enumerate(linked):
         stage = shaped.stage
-        accesses = {r: _read_access(r, operands, linked, held) for r in reads(stage)}
+        accesses = {r: _read_access(r, operands, linked, resident) for r in reads(stage)}
         placed = {r: a for r, a in accesses.items() if a is not None}
         strip = loops.strips[number]
         if strip is not None or needs_memory(linked, number, common):
-            held[number] = _kept(buffers, shaped, cut, strip, _widest(stage, placed, buffers))
+            resident[number] = _kept(buffers, shaped, cut, strip, _widest(stage, placed, buffers))
         stores: list[tuple[Access, ...]] = []
         for component in range(len(stage.body)):
             targets = [
@@ -91,15 +91,15 @@ def _apart(
                 for n, out in enumerate(expr.outputs)
                 if out == StageRef(number, 0 if shaped.places else component)
             ]
-            if number in held:
-                targets.append(held[number].access(component, _held_at(shaped, component)))
+            if number in resident:
+                targets.append(resident[number].access(component, _resident_at(shaped, component)))
             stores.append(tuple(targets))
-        kept = held[number].strip if number in held else None
+        kept = resident[number].strip if number in resident else None
         grouped = GroupStage(
             stage.iters, stage.reduce, stage.monoid, stage.body, placed, tuple(stores), kept
         )
         stages.append(grouped)
-    return order_loops(TileGroup(tuple(buffers), tuple(stages), common, (), walk))
+    return order_loops(TileGroup(tuple(buffers), tuple(stages), common, (), stream))
 
 
 # ---- values that a unit holds in its scratch memory ----------------------------------------------
@@ -160,7 +160,7 @@ def _kept(
     return Kept(tuple(numbers), tuple(order), *places, strip)
 
 
-def _held_at(shaped: Shaped, component: int) -> Indices:
+def _resident_at(shaped: Shaped, component: int) -> Indices:
     """The iterators of what a body gives an element of."""
     if shaped.chosen:
         return axes_at(shaped, shaped.places[component])
@@ -183,18 +183,18 @@ def _read_access(
     node: Read,
     operands: Sequence[Storage],
     stages: Sequence[Shaped],
-    held: Mapping[int, Kept],
+    resident: Mapping[int, Kept],
 ) -> Access | None:
     """Where a read finds its element; None if it is the block just computed."""
     source = node.source
     if isinstance(source, int):
         return _access(source, node, operands[source])
-    if source.stage not in held:
+    if source.stage not in resident:
         return None
     shaped = stages[source.stage]
     at = axes_at(shaped, node.indices)
-    place = held[source.stage].access(source.component, at)
-    if held[source.stage].strip is not None:
+    place = resident[source.stage].access(source.component, at)
+    if resident[source.stage].strip is not None:
         return place  # what is outside is stored
     shape = tuple(map(radix_size, shaped.logical))
     return replace(place, guards=tuple(_logical_guards(node, shape)))

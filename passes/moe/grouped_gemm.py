@@ -88,7 +88,7 @@ def group_gemms(graph: Graph, tile_of: TileOf, checks: bool = False) -> Graph:
     return rewritten(graph, _Grouper(tile_of, checks).visit)
 
 
-def tiled_product(
+def tiled_matmul(
     b: GraphBuilder, order: Order, tiles: Value, matrices: Value, swapped: bool
 ) -> Value:
     """Adds the product `[tiles, tile, n]` of tiles of rows with the matrices of their tiles."""
@@ -142,48 +142,48 @@ class _Grouper:
 
     def _matmul(self, b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
         a, c = inputs
-        for x, matrix, turned in ((a, c, False), (c, a, True)):
+        for x, matrix, transposed in ((a, c, False), (c, a, True)):
             chosen = _chosen(b, matrix)
             if x is None or chosen is None or chosen.source.type.rank != 3 or x.type.rank < 2:
                 continue
-            alone = as_int(x.type.shape[-1 if turned else -2]) == 1
+            alone = as_int(x.type.shape[-1 if transposed else -2]) == 1
             if alone and broadcasts_to(x.type.shape[:-2], chosen.index.type.shape):
-                return self._product(b, node, x, chosen, turned)
+                return self._regrouped(b, node, x, chosen, transposed)
         return None
 
-    def _product(
-        self, b: GraphBuilder, node: Node, x: Value, chosen: _Chosen, turned: bool
+    def _regrouped(
+        self, b: GraphBuilder, node: Node, x: Value, chosen: _Chosen, transposed: bool
     ) -> Replacement:
         lead = x.type.shape[:-2]
-        depth = x.type.shape[-2 if turned else -1]
+        depth = x.type.shape[-2 if transposed else -1]
         plain = TensorType(x.type.dtype, (*lead, const(1), depth))
-        swapped = chosen.swapped != turned
+        swapped = chosen.swapped != transposed
         known = self.tiled.get(x)
         if known is not None and known.order.index is chosen.index:
             order, tiles = known.order, known.tiles
         else:
-            product = GroupedMatmul(plain, chosen.source.type, chosen.index.type, swapped)
-            found = self._order(b, product, chosen)
+            matmul = GroupedMatmul(plain, chosen.source.type, chosen.index.type, swapped)
+            found = self._order(b, matmul, chosen)
             if found is None:
                 return None
             order = found
             tiles = rows_to_tiles(b, order, x, lead)
-        made = tiled_product(b, order, tiles, chosen.source, swapped)
+        made = tiled_matmul(b, order, tiles, chosen.source, swapped)
         rank = node.outputs[0].type.rank
-        return [self._shown(b, node, made, order, rank - 1 - turned)]
+        return [self._shown(b, node, made, order, rank - 1 - transposed)]
 
-    def _order(self, b: GraphBuilder, product: GroupedMatmul, chosen: _Chosen) -> Order | None:
+    def _order(self, b: GraphBuilder, matmul: GroupedMatmul, chosen: _Chosen) -> Order | None:
         """The order of an index tensor, with tiles as the first product of it wants them."""
-        index, count = chosen.index, product.matrices.shape[0]
+        index, count = chosen.index, matmul.matrices.shape[0]
         if (b, index) not in self.orders:
-            tile = self.tile_of(product)
+            tile = self.tile_of(matmul)
             if tile is None:
                 return None
             if self.checks:
                 b.loc, own = chosen.loc, b.loc
                 add_check(b, index, CheckIndicesAttrs(count))
                 b.loc = own
-            self.orders[b, index] = ordered(b, index, Grouping(product.index, count, tile))
+            self.orders[b, index] = ordered(b, index, Grouping(matmul.index, count, tile))
         found = self.orders[b, index]
         return found if found.grouping.matrices is count else None
 

@@ -21,7 +21,7 @@ from tcc.passes.moe.grouped_gemm import (
     ordered,
     rows_of_tiles,
     rows_to_tiles,
-    tiled_product,
+    tiled_matmul,
 )
 from tcc.passes.tile.plan import KernelPlanner
 from tcc.schedule.alternatives import Alternative, preferred
@@ -38,55 +38,55 @@ class GroupedGemmPrices:
     margin: float = 0.2
     _known: dict[GroupedMatmul, int | None] = field(default_factory=dict)
 
-    def tile_of(self, product: GroupedMatmul) -> int | None:
+    def tile_of(self, matmul: GroupedMatmul) -> int | None:
         """The rows of a tile; None where a product had better stay as it is."""
-        product = _typical(product)
-        if product not in self._known:
-            plain = self._priced(product, None, _row_by_row(product))
-            tiled = [self._priced(product, tile, _by_tiles(product, tile)) for tile in self.tiles]
-            self._known[product] = preferred(plain, tiled, self.margin).replacement
-        return self._known[product]
+        matmul = _typical(matmul)
+        if matmul not in self._known:
+            plain = self._priced(matmul, None, _row_by_row(matmul))
+            tiled = [self._priced(matmul, tile, _by_tiles(matmul, tile)) for tile in self.tiles]
+            self._known[matmul] = preferred(plain, tiled, self.margin).replacement
+        return self._known[matmul]
 
     def _priced(
-        self, product: GroupedMatmul, tile: int | None, graph: Graph
+        self, matmul: GroupedMatmul, tile: int | None, graph: Graph
     ) -> Alternative[GroupedMatmul, int | None]:
         """`graph` computes the product by tiles of so many rows."""
-        return Alternative(product, tile, sum(s for _, s in priced_kernels(graph, self.planner)))
+        return Alternative(matmul, tile, sum(s for _, s in priced_kernels(graph, self.planner)))
 
 
-def _typical(product: GroupedMatmul) -> GroupedMatmul:
-    """`product` with symbolic sizes as they are priced."""
+def _typical(matmul: GroupedMatmul) -> GroupedMatmul:
+    """`matmul` with symbolic sizes as they are priced."""
 
     def closed(type_: TensorType) -> TensorType:
         sizes = {v: const(min(TYPICAL, v.hi or TYPICAL)) for d in type_.shape for v in free_vars(d)}
         return TensorType(type_.dtype, tuple(substitute(d, sizes) for d in type_.shape))
 
-    rows, matrices, index = map(closed, (product.rows, product.matrices, product.index))
-    return GroupedMatmul(rows, matrices, index, product.swapped)
+    rows, matrices, index = map(closed, (matmul.rows, matmul.matrices, matmul.index))
+    return GroupedMatmul(rows, matrices, index, matmul.swapped)
 
 
-def _row_by_row(product: GroupedMatmul) -> Graph:
+def _row_by_row(matmul: GroupedMatmul) -> Graph:
     b = GraphBuilder("rows")
-    rows, matrices, index = _operands(b, product)
+    rows, matrices, index = _operands(b, matmul)
     own = emit(b, "gather", matrices, index, axis=0)
-    if product.swapped:
-        rank = product.index.rank
+    if matmul.swapped:
+        rank = matmul.index.rank
         own = emit(b, "transpose", own, perm=(*range(rank), rank + 1, rank))
     return b.finish([emit(b, "matmul", rows, own)])
 
 
-def _by_tiles(product: GroupedMatmul, tile: int) -> Graph:
+def _by_tiles(matmul: GroupedMatmul, tile: int) -> Graph:
     b = GraphBuilder("tiles")
-    rows, matrices, index = _operands(b, product)
-    grouping = Grouping(product.index, product.matrices.shape[0], tile)
+    rows, matrices, index = _operands(b, matmul)
+    grouping = Grouping(matmul.index, matmul.matrices.shape[0], tile)
     order = ordered(b, index, grouping)
-    tiles = rows_to_tiles(b, order, rows, product.lead)
-    made = tiled_product(b, order, tiles, matrices, product.swapped)
-    shape = (*product.index.shape, made.type.shape[2])
+    tiles = rows_to_tiles(b, order, rows, matmul.lead)
+    made = tiled_matmul(b, order, tiles, matrices, matmul.swapped)
+    shape = (*matmul.index.shape, made.type.shape[2])
     return b.finish([rows_of_tiles(b, order, made, shape)])
 
 
-def _operands(b: GraphBuilder, product: GroupedMatmul) -> tuple[Value, Value, Value]:
+def _operands(b: GraphBuilder, matmul: GroupedMatmul) -> tuple[Value, Value, Value]:
     """Rows, matrices of contents that no price depends on, and an index tensor."""
-    matrices = unread(b, product.matrices)
-    return b.input("rows", product.rows), matrices, b.input("index", product.index)
+    matrices = unread(b, matmul.matrices)
+    return b.input("rows", matmul.rows), matrices, b.input("index", matmul.index)

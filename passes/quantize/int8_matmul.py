@@ -66,7 +66,7 @@ def _visit(b: GraphBuilder, node: Node, inputs: Inputs, weights: bool = False) -
             return _conv(b, node, inputs) if weights else None
         case "matmul" if inputs[0] is not None and inputs[1] is not None:
             left, right = _bytes(b, inputs[0]), _bytes(b, inputs[1])
-            found = _product(b, node, left, right, weights)
+            found = _matmul(b, node, left, right, weights)
             return None if found is None else [found]
     return None
 
@@ -107,9 +107,9 @@ def _gemm(b: GraphBuilder, node: Node, inputs: Inputs, weights: bool) -> Replace
     if x is None or w is None:
         return None
     left, right = _bytes(b, x), _bytes(b, w)
-    left = _turned(b, left) if attrs.trans_a else left
-    right = _turned(b, right) if attrs.trans_b else right
-    found = _product(b, node, left, right, weights)
+    left = _transposed(b, left) if attrs.trans_a else left
+    right = _transposed(b, right) if attrs.trans_b else right
+    found = _matmul(b, node, left, right, weights)
     if found is None:
         return None
     shift = rest[0] if rest else None
@@ -131,10 +131,10 @@ def _bytes(b: GraphBuilder, value: Value) -> _Bytes | None:
         return None
     one = scale.type.rank == 0 or scale.type.static_shape == (1,)
     bytes_ = _Bytes(x, scale, rest[0] if rest else None, None if one else node.attrs.axis)
-    return _turned(b, bytes_) if transposed else bytes_
+    return _transposed(b, bytes_) if transposed else bytes_
 
 
-def _turned(b: GraphBuilder, found: _Bytes | None) -> _Bytes | None:
+def _transposed(b: GraphBuilder, found: _Bytes | None) -> _Bytes | None:
     """The bytes of the transposed matrix."""
     if found is None or found.value.type.rank != 2:
         return None
@@ -147,7 +147,7 @@ def _turned(b: GraphBuilder, found: _Bytes | None) -> _Bytes | None:
     return replace(found, value=value, axis=None if found.axis is None else 1 - found.axis)
 
 
-def _product(
+def _matmul(
     b: GraphBuilder, node: Node, left: _Bytes | None, right: _Bytes | None, weights: bool
 ) -> Value | None:
     if left is None or right is None or left.axis is not None:

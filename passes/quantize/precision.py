@@ -83,7 +83,7 @@ class _Stored:
 
 
 @record
-class _Product:
+class _Matmul:
     """A sum of products of two reads, `weight` being a constant's."""
 
     kernel: Kernel
@@ -116,16 +116,16 @@ class _Narrowing:
         self.rounded: list[Rounded] = []
         self.floats: dict[Value, _Stored | None] = {}
         self.levels: dict[tuple[Value, int], _Stored | None] = {}
-        products = {k: tuple(_products(k, constants)) for k in self.kernels}
+        matmuls = {k: tuple(_matmuls(k, constants)) for k in self.kernels}
         self.quantized = {
             p: stored
             for k in self.kernels
-            for p in products[k]
+            for p in matmuls[k]
             if (stored := self._quantized(p)) is not None
         }
-        self.products = {
+        self.matmuls = {
             k: [p for p in found if p not in self.quantized and not _batched(p)]
-            for k, found in products.items()
+            for k, found in matmuls.items()
         }
         self.activations = self._activations()
 
@@ -145,7 +145,7 @@ class _Narrowing:
         replaced: dict[Value, _Stored] = {
             v: _in_floats(narrow[v]) for v in kernel.operands if v in narrow
         }
-        weights = {p.constant for p in self.products[kernel] if self._pays(p)}
+        weights = {p.constant for p in self.matmuls[kernel] if self._pays(p)}
         for value in kernel.operands:
             if value in weights and value in self.constants:
                 stored = self._float_weight(kernel, value)
@@ -170,7 +170,7 @@ class _Narrowing:
             able -= {v for _, node, v in operand_reads(kernel) if not _exact(node)}
             able -= _summed(kernel) if everywhere else set()
         paired = (
-            _paired_with(p, self.placed.layouts) for found in self.products.values() for p in found
+            _paired_with(p, self.placed.layouts) for found in self.matmuls.values() for p in found
         )
         wanted = set(able) if everywhere else {v for v in paired if v in able}
         # A whole and its parts are one storage: of one type, narrow only if all of them can be.
@@ -181,15 +181,15 @@ class _Narrowing:
                 wanted |= shared
         return wanted
 
-    def _paired(self, product: _Product) -> bool:
-        return _paired_with(product, self.placed.layouts) in self.activations
+    def _paired(self, matmul: _Matmul) -> bool:
+        return _paired_with(matmul, self.placed.layouts) in self.activations
 
     # ---- weights ------------------------------------------------------------------------------
 
-    def _pays(self, product: _Product) -> bool:
+    def _pays(self, matmul: _Matmul) -> bool:
         """Whether a narrow weight makes a product faster: by pairs, or because so few results use
         it that reading it takes longer than widening it again and again."""
-        return self._paired(product) or _uses(product) <= self.precision.uses
+        return self._paired(matmul) or _uses(matmul) <= self.precision.uses
 
     def _float_weight(self, kernel: Kernel, value: Value) -> _Stored | None:
         if self.precision.floats is F32 or value.type.dtype is not F32:
@@ -197,7 +197,7 @@ class _Narrowing:
         if not all(_exact(node) for _, node, v in operand_reads(kernel) if v is value):
             return None
         count = as_int(element_count(value.type.shape)) or 0
-        needed = any(p.constant is value and self._paired(p) for p in self.products[kernel])
+        needed = any(p.constant is value and self._paired(p) for p in self.matmuls[kernel])
         if count < _LARGE and not needed:
             return None
         if value not in self.floats:
@@ -209,11 +209,11 @@ class _Narrowing:
                 self.floats[value] = _in_floats(new)
         return self.floats[value]
 
-    def _quantized(self, product: _Product) -> _Stored | None:
+    def _quantized(self, matmul: _Matmul) -> _Stored | None:
         """The weight of a matrix product as levels and scales."""
-        value, axis = product.constant, _summed_axis(product)
+        value, axis = matmul.constant, _summed_axis(matmul)
         count = as_int(element_count(value.type.shape)) or 0
-        times = sum(v is value for _, _, v in operand_reads(product.kernel))
+        times = sum(v is value for _, _, v in operand_reads(matmul.kernel))
         if not self.precision.bits or axis is None or count < _LARGE or times > 1:
             return None
         if (value, axis) not in self.levels:
@@ -350,7 +350,7 @@ def _summed(kernel: Kernel) -> set[Value]:
     return {v for stage, node, v in found if stage.monoid == "sum" and node in stage.body}
 
 
-def _products(kernel: Kernel, constants: Mapping[Value, Graph]) -> Iterator[_Product]:
+def _matmuls(kernel: Kernel, constants: Mapping[Value, Graph]) -> Iterator[_Matmul]:
     """The stages that sum products of something and a constant's elements, in f32."""
     for stage in kernel.expr.stages:
         found = multiplied(stage)
@@ -358,9 +358,9 @@ def _products(kernel: Kernel, constants: Mapping[Value, Graph]) -> Iterator[_Pro
             continue
         a, b = found.a, found.b
         if _is_weight(a, kernel, constants):
-            yield _Product(kernel, stage, b, a)
+            yield _Matmul(kernel, stage, b, a)
         elif _is_weight(b, kernel, constants):
-            yield _Product(kernel, stage, a, b)
+            yield _Matmul(kernel, stage, a, b)
 
 
 def _is_weight(factor: Scalar, kernel: Kernel, constants: Mapping[Value, Graph]) -> TypeGuard[Read]:
@@ -393,33 +393,33 @@ def _long_loops(stage: Stage) -> list[Var]:
     return [v for v in stage.reduce if as_int(extent(v)) != 1]
 
 
-def _uses(product: _Product) -> int:
+def _uses(matmul: _Matmul) -> int:
     """How many results of a run use an element of the weight; loops of symbolic size may be
     short."""
-    moving = {v for index in product.weight.indices for v in free_vars(index)}
-    sizes = (as_int(extent(v)) or 1 for v in product.stage.iters if v not in moving)
+    moving = {v for index in matmul.weight.indices for v in free_vars(index)}
+    sizes = (as_int(extent(v)) or 1 for v in matmul.stage.iters if v not in moving)
     return prod(sizes)
 
 
-def _batched(product: _Product) -> bool:
+def _batched(matmul: _Matmul) -> bool:
     """Whether a loop of the result runs along an axis of both factors, as in products of
     transformed filters: rounding these would lose more than the policy for them allows."""
-    others = [n for n in walk(product.other) if isinstance(n, Read)]
+    others = [n for n in walk(matmul.other) if isinstance(n, Read)]
     ours = {var_of(index) for node in others for index in node.indices}
-    theirs = {var_of(index) for index in product.weight.indices}
-    return any(v in ours & theirs and as_int(extent(v)) != 1 for v in product.stage.iters)
+    theirs = {var_of(index) for index in matmul.weight.indices}
+    return any(v in ours & theirs and as_int(extent(v)) != 1 for v in matmul.stage.iters)
 
 
-def _paired_with(product: _Product, layouts: Mapping[Value, Layout]) -> Value | None:
+def _paired_with(matmul: _Matmul, layouts: Mapping[Value, Layout]) -> Value | None:
     """The value whose neighbours along a sum could be multiplied in pairs, if there is one: it
     lies densely along the sum, and the weight has a loop of its own for the lanes."""
-    other, weight = product.other, product.weight
+    other, weight = matmul.other, matmul.weight
     if not isinstance(other, Read) or not isinstance(other.source, int) or other.indirect:
         return None
-    value = _operand(product.kernel, other)
+    value = _operand(matmul.kernel, other)
     where = layouts.get(value) or row_major(value.type.shape)
     place = offset(where, other.indices)
-    inner = [v for v in _long_loops(product.stage) if coefficient(place, v) is const(1)]
+    inner = [v for v in _long_loops(matmul.stage) if coefficient(place, v) is const(1)]
     if not inner or var_of(weight.indices[_axis_of(weight, inner[0])]) is not inner[0]:
         return None
     ours = {v for i in other.indices for v in free_vars(i)}
@@ -433,17 +433,17 @@ def _axis_of(node: Read, var: Var) -> int:
     return next(moving, len(node.indices) - 1)
 
 
-def _summed_axis(product: _Product) -> int | None:
+def _summed_axis(matmul: _Matmul) -> int | None:
     """The axis of a matrix along which it is summed, None where the weight is no matrix: the
     windows of images are not, for what rounding them costs is large and what it saves little."""
-    loops = _long_loops(product.stage)
-    shape = product.constant.type.shape
-    if len(loops) != 1 or product.constant.type.dtype is not F32 or product.weight.fill is not None:
+    loops = _long_loops(matmul.stage)
+    shape = matmul.constant.type.shape
+    if len(loops) != 1 or matmul.constant.type.dtype is not F32 or matmul.weight.fill is not None:
         return None
-    if sum(as_int(n) != 1 for n in shape) != 2 or (len(shape) > 2 and _uses(product) > 1):
+    if sum(as_int(n) != 1 for n in shape) != 2 or (len(shape) > 2 and _uses(matmul) > 1):
         return None  # a window of one place is a matrix only if there is one place to put it
-    axis = _axis_of(product.weight, loops[0])
-    return axis if var_of(product.weight.indices[axis]) is loops[0] else None
+    axis = _axis_of(matmul.weight, loops[0])
+    return axis if var_of(matmul.weight.indices[axis]) is loops[0] else None
 
 
 def _exact(node: Read) -> bool:

@@ -64,10 +64,10 @@ def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
         return None
     levels = _levels(b, w)
     if levels is not None and isinstance(attrs, GemmAttrs) and attrs.trans_b:
-        levels = _turned(levels)
+        levels = _transposed(levels)
     if levels is None or not _along_sum(levels):
         return None
-    found = _product(b, x, levels)
+    found = _matmul(b, x, levels)
     bias = inputs[2] if len(inputs) > 2 else None
     return [found if bias is None else emit(b, "add", found, bias)]
 
@@ -105,7 +105,7 @@ def _levels(b: GraphBuilder, value: Value) -> _Levels | None:
     zero = None if zero is None else zero.reshape(shape)
     axis = attrs.axis if attrs.block_size or scales.size > 1 else 1
     levels = _Levels(data, dtype, scales.reshape(shape), zero, axis, attrs.block_size, x)
-    return _turned(levels) if transposed else levels
+    return _transposed(levels) if transposed else levels
 
 
 def _shape(scales: Array, attrs: DequantizeAttrs) -> tuple[int, ...]:
@@ -115,14 +115,14 @@ def _shape(scales: Array, attrs: DequantizeAttrs) -> tuple[int, ...]:
     return (1, scales.size) if attrs.axis == 1 else (scales.size, 1)
 
 
-def _turned(found: _Levels) -> _Levels:
+def _transposed(found: _Levels) -> _Levels:
     """Those of the transposed matrix."""
     zero = None if found.zero is None else found.zero.T
     turned = replace(found, array=found.array.T, scale=found.scale.T, zero=zero)
     return replace(turned, axis=1 - found.axis)
 
 
-def _product(b: GraphBuilder, x: Value, levels: _Levels) -> Value:
+def _matmul(b: GraphBuilder, x: Value, levels: _Levels) -> Value:
     data, zero, dtype, bits = _stored(levels)
     name, sources = levels.source.name, b.sources(levels.source)
     operands = [x, b.constant(data, f"{name}.levels", dtype, sources)]

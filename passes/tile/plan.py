@@ -38,7 +38,7 @@ from tcc.passes.fuse.structure import Storage
 from tcc.passes.layout.assign import Kernel
 from tcc.record import record
 from tcc.schedule.backend import AnySchedule, KernelModel
-from tcc.schedule.nest import product, weight, work
+from tcc.schedule.nest import contraction_factors, weight, work
 
 # Constants smaller than this many elements are left as they are.
 _SMALL = 64
@@ -138,8 +138,8 @@ class KernelPlanner(KernelModel):
     def least_units(self, bound: Bound) -> int:
         """Units of a kernel that are worth a thread of their own."""
         stages, rates = bound.group.stages, self.limits
-        plain = sum(work(s) * weight(s) for s in stages if product(s) is None)
-        contracted = sum(work(s) * weight(s) for s in stages if product(s) is not None)
+        plain = sum(work(s) * weight(s) for s in stages if contraction_factors(s) is None)
+        contracted = sum(work(s) * weight(s) for s in stages if contraction_factors(s) is not None)
         nanoseconds = plain // rates.plain_rate + contracted // rates.contraction_rate
         return max(1, ceil(rates.least_nanoseconds * self.units(bound) / max(nanoseconds, 1)))
 

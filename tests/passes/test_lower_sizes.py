@@ -39,9 +39,9 @@ def run(out: Sequence[Instr], values: dict[Register, int]) -> dict[Register, int
 def bound(**sizes: int) -> tuple[SizeRegisters, dict[Register, int]]:
     registers, values = SizeRegisters(), {}
     for name, size in sizes.items():
-        held = registers.fresh()
-        registers.bind(name, held)
-        values[held] = size
+        resident = registers.fresh()
+        registers.bind(name, resident)
+        values[resident] = size
     return registers, values
 
 
@@ -68,10 +68,10 @@ indices = st.recursive(
 def test_a_register_holds_the_value_of_its_index(sizes: list[Index], n: int, m: int) -> None:
     registers, values = bound(n=n, m=m)
     out: list[Instr] = []
-    held = [registers.load(size, out) for size in sizes]
+    resident = [registers.load(size, out) for size in sizes]
     run(out, values)
     given_: Mapping[str, int] = {"n": n, "m": m}
-    assert [values[r] for r in held] == [evaluate(size, given_) for size in sizes]
+    assert [values[r] for r in resident] == [evaluate(size, given_) for size in sizes]
     assert registers.count == len(values)
 
 

@@ -68,7 +68,7 @@ def test_equal_prices_leave_the_analytic_schedule() -> None:
 
 def test_a_turn_has_to_save_more_than_its_margin() -> None:
     group = group_of(product())
-    long = Knobs(run=192)
+    long = Knobs(k_block=192)
     assert searched(group, {long: 0.93})[0].knobs == Knobs()
     found, _ = searched(group, {long: 0.9})
     assert (found.knobs, found.seconds, found.analytic) == (long, 0.9, 1.0)
@@ -76,13 +76,13 @@ def test_a_turn_has_to_save_more_than_its_margin() -> None:
 
 def test_knobs_are_turned_at_the_best_of_those_before() -> None:
     group = group_of(product())
-    both = Knobs(panel=3, run=192)
+    both = Knobs(panel=3, k_block=192)
     assert searched(group, {both: 0.5})[0].knobs == Knobs()  # neither alone pays
     assert searched(group, {Knobs(panel=3): 0.8, both: 0.5})[0].knobs == both
 
 
 def test_open_sizes_keep_the_analytic_schedule() -> None:
-    found, pricer = searched(group_of(product(symbol("n"))), {Knobs(run=192): 0.1})
+    found, pricer = searched(group_of(product(symbol("n"))), {Knobs(k_block=192): 0.1})
     assert (found.knobs, found.priced, len(pricer.asked)) == (Knobs(), 1, 1)
 
 
@@ -90,9 +90,9 @@ def test_every_knob_changes_a_schedule_that_can_be_lowered() -> None:
     group = group_of(product())
     plain = choose(group, CORE)
     for knob in knobs_of(group):
-        turned = [choose(group, replace(CORE, knobs=knobs)) for knobs in knob.turns(Knobs())]
-        assert any(schedule != plain for schedule in turned)
-        for schedule in turned:
+        varied = [choose(group, replace(CORE, knobs=knobs)) for knobs in knob.variants(Knobs())]
+        assert any(schedule != plain for schedule in varied)
+        for schedule in varied:
             names = {v.name for s in group.stages for v in (*s.iters, *s.reduce)}
             assert {n for nest in schedule.nests for n, _ in nest.blocks} <= names
 
@@ -108,7 +108,7 @@ def test_the_planner_takes_what_is_cheapest(run: int) -> None:
     (step,) = placed.steps
     assert step.kernel is not None
     group = group_of(graph)
-    wanted = choose(group, replace(CORE, knobs=Knobs(run=run)))
+    wanted = choose(group, replace(CORE, knobs=Knobs(k_block=run)))
     planner = CorePlanner(CORE, Fixed({wanted: 0.5}))
     assert planner.plan(step.kernel, placed.layouts, graph.constants).bound.schedule == wanted
     assert planner.priced > 3

@@ -25,7 +25,7 @@ from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.schedule import Schedule
-from tcc.schedule.nest import anchor, product
+from tcc.schedule.nest import anchor, contraction_factors
 
 from tests.passes.fuse.models import MODELS, Model
 
@@ -123,7 +123,7 @@ CONTRACTIONS = {
 @pytest.mark.parametrize("name", list(CONTRACTIONS))
 def test_contraction_blocks_fit_the_register_file(name: str, registers: CoreModel) -> None:
     group, schedule = only(CONTRACTIONS[name](), registers)
-    assert product(anchor(group)) is not None
+    assert contraction_factors(anchor(group)) is not None
     if schedule.nest(group.stages.index(anchor(group))).vector is not None:
         assert registers_used(group, schedule, registers.lanes) <= registers.count
 
@@ -143,13 +143,13 @@ def test_large_contractions_use_at_least_half_of_the_register_file(
 def test_runs_of_a_panel_fit_the_first_level_cache(l1: int, depth: int) -> None:
     group, schedule = only(matmul(64, depth, 512), CoreModel(16, 32, l1=l1))
     nest = schedule.nest(group.stages.index(anchor(group)))
-    (run,) = (n for _, n in nest.runs)
+    (run,) = (n for _, n in nest.k_blocks)
     assert l1 // 3 <= run * nest.block(nest.vector or "") * 4 <= l1
 
 
 def test_short_sums_do_not_wait() -> None:
     group, schedule = only(matmul(64, 256, 512), CoreModel(16, 32))
-    assert not schedule.nest(group.stages.index(anchor(group))).runs
+    assert not schedule.nest(group.stages.index(anchor(group))).k_blocks
 
 
 # ---- the vector loop ----------------------------------------------------------------------------
@@ -273,14 +273,14 @@ def test_long_reductions_wait_in_scratch_between_runs() -> None:
     the reduction, and rows enough share each run."""
     group, schedule = only(matmul(128, 3072, 768))
     nest = schedule.nest(0)
-    ((name, run),) = nest.runs
+    ((name, run),) = nest.k_blocks
     assert run * 64 * 4 <= AVX512.l2 // 3
     (reduce,) = group.stages[0].reduce
     assert name == reduce.name
     rows = next(v for v in group.common if as_int(extent(v)) == 128)
     assert schedule.unit(rows.name) == 128
     assert nest.order.index(name) < nest.order.index(rows.name)
-    assert only(matmul(128, 256, 768))[1].nest(0).runs == ()
+    assert only(matmul(128, 256, 768))[1].nest(0).k_blocks == ()
 
 
 # ---- every choice lowers ------------------------------------------------------------------------
@@ -437,10 +437,10 @@ def test_open_rows_are_scheduled_like_a_typical_number(depth: int) -> None:
     known, like = only(matmul(128, depth, 1024))
     number, other = (g.stages.index(anchor(g)) for g in (group, known))
     nest, same = schedule.nest(number), like.nest(other)
-    assert [n for _, n in nest.runs] == [n for _, n in same.runs]
+    assert [n for _, n in nest.k_blocks] == [n for _, n in same.k_blocks]
     assert [n for _, n in nest.blocks] == [n for _, n in same.blocks]
     assert sorted(n for _, n in schedule.units) == sorted(n for _, n in like.units)
-    assert nest.runs
+    assert nest.k_blocks
     assert nest.ahead == same.ahead
 
 
@@ -458,7 +458,7 @@ def test_sums_stay_whole_where_many_rows_share_many_panels(
 ) -> None:
     group, schedule = only(matmul(rows, 768, columns))
     nest = schedule.nest(group.stages.index(anchor(group)))
-    assert (not nest.runs) is whole
+    assert (not nest.k_blocks) is whole
 
 
 def levels(rows: int) -> Graph:
@@ -494,8 +494,8 @@ def test_bytes_are_multiplied_four_steps_at_a_time() -> None:
     group, schedule = only(bytes_product(384, 1200, 768))
     (nest,) = schedule.nests
     stage = anchor(group)
-    assert product(stage) is not None
+    assert contraction_factors(stage) is not None
     assert nest.block(stage.reduce[-1].name) == 4
     assert sorted(n for _, n in nest.blocks) == [4, 6, 64]
-    assert not nest.runs
+    assert not nest.k_blocks
     assert registers_used(group, schedule, 16) <= AVX512.count

@@ -21,7 +21,7 @@ from tcc.schedule.cpu.machine import MACHINES
 from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.cpu.work import contraction_flops, group_bytes, group_flops
 from tcc.schedule.footprint import Stride, touch
-from tcc.schedule.nest import product, work
+from tcc.schedule.nest import contraction_factors, work
 
 from tests.passes.fuse.models import MODELS
 from tests.schedule.test_choose import planned
@@ -422,7 +422,7 @@ def test_no_price_is_below_what_the_units_can_do(
     pricer = Pricer(MACHINE)
     for group, schedule in planned(build(), CoreModel(MACHINE.lanes, MACHINE.registers)):
         price = pricer.price(group, schedule)
-        sums = [2 * work(s) for s in group.stages if product(s) is not None]
+        sums = [2 * work(s) for s in group.stages if contraction_factors(s) is not None]
         assert price.seconds >= sum(sums) / MACHINE.peak
         assert price.seconds >= MACHINE.launch
         assert price.imbalance >= 1

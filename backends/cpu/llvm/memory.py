@@ -216,7 +216,7 @@ def _with_last(rank: int, axis: int) -> tuple[int, ...]:
     return (*(n for n in range(rank) if n != axis), axis)
 
 
-def _turned(node: _Node, shape: tuple[int, ...], order: tuple[int, ...]) -> _Node:
+def _transposed(node: _Node, shape: tuple[int, ...], order: tuple[int, ...]) -> _Node:
     """`node` for a block whose axes are permuted by `order`."""
     old, new = free_vars(*lanes(shape)), lanes(tuple(shape[n] for n in order))
     mapping = {v: new[order.index(n)] for n, v in enumerate(old)}
@@ -237,9 +237,9 @@ def load(env: Environment, node: Load, scalars: bool) -> RegisterBlock:
         return _load_rows(node, where, scalars)
     # Memory runs along another axis: load with that one last, and turn the block in registers.
     moved = _with_last(len(node.out.shape), axis)
-    turned = _turned(node, node.out.shape, moved)
+    transposed = _transposed(node, node.out.shape, moved)
     shape = tuple(node.out.shape[n] for n in moved)
-    other = replace(turned, out=Block(node.out.name, node.out.dtype, shape))
+    other = replace(transposed, out=Block(node.out.name, node.out.dtype, shape))
     value = _load_rows(other, access(env, other, shape), False)
     back = tuple(moved.index(n) for n in range(len(moved)))
     return rearrange(where.code, value, back, node.out.shape)
@@ -392,7 +392,7 @@ def store(env: Environment, node: Store) -> None:
     axis = where.contiguous_axis()
     if axis is not None:
         moved = _with_last(len(value.shape), axis)
-        node = _turned(node, value.shape, moved)
+        node = _transposed(node, value.shape, moved)
         value = rearrange(where.code, value, moved, tuple(value.shape[n] for n in moved))
         where = access(env, node, value.shape)
     elif (order := where.dense_order()) is not None:

@@ -86,8 +86,8 @@ def _transposes(
         regs = [value.regs[s] for s in sources]
         if regs[0].width > 1 and 4 * len(results) >= min(width, regs[0].width):
             regs += [Reg(regs[0].elem, regs[0].width, "poison")] * (width - len(regs))
-            turned = transpose(code, regs)
-            done |= {number: turned[lane] for number, lane in results.items()}
+            transposed = transpose(code, regs)
+            done |= {number: transposed[lane] for number, lane in results.items()}
     return done
 
 

@@ -1,4 +1,4 @@
-"""Recognises block kernels of two chained products along a walk, as attention has them.
+"""Recognises block kernels of two chained products along a streaming loop, as attention has them.
 
     q = load box;  for j: k = load box, s = q . k, pointwise and totals of rows,
                           v = load box, acc = rounded(p) . v + acc';      pointwise;  stores

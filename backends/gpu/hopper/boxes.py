@@ -27,14 +27,14 @@ _LEAST_ROW = 32  # bytes of a box's row, so that rows can be swizzled
 class Box:
     """A box at `at` of a tensor of `sizes` and `strides` (elements, the last 1), outermost first.
 
-    `turned`: the block's two axes are the box's in the other order.
+    `transposed`: the block's two axes are the box's in the other order.
     """
 
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     shape: tuple[int, ...]
     at: tuple[Index, ...]
-    turned: bool
+    transposed: bool
 
 
 @record
@@ -116,7 +116,7 @@ def box_of(node: Load | Store) -> Box | None:
     far = _spread(left, axes[outer], axes[inner])
     if far is None:
         return None
-    return _box([*far, axes[outer], axes[inner]], turned=inner == 0)
+    return _box([*far, axes[outer], axes[inner]], transposed=inner == 0)
 
 
 def _guarded(
@@ -161,7 +161,7 @@ def _spread(rest: Index, outer: _Axis, inner: _Axis) -> list[_Axis] | None:
     return [_Axis(step, 1, at, None)]
 
 
-def _box(axes: list[_Axis], *, turned: bool) -> Box | None:
+def _box(axes: list[_Axis], *, transposed: bool) -> Box | None:
     sizes = []
     for axis, above in zip(axes, [None, *axes[:-1]], strict=True):
         low, high = bounds(axis.at)
@@ -177,5 +177,5 @@ def _box(axes: list[_Axis], *, turned: bool) -> Box | None:
         tuple(a.stride for a in axes),
         tuple(a.block for a in axes),
         tuple(a.at for a in axes),
-        turned,
+        transposed,
     )

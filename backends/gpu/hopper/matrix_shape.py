@@ -114,4 +114,4 @@ def _stored(node: Store, contract: Contract, aligned: Collection[TileBuffer]) ->
     if node.block.shape != contract.out.shape or node.block.dtype.bits != 16:
         return None
     box = box_of(node) if node.buffer in aligned else None
-    return None if box is None or box.turned else box
+    return None if box is None or box.transposed else box

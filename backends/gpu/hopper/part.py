@@ -85,7 +85,7 @@ def seen(buffer: str, box: Box) -> str:
     text = buffer
     if len(box.shape) == 3:
         text += f".reshape({list(box.shape[1:])})"
-    return f"{text}.permute((1, 0))" if box.turned else text
+    return f"{text}.permute((1, 0))" if box.transposed else text
 
 
 class WarpPart(Printer, ABC, Generic[Shape]):

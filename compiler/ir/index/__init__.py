@@ -341,9 +341,6 @@ def _nested_quotient(rest: Index, den: Index) -> Index | None:
     return None
 
 
-# ---- questions ------------------------------------------------------------------------------
-
-
 def as_int(index: IndexLike) -> int | None:
     """The value of a constant expression, else None."""
     if isinstance(index, Index):  # asked some 10^5 times a compile
@@ -546,9 +543,6 @@ def step_in(index: Index, var: Var) -> tuple[int, Index] | None:
     linear = linear_in(index, var)
     step = None if linear is None else as_int(linear[0])
     return None if linear is None or step is None else (step, linear[1])
-
-
-# ---- transformations ---------------------------------------------------------------------------
 
 
 def substitute(index: Index, mapping: Substitution) -> Index:

@@ -142,15 +142,16 @@ class StreamLoop:
 class TileGroup:
     """Stages in order over `buffers`; `sizes` are the size symbols the kernel needs.
 
-    With a `walk`, units hold of the stages along its loop what one run makes."""
+    With a `stream`, units hold of the stages along its loop what one run makes."""
 
     buffers: tuple[GroupBuffer, ...]
     stages: tuple[GroupStage, ...]
     common: Vars
     sizes: Vars
-    walk: StreamLoop | None = None
+    stream: StreamLoop | None = None
 
     @property
     def cut(self) -> Vars:
-        """The loops of which a unit holds a part: the common ones and that of the walk."""
-        return self.common if self.walk is None else (*self.common, self.walk.loop)
+        """The loops of which a unit holds a part: the common ones and that of the streaming
+        loop."""
+        return self.common if self.stream is None else (*self.common, self.stream.loop)

@@ -145,15 +145,15 @@ def _attention_reference(arrays: Arrays, attrs: AttentionAttrs) -> OutArrays:
 
 def _rotary_infer(types: Types, attrs: RotaryEmbeddingAttrs) -> OutTypes:
     x, cos, sin, positions = (*(required(types, n) for n in range(3)), optional(types, 3))
-    size, turned = as_int(x.shape[-1]) if x.rank == 4 else None, attrs.rotary_dim
+    size, rotated = as_int(x.shape[-1]) if x.rank == 4 else None, attrs.rotary_dim
     require(x.rank == 4, f"rotary_embedding takes [batch, head, position, element], not {x}")
-    require(turned > 0 and turned % 2 == 0, f"{turned} elements do not pair up")
-    require(size is None or turned <= size, f"{turned} elements turn in {x}")
+    require(rotated > 0 and rotated % 2 == 0, f"{rotated} elements do not pair up")
+    require(size is None or rotated <= size, f"{rotated} elements turn in {x}")
     require(x.dtype is cos.dtype is sin.dtype, f"different types: {x}, {cos}, {sin}")
     rank = 3 if positions is None else 2
     for cache in (cos, sin):
         require(cache.rank == rank, f"cache {cache} should have rank {rank}")
-        agree(cache.shape[-1], const(turned // 2), "the angles of a cache")
+        agree(cache.shape[-1], const(rotated // 2), "the angles of a cache")
     if positions is not None:
         agree(cos.shape[0], sin.shape[0], "the rows of both caches")
         require(positions.dtype is I64 and positions.rank == 2, f"positions are i64: {positions}")
@@ -162,20 +162,20 @@ def _rotary_infer(types: Types, attrs: RotaryEmbeddingAttrs) -> OutTypes:
 
 def _rotary_element(b: ExprBuilder, at: Point, attrs: RotaryEmbeddingAttrs) -> Scalar:
     n, h, s, e = at
-    turned, half = attrs.rotary_dim, attrs.rotary_dim // 2
-    fill = None if as_int(required(b.params, 0).shape[-1]) == turned else 0
+    rotated, half = attrs.rotary_dim, attrs.rotary_dim // 2
+    fill = None if as_int(required(b.params, 0).shape[-1]) == rotated else 0
     if attrs.interleaved:
         angle, partner = e // 2, e + 1 - 2 * (e % 2)
         leading = fn("eq", index_value(e % 2, I64), 0)
     else:
-        angle, partner = e % half, (e + half) % turned
+        angle, partner = e % half, (e + half) % rotated
         leading = index_value(e, I64) < half
     own, other = wide(b.read(0, *at)), wide(b.read(0, n, h, s, partner, fill=fill))
     cos, sin = (wide(_angle(b, number, n, s, angle, fill)) for number in (1, 2))
     turn, straight = other * sin, own * cos
     value = choose(leading, straight - turn, straight + turn)
     if fill is not None:
-        value = choose(index_value(e, I64) < turned, value, own)
+        value = choose(index_value(e, I64) < rotated, value, own)
     return value
 
 
@@ -193,13 +193,13 @@ def _angle(
 @in_f32
 def _rotary_reference(arrays: Arrays, attrs: RotaryEmbeddingAttrs) -> OutArrays:
     x, cos, sin = given(arrays, 3)
-    positions, turned = maybe_array(arrays, 3), attrs.rotary_dim
+    positions, rotated = maybe_array(arrays, 3), attrs.rotary_dim
     if positions is not None:
         cos, sin = cos[positions], sin[positions]
     cos, sin = cos[:, None], sin[:, None]
-    halves = slice(turned // 2), slice(turned // 2, turned)
+    halves = slice(rotated // 2), slice(rotated // 2, rotated)
     if attrs.interleaved:
-        halves = slice(0, turned, 2), slice(1, turned, 2)
+        halves = slice(0, rotated, 2), slice(1, rotated, 2)
     left, right = (x[..., half] for half in halves)
     y = x.copy()
     y[..., halves[0]] = left * cos - right * sin

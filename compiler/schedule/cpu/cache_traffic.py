@@ -42,7 +42,7 @@ class NestLoops:
     ahead: bool = False
 
 
-def walk_of(
+def nest_loops(
     loops: Sequence[LoopOver],
     shared: int,
     touches: tuple[Touch, ...],
@@ -50,7 +50,8 @@ def walk_of(
     *,
     ahead: bool = False,
 ) -> NestLoops:
-    """The walk of one nest; `whole` are the elements along each of its variables in all."""
+    """The streaming loop of one nest; `whole` are the elements along each of its variables in
+    all."""
     spans = []
     inside = dict(whole)
     for loop in (*loops, None):
@@ -70,57 +71,57 @@ class CacheTraffic:
         return sum(b for (_, is_store), b in self.by_source.items() if is_store is store)
 
 
-def moved(walks: Sequence[NestLoops], capacity: float) -> CacheTraffic:
+def moved(nests: Sequence[NestLoops], capacity: float) -> CacheTraffic:
     """What crosses the border of a cache of `capacity` bytes while all nests run."""
     room = capacity * SHARE
-    for depth in range(walks[0].shared + 1):
-        if _held(walks, depth) <= room:
+    for depth in range(nests[0].shared + 1):
+        if _resident(nests, depth) <= room:
             # Nests of one unit find what the earlier ones left.
-            return CacheTraffic(_largest(walks, depth))
+            return CacheTraffic(_largest(nests, depth))
     found: dict[tuple[int | StageRef, bool], float] = {}
-    for walk in walks:
+    for nest in nests:
         depth = next(
-            (d for d in range(walk.shared + 1, len(walk.spans)) if _held([walk], d) <= room),
-            len(walk.spans) - 1,
+            (d for d in range(nest.shared + 1, len(nest.spans)) if _resident([nest], d) <= room),
+            len(nest.spans) - 1,
         )
-        for key, count in _largest([walk], depth).items():
+        for key, count in _largest([nest], depth).items():
             found[key] = found.get(key, 0) + count
     return CacheTraffic(found)
 
 
-def _held(walks: Sequence[NestLoops], depth: int) -> float:
+def _resident(nests: Sequence[NestLoops], depth: int) -> float:
     """Bytes touched inside the loops from `depth` on, and fetched ahead; a source counts once."""
     most: dict[int | StageRef, float] = {}
-    for walk in walks:
-        for touch, span in zip(walk.touches, walk.spans[depth], strict=True):
-            held = min(touch.most, 2 * span) if walk.ahead and touch.constant else span
-            if held > most.get(touch.source, 0):
-                most[touch.source] = held
+    for nest in nests:
+        for touch, span in zip(nest.touches, nest.spans[depth], strict=True):
+            resident = min(touch.most, 2 * span) if nest.ahead and touch.constant else span
+            if resident > most.get(touch.source, 0):
+                most[touch.source] = resident
     return sum(most.values())
 
 
-def _largest(walks: Sequence[NestLoops], depth: int) -> dict[tuple[int | StageRef, bool], float]:
+def _largest(nests: Sequence[NestLoops], depth: int) -> dict[tuple[int | StageRef, bool], float]:
     found: dict[tuple[int | StageRef, bool], float] = {}
-    for walk in walks:
-        for number, touch in enumerate(walk.touches):
+    for nest in nests:
+        for number, touch in enumerate(nest.touches):
             key = touch.source, touch.store
-            found[key] = max(found.get(key, 0), _fetched(walk, number, depth))
+            found[key] = max(found.get(key, 0), _fetched(nest, number, depth))
     return found
 
 
-def _fetched(walk: NestLoops, number: int, depth: int) -> float:
+def _fetched(nest: NestLoops, number: int, depth: int) -> float:
     """Bytes of one touch that come in, where the cache holds all that is inside `depth`."""
-    total = walk.spans[depth][number]
+    total = nest.spans[depth][number]
     forgotten = False
     for at in range(depth - 1, -1, -1):
-        loop = walk.loops[at]
-        if loop.var in walk.touches[number].loops:
-            inner = walk.spans[at + 1][number]
+        loop = nest.loops[at]
+        if loop.var in nest.touches[number].loops:
+            inner = nest.spans[at + 1][number]
             # Neighbouring steps may overlap, and what they share is still there.
             if forgotten:
                 total *= loop.trips
             elif inner:  # reads that never leave the padding span nothing
-                total *= walk.spans[at][number] / inner
+                total *= nest.spans[at][number] / inner
             forgotten = forgotten or loop.trips > 1
         elif forgotten:
             total *= loop.trips

@@ -19,7 +19,7 @@ from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel, Knobs
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.schedule import Schedule
-from tcc.schedule.nest import anchor, product
+from tcc.schedule.nest import anchor, contraction_factors
 
 # Seconds of a launch below which nothing is tried: no choice can matter.
 LEAST = 3e-6
@@ -37,7 +37,7 @@ class Knob:
     settings: tuple[int, ...]
     margin: float
 
-    def turns(self, knobs: Knobs) -> list[Knobs]:
+    def variants(self, knobs: Knobs) -> list[Knobs]:
         """`knobs` under each setting."""
         return [replace(knobs, **{self.name: n}) for n in self.settings]
 
@@ -56,20 +56,20 @@ class Found:
 PANELS = (4, 3, 2)  # vectors of a panel, where it is turned
 
 
-_CONTRACTION = Knob("panel", PANELS, 0.08), Knob("run", (128, 192, 384, 512, 1024), 0.08)
+_CONTRACTION = Knob("panel", PANELS, 0.08), Knob("k_block", (128, 192, 384, 512, 1024), 0.08)
 _PLAIN = Knob("wide", (1, 2), 0.15), Knob("grain", (2, 4, 8, 16, 32), 0.15)
 
 
 def knobs_of(group: TileGroup) -> tuple[Knob, ...]:
     """What can be turned for `group`, in the order in which it is tried."""
     main = anchor(group)
-    return _CONTRACTION if product(main) is not None and main.reduce else _PLAIN
+    return _CONTRACTION if contraction_factors(main) is not None and main.reduce else _PLAIN
 
 
 def candidates(group: TileGroup, core: CoreModel) -> list[Schedule]:
     """The analytic schedule, and those that differ from it by one turn of one knob."""
-    turned = [knobs for knob in knobs_of(group) for knobs in knob.turns(Knobs())]
-    made = (choose(group, replace(core, knobs=knobs)) for knobs in (Knobs(), *turned))
+    varied = [knobs for knob in knobs_of(group) for knobs in knob.variants(Knobs())]
+    made = (choose(group, replace(core, knobs=knobs)) for knobs in (Knobs(), *varied))
     return list(dict.fromkeys(made))
 
 
@@ -93,6 +93,6 @@ def cheapest(scheduled: Callable[[Knobs], tuple[TileGroup, Schedule]], pricer: P
     if best.region.sizes or analytic < LEAST:
         return Found(best.replacement, analytic, analytic, 1)
     for knob in knobs_of(best.region):
-        turns = list(map(priced, knob.turns(best.replacement)))
-        best = preferred(best, turns, knob.margin)
+        variants = list(map(priced, knob.variants(best.replacement)))
+        best = preferred(best, variants, knob.margin)
     return Found(best.replacement, best.price, analytic, len(known))

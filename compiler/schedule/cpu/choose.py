@@ -12,22 +12,22 @@ from tcc.schedule.cpu.contraction import (
     ROWS,
     ContractionLoops,
     blocks_of,
+    contraction_loops,
     contraction_nest,
     footprint,
     is_constant,
+    k_blocks_of,
     panels_outer,
     row_units,
-    runs_of,
-    sides_of,
 )
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.depthwise import window_units
 from tcc.schedule.cpu.reused_rows import next_rows, passes_again
 from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.cpu.sliding_window import strip_rows, without_rows
-from tcc.schedule.cpu.streaming import choose_walk
-from tcc.schedule.cpu.transform_tiles import rows_held, spreads
-from tcc.schedule.cpu.transpose_tiles import turned_blocks, turned_vector
+from tcc.schedule.cpu.streaming import choose_streaming
+from tcc.schedule.cpu.transform_tiles import resident_rows, spreads
+from tcc.schedule.cpu.transpose_tiles import transposing_blocks, transposing_vector
 from tcc.schedule.cpu.vectors import stored_vector, vector_block, vector_loops
 from tcc.schedule.nest import anchor, own_loops, reads_here, row_loop, trips, weight, work
 
@@ -37,12 +37,12 @@ UNIT_WORK = 1 << 14
 
 def choose(group: TileGroup, registers: CoreModel) -> Schedule:
     """A schedule for `group`."""
-    if group.walk is not None:
-        return choose_walk(group, group.walk, registers)
+    if group.stream is not None:
+        return choose_streaming(group, group.stream, registers)
     main = anchor(group)
     vectors = _vectors(group, main)
-    sides = sides_of(main, vectors.get(main))
-    parts = _parts(group, main, sides, registers)
+    contraction = contraction_loops(main, vectors.get(main))
+    parts = _parts(group, main, contraction, registers)
     rows = row_loop(group)
     blocks = {
         s: _blocks(group, without_rows(s, rows), vectors.get(s), registers) for s in group.stages
@@ -53,9 +53,11 @@ def choose(group: TileGroup, registers: CoreModel) -> Schedule:
         units[rows] = strip_rows(group, rows, units, parts, registers)
         parallel = tuple(v.name for v in group.common)
     else:
-        units = _units(group, main, sides, parts, blocks, vectors, registers)
-        held = len(parts) > 1 or _waits(group, sides, registers)
-        parallel = _parallel(group, main, vectors.get(main), sides, units, held, registers)
+        units = _units(group, main, contraction, parts, blocks, vectors, registers)
+        resident = len(parts) > 1 or _waits(group, contraction, registers)
+        parallel = _parallel(
+            group, main, vectors.get(main), contraction, units, resident, registers
+        )
     inside = frozenset(
         v
         for s in group.stages
@@ -75,26 +77,28 @@ def choose(group: TileGroup, registers: CoreModel) -> Schedule:
 def _vectors(group: TileGroup, main: GroupStage) -> dict[GroupStage, Var]:
     found = vector_loops(group, main)
     if len(group.stages) == 1:
-        turned = None if found else turned_vector(group, main, group.common) or stored_vector(main)
-        return found if turned is None else {main: turned}
+        transposing = (
+            None if found else transposing_vector(group, main, group.common) or stored_vector(main)
+        )
+        return found if transposing is None else {main: transposing}
     for stage in group.stages:
         own = own_loops(group, stage)
-        turned = None if stage in found else turned_vector(group, stage, own)
-        if turned is not None:
-            found[stage] = turned
+        transposing = None if stage in found else transposing_vector(group, stage, own)
+        if transposing is not None:
+            found[stage] = transposing
     return found
 
 
 def _blocks(
     group: TileGroup, stage: GroupStage, vector: Var | None, registers: CoreModel
 ) -> dict[Var, int]:
-    sides = sides_of(stage, vector)
-    if sides is not None:
-        return blocks_of(sides, registers)
+    contraction = contraction_loops(stage, vector)
+    if contraction is not None:
+        return blocks_of(contraction, registers)
     loops = stage.iters if len(group.stages) == 1 else own_loops(group, stage)
-    turned = turned_blocks(group, stage, vector, loops, registers)
-    if turned:
-        return turned
+    transposing = transposing_blocks(group, stage, vector, loops, registers)
+    if transposing:
+        return transposing
     return {} if vector is None else {vector: vector_block(vector, stage, registers)}
 
 
@@ -107,10 +111,12 @@ def _nest(
     inside: frozenset[Var],
     registers: CoreModel,
 ) -> Nest:
-    sides = sides_of(stage, vector)
-    if sides is not None and not sides.both:
-        far = _far(group, sides, registers)
-        return contraction_nest(stages, group.common, sides, blocks, inside, registers, far=far)
+    contraction = contraction_loops(stage, vector)
+    if contraction is not None and not contraction.both:
+        far = _far(group, contraction, registers)
+        return contraction_nest(
+            stages, group.common, contraction, blocks, inside, registers, far=far
+        )
     named = tuple((v.name, n) for v, n in blocks.items() if n > 1)
     if vector is None:
         return Nest(stages, (), named)
@@ -122,13 +128,16 @@ def _nest(
     return Nest(stages, (), named, vector.name, ahead=ahead)
 
 
-def _far(group: TileGroup, sides: ContractionLoops, registers: CoreModel) -> bool:
+def _far(group: TileGroup, contraction: ContractionLoops, registers: CoreModel) -> bool:
     """Whether the vector operand comes from beyond the second-level cache: it does not fit, or it
     is a weight, which other kernels' data displaced since the last run."""
-    size = footprint(group, sides.stage, sides.this) * sides.stage.body[0].dtype.bytes
-    if not sides.rows:  # each core walks a part of its own, once
+    size = (
+        footprint(group, contraction.stage, contraction.this)
+        * contraction.stage.body[0].dtype.bytes
+    )
+    if not contraction.rows:  # each core walks a part of its own, once
         return size // registers.cores > registers.l2 // 2
-    cold = is_constant(group, sides.stage, sides.this)
+    cold = is_constant(group, contraction.stage, contraction.this)
     return size > (registers.l1 if cold else registers.l2 // 2)
 
 
@@ -136,7 +145,7 @@ def _far(group: TileGroup, sides: ContractionLoops, registers: CoreModel) -> boo
 
 
 def _parts(
-    group: TileGroup, main: GroupStage, sides: ContractionLoops | None, registers: CoreModel
+    group: TileGroup, main: GroupStage, contraction: ContractionLoops | None, registers: CoreModel
 ) -> tuple[tuple[int, ...], ...]:
     """Stages that share a nest: those without a reduction follow the stage before them, where the
     loops are the same; but not one whose sums wait from run to run."""
@@ -145,7 +154,7 @@ def _parts(
         if found and stage.monoid is None:
             before = [group.stages[n] for n in found[-1]]
             same = set(stage.iters) == set(before[0].iters)
-            waits = main in before and _waits(group, sides, registers)
+            waits = main in before and _waits(group, contraction, registers)
             if same and not waits and not _reads_away(group, stage, found[-1]):
                 found[-1].append(number)
                 continue
@@ -153,9 +162,9 @@ def _parts(
     return tuple(map(tuple, found))
 
 
-def _waits(group: TileGroup, sides: ContractionLoops | None, registers: CoreModel) -> bool:
-    return sides is not None and bool(
-        runs_of(group.common, sides, blocks_of(sides, registers), registers)
+def _waits(group: TileGroup, contraction: ContractionLoops | None, registers: CoreModel) -> bool:
+    return contraction is not None and bool(
+        k_blocks_of(group.common, contraction, blocks_of(contraction, registers), registers)
     )
 
 
@@ -173,7 +182,7 @@ def _reads_away(group: TileGroup, stage: GroupStage, numbers: list[int]) -> bool
 def _units(
     group: TileGroup,
     main: GroupStage,
-    sides: ContractionLoops | None,
+    contraction: ContractionLoops | None,
     parts: tuple[tuple[int, ...], ...],
     blocks: Mapping[GroupStage, Mapping[Var, int]],
     vectors: Mapping[GroupStage, Var],
@@ -181,7 +190,7 @@ def _units(
 ) -> dict[Var, int]:
     """Elements of each common loop that a unit covers."""
     units = {v: n for v, n in blocks[main].items() if v in group.common}
-    if sides is None or sides.both:
+    if contraction is None or contraction.both:
         if len(parts) > 1:
             units = {v: n for v, n in units.items() if v is vectors.get(main)}
         else:
@@ -189,11 +198,11 @@ def _units(
                 window_units(main, vectors.get(main), blocks[main], group.common, registers)
             )
         return _coarser(group, units, vectors.get(main), registers.knobs.grain)
-    rows = [v for v in sides.rows if v in group.common]
+    rows = [v for v in contraction.rows if v in group.common]
     if rows:
         bound = spreads(group)
-        most = rows_held(group, main, rows, units, registers) if bound else ROWS
-        units.update(row_units(group.common, sides, registers, min(most, ROWS), bound=bound))
+        most = resident_rows(group, main, rows, units, registers) if bound else ROWS
+        units.update(row_units(group.common, contraction, registers, min(most, ROWS), bound=bound))
     return units
 
 
@@ -211,28 +220,28 @@ def _parallel(
     group: TileGroup,
     main: GroupStage,
     vector: Var | None,
-    sides: ContractionLoops | None,
+    contraction: ContractionLoops | None,
     units: Mapping[Var, int],
-    held: bool,
+    resident: bool,
     registers: CoreModel,
 ) -> tuple[str, ...]:
     """Storage order; but a contraction's larger operand is walked once, by the outer loops.
 
     Loops inside which a unit would have little to do stay whole, but for those of symbolic size
-    where values are `held` from nest to nest: scratch has a size.
+    where values are `resident` from nest to nest: scratch has a size.
     """
     order = [v for v in group.common if v is not vector]
     if vector is not None and vector in group.common:
-        if sides is not None and panels_outer(group, sides, units, registers):
-            outer = [v for v in order if v in sides.this]
-            order = [*outer, vector, *(v for v in order if v not in sides.this)]
+        if contraction is not None and panels_outer(group, contraction, units, registers):
+            outer = [v for v in order if v in contraction.this]
+            order = [*outer, vector, *(v for v in order if v not in contraction.this)]
         else:
             order.append(vector)
     unit = sum(work(s) * weight(s) for s in group.stages)
     parallel: list[str] = []
     for var in order:
         little = unit < UNIT_WORK and parallel
-        if little and not (held and as_int(extent(var)) is None):
+        if little and not (resident and as_int(extent(var)) is None):
             continue
         parallel.append(var.name)
         unit //= max(1, -(-trips(var) // units.get(var, 1)))

@@ -21,7 +21,7 @@ from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.packing import made, packs
 from tcc.schedule.cpu.schedule import Nest
 from tcc.schedule.cpu.vectors import lanes_of, vector_block
-from tcc.schedule.nest import depends, of_bytes, points, product, stride, trips
+from tcc.schedule.nest import contraction_factors, depends, of_bytes, points, stride, trips
 
 # Steps of a reduction that are walked at once, in one run: sums that wait cost more than a panel
 # that comes from the second-level cache again for every block of rows.
@@ -89,9 +89,9 @@ class ContractionLoops:
         return tuple(v for v in self.stage.iters if v in own)
 
 
-def sides_of(stage: GroupStage, vector: Var | None) -> ContractionLoops | None:
+def contraction_loops(stage: GroupStage, vector: Var | None) -> ContractionLoops | None:
     """The sides of a sum of products; None for other stages and where nothing is smooth."""
-    factors = product(stage)
+    factors = contraction_factors(stage)
     if factors is None or vector is None:
         return None
     a, b = depends(stage, factors.a), depends(stage, factors.b)
@@ -100,64 +100,64 @@ def sides_of(stage: GroupStage, vector: Var | None) -> ContractionLoops | None:
     return ContractionLoops(stage, vector, *((a, b) if vector in a else (b, a)))
 
 
-def blocks_of(sides: ContractionLoops, registers: CoreModel) -> dict[Var, int]:
+def blocks_of(contraction: ContractionLoops, registers: CoreModel) -> dict[Var, int]:
     """Register blocks along the stage's loops."""
-    stage = sides.stage
+    stage = contraction.stage
     lanes = lanes_of(stage, registers)
-    if sides.vector in stage.reduce:
-        return _dot_blocks(sides, registers, lanes)
-    if sides.both and (wide := _wide_blocks(sides, registers, lanes)):
+    if contraction.vector in stage.reduce:
+        return _dot_blocks(contraction, registers, lanes)
+    if contraction.both and (wide := _wide_blocks(contraction, registers, lanes)):
         return wide
-    block = panel_of(sides, registers)
-    blocks = {sides.vector: block}
-    rows = sides.rows
+    block = panel_of(contraction, registers)
+    blocks = {contraction.vector: block}
+    rows = contraction.rows
     if rows:
         most = _most_rows(-(-block // lanes), registers)
-        blocks[_blocked(rows, most)] = min(most, 4) if sides.both else most
+        blocks[_blocked(rows, most)] = min(most, 4) if contraction.both else most
     inner = [v for v in stage.reduce if trips(v) > 1]
-    if inner and not sides.both and as_int(extent(inner[-1])) is not None:
+    if inner and not contraction.both and as_int(extent(inner[-1])) is not None:
         blocks[inner[-1]] = WORD if of_bytes(stage) else STEPS
-    if inner and sides.both and (as_int(extent(inner[-1])) or inf) <= WINDOW:
+    if inner and contraction.both and (as_int(extent(inner[-1])) or inf) <= WINDOW:
         blocks[inner[-1]] = trips(inner[-1])
     return blocks
 
 
-def _wide_blocks(sides: ContractionLoops, registers: CoreModel, lanes: int) -> dict[Var, int]:
+def _wide_blocks(contraction: ContractionLoops, registers: CoreModel, lanes: int) -> dict[Var, int]:
     """Blocks of a window too wide for many lanes at once; empty for others."""
-    stage = sides.stage
+    stage = contraction.stage
     if not stage.reduce:
         return {}
     columns = stage.reduce[-1]
-    size, rows = as_int(extent(columns)), sides.rows
+    size, rows = as_int(extent(columns)), contraction.rows
     if size is None or not WINDOW < size <= WIDE_WINDOW or not rows:
         return {}
     results = 16 if registers.count >= 32 else 6
     row = _blocked(rows, results)
     if not any(stride(a, row) == stride(a, columns) != 0 for a in stage.accesses.values()):
         return {}  # neighbours are further apart than columns: they share few
-    block = min(lanes, vector_block(sides.vector, stage, registers))
-    return {sides.vector: block, row: results, columns: size}
+    block = min(lanes, vector_block(contraction.vector, stage, registers))
+    return {contraction.vector: block, row: results, columns: size}
 
 
-def panel_of(sides: ContractionLoops, registers: CoreModel) -> int:
+def panel_of(contraction: ContractionLoops, registers: CoreModel) -> int:
     """Columns of a panel, at most four vectors: the widest of those that take about the fewest
     cycles, with what is left over at the ends and the busiest core's share of the panels."""
-    stage = sides.stage
-    most = vector_block(sides.vector, stage, registers)
-    size = as_int(extent(sides.vector))
+    stage = contraction.stage
+    most = vector_block(contraction.vector, stage, registers)
+    size = as_int(extent(contraction.vector))
     lanes = lanes_of(stage, registers)
-    rows = sides.rows
-    if registers.knobs.panel is not None and size is not None and rows and not sides.both:
+    rows = contraction.rows
+    if registers.knobs.panel is not None and size is not None and rows and not contraction.both:
         return min(size, most, registers.knobs.panel * lanes)
-    if size is None or most <= lanes or not rows or sides.both or not points(stage.iters):
+    if size is None or most <= lanes or not rows or contraction.both or not points(stage.iters):
         return most
-    repeated = 0 if packs(stage, sides.vector, rows) else made(stage, sides.vector)
+    repeated = 0 if packs(stage, contraction.vector, rows) else made(stage, contraction.vector)
     longest = trips(_longest(rows))
     best, least = most, inf
     for vectors in range(-(-most // lanes), 0, -1):
         panel = min(size, vectors * lanes)
         cycles = _cycles(size, panel, longest, lanes, repeated, registers)
-        cycles *= _imbalance(sides, panel, points(rows), registers)
+        cycles *= _imbalance(contraction, panel, points(rows), registers)
         if cycles < least * WORTH:
             best, least = panel, cycles
     return best
@@ -183,11 +183,11 @@ def _step(vectors: int, rows: int, made: int, registers: CoreModel) -> float:
     return max(sums, registers.latency, (rows + vectors) / registers.loads)
 
 
-def _imbalance(sides: ContractionLoops, panel: int, rows: int, registers: CoreModel) -> float:
+def _imbalance(contraction: ContractionLoops, panel: int, rows: int, registers: CoreModel) -> float:
     """The busiest core's share over an even one, where each takes as many neighbouring units."""
-    size = trips(sides.vector)
-    own = sides.this - {sides.vector}
-    others = points(v for v in sides.stage.iters if v in own)
+    size = trips(contraction.vector)
+    own = contraction.this - {contraction.vector}
+    others = points(v for v in contraction.stage.iters if v in own)
     count = -(-size // panel)
     parts = parts_of(count * others, rows, registers, ROWS)
     units, cores = count * others * parts, registers.cores
@@ -198,18 +198,21 @@ def _imbalance(sides: ContractionLoops, panel: int, rows: int, registers: CoreMo
     return max(sum(widths[i:j]) for i, j in pairwise(ends)) * cores / sum(widths)
 
 
-def _dot_blocks(sides: ContractionLoops, registers: CoreModel, lanes: int) -> dict[Var, int]:
+def _dot_blocks(contraction: ContractionLoops, registers: CoreModel, lanes: int) -> dict[Var, int]:
     """Both factors run along the reduction: square blocks of vectors of partial sums."""
-    stage = sides.stage
+    stage = contraction.stage
     square = 4 if registers.count >= 32 else 3
     rows = {}
-    for side, other in ((sides.this, sides.other), (sides.other, sides.this)):
+    for side, other in (
+        (contraction.this, contraction.other),
+        (contraction.other, contraction.this),
+    ):
         free = tuple(v for v in stage.iters if v in side and v not in other)
         if free:
             rows[_longest(free)] = square
     if len(rows) == 2:
-        return {**rows, sides.vector: lanes}
-    return {sides.vector: vector_block(sides.vector, stage, registers)}
+        return {**rows, contraction.vector: lanes}
+    return {contraction.vector: vector_block(contraction.vector, stage, registers)}
 
 
 def _longest(variables: Vars) -> Var:
@@ -233,20 +236,20 @@ def _most_rows(vectors: int, registers: CoreModel) -> int:
 # ---- runs ---------------------------------------------------------------------------------------
 
 
-def runs_of(
+def k_blocks_of(
     common: Collection[Var],
-    sides: ContractionLoops,
+    contraction: ContractionLoops,
     blocks: Mapping[Var, int],
     registers: CoreModel,
 ) -> dict[Var, int]:
     """How far the outer reductions run at once, outermost first; empty where all fits one run.
 
     Units cut the `common` loops."""
-    stage = sides.stage
-    if sides.vector in stage.reduce or sides.both or _open_rows(common, sides):
+    stage = contraction.stage
+    if contraction.vector in stage.reduce or contraction.both or _open_rows(common, contraction):
         return {}
     loops = [v for v in stage.reduce if trips(v) > 1]
-    steps, whole = _steps_at_once(common, sides, blocks, registers)
+    steps, whole = _steps_at_once(common, contraction, blocks, registers)
     if points(loops) <= whole:
         return {}
     inner = 1
@@ -267,20 +270,20 @@ def runs_of(
 
 def _steps_at_once(
     common: Collection[Var],
-    sides: ContractionLoops,
+    contraction: ContractionLoops,
     blocks: Mapping[Var, int],
     registers: CoreModel,
 ) -> tuple[int, int]:
     """Steps of a run, and of the longest sum that is not cut into runs."""
-    steps = registers.knobs.run
+    steps = registers.knobs.k_block
     if steps is not None:
         return steps, steps * 5 // 4
-    panel = blocks.get(sides.vector, 1) * _element(sides)
-    word = WORD if of_bytes(sides.stage) else 1
-    if _one_pass(sides, blocks):
+    panel = blocks.get(contraction.vector, 1) * _element(contraction)
+    word = WORD if of_bytes(contraction.stage) else 1
+    if _one_pass(contraction, blocks):
         return max(MIN_RUN, int(ONE_PASS / panel)), WHOLE * word
-    followed = _followed(common, sides, blocks, registers)
-    if followed and _fed(sides, blocks, panel * word, registers):
+    followed = _followed(common, contraction, blocks, registers)
+    if followed and _fed(contraction, blocks, panel * word, registers):
         return LONG * word, DEEP * word
     # Sums that wait anyway do so for runs that stay in the first-level cache for all rows.
     return max(MIN_RUN, int(registers.l1 * 2 / 3 / panel)), WHOLE * word
@@ -288,77 +291,77 @@ def _steps_at_once(
 
 def _followed(
     common: Collection[Var],
-    sides: ContractionLoops,
+    contraction: ContractionLoops,
     blocks: Mapping[Var, int],
     registers: CoreModel,
 ) -> bool:
     """Whether a core has many rows for a long run, and many such runs: the panels are dealt out to
     the cores where units cut them, else the rows are."""
-    stage = sides.stage
-    rows = sides.rows
+    stage = contraction.stage
+    rows = contraction.rows
     others = [v for v in stage.iters if v not in rows]
-    panels = points(v for v in others if v is not sides.vector)
-    panels *= -(-trips(sides.vector) // blocks.get(sides.vector, 1))
+    panels = points(v for v in others if v is not contraction.vector)
+    panels *= -(-trips(contraction.vector) // blocks.get(contraction.vector, 1))
     steps = points(stage.reduce)
     steps //= WORD if of_bytes(stage) else 1
-    runs = panels * (1 if steps <= DEEP else -(-steps // LONG))
+    k_blocks = panels * (1 if steps <= DEEP else -(-steps // LONG))
     if any(v in common and trips(v) >= registers.cores for v in others):
-        return points(rows) >= MANY and runs // registers.cores >= FOLLOWED
-    return points(rows) // registers.cores >= MANY and runs >= FOLLOWED
+        return points(rows) >= MANY and k_blocks // registers.cores >= FOLLOWED
+    return points(rows) // registers.cores >= MANY and k_blocks >= FOLLOWED
 
 
 def _fed(
-    sides: ContractionLoops,
+    contraction: ContractionLoops,
     blocks: Mapping[Var, int],
     panel: float,
     registers: CoreModel,
 ) -> bool:
     """Whether blocks of rows do so much with each step of a panel, of `panel` bytes, that it may
     come from the second-level cache each time."""
-    rows = sides.rows
+    rows = contraction.rows
     size, most = max(((trips(v), n) for v, n in blocks.items() if v in rows), default=(1, 1))
-    vectors = -(-blocks.get(sides.vector, 1) // lanes_of(sides.stage, registers))
+    vectors = -(-blocks.get(contraction.vector, 1) // lanes_of(contraction.stage, registers))
     cycles = size / -(-size // most) * vectors / registers.fmas
     return panel <= FED * cycles
 
 
-def _one_pass(sides: ContractionLoops, blocks: Mapping[Var, int]) -> bool:
+def _one_pass(contraction: ContractionLoops, blocks: Mapping[Var, int]) -> bool:
     """Whether one block covers all rows: a panel is used once."""
-    rows = sides.rows
+    rows = contraction.rows
     return all((as_int(extent(v)) or inf) <= blocks.get(v, 1) for v in rows)
 
 
-def _element(sides: ContractionLoops) -> float:
+def _element(contraction: ContractionLoops) -> float:
     """Bytes of the vector operand for one column and one step of the sum, as they are multiplied
     from memory or scratch."""
-    stage = sides.stage
-    if packs(stage, sides.vector, sides.rows):
+    stage = contraction.stage
+    if packs(stage, contraction.vector, contraction.rows):
         return stage.body[0].dtype.bytes
-    step, found = _moved(sides)
+    step, found = _moved(contraction)
     if step is None:
         return stage.body[0].dtype.bytes
     inside = stage.reduce[stage.reduce.index(step) + 1 :]
     return sum(node.dtype.bytes for node in found) / points(inside)
 
 
-def _moved(sides: ContractionLoops) -> tuple[Var | None, tuple[Read, ...]]:
+def _moved(contraction: ContractionLoops) -> tuple[Var | None, tuple[Read, ...]]:
     """The innermost loop of the sum that moves along the vector operand, and what it reads there.
 
     A scale that many steps share is not read there; levels of which one element holds several
     steps do not move with these.
     """
-    stage = sides.stage
+    stage = contraction.stage
     for step in reversed([v for v in stage.reduce if trips(v) > 1]):
-        walked = {sides.vector, step}
-        found = tuple(n for n in stage.accesses if walked <= depends(stage, n))
+        moving = {contraction.vector, step}
+        found = tuple(n for n in stage.accesses if moving <= depends(stage, n))
         if found:
             return step, found
     return None, ()
 
 
-def _open_rows(common: Collection[Var], sides: ContractionLoops) -> bool:
+def _open_rows(common: Collection[Var], contraction: ContractionLoops) -> bool:
     """Whether a unit's number of rows is not known: sums cannot wait, no part of a panel is due."""
-    return any(as_int(extent(v)) is None and v not in common for v in sides.rows)
+    return any(as_int(extent(v)) is None and v not in common for v in contraction.rows)
 
 
 # ---- loops --------------------------------------------------------------------------------------
@@ -367,7 +370,7 @@ def _open_rows(common: Collection[Var], sides: ContractionLoops) -> bool:
 def contraction_nest(
     stages: tuple[int, ...],
     common: Collection[Var],
-    sides: ContractionLoops,
+    contraction: ContractionLoops,
     blocks: Mapping[Var, int],
     inside: frozenset[Var],
     registers: CoreModel,
@@ -377,33 +380,36 @@ def contraction_nest(
     """Panels outside, then runs, then rows; units cut the `common` loops, and cover more than a
     block of those `inside`; `far` tells that the vector operand comes from beyond the second-level
     cache."""
-    stage = sides.stage
-    rows = sides.rows
-    runs = runs_of(common, sides, blocks, registers) if len(stages) == 1 else {}
-    packed = packs(stage, sides.vector, rows)
+    stage = contraction.stage
+    rows = contraction.rows
+    k_blocks = k_blocks_of(common, contraction, blocks, registers) if len(stages) == 1 else {}
+    packed = packs(stage, contraction.vector, rows)
     panels = [v for v in stage.iters if v not in rows and (packed or v in inside)]
-    panels.sort(key=lambda v: v is sides.vector)
+    panels.sort(key=lambda v: v is contraction.vector)
     within = [v for v in rows if v in inside]
-    order = (*panels, *runs, *within)
+    order = (*panels, *k_blocks, *within)
     return Nest(
         stages,
         tuple(v.name for v in order),
         tuple((v.name, n) for v, n in blocks.items() if n > 1),
-        sides.vector.name,
-        tuple((v.name, n) for v, n in runs.items()),
+        contraction.vector.name,
+        tuple((v.name, n) for v, n in k_blocks.items()),
         # A packed run comes in between what is read and what is multiplied, and hides the wait.
-        ahead=far and not packed and not _open_rows(common, sides) and _streams(sides, blocks),
+        ahead=far
+        and not packed
+        and not _open_rows(common, contraction)
+        and _streams(contraction, blocks),
         packed=packed,
     )
 
 
-def _streams(sides: ContractionLoops, blocks: Mapping[Var, int]) -> bool:
+def _streams(contraction: ContractionLoops, blocks: Mapping[Var, int]) -> bool:
     """Whether the vector operand lies in panels as wide as the block, one after the other."""
-    stage = sides.stage
-    step, found = _moved(sides)
+    stage = contraction.stage
+    step, found = _moved(contraction)
     if step is None or len(found) != 1:
         return False
-    access, block = stage.accesses[found[0]], blocks[sides.vector]
+    access, block = stage.accesses[found[0]], blocks[contraction.vector]
     # What one element holds is used in one block.
     inside = stage.reduce[stage.reduce.index(step) + 1 :]
     if any(trips(v) != blocks.get(v, 1) for v in inside):
@@ -421,7 +427,7 @@ def _streams(sides: ContractionLoops, blocks: Mapping[Var, int]) -> bool:
 
 def row_units(
     common: Vars,
-    sides: ContractionLoops,
+    contraction: ContractionLoops,
     registers: CoreModel,
     most: int = ROWS,
     *,
@@ -430,12 +436,12 @@ def row_units(
     """Elements of each row loop that a unit covers: about `most` rows in all (with `bound`, no
     more), in parts that give every core the same number of units where they are few.  An open loop
     outside enough other rows may have a single trip, and a unit covers one."""
-    rows = [v for v in sides.rows if v in common]
+    rows = [v for v in contraction.rows if v in common]
     counts = _counts(rows)
     total = prod(counts.values())
     others = [v for v in common if v not in rows]
-    block = panel_of(sides, registers)
-    units = prod(-(-trips(v) // (block if v is sides.vector else 1)) for v in others)
+    block = panel_of(contraction, registers)
+    units = prod(-(-trips(v) // (block if v is contraction.vector else 1)) for v in others)
     parts = parts_of(units, total, registers, most)
     left = -(-total // parts)
     found: dict[Var, int] = {}
@@ -484,18 +490,18 @@ def parts_of(units: int, rows: int, registers: CoreModel, most: int) -> int:
 
 def panels_outer(
     group: TileGroup,
-    sides: ContractionLoops,
+    contraction: ContractionLoops,
     units: Mapping[Var, int],
     registers: CoreModel,
 ) -> bool:
     """Whether walking one panel of the vector operand over all rows moves fewer bytes from beyond
     the second-level cache than walking all panels for each unit of rows."""
-    stage = sides.stage
+    stage = contraction.stage
     size = stage.body[0].dtype.bytes
-    this = footprint(group, stage, sides.this) * size
-    other = footprint(group, stage, sides.other) * size
-    panels = -(-trips(sides.vector) // units.get(sides.vector, 1))
-    parts = prod(-(-trips(v) // units.get(v, 1)) for v in group.common if v not in sides.this)
+    this = footprint(group, stage, contraction.this) * size
+    other = footprint(group, stage, contraction.other) * size
+    panels = -(-trips(contraction.vector) // units.get(contraction.vector, 1))
+    parts = prod(-(-trips(v) // units.get(v, 1)) for v in group.common if v not in contraction.this)
     panel = this // panels
     outer = this * (1 if panel <= registers.l2 else parts) + other * (
         1 if other <= registers.l2 else panels

@@ -10,12 +10,12 @@ from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
 class Knobs:
     """What may be turned of the analytic choice; by default nothing is.
 
-    Of a contraction: `panel` vectors of columns, and about `run` steps of a sum at once.  Of
+    Of a contraction: `panel` vectors of columns, and about `k_block` steps of a sum at once.  Of
     anything else: `wide` vectors a block, and `grain` times the elements that a unit has.
     """
 
     panel: int | None = None
-    run: int | None = None
+    k_block: int | None = None
     wide: int | None = None
     grain: int = 1
 

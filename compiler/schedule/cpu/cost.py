@@ -21,13 +21,13 @@ from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import Var
 from tcc.ir.tile.group import TileGroup
 from tcc.record import record
-from tcc.schedule.cpu.cache_traffic import CacheTraffic, LoopOver, NestLoops, moved, walk_of
+from tcc.schedule.cpu.cache_traffic import CacheTraffic, LoopOver, NestLoops, moved, nest_loops
 from tcc.schedule.cpu.contraction import WORD
 from tcc.schedule.cpu.machine import Machine
 from tcc.schedule.cpu.schedule import Nest, Schedule, even
 from tcc.schedule.cpu.work import StageWork, group_work
 from tcc.schedule.footprint import LINE, Touch
-from tcc.schedule.nest import of_bytes, points, product, trips
+from tcc.schedule.nest import contraction_factors, of_bytes, points, trips
 
 # Cycles until the last sums of a reduction's block have left the arithmetic units, in latencies.
 _DRAIN = 2
@@ -235,11 +235,11 @@ class _Pricing:
         if of_bytes(stage):
             steps = ceil(steps / WORD)
         sums = rows * wide
-        runs = self._runs(nest, stage.reduce)
-        if nest.packed and product(stage) is not None:
+        k_blocks = self._runs(nest, stage.reduce)
+        if nest.packed and contraction_factors(stage) is not None:
             covered = (self.unit.get(v, trips(v)) for v in spans if v is not vector)
             work = _shared(work, prod(covered))
-        compute = self._arithmetic(work, vector, steps, sums, runs)
+        compute = self._arithmetic(work, vector, steps, sums, k_blocks)
         loads = stores = 0.0
         for touch in touches:
             rows_of = prod(s for v, s in spans.items() if v is not vector and v in touch.loops)
@@ -251,11 +251,11 @@ class _Pricing:
                 stores += count
             else:
                 loads += count * (steps if any(v in touch.loops for v in stage.reduce) else 1)
-        waits = runs * sums
+        waits = k_blocks * sums
         return compute, max((loads + waits) / machine.loads, (stores + waits) / machine.stores)
 
     def _arithmetic(
-        self, work: StageWork, vector: Var | None, steps: int, sums: int, runs: int
+        self, work: StageWork, vector: Var | None, steps: int, sums: int, k_blocks: int
     ) -> float:
         """Cycles of arithmetic of a block of `sums` vectors and `steps` of a reduction."""
         machine, stage = self.machine, work.stage
@@ -263,11 +263,11 @@ class _Pricing:
         if not stage.reduce:
             return compute + heavy
         entered = (points(stage.reduce[:-1]) - 1) * _ENTRY
-        if vector in stage.reduce and runs == 0 and steps * sums <= _AHEAD:
+        if vector in stage.reduce and k_blocks == 0 and steps * sums <= _AHEAD:
             return steps * (compute + heavy) + sums * _FOLD + entered
         # Each sum waits for its last value.
         compute = steps * (max(compute, machine.fma_latency) + heavy) + entered
-        return compute + max(1, runs) * (_DRAIN * machine.fma_latency + _RUN)
+        return compute + max(1, k_blocks) * (_DRAIN * machine.fma_latency + _RUN)
 
     def _instructions(
         self,
@@ -292,10 +292,10 @@ class _Pricing:
 
     def _runs(self, nest: Nest, reduce: tuple[Var, ...]) -> int:
         """How often the sums of a block go to scratch and come back."""
-        runs = dict(nest.runs)
-        if not runs:
+        k_blocks = dict(nest.k_blocks)
+        if not k_blocks:
             return 0
-        return prod(ceil(trips(v) / runs[v.name]) for v in reduce if v.name in runs)
+        return prod(ceil(trips(v) / k_blocks[v.name]) for v in reduce if v.name in k_blocks)
 
     # ---- traffic ------------------------------------------------------------------------------
 
@@ -354,8 +354,8 @@ class _Pricing:
     def _computed(self, walks: list[NestLoops]) -> float:
         """Bytes of all operands and results that are computed at run time."""
         found: dict[int, float] = {}
-        for walk in walks:
-            for touch, span in zip(walk.touches, walk.spans[0], strict=True):
+        for stream in walks:
+            for touch, span in zip(stream.touches, stream.spans[0], strict=True):
                 if isinstance(touch.source, int) and not touch.constant:
                     found[touch.source] = max(found.get(touch.source, 0), span)
         return sum(found.values())
@@ -378,10 +378,12 @@ class _Pricing:
             v: min(trips(v), loop.trips * loop.step)
             for v, loop in zip(self.parallel, around, strict=True)
         }
-        return [self._walk(nest, around, whole) for nest in self.schedule.nests]
+        return [self._nest_loops(nest, around, whole) for nest in self.schedule.nests]
 
-    def _walk(self, nest: Nest, around: list[LoopOver], whole: Mapping[Var, int]) -> NestLoops:
-        blocks, runs = dict(nest.blocks), dict(nest.runs)
+    def _nest_loops(
+        self, nest: Nest, around: list[LoopOver], whole: Mapping[Var, int]
+    ) -> NestLoops:
+        blocks, k_blocks = dict(nest.blocks), dict(nest.k_blocks)
         stages = [self.stages[n] for n in nest.stages]
         named: dict[str, Var] = {}
         for work in stages:
@@ -389,18 +391,18 @@ class _Pricing:
         inside = {v: min(trips(v), self.unit.get(v, trips(v))) for v in named.values()}
         inside |= {v: n for v, (n, _) in self.strips.items() if v in inside}
         reduced = {v for work in stages for v in work.stage.reduce}
-        rest = [n for n in named if n not in nest.order or n in runs]
+        rest = [n for n in named if n not in nest.order or n in k_blocks]
         rest.sort(key=lambda n: named[n] in reduced)
         loops = list(around)
         for name in (*nest.order, *rest):
             var = named[name]
-            block = runs.pop(name) if name in runs else blocks.get(name, 1)
+            block = k_blocks.pop(name) if name in k_blocks else blocks.get(name, 1)
             step = max(1, min(block, inside[var]))  # an empty loop has no trips, but a step
             loops.append(LoopOver(var, ceil(inside[var] / step), step))
             inside[var] = min(step, inside[var])
         touches = tuple(t for work in stages for t in self._touches(nest, work))
         outer = {v: trips(v) for v in named.values()} | dict(whole)
-        return walk_of(loops, len(around), touches, outer, ahead=nest.ahead)
+        return nest_loops(loops, len(around), touches, outer, ahead=nest.ahead)
 
     def _reuse(self, border: CacheTraffic) -> tuple[float, float]:
         """Bytes from memory of the largest cold constant, and loads of it over these bytes."""

@@ -12,7 +12,7 @@ from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import Apply, Cast, Read, Scalar, children
 from tcc.ir.index import Var, as_int
 from tcc.ir.tile.group import GroupStage
-from tcc.schedule.nest import depends, points, product
+from tcc.schedule.nest import contraction_factors, depends, points
 
 # Rows from which on making a run once is faster, storing and loading it included.  Measured with
 # levels of four bits, 2048 x 2048: 32 rows lose 5 %, 40 and 64 gain a tenth, 48 (whole blocks of
@@ -30,7 +30,7 @@ def packs(stage: GroupStage, vector: Var, rows: tuple[Var, ...]) -> bool:
 def made(stage: GroupStage, vector: Var) -> int:
     """Instructions that make an element of the operand along `vector` of what lies in memory, as a
     level and its scale."""
-    factors = product(stage)
+    factors = contraction_factors(stage)
     assert factors is not None
     own = next((f for f in (factors.a, factors.b) if vector in depends(stage, f)), factors.a)
     return 0 if isinstance(own, Read | Cast) else _operations(own)

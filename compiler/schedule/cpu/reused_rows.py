@@ -10,7 +10,7 @@ from __future__ import annotations
 from tcc.ir.expr import extent
 from tcc.ir.index import Var, as_int
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
-from tcc.schedule.nest import product, stride
+from tcc.schedule.nest import contraction_factors, stride
 
 # Bytes of a row: fewer are not worth a hint, and of more the cache's own prefetcher, which follows
 # what is read in order, misses little.
@@ -36,4 +36,4 @@ def next_rows(group: TileGroup, stage: GroupStage, vector: Var) -> tuple[Access,
 def passes_again(group: TileGroup, stages: tuple[int, ...]) -> bool:
     """Whether the stages are the first of several passes of a unit, none of them over products."""
     several = 0 in stages and len(stages) < len(group.stages)
-    return several and all(product(s) is None for s in group.stages)
+    return several and all(contraction_factors(s) is None for s in group.stages)

@@ -12,8 +12,8 @@ class Nest:
     """The loops of consecutive stages inside a unit; what those stages exchange is in registers.
 
     Iterators go by name.  `order`: loops over blocks, outermost first; the other loops of the
-    stages follow as the stages list them, reductions last.  A reduction in `order` walks `runs` of
-    so many elements at that depth, and its sums wait in the unit's scratch from run to run.
+    stages follow as the stages list them, reductions last.  A reduction in `order` walks `k_blocks`
+    of so many elements at that depth, and its sums wait in the unit's scratch from run to run.
     `blocks`: elements of a block along an iterator; one where it is not named.  `vector`: the
     iterator whose lanes fill vector registers, the last axis of every block.  `ahead`: what comes
     after the vector operand's panel, or after the row of a first pass, is prefetched meanwhile.
@@ -25,7 +25,7 @@ class Nest:
     order: tuple[str, ...] = ()
     blocks: tuple[tuple[str, int], ...] = ()
     vector: str | None = None
-    runs: tuple[tuple[str, int], ...] = ()
+    k_blocks: tuple[tuple[str, int], ...] = ()
     ahead: bool = False
     packed: bool = False
 
@@ -41,13 +41,13 @@ class Schedule:
     of each that one unit covers (one where it is not named); of other loops a unit covers all.
     Within a unit the `nests` run in order, each over the whole of what the unit covers.  What
     stages of different nests exchange lies in the unit's scratch, of the size of a unit.
-    `run`: elements of a group's walk that its nests take at a time.
+    `stream_block`: elements of a group's streaming loop that its nests take at a time.
     """
 
     units: tuple[tuple[str, int], ...]
     parallel: tuple[str, ...]
     nests: tuple[Nest, ...]
-    run: int = 0
+    stream_block: int = 0
 
     def unit(self, name: str) -> int:
         return dict(self.units).get(name, 1)

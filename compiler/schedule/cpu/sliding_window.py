@@ -16,7 +16,16 @@ from tcc.ir.index import Var, as_int
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.schedule import Schedule
-from tcc.schedule.nest import depends, points, product, reads_here, row_loop, trips, weight, work
+from tcc.schedule.nest import (
+    contraction_factors,
+    depends,
+    points,
+    reads_here,
+    row_loop,
+    trips,
+    weight,
+    work,
+)
 
 # A core's cycles to write a byte for a later kernel and to read it there: from memory or a shared
 # cache, and from the second-level caches, which another core's may be.
@@ -88,7 +97,7 @@ def _channel_by_channel(group: TileGroup, registers: CoreModel) -> bool:
     rows = row_loop(group)
     others = [v for v in group.common if v is not rows and _fills(v, registers)]
     sums = [s for s in group.stages if s.reduce]
-    summed = len(sums) > 1 and all(product(s) is not None for s in sums)
+    summed = len(sums) > 1 and all(contraction_factors(s) is not None for s in sums)
     return rows is not None and bool(others) and summed
 
 
@@ -146,7 +155,7 @@ def _share(stage: GroupStage, rows: Var, count: int) -> float:
 def _cycles(stage: GroupStage, registers: CoreModel) -> float:
     """Cycles of all of a stage on one core, from near caches."""
     steps = work(stage) / registers.lanes
-    factors = product(stage)
+    factors = contraction_factors(stage)
     if factors is None or not stage.reduce:
         return steps * weight(stage) / registers.fmas
     # Where both factors run over all of the result, each product loads one of its own.

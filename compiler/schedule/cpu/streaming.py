@@ -2,7 +2,7 @@
 
 Rows of a unit are the lanes of vectors where what is walked lies along a product's sum: maxima,
 exponentials and totals of 64 rows are then made side by side, and nothing is added across lanes.
-Where it lies along the walk, the vectors run there.
+Where it lies along the streaming loop, the vectors run there.
 """
 
 from __future__ import annotations
@@ -12,27 +12,33 @@ from dataclasses import replace
 from tcc.ir.expr import extent
 from tcc.ir.index import Var, as_int
 from tcc.ir.tile.group import GroupStage, StreamLoop, TileGroup
-from tcc.schedule.cpu.contraction import ContractionLoops, blocks_of, contraction_nest, sides_of
+from tcc.schedule.cpu.contraction import (
+    ContractionLoops,
+    blocks_of,
+    contraction_loops,
+    contraction_nest,
+)
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.cpu.vectors import vector_block
-from tcc.schedule.nest import all_accesses, product, stride, trips
+from tcc.schedule.nest import all_accesses, contraction_factors, stride, trips
 
-# Steps of a walk in a run: exponentials and sums of 64 rows then stay in the first two caches.
+# Steps of a streaming loop in a run: exponentials and sums of 64 rows then stay in the first two
+# caches.
 _RUN = 128
 # The same where nothing is multiplied: a row of a unit fits the first-level cache.
 _LONG_RUN = 4096
 
 
-def choose_walk(group: TileGroup, walk: StreamLoop, registers: CoreModel) -> Schedule:
-    """A schedule for a group with a walk."""
-    lanes = _lanes(group, walk)
-    multiplies = any(product(group.stages[n]) is not None for n in walk.stages)
-    units = _units(group, lanes, registers) if multiplies or lanes is not walk.loop else {}
-    nests = tuple(_nest(group, n, lanes, walk, registers) for n in range(len(group.stages)))
+def choose_streaming(group: TileGroup, stream: StreamLoop, registers: CoreModel) -> Schedule:
+    """A schedule for a group with a streaming loop."""
+    lanes = _lanes(group, stream)
+    multiplies = any(contraction_factors(group.stages[n]) is not None for n in stream.stages)
+    units = _units(group, lanes, registers) if multiplies or lanes is not stream.loop else {}
+    nests = tuple(_nest(group, n, lanes, stream, registers) for n in range(len(group.stages)))
     run = _RUN if multiplies else _LONG_RUN
-    if as_int(extent(walk.loop)) is not None:
-        run = _run(trips(walk.loop), run)
+    if as_int(extent(stream.loop)) is not None:
+        run = _run(trips(stream.loop), run)
     named = tuple((v.name, n) for v, n in units.items() if n > 1)
     return Schedule(named, tuple(v.name for v in group.common), nests, run)
 
@@ -42,10 +48,10 @@ def _run(size: int, most: int) -> int:
     return -(-size // max(1, round(size / most)))
 
 
-def _lanes(group: TileGroup, walk: StreamLoop) -> Var:
-    """The vector loop of most stages: the walk, or rows, whichever lies along memory."""
-    score = {v: 0 for v in (walk.loop, *group.common[-1:])}
-    for number in walk.stages:
+def _lanes(group: TileGroup, stream: StreamLoop) -> Var:
+    """The vector loop of most stages: the streaming loop, or rows, whichever lies along memory."""
+    score = {v: 0 for v in (stream.loop, *group.common[-1:])}
+    for number in stream.stages:
         stage = group.stages[number]
         for access in stage.accesses.values():
             for var in score:
@@ -63,38 +69,44 @@ def _units(group: TileGroup, lanes: Var, registers: CoreModel) -> dict[Var, int]
 
 
 def _nest(
-    group: TileGroup, number: int, lanes: Var, walk: StreamLoop, registers: CoreModel
+    group: TileGroup, number: int, lanes: Var, stream: StreamLoop, registers: CoreModel
 ) -> Nest:
     stage = group.stages[number]
-    own = lanes if number in walk.before else _vector(stage, lanes, walk)
-    sides = sides_of(stage, own)
-    if sides is not None and not sides.both:
-        return _product(group, number, stage, sides, registers)
+    own = lanes if number in stream.before else _vector(stage, lanes, stream)
+    contraction = contraction_loops(stage, own)
+    if contraction is not None and not contraction.both:
+        return _product(group, number, stage, contraction, registers)
     if own is None:
         return Nest((number,))
     return Nest((number,), (), ((own.name, vector_block(own, stage, registers)),), own.name)
 
 
 def _product(
-    group: TileGroup, number: int, stage: GroupStage, sides: ContractionLoops, registers: CoreModel
+    group: TileGroup,
+    number: int,
+    stage: GroupStage,
+    contraction: ContractionLoops,
+    registers: CoreModel,
 ) -> Nest:
-    blocks = blocks_of(sides, registers)
+    blocks = blocks_of(contraction, registers)
     nest = contraction_nest(
-        (number,), (), sides, blocks, frozenset(stage.iters), registers, far=False
+        (number,), (), contraction, blocks, frozenset(stage.iters), registers, far=False
     )
     order = tuple(v.name for v in stage.iters if v.name in nest.order)
-    order = tuple(n for n in nest.order if n in order)  # a run of the walk is at hand already
-    return replace(nest, order=order, runs=(), packed=False)
+    order = tuple(
+        n for n in nest.order if n in order
+    )  # a run of the streaming loop is at hand already
+    return replace(nest, order=order, k_blocks=(), packed=False)
 
 
-def _vector(stage: GroupStage, lanes: Var, walk: StreamLoop) -> Var | None:
+def _vector(stage: GroupStage, lanes: Var, stream: StreamLoop) -> Var | None:
     """The vector loop of a stage: one of its own that lies along memory where it has results of
     its own, else that of the others."""
     loops = stage.loops
-    inner = [v for v in stage.iters if v is not walk.loop and v is not lanes]
+    inner = [v for v in stage.iters if v is not stream.loop and v is not lanes]
     for var in reversed(inner):
         steps = [stride(a, var) for a in all_accesses(stage)]
-        if walk.loop not in stage.iters and steps and 1 in steps and _smooth(steps):
+        if stream.loop not in stage.iters and steps and 1 in steps and _smooth(steps):
             return var
     return lanes if lanes in loops else None
 

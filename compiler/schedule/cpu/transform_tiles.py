@@ -32,7 +32,7 @@ def spreads(group: TileGroup) -> bool:
     return any(len(_local(group, s)) == 1 < len(s.body) for s in group.stages)
 
 
-def rows_held(
+def resident_rows(
     group: TileGroup,
     main: GroupStage,
     rows: Sequence[Var],
@@ -40,30 +40,30 @@ def rows_held(
     registers: CoreModel,
 ) -> int:
     """Rows of a unit: those of which it holds what its stages exchange."""
-    held = 0
+    resident = 0
     for stage in group.stages:
         others = [v for v in group.common if v in stage.iters and v not in rows]
         for number in _local(group, stage):
             buffer = group.buffers[number]
             size = as_int(buffer.size) or 0
-            held += size * buffer.dtype.bytes * prod(units.get(v, 1) for v in others)
+            resident += size * buffer.dtype.bytes * prod(units.get(v, 1) for v in others)
     room = int(registers.l2 * NEAR)
     if constant_bytes(group, main) + room > registers.l2:
         room = int(registers.l2 * FAR)
-    return max(1, room // max(1, held))
+    return max(1, room // max(1, resident))
 
 
 def spread_pays(
-    group: TileGroup, stage: GroupStage, held: int, units: int, registers: CoreModel
+    group: TileGroup, stage: GroupStage, resident: int, units: int, registers: CoreModel
 ) -> bool:
-    """Whether `units` that hold `held` bytes each move less than kernels for each stage would: what
-    all hold at once is in the caches of all cores as well.  Units that do the first stage over for
-    other columns hold nothing more of it."""
+    """Whether `units` that hold `resident` bytes each move less than kernels for each stage would:
+    what all hold at once is in the caches of all cores as well.  Units that do the first stage over
+    for other columns hold nothing more of it."""
     weights = constant_bytes(group, stage)
-    if weights + held <= registers.l2:
+    if weights + resident <= registers.l2:
         return True
-    far = held * units > registers.l2 * registers.cores
-    return far and weights <= MOST * held and held <= registers.l2 * FAR
+    far = resident * units > registers.l2 * registers.cores
+    return far and weights <= MOST * resident and resident <= registers.l2 * FAR
 
 
 def constant_bytes(group: TileGroup, stage: GroupStage) -> int:

@@ -16,7 +16,7 @@ from tcc.schedule.nest import guarded, stride, trips
 _LEAST = 3
 
 
-def turned_vector(group: TileGroup, stage: GroupStage, loops: Vars) -> Var | None:
+def transposing_vector(group: TileGroup, stage: GroupStage, loops: Vars) -> Var | None:
     """The loop, one of `loops`, along which a stage that has no smooth loop stores, if what it
     reads runs along another."""
     if stage.monoid is not None:
@@ -33,7 +33,7 @@ def turned_vector(group: TileGroup, stage: GroupStage, loops: Vars) -> Var | Non
     return None
 
 
-def turned_blocks(
+def transposing_blocks(
     group: TileGroup,
     stage: GroupStage,
     vector: Var | None,

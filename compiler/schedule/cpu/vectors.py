@@ -8,11 +8,11 @@ from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.nest import (
     all_accesses,
+    contraction_factors,
     guarded,
     of_bytes,
     own_loops,
     points,
-    product,
     row_loop,
     stride,
     trips,
@@ -64,7 +64,7 @@ def _best_loop(group: TileGroup, stage: GroupStage, loops: Vars) -> Var | None:
 def vector_block(var: Var, stage: GroupStage, registers: CoreModel) -> int:
     """Up to four vectors; two for a contraction's accumulators where registers are few, and one
     where a reduction carries several values."""
-    few = registers.count < 32 and product(stage) is not None
+    few = registers.count < 32 and contraction_factors(stage) is not None
     one = len(stage.body) > 1 or _lane_by_lane(stage, var)
     full = (1 if one else 2 if few else 4) * lanes_of(stage, registers)
     if registers.knobs.wide is not None:
@@ -93,21 +93,21 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
     for other in group.stages:
         if other is not stage and (var not in group.common or var not in other.iters):
             continue
-        broadcast = 1.0 if product(other) is not None and var in other.iters else 0.3
+        broadcast = 1.0 if contraction_factors(other) is not None and var in other.iters else 0.3
         loads, stored = work(other), points(other.iters)
         stores = frozenset(other.written)
         for access in all_accesses(other):
             if group.buffers[access.buffer].constant:
                 continue
-            runs = stored if access in stores else loads
+            k_blocks = stored if access in stores else loads
             # Scratch puts the vector loop last.
             step = 1 if var in access.along else stride(access, var)
             smooth = 1.0 if step == 1 else broadcast if step == 0 else -2.0
             if step and of_bytes(other) and var in other.reduce and _has_constant(group, other):
                 smooth = -2.0  # constants lie in words, four steps of the sum in each
             # Loads that lanes may leave are masked: slower, but far from one by one.
-            total += runs * (smooth / 2 if smooth > 0 and guarded(access, var) else smooth)
-            count += runs
+            total += k_blocks * (smooth / 2 if smooth > 0 and guarded(access, var) else smooth)
+            count += k_blocks
     if total <= 0:
         return 0.0
     fill = min(trips(var), 16) / 16
@@ -115,7 +115,7 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
         return total / count * fill
     # A reduction along the vector needs a horizontal step at its end, for every element of a
     # contraction's block.
-    return total / count * fill * (0.8 if product(stage) is None else 0.4)
+    return total / count * fill * (0.8 if contraction_factors(stage) is None else 0.4)
 
 
 def _has_constant(group: TileGroup, stage: GroupStage) -> bool:

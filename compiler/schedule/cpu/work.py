@@ -14,7 +14,7 @@ from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.schedule.cpu.machine import Machine
 from tcc.schedule.footprint import Stride, Touch, place_of, touch
-from tcc.schedule.nest import EXPENSIVE, points, product, row_loop, trips
+from tcc.schedule.nest import EXPENSIVE, contraction_factors, points, row_loop, trips
 
 # For so many points in a row an index is made once beside them.
 _MANY = 16
@@ -62,7 +62,11 @@ def group_flops(group: TileGroup, count: Callable[[Var], Any] = trips) -> Any:
 
 def contraction_flops(group: TileGroup, count: Callable[[Var], Any] = trips) -> Any:
     """The multiply-adds among them, two each, of the stages that are sums of products."""
-    return sum(2 * prod(count(v) for v in stage.loops) for stage in group.stages if product(stage))
+    return sum(
+        2 * prod(count(v) for v in stage.loops)
+        for stage in group.stages
+        if contraction_factors(stage)
+    )
 
 
 def group_bytes(group: TileGroup) -> int:
@@ -195,7 +199,7 @@ def _stage_work(group: TileGroup, number: int, stage: GroupStage, machine: Machi
         heavy, ops = (heavy + cycles, ops) if cycles else (heavy, ops + 1)
     if stage.monoid is not None:
         # A sum of products is one instruction.
-        ops += 0 if product(stage) is not None else len(stage.body)
+        ops += 0 if contraction_factors(stage) is not None else len(stage.body)
     widest = max(widest, *(s.dtype.bytes for s in stage.body))
     lanes = machine.width(widest)
     touches = stage_touches(group, number, stage)

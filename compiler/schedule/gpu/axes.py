@@ -12,7 +12,7 @@ from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.ir.types import F32, FLOAT8, I8, I32
 from tcc.schedule.gpu.schedule import BlockSchedule
-from tcc.schedule.nest import Factors, multiplied, product, stride
+from tcc.schedule.nest import Factors, contraction_factors, multiplied, stride
 
 
 def join(loops: Sequence[Var]) -> str:
@@ -27,7 +27,7 @@ def power(size: int) -> int:
 
 def factors(stage: GroupStage) -> Factors | None:
     """The factors of a sum of products, where they are floats or bytes."""
-    found = product(stage)
+    found = contraction_factors(stage)
     return found if found and stage.body[0].dtype.is_float else _of_bytes(stage)
 
 
@@ -67,18 +67,18 @@ def schedule_of(
 
 
 def own_axis(group: TileGroup, stage: GroupStage) -> list[Var]:
-    """A stage's loops that neither all stages nor a walk share, as what it holds lies."""
+    """A stage's loops that neither all stages nor a streaming loop share, as what it holds lies."""
     own = [v for v in stage.iters if v not in group.cut]
     stores = (a for targets in stage.stores for a in targets)
-    held = (a for a in stores if group.buffers[a.buffer].scope is MemorySpace.LOCAL)
-    return _along(own, next(held, None))
+    resident = (a for a in stores if group.buffers[a.buffer].scope is MemorySpace.LOCAL)
+    return _along(own, next(resident, None))
 
 
 def reduced_axis(group: TileGroup, stage: GroupStage) -> list[Var]:
-    """A stage's reduced loops but a walk's, as what it reads of other stages lies."""
+    """A stage's reduced loops but a streaming loop's, as what it reads of other stages lies."""
     loops = [v for v in stage.reduce if v not in group.cut]
-    held = (a for n, a in stage.accesses.items() if isinstance(n.source, StageRef))
-    return _along(loops, next(held, None))
+    resident = (a for n, a in stage.accesses.items() if isinstance(n.source, StageRef))
+    return _along(loops, next(resident, None))
 
 
 def summed_in(group: TileGroup, steps: int) -> list[tuple[list[Var], int]]:
@@ -91,7 +91,7 @@ def summed_in(group: TileGroup, steps: int) -> list[tuple[list[Var], int]]:
     return found
 
 
-def reads_held(stage: GroupStage) -> bool:
+def reads_stages(stage: GroupStage) -> bool:
     """Whether a stage reduces what another one holds."""
     return any(
         isinstance(n.source, StageRef) and set(free_vars(a.offset)) & set(stage.reduce)

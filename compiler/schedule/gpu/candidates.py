@@ -20,7 +20,7 @@ from tcc.schedule.gpu.axes import (
     schedule_of,
     summed_in,
 )
-from tcc.schedule.gpu.matmuls import main_product, product_schedules
+from tcc.schedule.gpu.matmuls import main_matmul, matmul_schedules
 from tcc.schedule.gpu.schedule import BlockSchedule
 from tcc.schedule.nest import anchor, points, stride, trips
 
@@ -39,15 +39,15 @@ def candidates(group: TileGroup) -> list[BlockSchedule]:
 
     Raises `NotBlocks` where none is worth having.
     """
-    main = main_product(group)
+    main = main_matmul(group)
     if main is not None:
-        return product_schedules(group, main)
+        return matmul_schedules(group, main)
     if any(s.reduce for s in group.stages):
         return _columns(group) if _side_by_side(group) else _rows(group)
     return _pointwise(group)
 
 
-def turned(schedule: BlockSchedule, pipelined: bool) -> list[BlockSchedule]:
+def varied(schedule: BlockSchedule, pipelined: bool) -> list[BlockSchedule]:
     """The same blocks with other warps, and with other stages where these matter."""
     found = [
         replace(schedule, warps=warps, stages=stages)
@@ -109,8 +109,8 @@ def _rows(group: TileGroup) -> list[BlockSchedule]:
     common = list(group.common)
     along = [reduced_axis(group, s) for s in group.stages]
     owned = [own_axis(group, s) for s in group.stages]
-    walk = [] if group.walk is None else [group.walk.loop]
-    every = [(loops, most_positions(loops)) for loops in (*along, *owned, walk) if loops]
+    stream = [] if group.stream is None else [group.stream.loop]
+    every = [(loops, most_positions(loops)) for loops in (*along, *owned, stream) if loops]
     longest = max((size for _, size in every if size is not None), default=1)
     whole = all(size is not None and size <= _ROW for _, size in every)
     found: list[BlockSchedule] = []
@@ -133,7 +133,7 @@ def _row_blocks(widest: int, count: int, whole: bool) -> list[tuple[int, int]]:
 def _side_by_side(group: TileGroup) -> bool:
     """Whether neighbours in storage are different rows: what is reduced lies across, or is short
     and lies in windows."""
-    if group.walk is not None or any(own_axis(group, s) for s in group.stages):
+    if group.stream is not None or any(own_axis(group, s) for s in group.stages):
         return False
     stage = anchor(group)
     reads = [a for n, a in stage.accesses.items() if isinstance(n.source, int)]

@@ -8,7 +8,7 @@ from math import inf
 from tcc.ir.tile.group import TileGroup
 from tcc.record import record
 from tcc.schedule.alternatives import Alternative, in_order
-from tcc.schedule.gpu.candidates import candidates, turned
+from tcc.schedule.gpu.candidates import candidates, varied
 from tcc.schedule.gpu.cost import BlockPrice, BlockPricer
 from tcc.schedule.gpu.schedule import TYPICAL_DEVICE, BlockProfile, BlockSchedule
 from tcc.schedule.gpu.warpgroups import warpgroup_schedule
@@ -45,7 +45,7 @@ def ranked(group: TileGroup, profile: BlockProfile) -> tuple[BlockChoice, ...]:
     pricer = BlockPricer(group, profile)
     found = _sorted(group, (BlockChoice(s, pricer.price(s)) for s in candidates(group)))
     best = [each.schedule for each in found[:_TURNED]]
-    more = dict.fromkeys(s for each in best for s in turned(each, pricer.multiplies(each)))
+    more = dict.fromkeys(s for each in best for s in varied(each, pricer.multiplies(each)))
     return tuple(_sorted(group, (*found, *(BlockChoice(s, pricer.price(s)) for s in more))))
 
 

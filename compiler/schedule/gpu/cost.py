@@ -35,7 +35,7 @@ _MEMORY_SHARE, _MATRIX_SHARE, _LANE_SHARE = 0.9, 0.8, 0.75
 # What instructions of one warp reach where those of several are faster.
 _ONE_WARP_SHARE = 0.6
 # What lanes that multiply keep of the factors of a whole sum in registers.
-_HELD_SHARE = 0.6
+_RESIDENT_SHARE = 0.6
 # Cycles in which matrix units wait for the next block's instructions.
 _ISSUE = 64
 # What of the cache keeps data between kernels.
@@ -99,7 +99,7 @@ class BlockPricer:
         self.profile = profile
         self.facts = GroupFacts(group)
         self._common = frozenset(group.common)
-        self._walked = group.walk is not None
+        self._streams = group.stream is not None
         self._runs: dict[tuple[object, ...], tuple[StageRun, ...]] = {}
         # Bytes of a second.
         self._shared = _SHARED_BYTES * profile.clock
@@ -215,7 +215,7 @@ class BlockPricer:
             bytes_ = sum(m.bytes for m in run.moved if not m.touch.store) / run.steps
             wait = load + bytes_ / self._link
             one = max(one, wait / ahead) if ahead else one + wait
-        across = (run.steps if self._walked else 1) * _ACROSS if run.across else 0.0
+        across = (run.steps if self._streams else 1) * _ACROSS if run.across else 0.0
         across *= sqrt(schedule.warps / 4)
         return run.steps * one + across
 
@@ -269,7 +269,7 @@ class BlockPricer:
     def _usage(self, runs: Sequence[StageRun], schedule: BlockSchedule) -> Usage:
         """Registers and shared memory as far as blocks tell."""
         threads = schedule.warps * self.profile.lanes
-        held = operands = shared = passing = 0
+        stored = operands = shared = passing = 0
         for run in runs:
             matrix = run.matrix
             if matrix is None:
@@ -277,16 +277,16 @@ class BlockPricer:
                 passing = max(passing, run.elements * min(streams, 4))
                 shared = max(shared, 4 * run.results if run.across else 0)
                 continue
-            held += run.results
+            stored += run.results
             loaded = matrix.batch * (matrix.rows + matrix.columns) * matrix.depth
             stages = max(1, schedule.stages if run.steps > 1 else 1)
             shared += stages * loaded * _BYTES.get(matrix.dtype, 2)
             if dict(self.profile.matrix).get(matrix.dtype) is None:
                 # A factor that another stage made is in registers for the whole sum.
-                depth = 8.0 if run.steps > 1 else max(8.0, _HELD_SHARE * matrix.depth)
+                depth = 8.0 if run.steps > 1 else max(8.0, _RESIDENT_SHARE * matrix.depth)
                 operands = max(operands, round(depth * sum(_lane_sides(matrix, threads))))
         chained = sum(run.matrix is not None for run in runs) > 1
-        live = held + passing if chained or self._walked else max(held, passing)
+        live = stored + passing if chained or self._streams else max(stored, passing)
         registers = _OWN_REGISTERS + operands + -(-live // threads)
         return Usage(registers, 0, shared)
 

@@ -14,7 +14,7 @@ from tcc.schedule.gpu.axes import (
     of_bytes,
     own_axis,
     power,
-    reads_held,
+    reads_stages,
     reduced_axis,
     schedule_of,
     summed_in,
@@ -51,7 +51,7 @@ def _roles(stage: GroupStage) -> _Roles | None:
     return _Roles(batch, rows, tuple(v for v in stage.iters if v in b and v not in a))
 
 
-def is_matrix_product(stage: GroupStage) -> bool:
+def is_matmul(stage: GroupStage) -> bool:
     """Whether a stage multiplies matrices that fill blocks on all sides."""
     roles = _roles(stage)
     if roles is None or stage.body[0].dtype not in (F32, I32):
@@ -59,7 +59,7 @@ def is_matrix_product(stage: GroupStage) -> bool:
     return min(points(roles.rows), points(roles.columns), points(stage.reduce)) >= SIDE
 
 
-def main_product(group: TileGroup) -> GroupStage | None:
+def main_matmul(group: TileGroup) -> GroupStage | None:
     """The largest sum of products of rows and columns."""
     found = [
         stage
@@ -69,7 +69,7 @@ def main_product(group: TileGroup) -> GroupStage | None:
     return max(found, key=lambda s: points((*s.iters, *s.reduce)), default=None)
 
 
-def product_schedules(group: TileGroup, main: GroupStage) -> list[BlockSchedule]:
+def matmul_schedules(group: TileGroup, main: GroupStage) -> list[BlockSchedule]:
     """What is worth pricing for a group whose work is the product `main`.
 
     Raises `NotBlocks` for rows that a unit must hold and cannot.
@@ -82,7 +82,7 @@ def product_schedules(group: TileGroup, main: GroupStage) -> list[BlockSchedule]
     if common and common[-1] in first:
         first, second = second, first
     owned = [loops for s in group.stages if (loops := own_axis(group, s))]
-    if owned or group.walk is not None:
+    if owned or group.stream is not None:
         return _chained(group, first, second)
     found: list[BlockSchedule] = []
     if main.body[0].dtype in (F32, I32) and first and second:
@@ -181,21 +181,21 @@ def _chained(group: TileGroup, first: list[Var], second: list[Var]) -> list[Bloc
             raise NotBlocks("rows of a product are longer than a block")
     count = points(rows)
     most = max(SIDE, power(count)) if count >= SIDE else power(count)
-    walk, runs = [], [1]
-    if group.walk is not None:
-        walk = [group.walk.loop]
-        limit = most_positions(walk)
+    stream, runs = [], [1]
+    if group.stream is not None:
+        stream = [group.stream.loop]
+        limit = most_positions(stream)
         longest = _RUNS[-1] if limit is None else max(SIDE, power(limit))
         runs = [n for n in _RUNS if n <= longest]
     inner = _inner(group)
     return [
-        schedule_of([(rows, block), (walk, run), *inner], [batch, rows])
+        schedule_of([(rows, block), (stream, run), *inner], [batch, rows])
         for block in [n for n in (SIDE, 32, 64, 128) if n <= most] or [most]
         for run in runs
     ]
 
 
-# Steps of a walk that a unit takes at once.
+# Steps of a streaming loop that a unit takes at once.
 _RUNS = (16, 32, 64, 128)
 
 
@@ -206,7 +206,7 @@ def _inner(group: TileGroup) -> list[tuple[list[Var], int]]:
         loops, summed = own_axis(group, stage), reduced_axis(group, stage)
         found.append((loops, max(SIDE, power(most_positions(loops) or _LINEAR))))
         size = most_positions(summed)
-        if size is not None and (reads_held(stage) or size <= _COLUMNS):
+        if size is not None and (reads_stages(stage) or size <= _COLUMNS):
             found.append((summed, max(SIDE, power(size))))
         elif factors(stage) is not None:
             found.append(_sum(group, stage, 64 if _halves(stage) else 32))

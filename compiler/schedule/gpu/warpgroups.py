@@ -10,28 +10,28 @@ from dataclasses import replace
 
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.types import BF16, F16
-from tcc.schedule.gpu.matmuls import main_product, product_schedules
+from tcc.schedule.gpu.matmuls import main_matmul, matmul_schedules
 from tcc.schedule.gpu.schedule import BlockProfile, BlockSchedule
-from tcc.schedule.nest import points, product
+from tcc.schedule.nest import contraction_factors, points
 
-# Rows of two warpgroups, and steps of a walk whose results their registers hold.
+# Rows of two warpgroups, and steps of a streaming loop whose results their registers hold.
 _ROWS, _STEPS = 128, 64
 
 
 def warpgroup_schedule(group: TileGroup, profile: BlockProfile) -> BlockSchedule | None:
-    """The schedule of two products of halves along a walk, where there are units for half of the
-    processors; else None.  Raises `NotBlocks` for rows that a unit must hold and cannot."""
-    main = main_product(group)
-    products = [s for s in group.stages if s.reduce and product(s) is not None]
-    if group.walk is None or main is None or len(products) != 2:
+    """The schedule of two products of halves along a streaming loop, where there are units for half
+    of the processors; else None.  Raises `NotBlocks` for rows that a unit must hold and cannot."""
+    main = main_matmul(group)
+    products = [s for s in group.stages if s.reduce and contraction_factors(s) is not None]
+    if group.stream is None or main is None or len(products) != 2:
         return None
     if not all(any(n.dtype in (BF16, F16) for n in s.accesses) for s in products):
         return None
     if points(group.common) < _ROWS * profile.processors // 2:
         return None
-    for each in product_schedules(group, main):
+    for each in matmul_schedules(group, main):
         blocks = dict(each.blocks)
-        rows, steps = blocks.get(each.parallel[-1]), blocks.get(group.walk.loop.name)
+        rows, steps = blocks.get(each.parallel[-1]), blocks.get(group.stream.loop.name)
         if rows == _ROWS and steps == _STEPS:
             return replace(each, warps=8, stages=2)
     return None

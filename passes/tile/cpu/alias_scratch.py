@@ -18,19 +18,19 @@ from tcc.ir.index import Index, Var, as_int, bounds, const, step_in
 from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import TileGroup
 from tcc.passes.layout.pad_planes import LINE
-from tcc.passes.tile.cpu.scratch import Held
+from tcc.passes.tile.cpu.scratch import Resident
 from tcc.schedule.cpu.schedule import Schedule
 
 
 def overlaid(
     group: TileGroup,
     schedule: Schedule,
-    held: Mapping[StageRef, Held],
+    resident: Mapping[StageRef, Resident],
     shared: Collection[int],
-) -> dict[StageRef, Held]:
-    """`held` with products over their operands where that is proved.  Stages of `shared` are made
-    once for several units, so they stay."""
-    found = dict(held)
+) -> dict[StageRef, Resident]:
+    """`resident` with products over their operands where that is proved.  Stages of `shared` are
+    made once for several units, so they stay."""
+    found = dict(resident)
     for number in range(len(group.stages)):
         source = _operand(group, schedule, number)
         if source is None or source in shared or number in shared:
@@ -50,7 +50,12 @@ def overlaid(
 def _operand(group: TileGroup, schedule: Schedule, number: int) -> int | None:
     """The stage in scratch that a stage alone in its nest reads, and no other does."""
     stage, nest = group.stages[number], schedule.nest(number)
-    if len(stage.body) != 1 or nest.stages != (number,) or nest.runs or group.walk is not None:
+    if (
+        len(stage.body) != 1
+        or nest.stages != (number,)
+        or nest.k_blocks
+        or group.stream is not None
+    ):
         return None
     sources = {s for s in _sources(group, number) if group.stages[s].strip is None}
     alone = [
@@ -99,8 +104,8 @@ def _width(offset: Index, var: Var) -> int | None:
 
 
 def _overlaid_pair(
-    group: TileGroup, source: int, old: Held, new: Held, width: int
-) -> tuple[Held, Held] | None:
+    group: TileGroup, source: int, old: Resident, new: Resident, width: int
+) -> tuple[Resident, Resident] | None:
     """Both in one buffer with room for one step more, the operand a step behind the product."""
     dtype, shift = old.buffer.dtype, width * old.inner
     size, count = as_int(old.buffer.sizes[0]), _count(group, source)

@@ -11,7 +11,7 @@ from tcc.ir.tile import Block, Blocks, Broadcast, Compute, Indirect, Load, Relay
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.passes.tile.bodies import ScalarBlocks, widened
 from tcc.passes.tile.cpu.ranges import BlockRange, Regions, guards_at, positions
-from tcc.passes.tile.cpu.scratch import Held, Packed
+from tcc.passes.tile.cpu.scratch import Packed, Resident
 from tcc.passes.tile.emitter import Emitter
 from tcc.record import record
 from tcc.schedule.cpu.schedule import Nest
@@ -38,8 +38,8 @@ class Ready:
 @record
 class Surroundings:
     """What a stage is computed in: its block of the nest's loops (`outer`), what the unit covers
-    (`regions`), the part of split reductions at hand (`runs`), memory, and the blocks that earlier
-    stages of the nest just made (`ready`).  `packed` is the stage's factor that waits in
+    (`regions`), the part of split reductions at hand (`k_blocks`), memory, and the blocks that
+    earlier stages of the nest just made (`ready`).  `packed` is the stage's factor that waits in
     scratch."""
 
     group: TileGroup
@@ -47,9 +47,9 @@ class Surroundings:
     nest: Nest
     outer: tuple[BlockRange, ...]
     regions: Regions
-    runs: Regions
+    k_blocks: Regions
     buffers: tuple[TileBuffer, ...]
-    held: Mapping[StageRef, Held]
+    resident: Mapping[StageRef, Resident]
     ready: Mapping[StageRef, Ready]
     emitter: Emitter
     packed: Packed | None = None
@@ -57,8 +57,8 @@ class Surroundings:
     @property
     def starts(self) -> dict[Var, Index]:
         """Where the block and the run at hand begin."""
-        runs = {r.var: r.base for r in self.runs.values()}
-        return {s.var: s.base for s in self.outer} | runs
+        k_blocks = {r.var: r.base for r in self.k_blocks.values()}
+        return {s.var: s.base for s in self.outer} | k_blocks
 
     def place(self, node: Read) -> Place | None:
         """The memory of a read; None where it is a block in `ready`."""
@@ -72,12 +72,12 @@ class Surroundings:
             )
         if source in self.ready and reads_here(self.group, self.stage, node):
             return None
-        held = self.held[source]
+        resident = self.resident[source]
         inner = const(0) if access is None else access.offset
-        varies = frozenset((*free_vars(inner), *(v for v, _ in held.steps)))
+        varies = frozenset((*free_vars(inner), *(v for v, _ in resident.steps)))
         return Place(
-            held.buffer,
-            lambda m: held.offset(m, substitute(inner, m), self.regions),
+            resident.buffer,
+            lambda m: resident.offset(m, substitute(inner, m), self.regions),
             varies,
         )
 

@@ -15,7 +15,7 @@ from tcc.ir.index import Index, Var, as_int, const, maximum, minimum
 from tcc.ir.tile import Block, Compute, Store, lanes
 from tcc.ir.tile.group import Strip, TileGroup
 from tcc.passes.tile.cpu.ranges import Regions, TileRange, tiles
-from tcc.passes.tile.cpu.scratch import Held
+from tcc.passes.tile.cpu.scratch import Resident
 from tcc.passes.tile.emitter import Emitter
 
 # Elements of a store: four vectors of f32 on the widest machine.
@@ -42,17 +42,19 @@ def strip_regions(group: TileGroup, regions: Regions) -> dict[Var, TileRange]:
 class Edges:
     """Stores the fill of one component of a stage wherever later stages look beyond its rows."""
 
-    def __init__(self, held: Held, strip: Strip, regions: Regions, emitter: Emitter) -> None:
-        self.held, self.strip, self.regions, self.emitter = held, strip, regions, emitter
+    def __init__(
+        self, resident: Resident, strip: Strip, regions: Regions, emitter: Emitter
+    ) -> None:
+        self.resident, self.strip, self.regions, self.emitter = resident, strip, regions, emitter
         self.fills: dict[int, Block] = {}
 
     def store(self, value: Scalar) -> None:
         """Stores `value` there."""
         # Lanes of the vector loop lie side by side: all of them are filled at once.
         lanes_of = {
-            v: self.regions[v].base for v, step in self.held.steps if step < self.held.inner
+            v: self.regions[v].base for v, step in self.resident.steps if step < self.resident.inner
         }
-        others = [v for v, _ in self.held.steps if v not in lanes_of]
+        others = [v for v, _ in self.resident.steps if v not in lanes_of]
         with self.emitter.body() as stores:
             self._units(others, lanes_of)
         self.emitter.add(*(Compute(b, value, ()) for b in self.fills.values()), *stores)
@@ -67,11 +69,11 @@ class Edges:
 
     def _rows(self, mapping: Mapping[Var, Index]) -> None:
         strip = self.strip
-        region, line = self.regions[strip.rows], strip.width * self.held.inner
+        region, line = self.regions[strip.rows], strip.width * self.resident.inner
         extent = const(0) if strip.rows.extent is None else strip.rows.extent
         first = minimum(region.size, maximum(0, -region.base))
         last = maximum(0, minimum(region.size, extent - region.base))
-        start = self.held.offset(mapping, region.base * strip.width, self.regions)
+        start = self.resident.offset(mapping, region.base * strip.width, self.regions)
         for row in self._each(region.size, const(0), first):
             self._segment(start + row * line, line)
         for row in self._each(region.size, const(0), region.size):
@@ -84,7 +86,7 @@ class Edges:
         if not any(before or after for before, _, after in axes):
             return
         (before, size, after), *rest = axes
-        inner = prod(sum(axis) for axis in rest) * self.held.inner
+        inner = prod(sum(axis) for axis in rest) * self.resident.inner
         self._segment(place, before * inner)
         self._segment(place + (before + size) * inner, after * inner)
         for n in self._each(const(size), const(0), const(size)):
@@ -103,7 +105,7 @@ class Edges:
             self._store(place + whole, left)
 
     def _store(self, place: Index, count: int) -> None:
-        shape, buffer = (count,), self.held.buffer
+        shape, buffer = (count,), self.resident.buffer
         if count not in self.fills:
             self.fills[count] = self.emitter.fresh(buffer.dtype, shape)
         self.emitter.add(Store(buffer, (place + lanes(shape)[0],), self.fills[count]))

@@ -42,14 +42,14 @@ from tcc.passes.tile.cpu.ranges import (
     Spans,
     TileRange,
     everything,
-    in_runs,
+    in_blocks,
     inside,
     last_part,
     positions,
     shape_of,
     tiles,
 )
-from tcc.passes.tile.cpu.scratch import factors_of, held_values, in_registers, within
+from tcc.passes.tile.cpu.scratch import factors_of, in_registers, resident_values, within
 from tcc.passes.tile.cpu.stage import StageLowering
 from tcc.passes.tile.emitter import Emitter
 from tcc.passes.tile.monoids import change
@@ -70,9 +70,9 @@ class _Lowering:
         self.group, self.schedule = group, schedule
         self.emitter = Emitter()
         self.axes: list[Var] = []
-        self.held = held_values(group, schedule)
+        self.resident = resident_values(group, schedule)
         self.strips: frozenset[Var] = frozenset()
-        self.factors = factors_of(group, self.held)
+        self.factors = factors_of(group, self.resident)
         self.packed = packed_factors(group, schedule)
         self.rest, self.passed = schedule.nests, dict[StageRef, Ready]()
         # Callers' arrays are aligned to their elements only, and any buffer may be a caller's.
@@ -86,13 +86,13 @@ class _Lowering:
         loops = [by_name[n] for n in self.schedule.parallel]
         shared = self._shared(loops)
         alike = [number for nest in shared for number in nest.stages]
-        self.held = overlaid(self.group, self.schedule, self.held, alike)
+        self.resident = overlaid(self.group, self.schedule, self.resident, alike)
         regions = {v: everything(v) for v in self.group.common}
         self._nests(shared, regions, self.passed)
         self.rest = self.schedule.nests[len(shared) :]
         self._units(loops, {})
         passed = tuple(b for b in self.buffers if b.scope is not MemorySpace.LOCAL)
-        local = dict.fromkeys(h.buffer for h in (*self.held.values(), *self.factors.values()))
+        local = dict.fromkeys(h.buffer for h in (*self.resident.values(), *self.factors.values()))
         local.update(dict.fromkeys(p.buffer for p in self.packed.values()))
         axes, body = tuple(self.axes), tuple(self.emitter.stmts)
         return TileKernel(passed, tuple(local), self.group.sizes, axes, body)
@@ -101,7 +101,7 @@ class _Lowering:
         """The first nests, as far as their stages have no loop that is cut into units: a kernel
         begins with what is the same in every unit."""
         cut = {v for v in loops if as_int(extent(v)) is None or self._cut(v)}
-        if self.group.walk is not None:
+        if self.group.stream is not None:
             return ()
         found: list[Nest] = []
         for nest in self.schedule.nests:
@@ -159,21 +159,21 @@ class _Lowering:
         regions = {**regions, **strip_regions(self.group, regions)}
         self.strips = frozenset(v for v in regions if v not in self.group.common)
         passed = dict(self.passed)
-        walk = self.group.walk
-        if walk is None:
+        stream = self.group.stream
+        if stream is None:
             self._nests(self.rest, regions, passed)
             return
         first, along, last = (
             [n for n in self.schedule.nests if n.stages[0] in part]
-            for part in (walk.before, walk.stages, _after(self.group, walk))
+            for part in (stream.before, stream.stages, _after(self.group, stream))
         )
         at = [_NestLowering(self, n, regions, passed) for n in along]
         self._nests(first, regions, passed)
         for nest in at:
             nest.start()
-        for part in in_runs(self.emitter, walk.loop, self.schedule.run):
+        for part in in_blocks(self.emitter, stream.loop, self.schedule.stream_block):
             for each in along:
-                _NestLowering(self, each, {**regions, walk.loop: part}, {}).step(part)
+                _NestLowering(self, each, {**regions, stream.loop: part}, {}).step(part)
         for nest in at:
             nest.finish()
         self._nests(last, regions, passed)
@@ -190,8 +190,8 @@ def _follows(stage: GroupStage) -> set[Var]:
     return {*stage.iters, *(() if stage.strip is None else (stage.strip.loop,))}
 
 
-def _after(group: TileGroup, walk: StreamLoop) -> tuple[int, ...]:
-    along = {*walk.before, *walk.stages}
+def _after(group: TileGroup, stream: StreamLoop) -> tuple[int, ...]:
+    along = {*stream.before, *stream.stages}
     return tuple(n for n in range(len(group.stages)) if n not in along)
 
 
@@ -222,10 +222,10 @@ class _NestLowering:
         self.iters = sorted((*common, *inner), key=lambda v: v.name == nest.vector)
         self.loops = [*ordered, *rest]
         self.passes = [v for v in self.loops if v in self.iters]
-        walk = parent.group.walk
-        totals = walk is not None and any(walk.loop in s.reduce for _, s in self.stages)
-        # Sums stay in scratch from run to run: of the nest's own loops, or of the walk.
-        self.waits = totals or bool(nest.runs)
+        stream = parent.group.stream
+        accumulators = stream is not None and any(stream.loop in s.reduce for _, s in self.stages)
+        # Sums stay in scratch from run to run: of the nest's own loops, or of the streaming loop.
+        self.waits = accumulators or bool(nest.k_blocks)
 
     def run(self) -> None:
         self._surround()
@@ -239,7 +239,7 @@ class _NestLowering:
             self._loops(self.passes, {}, {}, self._identity)
 
     def step(self, run: TileRange) -> None:
-        """One run of a walk."""
+        """One run of a streaming loop."""
         if self.waits:
             self._loops(self.loops, {}, {run.var: run}, self._compute)
         else:
@@ -250,17 +250,17 @@ class _NestLowering:
         if self.waits and self._stores_sums():
             self._loops(self.passes, {}, {}, self._flush)
 
-    def _loops(self, loops: list[Var], spans: Spans, runs: Regions, emit: _AtBlock) -> None:
+    def _loops(self, loops: list[Var], spans: Spans, k_blocks: Regions, emit: _AtBlock) -> None:
         if not loops:
-            emit(spans, runs)
+            emit(spans, k_blocks)
             return
         var, rest = loops[0], loops[1:]
         if var in self.iters:
             for span in self._blocks(var):
-                self._loops(rest, {**spans, var: span}, runs, emit)
+                self._loops(rest, {**spans, var: span}, k_blocks, emit)
         else:
-            for run in in_runs(self.emitter, var, dict(self.nest.runs)[var.name]):
-                self._loops(rest, spans, {**runs, var: run}, emit)
+            for run in in_blocks(self.emitter, var, dict(self.nest.k_blocks)[var.name]):
+                self._loops(rest, spans, {**k_blocks, var: run}, emit)
 
     def _blocks(self, var: Var) -> Iterator[BlockRange]:
         region, block = self.regions[var], self.nest.block(var.name)
@@ -274,14 +274,14 @@ class _NestLowering:
         count = max((n for n, v in enumerate(self.loops, 1) if v in along), default=0)
         rows = self.loops[count:]
 
-        def around_rows(spans: Spans, runs: Regions) -> None:
+        def around_rows(spans: Spans, k_blocks: Regions) -> None:
             with self.emitter.body() as direct:
-                self._loops(rows, spans, runs, self._compute)
+                self._loops(rows, spans, k_blocks, self._compute)
             with self.emitter.body() as packed:
                 for number, stage in self.stages:
-                    self._fill(number, stage, spans, runs)
+                    self._fill(number, stage, spans, k_blocks)
                 if packed:
-                    self._loops(rows, spans, runs, partial(self._compute, packed=True))
+                    self._loops(rows, spans, k_blocks, partial(self._compute, packed=True))
             if not packed:
                 self.emitter.add(*direct)
                 return
@@ -302,22 +302,22 @@ class _NestLowering:
         around = self._around(stage, (), {}, dict(self.passed))
         return StageLowering(around).varies_with(packed.factor)
 
-    def _fill(self, number: int, stage: GroupStage, spans: Spans, runs: Regions) -> None:
+    def _fill(self, number: int, stage: GroupStage, spans: Spans, k_blocks: Regions) -> None:
         packed = self.parent.packed.get(number)
         if packed is not None:
-            fill(packed, self._around(stage, tuple(spans.values()), runs, dict(self.passed)))
+            fill(packed, self._around(stage, tuple(spans.values()), k_blocks, dict(self.passed)))
 
     # ---- what happens at each block -------------------------------------------------------
 
     def _outer(self, spans: Spans) -> tuple[BlockRange, ...]:
         return tuple(spans[v] for v in self.iters)
 
-    def _compute(self, spans: Spans, runs: Regions, *, packed: bool = False) -> None:
+    def _compute(self, spans: Spans, k_blocks: Regions, *, packed: bool = False) -> None:
         ready = dict(self.passed)
         outer = self._outer(spans)
         axes = frozenset(s.var for s in outer if s.axis)
         for number, stage in self.stages:
-            around = self._around(stage, outer, runs, ready)
+            around = self._around(stage, outer, k_blocks, ready)
             if packed:
                 around = replace(around, packed=self.parent.packed.get(number))
             lowering = StageLowering(around)
@@ -338,7 +338,7 @@ class _NestLowering:
         self,
         stage: GroupStage,
         outer: tuple[BlockRange, ...],
-        runs: Regions,
+        k_blocks: Regions,
         ready: Mapping[StageRef, Ready],
     ) -> Surroundings:
         parent = self.parent
@@ -348,26 +348,26 @@ class _NestLowering:
             self.nest,
             outer,
             self.regions,
-            runs,
+            k_blocks,
             parent.buffers,
-            parent.held,
+            parent.resident,
             ready,
             parent.emitter,
         )
 
     def _rescaled(self, number: int, sums: Blocks, outer: tuple[BlockRange, ...]) -> Blocks:
         """Sums so far times what the change of their state in this run asks for."""
-        held = next((h for r, h in self.parent.factors.items() if r.stage == number), None)
-        if held is None:
+        resident = next((h for r, h in self.parent.factors.items() if r.stage == number), None)
+        if resident is None:
             return sums
         (block,) = sums
-        along = {v for v, _ in held.steps}
+        along = {v for v, _ in resident.steps}
         shape = tuple(s.size if s.var in along else 1 for s in outer if s.axis)
         factor = self.emitter.fresh(block.dtype, shape)
-        at = held.offset(positions(outer, shape), const(0), self.regions)
+        at = resident.offset(positions(outer, shape), const(0), self.regions)
         (out,) = self.emitter.like(sums)
         args = tuple(argument(n, block.dtype) for n in range(2))
-        self.emitter.add(Load(factor, held.buffer, (at,)))
+        self.emitter.add(Load(factor, resident.buffer, (at,)))
         self.emitter.add(Compute(out, apply("mul", *args), (block, factor)))
         return (out,)
 
@@ -375,15 +375,15 @@ class _NestLowering:
         """The factors that a change of this stage's total brings for the sums that depend on it;
         no change brings none, infinities included."""
         done: list[TileBuffer] = []
-        for rescale, held in self.parent.factors.items():
-            if rescale.total != StageRef(number) or held.buffer in done:
+        for rescale, resident in self.parent.factors.items():
+            if rescale.total != StageRef(number) or resident.buffer in done:
                 continue
-            done.append(held.buffer)
+            done.append(resident.buffer)
             factor = change(rescale, old[0].dtype)
             (block,) = self.emitter.like(old)
-            at = held.offset(positions(outer, block.shape), const(0), self.regions)
+            at = resident.offset(positions(outer, block.shape), const(0), self.regions)
             self.emitter.add(Compute(block, factor, (old[0], new[0])))
-            self.emitter.add(Store(held.buffer, (at,), block))
+            self.emitter.add(Store(resident.buffer, (at,), block))
 
     def _identity(self, spans: Spans, _: Regions) -> None:
         """Sums that wait in scratch start at the identity."""
@@ -414,11 +414,11 @@ class _NestLowering:
         """What later stages see around the rows that this nest makes."""
         for number, stage in self.stages:
             for component, scalar in enumerate(stage.body):
-                held = self.parent.held.get(StageRef(number, component))
-                strip = None if held is None else held.strip
+                resident = self.parent.resident.get(StageRef(number, component))
+                strip = None if resident is None else resident.strip
                 value = None if strip is None else strip.fills[component]
-                if held is not None and strip is not None and value is not None:
-                    edges = Edges(held, strip, self.regions, self.emitter)
+                if resident is not None and strip is not None and value is not None:
+                    edges = Edges(resident, strip, self.regions, self.emitter)
                     edges.store(literal(value, scalar.dtype))
 
     def _hold(self, number: int, blocks: Blocks, outer: tuple[BlockRange, ...]) -> None:
@@ -439,10 +439,10 @@ class _NestLowering:
     def _place(
         self, number: int, component: int, outer: tuple[BlockRange, ...]
     ) -> tuple[TileBuffer, tuple[Index]] | None:
-        held = self.parent.held.get(StageRef(number, component))
-        if held is None:
+        resident = self.parent.resident.get(StageRef(number, component))
+        if resident is None:
             return None
         mapping = positions(outer, shape_of(outer))
         group = self.parent.group
         inner = within(group, group.stages[number], component, mapping)
-        return held.buffer, (held.offset(mapping, inner, self.regions),)
+        return resident.buffer, (resident.offset(mapping, inner, self.regions),)

@@ -14,7 +14,7 @@ from tcc.passes.tile.cpu.body import StageScalars, Surroundings
 from tcc.passes.tile.cpu.ranges import BlockRange, everything, flat, positions, shape_of, tiles
 from tcc.passes.tile.cpu.scratch import Packed
 from tcc.schedule.cpu.schedule import Nest, Schedule
-from tcc.schedule.nest import depends, product
+from tcc.schedule.nest import contraction_factors, depends
 
 
 def packed_factors(group: TileGroup, schedule: Schedule) -> dict[int, Packed]:
@@ -30,9 +30,9 @@ def packed_factors(group: TileGroup, schedule: Schedule) -> dict[int, Packed]:
 
 def _packed(name: str, group: TileGroup, nest: Nest, number: int) -> Packed | None:
     stage = group.stages[number]
-    factors = product(stage)
-    runs = dict(nest.runs)
-    sizes = {v: runs.get(v.name, as_int(extent(v))) for v in stage.reduce}
+    factors = contraction_factors(stage)
+    k_blocks = dict(nest.k_blocks)
+    sizes = {v: k_blocks.get(v.name, as_int(extent(v))) for v in stage.reduce}
     vector = next((v for v in stage.iters if v.name == nest.vector), None)
     if factors is None or vector is None:
         return None
@@ -62,7 +62,7 @@ def fill(packed: Packed, around: Surroundings) -> None:
 
     def walk(loops: list[Var], done: list[BlockRange]) -> None:
         if loops:
-            region = around.runs.get(loops[0]) or everything(loops[0])
+            region = around.k_blocks.get(loops[0]) or everything(loops[0])
             for span in tiles(around.emitter, region, around.nest.block(loops[0].name), True):
                 walk(loops[1:], [*done, span])
             return

@@ -30,7 +30,7 @@ from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel, Knobs
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.schedule import Nest, Schedule
-from tcc.schedule.nest import anchor, depends, of_bytes, product, stride, trips
+from tcc.schedule.nest import anchor, contraction_factors, depends, of_bytes, stride, trips
 
 # By how much the price of a kernel may grow that has a constant as another program has it: prices
 # tell panels apart no better.
@@ -84,14 +84,14 @@ class CorePlanner(CpuKernels, KernelPlanner):
             packed = structure.packed(Knobs(panel=panel))
             if tuple(s.layout for s in packed) != wanted:
                 continue
-            group, schedule = structure.turned(Knobs(panel=panel))
+            group, schedule = structure.with_knobs(Knobs(panel=panel))
             if pricer.price(group, schedule).seconds <= most:
                 return packed, Bound(lower(group, schedule), schedule, group)
         return None
 
     def estimate(self, key: KernelKey) -> float:
         """The price under the analytic schedule.  Requires a pricer."""
-        return self.price(*self._structure(key).turned(Knobs()))
+        return self.price(*self._structure(key).with_knobs(Knobs()))
 
     def units(self, bound: Bound) -> Fraction:
         schedule = bound.schedule
@@ -112,9 +112,9 @@ class CorePlanner(CpuKernels, KernelPlanner):
         structure = self._structure(key)
         knobs = Knobs()
         if self.pricer is not None:
-            found = cheapest(structure.turned, self.pricer)
+            found = cheapest(structure.with_knobs, self.pricer)
             knobs, self.priced = found.knobs, self.priced + found.priced
-        group, schedule = structure.turned(knobs)
+        group, schedule = structure.with_knobs(knobs)
         return structure.packed(knobs), Bound(lower(group, schedule), schedule, group)
 
 
@@ -127,7 +127,7 @@ class Structure:
         # Of all knobs, only those of blocks change what constants are packed for.
         self._packed: dict[tuple[int | None, ...], tuple[Storage, ...]] = {}
         self._groups: dict[tuple[Storage, ...], TileGroup] = {key[1]: self._plain}
-        self._turned: dict[Knobs, tuple[TileGroup, Schedule]] = {}
+        self._by_knobs: dict[Knobs, tuple[TileGroup, Schedule]] = {}
 
     @cached_property
     def _loops(self) -> TileGroup:
@@ -144,16 +144,16 @@ class Structure:
             self._packed[key] = pack_constants(self._loops, schedule, operands)
         return self._packed[key]
 
-    def turned(self, knobs: Knobs) -> tuple[TileGroup, Schedule]:
+    def with_knobs(self, knobs: Knobs) -> tuple[TileGroup, Schedule]:
         """The group with its constants packed so, and the schedule."""
-        if knobs not in self._turned:
+        if knobs not in self._by_knobs:
             expr, _, results = self._key
             packed = self.packed(knobs)
             if packed not in self._groups:
                 self._groups[packed] = build_group(expr, packed, results, limits=self._core.limits)
             group = self._groups[packed]
-            self._turned[knobs] = group, choose(group, replace(self._core, knobs=knobs))
-        return self._turned[knobs]
+            self._by_knobs[knobs] = group, choose(group, replace(self._core, knobs=knobs))
+        return self._by_knobs[knobs]
 
 
 # ---- packing ------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def pack_constants(
     packed = list(operands)
     main = anchor(group)
     for number, stage in enumerate(group.stages):
-        if stage is main or product(stage) is not None:
+        if stage is main or contraction_factors(stage) is not None:
             _pack(packed, group, stage, schedule.nest(number))
     return tuple(packed)
 
@@ -184,7 +184,7 @@ def _pack(packed: list[Storage], group: TileGroup, stage: GroupStage, nest: Nest
     if vector is None:
         return
     block = nest.block(nest.vector)
-    panels = product(stage) is not None and vector not in stage.reduce
+    panels = contraction_factors(stage) is not None and vector not in stage.reduce
     for node, access in stage.accesses.items():
         if access.buffer >= len(packed):  # what another stage computed
             continue
@@ -206,7 +206,7 @@ def _words(stage: GroupStage, node: Read, vector: Var, dtype: DType) -> Words | 
 
     A CPU multiplies the neighbours in a word at once, or takes them apart with few instructions.
     """
-    factors = product(stage)
+    factors = contraction_factors(stage)
     count = 2 if dtype is BF16 else 4 if dtype in (I8, U8) and of_bytes(stage) else 1
     if count == 1 or factors is None or as_int(extent(stage.reduce[-1])) == 1:
         return None

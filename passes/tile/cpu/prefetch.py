@@ -53,27 +53,27 @@ def next_run(around: Surroundings, reduce: Sequence[BlockRange]) -> None:
     spans = [flat(s) for s in (*outer, *reduce)]
     # One element may hold several steps of the sum.
     reduce = [s for s in reduce if s.var in free_vars(at)]
-    walked = [around.runs.get(s.var) or everything(s.var) for s in reduce]
+    ranges = [around.k_blocks.get(s.var) or everything(s.var) for s in reduce]
     rows = [s for s in outer if s.var not in free_vars(at)]
     covered = [around.regions[s.var] for s in rows]
     most = [bounds(r.size)[1] for r in covered]
-    if None in (*most, *(as_int(r.size) for r in walked)):
+    if None in (*most, *(as_int(r.size) for r in ranges)):
         return
     vector = next(s for s in outer if s.var.name == around.nest.vector)
     count = prod(n or 1 for n in most)
     # The last unit of an open loop may have few rows: the first of them ask for all.
     few = any(as_int(r.size) is None for r in covered) and count > _FEW_ROWS
     count = _FEW_ROWS if few else count
-    length = prod(as_int(r.size) or 1 for r in walked)
+    length = prod(as_int(r.size) or 1 for r in ranges)
     # Each element of the sum asks for `each` elements of the next run.
     each = ceil(vector.size * prod(s.size for s in rows) / count)
     share = vector.size * length // count
-    mapping = {s.var: s.base for s in outer} | {r.var: r.base for r in walked}
+    mapping = {s.var: s.base for s in outer} | {r.var: r.base for r in ranges}
     first = substitute(at, mapping) + vector.size * length
     buffer = around.buffers[access.buffer]
     row = _position(rows, covered)
     first = first + row * share
-    at = _position(reduce, walked)
+    at = _position(reduce, ranges)
     step = prod(s.size for s in reduce)
     line = _LINE // buffer.dtype.bytes
     lines = ceil(each * step / line)

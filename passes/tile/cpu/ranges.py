@@ -98,7 +98,7 @@ def last_part(var: Var, unit: int) -> TileRange:
 # What is added to `emitter` while one of these ranges is at hand is done for all of their kind.
 
 
-def in_runs(emitter: Emitter, var: Var, run: int) -> Iterator[TileRange]:
+def in_blocks(emitter: Emitter, var: Var, run: int) -> Iterator[TileRange]:
     """Serial: all of an iterator, `run` elements at a time, and then what is left."""
     size = extent(var)
     known = as_int(size)

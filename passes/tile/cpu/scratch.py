@@ -19,7 +19,7 @@ from tcc.schedule.nest import reads_here
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Held:
+class Resident:
     """One component of a stage in scratch, for the region of a unit.
 
     `steps` are elements between neighbours along each common loop, `inner` between neighbours of
@@ -61,42 +61,43 @@ class Packed:
         return at
 
 
-def held_values(group: TileGroup, schedule: Schedule) -> dict[StageRef, Held]:
+def resident_values(group: TileGroup, schedule: Schedule) -> dict[StageRef, Resident]:
     """Scratch for each component that a later nest reads, and for sums that wait between runs."""
-    found: dict[StageRef, Held] = {}
+    found: dict[StageRef, Resident] = {}
     for number, stage in enumerate(group.stages):
         nest = schedule.nest(number)
         away = _read_elsewhere(group, schedule, number)
         if (
-            nest.runs
+            nest.k_blocks
             or _waits(group, number)
             or (away and not in_registers(group, schedule, number))
         ):
-            made: dict[int, Held] = {}
+            made: dict[int, Resident] = {}
             for component in range(len(stage.body)):
                 own = _local(group, stage, component)
                 key = component if own is None else own
                 if key not in made:
-                    made[key] = _held(f"s{len(found)}", group, schedule, number, component)
+                    made[key] = _resident(f"s{len(found)}", group, schedule, number, component)
                 found[StageRef(number, component)] = made[key]
     return found
 
 
 def _waits(group: TileGroup, number: int) -> bool:
-    """Whether a stage's sums wait from one run of the group's walk to the next."""
-    walk = group.walk
-    return walk is not None and walk.loop in group.stages[number].reduce
+    """Whether a stage's sums wait from one run of the group's streaming loop to the next."""
+    stream = group.stream
+    return stream is not None and stream.loop in group.stages[number].reduce
 
 
-def factors_of(group: TileGroup, held: Mapping[StageRef, Held]) -> dict[Rescale, Held]:
-    """Scratch for what sums are multiplied by in a run of the walk; equal factors share theirs."""
-    found: dict[Rescale, Held] = {}
-    made: dict[tuple[StageRef, Scalar], Held] = {}
-    for rescale in () if group.walk is None else group.walk.rescales:
-        state, key = held[rescale.total], (rescale.total, rescale.factor)
+def factors_of(group: TileGroup, resident: Mapping[StageRef, Resident]) -> dict[Rescale, Resident]:
+    """Scratch for what sums are multiplied by in a run of the streaming loop; equal factors share
+    theirs."""
+    found: dict[Rescale, Resident] = {}
+    made: dict[tuple[StageRef, Scalar], Resident] = {}
+    for rescale in () if group.stream is None else group.stream.rescales:
+        state, key = resident[rescale.total], (rescale.total, rescale.factor)
         if key not in made:
             buffer = replace(state.buffer, name=f"r{len(made)}")
-            made[key] = Held(buffer, state.steps, state.inner)
+            made[key] = Resident(buffer, state.steps, state.inner)
         found[rescale] = made[key]
     return found
 
@@ -104,7 +105,7 @@ def factors_of(group: TileGroup, held: Mapping[StageRef, Held]) -> dict[Rescale,
 def in_registers(group: TileGroup, schedule: Schedule, number: int) -> bool:
     """Whether a stage's result is one block for the whole unit, and to all who read it."""
     stage, own = group.stages[number], schedule.nest(number)
-    if group.walk is not None or own.runs or not set(stage.iters) <= set(group.common):
+    if group.stream is not None or own.k_blocks or not set(stage.iters) <= set(group.common):
         return False
     reads = [
         (n, reads_here(group, later, node))
@@ -135,7 +136,9 @@ def _read_elsewhere(group: TileGroup, schedule: Schedule, number: int) -> bool:
     )
 
 
-def _held(name: str, group: TileGroup, schedule: Schedule, number: int, component: int) -> Held:
+def _resident(
+    name: str, group: TileGroup, schedule: Schedule, number: int, component: int
+) -> Resident:
     stage, nest = group.stages[number], schedule.nest(number)
     strip = stage.strip
     common = [v for v in group.cut if v in stage.iters]
@@ -156,14 +159,14 @@ def _held(name: str, group: TileGroup, schedule: Schedule, number: int, componen
         step *= unit_size(group, schedule, var)
     dtype = stage.body[component].dtype
     buffer = TileBuffer(name, dtype, (const(step),), MemorySpace.LOCAL)
-    return Held(buffer, tuple(steps.items()), between, strip)
+    return Resident(buffer, tuple(steps.items()), between, strip)
 
 
 def unit_size(group: TileGroup, schedule: Schedule, var: Var) -> int:
-    """Elements of a common loop that a unit covers, or of the walk that it holds."""
+    """Elements of a common loop that a unit covers, or of the streaming loop that it holds."""
     size = as_int(extent(var))
-    if group.walk is not None and var is group.walk.loop:
-        return schedule.run if size is None else min(size, schedule.run)
+    if group.stream is not None and var is group.stream.loop:
+        return schedule.stream_block if size is None else min(size, schedule.stream_block)
     if var.name not in schedule.parallel:
         return _static(extent(var))
     unit = schedule.unit(var.name)

@@ -35,7 +35,7 @@ from tcc.passes.tile.cpu.ranges import (
     shape_of,
 )
 from tcc.passes.tile.monoids import combinations, identity_blocks
-from tcc.schedule.nest import Factors, depends, product
+from tcc.schedule.nest import Factors, contraction_factors, depends
 
 # Terms of a contraction of floats that share an accumulator: the rounding error of a sum in blocks
 # grows with the root of the block and of the number of blocks (Higham, "The accuracy of floating
@@ -52,7 +52,7 @@ class StageLowering:
         self.around, self.stage, self.nest = around, around.stage, around.nest
         self.emitter, self.outer = around.emitter, around.outer
         self.blocks = blocks or {}
-        self.factors = product(around.stage)
+        self.factors = contraction_factors(around.stage)
 
     def run(self) -> Blocks:
         """The blocks of the stage's components."""
@@ -84,7 +84,7 @@ class StageLowering:
         return sorted(self.stage.reduce, key=lambda v: v.name == self.nest.vector)
 
     def _region(self, var: Var) -> TileRange:
-        return self.blocks.get(var) or self.around.runs.get(var) or everything(var)
+        return self.blocks.get(var) or self.around.k_blocks.get(var) or everything(var)
 
     # ---- reductions ---------------------------------------------------------------------------
 

@@ -66,7 +66,7 @@ class Axes:
         return self._blocks.get(name, 1)
 
     def own(self, stage: GroupStage) -> tuple[Axis, ...]:
-        """The axes of a stage's loops that are neither parallel nor the walk."""
+        """The axes of a stage's loops that are neither parallel nor the streaming loop."""
         return self._cover([v for v in stage.iters if v not in self.group.cut])
 
     def reduce(self, stage: GroupStage) -> tuple[Axis, ...]:
@@ -96,26 +96,27 @@ class Axes:
         )
 
     def outer(self, loops: Collection[Var]) -> list[AxisRange]:
-        """Parts of the parallel axes and the walk that have some of `loops`, at some place."""
+        """Parts of the parallel axes and the streaming loop that have some of `loops`, at some
+        place."""
         units = [a for a in self.parallel if set(a.loops) & set(loops)]
-        walk = self.group.walk
-        if walk is not None and walk.loop in loops:
-            units.append(axis((walk.loop,), self.block(walk.loop.name)))
+        stream = self.group.stream
+        if stream is not None and stream.loop in loops:
+            units.append(axis((stream.loop,), self.block(stream.loop.name)))
         return [AxisRange(a, iterator(f"p.{a.name}", a.steps) * a.block) for a in units]
 
     def exchanges(self, source: GroupStage, stage: GroupStage, node: Read) -> bool:
         """Whether `stage` reads what is in the block of `source`."""
         assert isinstance(node.source, StageRef)
         inner = self.inner(source, node.source.component)
-        reader = [a for a in self.reduce(stage) if a.loops != self._walked()]
+        reader = [a for a in self.reduce(stage) if a.loops != self._streamed()]
         made = BlockAxes((*self.outer(source.iters), *map(_first, self.own(source))))
         parts = self.outer(stage.loops)
         read_in = BlockAxes((*parts, *map(_first, (*self.own(stage), *reader))))
         block = Block("", source.body[node.source.component].dtype, made.shape)
         return matched(Made(block, made, inner), stage.accesses.get(node), read_in) is not None
 
-    def _walked(self) -> tuple[Var, ...]:
-        return () if self.group.walk is None else (self.group.walk.loop,)
+    def _streamed(self) -> tuple[Var, ...]:
+        return () if self.group.stream is None else (self.group.stream.loop,)
 
 
 def _first(each: Axis) -> AxisRange:

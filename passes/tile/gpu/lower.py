@@ -7,7 +7,7 @@
 
 One unit makes one block of the parallel axes.  Stages exchange blocks; what they read away from the
 point just computed is made again there if it is pointwise (`exchange`), else the group is
-refused with `NotBlocks`.  A walk is a loop that carries the totals and rescales them.
+refused with `NotBlocks`.  A streaming loop is a loop that carries the totals and rescales them.
 """
 
 from __future__ import annotations
@@ -87,18 +87,18 @@ class _Lowering:
     # ---- one unit -------------------------------------------------------------------------------
 
     def _unit(self) -> None:
-        walk = self.group.walk
-        along = () if walk is None else walk.stages
-        before = () if walk is None else walk.before
+        stream = self.group.stream
+        along = () if stream is None else stream.stages
+        before = () if stream is None else stream.before
         after = [n for n in range(len(self.group.stages)) if n not in (*before, *along)]
         for number in before:
             self._stage(number, ())
-        if walk is not None:
-            self._walk(walk)
+        if stream is not None:
+            self._stream(stream)
         for number in after:
             self._stage(number, ())
 
-    def _stage(self, number: int, walked: tuple[AxisRange, ...]) -> None:
+    def _stage(self, number: int, streamed: tuple[AxisRange, ...]) -> None:
         """A stage for the unit, in blocks of those of its own loops that one block does not cover:
         such a stage is read by no other."""
         stage = self.group.stages[number]
@@ -107,7 +107,7 @@ class _Lowering:
             return
         cut = [a for a in own if not a.whole]
         if not cut:
-            self._made(number, self._frame(stage, walked, [AxisRange(a, const(0)) for a in own]))
+            self._made(number, self._frame(stage, streamed, [AxisRange(a, const(0)) for a in own]))
             return
 
         def step(parts: tuple[AxisRange, ...], _: Blocks) -> Blocks:
@@ -116,7 +116,7 @@ class _Lowering:
             lowered = BlockStage(
                 self.emitter,
                 stage,
-                self._frame(stage, walked, inner),
+                self._frame(stage, streamed, inner),
                 self.axes.reduce(stage),
             )
             lowered.store(lowered.run())
@@ -137,39 +137,39 @@ class _Lowering:
             self.emitter.ready[StageRef(number, component)] = Made(block, frame, inner)
 
     def _frame(
-        self, stage: GroupStage, walked: Sequence[AxisRange], own: Sequence[AxisRange]
+        self, stage: GroupStage, streamed: Sequence[AxisRange], own: Sequence[AxisRange]
     ) -> BlockAxes:
-        """The parts of a unit and of a walk that a stage has loops of, and its own."""
-        units = [p for p in (*self.units, *walked) if set(p.axis.loops) & set(stage.iters)]
+        """The parts of a unit and of a streaming loop that a stage has loops of, and its own."""
+        units = [p for p in (*self.units, *streamed) if set(p.axis.loops) & set(stage.iters)]
         return BlockAxes((*units, *own))
 
     # ---- walks ----------------------------------------------------------------------------------
 
-    def _walk(self, walk: StreamLoop) -> None:
-        """The stages along a walk, block by block, totals carried."""
-        along = axis((walk.loop,), self.axes.block(walk.loop.name))
-        totals = [n for n in walk.stages if walk.loop in self.group.stages[n].reduce]
-        lowered = {n: self._total(n, along) for n in totals}
-        widths = [len(self.group.stages[n].body) for n in totals]
-        start = tuple(b for n in totals for b in lowered[n].identity(lowered[n].frame.shape))
+    def _stream(self, stream: StreamLoop) -> None:
+        """The stages along a streaming loop, block by block, totals carried."""
+        along = axis((stream.loop,), self.axes.block(stream.loop.name))
+        accumulators = [n for n in stream.stages if stream.loop in self.group.stages[n].reduce]
+        lowered = {n: self._total(n, along) for n in accumulators}
+        widths = [len(self.group.stages[n].body) for n in accumulators]
+        start = tuple(b for n in accumulators for b in lowered[n].identity(lowered[n].frame.shape))
 
         def step(parts: tuple[AxisRange, ...], old: Blocks) -> Blocks:
             rest = list(old)
-            pairs = zip(totals, widths, strict=True)
+            pairs = zip(accumulators, widths, strict=True)
             carried = {n: tuple(rest.pop(0) for _ in range(w)) for n, w in pairs}
             news: dict[int, Blocks] = {}
-            for number in walk.stages:
+            for number in stream.stages:
                 if number not in carried:
                     self._stage(number, parts)
                     continue
-                scaled = self._scaled(walk, number, carried, news, lowered)
+                scaled = self._scaled(stream, number, carried, news, lowered)
                 news[number] = self._continued(lowered[number], parts, scaled)
                 self._keep(number, lowered[number].frame, news[number])
-            return tuple(b for n in totals for b in news[n])
+            return tuple(b for n in accumulators for b in news[n])
 
-        span = needed_steps(self.group, walk, along, self.units) if self.skips else None
+        span = needed_steps(self.group, stream, along, self.units) if self.skips else None
         results = list(in_steps(self.emitter, (along,), start, step, span))
-        for number, width in zip(totals, widths, strict=True):
+        for number, width in zip(accumulators, widths, strict=True):
             blocks = tuple(results.pop(0) for _ in range(width))
             lowered[number].store(blocks)
             self._keep(number, lowered[number].frame, blocks)
@@ -178,12 +178,12 @@ class _Lowering:
         stage = self.group.stages[number]
         own = self.axes.own(stage)
         if not all(a.whole for a in own):
-            raise NotBlocks("a total of a walk is larger than a block")
+            raise NotBlocks("a total of a streaming loop is larger than a block")
         frame = self._frame(stage, (), [AxisRange(a, const(0)) for a in own])
         return BlockStage(self.emitter, stage, frame, (along,))
 
     def _continued(self, stage: BlockStage, parts: tuple[AxisRange, ...], old: Blocks) -> Blocks:
-        """Totals so far and those of one block of the walk."""
+        """Totals so far and those of one block of the streaming loop."""
         if stage.sides is not None:
             return (stage.contract(parts, old[0]),)
         new = stage.across(stage.values(parts), parts)
@@ -191,14 +191,14 @@ class _Lowering:
 
     def _scaled(
         self,
-        walk: StreamLoop,
+        stream: StreamLoop,
         number: int,
         old: dict[int, Blocks],
         new: dict[int, Blocks],
         lowered: dict[int, BlockStage],
     ) -> Blocks:
         """Totals so far times what the change of their state asks for."""
-        rescale = next((r for r in walk.rescales if r.stage == number), None)
+        rescale = next((r for r in stream.rescales if r.stage == number), None)
         if rescale is None:
             return old[number]
         state = rescale.total.stage

@@ -1,12 +1,13 @@
-"""Which blocks of a walk a unit needs: those of which some lane may change a total.
+"""Which blocks of a streaming loop a unit needs: those of which some lane may change a total.
 
     s[i, j] = select(j <= i + off, x[i, j], -inf) ;  m[i] = max(j) s ;  l[i] = sum(j) exp(s - m)
-      rows i of a unit: b .. b + 63      ->      the walk ends at min(keys, b + 63 + off + 1)
+      rows i of a unit: b .. b + 63      ->      the streaming loop ends at min(keys, b + 63 + off +
+      1)
 
 A total does not change where its term is the identity of its monoid.  That a term is the identity
 where a comparison of indices comes out in one way is derived from its formula, in which 0 times a
 number is 0, and minus infinity plus one minus infinity: where what is masked holds NaN or
-infinities, a walk that skips it has not seen them.
+infinities, a streaming loop that skips it has not seen them.
 
 Exporters also mask by the lowest number of the type.  Beside any other score its power is 0, and
 it is no maximum.  So it counts as minus infinity where every row has another score: masked by
@@ -81,10 +82,10 @@ _NEGATED = {
 def needed_steps(
     group: TileGroup, found: StreamLoop, along: Axis, units: Sequence[AxisRange]
 ) -> tuple[Index, Index]:
-    """The first step of the walk that a unit needs, and the one after the last.
+    """The first step of the streaming loop that a unit needs, and the one after the last.
 
-    `along` is the axis of the walk, `units` the parts of the parallel axes that the unit covers.
-    The second may be smaller than the first: then no step is needed.
+    `along` is the axis of the streaming loop, `units` the parts of the parallel axes that the unit
+    covers. The second may be smaller than the first: then no step is needed.
     """
     start, stop = const(0), along.steps
     for each in _conditions(group, found):
@@ -114,8 +115,8 @@ class _Condition:
 
 
 def _conditions(group: TileGroup, found: StreamLoop) -> list[_Condition]:
-    totals = [n for n in found.stages if found.loop in group.stages[n].reduce]
-    if any(group.stages[n].monoid not in _IDENTITIES for n in totals):
+    accumulators = [n for n in found.stages if found.loop in group.stages[n].reduce]
+    if any(group.stages[n].monoid not in _IDENTITIES for n in accumulators):
         return []
     bodies = [s for n in found.stages for s in group.stages[n].body]
     conditions = [
@@ -123,9 +124,11 @@ def _conditions(group: TileGroup, found: StreamLoop) -> list[_Condition]:
         for test in walk(*bodies)
         if (within := _comparison(test)) is not None
         for outcome, index in ((_Known.TRUE, within), (_Known.FALSE, -within - 1))
-        if (each := _condition(group, found, totals, test, outcome, index)) is not None
+        if (each := _condition(group, found, accumulators, test, outcome, index)) is not None
     ]
-    if any(c.lowest for c in conditions) and not _leave_scores(group, found, totals, conditions):
+    if any(c.lowest for c in conditions) and not _leave_scores(
+        group, found, accumulators, conditions
+    ):
         return [c for c in conditions if not c.lowest]
     return conditions
 
@@ -133,7 +136,7 @@ def _conditions(group: TileGroup, found: StreamLoop) -> list[_Condition]:
 def _condition(
     group: TileGroup,
     found: StreamLoop,
-    totals: Sequence[int],
+    accumulators: Sequence[int],
     test: Scalar,
     outcome: _Known,
     within: Index,
@@ -145,23 +148,26 @@ def _condition(
     if linear is None or abs(linear[0]) != 1 or own:
         return None
     assumed = _Assumed(group, found, {test: _NEGATED[outcome]})
-    if not all(assumed.is_identity(n) for n in totals):
+    if not all(assumed.is_identity(n) for n in accumulators):
         return None
     lowest = _Known.LOWEST in assumed.values.values()
     return _Condition(test, outcome, *linear, lowest)
 
 
 def _leave_scores(
-    group: TileGroup, found: StreamLoop, totals: Sequence[int], conditions: Sequence[_Condition]
+    group: TileGroup,
+    found: StreamLoop,
+    accumulators: Sequence[int],
+    conditions: Sequence[_Condition],
 ) -> bool:
-    """Whether every row has a place along the walk where all `conditions` hold, and only a score
-    is there."""
+    """Whether every row has a place along the streaming loop where all `conditions` hold, and only
+    a score is there."""
     first = [const(0), *(-c.rest for c in conditions if c.step > 0)]
     last = [extent(found.loop) - 1, *(c.rest for c in conditions if c.step < 0)]
     if not all(at_most(a, b) for a in first for b in last if (a, b) != (first[0], last[0])):
         return False
     assumed = _Assumed(group, found, {c.test: c.outcome for c in conditions})
-    maxima = [n for n in totals if group.stages[n].monoid == "max"]
+    maxima = [n for n in accumulators if group.stages[n].monoid == "max"]
     return all(assumed.is_score(s) for n in maxima for s in group.stages[n].body)
 
 
@@ -225,7 +231,8 @@ class _Assumed:
         return all(self.value(s) in wanted for s in stage.body)
 
     def is_score(self, root: Scalar) -> bool:
-        """Whether `root` is made of totals that are no part of the walk, and of literals."""
+        """Whether `root` is made of totals that are no part of the streaming loop, and of
+        literals."""
         self.value(root)
         match root:
             case Apply(function="select"):

@@ -44,5 +44,5 @@ def attention(
 
 
 def _with(schedule: BlockSchedule, rows: str, size: int, block: int) -> BlockSchedule:
-    sizes = {**dict(schedule.blocks), rows: size, "walk": block}
+    sizes = {**dict(schedule.blocks), rows: size, "stream": block}
     return replace(schedule, blocks=tuple(sizes.items()))

@@ -91,7 +91,7 @@ def attention(mask: Mask, heads: int, rows: IndexLike, keys: IndexLike, share: i
 def kernel_of(expr: Expr, skips: bool = True) -> tuple[TileKernel, BlockSchedule]:
     group = tiles.group_of(expr)
     schedule = choose_blocks(group)
-    steps = {**dict(schedule.blocks), "walk": 64}
+    steps = {**dict(schedule.blocks), "stream": 64}
     schedule = replace(schedule, blocks=tuple(steps.items()))
     kernel = lower_blocks(group, schedule, skips)
     verify_kernel(kernel)
@@ -172,7 +172,7 @@ def test_open_rows_and_keys(name: str, rows: int, keys: int) -> None:
 def test_units_take_the_steps_that_they_need(name: str, share: int) -> None:
     mask, rows, keys = MASKS[name], 128, 512
     kernel, schedule = kernel_of(attention(mask, 4, rows, keys, share))
-    block = dict(schedule.blocks)["walk"]
+    block = dict(schedule.blocks)["stream"]
     seen = mask.seen(rows, keys)
     (tall,) = {n for name, n in schedule.blocks if name.endswith(schedule.parallel[-1])}
     for unit, taken in trips(kernel, {}).items():

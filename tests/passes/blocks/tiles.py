@@ -79,8 +79,8 @@ def drawn(rng: np.random.Generator) -> Chooser:
             for loops in (stage.iters, stage.reduce):
                 own = [v for v in loops if v not in group.cut and v.name not in _names(blocks)]
                 blocks.update(axes(own, (1, 2, 8, 16, 64)))
-        if group.walk is not None:
-            blocks[group.walk.loop.name] = int(rng.choice((1, 2, 16)))
+        if group.stream is not None:
+            blocks[group.stream.loop.name] = int(rng.choice((1, 2, 16)))
         return BlockSchedule(tuple(blocks.items()), tuple(n for n, _ in parallel), 4, 2)
 
     return schedule

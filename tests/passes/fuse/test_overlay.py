@@ -15,7 +15,7 @@ from tcc.passes.program.lower_graph import lower_program, place_graph
 from tcc.passes.program.lower_node import lower_node
 from tcc.passes.tile.cpu.alias_scratch import overlaid
 from tcc.passes.tile.cpu.plan import CorePlanner
-from tcc.passes.tile.cpu.scratch import held_values
+from tcc.passes.tile.cpu.scratch import resident_values
 from tcc.passes.tile.plan import Bound
 from tcc.schedule.cpu.core import CoreModel
 
@@ -74,15 +74,15 @@ def test_parts_that_differ_or_are_no_lines_stay_apart(channels: int, filters: in
 def test_what_several_units_share_and_loops_in_another_order_stay() -> None:
     bound = bound_of(transformed(32, 32))
     group, schedule = bound.group, bound.schedule
-    held = held_values(group, schedule)
-    assert overlaid(group, schedule, held, ()) != held
-    assert overlaid(group, schedule, held, (0,)) == held
+    resident = resident_values(group, schedule)
+    assert overlaid(group, schedule, resident, ()) != resident
+    assert overlaid(group, schedule, resident, (0,)) == resident
     nests = [
         replace(n, order=(*n.order[1:], n.order[0])) if n.stages == (1,) else n
         for n in schedule.nests
     ]
     turned = replace(schedule, nests=tuple(nests))
-    assert overlaid(group, turned, held, ()) == held
-    laid = overlaid(group, schedule, held, ())
+    assert overlaid(group, turned, resident, ()) == resident
+    laid = overlaid(group, schedule, resident, ())
     assert laid[StageRef(0, 0)].start == 32
     assert laid[StageRef(0, 0)].buffer is laid[StageRef(1, 0)].buffer

@@ -16,10 +16,10 @@ from tcc.ir.index import IndexLike, as_int, iterator, symbol
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.types import F32, I64, tensor
 from tcc.passes.fuse.compose import canonical, costly, drop_unused, inline_pointwise
-from tcc.passes.fuse.hoist import hoist_totals
+from tcc.passes.fuse.hoist import hoist_normalisers
 from tcc.passes.fuse.online_reductions import derive
 from tcc.passes.fuse.rescale import rescaling
-from tcc.passes.fuse.streaming import walked
+from tcc.passes.fuse.streaming import streamed
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.limits import TYPICAL_LIMITS
 
@@ -150,7 +150,7 @@ def attention(
 
 def inlined(expr: Expr) -> Expr:
     """As the composition of nodes leaves it: what is read once is put in."""
-    kept, _ = drop_unused(hoist_totals(expr))
+    kept, _ = drop_unused(hoist_normalisers(expr))
     kept, _ = drop_unused(inline_pointwise(kept, costly(kept, TYPICAL_LIMITS)))
     return canonical(kept)
 
@@ -175,8 +175,8 @@ def inputs(rows: int, keys: int) -> list[Array]:
 
 
 def short_runs(group: TileGroup) -> Schedule:
-    assert group.walk is not None
-    return replace(tiles.chosen(group), run=12)
+    assert group.stream is not None
+    return replace(tiles.chosen(group), stream_block=12)
 
 
 MASKS = {
@@ -197,7 +197,7 @@ def test_attention_in_runs(mask: str, causal: bool, clean: bool, open_: bool) ->
     sizes = {"r": rows, "s": keys}
     shape = (symbol("r", 1), symbol("s", 1)) if open_ else (rows, keys)
     expr = attention(*shape, causal=causal, clean=clean)
-    assert walked(expr, TYPICAL_LIMITS) is not None
+    assert streamed(expr, TYPICAL_LIMITS) is not None
     operands = inputs(rows, keys)
     for where, value in MASKS[mask]:
         operands[2][where] = value
@@ -220,8 +220,8 @@ def test_attention_under_any_schedule(seed: int, rows: int) -> None:
 def test_a_few_rows_multiply_keys_as_they_lie(rows: int) -> None:
     """The scores' sums run along the vectors: neither keys nor rows are turned around."""
     expr = attention(rows, 64)
-    assert walked(expr, TYPICAL_LIMITS) is None
-    assert walked(attention(8, 64), TYPICAL_LIMITS) is not None
+    assert streamed(expr, TYPICAL_LIMITS) is None
+    assert streamed(attention(8, 64), TYPICAL_LIMITS) is not None
     built = tiles.build(expr)
     stage = built.group.stages[0]
     (vector,) = [n.vector for n in built.schedule.nests if 0 in n.stages]
@@ -232,11 +232,11 @@ def test_a_few_rows_multiply_keys_as_they_lie(rows: int) -> None:
 def test_many_keys_take_little_memory() -> None:
     """Scratch does not grow with the keys, and the total follows the product."""
     small, large = (tiles.build(attention(64, keys)) for keys in (512, 8192))
-    assert held(small) == held(large) < 1 << 17
+    assert resident(small) == resident(large) < 1 << 17
     assert small.unproved == large.unproved == ()
 
 
-def held(built: tiles.Built) -> int:
+def resident(built: tiles.Built) -> int:
     return sum(as_int(b.sizes[0]) or 0 for b in built.kernel.locals) * 4
 
 
@@ -296,9 +296,9 @@ def shares(*, bounded: bool) -> Expr:
 @pytest.mark.parametrize("bounded", [False, True])
 def test_totals_stay_where_weights_may_be_large(bounded: bool) -> None:
     expr = shares(bounded=bounded)
-    assert (hoist_totals(expr) is expr) is not bounded
+    assert (hoist_normalisers(expr) is expr) is not bounded
     x, v = np.full((3, 8), 86, "f4"), np.full((8, 4), 20, "f4")
-    (got,) = evaluate_expr(hoist_totals(expr), [x, v])
+    (got,) = evaluate_expr(hoist_normalisers(expr), [x, v])
     np.testing.assert_allclose(got, np.full((3, 4), 20), rtol=1e-6)
 
 

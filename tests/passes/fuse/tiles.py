@@ -41,7 +41,7 @@ def drawn(rng: np.random.Generator) -> Chooser:
         units = tuple((n, int(rng.choice([1, 2, 3, 4, 6, 9]))) for n in order[:cut])
         nests = tuple(_nest(rng, group, stages) for stages in _parts(rng, group))
         closed = {v.name for v in group.common if as_int(extent(v)) is not None}
-        if len(nests) > 1 or any(n.runs for n in nests):  # scratch is of known size
+        if len(nests) > 1 or any(n.k_blocks for n in nests):  # scratch is of known size
             cut = max([cut, *(n + 1 for n, name in enumerate(order) if name not in closed)])
         return Schedule(units, tuple(order[:cut]), nests, int(rng.integers(1, 10)))
 
@@ -65,12 +65,12 @@ def _parts(rng: np.random.Generator, group: TileGroup) -> list[list[int]]:
 
 def _part(group: TileGroup, number: int) -> int:
     """A nest is before the walk, on it, a total of it, or after it."""
-    walk = group.walk
-    if walk is None or number in walk.before:
+    stream = group.stream
+    if stream is None or number in stream.before:
         return 0
-    if number not in walk.stages:
+    if number not in stream.stages:
         return 3
-    return 1 + (walk.loop in group.stages[number].reduce)
+    return 1 + (stream.loop in group.stages[number].reduce)
 
 
 def _nest(rng: np.random.Generator, group: TileGroup, numbers: list[int]) -> Nest:
@@ -83,8 +83,8 @@ def _nest(rng: np.random.Generator, group: TileGroup, numbers: list[int]) -> Nes
     known = all(as_int(extent(v)) is not None for s in stages for v in s.iters)
     runs: tuple[tuple[str, int], ...] = ()
     if len(stages) == 1 and known and rng.random() < 0.5:
-        walked = None if group.walk is None else group.walk.loop
-        split = [v for v in reduce if v is not walked and rng.random() < 0.7]
+        streamed = None if group.stream is None else group.stream.loop
+        split = [v for v in reduce if v is not streamed and rng.random() < 0.7]
         runs = tuple((v.name, int(rng.integers(1, 7))) for v in split)
     loops = [*(n for n in iters if rng.random() < 0.6), *(n for n, _ in runs)]
     order = tuple(str(n) for n in rng.permutation(loops)) if loops else ()

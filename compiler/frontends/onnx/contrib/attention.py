@@ -79,35 +79,35 @@ def _refuse(ctx: NodeContext, *inputs: int, **defaults: float | str) -> None:
 def _rotary(ctx: NodeContext) -> Results:
     _refuse(ctx, is_packed_batching=0)
     x, places, cos, sin = (ctx.input(n) for n in range(4))
-    turned = ctx.integer("rotary_embedding_dim", 0)
+    rotated = ctx.integer("rotary_embedding_dim", 0)
     heads = ctx.integer("num_heads", 0)
     if ctx.real("scale", 1.0) != 1:
         raise ctx.fail("a scale is not supported")
     split = ctx.ranked(x, 3, 4)
     if x.rank == 3:
         half, width = as_int(cos.shape[-1]), as_int(x.shape[-1])
-        if not heads and (not half or width is None or turned):
+        if not heads and (not half or width is None or rotated):
             raise ctx.fail("the number of heads is not known")
         split = _heads(ctx, x, heads or (width or 0) // (2 * (half or 1)))
     batch, _, length, width_of = split.shape
-    turned = turned or as_int(width_of) or 0
+    rotated = rotated or as_int(width_of) or 0
     if places.rank == 1:  # where all sequences begin
         numbers = positions(ctx, places, length)
         places = ctx.expand(ctx.reshape(numbers, (1, length)), (batch, length))
-    found = _turn(ctx, split, (cos, sin), places, ctx.flag("interleaved"), turned)
+    found = _rotate(ctx, split, (cos, sin), places, ctx.flag("interleaved"), rotated)
     return _merged(ctx, found) if x.rank == 3 else found
 
 
-def _turn(
+def _rotate(
     ctx: NodeContext,
     x: Operand,
     caches: Sequence[Operand],
     places: Operand,
     interleaved: bool,
-    turned: int,
+    rotated: int,
 ) -> Operand:
     operands = [ctx.cast(c, x.dtype) for c in caches]
-    attrs = {"interleaved": interleaved, "rotary_dim": turned}
+    attrs = {"interleaved": interleaved, "rotary_dim": rotated}
     return ctx.emit("rotary_embedding", x, *operands, ctx.cast(places, I64), **attrs)
 
 
@@ -330,7 +330,7 @@ def _placed(ctx: NodeContext, x: Operand, cache: _Cache) -> Operand:
     half = as_int(cos.shape[1])
     if half is None:
         raise ctx.fail("the width of the angles is not known")
-    return _turn(ctx, x, (cos, sin), places, ctx.flag("rotary_interleaved"), 2 * half)
+    return _rotate(ctx, x, (cos, sin), places, ctx.flag("rotary_interleaved"), 2 * half)
 
 
 class _Cache:

@@ -155,14 +155,14 @@ def _inverse(ctx: NodeContext) -> Results:
 
 
 def _fused_matmul(ctx: NodeContext) -> Results:
-    a, c = (_turned(ctx, ctx.input(n), "AB"[n]) for n in range(2))
+    a, c = (_transposed(ctx, ctx.input(n), "AB"[n]) for n in range(2))
     found = a @ c
     alpha = ctx.real("alpha", 1.0)
     found = found if alpha == 1 else found * alpha
     return _activated(ctx, found, ctx.text("activation", ""), _params(ctx))
 
 
-def _turned(ctx: NodeContext, x: Operand, side: str) -> Operand:
+def _transposed(ctx: NodeContext, x: Operand, side: str) -> Operand:
     """A factor, with its rows among the batch axes or behind the columns where flags say so."""
     if x.rank < 2:
         return x

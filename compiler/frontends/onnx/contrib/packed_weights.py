@@ -100,8 +100,8 @@ def _product(
     bits = 4 if dtype.bits <= 4 and len(signed) % 2 == 0 else 8
     stored = ctx.constant(nibbles(signed, 0) if bits == 4 else signed)
     points = ctx.constant(np.ascontiguousarray(zero.T - np.float32(half)))
-    turned = ctx.transpose(scale, (1, 0))
-    return ctx.emit("matmul_levels", x, stored, turned, points, bits=bits, block=block)
+    transposed = ctx.transpose(scale, (1, 0))
+    return ctx.emit("matmul_levels", x, stored, transposed, points, bits=bits, block=block)
 
 
 def _gathered(ctx: NodeContext, x: Operand, at: Array, axis: int) -> Operand:

@@ -89,13 +89,13 @@ def _gemm(ctx: NodeContext) -> Results:
     if alpha != 1:
         a_scale = a_scale * alpha
     a = _scaled(ctx, ctx.input(0), a_scale, ctx.input(2))
-    turned = ctx.flag("transB")
-    operands = [a, _floats(ctx, 3, axis=0 if turned else 1)]
+    transposed = ctx.flag("transB")
+    operands = [a, _floats(ctx, 3, axis=0 if transposed else 1)]
     bias = ctx.optional(6)
     if bias is not None:
         step = a_scale * ctx.input(4)
         operands.append(ctx.cast(bias, F32) * step)
-    flags = {"trans_a": ctx.flag("transA"), "trans_b": turned}
+    flags = {"trans_a": ctx.flag("transA"), "trans_b": transposed}
     made = ctx.emit("gemm", *operands, alpha=1.0, beta=1.0, **flags)
     return made if ctx.optional(7) is None else _levels(ctx, made, 7, ctx.input(0))
 

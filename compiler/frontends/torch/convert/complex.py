@@ -145,7 +145,7 @@ def _conjugate(ctx: ComplexContext) -> Complex:
     return Complex(x.real, -x.imag)
 
 
-def _turned(ctx: ComplexContext, size: Operand, angle: Operand) -> Complex:
+def _rotated(ctx: ComplexContext, size: Operand, angle: Operand) -> Complex:
     """The number of a size and an angle."""
     real, imag = (size * ctx.emit(op, angle) for op in ("cos", "sin"))
     return Complex(real, imag)
@@ -153,12 +153,12 @@ def _turned(ctx: ComplexContext, size: Operand, angle: Operand) -> Complex:
 
 def _exp(ctx: ComplexContext) -> Complex:
     x = ctx.pair("self")
-    return _turned(ctx, ctx.emit("exp", x.real), x.imag)
+    return _rotated(ctx, ctx.emit("exp", x.real), x.imag)
 
 
 def _polar(ctx: ComplexContext) -> Complex:
     dtype = ctx.result_dtype()
-    return _turned(ctx, ctx.operand("abs", dtype), ctx.operand("angle", dtype))
+    return _rotated(ctx, ctx.operand("abs", dtype), ctx.operand("angle", dtype))
 
 
 # ---- from and to real tensors --------------------------------------------------------------------

@@ -21,8 +21,8 @@ def _matmul(a: str, b: str) -> Converter:
 
 def _linear(ctx: CallContext) -> Operand:
     x, weight, bias = ctx.operand("input"), ctx.operand("weight"), ctx.optional("bias")
-    turned = weight if weight.rank < 2 else swap_axes(ctx, weight, 0, 1)
-    product = x @ turned
+    transposed = weight if weight.rank < 2 else swap_axes(ctx, weight, 0, 1)
+    product = x @ transposed
     return product if bias is None else product + bias
 
 

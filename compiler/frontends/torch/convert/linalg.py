@@ -21,7 +21,7 @@ def _wide(ctx: CallContext, name: str) -> Operand:
     return ctx.operand(name, F64)
 
 
-def _turned(ctx: CallContext, x: Operand) -> Operand:
+def _transposed(ctx: CallContext, x: Operand) -> Operand:
     """Each matrix transposed."""
     return swap_axes(ctx, x, x.rank - 2, x.rank - 1)
 
@@ -81,17 +81,17 @@ def _solve_factored(
     """x of a x = b, or a' x = b, from L and U of a and its exchanged rows; unless `left`, of
     x a = b or x a' = b."""
     if not left:
-        found = _solve_factored(ctx, packed, pivots, _turned(ctx, b), not adjoint)
-        return _turned(ctx, found)
+        found = _solve_factored(ctx, packed, pivots, _transposed(ctx, b), not adjoint)
+        return _transposed(ctx, found)
     order = _order(ctx, pivots, packed.shape[-1])
     packed, b = _batched(ctx, packed, b)
     order = ctx.expand(order, (*packed.shape[:-2], order.shape[-1]))
     if not adjoint:
         half = _solve_half(ctx, packed, _rows_in(ctx, b, order), False, True)
         return _solve_half(ctx, packed, half, True)
-    turned = _turned(ctx, packed)
-    half = _solve_half(ctx, turned, b, False)
-    half = _solve_half(ctx, turned, half, True, True)
+    transposed = _transposed(ctx, packed)
+    half = _solve_half(ctx, transposed, b, False)
+    half = _solve_half(ctx, transposed, half, True, True)
     if order.is_empty:
         return half
     last, count = order.rank - 1, order.shape[-1]
@@ -161,8 +161,8 @@ def _lu(ctx: CallContext) -> Results:
 def _lu_unpack(ctx: CallContext) -> Results:
     packed, pivots = _wide(ctx, "LU_data"), ctx.operand("LU_pivots")
     halves = _halves(ctx, packed) if ctx.flag("unpack_data") else (None, None)
-    turned = ctx.flag("unpack_pivots")
-    return _exchange(ctx, pivots, packed.shape[-2]) if turned else None, *halves
+    transposed = ctx.flag("unpack_pivots")
+    return _exchange(ctx, pivots, packed.shape[-2]) if transposed else None, *halves
 
 
 def _lu_solve(ctx: CallContext) -> Operand:
@@ -216,31 +216,31 @@ def _solve_triangular(ctx: CallContext) -> Operand:
     upper, unit = ctx.flag("upper"), ctx.flag("unitriangular")
     if ctx.flag("left"):
         return _solve_half(ctx, a, b, upper, unit)
-    found = _solve_half(ctx, _turned(ctx, a), _turned(ctx, b), not upper, unit)
-    return _turned(ctx, found)
+    found = _solve_half(ctx, _transposed(ctx, a), _transposed(ctx, b), not upper, unit)
+    return _transposed(ctx, found)
 
 
 def _old_solve_triangular(ctx: CallContext) -> Results:
     b, a = _batched(ctx, _wide(ctx, "self"), _wide(ctx, "A"))
     upper, unit = ctx.flag("upper"), ctx.flag("unitriangular")
-    turned = ctx.flag("transpose")
-    used = _turned(ctx, a) if turned else a
-    return _solve_half(ctx, used, b, upper != turned, unit), a
+    transposed = ctx.flag("transpose")
+    used = _transposed(ctx, a) if transposed else a
+    return _solve_half(ctx, used, b, upper != transposed, unit), a
 
 
 def _cholesky(ctx: CallContext) -> Results:
     x, upper = _wide(ctx, "self"), ctx.flag("upper")
-    factor, info = ctx.emit_all("cholesky", [_turned(ctx, x) if upper else x])
-    factor = _turned(ctx, factor) if upper else factor
+    factor, info = ctx.emit_all("cholesky", [_transposed(ctx, x) if upper else x])
+    factor = _transposed(ctx, factor) if upper else factor
     if ctx.flag("check_errors", True):
         _checked(ctx, info, "a matrix is not positive definite")
     return factor, info
 
 
 def _solve_cholesky(ctx: CallContext, factor: Operand, b: Operand, upper: bool) -> Operand:
-    first = _turned(ctx, factor) if upper else factor
+    first = _transposed(ctx, factor) if upper else factor
     half = _solve_half(ctx, first, b, False)
-    return _solve_half(ctx, _turned(ctx, first), half, True)
+    return _solve_half(ctx, _transposed(ctx, first), half, True)
 
 
 def _cholesky_solve(ctx: CallContext) -> Operand:
@@ -266,7 +266,7 @@ def _reflectors(ctx: CallContext, packed: Operand, tau: Operand) -> tuple[Operan
     given = ctx.slice_axis(packed, packed.rank - 1, 0, count)
     eye = _eye(ctx, given.shape[-2], count)
     vectors = _triangle(ctx, given, False, 1) + eye
-    above = _triangle(ctx, _turned(ctx, vectors) @ vectors, True, 1)
+    above = _triangle(ctx, _transposed(ctx, vectors) @ vectors, True, 1)
     factors = ctx.unsqueeze(tau, tau.rank)
     system = factors * above + _eye(ctx, count)
     scaled = factors * _eye(ctx, count)
@@ -277,8 +277,8 @@ def _orthogonal(ctx: CallContext, packed: Operand, tau: Operand, columns: Index)
     """The first columns of the product of reflections."""
     vectors, middle = _reflectors(ctx, packed, tau)
     head = ctx.slice_axis(vectors, vectors.rank - 2, 0, minimum(columns, vectors.shape[-2]))
-    turned = _turned(ctx, head)
-    change = vectors @ middle @ turned
+    transposed = _transposed(ctx, head)
+    change = vectors @ middle @ transposed
     return _eye(ctx, packed.shape[-2], columns) - change
 
 
@@ -292,11 +292,11 @@ def _multiply_orthogonal(ctx: CallContext) -> Operand:
     packed, tau, c = _wide(ctx, "self"), _wide(ctx, "input2"), _wide(ctx, "input3")
     vectors, middle = _reflectors(ctx, packed, tau)
     if ctx.flag("transpose"):
-        middle = _turned(ctx, middle)
-    turned = _turned(ctx, vectors)
+        middle = _transposed(ctx, middle)
+    transposed = _transposed(ctx, vectors)
     if ctx.flag("left"):
-        return c - (vectors @ middle) @ (turned @ c)
-    return c - c @ vectors @ middle @ turned
+        return c - (vectors @ middle) @ (transposed @ c)
+    return c - c @ vectors @ middle @ transposed
 
 
 def _qr(ctx: CallContext) -> Results:
@@ -325,7 +325,7 @@ def _svd(ctx: CallContext) -> Results:
     if not ctx.flag("compute_uv"):
         return None, s, None
     if ctx.flag("full_matrices"):
-        u, vt = _completed(ctx, u), _turned(ctx, _completed(ctx, _turned(ctx, vt)))
+        u, vt = _completed(ctx, u), _transposed(ctx, _completed(ctx, _transposed(ctx, vt)))
     return u, s, vt
 
 
@@ -335,12 +335,12 @@ def _eigen(ctx: CallContext, x: Operand, upper: bool) -> tuple[Operand, Operand]
     Shifted by their norm they have no negative eigenvalue, and those are singular values.
     """
     half = _triangle(ctx, x, upper)
-    whole = half + _turned(ctx, _triangle(ctx, x, upper, 1))
+    whole = half + _transposed(ctx, _triangle(ctx, x, upper, 1))
     shift = ctx.reduce("l2", whole, (x.rank - 2, x.rank - 1), keepdims=True)
     scaled = shift * _eye(ctx, x.shape[-1])
     _, s, vt = ctx.emit_all("svd", [whole + scaled])
     values = s - ctx.squeeze(shift, (x.rank - 1,))
-    return flipped(ctx, values, x.rank - 2), flipped(ctx, _turned(ctx, vt), x.rank - 1)
+    return flipped(ctx, values, x.rank - 2), flipped(ctx, _transposed(ctx, vt), x.rank - 1)
 
 
 def _eigh(ctx: CallContext) -> Results:
@@ -352,7 +352,7 @@ def _pseudo_inverse(ctx: CallContext) -> Operand:
     x = _wide(ctx, "self")
     if ctx.flag("hermitian"):
         signed, vectors = _eigen(ctx, x, False)
-        sizes, left, right = abs(signed), vectors, _turned(ctx, vectors)
+        sizes, left, right = abs(signed), vectors, _transposed(ctx, vectors)
     else:
         left, signed, right = ctx.emit_all("svd", [x])
         sizes = signed
@@ -363,8 +363,8 @@ def _pseudo_inverse(ctx: CallContext) -> Operand:
     bound = ctx.emit("max", bound, _limit(ctx, "atol", 0.0))
     kept = sizes > bound
     inverse = ctx.where(kept, ctx.emit("reciprocal", signed), 0)
-    back = _turned(ctx, right) * ctx.unsqueeze(inverse, inverse.rank - 1)
-    return back @ _turned(ctx, left)
+    back = _transposed(ctx, right) * ctx.unsqueeze(inverse, inverse.rank - 1)
+    return back @ _transposed(ctx, left)
 
 
 def _default_rtol(ctx: CallContext, x: Operand) -> float:

@@ -226,9 +226,9 @@ def _diagonal_scatter(ctx: CallContext) -> Operand:
     rest = [n for n in range(x.rank) if n not in (first, second)]
     order = (*rest, first, second)
     back = tuple(order.index(n) for n in range(x.rank))
-    turned = ctx.transpose(spread, back)
+    transposed = ctx.transpose(spread, back)
     mask = ctx.reshape(held, (*[1] * len(rest), rows, columns))
-    return ctx.where(ctx.transpose(mask, back), turned, x)
+    return ctx.where(ctx.transpose(mask, back), transposed, x)
 
 
 CONVERTERS: dict[str, Converter] = {

@@ -41,12 +41,12 @@ def _part(ctx: CallContext, x: Operand) -> Operand:
 def _lgamma(ctx: CallContext, x: Operand) -> Operand:
     """log |gamma(x)|; below 1/2 by reflection."""
     low = x < 0.5
-    turned = ctx.where(low, 1 - x, x)
-    total = _LANCZOS[1] / turned + _LANCZOS[0]
+    reflected = ctx.where(low, 1 - x, x)
+    total = _LANCZOS[1] / reflected + _LANCZOS[0]
     for n, factor in enumerate(_LANCZOS[2:], 1):
-        total = total + factor / (turned + n)
-    base = turned + (_LANCZOS_G - 0.5)
-    power = (turned - 0.5) * ctx.emit("log", base)
+        total = total + factor / (reflected + n)
+    base = reflected + (_LANCZOS_G - 0.5)
+    power = (reflected - 0.5) * ctx.emit("log", base)
     found = power - base + ctx.emit("log", total * math.sqrt(2 * math.pi))
     mirror = math.pi / ctx.emit("sin", _part(ctx, x))
     found = ctx.where(low, ctx.emit("log", mirror) - found, found)
@@ -56,14 +56,14 @@ def _lgamma(ctx: CallContext, x: Operand) -> Operand:
 def _digamma(ctx: CallContext, x: Operand) -> Operand:
     """The derivative of log gamma: an asymptotic series after a shift, reflection below 1/2."""
     low = x < 0.5
-    turned = ctx.where(low, 1 - x, x)
-    far = turned + _SHIFT
+    reflected = ctx.where(low, 1 - x, x)
+    far = reflected + _SHIFT
     inverse = 1 / far
     square = inverse * inverse
     found = ctx.emit("log", far) - inverse * 0.5
     found = found - square * _polynomial(square, _BERNOULLI)
     for n in range(_SHIFT):
-        found = found - 1 / (turned + n)
+        found = found - 1 / (reflected + n)
     found = ctx.where(low, found - math.pi / ctx.emit("tan", _part(ctx, x)), found)
     found = ctx.where(x.equals(ctx.emit("floor", x)) & low, math.nan, found)
     pole = ctx.where(is_negative(ctx, x), ctx.scalar(math.inf, x), -math.inf)
@@ -121,8 +121,8 @@ def _polynomial(x: Operand, coefficients: Sequence[float]) -> Operand:
 def _normal_quantile(ctx: CallContext, p: Operand) -> Operand:
     """The inverse of the normal distribution: an approximation, then Newton's method on the
     logarithm of the tail."""
-    turned = 1 - p
-    tail = ctx.emit("min", p, turned)
+    reflected = 1 - p
+    tail = ctx.emit("min", p, reflected)
     log = ctx.emit("log", tail)
     t = ctx.emit("sqrt", log * -2)
     z = t - _polynomial(t, _ABOVE) / _polynomial(t, _BELOW)
@@ -131,7 +131,7 @@ def _normal_quantile(ctx: CallContext, p: Operand) -> Operand:
         here = ctx.emit("log", scaled * 0.5) - z * z * 0.5
         z = z + (here - log) * scaled * math.sqrt(math.pi / 2)
     z = ctx.where(tail.equals(0), math.inf, z)
-    return ctx.where(p < turned, -z, z)
+    return ctx.where(p < reflected, -z, z)
 
 
 # ---- Bessel's I ----------------------------------------------------------------------------------
