@@ -129,8 +129,9 @@ class Rescale:
 
 @record
 class StreamLoop:
-    """Stages that go along `loop` together, a run at a time: each of `stages` has it as an iterator
-    or reduces over it.  `before` are the stages they need that do not; all others come after."""
+    """Stages that go along `loop` together, a block at a time: each of `stages` has it as an
+    iterator or reduces over it.  `before` are the stages they need that do not; all others come
+    after."""
 
     loop: Var
     before: tuple[int, ...]
@@ -142,7 +143,7 @@ class StreamLoop:
 class TileGroup:
     """Stages in order over `buffers`; `sizes` are the size symbols the kernel needs.
 
-    With a `stream`, units hold of the stages along its loop what one run makes."""
+    With a `stream`, units hold of the stages along its loop the results of one block."""
 
     buffers: tuple[GroupBuffer, ...]
     stages: tuple[GroupStage, ...]

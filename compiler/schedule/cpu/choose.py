@@ -148,7 +148,7 @@ def _parts(
     group: TileGroup, main: GroupStage, contraction: ContractionLoops | None, registers: CoreModel
 ) -> tuple[tuple[int, ...], ...]:
     """Stages that share a nest: those without a reduction follow the stage before them, where the
-    loops are the same; but not one whose sums wait from run to run."""
+    loops are the same; but not one whose sums wait from K-block to K-block."""
     found: list[list[int]] = []
     for number, stage in enumerate(group.stages):
         if found and stage.monoid is None:

@@ -1,9 +1,10 @@
-"""Blocks, runs and rows of a contraction: how its sums stay in registers and its operands near.
+"""Blocks, K-blocks and rows of a contraction: how its sums stay in registers and its operands near.
 
 A core multiplies rows x vectors sums in registers.  The vector operand comes in panels as wide as
-the block; a run of a panel is used for all rows of a unit before the next, so that it is read from
-far away once a unit, and prefetched while its predecessor is used.  Sums wait in the unit's scratch
-from run to run (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008).
+the block; a K-block of a panel is used for all rows of a unit before the next, so that it is read
+from far away once a unit, and prefetched while its predecessor is used.  Sums wait in the unit's
+scratch from K-block to K-block (Goto and van de Geijn, "Anatomy of High-Performance Matrix
+Multiplication", 2008).
 """
 
 from __future__ import annotations
@@ -23,26 +24,26 @@ from tcc.schedule.cpu.schedule import Nest
 from tcc.schedule.cpu.vectors import lanes_of, vector_block
 from tcc.schedule.nest import contraction_factors, depends, of_bytes, points, stride, trips
 
-# Steps of a reduction that are walked at once, in one run: sums that wait cost more than a panel
+# Steps of a reduction in one K-block: sums that wait cost more than a panel
 # that comes from the second-level cache again for every block of rows.
 WHOLE = 320
-# The same where blocks leave that cache the time, and the steps of a run of longer sums.  Measured
-# with blocks of five and six rows: 3 to 5 % less than runs that fit the first-level cache, for sums
-# wait less often, and those of up to DEEP steps never; 512 steps gain no more.
+# The same where blocks leave that cache the time, and the steps of a K-block of longer sums.
+# Measured with blocks of five and six rows: 3 to 5 % less than K-blocks that fit the first-level
+# cache, for sums wait less often, and those of up to DEEP steps never; 512 steps gain no more.
 DEEP = 960
 LONG = 384
 # Bytes a cycle that a panel may take from the second-level cache beside all else that comes from
-# there.  Measured: blocks of 5 rows x 4 vectors gain by longer runs, of 14 / 3 rows they lose.
+# there.  Measured: blocks of 5 rows x 4 vectors gain by longer K-blocks, of 14 / 3 rows they lose.
 FED = 26.0
-# Rows of a unit from which on long runs pay: with few of them the next run comes too late.
+# Rows of a unit from which on long K-blocks pay: with few of them the next K-block comes too late.
 # Measured with sums of 1024: 128 rows gain 3 %, 64 lose as much.
 MANY = 96
-# Runs of a core from which on they pay: nobody asks for the first one ahead.  Measured with sums
-# of 768: where a core has six panels it loses up to 5 %.
+# K-blocks of a core from which on they pay: nobody asks for the first one ahead.  Measured with
+# sums of 768: where a core has six panels it loses up to 5 %.
 FOLLOWED = 12
-# A shorter run is not worth its loop.
+# A shorter K-block is not worth its loop.
 MIN_RUN = 64
-# Bytes of a run where one block covers all rows of a unit, so that nothing waits and nothing is
+# Bytes of a K-block where one block covers all rows of a unit, so that nothing waits and nothing is
 # used twice: sixteen pages, each of which memory is asked for at once (tile/cpu/prefetch.py).
 # Measured: 8, 16, 24 pages read 31.5, 33.3, 32.9 GB/s on two cores.
 ONE_PASS = 1 << 16
@@ -233,7 +234,7 @@ def _most_rows(vectors: int, registers: CoreModel) -> int:
     return table[max(1, min(vectors, 4))]
 
 
-# ---- runs ---------------------------------------------------------------------------------------
+# ---- K-blocks -----------------------------------------------------------------------------------
 
 
 def k_blocks_of(
@@ -242,7 +243,7 @@ def k_blocks_of(
     blocks: Mapping[Var, int],
     registers: CoreModel,
 ) -> dict[Var, int]:
-    """How far the outer reductions run at once, outermost first; empty where all fits one run.
+    """The K-blocks of the outer reductions, outermost first; empty where one holds all of it.
 
     Units cut the `common` loops."""
     stage = contraction.stage
@@ -285,7 +286,7 @@ def _steps_at_once(
     followed = _followed(common, contraction, blocks, registers)
     if followed and _fed(contraction, blocks, panel * word, registers):
         return LONG * word, DEEP * word
-    # Sums that wait anyway do so for runs that stay in the first-level cache for all rows.
+    # Sums that wait anyway do so for K-blocks that stay in the first-level cache for all rows.
     return max(MIN_RUN, int(registers.l1 * 2 / 3 / panel)), WHOLE * word
 
 
@@ -377,7 +378,7 @@ def contraction_nest(
     *,
     far: bool,
 ) -> Nest:
-    """Panels outside, then runs, then rows; units cut the `common` loops, and cover more than a
+    """Panels outside, then K-blocks, then rows; units cut the `common` loops, and cover more than a
     block of those `inside`; `far` tells that the vector operand comes from beyond the second-level
     cache."""
     stage = contraction.stage
@@ -394,7 +395,7 @@ def contraction_nest(
         tuple((v.name, n) for v, n in blocks.items() if n > 1),
         contraction.vector.name,
         tuple((v.name, n) for v, n in k_blocks.items()),
-        # A packed run comes in between what is read and what is multiplied, and hides the wait.
+        # A packed K-block comes in between what is read and what is multiplied, and hides the wait.
         ahead=far
         and not packed
         and not _open_rows(common, contraction)

@@ -42,8 +42,8 @@ _FOLD = 12
 # Stores that one lane's takes the time of where it has a line of its own.
 _LANE = 2
 # Resources that are busy at once cost each other a little: the sum of powers.  (Measured: blocks of
-# 12 rows x 2 vectors take 10 % longer than 6 x 4, though neither lacks ports; runs of panels that
-# the first cache holds gain 5 % on others, though the second one is fast enough.)
+# 12 rows x 2 vectors take 10 % longer than 6 x 4, though neither lacks ports; K-blocks of panels
+# that the first cache holds gain 5 % on others, though the second one is fast enough.)
 _RIVALS = 4
 # The part of the third cache's time that arithmetic does not hide.
 _EXPOSED = 0.6

@@ -2,8 +2,8 @@
 
     sum(k) x[i, k] * (level[k, j] * scale[k/32, j])        128 rows i
 
-What makes an element of such an operand is repeated for every block of rows, unless a run of it is
-made once, in the unit's scratch, and all rows multiply it from there.
+What makes an element of such an operand is repeated for every block of rows, unless a K-block of it
+is made once, in the unit's scratch, and all rows multiply it from there.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from tcc.ir.index import Var, as_int
 from tcc.ir.tile.group import GroupStage
 from tcc.schedule.nest import contraction_factors, depends, points
 
-# Rows from which on making a run once is faster, storing and loading it included.  Measured with
-# levels of four bits, 2048 x 2048: 32 rows lose 5 %, 40 and 64 gain a tenth, 48 (whole blocks of
-# 12, as they are made for each) nothing, 128 a sixth.
+# Rows from which on making a K-block once is faster, storing and loading it included.  Measured
+# with levels of four bits, 2048 x 2048: 32 rows lose 5 %, 40 and 64 gain a tenth, 48 (whole blocks
+# of 12, as they are made for each) nothing, 128 a sixth.
 FEW_ROWS = 40
 
 
 def packs(stage: GroupStage, vector: Var, rows: tuple[Var, ...]) -> bool:
-    """Whether the operand along `vector` is worth making once for all of `rows`, and a run of it
-    has a known size."""
+    """Whether the operand along `vector` is worth making once for all of `rows`, and a K-block of
+    it has a known size."""
     known = all(as_int(extent(v)) is not None for v in stage.reduce)
     return known and points(rows) >= FEW_ROWS and made(stage, vector) > 0
 

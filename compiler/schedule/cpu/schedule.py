@@ -9,16 +9,18 @@ from tcc.record import record
 
 @record
 class Nest:
-    """The loops of consecutive stages inside a unit; what those stages exchange is in registers.
+    """The loops of consecutive stages inside a tile; values between these stages stay in registers.
 
-    Iterators go by name.  `order`: loops over blocks, outermost first; the other loops of the
-    stages follow as the stages list them, reductions last.  A reduction in `order` walks `k_blocks`
-    of so many elements at that depth, and its sums wait in the unit's scratch from run to run.
-    `blocks`: elements of a block along an iterator; one where it is not named.  `vector`: the
-    iterator whose lanes fill vector registers, the last axis of every block.  `ahead`: what comes
-    after the vector operand's panel, or after the row of a first pass, is prefetched meanwhile.
-    `packed`: the vector operand of a sum of products, which is computed, is made for a run in the
-    unit's scratch, and the rows that come after it in the order multiply it from there.
+    Iterators are given by name.
+    `order`: the loops over register blocks, outermost first.  The other loops follow in the order
+    of the stages, reductions last.
+    `blocks`: elements of a register block along an iterator; 1 for iterators without an entry.
+    `vector`: the iterator along the lanes of vector registers, the last axis of every block.
+    `k_blocks`: elements of a K-block along a reduction of `order`.  Partial sums wait in the tile's
+    scratch from one K-block to the next.
+    `ahead`: the next panel of the vector operand, or the next row of a first pass, is prefetched.
+    `packed`: a computed vector operand of a contraction is stored in scratch, one K-block at a
+    time, and all rows of the tile read it there.
     """
 
     stages: tuple[int, ...]
@@ -37,11 +39,12 @@ class Nest:
 class Schedule:
     """How a group's loops are cut.
 
-    `parallel`: common loops that make up the launch grid, outermost first, and `units` the elements
-    of each that one unit covers (one where it is not named); of other loops a unit covers all.
-    Within a unit the `nests` run in order, each over the whole of what the unit covers.  What
-    stages of different nests exchange lies in the unit's scratch, of the size of a unit.
-    `stream_block`: elements of a group's streaming loop that its nests take at a time.
+    `parallel`: the common loops that make up the launch grid, outermost first.
+    `units`: elements of a tile along these loops; 1 for loops without an entry.  A tile covers the
+    whole range of every other common loop.
+    `nests` run one after the other, each over the whole tile.  Values between different nests lie
+    in the tile's scratch.
+    `stream_block`: elements of the group's streaming loop that the nests take at a time.
     """
 
     units: tuple[tuple[str, int], ...]

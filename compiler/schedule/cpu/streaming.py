@@ -1,4 +1,4 @@
-"""The schedule of a group that walks along a loop a run at a time.
+"""The schedule of a group that streams along a loop, a block at a time.
 
 Rows of a unit are the lanes of vectors where what is walked lies along a product's sum: maxima,
 exponentials and totals of 64 rows are then made side by side, and nothing is added across lanes.
@@ -93,9 +93,8 @@ def _product(
         (number,), (), contraction, blocks, frozenset(stage.iters), registers, far=False
     )
     order = tuple(v.name for v in stage.iters if v.name in nest.order)
-    order = tuple(
-        n for n in nest.order if n in order
-    )  # a run of the streaming loop is at hand already
+    # A block of the streaming loop is at hand already.
+    order = tuple(n for n in nest.order if n in order)
     return replace(nest, order=order, k_blocks=(), packed=False)
 
 

@@ -56,7 +56,7 @@ class Surroundings:
 
     @property
     def starts(self) -> dict[Var, Index]:
-        """Where the block and the run at hand begin."""
+        """Where the block and the K-block at hand begin."""
         k_blocks = {r.var: r.base for r in self.k_blocks.values()}
         return {s.var: s.base for s in self.outer} | k_blocks
 

@@ -234,19 +234,19 @@ class _NestLowering:
         self.finish()
 
     def start(self) -> None:
-        """Before the first run."""
+        """Before the first block."""
         if self.waits:
             self._loops(self.passes, {}, {}, self._identity)
 
     def step(self, run: TileRange) -> None:
-        """One run of a streaming loop."""
+        """One block of a streaming loop."""
         if self.waits:
             self._loops(self.loops, {}, {run.var: run}, self._compute)
         else:
             self.run()
 
     def finish(self) -> None:
-        """After the last run."""
+        """After the last block."""
         if self.waits and self._stores_sums():
             self._loops(self.passes, {}, {}, self._flush)
 
@@ -356,7 +356,7 @@ class _NestLowering:
         )
 
     def _rescaled(self, number: int, sums: Blocks, outer: tuple[BlockRange, ...]) -> Blocks:
-        """Sums so far times what the change of their state in this run asks for."""
+        """Sums so far times what the change of their state in this block asks for."""
         resident = next((h for r, h in self.parent.factors.items() if r.stage == number), None)
         if resident is None:
             return sums

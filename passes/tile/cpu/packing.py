@@ -1,4 +1,4 @@
-"""Operands of products that are computed: a run of one, made in scratch for all rows of a unit.
+"""Operands of products that are computed: a K-block of one, made in scratch for all rows of a unit.
 
 for i by 6: sums += x[i, k] * (level[k, j] * scale[k, j])
   ->  for k: p[k, j] = level[k, j] * scale[k, j];  for i by 6: sums += x[i, k] * p[k, j]
@@ -53,7 +53,7 @@ def _packed(name: str, group: TileGroup, nest: Nest, number: int) -> Packed | No
 
 
 def fill(packed: Packed, around: Surroundings) -> None:
-    """Makes the run at hand: `around` has a block of each loop that the factor varies with but
+    """Makes the K-block at hand: `around` has a block of each loop that the factor varies with but
     those of the sum."""
     own = {v for v, _ in packed.steps}
     axes = [s for s in around.outer if s.var in own and s.axis]

@@ -1,8 +1,8 @@
-"""Prefetches of the run of a weight panel that follows the one in use.
+"""Prefetches of the K-block of a weight panel that follows the one in use.
 
-Panels lie one after the other, and so do their runs: what comes next begins where the run at hand
-ends.  The rows of a unit share the work: while a block of rows uses the run at hand it asks for its
-part of the next one, a few cache lines with every step of the sum.
+Panels lie one after the other, and so do their K-blocks: what comes next begins where the K-block
+at hand ends.  The rows of a unit share the work: while a block of rows uses the K-block at hand it
+asks for its part of the next one, a few cache lines with every step of the sum.
 
 A long part is asked for at several places, some pages apart, a line of each in turn: one core then
 keeps more of memory's banks busy, and the cache's own prefetcher follows each of the streams.
@@ -28,14 +28,14 @@ from tcc.passes.tile.cpu.ranges import BlockRange, TileRange, everything, flat
 from tcc.schedule.cpu.reused_rows import next_rows
 from tcc.schedule.nest import stride, trips
 
-# Bytes of a cache line, and the cache that gets it: a run is used soon, and whole.
+# Bytes of a cache line, and the cache that gets it: a K-block is used soon, and whole.
 _LINE = 64
 _LEVEL = 1
 # Streams into which a part is divided, and the least bytes of each: the page that the cache's own
 # prefetcher stays in.
 _STREAMS = 16
 _PAGE = 4096
-# Rows of a last unit that ask for all of the next run.
+# Rows of a last unit that ask for all of the next K-block.
 _FEW_ROWS = 16
 # Results of a point that lie apart, from which on hints for those of the next are worth it.
 _APART = 4
@@ -44,7 +44,7 @@ _LATER = 4
 
 
 def next_run(around: Surroundings, reduce: Sequence[BlockRange]) -> None:
-    """The hints of one step of a sum; none where the size of a run is open."""
+    """The hints of one step of a sum; none where the size of a K-block is open."""
     node = _streamed(around)
     if node is None:
         return
@@ -65,7 +65,7 @@ def next_run(around: Surroundings, reduce: Sequence[BlockRange]) -> None:
     few = any(as_int(r.size) is None for r in covered) and count > _FEW_ROWS
     count = _FEW_ROWS if few else count
     length = prod(as_int(r.size) or 1 for r in ranges)
-    # Each element of the sum asks for `each` elements of the next run.
+    # Each element of the sum asks for `each` elements of the next K-block.
     each = ceil(vector.size * prod(s.size for s in rows) / count)
     share = vector.size * length // count
     mapping = {s.var: s.base for s in outer} | {r.var: r.base for r in ranges}

@@ -1,4 +1,4 @@
-"""The scratch memory of a unit: what stages of different nests exchange, sums between runs, and
+"""The scratch memory of a unit: what stages of different nests exchange, sums between K-blocks, and
 operands of products that are made before they are multiplied."""
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class Resident:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """A `factor` of a sum of products in scratch, for one block of the results' loops and a run of
-    the sum.  `steps` are elements between neighbours along each loop that it has an axis for."""
+    """A `factor` of a sum of products in scratch, for one block of the results' loops and a K-block
+    of the sum.  `steps` are elements between neighbours along each loop that it has an axis for."""
 
     factor: Scalar
     buffer: TileBuffer
     steps: tuple[tuple[Var, int], ...]
 
     def offset(self, mapping: Mapping[Var, Index], starts: Mapping[Var, Index]) -> Index:
-        """Where the element at `mapping` lies, in a block and run that begin at `starts`."""
+        """Where the element at `mapping` lies, in a block and K-block that begin at `starts`."""
         at = const(0)
         for var, step in self.steps:
             at = at + (mapping[var] - starts.get(var, const(0))) * step
@@ -62,7 +62,8 @@ class Packed:
 
 
 def resident_values(group: TileGroup, schedule: Schedule) -> dict[StageRef, Resident]:
-    """Scratch for each component that a later nest reads, and for sums that wait between runs."""
+    """Scratch for each component that a later nest reads, and for sums that wait between
+    K-blocks."""
     found: dict[StageRef, Resident] = {}
     for number, stage in enumerate(group.stages):
         nest = schedule.nest(number)
@@ -83,13 +84,13 @@ def resident_values(group: TileGroup, schedule: Schedule) -> dict[StageRef, Resi
 
 
 def _waits(group: TileGroup, number: int) -> bool:
-    """Whether a stage's sums wait from one run of the group's streaming loop to the next."""
+    """Whether a stage's sums wait from one block of the group's streaming loop to the next."""
     stream = group.stream
     return stream is not None and stream.loop in group.stages[number].reduce
 
 
 def factors_of(group: TileGroup, resident: Mapping[StageRef, Resident]) -> dict[Rescale, Resident]:
-    """Scratch for what sums are multiplied by in a run of the streaming loop; equal factors share
+    """Scratch for what sums are multiplied by in a block of the streaming loop; equal factors share
     theirs."""
     found: dict[Rescale, Resident] = {}
     made: dict[tuple[StageRef, Scalar], Resident] = {}

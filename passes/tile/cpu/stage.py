@@ -75,7 +75,7 @@ class StageLowering:
                     self.emitter.add(Store(buffer, (offset,), block, guards))
 
     def continued(self, start: Blocks) -> Blocks:
-        """The reduction over the runs at hand, on top of sums so far."""
+        """The reduction over the K-blocks at hand, on top of sums so far."""
         go_on = self._added if self._rounds() else self._reduce_loops
         return go_on(self._reduce_order(), [], start)
 
