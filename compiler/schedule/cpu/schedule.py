@@ -65,12 +65,14 @@ def even(size: int, block: int, whole: bool) -> tuple[tuple[int, int], ...]:
     """How `size` is cut into blocks: (elements, count) of at most two kinds, the larger first.
 
     `whole` blocks first and then what is left (lanes of vectors), else sizes that differ by at
-    most one: 49 by 6 gives (6, 4), (5, 5).
+    most one: 49 by 6 gives (6, 4), (5, 5).  A size of 0 has no blocks, whatever `block` is.
     """
+    if size == 0:
+        return ()
     if whole:
         parts = (block, size // block), (size % block, 1)
     else:
-        count = max(1, -(-size // block))
+        count = -(-size // block)
         rest, more = divmod(size, count)
         parts = (rest + 1, more), (rest, count - more)
     return tuple((elements, count) for elements, count in parts if elements and count)
