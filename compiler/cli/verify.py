@@ -39,6 +39,7 @@ from tcc.runtime import Port
 # What sums in another order, and values between kernels in fewer bits, make of a cost or of the
 # reference's own rounding at most.
 _COSTS = 3
+_NUDGES = 4  # times that inputs are rounded otherwise; the largest change counts
 # Eight roundings of the floats that a model computes in itself: of them all sums are kept.
 _NARROW = {"f16": 2.0**-8, "bf16": 2.0**-5}
 
@@ -94,7 +95,7 @@ def verify(
     The reference is ONNX Runtime without optimisations if it is installed and takes the types of
     inputs and outputs, else tcc's own evaluator, which is slow.  The exit code is 1 if an output
     differs by more than is allowed, and by three times more than rounding the weights of a narrow
-    mode, or ONNX Runtime's own optimisations, take the reference.
+    mode, ONNX Runtime's own optimisations, or inputs rounded otherwise take the reference.
 
     \b
     Example:
@@ -174,13 +175,27 @@ def verify(
 def _also(
     model: Path, inputs: NamedArrays, own: bool, stored: NamedArrays
 ) -> Iterator[tuple[str, NamedArrays]]:
-    """What else may come of the model, and what makes it: weights as they are `stored`, and the
-    reference's own optimisations."""
+    """What else may come of the model, and what makes it: weights as they are `stored`, the
+    reference's own optimisations, and inputs that are rounded otherwise."""
     if stored:
         yield "rounded weights", _expected(model, inputs, own, stored)[1]
     if _is_onnx_runtime(own):
         with Peer("ort", model, inputs, 1) as peer:
             yield "ONNX Runtime's own optimisations", peer.outputs()
+        for seed in range(_NUDGES):
+            yield "inputs changed by one rounding", _expected(model, _nudged(inputs, seed), own)[1]
+
+
+def _nudged(inputs: NamedArrays, seed: int) -> dict[str, Array]:
+    """`inputs` with every float moved to the next one above or below: how far results then move is
+    how far the rounding of any computation may move them."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: np.nextafter(x, rng.choice([-np.inf, np.inf], x.shape).astype(x.dtype))
+        if np.issubdtype(x.dtype, np.floating)
+        else x
+        for name, x in inputs.items()
+    }
 
 
 def _is_onnx_runtime(own: bool) -> bool:

@@ -26,19 +26,19 @@ MODES: dict[str, dict[str, Any]] = {
     "int8": {"weights": "int8"},
     "int4": {"weights": "int4"},
 }
-DIFFERENCE = {"bf16": 0.05, "f16": 0.05, "int8": 0.1, "int4": 0.3}
+DIFFERENCE = {"bf16": 0.05, "f16": 0.05, "int8": 0.1, "int4": 0.3, "f32": 1e-5}
 
 
-def save(path: Path, mode: str) -> Path:
+def save(path: Path, mode: str, terms: int = 256) -> Path:
     """Two products whose difference is small: what is lost in them is large beside it."""
     rng = np.random.default_rng(0)
-    a, d = (rng.standard_normal((256, 128)).astype(np.float32) for _ in range(2))
+    a, d = (rng.standard_normal((terms, 128)).astype(np.float32) for _ in range(2))
     nodes = [
         node("MatMul", ["x", "a"], ["p"]),
         node("MatMul", ["x", "b"], ["q"]),
         node("Sub", ["p", "q"], ["y"]),
     ]
-    ports = [value("x", shape=(1, 256))], [value("y", shape=(1, 128))]
+    ports = [value("x", shape=(1, terms))], [value("y", shape=(1, 128))]
     model = model_of(nodes, *ports, {"a": a, "b": a + np.float32(DIFFERENCE[mode]) * d})
     onnx.save(model, path)
     return path
@@ -113,3 +113,32 @@ def test_an_error_is_judged_by_the_references_own(apart: float, ok: bool) -> Non
     )
     assert judged.ok is ok
     assert ("where another order alone make" in judged.why) is (apart > 0)
+
+
+@pytest.mark.parametrize("faulty", [False, True])
+def test_an_error_is_judged_by_what_rounding_the_inputs_makes(
+    faulty: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A difference of nearly equal products has no more digits than these leave it."""
+    model = save(tmp_path / "m.onnx", "f32", 1000)
+    verified(model, {}, capsys)
+    if faulty:
+        given = onnx.load(model)
+        (b,) = (t for t in given.graph.initializer if t.name == "b")
+        b.raw_data = np.roll(np.frombuffer(b.raw_data, np.float32), 1).tobytes()
+        onnx.save(given, model)
+    code = cli.execute(["verify", str(model), str(model.with_suffix(".so")), "--json"])
+    (found,) = json.loads(capsys.readouterr().out)["outputs"]
+    assert (code, found["ok"]) == (int(faulty), not faulty)
+    assert found["error"] > TOLERANCES["f32"]
+    assert "inputs changed by one rounding alone make" in found["why"]
+
+
+def test_inputs_are_rounded_to_their_neighbours() -> None:
+    given = {"x": np.array([1, -2, 0, np.inf], np.float32), "n": np.array([3])}
+    ups, downs = (np.nextafter(given["x"], np.float32(end)) for end in (np.inf, -np.inf))
+    for seed in range(4):
+        nudged = verify._nudged(given, seed)
+        assert np.all((nudged["x"] == ups) | (nudged["x"] == downs))
+        assert nudged["x"].dtype == np.float32
+        assert nudged["n"] is given["n"]
