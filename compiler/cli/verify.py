@@ -187,8 +187,8 @@ def _also(
 
 
 def _nudged(inputs: NamedArrays, seed: int) -> dict[str, Array]:
-    """`inputs` with every float moved to the next one above or below: how far results then move is
-    how far the rounding of any computation may move them."""
+    """`inputs` with every float moved to the next one above or below.  How far the results move is
+    an estimate, often too small, of what roundings inside the model may make."""
     rng = np.random.default_rng(seed)
     return {
         name: np.nextafter(x, rng.choice([-np.inf, np.inf], x.shape).astype(x.dtype))
