@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from tempfile import mkdtemp
 from types import MappingProxyType
 from typing import Any
 
@@ -36,8 +35,8 @@ from tcc.passes.program.lower_node import check_runnable
 from tcc.passes.quantize.quantize_weights import as_stored
 from tcc.record import record
 from tcc.runtime import Module, Port
-from tcc.runtime.images import remove_with
 from tcc.target import Target, parse_targets, targets_text
+from tcc.temporary import temporary_folder
 from tcc.variants import BACKENDS, check_options, make_variants, optimise, variant_backends
 
 Progress = Callable[[str], None]
@@ -193,13 +192,10 @@ def compile(
     chosen = read_options({"target": target, **options})
     if output_suffix(chosen) != ".so":
         raise UserError("a C file is no module", where="target", hint="tcc compile writes it")
-    folder = Path(mkdtemp(prefix="tcc-"))
-    try:
+    with ExitStack() as ending:
+        folder = ending.enter_context(temporary_folder())
         module = load(compile_model(model, chosen, folder / "model.so").path, threads)
-    except BaseException:
-        shutil.rmtree(folder)
-        raise
-    remove_with(module, folder)
+        weakref.finalize(module, ending.pop_all().close)
     return module
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tcc.errors import ToolError
+from tcc.temporary import temporary_folder
 
 
 @contextmanager
@@ -16,8 +16,8 @@ def folder_beside(out: Path, what: str) -> Iterator[Path]:
     where the disk refuses anything meanwhile."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".tcc-", dir=out.parent) as made:
-            yield Path(made)
+        with temporary_folder(".tcc-", out.parent) as made:
+            yield made
     except OSError as error:
         raise ToolError(
             f"{what} cannot be written",

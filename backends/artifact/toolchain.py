@@ -11,9 +11,9 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -22,6 +22,7 @@ from tcc.backends.artifact.cache import cache_folder, check_own, make_own
 from tcc.backends.environment import compiler_environment
 from tcc.errors import ToolError
 from tcc.record import record
+from tcc.temporary import temporary_folder
 
 # Portable for the architecture: the runtime checks CPU features before any kernel runs.
 RUNTIME_FLAGS = (
@@ -30,6 +31,8 @@ RUNTIME_FLAGS = (
 _TIMEOUT_SECONDS = 300
 # Runtimes of this process alone, by key.
 _OWN: dict[str, Path] = {}
+_ENDING = ExitStack()
+atexit.register(_ENDING.close)
 
 
 @record
@@ -139,19 +142,13 @@ def runtime_objects(toolchain: Toolchain) -> tuple[Path, ...]:
             _build_runtime(toolchain, folder)
         except _UnwritableError as error:
             print(f"it is not kept: {error.where}: {error.why}", file=sys.stderr)
-            folder = _OWN[key] = Path(tempfile.mkdtemp(prefix="tcc-runtime-")) / key
-            atexit.register(_remove_own, folder.parent, os.getpid())
+            folder = _OWN[key] = _ENDING.enter_context(temporary_folder("tcc-runtime-")) / key
             _build_runtime(toolchain, folder)
     names = (*map(_object_name, runtime_sources()), *c_library(toolchain.arch))
     objects = tuple(folder / name for name in names)
     if folder != shipped:
         check_own(objects)
     return objects
-
-
-def _remove_own(folder: Path, process: int) -> None:
-    if os.getpid() == process:  # a fork ends before its parent
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @cache
@@ -205,18 +202,33 @@ class _UnwritableError(ToolError):
 
 def _build_runtime(toolchain: Toolchain, folder: Path) -> None:
     """Compiles beside, then renames: another process may be doing the same."""
-    source = runtime_folder() / "src"
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix="making-", dir=folder.parent))
-    except OSError as error:
-        raise _UnwritableError(
-            "the folder for compiled runtimes cannot be written",
-            where=str(folder.parent),
-            why=error.strerror or str(error),
-            hint="set XDG_CACHE_HOME to a folder that can be written",
-        ) from error
+    with ExitStack() as ending:
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            made = ending.enter_context(temporary_folder("making-", folder.parent))
+        except OSError as error:
+            raise _UnwritableError(
+                "the folder for compiled runtimes cannot be written",
+                where=str(folder.parent),
+                why=error.strerror or str(error),
+                hint="set XDG_CACHE_HOME to a folder that can be written",
+            ) from error
+        try:
+            _compile_runtime(toolchain, made)
+            for path in (made, *made.iterdir()):
+                path.chmod(0o755)
+            made.rename(folder)
+        except OSError as error:
+            if not folder.is_dir():
+                raise ToolError(
+                    "the compiled runtime cannot be stored", where=str(folder), why=str(error)
+                ) from error
 
+
+def _compile_runtime(toolchain: Toolchain, made: Path) -> None:
+    """Writes the runtime's objects, and the libraries to link them against, into the folder
+    `made`."""
+    source = runtime_folder() / "src"
     libraries = c_library(toolchain.arch)
 
     def link_stand_in(library: str) -> None:
@@ -240,17 +252,6 @@ def _build_runtime(toolchain: Toolchain, folder: Path) -> None:
         flags = (*RUNTIME_FLAGS, "-I../include", "-I.")
         run_tool((*toolchain.command, *flags, "-c", relative, "-o", target), source)
 
-    try:
-        with ThreadPoolExecutor() as pool:
-            linked = pool.map(link_stand_in, libraries)
-            list(chain(linked, pool.map(compile_one, runtime_sources())))
-        for path in (made, *made.iterdir()):
-            path.chmod(0o755)
-        made.rename(folder)
-    except OSError as error:
-        if not folder.is_dir():
-            raise ToolError(
-                "the compiled runtime cannot be stored", where=str(folder), why=str(error)
-            ) from error
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+    with ThreadPoolExecutor() as pool:
+        linked = pool.map(link_stand_in, libraries)
+        list(chain(linked, pool.map(compile_one, runtime_sources())))

@@ -11,9 +11,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
 from threading import Barrier
 
 import llvmlite.binding as llvm
@@ -33,6 +31,7 @@ from tcc.backends.cpu.llvm.emit import KernelText
 from tcc.record import record
 from tcc.schedule.cpu.machine import Cache, Machine, Memory
 from tcc.target import Target
+from tcc.temporary import temporary_folder
 
 # Seconds of one timed run, and how often each is repeated.
 _RUN, _REPEATS = 0.004, 5
@@ -299,9 +298,9 @@ def _kernel_cycles(text: KernelText, target: Target, cycle: float) -> float:
 
 def _launches(target: Target, cores: int) -> tuple[float, float]:
     """Seconds of a launch on the calling thread, and of one on all threads."""
-    with TemporaryDirectory(prefix="tcc-") as folder:
+    with temporary_folder() as folder:
         alone, together = (
-            runtime.load(link_launches(Path(folder), _LAUNCHES, cores, target, serial=serial))
+            runtime.load(link_launches(folder, _LAUNCHES, cores, target, serial=serial))
             for serial in (True, False)
         )
 

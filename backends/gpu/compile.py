@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Self, TypeAlias
@@ -15,6 +14,7 @@ from tcc.backends.workers import WorkerFailedError, WorkerPool, kept
 from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import ToolError
 from tcc.target import GpuProfile
+from tcc.temporary import temporary_folder
 
 _WORKER = "tcc.backends.gpu.worker"
 
@@ -55,8 +55,7 @@ class Compilers:
                 "code for GPUs needs Triton",
                 hint="run in tcc's source folder: pip install '.[gpu]'",
             )
-        temporary = tempfile.TemporaryDirectory(prefix="tcc-triton-")
-        self._folder = self._ending.enter_context(temporary)
+        self._folder = str(self._ending.enter_context(temporary_folder("tcc-triton-")))
         key = _WORKER, self.jobs, self._budgets, sys.executable, *sys.path
         self._pool = RESTING.take(key)
         if self._pool is None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.util
 import re
 import subprocess
-import tempfile
 from pathlib import Path
 
 from tcc.errors import ToolError
+from tcc.temporary import temporary_folder
 
 # The target of PTX.
 _CUDA_TARGET = re.compile(r"^\.target (sm_\w+)", re.MULTILINE)
@@ -49,7 +49,7 @@ def nvidia_tool(name: str) -> Path:
     return Path(spec.origin).parent / "backends" / "nvidia" / "bin" / name
 
 
-def run_nvidia(tool: str, folder: str, *options: str) -> subprocess.CompletedProcess[str]:
+def run_nvidia(tool: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """One of these tools, run in a folder."""
     command = [str(nvidia_tool(tool)), *options]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
@@ -57,8 +57,8 @@ def run_nvidia(tool: str, folder: str, *options: str) -> subprocess.CompletedPro
 
 def tool_output(data: bytes, tool: str, *options: str) -> str:
     """What a tool prints of a file."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "kernel").write_bytes(data)
+    with temporary_folder() as folder:
+        (folder / "kernel").write_bytes(data)
         done = run_nvidia(tool, folder, *options, "kernel")
     if done.returncode:
         raise ToolError(f"{tool} cannot read a kernel", why=(done.stderr or done.stdout)[-500:])

@@ -7,12 +7,11 @@ of CUDA 13, whose does not; Triton itself takes the latter from sm_90 on.
 from __future__ import annotations
 
 import re
-import tempfile
-from pathlib import Path
 from types import MappingProxyType
 
 from tcc.backends.gpu.machine_code import ptx_target, run_nvidia
 from tcc.errors import ToolError
+from tcc.temporary import temporary_folder
 
 # Version of PTX -> NVIDIA's driver and the CUDA with which it came ("Release History" of the PTX
 # ISA manual, table 3 of CUDA's release notes).  Older drivers lack functions that tcc calls.
@@ -60,9 +59,9 @@ def needed_driver(ptx: str, *, cubin: bool) -> str:
 
 
 def _run(text: str, target: str) -> tuple[bytes | None, str]:
-    with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder, "kernel.cubin")
-        Path(folder, "kernel.ptx").write_text(text)
+    with temporary_folder() as folder:
+        made = folder / "kernel.cubin"
+        (folder / "kernel.ptx").write_text(text)
         files = ("kernel.ptx", "-o", made.name)
         done = run_nvidia("ptxas", folder, *_FLAGS, f"--gpu-name={target}", *files)
         image = made.read_bytes() if made.exists() else b""

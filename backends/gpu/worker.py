@@ -29,6 +29,7 @@ from tcc.backends.gpu.source import (
 from tcc.backends.workers import serve
 from tcc.errors import ToolError
 from tcc.target import GpuProfile
+from tcc.temporary import temporary_folder
 from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
@@ -57,15 +58,15 @@ def _answer(
     (source, profile, assembly), place = request
     # For Triton's own files, and those of the tools that it starts.
     tempfile.tempdir = os.environ["TMPDIR"] = place
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         try:
             if source.hopper is not None and profile.arch == HOPPER:
-                function = _load(source.hopper, profile, Path(folder))
+                function = _load(source.hopper, profile, folder)
                 kernel = _compile(function, source.hopper, profile, source.stages, assembly)
                 # Values that leave the registers cost more than Gluon brings.
                 if kernel.shared <= profile.shared and not kernel.private:
                     return kernel, ""
-            function = _load(source, profile, Path(folder))
+            function = _load(source, profile, folder)
             for stages in range(source.stages, 0, -1):
                 kernel = _compile(function, source, profile, stages, assembly)
                 # Assembly is for GPUs not known yet, and the loader asks how much they have.

@@ -6,7 +6,6 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 from zipfile import BadZipFile
 
@@ -23,6 +22,7 @@ from tcc.ir.program import Program
 from tcc.ir.types import BF16, DTYPES, STRING, DType, DTypeKind
 from tcc.options import read_shape
 from tcc.runtime import Port
+from tcc.temporary import temporary_folder
 
 _FORMS = (
     "write NAME=@file.npy, NAME=@file.npz:KEY, NAME=2x3xf32=1, NAME=2x3xf32 or NAME=2x3; for a "
@@ -239,11 +239,11 @@ def write_arrays(values: Mapping[str, Any], folder: Path) -> None:
         names = [f"{index}-{name}" for index, name in enumerate(names)]
     with file_errors("cannot write outputs", folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".tcc-", dir=folder) as made:
+        with temporary_folder(".tcc-", folder) as made:
             for name, array in zip(names, arrays.values(), strict=True):
-                save_array(Path(made) / f"{name}.npy", array)
+                save_array(made / f"{name}.npy", array)
             for name in names:
-                (Path(made) / f"{name}.npy").replace(folder / f"{name}.npy")
+                (made / f"{name}.npy").replace(folder / f"{name}.npy")
 
 
 def _flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:

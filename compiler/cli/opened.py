@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from tcc.cli.show import progress, say, summary_line
 from tcc.driver import compile_model, optional_inputs
 from tcc.options import Options
+from tcc.temporary import temporary_folder
 
 
 @contextmanager
@@ -22,9 +22,9 @@ def opened_artifact(model: Path, given: Sequence[str], **options: Any) -> Iterat
         yield model
         return
     chosen = Options(inputs=optional_inputs(model, given), **options)
-    with TemporaryDirectory(prefix="tcc-") as folder:
+    with temporary_folder() as folder:
         with progress(f"compiling {model.name}") as stage:
-            output = Path(folder) / f"{model.stem}.so"
+            output = folder / f"{model.stem}.so"
             compiled = compile_model(model, chosen, output, stage)
         say(summary_line(compiled), err=True)
         yield compiled.path

@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 from importlib.util import find_spec
 from math import inf
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
@@ -35,6 +34,7 @@ from tcc.ir.program import Program
 from tcc.ir.types import DTYPES
 from tcc.options import TOLERANCES, read_options
 from tcc.runtime import Port
+from tcc.temporary import temporary_folder
 
 # What sums in another order, and values between kernels in fewer bits, make of a cost or of the
 # reference's own rounding at most.
@@ -122,11 +122,11 @@ def verify(
         arrays = make_inputs(ports, inputs, seed, program)
         allowed = _tolerance(manifest, model) if tolerance is None else tolerance
         options = {"precision": manifest.get("precision"), "weights": manifest.get("quantized")}
-        with TemporaryDirectory(prefix="tcc-") as folder, progress(f"{model.name}") as stage:
+        with temporary_folder() as folder, progress(f"{model.name}") as stage:
             pieces = PieceModel(model, {name: value.shape for name, value in arrays.items()})
             report = LayerCheck(
                 pieces, arrays, read_options(options), allowed, limit,
-                threads or len(os.sched_getaffinity(0)), Path(folder), keep_going, stage,
+                threads or len(os.sched_getaffinity(0)), folder, keep_going, stage,
             ).run()  # fmt: skip
         command = ""
         if reproduce is not None and report.fault is not None:
@@ -327,8 +327,8 @@ def _expected(
     do not take types that NumPy lacks."""
     if not _is_onnx_runtime(own):
         return "the reference evaluator", evaluate_model(model, inputs, weights)
-    with TemporaryDirectory(prefix="tcc-") as folder:
-        file = Path(folder) / "weights.npz"
+    with temporary_folder() as folder:
+        file = folder / "weights.npz"
         write_arrays(file, weights)
         plain = PEERS["ort-plain"]
         row = replace(plain, arguments=(*plain.arguments, str(file)))

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
+from types import FrameType
+from typing import Any, TypeAlias
 
 import pytest
 from onnx import helper, save
+from tcc import temporary as temporary_module
+from tcc.temporary import temporary_folder
 
 from .agreement import FLOAT, model_of, value
 
 ROOT = Path(__file__).parents[2]
+
+
+# The helper, and what it enters and removes folders by.
+FILES = {temporary_module.__file__, contextlib.__file__, shutil.__file__}
+Tracer: TypeAlias = Callable[[FrameType, str, object], Any]
 
 
 @pytest.fixture
@@ -85,6 +99,52 @@ def test_a_signal_in_a_compile_leaves_nothing(
     assert process.returncode == 130, said
     assert list(temporary.iterdir()) == []
     assert sorted(path.name for path in model.parent.iterdir()) == ["m.onnx", "temporary"]
+
+
+# the iterators that an interruption drops
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interruption_at_any_step_leaves_no_folder(temporary: Path) -> None:
+    """Each opcode of the helper, and of what it calls, is interrupted in turn."""
+    steps = itertools.count()
+    while (step := next(steps)) < 10_000:
+        left = step
+        interrupted = False
+
+        def at(frame: FrameType, event: str, _: object) -> Tracer | None:
+            nonlocal left, interrupted
+            if frame.f_code.co_filename not in FILES:
+                return None
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            if event == "opcode" and not interrupted:
+                left -= 1
+                if left < 0:
+                    interrupted = True
+                    raise KeyboardInterrupt
+            return at
+
+        before = sys.gettrace()
+        sys.settrace(at)
+        try:
+            with temporary_folder(parent=temporary) as folder:
+                (folder / "file").touch()
+        except (KeyboardInterrupt, OSError):
+            pass  # rmtree of Python 3.11 may close a file twice where it is interrupted
+        finally:
+            sys.settrace(before)
+        assert list(temporary.iterdir()) == [], f"interrupted at step {step}"
+        if not interrupted:
+            break
+    assert step > 50
+
+
+def test_all_folders_for_a_moment_are_made_by_that_helper() -> None:
+    modules = [
+        path
+        for folder in ("compiler", "passes", "backends", "runtime")
+        for path in (ROOT / folder).rglob("*.py")
+        if re.search("TemporaryDirectory|mkdtemp", path.read_text())
+    ]
+    assert modules == []
 
 
 def test_the_test_script_names_what_is_left_behind(

@@ -7,10 +7,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Timer
 from types import MappingProxyType
 from typing import Any
@@ -19,6 +18,7 @@ from tcc.cli.peers.worker import read_arrays, write_arrays
 from tcc.errors import ToolError
 from tcc.ir.op import Array, NamedArrays
 from tcc.record import record
+from tcc.temporary import temporary_folder
 
 # Seconds for any one answer of a worker: loading and compiling a model, a batch of runs.
 CAP = 300.0
@@ -81,8 +81,8 @@ class Peer(AbstractContextManager["Peer"]):
         self._row = row or PEERS[kind]
         self._cap = cap
         self._check_installed()
-        self._folder = TemporaryDirectory(prefix="tcc-peer-")
-        folder = Path(self._folder.name)
+        self._ending = ExitStack()
+        folder = self._folder = self._ending.enter_context(temporary_folder("tcc-peer-"))
         feed = folder / "inputs.npz"
         write_arrays(feed, inputs)
         # -P: a random.so that was compiled into the current folder is no module
@@ -110,7 +110,7 @@ class Peer(AbstractContextManager["Peer"]):
         """Ends the worker and removes its files."""
         with self._process:
             self._process.kill()
-        self._folder.cleanup()
+        self._ending.close()
 
     def seconds(self, count: int) -> list[float]:
         """Wall seconds of `count` runs, one after the other."""
@@ -118,7 +118,7 @@ class Peer(AbstractContextManager["Peer"]):
 
     def outputs(self) -> dict[str, Array]:
         """The outputs by name."""
-        path = Path(self._folder.name) / "outputs.npz"
+        path = self._folder / "outputs.npz"
         self._ask(f"outputs {path}")
         return read_arrays(path)
 
@@ -161,7 +161,7 @@ class Peer(AbstractContextManager["Peer"]):
 
     def _last_words(self) -> str:
         status = self._process.wait()
-        log = (Path(self._folder.name) / "log").read_text(errors="replace").strip()
+        log = (self._folder / "log").read_text(errors="replace").strip()
         return f"its process ended with {status}" + (f"\n{log[-2000:]}" if log else "")
 
 
