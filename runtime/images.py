@@ -14,14 +14,13 @@ import hashlib
 import os
 import platform
 import shutil
+import tempfile
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from secrets import token_hex
 from threading import RLock
 from typing import Any
-
-from tcc.temporary import temporary_folder
 
 SIDE_SUFFIX = ".weights"
 
@@ -31,10 +30,6 @@ _MACHINES = {62: "x86_64", 183: "aarch64"}
 # The end of an artifact holds the hash of its weights: clocks of file systems tick every few
 # milliseconds.
 _END = 64
-
-# The folders of copies go when this process ends.
-_ENDING = ExitStack()
-atexit.register(_ENDING.close)
 
 _Inode = tuple[int, int]
 _Stamp = tuple[int, int, bytes]
@@ -152,7 +147,7 @@ def place(path: Path, file: _File, contents: Mapping[str, bytes]) -> Path:
         )
         key = _hash_of(parts)
         if key not in _IMAGES.placed:
-            target = _ENDING.enter_context(temporary_folder()) / path.name
+            target = _folder() / path.name
             for suffix, data in contents.items():
                 Path(f"{target}{suffix}").write_bytes(data)
             _IMAGES.placed[key] = target
@@ -168,10 +163,24 @@ def _hash_of(parts: Iterable[bytes]) -> bytes:
 
 
 def _open_copy(path: Path) -> Image:
-    folder = _ENDING.enter_context(temporary_folder())
+    folder = _folder()
     for suffix in ("", SIDE_SUFFIX):
         source = Path(f"{path}{suffix}")
         if not suffix or source.exists():
             shutil.copyfile(source, folder / source.name)
     copy = folder / path.name
     return Image(ctypes.CDLL(str(copy)), copy, _look_at(copy))
+
+
+def _folder() -> Path:
+    """A new folder that is gone once this process ends; its forks leave it alone."""
+    folder = Path(tempfile.gettempdir(), f"tcc-{token_hex(8)}")
+    process = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == process:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)  # before a signal can come
+    folder.mkdir(0o700)
+    return folder
