@@ -211,7 +211,7 @@ def main(page: str | None, given: Sequence[str] | None = None) -> int:
     except TccError as error:
         say(str(error))
         return error.exit_code
-    print(json.dumps(results, indent=1) if chosen.json else summary(results), flush=True)
+    print(json.dumps(results, indent=1) if chosen.json else summary(results), end="", flush=True)
     if not chosen.models and not chosen.only:
         stem = "-".join(filter(None, ("price_check", chosen.precision)))
         text = "\n".join((*map(table, results), summary(results)))

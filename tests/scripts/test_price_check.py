@@ -154,7 +154,7 @@ def test_a_kernel_from_end_to_end(
     # times are kept: the same again, now as a table
     assert price_main.main(None, words) == 0
     text, said = capsys.readouterr()
-    assert text == price_report.table(found) + "\n\n"
+    assert text == price_report.table(found) + "\n"
     assert "lacks: " in text.splitlines()[0]
     assert "m 1/1: 0: " in said
 
