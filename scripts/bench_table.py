@@ -69,7 +69,7 @@ def cells(results: Mapping[str, Any], model: str) -> list[str]:
 def table(results: Mapping[str, Any]) -> str:
     """The whole report as text."""
     rows = [columns(results), *(cells(results, model) for model in results["models"])]
-    lines = [heading(results), *LEGEND, "", *aligned(rows), ""]
+    lines = [heading(results), *_lacks(results), *LEGEND, "", *aligned(rows), ""]
     lines += [_peaks_line(results), *_disturbances(results), *_absences(results), ""]
     verdicts = list(judge(results))
     if verdicts:
@@ -78,6 +78,11 @@ def table(results: Mapping[str, Any]) -> str:
         met = sum(verdict.met for verdict in verdicts)
         lines.append(f"{met} of {len(verdicts)} goals met")
     return "\n".join((*lines, ""))
+
+
+def _lacks(results: Mapping[str, Any]) -> list[str]:
+    """Instructions that the processor lacks, in results that tell."""
+    return [f"the processor lacks: {results['lacks']}"] if "lacks" in results else []
 
 
 def chart(results: Mapping[str, Any]) -> str:

@@ -1,12 +1,14 @@
-/* Times single kernels on the runtime's threads: see scripts/price_check. */
+/* Times single kernels on the runtime's threads: see scripts/price_times.py. */
 #define _GNU_SOURCE
 #include <stdint.h>
-#include <stdlib.h>
 #include <time.h>
 
 #include "runtime.h"
 
+/* What the runtime expects of the library that it is linked into. */
 const tcc_artifact tcc_artifact_info = {.name = "price_check"};
+
+enum { WARM = 200000 }; /* nanoseconds until code is there and workers are awake */
 
 static int64_t now(void) {
     struct timespec time;
@@ -14,22 +16,44 @@ static int64_t now(void) {
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-/* The least nanoseconds of `repeats` launches; launch r has the buffers of set r % sets, so that
- * weights that come from memory in a model come from there here. */
-int64_t least(tcc_kernel kernel, void *const *const *buffers, int64_t sets, const int64_t *ints,
-              int64_t units, char *scratch, int64_t stride, int32_t threads, int64_t repeats) {
+/* A kernel, and `sets` rows of `width` buffers: each launch takes the next row, so that weights that
+ * come from memory in a model come from there here. */
+typedef struct {
+    tcc_kernel kernel;
+    void *const *table;
+    int64_t width, sets, units;
+    char *scratch;
+    int64_t stride, threads;
+} work;
+
+static int64_t launch(tcc_crew *crew, const work *w) {
+    static const int64_t none[1];
     static int64_t turn;
-    int64_t found = INT64_MAX;
+    tcc_job job = {.kernel = w->kernel,
+                   .buffers = w->table + turn++ % w->sets * w->width,
+                   .ints = none,
+                   .units = w->units,
+                   .scratch = w->scratch,
+                   .scratch_stride = (size_t)w->stride,
+                   .threads = (int32_t)w->threads};
+    int64_t start = now();
+    tcc_crew_launch(crew, &job);
+    tcc_crew_settle(crew);
+    return now() - start;
+}
+
+/* Writes the nanoseconds of launches until they take `budget` in all, of `least` to `most`; returns
+ * how many.  A few that are not counted come before. */
+__attribute__((visibility("default"))) int64_t times(const work *w, int64_t least, int64_t most,
+                                                     int64_t budget, int64_t *out) {
+    int64_t count = 0;
     tcc_crew crew;
     tcc_crew_enter(&crew);
-    for (int64_t r = 0; r < repeats; r++) {
-        tcc_job job = {kernel, buffers[turn++ % sets], ints, units, scratch, (size_t)stride, threads};
-        int64_t start = now();
-        tcc_crew_launch(&crew, &job);
-        tcc_crew_settle(&crew);
-        int64_t taken = now() - start;
-        if (taken < found) found = taken;
+    for (int64_t spent = 0; spent < WARM;) spent += launch(&crew, w);
+    while (count < least || (count < most && budget > 0)) {
+        out[count] = launch(&crew, w);
+        budget -= out[count++];
     }
     tcc_crew_leave(&crew);
-    return found;
+    return count;
 }

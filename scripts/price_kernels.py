@@ -1,0 +1,256 @@
+"""The kernels of a model and the schedules that each of them can have.
+
+a matmul of 384 rows    panels x K-blocks x units of rows x order of units x prefetch
+                        1,440 schedules; a seeded sample of 32, and the one that was chosen
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations, product
+from math import ceil, prod
+from pathlib import Path
+from random import Random
+
+from tcc.backends.cpu.backend import CpuBackend
+from tcc.debug import Trace
+from tcc.driver import resolve_targets
+from tcc.errors import TccError, UserError
+from tcc.frontends import load_model
+from tcc.ir.expr import extent
+from tcc.ir.index import as_int
+from tcc.ir.program import Instr, Launch, Loop, constant_registers
+from tcc.ir.program.operands import bodies_of
+from tcc.ir.tile import MemorySpace, TileKernel
+from tcc.ir.tile.group import TileGroup
+from tcc.ir.tile.text import kernel_text
+from tcc.options import Options
+from tcc.passes.derive.winograd import constant_bytes
+from tcc.passes.layout.assign import Kernel
+from tcc.passes.program.lowered import Lowered
+from tcc.passes.tile.cpu.lower import lower
+from tcc.passes.tile.cpu.plan import Structure
+from tcc.passes.tile.plan import Bound, KernelKey, kernel_key
+from tcc.schedule.cpu.candidates import knobs_of
+from tcc.schedule.cpu.core import Knobs
+from tcc.schedule.cpu.schedule import Nest, Schedule
+from tcc.schedule.nest import trips
+from tcc.variants import optimise, variant_backends
+
+# Units, streaming blocks, and rows of register blocks become so many times as large; the latter
+# only smaller, for registers are few.
+UNITS, STREAM, ROWS = (1, 4, 2, 0.5, 0.25), (1, 2, 0.5), (1, 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """`cold`: a constant that comes from memory at every run."""
+
+    bytes: int
+    cold: bool
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """One schedule of a kernel, and the tile program that it makes."""
+
+    group: TileGroup
+    schedule: Schedule
+    kernel: TileKernel
+
+    @property
+    def units(self) -> int:
+        return prod(as_int(extent(axis)) or 0 for axis in self.kernel.axes)
+
+    def buffers(self, cold: bool) -> list[Buffer]:
+        """What a launch is given; `cold` tells where constants of the model lie."""
+        return [
+            Buffer((as_int(b.size) or 0) * b.dtype.bytes, cold and b.constant, b.dtype.name)
+            for b in self.group.buffers
+            if b.scope is not MemorySpace.LOCAL
+        ]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelKernel:
+    """One kernel of a model, launched `launches` times in a run; loops whose trips data decide
+    count once."""
+
+    name: str
+    launches: int
+    key: KernelKey
+    bound: Bound
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Planned:
+    """A model as it would be compiled, up to code."""
+
+    backend: CpuBackend
+    lowered: Lowered
+    kernels: tuple[ModelKernel, ...]
+
+    @property
+    def weights(self) -> int:
+        """Bytes of its constants."""
+        return self.lowered.weights.size
+
+    @property
+    def cold(self) -> bool:
+        """Whether they come from memory at every run, as prices have it."""
+        return self.weights > self.backend.machine.l3.size
+
+
+def planned(model: Path, options: Options) -> Planned:
+    """The kernels of the model at `model`, with the schedules that a compile takes.
+
+    Raises UserError as a compile does, and for a target that is no CPU.
+    """
+    trace = Trace()
+    graph = load_model(model, dict(options.inputs))
+    backends = variant_backends(resolve_targets(options), options, constant_bytes(graph))
+    (backend,) = backends if len(backends) == 1 else (None,)
+    if not isinstance(backend, CpuBackend):
+        raise UserError("only kernels of one CPU are timed here", where="--target")
+    keys = _remembered(backend)
+    ((graph, *_),) = optimise(graph, backends, options, trace)
+    backend.check(graph)
+    lowered = backend.lower(graph, trace)
+    counts = launches(lowered)
+    kernels = tuple(
+        ModelKernel(f"{number}: {source}", counts[number], keys[bound], bound)
+        for number, (source, bound) in enumerate(
+            zip(lowered.table.locs, lowered.table.bounds, strict=True)
+        )
+    )
+    return Planned(backend, lowered, kernels)
+
+
+def _remembered(backend: CpuBackend) -> Mapping[Bound, KernelKey]:
+    """What every kernel that the planner makes from now on is made of."""
+    keys: dict[Bound, KernelKey] = {}
+    planner, plan = backend.planner, backend.planner.plan
+
+    def remember(kernel: Kernel, layouts, constants):  # type: ignore[no-untyped-def]
+        found = plan(kernel, layouts, constants)
+        keys[found.bound] = kernel_key(kernel, layouts, constants)
+        return found
+
+    planner.plan = remember
+    return keys
+
+
+def launches(lowered: Lowered) -> Counter[int]:
+    """How often a run launches each kernel."""
+    known, counts = constant_registers(lowered.program), Counter[int]()
+
+    def count(body: Sequence[Instr], times: int) -> None:
+        for instr in body:
+            if isinstance(instr, Launch):
+                counts[instr.kernel] += times
+            inside = known.get(instr.trips, 1) if isinstance(instr, Loop) else 1
+            for inner in bodies_of(instr):
+                count(inner, times * inside)
+
+    count(lowered.program.body, 1)
+    return counts
+
+
+# ---- the space ----------------------------------------------------------------------------------
+
+
+def space(structure: Structure) -> list[tuple[TileGroup, Schedule]]:
+    """All schedules of a kernel: each combination of the compiler's knobs, and of each the units,
+    blocks, orders of units and prefetches around it.  The same order for equal kernels.
+    """
+    plain, _ = structure.with_knobs(Knobs())
+    knobs = knobs_of(plain)
+    settings = ((getattr(Knobs(), k.name), *k.settings) for k in knobs)
+    found: dict[tuple[int, Schedule], tuple[TileGroup, Schedule]] = {}
+    for chosen in product(*settings):
+        turned = dict(zip((k.name for k in knobs), chosen, strict=True))
+        group, schedule = structure.with_knobs(replace(Knobs(), **turned))
+        for each in around(group, schedule):
+            found.setdefault((id(group), each), (group, each))
+    return list(found.values())
+
+
+def around(group: TileGroup, schedule: Schedule) -> Iterator[Schedule]:
+    """`schedule` itself, then with other units, streaming blocks, rows of register blocks, orders
+    of units, and without prefetches.  Along vectors nothing changes: constants are packed so."""
+    counts = {v.name: trips(v) for v in group.common}
+    vectors = {nest.vector for nest in schedule.nests}
+    free = [n for n in schedule.parallel if n not in vectors and counts[n] > 1]
+    units = (_scaled(schedule.unit(n), counts[n], UNITS) for n in free)
+    stream = [schedule.stream_block]
+    if group.stream is not None and as_int(extent(group.stream.loop)) is not None:
+        stream = _scaled(schedule.stream_block, trips(group.stream.loop), STREAM)
+    for sizes in product(*units):
+        named = {**dict(schedule.units), **dict(zip(free, sizes, strict=True))}
+        kept = tuple((n, named[n]) for n in counts if named.get(n, 1) > 1)
+        orders = _orders(schedule.parallel, counts, named)
+        for order, nests, block in product(orders, _nests(group, schedule), stream):
+            yield Schedule(kept, order, nests, block)
+
+
+def _nests(group: TileGroup, schedule: Schedule) -> list[tuple[Nest, ...]]:
+    """The nests themselves, then with fewer rows in register blocks, and without prefetches."""
+    found = []
+    for scale, ahead in product(ROWS, (True, False)):
+        nests = []
+        for nest in schedule.nests:
+            rows = {v.name for n in nest.stages for v in group.stages[n].iters} - {nest.vector}
+            blocks = (
+                (n, max(1, int(size * (scale if n in rows else 1)))) for n, size in nest.blocks
+            )
+            kept = tuple((n, size) for n, size in blocks if size > 1)
+            nests.append(replace(nest, blocks=kept, ahead=nest.ahead and ahead))
+        found.append(tuple(nests))
+    return list(dict.fromkeys(found))
+
+
+def _scaled(size: int, most: int, scales: Sequence[float]) -> list[int]:
+    """`size` first, then what scales make of it."""
+    return list(dict.fromkeys(min(max(int(size * scale), 1), most) for scale in scales))
+
+
+def _orders(
+    parallel: Sequence[str], counts: Mapping[str, int], units: Mapping[str, int]
+) -> Iterator[tuple[str, ...]]:
+    """Orders of the loops that have several units; the others stay where they are."""
+    several = [n for n in parallel if ceil(counts[n] / units.get(n, 1)) > 1]
+    for order in permutations(several):
+        left = iter(order)
+        yield tuple(next(left) if n in several else n for n in parallel)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The chosen schedule, first, and others drawn from `size` schedules; `refused` of the drawn
+    could not be lowered."""
+
+    candidates: tuple[Candidate, ...]
+    size: int
+    refused: int
+
+
+def sample(model: Planned, kernel: ModelKernel, count: int, seed: int) -> Sample:
+    """The chosen schedule of a kernel and `count` others, no two of one tile program."""
+    everything = space(Structure(kernel.key, model.backend.planner.core))
+    drawn = Random(f"{seed} {kernel.name}").sample(everything, min(count, len(everything)))
+    chosen = kernel.bound.group, kernel.bound.schedule
+    assert isinstance(chosen[1], Schedule)
+    found: dict[str, Candidate] = {}
+    refused = 0
+    for group, schedule in (chosen, *drawn):
+        try:
+            tile = lower(group, schedule)
+            model.lowered.verify(tile)
+        except TccError:
+            refused += 1
+            continue
+        found.setdefault(kernel_text(tile), Candidate(group, schedule, tile))
+    return Sample(tuple(found.values()), len(everything), refused)

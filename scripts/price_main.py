@@ -1,0 +1,219 @@
+"""Prices of a model's kernels beside measured times: what `scripts/price_check` does."""
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from environment import ROOT
+from peaks import Calm, Peaks
+from price_kernels import ModelKernel, Planned, planned, sample
+from price_report import completed, met, summary, table, together
+from price_times import Code, Effort, Rounds, Schedules
+from processor import processor_line
+from tcc.errors import TccError, UserError
+from tcc.options import read_options
+from tcc.schedule.cpu.cost import Price, Pricer
+from tcc.temporary import temporary_folder
+
+KEPT = ROOT / "build" / "price_check"
+RESULTS = ROOT / "scripts" / "results"
+_FILES = (".onnx", ".pt2")
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+class Prices:
+    """Prices of a model's kernels, by the number of threads as text."""
+
+    def __init__(self, model: Planned, threads: Sequence[int]) -> None:
+        machine = model.backend.machine
+        self._pricers = {str(n): Pricer(replace(machine, cores=n), model.weights) for n in threads}
+
+    def of(self, group: Any, schedule: Any) -> dict[str, Price]:
+        return {n: pricer.price(group, schedule) for n, pricer in self._pricers.items()}
+
+
+class Clock:
+    """Times kernels, and keeps the times in the folder `KEPT`; `opened` closes what it needs."""
+
+    def __init__(
+        self, chosen: argparse.Namespace, threads: Sequence[int], opened: ExitStack
+    ) -> None:
+        self._again, self._effort = chosen.again, Effort(chosen.rounds, chosen.seconds)
+        self._threads, self._calm, self._opened = threads, Calm(chosen.patience), opened
+        self._folder: Path | None = None
+        self._peaks: Peaks | None = None
+
+    def times(self, code: Code, processor: str) -> dict[str, Rounds]:
+        """By the number of threads as text: what is kept, or measured now."""
+        what = repr((code.digest, processor, self._threads, self._effort))
+        kept = KEPT / f"{hashlib.sha256(what.encode()).hexdigest()[:32]}.json"
+        if kept.is_file() and not self._again:
+            return {n: Rounds(**own) for n, own in json.loads(kept.read_text()).items()}
+        running = Schedules(code, self._begin())
+        found = {str(n): running.rounds(self._effort, n, self._calm) for n in self._threads}
+        KEPT.mkdir(parents=True, exist_ok=True)
+        beside = kept.with_suffix(f".{os.getpid()}")
+        beside.write_text(json.dumps({n: asdict(own) for n, own in found.items()}))
+        beside.rename(kept)
+        return found
+
+    def _begin(self) -> Path:
+        """Counts the patience from now on; a folder for files of one kernel."""
+        if self._folder is None or self._peaks is None:
+            self._folder = self._opened.enter_context(temporary_folder("tcc-price-"))
+            peaks = Peaks(self._folder, max(self._threads))
+            self._peaks = self._opened.enter_context(peaks)
+            self._calm.begin(self._peaks)
+        else:
+            self._calm.begin(self._peaks, looks=0)
+        return self._folder
+
+
+def check(path: Path, chosen: argparse.Namespace) -> dict[str, Any]:
+    """The results of a model; raises TccError where it cannot be compiled."""
+    given = {"precision": chosen.precision, "machine": chosen.machine}
+    options = read_options({name: value for name, value in given.items() if value})
+    threads = sorted({1, chosen.threads})
+    say(f"{path.stem}: planning")
+    model = planned(path, options)
+    processor, prices = processor_line(model.backend.target), Prices(model, threads)
+    kernels, left = wanted(model, prices, chosen)
+    found = []
+    with ExitStack() as opened:
+        clock = Clock(chosen, threads, opened)
+        for number, kernel in enumerate(kernels, 1):
+            drawn = sample(model, kernel, chosen.sample, chosen.seed)
+            count = f"{len(drawn.candidates)} of {drawn.size} schedules"
+            say(f"{path.stem} {number}/{len(kernels)}: {kernel.name}, {count}")
+            code = Code(drawn.candidates, model.backend.target, model.cold)
+            times = clock.times(code, processor)
+            priced = [prices.of(c.group, c.schedule) for c in drawn.candidates]
+            found.append(
+                {
+                    "name": kernel.name,
+                    "launches": kernel.launches,
+                    "space": drawn.size,
+                    "refused": drawn.refused,
+                    "schedules": [str(c.schedule) for c in drawn.candidates],
+                    "prices": {n: [p[n].seconds for p in priced] for n in times},
+                    "parts": {n: [asdict(p[n]) for p in priced] for n in times},
+                    "seconds": {n: rounds.medians() for n, rounds in times.items()},
+                    "calm": {n: rounds.calm for n, rounds in times.items()},
+                }
+            )
+    return completed(
+        {
+            "processor": processor,
+            "machine": model.backend.machine.name,
+            "date": date.today().isoformat(),
+            "model": path.stem,
+            "precision": options.precision,
+            **{name: getattr(chosen, name) for name in ("sample", "seed", "rounds")},
+            "threads": threads,
+            "left_out": left,
+            "kernels": found,
+        }
+    )
+
+
+def wanted(
+    model: Planned, prices: Prices, chosen: argparse.Namespace
+) -> tuple[list[ModelKernel], dict[str, str]]:
+    """The kernels to time, and why others are not."""
+    parts = [part for part in chosen.only.split(",") if part]
+    cost = {
+        k: k.launches * prices.of(k.bound.group, k.bound.schedule)[str(chosen.threads)].seconds
+        for k in model.kernels
+    }
+    least = 0.0 if parts else chosen.share * sum(cost.values())
+    named = [k for k in model.kernels if not parts or any(part in k.name for part in parts)]
+    if not named:
+        names = "\n".join(kernel.name for kernel in model.kernels)
+        where = f"--only {chosen.only}"
+        raise UserError("no kernel has such a name", where=where, why=f"there are\n{names}")
+    left = {}
+    for kernel in named:
+        if kernel.bound.kernel.sizes:
+            left[kernel.name] = "of symbolic sizes"
+        elif cost[kernel] < least:
+            left[kernel.name] = f"each below {chosen.share:.1%} of the model's price"
+    return [kernel for kernel in named if kernel.name not in left], left
+
+
+def model_files(names: Sequence[str]) -> Iterator[Path]:
+    """Files as they are given; models of the manifest, or all of it, built where they are not."""
+    if names and all(name.endswith(_FILES) for name in names):
+        yield from map(Path, names)
+        return
+    from models.build import DEFAULT_OUT, build  # torch is needed for these alone
+    from models.manifest import manifest
+
+    for name in names or manifest():
+        if not name.endswith(_FILES) and name not in manifest():
+            hint = f"give a file, or one of {', '.join(manifest())}"
+            raise UserError("there is no such model", where=name, hint=hint)
+        yield Path(name) if name.endswith(_FILES) else build(name, DEFAULT_OUT)
+
+
+def parse(page: str | None, given: Sequence[str] | None) -> argparse.Namespace:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=page, formatter_class=raw)
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="names or files; default: all")
+    parser.add_argument("--only", default="", metavar="A,B", help="kernels by parts of their names")
+    parser.add_argument(
+        "--share", type=float, default=0.01, help="of the price, below which a kernel is not timed"
+    )
+    parser.add_argument(
+        "--sample", type=int, default=32, help="schedules of a kernel beside the chosen one"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.01, help="of a schedule in one round")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument(
+        "--patience", type=float, default=10.0, help="seconds a kernel may wait for a calm machine"
+    )
+    parser.add_argument("--precision", default="", help="as of tcc compile")
+    parser.add_argument("--machine", type=Path, metavar="FILE", help="as of tcc compile")
+    parser.add_argument("--again", action="store_true", help="measures what is kept, too")
+    parser.add_argument("--json", action="store_true", help="prints results as JSON")
+    parser.add_argument(
+        "--check", action="store_true", help="exit code 1 where prices miss what is wanted"
+    )
+    chosen = parser.parse_args(given)
+    if min(chosen.rounds, chosen.threads, chosen.sample) < 1 or chosen.seconds <= 0:
+        parser.error("--rounds, --threads, --sample and --seconds are positive")
+    if not 0 <= chosen.share < 1 or chosen.patience < 0:
+        parser.error("--share is a part of 1, --patience is not negative")
+    return chosen
+
+
+def main(page: str | None, given: Sequence[str] | None = None) -> int:
+    """Returns the exit code; `page` is what --help says."""
+    chosen = parse(page, given)
+    results = []
+    try:
+        for path in model_files(chosen.models):
+            results.append(check(path, chosen))
+            if not chosen.json:
+                print(table(results[-1]), flush=True)
+    except TccError as error:
+        say(str(error))
+        return error.exit_code
+    print(json.dumps(results, indent=1) if chosen.json else summary(results), end="", flush=True)
+    if not chosen.models and not chosen.only:
+        stem = "-".join(filter(None, ("price_check", chosen.precision)))
+        text = "\n".join((*map(table, results), summary(results)))
+        (RESULTS / f"{stem}.txt").write_text(text)
+    return int(chosen.check and not met(together(results)))

@@ -1,0 +1,199 @@
+"""Times schedules of one kernel alone, in interleaved rounds, on one thread and on all."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import mmap
+import os
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+from environment import ROOT
+from peaks import Calm, undisturbed
+from price_kernels import Buffer, Candidate
+from tcc.backends.artifact.toolchain import (
+    RUNTIME_FLAGS,
+    find_toolchain,
+    run_tool,
+    runtime_folder,
+    runtime_objects,
+)
+from tcc.backends.cpu.compile import compile_kernels
+from tcc.target import Target
+
+SOURCE = ROOT / "scripts" / "price_check.c"
+# Copies of cold constants take so many bytes in all, or the last cache twice.
+ROTATE, MOST_SETS = 64 << 20, 1 << 14
+LEAST, MOST = 3, 1000  # launches of a schedule in a round
+_PAGE, _APART = 4096, 64 * 67  # buffers do not begin at the same place of a page
+
+# Bytes of one element that no arithmetic is slow on: about 0.001.  All others are zero, as indices
+# must be.
+_FILLS = MappingProxyType(
+    {
+        "f32": np.float32(1e-3).tobytes(),
+        "f64": np.float64(1e-3).tobytes(),
+        "f16": np.float16(1e-3).tobytes(),
+        "bf16": np.float32(1e-3).tobytes()[2:],
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long to measure: rounds, and seconds of one schedule in a round."""
+
+    rounds: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """Seconds of a launch of every schedule, round by round, and which rounds were calm."""
+
+    seconds: list[list[float]]
+    calm: list[bool]
+
+    def medians(self) -> list[float]:
+        """Of every schedule, over the calm rounds, or over all where none was."""
+        kept = [s for s, calm in zip(self.seconds, self.calm, strict=True) if calm]
+        return [statistics.median(own) for own in zip(*(kept or self.seconds), strict=True)]
+
+
+class _Work(ctypes.Structure):
+    """`work` of price_check.c."""
+
+    _fields_ = (
+        ("kernel", ctypes.c_void_p),
+        ("table", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("width", "sets", "units")),
+        ("scratch", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("stride", "threads")),
+    )
+
+
+class Code:
+    """The native code of one kernel's schedules, and the buffers that they are given; `cold` tells
+    whether constants come from memory."""
+
+    def __init__(self, candidates: Sequence[Candidate], target: Target, cold: bool) -> None:
+        self.names = [f"schedule{n}" for n in range(len(candidates))]
+        jobs = len(os.sched_getaffinity(0))
+        made = compile_kernels([c.kernel for c in candidates], self.names, target, jobs)
+        self.objects, self.scratch = made.objects, made.scratch
+        self.units = [c.units for c in candidates]
+        self.buffers = [c.buffers(cold) for c in candidates]
+        self.last = target.profile.l3
+
+    @property
+    def digest(self) -> str:
+        """Of all that times depend on but the machine."""
+        held = hashlib.sha256(SOURCE.read_bytes() + repr((self.units, self.buffers)).encode())
+        for data in self.objects:
+            held.update(hashlib.sha256(data).digest())
+        return held.hexdigest()
+
+
+class Schedules:
+    """Code that runs.  Raises ToolError where nothing can link."""
+
+    def __init__(self, code: Code, folder: Path) -> None:
+        self._library = ctypes.CDLL(str(_linked(code.objects, folder / code.digest)))
+        self._library.times.restype = ctypes.c_int64
+        entries = (getattr(self._library, name) for name in code.names)
+        self._entries = [ctypes.cast(entry, ctypes.c_void_p) for entry in entries]
+        self._units = code.units
+        self.memory = Memory(code.buffers, code.last)
+        self._stride = -(-code.scratch // _PAGE) * _PAGE + _PAGE
+        self._scratch = bytearray()
+
+    def rounds(self, effort: Effort, threads: int, calm: Calm) -> Rounds:
+        """Every schedule has its turn in every round; a disturbed round is taken again."""
+        found = Rounds([], [])
+        for number in range(effort.rounds):
+            taken, calmly = undisturbed(lambda n=number: self._round(effort, threads, n), calm)
+            found.seconds.append(taken)
+            found.calm.append(calmly)
+        return found
+
+    def _round(self, effort: Effort, threads: int, number: int) -> list[float]:
+        """Each schedule's median; every other round goes backwards, so that neighbours change."""
+        order = range(len(self._entries))
+        taken = {
+            n: self.turn(n, threads, effort.seconds) for n in (order if number % 2 else order[::-1])
+        }
+        return [taken[n] for n in order]
+
+    def turn(self, number: int, threads: int, seconds: float) -> float:
+        """The median seconds of a launch of one schedule, over about so many seconds."""
+        if len(self._scratch) < threads * self._stride + _PAGE:
+            self._scratch = bytearray(threads * self._stride + _PAGE)
+        scratch = ctypes.addressof(ctypes.c_char.from_buffer(self._scratch))
+        table, out = self.memory.table, np.zeros(MOST, np.int64)
+        work = _Work(
+            self._entries[number], table.ctypes.data, table.shape[1], table.shape[0],
+            self._units[number], -(-scratch // _PAGE) * _PAGE, self._stride, threads,
+        )  # fmt: skip
+        budget = ctypes.c_int64(int(seconds * 1e9))
+        count = self._library.times(
+            ctypes.byref(work), ctypes.c_int64(LEAST), ctypes.c_int64(MOST), budget,
+            ctypes.c_void_p(out.ctypes.data),
+        )  # fmt: skip
+        return float(np.median(out[:count])) * 1e-9
+
+
+class Memory:
+    """Places for the buffers of a kernel, on huge pages where the system grants them.
+
+    `table` has a row of addresses for each copy of the cold ones, which lie in the last cache no
+    more when their turn comes again; `last` is its bytes.  Schedules that pack constants otherwise
+    have room for the largest.
+    """
+
+    def __init__(self, buffers: Sequence[Sequence[Buffer]], last: int) -> None:
+        together = [
+            Buffer(max(b.bytes for b in same), same[0].cold, same[0].dtype)
+            for same in zip(*buffers, strict=True)
+        ]
+        room = [-(-b.bytes // _PAGE) * _PAGE + _APART for b in together]
+        cold = sum(n for n, b in zip(room, together, strict=True) if b.cold)
+        hot = sum(room) - cold
+        sets = max(1, min(MOST_SETS, -(-max(ROTATE, 2 * last) // cold))) if cold else 1
+        self._mapping = mmap.mmap(
+            -1, hot + sets * cold + _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        )
+        self._mapping.madvise(mmap.MADV_HUGEPAGE)
+        data = np.frombuffer(self._mapping, np.uint8)
+        self.table = np.zeros((sets, len(together)), np.uint64)
+        at = 0
+        for number in range(sets):
+            for column, (buffer, size) in enumerate(zip(together, room, strict=True)):
+                if number and not buffer.cold:
+                    self.table[number, column] = self.table[0, column]
+                    continue
+                self.table[number, column] = data.ctypes.data + at
+                fill = _FILLS.get(buffer.dtype, b"\0")
+                words = np.dtype(f"u{len(fill)}")
+                data[at : at + buffer.bytes].view(words)[:] = np.frombuffer(fill, words)
+                at += size
+
+
+def _linked(objects: Sequence[bytes], folder: Path) -> Path:
+    """A library of kernels and of the runtime's threads, in the new `folder`."""
+    folder.mkdir()
+    names = [f"object{n}.o" for n in range(len(objects))]
+    for name, data in zip(names, objects, strict=True):
+        (folder / name).write_bytes(data)
+    toolchain, base = find_toolchain(), runtime_folder()
+    includes = f"-I{base / 'include'}", f"-I{base / 'src'}"
+    run_tool((*toolchain.command, *RUNTIME_FLAGS, *includes, "-c", str(SOURCE)), folder)
+    runtime = map(str, runtime_objects(toolchain))
+    command = (*toolchain.command, "-shared", "-Wl,-z,nodelete", "-Wl,-z,defs")
+    out = folder / "kernels.so"
+    run_tool((*command, "price_check.o", *names, *runtime, "-o", str(out)), folder)
+    return out
