@@ -104,7 +104,8 @@ def self_attention(batch: int, length: int) -> Graph:
             part = w.op("Add", part, w.weight(f"{name}_bias", 384))
         part = w.op("Reshape", part, w.ints(batch, length, 6, 64))
         parts.append(w.op("Transpose", part, perm=[0, 2, 1, 3]))
-    found = _attend(w, *parts, 64**-0.5)
+    q, k, v = parts
+    found = _attend(w, q, k, v, 64**-0.5)
     found = w.op("MatMul", found, w.weight("o", 384, 384))
     return w.graph(w.op("Add", found, w.weight("o_bias", 384)))
 

@@ -46,9 +46,11 @@ class Conditions:
 class Result:
     """What came of one graph.
 
-    `tcc` and `ort` are seconds: our median of all runs, the median of their best round; `error` is
-    the largest difference over the largest expected value; `disturbed` counts turns for which no
-    calm moment was found.  `kernels` are tcc's, the longest first, where it is below the floor.
+    `why` says what hinders a measurement; of a timed graph, what `tcc verify` says of an error over
+    the tolerance.  `tcc` and `ort` are seconds: our median of all runs, the median of their best
+    round; `error` is the largest difference over the largest expected value; `disturbed` counts
+    turns for which no calm moment was found.  `kernels` are tcc's, the longest first, where it is
+    below the floor.
     """
 
     outcome: str
@@ -138,6 +140,9 @@ def table(found: Mapping[str, Result], total: int, conditions: Conditions) -> st
         lines += ["", f"below {FLOOR}:"]
         for name, line in zip(below, aligned([_cells(n, found[n]) for n in below]), strict=True):
             lines += [line, *_kernels(found[name])]
+    rounded = [name for name, r in found.items() if r.outcome == "timed" and r.why]
+    if rounded:
+        lines += ["", "over the tolerance of f32, by rounding alone as tcc verify finds:", *rounded]
     wrong = [(name, r) for name, r in found.items() if r.ratio is None]
     if wrong:
         lines += ["", "not timed:"]

@@ -17,8 +17,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from beside import Plan, geometric_mean
-from subgraph import attention, listing
+from subgraph import attention, listing, measure
 from subgraph.families import FAMILIES, Case, cases, rows, sweep
+from subgraph.measure import Bench, _Steps, _Unfit, run_group
 from subgraph.results import Conditions, Result, Store, table
 from subgraph.writer import Writer, drawn, live_bytes, model_of
 from subgraph_formulas import FORMULAS, Given, layer_norm, rms
@@ -229,3 +230,42 @@ def test_a_digest_knows_draws_constants_and_attributes() -> None:
     digests = [made(), made(value=2.0), made(axis=1), made(name="y")]
     assert len({*digests}) == 4
     assert made() == digests[0]
+
+
+def judged(
+    error: float, status: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[float | Result, list[list[str]]]:
+    """What comes of results that are apart by `error`, and the commands that were asked, where
+    these end with `status`."""
+    asked = []
+
+    def answer(line: list[str], cap: float) -> tuple[int, str, str]:
+        asked.append(line[3:])
+        return status, "the verdict", ""
+
+    monkeypatch.setattr(measure, "run_group", answer)
+    bench: Any = Bench(CONDITIONS.plan, None, None, 1.0)  # type: ignore[arg-type]
+    steps = _Steps(smallest("tanh"), folder, bench)
+    want = np.ones(3, np.float32)
+    try:
+        return steps._agree({"y": want + np.float32(error)}, {"y": want}), asked
+    except _Unfit as unfit:
+        return unfit.result, asked
+
+
+def test_what_is_over_the_tolerance_is_judged_by_verify(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, artifact = tmp_path / "model.onnx", tmp_path / "model.so"
+    command = ["verify", str(model), str(artifact)]
+    assert judged(5e-5, 1, tmp_path, monkeypatch) == (pytest.approx(5e-5, rel=1e-2), [])
+    assert judged(2e-4, 0, tmp_path, monkeypatch) == (pytest.approx(2e-4, rel=1e-2), [command])
+    found, asked = judged(2e-4, 1, tmp_path, monkeypatch)
+    assert isinstance(found, Result)
+    assert (found.outcome, found.why, asked) == ("differs", "the verdict", [command])
+    assert found.command == f"tcc verify {model} {artifact}"
+
+
+def test_a_step_that_takes_too_long_ends() -> None:
+    assert run_group(["tail", "-f", "/dev/null"], 0.2) == (124, "", "it took more than 0.2 seconds")
+    assert run_group(["sh", "-c", "echo a; echo b >&2; exit 3"], 60) == (3, "a\n", "b\n")
