@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import time
 from collections.abc import Sequence
 
@@ -33,6 +34,7 @@ TABLE = ROOT / "scripts" / "results" / "subgraphs.txt"
 
 def main(page: str) -> int:
     """Runs the command whose help is `page`; returns its exit code."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # leaves no temporary folders either
     chosen = _parse(page)
     if chosen.write_list:
         listing.LIST.write_text(listing.text(), encoding="utf-8")

@@ -2,7 +2,8 @@
 
 It was committed before anything on it was timed.  A family or a size is added, never dropped or
 exchanged because of how it fares: `scripts/results/subgraphs-list.txt` shows all of it, and a test
-holds the two together.
+holds the two together.  Where a paper states no size (faces, nodes, pixels), it
+is ours.
 """
 
 from __future__ import annotations
