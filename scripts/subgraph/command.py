@@ -36,6 +36,14 @@ def main(page: str) -> int:
     """Runs the command whose help is `page`; returns its exit code."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leaves no temporary folders either
     chosen = _parse(page)
+    try:
+        return _run(chosen)
+    except KeyboardInterrupt:
+        print("\nstopped; the same command goes on from here")
+        return 130
+
+
+def _run(chosen: argparse.Namespace) -> int:
     if chosen.write_list:
         listing.LIST.write_text(listing.text(), encoding="utf-8")
         return 0
@@ -54,11 +62,7 @@ def main(page: str) -> int:
     target = targets_text(resolve_targets(Options()))
     conditions = Conditions(target, sources_digest(), plan)
     store = Store(SCRATCH / "results", conditions)
-    try:
-        _measure_all(wanted, store, plan, chosen)
-    except KeyboardInterrupt:
-        print("\nstopped; the same command goes on from here")
-        return 130
+    _measure_all(wanted, store, plan, chosen)
     return _report(wanted, store, conditions, chosen)
 
 
