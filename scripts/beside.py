@@ -1,0 +1,56 @@
+"""Times one artifact and the ONNX file that it was made of, the latter with ONNX Runtime."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+from tcc.cli.peers.peer import CAP, Peer
+from tcc.cli.peers.rounds import Times, Turn, interleaved, rested
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How each model is measured; `seconds` is one runtime's share of a round."""
+
+    threads: int
+    rounds: int
+    seconds: float
+
+
+def beside(
+    artifact: Path,
+    source: Path,
+    feed: Arrays,
+    plan: Plan,
+    *,
+    see: Callable[[Sequence[Arrays]], None],
+    take: Callable[[str, Turn], Sequence[float]] = rested,
+    cap: float = CAP,
+) -> Mapping[str, Times]:
+    """Times of "tcc" and "ort", each in its own process, in interleaved rounds.
+
+    Before the first round `see` is given the outputs of both, in this order; what it raises ends
+    the measurement.  `take` is that of `interleaved`; an answer may take `cap` seconds.  Raises
+    ToolError where one of them fails.
+    """
+    with ExitStack() as stack:
+        peers = [
+            stack.enter_context(Peer(kind, file, feed, plan.threads, cap=cap))
+            for kind, file in (("tcc", artifact), ("ort", source))
+        ]
+        see([peer.outputs() for peer in peers])
+        return interleaved(peers, plan.rounds, plan.seconds, take=take)
+
+
+def geometric_mean(ratios: Iterable[float]) -> float:
+    """Of at least one positive ratio."""
+    logarithms = [math.log(ratio) for ratio in ratios]
+    return math.exp(sum(logarithms) / len(logarithms))

@@ -1,0 +1,151 @@
+"""Gathers and what follows them: FreeTensor's meshes, graphs and faces; embeddings."""
+
+from __future__ import annotations
+
+import numpy as np
+from subgraph.writer import Draw, Graph, Writer
+
+_LOWEST = float(np.finfo(np.float32).min)
+
+
+def subdivnet(faces: int) -> Graph:
+    """SubdivNet's convolution of a mesh, 13 to 64 features: of each face itself, the sum of its
+    three neighbours, of their differences, and of its differences from them."""
+    w = Writer()
+    x = w.input("x", faces, 13)
+    near = w.input("near", faces, 3, dtype="int64", draw=Draw("below", faces))
+    theirs = w.op("Gather", x, near, axis=0)  # [faces, 3, 13]
+    turned = w.op("Gather", theirs, w.ints(1, 2, 0), axis=1)
+    among = w.op("Abs", w.op("Sub", theirs, turned))
+    apart = w.op("Abs", w.op("Sub", w.op("Unsqueeze", x, w.ints(1)), theirs))
+    parts = [x, *(w.op("ReduceSum", p, w.ints(1), keepdims=0) for p in (theirs, among, apart))]
+    total = None
+    for number, part in enumerate(parts):
+        found = w.op("MatMul", part, w.weight(f"w{number}", 13, 64))
+        total = found if total is None else w.op("Add", total, found)
+    return w.graph(str(total))
+
+
+def gat(nodes: int, edges: int) -> Graph:
+    """Graph attention, 32 features: a softmax over the edges that end in a node, which lie side by
+    side, and the sum of their sources' features by it.  ONNX has no sparse rows: maxima and sums
+    are scattered."""
+    w = Writer()
+    x = w.input("x", nodes, 32)
+    ends = {"source": "below", "target": "rising"}
+    source, target = (
+        w.input(n, edges, dtype="int64", draw=Draw(kind, nodes)) for n, kind in ends.items()
+    )
+    h = w.op("MatMul", x, w.weight("weight", 32, 32))
+    left, right = (
+        w.op("Squeeze", w.op("MatMul", h, w.weight(n, 32, 1)), w.ints(1)) for n in ("left", "right")
+    )
+    score = w.op("Add", w.op("Gather", left, source), w.op("Gather", right, target))
+    score = w.op("LeakyRelu", score, alpha=0.2)
+    lowest, zeros = (w.constant(np.full(nodes, value)) for value in (_LOWEST, 0.0))
+    top = w.op("ScatterElements", lowest, target, score, reduction="max")
+    power = w.op("Exp", w.op("Sub", score, w.op("Gather", top, target)))
+    total = w.op("ScatterElements", zeros, target, power, reduction="add")
+    share = w.op("Div", power, w.op("Gather", total, target))
+    sent = w.op("Mul", w.op("Gather", h, source), w.op("Unsqueeze", share, w.ints(1)))
+    rows = w.op("Unsqueeze", target, w.ints(1))
+    empty = w.constant(np.zeros((nodes, 32)))
+    return w.graph(w.op("ScatterND", empty, rows, sent, reduction="add"))
+
+
+def softras(faces: int, size: int) -> Graph:
+    """SoftRas: how likely each of size x size pixels belongs to each triangle, the sigmoid of its
+    signed square distance."""
+    w = Writer()
+    corners = w.input("corners", faces, 3, 2, draw=Draw("uniform", -1, 1))
+    line = (np.arange(size) + 0.5) / size * 2 - 1
+    pixels = w.constant(np.stack(np.meshgrid(line, line, indexing="ij"), -1))  # [size, size, 2]
+    ends = w.several("Split", 3, corners, axis=1, num_outputs=3)
+    points = [w.op("Unsqueeze", end, w.ints(1)) for end in ends]  # [faces, 1, 1, 2]
+    pairs = [_edge(w, pixels, points[n], points[(n + 1) % 3]) for n in range(3)]
+    nearest = w.op("Min", *(distance for distance, _ in pairs))
+    low, high = (w.op(kind, *(side for _, side in pairs)) for kind in ("Min", "Max"))
+    zero = w.constant(0.0)
+    inside = w.op("Or", w.op("GreaterOrEqual", low, zero), w.op("LessOrEqual", high, zero))
+    signed = w.op("Where", inside, nearest, w.op("Neg", nearest))
+    return w.graph(w.op("Sigmoid", w.op("Mul", signed, w.constant(20.0))))
+
+
+def _edge(w: Writer, pixels: str, a: str, b: str) -> tuple[str, str]:
+    """Each pixel's square distance from an edge, and which side it is on, [faces, size, size]."""
+    along, off = w.op("Sub", b, a), w.op("Sub", pixels, a)
+    square = _dot(w, along, along)
+    share = w.op("Div", _dot(w, off, along), w.op("Max", square, w.constant(1e-8)))
+    share = w.op("Clip", share, w.constant(0.0), w.constant(1.0))
+    rest = w.op("Sub", off, w.op("Mul", w.op("Unsqueeze", share, w.ints(-1)), along))
+    (ax, ay), (ox, oy) = _both(w, along), _both(w, off)
+    side = w.op("Sub", w.op("Mul", ax, oy), w.op("Mul", ay, ox))
+    return _dot(w, rest, rest), side
+
+
+def _both(w: Writer, vectors: str) -> list[str]:
+    return [w.op("Gather", vectors, w.constant(n, "int64"), axis=-1) for n in (0, 1)]
+
+
+def _dot(w: Writer, a: str, b: str) -> str:
+    return w.op("ReduceSum", w.op("Mul", a, b), w.ints(-1), keepdims=0)
+
+
+def gather(table: int, rows: int, width: int) -> Graph:
+    """`rows` of the rows of a table, nothing else."""
+    w = Writer()
+    which = _indices(w, "which", table, rows)
+    return w.graph(w.op("Gather", w.weight("table", table, width, draw=Draw()), which))
+
+
+def embedding(batch: int, length: int, table: int) -> Graph:
+    """GPT-2's: rows of a table, 768 wide, and those of positions."""
+    w = Writer()
+    tokens = _indices(w, "tokens", table, batch, length)
+    rows = w.op("Gather", w.weight("table", table, 768, draw=Draw()), tokens)
+    return w.graph(w.op("Add", rows, w.weight("places", length, 768, draw=Draw())))
+
+
+def embedding_norm(batch: int, length: int, table: int) -> Graph:
+    """BERT's: tokens, segments, positions, LayerNorm."""
+    w = Writer()
+    tokens = _indices(w, "tokens", table, batch, length)
+    kinds = _indices(w, "kinds", 2, batch, length)
+    rows = w.op("Gather", w.weight("table", table, 768, draw=Draw()), tokens)
+    total = w.op("Add", rows, w.op("Gather", w.weight("segments", 2, 768, draw=Draw()), kinds))
+    total = w.op("Add", total, w.weight("places", length, 768, draw=Draw()))
+    gain = w.weight("gain", 768, draw=Draw("uniform", 0.5, 1.5))
+    return w.graph(w.op("LayerNormalization", total, gain, w.weight("bias", 768), axis=-1))
+
+
+def bag(bags: int, rows: int, width: int, table: int, mean: int) -> Graph:
+    """Sums (`mean` 0) or means of `rows` rows of a table."""
+    w = Writer()
+    which = _indices(w, "which", table, bags, rows)
+    found = w.op("Gather", w.weight("table", table, width, draw=Draw()), which)
+    kind = "ReduceMean" if mean else "ReduceSum"
+    return w.graph(w.op(kind, found, w.ints(1), keepdims=0))
+
+
+def bag_weighted(bags: int, rows: int, width: int, table: int) -> Graph:
+    """Sums of rows by weights that come with the run."""
+    w = Writer()
+    which = _indices(w, "which", table, bags, rows)
+    found = w.op("Gather", w.weight("table", table, width, draw=Draw()), which)
+    share = w.op("Unsqueeze", w.input("share", bags, rows), w.ints(-1))
+    return w.graph(w.op("ReduceSum", w.op("Mul", found, share), w.ints(1), keepdims=0))
+
+
+def bags_of_tables(bags: int, rows: int, table: int) -> Graph:
+    """DLRM's 26 tables, of rows of 64, their sums side by side."""
+    w = Writer()
+    parts = []
+    for number in range(26):
+        which = _indices(w, f"which{number}", table, bags, rows)
+        found = w.op("Gather", w.weight(f"table{number}", table, 64, draw=Draw()), which)
+        parts.append(w.op("ReduceSum", found, w.ints(1), keepdims=0))
+    return w.graph(w.op("Concat", *parts, axis=1))
+
+
+def _indices(w: Writer, name: str, top: int, *shape: int) -> str:
+    return w.input(name, *shape, dtype="int64", draw=Draw("below", top))

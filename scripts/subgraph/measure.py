@@ -1,0 +1,199 @@
+"""One graph: compiled, compared, then timed beside ONNX Runtime."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import onnx
+from beside import Arrays, Plan, beside
+from environment import ROOT
+from peaks import Calm, Peaks, undisturbed
+from subgraph.families import Case
+from subgraph.results import FAULTS, FLOOR, Result
+from subgraph.writer import drawn, model_of
+from tcc.cli.compare import compare
+from tcc.cli.peers.peer import Peer
+from tcc.cli.peers.rounds import REST, Turn
+from tcc.errors import ToolError
+from tcc.options import TOLERANCES
+
+_KERNELS = 5
+_RUNS = 20  # to measure kernels in
+
+
+class _Unfit(Exception):
+    """Ends the measurement of a graph with an outcome other than times."""
+
+    def __init__(self, outcome: str, why: str, command: str = "") -> None:
+        super().__init__(why)
+        self.result = Result(outcome, why.strip(), command, date=date.today().isoformat())
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What graphs are measured with; each step may take `cap` seconds."""
+
+    plan: Plan
+    calm: Calm
+    peaks: Peaks
+    cap: float
+
+
+def measure(case: Case, folder: Path, bench: Bench, keep: bool) -> Result:
+    """Measures in `folder`, which is removed unless `keep` or the outcome is a fault."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        result = _Steps(case, folder, bench).all()
+    except _Unfit as unfit:
+        result = unfit.result
+    if not keep and result.outcome not in FAULTS:
+        shutil.rmtree(folder)
+    return result
+
+
+class _Steps:
+    def __init__(self, case: Case, folder: Path, bench: Bench) -> None:
+        self._case, self._folder, self._bench = case, folder, bench
+        self._plan, self._cap = bench.plan, bench.cap
+        self._model, self._artifact = folder / "model.onnx", folder / "model.so"
+        self._given: list[str] = []
+        self._note = ""
+
+    def all(self) -> Result:
+        """Raises _Unfit with what hinders it."""
+        self._check_memory()
+        feed = self._write()
+        self._tcc("compile", self._model, "-o", self._artifact, fault="compile")
+        want = self._reference(feed)
+        error = [0.0]
+        disturbed: Counter[str] = Counter()
+        self._bench.calm.begin(self._bench.peaks, looks=3)
+
+        def take(kind: str, turn: Turn) -> Sequence[float]:
+            seconds, calmly = undisturbed(turn, self._bench.calm, REST)
+            disturbed[kind] += not calmly
+            return seconds
+
+        def see(outputs: Sequence[Arrays]) -> None:
+            error.append(self._agree(outputs[0], want))
+
+        try:
+            times = beside(
+                self._artifact, self._model, feed, self._plan, see=see, take=take, cap=self._cap
+            )
+        except ToolError as unable:
+            ours = unable.what.startswith("tcc")
+            raise _Unfit("run" if ours else "reference", str(unable), self._run_line()) from None
+        median, best = times["tcc"].median, times["ort"].best
+        return Result(
+            "timed", self._note, "", median, best, max(error), sum(disturbed.values()),
+            date.today().isoformat(), self._kernels() if best / median < FLOOR else [],
+        )  # fmt: skip
+
+    def _check_memory(self) -> None:
+        """Both runtimes hold the graph's values at once, at worst as nodes one by one do."""
+        free, needed = available_memory(), 2 * self._case.bytes
+        if free < needed:
+            text = f"{needed / 1e9:.1f} GB are needed, {free / 1e9:.1f} GB are free"
+            raise _Unfit("memory", text)
+
+    def _write(self) -> dict[str, np.ndarray]:
+        """The model and its inputs as files, the latter also as arrays."""
+        name = self._case.name
+        onnx.save(model_of(name, self._case.graph), self._model)
+        feed = drawn(name, self._case.graph.inputs)
+        for tensor, array in feed.items():
+            path = self._folder / f"{tensor}.npy"
+            np.save(path, array)
+            self._given += ["--input", f"{tensor}=@{path}"]
+        return feed
+
+    def _reference(self, feed: Arrays) -> Arrays:
+        try:
+            with Peer("ort-plain", self._model, feed, self._plan.threads, cap=self._cap) as peer:
+                return peer.outputs()
+        except ToolError as unable:
+            raise _Unfit("reference", str(unable)) from None
+
+    def _agree(self, got: Arrays, want: Arrays) -> float:
+        """The largest error; `tcc verify` judges what is over the tolerance of f32, which knows
+        what rounding alone makes of the reference."""
+        found = [compare(name, got[name], want[name], TOLERANCES["f32"]) for name in want]
+        if not all(item.ok for item in found):
+            done = self._tcc("verify", self._model, self._artifact, *self._given, fault="differs")
+            self._note = done.strip()
+        return max(item.error for item in found)
+
+    def _kernels(self) -> list[dict[str, object]]:
+        """The longest kernels, with what `tcc inspect` says of them; none where it fails, which
+        takes nothing from the times."""
+        threads = ("--threads", self._plan.threads, "--runs", _RUNS)
+        try:
+            said = self._tcc(
+                "inspect", self._artifact, "--measure", "--json", *threads, *self._given
+            )
+        except _Unfit:
+            return []
+        rows = json.loads(said)
+        shown = ("name", "source", "launches", "measured", "limit", "share")
+        return [{key: row[key] for key in shown} for row in rows[:_KERNELS]]
+
+    def _tcc(self, command: str, *words: object, fault: str = "run") -> str:
+        """What `tcc COMMAND` prints; raises _Unfit with the outcome `fault` where it fails."""
+        line = [sys.executable, "-m", "tcc", command, *map(str, words)]
+        shown = shlex.join(["tcc", *line[3:]]).replace(f"{ROOT}{os.sep}", "")
+        status, out, err = run_group(line, self._cap)
+        if status:
+            text = err.strip() or out.strip() or f"tcc {command} ended with {status}"
+            raise _Unfit(fault, text[-1500:], shown)
+        return out
+
+    def _run_line(self) -> str:
+        words = ["tcc", "run", str(self._artifact), *self._given]
+        return shlex.join(words).replace(f"{ROOT}{os.sep}", "")
+
+
+def run_group(line: Sequence[str], cap: float) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command; after `cap` seconds it and its children are ended,
+    and the code is 124."""
+    with subprocess.Popen(
+        line,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=cap)
+            return process.returncode, out, err
+        except subprocess.TimeoutExpired:
+            return 124, "", f"it took more than {cap:g} seconds"
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Ends a command that still runs, with its children."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def available_memory() -> int:
+    """Bytes that programs can have without swapping."""
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    fields: Mapping[str, str] = dict(line.split(":", 1) for line in lines)
+    return int(fields["MemAvailable"].split()[0]) * 1024

@@ -1,0 +1,119 @@
+"""Norms and softmax, forward and backward; rows are those of [batch, length, width]."""
+
+from __future__ import annotations
+
+from subgraph.attention import rms_norm
+from subgraph.writer import Draw, Graph, Writer
+
+_GAIN = Draw("uniform", 0.5, 1.5)
+_LN, _RMS = 768, 2048  # BERT's and Llama 3.2 1B's
+
+
+def layer_norm(batch: int, length: int) -> Graph:
+    w = Writer()
+    return w.graph(_layer_norm(w, w.input("x", batch, length, _LN)))
+
+
+def layer_norm_residual(batch: int, length: int) -> Graph:
+    """The sum is a result too: the next block adds to it."""
+    w = Writer()
+    x, y = (w.input(n, batch, length, _LN) for n in "xy")
+    total = w.op("Add", x, y)
+    return w.graph(total, _layer_norm(w, total))
+
+
+def rms(batch: int, length: int) -> Graph:
+    w = Writer()
+    x = w.input("x", batch, length, _RMS)
+    return w.graph(rms_norm(w, x, w.weight("gain", _RMS, draw=_GAIN)))
+
+
+def rms_residual(batch: int, length: int) -> Graph:
+    w = Writer()
+    x, y = (w.input(n, batch, length, _RMS) for n in "xy")
+    total = w.op("Add", x, y)
+    return w.graph(total, rms_norm(w, total, w.weight("gain", _RMS, draw=_GAIN)))
+
+
+def layer_norm_backward(batch: int, length: int) -> Graph:
+    """Of x, gain and bias, from the result's gradient; the statistics are computed again.
+
+    With n = (x - mean) / deviation and g = dy gain: dx = (g - mean(g) - n mean(g n)) / deviation.
+    """
+    w = Writer()
+    x, dy = w.input("x", batch, length, _LN), w.input("dy", batch, length, _LN)
+    gain = w.weight("gain", _LN, draw=_GAIN)
+    centred = w.op("Sub", x, _mean(w, x))
+    variance = _mean(w, w.op("Mul", centred, centred))
+    inverse = _inverse_root(w, variance, 1e-5)
+    normal = w.op("Mul", centred, inverse)
+    given = w.op("Mul", dy, gain)
+    along = w.op("Mul", normal, _mean(w, w.op("Mul", given, normal)))
+    dx = w.op("Mul", w.op("Sub", w.op("Sub", given, _mean(w, given)), along), inverse)
+    dgain = w.op("ReduceSum", w.op("Mul", dy, normal), w.ints(0, 1), keepdims=0)
+    return w.graph(dx, dgain, w.op("ReduceSum", dy, w.ints(0, 1), keepdims=0))
+
+
+def rms_backward(batch: int, length: int) -> Graph:
+    """Of x and gain.  With r = 1 / root(mean(x^2)) and g = dy gain: dx = r g - x r^3 mean(g x)."""
+    w = Writer()
+    x, dy = w.input("x", batch, length, _RMS), w.input("dy", batch, length, _RMS)
+    gain = w.weight("gain", _RMS, draw=_GAIN)
+    inverse = _inverse_root(w, _mean(w, w.op("Mul", x, x)), 1e-6)
+    normal = w.op("Mul", x, inverse)
+    given = w.op("Mul", dy, gain)
+    along = w.op("Mul", normal, _mean(w, w.op("Mul", given, normal)))
+    dx = w.op("Mul", w.op("Sub", given, along), inverse)
+    return w.graph(dx, w.op("ReduceSum", w.op("Mul", dy, normal), w.ints(0, 1), keepdims=0))
+
+
+def batch_norm_training(batch: int, channels: int, size: int) -> Graph:
+    """ONNX's operator with its statistics computed: the result, running mean and variance."""
+    w = Writer()
+    x = w.input("x", batch, channels, size, size)
+    draws = {"gain": _GAIN, "bias": Draw(), "mean": Draw(), "variance": _GAIN}
+    held = [w.weight(n, channels, draw=draw) for n, draw in draws.items()]
+    made = w.several("BatchNormalization", 3, x, *held, training_mode=1, momentum=0.9)
+    return w.graph(*made)
+
+
+def batch_norm_written_out(batch: int, channels: int, size: int) -> Graph:
+    """The same by means over all but the channels, with the statistics as results."""
+    w = Writer()
+    x = w.input("x", batch, channels, size, size)
+    gain = w.weight("gain", channels, 1, 1, draw=_GAIN)
+    bias = w.weight("bias", channels, 1, 1, draw=Draw())
+    mean = w.op("ReduceMean", x, w.ints(0, 2, 3), keepdims=1)
+    centred = w.op("Sub", x, mean)
+    variance = w.op("ReduceMean", w.op("Mul", centred, centred), w.ints(0, 2, 3), keepdims=1)
+    normal = w.op("Mul", centred, _inverse_root(w, variance, 1e-5))
+    return w.graph(w.op("Add", w.op("Mul", normal, gain), bias), mean, variance)
+
+
+def softmax(rows: int, width: int) -> Graph:
+    w = Writer()
+    return w.graph(w.op("Softmax", w.input("x", rows, width, draw=Draw("normal", 3.0)), axis=-1))
+
+
+def log_softmax(rows: int, width: int) -> Graph:
+    w = Writer()
+    return w.graph(w.op("LogSoftmax", w.input("x", rows, width, draw=Draw("normal", 3.0)), axis=-1))
+
+
+def softmax_heads(heads: int, length: int) -> Graph:
+    """Of PowerFusion's list: BERT's and ViT's scores."""
+    w = Writer()
+    return w.graph(w.op("Softmax", w.input("x", 1, heads, length, length), axis=-1))
+
+
+def _layer_norm(w: Writer, x: str) -> str:
+    gain, bias = w.weight("gain", _LN, draw=_GAIN), w.weight("bias", _LN)
+    return w.op("LayerNormalization", x, gain, bias, axis=-1, epsilon=1e-5)
+
+
+def _mean(w: Writer, x: str) -> str:
+    return w.op("ReduceMean", x, w.ints(-1), keepdims=1)
+
+
+def _inverse_root(w: Writer, x: str, epsilon: float) -> str:
+    return w.op("Reciprocal", w.op("Sqrt", w.op("Add", x, w.constant(epsilon))))

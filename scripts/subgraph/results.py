@@ -1,0 +1,185 @@
+"""What was found of each graph: kept one file a graph, and shown as a table."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench_table import aligned
+from beside import Plan, geometric_mean
+from environment import ROOT
+from subgraph.families import Case
+
+# No graph may be slower than this share of ONNX Runtime's speed.
+FLOOR = 0.97
+
+# What can come of a graph: all but the first two are faults of tcc.
+OUTCOMES: Mapping[str, str] = {
+    "timed": "timed",
+    "memory": "there was not enough memory free",
+    "reference": "ONNX Runtime did not run it",
+    "compile": "tcc did not compile it",
+    "run": "its artifact did not run",
+    "differs": "its results are not those of ONNX Runtime without optimisations",
+}
+FAULTS = ("compile", "run", "differs")
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What a result depends on besides its graph: results under others are taken anew.
+
+    `sources` is a hash of what compiles and runs, `target` the processor.
+    """
+
+    target: str
+    sources: str
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of one graph.
+
+    `why` says what hinders a measurement; of a timed graph, what `tcc verify` says of an error over
+    the tolerance.  `tcc` and `ort` are seconds: our median of all runs, the median of their best
+    round; `error` is the largest difference over the largest expected value; `disturbed` counts
+    turns for which no calm moment was found.  `kernels` are tcc's, the longest first, where it is
+    below the floor.
+    """
+
+    outcome: str
+    why: str = ""
+    command: str = ""
+    tcc: float = 0.0
+    ort: float = 0.0
+    error: float = 0.0
+    disturbed: int = 0
+    date: str = ""
+    kernels: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def ratio(self) -> float | None:
+        """Their best round over our median; None where nothing was timed."""
+        return self.ort / self.tcc if self.outcome == "timed" else None
+
+    @property
+    def below(self) -> bool:
+        return self.ratio is not None and self.ratio < FLOOR
+
+
+class Store:
+    """Results in a folder, under some conditions."""
+
+    def __init__(self, folder: Path, conditions: Conditions) -> None:
+        self._folder = folder
+        self._conditions = asdict(conditions)
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def get(self, case: Case) -> Result | None:
+        """The result of this very graph under these conditions; memory may be free the next time,
+        so that is none."""
+        path = self._path(case)
+        if not path.is_file():
+            return None
+        held = json.loads(path.read_text(encoding="utf-8"))
+        if held["digest"] != case.graph.digest or held["conditions"] != self._conditions:
+            return None
+        result = Result(**held["result"])
+        return None if result.outcome == "memory" else result
+
+    def put(self, case: Case, result: Result) -> None:
+        """Written beside, then renamed: an interruption leaves the one before."""
+        said = {
+            "graph": case.name,
+            "digest": case.graph.digest,
+            "conditions": self._conditions,
+            "result": asdict(result),
+        }
+        path = self._path(case)
+        beside = path.with_suffix(f".{os.getpid()}.tmp")
+        beside.write_text(json.dumps(said, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        beside.replace(path)
+
+    def _path(self, case: Case) -> Path:
+        return self._folder / f"{case.file}.json"
+
+
+def sources_digest() -> str:
+    """Of all that makes and runs artifacts."""
+    said = hashlib.sha256()
+    for folder in ("compiler", "passes", "backends", "runtime"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in (".py", ".c", ".h", ".S"):
+                said.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
+    return said.hexdigest()[:12]
+
+
+def table(found: Mapping[str, Result], total: int, conditions: Conditions) -> str:
+    """The report: those below the floor with their kernels, what else went wrong, then the others,
+    the smallest ratio first."""
+    timed = sorted((r.ratio, name) for name, r in found.items() if r.ratio is not None)
+    below = [name for ratio, name in timed if ratio < FLOOR]
+    plan = conditions.plan
+    lines = [
+        f"{conditions.target}, {plan.threads} threads, f32, {plan.rounds} rounds of "
+        f"{plan.seconds:g} s, sources {conditions.sources}, {_dates(found.values())}",
+        "times: ms; tcc: the median of all runs; ort: ONNX Runtime's best round; ratio: ort over "
+        "tcc",
+        "kernels: us of a run, what they come from, their share of what limits them",
+        "",
+        f"{len(timed)} of {total} graphs timed, {len(below)} below {FLOOR}" + _mean(timed),
+        *_counts(found.values()),
+    ]
+    if below:
+        lines += ["", f"below {FLOOR}:"]
+        for name, line in zip(below, aligned([_cells(n, found[n]) for n in below]), strict=True):
+            lines += [line, *_kernels(found[name])]
+    rounded = [name for name, r in found.items() if r.outcome == "timed" and r.why]
+    if rounded:
+        lines += ["", "over the tolerance of f32, by rounding alone as tcc verify finds:", *rounded]
+    wrong = [(name, r) for name, r in found.items() if r.ratio is None]
+    if wrong:
+        lines += ["", "not timed:"]
+        for name, r in wrong:
+            lines += [f"{name}: {OUTCOMES[r.outcome]}: {r.why}"]
+            lines += [f"  {r.command}"] if r.command else []
+    if timed:
+        head = ("graph", "tcc", "ort", "ratio", "error", "disturbed turns")
+        lines += ["", *aligned([head, *(_cells(name, found[name]) for _, name in timed)])]
+    return "\n".join((*lines, ""))
+
+
+def _mean(timed: Sequence[tuple[float, str]]) -> str:
+    return f", geometric mean {geometric_mean(r for r, _ in timed):.2f}" if timed else ""
+
+
+def _counts(results: Iterable[Result]) -> list[str]:
+    kept = list(results)
+    counted = [(text, sum(r.outcome == kind for r in kept)) for kind, text in OUTCOMES.items()]
+    return [f"{count}: {text}" for text, count in counted[1:] if count]
+
+
+def _cells(name: str, result: Result) -> tuple[str, ...]:
+    assert result.ratio is not None
+    times = (f"{seconds * 1e3:.4f}" for seconds in (result.tcc, result.ort))
+    error, disturbed = f"{result.error:.0e}", str(result.disturbed or "")
+    return name, *times, f"{result.ratio:.2f}", error, disturbed
+
+
+def _kernels(result: Result) -> Iterator[str]:
+    for kernel in result.kernels:
+        share = "" if kernel["share"] is None else f", {kernel['share']:.0%} of {kernel['limit']}"
+        launches = f", {kernel['launches']} launches" if kernel["launches"] > 1 else ""
+        source = f" {kernel['source']}" if kernel["source"] else ""
+        yield f"    {kernel['measured'] * 1e6:.1f} us {kernel['name']}{source}{share}{launches}"
+
+
+def _dates(results: Iterable[Result]) -> str:
+    dates = sorted({r.date for r in results if r.date})
+    return " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else "nothing measured"

@@ -1,0 +1,227 @@
+"""Small graphs as data: nodes, literal constants, and tensors that are drawn when they are needed.
+
+A graph of gigabytes is listed and sized without one array: a `Tensor` says how its values are
+drawn, and `drawn` draws them, the same whenever and in whatever order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+Array = NDArray[Any]
+OPSET = 20
+_IR = 10
+# A protocol buffer holds less than 2 GiB.
+MOST_WEIGHTS = 2**31 - 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """How values are drawn.
+
+    normal: `a` their standard deviation; uniform: from `a` to `b`; below: integers from 0 to below
+    `a`; rising: such integers in ascending order; steps: integers from -8 to 8, times `a`, of which
+    sums and products are exact in f32.
+    """
+
+    kind: str = "normal"
+    a: float = 1.0
+    b: float = 0.0
+
+
+NORMAL = Draw()
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An input of a run, or a weight of the model; `dtype` is NumPy's name."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    draw: Draw
+
+    @property
+    def bytes(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Nodes in an order that they can run in; `constants` are what a graph says in itself (axes,
+    positions, scalars), `weights` what a network would have learnt."""
+
+    nodes: tuple[onnx.NodeProto, ...]
+    inputs: tuple[Tensor, ...]
+    weights: tuple[Tensor, ...]
+    constants: Mapping[str, Array]
+    outputs: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        """Of all that the graph is, its draws included: equal for equal graphs on any machine."""
+        said = hashlib.sha256()
+        for node in self.nodes:
+            told = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+            row = (node.op_type, list(node.input), list(node.output), sorted(told.items()))
+            said.update(repr(row).encode())
+        for name, array in self.constants.items():
+            said.update(f"{name} {array.dtype} {array.shape}".encode() + _same_anywhere(array))
+        said.update(repr((self.inputs, self.weights, self.outputs)).encode())
+        return said.hexdigest()[:12]
+
+
+def _same_anywhere(constant: Array) -> bytes:
+    """Its bytes; of tables of sines, whose last bits depend on the processor, to five decimals."""
+    if constant.dtype.kind == "f" and constant.size > 1000:
+        return bytes((constant.astype(np.float64).round(5) + 0.0).tobytes())
+    return bytes(constant.tobytes())
+
+
+@dataclass(slots=True)
+class Writer:
+    """Writes one graph, node by node; every method gives the names of what it adds."""
+
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    inputs: list[Tensor] = field(default_factory=list)
+    weights: list[Tensor] = field(default_factory=list)
+    constants: dict[str, Array] = field(default_factory=dict)
+
+    def input(self, name: str, *shape: int, dtype: str = "float32", draw: Draw = NORMAL) -> str:
+        self.inputs.append(Tensor(name, shape, dtype, draw))
+        return name
+
+    def weight(self, name: str, *shape: int, draw: Draw | None = None) -> str:
+        """Without a draw, of the deviation that keeps that of a matmul's operand."""
+        usual = Draw("normal", float(np.sqrt(1.0 / shape[-2])) if len(shape) > 1 else 1.0)
+        self.weights.append(Tensor(name, shape, "float32", draw or usual))
+        return name
+
+    def constant(self, value: Any, dtype: str = "float32") -> str:
+        name = f"c{len(self.constants)}"
+        self.constants[name] = np.asarray(value, dtype)
+        return name
+
+    def ints(self, *values: int) -> str:
+        """A one-dimensional constant of i64: axes, a shape."""
+        return self.constant(values, "int64")
+
+    def op(self, kind: str, *operands: str, **attributes: Any) -> str:
+        """A node with one result."""
+        return self.several(kind, 1, *operands, **attributes)[0]
+
+    def several(self, kind: str, count: int, *operands: str, **attributes: Any) -> list[str]:
+        """A node with `count` results."""
+        place = len(self.nodes)
+        results = [f"{kind.lower()}{place}" + (f"_{n}" if n else "") for n in range(count)]
+        self.nodes.append(helper.make_node(kind, operands, results, **attributes))
+        return results
+
+    def graph(self, *results: str) -> Graph:
+        """The graph with these results."""
+        return Graph(
+            tuple(self.nodes),
+            tuple(self.inputs),
+            tuple(self.weights),
+            self.constants,
+            results,
+        )
+
+
+def drawn(name: str, tensors: Sequence[Tensor]) -> dict[str, Array]:
+    """The arrays of a case's tensors; the seeds are the names of the case and of the tensor."""
+    return {item.name: _drawn(name, item) for item in tensors}
+
+
+def _drawn(case: str, item: Tensor) -> Array:
+    seeds = [zlib.crc32(text.encode()) for text in (case, item.name)]
+    rng, draw, shape = np.random.default_rng(seeds), item.draw, item.shape
+    values: Array
+    match draw.kind:
+        case "normal":
+            values = rng.standard_normal(shape, np.float32)
+            values *= np.float32(draw.a)
+        case "uniform":
+            values = rng.random(shape, np.float32) * np.float32(draw.b - draw.a)
+            values += np.float32(draw.a)
+        case "below":
+            values = rng.integers(0, int(draw.a), shape)
+        case "rising":
+            values = np.sort(rng.integers(0, int(draw.a), shape))
+        case "steps":
+            values = rng.integers(-8, 9, shape) * draw.a
+        case _:
+            raise ValueError(f"tensor {item.name!r} is drawn as {draw.kind!r}, which is no draw")
+    return values.astype(item.dtype, copy=False)
+
+
+def skeleton(graph: Graph) -> onnx.ModelProto:
+    """The model with all its types, its weights being inputs: it takes no memory."""
+    given = [
+        helper.make_tensor_value_info(
+            t.name, helper.np_dtype_to_tensor_dtype(np.dtype(t.dtype)), t.shape
+        )
+        for t in (*graph.inputs, *graph.weights)
+    ]
+    model = _model(graph, given, [onnx.ValueInfoProto(name=name) for name in graph.outputs], {})
+    return onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+
+
+def model_of(name: str, graph: Graph) -> onnx.ModelProto:
+    """The whole model.  Raises ValueError where its weights are more than a file can hold."""
+    if sum(t.bytes for t in graph.weights) > MOST_WEIGHTS:
+        raise ValueError(f"{name}: weights of 2 GiB and more do not go into one ONNX file")
+    typed = skeleton(graph).graph
+    outside = {t.name for t in graph.weights}
+    inputs = [value for value in typed.input if value.name not in outside]
+    return _model(graph, inputs, list(typed.output), drawn(name, graph.weights))
+
+
+def _model(
+    graph: Graph,
+    inputs: Sequence[onnx.ValueInfoProto],
+    outputs: Sequence[onnx.ValueInfoProto],
+    weights: Mapping[str, Array],
+) -> onnx.ModelProto:
+    held = [numpy_helper.from_array(a, n) for n, a in (*graph.constants.items(), *weights.items())]
+    made = helper.make_graph(graph.nodes, "subgraph", inputs, outputs, held)
+    opset = helper.make_opsetid("", OPSET)
+    return helper.make_model(made, opset_imports=[opset], ir_version=_IR)
+
+
+def live_bytes(graph: Graph) -> int:
+    """The most bytes that are alive at once where nodes run one by one, in order, each value from
+    the node that makes it (inputs, weights and constants always) to the last that reads it."""
+    typed = skeleton(graph).graph
+    values = {v.name: _bytes(v) for v in (*typed.value_info, *typed.output)}
+    last = {name: place for place, node in enumerate(graph.nodes) for name in node.input}
+    last |= dict.fromkeys(graph.outputs, len(graph.nodes))
+    now = sum(t.bytes for t in (*graph.inputs, *graph.weights))
+    most = now = now + sum(a.nbytes for a in graph.constants.values())
+    for place, node in enumerate(graph.nodes):
+        now += sum(values[name] for name in node.output)
+        most = max(most, now)
+        ends = {n for n in (*node.input, *node.output) if n in values and last.get(n, -1) <= place}
+        now -= sum(values[name] for name in ends)
+    return most
+
+
+def _bytes(value: onnx.ValueInfoProto) -> int:
+    """Raises ValueError where a size is not known: all are, in what is written here."""
+    kind = value.type.tensor_type
+    sizes = [d.dim_value for d in kind.shape.dim]
+    if kind.elem_type == TensorProto.UNDEFINED or not all(
+        d.HasField("dim_value") for d in kind.shape.dim
+    ):
+        raise ValueError(f"the size of {value.name!r} is not known")
+    itemsize = helper.tensor_dtype_to_np_dtype(kind.elem_type).itemsize
+    return int(np.prod(sizes, dtype=np.int64)) * itemsize

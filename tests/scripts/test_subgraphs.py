@@ -1,0 +1,271 @@
+"""The list of small graphs: what is on it computes what it says, and it changes by no accident."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from beside import Plan, geometric_mean
+from subgraph import attention, listing, measure
+from subgraph.families import FAMILIES, Case, cases, rows, sweep
+from subgraph.measure import Bench, _Steps, _Unfit, run_group
+from subgraph.results import Conditions, Result, Store, table
+from subgraph.writer import Writer, drawn, live_bytes, model_of
+from subgraph_formulas import FORMULAS, Given, layer_norm, rms
+
+CONDITIONS = Conditions("cpu: a processor", "abc", Plan(2, 5, 0.2))
+
+
+def smallest(family: str) -> Case:
+    """The smallest graph of a family; a table that rows are gathered from is cut."""
+    (found,) = (f for f in FAMILIES if f.name == family)
+    options = [Case(family, found.build, sizes) for sizes in found.sizes]
+    case = min(options, key=lambda case: case.bytes)
+    shorter = {
+        name: min(size, 999) if name == "table" else size for name, size in case.sizes.items()
+    }
+    return replace(case, sizes=shorter)
+
+
+def run(case: Case) -> tuple[dict[str, Any], list[Any]]:
+    """What ONNX Runtime makes of a case: inputs and weights by name, results in order."""
+    model = model_of(case.name, case.graph)
+    onnx.checker.check_model(model)
+    feed = drawn(case.name, case.graph.inputs)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return feed | drawn(case.name, case.graph.weights), session.run(None, feed)
+
+
+def as_f64(given: Mapping[str, Any]) -> Given:
+    return {n: a.astype(np.float64) if a.dtype.kind == "f" else a for n, a in given.items()}
+
+
+def agrees(case: Case) -> bool:
+    given, found = run(case)
+    wanted = FORMULAS[case.family](as_f64(given))
+    assert len(found) == len(wanted)
+    return all(
+        np.array_equal(a, b)
+        if a.dtype.kind == "i"
+        else np.abs(a - b).max() <= 1e-5 * np.abs(b).max()
+        for a, b in zip(found, wanted, strict=True)
+    )
+
+
+@pytest.mark.parametrize("family", FORMULAS)
+def test_a_graph_computes_its_formula(family: str) -> None:
+    assert agrees(smallest(family))
+
+
+def test_a_third_of_the_builders_has_a_formula() -> None:
+    builders = {f.name: f.build for f in FAMILIES}
+    assert 3 * len({builders[name] for name in FORMULAS}) >= len(set(builders.values()))
+
+
+@pytest.mark.parametrize("family", [f.name for f in FAMILIES if f.name not in FORMULAS])
+def test_the_other_graphs_run_and_their_signals_live(family: str) -> None:
+    for found in run(smallest(family))[1]:
+        assert np.isfinite(found).all()
+        assert found.size == 1 or 1e-3 < found.std() < 1e3
+
+
+def without_scale(
+    w: Writer, q: str, k: str, v: str, scale: float, *, real: Any = attention._attend, **more: Any
+) -> str:
+    return str(real(w, q, k, v, 1.0, **more))
+
+
+def without_mask(
+    w: Writer, q: str, k: str, v: str, scale: float, *, real: Any = attention._attend, **more: Any
+) -> str:
+    return str(real(w, q, k, v, scale, **more | {"mask": None}))
+
+
+@pytest.mark.parametrize("fault", [without_scale, without_mask])
+def test_a_wrong_builder_is_caught(fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "_attend", fault)
+    case = smallest("ALiBi (BLOOM)")
+    assert not agrees(case)
+    assert case.graph.digest not in listing.LIST.read_text(), "the list tells too"
+
+
+Forward = Callable[[Any, Given], Any]
+FORWARDS: Mapping[str, Forward] = {
+    "LayerNorm backward": lambda x, v: layer_norm(x, {**v, "bias": 0.0}),
+    "RMSNorm backward": lambda x, v: rms(x) * v["gain"],
+}
+
+
+@pytest.mark.parametrize("family", FORWARDS)
+def test_gradients_are_those_of_the_forward_graphs(family: str) -> None:
+    """Against central differences of the f64 formula, along a random direction of each row."""
+    raw, (dx, dgain, *rest) = run(smallest(family))
+    given, forward, step = as_f64(raw), FORWARDS[family], 1e-6
+    way = np.random.default_rng(0).standard_normal(given["x"].shape)
+    ahead, behind = (forward(given["x"] + s * way, given) for s in (step, -step))
+    wanted = ((ahead - behind) / (2 * step) * given["dy"]).sum(-1)
+    np.testing.assert_allclose((dx * way).sum(-1), wanted, rtol=1e-4, atol=1e-3)
+    normal = forward(given["x"], {**given, "gain": 1.0})
+    np.testing.assert_allclose(dgain, (normal * given["dy"]).sum((0, 1)), rtol=1e-4, atol=1e-4)
+    for dbias in rest:
+        np.testing.assert_allclose(dbias, given["dy"].sum((0, 1)), rtol=1e-4, atol=1e-4)
+
+
+def test_dynamic_quantisation_is_near_the_product_of_reals() -> None:
+    case = smallest("quantise, matmul")
+    given, (found,) = run(case)
+    (codes,) = (a for a in case.graph.constants.values() if a.dtype == np.int8 and a.ndim == 2)
+    weight = codes.astype(np.float64) / (73 * 768**0.5)
+    wanted = given["x"].astype(np.float64) @ weight + given["bias"]
+    error = np.abs(found - wanted).max()
+    assert error < 0.02 * np.abs(wanted).max()
+
+
+def test_the_committed_list_is_current() -> None:
+    assert list(listing.changed()) == [], "run scripts/subgraphs --write-list if this is meant"
+
+
+def test_names_and_files_are_distinct() -> None:
+    listed = cases(500)
+    assert len({c.name for c in listed}) == len({c.file for c in listed}) == len(listed)
+
+
+def test_lengths_and_batches_are_those_asked_for() -> None:
+    asked = [(1, 17), (1, 512), (1, 1500), (1, 4096), (8, 17), (8, 512), (8, 1500), (8, 4096)]
+    assert [(s["batch"], s["length"]) for s in rows()] == asked
+
+
+def test_a_larger_sweep_holds_the_smaller_one() -> None:
+    few, many = [c.name for c in sweep(10)], [c.name for c in sweep(3000)]
+    assert many[:10] == few
+    sizes = np.array([[*c.sizes.values()] for c in sweep(3000)])
+    assert (sizes.min(0) == 1).all()
+    assert (sizes.max(0) == 70).all()
+
+
+def test_live_bytes_are_counted_by_hand() -> None:
+    w = Writer()
+    x = w.input("x", 1000)  # 4,000 bytes, always there, as is the scalar
+    a = w.op("Exp", x)
+    b = w.op("Mul", a, w.constant(2.0))  # a dies here
+    c = w.op("Concat", b, x, axis=0)  # 8,000, while b is alive
+    assert live_bytes(w.graph(w.op("Neg", c))) == 4004 + 8000 + 8000
+    assert live_bytes(w.graph(a, c)) == 4004 + 4000 + 8000 + 8000  # a stays
+
+
+def test_what_does_not_fit_is_left_out_by_its_size() -> None:
+    sizes = {"batch": 1, "length": 4096}
+    kept = Case("causal (GPT-2)", attention.causal, sizes)
+    left = replace(kept, sizes={**sizes, "batch": 8})
+    scores = 12 * 4096**2 * 4  # bytes: before the softmax and after it
+    assert kept.fits
+    assert 2 * scores < kept.bytes < 2.2 * scores
+    assert not left.fits
+    assert 16 * scores < left.bytes < 17.6 * scores
+    listed = listing.text([kept, left])
+    assert listed.index(kept.name) < listed.index("left out:") < listed.index(left.name)
+
+
+def test_a_result_is_kept_for_its_graph_and_conditions_alone(tmp_path: Path) -> None:
+    case = smallest("tanh")
+    result = Result("timed", tcc=0.002, ort=0.001, kernels=[{"name": "k"}])
+    Store(tmp_path, CONDITIONS).put(case, result)
+    assert Store(tmp_path, CONDITIONS).get(case) == result
+    assert Store(tmp_path, replace(CONDITIONS, sources="new")).get(case) is None
+    assert Store(tmp_path, replace(CONDITIONS, plan=Plan(1, 5, 0.2))).get(case) is None
+    other = Case(case.family, FAMILIES[0].build, {"batch": 1, "length": 17})
+    Path(tmp_path / f"{case.file}.json").rename(tmp_path / f"{other.file}.json")
+    assert Store(tmp_path, CONDITIONS).get(other) is None
+    Store(tmp_path, CONDITIONS).put(case, Result("memory"))
+    assert Store(tmp_path, CONDITIONS).get(case) is None, "there may be more the next time"
+
+
+def test_the_table_names_what_is_slow_first() -> None:
+    kernel = {"name": "k0", "source": "attn", "launches": 2, "measured": 3e-6, "limit": "flops",
+              "share": 0.25}  # fmt: skip
+    found = {
+        "fast": Result("timed", tcc=0.001, ort=0.004, date="2026-01-02"),
+        "slow": Result("timed", tcc=0.002, ort=0.001, date="2026-01-01", kernels=[kernel]),
+        "just": Result("timed", tcc=0.1, ort=0.097, date="2026-01-01"),
+        "broken": Result("compile", why="no such thing", command="tcc compile x"),
+    }
+    text = table(found, 9, CONDITIONS)
+    assert "cpu: a processor, 2 threads" in text
+    assert "2026-01-01 to 2026-01-02" in text
+    assert "3 of 9 graphs timed, 1 below 0.97, geometric mean 1.25" in text  # of 4, 0.5, 0.97
+    below = text.split("below 0.97:\n")[1].split("\n\n")[0].splitlines()
+    assert below[0].split() == ["slow", "2.0000", "1.0000", "0.50", "0e+00"]
+    assert below[1:] == ["    3.0 us k0 attn, 25% of flops, 2 launches"]
+    assert "broken: tcc did not compile it: no such thing\n  tcc compile x\n" in text
+    last = text.rstrip().split("\n\n")[-1].splitlines()
+    assert [line.split()[0] for line in last] == ["graph", "slow", "just", "fast"]
+
+
+def test_the_mean_is_geometric() -> None:
+    assert geometric_mean([4, 0.25, 8]) == pytest.approx(2)
+
+
+def test_a_digest_knows_draws_constants_and_attributes() -> None:
+    def made(value: float = 1.0, axis: int = 0, name: str = "x") -> str:
+        w = Writer()
+        x = w.op("Add", w.input(name, 2, 2), w.constant(value))
+        return w.graph(w.op("Softmax", x, axis=axis)).digest
+
+    digests = [made(), made(value=2.0), made(axis=1), made(name="y")]
+    assert len({*digests}) == 4
+    assert made() == digests[0]
+
+
+def judged(
+    error: float, status: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[float | Result, list[list[str]]]:
+    """What comes of results that are apart by `error`, and the commands that were asked, where
+    these end with `status`."""
+    asked = []
+
+    def answer(line: list[str], cap: float) -> tuple[int, str, str]:
+        asked.append(line[3:])
+        return status, "the verdict", ""
+
+    monkeypatch.setattr(measure, "run_group", answer)
+    bench: Any = Bench(CONDITIONS.plan, None, None, 1.0)  # type: ignore[arg-type]
+    steps = _Steps(smallest("tanh"), folder, bench)
+    want = np.ones(3, np.float32)
+    try:
+        return steps._agree({"y": want + np.float32(error)}, {"y": want}), asked
+    except _Unfit as unfit:
+        return unfit.result, asked
+
+
+def test_what_is_over_the_tolerance_is_judged_by_verify(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, artifact = tmp_path / "model.onnx", tmp_path / "model.so"
+    command = ["verify", str(model), str(artifact)]
+    assert judged(5e-5, 1, tmp_path, monkeypatch) == (pytest.approx(5e-5, rel=1e-2), [])
+    assert judged(2e-4, 0, tmp_path, monkeypatch) == (pytest.approx(2e-4, rel=1e-2), [command])
+    found, asked = judged(2e-4, 1, tmp_path, monkeypatch)
+    assert isinstance(found, Result)
+    assert (found.outcome, found.why, asked) == ("differs", "the verdict", [command])
+    assert found.command == f"tcc verify {model} {artifact}"
+
+
+def test_a_step_that_takes_too_long_ends() -> None:
+    assert run_group(["tail", "-f", "/dev/null"], 0.2) == (124, "", "it took more than 0.2 seconds")
+    assert run_group(["sh", "-c", "echo a; echo b >&2; exit 3"], 60) == (3, "a\n", "b\n")
