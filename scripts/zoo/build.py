@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from zoo.draw import Entry
-from zoo.registries import import_timm
+from zoo.registries import import_timm, import_transformers
 
 from models.inputs import random_image
 
@@ -68,9 +68,7 @@ def _timm(entry: Entry) -> Built:
 
 
 def _transformers(entry: Entry) -> Built:
-    import transformers
-
-    kind = getattr(transformers, entry.model)
+    kind = getattr(import_transformers(), entry.model)
     config, cut = fitted(kind, entry.fields)
     model = kind(config).float().eval()
     part = getattr(model, entry.part) if entry.part else model

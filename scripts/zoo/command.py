@@ -15,7 +15,7 @@ from zoo import report
 from zoo.draw import Drawn, Entry, draw, part_of, read, shard, text
 from zoo.outcomes import Outcome, Outcomes, in_process, processors
 
-LIST = ROOT / "scripts" / "breadth_list.json"
+LIST = ROOT / "scripts" / "results" / "breadth_list.json"
 FOLDER = ROOT / "build" / "breadth"
 PUBLISHED = ROOT / "scripts" / "results" / "breadth.json"
 LIMITS = {"export": 1800.0, "time": 3600.0}  # seconds of one architecture
@@ -108,20 +108,20 @@ def drawing() -> int:
 
 
 def exporting(drawn: Drawn, outcomes: Outcomes, chosen: argparse.Namespace) -> int:
-    """Until each member of the part has an ONNX file; one that fails is replaced by the next."""
-    done: set[str] = set()
+    """Until each member of the part has an ONNX file; one that fails is replaced by the next.
+
+    Raises where the libraries cannot be imported: no architecture fails for that.
+    """
+    _check_libraries()
+    if chosen.again:
+        for entry in chosen_of(drawn, list(drawn.entries()), chosen):
+            outcomes.forget("export", entry.family)
     while True:
         members = drawn.members(outcomes.failed_exports())
         own = chosen_of(drawn, members, chosen)
-        wanted = [
-            entry
-            for entry in own
-            if entry.family not in done
-            and (chosen.again or outcomes.get("export", entry.family) is None)
-        ]
+        wanted = [entry for entry in own if outcomes.get("export", entry.family) is None]
         if not wanted:
             break
-        done.add(wanted[0].family)
         _step(outcomes, "export", wanted[0], (), f"{len(own) - len(wanted) + 1} of {len(own)}")
     left = [e.family for e in members if outcomes.get("export", e.family) is None]
     if left:
@@ -181,13 +181,29 @@ def one(drawn: Drawn, outcomes: Outcomes, chosen: argparse.Namespace) -> int:
     try:
         found = {"outcome": "done", **work(entry, json.loads(chosen.plan))}
     except Exception as error:  # whatever a library raises is the reason in the table
-        lines = " | ".join(line.strip() for line in str(error).splitlines() if line.strip())
-        why = f"{type(error).__name__}: {lines}"[:400].replace(f"{ROOT}/", "")
-        found = {"outcome": "failed", "why": why}
+        found = {"outcome": "failed", "why": reason(error)}
         outcomes.put(chosen.what, entry.family, found)
         raise
     outcomes.put(chosen.what, entry.family, found)
     return 0
+
+
+def _check_libraries() -> None:
+    from zoo.registries import import_transformers
+
+    import_transformers()
+
+
+def reason(error: BaseException) -> str:
+    """The error, and the one that it comes from, on one line, without this machine's paths."""
+    while error.__cause__ is not None and isinstance(error, ImportError):
+        error = error.__cause__  # a library's lazy import says nothing
+    told = [error] if error.__cause__ is None else [error, error.__cause__]
+    lines = [
+        f"{type(each).__name__}: " + " | ".join(filter(None, map(str.strip, str(each).split("\n"))))
+        for each in told
+    ]
+    return " <- ".join(line[:300] for line in lines).replace(f"{ROOT}/", "")
 
 
 def _export(entry: Entry, plan: dict[str, Any]) -> dict[str, Any]:

@@ -51,14 +51,7 @@ class Outcomes:
             self._failed.pop(family, None)
 
     def failed_exports(self) -> set[str]:
-        known = {
-            path.name.removesuffix(".export.json") for path in self.folder.glob("*.export.json")
-        }
-        return {
-            family
-            for family in known | set(self._failed)
-            if (found := self.get("export", family)) and found["outcome"] == "failed"
-        }
+        return {f for f, found in self.all("export").items() if found["outcome"] == "failed"}
 
     def all(self, step: str) -> dict[str, Outcome]:
         """By family, sorted."""

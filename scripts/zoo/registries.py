@@ -40,6 +40,7 @@ def registries() -> Registries:
 
 def _transformers(kinds: tuple[str, ...]) -> dict[str, list[str]]:
     """By the folder of the architecture, which model types share: data2vec-text, -audio."""
+    import_transformers()
     from transformers.models.auto import modeling_auto
     from transformers.models.auto.configuration_auto import model_type_to_module_name
 
@@ -63,6 +64,15 @@ def _timm() -> dict[str, list[str]]:
 
 
 _DECLARED: list[Any] = []
+
+
+def import_transformers() -> Any:
+    """transformers, whose models import timm and torchvision; raises where they cannot be."""
+    import_timm()
+    import transformers
+
+    assert transformers.PreTrainedModel
+    return transformers
 
 
 def import_timm() -> Any:

@@ -22,8 +22,9 @@ LEGEND = (
     "layers are halved until they fit, then the vocabulary (cut)",
     "times: medians in ms; (best): the same peer's best round",
     "ratio: the faster peer at its best round over tcc at its median; paired: in the same round",
-    "fma: multiply-adds of contractions over the peak of all threads; error: against the first peer,",
-    "of an output's largest value; scaled: layers whose weights a power of two brought to life",
+    "fma: multiply-adds of contractions over the peak of all threads; error: against the first",
+    "peer, of an output's largest value; scaled: layers whose weights (by a power of two) or",
+    "statistics were set for signals to live",
 )
 _HEAD = (
     "model registry class MB tcc ort (best) openvino (best) ratio paired fma error scaled "

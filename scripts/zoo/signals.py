@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -17,7 +17,8 @@ from torch.utils import _pytree as pytree
 
 BOUNDS = (1e-3, 1e3)  # of a layer's standard deviation
 TARGET = (0.1, 10.0)  # where the rule leaves a layer as it is
-LEAST_MOVE = 1e-3  # root mean square, of an output's range: ten times what rounding may do
+LEAST_MOVE = 1e-4  # root mean square, of an output's range: ten times what rounding does
+LEAST_VARIANCE = 1e-8  # of a channel: below it a batch norm keeps its statistics
 NOISE = 0.1  # standard deviation of what constant parameters get
 
 Inputs = Mapping[str, Tensor]
@@ -71,11 +72,13 @@ def still(before: Sequence[Tensor], after: Sequence[Tensor]) -> Iterator[str]:
 
 @torch.no_grad()
 def rescale(model: nn.Module, call: Call, inputs: Inputs) -> int:
-    """Multiplies weights and biases of layers by powers of two until each output's standard
-    deviation is about 1, in the order of a run; returns how many layers changed.
+    """Brings signals back in the order of one run; returns how many layers changed.
 
-    Only layers that are linear in their weights and leave `TARGET` change, each tensor once.
-    Powers of two keep the bytes equal where a sum is rounded otherwise.
+    Weights and biases of layers that are linear in them, and whose outputs leave `TARGET`, are
+    multiplied by a power of two that gives a standard deviation of about 1, each tensor once.
+    Batch norms take the statistics of `inputs`: with those of nothing, biases drown what depends
+    on the input.  Powers of two, and statistics rounded to bfloat16, keep the bytes equal where a
+    sum is rounded otherwise.
     """
     held: set[int] = set()
     changed = 0
@@ -94,7 +97,23 @@ def rescale(model: nn.Module, call: Call, inputs: Inputs) -> int:
         changed += 1
         return output * factor
 
-    with _hooked(linear_layers(model), scaled):
+    def calibrated(module: nn.Module, arguments: tuple[Any, ...]) -> None:
+        nonlocal changed
+        value = arguments[0]
+        others = [axis for axis in range(value.ndim) if axis != 1]
+        if value.numel() > value.shape[1]:
+            mean, variance = value.mean(others), value.var(others, correction=0)
+            lives = variance > LEAST_VARIANCE
+            for kept, found in ((module.running_mean, mean), (module.running_var, variance)):
+                kept.copy_(torch.where(lives, found.bfloat16().to(kept.dtype), kept))
+            changed += 1
+
+    with ExitStack() as stack:
+        stack.enter_context(_hooked(linear_layers(model), scaled))
+        for module in model.modules():
+            if isinstance(getattr(module, "running_var", None), Tensor):
+                handle = module.register_forward_pre_hook(calibrated)
+                stack.callback(handle.remove)
         call(inputs)
     return changed
 
