@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,7 @@ LIMITS = {"export": 1800.0, "time": 3600.0}  # seconds of one architecture
 def main(page: str) -> int:
     """Returns the exit code."""
     chosen = _parse(page)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that its processes end with it
     if chosen.step == "draw":
         return drawing()
     try:

@@ -70,7 +70,8 @@ def measure(stem: Path, plan: Plan) -> dict[str, Any]:
             **_kernels(artifact, arrays, plan.threads),
         }
     finally:
-        artifact.unlink(missing_ok=True)
+        for suffix in (".so", ".h"):
+            stem.with_suffix(suffix).unlink(missing_ok=True)
 
 
 def _start(
