@@ -1,0 +1,105 @@
+"""What is known of each architecture: one JSON file for each step of each, written when it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from environment import environment
+
+Outcome = dict[str, Any]  # "outcome" ("done" or "failed"), "why" of a failure, and what was found
+STEPS = ("export", "time")
+
+
+class Outcomes:
+    """The outcomes in `folder`; for exports that failed also those of `published`, a table's JSON.
+
+    So a machine that times a part knows which architectures were replaced elsewhere.
+    """
+
+    def __init__(self, folder: Path, published: Path | None = None) -> None:
+        self.folder = folder
+        held = json.loads(published.read_text()) if published and published.is_file() else {}
+        self._failed = {
+            family: found
+            for family, found in held.get("exports", {}).items()
+            if found["outcome"] == "failed"
+        }
+
+    def get(self, step: str, family: str) -> Outcome | None:
+        path = self._path(step, family)
+        if path.is_file():
+            found: Outcome = json.loads(path.read_text())
+            return found
+        return self._failed.get(family) if step == "export" else None
+
+    def put(self, step: str, family: str, outcome: Mapping[str, Any]) -> None:
+        path = self._path(step, family)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(outcome, indent=1) + "\n")
+        part.rename(path)
+
+    def forget(self, step: str, family: str) -> None:
+        self._path(step, family).unlink(missing_ok=True)
+        if step == "export":
+            self._failed.pop(family, None)
+
+    def failed_exports(self) -> set[str]:
+        return {f for f, found in self.all("export").items() if found["outcome"] == "failed"}
+
+    def all(self, step: str) -> dict[str, Outcome]:
+        """By family, sorted."""
+        known = {path.name.split(".")[0] for path in self.folder.glob(f"*.{step}.json")}
+        known |= set(self._failed) if step == "export" else set()
+        return {family: found for family in sorted(known) if (found := self.get(step, family))}
+
+    def _path(self, step: str, family: str) -> Path:
+        return self.folder / f"{family}.{step}.json"
+
+
+def in_process(
+    outcomes: Outcomes, step: str, family: str, command: tuple[str | Path, ...], seconds: float
+) -> Outcome:
+    """Runs `command`, which is to put the outcome; what it prints goes to a log beside it.
+
+    Where it ends without an outcome, or takes more than `seconds`, that is a failure.
+    """
+    outcomes.forget(step, family)
+    outcomes.folder.mkdir(parents=True, exist_ok=True)
+    log = outcomes.folder / f"{family}.{step}.log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, *map(str, command)],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env=environment() | {"HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"},
+        )
+        try:
+            why = f"its process ended with {process.wait(seconds)}"
+        except subprocess.TimeoutExpired:
+            why = f"it took more than {seconds:.0f} s"
+        finally:
+            process.kill()
+            process.wait()
+    found = outcomes.get(step, family)
+    if found is None:
+        words = log.read_text(errors="replace").strip().splitlines()
+        found = {"outcome": "failed", "why": ": ".join((why, *words[-1:]))[:400]}
+        outcomes.put(step, family, found)
+    return found
+
+
+def shard_hint(pending: Mapping[int, list[str]], parts: int) -> str:
+    """Which parts have work left, in words."""
+    return ", ".join(f"{part}/{parts} ({len(names)})" for part, names in sorted(pending.items()))
+
+
+def processors() -> int:
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,93 @@
+"""The registries that architectures are drawn from: those of transformers and of timm."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib.metadata import version
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from zoo.draw import Registries, family_of
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # weights are seeded: nothing is to be fetched
+
+# The mappings of transformers' auto classes that make up a registry.
+MAPPINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "text": ("MASKED_LM", "CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM"),
+        "vision": ("IMAGE_CLASSIFICATION",),
+        "audio": ("AUDIO_CLASSIFICATION", "CTC", "SPEECH_SEQ_2_SEQ"),
+        "detection": ("OBJECT_DETECTION",),
+        "segmentation": (
+            "SEMANTIC_SEGMENTATION",
+            "INSTANCE_SEGMENTATION",
+            "UNIVERSAL_SEGMENTATION",
+        ),
+    }
+)
+
+
+def versions() -> dict[str, str]:
+    return {name: version(name) for name in ("transformers", "timm")}
+
+
+def registries() -> Registries:
+    """The models of each registry by family, all sorted."""
+    return {**{name: _transformers(kinds) for name, kinds in MAPPINGS.items()}, "timm": _timm()}
+
+
+def _transformers(kinds: tuple[str, ...]) -> dict[str, list[str]]:
+    """By the folder of the architecture, which model types share: data2vec-text, -audio."""
+    import_transformers()
+    from transformers.models.auto import modeling_auto
+    from transformers.models.auto.configuration_auto import model_type_to_module_name
+
+    found: dict[str, set[str]] = {}
+    for kind in kinds:
+        for model_type, named in getattr(modeling_auto, f"MODEL_FOR_{kind}_MAPPING_NAMES").items():
+            models = (named,) if isinstance(named, str) else named
+            family = family_of(model_type_to_module_name(model_type).rpartition(".")[2])
+            found.setdefault(family, set()).update(models)
+    return {family: sorted(models) for family, models in sorted(found.items())}
+
+
+def _timm() -> dict[str, list[str]]:
+    """By module; without the tiny models of timm's own tests."""
+    timm = import_timm()
+    found: dict[str, set[str]] = {}
+    for module in timm.list_modules():
+        models = timm.list_models(module=module, exclude_filters="test_*")
+        found.setdefault(family_of(module), set()).update(models)
+    return {family: sorted(models) for family, models in sorted(found.items()) if models}
+
+
+_DECLARED: list[Any] = []
+
+
+def import_transformers() -> Any:
+    """transformers, whose models import timm and torchvision; raises where they cannot be."""
+    import_timm()
+    import transformers
+
+    assert transformers.PreTrainedModel
+    return transformers
+
+
+def import_timm() -> Any:
+    """timm, also where torchvision's operators cannot be loaded, as beside a CPU build of torch.
+
+    torchvision then still asks for the names of two of them, which no model here calls.
+    """
+    try:
+        import timm
+    except RuntimeError as error:
+        if "torchvision::nms" not in str(error):
+            raise
+        library = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _DECLARED.append(library)  # what it declares ends with it
+        import timm
+    return timm

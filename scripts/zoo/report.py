@@ -1,0 +1,215 @@
+"""The table and the chart of `scripts/breadth`, from outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from bench_table import aligned
+from chart import Bar, bar_chart
+from goals import geometric_mean, paired_ratio, ratio
+from zoo.draw import FIXED, Drawn, Entry
+from zoo.outcomes import Outcome, Outcomes
+
+BASELINES = ("ort", "openvino")
+LEAST_COUNT, LEAST_MEAN, LEAST = 60, 1.3, 0.95
+LOSES = 1.0  # a model below it has its kernels listed
+
+LEGEND = (
+    "sizes: the default configuration's, batch 1, 128 tokens, images as the configuration or its",
+    "processor says, sound as its extractor gives it; weights are seeded; above 1.2 GB of them",
+    "layers are halved until they fit, then the vocabulary (cut)",
+    "times: medians in ms; (best): the same peer's best round",
+    "ratio: the faster peer at its best round over tcc at its median; paired: in the same round",
+    "fma: multiply-adds of contractions over the peak of all threads; error: against the first",
+    "peer, of an output's largest value; scaled: layers whose weights (by a power of two) or",
+    "statistics were set for signals to live",
+)
+_HEAD = (
+    "model registry class MB tcc ort (best) openvino (best) ratio paired fma error scaled "
+    "compiled cut"
+).split()
+
+
+def collected(drawn: Drawn, outcomes: Outcomes) -> dict[str, Any]:
+    """All that the table shows, as JSON: outcomes of the members, and the exports that failed."""
+    members = drawn.members(outcomes.failed_exports())
+    named = {entry.family for entry in members}
+    exports, times = outcomes.all("export"), outcomes.all("time")
+    return {
+        "seed": drawn.seed,
+        "versions": dict(drawn.versions),
+        "members": [asdict(entry) for entry in members],
+        "exports": {f: o for f, o in exports.items() if f in named or o["outcome"] == "failed"},
+        "times": {f: o for f, o in times.items() if f in named},
+        "classes": {entry.family: entry.model for entry in drawn.entries()},
+    }
+
+
+def ratio_of(outcome: Outcome | None) -> float | None:
+    """The faster peer that ran, at its best round, over tcc's median; None where none did."""
+    if outcome is None or outcome["outcome"] != "done":
+        return None
+    return ratio(outcome, BASELINES, "best", "median")
+
+
+def ratios(results: Mapping[str, Any]) -> dict[str, float]:
+    """By family, the lowest first."""
+    found = {family: ratio_of(outcome) for family, outcome in results["times"].items()}
+    known = {family: value for family, value in found.items() if value is not None}
+    return dict(sorted(known.items(), key=lambda pair: (pair[1], pair[0])))
+
+
+def goals(results: Mapping[str, Any]) -> list[tuple[str, bool]]:
+    """Each goal in words, and whether it is met."""
+    known = ratios(results)
+    mean = geometric_mean(list(known.values())) if known else 0.0
+    low = [f"{family} {value:.2f}" for family, value in known.items() if value < LEAST]
+    families = [entry["family"] for entry in results["members"]]
+    unknown = [family for family in families if family not in known]
+    lost = [entry.family for entry in FIXED if entry.family not in families]
+    return [
+        (f"{len(known)} architectures timed, at least {LEAST_COUNT}", len(known) >= LEAST_COUNT),
+        (f"geometric mean {mean:.2f}, at least {LEAST_MEAN:.2f}", mean >= LEAST_MEAN),
+        (f"below {LEAST:.2f}: {', '.join(low) or 'none'}", not low),
+        (f"without a ratio: {', '.join(unknown) or 'none'}", not unknown),
+        (f"of the fixed ones not in it: {', '.join(lost) or 'none'}", not lost),
+    ]
+
+
+def table(results: Mapping[str, Any]) -> str:
+    """The whole report as text."""
+    known = ratios(results)
+    members = [Entry(**entry) for entry in results["members"]]
+    timed = [entry for entry in members if entry.family in known]
+    timed.sort(key=lambda entry: known[entry.family])
+    lines = [*_heading(results), "", *LEGEND, ""]
+    lines += aligned([_HEAD, *(_cells(results, entry) for entry in timed)], left=3)
+    lines += ["", *(f"{text}: {'met' if met else 'MISSED'}" for text, met in goals(results))]
+    for title, found in (
+        (
+            f"kernels of those below {LOSES:.2f}, by time above the machine's limit",
+            _losers(results),
+        ),
+        ("disturbed turns", _disturbances(results)),
+        ("peers that failed", _absences(results)),
+        ("models that tcc failed on", _failures(results["times"])),
+        ("exports that failed, each replaced by the next of its registry", _exports(results)),
+        ("left to do", _left(results)),
+    ):
+        body = list(found)
+        lines += ["", f"{title}:", *(f"  {line}".rstrip() for line in body)] if body else []
+    return "\n".join((*lines, ""))
+
+
+def chart(results: Mapping[str, Any]) -> str:
+    """The ratios as SVG, the highest first."""
+    bars = [Bar(family, value, None) for family, value in reversed(ratios(results).items())]
+    title = "The faster of ONNX Runtime and OpenVINO at its best round over tcc at its median"
+    return bar_chart(title, _conditions(results), bars)
+
+
+def _heading(results: Mapping[str, Any]) -> list[str]:
+    libraries = " and ".join(f"{n} {v}" for n, v in results["versions"].items())
+    drawn = f"{len(results['members'])} architectures, drawn by seed {results['seed']} from"
+    return [f"{drawn} {libraries}", _conditions(results)]
+
+
+def _conditions(results: Mapping[str, Any]) -> str:
+    """How the rows were measured; where they differ, all that there is."""
+    rows = [row for row in results["times"].values() if row["outcome"] == "done"]
+    told = (
+        [row["target"] for row in rows],
+        [f"{row['plan']['threads']} threads" for row in rows],
+        ["f32"],
+        [f"{row['plan']['rounds']} rounds of {row['plan']['seconds']:g} s" for row in rows],
+        [row["date"] for row in rows],
+    )
+    return "; ".join(" and ".join(sorted(set(each))) for each in told if each)
+
+
+def _cells(results: Mapping[str, Any], entry: Entry) -> list[str]:
+    row, export = results["times"][entry.family], results["exports"].get(entry.family, {})
+    peers = row["peers"]
+    paired = paired_ratio({"peers": {k: peers.get(k, {}) for k in ("tcc", *BASELINES)}}, BASELINES)
+    value = ratio_of(row)
+    fma = row["contraction_flops"] / peers["tcc"]["median"] / row["peaks"]["flops"][1]
+    timed = [_ms(peers.get(k, {}), key) for k in BASELINES for key in ("median", "best")]
+    return [
+        entry.family,
+        entry.registry,
+        entry.model + (f".{entry.part}" if entry.part else ""),
+        f"{export['weights'] / 1e6:.0f}" if "weights" in export else "-",
+        _ms(peers["tcc"], "median"),
+        *timed,
+        "-" if value is None else f"{value:.2f}",
+        "-" if paired is None else f"{paired:.2f}",
+        f"{fma:.0%}",
+        "-" if row["error"] is None else f"{row['error']:.0e}",
+        str(export.get("scaled", "-")),
+        f"{row['compile_seconds']:.0f} s",
+        export.get("cut") or "-",
+    ]
+
+
+def _ms(found: Mapping[str, Any], key: str) -> str:
+    return f"{found[key] * 1e3:.2f}" if key in found else "-"
+
+
+def _losers(results: Mapping[str, Any]) -> Iterator[str]:
+    for family, value in ratios(results).items():
+        if value >= LOSES:
+            return
+        row = results["times"][family]
+        yield f"{family} {value:.2f}"
+        rows = [("kernel", "launches", "ms", "of the run", "of limit", "source")]
+        rows += [_kernel(kernel, row["kernel_seconds"]) for kernel in row["kernels"]]
+        yield from (f"  {line}" for line in aligned(rows))
+
+
+def _kernel(kernel: Mapping[str, Any], seconds: float) -> tuple[str, ...]:
+    measured = kernel["measured"] or 0.0
+    share = "-" if kernel["share"] is None else f"{kernel['share']:.0%} {kernel['limit']}"
+    return (
+        kernel["name"],
+        str(kernel["launches"]),
+        f"{measured * 1e3:.3f}",
+        f"{measured / seconds:.0%}" if seconds else "-",
+        share,
+        kernel["source"][:80],
+    )
+
+
+def _disturbances(results: Mapping[str, Any]) -> Iterator[str]:
+    for family, row in results["times"].items():
+        count = sum(peer.get("disturbed", 0) for peer in row.get("peers", {}).values())
+        if count:
+            yield f"{family} {count}"
+
+
+def _absences(results: Mapping[str, Any]) -> Iterator[str]:
+    for family, row in results["times"].items():
+        for kind, peer in row.get("peers", {}).items():
+            if "absent" in peer:
+                yield f"{family}: {kind}: {peer['absent']}"
+
+
+def _failures(outcomes: Mapping[str, Outcome]) -> Iterator[str]:
+    for family, outcome in outcomes.items():
+        if outcome["outcome"] == "failed":
+            yield f"{family}: {outcome['why']}"
+
+
+def _exports(results: Mapping[str, Any]) -> Iterator[str]:
+    for family, outcome in results["exports"].items():
+        if outcome["outcome"] == "failed":
+            yield f"{family} ({results['classes'].get(family, '-')}): {outcome['why']}"
+
+
+def _left(results: Mapping[str, Any]) -> Iterator[str]:
+    families = [entry["family"] for entry in results["members"]]
+    for title, known in (("export", results["exports"]), ("time", results["times"])):
+        missing = [family for family in families if family not in known]
+        if missing:
+            yield f"{title}: {', '.join(missing)}"

@@ -1,0 +1,167 @@
+"""Times one exported architecture: tcc, its peers, and tcc's kernels one by one."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from peaks import Calm, Peaks, undisturbed
+from tcc.artifact import read_manifest
+from tcc.cli.kernels.facts import kernel_facts
+from tcc.cli.kernels.steps import measure_steps
+from tcc.cli.kernels.table import KernelRow, contractions, kernel_rows
+from tcc.cli.peers.peer import Peer
+from tcc.cli.peers.rounds import REST, Turn, interleaved
+from tcc.cli.peers.worker import Array, read_arrays
+from tcc.driver import compile_model, resolve_targets
+from tcc.errors import TccError
+from tcc.options import Options, read_options
+from tcc.target import targets_text
+
+BASELINES = ("ort", "openvino")
+BOUND = 1e-3  # of an output's largest value
+SPREAD = (
+    4.0  # times what the peers differ by among themselves: deep random networks spread rounding
+)
+KERNELS, RUNS = 8, 5  # of the table of kernels; measured runs for it
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`seconds` is one peer's share of a round, `cap` the longest answer, `patience` the longest
+    wait for a calm machine, each in seconds."""
+
+    threads: int
+    rounds: int = 7
+    seconds: float = 0.3
+    patience: float = 60.0
+    cap: float = 600.0
+
+
+def measure(stem: Path, plan: Plan) -> dict[str, Any]:
+    """What the table says of STEM.onnx on STEM.npz; raises TccError where tcc fails, and ValueError
+    where its results are not those of the peers."""
+    source, artifact = stem.with_suffix(".onnx"), stem.with_suffix(".so")
+    arrays = read_arrays(stem.with_suffix(".npz"))
+    started = time.perf_counter()
+    compile_model(source, read_options({}), artifact)
+    compiled = time.perf_counter() - started
+    print(f"compiled in {compiled:.1f} s", flush=True)
+    try:
+        with ExitStack() as stack:
+            running, absent = _start(source, artifact, arrays, plan, stack)
+            error = agreement({peer.kind: peer.outputs() for peer in running})
+            found = _timed(running, plan, stem.parent, stack)
+        return {
+            "target": targets_text(resolve_targets(Options())),
+            "date": date.today().isoformat(),
+            "plan": asdict(plan),
+            "compile_seconds": compiled,
+            "error": error,
+            "peers": found["peers"] | absent,
+            "peaks": found["peaks"],
+            **_kernels(artifact, arrays, plan.threads),
+        }
+    finally:
+        for suffix in (".so", ".h"):
+            stem.with_suffix(suffix).unlink(missing_ok=True)
+
+
+def _start(
+    source: Path, artifact: Path, arrays: Mapping[str, Array], plan: Plan, stack: ExitStack
+) -> tuple[list[Peer], dict[str, dict[str, str]]]:
+    """The peers that run, and why others do not."""
+    running: list[Peer] = []
+    absent: dict[str, dict[str, str]] = {}
+    for kind in ("tcc", *BASELINES):
+        try:
+            peer = Peer(
+                kind, artifact if kind == "tcc" else source, arrays, plan.threads, cap=plan.cap
+            )
+        except TccError as error:
+            if kind == "tcc":
+                raise
+            absent[kind] = {"absent": " ".join(str(error).split())[:300]}
+        else:
+            running.append(stack.enter_context(peer))
+    return running, absent
+
+
+def _timed(running: Sequence[Peer], plan: Plan, folder: Path, stack: ExitStack) -> dict[str, Any]:
+    peaks = stack.enter_context(Peaks(folder, plan.threads))
+    calm = Calm(plan.patience)
+    calm.begin(peaks)
+    disturbed: Counter[str] = Counter()
+
+    def between(number: int) -> None:
+        print(f"round {number + 1} of {plan.rounds}", flush=True)
+        peaks.measure()
+
+    def take(kind: str, turn: Turn) -> Sequence[float]:
+        seconds, calmly = undisturbed(turn, calm, REST)
+        disturbed[kind] += not calmly
+        return seconds
+
+    times = interleaved(running, plan.rounds, plan.seconds, between=between, take=take)
+    peers = {
+        kind: {**asdict(item), "disturbed": disturbed[kind], "best": item.best}
+        for kind, item in times.items()
+    }
+    return {"peers": peers, "peaks": peaks.typical()}
+
+
+def agreement(outputs: Mapping[str, Mapping[str, Array]]) -> float | None:
+    """tcc's largest error against the first peer, relative to each output's largest value; None
+    where no peer ran.
+
+    Raises ValueError where it exceeds both `BOUND` and `SPREAD` times that of the other peers.
+    """
+    kinds = [kind for kind in BASELINES if kind in outputs]
+    if not kinds:
+        return None
+    first, *others = kinds
+    own = _error(outputs["tcc"], outputs[first])
+    theirs = max((_error(outputs[kind], outputs[first]) for kind in others), default=0.0)
+    if not own <= max(BOUND, SPREAD * theirs):
+        raise ValueError(
+            f"its results differ from {first}'s by {own:.1e}, the peers' by {theirs:.1e}"
+        )
+    return own
+
+
+def _error(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> float:
+    worst = 0.0
+    for one, other in zip(found.values(), wanted.values(), strict=True):
+        if one.shape != other.shape:
+            raise ValueError(f"an output has shape {one.shape}, not {other.shape}")
+        have, want = one.astype(np.float64), other.astype(np.float64)
+        size = max(float(np.abs(want).max(initial=0.0)), 1e-30)
+        worst = max(
+            worst, float(np.nan_to_num(np.abs(have - want).max(initial=0.0), nan=np.inf)) / size
+        )
+    return worst
+
+
+def _kernels(artifact: Path, arrays: Mapping[str, Array], threads: int) -> dict[str, Any]:
+    """The kernels with the longest times above the machine's limit, and the model's work."""
+    facts = kernel_facts(read_manifest(artifact), artifact)
+    steps = measure_steps(artifact, facts.steps, lambda module: arrays, RUNS, threads)
+    rows = kernel_rows(facts, steps)
+    flops, _ = contractions(facts, steps)
+    return {
+        "kernels": [asdict(row) for row in sorted(rows, key=excess, reverse=True)[:KERNELS]],
+        "kernel_seconds": sum(row.measured or 0.0 for row in rows),
+        "contraction_flops": flops,
+    }
+
+
+def excess(row: KernelRow) -> float:
+    """Seconds of a run above what the machine's limit allows; all of them where none is known."""
+    return (row.measured or 0.0) * (1 - (row.share or 0.0))
