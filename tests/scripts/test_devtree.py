@@ -1,0 +1,32 @@
+"""The development tree is linked anew only where modules came or went: processes import from it."""
+
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "devtree"
+
+
+def test_a_tree_that_is_current_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = SourceFileLoader("devtree", str(SCRIPT))
+    spec = spec_from_loader("devtree", loader)
+    assert spec is not None
+    script = module_from_spec(spec)
+    loader.exec_module(script)
+    monkeypatch.setattr(script, "ROOT", tmp_path)
+    for name in ("compiler", *script.SUBPACKAGES):
+        (tmp_path / name).mkdir()
+    (tmp_path / "compiler" / "first.py").touch()
+    tree = tmp_path / "build" / "devtree" / "tcc"
+    script.main()
+    assert {entry.name for entry in tree.iterdir()} == {"first.py", *script.SUBPACKAGES}
+    (tree / "__pycache__").mkdir()  # as an import from the tree leaves
+    made = tree.stat().st_ino
+    script.main()
+    assert tree.stat().st_ino == made
+    assert (tree / "__pycache__").exists()
+    (tmp_path / "compiler" / "first.py").rename(tmp_path / "compiler" / "second.py")
+    script.main()
+    assert {entry.name for entry in tree.iterdir()} == {"second.py", *script.SUBPACKAGES}
