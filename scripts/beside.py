@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,9 +47,3 @@ def beside(
         ]
         see([peer.outputs() for peer in peers])
         return interleaved(peers, plan.rounds, plan.seconds, take=take)
-
-
-def geometric_mean(ratios: Iterable[float]) -> float:
-    """Of at least one positive ratio."""
-    logarithms = [math.log(ratio) for ratio in ratios]
-    return math.exp(sum(logarithms) / len(logarithms))

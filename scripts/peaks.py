@@ -4,12 +4,14 @@ import json
 import statistics
 import subprocess
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar
 
 from tcc.backends.artifact.toolchain import find_toolchain, run_tool
+from tcc.cli.peers.rounds import REST, Turn
 
 SOURCE = Path(__file__).with_name("peaks.c")
 T = TypeVar("T")
@@ -111,3 +113,19 @@ def undisturbed(run: Callable[[], T], calm: Calm, rest: float = 0.0) -> tuple[T,
             after = calm.calm() and before
             if after or not calm.patient():
                 return found, after
+
+
+class CalmTurns:
+    """What `interleaved` takes turns by: those on a disturbed machine are taken again.
+
+    `disturbed` counts those that no patience was left for, by the kind of the peer.
+    """
+
+    def __init__(self, calm: Calm) -> None:
+        self._calm = calm
+        self.disturbed: Counter[str] = Counter()
+
+    def __call__(self, kind: str, turn: Turn) -> Sequence[float]:
+        seconds, calmly = undisturbed(turn, self._calm, REST)
+        self.disturbed[kind] += not calmly
+        return seconds

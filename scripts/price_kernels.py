@@ -20,7 +20,9 @@ from tcc.driver import resolve_targets
 from tcc.errors import TccError, UserError
 from tcc.frontends import load_model
 from tcc.ir.expr import extent
+from tcc.ir.graph import Handle, Value
 from tcc.ir.index import as_int
+from tcc.ir.layout import Layout
 from tcc.ir.program import Instr, Launch, Loop, constant_registers
 from tcc.ir.program.operands import bodies_of
 from tcc.ir.tile import MemorySpace, TileKernel
@@ -32,7 +34,7 @@ from tcc.passes.layout.assign import Kernel
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.tile.cpu.lower import lower
 from tcc.passes.tile.cpu.plan import Structure
-from tcc.passes.tile.plan import Bound, KernelKey, kernel_key
+from tcc.passes.tile.plan import Bound, KernelKey, PlannedKernel, kernel_key
 from tcc.schedule.cpu.candidates import knobs_of
 from tcc.schedule.cpu.core import Knobs
 from tcc.schedule.cpu.schedule import Nest, Schedule
@@ -134,7 +136,9 @@ def _remembered(backend: CpuBackend) -> Mapping[Bound, KernelKey]:
     keys: dict[Bound, KernelKey] = {}
     planner, plan = backend.planner, backend.planner.plan
 
-    def remember(kernel: Kernel, layouts, constants):  # type: ignore[no-untyped-def]
+    def remember(
+        kernel: Kernel, layouts: Mapping[Value, Layout], constants: Mapping[Value, Handle]
+    ) -> PlannedKernel:
         found = plan(kernel, layouts, constants)
         keys[found.bound] = kernel_key(kernel, layouts, constants)
         return found

@@ -22,6 +22,7 @@ from tcc.errors import TccError, UserError
 from tcc.options import read_options
 from tcc.schedule.cpu.cost import Price, Pricer
 from tcc.temporary import temporary_folder
+from whole import write_whole
 
 KEPT = ROOT / "build" / "price_check"
 RESULTS = ROOT / "scripts" / "results"
@@ -62,10 +63,7 @@ class Clock:
             return {n: Rounds(**own) for n, own in json.loads(kept.read_text()).items()}
         running = Schedules(code, self._begin())
         found = {str(n): running.rounds(self._effort, n, self._calm) for n in self._threads}
-        KEPT.mkdir(parents=True, exist_ok=True)
-        beside = kept.with_suffix(f".{os.getpid()}")
-        beside.write_text(json.dumps({n: asdict(own) for n, own in found.items()}))
-        beside.rename(kept)
+        write_whole(kept, json.dumps({n: asdict(own) for n, own in found.items()}))
         return found
 
     def _begin(self) -> Path:

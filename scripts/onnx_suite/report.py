@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,13 +11,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-_SOURCES = ("compiler", "passes", "backends", "runtime", "scripts/onnx_suite")
+from whole import write_whole
+
+_SOURCES = ("compiler", "passes", "backends", "runtime")
 
 
-def code_key(root: Path) -> str:
-    """A hash of the sources of tcc and of the judge: results of other code do not count."""
+def code_key(root: Path, *judge: str) -> str:
+    """A hash of the sources of tcc and of those in the folders `judge`: results of other code do
+    not count."""
     found = hashlib.sha256()
-    for folder in _SOURCES:
+    for folder in (*_SOURCES, *judge):
         for path in sorted((root / folder).rglob("*")):
             if path.suffix in (".py", ".c", ".h"):
                 found.update(path.relative_to(root).as_posix().encode() + b"\0")
@@ -37,12 +39,9 @@ def read_rows(path: Path, key: str) -> dict[str, dict[str, Any]]:
 
 
 def write_rows(path: Path, key: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
-    """Writes the file beside and renames it: it is whole at any time."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Writes the file, which is whole at any time."""
     lines = [json.dumps({"code": key}), *(json.dumps(rows[name]) for name in sorted(rows))]
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
-    beside.write_text("\n".join(lines) + "\n")
-    beside.replace(path)
+    write_whole(path, "\n".join(lines) + "\n")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,14 @@ from subgraph.results import (
     Conditions,
     Result,
     Store,
-    sources_digest,
     table,
 )
 from tcc.driver import resolve_targets
 from tcc.options import Options
 from tcc.target import targets_text
+from whole import write_whole
+
+from onnx_suite.report import code_key
 
 SCRATCH = ROOT / "build" / "subgraphs"
 TABLE = ROOT / "scripts" / "results" / "subgraphs.txt"
@@ -60,7 +62,7 @@ def _run(chosen: argparse.Namespace) -> int:
         return 2
     plan = Plan(chosen.threads, chosen.rounds, chosen.seconds)
     target = targets_text(resolve_targets(Options()))
-    conditions = Conditions(target, sources_digest(), plan)
+    conditions = Conditions(target, code_key(ROOT), plan)
     store = Store(SCRATCH / "results", conditions)
     _measure_all(wanted, store, plan, chosen)
     return _report(wanted, store, conditions, chosen)
@@ -108,9 +110,7 @@ def _report(
     whole = [case for case in cases() if case.fits]
     every = {case.name: r for case in whole if (r := store.get(case)) is not None}
     path = TABLE if len(every) == len(whole) else SCRATCH / "subgraphs.txt"
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(table(every, len(whole), conditions), encoding="utf-8")
-    temporary.replace(path)
+    write_whole(path, table(every, len(whole), conditions))
     print(f"\nall results: {path.relative_to(ROOT)}")
     missed = len(found) < len(wanted) or any(r.below or r.ratio is None for r in found.values())
     faults = any(r.outcome in FAULTS for r in found.values())

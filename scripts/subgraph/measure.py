@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -19,13 +18,12 @@ import numpy as np
 import onnx
 from beside import Arrays, Plan, beside
 from environment import ROOT
-from peaks import Calm, Peaks, undisturbed
+from peaks import Calm, CalmTurns, Peaks
 from subgraph.families import Case
 from subgraph.results import FAULTS, FLOOR, Result
 from subgraph.writer import drawn, model_of
 from tcc.cli.compare import compare
 from tcc.cli.peers.peer import Peer
-from tcc.cli.peers.rounds import REST, Turn
 from tcc.errors import ToolError
 from tcc.options import TOLERANCES
 
@@ -79,27 +77,22 @@ class _Steps:
         self._tcc("compile", self._model, "-o", self._artifact, fault="compile")
         want = self._reference(feed)
         error = [0.0]
-        disturbed: Counter[str] = Counter()
+        turns = CalmTurns(self._bench.calm)
         self._bench.calm.begin(self._bench.peaks, looks=3)
-
-        def take(kind: str, turn: Turn) -> Sequence[float]:
-            seconds, calmly = undisturbed(turn, self._bench.calm, REST)
-            disturbed[kind] += not calmly
-            return seconds
 
         def see(outputs: Sequence[Arrays]) -> None:
             error.append(self._agree(outputs[0], want))
 
         try:
             times = beside(
-                self._artifact, self._model, feed, self._plan, see=see, take=take, cap=self._cap
+                self._artifact, self._model, feed, self._plan, see=see, take=turns, cap=self._cap
             )
         except ToolError as unable:
             ours = unable.what.startswith("tcc")
             raise _Unfit("run" if ours else "reference", str(unable), self._run_line()) from None
         median, best = times["tcc"].median, times["ort"].best
         return Result(
-            "timed", self._note, "", median, best, max(error), sum(disturbed.values()),
+            "timed", self._note, "", median, best, max(error), sum(turns.disturbed.values()),
             date.today().isoformat(), self._kernels() if best / median < FLOOR else [],
         )  # fmt: skip
 

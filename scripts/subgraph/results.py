@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bench_table import aligned
-from beside import Plan, geometric_mean
-from environment import ROOT
+from beside import Plan
+from goals import geometric_mean
 from subgraph.families import Case
+from whole import write_whole
 
 # No graph may be slower than this share of ONNX Runtime's speed.
 FLOOR = 0.97
@@ -94,30 +93,17 @@ class Store:
         return None if result.outcome == "memory" else result
 
     def put(self, case: Case, result: Result) -> None:
-        """Written beside, then renamed: an interruption leaves the one before."""
+        """An interruption leaves the one before."""
         said = {
             "graph": case.name,
             "digest": case.graph.digest,
             "conditions": self._conditions,
             "result": asdict(result),
         }
-        path = self._path(case)
-        beside = path.with_suffix(f".{os.getpid()}.tmp")
-        beside.write_text(json.dumps(said, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        beside.replace(path)
+        write_whole(self._path(case), json.dumps(said, indent=1, sort_keys=True) + "\n")
 
     def _path(self, case: Case) -> Path:
         return self._folder / f"{case.file}.json"
-
-
-def sources_digest() -> str:
-    """Of all that makes and runs artifacts."""
-    said = hashlib.sha256()
-    for folder in ("compiler", "passes", "backends", "runtime"):
-        for path in sorted((ROOT / folder).rglob("*")):
-            if path.suffix in (".py", ".c", ".h", ".S"):
-                said.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
-    return said.hexdigest()[:12]
 
 
 def table(found: Mapping[str, Result], total: int, conditions: Conditions) -> str:
@@ -156,7 +142,7 @@ def table(found: Mapping[str, Result], total: int, conditions: Conditions) -> st
 
 
 def _mean(timed: Sequence[tuple[float, str]]) -> str:
-    return f", geometric mean {geometric_mean(r for r, _ in timed):.2f}" if timed else ""
+    return f", geometric mean {geometric_mean([r for r, _ in timed]):.2f}" if timed else ""
 
 
 def _counts(results: Iterable[Result]) -> list[str]:

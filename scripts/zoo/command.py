@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 import time
@@ -14,7 +15,7 @@ from typing import Any
 from environment import ROOT
 from zoo import report
 from zoo.draw import Drawn, Entry, draw, part_of, read, shard, text
-from zoo.outcomes import Outcome, Outcomes, in_process, processors
+from zoo.outcomes import Outcome, Outcomes, in_process
 
 LIST = ROOT / "scripts" / "results" / "breadth_list.json"
 FOLDER = ROOT / "build" / "breadth"
@@ -58,7 +59,7 @@ def _parse(page: str) -> argparse.Namespace:
         own.add_argument("--shard", type=_part, default=(1, 1), metavar="K/N", help="as in 2/7")
         own.add_argument("--only", type=_listed, default=(), metavar="A,B", help="families")
         own.add_argument("--again", action="store_true", help="what has an outcome, too")
-    own.add_argument("--threads", type=int, default=processors())
+    own.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     own.add_argument("--rounds", type=int, default=7)
     own.add_argument("--seconds", type=float, default=0.3, help="of one peer in one round")
     own.add_argument("--patience", type=float, default=60.0, help="seconds a model may wait")

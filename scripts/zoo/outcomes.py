@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from environment import environment
+from whole import write_whole
 
 Outcome = dict[str, Any]  # "outcome" ("done" or "failed"), "why" of a failure, and what was found
 STEPS = ("export", "time")
@@ -39,11 +39,7 @@ class Outcomes:
         return self._failed.get(family) if step == "export" else None
 
     def put(self, step: str, family: str, outcome: Mapping[str, Any]) -> None:
-        path = self._path(step, family)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")
-        part.write_text(json.dumps(outcome, indent=1) + "\n")
-        part.rename(path)
+        write_whole(self._path(step, family), json.dumps(outcome, indent=1) + "\n")
 
     def forget(self, step: str, family: str) -> None:
         self._path(step, family).unlink(missing_ok=True)
@@ -94,12 +90,3 @@ def in_process(
         found = {"outcome": "failed", "why": ": ".join((why, *words[-1:]))[:400]}
         outcomes.put(step, family, found)
     return found
-
-
-def shard_hint(pending: Mapping[int, list[str]], parts: int) -> str:
-    """Which parts have work left, in words."""
-    return ", ".join(f"{part}/{parts} ({len(names)})" for part, names in sorted(pending.items()))
-
-
-def processors() -> int:
-    return len(os.sched_getaffinity(0))

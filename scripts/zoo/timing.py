@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -12,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from peaks import Calm, Peaks, undisturbed
+from peaks import Calm, CalmTurns, Peaks
 from tcc.artifact import read_manifest
 from tcc.cli.kernels.facts import kernel_facts
 from tcc.cli.kernels.steps import measure_steps
 from tcc.cli.kernels.table import KernelRow, contractions, kernel_rows
 from tcc.cli.peers.peer import Peer
-from tcc.cli.peers.rounds import REST, Turn, interleaved
+from tcc.cli.peers.rounds import interleaved
 from tcc.cli.peers.worker import Array, read_arrays
 from tcc.driver import compile_model, resolve_targets
 from tcc.errors import TccError
@@ -27,9 +26,8 @@ from tcc.target import targets_text
 
 BASELINES = ("ort", "openvino")
 BOUND = 1e-3  # of an output's largest value
-SPREAD = (
-    4.0  # times what the peers differ by among themselves: deep random networks spread rounding
-)
+# Times what the peers differ by among themselves: deep random networks spread rounding.
+SPREAD = 4.0
 KERNELS, RUNS = 8, 5  # of the table of kernels; measured runs for it
 
 
@@ -98,20 +96,15 @@ def _timed(running: Sequence[Peer], plan: Plan, folder: Path, stack: ExitStack) 
     peaks = stack.enter_context(Peaks(folder, plan.threads))
     calm = Calm(plan.patience)
     calm.begin(peaks)
-    disturbed: Counter[str] = Counter()
+    turns = CalmTurns(calm)
 
     def between(number: int) -> None:
         print(f"round {number + 1} of {plan.rounds}", flush=True)
         peaks.measure()
 
-    def take(kind: str, turn: Turn) -> Sequence[float]:
-        seconds, calmly = undisturbed(turn, calm, REST)
-        disturbed[kind] += not calmly
-        return seconds
-
-    times = interleaved(running, plan.rounds, plan.seconds, between=between, take=take)
+    times = interleaved(running, plan.rounds, plan.seconds, between=between, take=turns)
     peers = {
-        kind: {**asdict(item), "disturbed": disturbed[kind], "best": item.best}
+        kind: {**asdict(item), "disturbed": turns.disturbed[kind], "best": item.best}
         for kind, item in times.items()
     }
     return {"peers": peers, "peaks": peaks.typical()}

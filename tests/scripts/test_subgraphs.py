@@ -16,7 +16,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from beside import Plan, geometric_mean
+from beside import Plan
+from goals import geometric_mean
 from subgraph import attention, listing, measure
 from subgraph.families import FAMILIES, Case, cases, rows, sweep
 from subgraph.measure import Bench, _Steps, _Unfit, run_group
@@ -244,7 +245,8 @@ def judged(
         return status, "the verdict", ""
 
     monkeypatch.setattr(measure, "run_group", answer)
-    bench: Any = Bench(CONDITIONS.plan, None, None, 1.0)  # type: ignore[arg-type]
+    nothing: Any = None
+    bench = Bench(CONDITIONS.plan, nothing, nothing, 1.0)
     steps = _Steps(smallest("tanh"), folder, bench)
     want = np.ones(3, np.float32)
     try:
