@@ -16,8 +16,10 @@ from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.ir.types import I8, U8
 from tcc.passes.derive.winograd import Limits, winograd
+from tcc.passes.fuse.partition import partition
 from tcc.passes.graph.canonicalize import canonicalize
 from tcc.passes.graph.check_indices import check_indices
+from tcc.passes.graph.computed_constants import with_computed_constants
 from tcc.passes.graph.cse import merge_equal_nodes
 from tcc.passes.graph.dce import drop_dead_nodes, drop_unread_arrays
 from tcc.passes.graph.decompose import decompose_transposed
@@ -29,31 +31,25 @@ from tcc.passes.graph.nest_concats import nest_concats
 from tcc.passes.graph.settle_sizes import settle_sizes
 from tcc.passes.graph.small_top_k import small_top_k
 from tcc.passes.graph.state import bind_states
-from tcc.passes.layout.assign import Placed
+from tcc.passes.layout.assign import Placed, assign_layouts
+from tcc.passes.layout.choose import choose_layouts
+from tcc.passes.layout.pack_io import packed_io
 from tcc.passes.manager import Pass, run_passes
+from tcc.passes.memory.compact_buffers import compacted
+from tcc.passes.memory.in_place import update_in_place
+from tcc.passes.memory.plan_arena import plan_arena
+from tcc.passes.memory.share_halos import share_halos
 from tcc.passes.moe.grouped_gemm import TileOf, group_gemms
-from tcc.passes.program.lowered import Lowered, Plan
-from tcc.passes.program.steps import (
-    align,
-    assign,
-    choose,
-    compact,
-    compute_constants,
-    describe_ports,
-    emit,
-    group,
-    name_handles,
-    narrow,
-    overwrite,
-    pack_io,
-    place_buffers,
-    share,
-    sign_operands,
-)
+from tcc.passes.program.handles import erase_handles, with_ports
+from tcc.passes.program.lower_node import emit
+from tcc.passes.program.lowered import Grouped, Lowered, Plan
 from tcc.passes.quantize.int8_matmul import int8_matmuls, int8_weight_matmuls
+from tcc.passes.quantize.precision import narrowed
 from tcc.passes.quantize.requantize import requantize
+from tcc.passes.quantize.signed_operands import with_signed_operands
 from tcc.passes.quantize.weight_quant_matmul import weight_quant_matmuls
 from tcc.passes.quantize.zero_points import split_zero_points
+from tcc.passes.tile.gpu.align import buffer_alignments
 from tcc.schedule.limits import TYPICAL_LIMITS
 
 MERGE_MATMULS = Pass("merge-matmuls", merge_matmuls, level=1)
@@ -139,41 +135,72 @@ def run_pipeline(
 
 # ---- from a graph to a program ---------------------------------------------------------------
 
-Lowering: TypeAlias = tuple[tuple[str, Callable[[Plan, Any], Any]], ...]
-_PLACE: Lowering = (("partition", group), ("assign-layouts", assign), ("narrow-storage", narrow))
-CPU: Lowering = (
-    ("pack-io", pack_io),
-    ("name-handles", name_handles),
+# A step is given the plan of the lowering, and the form that the step before it returned.
+Step: TypeAlias = tuple[str, Callable[[Plan, Any], Any]]
+
+
+def _pack_io(plan: Plan, graph: Graph) -> Graph:
+    plan.ports, plan.packed = packed_io(graph)
+    return plan.ports
+
+
+def _narrow(plan: Plan, placed: Placed) -> Placed:
+    return narrowed(placed, plan.precision, dict.fromkeys(placed.graph.constants, placed.graph))
+
+
+def _update_in_place(_: Plan, lowered: Lowered) -> Lowered:
+    program, kernels = update_in_place(lowered.program, lowered.table.bounds)
+    return replace(lowered, program=program, kernels=kernels)
+
+
+def _describe_ports(plan: Plan, lowered: Lowered) -> Lowered:
+    assert plan.ports is not None
+    return replace(lowered, program=with_ports(lowered.program, plan.ports))
+
+
+_PACK_IO: Step = ("pack-io", _pack_io)
+_EMIT: Step = ("emit", emit)
+_PLACE: tuple[Step, ...] = (
+    ("partition", lambda plan, graph: Grouped(graph, partition(graph, plan.planner))),
+    ("assign-layouts", lambda plan, it: assign_layouts(it.graph, it.groups, plan.planner)),
+    ("narrow-storage", _narrow),
+)
+_IN_PLACE: Step = ("update-in-place", _update_in_place)
+_ARENA: Step = ("plan-arena", lambda plan, it: replace(it, program=plan_arena(it.program)))
+_PORTS: Step = ("describe-ports", _describe_ports)
+CPU: tuple[Step, ...] = (
+    _PACK_IO,
+    ("name-handles", lambda plan, graph: erase_handles(graph)),
     *_PLACE,
-    ("choose-layouts", choose),
-    ("compact-buffers", compact),
-    ("emit", emit),
-    ("update-in-place", overwrite),
-    ("share-halos", share),
-    ("plan-arena", place_buffers),
-    ("describe-ports", describe_ports),
+    ("choose-layouts", lambda plan, it: choose_layouts(it, plan.planner, it.graph.constants)),
+    ("compact-buffers", lambda plan, placed: compacted(placed)),
+    _EMIT,
+    _IN_PLACE,
+    ("share-halos", lambda plan, it: replace(it, program=share_halos(it.program))),
+    _ARENA,
+    _PORTS,
 )
 # No gaps between values, no strings: what a file of C has.
-PORTABLE: Lowering = (
-    ("pack-io", pack_io),
-    *_PLACE,
-    ("emit", emit),
-    ("update-in-place", overwrite),
-    ("plan-arena", place_buffers),
-    ("describe-ports", describe_ports),
-)
+PORTABLE: tuple[Step, ...] = (_PACK_IO, *_PLACE, _EMIT, _IN_PLACE, _ARENA, _PORTS)
 # From the second on with other schedules, where kernels did not fit.
-GPU_PROGRAM: Lowering = (("emit", emit), ("align-buffers", align), ("plan-arena", place_buffers))
-GPU: Lowering = (
-    ("pack-io", pack_io),
+GPU_PROGRAM: tuple[Step, ...] = (
+    _EMIT,
+    (
+        "align-buffers",
+        lambda plan, it: replace(it, alignments=buffer_alignments(it.program, it.kernels)),
+    ),
+    _ARENA,
+)
+GPU: tuple[Step, ...] = (
+    _PACK_IO,
     *_PLACE,
-    ("compute-constants", compute_constants),
-    ("sign-operands", sign_operands),
+    ("compute-constants", lambda plan, placed: with_computed_constants(placed)),
+    ("sign-operands", lambda plan, it: with_signed_operands(it, plan.planner.makes)),
     *GPU_PROGRAM,
 )
 
 
-def lower(form: Graph | Placed, steps: Lowering, plan: Plan, trace: Trace) -> Lowered:
+def lower(form: Graph | Placed, steps: Sequence[Step], plan: Plan, trace: Trace) -> Lowered:
     """The program and the kernels of a graph that is ready to be partitioned, or of one that is
     placed, by the steps of its kind of target."""
     bound = tuple(Pass(name, partial(function, plan)) for name, function in steps)

@@ -1,4 +1,4 @@
-"""Lowers what is no kernel: control flow, calls, sizes.
+"""Lowers a placed graph to a program, and what is no kernel in it: control flow, calls, sizes.
 
     if, loop, scan -> branches, loops      top_k, ... -> calls      bind_size, require -> registers
 
@@ -8,12 +8,13 @@ A node that is none of these cannot be run and is refused by name.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from tcc.errors import InternalError, UserError
 from tcc.ir.graph import Graph, Node, walk_nodes
 from tcc.passes.fuse.partition import NodeKind, classify
-from tcc.passes.layout.assign import ProgramStep
+from tcc.passes.layout.assign import Placed, ProgramStep
 from tcc.passes.program.lower_calls import (
     BY_KERNELS,
     CALLS,
@@ -24,8 +25,9 @@ from tcc.passes.program.lower_calls import (
     lower_require,
 )
 from tcc.passes.program.lower_control import lower_if, lower_loop, lower_scan
-from tcc.passes.program.lower_graph import GraphLowering
+from tcc.passes.program.lower_graph import GraphLowering, lower_program
 from tcc.passes.program.lower_handles import HANDLE_CALLS
+from tcc.passes.program.lowered import Lowered, Plan
 
 _LOWER: Mapping[str, Lower] = MappingProxyType(
     {
@@ -51,6 +53,14 @@ def lower_node(frame: GraphLowering, step: ProgramStep) -> None:
     if lower is None:
         raise _refusal((node,))
     lower(frame, node)
+
+
+def emit(plan: Plan, placed: Placed) -> Lowered:
+    """Plans the kernels, and the program that launches them."""
+    placed = replace(placed, surface=plan.packed)
+    program, table, weights = lower_program(placed, plan.planner, lower_node, plan.precision)
+    kernels = tuple(b.kernel for b in table.bounds)
+    return Lowered(placed, program, kernels, table, weights, plan.planner.verify)
 
 
 def check_runnable(graph: Graph) -> None:
