@@ -35,6 +35,7 @@ from tcc.ir.index import Index, Var, Vars, free_vars, iterator, substitute, var_
 from tcc.ir.types import U64, TensorType
 from tcc.passes.fuse.hoist import hoist_normalisers
 from tcc.passes.fuse.scratch_limit import too_large
+from tcc.passes.fuse.trim_reductions import trim_reductions
 from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
 from tcc.schedule.nest import multiplied, weight
 
@@ -99,7 +100,7 @@ def _simplified(whole: Expr, limits: FusionLimits) -> tuple[Expr, tuple[int, ...
     kept, used = drop_unused(inline_pointwise(composed, costly(composed, limits)))
     if len(kept.stages) > 1 and too_large(kept, limits) is not None:
         kept, used = drop_unused(inline_pointwise(composed))
-    return canonical(kept), tuple(known[n] for n in used)
+    return canonical(trim_reductions(kept)), tuple(known[n] for n in used)
 
 
 def _source(

@@ -1,0 +1,220 @@
+"""Reductions lose the terms that are the identity of their monoid at every point of the results.
+
+    y[o] = sum(k: 0..1280) x[o + k - 1 | fill 0], x of 7, o: 0..2
+    m[i] = max(k: 0..64) select(k < i + 2, x[i, k], -inf), i: 0..8
+      ->
+    y[o] = sum(k: 0..8) x[o + k - 1 | fill 0]
+    m[i] = max(k: 0..9) select(k < i + 2, x[i, k], -inf)
+
+A term is known to be the identity where one of its reads leaves the source and gives its fill, or
+where one of its comparisons of indices has one outcome, if the term is the identity then whatever
+else it reads.  Requires nothing.  Establishes that reads which stay inside have no fill, in the
+stages that lost terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TypeAlias
+
+import numpy as np
+from tcc.ir.expr import MONOIDS, Expr, Stage, extent, with_reads
+from tcc.ir.expr.evaluate import evaluate_scalars
+from tcc.ir.expr.scalar import (
+    Apply,
+    Cast,
+    Const,
+    IndexValue,
+    Read,
+    Scalar,
+    StageRef,
+    apply,
+    cast,
+    literal,
+    read,
+    substitute_indices,
+    walk,
+)
+from tcc.ir.index import Index, Indices, Var, as_int, bounds, const, free_vars, iterator, step_in
+from tcc.ir.index.prove import inside
+from tcc.ir.types import BOOL, DTypeKind, integer_limits
+
+# The first value of an iterator and the one after the last.
+_Range: TypeAlias = tuple[int, int]
+# The least and the largest value of a difference; None where it has no end.
+_Ends: TypeAlias = tuple[int | None, int | None]
+
+# Of a comparison of a and b: for which a - b it is true, and for which it is false.
+_TRUE: Mapping[str, _Ends] = MappingProxyType(
+    {"lt": (None, -1), "le": (None, 0), "gt": (1, None), "ge": (0, None), "eq": (0, 0)}
+)
+_FALSE: Mapping[str, _Ends] = MappingProxyType(
+    {"lt": (0, None), "le": (1, None), "gt": (None, 0), "ge": (None, -1), "ne": (0, 0)}
+)
+
+
+def trim_reductions(expr: Expr) -> Expr:
+    """`expr` with shorter reductions where terms are known to change nothing."""
+    stages = tuple(_trimmed(stage, expr) for stage in expr.stages)
+    return expr if stages == expr.stages else replace(expr, stages=stages)
+
+
+def _trimmed(stage: Stage, expr: Expr) -> Stage:
+    for var in stage.reduce:
+        size = as_int(extent(var))
+        if size is None:
+            continue
+        first, end = _live(stage, var, size, expr)
+        if end - first < size:
+            short = iterator(var.name, end - first)
+            moved = {var: short + first}
+            cut = tuple(free_vars(short)[0] if v is var else v for v in stage.reduce)
+            body = tuple(substitute_indices(s, moved) for s in stage.body)
+            stage = _without_fills(replace(stage, reduce=cut, body=body), expr)
+    return stage
+
+
+def _without_fills(stage: Stage, expr: Expr) -> Stage:
+    """`stage` with no fill in reads that stay inside."""
+
+    def plain(node: Read) -> Scalar:
+        axes = zip(node.indices, _shape(node, expr), strict=True)
+        if node.fill is None or not all(inside(*axis) for axis in axes):
+            return node
+        return read(node.source, node.indices, node.dtype, indirect=node.indirect)
+
+    return with_reads(stage, plain)
+
+
+def _shape(node: Read, expr: Expr) -> Indices:
+    source = node.source
+    if isinstance(source, StageRef):
+        return expr.stages[source.stage].types[source.component].shape
+    operand = expr.params[source]
+    assert operand is not None
+    return operand.shape
+
+
+# ---- which terms count --------------------------------------------------------------------------
+
+
+def _live(stage: Stage, var: Var, size: int, expr: Expr) -> _Range:
+    """The values of `var` of which some term may not be the identity."""
+    assert stage.monoid is not None
+    identity = MONOIDS[stage.monoid].identity(tuple(s.dtype for s in stage.body))
+    ranges = []
+    for body, wanted in zip(stage.body, identity, strict=True):
+        first, end = 0, size
+        for known, value, (low, high) in _facts(body, var, size, expr):
+            if (first < low or high < end) and _value(body, {known: value}) is wanted:
+                first, end = max(first, low), min(end, high)
+        ranges.append((first, max(first, end)))
+    return min(first for first, _ in ranges), max(end for _, end in ranges)
+
+
+def _facts(body: Scalar, var: Var, size: int, expr: Expr) -> Iterator[tuple[Scalar, Const, _Range]]:
+    """Scalars of `body`, values of theirs, and ranges of `var` outside of which they have these."""
+    for node in walk(body):
+        match node:
+            case Read() if node.fill is not None:
+                axes = list(zip(node.indices, _shape(node, expr), strict=True))
+                ranges = [_within(index, var, size, (0, None)) for index, _ in axes]
+                ranges += [_within(index - dim, var, size, (None, -1)) for index, dim in axes]
+                firsts, ends = zip((0, size), *ranges, strict=True)
+                yield node, literal(node.fill, node.dtype), (max(firsts), min(ends))
+            case Apply(function=function, args=(a, b)):
+                difference = _difference(a, b)
+                if difference is not None:
+                    for outcome, table in ((True, _FALSE), (False, _TRUE)):
+                        if function in table:
+                            found = _within(difference, var, size, table[function])
+                            yield node, literal(outcome, BOOL), found
+
+
+def _within(index: Index, var: Var, size: int, ends: _Ends) -> _Range:
+    """The values of `var` at which `index` may lie within `ends`."""
+    linear = step_in(index, var)
+    if linear is None or not linear[0]:
+        return 0, size
+    step, rest = linear
+    low, high = ends
+    if step < 0:
+        step, rest = -step, -1 * rest
+        low, high = (None if n is None else -n for n in (high, low))
+    least, most = bounds(rest)
+    first = 0 if low is None or most is None else -((most - low) // step)
+    end = size if high is None or least is None else (high - least) // step + 1
+    return max(first, 0), min(end, size)
+
+
+def _difference(a: Scalar, b: Scalar) -> Index | None:
+    """`a - b` where both are indices."""
+    first, second = _index(a), _index(b)
+    return None if first is None or second is None else first - second
+
+
+def _index(scalar: Scalar) -> Index | None:
+    """The index that an integer is, where neither it nor what it is made of wraps."""
+    if scalar.dtype.kind not in (DTypeKind.INT, DTypeKind.UINT):
+        return None
+    found = None
+    match scalar:
+        case Const(value=value):
+            return const(int(value))
+        case IndexValue(index=index):
+            found = index
+        case Cast(arg=arg):
+            found = _index(arg)
+        case Apply(function="add" | "sub" as function, args=(a, b)):
+            other = _index(b)
+            found = None if other is None else _index(a)
+            if found is not None and other is not None:
+                found = found + other if function == "add" else found - other
+    if found is None:
+        return None
+    (low, high), (least, most) = bounds(found), integer_limits(scalar.dtype)
+    holds = low is not None and high is not None and least <= low and high <= most
+    return found if holds else None
+
+
+# ---- folding ------------------------------------------------------------------------------------
+
+
+def _value(body: Scalar, known: Mapping[Scalar, Const]) -> Const | None:
+    """The value of `body` where some of its scalars have `known` ones; None where it depends."""
+    values: dict[Scalar, Const | None] = {}
+    for node in walk(body):
+        values[node] = known.get(node) or _folded(node, values)
+    return values[body]
+
+
+def _folded(node: Scalar, values: Mapping[Scalar, Const | None]) -> Const | None:
+    match node:
+        case Const():
+            return node
+        case Cast():
+            arg = values[node.arg]
+            return None if arg is None else _computed(cast(arg, node.dtype))
+        case Apply(function="select", args=(condition, a, b)):
+            chosen = values[condition]
+            if chosen is not None:
+                return values[a if chosen.value else b]
+            return values[a] if values[a] is values[b] else None
+        case Apply(function="and" | "or" as function, args=args):
+            settles = literal(function == "or", BOOL)
+            if settles in [values[a] for a in args]:
+                return settles
+    if not isinstance(node, Apply):
+        return None
+    found = [values[a] for a in node.args]
+    args = tuple(a for a in found if a is not None)
+    return _computed(apply(node.function, *args)) if len(args) == len(found) else None
+
+
+def _computed(scalar: Scalar) -> Const:
+    """The value of a scalar of literals."""
+    with np.errstate(all="ignore"):
+        (value,) = evaluate_scalars([scalar], {}, ())
+    return literal(value.item(), scalar.dtype)
