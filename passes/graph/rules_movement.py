@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from tcc.ir.graph import Node, Value
 from tcc.ir.graph.rewrite import Replacement, Rule, Site
 from tcc.ir.index import Index, as_index, as_int, const
 from tcc.ir.types import TensorType
+from tcc.ops.algebra.window import reaching_taps
 from tcc.passes.graph.emit import emit
 
 
@@ -133,6 +135,29 @@ def _zero_fill(site: Site, pad: Any) -> bool:
     return fill is not None and not fill.any()
 
 
+def _reaching_taps(site: Site) -> Replacement:
+    """A convolution without the taps whose places are zeros around the image in every window."""
+    if site.node.op.name != "conv":
+        return None
+    (_, matrix, *bias), weights, attrs = site.inputs, site.array(1), site.node.attrs
+    sizes = (first_operand(site).type.shape[2:], attrs.before, attrs.after)
+    image, low, high = ([n for n in map(as_int, s) if n is not None] for s in sizes)
+    known = len(image) + len(low) + len(high) == 3 * len(attrs.strides)
+    if matrix is None or weights is None or not known or not np.isfinite(weights).all():
+        return None  # infinity times zero is NaN
+    kernel, dilations = weights.shape[2:], attrs.dilations
+    taps = list(map(reaching_taps, image, kernel, attrs.strides, low, high, dilations))
+    before = [n - tap.start * d for n, tap, d in zip(low, taps, dilations, strict=True)]
+    ends = zip(high, kernel, taps, dilations, strict=True)
+    after = [n - (size - tap.stop) * d for n, size, tap, d in ends]
+    if taps == list(map(range, kernel)) or not all(taps) or min(*before, *after) < 0:
+        return None
+    kept = weights[(..., *(slice(tap.start, tap.stop) for tap in taps))]
+    b, moved = site.builder, replace(attrs, before=tuple(before), after=tuple(after))
+    fewer = b.constant(kept, matrix.name, matrix.type.dtype, b.sources(matrix))
+    return b.add(site.node.op, [first_operand(site), fewer, *bias], moved)
+
+
 # ---- choices that are known ---------------------------------------------------------------------
 
 
@@ -153,5 +178,6 @@ MOVEMENT = (
     Rule("transpose of transpose", _double_transpose),
     Rule("transpose of unit axes", _unit_transpose),
     Rule("padded convolution", _padded_conv),
+    Rule("taps outside of the image", _reaching_taps),
     Rule("where of a constant", _known_where),
 )

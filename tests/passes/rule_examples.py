@@ -37,6 +37,15 @@ def _padded_conv_example() -> Graph:
     return b.finish(b.add(OPS["conv"], [wide, w], conv, names=["y"]))
 
 
+def _reaching_taps_example() -> Graph:
+    """Windows of three with a dilation of four over three rows, of five over two columns."""
+    b = GraphBuilder("example")
+    x = b.input("x", tensor(F32, 1, 2, 3, 2))
+    w = b.constant(np.arange(90, dtype=np.float32).reshape(3, 2, 3, 5), "w")
+    conv = OPS["conv"].attrs((1, 2), (4, 3), (4, 4), (4, 1), 1)
+    return b.finish(b.add(OPS["conv"], [x, w], conv, names=["y"]))
+
+
 def _known_where_example() -> Graph:
     b = GraphBuilder("example")
     form = tensor(F32, 2, 3)
@@ -124,6 +133,7 @@ EXAMPLES: Mapping[str, Callable[[], Graph]] = MappingProxyType(
         ),
         "transpose of unit axes": _chain("transpose", OPS["transpose"].attrs((2, 0, 1))),
         "padded convolution": _padded_conv_example,
+        "taps outside of the image": _reaching_taps_example,
         "where of a constant": _known_where_example,
         "neutral constant": _with_constant("add", [-0.0, -0.0, -0.0]),
         "exact reciprocal": _with_constant("div", [2.0, -0.5, 8.0]),

@@ -206,3 +206,40 @@ graph g(%x : f32[2]) {
     after = canonicalize(before)
     assert all(n.op.name != "if" for n in walk_nodes(after))
     agree(before, after)
+
+
+@pytest.mark.parametrize(
+    ("size", "before", "after", "dilation", "kernel", "taps"),
+    [
+        (1, 1, 1, 1, 3, 1),
+        (14, 18, 18, 18, 3, 1),
+        (14, 12, 12, 12, 3, 3),
+        (4, 0, 9, 1, 10, 4),  # the last four windows begin outside, the first ones see four
+        (4, 9, 0, 1, 10, 4),
+        (2, 3, 3, 2, 4, 2),
+        (2, 2, 0, 3, 2, 2),  # its last tap would have to crop
+        (3, 5, 5, 1, 3, 3),  # windows that lie outside, but no tap is always there
+    ],
+)
+def test_taps_that_meet_zeros_alone_go(
+    size: int, before: int, after: int, dilation: int, kernel: int, taps: int, agree: Agree
+) -> None:
+    b = GraphBuilder("taps")
+    x = b.input("x", tensor(F32, 1, 1, size))
+    w = b.constant(np.arange(1, 1 + kernel, dtype=np.float32).reshape(1, 1, -1), "w")
+    attrs = OPS["conv"].attrs((1,), (before,), (after,), (dilation,), 1)
+    graph = b.finish(b.add(OPS["conv"], [x, w], attrs, names=["y"]))
+    found = canonicalize(graph)
+    (node,) = found.nodes
+    assert node.inputs[1] is not None
+    assert node.inputs[1].type.static_shape == (1, 1, taps)
+    agree(graph, found, tolerance=1e-6)
+
+
+def test_taps_of_infinite_weights_stay() -> None:
+    b = GraphBuilder("taps")
+    x = b.input("x", tensor(F32, 1, 1, 1))
+    w = b.constant(np.array([[[1, 2, np.inf]]], np.float32), "w")
+    attrs = OPS["conv"].attrs((1,), (1,), (1,), (1,), 1)
+    graph = b.finish(b.add(OPS["conv"], [x, w], attrs))
+    assert canonicalize(graph) is graph

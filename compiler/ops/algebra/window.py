@@ -103,6 +103,15 @@ def transposed_count(
     return (extent - 1) * stride + reach + extra - before - after
 
 
+def reaching_taps(
+    extent: int, kernel: int, stride: int, before: int, after: int, dilation: int
+) -> range:
+    """From the first to the last tap of a kernel that lies inside of the image in some window."""
+    windows = (extent + before + after - dilation * (kernel - 1) - 1) // stride + 1
+    first = -(((windows - 1) * stride - before) // dilation)
+    return range(max(first, 0), min((extent + before - 1) // dilation + 1, kernel))
+
+
 def window_places(
     o: Sequence[Index],
     k: Sequence[Index],
