@@ -49,6 +49,27 @@ def test_windows_that_are_mostly_padding() -> None:
         assert_agree(found, expected(session(model), feeds), 1e-5)
 
 
+def test_windows_larger_than_their_image() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 19]>
+        g (float[2, 3, 2, 4] x) => (float[n, c, h, w] a, float[n, c, h1, w1] b,
+            float[n, c, h2, w2] m, float[n, c, h3, w3] l, float[n, c, h4, w4] y)
+        {
+          a = AveragePool <kernel_shape = [300, 70], strides = [300, 70], ceil_mode = 1> (x)
+          b = AveragePool <kernel_shape = [9, 9], pads = [8, 8, 8, 8], count_include_pad = 1> (x)
+          m = MaxPool <kernel_shape = [9, 9], pads = [8, 8, 8, 8]> (x)
+          l = LpPool <kernel_shape = [9, 9], pads = [8, 8, 8, 8], p = 1> (x)
+          y = Conv <pads = [18, 3, 18, 3], dilations = [18, 3]> (x, k)
+        }"""
+    )
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal((3, 3, 3, 3)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weights, "k"))
+    feeds = {"x": rng.standard_normal((2, 3, 2, 4)).astype(np.float32)}
+    found = tcc.compile(model, jobs=1).run(feeds)
+    assert_agree(found, expected(session(model), feeds), 1e-5)
+
+
 def test_chained_products_along_axes_without_elements() -> None:
     for lead, rows, inner, last in product((0, 3), repeat=4):
         shapes = {"a": (lead, rows, inner), "b": (lead, inner, "n"), "c": (lead, "n", last)}
