@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.ir.types import I8, U8
+from tcc.passes.choose.cuts import priced_ends
 from tcc.passes.derive.winograd import Limits, winograd
 from tcc.passes.fuse.partition import partition
 from tcc.passes.graph.canonicalize import canonicalize
@@ -144,6 +145,11 @@ def _pack_io(plan: Plan, graph: Graph) -> Graph:
     return plan.ports
 
 
+def _group(plan: Plan, graph: Graph) -> Grouped:
+    ends = priced_ends(graph, plan.planner, plan.precision)
+    return Grouped(graph, partition(graph, plan.planner, ends))
+
+
 def _narrow(plan: Plan, placed: Placed) -> Placed:
     return narrowed(placed, plan.precision, dict.fromkeys(placed.graph.constants, placed.graph))
 
@@ -161,7 +167,7 @@ def _describe_ports(plan: Plan, lowered: Lowered) -> Lowered:
 _PACK_IO: Step = ("pack-io", _pack_io)
 _EMIT: Step = ("emit", emit)
 _PLACE: tuple[Step, ...] = (
-    ("partition", lambda plan, graph: Grouped(graph, partition(graph, plan.planner))),
+    ("partition", _group),
     ("assign-layouts", lambda plan, it: assign_layouts(it.graph, it.groups, plan.planner)),
     ("narrow-storage", _narrow),
 )

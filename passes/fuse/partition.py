@@ -21,7 +21,7 @@ A concatenation that `join` gives no kernel is a group of its own that nothing j
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
@@ -88,17 +88,19 @@ class Group:
         return (*(v for v in self.sink.outputs if v in outputs or users.get(v)), *self.extra)
 
 
-def partition(graph: Graph, model: KernelModel = TYPICAL) -> tuple[Group, ...]:
+def partition(
+    graph: Graph, model: KernelModel = TYPICAL, ends: Collection[Node] = ()
+) -> tuple[Group, ...]:
     """The groups in an order in which they can run; nodes without expression stand alone.
 
-    `model.legal` has the last word on a join.
+    `model.legal` has the last word on a join; nothing joins across the nodes `ends`.
     """
-    return _Partition(graph, model).run()
+    return _Partition(graph, model, ends).run()
 
 
 class _Partition:
-    def __init__(self, graph: Graph, model: KernelModel) -> None:
-        self.graph, self.model = graph, model
+    def __init__(self, graph: Graph, model: KernelModel, ends: Collection[Node]) -> None:
+        self.graph, self.model, self.ends = graph, model, ends
         self.users = graph.users()
         self.producers = {v: n for n in graph.nodes for v in n.outputs}
         self.kept = {*graph.outputs, *(v for pair in graph.aliases for v in pair)}
@@ -250,7 +252,9 @@ class _Partition:
             group.anchors.insert(0, node)
 
     def _joins(self, node: Node, group: Group) -> bool:
-        if node in self.joins or group.join is not None or len(group.members) >= _MOST:
+        if node in self.joins or node in self.ends or group.join is not None:
+            return False
+        if len(group.members) >= _MOST:
             return False
         own, sink = self.traits[node].kind, self.traits[group.sink].kind
         if own is NodeKind.OPAQUE or sink is NodeKind.OPAQUE:

@@ -8,14 +8,14 @@ Every stored value gets a buffer; buffers inside the run are `Arena` places whos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from tcc.errors import InternalError, UserError
 from tcc.ir.expr import ExprBuilder, extent
 from tcc.ir.expr.scalar import index_value
-from tcc.ir.graph import Graph, Handle, Value
+from tcc.ir.graph import Graph, Handle, Node, Value
 from tcc.ir.index import (
     Index,
     Var,
@@ -299,11 +299,12 @@ def place_graph(
     precision: Precision = FULL,
     outer: Mapping[Value, Graph] | None = None,
     model: KernelModel = TYPICAL,
+    ends: Collection[Node] = (),
 ) -> Placed:
     """Partition, layouts and stored types of a graph; of a body, `outer` are the constants of the
     graphs around it, each with its graph."""
     constants = {**(outer or {}), **dict.fromkeys(graph.constants, graph)}
-    groups = partition(graph, model)
+    groups = partition(graph, model, ends)
     if outer is not None:
         groups = fuse_horizontally(graph, groups, constants, model)
     return narrowed(assign_layouts(graph, groups, model), precision, constants)
