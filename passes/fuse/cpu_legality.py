@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from tcc.errors import TccError
 from tcc.ir.expr import Expr
@@ -50,7 +51,7 @@ class CpuKernels(KernelModel):
         self.limits = replace(core.limits, near=core.l2 // 2)
 
     def legal(self, expr: Expr, constants: Sequence[bool]) -> bool:
-        return is_cpu_kernel(expr, constants, self.core)
+        return is_cpu_kernel(expr, tuple(constants), self.core)
 
     def gain(self, group: TileGroup) -> float:
         return kept_gain(group, choose(group, self.core), self.core)
@@ -140,7 +141,8 @@ def _row_loops(group: TileGroup, stage: GroupStage) -> tuple[Var, ...]:
     return tuple(v for v in stage.iters if v not in weights)
 
 
-def is_cpu_kernel(expr: Expr, constants: Sequence[bool], registers: CoreModel) -> bool:
+@lru_cache(maxsize=4096)  # groups are cut and joined again in search of the cheapest
+def is_cpu_kernel(expr: Expr, constants: tuple[bool, ...], registers: CoreModel) -> bool:
     """Whether a kernel of `expr`, with everything row-major, loads its contractions' operands
     evenly and holds between its stages no more than a core's cache does."""
     storage = row_major_storage(expr, constants)
