@@ -50,7 +50,7 @@ def model(name: str, keys: int, heads: int = 8, twice: bool = False) -> onnx.Mod
     first as queries."""
     form = f"float[1, {heads}, {keys}, 64]"
     words = " ".join(ATTENTION[name])
-    made = "|".join(re.findall(r"(\w+) = ", words))
+    made = "|".join(re.findall(r"(\w+) = [A-Z]", words))
     first = re.sub(rf"\b({made})\b", r"\1_", words)
     nodes = first + re.sub(r"\bq\b", "y_", " " + words) if twice else words
     found = onnx.parser.parse_model(
