@@ -24,6 +24,7 @@ from tests.e2e.agreement import assert_agree, expected, session
 
 from .test_choose_layouts import planner
 
+QUERY = re.compile(r"\bq\b")
 # RMS norm of the rows of NAME, as NAMEn.
 NORM = (
     "{0}2 = Mul ({0}, {0}) {0}m = ReduceMean <axes = [-1]> ({0}2) {0}e = Add ({0}m, e) "
@@ -46,16 +47,16 @@ ATTENTION = {
 
 
 def model(name: str, keys: int, heads: int = 8, twice: bool = False) -> onnx.ModelProto:
-    """Attention of as many queries of 64 elements as keys; twice: once more, with the result of the
-    first as queries."""
+    """Attention of as many queries of 64 elements as keys; twice: of two kinds of queries."""
     form = f"float[1, {heads}, {keys}, 64]"
     words = " ".join(ATTENTION[name])
     made = "|".join(re.findall(r"(\w+) = [A-Z]", words))
     first = re.sub(rf"\b({made})\b", r"\1_", words)
-    nodes = first + re.sub(r"\bq\b", "y_", " " + words) if twice else words
+    nodes = f"{re.sub(QUERY, 'u', first)} {words}" if twice else words
     found = onnx.parser.parse_model(
         f"""<ir_version: 8, opset_import: ["": 17]>
-        g ({form} q, {form} k, {form} v) => ({form} y) {{ {nodes} }}"""
+        g ({form} q, {form} k, {form} v{f", {form} u" if twice else ""}) =>
+          ({form} y{f", {form} y_" if twice else ""}) {{ {nodes} }}"""
     )
     rng = np.random.default_rng(0)
     constants = {
@@ -92,7 +93,7 @@ def test_equal_kernels_are_priced_once() -> None:
     ends = priced_ends(graph("cosine"), once)
     both = priced_ends(graph("cosine", twice=True), twice)
     assert (len(ends), len(both)) == (1, 2)
-    assert once.estimates == twice.estimates
+    assert twice.estimates < 1.2 * once.estimates  # both read the same normalised keys
 
 
 def test_a_kernel_that_costs_less_whole_stays_whole() -> None:
