@@ -98,10 +98,11 @@ static bool steal(tcc_workers *workers, const launch *at, int32_t self, int32_t 
 
 /* A worker that lost its CPU inside a launch may do so again at the next: the caller does without the
  * workers for twice as long as it waited.  So a crowded machine costs a run a part of its speed, not
- * a time slice for every launch. */
+ * a time slice for every launch.  A worker that has its CPU is at a piece of at most half its range,
+ * which takes no longer than the caller's own range took. */
 static void note_stall(tcc_workers *workers, int64_t since) {
     int64_t now = tcc_now(), waited = now - since;
-    if (waited < STALL) return;
+    if (waited < STALL || waited < since - workers->began) return;
     workers->alone_until = now + (2 * waited < MOST_ALONE ? 2 * waited : MOST_ALONE);
 }
 
@@ -271,6 +272,7 @@ void tcc_workers_launch(tcc_workers *workers, const tcc_job *job) {
     settle(workers, &before, 0);
     workers->ticket = ticket;
     workers->open = (uint16_t)threads;
+    workers->began = tcc_now();
     launch at = launch_at(workers, ticket, threads);
     run_own_range(workers, &at, 0);
 }

@@ -103,6 +103,7 @@ struct tcc_workers {
     uint64_t ticket; /* of the last launch; these three belong to the owner of `busy` */
     uint16_t open;   /* threads of the last launch; 0 once it is settled */
     int64_t alone_until; /* when the owner counts on its workers again (tcc_now); 0: now */
+    int64_t began;       /* the last launch (tcc_now); only its maker reads it */
     _Alignas(LINE_PAIR) atomic_bool busy;     /* a run has the workers */
     _Alignas(LINE_PAIR) _Atomic int32_t runs; /* in progress, with workers or without */
     _Atomic int32_t started;                  /* workers alive; the owner of `busy` starts more */

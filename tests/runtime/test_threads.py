@@ -9,7 +9,7 @@ from pathlib import Path
 
 import programs
 import pytest
-from trials import DELAYS, aarch64_tools, build_for_aarch64, build_stress
+from trials import DELAYS, RUNTIME, aarch64_tools, build_for_aarch64, build_stress
 
 # Two artifacts with a launch of two units that each take a while; three workers are asked for.
 TWO_ARTIFACTS = """
@@ -120,3 +120,12 @@ def test_two_artifacts_share_one_pool_of_workers(kernels: bytes, tmp_path: Path)
     environment = {"PYTHONPATH": ":".join(sys.path), "OPENBLAS_NUM_THREADS": "1"}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
+
+
+def test_the_last_piece_of_a_long_launch_is_no_stall(tmp_path: Path) -> None:
+    program = tmp_path / "stalls"
+    source = Path(__file__).with_name("stalls.c")
+    run_compiler = ("gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", f"-I{RUNTIME / 'src'}")
+    include = f"-I{RUNTIME / 'include'}"
+    subprocess.run([*run_compiler, include, source, "-o", program], check=True)
+    run(program)
