@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tcc.runtime.arrays import Array
+from tcc.runtime.arrays import Array, address_of
 
 # Bytes from which a block is kept, and where it begins: as whole cache lines and vectors do.
 _LEAST = 1 << 16
@@ -47,7 +47,7 @@ class ResultPool:
             size *= n
         if size < _LEAST:
             small: Array = np.empty(shape, dtype)
-            return small, int(small.ctypes.data)
+            return small, address_of(small) or int(small.ctypes.data)
         block = self._take(_rounded(size))
         lent = np.asarray(_Lease(block, self._free))
         return np.ndarray(shape, dtype, lent), block.address

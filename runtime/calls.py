@@ -6,14 +6,13 @@ of what Python did before: every object touched here is a wait for memory.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from tcc.runtime import abi
-from tcc.runtime.arrays import Array
+from tcc.runtime.arrays import address_of
 from tcc.runtime.blocks import ResultPool
 from tcc.runtime.devices import HOST, Given, Maker
 from tcc.runtime.packed import is_packed, packed_size, unpack
@@ -32,12 +31,17 @@ class _Known:
 @dataclass(frozen=True, slots=True)
 class Described:
     """Descriptors of a call's inputs, and what must stay alive while they are used besides the
-    inputs; `plain`: all inputs are NumPy arrays; `device`: the first array on a GPU, or None."""
+    inputs; `plain`: all inputs are NumPy arrays; `known`: described as such given before; `device`:
+    the first array on a GPU, or None."""
 
     tensors: Any
     owners: list[Given | _Known]
     plain: bool
     device: Any = None
+
+    @property
+    def known(self) -> bool:
+        return all(isinstance(owner, _Known) for owner in self.owners)
 
 
 class Inputs:
@@ -56,7 +60,7 @@ class Inputs:
             known = self._known[i]
             if type(value) is np.ndarray:
                 if known and value.dtype is known.dtype and value.shape == known.shape:
-                    address = _address(value)
+                    address = address_of(value)
                     if address is not None:
                         tensors[i] = known.tensor
                         tensors[i].data = address
@@ -72,15 +76,6 @@ class Inputs:
             if type(value) is np.ndarray and given.owner is value and not given.tensor.strides:
                 self._known[i] = _Known(value.dtype, value.shape, given.tensor)
         return Described(tensors, owners, plain, device)
-
-
-def _address(array: Array) -> int | None:
-    """Where a row-major array of at least one element begins that may be written to; None for
-    others.  Several times quicker than to ask NumPy."""
-    try:
-        return ctypes.addressof(ctypes.c_char.from_buffer(cast(Any, array)))
-    except (TypeError, ValueError, BufferError):
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +96,26 @@ class Outputs:
         self._first = self._kind()
         self._described: list[abi.CTensor] = []  # keeps the shapes alive
         self.asks = any(port.state < 0 and port.shape is None for port in ports)
+        self.plain = not any(
+            p.state >= 0 or p.shape is None or is_value(p.dtype) or is_packed(p.dtype)
+            for p in ports
+        )
         for i, port in enumerate(ports):
             if port.state < 0 and port.shape is not None:
                 tensor = abi.make_tensor(0, abi.DTYPE_CODES[port.dtype], port.shape, None)
                 self._described.append(tensor)
                 self._first[i] = tensor
 
+    def descriptors(self) -> Any:
+        """Those of all outputs, without addresses."""
+        return self._kind.from_buffer_copy(self._first)
+
     def start(self, inputs: Any, maker: Maker | None = None) -> Results:
         """The outputs of a call with descriptors `inputs`: arrays where sizes are known.
 
         `maker` makes them on a device; without it they are NumPy arrays.
         """
-        results = Results(self, self._kind.from_buffer_copy(self._first), maker)
+        results = Results(self, self.descriptors(), maker)
         for i, port in enumerate(self.ports):
             if port.state >= 0:
                 results.tensors[i] = inputs[port.state]
@@ -186,3 +189,33 @@ class Results:
         described = abi.make_tensor(address, code, shape, None)
         self._described.append(described)
         self.tensors[index] = described
+
+
+class Repeated:
+    """The descriptors of a call whose arrays all were NumPy's and of sizes known before, for calls
+    that look the same.  For one call at a time."""
+
+    allocator = failure = None
+
+    def __init__(self, values: Sequence[Any], given: Described, outputs: Outputs) -> None:
+        self.inputs, self.tensors = given.tensors, outputs.descriptors()
+        self._owners = given.owners
+        self._given = [(v.dtype, v.shape, self.inputs[i]) for i, v in enumerate(values)]
+        ports = enumerate(outputs.ports)
+        self._made = [(p.dtype, p.shape or (), self.tensors[i]) for i, p in ports]
+        self._blocks = outputs.blocks
+
+    def fill(self, values: Sequence[Any]) -> list[Any] | None:
+        """Describes `values`; the arrays of the results, or None where a call looks different."""
+        for value, (dtype, shape, tensor) in zip(values, self._given, strict=True):
+            if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
+                return None
+            address = address_of(value)
+            if address is None:
+                return None
+            tensor.data = address
+        arrays = []
+        for name, shape, tensor in self._made:
+            array, tensor.data = self._blocks.array(shape, abi.numpy_dtype(name))
+            arrays.append(array)
+        return arrays

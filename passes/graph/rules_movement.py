@@ -152,7 +152,8 @@ def _reaching_taps(site: Site) -> Replacement:
     after = [n - (size - tap.stop) * d for n, size, tap, d in ends]
     if taps == list(map(range, kernel)) or not all(taps) or min(*before, *after) < 0:
         return None
-    kept = weights[(..., *(slice(tap.start, tap.stop) for tap in taps))]
+    parts: tuple[Any, ...] = tuple(slice(tap.start, tap.stop) for tap in taps)
+    kept = weights[(..., *parts)]
     b, moved = site.builder, replace(attrs, before=tuple(before), after=tuple(after))
     fewer = b.constant(kept, matrix.name, matrix.type.dtype, b.sources(matrix))
     return b.add(site.node.op, [first_operand(site), fewer, *bias], moved)

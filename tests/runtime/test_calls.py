@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tcc.runtime.arrays import Given, view_of
 from tcc.runtime.blocks import ResultPool
-from tcc.runtime.calls import Inputs, Outputs, Result
+from tcc.runtime.calls import Inputs, Outputs, Repeated, Result
 
 F32 = np.dtype(np.float32)
 
@@ -31,7 +31,7 @@ def told(tensor: Any) -> tuple[int | None, list[int], list[int] | None]:
     return tensor.data, sizes, steps
 
 
-@pytest.mark.parametrize(
+SECOND_CALLS = pytest.mark.parametrize(
     ("second", "known"),
     [
         (np.ones((3, 4), np.float32), True),
@@ -44,6 +44,9 @@ def told(tensor: Any) -> tuple[int | None, list[int], list[int] | None]:
         ([[1.0, 2.0]], False),
     ],
 )
+
+
+@SECOND_CALLS
 def test_only_an_array_like_the_last_one_is_described_from_memory(second: Any, known: bool) -> None:
     viewer, inputs = Viewer(), Inputs(1)
     first = np.zeros((3, 4), np.float32)
@@ -55,6 +58,22 @@ def test_only_an_array_like_the_last_one_is_described_from_memory(second: Any, k
         assert told(found.tensors[0]) == told(wanted)
         assert told(found.tensors[0])[0] == second.ctypes.data
     assert found.plain == (type(second) is np.ndarray)
+
+
+@SECOND_CALLS
+def test_only_a_call_like_the_last_one_fills_its_descriptors(second: Any, known: bool) -> None:
+    inputs, outputs = Inputs(1), Outputs([Result("f32", (2, 3), -1)], ResultPool(4))
+    array = np.zeros((3, 4), np.float32)
+    first, again = (inputs.describe([array], Viewer()) for _ in range(2))
+    assert (first.known, again.known) == (False, True)
+    call = Repeated([array], again, outputs)
+    made = [call.fill([array]), call.fill([second])]
+    assert [m is not None for m in made] == [True, known]
+    if known:
+        (before,), (result,) = made
+        assert told(call.inputs[0]) == told(view_of(second, "f32", False).tensor)
+        assert told(call.tensors[0]) == (result.ctypes.data, [2, 3], None)
+        assert before.ctypes.data != result.ctypes.data
 
 
 def test_a_read_only_array_is_described_anew() -> None:
