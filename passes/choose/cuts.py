@@ -60,7 +60,8 @@ class _Cuts:
         key = _structure(group, self._graph)
         if key not in self._known:
             region = self._region(group)
-            rule = Alternative[Graph, _Cut](region, None, self._seconds(region, [group]))
+            rule: Alternative[Graph, _Cut]
+            rule = Alternative(region, None, self._seconds(region, [group]))
             found: list[Alternative[Graph, _Cut]] = [] if rule.price < _LEAST else [
                 Alternative(region, n, self._seconds(region, self._parts(region, group.members[n])))
                 for n in _candidates(group)
