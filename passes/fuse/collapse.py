@@ -13,7 +13,7 @@ from tcc.ir.expr.scalar import Read, Scalar, StageRef, index_values, read, rebui
 from tcc.ir.index import Index, Var, Vars, bounds, const, free_vars, iterator, linear_in, substitute
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.passes.fuse.unify_iterators import coefficient
-from tcc.schedule.nest import all_accesses
+from tcc.schedule.nest import all_accesses, contraction_factors, depends
 
 
 def order_loops(group: TileGroup) -> TileGroup:
@@ -32,7 +32,21 @@ def order_loops(group: TileGroup) -> TileGroup:
                 reduce=_by_stride(stage.reduce, widest),
             )
         )
-    return replace(group, stages=tuple(stages), common=_by_stride(group.common, written))
+    common = _by_stride(group.common, written)
+    if group.stream is not None:
+        common = _rows_last(common, [stages[n] for n in group.stream.stages])
+    return replace(group, stages=tuple(stages), common=common)
+
+
+def _rows_last(loops: Vars, streaming: Sequence[GroupStage]) -> Vars:
+    """The loops along which products read one factor again come last: tiles hold several of them,
+    and what tiles share stays near."""
+    rows: set[Var] = set()
+    for stage in streaming:
+        factors = contraction_factors(stage)
+        if factors is not None:
+            rows |= depends(stage, factors.a) ^ depends(stage, factors.b)
+    return tuple(sorted(loops, key=rows.__contains__))
 
 
 def _largest_operand(group: TileGroup, stage: GroupStage) -> Sequence[Access]:

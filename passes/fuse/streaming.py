@@ -54,10 +54,21 @@ def _too_much(expr: Expr, limits: FusionLimits) -> bool:
                 return True
             total += size or 0
     if common and any(map(_factors, expr.stages)):
-        total *= min(limits.stream_rows, as_int(extent(common[-1])) or limits.stream_rows)
+        rows = (as_int(extent(v)) or limits.stream_rows for v in _rows(linked, common))
+        total *= min(limits.stream_rows, max(rows))
     if total > limits.room or _reads_long_rows(expr, limits):
         return True
     return any(_multiplies_rows(s, limits) for s in expr.stages)
+
+
+def _rows(linked: Sequence[Shaped], common: tuple[Var, ...]) -> tuple[Var, ...]:
+    """The common loops along which products read one factor again, else the innermost one."""
+    found: set[Var] = set()
+    for shaped in linked:
+        if factors := _factors(shaped.stage):
+            a, b = (set(free_vars(*f.indices)) for f in factors)
+            found |= a ^ b
+    return tuple(v for v in common if v in found) or common[-1:]
 
 
 def _reads_long_rows(expr: Expr, limits: FusionLimits) -> bool:
