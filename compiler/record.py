@@ -17,3 +17,9 @@ def record(cls: type[_T]) -> type[_T]:
 def entity(cls: type[_T]) -> type[_T]:
     """`cls` as a frozen dataclass with slots whose objects are compared by identity."""
     return dataclass(frozen=True, slots=True, eq=False)(cls)
+
+
+def field_names(item: object) -> tuple[str, ...]:
+    """The names of the fields of a record or an entity, in their order; none of anything else."""
+    names: tuple[str, ...] = getattr(type(item), "__match_args__", ())
+    return names

@@ -7,7 +7,7 @@ folding, the graph evaluator, the test matrix, `tcc ops` and the support table f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import field
 from enum import Enum
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from tcc.ir.expr import Expr
 from tcc.ir.types import STRING, DType, DTypeKind, TensorType
-from tcc.record import entity, record
+from tcc.record import entity, field_names, record
 
 Array = np.ndarray[Any, np.dtype[Any]]
 T = TypeVar("T")
@@ -101,6 +101,23 @@ class OpSpec:
 
     def __repr__(self) -> str:
         return f"op {self.name}"
+
+
+def exact(attrs: Any) -> Hashable:
+    """The fields of attributes, equal only where they mean the same: 0.0 and -0.0, 1 and True
+    differ."""
+    return tuple(_exact(getattr(attrs, name)) for name in field_names(attrs))
+
+
+def _exact(item: Any) -> Hashable:
+    if isinstance(item, float):
+        return "float", item.hex()
+    if isinstance(item, bool):
+        return "bool", item
+    if isinstance(item, tuple):
+        return tuple(map(_exact, item))
+    found: Hashable = item
+    return found
 
 
 def check_handles(op: OpSpec, types: Types) -> None:

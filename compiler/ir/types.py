@@ -46,6 +46,9 @@ class DType:
     dlpack: int
     carrier: Any
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     @property
     def bytes(self) -> int:
         """Bytes of one element inside a program: one for what has less than a byte."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
 from math import prod
 from typing import Any
 
 from tcc.ir.expr import extent
 from tcc.ir.index import Index, as_int
 from tcc.ir.op import OpSpec, Trait, Types
+from tcc.record import field_names
 
 # References take time and memory with the points of windows, and with numbers of attributes.
 _POINTS, _REACH = 1 << 26, 1 << 18
@@ -36,6 +36,4 @@ def _largest(item: Any) -> int:
         return abs(item)
     if isinstance(item, tuple):
         return max(map(_largest, item), default=0)
-    if is_dataclass(item) and not isinstance(item, type):
-        return max((_largest(getattr(item, f.name)) for f in fields(item)), default=0)
-    return 0
+    return max((_largest(getattr(item, name)) for name in field_names(item)), default=0)

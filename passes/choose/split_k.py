@@ -24,7 +24,7 @@ from tcc.ir.expr.scalar import (
     StageRef,
     index_value,
     read,
-    transform,
+    transform_all,
 )
 from tcc.ir.index import Index, Var, as_int, const, free_vars, iterator, of_atom, substitute
 from tcc.passes.fuse.compose import canonical, drop_unused
@@ -111,7 +111,7 @@ def _divided(stage: Stage, number: int, cut: Var, parts: int) -> tuple[Stage, St
                 return node
 
     reduce = tuple(last if v is cut else v for v in stage.reduce)
-    made = tuple(transform(s, leaf) for s in stage.body)
+    made = transform_all(stage.body, leaf)
     at: tuple[Index, ...] = (part, *map(of_atom, kept))
     sums = read(StageRef(number, 0), at, stage.body[0].dtype)
     return (

@@ -11,9 +11,10 @@ numbered afresh, so equal groups give the same (interned) expression.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any, TypeAlias
 
 from tcc.ir.expr import Expr, Stage, extent, reads, with_reads, with_sources
 from tcc.ir.expr.scalar import (
@@ -28,10 +29,12 @@ from tcc.ir.expr.scalar import (
     reads_of_stages,
     substitute_indices,
     transform,
+    transform_all,
     walk,
 )
 from tcc.ir.graph import Node, Value
 from tcc.ir.index import Index, Var, Vars, free_vars, iterator, substitute, var_of, within
+from tcc.ir.op import OpSpec, exact
 from tcc.ir.types import U64, TensorType
 from tcc.passes.fuse.hoist import hoist_normalisers
 from tcc.passes.fuse.scratch_limit import too_large
@@ -52,8 +55,8 @@ def node_expr(node: Node) -> Expr | None:
     return None if called or node.op.expr is None else _own_expr(node)
 
 
-def _types(node: Node) -> list[TensorType | None]:
-    return [None if v is None else _stored(v.type) for v in node.inputs]
+def _types(node: Node) -> tuple[TensorType | None, ...]:
+    return tuple(None if v is None else _stored(v.type) for v in node.inputs)
 
 
 def _stored(type: TensorType) -> TensorType:
@@ -63,8 +66,18 @@ def _stored(type: TensorType) -> TensorType:
 
 @lru_cache(maxsize=4096)  # a group is composed again for every node that might join it
 def _own_expr(node: Node) -> Expr:
-    assert node.op.expr is not None
-    return node.op.expr(_types(node), node.attrs)
+    return _expr(node.op, _types(node), node.attrs, exact(node.attrs))
+
+
+@lru_cache(maxsize=4096)  # equal layers
+def _expr(op: OpSpec, types: tuple[TensorType | None, ...], attrs: Any, _: Hashable) -> Expr:
+    """The expression of an op; attributes may be equal that are not exactly so."""
+    assert op.expr is not None
+    return op.expr(types, attrs)
+
+
+# The expression of a node in a group, and where each of its operands comes from.
+_Part: TypeAlias = "tuple[Expr, tuple[int | StageRef | None, ...]]"
 
 
 def compose(
@@ -74,25 +87,38 @@ def compose(
 
     `members` are in topological order and all have expressions.
     """
-    stages: list[Stage] = []
+    parts: list[_Part] = []
     made: dict[Value, StageRef] = {}
     operands: dict[Value, int] = {}
+    first = 0
     for node in members:
         expr = _own_expr(node)
-        sources = tuple(_source(v, made, operands) for v in node.inputs)
-        first = len(stages)
-        for stage in expr.stages:
-            stages.append(_renumbered(stage, first, sources, f"s{len(stages)}"))
+        parts.append((expr, tuple(_source(v, made, operands) for v in node.inputs)))
         for value, ref in zip(node.outputs, expr.outputs, strict=True):
             made[value] = StageRef(ref.stage + first, ref.component)
+        first += len(expr.stages)
     outputs = tuple(made[v] for v in results)
-    composed = Expr(tuple(v.type for v in operands), tuple(stages), outputs)
-    simple, used = _simplified(composed, limits)
+    simple, used = _composed(tuple(v.type for v in operands), tuple(parts), outputs, limits)
     values = tuple(operands)
     return simple, tuple(values[n] for n in used)
 
 
 @lru_cache(maxsize=1024)  # equal layers, and groups that are looked at again
+def _composed(
+    params: tuple[TensorType, ...],
+    parts: tuple[_Part, ...],
+    outputs: tuple[StageRef, ...],
+    limits: FusionLimits,
+) -> tuple[Expr, tuple[int, ...]]:
+    """The expression of the parts together, simplified, and the operands that it reads."""
+    stages: list[Stage] = []
+    for expr, sources in parts:
+        first = len(stages)
+        for stage in expr.stages:
+            stages.append(_renumbered(stage, first, sources, f"s{len(stages)}"))
+    return _simplified(Expr(params, tuple(stages), outputs), limits)
+
+
 def _simplified(whole: Expr, limits: FusionLimits) -> tuple[Expr, tuple[int, ...]]:
     """The expression with pointwise stages inlined, under canonical names, and its operands."""
     hoisted = hoist_normalisers(whole)
@@ -159,7 +185,7 @@ def _renamed(stage: Stage, mapping: Mapping[Var, Index]) -> Stage:
         stage,
         iters=_vars(stage.iters, mapping),
         reduce=_vars(stage.reduce, mapping),
-        body=tuple(transform(s, leaf) for s in stage.body),
+        body=transform_all(stage.body, leaf),
     )
 
 

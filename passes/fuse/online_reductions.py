@@ -31,6 +31,7 @@ from tcc.ir.expr.scalar import (
     read,
     reads_of_stages,
     replaced,
+    substitute_all,
     substitute_indices,
     transform,
     walk,
@@ -226,7 +227,7 @@ class _Derivation:
         iters, reduce = (
             tuple(new if v is own else v for v in loops) for loops in (stage.iters, stage.reduce)
         )
-        body = tuple(substitute_indices(s, {own: loop}) for s in stage.body)
+        body = substitute_all(stage.body, {own: loop})
         return with_reads(replace(stage, iters=iters, reduce=reduce, body=body), known)
 
     def _finished(self, stages: list[Stage]) -> tuple[list[Stage], tuple[StageRef, ...]]:

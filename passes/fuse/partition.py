@@ -84,8 +84,8 @@ class Group:
 
     def results(self, graph: Graph, users: dict[Value, list[Node]]) -> tuple[Value, ...]:
         """The sink's outputs that something reads, and what else later kernels read."""
-        outputs = set(graph.outputs)
-        return (*(v for v in self.sink.outputs if v in outputs or users.get(v)), *self.extra)
+        read = (v for v in self.sink.outputs if users.get(v) or v in graph.outputs)
+        return (*read, *self.extra)
 
 
 def partition(

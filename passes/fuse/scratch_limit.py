@@ -14,7 +14,7 @@ def too_large(expr: Expr, limits: FusionLimits) -> int | None:
     if len(expr.stages) == 1 or streamed(expr, limits) is not None:
         return None
     linked = linked_stages(expr)
-    loops = shared_loops(linked, expr, limits)
+    loops = shared_loops(expr, limits)
     for number, strip in enumerate(loops.strips):
         if strip is not None or needs_memory(linked, number, loops.common):
             resident = resident_bytes(linked, number, loops.common)

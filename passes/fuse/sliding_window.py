@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from tcc.ir.expr import Expr, extent
 from tcc.ir.expr.scalar import Read, reads_of_stages
 from tcc.ir.index import Index, Var, Vars, as_int, bounds, free_vars, step_in, within
 from tcc.ir.tile.group import Strip
 from tcc.passes.fuse.recompute import launch_loops
-from tcc.passes.fuse.unify_iterators import Shaped, common_loops, loops_at
+from tcc.passes.fuse.unify_iterators import Shaped, common_loops, linked_stages, loops_at
 from tcc.record import record
 from tcc.schedule.limits import FusionLimits
 
@@ -59,8 +60,10 @@ class _Use:
     at: tuple[Index, ...]
 
 
-def shared_loops(stages: Sequence[Shaped], expr: Expr, limits: FusionLimits) -> Loops:
-    """The loops of `stages`, which are those of `expr`, linked."""
+@lru_cache(maxsize=512)  # of an expression that may be too large, and in each of its layouts
+def shared_loops(expr: Expr, limits: FusionLimits) -> Loops:
+    """The loops of the linked stages of `expr`."""
+    stages = linked_stages(expr)
     plain = Loops.plain(stages)
     common = plain.common
     if len(stages) > 1:

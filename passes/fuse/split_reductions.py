@@ -16,7 +16,6 @@ from tcc.ir.expr.scalar import StageRef, read, reads_of_stages
 from tcc.ir.index import Var, as_int, of_atom
 from tcc.passes.fuse.compose import canonical, is_contraction
 from tcc.passes.fuse.sliding_window import shared_loops
-from tcc.passes.fuse.unify_iterators import linked_stages
 from tcc.schedule.limits import FusionLimits
 
 
@@ -41,7 +40,7 @@ def alone(expr: Expr, limits: FusionLimits) -> int | None:
     has work for several threads."""
     if len(expr.stages) == 1 or any(is_contraction(s) for s in expr.stages):
         return None
-    if shared_loops(linked_stages(expr), expr, limits).common:
+    if shared_loops(expr, limits).common:
         return None
     last = len(expr.stages) - 1
     for number, stage in enumerate(expr.stages):

@@ -67,7 +67,7 @@ def _apart(
     expr = expr if online is None else online.expr
     linked = linked_stages(expr)
     stream = None if online is None else online.stream
-    loops = shared_loops(linked, expr, limits) if stream is None else Loops.plain(linked)
+    loops = shared_loops(expr, limits) if stream is None else Loops.plain(linked)
     common = loops.common
     cut = common if stream is None else (*common, stream.loop)
     buffers = [

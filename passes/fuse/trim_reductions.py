@@ -34,7 +34,7 @@ from tcc.ir.expr.scalar import (
     cast,
     literal,
     read,
-    substitute_indices,
+    substitute_all,
     walk,
 )
 from tcc.ir.index import Index, Indices, Var, as_int, bounds, const, free_vars, iterator, step_in
@@ -71,7 +71,7 @@ def _trimmed(stage: Stage, expr: Expr) -> Stage:
             short = iterator(var.name, end - first)
             moved = {var: short + first}
             cut = tuple(free_vars(short)[0] if v is var else v for v in stage.reduce)
-            body = tuple(substitute_indices(s, moved) for s in stage.body)
+            body = substitute_all(stage.body, moved)
             stage = _without_fills(replace(stage, reduce=cut, body=body), expr)
     return stage
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from tcc.ir.expr import Expr, Stage, extent, reads
-from tcc.ir.expr.scalar import reads_of_stages, substitute_indices
+from tcc.ir.expr.scalar import reads_of_stages, substitute_all
 from tcc.ir.index import (
     Index,
     Indices,
@@ -203,7 +203,7 @@ def _substituted(shaped: Shaped, mapping: Mapping[Var, Index], loops: Mapping[Va
         tuple(new for v in old for new in loops.get(v, (v,)))
         for old in (stage.iters, stage.reduce, shaped.chosen)
     )
-    body = tuple(substitute_indices(s, mapping) for s in stage.body)
+    body = substitute_all(stage.body, mapping)
     logical, *places = (
         tuple(substitute(i, mapping) for i in at) for at in (shaped.logical, *shaped.places)
     )
@@ -233,6 +233,7 @@ def _follow(shaped: Shaped, at: Indices) -> Shaped:
     return _substituted(shaped, mapping, loops)
 
 
+@lru_cache(1 << 14)
 def digits_of(index: Index, size: Index) -> Vars | None:
     """The variables of a mixed-radix number that takes every value below `size`, largest first."""
     variables = sorted(free_vars(index), key=lambda v: -(as_int(coefficient(index, v)) or 0))
@@ -296,6 +297,7 @@ def _values_at(shaped: Shaped, logical: Indices) -> Mapping[Var, Index]:
     return found
 
 
+@lru_cache(1 << 14)
 def radix_size(formula: Index) -> Index:
     """How many values a mixed-radix number of iterators takes."""
     return element_count(tuple(extent(v) for v in free_vars(formula)))

@@ -26,7 +26,7 @@ from tcc.ir.expr.scalar import (
     index_value,
     read,
     rebuild,
-    substitute_indices,
+    substitute_all,
     walk,
 )
 from tcc.ir.index import (
@@ -128,7 +128,7 @@ def _cut(stage: Stage, conditions: list[Apply]) -> tuple[Stage, Mapping[Var, Ind
         loops += (free_vars(d)[0] for d in digits)
         weights = [*reversed(steps), 1]
         mapping[var] = sum((d * w for d, w in zip(digits, weights, strict=True)), const(0))
-    body = tuple(substitute_indices(s, mapping) for s in stage.body) if mapping else stage.body
+    body = substitute_all(stage.body, mapping)
     return replace(stage, iters=tuple(loops), body=body), mapping
 
 

@@ -26,7 +26,7 @@ from tcc.ir.expr.scalar import (
     apply,
     index_value,
     literal,
-    transform,
+    transform_all,
 )
 from tcc.ir.graph import Value
 from tcc.ir.index import Index, const
@@ -152,9 +152,7 @@ def _computed(kernel: Kernel, found: Mapping[Value, Band | Linear]) -> Kernel:
         plain = node.fill is None and not node.indirect
         return found.get(kernel.operands[node.source]) if plain else None
 
-    stages = tuple(
-        replace(s, body=tuple(transform(b, leaf) for b in s.body)) for s in kernel.expr.stages
-    )
+    stages = tuple(replace(s, body=transform_all(s.body, leaf)) for s in kernel.expr.stages)
     if stages == kernel.expr.stages:
         return kernel
     return without_unread(replace(kernel, expr=replace(kernel.expr, stages=stages)))

@@ -11,12 +11,11 @@ outputs of the model, which have names of their own.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
 
 from tcc.ir.graph import Graph, Node, Value, bodies
 from tcc.ir.graph.rewrite import substituted, with_bodies
-from tcc.ir.op import Trait
+from tcc.ir.op import Trait, exact
 
 
 def merge_equal_nodes(graph: Graph) -> Graph:
@@ -50,18 +49,4 @@ def _key(graph: Graph, node: Node, new: dict[Value, Value]) -> Hashable:
     for value in node.inputs:
         handle = None if value is None else graph.constants.get(value)
         operands.append(new.get(value, value) if handle is None and value else handle)
-    names = [f.name for f in fields(node.attrs)]
-    attrs = tuple(_exact(getattr(node.attrs, n)) for n in names)
-    return node.op.name, attrs, tuple(operands)
-
-
-def _exact(item: Any) -> Hashable:
-    """Equal only for attributes that mean the same: 0.0 and -0.0, 1 and True differ."""
-    if isinstance(item, float):
-        return "float", item.hex()
-    if isinstance(item, bool):
-        return "bool", item
-    if isinstance(item, tuple):
-        return tuple(map(_exact, item))
-    found: Hashable = item
-    return found
+    return node.op.name, exact(node.attrs), tuple(operands)

@@ -12,7 +12,6 @@ few results (a pooling window of 2^30), and ones the reference refuses, which ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from tcc.ir.op import Array, OpSpec, Trait
 from tcc.ir.types import TensorType, element_count
 from tcc.ops.effort import FAST, is_laborious
 from tcc.passes.derive.winograd import constant_bytes
+from tcc.record import field_names
 
 # Results of at most this many bytes are always stored; larger ones if they grow by no more than
 # this factor over their operands (i8 weights become f32) and their reference is one of NumPy's
@@ -128,6 +128,4 @@ def _symbolic(item: Any) -> bool:
         return any(map(_symbolic, item))
     if isinstance(item, TensorType):
         return any(map(_symbolic, item.shape))
-    if is_dataclass(item) and not isinstance(item, type):
-        return any(_symbolic(getattr(item, f.name)) for f in fields(item))
-    return False
+    return any(_symbolic(getattr(item, name)) for name in field_names(item))

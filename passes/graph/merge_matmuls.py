@@ -12,7 +12,10 @@ Requires nothing.  Establishes that such products read different rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from itertools import chain
+from operator import or_
 
 import numpy as np
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
@@ -30,8 +33,10 @@ def merge_matmuls(graph: Graph, few: int = TYPICAL_LIMITS.few_rows) -> Graph:
     """`graph` with products of the same rows, at most `few`, merged; itself if it has none."""
     users = graph.users()
     bundles: dict[Node, list[Node]] = {}
-    for nodes in _by_rows(graph, users, few).values():
-        apart = _apart(nodes, users)
+    several = [nodes for nodes in _by_rows(graph, users, few).values() if len(nodes) > 1]
+    ends = _elementwise_ends(graph, chain.from_iterable(several), users)
+    for nodes in several:
+        apart = _apart(nodes, ends)
         bundles.update((n, apart) for n in apart if len(apart) > 1)
     made: dict[Node, Value] = {}
 
@@ -80,29 +85,44 @@ def _by_rows(
     return found
 
 
-def _apart(nodes: Sequence[Node], users: dict[Value, list[Node]]) -> list[Node]:
+def _apart(nodes: Sequence[Node], ends: Mapping[Node, int]) -> list[Node]:
     """The products whose results meet no other's element by element."""
-    reached = [_elementwise(n, users) for n in nodes]
-    return [
-        node
-        for number, node in enumerate(nodes)
-        if not any(reached[number] & other for n, other in enumerate(reached) if n != number)
-    ]
+    once = twice = 0
+    for node in nodes:
+        twice |= once & ends[node]
+        once |= ends[node]
+    return [node for node in nodes if not ends[node] & twice]
 
 
-def _elementwise(node: Node, users: dict[Value, list[Node]]) -> set[Node]:
-    """What computes values of the same shape from the node's result, point by point."""
-    found: set[Node] = set()
-    values = [*node.outputs]
-    shape = node.outputs[0].type.shape
-    for value in values:
-        for user in users.get(value, ()):
-            if user in found or classify(user).kind is not NodeKind.POINTWISE:
-                continue
-            if user.outputs[0].type.shape == shape:
-                found.add(user)
-                values += user.outputs
-    return found
+def _elementwise_ends(
+    graph: Graph, products: Iterable[Node], users: Mapping[Value, Sequence[Node]]
+) -> dict[Node, int]:
+    """For each product the set, as bits, of the nodes at which its result ends that it reaches
+    through what computes values of the same shape point by point: two results meet on the way
+    where they have an end in common."""
+    after: dict[Node, list[Node]] = {}
+    left = [*products]
+    while left:
+        node = left.pop()
+        if node not in after:
+            after[node] = [u for u in _readers(node, users) if _point_by_point(node, u)]
+            left += after[node]
+    ends: dict[Node, int] = {}
+    for node in reversed(graph.nodes):
+        if node in after:
+            ends[node] = reduce(or_, (ends[u] for u in after[node]), 0) or 1 << len(ends)
+    return ends
+
+
+def _readers(node: Node, users: Mapping[Value, Sequence[Node]]) -> Iterable[Node]:
+    return dict.fromkeys(u for v in node.outputs for u in users.get(v, ()))
+
+
+def _point_by_point(node: Node, user: Node) -> bool:
+    """Whether `user` computes values of the shape of the node's result, point by point."""
+    if classify(user).kind is not NodeKind.POINTWISE:
+        return False
+    return user.outputs[0].type.shape == node.outputs[0].type.shape
 
 
 def _merged(

@@ -14,6 +14,7 @@ kernels take that touch it; classes that share kernels are chosen together.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -64,7 +65,7 @@ def choose_layouts(placed: Placed, planner: KernelPlanner, constants: Collection
     classes = [c for c in classes if rule[c] >= _LEAST]
     # The largest classes are priced before the budget ends.
     options = {c: prices.options(c) for c in sorted(classes, key=lambda c: -rule[c])}
-    links = dict(_links(classes, prices))
+    links = dict(_links(classes, placed.kernels, prices))
     picks = choose_together([options[c] for c in classes], links, 0.0)
     taken = [(found, pick) for found, pick in zip(classes, picks, strict=True) if pick]
     touched = dict.fromkeys(k for found, _ in taken for k in found.kernels)
@@ -84,7 +85,8 @@ class _Prices:
     def __init__(
         self, placed: Placed, planner: KernelPlanner, constants: Collection[Value]
     ) -> None:
-        self._layouts, self._planner, self._constants = placed.layouts, planner, constants
+        self._planner, self._constants = planner, constants
+        self._layouts = dict(placed.layouts)
         self.total(placed.kernels)
         self._first = planner.estimates
 
@@ -95,9 +97,8 @@ class _Prices:
 
     def total(self, kernels: Iterable[Kernel], *moved: tuple[_Class, int]) -> float:
         """Seconds of `kernels` with each class of `moved` in its order of that number."""
-        layouts = dict(self._layouts)
-        for found, pick in moved:
-            layouts |= _moved(found, pick, self._layouts)
+        changed = (_moved(found, pick, self._layouts) for found, pick in moved)
+        layouts = ChainMap(*changed, self._layouts)
         return sum(self._planner.seconds(k, layouts, self._constants) for k in kernels)
 
     def options(self, found: _Class) -> tuple[Alternative[_Class, Order], ...]:
@@ -111,11 +112,20 @@ class _Prices:
         return tuple(alternatives)
 
 
-def _links(classes: Sequence[_Class], prices: _Prices) -> Iterator[tuple[tuple[int, int], Link]]:
-    for (a, first), (b, second) in combinations(enumerate(classes), 2):
-        shared = [k for k in first.kernels if k in second.kernels]
-        if shared:
-            yield (a, b), _link(first, second, shared, prices)
+def _links(
+    classes: Sequence[_Class], kernels: Iterable[Kernel], prices: _Prices
+) -> Iterator[tuple[tuple[int, int], Link]]:
+    """Of the pairs of classes that share some of `kernels`."""
+    touching: dict[Kernel, list[int]] = {kernel: [] for kernel in kernels}
+    for number, found in enumerate(classes):
+        for kernel in found.kernels:
+            touching[kernel].append(number)
+    shared: dict[tuple[int, int], list[Kernel]] = {}
+    for kernel, numbers in touching.items():
+        for pair in combinations(numbers, 2):
+            shared.setdefault(pair, []).append(kernel)
+    for a, b in sorted(shared):
+        yield (a, b), _link(classes[a], classes[b], shared[a, b], prices)
 
 
 def _link(first: _Class, second: _Class, shared: Sequence[Kernel], prices: _Prices) -> Link:
@@ -151,13 +161,18 @@ def _classes(placed: Placed) -> list[_Class]:
     classes: dict[Value, list[Value]] = {}
     for value in made:
         classes.setdefault(_head(heads, value), []).append(value)
+    touching: dict[Value, dict[Kernel, None]] = {}
+    for kernel in kernels:
+        for value in (*kernel.operands, *kernel.results):
+            if value in heads:
+                touching.setdefault(_head(heads, value), {})[kernel] = None
     found = []
-    for values in classes.values():
+    for head, values in classes.items():
         order = orders.get(values[0])
         if order is not None and all(orders.get(v) == order for v in values):
-            touching = tuple(k for k in kernels if not {*k.operands, *k.results}.isdisjoint(values))
-            proposed = _proposed(values, touching, placed.layouts)
-            found.append(_Class(tuple(values), proposed, touching))
+            touched = tuple(touching.get(head, ()))
+            proposed = _proposed(values, touched, placed.layouts)
+            found.append(_Class(tuple(values), proposed, touched))
     return found
 
 
@@ -202,7 +217,8 @@ def _proposed(
     shape = values[0].type.shape
     rule = _order_of(values[0], layouts[values[0]])
     assert rule is not None
-    wanted = {axis for k in kernels for axis in _vector_axes(k, values, layouts)}
+    own = set(values)
+    wanted = {axis for k in kernels for axis in _vector_axes(k, own, layouts)}
     inner = [(*(n for n in rule if n != axis), axis) for axis in sorted(wanted)]
     distinct: dict[Order, Order] = {}
     for order in (rule, tuple(range(len(rule)))):
@@ -220,7 +236,7 @@ def _moving(shape: Sequence[Index], order: Order) -> Order:
 
 
 def _vector_axes(
-    kernel: Kernel, values: Sequence[Value], layouts: Mapping[Value, Layout]
+    kernel: Kernel, values: Collection[Value], layouts: Mapping[Value, Layout]
 ) -> set[int]:
     """The axes of `values` that a stage's last loop walks, or a loop along which neighbours of
     another value of the kernel lie."""

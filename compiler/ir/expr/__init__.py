@@ -34,8 +34,8 @@ from tcc.ir.expr.scalar import (
     literal,
     read,
     read_from,
-    substitute_indices,
-    transform,
+    substitute_all,
+    transform_all,
     walk,
 )
 from tcc.ir.index import (
@@ -275,7 +275,7 @@ def with_reads(stage: Stage, of: Callable[[Read], Scalar]) -> Stage:
     def leaf(node: Scalar) -> Scalar:
         return of(node) if isinstance(node, Read) else node
 
-    return replace(stage, body=tuple(transform(s, leaf) for s in stage.body))
+    return replace(stage, body=transform_all(stage.body, leaf))
 
 
 def with_sources(stage: Stage, of: Callable[[Source], Source]) -> Stage:
@@ -299,7 +299,7 @@ def substitute_sizes(expr: Expr, sizes: Substitution) -> Expr:
             stage,
             iters=tuple(free_vars(new[v])[0] for v in stage.iters),
             reduce=tuple(free_vars(new[v])[0] for v in stage.reduce),
-            body=tuple(substitute_indices(s, {**sizes, **new}) for s in stage.body),
+            body=substitute_all(stage.body, {**sizes, **new}),
         )
 
     params = tuple(

@@ -349,10 +349,11 @@ def index_values(*roots: Scalar) -> list[Index]:
     return [node.index for node in walk(*roots) if isinstance(node, IndexValue)]
 
 
-def reads_of_stages(*roots: Scalar) -> list[tuple[Read, StageRef]]:
+@lru_cache(maxsize=4096)
+def reads_of_stages(*roots: Scalar) -> tuple[tuple[Read, StageRef], ...]:
     """The reads of earlier stages under `roots`, each once, with what they read."""
     found = ((node, node.source) for node in walk(*roots) if isinstance(node, Read))
-    return [(node, source) for node, source in found if isinstance(source, StageRef)]
+    return tuple((node, source) for node, source in found if isinstance(source, StageRef))
 
 
 def rebuild(scalar: Scalar, replace: Callable[[Scalar], Scalar]) -> Scalar:
@@ -387,14 +388,24 @@ def replaced(scalar: Scalar, values: Mapping[Scalar, Scalar]) -> Scalar:
 
 def transform(scalar: Scalar, leaf: Callable[[Scalar], Scalar]) -> Scalar:
     """Rebuilds `scalar` bottom up; `leaf` sees every node after its operands were rebuilt."""
+    return transform_all((scalar,), leaf)[0]
+
+
+def transform_all(roots: Scalars, leaf: Callable[[Scalar], Scalar]) -> Scalars:
+    """`transform` of each root; what they share is rebuilt once."""
     done: dict[Scalar, Scalar] = {}
-    for node in walk(scalar):
+    for node in walk(*roots):
         done[node] = leaf(rebuild(node, done.__getitem__))
-    return done[scalar]
+    return tuple(done[root] for root in roots)
 
 
 def substitute_indices(scalar: Scalar, mapping: Substitution) -> Scalar:
     """`scalar` with iterators and sizes replaced in every index."""
+    return substitute_all((scalar,), mapping)[0]
+
+
+def substitute_all(roots: Scalars, mapping: Substitution) -> Scalars:
+    """`substitute_indices` of each root."""
 
     def leaf(node: Scalar) -> Scalar:
         match node:
@@ -408,4 +419,4 @@ def substitute_indices(scalar: Scalar, mapping: Substitution) -> Scalar:
             case _:
                 return node
 
-    return transform(scalar, leaf) if mapping else scalar
+    return transform_all(roots, leaf) if mapping else roots

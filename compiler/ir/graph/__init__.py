@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,7 +25,7 @@ from tcc.ir.index import Index, Substitution, const, substitute
 from tcc.ir.narrow import rounded
 from tcc.ir.op import Array, NoAttrs, OpSpec, check_handles
 from tcc.ir.types import BF16, DType, TensorType, dtype_of
-from tcc.record import entity, record
+from tcc.record import entity, field_names, record
 
 
 @entity
@@ -142,9 +142,7 @@ class Graph:
 
 def bodies(node: Node) -> tuple[Graph, ...]:
     """The graphs in a node's attributes, in field order."""
-    if not is_dataclass(node.attrs):
-        return ()
-    found = (getattr(node.attrs, f.name) for f in fields(node.attrs))
+    found = (getattr(node.attrs, name) for name in field_names(node.attrs))
     return tuple(value for value in found if isinstance(value, Graph))
 
 
@@ -313,9 +311,7 @@ class GraphBuilder:
 
 def bind_attrs(attrs: Any, sizes: Substitution) -> Any:
     """`attrs` with every `Index` in its fields (tuples included) substituted."""
-    if not is_dataclass(attrs) or isinstance(attrs, type):
-        return attrs
-    changed = {f.name: _bind(getattr(attrs, f.name), sizes) for f in fields(attrs)}
+    changed = {name: _bind(getattr(attrs, name), sizes) for name in field_names(attrs)}
     return replace(attrs, **changed) if changed else attrs
 
 

@@ -8,7 +8,7 @@ the names of inputs and outputs, constants and aliases, and infer every type ane
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from tcc.errors import InternalError
@@ -24,7 +24,7 @@ from tcc.ir.graph import (
 )
 from tcc.ir.index import Substitution
 from tcc.ir.op import Array, Trait
-from tcc.record import record
+from tcc.record import field_names, record
 
 Inputs: TypeAlias = tuple[Value | None, ...]
 # What takes the place of a node; None leaves it as it is.
@@ -134,15 +134,15 @@ def inlined(b: GraphBuilder, body: Graph) -> Values:
 
 def map_bodies(attrs: Any, change: Callable[[Graph], Graph]) -> Any:
     """`attrs` with every body replaced."""
-    if not is_dataclass(attrs) or isinstance(attrs, type):
-        return attrs
-    found = {f.name: getattr(attrs, f.name) for f in fields(attrs)}
+    found = {name: getattr(attrs, name) for name in field_names(attrs)}
     changed = {n: change(g) for n, g in found.items() if isinstance(g, Graph)}
     return replace(attrs, **changed) if changed else attrs
 
 
 def with_bodies(node: Node, change: Callable[[Graph], Graph]) -> Node:
     """`node` with every body replaced; itself where none changes."""
+    if not bodies(node):
+        return node
     new = replace(node, attrs=map_bodies(node.attrs, change))
     same = all(a is b for a, b in zip(bodies(new), bodies(node), strict=True))
     return node if same else new
@@ -162,15 +162,14 @@ def substituted(graph: Graph, new: Mapping[Value, Value]) -> Graph:
     def put(value: Value) -> Value:
         return new.get(value, value)
 
-    nodes = tuple(
-        replace(
-            node,
-            attrs=map_bodies(node.attrs, lambda g: substituted(g, new)),
-            inputs=tuple(v and put(v) for v in node.inputs),
-            outputs=tuple(map(put, node.outputs)),
-        )
-        for node in graph.nodes
-    )
+    def moved(node: Node) -> Node:
+        found = with_bodies(node, lambda g: substituted(g, new))
+        if new.keys().isdisjoint((*node.inputs, *node.outputs)):
+            return found
+        inputs = tuple(v and put(v) for v in node.inputs)
+        return replace(found, inputs=inputs, outputs=tuple(map(put, node.outputs)))
+
+    nodes = tuple(map(moved, graph.nodes))
     return replace(
         graph,
         inputs=tuple(map(put, graph.inputs)),
@@ -191,7 +190,7 @@ def without_dead(graph: Graph) -> Graph:
     for node in reversed(graph.nodes):
         stays = not node.outputs or Trait.OPAQUE in node.op.traits
         if stays or not live.isdisjoint(node.outputs):
-            pruned = replace(node, attrs=map_bodies(node.attrs, without_dead))
+            pruned = with_bodies(node, without_dead)
             kept.append(pruned)
             live.update(v for v in pruned.inputs if v is not None)
             live.update(captures(pruned))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import reads_of_stages
@@ -74,7 +75,8 @@ def choose(group: TileGroup, registers: CoreModel) -> Schedule:
     return Schedule(named, parallel, tuple(nests))
 
 
-def _vectors(group: TileGroup, main: GroupStage) -> dict[GroupStage, Var]:
+@lru_cache(maxsize=256)  # of a group many schedules are tried
+def _vectors(group: TileGroup, main: GroupStage) -> Mapping[GroupStage, Var]:
     found = vector_loops(group, main)
     if len(group.stages) == 1:
         transposing = (

@@ -10,6 +10,7 @@ Multiplication", 2008).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from math import ceil, inf, prod
 
@@ -140,6 +141,7 @@ def _wide_blocks(contraction: ContractionLoops, registers: CoreModel, lanes: int
     return {contraction.vector: block, row: results, columns: size}
 
 
+@lru_cache(maxsize=1024)  # every part of a schedule asks for it
 def panel_of(contraction: ContractionLoops, registers: CoreModel) -> int:
     """Columns of a panel, at most four vectors: the widest of those that take about the fewest
     cycles, with what is left over at the ends and the busiest core's share of the panels."""

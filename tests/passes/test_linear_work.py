@@ -1,0 +1,87 @@
+"""Twice the layers are twice the work, in every step of a compile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tcc.ir.graph import Graph, Value
+from tcc.ops.composite.normalization import NormAttrs
+from tcc.ops.shapes import AxisAttrs
+from tcc.passes.pipeline import CPU, passes
+from tcc.passes.program.lowered import Plan
+from tcc.passes.tile.plan import KernelPlanner
+
+from tests.oracle.calls import calls_of
+from tests.passes.fuse.models import Model
+
+from .test_choose_layouts import planner
+
+_ROWS, _WIDTH, _HEADS = 16, 32, 2
+# Calls of a step below which what it does once shows.
+_LEAST = 5000
+
+
+def transformer(layers: int) -> Graph:
+    m = Model("transformer")
+    x = m.input("x", _ROWS, _WIDTH)
+
+    def product(x: Value, columns: int) -> Value:
+        return m.op(
+            "add", m.op("matmul", x, m.weight(x.type.shape[1].const, columns)), m.weight(columns)
+        )
+
+    def norm(x: Value) -> Value:
+        return m.op(
+            "layer_normalization", x, m.weight(_WIDTH), m.weight(_WIDTH), attrs=NormAttrs(1)
+        )
+
+    def heads(x: Value) -> Value:
+        return m.transpose(m.reshape(x, _ROWS, _HEADS, _WIDTH // _HEADS), 1, 0, 2)
+
+    for _ in range(layers):
+        rows = norm(x)
+        q, k, v = (heads(product(rows, _WIDTH)) for _ in range(3))
+        p = m.op("softmax", m.op("matmul", q, m.transpose(k, 0, 2, 1)), attrs=AxisAttrs(2))
+        mixed = m.reshape(m.transpose(m.op("matmul", p, v), 1, 0, 2), _ROWS, _WIDTH)
+        x = m.op("add", x, product(mixed, _WIDTH))
+        x = m.op("add", x, product(m.op("tanh", product(norm(x), 2 * _WIDTH)), _WIDTH))
+    return m.finish(x)
+
+
+def convolutions(layers: int) -> Graph:
+    m = Model("convolutions")
+    x = m.input("x", 1, 8, 8, 8)
+    for _ in range(layers):
+        y = m.op("relu", m.conv(x, 8, 3, pad=1))
+        x = m.op("add", x, m.conv(m.op("sigmoid", m.conv(y, 16, 1)), 8, 1))
+    return m.finish(x)
+
+
+def work(graph: Graph, kernels: KernelPlanner) -> dict[str, int]:
+    """The calls that each step makes."""
+    plan, found, form = Plan(kernels), {}, graph
+
+    def run(name: str, function: Callable[[Any], Any]) -> None:
+        def step() -> None:
+            nonlocal form
+            form = function(form)
+
+        found[name] = calls_of(step)
+
+    for each in passes(None):
+        run(each.name, each.function)
+    for name, function in CPU:
+        run(name, lambda form, function=function: function(plan, form))
+    return found
+
+
+@pytest.mark.parametrize("network", [transformer, convolutions])
+def test_twice_the_layers_are_twice_the_work(network: Callable[[int], Graph]) -> None:
+    kernels = planner()
+    work(network(4), kernels)  # what is remembered by structure
+    few, many = (work(network(layers), kernels) for layers in (24, 48))
+    ratios = {name: many[name] / n for name, n in few.items() if n > _LEAST}
+    assert len(ratios) > 5
+    assert {name: ratio for name, ratio in ratios.items() if ratio > 2.1} == {}
