@@ -61,11 +61,12 @@ class _Cuts:
         self._known: dict[Any, _Cut] = {}
 
     def of(self, groups: Sequence[Group], ends: Collection[Node]) -> frozenset[Node]:
-        """The nodes behind which these groups are cut, no two in one region."""
+        """The nodes behind which these groups are cut, no two in one region: the last ones first,
+        for rules join from the outputs up."""
         around = _Around(self._graph, groups)
         cut: set[Group] = set()
         found = set()
-        for group in groups:
+        for group in reversed(groups):
             region = around.of(group)
             if not list(_candidates(group)) or not cut.isdisjoint(region):
                 continue
