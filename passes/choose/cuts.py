@@ -75,7 +75,8 @@ class _Cuts:
     def _seconds(self, region: Graph, groups: Sequence[Group]) -> float:
         constants = dict.fromkeys(region.constants)
         placed = assign_layouts(region, groups, self._planner)
-        placed = narrowed(placed, self._precision, dict.fromkeys(constants, region))
+        made = {*region.inputs}.difference(self._graph.inputs)
+        placed = narrowed(placed, self._precision, dict.fromkeys(constants, region), made)
         return sum(self._planner.seconds(k, placed.layouts, constants) for k in placed.kernels)
 
     def _region(self, group: Group) -> Graph:
