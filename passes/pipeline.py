@@ -166,19 +166,22 @@ def _describe_ports(plan: Plan, lowered: Lowered) -> Lowered:
 
 _PACK_IO: Step = ("pack-io", _pack_io)
 _EMIT: Step = ("emit", emit)
-_PLACE: tuple[Step, ...] = (
+_ASSIGN: tuple[Step, ...] = (
     ("partition", _group),
     ("assign-layouts", lambda plan, it: assign_layouts(it.graph, it.groups, plan.planner)),
-    ("narrow-storage", _narrow),
 )
+_NARROW: Step = ("narrow-storage", _narrow)
+_PLACE = (*_ASSIGN, _NARROW)
 _IN_PLACE: Step = ("update-in-place", _update_in_place)
 _ARENA: Step = ("plan-arena", lambda plan, it: replace(it, program=plan_arena(it.program)))
 _PORTS: Step = ("describe-ports", _describe_ports)
 CPU: tuple[Step, ...] = (
     _PACK_IO,
     ("name-handles", lambda plan, graph: erase_handles(graph)),
-    *_PLACE,
+    *_ASSIGN,
     ("choose-layouts", lambda plan, it: choose_layouts(it, plan.planner, it.graph.constants)),
+    # Neighbours that are multiplied at once lie side by side in the order that was chosen.
+    _NARROW,
     ("compact-buffers", lambda plan, placed: compacted(placed)),
     _EMIT,
     _IN_PLACE,

@@ -37,8 +37,10 @@ class Prices:
     """Prices of a model's kernels, by the number of threads as text."""
 
     def __init__(self, model: Planned, threads: Sequence[int]) -> None:
-        machine = model.backend.machine
-        self._pricers = {str(n): Pricer(replace(machine, cores=n), model.weights) for n in threads}
+        machine, pairs = model.backend.machine, model.backend.target.profile.multiplies_pairs
+        self._pricers = {
+            str(n): Pricer(replace(machine, cores=n), model.weights, pairs=pairs) for n in threads
+        }
 
     def of(self, group: Any, schedule: Any) -> dict[str, Price]:
         return {n: pricer.price(group, schedule) for n, pricer in self._pricers.items()}

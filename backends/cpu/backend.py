@@ -57,7 +57,11 @@ class CpuBackend(Backend):
         """Raises UserError for a machine file that is damaged or for other processors."""
         self.target, self.options, self.constants = target, options, constants
         self.machine = resolve_machine(options, target)
-        self.planner = schedule_planner(self.machine, constants if options.level >= 2 else None)
+        self.planner = schedule_planner(
+            self.machine,
+            constants if options.level >= 2 else None,
+            pairs=target.profile.multiplies_pairs,
+        )
         # Functions of the host sort rows.
         self.asked = (CHECK_INDICES,)
         if target.profile.multiplies_bytes:
@@ -110,7 +114,8 @@ class CpuBackend(Backend):
         return Generated(code.objects, code.scratch, code.listings, facts)
 
     def _facts(self, kernels: KernelTable, names: Sequence[str], weights: int) -> dict[str, Any]:
-        machine, pricer = self.machine, Pricer(self.machine, weights)
+        machine, pairs = self.machine, self.target.profile.multiplies_pairs
+        pricer = Pricer(machine, weights, pairs=pairs)
         listed = [
             {"symbol": name, "source": loc, **_cost(pricer, bound)}
             for name, loc, bound in zip(names, kernels.locs, kernels.bounds, strict=True)
@@ -149,9 +154,11 @@ def resolve_machine(options: Options, target: Target) -> Machine:
     return machine
 
 
-def schedule_planner(machine: Machine, constants: int | None) -> CorePlanner:
+def schedule_planner(
+    machine: Machine, constants: int | None, *, pairs: bool = False
+) -> CorePlanner:
     """A planner that prices schedules, for a model with so many bytes of constants; None: without
-    prices."""
+    prices.  `pairs`: the processor multiplies pairs of bf16."""
     return CorePlanner(
         CoreModel(
             machine.lanes,
@@ -163,7 +170,7 @@ def schedule_planner(machine: Machine, constants: int | None) -> CorePlanner:
             machine.fma_latency,
             machine.l1,
         ),
-        None if constants is None else Pricer(machine, constants),
+        None if constants is None else Pricer(machine, constants, pairs=pairs),
     )
 
 

@@ -10,7 +10,7 @@ from tcc.ir.expr import Stage, extent
 from tcc.ir.expr.scalar import Apply, Cast, Read, Scalar, StageRef, walk
 from tcc.ir.index import Var, Vars, as_int, bounds, free_vars, step_in
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
-from tcc.ir.types import I8, I32, U8
+from tcc.ir.types import BF16, F32, I8, I32, U8
 from tcc.record import record
 
 # A symbolic extent counts as this many trips: long enough to be worth a vector.
@@ -43,9 +43,22 @@ def contraction_factors(stage: GroupStage) -> Factors | None:
 
 
 def of_bytes(stage: GroupStage) -> bool:
-    """Whether a stage is a sum of products of bytes in i32: four neighbours along the sum lie in a
-    word, and are multiplied at once where there is an instruction for it."""
+    """Whether a stage is a sum of products of bytes in i32."""
     return contraction_factors(stage) is not None and not stage.body[0].dtype.is_float
+
+
+def of_pairs(stage: GroupStage) -> bool:
+    """Whether a stage is a sum of products of bf16 in f32."""
+    factors = contraction_factors(stage)
+    if factors is None or stage.body[0].dtype is not F32:
+        return False
+    return all(isinstance(f, Cast) and f.arg.dtype is BF16 for f in (factors.a, factors.b))
+
+
+def neighbours(stage: GroupStage) -> int:
+    """How many neighbours along a sum of products lie in a word, and are multiplied at once where
+    there is an instruction for it: four bytes or two bf16."""
+    return 4 if of_bytes(stage) else 2 if of_pairs(stage) else 1
 
 
 def _is_byte(scalar: Scalar) -> bool:

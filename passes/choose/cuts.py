@@ -92,7 +92,8 @@ class _Cuts:
     def _seconds(self, graph: Graph, groups: Sequence[Group]) -> float:
         constants = dict.fromkeys(graph.constants)
         placed = assign_layouts(graph, groups, self._planner)
-        placed = narrowed(placed, self._precision, dict.fromkeys(constants, graph))
+        made = {*graph.inputs}.difference(self._graph.inputs)
+        placed = narrowed(placed, self._precision, dict.fromkeys(constants, graph), made)
         return sum(self._planner.seconds(k, placed.layouts, constants) for k in placed.kernels)
 
     def _region(self, groups: Sequence[Group]) -> Graph:

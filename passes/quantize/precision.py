@@ -6,24 +6,27 @@
     kernel { y = sum(k) x[i, k] * w[k, j] }                                         --weights int8
       ->  w in i8, s in bf16;  y = sum(k) x[i, k] * (f32(w[k, j]) * f32(s[k // 32, j]))
 
-Requires layouts.  Establishes casts where kernels read and write; all arithmetic stays f32, and
-nothing is rounded inside a kernel.  Inputs, outputs and what C functions and control flow see keep
-their types.  Weights are what contractions multiply.  Activations are stored in bf16 where that
-lets a contraction multiply pairs of bf16 at once; elsewhere the conversions would cost more than
-the bytes, for activations of small batches stay in the caches.  So would those of a weight that a
-run uses often: without pairs, it stays f32, and so exact, as do the tables of embeddings, of which
-a run reads few rows.
+    kernel { s = norm(x);  y = sum(k) s[i, k] * w[k, j] }
+      ->  s in bf16, w in bf16, in the kernel
+
+Requires layouts.  Establishes casts where kernels read and write, and where their stages exchange
+what products of pairs read; all arithmetic stays f32.  Inputs, outputs and what C functions and
+control flow see keep their types.  Weights are what contractions multiply.  Activations are stored
+in bf16 where that lets a contraction multiply pairs of bf16 at once, whether kernels exchange them
+or the stages of one; elsewhere the conversions would cost more than the bytes, for activations of
+small batches stay in the caches.  So would those of a weight that a run uses often: without pairs,
+it stays f32, and so exact, as do the tables of embeddings, of which a run reads few rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf, prod
 from typing import TypeGuard
 
 import numpy as np
-from tcc.ir.expr import Expr, ExprBuilder, Stage, extent, reads, with_reads
+from tcc.ir.expr import Expr, Stage, extent, reads, with_reads
 from tcc.ir.expr.scalar import (
     Read,
     Scalar,
@@ -37,16 +40,27 @@ from tcc.ir.expr.scalar import (
     walk,
 )
 from tcc.ir.graph import Graph, Handle, Value, uses
-from tcc.ir.index import Index, Indices, Var, as_int, const, free_vars, var_of
+from tcc.ir.index import (
+    Index,
+    Indices,
+    Var,
+    as_int,
+    ceildiv,
+    const,
+    free_vars,
+    iterator,
+    substitute,
+    var_of,
+)
 from tcc.ir.layout import Layout, offset, row_major
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, F16, F32, I8, I32, DType, TensorType, element_count
 from tcc.ops.algebra.levels import nibbles
 from tcc.passes.fuse.compose import canonical
-from tcc.passes.fuse.unify_iterators import coefficient
 from tcc.passes.layout.assign import Kernel, Placed, operand_reads
 from tcc.passes.layout.weights import Rounded
 from tcc.passes.quantize.quantize_weights import group_size, quantized, rounded
+from tcc.passes.quantize.round_stages import rounding_stage, with_rounded
 from tcc.record import record
 from tcc.schedule.nest import multiplied
 
@@ -96,21 +110,32 @@ class _Matmul:
         return _operand(self.kernel, self.weight)
 
 
-def narrowed(placed: Placed, precision: Precision, constants: Mapping[Value, Graph]) -> Placed:
+def narrowed(
+    placed: Placed,
+    precision: Precision,
+    constants: Mapping[Value, Graph],
+    given: Collection[Value] = (),
+) -> Placed:
     """`placed` with values stored as `precision` says; itself where that is f32.
 
-    `constants` are those of the graph and the graphs around it.
+    `constants` are those of the graph and the graphs around it; `given` are inputs of the graph
+    that are stored as its kernels want them.
     """
     if precision.floats is F32 and not precision.bits:
         return placed
-    return _Narrowing(placed, precision, constants).run()
+    return _Narrowing(placed, precision, constants, given).run()
 
 
 class _Narrowing:
     def __init__(
-        self, placed: Placed, precision: Precision, constants: Mapping[Value, Graph]
+        self,
+        placed: Placed,
+        precision: Precision,
+        constants: Mapping[Value, Graph],
+        given: Collection[Value],
     ) -> None:
         self.placed, self.precision, self.constants = placed, precision, constants
+        self.given = {*given}
         self.kernels = placed.kernels
         self.made: dict[Value, Handle] = {}
         self.rounded: list[Rounded] = []
@@ -152,9 +177,10 @@ class _Narrowing:
                 replaced |= {} if stored is None else {value: stored}
         replaced |= {p.constant: s for p, s in self.quantized.items() if p.kernel is kernel}
         results = tuple(narrow.get(v, v) for v in kernel.results)
-        if not replaced and results == kernel.results:
+        inside = self._rounded(kernel)
+        if not replaced and results == kernel.results and inside is kernel:
             return kernel
-        return _rewritten(kernel, replaced, results)
+        return _rewritten(inside, replaced, results)
 
     # ---- activations --------------------------------------------------------------------------
 
@@ -165,14 +191,15 @@ class _Narrowing:
         if not everywhere and (self.precision.floats is not BF16 or not self.precision.pairs):
             return set()
         results = {v for k in self.kernels for v in k.results} | {*self.placed.wholes.values()}
-        able = {v for v in results if v.type.dtype is F32} - _pinned(self.placed)
+        able = (results - _pinned(self.placed)) | self.given
+        able = {v for v in able if v.type.dtype is F32}
         for kernel in self.kernels:
             able -= {v for _, node, v in operand_reads(kernel) if not _exact(node)}
             able -= _summed(kernel) if everywhere else set()
         paired = (
             _paired_with(p, self.placed.layouts) for found in self.matmuls.values() for p in found
         )
-        wanted = set(able) if everywhere else {v for v in paired if v in able}
+        wanted = set(able) if everywhere else {v for v in paired if isinstance(v, Value)} & able
         # A whole and its parts are one storage: of one type, narrow only if all of them can be.
         for shared in _storages(self.placed.wholes):
             if not shared <= able:
@@ -182,7 +209,24 @@ class _Narrowing:
         return wanted
 
     def _paired(self, matmul: _Matmul) -> bool:
-        return _paired_with(matmul, self.placed.layouts) in self.activations
+        with_ = _paired_with(matmul, self.placed.layouts)
+        return with_ in self.activations or (isinstance(with_, StageRef) and self._exchanges())
+
+    def _exchanges(self) -> bool:
+        """Whether what stages exchange is rounded for products of pairs."""
+        narrow = self.precision.floats is BF16 and self.precision.pairs
+        return narrow and not self.precision.everywhere
+
+    def _rounded(self, kernel: Kernel) -> Kernel:
+        """`kernel` with what its stages exchange in bf16 where products of pairs read it."""
+        numbers = {stage: n for n, stage in enumerate(kernel.expr.stages)}
+        wanted: dict[StageRef, frozenset[int]] = {}
+        for matmul in self.matmuls[kernel] if self._exchanges() else ():
+            source = _paired_with(matmul, self.placed.layouts)
+            if isinstance(source, StageRef):
+                readers = wanted.get(source, frozenset())
+                wanted[source] = readers | {numbers[matmul.stage]}
+        return replace(kernel, expr=with_rounded(kernel.expr, wanted, BF16)) if wanted else kernel
 
     # ---- weights ------------------------------------------------------------------------------
 
@@ -326,11 +370,7 @@ def cast_results(expr: Expr, dtypes: Sequence[DType]) -> Expr:
             body[ref.component] = cast(body[ref.component], dtype)
             stages[ref.stage] = replace(stage, body=tuple(body))
             continue
-        builder = ExprBuilder()
-        at = builder.iters(*(extent(v) for v in stage.iters))
-        rounding = cast(read(ref, at, stage.body[ref.component].dtype), dtype)
-        iters = tuple(free_vars(i)[0] for i in at)
-        stages.append(Stage(iters, (), None, (rounding,)))
+        stages.append(rounding_stage(stage, ref, dtype))
         outputs[number] = StageRef(len(stages) - 1)
     return Expr(expr.params, tuple(stages), tuple(outputs))
 
@@ -410,21 +450,33 @@ def _batched(matmul: _Matmul) -> bool:
     return any(v in ours & theirs and as_int(extent(v)) != 1 for v in matmul.stage.iters)
 
 
-def _paired_with(matmul: _Matmul, layouts: Mapping[Value, Layout]) -> Value | None:
-    """The value whose neighbours along a sum could be multiplied in pairs, if there is one: it
-    lies densely along the sum, and the weight has a loop of its own for the lanes."""
+def _paired_with(matmul: _Matmul, layouts: Mapping[Value, Layout]) -> Value | StageRef | None:
+    """The value, or the stage's result, whose neighbours along a sum could be multiplied in pairs,
+    if there is one: they lie side by side, and the weight has a loop of its own for the lanes."""
     other, weight = matmul.other, matmul.weight
-    if not isinstance(other, Read) or not isinstance(other.source, int) or other.indirect:
+    if not isinstance(other, Read) or other.indirect or not _exact(other):
         return None
-    value = _operand(matmul.kernel, other)
-    where = layouts.get(value) or row_major(value.type.shape)
+    source: Value | StageRef
+    if isinstance(other.source, StageRef):
+        source = other.source
+        sizes = (extent(v) for v in matmul.kernel.expr.stages[source.stage].iters)
+        where = row_major(tuple(sizes))
+    else:
+        source = _operand(matmul.kernel, other)
+        where = layouts.get(source) or row_major(source.type.shape)
     place = offset(where, other.indices)
-    inner = [v for v in _long_loops(matmul.stage) if coefficient(place, v) is const(1)]
+    inner = [v for v in _long_loops(matmul.stage) if _side_by_side(place, v)]
     if not inner or var_of(weight.indices[_axis_of(weight, inner[0])]) is not inner[0]:
         return None
     ours = {v for i in other.indices for v in free_vars(i)}
     theirs = {v for i in weight.indices for v in free_vars(i)}
-    return value if theirs - ours else None
+    return source if theirs - ours else None
+
+
+def _side_by_side(place: Index, var: Var) -> bool:
+    """Whether each even step along a loop and the next one are neighbours."""
+    pair = 2 * iterator("pair", ceildiv(extent(var), 2))
+    return substitute(place, {var: pair + 1}) - substitute(place, {var: pair}) is const(1)
 
 
 def _axis_of(node: Read, var: Var) -> int:

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
+from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.index import as_int, free_vars, symbol
 from tcc.ir.layout import Layout
+from tcc.ir.types import BF16
+from tcc.ops.algebra.activation import GeluAttrs
 from tcc.ops.algebra.movement import ConcatAttrs
 from tcc.ops.algebra.pool import PoolAttrs
 from tcc.ops.algebra.reduce import ReduceAttrs
+from tcc.ops.composite.normalization import NormAttrs
 from tcc.passes.layout import choose as module
 from tcc.passes.layout.assign import Kernel, Placed
 from tcc.passes.layout.choose import choose_layouts
+from tcc.passes.pipeline import CPU, lower
 from tcc.passes.program.lower_graph import halo_widths, place_graph
+from tcc.passes.program.lowered import Plan
+from tcc.passes.quantize.precision import Precision
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.runtime.module import Module
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.machine import MACHINES
+from tcc.schedule.nest import of_pairs, trips
 
 from tests.passes.fuse.models import Model
 
@@ -212,3 +221,22 @@ def test_any_order_gives_the_same_results(
     got, want = compiled(graph).run(feeds), evaluate_graph(graph, feeds)
     for name, array in want.items():
         np.testing.assert_allclose(got[name], array, rtol=0, atol=1e-5 * np.abs(array).max())
+
+
+def test_what_products_of_pairs_read_lies_in_the_order_that_was_chosen() -> None:
+    """A depthwise window, its channels' norm and two products: the rule has the rows between the
+    products lie like the window's image, where no pair lies side by side."""
+    m = Model("block")
+    x = m.op("relu", m.conv(m.input("x", 1, 64, 14, 14), 64, 1))
+    rows = m.transpose(m.conv(x, 64, 7, pad=3, group=64), 0, 2, 3, 1)
+    rows = m.op("layer_normalization", rows, m.weight(64), m.weight(64), attrs=NormAttrs(3))
+    wide = m.op("add", m.op("matmul", rows, m.weight(64, 256)), m.weight(256))
+    wide = m.op("gelu", wide, attrs=GeluAttrs("none"))
+    graph = m.finish(
+        m.op("add", m.transpose(m.op("matmul", wide, m.weight(256, 64)), 0, 3, 1, 2), x)
+    )
+    core = CoreModel(MACHINE.lanes, MACHINE.registers, MACHINE.l2.size, MACHINE.cores)
+    plan = Plan(CorePlanner(core, Pricer(MACHINE, 0, pairs=True)), Precision(BF16, pairs=True))
+    bounds = lower(graph, CPU, plan, Trace()).table.bounds
+    depths = [prod(map(trips, s.reduce)) for b in bounds for s in b.group.stages if of_pairs(s)]
+    assert sorted(depths) == [64, 256]

@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tcc.ir.expr import ExprBuilder
+from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.graph import Graph, Value, carrier
 from tcc.ir.index import symbol
 from tcc.ir.tile.verify import verify_kernel
-from tcc.ir.types import BF16, F16, F32, I8, I64, DType
+from tcc.ir.types import BF16, F16, F32, I8, I64, DType, tensor
 from tcc.ops.algebra.activation import GeluAttrs
 from tcc.ops.algebra.movement import ConcatAttrs
+from tcc.ops.composite.normalization import NormAttrs
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.derive.winograd import winograd
 from tcc.passes.layout.assign import Placed
@@ -21,6 +24,7 @@ from tcc.passes.program.lower_graph import lower_program, place_graph
 from tcc.passes.program.lower_node import lower_node
 from tcc.passes.quantize.precision import FULL, Precision
 from tcc.passes.quantize.quantize_weights import group_size, quantized
+from tcc.passes.quantize.round_stages import with_rounded
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.schedule.cpu.core import CoreModel
 
@@ -292,3 +296,111 @@ def test_a_window_of_one_place_is_a_matrix_where_there_is_one_place() -> None:
         x = m.input("x", 1, 256, side, side)
         graph = m.finish(m.conv(x, 128, 1, bias=False))
         assert constants(place_graph(graph, Precision(bits=8))) == types
+
+
+# ---- what the stages of one kernel exchange ------------------------------------------------------
+
+# Half the distance of neighbours of bf16, relative to the smaller.
+HALF = 2.0**-8
+
+
+def kernel_count(placed: Placed) -> int:
+    return sum(s.kernel is not None for s in placed.steps)
+
+
+def normalised(x: Array) -> Array:
+    """Rows of mean 0 and variance 1, in f64."""
+    x = x.astype(np.float64)
+    centred = x - x.mean(-1, keepdims=True)
+    return np.asarray(centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5))
+
+
+def rounding_bound(a: Array, b: Array) -> Array:
+    """How far a product in f32 of factors rounded to bf16 may lie from that of `a` and `b`, of
+    which f32 knows `a` to 16 of its roundings."""
+    products, depth = np.abs(a) @ np.abs(b), a.shape[-1]
+    factors = (1 + HALF) ** 2 * (1 + 16 * 2.0**-24) - 1
+    sums = depth * 2.0**-24 / (1 - depth * 2.0**-24)
+    return np.asarray(products * (factors + sums * (1 + factors)))
+
+
+def rows_and_product(op: str, attrs: Any, *constants: float) -> Graph:
+    """op(x, constants) @ w."""
+    m = Model("rows")
+    vectors = (m.builder.constant(np.full(64, v, np.float32), "c") for v in constants)
+    made = m.op(op, m.input("x", 16, 64), *vectors, attrs=attrs)
+    return m.finish(m.op("matmul", made, m.weight(64, 256)))
+
+
+def weight_of(graph: Graph) -> Array:
+    return max((array(graph, v) for v in graph.constants), key=lambda a: a.size)
+
+
+def test_a_norm_and_its_product_share_a_kernel_and_multiply_pairs() -> None:
+    graph = rows_and_product("layer_normalization", NormAttrs(1), 1, 0)
+    placed = place_graph(graph, replace(PAIRS, uses=1))
+    assert kernel_count(placed) == 1
+    assert BF16 in constants(placed)
+    assert BF16 not in constants(place_graph(graph, replace(NO_PAIRS, uses=1)))
+    x, w = rows(graph), weight_of(graph).astype(np.float64)
+    n, got = normalised(x), run(graph, PAIRS, x)
+    assert np.all(np.abs(got - n @ w) <= rounding_bound(n, w))
+    # Both factors are rounded as stored values would be, and nothing else is.
+    assert np.median(np.abs(got - bf16(n) @ bf16(w))) < 1e-5
+    assert np.median(np.abs(got - n @ bf16(w))) > 1e-3
+    assert np.median(np.abs(got - bf16(n) @ w)) > 1e-3
+
+
+def test_who_else_reads_what_a_product_multiplies_sees_it_unrounded() -> None:
+    """The exponentials of a softmax are multiplied and summed: the sums are of exact ones."""
+    graph = rows_and_product("softmax", AxisAttrs(1))
+    assert kernel_count(place_graph(graph, PAIRS)) == 1
+    x, w = rows(graph), bf16(weight_of(graph))
+    e = np.exp(x.astype(np.float64) - x.max(-1, keepdims=True))
+    got = run(graph, PAIRS, x)
+    totals = e.sum(-1, keepdims=True)
+    assert np.median(np.abs(got - bf16(e) @ w / totals)) < 1e-7
+    assert np.median(np.abs(got - bf16(e) @ w / bf16(e).sum(-1, keepdims=True))) > 1e-6
+
+
+def heads(width: int) -> Graph:
+    """Four heads of `width` columns, made one by one, side by side in a product."""
+    m = Model("heads")
+    a, b = m.input("a", 1, 4, 5, 8), m.input("b", 1, 4, 8, width)
+    together = m.transpose(m.op("matmul", a, b), 0, 2, 1, 3)
+    y = m.reshape(together, 5, 4 * width)
+    return m.finish(m.op("matmul", y, m.weight(4 * width, 128)))
+
+
+@pytest.mark.parametrize("width", [16, 15])
+def test_pairs_of_one_head_are_multiplied(width: int) -> None:
+    """Pairs that two heads share do not lie side by side: their product stays in f32."""
+    graph = heads(width)
+    paired = width % 2 == 0
+    assert constants(place_graph(graph, PAIRS)) == [BF16 if paired else F32]
+    rng = np.random.default_rng(7)
+    shapes = [[d.const for d in v.type.shape] for v in graph.inputs]
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+    w = weight_of(graph).astype(np.float64)
+    y = (a.astype(np.float64) @ b).transpose(0, 2, 1, 3).reshape(5, 4 * width)
+    error = np.abs(run(graph, PAIRS, a, b) - y @ w)
+    assert np.all(error <= rounding_bound(y, w))
+    assert (error.max() > 1e-3) == paired
+
+
+def test_a_sum_is_rounded_in_a_stage_of_its_own() -> None:
+    """What is summed up cannot be rounded where it is made; other readers see the sum itself."""
+    builder = ExprBuilder(tensor(F32, 6, 8), tensor(F32, 6, 4))
+    i, j, d = builder.iters(6, 4, 8)
+    total = builder.stage((i,), builder.read(0, i, d), over=(d,), monoid="sum")
+    product = builder.read(total, i) * builder.read(1, i, j)
+    summed = builder.stage((j,), product, over=(i,), monoid="sum")
+    twice = builder.stage((i,), builder.read(total, i) * 2)
+    expr = with_rounded(builder.done(summed, twice), {total: frozenset({summed.stage})}, BF16)
+    rng = np.random.default_rng(9)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((6, 8), (6, 4)))
+    got = evaluate_expr(expr, [x, w])
+    sums = x.astype(np.float64).sum(-1)
+    np.testing.assert_allclose(got[0], bf16(sums) @ w, rtol=1e-5)
+    np.testing.assert_allclose(got[1], 2 * sums, rtol=1e-5)
+    assert not np.allclose(got[0], sums @ w, rtol=1e-4)

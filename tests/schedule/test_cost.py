@@ -9,12 +9,12 @@ from itertools import pairwise
 from math import inf
 
 import pytest
-from tcc.ir.expr.scalar import Read, Scalar, StageRef, apply, read
+from tcc.ir.expr.scalar import Read, Scalar, StageRef, apply, cast, read
 from tcc.ir.graph import Graph
 from tcc.ir.index import Index, IndexLike, Var, const, iterator, var_of
 from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import Access, GroupBuffer, GroupStage, TileGroup
-from tcc.ir.types import F32
+from tcc.ir.types import BF16, F32
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Price, Pricer
 from tcc.schedule.cpu.machine import MACHINES
@@ -124,6 +124,35 @@ def test_a_gather_reads_as_many_rows_as_it_has_indices() -> None:
 
 
 # ---- contractions -------------------------------------------------------------------------------
+
+
+def bf16_matmul(m: int, k: int, n: int) -> TileGroup:
+    """`matmul` of bf16, each two rows of a panel side by side."""
+    i, j, d = iterator("i", m), iterator("j", n), iterator("k", k)
+    x, w = read(0, (i, d), BF16), read(1, (d, j), BF16)
+    panel = j // 64 * (64 * k) + d // 2 * 128 + j % 64 * 2 + d % 2
+    stage = GroupStage(
+        (var(i), var(j)), (var(d),), "sum", (apply("mul", cast(x, F32), cast(w, F32)),),
+        {x: Access(0, i * k + d), w: Access(1, panel)}, ((Access(2, i * n + j),),),
+    )  # fmt: skip
+    buffers = matmul(m, k, n).buffers
+    narrow = (*(replace(b, dtype=BF16) for b in buffers[:2]), buffers[2])
+    return TileGroup(narrow, (stage,), stage.iters, ())
+
+
+def test_pairs_of_bf16_are_multiplied_in_half_the_time() -> None:
+    schedule = gemm_schedule(128)
+    one = priced(matmul(128, 768, 3072), schedule)
+    group = bf16_matmul(128, 768, 3072)
+    two = Pricer(MACHINE, pairs=True).price(group, schedule)
+    assert two.compute == pytest.approx(one.compute / 2, rel=0.05)
+    # Words of both rows are loaded as vectors, half as many.
+    assert two.ports == pytest.approx(one.ports / 2, rel=0.05)
+    assert two.dram == pytest.approx(one.dram / 2, rel=0.1)
+    # Without the instruction each is widened, and multiplied like f32.
+    apart = Pricer(MACHINE).price(group, schedule)
+    assert apart.compute == pytest.approx(one.compute, rel=0.01)
+    assert apart.ports == pytest.approx(one.ports, rel=0.01)
 
 
 def test_a_large_product_runs_at_the_peak() -> None:

@@ -23,7 +23,7 @@ from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.packing import made, packs
 from tcc.schedule.cpu.schedule import Nest
 from tcc.schedule.cpu.vectors import lanes_of, vector_block
-from tcc.schedule.nest import contraction_factors, depends, of_bytes, points, stride, trips
+from tcc.schedule.nest import contraction_factors, depends, neighbours, points, stride, trips
 
 # Steps of a reduction in one K-block: sums that wait cost more than a panel
 # that comes from the second-level cache again for every block of rows.
@@ -54,8 +54,6 @@ ROWS = 256
 ENOUGH = 32
 # Steps of a reduction in one block: enough to hide the loop, few enough for the registers.
 STEPS = 2
-# Neighbours along a sum of bytes that lie in a word, and are multiplied at once.
-WORD = 4
 # Columns of a window that slides over each lane for itself which are multiplied at once: what
 # neighbouring results share is loaded once.
 WINDOW = 4
@@ -118,7 +116,7 @@ def blocks_of(contraction: ContractionLoops, registers: CoreModel) -> dict[Var, 
         blocks[_blocked(rows, most)] = min(most, 4) if contraction.both else most
     inner = [v for v in stage.reduce if trips(v) > 1]
     if inner and not contraction.both and as_int(extent(inner[-1])) is not None:
-        blocks[inner[-1]] = WORD if of_bytes(stage) else STEPS
+        blocks[inner[-1]] = max(STEPS, neighbours(stage))
     if inner and contraction.both and (as_int(extent(inner[-1])) or inf) <= WINDOW:
         blocks[inner[-1]] = trips(inner[-1])
     return blocks
@@ -282,7 +280,7 @@ def _steps_at_once(
     if steps is not None:
         return steps, steps * 5 // 4
     panel = blocks.get(contraction.vector, 1) * _element(contraction)
-    word = WORD if of_bytes(contraction.stage) else 1
+    word = neighbours(contraction.stage)
     if _one_pass(contraction, blocks):
         return max(MIN_RUN, int(ONE_PASS / panel)), WHOLE * word
     followed = _followed(common, contraction, blocks, registers)
@@ -306,7 +304,7 @@ def _followed(
     panels = points(v for v in others if v is not contraction.vector)
     panels *= -(-trips(contraction.vector) // blocks.get(contraction.vector, 1))
     steps = points(stage.reduce)
-    steps //= WORD if of_bytes(stage) else 1
+    steps //= neighbours(stage)
     k_blocks = panels * (1 if steps <= DEEP else -(-steps // LONG))
     if any(v in common and trips(v) >= registers.cores for v in others):
         return points(rows) >= MANY and k_blocks // registers.cores >= FOLLOWED
@@ -423,7 +421,7 @@ def _streams(contraction: ContractionLoops, blocks: Mapping[Var, int]) -> bool:
         return False
     uneven = [v for v in stage.reduce if v is not step and stride(access, v) is None]
     # A word of steps at a time: neighbours may lie side by side in it.
-    count = WORD if of_bytes(stage) else 2
+    count = max(2, neighbours(stage))
     after, first = (substitute(access.offset, {step: const(n)}) for n in (count, 0))
     return not uneven and as_int(after - first) == count * block
 

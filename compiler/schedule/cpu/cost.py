@@ -19,15 +19,14 @@ from math import ceil, exp, gcd, prod
 
 from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import Var
-from tcc.ir.tile.group import TileGroup
+from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.record import record
 from tcc.schedule.cpu.cache_traffic import CacheTraffic, LoopOver, NestLoops, moved, nest_loops
-from tcc.schedule.cpu.contraction import WORD
 from tcc.schedule.cpu.machine import Machine
 from tcc.schedule.cpu.schedule import Nest, Schedule, even
 from tcc.schedule.cpu.work import StageWork, group_work
 from tcc.schedule.footprint import LINE, Touch
-from tcc.schedule.nest import contraction_factors, of_bytes, points, trips
+from tcc.schedule.nest import contraction_factors, depends, neighbours, of_pairs, points, trips
 
 # Cycles until the last sums of a reduction's block have left the arithmetic units, in latencies.
 _DRAIN = 2
@@ -74,11 +73,14 @@ class Pricer:
 
     `constants` are the bytes of all the model's weights: more than the last cache holds (None) come
     from memory at every run.  Operands that are computed lie in the caches, as much as these keep
-    of all that a group touches.
+    of all that a group touches.  With `pairs` an instruction multiplies two bf16 in the time of one
+    f32.
     """
 
-    def __init__(self, machine: Machine, constants: int | None = None) -> None:
-        self.machine = machine
+    def __init__(
+        self, machine: Machine, constants: int | None = None, *, pairs: bool = False
+    ) -> None:
+        self.machine, self._pairs = machine, pairs
         self._cold = constants is None or constants > machine.l3.size
         self._counted: dict[TileGroup, tuple[StageWork, ...]] = {}
 
@@ -87,7 +89,7 @@ class Pricer:
         counted = self._counted.get(group)
         if counted is None:
             counted = self._counted[group] = group_work(group, self.machine)
-        return _Pricing(self.machine, self._cold, group, schedule, counted).price()
+        return _Pricing(self.machine, self._cold, self._pairs, group, schedule, counted).price()
 
 
 @dataclass(slots=True)
@@ -106,11 +108,12 @@ class _Pricing:
         self,
         machine: Machine,
         cold: bool,
+        pairs: bool,
         group: TileGroup,
         schedule: Schedule,
         stages: tuple[StageWork, ...],
     ) -> None:
-        self.machine, self.cold = machine, cold
+        self.machine, self.cold, self.pairs = machine, cold, pairs
         self.group, self.schedule, self.stages = group, schedule, stages
         named = {v.name: v for v in group.common}
         self.parallel = [named[name] for name in schedule.parallel]
@@ -232,8 +235,8 @@ class _Pricing:
         lanes = 1 if vector is None else work.lanes
         wide = 1 if vector is None else ceil(spans.get(vector, 1) / lanes)
         steps = prod(ceil(trips(v) / (lanes if v is vector else 1)) for v in stage.reduce)
-        if of_bytes(stage):
-            steps = ceil(steps / WORD)
+        at_once = self._at_once(stage, vector)
+        steps = ceil(steps / at_once)
         sums = rows * wide
         k_blocks = self._runs(nest, stage.reduce)
         if nest.packed and contraction_factors(stage) is not None:
@@ -244,7 +247,7 @@ class _Pricing:
         for touch in touches:
             rows_of = prod(s for v, s in spans.items() if v is not vector and v in touch.loops)
             near = any(touch.step(v) == 1 for v, n in spans.items() if n > 1)
-            apart = WORD if of_bytes(stage) and touch.constant else 1
+            apart = _apart(stage, touch)
             each = self._instructions(touch, vector, wide, lanes, near=near, apart=apart)
             count = touch.times * rows_of * each
             if touch.store:
@@ -253,6 +256,15 @@ class _Pricing:
                 loads += count * (steps if any(v in touch.loops for v in stage.reduce) else 1)
         waits = k_blocks * sums
         return compute, max((loads + waits) / machine.loads, (stores + waits) / machine.stores)
+
+    def _at_once(self, stage: GroupStage, vector: Var | None) -> int:
+        """Neighbours along a sum that one instruction multiplies: bf16 where one factor alone
+        varies along the lanes."""
+        factors = contraction_factors(stage)
+        if factors is None or not of_pairs(stage):
+            return neighbours(stage)
+        lanes = [vector in depends(stage, f) for f in (factors.a, factors.b)]
+        return neighbours(stage) if self.pairs and sum(lanes) == 1 else 1
 
     def _arithmetic(
         self, work: StageWork, vector: Var | None, steps: int, sums: int, k_blocks: int
@@ -434,6 +446,13 @@ def _first_pass(busy: float, cold: float, reuse: float) -> float:
 def _shared(work: StageWork, rows: int) -> StageWork:
     """The work of a product whose packed operand is made once for `rows`."""
     return replace(work, ops=1 + (work.ops - 1) / rows, heavy=work.heavy / rows)
+
+
+def _apart(stage: GroupStage, touch: Touch) -> int:
+    """Elements between the lanes of a product's constant operand, which lies in words."""
+    if contraction_factors(stage) is None or not touch.constant:
+        return 1
+    return max(neighbours(stage), 2 if touch.size == 2 else 1)
 
 
 def _crossing(touch: Touch, vector: Var | None, lanes: int) -> float:

@@ -1,0 +1,72 @@
+"""Results of stages that products of pairs read, rounded where they are made.
+
+s[i, k] = x[i, k] * r[i] ;  y[i, j] = sum(k) s[i, k] * w[k, j]
+  ->  s[i, k] = bf16(x[i, k] * r[i]) ;  y[i, j] = sum(k) f32(s[i, k]) * w[k, j]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tcc.ir.expr import Expr, ExprBuilder, Stage, extent, reads, with_reads, with_stages
+from tcc.ir.expr.scalar import Read, Scalar, StageRef, cast, read
+from tcc.ir.index import free_vars
+from tcc.ir.types import DType
+
+
+def with_rounded(expr: Expr, wanted: Mapping[StageRef, frozenset[int]], dtype: DType) -> Expr:
+    """`expr` with results of stages rounded to `dtype` for the stages `wanted` of each, which read
+    them in their own type.  All others read them as they were."""
+    for ref in sorted(wanted, key=lambda r: (r.stage, r.component), reverse=True):
+        expr = _rounded(expr, ref, wanted[ref], dtype)
+    return expr
+
+
+def rounding_stage(source: Stage, ref: StageRef, dtype: DType) -> Stage:
+    """A stage that rounds the component `ref` of the stage `source`."""
+    builder = ExprBuilder()
+    at = builder.iters(*(extent(v) for v in source.iters))
+    own = source.body[ref.component].dtype
+    iters = tuple(free_vars(i)[0] for i in at)
+    return Stage(iters, (), None, (cast(read(ref, at, own), dtype),))
+
+
+def _rounded(expr: Expr, ref: StageRef, wanted: frozenset[int], dtype: DType) -> Expr:
+    source = expr.stages[ref.stage]
+    readers = {n for n, s in enumerate(expr.stages) if any(r.source == ref for r in reads(s))}
+    if source.monoid is None and readers == wanted and ref not in expr.outputs:
+        body = list(source.body)
+        body[ref.component] = cast(body[ref.component], dtype)
+        stages = list(expr.stages)
+        stages[ref.stage] = replace(source, body=tuple(body))
+        for number in wanted:
+            stages[number] = _reading(stages[number], ref, ref, dtype)
+        return replace(expr, stages=tuple(stages))
+    after = ref.stage + 1
+
+    def moved(old: StageRef) -> StageRef:
+        return replace(old, stage=old.stage + (old.stage >= after))
+
+    narrow = StageRef(after)
+    later = [
+        _reading(with_stages(s, moved), ref, narrow, dtype)
+        if n in wanted
+        else with_stages(s, moved)
+        for n, s in enumerate(expr.stages)
+        if n >= after
+    ]
+    stages = [*expr.stages[:after], rounding_stage(source, ref, dtype), *later]
+    return replace(expr, stages=tuple(stages), outputs=tuple(map(moved, expr.outputs)))
+
+
+def _reading(stage: Stage, ref: StageRef, narrow: StageRef, dtype: DType) -> Stage:
+    """`stage` with its reads of `ref` from `narrow`, in the type that they have."""
+
+    def moved(node: Read) -> Scalar:
+        if node.source != ref:
+            return node
+        found = read(narrow, node.indices, dtype, fill=node.fill, indirect=node.indirect)
+        return cast(found, node.dtype)
+
+    return with_reads(stage, moved)
