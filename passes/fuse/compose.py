@@ -11,7 +11,7 @@ numbered afresh, so equal groups give the same (interned) expression.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -34,7 +34,7 @@ from tcc.ir.expr.scalar import (
 )
 from tcc.ir.graph import Node, Value
 from tcc.ir.index import Index, Var, Vars, free_vars, iterator, substitute, var_of, within
-from tcc.ir.op import OpSpec, exact
+from tcc.ir.op import exact
 from tcc.ir.types import U64, TensorType
 from tcc.passes.fuse.hoist import hoist_normalisers
 from tcc.passes.fuse.scratch_limit import too_large
@@ -66,14 +66,16 @@ def _stored(type: TensorType) -> TensorType:
 
 @lru_cache(maxsize=4096)  # a group is composed again for every node that might join it
 def _own_expr(node: Node) -> Expr:
-    return _expr(node.op, _types(node), node.attrs, exact(node.attrs))
+    assert node.op.expr is not None
+    return _expr(node.op.expr, _types(node), node.attrs, exact(node.attrs))
 
 
 @lru_cache(maxsize=4096)  # equal layers
-def _expr(op: OpSpec, types: tuple[TensorType | None, ...], attrs: Any, _: Hashable) -> Expr:
-    """The expression of an op; attributes may be equal that are not exactly so."""
-    assert op.expr is not None
-    return op.expr(types, attrs)
+def _expr(
+    build: Callable[..., Expr], types: tuple[TensorType | None, ...], attrs: Any, _: Hashable
+) -> Expr:
+    """What `build` of an op gives; attributes may be equal that are not exactly so."""
+    return build(types, attrs)
 
 
 # The expression of a node in a group, and where each of its operands comes from.
