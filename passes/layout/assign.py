@@ -308,10 +308,11 @@ def _channels_last(
     for step in steps:
         if step.kernel is None:
             continue
+        follow = _following(step.kernel, found)
         for value in step.kernel.results:
             if value in pinned or value.type.rank < 3:
                 continue
-            if value in windows or _follows(step.kernel, found) or _blends(step.kernel, found):
+            if value in windows or value in follow or _blends(step.kernel, found):
                 found.add(value)
                 while value in wholes:
                     value = wholes[value]
@@ -319,16 +320,26 @@ def _channels_last(
     return found
 
 
-def _follows(kernel: Kernel, found: set[Value]) -> bool:
-    """Whether a result walks an operand of `found` axis by axis."""
-    return any(
-        value in found
-        and len(node.indices) == len(stage.iters)
-        and all(
-            set(free_vars(i)) <= {v, *stage.reduce}
-            for i, v in zip(node.indices, stage.iters, strict=True)
-        )
-        for stage, node, value in operand_reads(kernel)
+def _following(kernel: Kernel, found: Collection[Value]) -> set[Value]:
+    """The results that walk an operand of `found` axis by axis, through stages that do so too."""
+    stages: set[int] = set()
+    for number, stage in enumerate(kernel.expr.stages):
+        for node in reads(stage):
+            source = node.source
+            if isinstance(source, int):
+                known = kernel.operands[source] in found
+            else:
+                known = source.stage in stages
+            if known and _axis_by_axis(stage, node):
+                stages.add(number)
+    outputs = zip(kernel.results, kernel.expr.outputs, strict=True)
+    return {value for value, ref in outputs if ref.stage in stages}
+
+
+def _axis_by_axis(stage: Stage, node: Read) -> bool:
+    return len(node.indices) == len(stage.iters) and all(
+        set(free_vars(i)) <= {v, *stage.reduce}
+        for i, v in zip(node.indices, stage.iters, strict=True)
     )
 
 

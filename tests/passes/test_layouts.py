@@ -9,6 +9,7 @@ from tcc.ir.layout import Layout, axis_vars, offset, permuted, row_major
 from tcc.ir.types import element_count
 from tcc.ops.algebra.phases import PhaseConvAttrs
 from tcc.ops.algebra.pool import PoolAttrs
+from tcc.ops.algebra.reduce import ReduceAttrs
 from tcc.ops.expression import ExpressionAttrs
 from tcc.ops.formula import fn
 from tcc.ops.shapes import AxisAttrs
@@ -36,6 +37,17 @@ def test_values_between_convolutions_have_channels_last() -> None:
     assert layout_ == permuted(between.type.shape, (0, 2, 3, 1))
     assert last in graph.outputs
     assert row == row_major(last.type.shape)
+
+
+def test_channels_that_a_kernel_moves_to_the_end_stay_there() -> None:
+    """As in speech models: tokens of a sequence are made by convolutions."""
+    m = Model("tokens")
+    first = m.op("relu", m.conv(m.input("x", 1, 3, 8, 8), 4, 1))
+    y = m.op("add", m.transpose(m.conv(first, 5, 3), 0, 2, 3, 1), m.scalar(1.0))
+    sums = (m.op("reduce_max", y, attrs=ReduceAttrs((axis,), True)) for axis in (1, 2))
+    layouts = stored(place_graph(m.finish(*sums)))
+    (tokens,) = (v for v in layouts if v.type.shape == y.type.shape)
+    assert layouts[tokens] == row_major(tokens.type.shape)
 
 
 def test_padded_readers_give_a_halo_as_wide_as_their_padding() -> None:
