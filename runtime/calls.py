@@ -58,16 +58,13 @@ class Inputs:
         plain, device = True, None
         for i, value in enumerate(values):
             known = self._known[i]
-            if type(value) is np.ndarray:
-                if known and value.dtype is known.dtype and value.shape == known.shape:
-                    address = address_of(value)
-                    if address is not None:
-                        tensors[i] = known.tensor
-                        tensors[i].data = address
-                        owners.append(known)
-                        continue
-            else:
-                plain = False
+            address = _address_like(value, known.dtype, known.shape) if known else None
+            if known and address is not None:
+                tensors[i] = known.tensor
+                tensors[i].data = address
+                owners.append(known)
+                continue
+            plain &= type(value) is np.ndarray
             given = view(i, value)
             owners.append(given)
             tensors[i] = given.tensor
@@ -76,6 +73,14 @@ class Inputs:
             if type(value) is np.ndarray and given.owner is value and not given.tensor.strides:
                 self._known[i] = _Known(value.dtype, value.shape, given.tensor)
         return Described(tensors, owners, plain, device)
+
+
+def _address_like(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> int | None:
+    """Where the elements of a NumPy array of this type and shape begin; None for other values and
+    where `address_of` tells none."""
+    if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
+        return None
+    return address_of(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +213,7 @@ class Repeated:
     def fill(self, values: Sequence[Any]) -> list[Any] | None:
         """Describes `values`; the arrays of the results, or None where a call looks different."""
         for value, (dtype, shape, tensor) in zip(values, self._given, strict=True):
-            if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
-                return None
-            address = address_of(value)
+            address = _address_like(value, dtype, shape)
             if address is None:
                 return None
             tensor.data = address

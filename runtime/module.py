@@ -343,14 +343,18 @@ class Module:
                     self._idle.append(self._create())
                 yield self._idle[0]
             return
-        try:
-            instance = self._idle.pop()
-        except IndexError:
-            instance = self._create()
+        instance = self._take()
         try:
             yield instance
         finally:
             self._idle.append(instance)
+
+    def _take(self) -> int:
+        """An instance of a module without state: an idle one, or a new one."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._create()
 
     def _forked(self) -> None:
         """In the child of a fork: nobody gives back what another thread held."""
@@ -480,10 +484,7 @@ class Module:
 
     def _run_idle(self, call: Repeated, count: int) -> None:
         """Runs on an instance of a module without state."""
-        try:
-            instance = self._idle.pop()
-        except IndexError:
-            instance = self._create()
+        instance = self._take()
         try:
             self._run_on(instance, call.inputs, count, call, None)
         finally:
