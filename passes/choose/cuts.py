@@ -63,12 +63,14 @@ class _Cuts:
     def of(self, groups: Sequence[Group], ends: Collection[Node]) -> frozenset[Node]:
         """The nodes behind which these groups are cut, no two in one region: the last ones first,
         for rules join from the outputs up."""
-        around = _Around(self._graph, groups)
+        around = _Around(self._graph, self._users, groups)
         cut: set[Group] = set()
         found = set()
         for group in reversed(groups):
+            if not _candidates(group):
+                continue
             region = around.of(group)
-            if not list(_candidates(group)) or not cut.isdisjoint(region):
+            if not cut.isdisjoint(region):
                 continue
             number = self._cut(group, region, ends)
             if number is not None:
@@ -112,12 +114,13 @@ class _Cuts:
 class _Around:
     """The groups that make values for one group alone."""
 
-    def __init__(self, graph: Graph, groups: Sequence[Group]) -> None:
+    def __init__(
+        self, graph: Graph, users: dict[Value, list[Node]], groups: Sequence[Group]
+    ) -> None:
         self._number = {group: n for n, group in enumerate(groups)}
         self._kept = set(graph.outputs)
         self._made: dict[Value, Group] = {}
         self._readers: dict[Value, set[Group]] = {}
-        users = graph.users()
         for group in groups:
             self._made.update(dict.fromkeys(group.results(graph, users), group))
             for value in {v for node in group.members for v in node.inputs if v is not None}:
@@ -148,7 +151,7 @@ class _Around:
         )
 
 
-def _candidates(group: Group) -> Iterator[int]:
+def _candidates(group: Group) -> list[int]:
     """The numbers of the members that an anchor of the group follows, but of index maps that one
     another index map reads: of such a chain only the last."""
     leading: set[Value] = set()
@@ -163,7 +166,7 @@ def _candidates(group: Group) -> Iterator[int]:
             leading.update(v for v in node.inputs if v is not None)
         for value in node.inputs:
             readers.setdefault(value, []).append(node)
-    yield from reversed(found)
+    return found[::-1]
 
 
 def _is_map_of(node: Node, readers: Mapping[Value | None, list[Node]]) -> bool:
