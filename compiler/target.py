@@ -1,8 +1,9 @@
 """Target: what the code is made for, as data.
 
-`KINDS` is the one list of targets, `CPUS` that of named processors and `GPUS` that of GPUs; passes
-and cost models read a `Target`'s fields and never ask which backend will use it.  The processor of
-this machine is found by the CPU backend (`detect`), which hands over an `x86_profile`.
+`KINDS` is the one list of targets, `ARCHITECTURES` that of processors' architectures, `CPUS` that
+of named processors, `GPUS` that of GPUs and `PORTABLE` that of files for every machine; passes and
+cost models read a `Target`'s fields and never ask which backend will use it.  The processor of this
+machine is found by the CPU backend (`detect`), which hands over a `Profile`.
 """
 
 from __future__ import annotations
@@ -88,17 +89,6 @@ ARM_ISA = _features(
     ((_HWCAP2, 0, 0, 0), {"i8mm": 13, "bf16": 14}),
 )  # fmt: skip
 
-_ISA_ROWS = MappingProxyType({feature.name: feature for feature in (*ISA, *ARM_ISA)})
-
-
-def isa_feature(name: str) -> Feature:
-    """The row of `ISA` or `ARM_ISA` called `name`; raises InternalError for a feature that no check
-    is known for."""
-    if name not in _ISA_ROWS:
-        raise InternalError(f"no load-time check for the CPU feature {name!r}")
-    return _ISA_ROWS[name]
-
-
 _V2 = frozenset("cx16 sse3 ssse3 sse4.1 sse4.2 popcnt".split())
 _V3 = _V2 | frozenset("avx f16c fma avx2 bmi bmi2 lzcnt movbe".split())
 _V4 = _V3 | frozenset("avx512f avx512cd avx512bw avx512dq avx512vl".split())
@@ -111,10 +101,76 @@ _V1 = _N1 | frozenset("jsconv complxnum fp16fml i8mm bf16".split())
 
 
 @record
+class Vectors:
+    """Bits and number of the vectors of processors with the features `needs`, and the accumulator
+    block of their contractions: rows, and vectors a row."""
+
+    needs: frozenset[str]
+    bits: int
+    registers: int
+    tile: tuple[int, int]
+
+
+@record
+class Architecture:
+    """What processors of one architecture have in common.
+
+    `systems` are the systems' names for it, the compilers' first, and `triple` is LLVM's.  `isa`
+    are its features; what has fewer than `least`, which people call `oldest`, is too old.
+    `vectors` are the kinds it has, widest first; with the feature `fused` they multiply and add in
+    one.  `plainest` is the processor of programs for GPUs, and of `--target cpu:ARCH` on another
+    machine; `usual` the one whose caches count where a machine does not tell its own.  `c_library`
+    is the version of glibc that first ran on it, where that is one above 2.2.5.
+    """
+
+    systems: tuple[str, ...]
+    triple: str
+    isa: tuple[Feature, ...]
+    least: frozenset[str]
+    oldest: str
+    vectors: tuple[Vectors, ...]
+    fused: str
+    plainest: str
+    usual: str
+    c_library: str = ""
+
+
+# By the name that follows `cpu:`; the first is the default, also for hosts of GPUs.
+ARCHITECTURES = MappingProxyType(
+    {
+        "x86-64": Architecture(
+            ("x86_64", "AMD64"), "x86_64-unknown-linux-gnu", ISA, _V2, "x86-64-v2",
+            (
+                Vectors(_V4, 512, 32, (6, 4)),
+                Vectors(_V3, 256, 16, (6, 2)),
+                Vectors(_V2, 128, 16, (6, 2)),
+            ),
+            "fma", "x86-64-v2", "x86-64-v3",
+        ),
+        "aarch64": Architecture(
+            ("aarch64", "arm64"), "aarch64-unknown-linux-gnu", ARM_ISA, _NEON, "NEON",
+            (Vectors(_NEON, 128, 32, (8, 3)),),
+            "neon", "generic", "generic", "2.17",
+        ),
+    }
+)  # fmt: skip
+CPU_TRIPLES = MappingProxyType({name: row.triple for name, row in ARCHITECTURES.items()})
+_ISA_ROWS = MappingProxyType({f.name: f for row in ARCHITECTURES.values() for f in row.isa})
+
+
+def isa_feature(name: str) -> Feature:
+    """The feature called `name`, of any architecture; raises InternalError for one that no check is
+    known for."""
+    if name not in _ISA_ROWS:
+        raise InternalError(f"no load-time check for the CPU feature {name!r}")
+    return _ISA_ROWS[name]
+
+
+@record
 class Profile:
     """One processor of the architecture `arch`.
 
-    `cpu` is LLVM's name for it and `features` the members of `ISA` (of `ARM_ISA`) it has, in that
+    `cpu` is LLVM's name for it and `features` those of its architecture's `isa` it has, in that
     order: what the artifact requires at load.  Caches are in bytes, per core (`l3` is shared).
     `tile` is the contraction microkernel's accumulator block: rows, and vectors of `vector_bits`
     per row.
@@ -162,26 +218,20 @@ def cpu_profile(
     """The profile of a processor with these caches; features that the list of its architecture
     lacks are ignored.
 
-    Raises UserError for processors older than x86-64-v2, and for 64-bit Arm without vectors.
+    Raises UserError for processors older than the oldest of their architecture.
     """
-    have, arm = frozenset(features), arch == "aarch64"
-    isa, least, oldest = (ARM_ISA, _NEON, "NEON") if arm else (ISA, _V2, "x86-64-v2")
-    if not have >= least:
-        missing = " ".join(f.name for f in isa if f.name in least - have)
+    have, row = frozenset(features), ARCHITECTURES[arch]
+    if not have >= row.least:
+        missing = " ".join(f.name for f in row.isa if f.name in row.least - have)
         raise UserError(
             f"the processor {cpu} is too old",
-            why=f"it lacks {missing}; tcc needs {oldest}",
+            why=f"it lacks {missing}; tcc needs {row.oldest}",
             hint="compile for another processor with --cpu",
         )
-    if arm:
-        bits, registers, tile = 128, 32, (8, 3)
-    elif have >= _V4:
-        bits, registers, tile = 512, 32, (6, 4)
-    else:
-        bits, registers, tile = 256 if have >= _V3 else 128, 16, (6, 2)
-    listed = tuple(f.name for f in isa if f.name in have)
-    fused = arm or "fma" in have
-    return Profile(cpu, listed, bits, registers, fused, l1, l2, l3, tile, arch)
+    held = next(vectors for vectors in row.vectors if have >= vectors.needs)
+    listed = tuple(f.name for f in row.isa if f.name in have)
+    fused = row.fused in have
+    return Profile(cpu, listed, held.bits, held.registers, fused, l1, l2, l3, held.tile, arch)
 
 
 def _row(
@@ -390,15 +440,12 @@ GPU_DEFAULTS = MappingProxyType(
 
 # ---- targets ------------------------------------------------------------------------------------
 
-# Architecture -> LLVM triple; the first is the default.  Programs for GPUs run on a host like it.
-CPU_TRIPLES = MappingProxyType(
-    {"x86-64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
+# Kinds of files for every machine, and what their kernels are planned for.  C: one lane, and the
+# caches of a small processor.
+PORTABLE = MappingProxyType(
+    {"c": Profile("portable", (), 32, 16, False, 16 << 10, 64 << 10, 64 << 10, (1, 1), "c")}
 )
-# The processor of hosts of GPUs, and of `--target cpu:ARCH` where that is not this machine's.
-_PLAINEST = MappingProxyType({"x86-64": "x86-64-v2", "aarch64": "generic"})
-KINDS = ("cpu", "c", *GPU_DEFAULTS)
-# What a file of C is planned for: one lane, and the caches of a small processor.
-_PORTABLE = Profile("portable", (), 32, 16, False, 16 << 10, 64 << 10, 64 << 10, (1, 1), "c")
+KINDS = ("cpu", *PORTABLE, *GPU_DEFAULTS)
 
 
 @record
@@ -450,7 +497,7 @@ def parse_targets(text: str, cpu: str, detect: Callable[[], Profile]) -> tuple[T
 
 def _beside(target: Target, arch: str = next(iter(CPU_TRIPLES))) -> Target:
     """A target of GPUs with the plainest host of an architecture: one file is for one."""
-    return replace(target, triple=CPU_TRIPLES[arch], profile=CPUS[_PLAINEST[arch]])
+    return replace(target, triple=CPU_TRIPLES[arch], profile=CPUS[ARCHITECTURES[arch].plainest])
 
 
 def targets_text(targets: Iterable[Target]) -> str:
@@ -486,20 +533,20 @@ def parse_target(text: str, cpu: str, detect: Callable[[], Profile]) -> Target:
                 hint="add +cpu to the target",
             )
         return _beside(Target(kind, tuple(g.arch for g in gpus), "", CPUS["generic"], gpus))
-    if text == "c":
+    if text in PORTABLE:
         if cpu != "host":
             raise UserError(
-                "a C file is not made for a processor",
+                f"a file of the target {kind} is not made for a processor",
                 where="--cpu",
                 hint="leave out --cpu",
             )
-        return Target(kind, (), "", _PORTABLE)
+        return Target(kind, (), "", PORTABLE[kind])
     if kind != "cpu" or (colon and listed not in CPU_TRIPLES):
         raise _unknown(text)
     profile = detect() if cpu == "host" else CPUS[cpu]
     arch = listed if colon else profile.arch
     if cpu == "host" and arch != profile.arch:
-        profile = CPUS[_PLAINEST[arch]]
+        profile = CPUS[ARCHITECTURES[arch].plainest]
     if arch != profile.arch:
         fitting = ", ".join(name for name, known in CPUS.items() if known.arch == arch)
         raise UserError(
@@ -511,7 +558,7 @@ def parse_target(text: str, cpu: str, detect: Callable[[], Profile]) -> Target:
 
 
 def _unknown(text: str) -> UserError:
-    known = ("cpu", *(f"cpu:{arch}" for arch in CPU_TRIPLES), "c", *GPU_DEFAULTS, *GPUS)
+    known = ("cpu", *(f"cpu:{arch}" for arch in CPU_TRIPLES), *PORTABLE, *GPU_DEFAULTS, *GPUS)
     return UserError(
         f"unknown target {text!r}",
         where="--target",

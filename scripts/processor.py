@@ -2,7 +2,7 @@
 
 import os
 
-from tcc.target import ARM_ISA, ISA, Target
+from tcc.target import ARCHITECTURES, Target
 
 
 def processor_line(target: Target) -> str:
@@ -12,6 +12,6 @@ def processor_line(target: Target) -> str:
 
 def lacks(target: Target) -> str:
     """The instructions that code for its architecture may use and it has not, by LLVM's names."""
-    isa = ARM_ISA if target.profile.arch == "aarch64" else ISA
+    isa = ARCHITECTURES[target.profile.arch].isa
     missing = (row.name for row in isa if row.name not in target.profile.features)
     return " ".join(missing) or "nothing"

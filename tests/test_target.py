@@ -125,12 +125,8 @@ def test_llvm_knows_the_names_and_keeps_whole_vectors(
             f"  %c = fadd <{lanes} x float> %a, %b\n  ret <{lanes} x float> %c\n}}"
         )
     )
-    if profile.arch == "aarch64":
-        assert code.count("fadd\tv0.4s") == 1
-    else:
-        registers = {128: "xmm", 256: "ymm", 512: "zmm"}
-        assert registers[profile.vector_bits] in code
-        assert code.count("addps") == 1
+    added = re.findall(r"^\tv?(?:fadd|addps)\S*\t.*", code, re.M)
+    assert len(added) == 1, "a vector is cut in parts"
     assert capfd.readouterr().err == "", "LLVM warns of names it does not know"
 
 

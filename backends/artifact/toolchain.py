@@ -22,6 +22,7 @@ from tcc.backends.artifact.cache import cache_folder, check_own, make_own
 from tcc.backends.environment import compiler_environment
 from tcc.errors import ToolError
 from tcc.record import record
+from tcc.target import ARCHITECTURES
 from tcc.temporary import temporary_folder
 
 # Portable for the architecture: the runtime checks CPU features before any kernel runs.
@@ -153,7 +154,9 @@ def runtime_objects(toolchain: Toolchain) -> tuple[Path, ...]:
 
 @cache
 def c_library(arch: str) -> dict[str, dict[str, list[str]]]:
-    """Functions by library and by version, as runtime/glibc.txt lists them."""
+    """Functions by library and by version, as runtime/glibc.txt lists them, on an architecture of
+    this name of the compilers'."""
+    newer = next((row.c_library for row in ARCHITECTURES.values() if arch in row.systems), "")
     libraries: dict[str, dict[str, list[str]]] = {}
     names: list[str] = []
     for line in (runtime_folder() / "glibc.txt").read_text().splitlines():
@@ -161,8 +164,7 @@ def c_library(arch: str) -> dict[str, dict[str, list[str]]]:
             names += line.split()
         elif not line.startswith("#"):
             library, version = line.split()
-            version = "2.17" if arch == "aarch64" else version
-            names = libraries.setdefault(library, {}).setdefault(version, [])
+            names = libraries.setdefault(library, {}).setdefault(newer or version, [])
     return libraries
 
 

@@ -7,21 +7,19 @@ from pathlib import Path
 
 from llvmlite import binding
 from tcc.errors import UserError
-from tcc.target import CPUS, Profile, cpu_profile
+from tcc.target import ARCHITECTURES, CPUS, Profile, cpu_profile
 
 _SYSFS = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 10, "M": 20, "G": 30}
-# The architecture by the system's name for it, and the row of caches that are not told.
-_ARCHS = {"x86_64": "x86-64", "AMD64": "x86-64", "aarch64": "aarch64", "arm64": "aarch64"}
-_PLAIN = {"x86-64": "x86-64-v3", "aarch64": "generic"}
+_ARCHS = {system: name for name, row in ARCHITECTURES.items() for system in row.systems}
 
 
 def detect() -> Profile:
     """This machine's processor: LLVM's name and features, and the kernel's cache sizes.
 
     Cache sizes that the kernel does not tell are those of the table's row, else of the plainest one
-    of the architecture.  Raises UserError where the machine is neither x86-64 nor aarch64, or is
-    older than x86-64-v2.
+    of the architecture.  Raises UserError where the machine is of none of `ARCHITECTURES`, or older
+    than the oldest of it.
     """
     machine = platform.machine()
     if machine not in _ARCHS:
@@ -33,7 +31,7 @@ def detect() -> Profile:
     cpu = binding.get_host_cpu_name()
     features = [name for name, present in binding.get_host_cpu_features().items() if present]
     arch = _ARCHS[machine]
-    known = CPUS.get(cpu, CPUS[_PLAIN[arch]])
+    known = CPUS.get(cpu, CPUS[ARCHITECTURES[arch].usual])
     sizes = {1: known.l1, 2: known.l2, 3: known.l3} | _cache_sizes(_SYSFS)
     return cpu_profile(arch, cpu, features, l1=sizes[1], l2=sizes[2], l3=sizes[3])
 

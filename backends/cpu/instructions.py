@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from tcc.target import ARM_ISA, ISA, Profile
+from types import MappingProxyType
 
-# What code for 64-bit Arm does without: vectors of scalable length have other registers.
-_ARM_NEVER = ("sve", "sve2", "sme", "flagm", "altnzcv", "fptoint", "rcpc-immo", "mops", "cssc")
+from tcc.target import ARCHITECTURES, Profile
+
+# What LLVM is told beside the features: 512-bit vectors of x86-64 stay whole, and 64-bit Arm does
+# without vectors of scalable length, which have other registers.
+_BESIDE = MappingProxyType(
+    {
+        "x86-64": ("-prefer-256-bit",),
+        "aarch64": tuple(
+            f"-{name}" for name in "sve sve2 sme flagm altnzcv fptoint rcpc-immo mops cssc".split()
+        ),
+    }
+)
 
 
 def llvm_features(profile: Profile) -> str:
-    """LLVM's feature string: each instruction set switched on or off, 512-bit vectors kept."""
-    have, arm = frozenset(profile.features), profile.arch == "aarch64"
-    switches = [f"{'+' if f.name in have else '-'}{f.name}" for f in (ARM_ISA if arm else ISA)]
-    others = [f"-{name}" for name in _ARM_NEVER] if arm else ["-prefer-256-bit"]
-    return ",".join([*switches, *others])
+    """LLVM's feature string: each instruction set switched on or off."""
+    have, isa = frozenset(profile.features), ARCHITECTURES[profile.arch].isa
+    switches = (f"{'+' if f.name in have else '-'}{f.name}" for f in isa)
+    return ",".join([*switches, *_BESIDE.get(profile.arch, ())])
 
 
 def bf16_product(profile: Profile, width: int) -> str:

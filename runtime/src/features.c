@@ -19,7 +19,7 @@ static bool has(const tcc_feature *feature) {
     return reg[feature->reg] >> feature->bit & 1 &&
            (enabled_state() & feature->xcr0) == feature->xcr0;
 }
-#elif defined(__aarch64__)
+#elif defined(__linux__) /* Arm and others: what the system says */
 #include <sys/auxv.h>
 
 static bool has(const tcc_feature *feature) {

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 from tcc.ir.op import OpSpec, Trait
-from tcc.ir.types import tensor
+from tcc.ir.types import I32, I64, tensor
 from tcc.ops import OPS
 
 from .samples import ENTRIES, samples_of
@@ -52,6 +52,13 @@ def test_entries_name_ops() -> None:
 )  # fmt: skip
 def test_new_rows_need_no_entry(like: str, labels: str) -> None:
     assert [sample.label for sample in samples_of(row(like))] == labels.split()
+
+
+def test_a_reduction_of_integers_gets_integers() -> None:
+    op = row("reduce_sum", dtypes=(I32, I64))
+    found = list(samples_of(op))
+    assert {a.dtype.name for s in found for a in s.inputs if a is not None} == {"int32", "int64"}
+    assert "special" not in {s.label for s in found}
 
 
 @pytest.mark.parametrize("arity", [(2, 3), (3, 3), (4, 4)])

@@ -169,7 +169,7 @@ def _float(code: Code, node: Apply, args: Sequence[Reg]) -> Reg:
 
 
 def _float_extremum(code: Code, name: str, nodes: Sequence[Scalar], args: Sequence[Reg]) -> Reg:
-    if code.module.profile.arch == "aarch64":  # one instruction; NaN where either is
+    if code.module.profile.arch != "x86-64":  # NaN where either is, as x86-64 has it nowhere
         return code.intrinsic("maximum" if name == "max" else "minimum", *args)
     predicate = "fcmp ogt" if name == "max" else "fcmp olt"
     # `x > y ? x : y` gives y when either is NaN: right as it stands if x cannot be NaN.

@@ -44,7 +44,7 @@ def draw(
     return np.asarray(rng.uniform(lo, hi, shape)).astype(dtype.carrier)
 
 
-def _spread(dtypes: Sequence[DType]) -> tuple[DType, ...]:
+def spread(dtypes: Sequence[DType]) -> tuple[DType, ...]:
     """The element types that samples cover, the main one first."""
     order = ("f32", "f64", "f16", "i32", "i64", "i8", "u8", "bool")
     return tuple(DTYPES[n] for n in order if DTYPES[n] in dtypes)
@@ -61,7 +61,7 @@ def unary_samples(
     """One operand: odd sizes in every element type, a scalar, size zero, special floats."""
 
     def samples(rng: np.random.Generator) -> Iterator[Sample]:
-        main, *others = _spread(dtypes)
+        main, *others = spread(dtypes)
         for n, given in enumerate(attrs):
             yield Sample((draw(rng, main, (3, 17), lo, hi),), given, f"matrix{n or ''}")
         yield Sample((draw(rng, main, (), lo, hi),), attrs[0], "scalar")
@@ -92,7 +92,7 @@ def binary_samples(
         return draw(rng, dtype, a, lo, hi), draw(rng, dtype, b, low, high)
 
     def samples(rng: np.random.Generator) -> Iterator[Sample]:
-        main, *others = _spread(dtypes)
+        main, *others = spread(dtypes)
         for n, given in enumerate(attrs):
             yield Sample(pair(rng, main, (3, 17), (3, 17)), given, f"same{n or ''}")
         yield Sample(pair(rng, main, (7, 1), (2, 1, 13)), attrs[0], "broadcast")
