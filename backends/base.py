@@ -29,13 +29,15 @@ from tcc.target import Target
 class Backend(Protocol):
     """Lowers and generates one model for `target`: one variant of an artifact.
 
-    `kinds` are the kinds of target that it is for, and `suffix` is that of the file it writes.
+    `kinds` are the kinds of target that it is for, and `suffix` is that of the file it writes.  One
+    that is no library `needs` what runs it, in words.
     `asked` are the passes over graphs that it needs, `limits` bounds algorithms that trade rounding
     for speed (None: there are none).  Methods that are not abstract have a plain answer.
     """
 
     kinds: ClassVar[tuple[str, ...]]
     suffix: ClassVar[str] = ".so"
+    needs: ClassVar[str] = ""
     target: Target
     options: Options
     planner: KernelPlanner

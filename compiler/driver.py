@@ -85,7 +85,7 @@ def resolve_targets(options: Options) -> tuple[Target, ...]:
 
 
 def output_suffix(options: Options) -> str:
-    """Of the file that a compile with these options writes: `.so` or `.c`."""
+    """Of the file that a compile with these options writes, as in `.so`."""
     return BACKENDS[resolve_targets(options)[0].kind].suffix
 
 
@@ -130,7 +130,7 @@ def compile_model(
         len(options.inputs) + len(options.bucket_sizes),
         tuple(_summary(made, given) for made in manifest["variants"]),
         sum(code.priced for code in codes),
-        needed_glibc(output) if targets[0].triple else "a C11 compiler",
+        codes[0].needs or needed_glibc(output),
     )  # fmt: skip
     return CompileResult(output, summary, trace.timings)
 

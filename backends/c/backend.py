@@ -58,6 +58,7 @@ class CBackend(Backend):
 
     kinds = ("c",)
     suffix = ".c"
+    needs = "a C11 compiler"
     asked = (CHECK_INDICES,)
 
     def __init__(self, target: Target, options: Options) -> None:
