@@ -192,8 +192,9 @@ def _stage_work(group: TileGroup, number: int, stage: GroupStage, machine: Machi
     ops = heavy = 0.0
     applied = [s for s in _repeated(stage) if isinstance(s, Apply)]
     lanes = machine.width(max(4, *(s.dtype.bytes for s in (*applied, *stage.body))))
+    known: dict[Scalar, frozenset[Var]] = {}
     for scalar in applied:
-        cycles, part = _cycles(scalar, machine), _part(stage, scalar, lanes)
+        cycles, part = _cycles(scalar, machine), _part(stage, scalar, lanes, known)
         heavy, ops = (heavy + cycles * part, ops) if cycles else (heavy, ops + part)
     if stage.monoid is not None:
         # A sum of products is one instruction.
@@ -202,11 +203,26 @@ def _stage_work(group: TileGroup, number: int, stage: GroupStage, machine: Machi
     return StageWork(stage, lanes, ops, heavy, _flops(stage), touches)
 
 
-def _part(stage: GroupStage, scalar: Scalar, lanes: int) -> float:
+def _part(
+    stage: GroupStage, scalar: Scalar, lanes: int, known: dict[Scalar, frozenset[Var]]
+) -> float:
     """How often a scalar is computed for each vector of a stage: what does not vary along some of
-    its loops leaves these."""
-    varies = depends(stage, scalar)
+    its loops leaves these.  `known` are the loops that scalars vary with."""
+    varies = _varies(stage, scalar, known)
+    if len(varies) == len(stage.loops):
+        return 1.0
     return min(1.0, lanes / max(1, points(v for v in stage.loops if v not in varies)))
+
+
+def _varies(
+    stage: GroupStage, scalar: Scalar, known: dict[Scalar, frozenset[Var]]
+) -> frozenset[Var]:
+    found = known.get(scalar)
+    if found is None:
+        inner = () if isinstance(scalar, Read) else children(scalar)
+        parts = [_varies(stage, child, known) for child in inner]
+        found = known[scalar] = frozenset().union(*parts) if parts else depends(stage, scalar)
+    return found
 
 
 def _repeated(stage: GroupStage) -> list[Scalar]:
