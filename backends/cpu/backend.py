@@ -169,6 +169,7 @@ def schedule_planner(
             machine.loads,
             machine.fma_latency,
             machine.l1,
+            machine.memory.hinted,
         ),
         None if constants is None else Pricer(machine, constants, pairs=pairs),
     )

@@ -29,7 +29,7 @@ from tcc.backends.cpu.calibrate_text import BLOCK, UNROLL, loops_text
 from tcc.backends.cpu.codegen import compile_object
 from tcc.backends.cpu.llvm.emit import KernelText
 from tcc.record import record
-from tcc.schedule.cpu.machine import Cache, Machine, Memory
+from tcc.schedule.cpu.machine import Cache, Machine, Memory, machine_for
 from tcc.target import Target
 from tcc.temporary import temporary_folder
 
@@ -51,12 +51,14 @@ Timed = Callable[[int], None]  # does its work so many times
 
 
 def calibrate(target: Target) -> Machine:
-    """This machine's constants, for code made for `target` (its own processor).
+    """This machine's constants, for code made for `target` (its own processor).  What a core hides
+    behind other work no loop tells: those constants are of the processor's row.
 
     Raises ToolError where nothing can link, UserError where the machine cannot run the code.
     """
     cores = len(os.sched_getaffinity(0))
     profile = target.profile
+    row = machine_for(profile)
     with _Loops(target, cores) as loops:
         unit = loops.seconds(loops.spin) / 32
         fma = loops.seconds(loops.multiply) / UNROLL
@@ -77,6 +79,12 @@ def calibrate(target: Target) -> Machine:
             fma_latency=_round(loops.seconds(loops.chain) / UNROLL / cycle),
             loads=_round(loops.rate("read", loops.first) * cycle / vector),
             stores=_round(loops.rate("write", loops.first) * cycle / vector),
+            loop=row.loop,
+            wait=row.wait,
+            fold=row.fold,
+            rivals=row.rivals,
+            l3_exposed=row.l3_exposed,
+            memory_exposed=row.memory_exposed,
             functions=functions,
             call=call,
             l1=profile.l1,
@@ -92,7 +100,8 @@ def _memory(loops: _Loops, cores: int) -> Memory:
     """Reading in order and ahead, whichever is quicker, is the most that memory gives."""
     size = loops.beyond
     alone, together = ([loops.rate(n, size, c) for n in ("read", "ahead")] for c in (1, cores))
-    in_order = (alone[0] * together[0] / (max(alone) * max(together))) ** 0.5
+    most = max(alone) * max(together)
+    in_order, ahead = ((a * b / most) ** 0.5 for a, b in zip(alone, together, strict=True))
     return Memory(
         read=_round(max(alone)),
         write=_round(loops.rate("write", size)),
@@ -100,6 +109,7 @@ def _memory(loops: _Loops, cores: int) -> Memory:
         write_all=_round(loops.rate("write", size, cores)),
         latency=_round(loops.latency(size)),
         in_order=_round(in_order),
+        ahead=_round(ahead),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -334,6 +335,16 @@ def test_weights_beyond_the_first_level_cache_are_asked_for_ahead(
     """128 x 32 numbers fit it and 128 x 256 do not; both fit a second-level cache, where those that
     were just made are, and weights are not."""
     _, schedule = only(matmul(128, 128, columns, constant=constant))
+    assert any(n.ahead for n in schedule.nests) == ahead
+
+
+@pytest.mark.parametrize(
+    ("rows", "hinted", "ahead"), [(1, True, True), (1, False, False), (64, False, True)]
+)
+def test_weights_that_are_used_once_are_asked_for_where_that_is_faster(
+    rows: int, hinted: bool, ahead: bool
+) -> None:
+    _, schedule = only(matmul(rows, 1024, 1024), replace(AVX512, hinted=hinted))
     assert any(n.ahead for n in schedule.nests) == ahead
 
 

@@ -511,3 +511,21 @@ def test_short_sums_along_vectors_overlap() -> None:
 def test_every_entry_of_an_inner_loop_costs() -> None:
     flat, nested = (priced(*rows_summed(64, *n)).compute * HERTZ / 32 for n in ((256,), (8, 32)))
     assert nested - flat == pytest.approx(7 * 10, rel=0.01)
+
+
+def turned(rows: int, apart: int) -> tuple[TileGroup, Schedule]:
+    """y[j, i] = x[i, j] of 64 columns, in blocks of all rows; neighbours along j `apart` in y."""
+    i, j = iterator("i", rows), iterator("j", 64)
+    x = read(0, (i, j), F32)
+    stage = GroupStage(
+        (var(i), var(j)), (), None, (x,), {x: Access(0, i * 64 + j)}, ((Access(1, j * apart + i),),)
+    )  # fmt: skip
+    group = TileGroup((operand(rows * 64), result(apart * 64)), (stage,), stage.iters, ())
+    return group, Schedule((), (), (Nest((0,), (), (("i", rows), ("j", 64)), "j"),))
+
+
+def test_rows_that_lie_side_by_side_are_stored_as_vectors() -> None:
+    dense, gaps = (priced(*turned(4, apart), machine=ONE_CORE) for apart in (4, 6))
+    assert dense.ports * HERTZ == pytest.approx(4 * 64 / 16 / MACHINE.stores)
+    assert gaps.ports * HERTZ == pytest.approx(64 / MACHINE.stores)  # four elements a lane
+    assert dense.compute * HERTZ == pytest.approx(4 * 64 / 16 * 2)  # two exchanges of 4 rows

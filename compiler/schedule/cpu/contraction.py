@@ -398,6 +398,7 @@ def contraction_nest(
         # A packed K-block comes in between what is read and what is multiplied, and hides the wait.
         ahead=far
         and not packed
+        and (registers.hinted or not _one_pass(contraction, blocks))
         and not _open_rows(common, contraction)
         and _streams(contraction, blocks),
         packed=packed,

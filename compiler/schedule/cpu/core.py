@@ -24,8 +24,9 @@ class Knobs:
 class CoreModel:
     """What a kernel may use: `lanes` f32 elements a vector, `count` vector registers, `l1` and `l2`
     bytes of a core's caches, and `cores` that share the work.  `fmas` and `loads` are vector
-    instructions a cycle, `latency` the cycles until a sum can be added to again;
-    `limits` bound what becomes one kernel."""
+    instructions a cycle, `latency` the cycles until a sum can be added to again; `hinted` tells
+    whether a stream from memory is faster where its lines are asked for ahead; `limits` bound what
+    becomes one kernel."""
 
     lanes: int
     count: int
@@ -35,6 +36,7 @@ class CoreModel:
     loads: float = 1.3
     latency: float = 4.0
     l1: int = 48 << 10
+    hinted: bool = True
     knobs: Knobs = Knobs()
     limits: FusionLimits = TYPICAL_LIMITS
 

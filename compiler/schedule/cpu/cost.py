@@ -1,10 +1,10 @@
 """Price: how long a tile group takes under a schedule, without building its IR.
 
 A kernel takes as long as the busiest of its resources: vector arithmetic, load and store ports, and
-the traffic across the borders of the first, second and third cache and of memory; only what comes
-from the third cache adds to the arithmetic.  Threads share the units; the one with most of them
-ends last.  A cold panel that nobody fetches ahead keeps its
-first user waiting, so its time and the rest of the work add up.
+the traffic across the borders of the first, second and third cache and of memory; of what comes
+from the third cache and from memory, the part that the machine does not hide adds to the
+arithmetic.  Threads share the units; the one with most of them ends last.  A cold panel that nobody
+fetches ahead keeps its first user waiting, so its time and the rest of the work add up.
 
     Pricer.price(group, schedule)   a group under a schedule
 """
@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product as combinations
-from math import ceil, exp, gcd, prod
+from itertools import takewhile
+from math import ceil, exp, gcd, log2, prod
 
 from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import Var
@@ -28,24 +29,12 @@ from tcc.schedule.cpu.work import StageWork, group_work
 from tcc.schedule.footprint import LINE, Touch
 from tcc.schedule.nest import contraction_factors, depends, neighbours, of_pairs, points, trips
 
-# Cycles until the last sums of a reduction's block have left the arithmetic units, in latencies.
-_DRAIN = 2
-# Cycles to enter a loop of sums and to leave it, with what was predicted wrongly at its end.
-_RUN = 60
-# Cycles to enter the innermost loop of sums once more.
-_ENTRY = 10
-# Steps of sums along their vectors up to which the next ones start before these end, and the cycles
-# to fold a vector of sums into one.
+# The part of a loop of sums that it takes to enter its innermost loop once more.
+_ENTRY = 0.147
+# Steps of sums along their vectors up to which the next ones start before these end.
 _AHEAD = 32
-_FOLD = 12
 # Stores that one lane's takes the time of where it has a line of its own.
 _LANE = 2
-# Resources that are busy at once cost each other a little: the sum of powers.  (Measured: blocks of
-# 12 rows x 2 vectors take 10 % longer than 6 x 4, though neither lacks ports; K-blocks of panels
-# that the first cache holds gain 5 % on others, though the second one is fast enough.)
-_RIVALS = 4
-# The part of the third cache's time that arithmetic does not hide.
-_EXPOSED = 0.6
 # Grids of so few units are dealt out one by one; of more, their sizes matter little.
 _FEW = 256
 
@@ -122,29 +111,56 @@ class _Pricing:
         self.units = prod(self.counts)
         self.threads = min(machine.cores, max(1, self.units))
         self.strips = self._strips()
+        self.shared = self._shared()
         self.exchanged = self._exchanged()
 
     def _strips(self) -> dict[Var, tuple[int, int]]:
-        """The rows that a unit makes of each loop that follows a common one, and how many units."""
+        """The rows that a unit makes of each loop that follows a common one, and all units: those
+        at a border belong to both neighbours, and none lies outside."""
         found = {}
         for strip in (s.strip for s in self.group.stages):
             if strip is not None and strip.rows is not strip.loop:
                 unit = max(1, min(trips(strip.loop), self.schedule.unit(strip.loop.name)))
-                rows = min(trips(strip.rows), strip.count(unit))
-                found[strip.rows] = rows, ceil(trips(strip.loop) / unit)
+                whole = trips(strip.rows)
+                rows, units = min(whole, strip.count(unit)), ceil(trips(strip.loop) / unit)
+                twice = max(0, strip.count(1) - strip.scale)
+                found[strip.rows] = rows, min(rows * units, whole + (units - 1) * twice)
         return found
+
+    def _shared(self) -> frozenset[int]:
+        """The first stages, as far as they are the same in every unit: each thread makes them
+        once."""
+        if self.group.stream is not None:
+            return frozenset()
+        cut = {v for v, n in zip(self.parallel, self.counts, strict=True) if n > 1}
+        nests = takewhile(
+            lambda nest: not any(cut & _follows(self.group.stages[n]) for n in nest.stages),
+            self.schedule.nests,
+        )
+        return frozenset(number for nest in nests for number in nest.stages)
+
+    def _again(self, number: int) -> int:
+        """How often a stage is made: by every thread, or by all units along loops that say nothing
+        of it."""
+        if number in self.shared:
+            return self.threads
+        follows = _follows(self.group.stages[number])
+        pairs = zip(self.parallel, self.counts, strict=True)
+        return prod(count for v, count in pairs if v not in follows)
 
     def price(self) -> Price:
         machine = self.machine
         core = self._core()
         imbalance = self._imbalance()
         second = imbalance / (self.threads * machine.hertz)
-        l2, l3, dram, cold, reuse = self._traffic()
-        # Too few lines can be under way to hide the third cache behind arithmetic.
-        busy = max(_together(core.either * second, l2) + _EXPOSED * l3, l3)
+        l2, l3, dram, alone, cold, reuse = self._traffic()
+        # Too few lines can be under way to hide all that is far behind arithmetic.
+        busy = _together(core.either * second, l2, machine.rivals)
+        busy = max(busy + machine.l3_exposed * l3, l3)
+        waits = busy + machine.memory_exposed * alone
         if not any(n.ahead for n in self.schedule.nests):
             busy = _first_pass(busy, cold, reuse)
-        seconds = max(busy, dram)
+        seconds = max(busy, waits, dram)
         seconds += machine.fork if self.threads > 1 else machine.launch
         compute, ports = core.compute * second, core.ports * second
         return Price(seconds, compute, ports, l2, l3, dram, imbalance)
@@ -168,13 +184,13 @@ class _Pricing:
         core = _Core()
         for nest in self.schedule.nests:
             for number in nest.stages:
-                self._stage(core, nest, self.stages[number])
+                self._stage(core, nest, self.stages[number], self._again(number))
         return core
 
-    def _stage(self, core: _Core, nest: Nest, work: StageWork) -> None:
+    def _stage(self, core: _Core, nest: Nest, work: StageWork, repeats: int) -> None:
+        """Adds the cycles of a stage that is made `repeats` times."""
         stage = work.stage
         blocks = dict(nest.blocks)
-        repeats = 1
         blocked: list[Var] = []
         sizes: list[tuple[tuple[int, int], ...]] = []
         for var in stage.iters:
@@ -191,7 +207,7 @@ class _Pricing:
             compute, ports = self._block(nest, work, touches, spans)
             core.compute += count * compute
             core.ports += count * ports
-            core.either += count * _together(compute, ports)
+            core.either += count * _together(compute, ports, self.machine.rivals)
 
     def _touches(self, nest: Nest, work: StageWork) -> list[Touch]:
         """What a stage loads and stores: blocks of stages of the same nest stay in registers."""
@@ -219,9 +235,9 @@ class _Pricing:
     def _cuts(self, var: Var, block: int, whole: bool) -> tuple[tuple[int, int], ...]:
         """(size, count) of the blocks along a loop, over all units of the grid along it."""
         total = trips(var)
-        if var in self.strips:  # row by row, those of neighbouring units twice
-            rows, units = self.strips[var]
-            return ((1, rows * units),)
+        if var in self.strips:  # row by row
+            _, rows = self.strips[var]
+            return ((1, rows),)
         unit = self.unit.get(var, total)
         return _cuts(total, unit, block, self._has_lanes(var), whole)
 
@@ -230,7 +246,7 @@ class _Pricing:
     ) -> tuple[float, float]:
         """Cycles of arithmetic, and of loads and stores, of one block of a stage."""
         machine, stage = self.machine, work.stage
-        vector = next((v for v in stage.loops if v.name == nest.vector), None)
+        vector = _along(nest, stage, spans)
         rows = prod(size for v, size in spans.items() if v is not vector)
         lanes = 1 if vector is None else work.lanes
         wide = 1 if vector is None else ceil(spans.get(vector, 1) / lanes)
@@ -246,12 +262,14 @@ class _Pricing:
         loads = stores = 0.0
         for touch in touches:
             rows_of = prod(s for v, s in spans.items() if v is not vector and v in touch.loops)
-            near = any(touch.step(v) == 1 for v, n in spans.items() if n > 1)
-            apart = _apart(stage, touch)
-            each = self._instructions(touch, vector, wide, lanes, near=near, apart=apart)
+            sides = (n for v, n in spans.items() if v is not vector and touch.step(v) == 1)
+            near = max(sides, default=1)
+            each = self._instructions(touch, vector, wide, lanes, near, _apart(stage, touch))
             count = touch.times * rows_of * each
             if touch.store:
                 stores += count
+                if near > 1 and touch.step(vector) not in (0, 1):  # exchanged in registers
+                    compute += touch.times * rows_of * wide * log2(min(near, lanes))
             else:
                 loads += count * (steps if any(v in touch.loops for v in stage.reduce) else 1)
         waits = k_blocks * sums
@@ -274,33 +292,29 @@ class _Pricing:
         compute, heavy = sums * work.ops / machine.fmas, sums * work.heavy
         if not stage.reduce:
             return compute + heavy
-        entered = (points(stage.reduce[:-1]) - 1) * _ENTRY
+        entered = (points(stage.reduce[:-1]) - 1) * _ENTRY * machine.loop
         if vector in stage.reduce and k_blocks == 0 and steps * sums <= _AHEAD:
-            return steps * (compute + heavy) + sums * _FOLD + entered
+            return steps * (compute + heavy) + sums * machine.fold + entered
         # Each sum waits for its last value.
         compute = steps * (max(compute, machine.fma_latency) + heavy) + entered
-        return compute + max(1, k_blocks) * (_DRAIN * machine.fma_latency + _RUN)
+        return compute + max(1, k_blocks) * machine.loop + k_blocks * sums * machine.wait
 
     def _instructions(
-        self,
-        touch: Touch,
-        vector: Var | None,
-        wide: int,
-        lanes: int,
-        *,
-        near: bool,
-        apart: int,
+        self, touch: Touch, vector: Var | None, wide: int, lanes: int, near: int, apart: int
     ) -> float:
-        """Loads or stores for one row of a block, in issue slots; `near`: its rows lie side by
-        side; `apart`: so many elements of a word lie between lanes."""
+        """Loads or stores for one row of a block, in issue slots; so many as `near` rows lie side
+        by side, and so many elements of a word as `apart` between lanes."""
         step = touch.step(vector)
         if step == 0 or lanes == 1:
             return 1.0
         if step in (1, apart):
             return wide * (1 + _crossing(touch, vector, lanes))
-        if touch.store:
-            return wide * lanes * (1 if near else _LANE)
-        return wide * self.machine.functions.get("gather", lanes) * self.machine.loads
+        if not touch.store:
+            return wide * self.machine.functions.get("gather", lanes) * self.machine.loads
+        if near == 1:
+            return wide * lanes * _LANE
+        # Rows are exchanged with lanes: one after the other where nothing lies between them.
+        return wide if step == near else wide * lanes * ceil(near / lanes) / near
 
     def _runs(self, nest: Nest, reduce: tuple[Var, ...]) -> int:
         """How often the sums of a block go to scratch and come back."""
@@ -311,9 +325,10 @@ class _Pricing:
 
     # ---- traffic ------------------------------------------------------------------------------
 
-    def _traffic(self) -> tuple[float, float, float, float, float]:
-        """Seconds of what comes from the second and third cache and from memory; those of the
-        largest constant from memory, and how often each of its bytes is loaded."""
+    def _traffic(self) -> tuple[float, float, float, float, float, float]:
+        """Seconds of what comes from the second and third cache and from memory, and of a core's
+        part of the latter for it alone; those of the largest constant from memory, and how often
+        each of its bytes is loaded."""
         machine = self.machine
         all_ = self._walks(1)
         own = all_ if self.threads == 1 else self._walks(self.threads)
@@ -329,12 +344,15 @@ class _Pricing:
         # The last cache keeps what fits of a stream that is used again, and passes on the rest.
         self._keep(third, 1 - min(1, machine.l3.size / max(1, near * self.threads)))
         cold, reuse = self._reuse(third)
+        dram = alone = self._from_memory(third, together=False)
+        if self.threads > 1:
+            dram, alone = self._from_memory(third, together=True), alone / self.threads
         in_order = machine.memory.reading(together=self.threads > 1)
-        return l2, l3, self._from_memory(third), cold / in_order, reuse
+        return l2, l3, dram, alone, cold / in_order, reuse
 
-    def _from_memory(self, border: CacheTraffic) -> float:
-        """Seconds: panels that are fetched ahead come faster than what is read in order."""
-        memory, together = self.machine.memory, self.threads > 1
+    def _from_memory(self, border: CacheTraffic, *, together: bool) -> float:
+        """Seconds: panels that are fetched ahead come at another pace than others."""
+        memory = self.machine.memory
         ahead = self._fetched_ahead()
         seconds = border.total(store=True) / (memory.write_all if together else memory.write)
         for (source, store), bytes_ in border.by_source.items():
@@ -437,6 +455,19 @@ class _Pricing:
         return most
 
 
+def _follows(stage: GroupStage) -> set[Var]:
+    """The loops that say what of a stage a unit makes."""
+    return {*stage.iters, *(() if stage.strip is None else (stage.strip.loop,))}
+
+
+def _along(nest: Nest, stage: GroupStage, spans: Mapping[Var, int]) -> Var | None:
+    """The loop along a stage's vectors: the nest's, or the last of a block without that one."""
+    vector = next((v for v in stage.loops if v.name == nest.vector), None)
+    if vector is None and not stage.reduce:
+        return next((v for v in reversed(stage.iters) if spans.get(v, 1) > 1), None)
+    return vector
+
+
 def _first_pass(busy: float, cold: float, reuse: float) -> float:
     """The time of a kernel whose constant nobody fetches ahead: the first of `reuse` passes over it
     goes at memory's pace.  Operands are walked in order, and the cache fetches those itself."""
@@ -464,10 +495,10 @@ def _crossing(touch: Touch, vector: Var | None, lanes: int) -> float:
     return (1 - apart / lanes) * min(1.0, lanes * touch.size / LINE)
 
 
-def _together(a: float, b: float) -> float:
+def _together(a: float, b: float, rivals: float) -> float:
     """The time of two resources that are busy at once."""
     most = max(a, b)
-    return most and most * ((a / most) ** _RIVALS + (b / most) ** _RIVALS) ** (1 / _RIVALS)
+    return most and most * (1 + (min(a, b) / most) ** rivals) ** (1 / rivals)
 
 
 def _seconds(border: CacheTraffic, read: float, write: float) -> float:

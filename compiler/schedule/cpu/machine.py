@@ -8,8 +8,9 @@ pages.  *manual*: the vendor's optimisation manual.  *assumed*: taken over from 
 
     icelake-server  measured (Xeon, 2.8 GHz nominal, two cores of a shared host); the clock is that
                     at which prices of products are right: a busy host's calibration finds 2.35
-    znver4          measured (EPYC Genoa, two cores of a shared host); L2 and L3 writes assumed
-    znver5          ports manual (full 512-bit units); caches and memory assumed from znver4
+    znver4          measured (EPYC Genoa, two cores of a shared host); what the core hides and
+                    `wait`: from the times of 2,000 schedules (`scripts/price_check`)
+    znver5          ports manual (full 512-bit units); the rest assumed from znver4
     sapphirerapids  ports manual, L2 size; the rest assumed from icelake-server
     skylake-avx512  ports manual; the rest assumed from icelake-server
     x86-64-v4       the least of the 512-bit rows, so that no price counts on more than there is
@@ -48,9 +49,9 @@ class Cache:
 class Memory:
     """Streaming rates in bytes a second, of one core alone and of all `cores` together.
 
-    Reading is as fast as it gets: with lines asked for ahead.  `in_order` is the share of it that a
-    stream reaches which leaves this to the cache's own prefetcher.  `latency` is the seconds until
-    the first byte of an unexpected access arrives.
+    Reading is as fast as it gets.  `ahead` is the share of it that a stream reaches whose lines are
+    asked for ahead, `in_order` that of one which leaves this to the cache's own prefetcher.
+    `latency` is the seconds until the first byte of an unexpected access arrives.
     """
 
     read: float
@@ -59,11 +60,17 @@ class Memory:
     write_all: float
     latency: float
     in_order: float
+    ahead: float
 
     def reading(self, *, together: bool, ahead: bool = False) -> float:
         """Bytes read a second, by one core or all `together`, in order or `ahead`."""
         rate = self.read_all if together else self.read
-        return rate if ahead else rate * self.in_order
+        return rate * (self.ahead if ahead else self.in_order)
+
+    @property
+    def hinted(self) -> bool:
+        """Whether asking for lines ahead makes a stream faster."""
+        return self.ahead >= self.in_order
 
 
 @record
@@ -72,10 +79,19 @@ class Machine:
 
     `ghz` is the clock while vector units are busy, `lanes` the f32 elements of a vector and
     `registers` their number.  `fmas`, `loads` and `stores` count vector instructions; a load may
-    broadcast.  `fma_latency` is in cycles.  `functions` are the cycles of one vector of f32 for
-    functions that are no single fast instruction, `call` those of one that is not listed.  `l1` is
-    in bytes, `l3` is shared by all cores.  `fork` is the seconds of handing a kernel to all
-    threads, one after another, `launch` of running one on the calling thread.
+    broadcast.  In cycles are `fma_latency`, `loop`, to enter a loop of sums and to leave it,
+    `wait`, for a vector of sums to go to scratch and come back, and `fold`, to make one sum of a
+    vector of them.
+
+    Of resources that are busy at once the time is the `rivals`-th root of the sum of the powers of
+    theirs: the higher, the more a core has under way.  Arithmetic does not hide the share
+    `l3_exposed` of what comes from the third cache, and `memory_exposed` of what comes from memory,
+    at the pace of a core alone.
+
+    `functions` are the cycles of one vector of f32 for functions that are no single fast
+    instruction, `call` those of one that is not listed.  `l1` is in bytes, `l3` is shared by all
+    cores.  `fork` is the seconds of handing a kernel to all threads, one after another, `launch` of
+    running one on the calling thread.
     """
 
     name: str
@@ -87,6 +103,12 @@ class Machine:
     fma_latency: float
     loads: float
     stores: float
+    loop: float
+    wait: float
+    fold: float
+    rivals: float
+    l3_exposed: float
+    memory_exposed: float
     functions: Mapping[str, float]
     call: float
     l1: int
@@ -116,6 +138,7 @@ _KIB, _MIB = 1 << 10, 1 << 20
 _ICELAKE = Machine(
     name="icelake-server", cores=2, ghz=2.75, lanes=16, registers=32, fmas=2.0, fma_latency=4.0,
     loads=1.3, stores=1.0,
+    loop=68.0, wait=0.0, fold=12.0, rivals=4.0, l3_exposed=0.6, memory_exposed=0.0,
     functions=MappingProxyType(
         {
             **{"div": 7.5, "sqrt": 9.0, "exp": 9.0, "expm1": 12.0, "tanh": 18.0, "log": 16.0},
@@ -124,20 +147,21 @@ _ICELAKE = Machine(
         }
     ),
     call=320.0, l1=48 * _KIB, l2=Cache(1280 * _KIB, 47.0, 21.0), l3=Cache(12 * _MIB, 8.5, 6.8),
-    memory=Memory(14.5e9, 7.5e9, 27e9, 12.5e9, 180e-9, 0.71), fork=0.2e-6, launch=0.015e-6,
+    memory=Memory(14.5e9, 7.5e9, 27e9, 12.5e9, 180e-9, 0.71, 1.0), fork=0.2e-6, launch=0.015e-6,
 )  # fmt: skip
 _ZEN4 = Machine(
     name="znver4", cores=2, ghz=3.69, lanes=16, registers=32, fmas=1.0, fma_latency=4.0, loads=1.0,
     stores=0.5,
+    loop=0.0, wait=5.0, fold=3.0, rivals=16.0, l3_exposed=0.35, memory_exposed=0.75,
     functions=MappingProxyType(
         {
-            **{"div": 6.0, "sqrt": 9.0, "exp": 11.5, "expm1": 15.0, "tanh": 22.0, "log": 18.0},
-            **{"log1p": 24.0, "erf": 16.0, "sin": 28.0, "cos": 28.0, "tan": 34.0, "pow": 90.0},
-            "gather": 17.0,
+            **{"div": 6.0, "sqrt": 10.0, "exp": 10.7, "expm1": 13.5, "tanh": 23.0, "log": 22.0},
+            **{"log1p": 31.0, "erf": 30.0, "sin": 35.0, "cos": 34.0, "tan": 37.0, "pow": 95.0},
+            "gather": 12.7,
         }
     ),
-    call=320.0, l1=32 * _KIB, l2=Cache(_MIB, 27.0, 20.0), l3=Cache(32 * _MIB, 26.0, 16.0),
-    memory=Memory(31.9e9, 20e9, 33.8e9, 22e9, 110e-9, 1.0), fork=0.11e-6, launch=0.015e-6,
+    call=570.0, l1=32 * _KIB, l2=Cache(_MIB, 30.0, 25.0), l3=Cache(32 * _MIB, 26.0, 24.0),
+    memory=Memory(31e9, 24e9, 34e9, 27e9, 165e-9, 1.0, 0.83), fork=0.16e-6, launch=0.015e-6,
 )  # fmt: skip
 _ZEN5 = replace(_ZEN4, name="znver5", fmas=2.0, loads=2.0, stores=1.0, l1=48 * _KIB)
 _SAPPHIRE = replace(_ICELAKE, name="sapphirerapids", l2=Cache(2 * _MIB, 47.0, 21.0))
@@ -160,7 +184,7 @@ _NEOVERSE_V1 = replace(_N1, name="neoverse-v1", fmas=4.0, loads=3.0, stores=2.0)
 _A72 = replace(
     _N1, name="cortex-a72", ghz=1.5, fmas=1.0, fma_latency=7.0, loads=1.0, l1=32 * _KIB,
     l2=Cache(_MIB, 16.0, 8.0), l3=Cache(2 * _MIB, 8.0, 8.0),
-    memory=Memory(4e9, 3e9, 6e9, 5e9, 180e-9, 1.0),
+    memory=Memory(4e9, 3e9, 6e9, 5e9, 180e-9, 1.0, 1.0),
 )  # fmt: skip
 _GENERIC = replace(_N1, name="generic", l1=_A72.l1, l2=_A72.l2, l3=_A72.l3)
 

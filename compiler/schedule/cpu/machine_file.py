@@ -19,11 +19,13 @@ from tcc.schedule.cpu.machine import Cache, Machine, Memory
 _VERSION = 1
 _MOST_BYTES = 1 << 16
 _MOST_FUNCTIONS = 256
-# Whole numbers are sizes and counts; the others are rates and times, which are never zero.
+# Whole numbers are sizes and counts; the others are rates and times, and shares of these.
 _COUNTS = MappingProxyType(
     {"cores": 4096, "lanes": 1024, "registers": 1024, "l1": 1 << 40, "size": 1 << 40}
 )
 _LEAST, _MOST = 1e-12, 1e15
+_SHARES = frozenset({"in_order", "ahead", "l3_exposed", "memory_exposed"})
+_MAY_BE_ZERO = frozenset({"loop", "wait", "l3_exposed", "memory_exposed"})
 _RECORDS: MappingProxyType[str, type[Cache] | type[Memory]] = MappingProxyType(
     {"l2": Cache, "l3": Cache, "memory": Memory}
 )
@@ -118,12 +120,14 @@ def _value(name: str, value: Any, place: str) -> Any:
         if type(value) is not int or not 0 < value <= _COUNTS[name]:
             raise ValueError(f"{place} is not a count from 1 to {_COUNTS[name]}")
         return value
-    return _number(value, place)
+    return _number(
+        value, place, 0.0 if name in _MAY_BE_ZERO else _LEAST, 1.0 if name in _SHARES else _MOST
+    )
 
 
-def _number(value: Any, place: str) -> float:
+def _number(value: Any, place: str, least: float = _LEAST, most: float = _MOST) -> float:
     if type(value) not in (int, float):
         raise ValueError(f"{place} is not a number")
-    if not _LEAST <= value <= _MOST:
-        raise ValueError(f"{place} is not a number from {_LEAST:g} to {_MOST:g}")
+    if not least <= value <= most:
+        raise ValueError(f"{place} is not a number from {least:g} to {most:g}")
     return float(value)

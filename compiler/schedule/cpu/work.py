@@ -14,7 +14,7 @@ from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.schedule.cpu.machine import Machine
 from tcc.schedule.footprint import Stride, Touch, place_of, touch
-from tcc.schedule.nest import EXPENSIVE, contraction_factors, points, row_loop, trips
+from tcc.schedule.nest import EXPENSIVE, contraction_factors, depends, points, row_loop, trips
 
 # For so many points in a row an index is made once beside them.
 _MANY = 16
@@ -190,20 +190,39 @@ def _loops_of(scalar: Scalar, loops: Vars) -> list[Var]:
 
 def _stage_work(group: TileGroup, number: int, stage: GroupStage, machine: Machine) -> StageWork:
     ops = heavy = 0.0
-    widest = 4
-    for scalar in _repeated(stage):
-        if not isinstance(scalar, Apply):
-            continue
-        widest = max(widest, scalar.dtype.bytes)
-        cycles = _cycles(scalar, machine)
-        heavy, ops = (heavy + cycles, ops) if cycles else (heavy, ops + 1)
+    applied = [s for s in _repeated(stage) if isinstance(s, Apply)]
+    lanes = machine.width(max(4, *(s.dtype.bytes for s in (*applied, *stage.body))))
+    known: dict[Scalar, frozenset[Var]] = {}
+    for scalar in applied:
+        cycles, part = _cycles(scalar, machine), _part(stage, scalar, lanes, known)
+        heavy, ops = (heavy + cycles * part, ops) if cycles else (heavy, ops + part)
     if stage.monoid is not None:
         # A sum of products is one instruction.
         ops += 0 if contraction_factors(stage) is not None else len(stage.body)
-    widest = max(widest, *(s.dtype.bytes for s in stage.body))
-    lanes = machine.width(widest)
     touches = stage_touches(group, number, stage)
     return StageWork(stage, lanes, ops, heavy, _flops(stage), touches)
+
+
+def _part(
+    stage: GroupStage, scalar: Scalar, lanes: int, known: dict[Scalar, frozenset[Var]]
+) -> float:
+    """How often a scalar is computed for each vector of a stage: what does not vary along some of
+    its loops leaves these.  `known` are the loops that scalars vary with."""
+    varies = _varies(stage, scalar, known)
+    if len(varies) == len(stage.loops):
+        return 1.0
+    return min(1.0, lanes / max(1, points(v for v in stage.loops if v not in varies)))
+
+
+def _varies(
+    stage: GroupStage, scalar: Scalar, known: dict[Scalar, frozenset[Var]]
+) -> frozenset[Var]:
+    found = known.get(scalar)
+    if found is None:
+        inner = () if isinstance(scalar, Read) else children(scalar)
+        parts = [_varies(stage, child, known) for child in inner]
+        found = known[scalar] = frozenset().union(*parts) if parts else depends(stage, scalar)
+    return found
 
 
 def _repeated(stage: GroupStage) -> list[Scalar]:
