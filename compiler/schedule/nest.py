@@ -122,6 +122,16 @@ EXPENSIVE = {
 }
 
 
+# Single instructions that take as long as many.
+_SLOW = frozenset(("div", "sqrt"))
+
+
+def costly(scalar: Scalar) -> bool:
+    """Whether a scalar is a function of floats that takes many cycles."""
+    named = isinstance(scalar, Apply) and (scalar.function in EXPENSIVE or scalar.function in _SLOW)
+    return named and scalar.dtype.is_float
+
+
 def reads_here(group: TileGroup, stage: GroupStage, node: Read) -> bool:
     """Whether a stage reads another at the point that was just computed, so that the block can stay
     in registers."""

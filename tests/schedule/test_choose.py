@@ -159,6 +159,8 @@ def vector_size(group: TileGroup, schedule: Schedule) -> int | None:
     """The extent of the vector loop of the stage with most work."""
     stage = anchor(group)
     nest = schedule.nest(group.stages.index(stage))
+    if nest.along:  # a nest has the names of its reduction
+        stage = group.stages[nest.stages[0]]
     (var,) = (v for v in (*stage.iters, *stage.reduce) if v.name == nest.vector)
     return as_int(extent(var))
 
@@ -259,7 +261,7 @@ def test_schedules_name_loops_of_their_group() -> None:
             common = {v.name for v in group.common}
             assert len(set(schedule.parallel)) == len(schedule.parallel)
             assert set(schedule.parallel) <= common
-            order = [n for nest in schedule.nests for n in nest.stages]
+            order = [n for nest in schedule.nests for n in nest.all_stages]
             assert order == [*range(len(group.stages))]
             for nest in schedule.nests:
                 stages = [group.stages[n] for n in nest.stages]

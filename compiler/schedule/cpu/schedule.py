@@ -21,6 +21,8 @@ class Nest:
     `ahead`: the next panel of the vector operand, or the next row of a first pass, is prefetched.
     `packed`: a computed vector operand of a contraction is stored in scratch, one K-block at a
     time, and all rows of the tile read it there.
+    `along`: pointwise stages made point by point along the reduction that is the first of `stages`,
+    which is then the only walk over them.
     """
 
     stages: tuple[int, ...]
@@ -30,6 +32,12 @@ class Nest:
     k_blocks: tuple[tuple[str, int], ...] = ()
     ahead: bool = False
     packed: bool = False
+    along: tuple[int, ...] = ()
+
+    @property
+    def all_stages(self) -> tuple[int, ...]:
+        """The stages in the order in which a block of them is made."""
+        return (*self.along, *self.stages)
 
     def block(self, name: str) -> int:
         return dict(self.blocks).get(name, 1)
@@ -57,7 +65,7 @@ class Schedule:
 
     def nest(self, stage: int) -> Nest:
         """The nest of a stage."""
-        return next(n for n in self.nests if stage in n.stages)
+        return next(n for n in self.nests if stage in n.all_stages)
 
 
 @lru_cache(1 << 14)
