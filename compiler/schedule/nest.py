@@ -15,6 +15,8 @@ from tcc.record import record
 
 # A symbolic extent counts as this many trips: long enough to be worth a vector.
 TYPICAL = 128
+# Lanes up to so many elements from one another come out of as many vectors, by shuffles.
+FEW_APART = 4
 
 
 @record

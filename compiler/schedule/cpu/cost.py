@@ -27,7 +27,15 @@ from tcc.schedule.cpu.machine import Machine
 from tcc.schedule.cpu.schedule import Nest, Schedule, even
 from tcc.schedule.cpu.work import StageWork, group_work
 from tcc.schedule.footprint import LINE, Touch
-from tcc.schedule.nest import contraction_factors, depends, neighbours, of_pairs, points, trips
+from tcc.schedule.nest import (
+    FEW_APART,
+    contraction_factors,
+    depends,
+    neighbours,
+    of_pairs,
+    points,
+    trips,
+)
 
 # Cycles until the last sums of a reduction's block have left the arithmetic units, in latencies.
 _DRAIN = 2
@@ -323,6 +331,8 @@ class _Pricing:
             return wide * (1 + _crossing(touch, vector, lanes))
         if touch.store:
             return wide * lanes * (1 if near else _LANE)
+        if step is not None and 1 < step <= FEW_APART:
+            return wide * (2 * step - 1)
         return wide * self.machine.functions.get("gather", lanes) * self.machine.loads
 
     def _runs(self, nest: Nest, reduce: tuple[Var, ...]) -> int:

@@ -14,7 +14,14 @@ from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.schedule.cpu.machine import Machine
 from tcc.schedule.footprint import Stride, Touch, place_of, touch
-from tcc.schedule.nest import EXPENSIVE, contraction_factors, points, row_loop, trips
+from tcc.schedule.nest import (
+    EXPENSIVE,
+    contraction_factors,
+    depends,
+    points,
+    row_loop,
+    trips,
+)
 
 # For so many points in a row an index is made once beside them.
 _MANY = 16
@@ -196,6 +203,8 @@ def _stage_work(group: TileGroup, number: int, stage: GroupStage, machine: Machi
             continue
         widest = max(widest, scalar.dtype.bytes)
         cycles = _cycles(scalar, machine)
+        if cycles and _is_in_front(stage, scalar):
+            continue
         heavy, ops = (heavy + cycles, ops) if cycles else (heavy, ops + 1)
     if stage.monoid is not None:
         # A sum of products is one instruction.
@@ -204,6 +213,13 @@ def _stage_work(group: TileGroup, number: int, stage: GroupStage, machine: Machi
     lanes = machine.width(widest)
     touches = stage_touches(group, number, stage)
     return StageWork(stage, lanes, ops, heavy, _flops(stage), touches)
+
+
+def _is_in_front(stage: GroupStage, scalar: Scalar) -> bool:
+    """Whether a costly value is made once in front of loops of many points."""
+    used = depends(stage, scalar)
+    last = max((n for n, v in enumerate(stage.loops) if v in used), default=-1)
+    return points(stage.loops[last + 1 :]) >= _MANY
 
 
 def _repeated(stage: GroupStage) -> list[Scalar]:
