@@ -44,6 +44,8 @@ from tcc.schedule.nest import Factors, contraction_factors, depends
 # point summation", 1993), that of one accumulator with the root of the whole, and faster where the
 # terms have one sign.
 TERMS = 384
+# Steps of a reduction that are written out.
+SHORT = 3
 
 
 class StageLowering:
@@ -173,12 +175,20 @@ class StageLowering:
             at = self.emitter.counter(region.size) if looped else start
             inits = self.identities(step) if lanes else carried
             trip = partial(reduced, at, step)
-            if looped:
+            if looped and not lanes and self._is_short(stop - start):
+                found = carried
+                for place in range(as_int(start) or 0, as_int(stop) or 0, step):
+                    found = reduced(const(place), step, found)
+            elif looped:
                 found = self.emitter.carry(at, start, stop, step, inits, trip)
             else:
                 found = trip(inits)
             carried = self._combine(carried, self._folded(found, 1)) if lanes else found
         return carried
+
+    def _is_short(self, size: Index) -> bool:
+        """Whether a loop of a window is no longer than its own branches."""
+        return self.factors is None and (as_int(size) or SHORT + 1) <= SHORT
 
     def identities(self, *lanes: int) -> Blocks:
         """Accumulators; with an axis for so many lanes of the vector loop, if given."""
