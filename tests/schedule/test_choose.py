@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -339,6 +340,15 @@ def test_weights_beyond_the_first_level_cache_are_asked_for_ahead(
     assert any(n.ahead for n in schedule.nests) == ahead
 
 
+@pytest.mark.parametrize(("rows", "l1", "level"), [(1, 48, 2), (1, 256, 1), (96, 48, 1)])
+def test_panels_come_to_the_cache_that_holds_the_next_one_too(
+    rows: int, l1: int, level: int
+) -> None:
+    """Of one block of rows, a K-block has 64 KiB; of many they use it a part at a time."""
+    _, schedule = only(matmul(rows, 3072, 768), replace(AVX512, l1=l1 << 10))
+    assert {n.ahead for n in schedule.nests} == {level}
+
+
 def depthwise(size: int, channels: int, window: int = 3) -> TileGroup:
     """Channels last, square windows, over an image with its padding."""
     padded = size + window - 1
@@ -385,6 +395,24 @@ def test_wide_windows_load_each_column_once(window: int) -> None:
     assert results + columns <= 32
     assert (results + columns - 1 + columns) / (results * columns) < 0.5
     verify_kernel(lower(group, schedule))
+
+
+@pytest.mark.parametrize(("stride", "along"), [(1, "w"), (2, "w"), (4, "w"), (5, "q")])
+def test_pools_whose_neighbours_are_a_few_columns_apart_run_along_them(
+    stride: int, along: str
+) -> None:
+    """So many vectors hold the columns of a vector of results."""
+    wide = 64 * stride + 1
+    b = ExprBuilder(tensor(F32, 8, 64, wide))
+    c, h, w, p, q = b.iters(8, 32, 64, 2, 2)
+    b.stage((c, h, w), b.read(0, c, 2 * h + p, stride * w + q), over=(p, q), monoid="max")
+    x, y = (Storage(F32, s, row_major(s)) for s in (tensor(F32, 8, 64, wide).shape,
+                                                    tensor(F32, 8, 32, 64).shape))  # fmt: skip
+    group = build_group(b.done(), [x], [y])
+    (nest,) = choose(group, AVX512).nests
+    (stage,) = group.stages
+    assert nest.vector == (stage.iters if along == "w" else stage.reduce)[-1].name
+    verify_kernel(lower(group, choose(group, AVX512)))
 
 
 def test_a_pool_that_turns_its_image_writes_whole_vectors() -> None:

@@ -133,7 +133,7 @@ def _nest(
         order = tuple(v.name for v in group.common if v in stage.iters)
         return Nest(stages, order, named, vector.name)
     ahead = passes_again(group, stages) and bool(next_rows(group, stage, vector))
-    return Nest(stages, (), named, vector.name, ahead=ahead)
+    return Nest(stages, (), named, vector.name, ahead=int(ahead))
 
 
 def _far(group: TileGroup, contraction: ContractionLoops, registers: CoreModel) -> bool:

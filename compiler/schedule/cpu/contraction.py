@@ -389,19 +389,31 @@ def contraction_nest(
     panels.sort(key=lambda v: v is contraction.vector)
     within = [v for v in rows if v in inside]
     order = (*panels, *k_blocks, *within)
+    # A packed K-block comes in between what is read and what is multiplied, and hides the wait.
+    hides = packed or _open_rows(common, contraction) or not _streams(contraction, blocks)
     return Nest(
         stages,
         tuple(v.name for v in order),
         tuple((v.name, n) for v, n in blocks.items() if n > 1),
         contraction.vector.name,
         tuple((v.name, n) for v, n in k_blocks.items()),
-        # A packed K-block comes in between what is read and what is multiplied, and hides the wait.
-        ahead=far
-        and not packed
-        and not _open_rows(common, contraction)
-        and _streams(contraction, blocks),
+        ahead=0 if hides or not far else _level(contraction, blocks, k_blocks, registers),
         packed=packed,
     )
+
+
+def _level(
+    contraction: ContractionLoops,
+    blocks: Mapping[Var, int],
+    k_blocks: Mapping[Var, int],
+    registers: CoreModel,
+) -> int:
+    """The cache that holds the K-block in use and the next one.  What many blocks of rows use comes
+    to the first one anyway, a part at a time."""
+    steps = points(v for v in contraction.stage.reduce if v not in k_blocks)
+    panel = blocks.get(contraction.vector, 1) * _element(contraction)
+    size = panel * steps * prod(k_blocks.values())
+    return 2 if _one_pass(contraction, blocks) and 2 * size > registers.l1 else 1
 
 
 def _streams(contraction: ContractionLoops, blocks: Mapping[Var, int]) -> bool:

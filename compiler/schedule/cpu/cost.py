@@ -450,7 +450,7 @@ class _Pricing:
             *(t for work in stages for t in self._touches(nest, work)),
         )
         outer = {v: trips(v) for v in named.values()} | dict(whole)
-        return nest_loops(loops, len(around), touches, outer, ahead=nest.ahead)
+        return nest_loops(loops, len(around), touches, outer, ahead=bool(nest.ahead))
 
     def _reuse(self, border: CacheTraffic) -> tuple[float, float]:
         """Bytes from memory of the largest cold constant, and loads of it over these bytes."""
