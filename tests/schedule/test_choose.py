@@ -340,11 +340,14 @@ def test_weights_beyond_the_first_level_cache_are_asked_for_ahead(
     assert any(n.ahead for n in schedule.nests) == ahead
 
 
-@pytest.mark.parametrize(("rows", "l1", "level"), [(1, 48, 2), (1, 256, 1), (96, 48, 1)])
+@pytest.mark.parametrize(
+    ("rows", "l1", "level"), [(1, 48, 2), (4, 48, 2), (6, 48, 1), (1, 256, 1), (96, 48, 1)]
+)
 def test_panels_come_to_the_cache_that_holds_the_next_one_too(
     rows: int, l1: int, level: int
 ) -> None:
-    """Of one block of rows, a K-block has 64 KiB; of many they use it a part at a time."""
+    """Of one block of rows, a K-block has 64 KiB; of many they use it a part at a time.  At two
+    products a cycle six rows use 21 bytes."""
     _, schedule = only(matmul(rows, 3072, 768), replace(AVX512, l1=l1 << 10))
     assert {n.ahead for n in schedule.nests} == {level}
 

@@ -408,12 +408,16 @@ def _level(
     k_blocks: Mapping[Var, int],
     registers: CoreModel,
 ) -> int:
-    """The cache that holds the K-block in use and the next one.  What many blocks of rows use comes
-    to the first one anyway, a part at a time."""
+    """The cache to which a K-block comes while the one before it is used: the second where the
+    first does not hold both, and few rows leave it no time to bring lines in twice.  What several
+    blocks of rows use comes to the first one anyway, a part at a time."""
+    rows = prod(min(blocks.get(v, 1), trips(v)) for v in contraction.rows)
+    rate = 4 * registers.lanes * registers.fmas / rows  # bytes a cycle that products take
     steps = points(v for v in contraction.stage.reduce if v not in k_blocks)
     panel = blocks.get(contraction.vector, 1) * _element(contraction)
     size = panel * steps * prod(k_blocks.values())
-    return 2 if _one_pass(contraction, blocks) and 2 * size > registers.l1 else 1
+    far = _one_pass(contraction, blocks) and 2 * size > registers.l1
+    return 2 if far and rate > FED else 1
 
 
 def _streams(contraction: ContractionLoops, blocks: Mapping[Var, int]) -> bool:
