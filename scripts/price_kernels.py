@@ -211,7 +211,7 @@ def _nests(group: TileGroup, schedule: Schedule) -> list[tuple[Nest, ...]]:
                 (n, max(1, int(size * (scale if n in rows else 1)))) for n, size in nest.blocks
             )
             kept = tuple((n, size) for n, size in blocks if size > 1)
-            nests.append(replace(nest, blocks=kept, ahead=nest.ahead and ahead))
+            nests.append(replace(nest, blocks=kept, ahead=nest.ahead if ahead else 0))
         found.append(tuple(nests))
     return list(dict.fromkeys(found))
 

@@ -46,8 +46,7 @@ class ScalarPlanner(CorePlanner):
         group = build_group(*key)
         schedule = choose(group, self.core)
         nests = (
-            replace(nest, blocks=(), vector=None, ahead=False, packed=False)
-            for nest in schedule.nests
+            replace(nest, blocks=(), vector=None, ahead=0, packed=False) for nest in schedule.nests
         )
         scalar = replace(schedule, nests=tuple(nests))
         return key[1], Bound(lower_group(group, scalar), scalar, group)

@@ -11,7 +11,7 @@ and `x[i + 128]` are 3 places 64 apart.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil, prod
 
 from tcc.ir.expr.scalar import StageRef
@@ -67,6 +67,14 @@ class Touch:
     loops: frozenset[Var]
     times: int = 1
     _known: dict[tuple[int, ...], float] = field(default_factory=dict)
+
+    def renamed(self, loops: Mapping[Var, Var]) -> Touch:
+        """The touch of loops that have other names."""
+        steps = (
+            replace(s, var=None if s.var is None else loops.get(s.var, s.var)) for s in self.steps
+        )
+        moved = frozenset(loops.get(v, v) for v in self.loops)
+        return replace(self, steps=tuple(steps), loops=moved)
 
     def step(self, var: Var | None) -> int | None:
         """Elements between neighbours along `var`; 0 where it does not matter, None irregular."""

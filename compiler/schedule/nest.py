@@ -15,6 +15,8 @@ from tcc.record import record
 
 # A symbolic extent counts as this many trips: long enough to be worth a vector.
 TYPICAL = 128
+# Lanes up to so many elements from one another come out of as many vectors, by shuffles.
+FEW_APART = 4
 
 
 @record
@@ -120,6 +122,16 @@ EXPENSIVE = {
         *("asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "atan2"),
     )
 }
+
+
+# Single instructions that take as long as many.
+_SLOW = frozenset(("div", "sqrt"))
+
+
+def costly(scalar: Scalar) -> bool:
+    """Whether a scalar is a function of floats that takes many cycles."""
+    named = isinstance(scalar, Apply) and (scalar.function in EXPENSIVE or scalar.function in _SLOW)
+    return named and scalar.dtype.is_float
 
 
 def reads_here(group: TileGroup, stage: GroupStage, node: Read) -> bool:

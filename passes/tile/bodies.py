@@ -29,6 +29,10 @@ class ScalarBlocks(ABC):
         """Whether a node that is needed several times is worth a block of its own."""
         return isinstance(node, Apply | Cast)
 
+    def apart(self, root: Scalar) -> Sequence[Scalar]:
+        """The parts of `root` that are worth blocks of their own, made before it."""
+        return ()
+
     def share(self, bodies: Sequence[Scalar]) -> None:
         """Computes what several of `bodies` need, so that it is there once."""
         seen = Counter(node for body in bodies for node in walk(body))
@@ -41,6 +45,9 @@ class ScalarBlocks(ABC):
         for node in walk(root):
             if isinstance(node, Read) and node not in self.known:
                 self.known[node] = self.read(node)
+        for node in self.apart(root):
+            if node not in self.known:
+                self.block(node)
         if root in self.known:
             return self.known[root]
         args: dict[Scalar, int] = {}

@@ -9,6 +9,7 @@ import pytest
 from tcc.ir.graph import Graph
 from tcc.ir.index import symbol
 from tcc.ir.tile.group import TileGroup
+from tcc.ops.shapes import AxisAttrs
 from tcc.passes.layout.assign import Placed
 from tcc.passes.program.lower_graph import place_graph
 from tcc.passes.tile.cpu.plan import CorePlanner
@@ -127,3 +128,24 @@ def test_panels_are_packed_for_the_knobs_taken() -> None:
     (panel,) = (layout.sizes[-1] for v, layout in planned.operands if v in graph.constants)
     assert nest.vector is not None
     assert nest.block(nest.vector) == int(panel.key)
+
+
+def softmax(columns: int) -> TileGroup:
+    m = Model("softmax")
+    return group_of(m.finish(m.op("softmax", m.input("x", 512, columns), attrs=AxisAttrs(1))))
+
+
+def test_exponentials_are_made_along_their_sum_where_that_is_cheaper() -> None:
+    """Their sum then reads no scratch, and adds while exponentials are made."""
+    group = softmax(4096)
+    apart, along = (choose(group, replace(CORE, knobs=Knobs(along=n))) for n in (0, 1))
+    assert [n.along for n in apart.nests] == [()] * 4
+    assert [n.along for n in along.nests] == [(), (1,), ()]
+    pricer = Pricer(MACHINE)
+    seconds = [pricer.price(group, s).seconds for s in (apart, along)]
+    sums = 512 * 4096 / 16 / MACHINE.cores / MACHINE.hertz  # a vector a cycle
+    assert seconds[0] - seconds[1] > 0.5 * sums
+    found, _ = searched(group, {Knobs(): 1.0, Knobs(along=0): 0.5})
+    assert found.knobs == Knobs(along=0)
+    found, _ = searched(group, {Knobs(): 1.0, Knobs(along=0): 0.95})
+    assert found.knobs == Knobs()

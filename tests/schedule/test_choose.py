@@ -160,6 +160,8 @@ def vector_size(group: TileGroup, schedule: Schedule) -> int | None:
     """The extent of the vector loop of the stage with most work."""
     stage = anchor(group)
     nest = schedule.nest(group.stages.index(stage))
+    if nest.along:  # a nest has the names of its reduction
+        stage = group.stages[nest.stages[0]]
     (var,) = (v for v in (*stage.iters, *stage.reduce) if v.name == nest.vector)
     return as_int(extent(var))
 
@@ -260,7 +262,7 @@ def test_schedules_name_loops_of_their_group() -> None:
             common = {v.name for v in group.common}
             assert len(set(schedule.parallel)) == len(schedule.parallel)
             assert set(schedule.parallel) <= common
-            order = [n for nest in schedule.nests for n in nest.stages]
+            order = [n for nest in schedule.nests for n in nest.all_stages]
             assert order == [*range(len(group.stages))]
             for nest in schedule.nests:
                 stages = [group.stages[n] for n in nest.stages]
@@ -348,6 +350,18 @@ def test_weights_that_are_used_once_are_asked_for_where_that_is_faster(
     assert any(n.ahead for n in schedule.nests) == ahead
 
 
+@pytest.mark.parametrize(
+    ("rows", "l1", "level"), [(1, 48, 2), (4, 48, 2), (6, 48, 1), (1, 256, 1), (96, 48, 1)]
+)
+def test_panels_come_to_the_cache_that_holds_the_next_one_too(
+    rows: int, l1: int, level: int
+) -> None:
+    """Of one block of rows, a K-block has 64 KiB; of many they use it a part at a time.  At two
+    products a cycle six rows use 21 bytes."""
+    _, schedule = only(matmul(rows, 3072, 768), replace(AVX512, l1=l1 << 10))
+    assert {n.ahead for n in schedule.nests} == {level}
+
+
 def depthwise(size: int, channels: int, window: int = 3) -> TileGroup:
     """Channels last, square windows, over an image with its padding."""
     padded = size + window - 1
@@ -394,6 +408,24 @@ def test_wide_windows_load_each_column_once(window: int) -> None:
     assert results + columns <= 32
     assert (results + columns - 1 + columns) / (results * columns) < 0.5
     verify_kernel(lower(group, schedule))
+
+
+@pytest.mark.parametrize(("stride", "along"), [(1, "w"), (2, "w"), (4, "w"), (5, "q")])
+def test_pools_whose_neighbours_are_a_few_columns_apart_run_along_them(
+    stride: int, along: str
+) -> None:
+    """So many vectors hold the columns of a vector of results."""
+    wide = 64 * stride + 1
+    b = ExprBuilder(tensor(F32, 8, 64, wide))
+    c, h, w, p, q = b.iters(8, 32, 64, 2, 2)
+    b.stage((c, h, w), b.read(0, c, 2 * h + p, stride * w + q), over=(p, q), monoid="max")
+    x, y = (Storage(F32, s, row_major(s)) for s in (tensor(F32, 8, 64, wide).shape,
+                                                    tensor(F32, 8, 32, 64).shape))  # fmt: skip
+    group = build_group(b.done(), [x], [y])
+    (nest,) = choose(group, AVX512).nests
+    (stage,) = group.stages
+    assert nest.vector == (stage.iters if along == "w" else stage.reduce)[-1].name
+    verify_kernel(lower(group, choose(group, AVX512)))
 
 
 def test_a_pool_that_turns_its_image_writes_whole_vectors() -> None:

@@ -42,6 +42,7 @@ from tcc.ir.index import Index, Var, const, free_vars, step_in, substitute, symb
 from tcc.ir.tile import Block, Guard, Load, Prefetch, Store, TileBuffer, lanes
 from tcc.ir.types import DType
 from tcc.record import record
+from tcc.schedule.nest import FEW_APART
 
 _LINE = 64  # alignment of constants: that of every vector
 _WORTH_TURNING = 4  # lanes of a vector that is loaded and transposed rather than gathered
@@ -180,6 +181,14 @@ class BlockAccess:
             bound //= 2
         return max(bound, 1)
 
+    def apart(self, chunk: Chunk) -> int | None:
+        """The few elements that each lane lies behind the one before it; None for many, or where
+        lanes may be off."""
+        if not self._affine or self.guards or chunk.count < chunk.width:
+            return None
+        slope = constant(self._coeffs[-1])
+        return slope if slope is not None and 1 < slope <= FEW_APART else None
+
     def step(self, position: tuple[int, ...], chunk: Chunk) -> int | None:
         """How many elements apart the lanes of a chunk lie: 0, 1, or None for anything else."""
         if chunk.width == 1:
@@ -268,11 +277,42 @@ def _load_chunk(
         if step == 1:
             return _load_vector(where, position, chunk, mask, fill)
         alike = mask.vector is None
+    if step is None and (apart := where.apart(chunk)):
+        return _load_apart(where, position, chunk, apart, fill)
     places = range(chunk.start, chunk.start + (1 if alike else chunk.count))
     each = [_load_chunk(where, position, Chunk(n, 1, 1), fill) for n in places]
     if alike:
         return where.code.splat(each[0], chunk.width)
     return where.code.gather(each, chunk.width)
+
+
+def _load_apart(
+    where: BlockAccess,
+    position: tuple[int, ...],
+    chunk: Chunk,
+    apart: int,
+    fill: bool | int | float,
+) -> Reg:
+    """Lanes `apart` elements from one another, out of so many vectors; the last of these ends with
+    the last lane, so that nothing else is touched."""
+    code, width = where.code, chunk.width
+    offset, _ = where.at(position, const(chunk.start))
+    (lane,), whole = lanes((width,)), Chunk(0, width, width)
+    found, places = None, list(range(width))
+    for number in range(apart):
+        first = -(-number * width // apart)
+        start = min(apart * first, (apart - 1) * (width - 1))
+        at = offset + start + lane
+        row = BlockAccess(where.indices, where.base, where.buffer, (width,), at, (), ())
+        reg = _load_chunk(row, (), whole, fill)
+        here = [min(apart * n - start, width - 1) for n in range(width)]
+        if found is None:
+            found, places = reg, here
+        else:
+            picked = [places[n] if n < first else width + here[n] for n in range(width)]
+            found, places = code.shuffle(found, reg, picked), list(range(width))
+    assert found is not None
+    return found
 
 
 def _load_vector(

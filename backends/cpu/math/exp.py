@@ -16,7 +16,9 @@ _LN2_HIGH = 0.693359375
 _LN2_LOW = math.log(2) - _LN2_HIGH
 # Adding it to |x| < 2**22 leaves the nearest integer in the last bits of the sum.
 _ROUNDING = 1.5 * 2.0**23
-_EXP = (0.5, 0.16666667, 0.041666254, 0.0083332621, 0.0013947199, 0.00019919904)
+# With the error of exp(r) below a twentieth of its last place, and of expm1(r) of small r.
+_EXP = (0.49999994, 0.16666521, 0.04166839, 0.0083687315, 0.0013814569)
+_EXPM1 = (0.5, 0.16666667, 0.041666254, 0.0083332621, 0.0013947199, 0.00019919904)
 
 
 def _reduced(code: Code, x: Reg) -> tuple[Reg, Reg]:
@@ -76,7 +78,7 @@ def expm1(code: Code, x: Reg) -> Reg:
     """At most 2 ULP off (measured 1.37), small arguments and signed zeros included."""
     bounded = clamp(code, x, -30.0, 89.0)
     n, r = _reduced(code, bounded)
-    small = code.fma(polynomial(code, r, _EXP), code.op("fmul", r, r), r)  # exp(r) - 1
+    small = code.fma(polynomial(code, r, _EXPM1), code.op("fmul", r, r), r)  # exp(r) - 1
     # 2**n small + (2**n - 1), by halves: 2**128 is no float.
     half = _power_of_two(code, code.op("sub", _integer(code, n), 1))
     offset = code.op("fsub", half, 0.5)

@@ -2,6 +2,7 @@
 
     contraction    panels of 2, 3 or 4 vectors     runs of 128 to 1024 steps of the sum
     anything else  blocks of 1 or 2 vectors        2 to 32 times the elements of a unit
+                   a walk of its own for each stage in front of a reduction
 
 Knobs are turned one after another, each at the best of those before it: a handful of prices, not
 all combinations.  A turn has to save more than prices err by for that knob.
@@ -57,7 +58,11 @@ PANELS = (4, 3, 2)  # vectors of a panel, where it is turned
 
 
 _CONTRACTION = Knob("panel", PANELS, 0.08), Knob("k_block", (128, 192, 384, 512, 1024), 0.08)
-_PLAIN = Knob("wide", (1, 2), 0.15), Knob("grain", (2, 4, 8, 16, 32), 0.15)
+_PLAIN = (
+    Knob("wide", (1, 2), 0.15),
+    Knob("grain", (2, 4, 8, 16, 32), 0.15),
+    Knob("along", (0,), 0.08),
+)
 
 
 def knobs_of(group: TileGroup) -> tuple[Knob, ...]:

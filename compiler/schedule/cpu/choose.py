@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 
 from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import reads_of_stages
 from tcc.ir.index import Var, as_int
 from tcc.ir.tile.group import GroupStage, TileGroup
+from tcc.schedule.cpu.along import loops_along
 from tcc.schedule.cpu.contraction import (
     ROWS,
     ContractionLoops,
@@ -43,11 +46,12 @@ def choose(group: TileGroup, registers: CoreModel) -> Schedule:
     main = anchor(group)
     vectors = _vectors(group, main)
     contraction = contraction_loops(main, vectors.get(main))
-    parts = _parts(group, main, contraction, registers)
     rows = row_loop(group)
     blocks = {
         s: _blocks(group, without_rows(s, rows), vectors.get(s), registers) for s in group.stages
     }
+    parts = _parts(group, main, contraction, registers)
+    before = _along(group, parts, vectors, blocks) if registers.knobs.along else {}
     if rows is not None:
         units = {v: n for v, n in blocks[main].items() if v in group.common}
         blocks = {s: {v: min(n, units.get(v, n)) for v, n in b.items()} for s, b in blocks.items()}
@@ -67,10 +71,12 @@ def choose(group: TileGroup, registers: CoreModel) -> Schedule:
     )
     nests = []
     for stages in parts:
-        first = max((group.stages[n] for n in stages), key=lambda s: work(s) * weight(s))
-        nests.append(
-            _nest(group, stages, first, vectors.get(first), blocks[first], inside, registers)
-        )
+        first = _first(group, stages)
+        nest = _nest(group, stages, first, vectors.get(first), blocks[first], inside, registers)
+        nests.append(nest)
+    nests = [
+        replace(n, along=before.get(n.stages, ())) for n in nests if n.stages not in before.values()
+    ]
     named = tuple((v.name, n) for v, n in units.items() if v.name in parallel and n > 1)
     return Schedule(named, parallel, tuple(nests))
 
@@ -127,7 +133,7 @@ def _nest(
         order = tuple(v.name for v in group.common if v in stage.iters)
         return Nest(stages, order, named, vector.name)
     ahead = passes_again(group, stages) and bool(next_rows(group, stage, vector))
-    return Nest(stages, (), named, vector.name, ahead=ahead)
+    return Nest(stages, (), named, vector.name, ahead=int(ahead))
 
 
 def _far(group: TileGroup, contraction: ContractionLoops, registers: CoreModel) -> bool:
@@ -141,6 +147,11 @@ def _far(group: TileGroup, contraction: ContractionLoops, registers: CoreModel) 
         return size // registers.cores > registers.l2 // 2
     cold = is_constant(group, contraction.stage, contraction.this)
     return size > (registers.l1 if cold else registers.l2 // 2)
+
+
+def _first(group: TileGroup, stages: tuple[int, ...]) -> GroupStage:
+    """The stage that decides the loops of a nest."""
+    return max((group.stages[n] for n in stages), key=lambda s: work(s) * weight(s))
 
 
 # ---- nests --------------------------------------------------------------------------------------
@@ -162,6 +173,33 @@ def _parts(
                 continue
         found.append([number])
     return tuple(map(tuple, found))
+
+
+def _along(
+    group: TileGroup,
+    parts: tuple[tuple[int, ...], ...],
+    vectors: Mapping[GroupStage, Var],
+    blocks: Mapping[GroupStage, Mapping[Var, int]],
+) -> dict[tuple[int, ...], tuple[int, ...]]:
+    """The parts that are made along the part behind them: pointwise stages along a reduction that
+    reads them, where vectors run the same way in both."""
+    found: dict[tuple[int, ...], tuple[int, ...]] = {}
+    for before, part in pairwise(parts):
+        reduction = group.stages[part[0]]
+        loops = loops_along(group, before, reduction)
+        if loops is None or _first(group, part) is not reduction:
+            continue
+        vector = vectors.get(reduction)
+        sides = [(reduction, vector)]
+        for stage in (group.stages[n] for n in before):
+            own = vectors.get(stage)
+            sides.append((stage, own))
+            if (None if own is None else loops.get(own, own)) is not vector:
+                break
+        else:
+            if all(blocks[s].keys() <= {v} for s, v in sides):
+                found[part] = before
+    return found
 
 
 def _waits(group: TileGroup, contraction: ContractionLoops | None, registers: CoreModel) -> bool:

@@ -389,20 +389,36 @@ def contraction_nest(
     panels.sort(key=lambda v: v is contraction.vector)
     within = [v for v in rows if v in inside]
     order = (*panels, *k_blocks, *within)
+    # A packed K-block comes in between what is read and what is multiplied, and hides the wait.
+    hides = packed or _open_rows(common, contraction) or not _streams(contraction, blocks)
+    hides |= not registers.hinted and _one_pass(contraction, blocks)
     return Nest(
         stages,
         tuple(v.name for v in order),
         tuple((v.name, n) for v, n in blocks.items() if n > 1),
         contraction.vector.name,
         tuple((v.name, n) for v, n in k_blocks.items()),
-        # A packed K-block comes in between what is read and what is multiplied, and hides the wait.
-        ahead=far
-        and not packed
-        and (registers.hinted or not _one_pass(contraction, blocks))
-        and not _open_rows(common, contraction)
-        and _streams(contraction, blocks),
+        ahead=0 if hides or not far else _level(contraction, blocks, k_blocks, registers),
         packed=packed,
     )
+
+
+def _level(
+    contraction: ContractionLoops,
+    blocks: Mapping[Var, int],
+    k_blocks: Mapping[Var, int],
+    registers: CoreModel,
+) -> int:
+    """The cache to which a K-block comes while the one before it is used: the second where the
+    first does not hold both, and few rows leave it no time to bring lines in twice.  What several
+    blocks of rows use comes to the first one anyway, a part at a time."""
+    rows = prod(min(blocks.get(v, 1), trips(v)) for v in contraction.rows)
+    rate = 4 * registers.lanes * registers.fmas / rows  # bytes a cycle that products take
+    steps = points(v for v in contraction.stage.reduce if v not in k_blocks)
+    panel = blocks.get(contraction.vector, 1) * _element(contraction)
+    size = panel * steps * prod(k_blocks.values())
+    far = _one_pass(contraction, blocks) and 2 * size > registers.l1
+    return 2 if far and rate > FED else 1
 
 
 def _streams(contraction: ContractionLoops, blocks: Mapping[Var, int]) -> bool:

@@ -11,13 +11,15 @@ class Knobs:
     """What may be turned of the analytic choice; by default nothing is.
 
     Of a contraction: `panel` vectors of columns, and about `k_block` steps of a sum at once.  Of
-    anything else: `wide` vectors a block, and `grain` times the elements that a unit has.
+    anything else: `wide` vectors a block, `grain` times the elements that a unit has, and whether
+    pointwise stages are made `along` the reductions behind them.
     """
 
     panel: int | None = None
     k_block: int | None = None
     wide: int | None = None
     grain: int = 1
+    along: int = 1
 
 
 @record

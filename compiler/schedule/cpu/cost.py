@@ -22,12 +22,21 @@ from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import Var
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.record import record
+from tcc.schedule.cpu.along import loops_along, nest_along
 from tcc.schedule.cpu.cache_traffic import CacheTraffic, LoopOver, NestLoops, moved, nest_loops
 from tcc.schedule.cpu.machine import Machine
 from tcc.schedule.cpu.schedule import Nest, Schedule, even
 from tcc.schedule.cpu.work import StageWork, group_work
 from tcc.schedule.footprint import LINE, Touch
-from tcc.schedule.nest import contraction_factors, depends, neighbours, of_pairs, points, trips
+from tcc.schedule.nest import (
+    FEW_APART,
+    contraction_factors,
+    depends,
+    neighbours,
+    of_pairs,
+    points,
+    trips,
+)
 
 # The part of a loop of sums that it takes to enter its innermost loop once more.
 _ENTRY = 0.147
@@ -183,9 +192,16 @@ class _Pricing:
     def _core(self) -> _Core:
         core = _Core()
         for nest in self.schedule.nests:
+            for number in nest.along:
+                own = nest_along(nest, self._loops_along(nest))
+                self._stage(core, own, self.stages[number], self._again(number))
             for number in nest.stages:
                 self._stage(core, nest, self.stages[number], self._again(number))
         return core
+
+    def _loops_along(self, nest: Nest) -> Mapping[Var, Var]:
+        """The loops of a nest's reduction by those of the stages along it."""
+        return loops_along(self.group, nest.along, self.group.stages[nest.stages[0]]) or {}
 
     def _stage(self, core: _Core, nest: Nest, work: StageWork, repeats: int) -> None:
         """Adds the cycles of a stage that is made `repeats` times."""
@@ -214,22 +230,27 @@ class _Pricing:
         found = []
         for touch in work.touches:
             if isinstance(touch.source, StageRef):
-                mine = touch.source.stage in nest.stages
+                mine = touch.source.stage in nest.all_stages
                 if mine and not (touch.store and touch.source in self.exchanged):
                     continue
             found.append(touch)
         return found
+
+    def _touches_along(self, nest: Nest, work: StageWork) -> list[Touch]:
+        """What a stage along a nest's reduction touches, with the reduction's loops."""
+        loops = self._loops_along(nest)
+        return [t.renamed(loops) for t in self._touches(nest, work)]
 
     def _exchanged(self) -> frozenset[StageRef]:
         """Results of one nest that another reads: they wait in the unit's scratch."""
         return frozenset(
             touch.source
             for nest in self.schedule.nests
-            for number in nest.stages
+            for number in nest.all_stages
             for touch in self.stages[number].touches
             if isinstance(touch.source, StageRef)
             and not touch.store
-            and touch.source.stage not in nest.stages
+            and touch.source.stage not in nest.all_stages
         )
 
     def _cuts(self, var: Var, block: int, whole: bool) -> tuple[tuple[int, int], ...]:
@@ -258,7 +279,8 @@ class _Pricing:
         if nest.packed and contraction_factors(stage) is not None:
             covered = (self.unit.get(v, trips(v)) for v in spans if v is not vector)
             work = _shared(work, prod(covered))
-        compute = self._arithmetic(work, vector, steps, sums, k_blocks)
+        hidden = bool(nest.along) and bool(stage.reduce)
+        compute = self._arithmetic(work, vector, steps, sums, k_blocks, hidden=hidden)
         loads = stores = 0.0
         for touch in touches:
             rows_of = prod(s for v, s in spans.items() if v is not vector and v in touch.loops)
@@ -285,15 +307,24 @@ class _Pricing:
         return neighbours(stage) if self.pairs and sum(lanes) == 1 else 1
 
     def _arithmetic(
-        self, work: StageWork, vector: Var | None, steps: int, sums: int, k_blocks: int
+        self,
+        work: StageWork,
+        vector: Var | None,
+        steps: int,
+        sums: int,
+        k_blocks: int,
+        *,
+        hidden: bool,
     ) -> float:
-        """Cycles of arithmetic of a block of `sums` vectors and `steps` of a reduction."""
+        """Cycles of arithmetic of a block of `sums` vectors and `steps` of a reduction; `hidden`:
+        sums wait behind the arithmetic of what is made along them."""
         machine, stage = self.machine, work.stage
         compute, heavy = sums * work.ops / machine.fmas, sums * work.heavy
         if not stage.reduce:
             return compute + heavy
         entered = (points(stage.reduce[:-1]) - 1) * _ENTRY * machine.loop
-        if vector in stage.reduce and k_blocks == 0 and steps * sums <= _AHEAD:
+        short = vector in stage.reduce and k_blocks == 0 and steps * sums <= _AHEAD
+        if short or hidden:
             return steps * (compute + heavy) + sums * machine.fold + entered
         # Each sum waits for its last value.
         compute = steps * (max(compute, machine.fma_latency) + heavy) + entered
@@ -310,6 +341,8 @@ class _Pricing:
         if step in (1, apart):
             return wide * (1 + _crossing(touch, vector, lanes))
         if not touch.store:
+            if step is not None and 1 < step <= FEW_APART:
+                return wide * (2 * step - 1)
             return wide * self.machine.functions.get("gather", lanes) * self.machine.loads
         if near == 1:
             return wide * lanes * _LANE
@@ -430,9 +463,12 @@ class _Pricing:
             step = max(1, min(block, inside[var]))  # an empty loop has no trips, but a step
             loops.append(LoopOver(var, ceil(inside[var] / step), step))
             inside[var] = min(step, inside[var])
-        touches = tuple(t for work in stages for t in self._touches(nest, work))
+        touches = (
+            *(t for n in nest.along for t in self._touches_along(nest, self.stages[n])),
+            *(t for work in stages for t in self._touches(nest, work)),
+        )
         outer = {v: trips(v) for v in named.values()} | dict(whole)
-        return nest_loops(loops, len(around), touches, outer, ahead=nest.ahead)
+        return nest_loops(loops, len(around), touches, outer, ahead=bool(nest.ahead))
 
     def _reuse(self, border: CacheTraffic) -> tuple[float, float]:
         """Bytes from memory of the largest cold constant, and loads of it over these bytes."""

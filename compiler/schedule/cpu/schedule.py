@@ -18,9 +18,12 @@ class Nest:
     `vector`: the iterator along the lanes of vector registers, the last axis of every block.
     `k_blocks`: elements of a K-block along a reduction of `order`.  Partial sums wait in the tile's
     scratch from one K-block to the next.
-    `ahead`: the next panel of the vector operand, or the next row of a first pass, is prefetched.
+    `ahead`: the next panel of the vector operand, or the next row of a first pass, is prefetched
+    to the cache of this level; 0: nothing is.
     `packed`: a computed vector operand of a contraction is stored in scratch, one K-block at a
     time, and all rows of the tile read it there.
+    `along`: pointwise stages made point by point along the reduction that is the first of `stages`,
+    which is then the only walk over them.
     """
 
     stages: tuple[int, ...]
@@ -28,8 +31,14 @@ class Nest:
     blocks: tuple[tuple[str, int], ...] = ()
     vector: str | None = None
     k_blocks: tuple[tuple[str, int], ...] = ()
-    ahead: bool = False
+    ahead: int = 0
     packed: bool = False
+    along: tuple[int, ...] = ()
+
+    @property
+    def all_stages(self) -> tuple[int, ...]:
+        """The stages in the order in which a block of them is made."""
+        return (*self.along, *self.stages)
 
     def block(self, name: str) -> int:
         return dict(self.blocks).get(name, 1)
@@ -57,7 +66,7 @@ class Schedule:
 
     def nest(self, stage: int) -> Nest:
         """The nest of a stage."""
-        return next(n for n in self.nests if stage in n.stages)
+        return next(n for n in self.nests if stage in n.all_stages)
 
 
 @lru_cache(1 << 14)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from tcc.ir.expr import extent
 from tcc.ir.index import Var, Vars, as_int
-from tcc.ir.tile.group import GroupStage, TileGroup
+from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.nest import (
+    FEW_APART,
     all_accesses,
     contraction_factors,
     guarded,
@@ -21,6 +22,8 @@ from tcc.schedule.nest import (
 
 # Trips that a loop of lanes loaded one by one must have.
 _LEAST = 16
+# How well lanes that are loaded out of a few vectors suit memory, where 1 is best.
+_NEAR = 0.3
 
 
 def vector_loops(group: TileGroup, stage: GroupStage) -> dict[GroupStage, Var]:
@@ -103,6 +106,8 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
             # Scratch puts the vector loop last.
             step = 1 if var in access.along else stride(access, var)
             smooth = 1.0 if step == 1 else broadcast if step == 0 else -2.0
+            if _is_near(other, access, var, step, stores):
+                smooth = _NEAR
             if step and of_bytes(other) and var in other.reduce and _has_constant(group, other):
                 smooth = -2.0  # constants lie in words, four steps of the sum in each
             # Loads that lanes may leave are masked: slower, but far from one by one.
@@ -116,6 +121,15 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
     # A reduction along the vector needs a horizontal step at its end, for every element of a
     # contraction's block.
     return total / count * fill * (0.8 if contraction_factors(stage) is None else 0.4)
+
+
+def _is_near(
+    stage: GroupStage, access: Access, var: Var, step: int | None, stores: frozenset[Access]
+) -> bool:
+    """Whether lanes along `var` come out of a few vectors: those of a plain load, a few elements
+    from one another."""
+    plain = contraction_factors(stage) is None and access not in stores and not access.guards
+    return plain and step is not None and 1 < step <= FEW_APART
 
 
 def _has_constant(group: TileGroup, stage: GroupStage) -> bool:

@@ -39,6 +39,8 @@ def overlaid(
         old, new = found.get(StageRef(source, 0)), found.get(StageRef(number, 0))
         if old is None or new is None or len({id(h) for h in made.values()}) != 1:
             continue
+        if old.base is not None or new.base is not None:
+            continue
         width = _step(group, schedule, source, number)
         pair = None if width is None else _overlaid_pair(group, source, old, new, width)
         if pair is not None:
@@ -53,6 +55,7 @@ def _operand(group: TileGroup, schedule: Schedule, number: int) -> int | None:
     if (
         len(stage.body) != 1
         or nest.stages != (number,)
+        or nest.along
         or nest.k_blocks
         or group.stream is not None
     ):

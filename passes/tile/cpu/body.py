@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from tcc.errors import InternalError
-from tcc.ir.expr.scalar import Read, Scalar, StageRef, index_values, substitute_indices
+from tcc.ir.expr.scalar import (
+    Read,
+    Scalar,
+    StageRef,
+    index_values,
+    substitute_indices,
+    walk,
+)
 from tcc.ir.index import Index, Var, const, free_vars, substitute
 from tcc.ir.tile import Block, Blocks, Broadcast, Compute, Indirect, Load, Relayout, TileBuffer
 from tcc.ir.tile.group import GroupStage, TileGroup
@@ -14,8 +22,9 @@ from tcc.passes.tile.cpu.ranges import BlockRange, Regions, guards_at, positions
 from tcc.passes.tile.cpu.scratch import Packed, Resident
 from tcc.passes.tile.emitter import Emitter
 from tcc.record import record
+from tcc.schedule.cpu.along import loops_along, nest_along
 from tcc.schedule.cpu.schedule import Nest
-from tcc.schedule.nest import reads_here
+from tcc.schedule.nest import costly, depends, reads_here
 
 
 @record
@@ -36,11 +45,36 @@ class Ready:
 
 
 @record
+class Along:
+    """A pointwise stage that is made along a reduction, in a nest that has its names of `loops`,
+    which are given by those of the reduction."""
+
+    number: int
+    stage: GroupStage
+    nest: Nest
+    loops: Mapping[Var, Var]
+
+    def spans(self, spans: Sequence[BlockRange]) -> tuple[BlockRange, ...]:
+        """The stage's own `spans`, those of the reduction given."""
+        return tuple(replace(s, var=self.loops.get(s.var, s.var)) for s in spans)
+
+
+def stages_along(group: TileGroup, nest: Nest) -> tuple[Along, ...]:
+    """The stages along the reduction of `nest`."""
+    loops = loops_along(group, nest.along, group.stages[nest.stages[0]]) if nest.along else {}
+    if loops is None:
+        raise InternalError("a nest makes stages along a reduction that does not read them")
+    own = nest_along(nest, loops)
+    names = {new: old for old, new in loops.items()}
+    return tuple(Along(n, group.stages[n], own, names) for n in nest.along)
+
+
+@record
 class Surroundings:
     """What a stage is computed in: its block of the nest's loops (`outer`), what the unit covers
     (`regions`), the part of split reductions at hand (`k_blocks`), memory, and the blocks that
     earlier stages of the nest just made (`ready`).  `packed` is the stage's factor that waits in
-    scratch."""
+    scratch, `along` what is made along its reduction."""
 
     group: TileGroup
     stage: GroupStage
@@ -53,6 +87,7 @@ class Surroundings:
     ready: Mapping[StageRef, Ready]
     emitter: Emitter
     packed: Packed | None = None
+    along: tuple[Along, ...] = ()
 
     @property
     def starts(self) -> dict[Var, Index]:
@@ -70,11 +105,13 @@ class Surroundings:
             return Place(
                 self.buffers[access.buffer], lambda m: substitute(at, m), frozenset(free_vars(at))
             )
-        if source in self.ready and reads_here(self.group, self.stage, node):
+        beside = any(a.number == source.stage for a in self.along)
+        if source in self.ready and (beside or reads_here(self.group, self.stage, node)):
             return None
         resident = self.resident[source]
         inner = const(0) if access is None else access.offset
-        varies = frozenset((*free_vars(inner), *(v for v, _ in resident.steps)))
+        base = () if resident.base is None else free_vars(resident.base)
+        varies = frozenset((*free_vars(inner), *base, *(v for v, _ in resident.steps)))
         return Place(
             resident.buffer,
             lambda m: resident.offset(m, substitute(inner, m), self.regions),
@@ -102,6 +139,13 @@ class StageScalars(ScalarBlocks):
         out = self.emitter.fresh(block.dtype, shape)
         self.emitter.add(Broadcast(out, block))
         return out
+
+    def apart(self, root: Scalar) -> Sequence[Scalar]:
+        """Costly values that vary with fewer loops: loops around `root` do not make them again."""
+        stage = self.around.stage
+        found = [s for s in walk(root) if s is not root and costly(s)]
+        whole = depends(stage, root) if found else frozenset()
+        return [s for s in found if depends(stage, s) < whole]
 
     def computed(self, raw: Scalar, args: Blocks) -> Block:
         shape = self._shape(free_vars(*index_values(raw)), args)

@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import StageRef, apply, argument, literal
-from tcc.ir.index import Index, Var, as_int, ceildiv, const, divisor_of, free_vars, iterator
+from tcc.ir.index import Var, as_int, ceildiv, const, divisor_of, free_vars, iterator
 from tcc.ir.tile import (
     Blocks,
     Compute,
@@ -33,8 +33,9 @@ from tcc.ir.tile import (
 )
 from tcc.ir.tile.group import GroupStage, StreamLoop, TileGroup
 from tcc.passes.tile.cpu.alias_scratch import overlaid
-from tcc.passes.tile.cpu.body import Ready, Surroundings
+from tcc.passes.tile.cpu.body import Ready, Surroundings, stages_along
 from tcc.passes.tile.cpu.halo import Edges, strip_regions
+from tcc.passes.tile.cpu.invariants import hoisted
 from tcc.passes.tile.cpu.packing import fill, packed_factors
 from tcc.passes.tile.cpu.ranges import (
     BlockRange,
@@ -49,7 +50,8 @@ from tcc.passes.tile.cpu.ranges import (
     shape_of,
     tiles,
 )
-from tcc.passes.tile.cpu.scratch import factors_of, in_registers, resident_values, within
+from tcc.passes.tile.cpu.result_scratch import in_results
+from tcc.passes.tile.cpu.scratch import factors_of, home, in_registers, resident_values
 from tcc.passes.tile.cpu.stage import StageLowering
 from tcc.passes.tile.emitter import Emitter
 from tcc.passes.tile.monoids import change
@@ -85,7 +87,8 @@ class _Lowering:
         by_name = {v.name: v for v in self.group.common}
         loops = [by_name[n] for n in self.schedule.parallel]
         shared = self._shared(loops)
-        alike = [number for nest in shared for number in nest.stages]
+        alike = [number for nest in shared for number in nest.all_stages]
+        self.resident = in_results(self.group, self.schedule, self.resident, self.buffers, alike)
         self.resident = overlaid(self.group, self.schedule, self.resident, alike)
         regions = {v: everything(v) for v in self.group.common}
         self._nests(shared, regions, self.passed)
@@ -94,7 +97,8 @@ class _Lowering:
         passed = tuple(b for b in self.buffers if b.scope is not MemorySpace.LOCAL)
         local = dict.fromkeys(h.buffer for h in (*self.resident.values(), *self.factors.values()))
         local.update(dict.fromkeys(p.buffer for p in self.packed.values()))
-        axes, body = tuple(self.axes), tuple(self.emitter.stmts)
+        local = {b: None for b in local if b.scope is MemorySpace.LOCAL}
+        axes, body = tuple(self.axes), tuple(hoisted(self.emitter.stmts))
         return TileKernel(passed, tuple(local), self.group.sizes, axes, body)
 
     def _shared(self, loops: list[Var]) -> tuple[Nest, ...]:
@@ -105,7 +109,7 @@ class _Lowering:
             return ()
         found: list[Nest] = []
         for nest in self.schedule.nests:
-            if any(cut.intersection(_follows(self.group.stages[n])) for n in nest.stages):
+            if any(cut.intersection(_follows(self.group.stages[n])) for n in nest.all_stages):
                 break
             found.append(nest)
         return tuple(found) if cut else ()
@@ -209,6 +213,8 @@ class _NestLowering:
         self.emitter = parent.emitter
         self.stages = [(n, parent.group.stages[n]) for n in nest.stages]
         _, first = self.stages[0]
+        self.first = first
+        self.along = stages_along(parent.group, nest)
         self.regions = {
             **regions,
             **{v: everything(v) for v in first.iters if v not in regions},
@@ -318,6 +324,8 @@ class _NestLowering:
         axes = frozenset(s.var for s in outer if s.axis)
         for number, stage in self.stages:
             around = self._around(stage, outer, k_blocks, ready)
+            if stage is self.first:
+                around = replace(around, along=self.along)
             if packed:
                 around = replace(around, packed=self.parent.packed.get(number))
             lowering = StageLowering(around)
@@ -328,7 +336,7 @@ class _NestLowering:
             else:
                 blocks = lowering.run()
                 lowering.store(blocks)
-            self._hold(number, blocks, outer)
+            lowering.hold(number, blocks)
             for component, block in enumerate(blocks):
                 made = ready[StageRef(number, component)] = Ready(block, axes)
                 if in_registers(self.parent.group, self.parent.schedule, number):
@@ -390,7 +398,7 @@ class _NestLowering:
         outer = self._outer(spans)
         for number, stage in self.stages:
             lowering = StageLowering(self._around(stage, outer, {}, {}))
-            self._hold(number, lowering.identities(), outer)
+            lowering.hold(number, lowering.identities())
 
     def _flush(self, spans: Spans, _: Regions) -> None:
         """Sums that are results go from scratch to where results lie."""
@@ -421,28 +429,12 @@ class _NestLowering:
                     edges = Edges(resident, strip, self.regions, self.emitter)
                     edges.store(literal(value, scalar.dtype))
 
-    def _hold(self, number: int, blocks: Blocks, outer: tuple[BlockRange, ...]) -> None:
-        for component, block in enumerate(blocks):
-            place = self._place(number, component, outer)
-            if place is not None:
-                self.emitter.add(Store(*place, block))
-
     def _load(self, number: int, outer: tuple[BlockRange, ...]) -> Blocks:
         blocks = []
         for component, scalar in enumerate(self.parent.group.stages[number].body):
-            place = self._place(number, component, outer)
+            ref = StageRef(number, component)
+            place = home(self.parent.group, self.parent.resident, self.regions, ref, outer)
             assert place is not None
             blocks.append(self.emitter.fresh(scalar.dtype, shape_of(outer)))
             self.emitter.add(Load(blocks[-1], *place))
         return tuple(blocks)
-
-    def _place(
-        self, number: int, component: int, outer: tuple[BlockRange, ...]
-    ) -> tuple[TileBuffer, tuple[Index]] | None:
-        resident = self.parent.resident.get(StageRef(number, component))
-        if resident is None:
-            return None
-        mapping = positions(outer, shape_of(outer))
-        group = self.parent.group
-        inner = within(group, group.stages[number], component, mapping)
-        return resident.buffer, (resident.offset(mapping, inner, self.regions),)

@@ -28,7 +28,7 @@ from tcc.passes.tile.cpu.ranges import BlockRange, TileRange, everything, flat
 from tcc.schedule.cpu.reused_rows import next_rows
 from tcc.schedule.nest import stride, trips
 
-# Bytes of a cache line, and the cache that gets it: a K-block is used soon, and whole.
+# Bytes of a cache line, and the cache that gets rows and results: they are used soon.
 _LINE = 64
 _LEVEL = 1
 # Streams into which a part is divided, and the least bytes of each: the page that the cache's own
@@ -87,7 +87,9 @@ def next_run(around: Surroundings, reduce: Sequence[BlockRange]) -> None:
         # Which element it is may be chosen by data.
         indirect = StageScalars(around, spans).chosen(node)
         for place in places:
-            around.emitter.add(Prefetch(buffer, (first + place,), indirect, level=_LEVEL))
+            around.emitter.add(
+                Prefetch(buffer, (first + place,), indirect, level=around.nest.ahead)
+            )
     around.emitter.add(*([If(row, const(count), tuple(hints))] if few else hints))
 
 

@@ -3,7 +3,7 @@ operands of products that are made before they are multiplied."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -13,7 +13,7 @@ from tcc.ir.expr.scalar import Scalar, StageRef, reads_of_stages
 from tcc.ir.index import Index, Var, as_int, const, substitute
 from tcc.ir.tile import MemorySpace, TileBuffer
 from tcc.ir.tile.group import GroupStage, Rescale, Strip, TileGroup
-from tcc.passes.tile.cpu.ranges import Regions
+from tcc.passes.tile.cpu.ranges import BlockRange, Regions, positions, shape_of
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.nest import reads_here
 
@@ -24,7 +24,8 @@ class Resident:
 
     `steps` are elements between neighbours along each common loop, `inner` between neighbours of
     the stage's other iterators, taken together.  Of a stage with a `strip` those start with the
-    unit's first row.  `start` are elements of other values before the first.
+    unit's first row.  `start` are elements of other values before the first.  With a `base` the
+    value lies in a result of the kernel, from there on; `stored`: the stage stores it there anyway.
     """
 
     buffer: TileBuffer
@@ -32,9 +33,13 @@ class Resident:
     inner: int
     strip: Strip | None = None
     start: int = 0
+    base: Index | None = None
+    stored: bool = False
 
     def offset(self, mapping: Mapping[Var, Index], within: Index, regions: Regions) -> Index:
         """Where the element for iterators as in `mapping` lies."""
+        if self.base is not None:
+            return substitute(self.base, mapping) + within
         first = const(0)
         if self.strip is not None:
             first = regions[self.strip.rows].base * self.strip.width
@@ -103,6 +108,23 @@ def factors_of(group: TileGroup, resident: Mapping[StageRef, Resident]) -> dict[
     return found
 
 
+def home(
+    group: TileGroup,
+    resident: Mapping[StageRef, Resident],
+    regions: Regions,
+    ref: StageRef,
+    spans: Sequence[BlockRange],
+) -> tuple[TileBuffer, tuple[Index]] | None:
+    """Where the block of a component over `spans` is put for later nests; None where it is not, or
+    lies there as a result."""
+    found = resident.get(ref)
+    if found is None or found.stored:
+        return None
+    mapping = positions(spans, shape_of(spans))
+    inner = within(group, group.stages[ref.stage], ref.component, mapping)
+    return found.buffer, (found.offset(mapping, inner, regions),)
+
+
 def in_registers(group: TileGroup, schedule: Schedule, number: int) -> bool:
     """Whether a stage's result is one block for the whole unit, and to all who read it."""
     stage, own = group.stages[number], schedule.nest(number)
@@ -129,9 +151,12 @@ def in_registers(group: TileGroup, schedule: Schedule, number: int) -> bool:
 
 
 def _read_elsewhere(group: TileGroup, schedule: Schedule, number: int) -> bool:
-    own = schedule.nest(number).stages
+    own = schedule.nest(number)
+    beside = own.stages[:1] if number in own.along else ()  # read point by point
     return any(
-        source.stage == number and (later not in own or not reads_here(group, stage, node))
+        source.stage == number
+        and later not in beside
+        and (later not in own.all_stages or not reads_here(group, stage, node))
         for later, stage in enumerate(group.stages)
         for node, source in reads_of_stages(*stage.body)
     )

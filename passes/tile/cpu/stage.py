@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from math import ceil, prod
 
-from tcc.ir.expr.scalar import Cast, Read, Scalar, walk
+from tcc.ir.expr.scalar import Cast, Read, Scalar, StageRef, walk
 from tcc.ir.index import Index, Var, as_int, const, free_vars, substitute
 from tcc.ir.tile import (
     Block,
@@ -21,7 +22,7 @@ from tcc.ir.tile import (
     Store,
 )
 from tcc.ir.types import BF16, I8, U8
-from tcc.passes.tile.cpu.body import StageScalars, Surroundings
+from tcc.passes.tile.cpu.body import Ready, StageScalars, Surroundings
 from tcc.passes.tile.cpu.prefetch import next_results, next_row, next_run
 from tcc.passes.tile.cpu.ranges import (
     BlockRange,
@@ -34,6 +35,7 @@ from tcc.passes.tile.cpu.ranges import (
     positions,
     shape_of,
 )
+from tcc.passes.tile.cpu.scratch import home
 from tcc.passes.tile.monoids import combinations, identity_blocks
 from tcc.schedule.nest import Factors, contraction_factors, depends
 
@@ -42,6 +44,8 @@ from tcc.schedule.nest import Factors, contraction_factors, depends
 # point summation", 1993), that of one accumulator with the root of the whole, and faster where the
 # terms have one sign.
 TERMS = 384
+# Steps of a reduction that are written out.
+SHORT = 3
 
 
 class StageLowering:
@@ -73,6 +77,15 @@ class StageLowering:
                     offset = substitute(target.offset, mapping)
                     guards = guards_at(target, mapping)
                     self.emitter.add(Store(buffer, (offset,), block, guards))
+
+    def hold(self, number: int, blocks: Blocks) -> None:
+        """Stores in scratch what later nests read of the stage, which has this `number`."""
+        around = self.around
+        for component, block in enumerate(blocks):
+            ref = StageRef(number, component)
+            place = home(around.group, around.resident, around.regions, ref, self.outer)
+            if place is not None:
+                self.emitter.add(Store(*place, block))
 
     def continued(self, start: Blocks) -> Blocks:
         """The reduction over the K-blocks at hand, on top of sums so far."""
@@ -162,12 +175,20 @@ class StageLowering:
             at = self.emitter.counter(region.size) if looped else start
             inits = self.identities(step) if lanes else carried
             trip = partial(reduced, at, step)
-            if looped:
+            if looped and not lanes and self._is_short(stop - start):
+                found = carried
+                for place in range(as_int(start) or 0, as_int(stop) or 0, step):
+                    found = reduced(const(place), step, found)
+            elif looped:
                 found = self.emitter.carry(at, start, stop, step, inits, trip)
             else:
                 found = trip(inits)
             carried = self._combine(carried, self._folded(found, 1)) if lanes else found
         return carried
+
+    def _is_short(self, size: Index) -> bool:
+        """Whether a loop of a window is no longer than its own branches."""
+        return self.factors is None and (as_int(size) or SHORT + 1) <= SHORT
 
     def identities(self, *lanes: int) -> Blocks:
         """Accumulators; with an axis for so many lanes of the vector loop, if given."""
@@ -180,6 +201,31 @@ class StageLowering:
         return outs
 
     def _accumulate(self, reduce: list[BlockRange], carried: Blocks) -> Blocks:
+        if self.around.along:
+            around = self._made_along(reduce)
+            return StageLowering(around, self.blocks)._added_up(reduce, carried)
+        return self._added_up(reduce, carried)
+
+    def _made_along(self, reduce: list[BlockRange]) -> Surroundings:
+        """What the reduction is surrounded by once the stages along it are made at its point."""
+        around, spans = self.around, (*self.outer, *reduce)
+        own, ready = dict(around.ready), dict(around.ready)
+        for each in around.along:
+            outer = each.spans(spans)
+            inside = replace(
+                around, stage=each.stage, nest=each.nest, outer=outer, ready=dict(own), along=()
+            )
+            lowering = StageLowering(inside)
+            blocks = lowering.run()
+            lowering.store(blocks)
+            lowering.hold(each.number, blocks)
+            for component, block in enumerate(blocks):
+                ref = StageRef(each.number, component)
+                own[ref] = Ready(block, frozenset(s.var for s in outer if s.axis))
+                ready[ref] = Ready(block, frozenset(s.var for s in spans if s.axis))
+        return replace(around, ready=ready)
+
+    def _added_up(self, reduce: list[BlockRange], carried: Blocks) -> Blocks:
         if self.factors is not None:
             return self._contract(self.factors, reduce, carried[0])
         vector = [s for s in reduce if s.axis and s.var.name == self.nest.vector]

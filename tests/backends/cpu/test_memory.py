@@ -24,6 +24,7 @@ from tcc.ir.types import BF16, BOOL, F16, F32, F64, I8, I32, I64, U8
 
 from tests.backends.cpu.kernels import (
     RNG,
+    SERVER,
     buffer,
     check_all,
     copy_kernel,
@@ -62,6 +63,33 @@ def test_transposed_and_strided_loads(check, cols):
         copy_kernel(w, z, (4, cols), (l0, cols - 1 - l1), (l1, l0)),
         [normal(4, cols), zeros(cols, 4)],
     )
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16, I64, U8], ids=str)
+@pytest.mark.parametrize("apart", [2, 3, 4, 5])
+def test_lanes_a_few_elements_apart(check, dtype, apart):
+    """The last lane is the last element that there is."""
+    parts = []
+    for cols in (1, 7, 8, 16, 23, 40):
+        size = apart * (cols - 1) + 1
+        (lane,) = lanes((cols,))
+        x, y = buffer("x", dtype, (size,)), output("y", dtype, cols)
+        data = RNG.integers(0, 100, size).astype(np.float32).astype(dtype.carrier)
+        kernel = copy_kernel(x, y, (cols,), (apart * lane,), (lane,))
+        parts.append((kernel, [data, np.zeros(cols, dtype.carrier)]))
+    check_all(check, parts)
+
+
+@pytest.mark.parametrize(("apart", "vectors"), [(2, 2), (3, 3), (4, 4)])
+def test_lanes_a_few_elements_apart_come_out_of_as_many_vectors(apart, vectors):
+    (lane,) = lanes((16,))
+    x, y = buffer("x", F32, (15 * apart + 1,)), output("y", F32, 16)
+    kernel = copy_kernel(x, y, (16,), (apart * lane,), (lane,))
+    text = emit_kernel(kernel, "apart", SERVER).llvm
+    loads = re.findall(r"load (<16 x float>|float)", text)
+    assert loads == ["<16 x float>"] * vectors
+    touched = [int(n) // 4 for n in re.findall(r"getelementptr i8, ptr \S+, i64 (\d+)", text)]
+    assert max(touched, default=0) + 15 <= 15 * apart
 
 
 @pytest.mark.parametrize("planes", [2, 3])

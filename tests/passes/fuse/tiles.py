@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,11 @@ from tcc.ir.tile.verify import verify_kernel
 from tcc.ir.types import DType, TensorType
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.passes.tile.cpu.lower import lower
+from tcc.schedule.cpu.along import loops_along
 from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.schedule import Nest, Schedule
+from tcc.schedule.nest import contraction_factors
 
 from tests.oracle.tile.evaluate import evaluate_kernel
 
@@ -39,7 +41,7 @@ def drawn(rng: np.random.Generator) -> Chooser:
         order = [str(n) for n in rng.permutation([v.name for v in group.common])]
         cut = int(rng.integers(0, len(order) + 1))
         units = tuple((n, int(rng.choice([1, 2, 3, 4, 6, 9]))) for n in order[:cut])
-        nests = tuple(_nest(rng, group, stages) for stages in _parts(rng, group))
+        nests = _along(rng, group, [_nest(rng, group, part) for part in _parts(rng, group)])
         closed = {v.name for v in group.common if as_int(extent(v)) is not None}
         if len(nests) > 1 or any(n.k_blocks for n in nests):  # scratch is of known size
             cut = max([cut, *(n + 1 for n, name in enumerate(order) if name not in closed)])
@@ -61,6 +63,18 @@ def _parts(rng: np.random.Generator, group: TileGroup) -> list[list[int]]:
         else:
             parts.append([number])
     return parts
+
+
+def _along(rng: np.random.Generator, group: TileGroup, nests: list[Nest]) -> tuple[Nest, ...]:
+    """Pointwise stages are made along the reduction behind them, sometimes."""
+    found: list[Nest] = []
+    for nest in nests:
+        reduction = group.stages[nest.stages[0]]
+        plain = contraction_factors(reduction) is None and bool(found) and not found[-1].along
+        if plain and loops_along(group, found[-1].stages, reduction) and rng.random() < 0.7:
+            nest = replace(nest, along=found.pop().stages)
+        found.append(nest)
+    return tuple(found)
 
 
 def _part(group: TileGroup, number: int) -> int:
