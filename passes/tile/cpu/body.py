@@ -106,7 +106,7 @@ class Surroundings:
                 self.buffers[access.buffer], lambda m: substitute(at, m), frozenset(free_vars(at))
             )
         beside = any(a.number == source.stage for a in self.along)
-        if source in self.ready and (beside or reads_here(self.group, self.stage, node)):
+        if beside or (source in self.ready and reads_here(self.group, self.stage, node)):
             return None
         resident = self.resident[source]
         inner = const(0) if access is None else access.offset

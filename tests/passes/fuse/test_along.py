@@ -79,6 +79,18 @@ def two_powers() -> Expr:
     return b.finish((i, j), apply("mul", share(0), share(1)))
 
 
+def distances() -> Expr:
+    """Sums of squares down the columns: both factors are made along the sum."""
+    b = start()
+    i, j = b.iters(ROWS, COLS)
+    gap = b.stage((i, j), apply("sub", b.read(0, i, j), b.read(1, i, j)))
+    i, j = b.iters(ROWS, COLS)
+    squared = apply("mul", b.read(gap, i, j), b.read(gap, i, j))
+    total = b.stage((j,), squared, over=(i,), monoid="sum")
+    (j,) = b.iters(COLS)
+    return b.finish((j,), apply("sqrt", b.read(total, j)))
+
+
 def turned() -> Expr:
     """A result whose last reader takes another element than it replaces."""
     b = ExprBuilder(tensor(F32, 8, 8, 8))
@@ -103,6 +115,8 @@ def wanted(name: str, x: Array, y: Array) -> tuple[Array, ...]:
         return (x - np.log(ex.sum(-1, keepdims=True)),)
     if name == "two_powers":
         return (ex / ex.sum(-1, keepdims=True) * (ey / ey.sum(-1, keepdims=True)),)
+    if name == "distances":
+        return (np.linalg.norm(x - y, axis=0),)
     near = np.pad(both, ((0, 0), (0, 1)))[:, 1:] if name == "shifted" else both
     return both, both - near.sum(-1, keepdims=True) / COLS
 
@@ -113,6 +127,7 @@ EXPRS: dict[str, Callable[[], Expr]] = {
     "two_powers": two_powers,
     "residual": residual,
     "shifted": lambda: residual(1),
+    "distances": distances,
 }
 
 
