@@ -45,6 +45,11 @@ class KernelModel(Protocol):
         """Whether there is a kernel of `expr` at all, be it slow."""
         return True
 
+    def alone(self, expr: Expr, constants: Sequence[bool]) -> float | None:
+        """Seconds of one kernel of `expr`, before orders of storage are chosen; None without
+        prices."""
+        return None
+
     def gain(self, group: TileGroup) -> float:
         """Cycles that windows over results of the same kernel save; negative where they cost."""
         return -1.0

@@ -12,13 +12,11 @@ class FusionLimits:
     Work: body operations up to `cheap` are repeated for every stage that reads them; with at most
     `few_rows` rows cheap stages are repeated for parts of columns, where they are less than one
     part in `repeated` of all.  Totals of `thread_work` evaluations are taken in `parts` or more;
-    beyond `launch_work` multiplications a launch matters little, and copying `launch_bytes` takes
-    as long as one.
+    copying `launch_bytes` takes as long as a launch.
 
-    Memory, in bytes: `near` is what a tile may keep between its stages with their weights, `room`
-    what stages that are streamed may hold, in tiles of `stream_rows`; a row of `long_row` comes
-    from beyond the second-level cache.  From `transposed_rows` on rows fill a vector if turned
-    around.
+    Memory, in bytes: `room` is what stages that are streamed may hold, in tiles of `stream_rows`;
+    a row of `long_row` comes from beyond the second-level cache.  From `transposed_rows` on rows
+    fill a vector if turned around.
 
     Threads: a core does `contraction_rate` body operations of a contraction in a nanosecond and
     `plain_rate` others; a thread with less than `least_nanoseconds` to do costs more than it saves.
@@ -29,9 +27,7 @@ class FusionLimits:
     repeated: int = 32
     thread_work: int = 1 << 17
     parts: int = 8
-    launch_work: int = 1 << 20
     launch_bytes: int = 1 << 14
-    near: int = 1 << 19
     room: int = 1 << 19
     stream_rows: int = 256
     long_row: int = 1 << 20

@@ -1,4 +1,4 @@
-"""What may be one kernel on a GPU: what becomes a block kernel and keeps its processors busy."""
+"""What may be one kernel on a GPU: what becomes a block kernel that registers hold."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tcc.errors import TccError
 from tcc.ir.expr import Expr
 from tcc.ir.expr.scalar import Read, uncast
 from tcc.ir.tile import Compute, Contract, Load, walk_statements
-from tcc.ir.tile.group import GroupStage, TileGroup
+from tcc.ir.tile.group import GroupStage
 from tcc.ir.types import F32, DType
 from tcc.passes.fuse.combine import read_plainly
 from tcc.passes.fuse.structure import build_group, row_major_storage, steps_evenly
@@ -18,16 +18,10 @@ from tcc.passes.tile.gpu.stored import stored_as
 from tcc.schedule.gpu.choose import ranked
 from tcc.schedule.gpu.matmuls import is_matmul
 from tcc.schedule.gpu.schedule import TYPICAL_DEVICE, BlockProfile
-from tcc.schedule.nest import contraction_factors, points, weight, work
+from tcc.schedule.nest import contraction_factors
 
-# Operations of a kernel that a few processors do as soon as all would.
-_SMALL = 1 << 20
-# Results of a unit of a product that stands alone.
-_RESULTS = 64
 # Elements of a block that the registers of a unit hold beside others.
 _HELD = 1 << 15
-# Operations that every unit may do again.
-_AGAIN = 1 << 14
 
 
 def is_gpu_kernel(
@@ -52,7 +46,6 @@ def is_gpu_kernel(
         return len(group.stages) == 1 or (
             read_plainly(expr)
             and best.price.seconds < inf  # values that no registers hold are better stored
-            and _keeps_busy(group, best.price.units, profile)
             and all(prod(n.out.shape) <= _HELD for n in body if isinstance(n, Load | Compute))
             and sum(map(is_matmul, group.stages)) <= contractions
         )
@@ -68,29 +61,3 @@ def _multiplies_loads(stage: GroupStage) -> bool:
         return True
     plain = all(isinstance(uncast(s), Read) for s in (factors.a, factors.b))
     return (plain or factors.a is factors.b) and steps_evenly(stage)
-
-
-def _keeps_busy(group: TileGroup, units: int, profile: BlockProfile) -> bool:
-    """Whether the units do little that others do too, and of several totals there is little to do
-    or there are units for a fourth of the processors."""
-    if any(_again(group, s) > _AGAIN for s in group.stages):
-        return False
-    totals = sum(bool(s.reduce) for s in group.stages)
-    if totals <= 1 or sum(work(s) * weight(s) for s in group.stages) < _SMALL:
-        return True
-    least = profile.processors // 4
-    return units >= min(least, _most_units(group))
-
-
-def _again(group: TileGroup, stage: GroupStage) -> int:
-    """Operations of a stage that lacks loops of the grid, for one unit."""
-    if set(group.common) <= set(stage.iters):
-        return 0
-    own = tuple(v for v in (*stage.iters, *stage.reduce) if v not in group.common)
-    return points(own) * weight(stage)
-
-
-def _most_units(group: TileGroup) -> int:
-    """Units of the largest stage, were it alone."""
-    main = max(group.stages, key=lambda s: work(s) * weight(s))
-    return max(1, points(main.iters) // (_RESULTS if contraction_factors(main) is not None else 1))

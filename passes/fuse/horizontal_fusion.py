@@ -4,7 +4,7 @@
     h' = o * tanh(c')         kernel, stores h'      ->      one kernel that stores c' and h'
 
 A body runs many times, and a launch that all threads wait for is a large part of a short trip.
-Outside loops `partition` decides alone: there its kernels are large.
+Outside loops `partition` decides alone.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from itertools import chain
 
+from tcc.ir.expr import Expr
 from tcc.ir.graph import Graph, Node, Value, captures
 from tcc.passes.fuse.compose import compose
 from tcc.passes.fuse.cpu_legality import TYPICAL
 from tcc.passes.fuse.partition import Group, NodeKind, classify
 from tcc.schedule.backend import KernelModel
-from tcc.schedule.nest import points
 
 
 def fuse_horizontally(
@@ -41,7 +41,7 @@ def fuse_horizontally(
             reader = _only_reader(group, graph, users, found)
         if reader is not None and group.join is None and reader.join is None:
             united = _united(group, reader, graph, users, position)
-            if _one_kernel(united, graph, users, constants, model):
+            if _one_kernel(united, (group, reader), graph, users, constants, model):
                 found[found.index(reader)] = united
                 continue
         found.append(group)
@@ -72,19 +72,34 @@ def _united(
 
 def _one_kernel(
     group: Group,
+    parts: Sequence[Group],
     graph: Graph,
     users: dict[Value, list[Node]],
     constants: Collection[Value],
     model: KernelModel,
 ) -> bool:
-    """Whether the group is small, all its results have one shape, and a unit of it needs nothing
-    that another makes."""
+    """Whether all results of the group have one shape, a unit of it needs nothing that another
+    makes, and it is predicted to take no longer than its `parts`."""
     if any(classify(m).kind is NodeKind.OPAQUE for m in group.members):
         return False
     results = group.results(graph, users)
     if len({v.type.shape for v in results}) > 1:
         return False
-    expr, values = compose(group.members, results, model.limits)
-    if any(points(s.loops) > model.limits.launch_work for s in expr.stages):
+    if not model.legal(*_composed(group, graph, users, constants, model)):
         return False
-    return model.legal(expr, tuple(v in constants for v in values))
+    whole, *apart = (
+        model.alone(*_composed(g, graph, users, constants, model)) for g in (group, *parts)
+    )
+    return whole is None or whole <= sum(seconds or 0.0 for seconds in apart)
+
+
+def _composed(
+    group: Group,
+    graph: Graph,
+    users: dict[Value, list[Node]],
+    constants: Collection[Value],
+    model: KernelModel,
+) -> tuple[Expr, tuple[bool, ...]]:
+    """The expression of a group, and which of its operands are constants."""
+    expr, values = compose(group.members, group.results(graph, users), model.limits)
+    return expr, tuple(v in constants for v in values)

@@ -3,20 +3,22 @@
     conv -> add(bias) -> relu -> conv        { conv, add, relu }  { conv }
     matmul -> reshape -> transpose -> matmul { matmul, reshape, transpose } { matmul }
 
-Going from the outputs up, a node joins the group of its users if they are all in one group and the
-join keeps every element computed about once:
+Going from the outputs up, a node joins the groups of its users if a kernel of it can be made
+(`_way`) and is predicted to take no longer than without the node (`_pays`):
 
-* pointwise work joins pointwise work, the epilogue of an anchor, or (if cheap) the reductions that
-  read it;
-* an anchor (a reduction or contraction) joins pointwise work that reads each of its elements once;
-* plain index maps join every group that reads them, unless that makes a contraction's loads
-  irregular;
+* pointwise work joins pointwise work, the epilogue of an anchor, or the reductions that read it;
+* an anchor (a reduction or contraction) joins pointwise work that reads each of its elements once,
+  or an anchor that needs the rows of a unit (attention, a product and the normalisation of its
+  rows); pointwise work between them is stored too where others read it;
+* an index map joins every group that reads it, unless a product had better read it as stored;
 * what hands on whole matrices that data choose (the weights of an expert) joins the contraction
   that multiplies them.
 
+The price of a node apart is that of a kernel of its own, or what it adds to the kernel that it
+would be the end of.  A node that does not pay by itself may do so together with the anchor that it
+completes.  Without prices every kernel that can be made is taken.
+
 A concatenation that `join` gives no kernel is a group of its own that nothing joins.
-* an anchor joins another if the rows of one unit are what the other needs (attention, a product and
-  the normalisation of its rows); pointwise work between them is stored too where others read it.
 """
 
 from __future__ import annotations
@@ -25,12 +27,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
+from typing import TypeAlias
 
 from tcc.ir.expr import Expr, Stage, reads
 from tcc.ir.expr.scalar import Read
 from tcc.ir.graph import Graph, Node, Value, captures, uses
-from tcc.ir.index import as_int, nonnegative
+from tcc.ir.index import nonnegative
 from tcc.ir.op import Trait
+from tcc.ir.tile import MemorySpace
 from tcc.ir.types import element_count
 from tcc.passes.fuse.combine import chooses_matrices, combines_once
 from tcc.passes.fuse.compose import compose, is_contraction, node_expr
@@ -55,6 +59,11 @@ class NodeKind(Enum):
     CONTRACTION = "contraction"
 
 
+# The nodes that join a group together, the one that was asked about first; None for no join.
+_Way: TypeAlias = "list[Node] | None"
+# What a kernel may be predicted to take of the time of its parts: prices tell no less apart, and a
+# kernel less is memory and code less.
+_PART = 1.01
 # Work that sums.
 _ANCHORS = (NodeKind.REDUCTION, NodeKind.CONTRACTION)
 
@@ -111,6 +120,7 @@ class _Partition:
         self.joins = find_joins(graph, seen_by_others(graph), model.limits.launch_bytes)
         self.groups: dict[Node, list[Group]] = {}
         self.legal, self.saved = cache(model.legal), cache(self._saved)
+        self.seconds, self.exchanges = cache(model.alone), cache(self._exchanges)
 
     def run(self) -> tuple[Group, ...]:
         order: list[Group] = []
@@ -118,7 +128,7 @@ class _Partition:
             if not self._needed(node):
                 continue
             targets = self._user_groups(node)
-            if targets and all(self._joins(node, g) for g in targets):
+            if targets and self._joins(node, targets):
                 for group in targets:
                     self._add(node, group)
             elif (first := self._first_of_several(node)) and self._joins_stored(node, first):
@@ -156,18 +166,15 @@ class _Partition:
         return list(dict.fromkeys(g for u in self._readers(node) for g in self.groups.get(u, ())))
 
     def _may_repeat(self, node: Node, groups: Sequence[Group]) -> bool:
-        """Whether several groups may do the node again: it prepares few rows for their products,
-        each unit of which makes the whole factor in any case."""
+        """Whether several groups may do the node again: it prepares rows for their products, each
+        unit of which makes the whole factor in any case."""
         if self.traits[node].kind not in (NodeKind.POINTWISE, NodeKind.REDUCTION):
-            return False
-        rows = as_int(element_count(node.outputs[0].type.shape[:-1]))
-        if rows is None or rows > self.model.limits.few_rows:
             return False
         users = self._readers(node)
         if all(len(self.groups[u]) > 1 and self.traits[u].kind is not NodeKind.MAP for u in users):
             return True
         fed = [self._anchors_fed(node, g) for g in groups]
-        return all(f and all(map(self._weights, f)) for f in fed)
+        return all(f and all(map(self._weighted, f)) for f in fed)
 
     def _first_of_several(self, node: Node) -> Group | None:
         """The first to run of several groups that read the node."""
@@ -184,7 +191,7 @@ class _Partition:
             return False
         if not group.anchors or any(Trait.WINDOW in a.op.traits for a in group.anchors):
             return False
-        if not self._joins(node, group):
+        if self._way(node, group) is None:
             return False
         completed = self._completed(node, _ANCHORS, group) or [node]
         last = completed[-1]
@@ -192,39 +199,43 @@ class _Partition:
             self.traits[last].kind is NodeKind.REDUCTION or Trait.WINDOW in last.op.traits
         ):
             return False
-        return self._sound(completed, group, stored=node.outputs)
+        sound = self._sound(completed, group, stored=node.outputs)
+        return sound and self._pays([group], [completed], stored=node.outputs)
 
-    def _prepares(self, node: Node, group: Group) -> bool:
-        """Whether pointwise work makes a factor from the results of an anchor that comes too, so
-        that a unit makes each row of the factor once.  Rows that data choose are better copied side
-        by side."""
-        return not self._choosy(node) and self._joins_completed(node, _ANCHORS, group)
+    def _preparing(self, node: Node, group: Group) -> _Way:
+        """The node where it makes a factor from the results of an anchor that comes too, so that a
+        unit makes each row of the factor once.  Rows that data choose are better copied side by
+        side."""
+        return None if self._choosy(node) else self._completing(node, _ANCHORS, group)
 
-    def _joins_completed(self, node: Node, kinds: tuple[NodeKind, ...], group: Group) -> bool:
-        """Whether the node joins together with the anchor of `kinds` that it completes."""
+    def _completing(self, node: Node, kinds: tuple[NodeKind, ...], group: Group) -> _Way:
+        """The node together with the anchor of `kinds` that it completes."""
         chain = self._completed(node, kinds, group)
-        return chain is not None and self._persists(chain[-1], group) and self._sound(chain, group)
+        if chain is None or not self._persists(chain[-1], group):
+            return None
+        return self._if_sound(chain, group)
 
-    def _sound_or_streams(self, node: Node, group: Group) -> bool:
-        """Whether the node joins, if need be together with the product that it completes: rows that
-        a unit cannot hold as they come from memory it may take a run at a time as it makes them."""
-        return self._sound([node], group) or (
-            not self.model.scratch and self._joins_completed(node, (NodeKind.CONTRACTION,), group)
-        )
+    def _whole_or_streaming(self, node: Node, group: Group) -> _Way:
+        """The node, if need be together with the product that it completes: rows that a unit cannot
+        hold as they come from memory it may take a run at a time as it makes them."""
+        found = self._if_sound([node], group)
+        if found is None and not self.model.scratch:
+            return self._completing(node, (NodeKind.CONTRACTION,), group)
+        return found
 
     def _choosy(self, node: Node) -> bool:
         """Whether data choose what the node reads."""
         expr = node_expr(node)
         return expr is not None and any(r.indirect for s in expr.stages for r in reads(s))
 
-    def _chooses(self, node: Node, group: Group) -> bool:
-        """Whether the node hands on whole matrices that data choose, which products can read where
-        they lie."""
+    def _choosing(self, node: Node, group: Group) -> _Way:
+        """The node where it hands on whole matrices that data choose, which products can read
+        where they lie."""
         expr = node_expr(node)
         if expr is None or not all(isinstance(b, Read) for s in expr.stages for b in s.body):
-            return False
+            return None
         joined = self._expr((node, *group.members), group)
-        return chooses_matrices(joined) and self._sound([node], group)
+        return self._if_sound([node], group) if chooses_matrices(joined) else None
 
     def _completed(
         self, node: Node, kinds: tuple[NodeKind, ...], group: Group
@@ -251,33 +262,50 @@ class _Partition:
         if self._is_anchor(node):
             group.anchors.insert(0, node)
 
-    def _joins(self, node: Node, group: Group) -> bool:
+    def _joins(self, node: Node, groups: Sequence[Group]) -> bool:
+        """Whether the node joins all of `groups`: kernels of it can be made, and are predicted to
+        take no longer than without it."""
+        ways = [self._way(node, group) for group in groups]
+        found = [way for way in ways if way is not None]
+        if len(found) < len(ways):
+            return False
+        return self._pays(groups, found) or self._pays_completing(node, groups)
+
+    def _pays_completing(self, node: Node, groups: Sequence[Group]) -> bool:
+        """Whether a node that does not pay by itself does so with the anchor before it."""
+        if len(groups) > 1 or not groups[0].anchors:
+            return False
+        chain = self._completing(node, _ANCHORS, groups[0])
+        return chain is not None and self._pays(groups, [chain])
+
+    def _way(self, node: Node, group: Group) -> _Way:
+        """What joins if the node does: itself, and what makes its join worth while; None where no
+        sound kernel holds it."""
         if node in self.joins or node in self.ends or group.join is not None:
-            return False
+            return None
         if len(group.members) >= _MOST:
-            return False
+            return None
         own, sink = self.traits[node].kind, self.traits[group.sink].kind
         if own is NodeKind.OPAQUE or sink is NodeKind.OPAQUE:
-            return False
+            return None
         if own in _ANCHORS:
-            if group.anchors:
-                return self._persists(node, group) and self._sound_or_streams(node, group)
-            rows = own is NodeKind.REDUCTION and Trait.WINDOW not in node.op.traits
-            if rows or self._reads_once(node, group):
-                return self._sound([node], group)
-            return self._spreads_first(node, group)
+            return self._way_of_anchor(node, group)
         fed = self._anchors_fed(node, group)
-        if not fed:
-            return self._worth_repeating(node, group) and self._sound([node], group)
         if own is not NodeKind.MAP and any(
             self.traits[a].kind is NodeKind.CONTRACTION for a in fed
         ):
             if len(group.anchors) == 1 and combines_once(self._expr(group.members, group)):
-                return self._sound([node], group)
-            return self._prepares(node, group) or self._chooses(node, group)
-        return self.traits[node].weight <= self.model.limits.cheap and self._sound_or_streams(
-            node, group
-        )
+                return self._if_sound([node], group)
+            return self._preparing(node, group) or self._choosing(node, group)
+        return self._whole_or_streaming(node, group) if fed else self._if_sound([node], group)
+
+    def _way_of_anchor(self, node: Node, group: Group) -> _Way:
+        if group.anchors:
+            return self._whole_or_streaming(node, group) if self._persists(node, group) else None
+        rows = self.traits[node].kind is NodeKind.REDUCTION and Trait.WINDOW not in node.op.traits
+        if rows or self._reads_once(node, group):
+            return self._if_sound([node], group)
+        return self._spreading(node, group)
 
     def _anchors_fed(self, node: Node, group: Group) -> list[Node]:
         """The anchors that the node's results reach inside the group without passing another."""
@@ -293,45 +321,116 @@ class _Partition:
 
     def _persists(self, node: Node, group: Group) -> bool:
         """Whether an anchor may join others: rows stay in a unit from one to the next.  Of two
-        products with weights of their own each would wait for the other's, unless a core's cache
-        holds the weights of all."""
+        products with weights of their own each would wait for the other's, unless windows read
+        strips of rows."""
         anchors = (node, *group.anchors)
-        weights = [size for a in anchors if (size := self._weights(a))]
-        if any(Trait.WINDOW in a.op.traits for a in anchors):
-            return sum(weights) <= self.model.limits.near
-        return len(weights) <= 1
+        weighted = sum(map(self._weighted, anchors))
+        return weighted <= 1 or any(Trait.WINDOW in a.op.traits for a in anchors)
 
-    def _weights(self, node: Node) -> int:
-        """Bytes of the constants of a product."""
-        if self.traits[node].kind is not NodeKind.CONTRACTION:
-            return 0
-        constants = [v.type for v in node.inputs if v is not None and v in self.graph.constants]
-        return sum((as_int(element_count(t.shape)) or 0) * t.dtype.bytes for t in constants)
+    def _weighted(self, node: Node) -> bool:
+        """Whether a node is a product by a constant."""
+        constant = any(v in self.graph.constants for v in node.inputs)
+        return constant and self.traits[node].kind is NodeKind.CONTRACTION
 
     def _reads_once(self, node: Node, group: Group) -> bool:
         sizes = {element_count(v.type.shape) for v in (*node.outputs, *group.sink.outputs)}
         return len(sizes) == 1
 
-    def _spreads_first(self, node: Node, group: Group) -> bool:
-        """Whether points of the sink are made of several elements of a product each, no two of the
-        same, and a node that makes a factor of the product from fewer elements comes too."""
+    def _spreading(self, node: Node, group: Group) -> _Way:
+        """The node where points of the sink are made of several elements of a product each, no two
+        of the same, and a node that makes a factor of the product from fewer elements comes too."""
         if self.traits[node].kind is not NodeKind.CONTRACTION:
-            return False
+            return None
         if not combines_once(self._expr((node, *group.members), group)):
-            return False
+            return None
         made = [self.producers[v] for v in node.inputs if v is not None and v in self.producers]
         spread = [n for n in made if self.traits[n].kind is NodeKind.POINTWISE]
-        return len(spread) == 1 and self._sound([*spread, node], group)
+        return self._if_sound([node, *spread], group) if len(spread) == 1 else None
 
     def _expr(self, members: Sequence[Node], group: Group) -> Expr:
         return compose(members, group.results(self.graph, self.users), self.model.limits)[0]
 
-    def _worth_repeating(self, node: Node, group: Group) -> bool:
-        """Costly work is not repeated for each element of a larger result."""
-        if self.traits[node].weight <= self.model.limits.cheap:
+    def _if_sound(self, nodes: list[Node], group: Group) -> _Way:
+        return nodes if self._sound(nodes, group) else None
+
+    # ---- prices ---------------------------------------------------------------------------------
+
+    def _pays(
+        self, groups: Sequence[Group], ways: Sequence[list[Node]], stored: Sequence[Value] = ()
+    ) -> bool:
+        """Whether the groups with their `ways` are predicted to take no longer than without, where
+        the nodes of the longest way are kernels of their own or complete what makes their
+        operands; each with or without the anchor before it."""
+        if not stored and all(map(self._free, ways, groups)):
             return True
-        own = element_count(node.outputs[0].type.shape)
-        return nonnegative(own - element_count(group.sink.outputs[0].type.shape))
+        pairs = zip(ways, groups, strict=True)
+        both = [self._alone((*way, *group.members), group, stored) for way, group in pairs]
+        if None in both:
+            return True
+        joined = sum(x or 0.0 for x in both)
+        apart = sum(self._alone(g.members, g) or 0.0 for g in groups)
+        way = max(ways, key=len)
+        own = self._seconds_of(way, groups)
+        if len(groups) == 1 and not stored and self._is_anchor(way[-1]):
+            joined, own = self._with_anchor_before(way, groups[0], joined, own)
+        return joined <= (apart + own) * _PART
+
+    def _with_anchor_before(
+        self, way: list[Node], group: Group, joined: float, own: float
+    ) -> tuple[float, float]:
+        """The seconds of the joined kernel and of the nodes apart, with those of the anchor before
+        them: in the same kernel where it can be made and takes less, else in its own."""
+        before = (self._completed(way[-1], _ANCHORS, group) or [])[1:]
+        if not before:
+            return joined, own
+        rest = min(sum(self._kernel([n]) for n in before), self._kernel(before))
+        whole, made = [*way, *before, *group.members], [*way, *before]
+        if self._sound([*way, *before], group):
+            joined = min(joined, (self._alone(whole, group) or 0.0) - rest)
+        if self.legal(*self._made_of(made)):
+            own = min(own, self._kernel(made) - rest)
+        return joined, own
+
+    def _free(self, nodes: Sequence[Node], group: Group) -> bool:
+        """Whether a join saves traffic and costs nothing: it repeats no work, and its stages
+        exchange nothing through a unit's scratch."""
+        fed = self._anchors_fed(nodes[0], group)
+        if not fed and all(self.traits[n].kind is NodeKind.MAP for n in nodes):
+            return True
+        own, sink = (element_count(n.outputs[0].type.shape) for n in (nodes[0], group.sink))
+        if len(nodes) > 1 or fed or not nonnegative(own - sink):
+            return False
+        return not self.exchanges(*self._joined([*nodes, *group.members], group))
+
+    def _seconds_of(self, nodes: Sequence[Node], groups: Sequence[Group]) -> float:
+        """Seconds of the nodes in one kernel, in one each, or beyond those of the anchor that they
+        complete, whichever are the least."""
+        found = [sum(self._kernel([n]) for n in nodes), self._kernel(nodes)]
+        completed = self._completed(nodes[-1], _ANCHORS, groups[0]) if len(groups) == 1 else None
+        if completed is not None and not self._is_anchor(nodes[-1]):
+            whole = [*nodes, *completed[1:]]
+            found.append(max(0.0, self._kernel(whole) - self._kernel(completed[1:])))
+        return min(found)
+
+    def _made_of(self, nodes: Sequence[Node]) -> tuple[Expr, tuple[bool, ...]]:
+        members = sorted(dict.fromkeys(nodes), key=self.position.__getitem__)
+        return self._composed(members, members[-1].outputs)
+
+    def _kernel(self, nodes: Sequence[Node]) -> float:
+        return self.seconds(*self._made_of(nodes)) or 0.0
+
+    def _alone(
+        self, members: Sequence[Node], group: Group, stored: Sequence[Value] = ()
+    ) -> float | None:
+        """Seconds of a kernel of `members` with the results of a group and what is `stored`."""
+        return self.seconds(*self._joined(members, group, stored))
+
+    def _joined(
+        self, nodes: Sequence[Node], group: Group, stored: Sequence[Value] = ()
+    ) -> tuple[Expr, tuple[bool, ...]]:
+        """A kernel of the nodes with the results of a group and what is `stored`."""
+        members = sorted(dict.fromkeys(nodes), key=self.position.__getitem__)
+        return self._composed(members, (*group.results(self.graph, self.users), *stored))
 
     def _sound(self, nodes: Sequence[Node], group: Group, stored: Sequence[Value] = ()) -> bool:
         """Whether the group joined by `nodes` has a structure that lowers well."""
@@ -359,6 +458,12 @@ class _Partition:
     def _saved(self, expr: Expr, constants: tuple[bool, ...]) -> float:
         built = build_group(expr, *row_major_storage(expr, constants), limits=self.model.limits)
         return self.model.gain(built)
+
+    def _exchanges(self, expr: Expr, constants: tuple[bool, ...]) -> bool:
+        """Whether stages of a kernel exchange values through a unit's scratch."""
+        storage = row_major_storage(expr, constants)
+        built = build_group(expr, *storage, collapsed=False, limits=self.model.limits)
+        return any(b.scope is MemorySpace.LOCAL for b in built.buffers)
 
     def _is_anchor(self, node: Node) -> bool:
         return self.traits[node].kind in _ANCHORS

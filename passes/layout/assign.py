@@ -183,7 +183,7 @@ def assign_layouts(
     for join in reversed(joins):  # parts of what others see lie as those see it
         pinned.update(p.value for p in join.parts if join.whole in pinned)
     last = _channels_last(steps, windows, pinned, joins)
-    halos = _of_wholes(_halos(graph, steps), joins, pinned) if model.gaps else {}
+    halos = _of_wholes(_halos(graph.constants, steps), joins, pinned) if model.gaps else {}
     steps, padded = _pad_pinned(steps, pinned, halos)
     last |= padded
     layouts: dict[Value, Layout] = {}
@@ -197,6 +197,24 @@ def assign_layouts(
             shape = p.value.type.shape
             layouts[p.value] = part_of(layouts[join.whole], shape, join.axis, p.start)
     return Placed(graph, tuple(steps), layouts, {v: j.whole for v, j in wholes.items()})
+
+
+def usual_layouts(
+    kernel: Kernel, constants: Collection[Value], gaps: bool
+) -> Mapping[Value, Layout]:
+    """Layouts of what a kernel by itself reads and stores, as inside a network: channels last where
+    windows slide, and with halos, if there are `gaps`."""
+    last = any(map(_slides, kernel.expr.stages))
+    halos = _halos(constants, [ProgramStep(kernel)]) if gaps else {}
+    values = (v for v in (*kernel.operands, *kernel.results) if v not in constants)
+    return {v: _layout(v, last, halos.get(v), False) for v in values}
+
+
+def _slides(stage: Stage) -> bool:
+    """Whether windows of a stage slide along an axis of what it reads."""
+    summed, iters = set(stage.reduce), set(stage.iters)
+    moving = (set(free_vars(i)) for node in reads(stage) for i in node.indices)
+    return any(v & summed and v & iters for v in moving)
 
 
 def _alone(model: KernelModel, expr: Expr) -> bool:
@@ -369,13 +387,13 @@ def _blends(kernel: Kernel, found: set[Value]) -> bool:
 # ---- halos ------------------------------------------------------------------------------------
 
 
-def _halos(graph: Graph, steps: Sequence[ProgramStep]) -> dict[Value, _Halo]:
+def _halos(constants: Collection[Value], steps: Sequence[ProgramStep]) -> dict[Value, _Halo]:
     """The halo each value needs so that its padded reads stay in storage; none where readers
     disagree about what padding holds."""
     wanted: dict[Value, list[_Halo]] = {}
     for step in steps:
         for value, node in _padded_reads(step):
-            if value in graph.constants:
+            if value in constants:
                 continue
             widths = tuple(
                 _reach(i, n) for i, n in zip(node.indices, value.type.shape, strict=True)

@@ -13,9 +13,10 @@ from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil
+from math import ceil, inf
 from typing import TypeAlias
 
+from tcc.errors import TccError
 from tcc.ir.expr import Expr
 from tcc.ir.expr.scalar import Read
 from tcc.ir.graph import Handle, Value
@@ -35,7 +36,7 @@ from tcc.ir.tile import TileKernel
 from tcc.ir.tile.group import Access, TileGroup
 from tcc.ir.types import element_count
 from tcc.passes.fuse.structure import Storage
-from tcc.passes.layout.assign import Kernel
+from tcc.passes.layout.assign import Kernel, usual_layouts
 from tcc.record import record
 from tcc.schedule.backend import AnySchedule, KernelModel
 from tcc.schedule.nest import contraction_factors, weight, work
@@ -129,6 +130,16 @@ class KernelPlanner(KernelModel):
         if key not in self._seconds:
             self._seconds[key] = self.estimate(key)
         return self._seconds[key]
+
+    def alone(self, expr: Expr, constants: Sequence[bool]) -> float | None:
+        operands = tuple(Value(f"x{n}", t) for n, t in enumerate(expr.params) if t)
+        results = tuple(Value(f"y{n}", t) for n, t in enumerate(expr.types))
+        fixed = {v for v, c in zip(operands, constants, strict=True) if c}
+        kernel = Kernel(expr, operands, results, "")
+        try:
+            return self.seconds(kernel, usual_layouts(kernel, fixed, self.gaps), fixed)
+        except TccError:
+            return inf
 
     @property
     def estimates(self) -> int:

@@ -26,14 +26,15 @@ from tcc.target import parse_target
 
 from tests.passes.fuse.experts import layer
 from tests.passes.fuse.models import Model
+from tests.passes.test_choose_layouts import planner
 
 MACHINE = machine_for(parse_target("cpu", "x86-64-v4", lambda: None).profile)
 
 
 def plans(graph: Graph) -> list[PlannedKernel]:
-    placed, planner = place_graph(graph), CorePlanner(CoreModel(16, 32))
+    placed, plain = place_graph(graph, model=planner()), CorePlanner(CoreModel(16, 32))
     kernels = [s.kernel for s in placed.steps if s.kernel is not None]
-    return [planner.plan(k, placed.layouts, graph.constants) for k in kernels]
+    return [plain.plan(k, placed.layouts, graph.constants) for k in kernels]
 
 
 def weights(graph: Graph) -> list[Layout]:

@@ -20,7 +20,6 @@ from tcc.ops import OPS
 from tcc.passes.derive.winograd import Limits, constant_bytes, winograd
 from tcc.passes.derive.winograd_forms import FORMS
 from tcc.passes.derive.winograd_price import ConvPrices, ConvRegion, Forms, region_of
-from tcc.passes.fuse.cpu_legality import CpuKernels
 from tcc.passes.fuse.partition import partition
 from tcc.passes.pipeline import run_pipeline
 from tcc.passes.program.lower_graph import halo_widths, place_graph
@@ -32,6 +31,7 @@ from tcc.schedule.cpu.machine import MACHINES
 
 from tests.oracle.graph.parse import parse_graph
 from tests.passes.products import FREE, Products, products
+from tests.passes.test_choose_layouts import planner
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Run = Callable[[Graph], Module]
@@ -251,28 +251,19 @@ def test_strict_numerics_leave_the_pass_out() -> None:
     assert form_of(run_pipeline(graph, 1, Trace(), limits=FREE)) == ["conv"]
 
 
-def test_one_kernel_where_units_hold_what_transforms_and_products_exchange() -> None:
-    for name in ("one kernel", "one kernel, dilated", "one kernel, small tiles"):
-        (group,) = partition(winograd(CASES[name][0].graph(), FREE))
-        assert [n.op.name for n in group.members][:3] == ["expression"] * 3
+@pytest.mark.parametrize("channels", [64, 128, 256])
+def test_one_kernel_where_units_hold_what_transforms_and_products_exchange(channels: int) -> None:
+    graph = winograd(Conv(channels, channels, high=24, wide=12, fused=True).graph(), FREE)
+    (group,) = partition(graph, planner())
+    assert [n.op.name for n in group.members] == [*["expression"] * 3, "add", "relu"]
 
 
-def test_three_kernels_where_each_unit_would_read_many_weights() -> None:
-    """36 tiles of 128 channels take 0.7 MB on each side, the weights 2.4 MB."""
-    graph = winograd(Conv(128, 128, high=24, wide=12, fused=True).graph(), FREE)
-    groups = [[n.op.name for n in group.members] for group in partition(graph)]
+@pytest.mark.parametrize("high", [7, 14])
+def test_three_kernels_where_each_unit_would_read_many_weights(high: int) -> None:
+    """The weights of 512 channels take 37.7 MB, what a few tiles exchange at most 4.7 MB."""
+    graph = winograd(Conv(512, 512, high=high, wide=high, fused=True).graph(), FREE)
+    groups = [[n.op.name for n in group.members] for group in partition(graph, planner())]
     assert groups == [["expression"], ["expression"], ["expression", "add", "relu"]]
-
-
-def test_a_transform_that_units_do_over_for_other_columns_is_held_once() -> None:
-    """64 tiles of 128 channels: the caches of both cores hold what transforms and products
-    exchange.  Of 256 tiles of 64 filters they do not."""
-    registers = CoreModel(16, 32, SERVER.l2.size, SERVER.cores)
-    few, many = (
-        winograd(Conv(128, filters, high=high, wide=high // 2).graph(), FREE)
-        for filters, high in ((128, 32), (64, 64))
-    )
-    assert [len(partition(graph, CpuKernels(registers))) for graph in (few, many)] == [3, 1]
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,6 @@ from tcc.schedule.cpu.core import CoreModel
 # do not.
 NEAR = 0.25
 FAR = 0.9
-# Times what a unit holds that weights it reads from afar may be: measured, 2.3 gains and 6 loses.
-MOST = 3
 
 
 def spreads(group: TileGroup) -> bool:
@@ -51,19 +49,6 @@ def resident_rows(
     if constant_bytes(group, main) + room > registers.l2:
         room = int(registers.l2 * FAR)
     return max(1, room // max(1, resident))
-
-
-def spread_pays(
-    group: TileGroup, stage: GroupStage, resident: int, units: int, registers: CoreModel
-) -> bool:
-    """Whether `units` that hold `resident` bytes each move less than kernels for each stage would:
-    what all hold at once is in the caches of all cores as well.  Units that do the first stage over
-    for other columns hold nothing more of it."""
-    weights = constant_bytes(group, stage)
-    if weights + resident <= registers.l2:
-        return True
-    far = resident * units > registers.l2 * registers.cores
-    return far and weights <= MOST * resident and resident <= registers.l2 * FAR
 
 
 def constant_bytes(group: TileGroup, stage: GroupStage) -> int:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
 
-from tcc.ir.expr import extent
+from tcc.ir.expr import Expr, extent
 from tcc.ir.expr.scalar import Read
 from tcc.ir.index import Var, as_int, const, divisor_of, free_vars, linear_in
 from tcc.ir.layout import Layout
@@ -92,6 +92,9 @@ class CorePlanner(CpuKernels, KernelPlanner):
     def estimate(self, key: KernelKey) -> float:
         """The price under the analytic schedule.  Requires a pricer."""
         return self.price(*self._structure(key).with_knobs(Knobs()))
+
+    def alone(self, expr: Expr, constants: Sequence[bool]) -> float | None:
+        return None if self.pricer is None else KernelPlanner.alone(self, expr, constants)
 
     def units(self, bound: Bound) -> Fraction:
         schedule = bound.schedule

@@ -22,6 +22,7 @@ from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.nest import trips
 
 from tests.passes.fuse.models import Model
+from tests.passes.test_choose_layouts import planner
 
 LINE = 64
 NOTHING = ((const(0), const(0)), (const(0), const(0)))
@@ -106,9 +107,8 @@ def gathered(channels: int) -> TileKernel:
     expr = output_transform(form, tiling, m.type, None)
     (y,) = b.add(OPS["expression"], [m, None], OPS["expression"].attrs(expr))
     (z,) = b.add(OPS["max_pool"], [y], OPS["max_pool"].attrs((3, 3), (1, 1), *NOTHING, (1, 1)))
-    registers = CoreModel(16, 32)
-    placed = place_graph(b.finish([z]), model=CpuKernels(registers))
-    _, table, _ = lower_program(placed, CorePlanner(registers), lower_node)
+    placed = place_graph(b.finish([z]), model=planner())
+    _, table, _ = lower_program(placed, planner(), lower_node)
     return table.bounds[0].kernel
 
 
