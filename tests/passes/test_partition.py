@@ -105,7 +105,7 @@ def test_what_is_small_beside_each_product_is_prepared_again_for_it(
 
 
 # Pointwise work joins the product that it completes, whatever vectors few columns leave empty.
-NARROW = {"conv_norm_relu", "matmul_gelu"}
+NARROW = {"conv_norm_relu", "joined_maps", "matmul_gelu"}
 
 
 @pytest.mark.parametrize("name", sorted(MODELS.keys() - NARROW))
@@ -156,7 +156,7 @@ def test_costly_work_is_not_repeated_for_a_larger_result(n: IndexLike) -> None:
         x, y = m.input("x", 800), m.input("y", n, 800)
         return m.finish(m.op("add", m.op(op, x), y))
 
-    assert names(spread("exp")) == [["exp"], ["add"]]
+    assert names(spread("atan")) == [["atan"], ["add"]]
     assert names(spread("neg")) == [["neg", "add"]]
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from math import lcm
+from math import lcm, prod
 
 from tcc.ir.expr import extent
 from tcc.ir.index import (
@@ -31,6 +31,7 @@ from tcc.ir.index import (
     free_vars,
     iterator,
     linear_in,
+    nonnegative,
     of_atom,
     scale_down,
     substitute,
@@ -198,16 +199,19 @@ def _never_exceeded(rest: Remainder) -> Index:
 
 def _without_rests(index: Index) -> Index:
     """`index` with `x % d` and `d * (x // d)`, where they are taken away, as the x that they never
-    exceed."""
+    exceed; also as factors of what is not negative."""
     for monomial, coeff in index.terms:
-        if coeff > 0 or len(monomial) > 1:
-            continue
-        (atom,) = monomial
-        by = as_int(atom.den) if isinstance(atom, Quotient) else None
-        if isinstance(atom, Quotient) and by and coeff % by == 0:
-            index = index + atom.num * (coeff // by) - of_atom(atom) * coeff
-        elif isinstance(atom, Remainder):
-            index = index + (_never_exceeded(atom) - of_atom(atom)) * coeff
+        for n, atom in enumerate(monomial):
+            others = prod(map(of_atom, (*monomial[:n], *monomial[n + 1 :])), start=const(1))
+            if coeff > 0 or not isinstance(atom, Quotient | Remainder) or not nonnegative(others):
+                continue
+            by = as_int(atom.den) if isinstance(atom, Quotient) else None
+            if by and coeff % by == 0:
+                index = index + others * (atom.num * (coeff // by) - of_atom(atom) * coeff)
+                break
+            if isinstance(atom, Remainder):
+                index = index + others * (_never_exceeded(atom) - of_atom(atom)) * coeff
+                break
     return index
 
 
