@@ -121,6 +121,7 @@ class _Partition:
         self.groups: dict[Node, list[Group]] = {}
         self.legal, self.saved = cache(model.legal), cache(self._saved)
         self.seconds, self.exchanges = cache(model.alone), cache(self._exchanges)
+        self.promises: dict[Node, set[Group]] = {}
 
     def run(self) -> tuple[Group, ...]:
         order: list[Group] = []
@@ -128,7 +129,7 @@ class _Partition:
             if not self._needed(node):
                 continue
             targets = self._user_groups(node)
-            if targets and self._joins(node, targets):
+            if targets and (self._promised(node, targets) or self._joins(node, targets)):
                 for group in targets:
                     self._add(node, group)
             elif (first := self._first_of_several(node)) and self._joins_stored(node, first):
@@ -200,7 +201,7 @@ class _Partition:
         ):
             return False
         sound = self._sound(completed, group, stored=node.outputs)
-        return sound and self._pays([group], [completed], stored=node.outputs)
+        return sound and self._taken([group], [completed], stored=node.outputs)
 
     def _preparing(self, node: Node, group: Group) -> _Way:
         """The node where it makes a factor from the results of an anchor that comes too, so that a
@@ -269,14 +270,31 @@ class _Partition:
         found = [way for way in ways if way is not None]
         if len(found) < len(ways):
             return False
-        return self._pays(groups, found) or self._pays_completing(node, groups)
+        return self._taken(groups, found) or self._joins_completing(node, groups)
 
-    def _pays_completing(self, node: Node, groups: Sequence[Group]) -> bool:
+    def _joins_completing(self, node: Node, groups: Sequence[Group]) -> bool:
         """Whether a node that does not pay by itself does so with the anchor before it."""
         if len(groups) > 1 or not groups[0].anchors:
             return False
         chain = self._completing(node, _ANCHORS, groups[0])
-        return chain is not None and self._pays(groups, [chain])
+        return chain is not None and self._taken(groups, [chain])
+
+    def _taken(
+        self, groups: Sequence[Group], ways: Sequence[list[Node]], stored: Sequence[Value] = ()
+    ) -> bool:
+        """Whether the groups with their `ways` pay; then the nodes of these will join them."""
+        if not self._pays(groups, ways, stored):
+            return False
+        if len(groups) == 1 and not stored:
+            ways = [self._first_of(ways[0], groups[0])]
+        for way, group in zip(ways, groups, strict=True):
+            for node in way[1:]:
+                self.promises.setdefault(node, set()).add(group)
+        return True
+
+    def _promised(self, node: Node, groups: Sequence[Group]) -> bool:
+        """Whether the node was priced, and taken, as a part of all that joined `groups`."""
+        return self.promises.get(node, set()) >= set(groups)
 
     def _way(self, node: Node, group: Group) -> _Way:
         """What joins if the node does: itself, and what makes its join worth while; None where no
@@ -374,6 +392,19 @@ class _Partition:
         if len(groups) == 1 and not stored and self._is_anchor(way[-1]):
             joined, own = self._with_anchor_before(way, groups[0], joined, own)
         return joined <= (apart + own) * _PART
+
+    def _first_of(self, way: list[Node], group: Group) -> list[Node]:
+        """The nodes of a way that pays that had better join: all, or the first alone where a kernel
+        of the others is predicted to take less."""
+        best, least = way, (self._alone((*way, *group.members), group) or 0.0) / _PART
+        for first, rest in ((way[:n], way[n:]) for n in range(1, len(way))):
+            ends = [n for n in rest if not self._readers(n).keys() <= set(rest)]
+            if len(ends) > 1 or not self._sound(first, group):
+                continue
+            seconds = (self._alone((*first, *group.members), group) or 0.0) + self._kernel(rest)
+            if seconds < least:
+                best, least = first, seconds
+        return best
 
     def _with_anchor_before(
         self, way: list[Node], group: Group, joined: float, own: float
