@@ -12,7 +12,7 @@ from tcc.ir.expr.scalar import Cast, Read
 from tcc.ir.index import as_int
 from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import GroupStage, TileGroup
-from tcc.passes.fuse.combine import read_plainly
+from tcc.passes.fuse.combine import combines_once, read_plainly
 from tcc.passes.fuse.structure import build_group, row_major_storage, steps_evenly
 from tcc.passes.tile.cpu.scratch import resident_values
 from tcc.schedule.backend import AnySchedule, KernelModel
@@ -22,7 +22,7 @@ from tcc.schedule.cpu.core import TYPICAL_CORE, CoreModel
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.cpu.sliding_window import kept_gain, strips_fit
-from tcc.schedule.cpu.transform_tiles import spreads
+from tcc.schedule.cpu.transform_tiles import FAR, spreads
 from tcc.schedule.nest import (
     contraction_factors,
     of_bytes,
@@ -70,21 +70,22 @@ def is_cpu_kernel(expr: Expr, constants: tuple[bool, ...], registers: CoreModel)
         built = build_group(expr, *storage, limits=registers.limits)
         if row_loop(built) is not None:
             return strips_fit(built, choose(built, registers), registers)
-        return read_plainly(expr) and _fits(built, registers)
+        room = FAR if combines_once(expr) else 0.5
+        return read_plainly(expr) and _fits(built, registers, int(registers.l2 * room))
     except TccError:
         return False
 
 
-def _fits(group: TileGroup, registers: CoreModel) -> bool:
-    """Whether what a unit holds between its stages takes half of the second-level cache, beside
-    operands.  Units of stages that spread each point are cut until it does.
+def _fits(group: TileGroup, registers: CoreModel, room: int) -> bool:
+    """Whether what a unit holds between its stages takes `room` bytes of the second-level cache,
+    beside operands.  Units of stages that spread each point are cut until it does.
 
     Raises `InternalError` where the scratch is of no known size.
     """
     resident = resident_values(group, choose(group, registers))
     buffers = dict.fromkeys(h.buffer for h in resident.values())
     size = sum((as_int(b.sizes[0]) or 0) * b.dtype.bytes for b in buffers)
-    return size <= registers.l2 // 2 or spreads(group)
+    return size <= room or spreads(group)
 
 
 def loads_evenly(stage: GroupStage) -> bool:
