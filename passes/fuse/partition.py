@@ -16,7 +16,8 @@ Going from the outputs up, a node joins the groups of its users if a kernel of i
 
 The price of a node apart is that of a kernel of its own, or what it adds to the kernel that it
 would be the end of.  A node that does not pay by itself may do so together with the anchor that it
-completes.  Without prices every kernel that can be made is taken.
+completes: then all nodes up to the anchor join, or the first of them where the others are cheaper
+as a kernel of their own.  Without prices every kernel that can be made is taken.
 
 A concatenation that `join` gives no kernel is a group of its own that nothing joins.
 """
