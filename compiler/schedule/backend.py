@@ -26,8 +26,10 @@ class KernelModel(Protocol):
     `gaps`: values may lie with gaps (halos, planes set apart).  `scratch`: a tile has memory for
     what its stages exchange; without it every kernel of several stages must be `legal`, and is
     cut until it is.  `updates`: kernels update slices, not functions of the host.  `divides` cuts
-    long sums among units.  A model of a machine gives `legal`, `candidates` and `price`; all else
-    has a plain answer.
+    long sums among units.  `tolerance`: kernels join if together they are predicted to take at
+    most so many times what they take apart: prices tell no less apart, and a kernel less is memory
+    and code less.  A model of a machine gives `legal`, `candidates` and `price`; all else has a
+    plain answer.
     """
 
     limits: FusionLimits = TYPICAL_LIMITS
@@ -35,6 +37,7 @@ class KernelModel(Protocol):
     scratch: bool = True
     updates: bool = False
     divides: Divides | None = None
+    tolerance: float = 1.01
 
     @abstractmethod
     def legal(self, expr: Expr, constants: Sequence[bool]) -> bool:

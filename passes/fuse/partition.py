@@ -62,9 +62,6 @@ class NodeKind(Enum):
 
 # The nodes that join a group together, the one that was asked about first; None for no join.
 _Way: TypeAlias = "list[Node] | None"
-# What a kernel may be predicted to take of the time of its parts: prices tell no less apart, and a
-# kernel less is memory and code less.
-_PART = 1.01
 # Work that sums.
 _ANCHORS = (NodeKind.REDUCTION, NodeKind.CONTRACTION)
 
@@ -392,12 +389,14 @@ class _Partition:
         own = self._seconds_of(way, groups)
         if len(groups) == 1 and not stored and self._is_anchor(way[-1]):
             joined, own = self._with_anchor_before(way, groups[0], joined, own)
-        return joined <= (apart + own) * _PART
+        return joined <= (apart + own) * self.model.tolerance
 
     def _first_of(self, way: list[Node], group: Group) -> list[Node]:
         """The nodes of a way that pays that had better join: all, or the first alone where a kernel
         of the others is predicted to take less."""
-        best, least = way, (self._alone((*way, *group.members), group) or 0.0) / _PART
+        best = way
+        least = self._alone((*way, *group.members), group) or 0.0
+        least /= self.model.tolerance
         for first, rest in ((way[:n], way[n:]) for n in range(1, len(way))):
             ends = [n for n in rest if not self._readers(n).keys() <= set(rest)]
             if len(ends) > 1 or not self._sound(first, group):

@@ -328,4 +328,4 @@ def test_many_rows_are_normalised_once_and_one_row_in_every_unit() -> None:
 
 
 def test_attention_joins_its_softmax_and_both_products() -> None:
-    assert len(groups_of(attention(keys=1024))) == 1
+    assert len(groups_of(attention(keys=256))) == 1
