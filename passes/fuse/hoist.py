@@ -27,6 +27,7 @@ from tcc.ir.expr.scalar import (
     substitute_indices,
 )
 from tcc.ir.index import Var, free_vars, of_atom, var_of
+from tcc.passes.fuse.rescale import unless_empty
 
 
 def hoist_normalisers(expr: Expr) -> Expr:
@@ -56,7 +57,7 @@ def _weighted(stages: Sequence[Stage], number: int) -> tuple[Scalar, Scalar] | N
         over = stages[number].reduce[0]
         for part, factor in _quotient(_element(weight, stages)):
             if _is_normaliser(factor, part, stages, over) and _below_one(part, stages, over):
-                return apply("mul", part, other), factor
+                return apply("mul", part, other), unless_empty(over, factor)
     return None
 
 

@@ -38,7 +38,7 @@ from tcc.ir.expr.scalar import (
 )
 from tcc.ir.index import Index, Var, free_vars, iterator, of_atom, substitute, var_of
 from tcc.ir.tile.group import Rescale, StreamLoop
-from tcc.passes.fuse.rescale import cleans, rescaling
+from tcc.passes.fuse.rescale import cleans, rescaling, unless_empty
 from tcc.record import record
 
 # The iterator that all stages of a streaming loop share; no other has such a name.
@@ -259,4 +259,5 @@ class _Derivation:
         indices = tuple(substitute(i, at) for i in found.state.indices)
         state = read(found.state.source, indices, found.state.dtype)
         both: dict[Scalar, Scalar] = {argument(n, state.dtype): state for n in range(2)}
-        return apply("mul", node, replaced(found.factor, both))
+        factor = unless_empty(self.loops[node.source.stage], replaced(found.factor, both))
+        return apply("mul", node, factor)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from tcc.ir.expr import extent
 from tcc.ir.expr.evaluate import evaluate_scalars
 from tcc.ir.expr.scalar import (
     Apply,
@@ -21,10 +22,13 @@ from tcc.ir.expr.scalar import (
     Scalar,
     apply,
     argument,
+    index_value,
     literal,
     replaced,
     walk,
 )
+from tcc.ir.index import Var, nonnegative
+from tcc.ir.types import I64
 
 _TRIALS = 64
 
@@ -38,6 +42,14 @@ def rescaling(term: Scalar, state: Read) -> Scalar | None:
         return None
     factor = _ratio(term, state)
     return factor if factor is not None and _holds(term, state, factor) else None
+
+
+def unless_empty(over: Var, factor: Scalar) -> Scalar:
+    """`factor` of a sum along `over`, or 0 where the loop is empty and totals give no factor."""
+    if nonnegative(extent(over) - 1):
+        return factor
+    some = apply("lt", index_value(0, I64), index_value(extent(over), I64))
+    return apply("select", some, factor, literal(0, factor.dtype))
 
 
 def _ratio(scalar: Scalar, state: Read) -> Scalar | None:

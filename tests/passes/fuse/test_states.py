@@ -206,6 +206,21 @@ def test_attention_in_runs(mask: str, causal: bool, clean: bool, open_: bool) ->
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("keys", [0, 40])
+def test_attention_over_keys_that_may_be_none(keys: int, causal: bool, clean: bool) -> None:
+    """A sum of no terms is 0, whatever its total would divide it by."""
+    expr = attention(symbol("r"), symbol("s"), causal=causal, clean=clean)
+    assert streamed(expr, TYPICAL_LIMITS) is not None
+    operands = inputs(9, keys)
+    (got,) = tiles.run(expr, operands, {"r": 9, "s": keys}, short_runs)
+    (whole,) = evaluate_expr(expr, operands, {"r": 9, "s": keys})
+    want = expected(*operands, causal=causal, clean=clean) if keys else np.zeros((2, 9, 8))
+    for result in (got, whole):
+        np.testing.assert_allclose(result, want, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("rows", [1, 5, 9])
 @pytest.mark.parametrize("seed", range(6))
 def test_attention_under_any_schedule(seed: int, rows: int) -> None:
