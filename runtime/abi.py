@@ -13,7 +13,7 @@ import numpy as np
 API_VERSION = 1
 POISON = 1
 TIMES = 2
-CANCELLED = 7
+INVALID_ARGUMENT, CANCELLED = 1, 7
 
 # name -> DLPack code and bits, as tcc_dtype of tcc.h states them
 DTYPE_CODES = MappingProxyType(

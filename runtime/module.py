@@ -37,7 +37,12 @@ class RuntimeFailure(RuntimeError):
     """The default error: what happened, where, why, and what to do."""
 
     def __init__(self, what: str, *, where: str = "", why: str = "", hint: str = "") -> None:
-        parts = (what, where and f"at: {where}", why and f"because: {why}", hint)
+        parts = (
+            what,
+            where and f"at: {where}",
+            why and f"because: {why}",
+            hint and f"to do: {hint}",
+        )
         super().__init__("\n  ".join(part for part in parts if part))
 
 
@@ -174,7 +179,7 @@ class Module:
             raise self._error(
                 f"expected {len(self.inputs)} inputs, got {len(arrays)}",
                 where=str(self._path),
-                hint=f"the inputs are {self._names()}",
+                hint=self._signature(),
             )
         results = self._run(list(arrays) if arrays else self._in_order(named))
         return results[0] if len(results) == 1 else tuple(results)
@@ -326,10 +331,12 @@ class Module:
             ports.append(Port(port.name.decode(), dtype, shape, text, port.state))
         return tuple(ports)
 
-    def _check(self, status: int) -> None:
+    def _check(self, status: int, hint: str = "") -> None:
         if status:
             raise self._error(
-                self._api.last_error().decode(errors="replace"), where=str(self._path)
+                self._api.last_error().decode(errors="replace"),
+                where=str(self._path),
+                hint=hint,
             )
 
     # ---- instances ------------------------------------------------------------------------------
@@ -386,8 +393,13 @@ class Module:
 
     # ---- running --------------------------------------------------------------------------------
 
-    def _names(self) -> str:
-        return ", ".join(port.name for port in self.inputs) or "none"
+    def _signature(self) -> str:
+        """What to give and what comes back, for those who gave something else."""
+        taken, given = (
+            ", ".join(f"'{p.name}' {p.dtype}{p.text}" for p in ports) or "nothing"
+            for ports in (self.inputs, self.outputs)
+        )
+        return f"the model takes {taken} and gives {given}"
 
     def _in_order(self, named: Mapping[str, Any]) -> list[Any]:
         if not isinstance(named, Mapping):
@@ -402,11 +414,15 @@ class Module:
                 raise self._error(
                     f"the model has no input '{name}'",
                     where=str(self._path),
-                    hint=f"the inputs are {self._names()}",
+                    hint=self._signature(),
                 )
         missing = [port.name for port in self.inputs if port.name not in named]
         if missing:
-            raise self._error(f"inputs are missing: {', '.join(missing)}", where=str(self._path))
+            raise self._error(
+                f"inputs are missing: {', '.join(missing)}",
+                where=str(self._path),
+                hint=self._signature(),
+            )
         return [named[port.name] for port in self.inputs]
 
     def _view(self, index: int, value: Any) -> Given:
@@ -420,6 +436,7 @@ class Module:
                 f"input '{port.name}' cannot be used as an array of {port.dtype}{port.text}",
                 where=str(self._path),
                 why=str(failure),
+                hint=self._signature(),
             ) from failure
 
     def _run(self, values: list[Any]) -> list[Any]:
@@ -510,7 +527,7 @@ class Module:
         if status and results.allocator and b"': the allocator " in self._api.last_error():
             # ctypes has printed what a signal's handler raised before the callback's first line
             raise KeyboardInterrupt
-        self._check(status)
+        self._check(status, self._signature() if status == abi.INVALID_ARGUMENT else "")
 
 
 def _unpickled(

@@ -120,8 +120,9 @@ def test_torch_and_lists_and_other_dlpack_arrays(mlp: Module) -> None:
 )
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_wrong_inputs_are_named(mlp: Module, call: Callable[[Module], Any], pattern: str) -> None:
-    with pytest.raises(RuntimeError, match=pattern):
+    with pytest.raises(RuntimeError, match=pattern) as raised:
         call(mlp)
+    assert "to do: " in str(raised.value)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f8e4m3fn", "f4e2m1"])
