@@ -26,8 +26,9 @@ from tcc.runtime.blocks import ResultPool
 from tcc.runtime.calls import Inputs, Outputs, Repeated, Result, Results
 from tcc.runtime.devices import Given, Maker, maker_like, stream_of
 from tcc.runtime.images import SIDE_SUFFIX, Image, foreign_machine, open_image, place
+from tcc.runtime.ports import Port, port_of, signature
 from tcc.runtime.soname import set_soname
-from tcc.runtime.values import ResultMemory, arrays_in, describe, is_list, is_value, read_block
+from tcc.runtime.values import ResultMemory, arrays_in, describe, is_value, read_block
 
 # How many runs' results may lie free.
 _RUNS = 2
@@ -44,27 +45,6 @@ class RuntimeFailure(RuntimeError):
             hint and f"to do: {hint}",
         )
         super().__init__("\n  ".join(part for part in parts if part))
-
-
-@dataclass(frozen=True, slots=True)
-class Port:
-    """One input or output: `shape` has ints, and None where the size is known only at run time.
-
-    `text` shows the shape with its symbols; `state` is the input that an output updates in place,
-    or -1.  Sequences and optionals have no dimensions, and their whole type as `dtype`, as in
-    "optional(sequence(f32[2,?]))".
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int | None, ...]
-    text: str
-    state: int = -1
-
-    @property
-    def kind(self) -> str:
-        """ "tensor", "sequence" or "optional"."""
-        return self.dtype.partition("(")[0] if is_list(self.dtype) else "tensor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +159,7 @@ class Module:
             raise self._error(
                 f"expected {len(self.inputs)} inputs, got {len(arrays)}",
                 where=str(self._path),
-                hint=self._signature(),
+                hint=signature(self.inputs, self.outputs),
             )
         results = self._run(list(arrays) if arrays else self._in_order(named))
         return results[0] if len(results) == 1 else tuple(results)
@@ -322,13 +302,7 @@ class Module:
         for i in range(count(self._handle)):
             port = abi.CPort()
             self._check(describe(self._handle, i, ctypes.byref(port)))
-            shape = tuple(n if n >= 0 else None for n in port.shape[: port.ndim])
-            text = port.text.decode()
-            if (port.dtype.code, port.dtype.bits) == abi.LIST:
-                dtype, text = text, ""
-            else:
-                dtype = abi.dtype_name(port.dtype)
-            ports.append(Port(port.name.decode(), dtype, shape, text, port.state))
+            ports.append(port_of(port))
         return tuple(ports)
 
     def _check(self, status: int, hint: str = "") -> None:
@@ -393,14 +367,6 @@ class Module:
 
     # ---- running --------------------------------------------------------------------------------
 
-    def _signature(self) -> str:
-        """What to give and what comes back, for those who gave something else."""
-        taken, given = (
-            ", ".join(f"'{p.name}' {p.dtype}{p.text}" for p in ports) or "nothing"
-            for ports in (self.inputs, self.outputs)
-        )
-        return f"the model takes {taken} and gives {given}"
-
     def _in_order(self, named: Mapping[str, Any]) -> list[Any]:
         if not isinstance(named, Mapping):
             raise self._error(
@@ -414,14 +380,14 @@ class Module:
                 raise self._error(
                     f"the model has no input '{name}'",
                     where=str(self._path),
-                    hint=self._signature(),
+                    hint=signature(self.inputs, self.outputs),
                 )
         missing = [port.name for port in self.inputs if port.name not in named]
         if missing:
             raise self._error(
                 f"inputs are missing: {', '.join(missing)}",
                 where=str(self._path),
-                hint=self._signature(),
+                hint=signature(self.inputs, self.outputs),
             )
         return [named[port.name] for port in self.inputs]
 
@@ -436,7 +402,7 @@ class Module:
                 f"input '{port.name}' cannot be used as an array of {port.dtype}{port.text}",
                 where=str(self._path),
                 why=str(failure),
-                hint=self._signature(),
+                hint=signature(self.inputs, self.outputs),
             ) from failure
 
     def _run(self, values: list[Any]) -> list[Any]:
@@ -527,7 +493,8 @@ class Module:
         if status and results.allocator and b"': the allocator " in self._api.last_error():
             # ctypes has printed what a signal's handler raised before the callback's first line
             raise KeyboardInterrupt
-        self._check(status, self._signature() if status == abi.INVALID_ARGUMENT else "")
+        refused = status == abi.INVALID_ARGUMENT
+        self._check(status, signature(self.inputs, self.outputs) if refused else "")
 
 
 def _unpickled(

@@ -1,0 +1,50 @@
+"""The inputs and outputs of a model: what its artifact says of them, and how people read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tcc.runtime import abi
+from tcc.runtime.values import is_list
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One input or output: `shape` has ints, and None where the size is known only at run time.
+
+    `text` shows the shape with its symbols; `state` is the input that an output updates in place,
+    or -1.  Sequences and optionals have no dimensions, and their whole type as `dtype`, as in
+    "optional(sequence(f32[2,?]))".
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+    text: str
+    state: int = -1
+
+    @property
+    def kind(self) -> str:
+        """ "tensor", "sequence" or "optional"."""
+        return self.dtype.partition("(")[0] if is_list(self.dtype) else "tensor"
+
+
+def port_of(port: abi.CPort) -> Port:
+    """The Port that the C interface describes."""
+    shape = tuple(n if n >= 0 else None for n in port.shape[: port.ndim])
+    text = port.text.decode()
+    if (port.dtype.code, port.dtype.bits) == abi.LIST:
+        dtype, text = text, ""
+    else:
+        dtype = abi.dtype_name(port.dtype)
+    return Port(port.name.decode(), dtype, shape, text, port.state)
+
+
+def signature(inputs: Iterable[Port], outputs: Iterable[Port]) -> str:
+    """Names, types and shapes of all inputs and outputs, for those who gave something else."""
+    taken, given = (
+        ", ".join(f"'{p.name}' {p.dtype}{p.text}" for p in ports) or "nothing"
+        for ports in (inputs, outputs)
+    )
+    return f"the model takes {taken} and gives {given}"
