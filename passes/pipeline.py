@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.ir.types import I8, U8
-from tcc.passes.choose.cuts import priced_ends
 from tcc.passes.derive.winograd import Limits, winograd
 from tcc.passes.fuse.partition import partition
 from tcc.passes.graph.canonicalize import canonicalize
@@ -146,8 +145,7 @@ def _pack_io(plan: Plan, graph: Graph) -> Graph:
 
 
 def _group(plan: Plan, graph: Graph) -> Grouped:
-    ends = priced_ends(graph, plan.planner, plan.precision)
-    return Grouped(graph, partition(graph, plan.planner, ends))
+    return Grouped(graph, partition(graph, plan.planner))
 
 
 def _narrow(plan: Plan, placed: Placed) -> Placed:
