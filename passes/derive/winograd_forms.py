@@ -6,6 +6,8 @@ A tile of m x m results of a 3 x 3 convolution needs t x t inputs, t = m + 2:
     M[p] = sum(c) V[p, c] * U[p, c]          U = G w GT, known when w is
     y = AT M A
 
+Filters of a grouped convolution sum over their own group's channels.
+
 The factors BT and AT are a few small integers: they are written out as sums, along one axis after
 the other.  With dilation d, results whose places are equal modulo d form an image of their own.
 """
@@ -18,7 +20,7 @@ from types import MappingProxyType
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar
-from tcc.ir.index import Index, as_index, ceildiv
+from tcc.ir.index import Index, as_index, ceildiv, floordiv
 from tcc.ir.op import Array
 from tcc.ir.types import TensorType
 from tcc.ops.formula import chosen, fn
@@ -59,7 +61,7 @@ class Tiling:
 
 
 def transformed_filters(form: WinogradForm, weights: Array) -> Array:
-    """U[point, channel, filter] of weights [filter, channel, 3, 3], in f64."""
+    """U[point, channel, filter] of weights [filter, channel, 3, 3], in f64; channels of a group."""
     g = np.array(form.filters)
     filters, channels = weights.shape[:2]
     flat = weights.astype(np.float64).transpose(2, 3, 1, 0).reshape(9, channels * filters)
@@ -83,12 +85,13 @@ def input_transform(form: WinogradForm, tiling: Tiling) -> Expr:
     return b.finish((point, n, p, q, y, x, c), chosen(point, values))
 
 
-def products(v: TensorType, u: TensorType) -> Expr:
-    """M[point, tile..., filter]: the sums over channels, for each point by itself."""
+def products(v: TensorType, u: TensorType, groups: int) -> Expr:
+    """M[point, tile..., filter]: the sums over a group's channels, for each point by itself."""
     b = ExprBuilder(v, u)
     point, *tile, o = b.iters(*v.shape[:-1], u.shape[2])
     (c,) = b.iters(u.shape[1])
-    body = fn("mul", b.read(0, point, *tile, c), b.read(1, point, c, o))
+    channel = o // floordiv(u.shape[2], groups) * u.shape[1] + c
+    body = fn("mul", b.read(0, point, *tile, channel), b.read(1, point, c, o))
     return b.finish((point, *tile, o), body, over=(c,), monoid="sum")
 
 

@@ -185,7 +185,7 @@ def _pool(b: GraphBuilder, value: Value) -> Value:
 
 
 def filters_type(node: Node, form: WinogradForm) -> TensorType:
-    """Of the transformed filters: points, channels, filters."""
+    """Of the transformed filters: points, channels of a group, filters."""
     weights = node.inputs[1]
     assert weights is not None
     filters, channels = weights.type.shape[:2]
@@ -203,7 +203,7 @@ def with_form(
     high, wide = result.type.shape[2:]
     tiling = Tiling(image.type, before, attrs.dilations, (high, wide))
     (v,) = express(b, input_transform(form, tiling), image)
-    (m,) = express(b, products(v.type, filters.type), v, filters)
+    (m,) = express(b, products(v.type, filters.type, attrs.group), v, filters)
     bias = inputs[2] if len(inputs) > 2 else None
     shift = None if bias is None else bias.type
     return express(b, output_transform(form, tiling, m.type, shift), m, bias)

@@ -81,7 +81,7 @@ def test_planes_that_a_point_writes_are_set_apart() -> None:
     op, attrs = OPS["expression"], OPS["expression"].attrs
     (v,) = b.add(op, [x], attrs(input_transform(form, tiling)))
     u = b.constant(np.ones((36, 16, 16), np.float32), "u")
-    (m,) = b.add(op, [v, u], attrs(products(v.type, u.type)))
+    (m,) = b.add(op, [v, u], attrs(products(v.type, u.type, 1)))
     placed = place_graph(b.finish([m]))
     assert distance(v, placed.layouts[v]) == PAGE + LINE
     assert placed.layouts[m] == row_major(m.type.shape)

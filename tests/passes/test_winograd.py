@@ -92,23 +92,25 @@ def correlation(case: Conv, image: Array, weights: Array) -> Array:
     padded = np.pad(image.astype(np.float64), pads)
     (dy, dx), kernel = case.dilations, weights.shape[2]
     high, wide = padded.shape[2] - (kernel - 1) * dy, padded.shape[3] - (kernel - 1) * dx
+    images = padded.reshape(len(padded), case.group, -1, *padded.shape[2:])
+    filters = weights.astype(np.float64).reshape(case.group, -1, *weights.shape[1:])
     parts = (
         np.einsum(
-            "nchw,oc->nohw",
-            padded[:, :, i * dy : i * dy + high, j * dx : j * dx + wide],
-            weights[:, :, i, j].astype(np.float64),
+            "ngchw,goc->ngohw",
+            images[..., i * dy : i * dy + high, j * dx : j * dx + wide],
+            filters[..., i, j],
         )
         for i in range(kernel)
         for j in range(kernel)
     )
     total: Array = np.sum(list(parts), axis=0)
-    return total
+    return total.reshape(len(padded), -1, high, wide)
 
 
 def bound_of(case: Conv) -> Array:
     """2 * gamma_K * (|A| * |B|) for every element."""
     weights, bias = case.arrays()
-    k = 9 * case.channels + case.bias
+    k = 9 * case.channels // case.group + case.bias
     gamma = k * 2.0**-24 / (1 - k * 2.0**-24)
     sums = correlation(case, np.abs(case.image()), np.abs(weights))
     bound: Array = 2 * gamma * (sums + np.abs(bias)[:, None, None] * case.bias)
@@ -160,6 +162,14 @@ CASES = {
     ),
     "one kernel, small tiles": (Conv(high=2, wide=99, before=(1, 3), after=(1, 3)), F2),
     "fused": (Conv(channels=17, filters=33, high=7, wide=9, fused=True), F4),
+    "few channels": (Conv(channels=8), F4),
+    "groups": (Conv(channels=24, filters=20, group=2, high=15, wide=14), F4),
+    "groups of few channels": (Conv(channels=32, filters=8, group=4, high=13, fused=True), F4),
+    "groups, small tiles": (Conv(channels=32, filters=64, group=2, high=2, wide=5), F2),
+    "groups, dilated": (
+        Conv(96, 48, group=3, high=11, wide=23, before=(1, 3), after=(1, 3), dilations=(1, 3)),
+        F4,
+    ),
 }
 
 
@@ -204,7 +214,8 @@ def test_expressions_are_well_formed_and_the_text_reads_back() -> None:
     "case",
     [
         Conv(strides=(2, 1)),
-        Conv(group=2, channels=4),
+        Conv(channels=7),  # sums of so few products are to be rounded less
+        Conv(group=4, channels=28),
         Conv(kernel=5),
         Conv(dtype=F64),
         Conv(constant=False),
@@ -353,9 +364,9 @@ def among_others(case: Conv, *, given: bool = False, loc: str = "") -> Graph:
     x = b.input("x", tensor(F32, 1, case.channels, case.high, case.wide))
     if not given:
         (x,) = b.add(OPS["relu"], [x])
-    w = b.constant(np.zeros((case.filters, case.channels, 3, 3), np.float32))
+    w = b.constant(np.zeros((case.filters, case.channels // case.group, 3, 3), np.float32))
     pads = tuple(tuple(map(const, p)) for p in (case.before, case.after))
-    attrs = OPS["conv"].attrs((1, 1), *pads, case.dilations, 1)
+    attrs = OPS["conv"].attrs((1, 1), *pads, case.dilations, case.group)
     (y,) = b.add(OPS["conv"], [x, w], attrs, loc=loc)
     if case.fused:
         (y,) = b.add(OPS["relu"], [y])
@@ -385,7 +396,10 @@ def layer(channels: int, filters: int, side: int, dilation: int = 1) -> Conv:
         (layer(12, 12, 128), 4),  # the direct sums fill no vector either
         (layer(256, 256, 14), 2),  # 36 points of filters stream from memory
         (layer(1024, 1024, 4), 0),  # one tile does not pay for 150 MB of weights
-        (layer(3, 64, 224), 0),  # the transforms cost more than the products
+        (layer(8, 64, 224), 4),
+        (replace(layer(384, 384, 14), group=12), 4),
+        (replace(layer(256, 256, 56), group=8), 4),
+        (replace(layer(64, 64, 28), group=64), 0),  # one channel by one
     ],
     ids=str,
 )
