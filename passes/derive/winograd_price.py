@@ -7,7 +7,8 @@
 A region is the graph of a few nodes, placed and scheduled like a whole model, and its price the sum
 of its kernels' prices: epilogues, halos, layouts and joined kernels count as they will be.  Where
 others make or read its values, a pool of one element stands for them, so that values are stored as
-between kernels; what pools take by themselves is left out.
+between kernels; what pools take by themselves is left out.  Inputs and outputs of the graph keep
+their layout.
 """
 
 from __future__ import annotations
@@ -55,12 +56,13 @@ class Role(Enum):
 class ConvRegion:
     """Convolutions, and the nodes after them that may run in their kernels, in order.
 
-    `roles` are of the values they read and `shown` those that others read."""
+    `roles` are of the values they read and `shown` those that others read; True: results of the
+    graph, in the caller's layout."""
 
     nodes: tuple[Node, ...]
     convolutions: tuple[Node, ...]
     roles: Mapping[Value, Role]
-    shown: tuple[Value, ...]
+    shown: Mapping[Value, bool]
 
 
 def region_of(
@@ -76,12 +78,12 @@ def region_of(
         chosen.update(dict.fromkeys(epilogue(users, convolution)))
     nodes = tuple(n for n in graph.nodes if n in chosen)
     outputs = dict.fromkeys(graph.outputs)
-    shown = tuple(
-        v
+    shown = {
+        v: v in outputs
         for n in nodes
         for v in n.outputs
         if v in outputs or any(u not in chosen for u in users.get(v, ())) or v not in users
-    )
+    }
     roles = dict.fromkeys((v for n in nodes for v in n.inputs if v is not None), Role.OTHER)
     roles |= {v: Role.GIVEN for v in graph.inputs if v in roles}
     roles |= {v: Role.CONSTANT for v in roles if v in constants}
@@ -145,7 +147,7 @@ def _key(region: ConvRegion) -> tuple[Any, ...]:
         )
         results = tuple((numbers.setdefault(v, len(numbers)), v.type) for v in node.outputs)
         parts.append((node.op.name, node.attrs, operands, results))
-    shown = tuple(numbers[v] for v in region.shown)
+    shown = tuple((numbers[v], result) for v, result in region.shown.items())
     return (*parts, shown, tuple(region.nodes.index(n) for n in region.convolutions))
 
 
@@ -165,7 +167,7 @@ def _built(region: ConvRegion, forms: Forms) -> Graph:
         else:
             results = with_form(b, node, inputs, unread(b, filters_type(node, form)), form)
         new.update(zip(node.outputs, results, strict=True))
-    return b.finish([_pool(b, new[v]) for v in region.shown])
+    return b.finish([new[v] if result else _pool(b, new[v]) for v, result in region.shown.items()])
 
 
 def _outside(b: GraphBuilder, value: Value, role: Role) -> Value:

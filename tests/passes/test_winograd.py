@@ -358,8 +358,9 @@ SERVER = MACHINES["icelake-server"]
 PLANNER = CorePlanner(CoreModel(16, 32, SERVER.l2.size, SERVER.cores), Pricer(SERVER))
 
 
-def among_others(case: Conv, *, given: bool = False, loc: str = "") -> Graph:
-    """One convolution of an image that another kernel makes, or that is given."""
+def among_others(case: Conv, *, given: bool = False, result: bool = False, loc: str = "") -> Graph:
+    """One convolution of an image that another kernel makes, or that is given; another kernel reads
+    its result, or the caller."""
     b = GraphBuilder("region")
     x = b.input("x", tensor(F32, 1, case.channels, case.high, case.wide))
     if not given:
@@ -370,6 +371,8 @@ def among_others(case: Conv, *, given: bool = False, loc: str = "") -> Graph:
     (y,) = b.add(OPS["conv"], [x, w], attrs, loc=loc)
     if case.fused:
         (y,) = b.add(OPS["relu"], [y])
+    if result:
+        return b.finish([y])
     none = (const(0), const(0))
     pooled = OPS["max_pool"].attrs((2, 2), (2, 2), none, none, (1, 1))
     (last,) = b.add(OPS["max_pool"], [y], pooled)
@@ -408,6 +411,14 @@ def test_layers_take_the_form_that_was_measured_to_be_fastest(case: Conv, best: 
     first = next(n for n in found.nodes if n.op.name in ("conv", "expression"))
     points = as_int(first.outputs[0].type.shape[0]) if first.op.name == "expression" else None
     assert points == {0: None, 2: 16, 4: 36}[best]
+
+
+def test_a_result_of_the_graph_is_priced_in_the_callers_layout() -> None:
+    """Tiles of 32 filters written to planes of their own take longer than the direct sums."""
+    for result, tiled in ((False, True), (True, False)):
+        graph = among_others(layer(8, 32, 224), result=result)
+        found = form_of(winograd(graph, Limits(ConvPrices(PLANNER), growth=100)))
+        assert ("expression 36" in found) == tiled
 
 
 def test_what_follows_in_the_same_kernel_is_part_of_a_region() -> None:
