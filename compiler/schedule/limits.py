@@ -20,6 +20,9 @@ class FusionLimits:
 
     Threads: a core does `contraction_rate` body operations of a contraction in a nanosecond and
     `plain_rate` others; a thread with less than `least_nanoseconds` to do costs more than it saves.
+
+    `walks`: whether units walk along a loop where they need not; None, without prices: where rows
+    are of more than `room` or `long_row`, or products read `transposed_rows` along their sums.
     """
 
     cheap: int = 6
@@ -35,6 +38,7 @@ class FusionLimits:
     contraction_rate: int = 200
     plain_rate: int = 10
     least_nanoseconds: int = 1000
+    walks: bool | None = None
 
 
 TYPICAL_LIMITS = FusionLimits()

@@ -4,6 +4,7 @@ core's cache."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from tcc.errors import TccError
@@ -13,6 +14,7 @@ from tcc.ir.index import as_int
 from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.passes.fuse.combine import combines_once, read_plainly
+from tcc.passes.fuse.forms import kernel_forms
 from tcc.passes.fuse.structure import build_group, row_major_storage, steps_evenly
 from tcc.passes.tile.cpu.scratch import resident_values
 from tcc.schedule.backend import AnySchedule, KernelModel
@@ -39,6 +41,13 @@ class CpuKernels(KernelModel):
 
     def legal(self, expr: Expr, constants: Sequence[bool]) -> bool:
         return is_cpu_kernel(expr, tuple(constants), self.core)
+
+    def forms(self, expr: Expr) -> tuple[CoreModel, ...]:
+        """The core, once for each form of a kernel of `expr` that prices choose from."""
+        if self.pricer is None:
+            return (self.core,)
+        forms = kernel_forms(expr, self.limits)
+        return tuple(replace(self.core, limits=form) for form in forms)
 
     def gain(self, group: TileGroup) -> float:
         return kept_gain(group, choose(group, self.core), self.core)

@@ -53,6 +53,8 @@ def _too_much(expr: Expr, limits: FusionLimits) -> bool:
             if size is None and away:
                 return True
             total += size or 0
+    if limits.walks is not None:
+        return limits.walks
     if common and any(map(_factors, expr.stages)):
         rows = (as_int(extent(v)) or limits.stream_rows for v in _rows(linked, common))
         total *= min(limits.stream_rows, max(rows))

@@ -13,7 +13,7 @@ from tcc.ir.index import Var, as_int, const, divisor_of, free_vars, linear_in
 from tcc.ir.layout import Layout
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.ir.types import BF16, I8, U8, DType
-from tcc.passes.fuse.cpu_legality import CpuKernels
+from tcc.passes.fuse.cpu_legality import CpuKernels, is_cpu_kernel
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.passes.tile.cpu.lower import lower
 from tcc.passes.tile.plan import (
@@ -108,8 +108,20 @@ class CorePlanner(CpuKernels, KernelPlanner):
 
     def _structure(self, key: KernelKey) -> Structure:
         if key not in self._structures:
-            self._structures[key] = Structure(key, self.core)
+            self._structures[key] = self._cheapest_form(key)
         return self._structures[key]
+
+    def _cheapest_form(self, key: KernelKey) -> Structure:
+        """The form of the least price under the analytic schedule, the first of equal ones."""
+        expr, operands, _ = key
+        forms = self.forms(expr)
+        if len(forms) > 1:
+            constants = tuple(s.constant for s in operands)
+            forms = tuple(f for f in forms if is_cpu_kernel(expr, constants, f)) or forms
+        structures = [Structure(key, form) for form in forms]
+        if len(structures) == 1:
+            return structures[0]
+        return min(structures, key=lambda s: self.price(*s.with_knobs(Knobs())))
 
     def bind(self, key: KernelKey) -> Planned:
         structure = self._structure(key)
