@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from environment import ROOT
+from tcc.driver import resolve_targets
+from tcc.options import Options
+from tcc.target import targets_text
 from zoo import report
 from zoo.draw import Drawn, Entry, draw, part_of, read, shard, text
 from zoo.outcomes import Outcome, Outcomes, in_process
@@ -34,7 +37,7 @@ def main(page: str) -> int:
     except (OSError, ValueError) as error:
         print(f"scripts/breadth: {error}; run scripts/breadth draw", file=sys.stderr)
         return 2
-    outcomes = Outcomes(FOLDER, PUBLISHED)
+    outcomes = Outcomes(FOLDER, PUBLISHED, targets_text(resolve_targets(Options())))
     if chosen.step == "one":
         return one(drawn, outcomes, chosen)
     if chosen.step == "table":

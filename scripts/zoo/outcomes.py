@@ -17,34 +17,39 @@ STEPS = ("export", "time")
 
 
 class Outcomes:
-    """The outcomes in `folder`; for exports that failed also those of `published`, a table's JSON.
+    """The outcomes in `folder`, and beside them those of `published`, a table's JSON: exports that
+    failed, and models timed on `target`, a processor with its instructions.
 
-    So a machine that times a part knows which architectures were replaced elsewhere.
+    So a machine that times a part knows which architectures were replaced, and which were timed on
+    its like.
     """
 
-    def __init__(self, folder: Path, published: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, published: Path | None = None, target: str | None = None
+    ) -> None:
         self.folder = folder
         held = json.loads(published.read_text()) if published and published.is_file() else {}
-        self._failed = {
+        times = {f: o for f, o in held.get("times", {}).items() if o.get("target") == target}
+        exports = {
             family: found
             for family, found in held.get("exports", {}).items()
-            if found["outcome"] == "failed"
+            if found["outcome"] == "failed" or family in times
         }
+        self._published: dict[str, dict[str, Outcome]] = {"export": exports, "time": times}
 
     def get(self, step: str, family: str) -> Outcome | None:
         path = self._path(step, family)
         if path.is_file():
             found: Outcome = json.loads(path.read_text())
             return found
-        return self._failed.get(family) if step == "export" else None
+        return self._published[step].get(family)
 
     def put(self, step: str, family: str, outcome: Mapping[str, Any]) -> None:
         write_whole(self._path(step, family), json.dumps(outcome, indent=1) + "\n")
 
     def forget(self, step: str, family: str) -> None:
         self._path(step, family).unlink(missing_ok=True)
-        if step == "export":
-            self._failed.pop(family, None)
+        self._published[step].pop(family, None)
 
     def failed_exports(self) -> set[str]:
         return {f for f, found in self.all("export").items() if found["outcome"] == "failed"}
@@ -52,7 +57,7 @@ class Outcomes:
     def all(self, step: str) -> dict[str, Outcome]:
         """By family, sorted."""
         known = {path.name.split(".")[0] for path in self.folder.glob(f"*.{step}.json")}
-        known |= set(self._failed) if step == "export" else set()
+        known |= set(self._published[step])
         return {family: found for family in sorted(known) if (found := self.get(step, family))}
 
     def _path(self, step: str, family: str) -> Path:

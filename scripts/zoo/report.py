@@ -124,7 +124,7 @@ def _conditions(results: Mapping[str, Any]) -> str:
         [f"{row['plan']['threads']} threads" for row in rows],
         ["f32"],
         [f"{row['plan']['rounds']} rounds of {row['plan']['seconds']:g} s" for row in rows],
-        [row["date"] for row in rows],
+        [f"{row['date']} at {row.get('commit', 'an unknown commit')}" for row in rows],
     )
     return "; ".join(" and ".join(sorted(set(each))) for each in told if each)
 

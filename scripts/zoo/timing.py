@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from environment import ROOT
 from peaks import Calm, CalmTurns, Peaks
 from tcc.artifact import read_manifest
 from tcc.cli.kernels.facts import kernel_facts
@@ -60,6 +62,7 @@ def measure(stem: Path, plan: Plan) -> dict[str, Any]:
         return {
             "target": targets_text(resolve_targets(Options())),
             "date": date.today().isoformat(),
+            "commit": commit(),
             "plan": asdict(plan),
             "compile_seconds": compiled,
             "error": error,
@@ -70,6 +73,12 @@ def measure(stem: Path, plan: Plan) -> dict[str, Any]:
     finally:
         for suffix in (".so", ".h"):
             stem.with_suffix(suffix).unlink(missing_ok=True)
+
+
+def commit() -> str:
+    """The compiler's commit, with a + where files differ from it."""
+    told = ("git", "describe", "--always", "--abbrev=8", "--exclude=*", "--dirty=+")
+    return subprocess.run(told, cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
 
 def _start(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import sys
 from pathlib import Path
@@ -325,6 +326,24 @@ def test_a_published_failure_is_replaced_on_a_machine_that_has_no_outcomes(tmp_p
     kept = outcomes.Outcomes(tmp_path / "none", path)
     assert kept.failed_exports() == {"bert"}
     assert kept.get("export", "t5") is None
+
+
+def test_a_published_time_counts_on_the_same_processor_alone(steps: Any, tmp_path: Path) -> None:
+    _, taken, _ = steps
+    drawn = made()
+    members = [entry.family for entry in drawn.members(set())]
+    path = tmp_path / "breadth.json"
+    timed = {members[0]: times(0.01, ort=0.02), members[1]: times(0.01) | {"target": "cpu:znver5"}}
+    exports = dict.fromkeys(members[:2], {"outcome": "done"})
+    path.write_text(json.dumps({"exports": exports, "times": timed}))
+    kept = outcomes.Outcomes(tmp_path, path, "cpu:znver4")
+    command.timing(drawn, kept, chosen())
+    assert [family for kind, family in taken if kind == "time"] == members[1:]
+    assert set(report.collected(drawn, kept)["times"]) == set(members)
+    kept = outcomes.Outcomes(tmp_path / "none", path, "cpu:znver4")
+    assert kept.get("export", members[0]) == {"outcome": "done"}
+    command.timing(drawn, kept, chosen(again=True, only=(members[0],)))
+    assert taken[-1] == ("time", members[0])
 
 
 # ---- the table -----------------------------------------------------------------------------------
