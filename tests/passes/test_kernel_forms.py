@@ -13,7 +13,6 @@ from tcc.schedule.cpu.core import CoreModel
 from .test_attention_joins import graph
 from .test_choose_layouts import planner
 
-
 _GAINS = ("plain", 1500), ("normalised", 512)  # walking saves 7 %, and loses half a percent
 
 

@@ -334,7 +334,7 @@ def test_a_published_time_counts_on_the_same_processor_alone(steps: Any, tmp_pat
     members = [entry.family for entry in drawn.members(set())]
     path = tmp_path / "breadth.json"
     timed = {members[0]: times(0.01, ort=0.02), members[1]: times(0.01) | {"target": "cpu:znver5"}}
-    exports = dict.fromkeys(members[:2], {"outcome": "done"})
+    exports = {key: {"outcome": "done"} for key in members[:2]}
     path.write_text(json.dumps({"exports": exports, "times": timed}))
     kept = outcomes.Outcomes(tmp_path, path, "cpu:znver4")
     command.timing(drawn, kept, chosen())
