@@ -142,13 +142,17 @@ def interval(form: Affine, extents: Sizes) -> Interval:
             first, last = (last, first) if is_nonnegative(-step) else (None, None)
         low = None if low is None or first is None else low + step * first
         high = None if high is None or last is None else high + step * last
-    return low, high
+    return _known(low), _known(high)
+
+
+def _known(end: Size | None) -> Size | None:
+    return None if end is None else plain(end)
 
 
 def _digit_interval(digit: Digit, extents: Sizes) -> Interval:
     low, high = interval(digit.of, extents)
-    first = None if low is None else plain(low // digit.div)
-    last = None if high is None else plain(high // digit.div)
+    first = None if low is None else low // digit.div
+    last = None if high is None else high // digit.div
     if not digit.mod or _is_in(first, last, digit.mod):
         return first, last
     return 0, digit.mod - 1

@@ -141,15 +141,18 @@ def _constant(body: Scalars, factors: int) -> Literal | None:
     if len(body) != 1:
         return None
     constant: Literal = 1
-    numbers: list[int] = []
+    seen: set[Scalar] = set()
     rest: list[Scalar] = [body[0]]
     while rest:
         scalar = rest.pop()
+        if scalar in seen and not isinstance(scalar, Const):
+            return None  # a power, of which there may be as many factors as 2^n
+        seen.add(scalar)
         match scalar:
             case Const():
                 constant *= scalar.value
             case Arg():
-                numbers.append(scalar.number)
+                pass
             case Cast(arg=Arg()) if widens(scalar.arg.dtype, scalar.dtype):
                 rest.append(scalar.arg)
             case Apply(function="mul"):
@@ -159,7 +162,7 @@ def _constant(body: Scalars, factors: int) -> Literal | None:
                 rest += scalar.args
             case _:
                 return None
-    return constant if sorted(numbers) == list(range(factors)) else None
+    return constant if sum(isinstance(s, Arg) for s in seen) == factors else None
 
 
 def constant_of(stage: Stage) -> Literal | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ def chain(*sizes: int) -> Region:
         factors = Factor(~(n - 1) if n else 0, 0, (i, d), F32), Factor(n + 1, 0, (d, j), F32)
         loops = (sizes[0], sizes[n + 2])
         stages.append(Stage(loops, (k,), "sum", factors, product((F32, F32), F32)))
-    params = tuple(tensor(F32, a, b) for a, b in zip(sizes, sizes[1:], strict=False))
+    params = tuple(tensor(F32, a, b) for a, b in pairwise(sizes))
     return Region(params, tuple(stages), ((len(stages) - 1, 0),))
 
 

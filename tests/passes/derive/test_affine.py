@@ -1,4 +1,4 @@
-"""Quasi-affine forms: simplification, substitution and ranges against every point of small boxes."""
+"""Quasi-affine forms: simplification, substitution and ranges at every point of small boxes."""
 
 from __future__ import annotations
 
