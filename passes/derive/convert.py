@@ -22,6 +22,7 @@ from tcc.ir.expr.scalar import (
     StageRef,
     argument,
     index_value,
+    literal,
     read,
     rebuild,
     transform_all,
@@ -75,7 +76,8 @@ def _factor(node: Read | IndexValue, loops: Mapping[Var, int]) -> Factor | None:
         return None
     if isinstance(node, IndexValue):
         return Factor(None, 0, known, node.dtype)
-    return Factor(*_number(node.source), known, node.dtype, node.fill)
+    fill = None if node.fill is None else literal(node.fill, node.dtype)
+    return Factor(*_number(node.source), known, node.dtype, fill)
 
 
 def _number(source: Source) -> tuple[int, int]:
@@ -155,4 +157,5 @@ def _expr_stage(stage: Stage) -> expr.Stage:
 def _node(factor: Factor, at: list[Index]) -> Scalar:
     if factor.source is None:
         return index_value(at[0], factor.dtype)
-    return read(_source(factor), at, factor.dtype, fill=factor.fill)
+    fill = None if factor.fill is None else factor.fill.value
+    return read(_source(factor), at, factor.dtype, fill=fill)

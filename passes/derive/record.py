@@ -11,7 +11,7 @@ A 3 x 3 convolution of one channel over 8 x 8, zeros around it,
 is one stage, its loops numbered h = 0, w = 1, r = 2, s = 3:
 
     Stage(iters=(8, 8), sums=(3, 3), monoid="sum", body=product((F32, F32), F32), factors=(
-        Factor(0, 0, (Affine((1, 0, 1, 0), -1), Affine((0, 1, 0, 1), -1)), F32, 0.0),
+        Factor(0, 0, (Affine((1, 0, 1, 0), -1), Affine((0, 1, 0, 1), -1)), F32, literal(0, F32)),
         Factor(1, 0, (Affine((0, 0, 1, 0)), Affine((0, 0, 0, 1))), F32, None)))
 
 Loops are positions, the iterators of the result before those of the sum, so equal states have equal
@@ -47,15 +47,16 @@ class Factor(NamedTuple):
     """An element of type `dtype`: component `component` of `source` at `forms`, one a dimension.
 
     `source` is the number of a parameter, or `~n` for stage n; None stands for the integer that the
-    only form gives.  Outside of the source's extents the value is `fill`; None says that no read is
-    outside, or that a `select` drops it.  A factor of a leaf has no forms and reads everything.
+    only form gives.  Outside of the source's extents the value is the literal `fill`, a node, so that
+    0.0 and -0.0 differ; None says that no read is outside, or that a `select` drops it.  A factor of
+    a leaf has no forms and reads everything.
     """
 
     source: int | None
     component: int
     forms: Affines
     dtype: DType
-    fill: Literal | None = None
+    fill: Const | None = None
 
 
 Factors: TypeAlias = tuple[Factor, ...]
@@ -127,13 +128,18 @@ def reads_inside(region: Region, stage: Stage, factor: Factor) -> bool:
 # ---- products -----------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=4096)
 def product(dtypes: tuple[DType, ...], dtype: DType, constant: Literal = 1) -> Scalars:
     """The body that multiplies a factor of each of `dtypes`, and `constant`, in `dtype`."""
-    parts: list[Scalar] = [cast(argument(n, t), dtype) for n, t in enumerate(dtypes)]
-    if constant != 1 or not parts:
-        parts.append(literal(constant, dtype))
-    return (reduce(lambda a, b: apply("mul", a, b), parts),)
+    if not dtypes:
+        return (literal(constant, dtype),)
+    whole = _product(dtypes, dtype)
+    return (whole if constant == 1 else apply("mul", whole, literal(constant, dtype)),)
+
+
+@lru_cache(maxsize=4096)
+def _product(dtypes: tuple[DType, ...], dtype: DType) -> Scalar:
+    parts = (cast(argument(n, t), dtype) for n, t in enumerate(dtypes))
+    return reduce(lambda a, b: apply("mul", a, b), parts)
 
 
 @lru_cache(maxsize=4096)

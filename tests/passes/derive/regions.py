@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from tcc.ir.expr.evaluate import evaluate_expr
+from tcc.ir.expr.scalar import literal
 from tcc.ir.types import F32, tensor
 from tcc.passes.derive.affine import Affine, Size, unit
 from tcc.passes.derive.convert import to_expr
@@ -25,7 +26,7 @@ def convolution(size: int = 6, taps: int = 3, *, swapped: bool = False, fill: An
     r, s = affine(0, 0, 1, 0), affine(0, 0, 0, 1)
     image = affine(1, 0, 1, 0, plus=-(taps // 2)), affine(0, 1, 0, 1, plus=-(taps // 2))
     factors = (
-        Factor(0, 0, image, F32, fill),
+        Factor(0, 0, image, F32, None if fill is None else literal(fill, F32)),
         Factor(1, 0, (s, r) if swapped else (r, s), F32),
     )
     stage = Stage((size, size), (taps, taps), "sum", factors, product((F32, F32), F32))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tcc.ir.expr import ExprBuilder
-from tcc.ir.expr.scalar import apply, read
+from tcc.ir.expr.scalar import apply, literal, read
 from tcc.ir.index import symbol
 from tcc.ir.types import F16, F32, I64, tensor
 from tcc.passes.derive.affine import Affine, unit
@@ -117,7 +117,11 @@ def test_a_pointwise_producer_is_inlined_into_any_body() -> None:
 
 def test_what_is_not_the_same_is_not_inlined() -> None:
     padded = Stage(
-        (8,), (), None, (Factor(~0, 0, (affine(1, plus=-1),), F32, 0.0),), product((F32,), F32)
+        (8,),
+        (),
+        None,
+        (Factor(~0, 0, (affine(1, plus=-1),), F32, literal(0, F32)),),
+        product((F32,), F32),
     )
     own = Stage((6,), (), None, (Factor(0, 0, (affine(1),), F32),), product((F32,), F32, 2))
     region = Region((tensor(F32, 6),), (own, padded), ((1, 0),))
