@@ -97,6 +97,12 @@ def substitute(form: Affine, maps: Sequence[Affine], extents: Sizes) -> Affine:
 
     Without digits this is the product of the row `steps` with the matrix of the maps.
     """
+    if not form.digits:
+        used = [(step, m) for step, m in zip(form.steps, maps, strict=True) if step != 0]
+        if len(used) == 1 and used[0][0] == 1 and form.offset == 0:
+            return used[0][1]
+        if not any(m.digits for _, m in used):
+            return _product(form.offset, used, len(extents))
     terms: _Terms = {}
     offset = form.offset
     for step, inner in zip(form.steps, maps, strict=True):
@@ -106,6 +112,17 @@ def substitute(form: Affine, maps: Sequence[Affine], extents: Sizes) -> Affine:
         moved = substitute(digit.of, maps, extents)
         _count(terms, (moved, digit.div, digit.mod), digit.step)
     return _affine(terms, offset, extents)
+
+
+def _product(offset: Size, used: Sequence[tuple[Size, Affine]], loops: int) -> Affine:
+    """The sum of forms without digits, each times a step."""
+    steps: list[Size] = [0] * loops
+    for step, inner in used:
+        offset += step * inner.offset
+        for k, own in enumerate(inner.steps):
+            if own != 0:
+                steps[k] += step * own
+    return Affine(tuple(s if type(s) is int else plain(s) for s in steps), plain(offset))
 
 
 def simplified(form: Affine, extents: Sizes) -> Affine:

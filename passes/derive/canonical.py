@@ -15,7 +15,7 @@ import marshal
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import chain, permutations, product
+from itertools import chain, pairwise, permutations, product
 from math import factorial, prod
 from typing import Any, NamedTuple, TypeAlias
 
@@ -26,14 +26,12 @@ from tcc.ir.expr.scalar import (
     IndexValue,
     Read,
     Scalars,
-    argument,
     children,
-    transform_all,
     walk,
 )
 from tcc.ir.types import TensorType
-from tcc.passes.derive.affine import Affine, Size
-from tcc.passes.derive.edit import chosen
+from tcc.passes.derive.affine import Affine, Size, Sizes
+from tcc.passes.derive.edit import chosen, renumbered, with_sources
 from tcc.passes.derive.record import Factor, Region, Stage, constant_of
 from tcc.passes.derive.record import product as product_body
 
@@ -42,18 +40,23 @@ _MOST_ORDERS = 120
 
 
 class _Form(NamedTuple):
-    """A stage in canonical order, the old numbers of its factors, and the hash of its code."""
+    """The sum loops and the factors of a stage in canonical order, and the hash of its code."""
 
-    stage: Stage
-    order: tuple[int, ...]
+    sums: tuple[int, ...]
+    factors: tuple[int, ...]
     digest: bytes
 
 
 def fingerprint(region: Region) -> bytes:
     """128 bits, equal for regions of equal canonical form."""
-    digests = [form.digest for form in _forms(region)]
+    digests = stage_digests(region)
     outputs = tuple((digests[n], component) for n, component in region.outputs)
     return _hash((_param_codes(region.params), outputs))
+
+
+def stage_digests(region: Region) -> list[bytes]:
+    """128 bits for each stage, which say what it computes of the parameters."""
+    return [form.digest for form in _forms(region)]
 
 
 def canonical(region: Region) -> Region:
@@ -65,12 +68,10 @@ def canonical(region: Region) -> Region:
     def visit(number: int) -> int:
         form = forms[number]
         if form.digest not in place:
-            factors = [
-                f if f.source is None or f.source >= 0 else f._replace(source=~visit(~f.source))
-                for f in form.stage.factors
-            ]
+            stage = _reordered(region.stages[number], form)
+            stage = with_sources(stage, lambda s: s if s >= 0 else ~visit(~s))
             place[form.digest] = len(stages)
-            stages.append(form.stage._replace(factors=tuple(factors)))
+            stages.append(stage)
         return place[form.digest]
 
     outputs = tuple((visit(number), component) for number, component in region.outputs)
@@ -97,51 +98,42 @@ def _forms(region: Region) -> list[_Form]:
 
 @lru_cache(maxsize=1 << 14)
 def _form(stage: Stage, names: tuple[bytes, ...]) -> _Form:
+    first = len(stage.iters)
     if isinstance(stage.body, expr.Stage):
         read = tuple((name, f.component) for name, f in zip(names, stage.factors, strict=True))
-        body = stage.body
-        loops = tuple(map(_sizes, (stage.iters, stage.sums)))
-        return _Form(
-            stage, tuple(range(len(names))), _hash((loops, stage.monoid, read, _text(body.body)))
-        )
-    columns = [
-        _columns(f, name, len(stage.loops)) for f, name in zip(stage.factors, names, strict=True)
-    ]
-    commutes = constant_of(stage) is not None
+        numbers = tuple(range(first, len(stage.loops)))
+        whole = _sizes(stage.loops), first, stage.monoid, read, _text(stage.body.body)
+        return _Form(numbers, tuple(range(len(names))), _hash(whole))
+    columns = [_columns(f, n, stage.loops) for f, n in zip(stage.factors, names, strict=True)]
+    constant = constant_of(stage)
     best: tuple[_Code, tuple[int, ...], tuple[int, ...]] | None = None
     for sums in _orders(stage, columns):
-        codes = [c.code((*range(len(stage.iters)), *sums)) for c in columns]
-        order = (
-            tuple(sorted(range(len(codes)), key=codes.__getitem__))
-            if commutes
-            else _used(stage.body)
-        )
+        codes = [c.code((*range(first), *sums)) for c in columns]
+        if constant is None:
+            order = _used(stage.body)
+        else:
+            order = tuple(sorted(range(len(codes)), key=codes.__getitem__))
         code = tuple(codes[n] for n in order), _sizes(stage.loops[k] for k in sums)
         if best is None or code < best[0]:
             best = code, sums, order
     assert best is not None
-    code, sums, order = best
-    new = _reordered(stage, sums, order)
-    assert not isinstance(new.body, expr.Stage)
-    whole = (*code, _sizes(stage.iters), stage.monoid, _text(new.body))
-    return _Form(new, order, _hash(whole))
+    text = _text(stage.body) if constant is None else (repr(constant), stage.body[0].dtype.name)
+    return _Form(*best[1:], _hash((best[0], _sizes(stage.iters), stage.monoid, text)))
 
 
-def _reordered(stage: Stage, sums: Sequence[int], order: Sequence[int]) -> Stage:
-    """The stage with its sum loops and factors in this order."""
-    first = len(stage.iters)
-    if list(sums) != list(range(first, first + len(sums))):
-        stage = chosen(stage, range(first), sums)
-    assert not isinstance(stage.body, expr.Stage)
-    factors = tuple(stage.factors[n] for n in order)
-    constant = constant_of(stage)
+def _reordered(stage: Stage, form: _Form) -> Stage:
+    """The stage with its sum loops and factors in the order of `form`."""
+    if isinstance(stage.body, expr.Stage):
+        return stage
+    first, constant = len(stage.iters), constant_of(stage)
+    if form.sums != tuple(range(first, first + len(form.sums))):
+        stage = chosen(stage, range(first), form.sums)
+    factors = tuple(stage.factors[n] for n in form.factors)
     if constant is not None:
-        body = product_body(tuple(f.dtype for f in factors), stage.body[0].dtype, constant)
+        body = product_body(tuple(f.dtype for f in factors), stage.dtypes[0], constant)
         return stage._replace(factors=factors, body=body)
-    place = {old: new for new, old in enumerate(order)}
-    body = transform_all(
-        stage.body, lambda n: argument(place[n.number], n.dtype) if isinstance(n, Arg) else n
-    )
+    assert not isinstance(stage.body, expr.Stage)
+    body = renumbered(stage.body, {old: new for new, old in enumerate(form.factors)})
     return stage._replace(factors=factors, body=body)
 
 
@@ -159,7 +151,7 @@ def _symbol(key: str) -> int:
 
 
 def _sizes(sizes: Iterable[Size]) -> tuple[int, ...]:
-    return tuple(map(_size, sizes))
+    return tuple(s if type(s) is int else _size(s) for s in sizes)
 
 
 @lru_cache(maxsize=256)
@@ -169,15 +161,16 @@ def _param_codes(params: tuple[TensorType | None, ...]) -> _Code:
 
 @lru_cache(maxsize=4096)
 def _text(body: Scalars) -> tuple[str, ...]:
-    """The scalars under a body, one by one, operands by their places."""
+    """The scalars under a body, one by one: operands by their places, factors in order of use."""
+    factors = _used(body)
     place: dict[object, int] = {}
-    lines = []
+    lines: list[str] = []
     for node in walk(*body):
         match node:
             case Const():
                 own = repr(node.value)
             case Arg():
-                own = str(node.number)
+                own = str(factors.index(node.number))
             case IndexValue():
                 own = node.index.key
             case Read():
@@ -211,7 +204,7 @@ class _Columns(NamedTuple):
         return self.fixed, columns, tuple(_digits(f, order) for f in self.forms)
 
 
-def _columns(factor: Factor, name: bytes, count: int) -> _Columns:
+def _columns(factor: Factor, name: bytes, extents: Sizes) -> _Columns:
     forms = factor.forms
     fixed = (
         name,
@@ -220,7 +213,7 @@ def _columns(factor: Factor, name: bytes, count: int) -> _Columns:
         "" if factor.fill is None else repr(factor.fill.value),
         _sizes(f.offset for f in forms),
     )
-    loops = tuple(map(_sizes, zip(*(f.steps for f in forms), strict=True))) or ((),) * count
+    loops = tuple(map(_sizes, zip(*(f.steps for f in forms), strict=True))) or ((),) * len(extents)
     digits = forms if any(f.digits for f in forms) else ()
     if digits:
         loops = tuple(
@@ -262,27 +255,17 @@ def _orders(stage: Stage, columns: Sequence[_Columns]) -> list[tuple[int, ...]]:
     numbers = range(first, first + len(stage.sums))
     if len(numbers) < 2:
         return [tuple(numbers)]
-    found = [
-        (_size(stage.loops[k]), sorted((c.fixed, c.loops[k]) for c in columns)) for k in numbers
-    ]
+    marks = _ranked([c.fixed for c in columns])
+    found = [(_size(stage.loops[k]), _seen(marks, columns, k)) for k in numbers]
     colours, count = _ranked(found), 0
     while count < max(colours) + 1 < len(numbers):
         count = max(colours) + 1
         coloured = list(zip(colours, numbers, strict=True))
+        seen = [sorted((colour, c.loops[k]) for colour, k in coloured) for c in columns]
         marks = _ranked(
-            [
-                (
-                    c.fixed,
-                    c.loops[:first],
-                    sorted((colour, c.loops[k]) for colour, k in coloured),
-                )
-                for c in columns
-            ]
+            [(m, c.loops[:first], s) for m, c, s in zip(marks, columns, seen, strict=True)]
         )
-        pairs = list(zip(marks, columns, strict=True))
-        colours = _ranked(
-            [(colour, sorted((mark, c.loops[k]) for mark, c in pairs)) for colour, k in coloured]
-        )
+        colours = _ranked([(colour, _seen(marks, columns, k)) for colour, k in coloured])
     classes: list[list[int]] = [[] for _ in range(max(colours) + 1)]
     for colour, k in zip(colours, numbers, strict=True):
         classes[colour].append(k)
@@ -291,12 +274,15 @@ def _orders(stage: Stage, columns: Sequence[_Columns]) -> list[tuple[int, ...]]:
     return [tuple(chain.from_iterable(parts)) for parts in product(*map(permutations, classes))]
 
 
+def _seen(marks: Sequence[int], columns: Sequence[_Columns], loop: int) -> list[tuple[int, _Code]]:
+    """Where a loop occurs: the marks of accesses, and its columns in them."""
+    return sorted((mark, c.loops[loop]) for mark, c in zip(marks, columns, strict=True))
+
+
 def _ranked(keys: Sequence[Any]) -> list[int]:
     """The place of each key among the different ones."""
-    different = sorted(keys)
-    place: dict[int, int] = {}
-    rank = -1
-    for n, key in enumerate(different):
-        rank += n == 0 or key != different[n - 1]
-        place[id(key)] = rank
-    return [place[id(key)] for key in keys]
+    places = [0] * len(keys)
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    for last, n in pairwise(order):
+        places[n] = places[last] + (keys[n] != keys[last])
+    return places

@@ -6,10 +6,10 @@ Those that change loops raise ValueError for a leaf.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tcc.ir import expr
-from tcc.ir.expr.scalar import Arg, Scalar, argument, transform_all, walk
+from tcc.ir.expr.scalar import Arg, Scalar, Scalars, argument, transform_all, walk
 from tcc.passes.derive.affine import (
     Affine,
     Size,
@@ -185,12 +185,15 @@ def _used(stage: Stage) -> Stage:
     """The stage without factors that its body does not use."""
     assert not isinstance(stage.body, expr.Stage)
     found = {node.number for node in walk(*stage.body) if isinstance(node, Arg)}
-    order = {old: new for new, old in enumerate(sorted(found))}
-    body = transform_all(
-        stage.body,
-        lambda n: argument(order[n.number], n.dtype) if isinstance(n, Arg) else n,
-    )
+    body = renumbered(stage.body, {old: new for new, old in enumerate(sorted(found))})
     return stage._replace(factors=tuple(stage.factors[n] for n in sorted(found)), body=body)
+
+
+def renumbered(body: Scalars, place: Mapping[int, int]) -> Scalars:
+    """The body with factor `place[n]` for factor n."""
+    return transform_all(
+        body, lambda n: argument(place[n.number], n.dtype) if isinstance(n, Arg) else n
+    )
 
 
 # ---- regions ------------------------------------------------------------------------------------
@@ -242,8 +245,8 @@ def drop_unused(region: Region) -> Region:
         return region
     place = {old: new for new, old in enumerate(sorted(needed))}
 
-    def renumbered(source: int) -> int:
+    def kept(source: int) -> int:
         return source if source >= 0 else ~place[~source]
 
-    stages = tuple(with_sources(region.stages[n], renumbered) for n in place)
+    stages = tuple(with_sources(region.stages[n], kept) for n in place)
     return Region(region.params, stages, tuple((place[n], c) for n, c in region.outputs))

@@ -47,9 +47,9 @@ class Factor(NamedTuple):
     """An element of type `dtype`: component `component` of `source` at `forms`, one a dimension.
 
     `source` is the number of a parameter, or `~n` for stage n; None stands for the integer that the
-    only form gives.  Outside of the source's extents the value is the literal `fill`, a node, so that
-    0.0 and -0.0 differ; None says that no read is outside, or that a `select` drops it.  A factor of
-    a leaf has no forms and reads everything.
+    only form gives.  Outside of the source's extents the value is `fill`, a node, so that 0.0 and
+    -0.0 differ; None says that no read is outside, or that a `select` drops it.  A factor of a leaf
+    has no forms and reads everything.
     """
 
     source: int | None
@@ -168,7 +168,8 @@ def _constant(body: Scalars, factors: int) -> Literal | None:
                 rest += scalar.args
             case _:
                 return None
-    return constant if sum(isinstance(s, Arg) for s in seen) == factors else None
+    every = sum(isinstance(s, Arg) for s in seen) == factors
+    return literal(constant, body[0].dtype).value if every else None
 
 
 def constant_of(stage: Stage) -> Literal | None:
