@@ -12,7 +12,7 @@ from tcc.ir.index import symbol
 from tcc.ir.op import OpSpec
 from tcc.ir.types import F32, I64, tensor
 from tcc.ops import OPS
-from tcc.passes.derive.affine import Affine, Digit
+from tcc.passes.derive.affine import Affine, Digit, combine, digit, unit
 from tcc.passes.derive.check import Unchecked, equal_at
 from tcc.passes.derive.convert import from_expr
 from tcc.passes.derive.edit import chosen, inlined, over, spliced, split
@@ -95,28 +95,31 @@ def test_planted_mistakes_are_found(size: int) -> None:
     assert not equal_at(region, convolution(size + 1))
 
 
-def test_an_edge_far_inside_is_found() -> None:
-    """The last row of each residue class of a dilated band, of 10,000 rows by 4."""
-
-    def band(batched: bool) -> Region:
-        m, k = affine(1, 0, 0), affine(0, 1, 0), affine(0, 0, 1)
-        a = Factor(0, 0, (m, k), F32)
-        zero = literal(0, F32)
+def band(grouped: bool, batched: bool = False) -> Region:
+    """sum(k) A[m, k] * B[m + 4*w - 8 else 0, k] over 10,000 rows, or B's rows by residues modulo 4:
+    in one sequence, over whose seams the band slides, or as a batch."""
+    zero = literal(0, F32)
+    m, _, k = (unit(n, 3) for n in range(3))
+    at: tuple[Affine, ...] = (affine(1, 4, 0, plus=-8),)
+    stages: list[Stage] = []
+    if grouped:
+        row, residue = Affine((0, 1, 0), -2, digit(m, 4).digits), digit(m, 1, 4)
+        at = residue, row
+        rows, source = (4, 2500), Affine((1, 4, 0))
         if not batched:
-            b = Factor(1, 0, (affine(1, 4, 0, plus=-8), k), F32, zero)
-            stage = Stage((10_000, 5), (8,), "sum", (a, b), product((F32, F32), F32))
-            return Region((tensor(F32, 10_000, 8),) * 2, (stage,), ((0, 0),))
-        # regrouped by residues, as one sequence of 4 * 2,500 rows, over whose seams it slides
-        row = affine(1, 0)
-        regrouped = Affine((0, 0), 0, (Digit(4, row, 1, 2500), Digit(1, row, 2500, 0)))
-        groups = Stage((10_000, 8), (), None, (Factor(1, 0, (regrouped, affine(0, 1)), F32),),
-                       product((F32,), F32))  # fmt: skip
-        mine = Affine((0, 0, 0), 0, (Digit(2500, m, 1, 4), Digit(1, m, 4, 0)))
-        at = mine._replace(steps=(0, 1, 0), offset=-2)
-        b = Factor(~0, 0, (at, k), F32, zero)
-        stage = Stage((10_000, 5), (8,), "sum", (a, b), product((F32, F32), F32))
-        return Region((tensor(F32, 10_000, 8),) * 2, (groups, stage), ((1, 0),))
+            at = (combine(((2500, residue), (1, row)), (10_000, 5, 8)),)
+            row = unit(0, 2)
+            rows = (10_000,)
+            source = Affine((0, 0), 0, (Digit(4, row, 1, 2500), Digit(1, row, 2500, 0)))
+        forms = source, unit(len(rows), len(rows) + 1)
+        stages = [Stage((*rows, 8), (), None, (Factor(1, 0, forms, F32),), product((F32,), F32))]
+    factors = Factor(0, 0, (m, k), F32), Factor(~0 if grouped else 1, 0, (*at, k), F32, zero)
+    stages.append(Stage((10_000, 5), (8,), "sum", factors, product((F32, F32), F32)))
+    return Region((tensor(F32, 10_000, 8),) * 2, tuple(stages), ((len(stages) - 1, 0),))
 
+
+def test_a_dilated_band_is_a_batch_of_residues_and_no_sequence() -> None:
+    assert equal_at(band(False), band(True, batched=True))
     assert not equal_at(band(False), band(True), points=4)
 
 
