@@ -1,0 +1,392 @@
+"""Quasi-affine forms of loops: a sum of steps, an offset, and digits of such forms.
+
+    8*h + r - 1                   Affine((8, 1), -1)
+    4*((h + r)//2) + (h + r) % 2  Affine((0, 0), 0, (Digit(4, h + r, 2, 0), Digit(1, h + r, 1, 2)))
+
+Loops are positions: `steps[k]` is the coefficient of the k-th loop, which runs over `extents[k]`.
+A `Size` is an int, or an `Index` of size symbols where it is not known; divisors are ints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from math import gcd
+from operator import mul
+from typing import NamedTuple, TypeAlias
+
+from tcc.ir.index import (
+    Atom,
+    Extremum,
+    Index,
+    Quotient,
+    Var,
+    Vars,
+    as_index,
+    as_int,
+    free_vars,
+    nonnegative,
+    of_atom,
+)
+
+Size: TypeAlias = "int | Index"
+Sizes: TypeAlias = tuple[Size, ...]
+Interval: TypeAlias = "tuple[Size | None, Size | None]"
+
+
+class Digit(NamedTuple):
+    """`step * ((of // div) % mod)`; `mod` 0 stands for no remainder."""
+
+    step: Size
+    of: Affine
+    div: int
+    mod: int
+
+
+class Affine(NamedTuple):
+    """`offset`, plus `steps[k]` times the k-th loop for every k, plus the digits."""
+
+    steps: Sizes
+    offset: Size = 0
+    digits: tuple[Digit, ...] = ()
+
+
+Affines: TypeAlias = tuple[Affine, ...]
+# The loops (by position) and digits (of, div, mod) of a form, with their coefficients.
+_Atom: TypeAlias = "int | tuple[Affine, int, int]"
+_Terms: TypeAlias = "dict[_Atom, Size]"
+
+
+def plain(size: Size) -> Size:
+    """The int that `size` is, itself where it holds a symbol."""
+    known = as_int(size)
+    return size if known is None else known
+
+
+def unit(loop: int, loops: int) -> Affine:
+    """The loop itself, among so many."""
+    return Affine(tuple(int(k == loop) for k in range(loops)))
+
+
+def units(loops: int) -> Affines:
+    """Every loop itself: the identity map."""
+    return tuple(unit(k, loops) for k in range(loops))
+
+
+def constant(value: Size, loops: int) -> Affine:
+    """A value that depends on no loop."""
+    return Affine((0,) * loops, value)
+
+
+def digit(of: Affine, div: int, mod: int = 0, extents: Sizes | None = None) -> Affine:
+    """`(of // div) % mod`, or `of // div` for `mod` 0; simplified where `extents` are given."""
+    whole = Affine((0,) * len(of.steps), 0, (Digit(1, of, div, mod),))
+    return whole if extents is None else simplified(whole, extents)
+
+
+def combine(parts: Sequence[tuple[Size, Affine]], extents: Sizes, offset: Size = 0) -> Affine:
+    """The sum of `offset` and `factor * form` over `parts`, simplified."""
+    terms: _Terms = {}
+    for factor, form in parts:
+        offset += _add(terms, form, factor)
+    return _affine(terms, offset, extents)
+
+
+def substitute(form: Affine, maps: Sequence[Affine], extents: Sizes) -> Affine:
+    """`form` with `maps[k]`, a form of the loops over `extents`, in the place of its k-th loop.
+
+    Without digits this is the product of the row `steps` with the matrix of the maps.
+    """
+    if not form.digits:
+        used = [(step, m) for step, m in zip(form.steps, maps, strict=True) if step != 0]
+        if len(used) == 1 and used[0][0] == 1 and form.offset == 0:
+            return used[0][1]
+        if not any(m.digits for _, m in used):
+            return _product(form.offset, used, len(extents))
+    terms: _Terms = {}
+    offset = form.offset
+    for step, inner in zip(form.steps, maps, strict=True):
+        if step != 0:
+            offset += _add(terms, inner, step)
+    for digit in form.digits:
+        moved = substitute(digit.of, maps, extents)
+        _count(terms, (moved, digit.div, digit.mod), digit.step)
+    return _affine(terms, offset, extents)
+
+
+def _product(offset: Size, used: Sequence[tuple[Size, Affine]], loops: int) -> Affine:
+    """The sum of forms without digits, each times a step."""
+    steps: list[Size] = [0] * loops
+    for step, inner in used:
+        offset += step * inner.offset
+        for k, own in enumerate(inner.steps):
+            if own != 0:
+                steps[k] += step * own
+    return Affine(tuple(s if type(s) is int else plain(s) for s in steps), plain(offset))
+
+
+def simplified(form: Affine, extents: Sizes) -> Affine:
+    """`form` with digits reduced as far as the loops' ranges tell; its value is the same wherever
+    they have one.
+
+    `(4*i + j)//4` is i and `(4*i + j) % 4` is j for j in 0..4; a digit of a digit is one digit;
+    `4*(x//4) + x % 4` is x.
+    """
+    return substitute(form, units(len(form.steps)), extents) if form.digits else form
+
+
+def loops_of(form: Affine) -> frozenset[int]:
+    """The loops that `form` depends on."""
+    own = {k for k, step in enumerate(form.steps) if step != 0}
+    return frozenset(own.union(*(loops_of(d.of) for d in form.digits)))
+
+
+# ---- ranges -------------------------------------------------------------------------------------
+
+
+def interval(form: Affine, extents: Sizes) -> Interval:
+    """Inclusive bounds of `form` over the box of the loops; None where none is known.
+
+    They are attained where `form` has no digits and no symbolic step.
+    """
+    ranges = [(step, (0, plain(e - 1))) for step, e in zip(form.steps, extents, strict=True)]
+    ends: list[tuple[Size, Interval]] = [pair for pair in ranges if pair[0] != 0]
+    ends += [(d.step, _digit_interval(d, extents)) for d in form.digits]
+    low: Size | None = form.offset
+    high: Size | None = form.offset
+    for step, (first, last) in ends:
+        if not is_nonnegative(step):
+            first, last = (last, first) if is_nonnegative(-step) else (None, None)
+        low = None if low is None or first is None else low + step * first
+        high = None if high is None or last is None else high + step * last
+    return _known(low), _known(high)
+
+
+def _known(end: Size | None) -> Size | None:
+    return None if end is None else plain(end)
+
+
+def _digit_interval(digit: Digit, extents: Sizes) -> Interval:
+    low, high = interval(digit.of, extents)
+    first = None if low is None else low // digit.div
+    last = None if high is None else high // digit.div
+    if not digit.mod or _is_in(first, last, digit.mod):
+        return first, last
+    return 0, digit.mod - 1
+
+
+def is_nonnegative(size: Size) -> bool:
+    """Whether `size >= 0` is certain."""
+    return size >= 0 if isinstance(size, int) else nonnegative(size)
+
+
+def is_inside(form: Affine, size: Size, extents: Sizes) -> bool:
+    """Whether `0 <= form < size` is certain at every point of the loops."""
+    low, high = interval(form, extents)
+    return _is_in(low, high, size)
+
+
+def _is_in(low: Size | None, high: Size | None, size: Size) -> bool:
+    if low is None or high is None:
+        return False
+    return is_nonnegative(low) and is_nonnegative(size - 1 - high)
+
+
+# ---- conversion ---------------------------------------------------------------------------------
+
+
+def index_of(form: Affine, loops: Sequence[Index]) -> Index:
+    """`form` of these loops as an index."""
+    total = as_index(form.offset)
+    for step, loop in zip(form.steps, loops, strict=True):
+        if step != 0:
+            total = total + loop * step
+    for digit in form.digits:
+        value = index_of(digit.of, loops) // digit.div
+        total = total + (value % digit.mod if digit.mod else value) * digit.step
+    return total
+
+
+def affine_of(index: Index, loops: Mapping[Var, int]) -> Affine | None:
+    """`index` as a form of the loops at these positions, digits as they are.
+
+    None where it is none: a product or an extremum of loops, or a division by a symbol.
+    """
+    terms: _Terms = {}
+    offset: Size = index.const
+    for monomial, coeff in index.terms:
+        free = [a for a in monomial if not any(v in loops for v in _variables(a))]
+        bound = [a for a in monomial if a not in free]
+        step = plain(reduce(mul, map(of_atom, free), as_index(coeff)))
+        if not bound:
+            offset = plain(offset + step)
+            continue
+        atom = _atom_of(bound[0], loops) if len(bound) == 1 else None
+        if atom is None:
+            return None
+        _count(terms, atom, step)
+    return _form(terms, offset, len(loops))
+
+
+def _variables(atom: Atom) -> Vars:
+    return free_vars(of_atom(atom))
+
+
+def _atom_of(atom: Atom, loops: Mapping[Var, int]) -> _Atom | None:
+    if isinstance(atom, Var):
+        return loops[atom]
+    if isinstance(atom, Extremum):
+        return None
+    size, of = as_int(atom.den), affine_of(atom.num, loops)
+    if size is None or of is None:
+        return None
+    if isinstance(atom, Quotient):
+        return of, size, 0
+    alone = not any(of.steps) and of.offset == 0 and len(of.digits) == 1
+    if alone and of.digits[0].step == 1 and not of.digits[0].mod:
+        return of.digits[0].of, of.digits[0].div, size
+    return of, 1, size
+
+
+# ---- digits -------------------------------------------------------------------------------------
+
+
+def _count(terms: _Terms, atom: _Atom, step: Size) -> None:
+    terms[atom] = terms.get(atom, 0) + step
+
+
+def _add(terms: _Terms, form: Affine, factor: Size) -> Size:
+    """Adds the loops and digits of `factor * form` to `terms`; returns its offset."""
+    for loop, step in enumerate(form.steps):
+        if step != 0:
+            _count(terms, loop, step * factor)
+    for digit in form.digits:
+        _count(terms, digit[1:], digit.step * factor)
+    return form.offset * factor
+
+
+def _affine(terms: _Terms, offset: Size, extents: Sizes) -> Affine:
+    """The form of these terms, its digits reduced."""
+    if not all(isinstance(atom, int) for atom in terms):
+        terms, offset = _reduced(terms, offset, extents)
+    return _form(terms, offset, len(extents))
+
+
+def _plus(a: Affine, b: Affine, factor: Size = 1) -> Affine:
+    """`a + factor * b`, digits as they are."""
+    terms: _Terms = {}
+    offset = _add(terms, a, 1)
+    return _form(terms, offset + _add(terms, b, factor), len(a.steps))
+
+
+def _form(terms: _Terms, offset: Size, loops: int) -> Affine:
+    steps = [plain(terms.get(k, 0)) for k in range(loops)]
+    digits = [Digit(plain(step), *atom) for atom, step in terms.items() if isinstance(atom, tuple)]
+    kept = tuple(sorted((d for d in digits if d.step != 0), key=_order))
+    return Affine(tuple(steps), plain(offset), kept)
+
+
+def _order(digit: Digit) -> tuple[str, ...]:
+    return tuple(map(repr, (digit.of, digit.div, digit.mod)))
+
+
+def _reduced(terms: _Terms, offset: Size, extents: Sizes) -> tuple[_Terms, Size]:
+    """The same sum with every digit in its simplest form, and quotients joined to remainders."""
+    done: _Terms = {}
+    for atom, step in terms.items():
+        if isinstance(atom, int):
+            _count(done, atom, step)
+        elif plain(step) != 0:
+            offset += _add(done, _digit(*atom, extents), step)
+    joined = _join(done)
+    while joined is not None:
+        offset += _add(done, _digit(*joined[0], extents), joined[1])
+        joined = _join(done)
+    return done, offset
+
+
+def _join(terms: _Terms) -> tuple[tuple[Affine, int, int], Size] | None:
+    """Takes `c*m*((x//(d*m)) % n) + c*((x//d) % m)` out of `terms`: it is `c*((x//d) % (m*n))`."""
+    for atom, step in terms.items():
+        if isinstance(atom, int) or not atom[2] or step == 0:
+            continue
+        of, div, mod = atom
+        for upper, larger in terms.items():
+            if (
+                isinstance(upper, tuple)
+                and upper[:2] == (of, div * mod)
+                and plain(step * mod) == plain(larger)
+            ):
+                del terms[atom], terms[upper]
+                return (of, div, mod * upper[2]), step
+    return None
+
+
+def _digit(of: Affine, div: int, mod: int, extents: Sizes) -> Affine:
+    """`(of // div) % mod` in its simplest form."""
+    whole, rest = _divided(of, div)
+    if is_inside(rest, div, extents):
+        return _remainder(whole, mod, extents) if mod else whole
+    if not mod:
+        return _plus(whole, _shrunk(rest, div, 0, extents))
+    of = _plus(rest, _divided(whole, mod)[1], div)
+    if is_inside(of, div * mod, extents):
+        return _digit(of, div, 0, extents)
+    return _shrunk(of, div, mod, extents)
+
+
+def _remainder(of: Affine, mod: int, extents: Sizes) -> Affine:
+    """`of % mod`."""
+    of = _divided(of, mod)[1]
+    if is_inside(of, mod, extents):
+        return of
+    for size in _scales(of, mod):
+        high, low = _divided(of, size)
+        if is_inside(low, size, extents):
+            return _plus(low, _remainder(high, mod // size, extents), size)
+    return _shrunk(of, 1, mod, extents)
+
+
+def _shrunk(of: Affine, div: int, mod: int, extents: Sizes) -> Affine:
+    """The digit, what lies below a common scale of `of` and `div` left out, and digits that are all
+    of `of` taken into it."""
+    for size in _scales(of, div):
+        high, low = _divided(of, size)
+        if is_inside(low, size, extents):
+            return _digit(high, div // size, mod, extents)
+    if len(of.digits) == 1 and of.offset == 0 and not any(of.steps) and of.digits[0].step == 1:
+        _, inner, below, kept = of.digits[0]
+        if not kept or kept % div == 0:
+            kept //= div
+            if not kept or not mod or kept % mod == 0:
+                return _digit(inner, below * div, mod or kept, extents)
+            if mod % kept == 0:
+                return _digit(inner, below * div, kept, extents)
+    return digit(of, div, mod)
+
+
+def _scales(of: Affine, div: int) -> list[int]:
+    """The numbers over 1 that may be a common scale of `div` and some terms, largest first."""
+    steps = [s for s in (*of.steps, *(d.step for d in of.digits)) if isinstance(s, int) and s]
+    found = {gcd(s, div) for s in steps} | {gcd(div, *steps)}
+    return sorted(found - {1, div} if steps else (), reverse=True)
+
+
+def _divided(of: Affine, by: int) -> tuple[Affine, Affine]:
+    """`(whole, rest)` with `of == by * whole + rest`: every term goes where it belongs as it is."""
+
+    def split(size: Size) -> tuple[Size, Size]:
+        if not isinstance(size, int):
+            return 0, size
+        return (size // by, 0) if size % by == 0 else (0, size)
+
+    steps = [split(s) for s in of.steps]
+    digits = [split(d.step) for d in of.digits]
+    offset = divmod(of.offset, by) if isinstance(of.offset, int) else (0, of.offset)
+
+    def part(n: int) -> Affine:
+        taken = zip(of.digits, digits, strict=True)
+        kept = tuple(d._replace(step=s[n]) for d, s in taken if s[n] != 0)
+        return Affine(tuple(s[n] for s in steps), offset[n], kept)
+
+    return part(0), part(1)

@@ -1,0 +1,167 @@
+"""Expressions to regions and back: the identity but for the names of iterators.
+
+Both ways keep the order of stages and factors.  A body that is nothing but a product gets a factor
+for each of its reads, every other body one for each different read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tcc.ir import expr
+from tcc.ir.expr import Expr, extent, reads, with_sources
+from tcc.ir.expr.scalar import (
+    Apply,
+    Arg,
+    Cast,
+    IndexValue,
+    Read,
+    Scalar,
+    Scalars,
+    Source,
+    StageRef,
+    argument,
+    index_value,
+    literal,
+    read,
+    rebuild,
+    transform_all,
+    walk,
+)
+from tcc.ir.graph.text import expr_text
+from tcc.ir.index import Index, Var, Vars, free_vars, iterator
+from tcc.passes.derive.affine import Sizes, affine_of, index_of, plain
+from tcc.passes.derive.record import Factor, Factors, Region, Stage
+from tcc.passes.fuse.compose import canonical
+
+
+def from_expr(whole: Expr) -> Region:
+    """The region that computes what `whole` does; stages that do not fit are leaves."""
+    stages = tuple(map(_stage, whole.stages))
+    return Region(whole.params, stages, tuple((o.stage, o.component) for o in whole.outputs))
+
+
+def to_expr(region: Region) -> Expr:
+    """The expression of a region, its iterators named as `canonical` names them."""
+    stages = tuple(map(_expr_stage, region.stages))
+    return canonical(Expr(region.params, stages, tuple(StageRef(*o) for o in region.outputs)))
+
+
+def region_text(region: Region) -> str:
+    """The text of the region's expression; what reads it back as an expression reads the region."""
+    return expr_text(to_expr(region))
+
+
+# ---- from expressions ---------------------------------------------------------------------------
+
+_MOST_OCCURRENCES = 16  # a power by repeated squares has 2^n of them
+
+
+def _stage(stage: expr.Stage) -> Stage:
+    loops = {var: n for n, var in enumerate(stage.loops)}
+    found: dict[Scalar, Factor] = {}
+    for node in walk(*stage.body):
+        if isinstance(node, Read | IndexValue):
+            factor = _factor(node, loops)
+            if factor is None:
+                return _leaf(stage)
+            found[node] = factor
+    factors, body = _numbered(stage.body, found)
+    return Stage(_extents(stage.iters), _extents(stage.reduce), stage.monoid, factors, body)
+
+
+def _extents(variables: Vars) -> Sizes:
+    return tuple(plain(extent(v)) for v in variables)
+
+
+def _factor(node: Read | IndexValue, loops: Mapping[Var, int]) -> Factor | None:
+    indices = node.indices if isinstance(node, Read) else (node.index,)
+    forms = [affine_of(i, loops) for i in indices]
+    known = tuple(f for f in forms if f is not None)
+    if len(known) < len(forms) or (isinstance(node, Read) and node.indirect):
+        return None
+    if isinstance(node, IndexValue):
+        return Factor(None, 0, known, node.dtype)
+    fill = None if node.fill is None else literal(node.fill, node.dtype)
+    return Factor(*_number(node.source), known, node.dtype, fill)
+
+
+def _number(source: Source) -> tuple[int, int]:
+    """Source and component of a factor."""
+    return (~source.stage, source.component) if isinstance(source, StageRef) else (source, 0)
+
+
+def _numbered(body: Scalars, found: Mapping[Scalar, Factor]) -> tuple[Factors, Scalars]:
+    """The factors in order of use, and the body over their numbers."""
+    if len(found) < _occurrences(body) <= _MOST_OCCURRENCES:
+        factors: list[Factor] = []
+        spread = _spread(body[0], found, factors)
+        return tuple(factors), (spread,)
+    numbers = {node: argument(n, node.dtype) for n, node in enumerate(found)}
+    done: dict[Scalar, Scalar] = {}
+    for node in walk(*body):
+        done[node] = numbers.get(node) or rebuild(node, done.__getitem__)
+    return tuple(found.values()), tuple(done[b] for b in body)
+
+
+def _occurrences(body: Scalars) -> int:
+    """How many reads a product has, each as often as it is multiplied; 0 for other bodies."""
+    counts: dict[Scalar, int] = {}
+    for node in walk(*body):
+        match node:
+            case Read() | IndexValue():
+                counts[node] = 1
+            case Cast(arg=arg):
+                counts[node] = counts[arg]
+            case Apply(function="mul", args=args):
+                counts[node] = sum(counts[a] for a in args)
+            case _:
+                return 0
+    return counts[body[0]] if len(body) == 1 else 0
+
+
+def _spread(scalar: Scalar, found: Mapping[Scalar, Factor], factors: list[Factor]) -> Scalar:
+    """`scalar` with a new factor, appended to `factors`, for every occurrence of a read."""
+    if scalar not in found:
+        return rebuild(scalar, lambda operand: _spread(operand, found, factors))
+    factors.append(found[scalar])
+    return argument(len(factors) - 1, scalar.dtype)
+
+
+def _leaf(stage: expr.Stage) -> Stage:
+    """The stage as it is, its sources numbered by factors."""
+    numbers: dict[Source, int] = {}
+    own = with_sources(stage, lambda source: numbers.setdefault(source, len(numbers)))
+    named = canonical(Expr((), (own,), ())).stages[0]
+    dtypes = {node.source: node.dtype for node in reads(stage)}
+    factors = tuple(Factor(*_number(source), (), dtypes[source]) for source in numbers)
+    return Stage(_extents(stage.iters), _extents(stage.reduce), stage.monoid, factors, named)
+
+
+# ---- to expressions -----------------------------------------------------------------------------
+
+
+def _source(factor: Factor) -> Source:
+    assert factor.source is not None
+    return factor.source if factor.source >= 0 else StageRef(~factor.source, factor.component)
+
+
+def _expr_stage(stage: Stage) -> expr.Stage:
+    if isinstance(stage.body, expr.Stage):
+        sources: dict[Source, Source] = {n: _source(f) for n, f in enumerate(stage.factors)}
+        return with_sources(stage.body, sources.__getitem__)
+    loops = tuple(iterator(f"i{n}", size) for n, size in enumerate(stage.loops))
+    nodes = [_node(f, [index_of(form, loops) for form in f.forms]) for f in stage.factors]
+
+    def leaf(scalar: Scalar) -> Scalar:
+        return nodes[scalar.number] if isinstance(scalar, Arg) else scalar
+
+    variables = free_vars(*loops[: len(stage.iters)]), free_vars(*loops[len(stage.iters) :])
+    return expr.Stage(*variables, stage.monoid, transform_all(stage.body, leaf))
+
+
+def _node(factor: Factor, at: list[Index]) -> Scalar:
+    if factor.source is None:
+        return index_value(at[0], factor.dtype)
+    fill = None if factor.fill is None else factor.fill.value
+    return read(_source(factor), at, factor.dtype, fill=fill)

@@ -1,0 +1,252 @@
+"""What rules are made of: other loops for a stage, a producer in the place of an access, other
+stages for one.  Functions are pure; none changes what is computed but where its text says so.
+
+Those that change loops raise ValueError for a leaf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from tcc.ir import expr
+from tcc.ir.expr.scalar import Arg, Scalar, Scalars, argument, transform_all, walk
+from tcc.passes.derive.affine import (
+    Affine,
+    Size,
+    Sizes,
+    constant,
+    digit,
+    loops_of,
+    plain,
+    substitute,
+    unit,
+    units,
+)
+from tcc.passes.derive.record import Factor, Region, Stage, constant_of, reads_inside
+
+# ---- loops --------------------------------------------------------------------------------------
+
+
+def depends(factor: Factor) -> frozenset[int]:
+    """The loops that an access depends on."""
+    return frozenset().union(*map(loops_of, factor.forms))
+
+
+def moved(factor: Factor, maps: Sequence[Affine], extents: Sizes) -> Factor:
+    """The access with `maps[k]`, a form of the loops over `extents`, in the place of loop k."""
+    return factor._replace(forms=tuple(substitute(f, maps, extents) for f in factor.forms))
+
+
+def over(stage: Stage, iters: Sizes, sums: Sizes, maps: Sequence[Affine]) -> Stage:
+    """The stage with loops over `iters` and `sums`; `maps[k]` gives its old loop k from them.
+
+    It computes the same where the maps take the new points to the old ones, those of a sum one to
+    one; a new result loop is another shape, for which its readers must be changed.
+    """
+    if isinstance(stage.body, expr.Stage):
+        raise ValueError("a leaf keeps its loops")
+    factors = tuple(moved(f, maps, iters + sums) for f in stage.factors)
+    return Stage(iters, sums, stage.monoid, factors, stage.body)
+
+
+def chosen(stage: Stage, iters: Sequence[int], sums: Sequence[int]) -> Stage:
+    """The stage whose result loops are those numbered `iters`, its sum loops those numbered `sums`.
+
+    It permutes loops, moves them between result and sum, and drops the loops that it does not name:
+    these stay at 0.
+    """
+    numbers = (*iters, *sums)
+    place = {old: new for new, old in enumerate(numbers)}
+    maps = [
+        unit(place[k], len(numbers)) if k in place else constant(0, len(numbers))
+        for k in range(len(stage.loops))
+    ]
+    loops = stage.loops
+    return over(stage, tuple(loops[k] for k in iters), tuple(loops[k] for k in sums), maps)
+
+
+def without_units(stage: Stage) -> Stage:
+    """The stage without sum loops of extent 1."""
+    first = len(stage.iters)
+    kept = [first + k for k, size in enumerate(stage.sums) if size != 1]
+    return stage if len(kept) == len(stage.sums) else chosen(stage, range(first), kept)
+
+
+def relooped(stage: Stage, loop: int, old: int, extents: Sizes, maps: Sequence[Affine]) -> Stage:
+    """The stage with loops over `extents` in the place of its loops `loop..loop + old`, all of the
+    result or all of the sum; `maps`, of the new loops, gives the old ones."""
+    before, after = stage.loops[:loop], stage.loops[loop + old :]
+    wide = len(before) + len(extents) + len(after)
+    new = [unit(k, wide) for k in range(wide)]
+    inner = new[loop : loop + len(extents)]
+    loops = (*before, *extents, *after)
+    own = [substitute(m, inner, loops) for m in maps]
+    first = len(stage.iters) + (len(extents) - old if loop < len(stage.iters) else 0)
+    every = (*new[:loop], *own, *new[loop + len(extents) :])
+    return over(stage, loops[:first], loops[first:], every)
+
+
+def split(stage: Stage, loop: int, inner: int) -> Stage:
+    """The stage with two loops for one, `loop = inner * outer + rest`, `outer` coming first.
+
+    Raises ValueError where `inner` does not divide the extent.
+    """
+    size = stage.loops[loop]
+    if not isinstance(size, int) or size % inner:
+        raise ValueError(f"{inner} does not divide the extent {size}")
+    return relooped(stage, loop, 1, (size // inner, inner), (Affine((inner, 1)),))
+
+
+def merged(stage: Stage, loop: int) -> Stage:
+    """The stage with one loop for `loop` and the next, the inverse of `split`.
+
+    Raises ValueError where the inner extent is a symbol.
+    """
+    outer, inner = stage.loops[loop : loop + 2]
+    if not isinstance(inner, int):
+        raise ValueError(f"the extent {inner} is a symbol, which divides nothing")
+    whole = Affine((1,))
+    maps = (digit(whole, inner, 0), digit(whole, 1, inner))
+    return relooped(stage, loop, 2, (plain(outer * inner),), maps)
+
+
+def added(stage: Stage, loop: int, size: Size, is_sum: bool = False) -> Stage:
+    """The stage with one more loop at position `loop`, on which nothing depends yet.
+
+    Over a sum the result is `size` times the old one.
+    """
+    first = len(stage.iters)
+    if not (first <= loop if is_sum else loop <= first):
+        raise ValueError(f"position {loop} is not among the {'sum' if is_sum else 'result'} loops")
+    maps = [unit(k + (k >= loop), len(stage.loops) + 1) for k in range(len(stage.loops))]
+    loops = (*stage.loops[:loop], size, *stage.loops[loop:])
+    first += not is_sum
+    return over(stage, loops[:first], loops[first:], maps)
+
+
+# ---- producers ----------------------------------------------------------------------------------
+
+
+def inlined(region: Region, number: int, place: int) -> Stage | None:
+    """Stage `number` with the body of the stage that its factor `place` reads in that factor's
+    place; None where that is not the same.
+
+    A producer without a monoid goes anywhere.  One with a monoid brings its loops along: into a
+    product of the same type where it sums, else into a stage that is nothing but the factor; the
+    reader combines by the same monoid or not at all.
+    """
+    stage = region.stages[number]
+    factor = stage.factors[place]
+    if factor.source is None or factor.source >= 0 or not reads_inside(region, stage, factor):
+        return None
+    producer = region.stages[~factor.source]
+    if isinstance(producer.body, expr.Stage) or isinstance(stage.body, expr.Stage):
+        return None
+    if producer.monoid is not None and not _joins(stage, producer):
+        return None
+    loops = stage.loops + producer.sums
+    own = units(len(loops))
+    widen = own[: len(stage.loops)]
+    maps = (
+        *(substitute(form, widen, loops) for form in factor.forms),
+        *own[len(stage.loops) :],
+    )
+    kept = [moved(f, widen, loops) for f in stage.factors]
+    new = [moved(f, maps, loops) for f in producer.factors]
+    factors = (*kept[:place], *new, *kept[place + 1 :])
+    body = producer.body[factor.component]
+    shifted = transform_all((body,), lambda node: _shifted(node, place))[0]
+
+    def leaf(node: Scalar) -> Scalar:
+        if not isinstance(node, Arg) or node.number < place:
+            return node
+        return shifted if node.number == place else _shifted(node, len(new) - 1)
+
+    whole = transform_all(stage.body, leaf)
+    used = _used(Stage(stage.iters, stage.sums + producer.sums, stage.monoid, factors, whole))
+    return used._replace(monoid=stage.monoid or producer.monoid)
+
+
+def _shifted(node: Scalar, by: int) -> Scalar:
+    return argument(node.number + by, node.dtype) if isinstance(node, Arg) else node
+
+
+def _joins(stage: Stage, producer: Stage) -> bool:
+    """Whether the loops of a producer may become loops of its reader."""
+    if stage.monoid not in (None, producer.monoid) or stage.dtypes != producer.dtypes:
+        return False
+    alone = isinstance(stage.body, tuple) and all(isinstance(s, Arg) for s in stage.body)
+    return len(stage.dtypes) == 1 and (
+        alone or (producer.monoid == "sum" and constant_of(stage) is not None)
+    )
+
+
+def _used(stage: Stage) -> Stage:
+    """The stage without factors that its body does not use."""
+    assert not isinstance(stage.body, expr.Stage)
+    found = {node.number for node in walk(*stage.body) if isinstance(node, Arg)}
+    body = renumbered(stage.body, {old: new for new, old in enumerate(sorted(found))})
+    return stage._replace(factors=tuple(stage.factors[n] for n in sorted(found)), body=body)
+
+
+def renumbered(body: Scalars, place: Mapping[int, int]) -> Scalars:
+    """The body with factor `place[n]` for factor n."""
+    return transform_all(
+        body, lambda n: argument(place[n.number], n.dtype) if isinstance(n, Arg) else n
+    )
+
+
+# ---- regions ------------------------------------------------------------------------------------
+
+
+def with_sources(stage: Stage, of: Callable[[int], int]) -> Stage:
+    """The stage reading `of(source)` for every source."""
+    factors = tuple(
+        f if f.source is None else f._replace(source=of(f.source)) for f in stage.factors
+    )
+    return stage if factors == stage.factors else stage._replace(factors=factors)
+
+
+def stages_read(stage: Stage) -> frozenset[int]:
+    """The numbers of the stages that a stage reads."""
+    return frozenset(~f.source for f in stage.factors if f.source is not None and f.source < 0)
+
+
+def readers(region: Region, number: int) -> tuple[int, ...]:
+    """The stages that read stage `number`."""
+    return tuple(n for n, stage in enumerate(region.stages) if number in stages_read(stage))
+
+
+def spliced(region: Region, number: int, stages: Sequence[Stage]) -> Region:
+    """The region with `stages` in the place of stage `number`, the last one standing for it.
+
+    They are numbered from `number` on.  One stage replaces it; several are inserted before its
+    replacement.
+    """
+    more = len(stages) - 1
+
+    def later(source: int) -> int:
+        return source - more if ~source >= number else source
+
+    after = (with_sources(stage, later) for stage in region.stages[number + 1 :])
+    return region._replace(
+        stages=(*region.stages[:number], *stages, *after),
+        outputs=tuple((n + more if n >= number else n, c) for n, c in region.outputs),
+    )
+
+
+def drop_unused(region: Region) -> Region:
+    """The region without stages that no output depends on; parameters keep their numbers."""
+    needed = {number for number, _ in region.outputs}
+    for number in range(len(region.stages) - 1, -1, -1):
+        if number in needed:
+            needed |= stages_read(region.stages[number])
+    if len(needed) == len(region.stages):
+        return region
+    place = {old: new for new, old in enumerate(sorted(needed))}
+
+    def kept(source: int) -> int:
+        return source if source >= 0 else ~place[~source]
+
+    stages = tuple(with_sources(region.stages[n], kept) for n in place)
+    return Region(region.params, stages, tuple((place[n], c) for n, c in region.outputs))
