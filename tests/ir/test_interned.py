@@ -6,8 +6,9 @@ import gc
 from weakref import ref
 
 from tcc.ir.expr.scalar import apply, literal
+from tcc.ir.graph import Value
 from tcc.ir.index import interned
-from tcc.ir.types import F64
+from tcc.ir.types import F64, tensor
 
 
 def test_equal_nodes_are_one_and_are_freed() -> None:
@@ -23,3 +24,14 @@ def test_equal_nodes_are_one_and_are_freed() -> None:
     assert len(interned._INTERNED) == before
     again = apply("mul", literal(7.123, F64), literal(7.456, F64))
     assert apply("mul", literal(7.123, F64), literal(7.456, F64)) is again
+
+
+def test_of_two_that_make_the_same_node_at_once_the_first_counts() -> None:
+    first = []
+
+    def make() -> Value:  # as another thread does while this one is making its own
+        first.append(interned.intern(("twice",), lambda: Value("x", tensor(F64))))
+        return Value("x", tensor(F64))
+
+    assert interned.intern(("twice",), make) is first[0]
+    assert interned.intern(("twice",), make) is first[0]

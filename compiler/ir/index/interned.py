@@ -35,6 +35,11 @@ def intern(key: tuple[Any, ...], make: Callable[[], _T]) -> _T:
             kept: _T = found
             return kept
     made = make()
-    entry = _INTERNED[key] = _Entry(made, _drop)
-    entry.key = key
-    return made
+    own = _Entry(made, _drop)
+    own.key = key
+    # Another thread may have made it meanwhile: the first one counts.
+    first = _INTERNED.setdefault(key, own)()
+    if first is None:
+        _INTERNED[key], first = own, made
+    result: _T = first
+    return result
