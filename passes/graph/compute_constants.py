@@ -15,18 +15,18 @@ with a formula chooses.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from math import prod
 
 import numpy as np
-from tcc.ir.expr import Expr, Stage, extent
+from tcc.ir.expr import Expr, ExprBuilder, Stage, extent
 from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.expr.scalar import (
-    IndexValue,
     Read,
     Scalar,
+    Source,
     StageRef,
     apply,
     cast,
@@ -41,14 +41,26 @@ from tcc.ir.expr.scalar import (
 )
 from tcc.ir.graph import Graph, GraphBuilder, Node, walk_graphs
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
-from tcc.ir.index import Index, Indices, Var, as_int, free_vars, of_atom, substitute, within
+from tcc.ir.index import (
+    Indices,
+    Var,
+    as_int,
+    bounds,
+    free_vars,
+    of_atom,
+    step_in,
+    substitute,
+    var_of,
+    within,
+)
 from tcc.ir.op import Array, Trait
-from tcc.ir.types import BOOL, I32, I64, DType
+from tcc.ir.types import BOOL, I32, I64, DType, TensorType
 from tcc.ops import OPS
 from tcc.passes.fuse.compose import compose, drop_unused, node_expr
 from tcc.passes.fuse.concat_in_place import find_joins
 from tcc.passes.fuse.partition import seen_by_others
-from tcc.passes.graph.index_forms import condition_form, index_form
+from tcc.passes.graph.emit import express
+from tcc.passes.graph.index_forms import Ends, IndexForm, condition_form, index_form
 from tcc.schedule.backend import KernelModel
 from tcc.schedule.nest import multiplied
 
@@ -86,14 +98,20 @@ def _visit(
     if not arrays:
         return None
     forms = _Forms(expr, arrays)
-    new, used = drop_unused(forms.expr())
-    if new == expr:
+    formed = forms.expr()
+    if formed.stages == expr.stages:
         return None
+    new, used = drop_unused(formed)
     row = OPS["expression"]
-    made = Node(row, row.attrs(new), tuple(inputs[n] for n in used), node.outputs, node.loc)
-    if not forms.streams and not _saves(node, made, b, model):
-        return None
-    return b.add(row, made.inputs, made.attrs)
+    if not forms.streams:
+        read_still = tuple(inputs[n] for n in used)
+        made = Node(row, row.attrs(new), read_still, node.outputs, node.loc)
+        saves = _saves(replace(node, inputs=inputs), made, b, model)
+        return b.add(row, read_still, made.attrs) if saves else None
+    extended = list(inputs)
+    for source, repeated in forms.extended:
+        extended += express(b, repeated, extended[source])
+    return b.add(row, [extended[n] for n in used], row.attrs(new))
 
 
 def _saves(old: Node, new: Node, b: GraphBuilder, model: KernelModel) -> bool:
@@ -111,18 +129,24 @@ def _saves(old: Node, new: Node, b: GraphBuilder, model: KernelModel) -> bool:
 
 
 class _Forms:
-    """The expression of a node with formulas in place of its constants; `streams` tells whether
-    a read is at places that no data choose any more."""
+    """The expression of a node with formulas in place of its constants.
+
+    `streams` tells whether a read is at places that no data choose any more.  `extended` are
+    operands beyond those of the node: each is an expression of the operand of this number.
+    """
 
     def __init__(self, expr: Expr, arrays: Mapping[int, Array]) -> None:
         self._expr, self._arrays = expr, arrays
         self._done: dict[Scalar, Scalar] = {}
         self._pure: dict[Scalar, bool] = {}
+        self._params = list(expr.params)
+        self.extended: list[tuple[int, Expr]] = []
         self.streams = False
 
     def expr(self) -> Expr:
         """The whole expression."""
-        return replace(self._expr, stages=tuple(map(self._stage, self._expr.stages)))
+        stages = tuple(map(self._stage, self._expr.stages))
+        return Expr(tuple(self._params), stages, self._expr.outputs)
 
     def _stage(self, stage: Stage) -> Stage:
         factors = multiplied(stage) if stage.reduce else None
@@ -141,30 +165,47 @@ class _Forms:
         if not isinstance(scalar, Read) or not scalar.indirect:
             return rebuild(scalar, self._formed)
         kept: list[tuple[Var, Scalar]] = []
-        known: dict[Var, Index] = {}
+        source, at = scalar.source, scalar.indices
         for var, chosen in scalar.indirect:
-            form = self._formed(chosen)
-            if isinstance(form, IndexValue) and not isinstance(chosen, IndexValue):
-                known[var] = form.index
+            form = self._index_form(chosen) if self._is_pure(chosen) else None
+            if form is None:
+                kept.append((var, self._formed(chosen)))
+                continue
+            self.streams = True
+            axis = next((n for n, i in enumerate(at) if var_of(i) is var), None)
+            if axis is not None and isinstance(source, int) and _repeats(form):
+                source, first = self._extended(source, axis, form), bounds(form.plain)[0]
+                at = tuple(substitute(i, {var: form.plain - (first or 0)}) for i in at)
             else:
-                kept.append((var, form))
-        self.streams |= bool(known)
-        at = tuple(substitute(index, known) for index in scalar.indices)
-        return read(
-            scalar.source, at, scalar.dtype, fill=self._fill(scalar, at, kept), indirect=tuple(kept)
+                at = tuple(substitute(i, {var: form.index}) for i in at)
+        inside = not kept and all(
+            within(i, n) for i, n in zip(at, self._type(source).shape, strict=True)
         )
+        fill = None if inside else scalar.fill
+        return read(source, at, scalar.dtype, fill=fill, indirect=tuple(kept))
 
-    def _fill(self, node: Read, at: Indices, kept: Sequence[object]) -> bool | int | float | None:
-        """The fill of a read at other indices, which needs none where they are inside."""
-        source = node.source
-        typed = (
-            self._expr.params[source]
-            if isinstance(source, int)
-            else self._expr.stages[source.stage].types[source.component]
-        )
-        assert typed is not None
-        inside = not kept and all(within(i, n) for i, n in zip(at, typed.shape, strict=True))
-        return None if inside else node.fill
+    def _type(self, source: Source) -> TensorType:
+        if isinstance(source, StageRef):
+            return self._expr.stages[source.stage].types[source.component]
+        found = self._params[source]
+        assert found is not None
+        return found
+
+    def _extended(self, source: int, axis: int, form: IndexForm) -> int:
+        """The number of an operand that repeats elements of `source` beyond the ends of an axis, so
+        that the places at which it is read lie at even distances."""
+        low, high = bounds(form.plain)
+        assert low is not None
+        assert high is not None
+        b = ExprBuilder(self._type(source))
+        shape = self._type(source).shape
+        i = b.iters(*shape[:axis], high - low + 1, *shape[axis + 1 :])
+        place = form.at(i[axis] + low)
+        pair = source, b.finish(i, b.read(0, *i[:axis], place, *i[axis + 1 :]))
+        if pair not in self.extended:
+            self.extended.append(pair)
+            self._params += pair[1].types
+        return len(self._expr.params) + self.extended.index(pair)
 
     def _is_pure(self, scalar: Scalar) -> bool:
         """Whether a scalar is made of constants at places that iterators of known extent choose."""
@@ -177,10 +218,30 @@ class _Forms:
         return self._pure[scalar]
 
     def _form(self, scalar: Scalar) -> Scalar | None:
-        """The formula of a scalar of constants; None where it reads none or has no formula."""
+        """The formula of a scalar of constants; None where it has none."""
+        found = self._values(scalar)
+        if found is None:
+            return None
+        values, at = found
+        if scalar.dtype is BOOL:
+            return condition_form(values, at)
+        if scalar.dtype in (I32, I64):
+            return _whole(values, at, scalar.dtype)
+        if not scalar.dtype.is_float or scalar.dtype.is_narrow:
+            return None
+        return _two_valued(values, at, scalar.dtype) or _whole(values, at, scalar.dtype)
+
+    def _index_form(self, scalar: Scalar) -> IndexForm | None:
+        found = self._values(scalar)
+        return None if found is None else index_form(*found)
+
+    def _values(self, scalar: Scalar) -> tuple[Array, Indices] | None:
+        """The values of a scalar of constants, with an axis for each of its iterators; None where
+        it reads no constant, or has many more values than these have elements."""
         nodes = walk(scalar)
-        sources = {n.source for n in nodes if isinstance(n, Read)}
-        bound = {v for n in nodes if isinstance(n, Read) for v, _ in n.indirect}
+        read_here = [n for n in nodes if isinstance(n, Read)]
+        sources = {n.source for n in read_here if isinstance(n.source, int)}
+        bound = {v for n in read_here for v, _ in n.indirect}
         used = (v for n in nodes for i in indices_in(n) for v in free_vars(i))
         iters = tuple(v for v in dict.fromkeys(used) if v not in bound)
         places = prod(as_int(extent(v)) or 0 for v in iters)
@@ -189,28 +250,17 @@ class _Forms:
         stage = Stage(iters, (), None, (scalar,))
         operands = [self._arrays.get(n) for n in range(len(self._expr.params))]
         (values,) = evaluate_expr(Expr(self._expr.params, (stage,), (StageRef(0),)), operands)
-        return _form_of(values, tuple(map(of_atom, iters)), scalar.dtype)
+        return values, tuple(map(of_atom, iters))
 
 
-def _form_of(values: Array, at: Indices, dtype: DType) -> Scalar | None:
-    if dtype is BOOL:
-        return condition_form(values, at)
-    if dtype in (I32, I64):
-        form = index_form(values, at)
-        return None if form is None else index_value(form, dtype)
-    return _two_valued(values, at, dtype) or _whole(values, at, dtype) if dtype.is_float else None
-
-
-def _whole(values: Array, at: Indices, dtype: DType) -> Scalar | None:
-    """An index that the whole numbers `values` are."""
-    signed = (values == 0) & np.signbit(values)
-    first = values.reshape(-1)[:_FIRST]
-    if (first != np.rint(first)).any() or (values != np.rint(values)).any():
-        return None
-    if not (np.abs(values) <= _EXACT).all() or signed.any():
-        return None
-    form = index_form(values.astype(np.int64), at)
-    return None if form is None or not form.terms else cast(index_value(form, I32), dtype)
+def _repeats(form: IndexForm) -> bool:
+    """Whether an index has ends, and is the same at many places of evenly spaced ones."""
+    loops = free_vars(form.plain)
+    low, high = bounds(form.plain)
+    even = all(step_in(form.plain, v) is not None for v in loops)
+    if form.ends is Ends.OPEN or not even or low is None or high is None:
+        return False
+    return high - low + 1 < prod(as_int(extent(v)) or 0 for v in loops)
 
 
 def _two_valued(values: Array, at: Indices, dtype: DType) -> Scalar | None:
@@ -227,3 +277,20 @@ def _two_valued(values: Array, at: Indices, dtype: DType) -> Scalar | None:
         return None
     one, other = (values.reshape(-1)[n].item() for n in (0, int(mask.argmin())))
     return apply("select", test, literal(one, dtype), literal(other, dtype))
+
+
+def _whole(values: Array, at: Indices, dtype: DType) -> Scalar | None:
+    """The index that whole numbers are, which are not all equal."""
+    if values.dtype.kind == "f":
+        if (values.reshape(-1)[:_FIRST] % 1 != 0).any() or not (np.abs(values) <= _EXACT).all():
+            return None
+        if (values % 1 != 0).any() or (np.signbit(values) & (values == 0)).any():
+            return None
+    form = index_form(values.astype(np.int64), at)
+    if form is None or not form.index.terms:
+        return None
+    return (
+        index_value(form.index, dtype)
+        if dtype.is_integer
+        else cast(index_value(form.index, I32), dtype)
+    )

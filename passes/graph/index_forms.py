@@ -14,6 +14,7 @@ exact.  The work is linear in the elements, apart from sorting the differences.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from enum import Enum
 from functools import partial, reduce
 from itertools import product
 from math import gcd
@@ -27,19 +28,49 @@ from tcc.ir.types import I32, I64, integer_limits
 from tcc.record import record
 
 
-def index_form(values: Array, at: Sequence[Index]) -> Index | None:
-    """The index over the iterators `at`, one for each axis, that the integers `values` are; None
+class Ends(Enum):
+    """What an index does beyond the least and the greatest element."""
+
+    OPEN = "goes on"
+    CLIPPED = "stays there"
+    CIRCULAR = "begins again at the other end"
+
+
+@record
+class IndexForm:
+    """A sum of multiples of digits, and its ends beyond `low` and `high`."""
+
+    plain: Index
+    ends: Ends
+    low: int
+    high: int
+
+    def at(self, plain: Index) -> Index:
+        """The index where the sum is `plain`."""
+        match self.ends:
+            case Ends.OPEN:
+                return plain
+            case Ends.CLIPPED:
+                return maximum(minimum(plain, self.high), self.low)
+            case Ends.CIRCULAR:
+                return (plain - self.low) % (self.high - self.low + 1) + self.low
+
+    @property
+    def index(self) -> Index:
+        """The whole index."""
+        return self.at(self.plain)
+
+
+def index_form(values: Array, at: Sequence[Index]) -> IndexForm | None:
+    """The form over the iterators `at`, one for each axis, that the integers `values` have; None
     where none is found."""
     if not values.size:
         return None
     low, high = int(values.min()), int(values.max())
-    if low == high:
-        return const(low)
-    plain = _sum_of_digits(values, at, low, high)
-    modulus = high - low + 1
-    candidates = (plain, maximum(minimum(plain, high), low), (plain - low) % modulus + low)
+    plain = const(low) if low == high else _sum_of_digits(values, at, low, high)
     grid = _grid(values, at)
-    return next((c for c in candidates if bool(np.all(evaluate(c, grid) == values))), None)
+    forms = (IndexForm(plain, ends, low, high) for ends in Ends)
+    return next((f for f in forms if bool(np.all(evaluate(f.index, grid) == values))), None)
 
 
 def condition_form(mask: Array, at: Sequence[Index]) -> Scalar | None:
@@ -102,14 +133,24 @@ def _digits(lines: Array, low: int, high: int) -> Iterator[tuple[int, int, int]]
         if not plain.any():
             plain = np.ones(plain.shape, np.bool_)
         kinds, counts = np.unique(steps[plain], return_counts=True)
-        step = int(kinds[counts.argmax()])
-        odd = (plain & (steps != step)).reshape(-1, steps.shape[-1]).any(axis=0)
-        radix = gcd(*(int(n) + 1 for n in np.flatnonzero(odd)))
-        radix = radix if radix > 1 else 0
+        # Within a digit of radix 2 half of the steps are the same, about.
+        frequent = [int(kinds[n]) for n in np.argsort(-counts, kind="stable")[:2]]
+        radices = [_radix(plain & (steps != step)) for step in frequent]
+        step, radix = next(
+            (pair for pair in zip(frequent, radices, strict=True) if pair[1] != 1),
+            (frequent[0], 0),
+        )
         yield apart, radix, step
         if not radix:
             return
         lines, apart = lines[..., ::radix], apart * radix
+
+
+def _radix(odd: Array) -> int:
+    """The largest radix of a digit whose last values are at the places `odd` along the last axis; 0
+    where there are none."""
+    (places,) = np.nonzero(odd.reshape(-1, odd.shape[-1]).any(axis=0))
+    return gcd(*(int(n) + 1 for n in places))
 
 
 # ---- truth values -------------------------------------------------------------------------------
