@@ -6,7 +6,8 @@
 As data, indices hide from a kernel in which order it reads, and masks what it may leave out; both
 cost loads.  `index_forms` finds the formulas.  Where an index becomes an expression, a read at
 places that data choose becomes an ordinary one.  Constants that are values themselves (masks,
-positions) are computed where the node is predicted to take less time then.  Factors of
+positions) are computed where the node is predicted to take no more time then; a number that a
+condition chooses is a literal, for what it is decides which terms of a sum matter.  Factors of
 contractions, operands of windows and parts of concatenations without a kernel stay as they are.
 
 Requires checks of indices in their place.  Establishes that no node reads at places that a constant
@@ -24,6 +25,7 @@ import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder, Stage, extent
 from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.expr.scalar import (
+    Apply,
     Read,
     Scalar,
     Source,
@@ -93,7 +95,7 @@ def _visit(
         number: array
         for number, value in enumerate(inputs)
         if value is not None and not value.type.dtype.is_handle
-        if (array := b.array(value)) is not None and array.size > 1
+        if (array := b.array(value)) is not None
     }
     if not arrays:
         return None
@@ -115,14 +117,14 @@ def _visit(
 
 
 def _saves(old: Node, new: Node, b: GraphBuilder, model: KernelModel) -> bool:
-    """Whether a kernel of `new` is predicted to take less time than one of `old`; so it is where
-    there are no prices."""
+    """Whether a kernel of `new` is predicted to take no more time than one of `old`, which needs
+    the constant beside; so it is where there are no prices."""
     seconds = []
     for node in (old, new):
         expr, operands = compose([node], node.outputs, model.limits)
         seconds.append(model.alone(expr, [b.array(v) is not None for v in operands]))
     before, after = seconds
-    return before is None or after is None or after < before
+    return before is None or after is None or after <= before
 
 
 # ---- the formulas of a node's constants ---------------------------------------------------------
@@ -162,6 +164,10 @@ class _Forms:
         return self._done[scalar]
 
     def _rebuilt(self, scalar: Scalar) -> Scalar:
+        if isinstance(scalar, Apply) and scalar.function == "select":
+            test, *values = scalar.args
+            literals = (self._number(v) or self._formed(v) for v in values)
+            return apply("select", self._formed(test), *literals)
         if not isinstance(scalar, Read) or not scalar.indirect:
             return rebuild(scalar, self._formed)
         kept: list[tuple[Var, Scalar]] = []
@@ -183,6 +189,15 @@ class _Forms:
         )
         fill = None if inside else scalar.fill
         return read(source, at, scalar.dtype, fill=fill, indirect=tuple(kept))
+
+    def _number(self, scalar: Scalar) -> Scalar | None:
+        """The only element of a constant."""
+        if not isinstance(scalar, Read) or not isinstance(scalar.source, int):
+            return None
+        array = self._arrays.get(scalar.source)
+        if array is None or array.size != 1 or scalar.dtype.is_narrow:
+            return None
+        return literal(array.item(), scalar.dtype)
 
     def _type(self, source: Source) -> TensorType:
         if isinstance(source, StageRef):

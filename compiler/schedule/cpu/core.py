@@ -28,7 +28,7 @@ class CoreModel:
     bytes of a core's caches, and `cores` that share the work.  `fmas` and `loads` are vector
     instructions a cycle, `latency` the cycles until a sum can be added to again; `hinted` tells
     whether a stream from memory is faster where its lines are asked for ahead; `limits` bound what
-    becomes one kernel."""
+    becomes one kernel; `skips` as of `Schedule`, where masks allow it."""
 
     lanes: int
     count: int
@@ -41,6 +41,7 @@ class CoreModel:
     hinted: bool = True
     knobs: Knobs = Knobs()
     limits: FusionLimits = TYPICAL_LIMITS
+    skips: bool = True
 
 
 # A core with 512-bit vectors, for those who only want to see what a model becomes.
