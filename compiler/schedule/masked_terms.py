@@ -18,8 +18,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
-from typing import TypeAlias
+from math import ceil
+from typing import Any, TypeAlias
 
+import numpy as np
 from tcc.ir.expr import extent
 from tcc.ir.expr.comparisons import held_where
 from tcc.ir.expr.scalar import Apply, Cast, Const, Read, Scalar, StageRef, children, walk
@@ -31,13 +33,18 @@ from tcc.ir.index import (
     as_int,
     ceildiv,
     const,
+    evaluate,
     free_vars,
+    iterator,
+    minimum,
     of_atom,
     step_in,
 )
 from tcc.ir.index.prove import at_most
+from tcc.ir.op import Array
 from tcc.ir.tile.group import StreamLoop, TileGroup
 from tcc.record import record
+from tcc.schedule.nest import TYPICAL, trips
 
 # The least and the greatest value of an index in a unit.
 Ends: TypeAlias = tuple[Index, Index]
@@ -72,6 +79,35 @@ def needed(limits: Sequence[Limit], unit: Mapping[Var, Ends]) -> tuple[list[Inde
         elif ends is not None:
             firsts.append(ceildiv(-ends[1], limit.step))
     return firsts, stops
+
+
+@lru_cache(1 << 12)
+def covered(group: TileGroup, units: tuple[tuple[Var, int], ...], block: int) -> Array:
+    """The part of the streaming loop of `group` that each unit goes along, with an axis for each
+    of the loops that are cut into `units`, where it leaves out blocks of `block` elements.
+
+    Symbolic sizes count as `TYPICAL`.
+    """
+    limits, stream = limits_of(group), group.stream
+    assert stream is not None
+    values: dict[str, Any] = {}
+    unit: dict[Var, Ends] = {v: (const(0), const(trips(v) - 1)) for v in group.common}
+    for axis, (var, size) in enumerate(units):
+        at = iterator(var.name, ceildiv(trips(var), size))
+        unit[var] = at * size, minimum(at * size + size, trips(var)) - 1
+        shape = [-1 if n == axis else 1 for n in range(len(units))]
+        values[var.name] = np.arange(ceil(trips(var) / size)).reshape(shape)
+    firsts, stops = needed(limits, unit)
+    sizes = (v for index in (*firsts, *stops) for v in free_vars(index) if v.extent is None)
+    values |= {v.name: TYPICAL for v in sizes}
+    size = max(1, trips(stream.loop))
+    start, stop = np.zeros([1] * len(units)), np.full([1] * len(units), size)
+    for first in firsts:
+        start = np.maximum(start, evaluate(first, values) // block * block)
+    for end in stops:
+        stop = np.minimum(stop, -(evaluate(end, values) // -block) * block)
+    found: Array = np.maximum(stop - start, 0) / size
+    return np.broadcast_to(found, [ceil(trips(v) / n) for v, n in units])
 
 
 def _ends_of(index: Index, unit: Mapping[Var, Ends]) -> Ends | None:

@@ -12,7 +12,8 @@ class Knobs:
 
     Of a contraction: `panel` vectors of columns, and about `k_block` steps of a sum at once.  Of
     anything else: `wide` vectors a block, `grain` times the elements that a unit has, and whether
-    pointwise stages are made `along` the reductions behind them.
+    pointwise stages are made `along` the reductions behind them.  Of a streaming loop: about
+    `stream_block` steps at a time.
     """
 
     panel: int | None = None
@@ -20,6 +21,7 @@ class Knobs:
     wide: int | None = None
     grain: int = 1
     along: int = 1
+    stream_block: int | None = None
 
 
 @record

@@ -37,7 +37,7 @@ def choose_streaming(group: TileGroup, stream: StreamLoop, registers: CoreModel)
     multiplies = any(contraction_factors(group.stages[n]) is not None for n in stream.stages)
     units = _units(group, lanes, registers) if multiplies or lanes is not stream.loop else {}
     nests = tuple(_nest(group, n, lanes, stream, registers) for n in range(len(group.stages)))
-    run = _RUN if multiplies else _LONG_RUN
+    run = registers.knobs.stream_block or (_RUN if multiplies else _LONG_RUN)
     if as_int(extent(stream.loop)) is not None:
         run = _run(trips(stream.loop), run)
     named = tuple((v.name, n) for v, n in units.items() if n > 1)
