@@ -256,7 +256,7 @@ class _Assumed:
 
     def is_score(self, root: Scalar) -> bool:
         """Whether `root` is made of totals that are no part of the streaming loop, and of
-        literals."""
+        numbers."""
         self.value(root)
         match root:
             case Apply(function="select"):
@@ -267,6 +267,9 @@ class _Assumed:
                 stage = self.group.stages[source.stage]
                 inner = stage.body[source.component]
                 return stage.monoid is not None or self.is_score(inner)
+            case Read(source=int() as number) if not root.indirect:
+                buffer = self.group.buffers[number]
+                return buffer.constant and as_int(buffer.size) == 1
             case Const():
                 return _literal(root) in (_Known.NOTHING, _Known.ZERO)
             case Apply() | Cast():

@@ -23,6 +23,7 @@ from math import prod
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder, Stage, extent
+from tcc.ir.expr.comparisons import index_of
 from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.expr.scalar import (
     Apply,
@@ -164,12 +165,19 @@ class _Forms:
         return self._done[scalar]
 
     def _rebuilt(self, scalar: Scalar) -> Scalar:
-        if isinstance(scalar, Apply) and scalar.function == "select":
-            test, *values = scalar.args
-            literals = (self._number(v) or self._formed(v) for v in values)
-            return apply("select", self._formed(test), *literals)
-        if not isinstance(scalar, Read) or not scalar.indirect:
-            return rebuild(scalar, self._formed)
+        match scalar:
+            case Apply(function="select", args=(test, *values)):
+                literals = (self._number(v) or self._formed(v) for v in values)
+                return apply("select", self._formed(test), *literals)
+            case Read(indirect=(_, *_)):
+                return self._read(scalar)
+            case Read(dtype=dtype) if dtype in (I32, I64):
+                return self._number(scalar) or scalar
+            case _:
+                return _as_index(rebuild(scalar, self._formed))
+
+    def _read(self, scalar: Read) -> Scalar:
+        """A read at places that data chose."""
         kept: list[tuple[Var, Scalar]] = []
         source, at = scalar.source, scalar.indices
         for var, chosen in scalar.indirect:
@@ -266,6 +274,14 @@ class _Forms:
         operands = [self._arrays.get(n) for n in range(len(self._expr.params))]
         (values,) = evaluate_expr(Expr(self._expr.params, (stage,), (StageRef(0),)), operands)
         return values, tuple(map(of_atom, iters))
+
+
+def _as_index(scalar: Scalar) -> Scalar:
+    """A sum or product of indices as one index."""
+    if not isinstance(scalar, Apply) or scalar.dtype not in (I32, I64):
+        return scalar
+    index = index_of(scalar)
+    return scalar if index is None else index_value(index, scalar.dtype)
 
 
 def _repeats(form: IndexForm) -> bool:
