@@ -19,7 +19,7 @@ from tcc.passes.derive.winograd import Limits, winograd
 from tcc.passes.fuse.partition import partition
 from tcc.passes.graph.canonicalize import canonicalize
 from tcc.passes.graph.check_indices import check_indices
-from tcc.passes.graph.computed_constants import with_computed_constants
+from tcc.passes.graph.compute_constants import compute_constants
 from tcc.passes.graph.cse import merge_equal_nodes
 from tcc.passes.graph.dce import drop_dead_nodes, drop_unread_arrays
 from tcc.passes.graph.decompose import decompose_transposed
@@ -164,7 +164,9 @@ def _describe_ports(plan: Plan, lowered: Lowered) -> Lowered:
 
 _PACK_IO: Step = ("pack-io", _pack_io)
 _EMIT: Step = ("emit", emit)
+_COMPUTE: Step = ("compute-constants", lambda plan, it: compute_constants(it, plan.planner))
 _ASSIGN: tuple[Step, ...] = (
+    _COMPUTE,
     ("partition", _group),
     ("assign-layouts", lambda plan, it: assign_layouts(it.graph, it.groups, plan.planner)),
 )
@@ -201,7 +203,6 @@ GPU_PROGRAM: tuple[Step, ...] = (
 GPU: tuple[Step, ...] = (
     _PACK_IO,
     *_PLACE,
-    ("compute-constants", lambda plan, placed: with_computed_constants(placed)),
     ("sign-operands", lambda plan, it: with_signed_operands(it, plan.planner.makes)),
     *GPU_PROGRAM,
 )

@@ -64,7 +64,12 @@ class CBackend(Backend):
         self.target, self.options = target, options
         profile = target.profile
         core = CoreModel(
-            profile.lanes(32), profile.vector_registers, profile.l2, cores=1, l1=profile.l1
+            profile.lanes(32),
+            profile.vector_registers,
+            profile.l2,
+            cores=1,
+            l1=profile.l1,
+            skips=options.numerics != "strict",
         )
         self.planner = ScalarPlanner(core)
 

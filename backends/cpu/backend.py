@@ -61,6 +61,7 @@ class CpuBackend(Backend):
             self.machine,
             constants if options.level >= 2 else None,
             pairs=target.profile.multiplies_pairs,
+            skips=options.numerics != "strict",
         )
         # Functions of the host sort rows.
         self.asked = (CHECK_INDICES,)
@@ -155,10 +156,10 @@ def resolve_machine(options: Options, target: Target) -> Machine:
 
 
 def schedule_planner(
-    machine: Machine, constants: int | None, *, pairs: bool = False
+    machine: Machine, constants: int | None, *, pairs: bool = False, skips: bool = True
 ) -> CorePlanner:
     """A planner that prices schedules, for a model with so many bytes of constants; None: without
-    prices.  `pairs`: the processor multiplies pairs of bf16."""
+    prices.  `pairs`: the processor multiplies pairs of bf16; `skips` as of `CoreModel`."""
     return CorePlanner(
         CoreModel(
             machine.lanes,
@@ -170,6 +171,7 @@ def schedule_planner(
             machine.fma_latency,
             machine.l1,
             machine.memory.hinted,
+            skips=skips,
         ),
         None if constants is None else Pricer(machine, constants, pairs=pairs),
     )

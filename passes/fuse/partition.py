@@ -31,7 +31,7 @@ from functools import cache
 from typing import TypeAlias
 
 from tcc.ir.expr import Expr, Stage, reads
-from tcc.ir.expr.scalar import Read
+from tcc.ir.expr.scalar import Read, walk
 from tcc.ir.graph import Graph, Node, Value, captures, uses
 from tcc.ir.index import nonnegative
 from tcc.ir.op import Trait
@@ -44,7 +44,7 @@ from tcc.passes.fuse.cpu_legality import TYPICAL
 from tcc.passes.fuse.structure import build_group, row_major_storage
 from tcc.record import record
 from tcc.schedule.backend import KernelModel
-from tcc.schedule.nest import weight
+from tcc.schedule.nest import costly, weight
 
 # Nodes of a kernel: with so many its work hides its traffic, and every join looks at all of them.
 _MOST = 128
@@ -54,7 +54,7 @@ class NodeKind(Enum):
     """What a node is to the partition."""
 
     OPAQUE = "opaque"  # no expression: calls, control flow
-    MAP = "map"  # an index map: each result element is an operand element
+    MAP = "map"  # an index map: each result element is an operand element, or a number of its place
     POINTWISE = "pointwise"
     REDUCTION = "reduction"
     CONTRACTION = "contraction"
@@ -530,4 +530,6 @@ def expr_weight(expr: Expr) -> int:
 
 
 def _is_map(stage: Stage) -> bool:
+    if not reads(stage):
+        return not any(map(costly, walk(*stage.body)))
     return all(isinstance(s, Read) and s.fill is None and not s.indirect for s in stage.body)

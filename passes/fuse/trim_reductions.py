@@ -14,19 +14,18 @@ stages that lost terms.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
 from tcc.ir.expr import MONOIDS, Expr, Stage, extent, with_reads
+from tcc.ir.expr.comparisons import held_where
 from tcc.ir.expr.evaluate import evaluate_scalars
 from tcc.ir.expr.scalar import (
     Apply,
     Cast,
     Const,
-    IndexValue,
     Read,
     Scalar,
     StageRef,
@@ -37,22 +36,12 @@ from tcc.ir.expr.scalar import (
     substitute_all,
     walk,
 )
-from tcc.ir.index import Index, Indices, Var, as_int, bounds, const, free_vars, iterator, step_in
+from tcc.ir.index import Index, Indices, Var, as_int, bounds, free_vars, iterator, step_in
 from tcc.ir.index.prove import inside
-from tcc.ir.types import BOOL, DTypeKind, integer_limits
+from tcc.ir.types import BOOL
 
 # The first value of an iterator and the one after the last.
 _Range: TypeAlias = tuple[int, int]
-# The least and the largest value of a difference; None where it has no end.
-_Ends: TypeAlias = tuple[int | None, int | None]
-
-# Of a comparison of a and b: for which a - b it is true, and for which it is false.
-_TRUE: Mapping[str, _Ends] = MappingProxyType(
-    {"lt": (None, -1), "le": (None, 0), "gt": (1, None), "ge": (0, None), "eq": (0, 0)}
-)
-_FALSE: Mapping[str, _Ends] = MappingProxyType(
-    {"lt": (0, None), "le": (1, None), "gt": (None, 0), "ge": (None, -1), "ne": (0, 0)}
-)
 
 
 def trim_reductions(expr: Expr) -> Expr:
@@ -119,64 +108,26 @@ def _facts(body: Scalar, var: Var, size: int, expr: Expr) -> Iterator[tuple[Scal
     for node in walk(body):
         match node:
             case Read() if node.fill is not None:
-                axes = list(zip(node.indices, _shape(node, expr), strict=True))
-                ranges = [_within(index, var, size, (0, None)) for index, _ in axes]
-                ranges += [_within(index - dim, var, size, (None, -1)) for index, dim in axes]
-                firsts, ends = zip((0, size), *ranges, strict=True)
-                yield node, literal(node.fill, node.dtype), (max(firsts), min(ends))
-            case Apply(function=function, args=(a, b)):
-                difference = _difference(a, b)
-                if difference is not None:
-                    for outcome, table in ((True, _FALSE), (False, _TRUE)):
-                        if function in table:
-                            found = _within(difference, var, size, table[function])
-                            yield node, literal(outcome, BOOL), found
+                axes = zip(node.indices, _shape(node, expr), strict=True)
+                held = [i for index, dim in axes for i in (index, dim - 1 - index)]
+                yield node, literal(node.fill, node.dtype), _within(held, var, size)
+            case Apply():
+                for outcome in (True, False):
+                    if limits := held_where(node, not outcome):
+                        yield node, literal(outcome, BOOL), _within(limits, var, size)
 
 
-def _within(index: Index, var: Var, size: int, ends: _Ends) -> _Range:
-    """The values of `var` at which `index` may lie within `ends`."""
-    linear = step_in(index, var)
-    if linear is None or not linear[0]:
-        return 0, size
-    step, rest = linear
-    low, high = ends
-    if step < 0:
-        step, rest = -step, -1 * rest
-        low, high = (None if n is None else -n for n in (high, low))
-    least, most = bounds(rest)
-    first = 0 if low is None or most is None else -((most - low) // step)
-    end = size if high is None or least is None else (high - least) // step + 1
-    return max(first, 0), min(end, size)
-
-
-def _difference(a: Scalar, b: Scalar) -> Index | None:
-    """`a - b` where both are indices."""
-    first, second = _index(a), _index(b)
-    return None if first is None or second is None else first - second
-
-
-def _index(scalar: Scalar) -> Index | None:
-    """The index that an integer is, where neither it nor what it is made of wraps."""
-    if scalar.dtype.kind not in (DTypeKind.INT, DTypeKind.UINT):
-        return None
-    found = None
-    match scalar:
-        case Const(value=value):
-            return const(int(value))
-        case IndexValue(index=index):
-            found = index
-        case Cast(arg=arg):
-            found = _index(arg)
-        case Apply(function="add" | "sub" as function, args=(a, b)):
-            other = _index(b)
-            found = None if other is None else _index(a)
-            if found is not None and other is not None:
-                found = found + other if function == "add" else found - other
-    if found is None:
-        return None
-    (low, high), (least, most) = bounds(found), integer_limits(scalar.dtype)
-    holds = low is not None and high is not None and least <= low and high <= most
-    return found if holds else None
+def _within(held: Sequence[Index], var: Var, size: int) -> _Range:
+    """The values of `var` at which all of `held` may be 0 or more."""
+    first, end = 0, size
+    for index in held:
+        linear = step_in(index, var)
+        most = None if linear is None else bounds(linear[1])[1]
+        if linear is not None and most is not None and linear[0] > 0:
+            first = max(first, -(most // linear[0]))
+        elif linear is not None and most is not None and linear[0] < 0:
+            end = min(end, most // -linear[0] + 1)
+    return first, end
 
 
 # ---- folding ------------------------------------------------------------------------------------

@@ -17,13 +17,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
-from tcc.ir.expr import Expr, Stage, extent, with_reads
+from tcc.ir.expr import Expr, Stage, extent, reads, with_reads, with_sources
 from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.expr.scalar import (
     Apply,
     Cast,
     Read,
     Scalar,
+    Source,
     StageRef,
     apply,
     cast,
@@ -41,7 +42,6 @@ from tcc.ir.layout import row_major
 from tcc.ir.op import Array
 from tcc.ir.types import I8, I32, U8, TensorType, element_count
 from tcc.passes.fuse.compose import canonical
-from tcc.passes.graph.computed_constants import without_unread
 from tcc.passes.layout.assign import Kernel, Placed, ProgramStep
 from tcc.passes.quantize.zero_points import signed_bytes
 from tcc.record import record
@@ -106,7 +106,7 @@ class _Rewriting:
     def kernel(self) -> Kernel:
         params = tuple(v.type for v in self.operands)
         expr = Expr(params, tuple(self.stages), tuple(self.outputs))
-        made = without_unread(replace(self.old, expr=expr, operands=tuple(self.operands)))
+        made = _without_unread(replace(self.old, expr=expr, operands=tuple(self.operands)))
         return replace(made, expr=canonical(made.expr))
 
     # ---- one product ----------------------------------------------------------------------------
@@ -283,3 +283,17 @@ def _of_first(node: Scalar) -> Scalar:
 
 def _difference(value: int, zero: Scalar | None) -> Scalar:
     return literal(value, I32) if zero is None else apply("sub", literal(value, I32), zero)
+
+
+def _without_unread(kernel: Kernel) -> Kernel:
+    """`kernel` without the operands that no stage reads, the others in their order."""
+    sources = {r.source for s in kernel.expr.stages for r in reads(s)}
+    kept = sorted(source for source in sources if isinstance(source, int))
+    numbers = {old: new for new, old in enumerate(kept)}
+
+    def moved(source: Source) -> Source:
+        return numbers[source] if isinstance(source, int) else source
+
+    stages = tuple(with_sources(s, moved) for s in kernel.expr.stages)
+    expr = Expr(tuple(kernel.expr.params[n] for n in kept), stages, kernel.expr.outputs)
+    return replace(kernel, expr=expr, operands=tuple(kernel.operands[n] for n in kept))

@@ -3,6 +3,7 @@
     contraction    panels of 2, 3 or 4 vectors     runs of 128 to 1024 steps of the sum
     anything else  blocks of 1 or 2 vectors        2 to 32 times the elements of a unit
                    a walk of its own for each stage in front of a reduction
+    masked walk    32 to 256 steps of the streaming loop at a time, besides
 
 Knobs are turned one after another, each at the best of those before it: a handful of prices, not
 all combinations.  A turn has to save more than prices err by for that knob.
@@ -20,6 +21,7 @@ from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel, Knobs
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.schedule import Schedule
+from tcc.schedule.masked_terms import limits_of
 from tcc.schedule.nest import anchor, contraction_factors
 
 # Seconds of a launch below which nothing is tried: no choice can matter.
@@ -63,12 +65,15 @@ _PLAIN = (
     Knob("grain", (2, 4, 8, 16, 32), 0.15),
     Knob("along", (0,), 0.08),
 )
+# Blocks of few steps follow a mask closely, those of many rescale their totals less often.
+_MASKED = (Knob("stream_block", (32, 64, 256), 0.08),)
 
 
 def knobs_of(group: TileGroup) -> tuple[Knob, ...]:
     """What can be turned for `group`, in the order in which it is tried."""
     main = anchor(group)
-    return _CONTRACTION if contraction_factors(main) is not None and main.reduce else _PLAIN
+    own = _CONTRACTION if contraction_factors(main) is not None and main.reduce else _PLAIN
+    return (*own, *_MASKED) if limits_of(group) else own
 
 
 def candidates(group: TileGroup, core: CoreModel) -> list[Schedule]:

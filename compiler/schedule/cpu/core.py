@@ -12,7 +12,8 @@ class Knobs:
 
     Of a contraction: `panel` vectors of columns, and about `k_block` steps of a sum at once.  Of
     anything else: `wide` vectors a block, `grain` times the elements that a unit has, and whether
-    pointwise stages are made `along` the reductions behind them.
+    pointwise stages are made `along` the reductions behind them.  Of a streaming loop: about
+    `stream_block` steps at a time.
     """
 
     panel: int | None = None
@@ -20,6 +21,7 @@ class Knobs:
     wide: int | None = None
     grain: int = 1
     along: int = 1
+    stream_block: int | None = None
 
 
 @record
@@ -28,7 +30,7 @@ class CoreModel:
     bytes of a core's caches, and `cores` that share the work.  `fmas` and `loads` are vector
     instructions a cycle, `latency` the cycles until a sum can be added to again; `hinted` tells
     whether a stream from memory is faster where its lines are asked for ahead; `limits` bound what
-    becomes one kernel."""
+    becomes one kernel; `skips` as of `Schedule`, where masks allow it."""
 
     lanes: int
     count: int
@@ -41,6 +43,7 @@ class CoreModel:
     hinted: bool = True
     knobs: Knobs = Knobs()
     limits: FusionLimits = TYPICAL_LIMITS
+    skips: bool = True
 
 
 # A core with 512-bit vectors, for those who only want to see what a model becomes.

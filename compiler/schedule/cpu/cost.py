@@ -20,6 +20,7 @@ from math import ceil, exp, gcd, log2, prod
 
 from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import Var
+from tcc.ir.op import Array
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.record import record
 from tcc.schedule.cpu.along import loops_along, nest_along
@@ -28,6 +29,7 @@ from tcc.schedule.cpu.machine import Machine
 from tcc.schedule.cpu.schedule import Nest, Schedule, even
 from tcc.schedule.cpu.work import StageWork, group_work
 from tcc.schedule.footprint import LINE, Touch
+from tcc.schedule.masked_terms import covered
 from tcc.schedule.nest import (
     FEW_APART,
     contraction_factors,
@@ -119,9 +121,18 @@ class _Pricing:
         self.counts = [ceil(trips(v) / n) for v, n in self.unit.items()]
         self.units = prod(self.counts)
         self.threads = min(machine.cores, max(1, self.units))
+        self.stream_loop = None if group.stream is None else group.stream.loop
+        self.covered = self._covered()
         self.strips = self._strips()
         self.shared = self._shared()
         self.exchanged = self._exchanged()
+
+    def _covered(self) -> Array | None:
+        """The part of the streaming loop that each unit goes along; None where all go along it
+        all."""
+        if not self.schedule.skips:
+            return None
+        return covered(self.group, tuple(self.unit.items()), self.schedule.stream_block)
 
     def _strips(self) -> dict[Var, tuple[int, int]]:
         """The rows that a unit makes of each loop that follows a common one, and all units: those
@@ -181,7 +192,8 @@ class _Pricing:
         if self.units > _FEW:
             return ceil(self.units / self.threads) * self.threads / self.units
         parts = (even(trips(v), n, self._has_lanes(v)) for v, n in self.unit.items())
-        return _uneven(tuple(parts), self.threads)
+        shares = None if self.covered is None else tuple(self.covered.reshape(-1).tolist())
+        return _uneven(tuple(parts), shares, self.threads)
 
     def _has_lanes(self, var: Var) -> bool:
         """Whether vectors run along a loop: its blocks and units are whole but for the last."""
@@ -203,9 +215,11 @@ class _Pricing:
         """The loops of a nest's reduction by those of the stages along it."""
         return loops_along(self.group, nest.along, self.group.stages[nest.stages[0]]) or {}
 
-    def _stage(self, core: _Core, nest: Nest, work: StageWork, repeats: int) -> None:
+    def _stage(self, core: _Core, nest: Nest, work: StageWork, repeats: float) -> None:
         """Adds the cycles of a stage that is made `repeats` times."""
         stage = work.stage
+        if self.covered is not None and self.stream_loop in stage.loops:
+            repeats *= float(self.covered.mean())
         blocks = dict(nest.blocks)
         blocked: list[Var] = []
         sizes: list[tuple[tuple[int, int], ...]] = []
@@ -352,6 +366,8 @@ class _Pricing:
     def _runs(self, nest: Nest, reduce: tuple[Var, ...]) -> int:
         """How often the sums of a block go to scratch and come back."""
         k_blocks = dict(nest.k_blocks)
+        if (loop := self.stream_loop) in reduce:
+            k_blocks[loop.name] = self.schedule.stream_block
         if not k_blocks:
             return 0
         return prod(ceil(trips(v) / k_blocks[v.name]) for v in reduce if v.name in k_blocks)
@@ -453,6 +469,8 @@ class _Pricing:
             named.update({v.name: v for v in work.stage.loops})
         inside = {v: min(trips(v), self.unit.get(v, trips(v))) for v in named.values()}
         inside |= {v: n for v, (n, _) in self.strips.items() if v in inside}
+        if self.covered is not None and (loop := self.stream_loop) in inside:
+            inside[loop] = ceil(inside[loop] * self.covered.mean())
         reduced = {v for work in stages for v in work.stage.reduce}
         rest = [n for n in named if n not in nest.order or n in k_blocks]
         rest.sort(key=lambda n: named[n] in reduced)
@@ -565,11 +583,14 @@ def _cuts(
 
 
 @lru_cache(1 << 14)
-def _uneven(parts: tuple[tuple[tuple[int, int], ...], ...], threads: int) -> float:
-    """The busiest of `threads` threads over the mean, for a grid of units of these sizes."""
+def _uneven(
+    parts: tuple[tuple[tuple[int, int], ...], ...], shares: tuple[float, ...] | None, threads: int
+) -> float:
+    """The busiest of `threads` threads over the mean, for a grid of units of these sizes that do
+    these shares of their work."""
     axes = ([size for size, count in axis for _ in range(count)] for axis in parts)
-    busy = [0] * threads
-    for sizes in combinations(*axes):
+    busy = [0.0] * threads
+    for number, sizes in enumerate(combinations(*axes)):
         free = min(range(threads), key=busy.__getitem__)
-        busy[free] += prod(sizes)
-    return max(busy) * threads / sum(busy)
+        busy[free] += prod(sizes) * (1.0 if shares is None else shares[number])
+    return max(busy) * threads / (sum(busy) or 1.0)

@@ -54,12 +54,15 @@ class Schedule:
     `nests` run one after the other, each over the whole tile.  Values between different nests lie
     in the tile's scratch.
     `stream_block`: elements of the group's streaming loop that the nests take at a time.
+    `skips`: the nests leave out the blocks of the streaming loop whose terms change no total of the
+    tile, whatever is masked there (`tcc.schedule.masked_terms`).
     """
 
     units: tuple[tuple[str, int], ...]
     parallel: tuple[str, ...]
     nests: tuple[Nest, ...]
     stream_block: int = 0
+    skips: bool = False
 
     def unit(self, name: str) -> int:
         return dict(self.units).get(name, 1)

@@ -21,6 +21,7 @@ from tcc.schedule.cpu.contraction import (
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.cpu.vectors import vector_block
+from tcc.schedule.masked_terms import limits_of
 from tcc.schedule.nest import all_accesses, contraction_factors, stride, trips
 
 # Steps of a streaming loop in a run: exponentials and sums of 64 rows then stay in the first two
@@ -36,11 +37,12 @@ def choose_streaming(group: TileGroup, stream: StreamLoop, registers: CoreModel)
     multiplies = any(contraction_factors(group.stages[n]) is not None for n in stream.stages)
     units = _units(group, lanes, registers) if multiplies or lanes is not stream.loop else {}
     nests = tuple(_nest(group, n, lanes, stream, registers) for n in range(len(group.stages)))
-    run = _RUN if multiplies else _LONG_RUN
+    run = registers.knobs.stream_block or (_RUN if multiplies else _LONG_RUN)
     if as_int(extent(stream.loop)) is not None:
         run = _run(trips(stream.loop), run)
     named = tuple((v.name, n) for v, n in units.items() if n > 1)
-    return Schedule(named, tuple(v.name for v in group.common), nests, run)
+    skips = registers.skips and bool(limits_of(group))
+    return Schedule(named, tuple(v.name for v in group.common), nests, run, skips)
 
 
 def _run(size: int, most: int) -> int:

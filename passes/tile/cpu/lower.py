@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import StageRef, apply, argument, literal
-from tcc.ir.index import Var, as_int, ceildiv, const, divisor_of, free_vars, iterator
+from tcc.ir.index import Index, Var, as_int, ceildiv, const, divisor_of, free_vars, iterator
 from tcc.ir.tile import (
     Blocks,
     Compute,
@@ -57,6 +57,7 @@ from tcc.passes.tile.emitter import Emitter
 from tcc.passes.tile.monoids import change
 from tcc.schedule.cpu.packing import FEW_ROWS
 from tcc.schedule.cpu.schedule import Nest, Schedule, even
+from tcc.schedule.masked_terms import limits_of, needed
 
 # What happens at each block of a nest's loops, in a part of its reductions.
 _AtBlock: TypeAlias = Callable[[Spans, Regions], None]
@@ -175,12 +176,20 @@ class _Lowering:
         self._nests(first, regions, passed)
         for nest in at:
             nest.start()
-        for part in in_blocks(self.emitter, stream.loop, self.schedule.stream_block):
+        span = self._needed(regions)
+        for part in in_blocks(self.emitter, stream.loop, self.schedule.stream_block, *span):
             for each in along:
                 _NestLowering(self, each, {**regions, stream.loop: part}, {}).step(part)
         for nest in at:
             nest.finish()
         self._nests(last, regions, passed)
+
+    def _needed(self, regions: Regions) -> tuple[Sequence[Index], Sequence[Index]]:
+        """What the streaming loop of a unit may leave out, as `in_blocks` takes it."""
+        if not self.schedule.skips:
+            return (), ()
+        ends = {v: (r.base, r.base + r.size - 1) for v, r in regions.items()}
+        return needed(limits_of(self.group), ends)
 
     def _nests(
         self, nests: Sequence[Nest], regions: Regions, passed: dict[StageRef, Ready]

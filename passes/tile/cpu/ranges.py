@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import reduce
 from typing import TypeAlias
 
 from tcc.ir.expr import extent
-from tcc.ir.index import Index, Var, as_int, const, maximum, minimum, substitute
-from tcc.ir.tile import Guard, lanes
+from tcc.ir.index import Index, Var, as_int, ceildiv, const, maximum, minimum, substitute
+from tcc.ir.tile import Guard, If, lanes
 from tcc.ir.tile.group import Access
 from tcc.passes.tile.emitter import Emitter
 from tcc.record import record
@@ -98,20 +99,26 @@ def last_part(var: Var, unit: int) -> TileRange:
 # What is added to `emitter` while one of these ranges is at hand is done for all of their kind.
 
 
-def in_blocks(emitter: Emitter, var: Var, run: int) -> Iterator[TileRange]:
-    """Serial: all of an iterator, `run` elements at a time, and then what is left."""
+def in_blocks(
+    emitter: Emitter, var: Var, run: int, firsts: Sequence[Index] = (), stops: Sequence[Index] = ()
+) -> Iterator[TileRange]:
+    """Serial: all of an iterator, `run` elements at a time, and then what is left; but no block
+    that ends before one of `firsts` or begins at one of `stops` or behind it."""
     size = extent(var)
     known = as_int(size)
-    if known is not None and known <= run:
-        yield everything(var)
-        return
-    stop = size - size % run
-    if as_int(stop) != 0:
+    done = size - size % run if known is None or known > run else const(0)
+    if as_int(done) != 0:
         at = emitter.counter(size)
-        with emitter.loop(at, const(0), stop, run):
+        start = run * reduce(maximum, (first // run for first in firsts), const(0))
+        blocks = reduce(minimum, (ceildiv(stop, run) for stop in stops), done // run)
+        with emitter.loop(at, start, run * blocks if stops else done, run):
             yield TileRange(var, at, const(run))
-    if as_int(size - stop) != 0:
-        yield TileRange(var, stop, size - stop)
+    if as_int(size - done) != 0:
+        with emitter.body() as body:
+            yield TileRange(var, done, size - done)
+        for before, behind in (*((f, size) for f in firsts), *((done, s) for s in stops)):
+            body = [If(before, behind, tuple(body))]
+        emitter.add(*body)
 
 
 def tiles(emitter: Emitter, region: TileRange, block: int, whole: bool) -> Iterator[BlockRange]:

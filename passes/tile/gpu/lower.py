@@ -167,7 +167,7 @@ class _Lowering:
                 self._keep(number, lowered[number].frame, news[number])
             return tuple(b for n in accumulators for b in news[n])
 
-        span = needed_steps(self.group, stream, along, self.units) if self.skips else None
+        span = needed_steps(self.group, along, self.units) if self.skips else None
         results = list(in_steps(self.emitter, (along,), start, step, span))
         for number, width in zip(accumulators, widths, strict=True):
             blocks = tuple(results.pop(0) for _ in range(width))

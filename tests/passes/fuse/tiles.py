@@ -45,7 +45,8 @@ def drawn(rng: np.random.Generator) -> Chooser:
         closed = {v.name for v in group.common if as_int(extent(v)) is not None}
         if len(nests) > 1 or any(n.k_blocks for n in nests):  # scratch is of known size
             cut = max([cut, *(n + 1 for n, name in enumerate(order) if name not in closed)])
-        return Schedule(units, tuple(order[:cut]), nests, int(rng.integers(1, 10)))
+        skips = bool(rng.integers(2))
+        return Schedule(units, tuple(order[:cut]), nests, int(rng.integers(1, 10)), skips)
 
     return schedule
 

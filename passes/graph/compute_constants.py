@@ -1,0 +1,327 @@
+"""Constants that follow from the places of their elements are computed, not read.
+
+    %y = gather(%x, [[0,0,1],[0,1,2],[1,2,3],..])    y[i, j] = x[max(min(i + j - 1, n - 1), 0)]
+    %y = add(%x, [[0, -inf], [0, 0]])                y[i, j] = x[i, j] + select(j < i + 1, 0, -inf)
+
+As data, indices hide from a kernel in which order it reads, and masks what it may leave out; both
+cost loads.  `index_forms` finds the formulas.  Where an index becomes an expression, a read at
+places that data choose becomes an ordinary one.  Constants that are values themselves (masks,
+positions) are computed where the node is predicted to take no more time then; a number that a
+condition chooses is a literal, for what it is decides which terms of a sum matter.  Factors of
+contractions, operands of windows and parts of concatenations without a kernel stay as they are.
+
+Requires checks of indices in their place.  Establishes that no node reads at places that a constant
+with a formula chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from functools import partial
+from math import prod
+
+import numpy as np
+from tcc.ir.expr import Expr, ExprBuilder, Stage, extent
+from tcc.ir.expr.comparisons import index_of
+from tcc.ir.expr.evaluate import evaluate_expr
+from tcc.ir.expr.scalar import (
+    Apply,
+    Read,
+    Scalar,
+    Source,
+    StageRef,
+    apply,
+    cast,
+    children,
+    index_value,
+    indices_in,
+    literal,
+    read,
+    rebuild,
+    uncast,
+    walk,
+)
+from tcc.ir.graph import Graph, GraphBuilder, Node, walk_graphs
+from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
+from tcc.ir.index import (
+    Indices,
+    Var,
+    as_int,
+    bounds,
+    free_vars,
+    of_atom,
+    step_in,
+    substitute,
+    var_of,
+    within,
+)
+from tcc.ir.op import Array, Trait
+from tcc.ir.types import BOOL, I32, I64, DType, TensorType
+from tcc.ops import OPS
+from tcc.passes.fuse.compose import compose, drop_unused, node_expr
+from tcc.passes.fuse.concat_in_place import find_joins
+from tcc.passes.fuse.partition import seen_by_others
+from tcc.passes.graph.emit import express
+from tcc.passes.graph.index_forms import Ends, IndexForm, condition_form, index_form
+from tcc.schedule.backend import KernelModel
+from tcc.schedule.nest import multiplied
+
+# Places at which a scalar of constants is evaluated, by elements of these constants.
+_PLACES = 4
+# Elements by which arrays of more than two values are told.
+_FIRST = 1 << 12
+# Whole numbers up to this size are exact in f32.
+_EXACT = 1 << 24
+
+
+def compute_constants(graph: Graph, model: KernelModel) -> Graph:
+    """`graph` with expressions for nodes whose constants follow from the places of their elements;
+    itself where there is none.  `model` gives the prices of nodes."""
+    joined = {
+        node
+        for part in walk_graphs(graph)
+        for node in find_joins(part, seen_by_others(part), model.limits.launch_bytes)
+    }
+    return rewritten(graph, partial(_visit, joined, model))
+
+
+def _visit(
+    joined: Collection[Node], model: KernelModel, b: GraphBuilder, node: Node, inputs: Inputs
+) -> Replacement:
+    expr = node_expr(node)
+    if expr is None or not node.outputs or Trait.WINDOW in node.op.traits or node in joined:
+        return None
+    arrays = {
+        number: array
+        for number, value in enumerate(inputs)
+        if value is not None and not value.type.dtype.is_handle
+        if (array := b.array(value)) is not None
+    }
+    if not arrays:
+        return None
+    forms = _Forms(expr, arrays)
+    formed = forms.expr()
+    if formed.stages == expr.stages:
+        return None
+    new, used = drop_unused(formed)
+    row = OPS["expression"]
+    if not forms.streams:
+        read_still = tuple(inputs[n] for n in used)
+        made = Node(row, row.attrs(new), read_still, node.outputs, node.loc)
+        saves = _saves(replace(node, inputs=inputs), made, b, model)
+        return b.add(row, read_still, made.attrs) if saves else None
+    extended = list(inputs)
+    for source, repeated in forms.extended:
+        extended += express(b, repeated, extended[source])
+    return b.add(row, [extended[n] for n in used], row.attrs(new))
+
+
+def _saves(old: Node, new: Node, b: GraphBuilder, model: KernelModel) -> bool:
+    """Whether a kernel of `new` is predicted to take no more time than one of `old`, which needs
+    the constant beside; so it is where there are no prices."""
+    seconds = []
+    for node in (old, new):
+        expr, operands = compose([node], node.outputs, model.limits)
+        seconds.append(model.alone(expr, [b.array(v) is not None for v in operands]))
+    before, after = seconds
+    return before is None or after is None or after <= before
+
+
+# ---- the formulas of a node's constants ---------------------------------------------------------
+
+
+class _Forms:
+    """The expression of a node with formulas in place of its constants.
+
+    `streams` tells whether a read is at places that no data choose any more.  `extended` are
+    operands beyond those of the node: each is an expression of the operand of this number.
+    """
+
+    def __init__(self, expr: Expr, arrays: Mapping[int, Array]) -> None:
+        self._expr, self._arrays = expr, arrays
+        self._done: dict[Scalar, Scalar] = {}
+        self._pure: dict[Scalar, bool] = {}
+        self._params = list(expr.params)
+        self.extended: list[tuple[int, Expr]] = []
+        self.streams = False
+
+    def expr(self) -> Expr:
+        """The whole expression."""
+        stages = tuple(map(self._stage, self._expr.stages))
+        return Expr(tuple(self._params), stages, self._expr.outputs)
+
+    def _stage(self, stage: Stage) -> Stage:
+        factors = multiplied(stage) if stage.reduce else None
+        if factors is not None:
+            kept = (s for s in (factors.a, factors.b) if isinstance(uncast(s), Read))
+            self._done.update((s, s) for s in kept if self._is_pure(s))
+        return replace(stage, body=tuple(map(self._formed, stage.body)))
+
+    def _formed(self, scalar: Scalar) -> Scalar:
+        if scalar not in self._done:
+            form = self._form(scalar) if self._is_pure(scalar) else None
+            self._done[scalar] = form or self._rebuilt(scalar)
+        return self._done[scalar]
+
+    def _rebuilt(self, scalar: Scalar) -> Scalar:
+        match scalar:
+            case Apply(function="select", args=(test, *values)):
+                literals = (self._number(v) or self._formed(v) for v in values)
+                return apply("select", self._formed(test), *literals)
+            case Read(indirect=(_, *_)):
+                return self._read(scalar)
+            case Read(dtype=dtype) if dtype in (I32, I64):
+                return self._number(scalar) or scalar
+            case _:
+                return _as_index(rebuild(scalar, self._formed))
+
+    def _read(self, scalar: Read) -> Scalar:
+        """A read at places that data chose."""
+        kept: list[tuple[Var, Scalar]] = []
+        source, at = scalar.source, scalar.indices
+        for var, chosen in scalar.indirect:
+            form = self._index_form(chosen) if self._is_pure(chosen) else None
+            if form is None:
+                kept.append((var, self._formed(chosen)))
+                continue
+            self.streams = True
+            axis = next((n for n, i in enumerate(at) if var_of(i) is var), None)
+            if axis is not None and isinstance(source, int) and _repeats(form):
+                source, first = self._extended(source, axis, form), bounds(form.plain)[0]
+                at = tuple(substitute(i, {var: form.plain - (first or 0)}) for i in at)
+            else:
+                at = tuple(substitute(i, {var: form.index}) for i in at)
+        inside = not kept and all(
+            within(i, n) for i, n in zip(at, self._type(source).shape, strict=True)
+        )
+        fill = None if inside else scalar.fill
+        return read(source, at, scalar.dtype, fill=fill, indirect=tuple(kept))
+
+    def _number(self, scalar: Scalar) -> Scalar | None:
+        """The only element of a constant."""
+        if not isinstance(scalar, Read) or not isinstance(scalar.source, int):
+            return None
+        array = self._arrays.get(scalar.source)
+        if array is None or array.size != 1 or scalar.dtype.is_narrow:
+            return None
+        return literal(array.item(), scalar.dtype)
+
+    def _type(self, source: Source) -> TensorType:
+        if isinstance(source, StageRef):
+            return self._expr.stages[source.stage].types[source.component]
+        found = self._params[source]
+        assert found is not None
+        return found
+
+    def _extended(self, source: int, axis: int, form: IndexForm) -> int:
+        """The number of an operand that repeats elements of `source` beyond the ends of an axis, so
+        that the places at which it is read lie at even distances."""
+        low, high = bounds(form.plain)
+        assert low is not None
+        assert high is not None
+        b = ExprBuilder(self._type(source))
+        shape = self._type(source).shape
+        i = b.iters(*shape[:axis], high - low + 1, *shape[axis + 1 :])
+        place = form.at(i[axis] + low)
+        pair = source, b.finish(i, b.read(0, *i[:axis], place, *i[axis + 1 :]))
+        if pair not in self.extended:
+            self.extended.append(pair)
+            self._params += pair[1].types
+        return len(self._expr.params) + self.extended.index(pair)
+
+    def _is_pure(self, scalar: Scalar) -> bool:
+        """Whether a scalar is made of constants at places that iterators of known extent choose."""
+        for node in walk(scalar):
+            if node not in self._pure:
+                ends = (v.extent for i in indices_in(node) for v in free_vars(i))
+                own = not isinstance(node, Read) or node.source in self._arrays
+                still = all(e is not None and as_int(e) is not None for e in ends)
+                self._pure[node] = own and still and all(self._pure[c] for c in children(node))
+        return self._pure[scalar]
+
+    def _form(self, scalar: Scalar) -> Scalar | None:
+        """The formula of a scalar of constants; None where it has none."""
+        found = self._values(scalar)
+        if found is None:
+            return None
+        values, at = found
+        if scalar.dtype is BOOL:
+            return condition_form(values, at)
+        if scalar.dtype in (I32, I64):
+            return _whole(values, at, scalar.dtype)
+        if not scalar.dtype.is_float or scalar.dtype.is_narrow:
+            return None
+        return _two_valued(values, at, scalar.dtype) or _whole(values, at, scalar.dtype)
+
+    def _index_form(self, scalar: Scalar) -> IndexForm | None:
+        found = self._values(scalar)
+        return None if found is None else index_form(*found)
+
+    def _values(self, scalar: Scalar) -> tuple[Array, Indices] | None:
+        """The values of a scalar of constants, with an axis for each of its iterators; None where
+        it reads no constant, or has many more values than these have elements."""
+        nodes = walk(scalar)
+        read_here = [n for n in nodes if isinstance(n, Read)]
+        sources = {n.source for n in read_here if isinstance(n.source, int)}
+        bound = {v for n in read_here for v, _ in n.indirect}
+        used = (v for n in nodes for i in indices_in(n) for v in free_vars(i))
+        iters = tuple(v for v in dict.fromkeys(used) if v not in bound)
+        places = prod(as_int(extent(v)) or 0 for v in iters)
+        if not iters or places > _PLACES * sum(self._arrays[n].size for n in sources):
+            return None
+        stage = Stage(iters, (), None, (scalar,))
+        operands = [self._arrays.get(n) for n in range(len(self._expr.params))]
+        (values,) = evaluate_expr(Expr(self._expr.params, (stage,), (StageRef(0),)), operands)
+        return values, tuple(map(of_atom, iters))
+
+
+def _as_index(scalar: Scalar) -> Scalar:
+    """A sum or product of indices as one index."""
+    if not isinstance(scalar, Apply) or scalar.dtype not in (I32, I64):
+        return scalar
+    index = index_of(scalar)
+    return scalar if index is None else index_value(index, scalar.dtype)
+
+
+def _repeats(form: IndexForm) -> bool:
+    """Whether an index has ends, and is the same at many places of evenly spaced ones."""
+    loops = free_vars(form.plain)
+    low, high = bounds(form.plain)
+    even = all(step_in(form.plain, v) is not None for v in loops)
+    if form.ends is Ends.OPEN or not even or low is None or high is None:
+        return False
+    return high - low + 1 < prod(as_int(extent(v)) or 0 for v in loops)
+
+
+def _two_valued(values: Array, at: Indices, dtype: DType) -> Scalar | None:
+    """A choice between the two numbers that `values` are."""
+    bits = values.view(f"u{values.itemsize}")
+    if len(np.unique(bits.reshape(-1)[:_FIRST])) > 2 or np.isnan(values).any():
+        return None
+    first = bits.reshape(-1)[0]
+    mask = bits == first
+    if mask.all() or len(np.unique(bits[~mask])) > 1:
+        return None
+    test = condition_form(mask, at)
+    if test is None:
+        return None
+    one, other = (values.reshape(-1)[n].item() for n in (0, int(mask.argmin())))
+    return apply("select", test, literal(one, dtype), literal(other, dtype))
+
+
+def _whole(values: Array, at: Indices, dtype: DType) -> Scalar | None:
+    """The index that whole numbers are, which are not all equal."""
+    if values.dtype.kind == "f":
+        if (values.reshape(-1)[:_FIRST] % 1 != 0).any() or not (np.abs(values) <= _EXACT).all():
+            return None
+        if (values % 1 != 0).any() or (np.signbit(values) & (values == 0)).any():
+            return None
+    form = index_form(values.astype(np.int64), at)
+    if form is None or not form.index.terms:
+        return None
+    return (
+        index_value(form.index, dtype)
+        if dtype.is_integer
+        else cast(index_value(form.index, I32), dtype)
+    )

@@ -1,0 +1,219 @@
+"""Finds the formula of an array that follows from the places of its elements.
+
+    [0, 0, 0, 1, 2, 3, 3]                    max(min(i - 2, 3), 0)
+    [[0, 2, 1, 3], [4, 6, 5, 7]]             4*i + 2*(j % 2) + j // 2
+    [[T, F, F], [T, T, F], [T, T, T]]        j < i + 1
+
+Integers are tried as a sum over the axes of multiples of an axis' digits (quotients and remainders
+of the position), as such a sum clipped to the least and the largest element, and as its remainder.
+Truth values are tried as one run along an axis, whose ends are such integers.  Candidates come from
+the differences between neighbours; each is compared with all elements, so what is returned is
+exact.  The work is linear in the elements, apart from sorting the differences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from functools import partial, reduce
+from itertools import product
+from math import gcd
+from typing import Any
+
+import numpy as np
+from tcc.ir.expr.scalar import Scalar, apply, index_value
+from tcc.ir.index import Index, bounds, const, evaluate, maximum, minimum, var_of
+from tcc.ir.op import Array
+from tcc.ir.types import I32, I64, integer_limits
+from tcc.record import record
+
+
+class Ends(Enum):
+    """What an index does beyond the least and the greatest element."""
+
+    OPEN = "goes on"
+    CLIPPED = "stays there"
+    CIRCULAR = "begins again at the other end"
+
+
+@record
+class IndexForm:
+    """A sum of multiples of digits, and its ends beyond `low` and `high`."""
+
+    plain: Index
+    ends: Ends
+    low: int
+    high: int
+
+    def at(self, plain: Index) -> Index:
+        """The index where the sum is `plain`."""
+        match self.ends:
+            case Ends.OPEN:
+                return plain
+            case Ends.CLIPPED:
+                return maximum(minimum(plain, self.high), self.low)
+            case Ends.CIRCULAR:
+                return (plain - self.low) % (self.high - self.low + 1) + self.low
+
+    @property
+    def index(self) -> Index:
+        """The whole index."""
+        return self.at(self.plain)
+
+
+def index_form(values: Array, at: Sequence[Index]) -> IndexForm | None:
+    """The form over the iterators `at`, one for each axis, that the integers `values` have; None
+    where none is found."""
+    if not values.size:
+        return None
+    low, high = int(values.min()), int(values.max())
+    plain = const(low) if low == high else _sum_of_digits(values, at, low, high)
+    grid = _grid(values, at)
+    forms = (IndexForm(plain, ends, low, high) for ends in Ends)
+    return next((f for f in forms if bool(np.all(evaluate(f.index, grid) == values))), None)
+
+
+def condition_form(mask: Array, at: Sequence[Index]) -> Scalar | None:
+    """The comparisons of indices over the iterators `at`, one for each axis, that the truth values
+    `mask` are, as few as possible; None where none are found, or all values are equal."""
+    kept = [n for n in range(mask.ndim) if not bool((mask == np.take(mask, [0], n)).all())]
+    small = mask[tuple(slice(None) if n in kept else 0 for n in range(mask.ndim))]
+    along = [at[n] for n in kept]
+    for axis, value in product(reversed(range(len(kept))), (True, False)):
+        others = [index for n, index in enumerate(along) if n != axis]
+        runs = _runs(np.moveaxis(small, axis, -1) == value, others)
+        edges = (_edges(along[axis], *run, small.shape[axis]) for run in runs)
+        exact = [each for each in edges if _holds(each, small == value, along)]
+        if exact:
+            tests = [_test(edge, value) for edge in min(exact, key=len)]
+            return reduce(partial(apply, "and" if value else "or"), tests)
+    return None
+
+
+# ---- integers -----------------------------------------------------------------------------------
+
+
+def _grid(values: Array, at: Sequence[Index]) -> dict[str, Any]:
+    """Each iterator as an array that varies along its own axis."""
+    grid = {}
+    for axis, (index, size) in enumerate(zip(at, values.shape, strict=True)):
+        var = var_of(index)
+        assert var is not None
+        shape = [-1 if n == axis else 1 for n in range(values.ndim)]
+        grid[var.name] = np.arange(size, dtype=np.int64).reshape(shape)
+    return grid
+
+
+def _sum_of_digits(values: Array, at: Sequence[Index], low: int, high: int) -> Index:
+    """A sum of multiples of digits that has the most frequent differences of `values`, as far as
+    these lie strictly between `low` and `high`, and one of its elements."""
+    total = const(0)
+    for axis, index in enumerate(at):
+        for apart, radix, step in _digits(np.moveaxis(values, axis, -1), low, high):
+            digit = index // apart
+            total = total + step * (digit % radix if radix else digit)
+    inside = np.flatnonzero((values > low) & (values < high))
+    place = np.unravel_index(int(inside[0]) if inside.size else 0, values.shape)
+    grid = {
+        var.name: int(n)
+        for index, n in zip(at, place, strict=True)
+        if (var := var_of(index)) is not None
+    }
+    return total + (int(values[place]) - int(evaluate(total, grid)))
+
+
+def _digits(lines: Array, low: int, high: int) -> Iterator[tuple[int, int, int]]:
+    """For each digit of the position along the last axis, lowest first: the weight of the digit,
+    its radix (0: no end) and the difference that one more of it makes."""
+    apart = 1
+    while lines.shape[-1] > 1:
+        steps = np.diff(lines, axis=-1)
+        inside = (lines > low) & (lines < high)
+        plain = inside[..., 1:] & inside[..., :-1]
+        if not plain.any():
+            plain = np.ones(plain.shape, np.bool_)
+        kinds, counts = np.unique(steps[plain], return_counts=True)
+        # Within a digit of radix 2 half of the steps are the same, about.
+        frequent = [int(kinds[n]) for n in np.argsort(-counts, kind="stable")[:2]]
+        radices = [_radix(plain & (steps != step)) for step in frequent]
+        step, radix = next(
+            (pair for pair in zip(frequent, radices, strict=True) if pair[1] != 1),
+            (frequent[0], 0),
+        )
+        yield apart, radix, step
+        if not radix:
+            return
+        lines, apart = lines[..., ::radix], apart * radix
+
+
+def _radix(odd: Array) -> int:
+    """The largest radix of a digit whose last values are at the places `odd` along the last axis; 0
+    where there are none."""
+    (places,) = np.nonzero(odd.reshape(-1, odd.shape[-1]).any(axis=0))
+    return gcd(*(int(n) + 1 for n in places))
+
+
+# ---- truth values -------------------------------------------------------------------------------
+
+
+@record
+class _Edge:
+    """Where a run along an iterator starts or, if it is the `upper` edge, stops."""
+
+    along: Index
+    place: Index
+    upper: bool
+
+
+def _runs(inside: Array, at: Sequence[Index]) -> Iterator[tuple[Index, Index]]:
+    """Candidates for where the only run of each line along the last axis starts and stops; nothing
+    where a line has several.  Empty runs are at either end, those before the first other one and
+    those behind it alike."""
+    size = inside.shape[-1]
+    count = inside.sum(axis=-1)
+    start, stop = inside.argmax(axis=-1), size - inside[..., ::-1].argmax(axis=-1)
+    some = count > 0
+    if not some.any() or not (stop - start == count)[some].all():
+        return
+    early = np.arange(some.size).reshape(some.shape) < some.argmax()
+    for before, after in ((0, 0),) if some.all() else product((0, size), repeat=2):
+        ends = (np.where(some, end, np.where(early, before, after)) for end in (start, stop))
+        first, last = (_sum_of_digits(end, at, 0, size) for end in ends)
+        yield first, last
+
+
+def _edges(index: Index, start: Index, stop: Index, size: int) -> tuple[_Edge, ...]:
+    """Those of `start <= index < stop` that do not hold everywhere."""
+    found = []
+    if _exceeds(start, 0):
+        found.append(_Edge(index, start, False))
+    if _exceeds(-stop, -size):
+        found.append(_Edge(index, stop, True))
+    return tuple(found)
+
+
+def _exceeds(index: Index, limit: int) -> bool:
+    high = bounds(index)[1]
+    return high is None or high > limit
+
+
+def _test(edge: _Edge, value: bool) -> Scalar:
+    """Whether the iterator is on the inner side of an edge, or not if `value` is false."""
+    dtype = I32 if _is_short(edge.along) and _is_short(edge.place) else I64
+    function = "lt" if edge.upper == value else "ge"
+    return apply(function, index_value(edge.along, dtype), index_value(edge.place, dtype))
+
+
+def _is_short(index: Index) -> bool:
+    (low, high), (least, most) = bounds(index), integer_limits(I32)
+    return low is not None and high is not None and least <= low and high <= most
+
+
+def _holds(edges: Sequence[_Edge], inside: Array, at: Sequence[Index]) -> bool:
+    """Whether the places within all of `edges`, at least one, are those `inside`."""
+    grid = _grid(inside, at)
+    found = np.ones(inside.shape, np.bool_)
+    for edge in edges:
+        beyond = evaluate(edge.along - edge.place, grid)
+        found = found & (beyond < 0 if edge.upper else beyond >= 0)
+    return bool(edges) and bool((found == inside).all())
