@@ -68,10 +68,28 @@ def test_the_range_of_indices(ops: Ops, count: int, period: int, number: int, dt
     limits = np.iinfo(dtype)
     rng = np.random.default_rng(count)
     x = rng.integers(limits.min, limits.max, count, dtype, endpoint=True)
-    least, largest = ops("index_range", (x,), (), (period, number), results=2)
+    least, largest = ops("index_range", (x,), (), (period, number, 0, -1), results=2)
     some = x[number::period]
     assert least == (some.min() if some.size else np.iinfo(np.int64).max)
     assert largest == (some.max() if some.size else np.iinfo(np.int64).min)
+
+
+@pytest.mark.parametrize("dtype", ["i4", "i8"])
+@pytest.mark.parametrize("size", [1, 1000, (1 << 30) - 1])
+def test_a_range_says_whether_indices_are_inside(ops: Ops, size: int, dtype: str) -> None:
+    """Whatever it says of those that are; one outside is told wherever it stands."""
+    limits, rng = np.iinfo(dtype), np.random.default_rng(size)
+    for count in (1, 64, 65, 200):
+        x = rng.integers(-size, size, count).astype(dtype)
+        least, largest = ops("index_range", (x,), (), (1, 0, -size, size - 1), results=2)
+        assert -size <= least <= x.min()
+        assert x.max() <= largest < size
+        for wrong in (size, -size - 1, limits.min, limits.min + 1, limits.max, limits.max - 1):
+            y = x.copy()
+            y[rng.integers(0, count)] = wrong
+            least, largest = ops("index_range", (y,), (), (1, 0, -size, size - 1), results=2)
+            assert (least < -size) if wrong < 0 else (largest >= size)
+            assert wrong in (least, largest)
 
 
 @pytest.mark.parametrize("threads", [0, 3])
