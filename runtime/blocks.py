@@ -53,14 +53,15 @@ class ResultPool:
         return np.ndarray(shape, dtype, lent), block.address
 
     def _take(self, size: int) -> _Block:
+        """The block of `size` that came back last, which the caches may hold, or a new one."""
         for _ in range(len(self._free)):
             try:
-                block = self._free.popleft()
+                block = self._free.pop()
             except IndexError:  # another thread was faster
                 break
             if block.size == size:
                 return block
-            self._free.append(block)
+            self._free.appendleft(block)
         return _make(size)
 
 

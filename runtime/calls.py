@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakMethod
 
 import numpy as np
 from tcc.runtime import abi
@@ -146,7 +147,11 @@ class Results:
         self._packed: dict[int, tuple[int, ...]] = {}
         if outputs.asks:
             self._described: list[abi.CTensor] = []  # keeps the shapes alive
-            self.allocator = abi.Allocator(None, abi.ALLOCATE(self._allocate))
+            # Without a reference to itself: the arrays die with their last holder.
+            allocate = WeakMethod(self._allocate)
+            self.allocator = abi.Allocator(
+                None, abi.ALLOCATE(lambda *told: _called(allocate, told))
+            )
 
     def make(self, index: int, shape: tuple[int, ...]) -> int:
         """Makes the array of output `index`; returns its address."""
@@ -194,6 +199,12 @@ class Results:
         described = abi.make_tensor(address, code, shape, None)
         self._described.append(described)
         self.tensors[index] = described
+
+
+def _called(method: WeakMethod[Callable[..., int]], arguments: tuple[Any, ...]) -> int:
+    """The method's answer, for an object that lives."""
+    alive = method()
+    return 1 if alive is None else alive(*arguments)
 
 
 class Repeated:

@@ -12,6 +12,8 @@ from tcc.record import field_names
 
 # References take time and memory with the points of windows, and with numbers of attributes.
 _POINTS, _REACH = 1 << 26, 1 << 18
+# Their references call a library of matrix products.
+_BLAS = frozenset({"matmul", "gemm"})
 # Their references are NumPy's own loops over operands and results.
 FAST = frozenset({Trait.MOVEMENT, Trait.ELEMENTWISE})
 
@@ -19,7 +21,7 @@ FAST = frozenset({Trait.MOVEMENT, Trait.ELEMENTWISE})
 def is_laborious(op: OpSpec, types: Types, attrs: Any) -> bool:
     """Whether the reference may take long however small operands and results are, as for a pooling
     window of 2^30: it is then left to the run."""
-    if FAST & op.traits or op.name == "matmul":
+    if FAST & op.traits or op.name in _BLAS:
         return False
     if _largest(attrs) > _REACH:
         return True

@@ -8,7 +8,7 @@ from math import prod
 
 from tcc.ir.expr import Stage, extent
 from tcc.ir.expr.scalar import Apply, Cast, Read, Scalar, StageRef, walk
-from tcc.ir.index import Var, Vars, as_int, bounds, free_vars, step_in
+from tcc.ir.index import Index, Var, Vars, as_int, bounds, free_vars, step_in
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.ir.types import BF16, F32, I8, I32, U8
 from tcc.record import record
@@ -70,10 +70,15 @@ def _is_byte(scalar: Scalar) -> bool:
 @lru_cache(1 << 14)
 def trips(var: Var) -> int:
     """The number of trips of a loop, `TYPICAL` where it is not known."""
-    known = as_int(extent(var))
+    return typical(extent(var))
+
+
+def typical(size: Index) -> int:
+    """A size, `TYPICAL` where it is not known."""
+    known = as_int(size)
     if known is not None:
         return known
-    top = bounds(extent(var))[1]
+    top = bounds(size)[1]
     return TYPICAL if top is None else min(top, TYPICAL)
 
 

@@ -10,11 +10,12 @@ which is of known size and small.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import Any
 
-from tcc.ir.expr import Expr, with_sources
+from tcc.ir.expr import Expr, Stage, extent, reads, with_sources
 from tcc.ir.expr.scalar import Source, StageRef, reads_of_stages
 from tcc.ir.graph import Value
 from tcc.passes.fuse.compose import canonical, drop_unused
@@ -54,7 +55,7 @@ def split(
         return pieces
     found = ((p, divides(p.expr)) for p in pieces)
     halves = (
-        (p,) if cut is None else _cut(replace(p, expr=cut[0]), cut[1], names) for p, cut in found
+        (p,) if cut is None else _cut(replace(p, expr=cut[0]), (cut[1],), names) for p, cut in found
     )
     return tuple(piece for half in halves for piece in half)
 
@@ -65,39 +66,65 @@ def _split(
     lowers: Callable[[Expr], bool] | None,
     limits: FusionLimits,
 ) -> tuple[SplitKernel, ...]:
-    expr = whole.expr
-    number = too_large(expr, limits)
-    number = alone(expr, limits) if number is None else number
-    if number is None and lowers is not None and len(expr.stages) > 1 and not lowers(expr):
-        number = _first_total(expr)
+    number = _where(whole.expr, lowers, limits)
     if number is None:
         return (whole,)
-    halves = (_split(p, names, lowers, limits) for p in _cut(whole, number, names))
+    first, rest = _cut(whole, (number, *_beside(whole.expr, number)), names)
+    if _where(first.expr, lowers, limits) is not None:
+        first, rest = _cut(whole, (number,), names)
+    halves = (_split(p, names, lowers, limits) for p in (first, rest))
     return tuple(piece for half in halves for piece in half)
 
 
-def _cut(whole: SplitKernel, number: int, names: Iterator[str]) -> tuple[SplitKernel, SplitKernel]:
-    """`whole` as the kernel of what stage `number` needs and the kernel of the rest."""
+def _where(expr: Expr, lowers: Callable[[Expr], bool] | None, limits: FusionLimits) -> int | None:
+    """The stage behind which to cut; None for what one kernel can be."""
+    number = too_large(expr, limits)
+    number = alone(expr, limits) if number is None else number
+    if number is None and lowers is not None and len(expr.stages) > 1 and not lowers(expr):
+        return _first_total(expr)
+    return number
+
+
+def _cut(
+    whole: SplitKernel, numbers: Collection[int], names: Iterator[str]
+) -> tuple[SplitKernel, SplitKernel]:
+    """`whole` as the kernel of what the stages `numbers` need and the kernel of the rest."""
     expr, results = whole.expr, whole.results
-    stage = expr.stages[number]
-    own = [n for n, out in enumerate(expr.outputs) if out.stage == number]
-    stored = {expr.outputs[n].component: results[n] for n in own}
-    fresh = {
-        component: Value(next(names), type)
-        for component, type in enumerate(stage.types)
-        if component not in stored
+    cut = sorted(numbers)
+    own = [n for n, out in enumerate(expr.outputs) if out.stage in cut]
+    stored = {expr.outputs[n]: results[n] for n in own}
+    held = {
+        StageRef(n, c): Value(next(names), type)
+        for n in cut
+        for c, type in enumerate(expr.stages[n].types)
+        if StageRef(n, c) not in stored
     }
-    refs = (*(expr.outputs[n] for n in own), *(StageRef(number, c) for c in fresh))
-    values = (*(results[n] for n in own), *fresh.values())
+    refs = (*(expr.outputs[n] for n in own), *held)
+    values = (*(results[n] for n in own), *held.values())
     rest = [n for n in range(len(results)) if n not in own]
     first = _piece(replace(expr, outputs=refs), whole.operands, values)
-    held = [{**stored, **fresh}[c] for c in range(len(stage.body))]
+    known = {**stored, **held}
     second = _piece(
-        replace(_reading(expr, number), outputs=tuple(expr.outputs[n] for n in rest)),
-        (*whole.operands, *held),
+        replace(_reading(expr, tuple(known)), outputs=tuple(expr.outputs[n] for n in rest)),
+        (*whole.operands, *known.values()),
         tuple(results[n] for n in rest),
     )
     return first, second
+
+
+def _beside(expr: Expr, number: int) -> list[int]:
+    """Totals over loops as long as those of stage `number`, of the same sources: one kernel reads
+    these once for all of them."""
+
+    def form(stage: Stage) -> tuple[Any, ...]:
+        lengths = ([extent(v).key for v in loops] for loops in (stage.iters, stage.reduce))
+        return (*lengths, {node.source for node in reads(stage)})
+
+    wanted = expr.stages[number]
+    if wanted.monoid is None:
+        return []
+    others = (n for n, stage in enumerate(expr.stages) if stage.monoid is not None and n != number)
+    return [n for n in others if form(expr.stages[n]) == form(wanted)]
 
 
 def _first_total(expr: Expr) -> int:
@@ -111,14 +138,12 @@ def _piece(expr: Expr, operands: Sequence[Value], results: tuple[Value, ...]) ->
     return SplitKernel(canonical(kept), tuple(operands[n] for n in used), results)
 
 
-def _reading(expr: Expr, number: int) -> Expr:
-    """`expr` with the results of one stage as its last operands."""
-    first = len(expr.params)
+def _reading(expr: Expr, known: Sequence[StageRef]) -> Expr:
+    """`expr` with results of stages as its last operands."""
+    places = {ref: len(expr.params) + n for n, ref in enumerate(known)}
 
     def moved(source: Source) -> Source:
-        if not isinstance(source, StageRef) or source.stage != number:
-            return source
-        return first + source.component
+        return places.get(source, source) if isinstance(source, StageRef) else source
 
-    params = (*expr.params, *expr.stages[number].types)
+    params = (*expr.params, *(expr.stages[ref.stage].types[ref.component] for ref in known))
     return Expr(params, tuple(with_sources(s, moved) for s in expr.stages), expr.outputs)

@@ -4,14 +4,16 @@
 
 Kernels clamp such indices, so no data ever lead outside of memory; this makes them an error, as it
 is where the values are known.  Requires nothing.  Establishes that each gather, each turn by angles
-of a table and each loss of labels whose indices are not places of another op's making has its
-checks before it: of constant ones whether the axis is long enough, where its size is open; that
+of a table and each loss of labels whose indices are neither places of another op's making nor
+within the axis by their bounds has its checks before it: of constant ones whether the axis is long
+enough, where its size is open; that
 caches have room for the rows they are given; and what `tcc.passes.graph.check_sizes` demands.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from tcc.errors import UserError
@@ -24,6 +26,7 @@ from tcc.ops import OPS
 from tcc.ops.sizes import CheckIndicesAttrs
 from tcc.passes.graph.check_sizes import check_sizes, demand
 from tcc.passes.graph.emit import emit
+from tcc.passes.graph.integer_bounds import Bounds, integer_bounds
 
 # Rows that give places along an axis, and the operand whose axis it is.
 _PLACES = frozenset({"arg_max", "arg_min", "top_k"})
@@ -35,27 +38,34 @@ def check_indices(graph: Graph) -> Graph:
 
     Raises `UserError` for constant indices outside of their axis.
     """
-    return rewritten(graph, _visit)
+    return rewritten(graph, partial(_visit, found={}))
 
 
-def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
+def _visit(b: GraphBuilder, node: Node, inputs: Inputs, found: dict[Value, Bounds]) -> Replacement:
     added = check_sizes(b, node, inputs) | _check_rows(b, node, inputs)
     source, indices = _chosen(b, node, inputs)
     if source is not None and indices is not None:
         for attrs in _axes(node, source, indices):
-            added |= add_check(b, indices, attrs)
+            added |= add_check(b, indices, attrs, found)
     return b.add(node.op, inputs, node.attrs) if added else None
 
 
-def add_check(b: GraphBuilder, indices: Value, attrs: CheckIndicesAttrs) -> bool:
+def add_check(
+    b: GraphBuilder,
+    indices: Value,
+    attrs: CheckIndicesAttrs,
+    found: dict[Value, Bounds] | None = None,
+) -> bool:
     """Adds what says that indices lie inside of their axis, if that is not known; whether it did.
 
-    Raises `UserError` for constant ones outside of their axis.
+    `found` keeps bounds between calls.  Raises `UserError` for constant ones outside of their axis.
     """
     known = b.array(indices)
     if known is not None:
         return _check_known(b, known, attrs)
-    if _is_place(b, indices, attrs.size):
+    if _is_place(b, indices, attrs.size) or _inside(
+        b, indices, attrs, {} if found is None else found
+    ):
         return False
     b.add(OPS["check_indices"], [indices], attrs)
     return True
@@ -132,6 +142,17 @@ def _check_known(b: GraphBuilder, indices: Array, attrs: CheckIndicesAttrs) -> b
             why=f"{given.min()} to {given.max()} where there are {attrs.size.key}",
         )
     return False
+
+
+def _inside(
+    b: GraphBuilder, indices: Value, attrs: CheckIndicesAttrs, found: dict[Value, Bounds]
+) -> bool:
+    """Whether all indices lie inside of an axis of known size, by their bounds."""
+    least, size = as_int(attrs.least), as_int(attrs.size)
+    if least is None or size is None:
+        return False
+    low, high = integer_bounds(b, indices, found)
+    return least <= low and high < size
 
 
 def _is_place(b: GraphBuilder, indices: Value, size: Index) -> bool:

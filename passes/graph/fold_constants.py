@@ -25,8 +25,8 @@ from tcc.passes.derive.winograd import constant_bytes
 from tcc.record import field_names
 
 # Results of at most this many bytes are always stored; larger ones if they grow by no more than
-# this factor over their operands (i8 weights become f32) and their reference is one of NumPy's
-# own loops.
+# this factor over their operands (i8 weights become f32) and their reference is made of NumPy's
+# own loops: those of windows, and of `_SLOW` ops, go element by element.
 _SMALL = 1 << 20
 _GROWTH = 4
 # All results of more than _TINY bytes together take so many times what the constants do, and _SPARE
@@ -35,6 +35,7 @@ _TINY, _TOTAL, _SPARE = 1 << 12, 16, 64 << 20
 # Narrow constants of at least so many elements stay as they are.
 _LARGE = 1 << 14
 _SLOW = frozenset({"gather_elements", "gather_nd", "pow"})
+_FAST = FAST | {Trait.REDUCTION, Trait.CONTRACTION}
 # Ops that read nothing of their operand but its type.
 _SHAPE_ONLY = frozenset({"shape_of", "size_of", "eye_like"})
 
@@ -116,8 +117,8 @@ def _worth_storing(
         return False
     if size <= _SMALL:
         return True
-    fast = op.name == "matmul" or (bool(FAST & op.traits) and op.name not in _SLOW)
-    return fast and size <= _GROWTH * sum(a.nbytes for a in arrays if a is not None)
+    fast = _FAST & op.traits and Trait.WINDOW not in op.traits and op.name not in _SLOW
+    return bool(fast) and size <= _GROWTH * sum(a.nbytes for a in arrays if a is not None)
 
 
 def _symbolic(item: Any) -> bool:

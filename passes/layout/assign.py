@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import prod
 from typing import TypeAlias
 
 from tcc.ir.expr import Expr, ExprBuilder, Stage, extent, reads, with_reads
@@ -45,11 +46,10 @@ from tcc.passes.layout.pad_planes import LINE, crowded
 from tcc.passes.layout.weights import Rounded
 from tcc.record import record
 from tcc.schedule.backend import KernelModel
+from tcc.schedule.nest import trips, typical
 
 # Where the element of a copy lies in what it is copied of.
 Place: TypeAlias = Callable[[Indices], Iterable[Index]]
-# The widest halo that is stored; wider padding is checked element by element.
-_WIDEST = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -389,27 +389,36 @@ def _blends(kernel: Kernel, found: set[Value]) -> bool:
 
 def _halos(constants: Collection[Value], steps: Sequence[ProgramStep]) -> dict[Value, _Halo]:
     """The halo each value needs so that its padded reads stay in storage; none where readers
-    disagree about what padding holds."""
+    disagree about what padding holds, or where checks at each read take no longer."""
     wanted: dict[Value, list[_Halo]] = {}
     for step in steps:
-        for value, node in _padded_reads(step):
+        for stage, value, node in _padded_reads(step):
             if value in constants:
                 continue
-            widths = tuple(
-                _reach(i, n) for i, n in zip(node.indices, value.type.shape, strict=True)
-            )
+            shape = value.type.shape
+            widths = tuple(_reach(i, n) for i, n in zip(node.indices, shape, strict=True))
             known = tuple(w for w in widths if w is not None)
             # A fill that f64 cannot hold (large integers, NaN) is not the halo's to give.
             fill = None if node.fill is None else float(node.fill)
             if fill is None or fill != node.fill:
                 continue
             if len(known) == len(widths) and any(map(any, known)):
-                wanted.setdefault(value, []).append(_Halo(known, fill))
+                halo = _Halo(known, fill)
+                if _pays(halo, value, stage):
+                    wanted.setdefault(value, []).append(halo)
     agreed: dict[Value, _Halo] = {}
     for value, halos in wanted.items():
         if len({h.fill for h in halos}) == 1:
             agreed[value] = _widest(halos)
     return agreed
+
+
+def _pays(halo: _Halo, value: Value, stage: Stage) -> bool:
+    """Whether `stage` reads `value` more often than its halo stores elements: each such read is
+    spared a check."""
+    padded, shape = _padded_shape(value, halo), value.type.shape
+    stored = prod(map(typical, padded)) - prod(map(typical, shape))
+    return stored <= prod(map(trips, (*stage.iters, *stage.reduce)))
 
 
 def _widest(halos: Sequence[_Halo]) -> _Halo:
@@ -419,21 +428,21 @@ def _widest(halos: Sequence[_Halo]) -> _Halo:
     return _Halo(widths, halos[0].fill)
 
 
-def _padded_reads(step: ProgramStep) -> list[tuple[Value, Read]]:
+def _padded_reads(step: ProgramStep) -> list[tuple[Stage, Value, Read]]:
     """Reads with a fill of what is looked at several times: by reductions, or at several places."""
     if step.kernel is None:
         return []
-    found: list[tuple[Value, Read]] = []
+    found: list[tuple[Stage, Value, Read]] = []
     for stage, node, value in operand_reads(step.kernel):
         if node.fill is None or node.indirect:
             continue
         if stage.monoid is not None or sum(r.source == node.source for r in reads(stage)) > 1:
-            found.append((value, node))
+            found.append((stage, value, node))
     return found
 
 
 def _reach(index: Index, size: Index) -> tuple[int, int] | None:
-    """How far `index` goes below zero and beyond `size`; None if unknown or too far."""
+    """How far `index` goes below zero and beyond `size`; None if unknown."""
     first = last = index
     for var in free_vars(index):
         linear = linear_in(index, var)
@@ -448,8 +457,7 @@ def _reach(index: Index, size: Index) -> tuple[int, int] | None:
     low, high = bounds(first)[0], bounds(last - size + 1)[1]
     if low is None or high is None:
         return None
-    before, after = max(0, -low), max(0, high)
-    return (before, after) if max(before, after) <= _WIDEST else None
+    return max(0, -low), max(0, high)
 
 
 def _with_logical_halo(base: Layout, halo: _Halo) -> Layout:
@@ -472,7 +480,7 @@ def _pad_pinned(
     made: set[Value] = set()
     for step in steps:
         kernel = step.kernel
-        sources = {v for v, _ in _padded_reads(step) if v in copies}
+        sources = {v for _, v, _ in _padded_reads(step) if v in copies}
         if kernel is not None:
             sources = {v for v in sources if _agrees(kernel, v, halos[v].fill)}
         if kernel is None or not sources:

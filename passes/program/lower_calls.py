@@ -155,7 +155,10 @@ def lower_check_indices(frame: GraphLowering, node: Node) -> None:
     """The least and the largest index are looked at before anything is read there."""
     attrs: CheckIndicesAttrs = node.attrs
     least, largest = frame.registers.fresh(), frame.registers.fresh()
-    ints = (attrs.period, attrs.number)
+    first, last = as_int(attrs.least), as_int(attrs.size - 1)
+    # None is inside of open ends.
+    inside = (0, -1) if first is None or last is None else (first, last)
+    ints = (attrs.period, attrs.number, *inside)
     call(frame, "index_range", operands(frame, node), (), ints, (least, largest))
     low, high = frame.size(attrs.least), frame.size(attrs.size - 1)
     message = f"{node.loc}: {attrs.reason}"

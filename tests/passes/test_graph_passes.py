@@ -71,6 +71,36 @@ graph g(%x : f32[1]) {
     assert ops(fold_constants(read(text.replace("600000", "60"), k=F([3])))) == ["add"]
 
 
+@pytest.mark.parametrize(
+    ("node", "shape"),
+    [
+        ("layer_normalization(%k, %s, %s) {axis=1, epsilon=1e-05, outputs=1}", "1024,512"),
+        ("softmax(%k) {axis=1}", "1024,512"),
+        ("gemm(%k, %w) {alpha=1.0, beta=1.0, trans_a=false, trans_b=false}", "1024,512"),
+    ],
+)
+def test_results_as_large_as_their_operands_are_folded(
+    read: Read, agree: Agree, node: str, shape: str
+) -> None:
+    """Two MiB, more than what is always stored: relative positions and learned queries."""
+    rng = np.random.default_rng(0)
+    text = f"""\
+graph g(%x : f32[{shape}]) {{
+  %k = const @k : f32[1024,512]
+  %s = const @s : f32[512]
+  %w = const @w : f32[512,512]
+  %m = {node} : f32[{shape}]
+  %y = add(%x, %m) : f32[{shape}]
+  return %y
+}}
+"""
+    sizes = {"k": (1024, 512), "s": (512,), "w": (512, 512)}
+    before = read(text, **{name: rng.standard_normal(n).astype(F) for name, n in sizes.items()})
+    after = fold_constants(before)
+    assert ops(after) == ["add"]
+    agree(before, after)
+
+
 def test_a_chain_that_grows_is_folded_only_so_far(read: Read) -> None:
     steps = [f"  %t{n + 1} = tile(%t{n}) {{repeats=(4)}} : f32[{4 ** (n + 9)}]" for n in range(5)]
     text = "\n".join(

@@ -79,8 +79,18 @@ def test_readers_that_want_different_fills_get_no_halo() -> None:
     assert where == permuted(value.type.shape, (0, 2, 3, 1))
 
 
-def test_padding_too_wide_to_store_is_checked_instead() -> None:
-    where = next(iter(stored(place_graph(convolutions(17))).values()))
+def test_wide_padding_is_stored_where_reads_outnumber_it() -> None:
+    value, where = next(iter(stored(place_graph(convolutions(17))).items()))
+    assert halo_widths(value, where) == (0, 0, 17, 17, 17, 17, 0, 0)
+
+
+def test_padding_that_is_hardly_read_is_checked_instead() -> None:
+    """Three results of two elements each, a million elements apart."""
+    m = Model("far")
+    y = m.op("relu", m.input("x", 1, 1, 4))
+    far = 1 << 20
+    pool = PoolAttrs((2,), (far,), (far,), (far,), (1,))
+    where = next(iter(stored(place_graph(m.finish(m.op("max_pool", y, attrs=pool)))).values()))
     assert where.fill is None
 
 

@@ -73,6 +73,18 @@ def test_arrays_have_their_shape_and_large_ones_begin_a_cache_line(
     assert np.all(array == 1)
 
 
+def test_the_block_that_came_back_last_is_taken_first() -> None:
+    """The caches may hold it."""
+    blocks = ResultPool(4)
+    held = [blocks.array(SHAPE, F32) for _ in range(3)]
+    other = blocks.array((2, *SHAPE), F32)
+    addresses = [address for _, address in held]
+    while held:
+        del held[0]
+    del other
+    assert blocks.array(SHAPE, F32)[1] == addresses[-1]
+
+
 def test_a_block_serves_results_that_grow_a_little_but_no_small_ones() -> None:
     blocks = ResultPool(4)
     address = blocks.array((100_000,), F32)[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 from typing import Any
 
 import numpy as np
@@ -132,3 +133,19 @@ def test_a_size_that_the_run_finds_gets_an_array_then() -> None:
     assert array is not None
     assert (array.shape, array.dtype, array.ctypes.data) == ((5, 2), F32, out[0])
     assert told(call.tensors[0]) == (out[0], [5, 2], None)
+
+
+def test_what_a_run_asked_for_dies_with_its_last_holder() -> None:
+    """And not when garbage is collected next: large results would pile up until then."""
+    blocks = ResultPool(4)
+    call = Outputs([Result("f32", None, -1)], blocks).start(None)
+    wanted = view_of(np.zeros((64, 1024), np.float32), "f32", False).tensor
+    out = (ctypes.c_void_p * 1)()
+    assert call.allocator is not None
+    assert call.allocator.allocate(None, 0, ctypes.pointer(wanted), out) == 0
+    gc.disable()
+    try:
+        del call
+        assert blocks.array((64, 1024), F32)[1] == out[0]
+    finally:
+        gc.enable()

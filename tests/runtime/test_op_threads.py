@@ -41,8 +41,12 @@ def test_topk_of_long_and_neighbouring_lines(
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i4", "i8", "u4", "u8"])
 @pytest.mark.parametrize(("shape", "axis"), [
     ((7,), 0), ((13, 50), 1), ((9, 150), 0), ((2, 5, 3), 1), ((3, 4, 70), 1), ((0, 4), 1),
+    ((3, 4, 4400), 1),
 ])  # fmt: skip
-def test_running_sums(ops: Ops, shape: tuple[int, ...], axis: int, dtype: str) -> None:
+@pytest.mark.parametrize("threads", [0, 3])
+def test_running_sums(
+    ops: Ops, shape: tuple[int, ...], axis: int, dtype: str, threads: int
+) -> None:
     x = np.random.default_rng(3).integers(1, 5, shape).astype(dtype)
     for exclusive, reverse, product in itertools.product((0, 1), repeat=3):
         along = np.flip(x, axis) if reverse else x
@@ -53,8 +57,39 @@ def test_running_sums(ops: Ops, shape: tuple[int, ...], axis: int, dtype: str) -
             want = np.concatenate([first, np.delete(want, -1, axis)], axis)
         want = np.flip(want, axis) if reverse else want
         got = np.empty_like(x)
-        ops("running", (x,), (got,), (axis, exclusive, reverse, product))
+        ops("running", (x,), (got,), (axis, exclusive, reverse, product), threads=threads)
         np.testing.assert_allclose(got, want, rtol=1e-6 if dtype == "f4" else 1e-14)
+
+
+@pytest.mark.parametrize("dtype", ["i4", "i8"])
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 24, 25, 26, 1001])
+@pytest.mark.parametrize(("period", "number"), [(1, 0), (2, 1), (3, 0), (5, 4)])
+def test_the_range_of_indices(ops: Ops, count: int, period: int, number: int, dtype: str) -> None:
+    limits = np.iinfo(dtype)
+    rng = np.random.default_rng(count)
+    x = rng.integers(limits.min, limits.max, count, dtype, endpoint=True)
+    least, largest = ops("index_range", (x,), (), (period, number, 0, -1), results=2)
+    some = x[number::period]
+    assert least == (some.min() if some.size else np.iinfo(np.int64).max)
+    assert largest == (some.max() if some.size else np.iinfo(np.int64).min)
+
+
+@pytest.mark.parametrize("dtype", ["i4", "i8"])
+@pytest.mark.parametrize("size", [1, 1000, (1 << 30) - 1])
+def test_a_range_says_whether_indices_are_inside(ops: Ops, size: int, dtype: str) -> None:
+    """Whatever it says of those that are; one outside is told wherever it stands."""
+    limits, rng = np.iinfo(dtype), np.random.default_rng(size)
+    for count in (1, 64, 65, 200):
+        x = rng.integers(-size, size, count).astype(dtype)
+        least, largest = ops("index_range", (x,), (), (1, 0, -size, size - 1), results=2)
+        assert -size <= least <= x.min()
+        assert x.max() <= largest < size
+        for wrong in (size, -size - 1, limits.min, limits.min + 1, limits.max, limits.max - 1):
+            y = x.copy()
+            y[rng.integers(0, count)] = wrong
+            least, largest = ops("index_range", (y,), (), (1, 0, -size, size - 1), results=2)
+            assert (least < -size) if wrong < 0 else (largest >= size)
+            assert wrong in (least, largest)
 
 
 @pytest.mark.parametrize("threads", [0, 3])

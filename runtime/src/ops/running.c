@@ -6,8 +6,10 @@
 #include "order.h"
 
 enum {
-    COLUMNS = 64, /* neighbouring lines that are summed side by side */
-    LINES = 4,    /* lines of side by side elements whose sums wait for each other's additions */
+    LINES = 4,     /* lines of side by side elements whose sums wait for each other's additions */
+    LANES = 16,    /* neighbouring lines that are summed at once */
+    COLUMNS = 64,  /* neighbouring lines of a unit */
+    WIDEST = 4096, /* of them walked side by side: their last sums stay in a near cache */
 };
 
 typedef struct running {
@@ -18,56 +20,61 @@ typedef struct running {
     bool exclusive, reverse, product;
 } running;
 
-/* `LANES` lines from element `from` on, whose elements are `STEP` apart and which begin `BESIDE`
- * after each other. */
-#define RUN_LINES(TYPE, OPERATOR, FIRST, LANES, STEP, BESIDE)                                      \
+/* `COUNT` lines of side by side elements, one after the other, from element `from` on. */
+#define RUN_LINES(TYPE, OPERATOR, FIRST, COUNT)                                                    \
     do {                                                                                           \
-        TYPE total[LANES];                                                                         \
-        int64_t step = r->reverse ? -(STEP) : (STEP), beside = (BESIDE);                           \
-        const TYPE *x = (const TYPE *)(const void *)r->x + from;                                   \
-        TYPE *y = (TYPE *)(void *)r->y + from;                                                     \
-        if (r->reverse) x += (size - 1) * (STEP), y += (size - 1) * (STEP);                        \
-        for (int l = 0; l < (LANES); l++) total[l] = FIRST;                                        \
-        for (int64_t i = 0; i < size; i++, x += step, y += step) {                                 \
-            if ((LANES) <= LINES) {                                                                \
-                for (int l = 0; l < (LANES); l++) {                                                \
-                    TYPE before = total[l];                                                        \
-                    total[l] = before OPERATOR x[l * beside];                                      \
-                    y[l * beside] = r->exclusive ? before : total[l];                              \
-                }                                                                                  \
-                continue;                                                                          \
+        TYPE total[COUNT];                                                                         \
+        for (int l = 0; l < (COUNT); l++) total[l] = FIRST;                                        \
+        for (int64_t i = 0; i < size; i++, x += step, y += step)                                   \
+            for (int l = 0; l < (COUNT); l++) {                                                    \
+                TYPE before = total[l];                                                            \
+                total[l] = before OPERATOR x[l * size];                                            \
+                y[l * size] = r->exclusive ? before : total[l];                                    \
             }                                                                                      \
-            TYPE value[LANES]; /* apart from x and y, so that loops over lanes become vectors */    \
-            for (int l = 0; l < (LANES); l++) value[l] = x[l * beside];                            \
-            if (r->exclusive)                                                                      \
-                for (int l = 0; l < (LANES); l++) y[l * beside] = total[l];                        \
-            for (int l = 0; l < (LANES); l++) total[l] = total[l] OPERATOR value[l];               \
-            if (!r->exclusive)                                                                     \
-                for (int l = 0; l < (LANES); l++) y[l * beside] = total[l];                        \
+    } while (0)
+
+/* `count` neighbouring lines from element `from` on: a row of sums is the row before it and the
+ * elements that are new. */
+#define RUN_COLUMNS(TYPE, OPERATOR, FIRST)                                                         \
+    do {                                                                                           \
+        for (int64_t c = 0; c < count; c++) y[c] = r->exclusive ? FIRST : FIRST OPERATOR x[c];     \
+        for (int64_t i = 1; i < size; i++, x += step, y += step) {                                 \
+            const TYPE *term = r->exclusive ? x : x + step;                                        \
+            int64_t c = 0;                                                                         \
+            for (; c + LANES <= count; c += LANES) {                                               \
+                TYPE sum[LANES]; /* apart from x and y, so that loops over lanes become vectors */ \
+                for (int l = 0; l < LANES; l++) sum[l] = y[c + l] OPERATOR term[c + l];            \
+                for (int l = 0; l < LANES; l++) y[c + l + step] = sum[l];                          \
+            }                                                                                      \
+            for (; c < count; c++) y[c + step] = y[c] OPERATOR term[c];                            \
         }                                                                                          \
     } while (0)
 
 #define RUN_SHAPE(TYPE, OPERATOR, FIRST)                                                           \
     do {                                                                                           \
-        if (lanes == COLUMNS)                                                                      \
-            RUN_LINES(TYPE, OPERATOR, FIRST, COLUMNS, r->axis.inner, 1);                           \
-        else if (lanes == LINES)                                                                   \
-            RUN_LINES(TYPE, OPERATOR, FIRST, LINES, 1, size);                                      \
+        if (r->axis.inner > 1)                                                                     \
+            RUN_COLUMNS(TYPE, OPERATOR, FIRST);                                                    \
+        else if (count == LINES)                                                                   \
+            RUN_LINES(TYPE, OPERATOR, FIRST, LINES);                                               \
         else                                                                                       \
-            RUN_LINES(TYPE, OPERATOR, FIRST, 1, r->axis.inner, 0);                                 \
+            RUN_LINES(TYPE, OPERATOR, FIRST, 1);                                                   \
     } while (0)
 
 #define RUN_TYPE(TYPE)                                                                             \
     do {                                                                                           \
+        const TYPE *x = (const TYPE *)(const void *)r->x + from;                                   \
+        TYPE *y = (TYPE *)(void *)r->y + from;                                                     \
+        if (r->reverse) x += (size - 1) * inner, y += (size - 1) * inner;                          \
         if (r->product)                                                                            \
             RUN_SHAPE(TYPE, *, 1);                                                                 \
         else                                                                                       \
             RUN_SHAPE(TYPE, +, 0);                                                                 \
     } while (0)
 
-/* `lanes` lines, COLUMNS neighbouring ones, LINES that follow each other, or one. */
-static void run_lines(const running *r, int64_t from, int64_t lanes) {
-    int64_t size = r->axis.size;
+/* `count` lines from element `from` on: neighbouring ones, or where elements are side by side LINES
+ * that follow each other, or one. */
+static void run_lines(const running *r, int64_t from, int64_t count) {
+    int64_t size = r->axis.size, inner = r->axis.inner, step = r->reverse ? -inner : inner;
     if (r->dtype.code == 2 && r->dtype.bits == 32)
         RUN_TYPE(float);
     else if (r->dtype.code == 2)
@@ -83,23 +90,23 @@ static void run_rows(void *context, int64_t begin, int64_t end, void *room) {
     const running *r = context;
     (void)room;
     for (int64_t line = begin * LINES; line < end * LINES && line < r->axis.outer;) {
-        int64_t lanes = line + LINES <= r->axis.outer ? LINES : 1;
-        run_lines(r, line * r->axis.size, lanes);
-        line += lanes;
+        int64_t count = line + LINES <= r->axis.outer ? LINES : 1;
+        run_lines(r, line * r->axis.size, count);
+        line += count;
     }
 }
 
-/* Neighbouring lines: a unit is COLUMNS of them. */
+/* Neighbouring lines: a unit is COLUMNS of them, or the last ones. */
 static void run_columns(void *context, int64_t begin, int64_t end, void *room) {
     const running *r = context;
     int64_t inner = r->axis.inner, units = (inner + COLUMNS - 1) / COLUMNS;
     (void)room;
-    for (int64_t unit = begin; unit < end; unit++) {
-        int64_t column = unit % units * COLUMNS, base = unit / units * r->axis.size * inner;
-        if (column + COLUMNS <= inner)
-            run_lines(r, base + column, COLUMNS);
-        else
-            for (; column < inner; column++) run_lines(r, base + column, 1);
+    for (int64_t unit = begin; unit < end;) {
+        int64_t first = unit % units * COLUMNS, wide = inner - first, mine = (end - unit) * COLUMNS;
+        if (wide > mine) wide = mine;
+        if (wide > WIDEST) wide = WIDEST;
+        run_lines(r, unit / units * r->axis.size * inner + first, wide);
+        unit += (wide + COLUMNS - 1) / COLUMNS;
     }
 }
 

@@ -123,6 +123,11 @@ typedef struct scatter {
     char *target;
 } scatter;
 
+static bool adds_floats(const scatter *s) {
+    tcc_dtype dtype = s->call->inputs[2].dtype;
+    return s->reduction == ADD && dtype.code == 2 && dtype.bits == 32;
+}
+
 /* Combines `count` updates from number `update` on into the elements from `at` on. */
 static void combine(const scatter *s, int64_t at, int64_t update, int64_t count) {
     tcc_dtype dtype = s->call->inputs[2].dtype;
@@ -134,7 +139,7 @@ static void combine(const scatter *s, int64_t at, int64_t update, int64_t count)
         return;
     }
     bool floating = dtype.code == 2 || dtype.code == 4;
-    if (s->reduction == ADD && dtype.code == 2 && dtype.bits == 32) {
+    if (adds_floats(s)) {
         float *sum = (float *)(void *)target;
         const float *term = (const float *)(const void *)from;
         for (int64_t i = 0; i < count; i++) sum[i] += term[i];
@@ -249,6 +254,8 @@ typedef struct elements {
 static void scatter_row(const elements *e, int64_t row, int64_t first, int64_t behind) {
     const tcc_op_tensor *x = &e->s.call->inputs[0], *indices = &e->s.call->inputs[1];
     int64_t base = 0, along = 1, stride = 1, rest = row, width = indices->dims[e->last];
+    const char *updates = e->s.call->inputs[2].data;
+    bool moves = e->s.reduction == NONE && e->s.dtype.bits == 32, adds = adds_floats(&e->s);
     for (int32_t dim = e->last; dim >= 0; stride *= x->dims[dim--]) {
         if (dim == e->axis) along = stride;
         if (dim == e->last) continue;
@@ -259,8 +266,10 @@ static void scatter_row(const elements *e, int64_t row, int64_t first, int64_t b
         int64_t update = row * width + column;
         int64_t at = base + read_index(indices, update, x->dims[e->axis]) * along;
         if (e->axis != e->last) at += column;
-        if (e->s.reduction == NONE && e->s.dtype.bits == 32)
-            memcpy(e->s.target + 4 * at, (const char *)e->s.call->inputs[2].data + 4 * update, 4);
+        if (moves)
+            memcpy(e->s.target + 4 * at, updates + 4 * update, 4);
+        else if (adds)
+            ((float *)(void *)e->s.target)[at] += ((const float *)(const void *)updates)[update];
         else
             combine(&e->s, at, update, 1);
     }

@@ -61,6 +61,37 @@ def test_a_total_and_its_readers_are_kernels_with_loops_of_their_own() -> None:
     np.testing.assert_array_equal(values[y], X - X.max())
 
 
+def spread(*sources: int) -> Expr:
+    """p0 less the least of p`sources[0]`, over its distance from the largest of p`sources[1]`."""
+    b = ExprBuilder(*(TensorType(F32, SHAPE) for _ in range(1 + max(sources))))
+    ends = []
+    for monoid, source in zip(("min", "max"), sources, strict=True):
+        over = b.iters(*SHAPE)
+        ends.append(b.stage((), b.read(source, *over), over=over, monoid=monoid))
+    low, high = (b.read(end) for end in ends)
+    at = b.iters(*SHAPE)
+    b.stage(at, (b.read(0, *at) - low) / (high - low))
+    return b.done()
+
+
+@pytest.mark.parametrize(("sources", "kernels"), [((0, 0), [2, 3]), ((0, 1), [1, 1, 3])])
+def test_totals_of_the_same_operands_are_one_kernel(
+    sources: tuple[int, ...], kernels: list[int]
+) -> None:
+    expr = spread(*sources)
+    arrays = [X, np.float32(2) * X[::-1]][: len(expr.params)]
+    operands = tuple(Value(f"x{n}", TensorType(F32, SHAPE)) for n in range(len(arrays)))
+    y = Value("y", TensorType(F32, SHAPE))
+    pieces = split(expr, operands, (y,))
+    assert [len(p.expr.stages) for p in pieces] == kernels
+    values = dict(zip(operands, arrays, strict=True))
+    for piece in pieces:
+        results = evaluate_expr(piece.expr, [values[v] for v in piece.operands])
+        values.update(zip(piece.results, results, strict=True))
+    low, high = arrays[sources[0]].min(), arrays[sources[1]].max()
+    np.testing.assert_array_equal(values[y], (X - low) / (high - low))
+
+
 def test_small_chains_and_shared_loops_stay_whole() -> None:
     assert alone(centred((4, 5, 6)), TYPICAL_LIMITS) is None
     b = ExprBuilder(TensorType(F32, SHAPE))
