@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21,9 +22,13 @@ size_t tcc_memory_round(size_t bytes) {
 }
 
 tcc_status tcc_memory_make(size_t bytes, int *out_file) {
+    struct rlimit limit; /* a file past it is a signal, which ends the process */
+    if (bytes > INT64_MAX || (!getrlimit(RLIMIT_FSIZE, &limit) && bytes > limit.rlim_cur))
+        return tcc_fail(TCC_SYSTEM, "a memory file of %zu bytes: the limit of file sizes (ulimit -f)",
+                        bytes);
     int file = memfd_create("tcc-comm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (file < 0) return tcc_fail(TCC_SYSTEM, "a memory file: %s", strerror(errno));
-    if (bytes > INT64_MAX || ftruncate(file, (off_t)bytes) || fcntl(file, F_ADD_SEALS, SEALS)) {
+    if (ftruncate(file, (off_t)bytes) || fcntl(file, F_ADD_SEALS, SEALS)) {
         tcc_fail(TCC_SYSTEM, "a memory file of %zu bytes: %s", bytes, strerror(errno));
         close(file);
         return TCC_SYSTEM;

@@ -272,14 +272,15 @@ static tcc_status meet_as_host(const tcc_comm_meeting *meeting, tcc_comm_met *me
     if ((met->processes[0] = own_process()) >= 0) status = listen_at(self);
     if (status == TCC_OK) status = gather(self);
     if (status == TCC_OK) status = complete(self);
+    char reason[sizeof((answer *)0)->text] = "";
+    if (status != TCC_OK) snprintf(reason, sizeof reason, "%s", tcc_last_error());
     for (int32_t i = 0; i < self->n_visitors; i++) {
-        if (status != TCC_OK)
-            answer_visitor(&self->visitors[i], REFUSED, status, tcc_last_error());
+        if (status != TCC_OK) answer_visitor(&self->visitors[i], REFUSED, status, reason);
         close(self->visitors[i].connection);
     }
     if (self->listener >= 0) close(self->listener);
     tcc_free(self);
-    return status;
+    return status == TCC_OK ? TCC_OK : tcc_fail(status, "%s", reason); /* answers may have failed */
 }
 
 /* ---- the other ranks ----------------------------------------------------------------------------------- */
