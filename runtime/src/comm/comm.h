@@ -57,7 +57,7 @@ tcc_status tcc_comm_check_buffers(tcc_comm_work *work, int32_t rank, int32_t siz
 bool tcc_comm_is_transfer(tcc_comm_kind kind);
 /* Elements that the call sends to, or gets from, all ranks before `peer`. */
 int64_t tcc_comm_elements_before(const int64_t *counts, int32_t peer);
-enum { TCC_COMM_TEXT = 160 };
+enum { TCC_COMM_TEXT = 256 };
 /* "all_reduce of 8 f32 by sum", for messages. */
 const char *tcc_comm_text(const tcc_comm_descriptor *descriptor, char text[TCC_COMM_TEXT]);
 
@@ -100,7 +100,10 @@ typedef struct tcc_comm_met {
 /* Returns when all ranks have come, or with the reason why not: equal names, tokens, sizes and epochs
  * belong together.  Nothing is left in a file system. */
 tcc_status tcc_comm_meet(const tcc_comm_meeting *meeting, tcc_comm_met *out_met);
-void tcc_comm_part(tcc_comm_met *met, int32_t size);
+/* Closes all descriptors of `met`; nothing is left to close. */
+void tcc_comm_part(tcc_comm_met *met);
+/* Fills in that nobody was met. */
+void tcc_comm_alone(tcc_comm_met *out_met);
 
 /* ---- clock.c: time and deadlines ------------------------------------------------------------------ */
 

@@ -52,9 +52,15 @@ typedef struct host {
     tcc_comm_met *met;
 } host;
 
-void tcc_comm_part(tcc_comm_met *met, int32_t size) {
+void tcc_comm_part(tcc_comm_met *met) {
     tcc_packet_close(&met->memory, 1);
-    tcc_packet_close(met->processes, size);
+    tcc_packet_close(met->processes, TCC_COMM_MOST_LOCAL);
+    tcc_comm_alone(met);
+}
+
+void tcc_comm_alone(tcc_comm_met *out_met) {
+    *out_met = (tcc_comm_met){.memory = -1};
+    for (int32_t i = 0; i < TCC_COMM_MOST_LOCAL; i++) out_met->processes[i] = -1;
 }
 
 static hello hello_of(const tcc_comm_meeting *meeting) {
@@ -381,13 +387,9 @@ static tcc_status meet_as_visitor(const tcc_comm_meeting *meeting, tcc_comm_met 
 }
 
 tcc_status tcc_comm_meet(const tcc_comm_meeting *meeting, tcc_comm_met *out_met) {
-    *out_met = (tcc_comm_met){.memory = -1};
-    for (int32_t i = 0; i < TCC_COMM_MOST_LOCAL; i++) out_met->processes[i] = -1;
+    tcc_comm_alone(out_met);
     tcc_status status = meeting->rank == 0 ? meet_as_host(meeting, out_met)
                                            : meet_as_visitor(meeting, out_met);
-    if (status != TCC_OK) {
-        tcc_comm_part(out_met, TCC_COMM_MOST_LOCAL);
-        *out_met = (tcc_comm_met){.memory = -1};
-    }
+    if (status != TCC_OK) tcc_comm_part(out_met);
     return status;
 }

@@ -36,7 +36,7 @@ static tcc_status map_segment(tcc_shared *shared) {
 static void release(tcc_shared *shared) {
     if (shared->arena) munmap(shared->arena, shared->arena_bytes * (size_t)shared->size);
     if (shared->segment) munmap(shared->segment, shared->bytes);
-    tcc_comm_part(&shared->met, shared->size);
+    tcc_comm_part(&shared->met);
     tcc_free(shared);
 }
 
@@ -65,7 +65,9 @@ static tcc_status join(tcc_comm *comm, tcc_shared *shared, tcc_shared *parent) {
     shared->met.memory = -1;
     shared->spin = comm->size <= shared->met.cpus && (!parent || parent->spin) ? SPIN : 0;
     shared->patience = comm->settings.open_milliseconds * INT64_C(1000000);
+    shared->parent = parent;
     TCC_RETURN_IF_ERROR(tcc_shared_step(shared));
+    shared->parent = NULL;
     shared->patience = comm->settings.operation_milliseconds * INT64_C(1000000);
     return TCC_OK;
 }
@@ -75,8 +77,7 @@ static tcc_status make(tcc_comm *comm, const char *name, tcc_shared *parent) {
     if (!shared) return TCC_OUT_OF_MEMORY;
     shared->rank = comm->rank;
     shared->size = comm->size;
-    shared->met = (tcc_comm_met){.memory = -1};
-    for (int32_t i = 0; i < TCC_COMM_MOST_LOCAL; i++) shared->met.processes[i] = -1;
+    tcc_comm_alone(&shared->met);
     snprintf(shared->name, sizeof shared->name, "%s", name);
     tcc_status status = join(comm, shared, parent);
     if (status != TCC_OK) {
@@ -134,7 +135,7 @@ static tcc_status shared_symmetric(tcc_comm *comm, size_t bytes, void **out_memo
     TCC_RETURN_IF_ERROR(tcc_comm_meet(&meeting, &met));
     void *memory = NULL;
     tcc_status status = tcc_memory_map(met.memory, meeting.memory, &memory);
-    tcc_comm_part(&met, comm->size);
+    tcc_comm_part(&met);
     TCC_RETURN_IF_ERROR(status);
     shared->arena = memory;
     shared->arena_bytes = bytes;

@@ -58,6 +58,7 @@ typedef struct tcc_shared {
     int64_t spin;        /* nanoseconds before it sleeps */
     int64_t deadline;    /* of the operation at hand: counted from its last progress */
     int64_t patience;    /* nanoseconds */
+    struct tcc_shared *parent; /* while it opens: its error is this comm's */
     const tcc_comm_work *work; /* at hand */
     bool agreed;               /* all ranks have been seen to do this work */
     char *arena;         /* symmetric: all ranks' parts, one behind another */

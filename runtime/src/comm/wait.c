@@ -110,6 +110,7 @@ static const char *at_hand(const tcc_shared *shared, char text[TCC_COMM_TEXT]) {
 /* For a rank that waits for `awaited`. */
 static tcc_status look_around(tcc_shared *shared, int32_t awaited) {
     TCC_RETURN_IF_ERROR(tcc_shared_alive(shared));
+    if (shared->parent) TCC_RETURN_IF_ERROR(tcc_shared_alive(shared->parent));
     char text[TCC_COMM_TEXT];
     if (awaited >= 0 && atomic_load(&shared->segment->ranks[awaited].closed)) {
         tcc_shared_revoke(shared, TCC_MISMATCH, "rank %d (pid %d) closed the comm; rank %d is in %s",

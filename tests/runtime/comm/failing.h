@@ -14,26 +14,30 @@
 
 extern long fail_after; /* counts down; the call that finds 1 fails */
 
-static inline int must_fail(int error) {
+static inline int one_fails(int error) {
     if (fail_after <= 0 || --fail_after) return 0;
     errno = error;
     return 1;
 }
 
-#define malloc(bytes) (must_fail(ENOMEM) ? NULL : malloc(bytes))
-#define calloc(count, bytes) (must_fail(ENOMEM) ? NULL : calloc(count, bytes))
-#define memfd_create(name, flags) (must_fail(EPERM) ? -1 : memfd_create(name, flags))
-#define ftruncate(file, size) (must_fail(ENOSPC) ? -1 : ftruncate(file, size))
-#define mmap(a, b, c, d, e, f) (must_fail(ENOMEM) ? MAP_FAILED : mmap(a, b, c, d, e, f))
-#define madvise(a, b, c) (must_fail(ENOMEM) ? -1 : madvise(a, b, c))
-#define socket(a, b, c) (must_fail(EMFILE) ? -1 : socket(a, b, c))
-#define bind(a, b, c) (must_fail(EACCES) ? -1 : bind(a, b, c))
-#define listen(a, b) (must_fail(EOPNOTSUPP) ? -1 : listen(a, b))
-#define accept4(a, b, c, d) (must_fail(EMFILE) ? -1 : accept4(a, b, c, d))
-#define connect(a, b, c) (must_fail(EACCES) ? -1 : connect(a, b, c))
-#define sendmsg(a, b, c) (must_fail(EPIPE) ? -1 : sendmsg(a, b, c))
-#define recvmsg(a, b, c) (must_fail(ECONNRESET) ? -1 : recvmsg(a, b, c))
-#define getsockopt(a, b, c, d, e) (must_fail(ENOPROTOOPT) ? -1 : getsockopt(a, b, c, d, e))
-#define sched_getaffinity(a, b, c) (must_fail(EINVAL) ? -1 : sched_getaffinity(a, b, c))
+#define malloc(bytes) (one_fails(ENOMEM) ? NULL : malloc(bytes))
+#define calloc(count, bytes) (one_fails(ENOMEM) ? NULL : calloc(count, bytes))
+#define memfd_create(name, flags) (one_fails(EPERM) ? -1 : memfd_create(name, flags))
+#define ftruncate(file, size) (one_fails(ENOSPC) ? -1 : ftruncate(file, size))
+#define mmap(a, b, c, d, e, f) (one_fails(ENOMEM) ? MAP_FAILED : mmap(a, b, c, d, e, f))
+#define madvise(a, b, c) (one_fails(ENOMEM) ? -1 : madvise(a, b, c))
+#define socket(a, b, c) (one_fails(EMFILE) ? -1 : socket(a, b, c))
+#define bind(a, b, c) (one_fails(EACCES) ? -1 : bind(a, b, c))
+#define listen(a, b) (one_fails(EOPNOTSUPP) ? -1 : listen(a, b))
+#define accept4(a, b, c, d) (one_fails(EMFILE) ? -1 : accept4(a, b, c, d))
+#define connect(a, b, c) (one_fails(EACCES) ? -1 : connect(a, b, c))
+#define sendmsg(a, b, c) (one_fails(EPIPE) ? -1 : sendmsg(a, b, c))
+#define recvmsg(a, b, c) (one_fails(ECONNRESET) ? -1 : recvmsg(a, b, c))
+#define getsockopt(a, b, c, d, e) (one_fails(ENOPROTOOPT) ? -1 : getsockopt(a, b, c, d, e))
+#define fcntl(a, ...) (one_fails(EPERM) ? -1 : fcntl(a, __VA_ARGS__))
+#define fstat(a, b) (one_fails(EIO) ? -1 : fstat(a, b))
+#define syscall(number, ...) /* of them only pidfd_open, 434 */                                    \
+    ((number) == 434 && one_fails(ENOSYS) ? -1 : syscall(number, __VA_ARGS__))
+#define sched_getaffinity(a, b, c) (one_fails(EINVAL) ? -1 : sched_getaffinity(a, b, c))
 
 #endif
