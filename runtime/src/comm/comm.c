@@ -171,6 +171,9 @@ tcc_status tcc_comm_shrink(tcc_comm *comm, const int32_t *excluded, int32_t n,
     if (!out_comm || n < 0 || (n > 0 && !excluded))
         return tcc_fail(TCC_INVALID_ARGUMENT, "shrink: a pointer is NULL, or n is negative");
     *out_comm = NULL;
+    if (!comm->backend->shrinks)
+        return tcc_fail(TCC_UNSUPPORTED, "the backend %s cannot shrink a comm: start the job again",
+                        comm->backend->name);
     int32_t *members = tcc_allocate_zero((size_t)comm->size, sizeof *members);
     if (!members) return TCC_OUT_OF_MEMORY;
     int32_t left = 0, self = -1;

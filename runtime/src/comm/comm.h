@@ -117,6 +117,7 @@ void tcc_comm_pause(int64_t nanoseconds);
  * uses the comm. */
 typedef struct tcc_comm_backend {
     const char *name;
+    bool shrinks; /* `group` also works on a revoked parent, among the ranks that are left */
     /* Whether these settings are for it: a reason where not. */
     const char *(*unfit)(const tcc_comm_settings *settings);
     tcc_status (*open)(tcc_comm *comm, const tcc_comm_settings *settings);

@@ -60,8 +60,10 @@ tcc_status tcc_packet_send(int connection, const void *bytes, size_t size, const
     ssize_t sent;
     do sent = sendmsg(connection, &message, MSG_NOSIGNAL);
     while (sent < 0 && errno == EINTR);
-    if (sent < 0) return tcc_fail(TCC_SYSTEM, "a message to another rank: %s", strerror(errno));
-    return TCC_OK;
+    if (sent >= 0) return TCC_OK;
+    if (errno == EPIPE || errno == ECONNRESET)
+        return tcc_fail(TCC_PEER_DEAD, "a rank gave up or ended while ranks met");
+    return tcc_fail(TCC_SYSTEM, "a message to another rank: %s", strerror(errno));
 }
 
 /* Copies up to `n` descriptors, closes what is above, and returns how many came. */

@@ -160,6 +160,7 @@ static void shared_close(tcc_comm *comm) {
 
 const tcc_comm_backend tcc_comm_backend_shared = {
     .name = "shared",
+    .shrinks = true,
     .unfit = shared_unfit,
     .open = shared_open,
     .group = shared_group,

@@ -1,7 +1,9 @@
 /* Every operation, element type and reduction, with odd counts, in place or not, misaligned or not,
  * directly and as a plan, against the oracle; guard bytes around what is received.
  *
- *     matrix RANKS short|long [BACKEND] */
+ *     matrix RANKS short|long [BACKEND]
+ *
+ * RANKS 0: this process is one rank, as a launcher's environment says. */
 #include <stdbool.h>
 
 #include "oracle.h"
@@ -251,7 +253,14 @@ int main(int argc, char **argv) {
     is_long = strcmp(argv[2], "long") == 0;
     setup ranks = {.size = atoi(argv[1]), .name = own_name("matrix"),
                    .backends = argc > 3 ? argv[3] : NULL};
-    run_ranks(ranks, matrix);
+    if (ranks.size) {
+        run_ranks(ranks, matrix);
+        puts("ok");
+        return 0;
+    }
+    ranks.rank = ranks.size = -1;
+    ranks.name = NULL;
+    matrix(&ranks);
     puts("ok");
     return 0;
 }
