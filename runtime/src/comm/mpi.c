@@ -36,7 +36,7 @@ static tcc_status state(mpi_comm *comm) {
 }
 
 /* What is on its way cannot be called back: memory that it needs stays. */
-static tcc_status revoke(mpi_comm *comm, tcc_status status, const char *reason) {
+static tcc_status give_up(mpi_comm *comm, tcc_status status, const char *reason) {
     uint32_t before = 0;
     if (atomic_compare_exchange_strong(&comm->revoked, &before, 1)) {
         snprintf(comm->reason, sizeof comm->reason, "%s", reason);
@@ -50,7 +50,7 @@ static tcc_status failed(mpi_comm *comm, const char *what, int code) {
     tcc_status status = tcc_mpi_fail(comm->mpi, what, code);
     char reason[sizeof comm->reason];
     snprintf(reason, sizeof reason, "%s", tcc_comm_last_error());
-    return revoke(comm, status, reason);
+    return give_up(comm, status, reason);
 }
 
 /* Waits for requests; in time, or the comm is revoked. */
@@ -69,7 +69,7 @@ static tcc_status await(mpi_comm *comm, tcc_mpi_handle *requests, int32_t n, con
             char reason[160];
             snprintf(reason, sizeof reason, "%s: rank %d waited %lld ms in vain for other ranks",
                      what, comm->rank, (long long)(comm->patience / 1000000));
-            return revoke(comm, TCC_TIMEOUT, reason);
+            return give_up(comm, TCC_TIMEOUT, reason);
         }
         sched_yield(); /* there may be more ranks than CPUs */
     }
@@ -132,7 +132,7 @@ static tcc_status agree(mpi_comm *comm, const tcc_comm_descriptor *mine) {
         char first[TCC_COMM_TEXT], other[TCC_COMM_TEXT], reason[sizeof comm->reason];
         snprintf(reason, sizeof reason, "ranks differ: rank 0 is in %s, rank %d in %s",
                  tcc_comm_text(&comm->all[0], first), i, tcc_comm_text(&comm->all[i], other));
-        return revoke(comm, TCC_MISMATCH, reason);
+        return give_up(comm, TCC_MISMATCH, reason);
     }
     return TCC_OK;
 }
@@ -151,7 +151,7 @@ static tcc_status agree_on_counts(mpi_comm *comm, const tcc_comm_call *call) {
             snprintf(reason, sizeof reason,
                      "all_to_all_v: rank %zu sends %lld elements to rank %zu, which expects %lld",
                      from, (long long)sent, to, (long long)expected);
-            return revoke(comm, TCC_MISMATCH, reason);
+            return give_up(comm, TCC_MISMATCH, reason);
         }
     return TCC_OK;
 }
@@ -346,7 +346,7 @@ static tcc_status end_letter(mpi_comm *comm, const tcc_comm_work *work, letter *
         snprintf(reason, sizeof reason, "ranks differ: rank %d is in %s, rank %d in %s", comm->rank,
                  tcc_comm_text(&work->descriptor, own), work->call.root,
                  tcc_comm_text(&of->said, other));
-        return revoke(comm, TCC_MISMATCH, reason);
+        return give_up(comm, TCC_MISMATCH, reason);
     }
     return await(comm, &of->requests[1], 1, "a message");
 }
@@ -467,7 +467,7 @@ static tcc_status mpi_group(tcc_comm *above, const int32_t *members, const char 
 static tcc_status mpi_error(tcc_comm *comm) { return state(comm->state); }
 
 static void mpi_revoke(tcc_comm *comm, tcc_status status, const char *reason) {
-    (void)revoke(comm->state, status, reason);
+    (void)give_up(comm->state, status, reason);
 }
 
 const tcc_comm_backend tcc_comm_backend_mpi = {

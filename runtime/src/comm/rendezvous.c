@@ -162,6 +162,18 @@ static tcc_status admit(host *host, int32_t which, const hello *its, int process
     return TCC_OK;
 }
 
+enum { LIST = 128 };
+
+/* The ranks that have not come, as in "2, 5". */
+static const char *missing_ranks(const host *host, char list[LIST]) {
+    size_t used = 0;
+    list[0] = 0;
+    for (int32_t i = 1; i < host->meeting->size && used < LIST - 16; i++)
+        if (host->met->processes[i] < 0)
+            used += (size_t)snprintf(list + used, LIST - used, "%s%d", used ? ", " : "", i);
+    return used ? list : "none";
+}
+
 static tcc_status hear_visitor(host *host, int32_t which) {
     visitor *from = &host->visitors[which];
     hello its;
@@ -179,8 +191,10 @@ static tcc_status hear_visitor(host *host, int32_t which) {
         return TCC_OK;
     }
     /* nobody speaks twice: it has hung up */
-    return tcc_fail(TCC_PEER_DEAD, "rank %d (pid %d) gave up or ended while ranks met", from->rank,
-                    from->pid);
+    char list[LIST];
+    return tcc_fail(TCC_PEER_DEAD,
+                    "rank %d (pid %d) gave up or ended while ranks met; not there were: %s",
+                    from->rank, from->pid, missing_ranks(host, list));
 }
 
 static void greet_visitors(host *host) {
@@ -194,16 +208,6 @@ static void greet_visitors(host *host) {
     }
 }
 
-static tcc_status missing_ranks(const host *host) {
-    char list[128] = "";
-    for (int32_t i = 1; i < host->meeting->size && strlen(list) < sizeof list - 16; i++)
-        if (host->met->processes[i] < 0)
-            snprintf(list + strlen(list), sizeof list - strlen(list), "%s%d", *list ? ", " : "", i);
-    return tcc_fail(TCC_TIMEOUT, "%d of %d ranks did not come to '%s' in time: %s",
-                    host->meeting->size - host->n_arrived, host->meeting->size,
-                    host->meeting->name, list);
-}
-
 static tcc_status gather(host *host) {
     while (host->n_arrived < host->meeting->size) {
         struct pollfd polled[MOST_VISITORS + 1] = {{host->listener, POLLIN, 0}};
@@ -215,7 +219,11 @@ static tcc_status gather(host *host) {
             if (polled[i + 1].revents) TCC_RETURN_IF_ERROR(hear_visitor(host, i));
         if (polled[0].revents) greet_visitors(host);
         TCC_RETURN_IF_ERROR(look_around(host->meeting));
-        if (tcc_comm_now() > host->meeting->deadline) return missing_ranks(host);
+        if (tcc_comm_now() > host->meeting->deadline) {
+            char list[LIST];
+            return tcc_fail(TCC_TIMEOUT, "of %d ranks these did not come to '%s' in time: %s",
+                            host->meeting->size, host->meeting->name, missing_ranks(host, list));
+        }
     }
     return TCC_OK;
 }

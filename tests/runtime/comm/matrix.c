@@ -232,7 +232,7 @@ static void test_case(tcc_comm *comm, type of, int64_t count, bool same, bool mi
 }
 
 static void matrix(const setup *ranks) {
-    static const int64_t counts[] = {0, 1, 3, 67, 1023};
+    static const int64_t counts[] = {0, 1, 3, 67, 1023}; /* of elements */
     tcc_comm *comm;
     tcc_comm_config config = config_of(ranks);
     CHECK_OK(tcc_comm_open(&config, &comm));
@@ -241,6 +241,7 @@ static void matrix(const setup *ranks) {
             for (int way = 0; way < 4; way++)
                 if (is_long || way == (of + (int)i) % 4 || counts[i] == 3)
                     test_case(comm, (type)of, counts[i], way & 1, way & 2, true);
+        if (!is_long && of % 2) continue;
         /* several steps of every algorithm */
         int64_t many = is_long ? (1 << 20) + 7 : (150000 + of) / (int)width((type)of);
         test_case(comm, (type)of, many, of & 1, of & 2, is_long);

@@ -67,8 +67,8 @@ static inline double float_of(type of, uint64_t bits) {
         int exponent = (int)(bits >> 10 & 31);
         double fraction = (double)(bits & 1023);
         double size = exponent == 31 ? (fraction != 0 ? NAN : INFINITY)
-                      : exponent    ? ldexp(1024 + fraction, exponent - 25)
-                                    : ldexp(fraction, -24);
+                      : exponent    ? (1024 + fraction) * (double)(1 << exponent) * 0x1p-25
+                                    : fraction * 0x1p-24;
         return bits & 0x8000 ? -size : size;
     }
     uint32_t word = (uint32_t)(of == BF16 ? bits << 16 : bits);
