@@ -108,11 +108,11 @@ tcc_status tcc_comm_error(tcc_comm *comm) {
 
 /* A comm of `n` members of the parent, of which this process is number `self`. */
 static tcc_status make_child(tcc_comm *parent, const int32_t *members, int32_t n, int32_t self,
-                             const char *name, tcc_comm **out_comm) {
+                             bool left, const char *name, tcc_comm **out_comm) {
     tcc_comm *child = make(&parent->settings, self, n);
     if (!child) return TCC_OUT_OF_MEMORY;
     child->backend = parent->backend;
-    tcc_status status = parent->backend->group(parent, members, name, child);
+    tcc_status status = parent->backend->group(parent, members, left, name, child);
     if (status != TCC_OK)
         tcc_free(child);
     else
@@ -158,7 +158,7 @@ tcc_status tcc_comm_split(tcc_comm *comm, int32_t color, int32_t key, tcc_comm *
         }
         char name[48];
         snprintf(name, sizeof name, "/%u.%d", comm->children, color);
-        status = make_child(comm, members, n, self, name, out_comm);
+        status = make_child(comm, members, n, self, false, name, out_comm);
     }
     tcc_free(all);
     tcc_free(members);
@@ -190,7 +190,7 @@ tcc_status tcc_comm_shrink(tcc_comm *comm, const int32_t *excluded, int32_t n,
     snprintf(name, sizeof name, "/without.%llx", (unsigned long long)state);
     tcc_status status =
         self < 0 ? tcc_fail(TCC_INVALID_ARGUMENT, "shrink: rank %d excludes itself", comm->rank)
-                 : make_child(comm, members, left, self, name, out_comm);
+                 : make_child(comm, members, left, self, true, name, out_comm);
     tcc_free(members);
     return status;
 }

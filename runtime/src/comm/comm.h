@@ -117,12 +117,13 @@ void tcc_comm_pause(int64_t nanoseconds);
  * uses the comm. */
 typedef struct tcc_comm_backend {
     const char *name;
-    bool shrinks; /* `group` also works on a revoked parent, among the ranks that are left */
+    bool shrinks; /* `group` knows `left` */
     /* Whether these settings are for it: a reason where not. */
     const char *(*unfit)(const tcc_comm_settings *settings);
     tcc_status (*open)(tcc_comm *comm, const tcc_comm_settings *settings);
-    /* A comm of the parent's ranks `members`, of which this process is one; `name` tells it apart. */
-    tcc_status (*group)(tcc_comm *parent, const int32_t *members, const char *name,
+    /* A comm of the parent's ranks `members`, of which this process is one; `name` tells it apart.  It
+     * fails where the parent does, unless `left`: the members are those that are left of it. */
+    tcc_status (*group)(tcc_comm *parent, const int32_t *members, bool left, const char *name,
                         tcc_comm *child);
     tcc_status (*run)(tcc_comm *comm, const tcc_comm_work *work);
     /* Sends and receives that go on together. */

@@ -445,8 +445,9 @@ static int tag_of(const char *name) {
     return (int)(state & 0x7fff);
 }
 
-static tcc_status mpi_group(tcc_comm *above, const int32_t *members, const char *name,
+static tcc_status mpi_group(tcc_comm *above, const int32_t *members, bool left, const char *name,
                             tcc_comm *child) {
+    (void)left;
     mpi_comm *parent = above->state, *comm;
     const tcc_mpi *mpi = parent->mpi;
     TCC_RETURN_IF_ERROR(state(parent));

@@ -100,17 +100,15 @@ static tcc_status shared_open(tcc_comm *comm, const tcc_comm_settings *settings)
     return make(comm, settings->rendezvous, NULL);
 }
 
-static tcc_status shared_group(tcc_comm *parent, const int32_t *members, const char *name,
-                               tcc_comm *child) {
+static tcc_status shared_group(tcc_comm *parent, const int32_t *members, bool left,
+                               const char *name, tcc_comm *child) {
     (void)members; /* they meet by name */
     tcc_shared *above = parent->state;
     char full[sizeof above->name];
     if ((size_t)snprintf(full, sizeof full, "%s%s", above->name, name) >= sizeof full)
         return tcc_fail(TCC_UNSUPPORTED, "comms are split too often: the name '%s' is too long",
                         above->name);
-    /* a revoked parent has living ranks to meet, too */
-    bool healthy = tcc_shared_state(above) == TCC_OK;
-    return make(child, full, healthy ? above : NULL);
+    return make(child, full, left ? NULL : above);
 }
 
 static tcc_status shared_symmetric(tcc_comm *comm, size_t bytes, void **out_memory) {

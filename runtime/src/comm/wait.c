@@ -79,49 +79,64 @@ tcc_status tcc_shared_state(tcc_shared *shared) {
 
 /* ---- liveness ----------------------------------------------------------------------------------------- */
 
-/* The first rank whose process has ended, or -1. */
-static int32_t first_ended(const tcc_shared *shared) {
+/* Whether a wait for `awaited` is in vain without `rank`: it is awaited, or behind this rank's stage. */
+static bool is_needed(const tcc_shared *shared, int32_t rank, int32_t awaited) {
+    uint32_t stage = atomic_load(&shared->segment->ranks[rank].stage);
+    return awaited == rank || awaited == TCC_SHARED_ANY || (int32_t)(stage - shared->stage) < 0;
+}
+
+/* The first needed rank whose process has ended, though it has not closed the comm; or -1. */
+static int32_t first_ended(const tcc_shared *shared, int32_t awaited) {
     struct pollfd polled[TCC_COMM_MOST_LOCAL];
     for (int32_t i = 0; i < shared->size; i++)
-        polled[i] = (struct pollfd){
-            i == shared->rank || atomic_load(&shared->segment->ranks[i].closed)
-                ? -1
-                : shared->met.processes[i],
-            POLLIN, 0};
+        polled[i] = (struct pollfd){i == shared->rank ? -1 : shared->met.processes[i], POLLIN, 0};
     if (poll(polled, (nfds_t)shared->size, 0) <= 0) return -1;
     for (int32_t i = 0; i < shared->size; i++)
-        if (polled[i].revents && !atomic_load(&shared->segment->ranks[i].closed)) return i;
+        if (polled[i].revents && !atomic_load(&shared->segment->ranks[i].closed) &&
+            is_needed(shared, i, awaited))
+            return i;
     return -1;
+}
+
+static tcc_status report_ended(tcc_shared *shared, int32_t ended) {
+    tcc_shared_revoke(shared, TCC_PEER_DEAD, "the process of rank %d (pid %d) ended; seen by rank %d",
+                      ended, shared->met.pids[ended], shared->rank);
+    return tcc_shared_state(shared);
 }
 
 tcc_status tcc_shared_alive(tcc_shared *shared) {
     TCC_RETURN_IF_ERROR(tcc_shared_state(shared));
-    int32_t ended = first_ended(shared);
-    if (ended < 0) return TCC_OK;
-    tcc_shared_revoke(shared, TCC_PEER_DEAD, "the process of rank %d (pid %d) ended; seen by rank %d",
-                      ended, shared->met.pids[ended], shared->rank);
-    return tcc_shared_state(shared);
+    int32_t ended = first_ended(shared, TCC_SHARED_ANY);
+    return ended < 0 ? TCC_OK : report_ended(shared, ended);
 }
 
 static const char *at_hand(const tcc_shared *shared, char text[TCC_COMM_TEXT]) {
     return shared->work ? tcc_comm_text(&shared->work->descriptor, text) : "opening";
 }
 
-/* For a rank that waits for `awaited`. */
-static tcc_status look_around(tcc_shared *shared, int32_t awaited) {
-    TCC_RETURN_IF_ERROR(tcc_shared_alive(shared));
-    if (shared->parent) TCC_RETURN_IF_ERROR(tcc_shared_alive(shared->parent));
+/* For a rank that waits for `*awaited`: fails where it waits in vain, and says whether it need not wait
+ * any longer. */
+static tcc_status look_around(tcc_shared *shared, tcc_shared_ready *ready, void *what,
+                              int32_t *awaited, bool *out_ready) {
+    int32_t needed = *awaited, ended = first_ended(shared, *awaited);
+    bool late = tcc_comm_now() > shared->deadline;
+    bool closed = needed >= 0 && atomic_load(&shared->segment->ranks[needed].closed);
+    if (ended < 0 && !closed && !late)
+        return shared->parent ? tcc_shared_alive(shared->parent) : TCC_OK;
+    /* a rank may have done its part before it left */
+    *out_ready = ready(shared, what, awaited);
+    if (*out_ready || *awaited != needed) return TCC_OK;
+    if (ended >= 0) return report_ended(shared, ended);
     char text[TCC_COMM_TEXT];
-    if (awaited >= 0 && atomic_load(&shared->segment->ranks[awaited].closed)) {
+    int32_t pid = needed >= 0 ? shared->met.pids[needed] : 0;
+    if (closed)
         tcc_shared_revoke(shared, TCC_MISMATCH, "rank %d (pid %d) closed the comm; rank %d is in %s",
-                          awaited, shared->met.pids[awaited], shared->rank, at_hand(shared, text));
-        return tcc_shared_state(shared);
-    }
-    if (tcc_comm_now() <= shared->deadline) return TCC_OK;
-    tcc_shared_revoke(shared, TCC_TIMEOUT, "rank %d (pid %d) did not come within %lld ms; rank %d is in %s",
-                      awaited, awaited >= 0 ? shared->met.pids[awaited] : 0,
-                      (long long)(shared->patience / 1000000), shared->rank,
-                      at_hand(shared, text));
+                          needed, pid, shared->rank, at_hand(shared, text));
+    else
+        tcc_shared_revoke(shared, TCC_TIMEOUT,
+                          "rank %d (pid %d) did not come within %lld ms; rank %d is in %s", needed,
+                          pid, (long long)(shared->patience / 1000000), shared->rank,
+                          at_hand(shared, text));
     return tcc_shared_state(shared);
 }
 
@@ -139,8 +154,8 @@ static bool spin(tcc_shared *shared, tcc_shared_ready *ready, void *what, int32_
     return false;
 }
 
-/* Sleeps until it is woken, at most for a slice. */
-static void doze(tcc_shared *shared, tcc_shared_ready *ready, void *what, int32_t *awaited) {
+/* Sleeps until it is woken, at most for a slice; true where it need not. */
+static bool doze(tcc_shared *shared, tcc_shared_ready *ready, void *what, int32_t *awaited) {
     tcc_shared_segment *segment = shared->segment;
     tcc_shared_rank *self = &segment->ranks[shared->rank];
     uint64_t bit = UINT64_C(1) << shared->rank;
@@ -148,10 +163,12 @@ static void doze(tcc_shared *shared, tcc_shared_ready *ready, void *what, int32_
     atomic_store(&self->awaited, *awaited);
     atomic_fetch_or(&segment->asleep, bit);
     struct timespec slice = {0, SLICE * 1000000};
-    if (!ready(shared, what, awaited) && atomic_load(&self->awaited) == *awaited &&
-        !atomic_load(&segment->revoked))
+    bool is_ready = ready(shared, what, awaited);
+    bool same = atomic_load(&self->awaited) == *awaited; /* else who it needs does not wake it */
+    if (!is_ready && same && !atomic_load(&segment->revoked))
         syscall(SYS_futex, &self->bell, FUTEX_WAIT, bell, &slice, NULL, 0);
     atomic_fetch_and(&segment->asleep, ~bit);
+    return is_ready;
 }
 
 tcc_status tcc_shared_wait(tcc_shared *shared, tcc_shared_ready *ready, void *what) {
@@ -159,16 +176,18 @@ tcc_status tcc_shared_wait(tcc_shared *shared, tcc_shared_ready *ready, void *wh
     if (ready(shared, what, &awaited)) return TCC_OK;
     if (shared->spin && spin(shared, ready, what, &awaited)) return TCC_OK;
     shared->deadline = tcc_comm_now() + shared->patience;
-    for (int64_t looked = 0;;) {
-        if (ready(shared, what, &awaited)) return TCC_OK;
+    bool is_ready = false;
+    for (int64_t looked = 0; !is_ready;) {
+        if (ready(shared, what, &awaited)) return TCC_OK; /* also where another rank failed since */
         int64_t now = tcc_comm_now();
+        TCC_RETURN_IF_ERROR(tcc_shared_state(shared));
         if (now - looked >= SLICE * 1000000) { /* at first, and then not at every wake-up */
-            TCC_RETURN_IF_ERROR(look_around(shared, awaited));
+            TCC_RETURN_IF_ERROR(look_around(shared, ready, what, &awaited, &is_ready));
             looked = now;
         }
-        TCC_RETURN_IF_ERROR(tcc_shared_state(shared));
-        doze(shared, ready, what, &awaited);
+        if (!is_ready) is_ready = doze(shared, ready, what, &awaited);
     }
+    return TCC_OK;
 }
 
 /* ---- stages -------------------------------------------------------------------------------------------- */

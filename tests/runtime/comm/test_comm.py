@@ -9,13 +9,24 @@ import re
 from pathlib import Path
 
 import pytest
-from library import FAILING, build_objects, build_program, run
+from library import FAILING, HERE, build_objects, build_program, run
 
 SCENARIOS = (
     "dies_in_operation", "dies_before_open", "dies_while_opening", "dies_in_split", "dies_in_group",
     "dies_sending", "stops", "closes_early", "aborts", "differ", "differ_in_place", "refused",
     "outlived", "wrong_size", "same_rank", "forks", "cycles", "small_files",
 )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of matrix and faults, with sanitizers."""
+    folder = tmp_path_factory.mktemp("sanitized")
+    flags = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    objects = build_objects(folder / "objects", *flags)
+    for name in ("matrix", "faults"):
+        build_program(folder, name, objects, *flags)
+    return folder
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
@@ -42,3 +53,18 @@ def test_every_call_to_the_system_may_fail(tmp_path: Path) -> None:
     objects = build_objects(tmp_path / "objects", "-O1", *FAILING)
     program = build_program(tmp_path, "faults", objects, "-O1", "-DFAILING")
     assert run(program, "fails_somewhere") == "ok\n"
+
+
+def test_ranks_as_threads_have_no_data_race(tmp_path: Path) -> None:
+    flags = ("-O1", "-g", "-fsanitize=thread")
+    once = ("-include", str(HERE / "one_mapping.h"))
+    objects = build_objects(tmp_path / "objects", *flags, *once)
+    program = build_program(tmp_path, "threads", objects, *flags)
+    assert run(program, TSAN_OPTIONS="halt_on_error=1") == "ok\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments"), [("matrix", ("2", "short")), ("faults", ("cycles",))]
+)
+def test_sanitizers(sanitized: Path, program: str, arguments: tuple[str, ...]) -> None:
+    assert run(sanitized / program, *arguments) == "ok\n"
