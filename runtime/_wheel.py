@@ -22,10 +22,12 @@ from setuptools.command.editable_wheel import editable_wheel
 _BUILD = """
 import sys
 from pathlib import Path
+from tcc.backends.artifact.comm_library import build_comm_library
 from tcc.backends.artifact.toolchain import build_runtime, find_toolchain
 from tcc.errors import ToolError
 try:
     build_runtime(find_toolchain(), Path(sys.argv[1]))
+    build_comm_library(find_toolchain(), Path(sys.argv[1]))
 except ToolError as error:
     print(f"the wheel holds no compiled runtime: {error}", file=sys.stderr)
 """

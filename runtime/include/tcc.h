@@ -61,7 +61,11 @@ typedef enum tcc_status {
     TCC_CORRUPT = 4,     /* the artifact file is damaged, or its weights are missing */
     TCC_INTERNAL = 5,    /* a broken promise inside tcc */
     TCC_DEVICE = 6,      /* the GPU or its driver failed */
-    TCC_CANCELLED = 7    /* the caller's poll function ended the run */
+    TCC_CANCELLED = 7,   /* the caller's poll function ended the run, or a rank aborted the comm */
+    TCC_TIMEOUT = 8,     /* a rank did not come before the deadline */
+    TCC_PEER_DEAD = 9,   /* a rank's process ended */
+    TCC_MISMATCH = 10,   /* ranks issued different operations */
+    TCC_SYSTEM = 11      /* the operating system or a library of the machine refused */
 } tcc_status;
 
 /* Element type as in DLPack: code 0 int, 1 uint, 2 float, 4 bfloat, 6 bool, 10 to 13 float8 (e4m3fn,

@@ -1,0 +1,55 @@
+"""The communication library libtcc_comm.so, from runtime/src/comm.
+
+    python -m tcc.backends.artifact.comm_library FOLDER
+
+compiles it into FOLDER for this machine.  A wheel holds it in tcc/runtime/lib.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tcc.backends.artifact.toolchain import Toolchain, find_toolchain, run_tool, runtime_folder
+from tcc.errors import ToolError
+from tcc.temporary import temporary_folder
+
+LIBRARY = "libtcc_comm.so"
+# -O3 for the loops of reduce.c, which become vector code; the library stays loaded, for it
+# registers functions for forks and for the end of the process.
+FLAGS = (
+    "-std=c11", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-ffp-contract=off", "-g0",
+    "-Wall", "-Wextra", "-Wl,-z,nodelete", f"-Wl,-soname,{LIBRARY}",
+)  # fmt: skip
+
+
+def comm_sources() -> tuple[Path, ...]:
+    """The library's C files, in a fixed order."""
+    source = runtime_folder() / "src"
+    return (source / "alloc.c", source / "status.c", *sorted((source / "comm").glob("*.c")))
+
+
+def build_comm_library(toolchain: Toolchain, folder: Path) -> Path:
+    """Writes libtcc_comm.so into `folder`, whole or not at all, and returns its path.
+
+    Raises ToolError where the compiler fails or the folder cannot be written.
+    """
+    base = runtime_folder()
+    includes = (f"-I{base / 'include'}", f"-I{base / 'src'}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with temporary_folder("making-", folder) as made:
+            command = (*toolchain.command, *FLAGS, *includes, *map(str, comm_sources()))
+            run_tool((*command, "-o", LIBRARY, "-lpthread", "-ldl"), made)
+            (made / LIBRARY).chmod(0o755)
+            return (made / LIBRARY).rename(folder / LIBRARY)
+    except OSError as error:
+        raise ToolError(
+            "the communication library cannot be stored", where=str(folder), why=str(error)
+        ) from error
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    print(build_comm_library(find_toolchain(), Path(sys.argv[1])))

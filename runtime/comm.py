@@ -1,0 +1,297 @@
+"""Collectives between processes on NumPy arrays: tcc_comm.h in Python.
+
+    comm = tcc.runtime.comm.open()      # which rank this is, the launcher says
+    total = comm.all_reduce(x)          # on every rank the sum of all ranks' x
+
+tcc_comm.h states what every operation guarantees.  Element types are f16, f32, f64, i8, u8, i32
+and i64, and bfloat16 of ml_dtypes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from tcc.runtime.abi import DTYPE_CODES, CDType
+
+LIBRARY = Path(__file__).parent / "lib" / "libtcc_comm.so"
+REDUCTIONS = ("sum", "prod", "min", "max", "avg")
+# by the number of tcc_status
+STATUSES = MappingProxyType(
+    {
+        1: "invalid argument", 2: "out of memory", 3: "unsupported", 7: "cancelled", 8: "timeout",
+        9: "peer dead", 10: "mismatch", 11: "system",
+    }
+)  # fmt: skip
+
+Array = NDArray[Any]
+
+# names of NumPy's dtypes -> of DTYPE_CODES
+_NAMES = MappingProxyType(
+    {
+        "float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64",
+        "int8": "i8", "uint8": "u8", "int32": "i32", "int64": "i64",
+    }
+)  # fmt: skip
+_POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+
+
+class CommError(RuntimeError):
+    """An operation failed; `status` names the kind of failure, one of the values of STATUSES."""
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(f"{reason} ({status})")
+        self.status = status
+
+
+class _Config(ctypes.Structure):
+    """tcc_comm_config."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_uint32),
+        ("rank", _INT), ("size", _INT), ("local_rank", _INT), ("local_size", _INT), ("epoch", _INT),
+        ("rendezvous", ctypes.c_char_p), ("token", ctypes.c_char_p), ("backends", ctypes.c_char_p),
+        ("open_milliseconds", _INT), ("operation_milliseconds", _INT),
+    )  # fmt: skip
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    path = os.environ.get("TCC_COMM_LIBRARY") or str(LIBRARY)
+    try:
+        library = ctypes.CDLL(path)
+    except OSError as error:
+        raise CommError(
+            "unsupported",
+            f"the communication library cannot be loaded: {error}; compile it with python -m "
+            "tcc.backends.artifact.comm_library FOLDER and set TCC_COMM_LIBRARY to its path",
+        ) from error
+    signatures: dict[str, tuple[Any, ...]] = {
+        "all_reduce": (_POINTER, _POINTER, _LONG, CDType, _INT),
+        "reduce_scatter": (_POINTER, _POINTER, _LONG, CDType, _INT),
+        "all_gather": (_POINTER, _POINTER, _LONG, CDType),
+        "all_to_all": (_POINTER, _POINTER, _LONG, CDType),
+        "broadcast": (_POINTER, _POINTER, _LONG, CDType, _INT),
+        "send": (_POINTER, _LONG, CDType, _INT),
+        "receive": (_POINTER, _LONG, CDType, _INT),
+        "barrier": (),
+        "split": (_INT, _INT, ctypes.POINTER(_POINTER)),
+        "shrink": (ctypes.POINTER(_INT), _INT, ctypes.POINTER(_POINTER)),
+        "symmetric": (ctypes.c_size_t, ctypes.POINTER(_POINTER)),
+        "abort": (ctypes.c_char_p,),
+        "error": (),
+        "group_start": (),
+        "group_end": (),
+    }
+    for name, arguments in signatures.items():
+        getattr(library, f"tcc_comm_{name}").argtypes = (_POINTER, *arguments)
+    for name in ("rank", "size", "close", "backend_name"):
+        getattr(library, f"tcc_comm_{name}").argtypes = (_POINTER,)
+    library.tcc_comm_open.argtypes = (ctypes.POINTER(_Config), ctypes.POINTER(_POINTER))
+    library.tcc_comm_backend_name.restype = ctypes.c_char_p
+    library.tcc_comm_last_error.restype = ctypes.c_char_p
+    library.tcc_comm_close.restype = None
+    return library
+
+
+def _check(status: int) -> None:
+    if status:
+        reason = _library().tcc_comm_last_error().decode(errors="replace")
+        raise CommError(STATUSES.get(status, "internal"), reason)
+
+
+def _dtype(array: Array) -> CDType:
+    try:
+        code, bits = DTYPE_CODES[_NAMES[array.dtype.name]]
+    except KeyError:
+        raise CommError(
+            "unsupported", f"element type {array.dtype}: expected one of {', '.join(_NAMES)}"
+        ) from None
+    return CDType(code, bits, 1)
+
+
+def _reduction(name: str) -> int:
+    if name not in REDUCTIONS:
+        raise CommError(
+            "invalid argument", f"reduction {name!r}: expected one of {', '.join(REDUCTIONS)}"
+        )
+    return REDUCTIONS.index(name)
+
+
+def open(
+    rank: int = -1,
+    size: int = -1,
+    *,
+    rendezvous: str | None = None,
+    token: str | None = None,
+    epoch: int = -1,
+    backends: str | None = None,
+    open_seconds: float = 60.0,
+    operation_seconds: float = 300.0,
+) -> Comm:
+    """Joins this process to a job as one rank; returns when all ranks have come.
+
+    What is not given comes from the launcher's environment variables.  Raises CommError.
+    """
+    config = _Config(
+        ctypes.sizeof(_Config), rank, size, -1, -1, epoch,
+        *(text if text is None else text.encode() for text in (rendezvous, token, backends)),
+        max(1, round(open_seconds * 1000)), max(1, round(operation_seconds * 1000)),
+    )  # fmt: skip
+    made = _POINTER()
+    _check(_library().tcc_comm_open(config, made))
+    return Comm(made)
+
+
+class Comm:
+    """A comm.  It serves one thread at a time, and is closed by `close` or at the end of `with`.
+
+    Arrays that are given may be strided; results are new row-major arrays, or `out`, which is
+    row-major and has the result's shape and dtype.
+    """
+
+    def __init__(self, handle: ctypes.c_void_p) -> None:
+        self._library = _library()
+        self._handle: ctypes.c_void_p | None = handle
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leaves the comm; arrays of `symmetric` are invalid from then on."""
+        if self._handle is not None:
+            self._library.tcc_comm_close(self._handle)
+            self._handle = None
+
+    @property
+    def rank(self) -> int:
+        return int(self._library.tcc_comm_rank(self._open()))
+
+    @property
+    def size(self) -> int:
+        return int(self._library.tcc_comm_size(self._open()))
+
+    @property
+    def backend(self) -> str:
+        name: bytes = self._library.tcc_comm_backend_name(self._open())
+        return name.decode()
+
+    def _open(self) -> ctypes.c_void_p:
+        if self._handle is None:
+            raise CommError("invalid argument", "the comm is closed")
+        return self._handle
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        _check(getattr(self._library, f"tcc_comm_{name}")(self._open(), *arguments))
+
+    @staticmethod
+    def _result(shape: tuple[int, ...], like: Array, out: Array | None) -> Array:
+        if out is None:
+            return np.empty(shape, like.dtype)
+        if out.shape != shape or out.dtype != like.dtype or not out.flags.carray:
+            raise CommError(
+                "invalid argument", f"out: expected a row-major {like.dtype} array of shape {shape}"
+            )
+        return out
+
+    def all_reduce(self, x: Array, reduction: str = "sum", *, out: Array | None = None) -> Array:
+        """The reduction of all ranks' `x`, element by element; `out` may be `x`."""
+        x = np.asarray(x, order="C")
+        found = self._result(x.shape, x, out)
+        self._call(
+            "all_reduce", x.ctypes.data, found.ctypes.data, x.size, _dtype(x), _reduction(reduction)
+        )
+        return found
+
+    def reduce_scatter(self, x: Array, reduction: str = "sum") -> Array:
+        """x[r] of shape [size, ...] belongs to rank r: the reduction of all ranks' x[rank]."""
+        x = self._parts(x)
+        found = self._result(x.shape[1:], x, None)
+        self._call(
+            "reduce_scatter", x.ctypes.data, found.ctypes.data, found.size, _dtype(x),
+            _reduction(reduction),
+        )  # fmt: skip
+        return found
+
+    def all_gather(self, x: Array) -> Array:
+        """All ranks' `x`, of one shape, as an array of shape [size, *x.shape]."""
+        x = np.asarray(x, order="C")
+        found = self._result((self.size, *x.shape), x, None)
+        self._call("all_gather", x.ctypes.data, found.ctypes.data, x.size, _dtype(x))
+        return found
+
+    def all_to_all(self, x: Array) -> Array:
+        """result[r] = rank r's x[rank]; both have shape [size, ...]."""
+        x = self._parts(x)
+        found = self._result(x.shape, x, None)
+        self._call(
+            "all_to_all", x.ctypes.data, found.ctypes.data, x.size // self.size, _dtype(x)
+        )
+        return found
+
+    def broadcast(self, x: Array, root: int = 0) -> Array:
+        """Rank root's `x`; the other ranks give an array of its shape and dtype."""
+        x = np.asarray(x, order="C")
+        found = self._result(x.shape, x, None)
+        self._call("broadcast", x.ctypes.data, found.ctypes.data, x.size, _dtype(x), root)
+        return found
+
+    def send(self, x: Array, peer: int) -> None:
+        """Sends `x` to a rank that receives an array of its size and dtype."""
+        x = np.asarray(x, order="C")
+        self._call("send", x.ctypes.data, x.size, _dtype(x), peer)
+
+    def receive(self, out: Array, peer: int) -> Array:
+        """Receives into `out`, a row-major array, and returns it."""
+        self._result(out.shape, out, out)
+        self._call("receive", out.ctypes.data, out.size, _dtype(out), peer)
+        return out
+
+    def barrier(self) -> None:
+        """Returns when all ranks have called it."""
+        self._call("barrier")
+
+    def split(self, color: int, key: int = 0) -> Comm | None:
+        """The comm of the ranks that give this color, in the order of keys; None for color < 0."""
+        made = _POINTER()
+        self._call("split", color, key, ctypes.byref(made))
+        return Comm(made) if made else None
+
+    def shrink(self, excluded: Sequence[int]) -> Comm:
+        """A comm without the ranks `excluded`; all others call it, with equal lists."""
+        made = _POINTER()
+        self._call("shrink", (_INT * len(excluded))(*excluded), len(excluded), ctypes.byref(made))
+        return Comm(made)
+
+    def symmetric(self, size: int) -> Array:
+        """The symmetric arena: `size` zero bytes (u8), valid until `close`."""
+        made = _POINTER()
+        self._call("symmetric", size, ctypes.byref(made))
+        assert made.value is not None
+        return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(made.value))
+
+    def abort(self, reason: str) -> None:
+        """Revokes the comm: operations of all ranks raise CommError with this reason."""
+        self._call("abort", reason.encode())
+
+    def raise_error(self) -> None:
+        """Raises the CommError that revoked the comm, or that a rank's process has ended."""
+        self._call("error")
+
+    def _parts(self, x: Array) -> Array:
+        x = np.asarray(x, order="C")
+        if x.ndim == 0 or x.shape[0] != self.size:
+            raise CommError(
+                "invalid argument", f"expected shape [{self.size}, ...], got {list(x.shape)}"
+            )
+        return x

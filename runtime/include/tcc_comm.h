@@ -1,0 +1,232 @@
+/* tcc_comm.h: collective operations between processes, version 1.
+ *
+ * A comm joins `size` processes, its ranks.  Link libtcc_comm.so, or compile src/comm/ into the
+ * program.  Started by mpirun, torchrun, srun or with TCC_RANK, TCC_SIZE and TCC_RENDEZVOUS set:
+ *
+ *     tcc_comm_config config = TCC_COMM_CONFIG;
+ *     tcc_comm *comm;
+ *     if (tcc_comm_open(&config, &comm) != TCC_OK) { puts(tcc_comm_last_error()); return 1; }
+ *     tcc_comm_all_reduce(comm, x, x, 1024, (tcc_dtype){2, 32, 1}, TCC_COMM_SUM);
+ *     tcc_comm_close(comm);
+ *
+ * Operations.  All ranks of a comm issue the same operations in the same order; `send` and
+ * `receive` concern two ranks.  An operation returns when the calling rank's buffers may be used
+ * again.  Every operation except send and receive also waits until all ranks have begun it.
+ * Element types are f16, bf16, f32, f64, i8, u8, i32 and i64.  Buffers need no alignment.  Send and
+ * receive buffers must not overlap, except where a function says that they may be the same.
+ *
+ * Results.  Reductions combine the ranks in the order 0, 1, 2, ...; f16 and bf16 are combined in f32
+ * and rounded once.  Results are bitwise equal on all ranks, in all runs, for every size of message,
+ * on one host and between hosts, for a given number of ranks; only which of several NaNs is kept is
+ * not specified.  Minimum and maximum are NaN where an operand is.  Sums and products of integers
+ * wrap around.  An average is the sum divided by the number of ranks; of i8, u8 and i32 the sum is
+ * exact, of i64 it wraps around, and the quotient is rounded toward zero.
+ *
+ * Ownership.  The caller owns all buffers, and nothing of them is kept after an operation returns.
+ * The symmetric arena belongs to its comm.  Close comms of a process before it ends; a plan is freed
+ * before its comm is closed.
+ *
+ * Threads.  A comm serves one thread at a time.  tcc_comm_abort, tcc_comm_error, tcc_comm_rank and
+ * tcc_comm_size may be called from any thread at any time before tcc_comm_close.
+ *
+ * Failure.  Functions return a tcc_status, and tcc_comm_last_error holds the reason for the calling
+ * thread.  A rank that ends, stops, comes too late or issues another operation revokes the comm:
+ * every rank that waits in an operation returns an error, and every later operation returns the same
+ * error at once.  Buffers of the failed operation hold unspecified values.  The deadline of an
+ * operation bounds the time that it waits without progress.  The end of a process is seen within
+ * 20 ms by ranks that wait for it.  tcc_comm_shrink makes a comm of the ranks that are left.  After
+ * fork the child's comms refuse every operation; the parent's go on.
+ * TCC_INVALID_ARGUMENT, TCC_OUT_OF_MEMORY and TCC_UNSUPPORTED on one rank leave the comm usable, but
+ * the other ranks wait for the operation that this rank did not begin.
+ */
+#ifndef TCC_COMM_H
+#define TCC_COMM_H
+
+#include "tcc.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TCC_COMM_VERSION 1
+#define TCC_COMM_API __attribute__((visibility("default")))
+
+typedef struct tcc_comm tcc_comm;
+typedef struct tcc_comm_plan tcc_comm_plan;
+
+typedef enum tcc_comm_reduction {
+    TCC_COMM_SUM = 0,
+    TCC_COMM_PROD = 1,
+    TCC_COMM_MIN = 2,
+    TCC_COMM_MAX = 3,
+    TCC_COMM_AVG = 4
+} tcc_comm_reduction;
+
+typedef enum tcc_comm_kind {
+    TCC_COMM_BARRIER = 0,
+    TCC_COMM_ALL_REDUCE = 1,
+    TCC_COMM_REDUCE_SCATTER = 2,
+    TCC_COMM_ALL_GATHER = 3,
+    TCC_COMM_ALL_GATHER_V = 4,
+    TCC_COMM_ALL_TO_ALL = 5,
+    TCC_COMM_ALL_TO_ALL_V = 6,
+    TCC_COMM_BROADCAST = 7,
+    TCC_COMM_SEND = 8,
+    TCC_COMM_RECEIVE = 9
+} tcc_comm_kind;
+
+/* ---- opening and closing ------------------------------------------------------------------------- */
+
+/* Start from TCC_COMM_CONFIG and set what is known.  -1 and NULL are taken from the launcher's
+ * environment variables: TCC_RANK, TCC_SIZE, TCC_LOCAL_RANK, TCC_LOCAL_SIZE, TCC_RENDEZVOUS,
+ * TCC_TOKEN, TCC_EPOCH, or those of torchrun, Open MPI, Hydra, Slurm and Kubernetes. */
+typedef struct tcc_comm_config {
+    uint32_t struct_size; /* sizeof(tcc_comm_config) */
+    int32_t rank, size;
+    int32_t local_rank, local_size; /* among the ranks of this host */
+    int32_t epoch;                  /* counts restarts of the job; ranks of another one are refused */
+    const char *rendezvous;         /* a name that all ranks of one job share, 1 to 200 bytes */
+    const char *token;              /* a secret of the job, up to 64 bytes; "" if there is none */
+    const char *backends;           /* names by preference, "shared,mpi" if NULL */
+    int32_t open_milliseconds;      /* deadline of open, split, shrink and symmetric; 0: 60,000 */
+    int32_t operation_milliseconds; /* deadline of an operation; 0: 300,000 */
+} tcc_comm_config;
+
+#define TCC_COMM_CONFIG                                                                            \
+    { sizeof(tcc_comm_config), -1, -1, -1, -1, -1, NULL, NULL, NULL, 0, 0 }
+
+/* Joins this process to the job as one rank; returns when all ranks have come.  The first backend of
+ * the list that fits is used: `shared` where all ranks are of one host, at most 64 of them; `mpi`
+ * where an MPI library is found.  Processes of `shared` find one another by an abstract socket, have
+ * the same user, and share one network namespace.
+ * TCC_INVALID_ARGUMENT: a field or an environment variable is wrong, two of them contradict, or the
+ * token or the epoch is not the job's.  TCC_MISMATCH: ranks give different sizes.  TCC_TIMEOUT: a
+ * rank did not come. */
+TCC_COMM_API tcc_status tcc_comm_open(const tcc_comm_config *config, tcc_comm **out_comm);
+
+/* Leaves the comm and frees it; does not wait for others.  Ranks that still need this one get
+ * TCC_MISMATCH.  `comm` may be NULL. */
+TCC_COMM_API void tcc_comm_close(tcc_comm *comm);
+
+TCC_COMM_API int32_t tcc_comm_rank(const tcc_comm *comm);
+TCC_COMM_API int32_t tcc_comm_size(const tcc_comm *comm);
+TCC_COMM_API const char *tcc_comm_backend_name(const tcc_comm *comm);
+
+/* One new comm for each color, ranked by key and then by old rank; NULL for a negative color. */
+TCC_COMM_API tcc_status tcc_comm_split(tcc_comm *comm, int32_t color, int32_t key,
+                                       tcc_comm **out_comm);
+
+/* A new comm without the `n` ranks of `excluded`; called by all others, with equal lists, also on a
+ * revoked comm.  TCC_UNSUPPORTED on the backend `mpi`. */
+TCC_COMM_API tcc_status tcc_comm_shrink(tcc_comm *comm, const int32_t *excluded, int32_t n,
+                                        tcc_comm **out_comm);
+
+/* Revokes the comm on all ranks with TCC_CANCELLED and this reason.  On the backend `mpi` other ranks
+ * learn of it by their deadline. */
+TCC_COMM_API tcc_status tcc_comm_abort(tcc_comm *comm, const char *reason);
+
+/* TCC_OK, or the error that revoked the comm; also TCC_PEER_DEAD if a rank's process has ended
+ * without closing the comm (backend `shared`). */
+TCC_COMM_API tcc_status tcc_comm_error(tcc_comm *comm);
+
+/* The reason of the calling thread's last error. */
+TCC_COMM_API const char *tcc_comm_last_error(void);
+
+/* ---- operations ---------------------------------------------------------------------------------- */
+
+/* receive[i] = the reduction of all ranks' send[i], i < count.  receive may be send. */
+TCC_COMM_API tcc_status tcc_comm_all_reduce(tcc_comm *comm, const void *send, void *receive,
+                                            int64_t count, tcc_dtype dtype,
+                                            tcc_comm_reduction reduction);
+
+/* send has size * count elements, receive count: receive[i] = the reduction of all ranks'
+ * send[rank * count + i].  receive may be send + rank * count elements. */
+TCC_COMM_API tcc_status tcc_comm_reduce_scatter(tcc_comm *comm, const void *send, void *receive,
+                                                int64_t count, tcc_dtype dtype,
+                                                tcc_comm_reduction reduction);
+
+/* send has count elements, receive size * count: receive[r * count + i] = rank r's send[i].  send may
+ * be receive + rank * count elements. */
+TCC_COMM_API tcc_status tcc_comm_all_gather(tcc_comm *comm, const void *send, void *receive,
+                                            int64_t count, tcc_dtype dtype);
+
+/* As all_gather with counts[r] elements of rank r, one behind another; counts are equal on all
+ * ranks.  send may be this rank's place in receive. */
+TCC_COMM_API tcc_status tcc_comm_all_gather_v(tcc_comm *comm, const void *send, void *receive,
+                                              const int64_t *counts, tcc_dtype dtype);
+
+/* receive[r * count + i] = rank r's send[rank * count + i]; both have size * count elements.  receive
+ * may be send. */
+TCC_COMM_API tcc_status tcc_comm_all_to_all(tcc_comm *comm, const void *send, void *receive,
+                                            int64_t count, tcc_dtype dtype);
+
+/* As all_to_all with send_counts[r] elements for rank r and receive_counts[r] from it, one behind
+ * another.  receive_counts[r] is rank r's send_counts[rank]. */
+TCC_COMM_API tcc_status tcc_comm_all_to_all_v(tcc_comm *comm, const void *send, void *receive,
+                                              const int64_t *send_counts,
+                                              const int64_t *receive_counts, tcc_dtype dtype);
+
+/* receive[i] = rank root's send[i].  send is read on the root alone and may be NULL elsewhere;
+ * receive may be send. */
+TCC_COMM_API tcc_status tcc_comm_broadcast(tcc_comm *comm, const void *send, void *receive,
+                                           int64_t count, tcc_dtype dtype, int32_t root);
+
+/* Messages from one rank to another arrive in order and match in count and dtype.  A send of more
+ * than 64 KiB waits for the receiver. */
+TCC_COMM_API tcc_status tcc_comm_send(tcc_comm *comm, const void *send, int64_t count,
+                                      tcc_dtype dtype, int32_t peer);
+TCC_COMM_API tcc_status tcc_comm_receive(tcc_comm *comm, void *receive, int64_t count,
+                                         tcc_dtype dtype, int32_t peer);
+
+/* Returns when all ranks have called it. */
+TCC_COMM_API tcc_status tcc_comm_barrier(tcc_comm *comm);
+
+/* Operations between group_start and group_end begin at group_end: collectives one after another,
+ * then sends and receives together, so that every rank may send before it receives.  Arrays of counts
+ * stay valid until then.  Groups do not nest. */
+TCC_COMM_API tcc_status tcc_comm_group_start(tcc_comm *comm);
+TCC_COMM_API tcc_status tcc_comm_group_end(tcc_comm *comm);
+
+/* ---- plans --------------------------------------------------------------------------------------- */
+
+/* One operation without its buffers.  `root` is the root of a broadcast or the peer of a send or
+ * receive.  all_gather_v takes send_counts. */
+typedef struct tcc_comm_call {
+    uint32_t struct_size; /* sizeof(tcc_comm_call) */
+    tcc_comm_kind kind;
+    tcc_comm_reduction reduction;
+    tcc_dtype dtype;
+    int32_t root;
+    int64_t count;
+    const int64_t *send_counts, *receive_counts;
+} tcc_comm_call;
+
+/* Checks and copies the call, counts included.  Ranks need not make plans together; a post is the
+ * call's operation. */
+TCC_COMM_API tcc_status tcc_comm_plan_make(tcc_comm *comm, const tcc_comm_call *call,
+                                           tcc_comm_plan **out_plan);
+TCC_COMM_API tcc_status tcc_comm_plan_post(tcc_comm_plan *plan, const void *send, void *receive);
+TCC_COMM_API void tcc_comm_plan_free(tcc_comm_plan *plan);
+
+/* ---- symmetric arena ----------------------------------------------------------------------------- */
+
+/* Makes the comm's symmetric arena: `bytes` zero bytes on every rank, page-aligned, valid until
+ * close.  All ranks call it with equal sizes, once a comm.  An all_reduce whose buffers lie at the
+ * same places in the arena on all ranks is done there without staging; buffers that some ranks have
+ * in the arena and others not, or elsewhere in it, are a mismatch.  TCC_UNSUPPORTED on the backend
+ * `mpi`. */
+TCC_COMM_API tcc_status tcc_comm_symmetric(tcc_comm *comm, size_t bytes, void **out_memory);
+
+/* ---- the process's comm -------------------------------------------------------------------------- */
+
+/* The comm that artifacts of this process use, or NULL.  All copies of this library in a process
+ * share it; the one opened first with tcc_comm_share counts until it is closed. */
+TCC_COMM_API tcc_comm *tcc_comm_shared(void);
+/* Makes `comm` the process's comm.  TCC_INVALID_ARGUMENT if there is another. */
+TCC_COMM_API tcc_status tcc_comm_share(tcc_comm *comm);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

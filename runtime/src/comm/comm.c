@@ -1,0 +1,375 @@
+/* Comms: opening, checks of every call, groups and plans. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <string.h>
+
+#include "packet.h"
+
+static const tcc_comm_backend *const backends[] = {&tcc_comm_backend_shared, &tcc_comm_backend_mpi};
+
+/* ---- forks ------------------------------------------------------------------------------------------- */
+
+static _Atomic uint32_t forks;
+
+static void count_fork(void) { atomic_fetch_add(&forks, 1); }
+
+static void watch_forks(void) { (void)pthread_atfork(NULL, NULL, count_fork); }
+
+uint32_t tcc_comm_forks(void) { return atomic_load_explicit(&forks, memory_order_relaxed); }
+
+static tcc_status usable(const tcc_comm *comm) {
+    if (!comm) return tcc_fail(TCC_INVALID_ARGUMENT, "the comm is NULL");
+    if (TCC_UNLIKELY(comm->forks != tcc_comm_forks()))
+        return tcc_fail(TCC_INVALID_ARGUMENT,
+                        "this process was forked from rank %d, to which the comm belongs: open one "
+                        "of its own",
+                        comm->rank);
+    return TCC_OK;
+}
+
+/* ---- opening and closing ------------------------------------------------------------------------------- */
+
+/* The first of the listed backends that fits; with the reasons of all if none does. */
+static tcc_status choose(const tcc_comm_settings *settings, const tcc_comm_backend **out_backend) {
+    char list[sizeof settings->backends], reasons[512] = "", *rest = NULL;
+    snprintf(list, sizeof list, "%s", settings->backends);
+    for (char *name = strtok_r(list, ",", &rest); name; name = strtok_r(NULL, ",", &rest)) {
+        const tcc_comm_backend *found = NULL;
+        for (size_t i = 0; i < sizeof backends / sizeof *backends; i++)
+            if (strcmp(backends[i]->name, name) == 0) found = backends[i];
+        if (!found)
+            return tcc_fail(TCC_INVALID_ARGUMENT, "no backend '%s': expected shared or mpi", name);
+        const char *reason = found->unfit(settings);
+        *out_backend = found;
+        if (!reason) return TCC_OK;
+        size_t used = strlen(reasons);
+        snprintf(reasons + used, sizeof reasons - used, "%s%s: %s", used ? "; " : "", name, reason);
+    }
+    return tcc_fail(TCC_UNSUPPORTED, "no backend fits %d ranks (%s)", settings->size, reasons);
+}
+
+static tcc_comm *make(const tcc_comm_settings *settings, int32_t rank, int32_t size) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
+    tcc_comm *comm = tcc_allocate_zero(1, sizeof *comm);
+    if (!comm) return NULL;
+    comm->settings = *settings;
+    comm->rank = rank;
+    comm->size = size;
+    comm->forks = tcc_comm_forks();
+    return comm;
+}
+
+tcc_status tcc_comm_open(const tcc_comm_config *config, tcc_comm **out_comm) {
+    if (!config || !out_comm || config->struct_size != sizeof *config)
+        return tcc_fail(TCC_INVALID_ARGUMENT,
+                        "tcc_comm_open: a pointer is NULL, or the config is of another version");
+    *out_comm = NULL;
+    tcc_comm_settings settings;
+    const tcc_comm_backend *backend = NULL;
+    TCC_RETURN_IF_ERROR(tcc_comm_settle(config, &settings));
+    TCC_RETURN_IF_ERROR(choose(&settings, &backend));
+    tcc_comm *comm = make(&settings, settings.rank, settings.size);
+    if (!comm) return TCC_OUT_OF_MEMORY;
+    comm->backend = backend;
+    tcc_status status = backend->open(comm, &settings);
+    if (status != TCC_OK)
+        tcc_free(comm);
+    else
+        *out_comm = comm;
+    return status;
+}
+
+void tcc_comm_close(tcc_comm *comm) {
+    if (!comm) return;
+    tcc_comm_withdraw(comm);
+    comm->backend->close(comm);
+    tcc_free(comm->group.works);
+    tcc_free(comm);
+}
+
+int32_t tcc_comm_rank(const tcc_comm *comm) { return comm->rank; }
+int32_t tcc_comm_size(const tcc_comm *comm) { return comm->size; }
+const char *tcc_comm_backend_name(const tcc_comm *comm) { return comm->backend->name; }
+const char *tcc_comm_last_error(void) { return tcc_last_error(); }
+
+tcc_status tcc_comm_abort(tcc_comm *comm, const char *reason) {
+    TCC_RETURN_IF_ERROR(usable(comm));
+    comm->backend->revoke(comm, TCC_CANCELLED, reason ? reason : "the comm was aborted");
+    return TCC_OK;
+}
+
+tcc_status tcc_comm_error(tcc_comm *comm) {
+    TCC_RETURN_IF_ERROR(usable(comm));
+    return comm->backend->error(comm);
+}
+
+/* ---- groups of ranks ------------------------------------------------------------------------------------- */
+
+/* A comm of `n` members of the parent, of which this process is number `self`. */
+static tcc_status make_child(tcc_comm *parent, const int32_t *members, int32_t n, int32_t self,
+                             bool left, const char *name, tcc_comm **out_comm) {
+    tcc_comm *child = make(&parent->settings, self, n);
+    if (!child) return TCC_OUT_OF_MEMORY;
+    child->backend = parent->backend;
+    tcc_status status = parent->backend->group(parent, members, left, name, child);
+    if (status != TCC_OK)
+        tcc_free(child);
+    else
+        *out_comm = child;
+    return status;
+}
+
+typedef struct choice {
+    int32_t color, key, rank;
+} choice;
+
+static int by_key(const void *left, const void *right) {
+    const choice *a = left, *b = right;
+    if (a->key != b->key) return a->key < b->key ? -1 : 1;
+    return a->rank < b->rank ? -1 : a->rank > b->rank;
+}
+
+/* All ranks' choices in the order of their ranks. */
+static tcc_status gather_choices(tcc_comm *comm, choice mine, choice *all) {
+    tcc_dtype word = {0, 32, 1};
+    return tcc_comm_all_gather(comm, &mine, all, sizeof mine / 4, word);
+}
+
+tcc_status tcc_comm_split(tcc_comm *comm, int32_t color, int32_t key, tcc_comm **out_comm) {
+    TCC_RETURN_IF_ERROR(usable(comm));
+    if (!out_comm || comm->group.open)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "split: out_comm is NULL, or a group is open");
+    *out_comm = NULL;
+    size_t size = (size_t)comm->size;
+    choice *all = tcc_allocate_zero(size, sizeof *all);
+    int32_t *members = tcc_allocate_zero(size, sizeof *members);
+    tcc_status status = all && members ? TCC_OK : TCC_OUT_OF_MEMORY;
+    if (status == TCC_OK)
+        status = gather_choices(comm, (choice){color, key, comm->rank}, all);
+    comm->children++;
+    if (status == TCC_OK && color >= 0) {
+        int32_t n = 0, self = 0;
+        qsort(all, size, sizeof *all, by_key);
+        for (size_t i = 0; i < size; i++) {
+            if (all[i].color != color) continue;
+            if (all[i].rank == comm->rank) self = n;
+            members[n++] = all[i].rank;
+        }
+        char name[48];
+        snprintf(name, sizeof name, "/%u.%d", comm->children, color);
+        status = make_child(comm, members, n, self, false, name, out_comm);
+    }
+    tcc_free(all);
+    tcc_free(members);
+    return status;
+}
+
+tcc_status tcc_comm_shrink(tcc_comm *comm, const int32_t *excluded, int32_t n,
+                           tcc_comm **out_comm) {
+    TCC_RETURN_IF_ERROR(usable(comm));
+    if (!out_comm || n < 0 || (n > 0 && !excluded))
+        return tcc_fail(TCC_INVALID_ARGUMENT, "shrink: a pointer is NULL, or n is negative");
+    *out_comm = NULL;
+    if (!comm->backend->shrinks)
+        return tcc_fail(TCC_UNSUPPORTED, "the backend %s cannot shrink a comm: start the job again",
+                        comm->backend->name);
+    int32_t *members = tcc_allocate_zero((size_t)comm->size, sizeof *members);
+    if (!members) return TCC_OUT_OF_MEMORY;
+    int32_t left = 0, self = -1;
+    uint64_t state = 0; /* of the members, so that ranks with other lists do not meet */
+    for (int32_t i = 0; i < comm->size; i++) {
+        bool out = false;
+        for (int32_t k = 0; k < n; k++) out |= excluded[k] == i;
+        if (out) continue;
+        if (i == comm->rank) self = left;
+        members[left++] = i;
+        state = (state ^ (uint64_t)(i + 1)) * UINT64_C(0x9e3779b97f4a7c15);
+    }
+    char name[48];
+    snprintf(name, sizeof name, "/without.%llx", (unsigned long long)state);
+    tcc_status status =
+        self < 0 ? tcc_fail(TCC_INVALID_ARGUMENT, "shrink: rank %d excludes itself", comm->rank)
+                 : make_child(comm, members, left, self, true, name, out_comm);
+    tcc_free(members);
+    return status;
+}
+
+tcc_status tcc_comm_symmetric(tcc_comm *comm, size_t bytes, void **out_memory) {
+    TCC_RETURN_IF_ERROR(usable(comm));
+    bytes = tcc_memory_round(bytes);
+    if (!out_memory || !bytes || bytes > SIZE_MAX / 2 / (size_t)comm->size)
+        return tcc_fail(TCC_INVALID_ARGUMENT,
+                        "symmetric: out_memory is NULL, or there are no bytes or too many");
+    if (!comm->backend->symmetric)
+        return tcc_fail(TCC_UNSUPPORTED, "the backend %s has no symmetric arena",
+                        comm->backend->name);
+    return comm->backend->symmetric(comm, bytes, out_memory);
+}
+
+/* ---- operations ------------------------------------------------------------------------------------------ */
+
+static tcc_status post(tcc_comm *comm, const tcc_comm_work *work) {
+    if (tcc_comm_is_transfer(work->call.kind)) return comm->backend->transfer(comm, work, 1);
+    return comm->backend->run(comm, work);
+}
+
+static tcc_status queue(tcc_comm_group *group, const tcc_comm_work *work) {
+    if (group->n == group->room) {
+        int32_t room = group->room ? 2 * group->room : 16;
+        tcc_comm_work *more = tcc_allocate((size_t)room * sizeof *more);
+        if (!more) return TCC_OUT_OF_MEMORY;
+        if (group->n) memcpy(more, group->works, (size_t)group->n * sizeof *more);
+        tcc_free(group->works);
+        group->works = more;
+        group->room = room;
+    }
+    group->works[group->n++] = *work;
+    return TCC_OK;
+}
+
+static tcc_status issue(tcc_comm *comm, tcc_comm_work *work, const void *send, void *receive) {
+    TCC_RETURN_IF_ERROR(tcc_comm_check_buffers(work, comm->rank, comm->size, send, receive));
+    return comm->group.open ? queue(&comm->group, work) : post(comm, work);
+}
+
+static tcc_status call(tcc_comm *comm, const tcc_comm_call *asked, const void *send,
+                       void *receive) {
+    tcc_comm_work work;
+    TCC_RETURN_IF_ERROR(usable(comm));
+    TCC_RETURN_IF_ERROR(tcc_comm_check_call(asked, comm->rank, comm->size, &work));
+    return issue(comm, &work, send, receive);
+}
+
+#define CALL(...) (&(tcc_comm_call){.struct_size = sizeof(tcc_comm_call), __VA_ARGS__})
+
+tcc_status tcc_comm_all_reduce(tcc_comm *comm, const void *send, void *receive, int64_t count,
+                               tcc_dtype dtype, tcc_comm_reduction reduction) {
+    return call(comm,
+                CALL(.kind = TCC_COMM_ALL_REDUCE, .reduction = reduction, .dtype = dtype,
+                     .count = count),
+                send, receive);
+}
+
+tcc_status tcc_comm_reduce_scatter(tcc_comm *comm, const void *send, void *receive, int64_t count,
+                                   tcc_dtype dtype, tcc_comm_reduction reduction) {
+    return call(comm,
+                CALL(.kind = TCC_COMM_REDUCE_SCATTER, .reduction = reduction, .dtype = dtype,
+                     .count = count),
+                send, receive);
+}
+
+tcc_status tcc_comm_all_gather(tcc_comm *comm, const void *send, void *receive, int64_t count,
+                               tcc_dtype dtype) {
+    return call(comm, CALL(.kind = TCC_COMM_ALL_GATHER, .dtype = dtype, .count = count), send,
+                receive);
+}
+
+tcc_status tcc_comm_all_gather_v(tcc_comm *comm, const void *send, void *receive,
+                                 const int64_t *counts, tcc_dtype dtype) {
+    return call(comm, CALL(.kind = TCC_COMM_ALL_GATHER_V, .dtype = dtype, .send_counts = counts),
+                send, receive);
+}
+
+tcc_status tcc_comm_all_to_all(tcc_comm *comm, const void *send, void *receive, int64_t count,
+                               tcc_dtype dtype) {
+    return call(comm, CALL(.kind = TCC_COMM_ALL_TO_ALL, .dtype = dtype, .count = count), send,
+                receive);
+}
+
+tcc_status tcc_comm_all_to_all_v(tcc_comm *comm, const void *send, void *receive,
+                                 const int64_t *send_counts, const int64_t *receive_counts,
+                                 tcc_dtype dtype) {
+    return call(comm,
+                CALL(.kind = TCC_COMM_ALL_TO_ALL_V, .dtype = dtype, .send_counts = send_counts,
+                     .receive_counts = receive_counts),
+                send, receive);
+}
+
+tcc_status tcc_comm_broadcast(tcc_comm *comm, const void *send, void *receive, int64_t count,
+                              tcc_dtype dtype, int32_t root) {
+    return call(comm,
+                CALL(.kind = TCC_COMM_BROADCAST, .dtype = dtype, .count = count, .root = root),
+                send, receive);
+}
+
+tcc_status tcc_comm_send(tcc_comm *comm, const void *send, int64_t count, tcc_dtype dtype,
+                         int32_t peer) {
+    return call(comm, CALL(.kind = TCC_COMM_SEND, .dtype = dtype, .count = count, .root = peer),
+                send, NULL);
+}
+
+tcc_status tcc_comm_receive(tcc_comm *comm, void *receive, int64_t count, tcc_dtype dtype,
+                            int32_t peer) {
+    return call(comm, CALL(.kind = TCC_COMM_RECEIVE, .dtype = dtype, .count = count, .root = peer),
+                NULL, receive);
+}
+
+tcc_status tcc_comm_barrier(tcc_comm *comm) {
+    return call(comm, CALL(.kind = TCC_COMM_BARRIER), NULL, NULL);
+}
+
+/* ---- groups of operations --------------------------------------------------------------------------------- */
+
+tcc_status tcc_comm_group_start(tcc_comm *comm) {
+    TCC_RETURN_IF_ERROR(usable(comm));
+    if (comm->group.open) return tcc_fail(TCC_INVALID_ARGUMENT, "a group is open already");
+    comm->group.open = true;
+    comm->group.n = 0;
+    return TCC_OK;
+}
+
+tcc_status tcc_comm_group_end(tcc_comm *comm) {
+    TCC_RETURN_IF_ERROR(usable(comm));
+    tcc_comm_group *group = &comm->group;
+    if (!group->open) return tcc_fail(TCC_INVALID_ARGUMENT, "no group is open");
+    group->open = false;
+    int32_t transfers = 0; /* moved to the front of the queue once the collectives are done */
+    for (int32_t i = 0; i < group->n; i++) {
+        if (tcc_comm_is_transfer(group->works[i].call.kind))
+            group->works[transfers++] = group->works[i];
+        else
+            TCC_RETURN_IF_ERROR(comm->backend->run(comm, &group->works[i]));
+    }
+    return transfers ? comm->backend->transfer(comm, group->works, transfers) : TCC_OK;
+}
+
+/* ---- plans ------------------------------------------------------------------------------------------------ */
+
+struct tcc_comm_plan {
+    tcc_comm *comm;
+    tcc_comm_work work;
+    int64_t counts[]; /* to send, then to receive */
+};
+
+tcc_status tcc_comm_plan_make(tcc_comm *comm, const tcc_comm_call *asked,
+                              tcc_comm_plan **out_plan) {
+    TCC_RETURN_IF_ERROR(usable(comm));
+    if (!asked || !out_plan || asked->struct_size != sizeof *asked)
+        return tcc_fail(TCC_INVALID_ARGUMENT,
+                        "tcc_comm_plan_make: a pointer is NULL, or the call is of another version");
+    tcc_comm_work work;
+    TCC_RETURN_IF_ERROR(tcc_comm_check_call(asked, comm->rank, comm->size, &work));
+    size_t n = (size_t)comm->size, bytes = n * sizeof(int64_t);
+    tcc_comm_plan *plan = tcc_allocate_zero(1, sizeof *plan + 2 * bytes);
+    if (!plan) return TCC_OUT_OF_MEMORY;
+    plan->comm = comm;
+    plan->work = work;
+    if (asked->send_counts) {
+        memcpy(plan->counts, asked->send_counts, bytes);
+        plan->work.call.send_counts = plan->counts;
+    }
+    if (asked->receive_counts) {
+        memcpy(plan->counts + n, asked->receive_counts, bytes);
+        plan->work.call.receive_counts = plan->counts + n;
+    }
+    *out_plan = plan;
+    return TCC_OK;
+}
+
+tcc_status tcc_comm_plan_post(tcc_comm_plan *plan, const void *send, void *receive) {
+    TCC_RETURN_IF_ERROR(usable(plan->comm));
+    return issue(plan->comm, &plan->work, send, receive);
+}
+
+void tcc_comm_plan_free(tcc_comm_plan *plan) { tcc_free(plan); }

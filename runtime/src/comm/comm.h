@@ -1,0 +1,163 @@
+/* Internal types of the communication library.  One paragraph per file of src/comm/. */
+#ifndef TCC_COMM_INTERNAL_H
+#define TCC_COMM_INTERNAL_H
+
+#include <stdatomic.h>
+#include <sys/types.h>
+
+#include "../runtime.h"
+#include "tcc_comm.h"
+
+typedef enum tcc_comm_type {
+    TCC_COMM_F16,
+    TCC_COMM_BF16,
+    TCC_COMM_F32,
+    TCC_COMM_F64,
+    TCC_COMM_I8,
+    TCC_COMM_U8,
+    TCC_COMM_I32,
+    TCC_COMM_I64,
+    TCC_COMM_TYPES
+} tcc_comm_type;
+
+/* ---- reduce.c: local reductions ---------------------------------------------------------------- */
+
+/* out[i] = the reduction of inputs[0][i], inputs[1][i], ... in this order.  `out` may be one of the
+ * inputs; otherwise they do not overlap. */
+void tcc_comm_reduce(void *out, const void *const *inputs, int32_t n, int64_t count,
+                     tcc_comm_type type, tcc_comm_reduction reduction);
+
+/* ---- call.c: what a call asks for ---------------------------------------------------------------- */
+
+/* What all ranks of a comm must agree on in an operation, two words of it to compare at once. */
+typedef struct tcc_comm_descriptor {
+    uint8_t kind, type, reduction, place; /* place 1: in the symmetric arena */
+    int32_t root;
+    int64_t count;  /* elements; of all_gather_v the hash of the counts */
+    uint64_t where; /* in the symmetric arena: the buffers' offsets, mixed */
+} tcc_comm_descriptor;
+
+/* A checked call with its buffers. */
+typedef struct tcc_comm_work {
+    tcc_comm_call call;
+    tcc_comm_type type;
+    size_t element; /* bytes */
+    const char *send;
+    char *receive;
+    tcc_comm_descriptor descriptor;
+} tcc_comm_work;
+
+size_t tcc_comm_type_bytes(tcc_comm_type type);
+/* Checks a call of a rank of a comm of `size`, and fills the work but for its buffers. */
+tcc_status tcc_comm_check_call(const tcc_comm_call *call, int32_t rank, int32_t size,
+                               tcc_comm_work *out_work);
+/* Adds the buffers; fails where one is missing or where they overlap in another way than stated. */
+tcc_status tcc_comm_check_buffers(tcc_comm_work *work, int32_t rank, int32_t size, const void *send,
+                                  void *receive);
+bool tcc_comm_is_transfer(tcc_comm_kind kind);
+/* Elements that the call sends to, or gets from, all ranks before `peer`. */
+int64_t tcc_comm_elements_before(const int64_t *counts, int32_t peer);
+enum { TCC_COMM_TEXT = 256 };
+/* "all_reduce of 8 f32 by sum", for messages. */
+const char *tcc_comm_text(const tcc_comm_descriptor *descriptor, char text[TCC_COMM_TEXT]);
+
+/* ---- environment.c: what the launcher says ------------------------------------------------------- */
+
+/* A config without gaps; its texts are its own. */
+typedef struct tcc_comm_settings {
+    int32_t rank, size, local_rank, local_size; /* the last two may stay -1: not known */
+    int32_t epoch;
+    char rendezvous[201], token[65], backends[64];
+    int32_t open_milliseconds, operation_milliseconds;
+} tcc_comm_settings;
+
+/* Fills the settings from the config and, where it has gaps, from environment variables. */
+tcc_status tcc_comm_settle(const tcc_comm_config *config, tcc_comm_settings *out_settings);
+
+/* ---- rendezvous.c: processes of one host meet ---------------------------------------------------- */
+
+enum { TCC_COMM_MOST_LOCAL = 64 };
+
+typedef struct tcc_comm_meeting {
+    const char *name; /* equal on all ranks */
+    const char *token;
+    int32_t rank, size, epoch;
+    int64_t deadline;           /* of tcc_comm_now */
+    tcc_status (*alive)(void *); /* asked every few milliseconds; NULL: nothing to ask */
+    void *alive_of;
+    size_t memory; /* bytes of the memory file that rank 0 makes; equal on all ranks */
+} tcc_comm_meeting;
+
+/* What ranks get of one another: a sealed memory file, and every process as a pidfd and its number.
+ * The caller closes the descriptors. */
+typedef struct tcc_comm_met {
+    int memory;
+    int processes[TCC_COMM_MOST_LOCAL];
+    int32_t pids[TCC_COMM_MOST_LOCAL];
+    int32_t cpus; /* that the processes may use together */
+} tcc_comm_met;
+
+/* Returns when all ranks have come, or with the reason why not: equal names, tokens, sizes and epochs
+ * belong together.  Nothing is left in a file system. */
+tcc_status tcc_comm_meet(const tcc_comm_meeting *meeting, tcc_comm_met *out_met);
+/* Closes all descriptors of `met`; nothing is left to close. */
+void tcc_comm_part(tcc_comm_met *met);
+/* Fills in that nobody was met. */
+void tcc_comm_alone(tcc_comm_met *out_met);
+
+/* ---- clock.c: time and deadlines ------------------------------------------------------------------ */
+
+/* Nanoseconds of the monotonic clock. */
+int64_t tcc_comm_now(void);
+void tcc_comm_pause(int64_t nanoseconds);
+
+/* ---- comm.c: comms and what they share -------------------------------------------------------------- */
+
+/* What carries out operations.  All functions but `revoke` and `error` are called by the thread that
+ * uses the comm. */
+typedef struct tcc_comm_backend {
+    const char *name;
+    bool shrinks; /* `group` knows `left` */
+    /* Whether these settings are for it: a reason where not. */
+    const char *(*unfit)(const tcc_comm_settings *settings);
+    tcc_status (*open)(tcc_comm *comm, const tcc_comm_settings *settings);
+    /* A comm of the parent's ranks `members`, of which this process is one; `name` tells it apart.  It
+     * fails where the parent does, unless `left`: the members are those that are left of it. */
+    tcc_status (*group)(tcc_comm *parent, const int32_t *members, bool left, const char *name,
+                        tcc_comm *child);
+    tcc_status (*run)(tcc_comm *comm, const tcc_comm_work *work);
+    /* Sends and receives that go on together. */
+    tcc_status (*transfer)(tcc_comm *comm, const tcc_comm_work *works, int32_t n);
+    tcc_status (*symmetric)(tcc_comm *comm, size_t bytes, void **out_memory); /* may be NULL */
+    tcc_status (*error)(tcc_comm *comm);
+    void (*revoke)(tcc_comm *comm, tcc_status status, const char *reason);
+    void (*close)(tcc_comm *comm);
+} tcc_comm_backend;
+
+typedef struct tcc_comm_group {
+    tcc_comm_work *works;
+    int32_t n, room;
+    bool open;
+} tcc_comm_group;
+
+struct tcc_comm {
+    const tcc_comm_backend *backend;
+    void *state; /* of the backend */
+    int32_t rank, size;
+    uint32_t forks; /* of this process when the comm was made */
+    uint32_t children;
+    tcc_comm_settings settings;
+    tcc_comm_group group;
+};
+
+/* How often this process is a fork's child: comms made before it was refuse. */
+uint32_t tcc_comm_forks(void);
+
+/* ---- process.c: the process's comm ---------------------------------------------------------------- */
+
+/* No longer the process's comm, if it was. */
+void tcc_comm_withdraw(tcc_comm *comm);
+
+extern const tcc_comm_backend tcc_comm_backend_shared, tcc_comm_backend_mpi;
+
+#endif

@@ -1,0 +1,191 @@
+/* Rank, size and rendezvous from a config and from what launchers put into the environment. */
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "comm.h"
+
+/* One launcher's variables; NULL where it has none.  Launchers nest: Slurm and Kubernetes start
+ * others, whose ranks are finer than theirs, so they count only where no inner one is. */
+typedef struct launcher {
+    const char *name, *rank, *size, *local_rank, *local_size, *epoch;
+    const char *marker; /* it must be set, too */
+    const char *meeting[3]; /* together they name the job */
+    bool outer;
+} launcher;
+
+static const launcher launchers[] = {
+    {"TCC", "TCC_RANK", "TCC_SIZE", "TCC_LOCAL_RANK", "TCC_LOCAL_SIZE", "TCC_EPOCH", NULL,
+     {"TCC_RENDEZVOUS"}, false},
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+     "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", {"MASTER_ADDR", "MASTER_PORT"}, false},
+    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE", NULL, NULL, {"PMIX_NAMESPACE"}, false},
+    {"Hydra", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL, NULL, {NULL},
+     false},
+    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL, "SLURM_RESTART_COUNT",
+     "SLURM_STEP_ID", {"SLURM_JOB_ID", "SLURM_STEP_ID"}, true},
+    {"Kubernetes", "JOB_COMPLETION_INDEX", "TCC_SIZE", NULL, NULL, NULL, NULL, {NULL}, true},
+};
+enum { LAUNCHERS = sizeof launchers / sizeof *launchers };
+
+/* ---- variables ----------------------------------------------------------------------------------------- */
+
+static const char *value_of(const char *name) {
+    const char *value = name ? getenv(name) : NULL;
+    return value && *value ? value : NULL;
+}
+
+/* `*out` stays as it is where the variable is not set. */
+static tcc_status number_of(const char *name, int32_t *out) {
+    const char *value = value_of(name);
+    if (!value) return TCC_OK;
+    char *end;
+    errno = 0;
+    long number = strtol(value, &end, 10);
+    if (errno || *end || end == value || number < 0 || number > INT32_MAX)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "%s=%s: expected a number from 0 on", name, value);
+    *out = (int32_t)number;
+    return TCC_OK;
+}
+
+static bool is_complete(const launcher *from) {
+    return value_of(from->rank) && value_of(from->size) &&
+           (!from->marker || value_of(from->marker));
+}
+
+static tcc_status read_launcher(const launcher *from, tcc_comm_settings *out) {
+    TCC_RETURN_IF_ERROR(number_of(from->rank, &out->rank));
+    TCC_RETURN_IF_ERROR(number_of(from->size, &out->size));
+    TCC_RETURN_IF_ERROR(number_of(from->local_rank, &out->local_rank));
+    TCC_RETURN_IF_ERROR(number_of(from->local_size, &out->local_size));
+    TCC_RETURN_IF_ERROR(number_of(from->epoch, &out->epoch));
+    if (out->rank >= out->size)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "%s=%d and %s=%d contradict: ranks count from 0",
+                        from->rank, out->rank, from->size, out->size);
+    if (out->local_size > out->size)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "%s=%d and %s=%d contradict", from->local_size,
+                        out->local_size, from->size, out->size);
+    if (out->local_size >= 0 && out->local_rank >= out->local_size)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "%s=%d and %s=%d contradict: ranks count from 0",
+                        from->local_rank, out->local_rank, from->local_size, out->local_size);
+    return TCC_OK;
+}
+
+static tcc_status name_meeting(const launcher *from, tcc_comm_settings *out) {
+    size_t used = 0, room = sizeof out->rendezvous;
+    for (int i = 0; i < 3 && from->meeting[i]; i++) {
+        const char *part = value_of(from->meeting[i]);
+        if (!part) continue;
+        int length = snprintf(out->rendezvous + used, room - used, "%s%s", used ? ":" : "", part);
+        if (length < 0 || (size_t)length >= room - used)
+            return tcc_fail(TCC_INVALID_ARGUMENT, "%s: more than %zu bytes name the job",
+                            from->meeting[i], room - 1);
+        used += (size_t)length;
+    }
+    return TCC_OK;
+}
+
+static tcc_status compare(const launcher *a, const tcc_comm_settings *from_a, const launcher *b,
+                          const tcc_comm_settings *from_b) {
+    if (from_a->rank != from_b->rank)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "%s=%d and %s=%d contradict: unset one of them",
+                        a->rank, from_a->rank, b->rank, from_b->rank);
+    if (from_a->size != from_b->size)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "%s=%d and %s=%d contradict: unset one of them",
+                        a->size, from_a->size, b->size, from_b->size);
+    return TCC_OK;
+}
+
+static tcc_status half_set(const launcher *from) {
+    bool rank = value_of(from->rank) != NULL;
+    if (rank == (value_of(from->size) != NULL)) return TCC_OK;
+    if (!rank && value_of("JOB_COMPLETION_INDEX")) return TCC_OK;
+    return tcc_fail(TCC_INVALID_ARGUMENT, "%s is set and %s is not",
+                    rank ? from->rank : from->size, rank ? from->size : from->rank);
+}
+
+/* The innermost launcher's settings; those of two at the same depth must agree. */
+static tcc_status read_environment(tcc_comm_settings *settings) {
+    const launcher *found = NULL;
+    TCC_RETURN_IF_ERROR(half_set(&launchers[0]));
+    for (int i = 0; i < LAUNCHERS; i++) {
+        const launcher *next = &launchers[i];
+        if (!is_complete(next) || (found && next->outer)) continue;
+        tcc_comm_settings its = {.rank = -1, .size = -1, .local_rank = -1, .local_size = -1};
+        TCC_RETURN_IF_ERROR(read_launcher(next, &its));
+        if (found) {
+            TCC_RETURN_IF_ERROR(compare(found, settings, next, &its));
+            continue;
+        }
+        TCC_RETURN_IF_ERROR(name_meeting(next, &its));
+        found = next;
+        *settings = its;
+    }
+    if (!found)
+        return tcc_fail(TCC_INVALID_ARGUMENT,
+                        "no launcher says which rank this process is: start it by mpirun, torchrun "
+                        "or srun, or set TCC_RANK, TCC_SIZE and TCC_RENDEZVOUS");
+    int32_t nodes = 0;
+    if (found->outer && found->marker) TCC_RETURN_IF_ERROR(number_of("SLURM_STEP_NUM_NODES", &nodes));
+    if (nodes == 1) settings->local_size = settings->size;
+    if (found->outer && !found->marker) settings->local_size = 1; /* a pod is a host of its own */
+    return name_meeting(&launchers[0], settings);
+}
+
+/* ---- the config ----------------------------------------------------------------------------------------- */
+
+static tcc_status copy_text(char *out, size_t room, const char *text, const char *field) {
+    if (!text) return TCC_OK;
+    if (strlen(text) >= room)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "%s: more than %zu bytes", field, room - 1);
+    strcpy(out, text);
+    return TCC_OK;
+}
+
+static tcc_status check(const tcc_comm_settings *settings) {
+    if (settings->size < 1 || settings->rank < 0 || settings->rank >= settings->size)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "rank %d of %d ranks: ranks count from 0",
+                        settings->rank, settings->size);
+    if (settings->local_size > settings->size ||
+        (settings->local_size >= 0 && settings->local_rank >= settings->local_size))
+        return tcc_fail(TCC_INVALID_ARGUMENT, "local rank %d of %d among %d ranks",
+                        settings->local_rank, settings->local_size, settings->size);
+    if (settings->epoch < 0 || settings->open_milliseconds < 0 ||
+        settings->operation_milliseconds < 0)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "an epoch or a deadline is negative");
+    return TCC_OK;
+}
+
+tcc_status tcc_comm_settle(const tcc_comm_config *config, tcc_comm_settings *out) {
+    tcc_comm_settings settings = {.rank = -1, .size = -1, .local_rank = -1, .local_size = -1};
+    if ((config->rank < 0) != (config->size < 0))
+        return tcc_fail(TCC_INVALID_ARGUMENT, "rank %d and size %d: give both or none",
+                        config->rank, config->size);
+    if (config->rank < 0) {
+        TCC_RETURN_IF_ERROR(read_environment(&settings));
+    } else {
+        settings.rank = config->rank;
+        settings.size = config->size;
+        TCC_RETURN_IF_ERROR(name_meeting(&launchers[0], &settings));
+        TCC_RETURN_IF_ERROR(number_of("TCC_EPOCH", &settings.epoch));
+    }
+    if (config->local_rank >= 0) settings.local_rank = config->local_rank;
+    if (config->local_size >= 0) settings.local_size = config->local_size;
+    if (config->epoch >= 0) settings.epoch = config->epoch;
+    const char *token = config->token ? config->token : value_of("TCC_TOKEN");
+    TCC_RETURN_IF_ERROR(copy_text(settings.token, sizeof settings.token, token, "token"));
+    TCC_RETURN_IF_ERROR(copy_text(settings.rendezvous, sizeof settings.rendezvous,
+                                  config->rendezvous, "rendezvous"));
+    const char *backends = config->backends ? config->backends : "shared,mpi";
+    TCC_RETURN_IF_ERROR(copy_text(settings.backends, sizeof settings.backends, backends,
+                                  "backends"));
+    settings.open_milliseconds = config->open_milliseconds;
+    settings.operation_milliseconds = config->operation_milliseconds;
+    if (settings.epoch < 0) settings.epoch = 0;
+    *out = settings;
+    TCC_RETURN_IF_ERROR(check(&settings));
+    if (!settings.open_milliseconds) out->open_milliseconds = 60000;
+    if (!settings.operation_milliseconds) out->operation_milliseconds = 300000;
+    return TCC_OK;
+}

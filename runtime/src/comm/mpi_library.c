@@ -1,0 +1,155 @@
+/* Finding an MPI library: the standard binary interface of MPI 5, Open MPI's or MPICH's own.
+ * Values are from the interface's text (MPI 5.0, appendix A) and from the headers of MPICH 4 and
+ * Open MPI 4, whose interfaces are stable within these library versions. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "mpi.h"
+
+typedef enum interface { STANDARD, OPEN_MPI, MPICH } interface;
+
+typedef struct file_row {
+    const char *name;
+    interface kind;
+} file_row;
+
+static const file_row files[] = {
+    {"libmpi_abi.so.1", STANDARD},
+    {"libmpi_abi.so.0", STANDARD},
+    {"libmpi.so.40", OPEN_MPI},
+    {"libmpi.so.12", MPICH},
+};
+enum { FILES = sizeof files / sizeof *files };
+
+typedef struct function_row {
+    const char *name;
+    size_t place;
+} function_row;
+
+#define ROW(name) {"MPI_" #name, offsetof(tcc_mpi, name)}
+static const function_row functions[] = {
+    ROW(Initialized), ROW(Finalized), ROW(Init_thread), ROW(Finalize), ROW(Error_string),
+    ROW(Comm_rank), ROW(Comm_size), ROW(Comm_dup), ROW(Comm_free), ROW(Comm_set_errhandler),
+    ROW(Comm_group), ROW(Group_incl), ROW(Group_free), ROW(Comm_create_group), ROW(Iallgatherv),
+    ROW(Ialltoallv), ROW(Ibcast), ROW(Isend), ROW(Irecv), ROW(Test),
+};
+
+static tcc_mpi the_library;
+static bool found;
+static char reason[512];
+
+static bool fill_functions(void *library, tcc_mpi *out) {
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+        void *function = dlsym(library, functions[i].name);
+        if (!function) {
+            snprintf(reason, sizeof reason, "%s has no %s", out->name, functions[i].name);
+            return false;
+        }
+        memcpy((char *)out + functions[i].place, &function, sizeof function);
+    }
+    return true;
+}
+
+static bool fill_constants(void *library, interface kind, tcc_mpi *out) {
+    switch (kind) {
+    case STANDARD:
+        out->world = 0x101;
+        out->byte = 0x247;
+        out->errors_return = 0x143;
+        out->multiple = 4096;
+        return true;
+    case MPICH:
+        out->world = 0x44000000;
+        out->byte = 0x4c00010d;
+        out->errors_return = 0x54000001;
+        out->ignore = (void *)1;
+        out->in_place = (void *)-1;
+        out->multiple = 3;
+        return true;
+    case OPEN_MPI:
+        out->world = (tcc_mpi_handle)dlsym(library, "ompi_mpi_comm_world");
+        out->byte = (tcc_mpi_handle)dlsym(library, "ompi_mpi_byte");
+        out->errors_return = (tcc_mpi_handle)dlsym(library, "ompi_mpi_errors_return");
+        out->multiple = 3;
+    }
+    return out->world && out->byte && out->errors_return;
+}
+
+/* Open MPI's functions are in a library that programs load under other names, too. */
+static interface interface_of(void *library, const char *name) {
+    if (dlsym(library, "ompi_mpi_comm_world")) return OPEN_MPI;
+    return strstr(name, "libmpi_abi") ? STANDARD : MPICH;
+}
+
+static bool take(void *library, const char *name) {
+    the_library = (tcc_mpi){.name = name, .in_place = (void *)1};
+    found = fill_functions(library, &the_library) &&
+            fill_constants(library, interface_of(library, name), &the_library);
+    return found;
+}
+
+static void find(void) {
+    const char *asked = getenv("TCC_MPI_LIBRARY");
+    bool open_mpi = getenv("OMPI_COMM_WORLD_SIZE") != NULL; /* its launcher wants its library */
+    snprintf(reason, sizeof reason, "no MPI library is found (libmpi_abi.so.1, libmpi.so.40, "
+                                    "libmpi.so.12): set TCC_MPI_LIBRARY to one");
+    for (int i = 0; i < FILES; i++) {
+        void *loaded = dlopen(files[i].name, RTLD_NOW | RTLD_NOLOAD);
+        if (loaded && take(loaded, files[i].name)) return;
+    }
+    if (asked && *asked) {
+        void *loaded = dlopen(asked, RTLD_NOW | RTLD_GLOBAL);
+        if (!loaded) snprintf(reason, sizeof reason, "TCC_MPI_LIBRARY: %s", dlerror());
+        if (loaded) take(loaded, asked);
+        return;
+    }
+    for (int turn = 0; turn < 2; turn++)
+        for (int i = 0; i < FILES; i++) {
+            if ((files[i].kind == OPEN_MPI) != (open_mpi == (turn == 0))) continue;
+            void *loaded = dlopen(files[i].name, RTLD_NOW | RTLD_GLOBAL);
+            if (loaded && take(loaded, files[i].name)) return;
+        }
+}
+
+const tcc_mpi *tcc_mpi_library(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, find);
+    if (found) return &the_library;
+    tcc_fail(TCC_UNSUPPORTED, "%s", reason);
+    return NULL;
+}
+
+/* ---- starting and ending ------------------------------------------------------------------------------- */
+
+static _Atomic bool stays;
+
+static void finalise(void) {
+    int ended = 1;
+    if (!atomic_load(&stays) && !the_library.Finalized(&ended) && !ended)
+        (void)the_library.Finalize();
+}
+
+void tcc_mpi_stay(void) { atomic_store(&stays, true); }
+
+tcc_status tcc_mpi_start(const tcc_mpi *mpi) {
+    int started = 0, ended = 0, provided;
+    int code = mpi->Initialized(&started);
+    if (!code) code = mpi->Finalized(&ended);
+    if (code) return tcc_mpi_fail(mpi, "MPI_Initialized", code);
+    if (ended)
+        return tcc_fail(TCC_SYSTEM, "this process has finalised MPI (%s) already", mpi->name);
+    if (started) return TCC_OK;
+    code = mpi->Init_thread(NULL, NULL, mpi->multiple, &provided);
+    if (code) return tcc_mpi_fail(mpi, "MPI_Init_thread", code);
+    atexit(finalise);
+    return TCC_OK;
+}
+
+tcc_status tcc_mpi_fail(const tcc_mpi *mpi, const char *what, int code) {
+    char text[8192] = "";
+    int length = 0;
+    if (mpi->Error_string(code, text, &length)) snprintf(text, sizeof text, "error %d", code);
+    return tcc_fail(TCC_SYSTEM, "%s of %s: %.400s", what, mpi->name, text);
+}

@@ -1,0 +1,109 @@
+/* Messages with descriptors over a local socket of one user. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "packet.h"
+
+int tcc_packet_socket(void) {
+    int made = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (made < 0) tcc_fail(TCC_SYSTEM, "a local socket: %s", strerror(errno));
+    return made;
+}
+
+static uint64_t hash_of(const char *text, uint64_t state) {
+    for (; *text; text++) state = (state ^ (uint8_t)*text) * UINT64_C(0x100000001b3);
+    return state;
+}
+
+socklen_t tcc_packet_address(const char *name, struct sockaddr_un *out_address) {
+    *out_address = (struct sockaddr_un){.sun_family = AF_UNIX};
+    uint64_t low = hash_of(name, UINT64_C(0xcbf29ce484222325));
+    uint64_t high = hash_of(name, low ^ UINT64_C(0x9e3779b97f4a7c15));
+    /* the first byte is zero: an abstract name */
+    int length = snprintf(out_address->sun_path + 1, sizeof out_address->sun_path - 1,
+                          "tcc-comm-%u-%016llx%016llx", (unsigned)geteuid(),
+                          (unsigned long long)low, (unsigned long long)high);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+}
+
+bool tcc_packet_same_user(int connection, int32_t *out_pid) {
+    struct ucred who;
+    socklen_t size = sizeof who;
+    if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &who, &size)) return false;
+    *out_pid = who.pid;
+    return who.uid == geteuid();
+}
+
+typedef union control {
+    struct cmsghdr header; /* for its alignment */
+    char bytes[CMSG_SPACE(TCC_COMM_MOST_DESCRIPTORS * sizeof(int))];
+} control;
+
+tcc_status tcc_packet_send(int connection, const void *bytes, size_t size, const int *descriptors,
+                           int32_t n) {
+    control beside;
+    memset(&beside, 0, sizeof beside);
+    struct iovec part = {(void *)(uintptr_t)bytes, size};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    if (n > 0) {
+        message.msg_control = &beside;
+        message.msg_controllen = CMSG_SPACE((size_t)n * sizeof(int));
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN((size_t)n * sizeof(int));
+        memcpy(CMSG_DATA(header), descriptors, (size_t)n * sizeof(int));
+    }
+    ssize_t sent;
+    do sent = sendmsg(connection, &message, MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+    if (sent >= 0) return TCC_OK;
+    if (errno == EPIPE || errno == ECONNRESET)
+        return tcc_fail(TCC_PEER_DEAD, "a rank gave up or ended while ranks met");
+    return tcc_fail(TCC_SYSTEM, "a message to another rank: %s", strerror(errno));
+}
+
+/* Copies up to `n` descriptors, closes what is above, and returns how many came. */
+static int32_t take_descriptors(struct msghdr *message, int *descriptors, int32_t n) {
+    int32_t found = 0;
+    for (struct cmsghdr *h = CMSG_FIRSTHDR(message); h; h = CMSG_NXTHDR(message, h)) {
+        if (h->cmsg_level != SOL_SOCKET || h->cmsg_type != SCM_RIGHTS) continue;
+        size_t count = (h->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < count; i++) {
+            int one;
+            memcpy(&one, CMSG_DATA(h) + i * sizeof one, sizeof one);
+            if (found < n)
+                descriptors[found++] = one;
+            else
+                close(one);
+        }
+    }
+    return found;
+}
+
+void tcc_packet_close(int *descriptors, int32_t n) {
+    for (int32_t i = 0; i < n; i++)
+        if (descriptors[i] >= 0) close(descriptors[i]);
+}
+
+tcc_packet_state tcc_packet_take(int connection, void *bytes, size_t size, int *descriptors,
+                                 int32_t most, int32_t *out_n) {
+    control beside;
+    struct iovec part = {bytes, size};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = &beside,
+                             .msg_controllen = sizeof beside};
+    *out_n = 0;
+    ssize_t got = recvmsg(connection, &message, MSG_CMSG_CLOEXEC);
+    if (got < 0) return errno == EAGAIN || errno == EINTR ? TCC_PACKET_NONE : TCC_PACKET_END;
+    *out_n = take_descriptors(&message, descriptors, most);
+    bool cut = message.msg_flags & (MSG_TRUNC | MSG_CTRUNC);
+    if (got == (ssize_t)size && !cut) return TCC_PACKET_WHOLE;
+    tcc_packet_close(descriptors, *out_n);
+    *out_n = 0;
+    return TCC_PACKET_END;
+}

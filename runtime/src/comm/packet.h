@@ -1,0 +1,41 @@
+/* Messages with descriptors over a local socket.  One paragraph per file. */
+#ifndef TCC_COMM_PACKET_H
+#define TCC_COMM_PACKET_H
+
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "comm.h"
+
+/* ---- packet.c: one message, whole, with descriptors beside it ------------------------------------ */
+
+enum { TCC_COMM_MOST_DESCRIPTORS = TCC_COMM_MOST_LOCAL + 1 };
+
+/* A socket that keeps messages whole and does not block; -1 with the thread's message set. */
+int tcc_packet_socket(void);
+/* The abstract address of a meeting's name: nothing of it is in a file system. */
+socklen_t tcc_packet_address(const char *name, struct sockaddr_un *out_address);
+/* Whether the process at the other end has this process's user; gives its number. */
+bool tcc_packet_same_user(int connection, int32_t *out_pid);
+tcc_status tcc_packet_send(int connection, const void *bytes, size_t size, const int *descriptors,
+                           int32_t n);
+
+typedef enum tcc_packet_state { TCC_PACKET_NONE, TCC_PACKET_WHOLE, TCC_PACKET_END } tcc_packet_state;
+
+/* Takes a message of exactly `size` bytes with up to `most` descriptors, which the caller closes.
+ * Anything else, and the end of the connection, is TCC_PACKET_END and leaves no descriptor. */
+tcc_packet_state tcc_packet_take(int connection, void *bytes, size_t size, int *descriptors,
+                                 int32_t most, int32_t *out_n);
+void tcc_packet_close(int *descriptors, int32_t n); /* those that are not negative */
+
+/* ---- memory.c: memory files ------------------------------------------------------------------------ */
+
+/* A memory file of `bytes` zero bytes that can neither grow nor shrink. */
+tcc_status tcc_memory_make(size_t bytes, int *out_file);
+/* Maps a file that tcc_memory_make made, perhaps in another process; refuses any other. */
+tcc_status tcc_memory_map(int file, size_t bytes, void **out_memory);
+/* Makes a range's pages now, where the machine can; fails where there is no memory for them. */
+tcc_status tcc_memory_populate(void *memory, size_t bytes);
+size_t tcc_memory_round(size_t bytes); /* to whole pages; 0 on overflow */
+
+#endif

@@ -1,0 +1,171 @@
+/* Opening and closing comms of one host. */
+#define _GNU_SOURCE
+#include <string.h>
+#include <sys/mman.h>
+
+#include "packet.h"
+#include "shared.h"
+
+enum { SPIN = 20000 }; /* nanoseconds; more than a stage of an awake peer takes */
+
+static size_t slots_at(int32_t size) {
+    return tcc_memory_round(sizeof(tcc_shared_segment) + (size_t)size * sizeof(tcc_shared_rank));
+}
+
+static size_t channels_at(int32_t size) {
+    return slots_at(size) + (size_t)size * 2 * TCC_SHARED_SLOT;
+}
+
+static size_t segment_bytes(int32_t size) {
+    size_t channels = (size_t)size * (size_t)size * sizeof(tcc_shared_channel);
+    return tcc_memory_round(channels_at(size) + channels);
+}
+
+/* Pages of this rank's slots come from the memory next to its CPU. */
+static tcc_status map_segment(tcc_shared *shared) {
+    void *memory;
+    shared->bytes = segment_bytes(shared->size);
+    TCC_RETURN_IF_ERROR(tcc_memory_map(shared->met.memory, shared->bytes, &memory));
+    shared->segment = memory;
+    shared->slots = (char *)memory + slots_at(shared->size);
+    shared->channels = (tcc_shared_channel *)(void *)((char *)memory + channels_at(shared->size));
+    size_t own = 2 * TCC_SHARED_SLOT;
+    return tcc_memory_populate(shared->slots + (size_t)shared->rank * own, own);
+}
+
+static void release(tcc_shared *shared) {
+    if (shared->arena) munmap(shared->arena, shared->arena_bytes * (size_t)shared->size);
+    if (shared->segment) munmap(shared->segment, shared->bytes);
+    tcc_comm_part(&shared->met);
+    tcc_free(shared);
+}
+
+static int64_t deadline_of(const tcc_comm *comm) {
+    return tcc_comm_now() + comm->settings.open_milliseconds * INT64_C(1000000);
+}
+
+static tcc_status parent_alive(void *parent) { return tcc_shared_alive(parent); }
+
+/* Meets the ranks of `comm` under `shared->name`, and waits until all have the segment. */
+static tcc_status join(tcc_comm *comm, tcc_shared *shared, tcc_shared *parent) {
+    tcc_comm_meeting meeting = {
+        .name = shared->name,
+        .token = comm->settings.token,
+        .rank = comm->rank,
+        .size = comm->size,
+        .epoch = comm->settings.epoch,
+        .deadline = deadline_of(comm),
+        .alive = parent ? parent_alive : NULL,
+        .alive_of = parent,
+        .memory = segment_bytes(comm->size),
+    };
+    TCC_RETURN_IF_ERROR(tcc_comm_meet(&meeting, &shared->met));
+    TCC_RETURN_IF_ERROR(map_segment(shared));
+    tcc_packet_close(&shared->met.memory, 1);
+    shared->met.memory = -1;
+    shared->spin = comm->size <= shared->met.cpus && (!parent || parent->spin) ? SPIN : 0;
+    shared->patience = comm->settings.open_milliseconds * INT64_C(1000000);
+    shared->parent = parent;
+    TCC_RETURN_IF_ERROR(tcc_shared_step(shared));
+    shared->parent = NULL;
+    shared->patience = comm->settings.operation_milliseconds * INT64_C(1000000);
+    return TCC_OK;
+}
+
+static tcc_status make(tcc_comm *comm, const char *name, tcc_shared *parent) {
+    tcc_shared *shared = tcc_allocate_zero(1, sizeof *shared);
+    if (!shared) return TCC_OUT_OF_MEMORY;
+    shared->rank = comm->rank;
+    shared->size = comm->size;
+    tcc_comm_alone(&shared->met);
+    snprintf(shared->name, sizeof shared->name, "%s", name);
+    tcc_status status = join(comm, shared, parent);
+    if (status != TCC_OK) {
+        if (shared->segment) tcc_shared_revoke(shared, status, "%s", tcc_last_error());
+        release(shared);
+        return status;
+    }
+    comm->state = shared;
+    return TCC_OK;
+}
+
+static const char *shared_unfit(const tcc_comm_settings *settings) {
+    if (settings->size > TCC_COMM_MOST_LOCAL) return "it has at most 64 ranks";
+    if (settings->local_size >= 0 && settings->local_size != settings->size)
+        return "the ranks are not all of one host";
+    return NULL;
+}
+
+static tcc_status shared_open(tcc_comm *comm, const tcc_comm_settings *settings) {
+    return make(comm, settings->rendezvous, NULL);
+}
+
+static tcc_status shared_group(tcc_comm *parent, const int32_t *members, bool left,
+                               const char *name, tcc_comm *child) {
+    (void)members; /* they meet by name */
+    tcc_shared *above = parent->state;
+    char full[sizeof above->name];
+    if ((size_t)snprintf(full, sizeof full, "%s%s", above->name, name) >= sizeof full)
+        return tcc_fail(TCC_UNSUPPORTED, "comms are split too often: the name '%s' is too long",
+                        above->name);
+    return make(child, full, left ? NULL : above);
+}
+
+static tcc_status shared_symmetric(tcc_comm *comm, size_t bytes, void **out_memory) {
+    tcc_shared *shared = comm->state;
+    if (shared->arena)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "the comm has a symmetric arena of %zu bytes already",
+                        shared->arena_bytes);
+    char name[sizeof shared->name + 8];
+    snprintf(name, sizeof name, "%s/arena", shared->name);
+    tcc_comm_meeting meeting = {
+        .name = name,
+        .token = comm->settings.token,
+        .rank = comm->rank,
+        .size = comm->size,
+        .epoch = comm->settings.epoch,
+        .deadline = deadline_of(comm),
+        .alive = parent_alive,
+        .alive_of = shared,
+        .memory = bytes * (size_t)comm->size,
+    };
+    tcc_comm_met met;
+    TCC_RETURN_IF_ERROR(tcc_comm_meet(&meeting, &met));
+    void *memory = NULL;
+    tcc_status status = tcc_memory_map(met.memory, meeting.memory, &memory);
+    tcc_comm_part(&met);
+    TCC_RETURN_IF_ERROR(status);
+    shared->arena = memory;
+    shared->arena_bytes = bytes;
+    *out_memory = shared->arena + (size_t)comm->rank * bytes;
+    return tcc_memory_populate(*out_memory, bytes);
+}
+
+static tcc_status shared_error(tcc_comm *comm) { return tcc_shared_alive(comm->state); }
+
+static void shared_revoke(tcc_comm *comm, tcc_status status, const char *reason) {
+    tcc_shared_revoke(comm->state, status, "%s", reason);
+}
+
+static void shared_close(tcc_comm *comm) {
+    tcc_shared *shared = comm->state;
+    if (comm->forks == tcc_comm_forks()) { /* not a child's copy */
+        atomic_store(&shared->segment->ranks[shared->rank].closed, 1);
+        tcc_shared_ring(shared);
+    }
+    release(shared);
+}
+
+const tcc_comm_backend tcc_comm_backend_shared = {
+    .name = "shared",
+    .shrinks = true,
+    .unfit = shared_unfit,
+    .open = shared_open,
+    .group = shared_group,
+    .run = tcc_shared_run,
+    .transfer = tcc_shared_transfer,
+    .symmetric = shared_symmetric,
+    .error = shared_error,
+    .revoke = shared_revoke,
+    .close = shared_close,
+};

@@ -1,0 +1,214 @@
+/* Waiting for other ranks: spinning, then sleeping in slices that look at the deadline, at the
+ * error that revoked the comm and at the processes. */
+#define _GNU_SOURCE
+#include <linux/futex.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "shared.h"
+
+enum {
+    SLICE = 10,       /* milliseconds of one sleep */
+    LOOKS_A_TIME = 64 /* between two looks at the clock */
+};
+enum { WRITING = 1, REVOKED = 2 }; /* values of `revoked` */
+
+static void relax(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb");
+#endif
+}
+
+/* ---- waking ------------------------------------------------------------------------------------------- */
+
+static void wake(tcc_shared_rank *rank) {
+    atomic_fetch_add(&rank->bell, 1);
+    syscall(SYS_futex, &rank->bell, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+void tcc_shared_ring(tcc_shared *shared) {
+    /* The change and this look are sequentially consistent, as are the sleeper's bit and its last
+     * look: one of the two sees the other. */
+    uint64_t asleep = atomic_load(&shared->segment->asleep);
+    for (; TCC_UNLIKELY(asleep != 0); asleep &= asleep - 1) {
+        tcc_shared_rank *rank = &shared->segment->ranks[__builtin_ctzll(asleep)];
+        int32_t awaited = atomic_load(&rank->awaited);
+        if (awaited == shared->rank || awaited == TCC_SHARED_ANY) wake(rank);
+    }
+}
+
+/* ---- revoking ----------------------------------------------------------------------------------------- */
+
+void tcc_shared_revoke(tcc_shared *shared, tcc_status status, const char *format, ...) {
+    tcc_shared_segment *segment = shared->segment;
+    uint32_t before = 0;
+    if (!atomic_compare_exchange_strong(&segment->revoked, &before, WRITING)) return;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(segment->reason, sizeof segment->reason, format, arguments);
+    va_end(arguments);
+    atomic_store(&segment->revoked, REVOKED + (uint32_t)status);
+    for (int32_t i = 0; i < shared->size; i++) wake(&segment->ranks[i]);
+}
+
+TCC_COLD static tcc_status revoked(tcc_shared *shared) {
+    uint32_t state = WRITING;
+    /* its writer may have been killed as it wrote */
+    for (int looks = 0; state == WRITING && looks < 100; looks++) {
+        state = atomic_load(&shared->segment->revoked);
+        if (state == WRITING) tcc_comm_pause(100000);
+    }
+    if (state == WRITING)
+        return tcc_fail(TCC_PEER_DEAD, "a rank ended as it revoked the comm");
+    char reason[sizeof shared->segment->reason];
+    memcpy(reason, shared->segment->reason, sizeof reason);
+    reason[sizeof reason - 1] = 0;
+    return tcc_fail((tcc_status)(state - REVOKED), "%s", reason);
+}
+
+tcc_status tcc_shared_state(tcc_shared *shared) {
+    if (!atomic_load_explicit(&shared->segment->revoked, memory_order_acquire)) return TCC_OK;
+    return revoked(shared);
+}
+
+/* ---- liveness ----------------------------------------------------------------------------------------- */
+
+/* Whether a wait for `awaited` is in vain without `rank`: it is awaited, or behind this rank's stage. */
+static bool is_needed(const tcc_shared *shared, int32_t rank, int32_t awaited) {
+    uint32_t stage = atomic_load(&shared->segment->ranks[rank].stage);
+    return awaited == rank || awaited == TCC_SHARED_ANY || (int32_t)(stage - shared->stage) < 0;
+}
+
+/* The first needed rank whose process has ended, though it has not closed the comm; or -1. */
+static int32_t first_ended(const tcc_shared *shared, int32_t awaited) {
+    struct pollfd polled[TCC_COMM_MOST_LOCAL];
+    for (int32_t i = 0; i < shared->size; i++)
+        polled[i] = (struct pollfd){i == shared->rank ? -1 : shared->met.processes[i], POLLIN, 0};
+    if (poll(polled, (nfds_t)shared->size, 0) <= 0) return -1;
+    for (int32_t i = 0; i < shared->size; i++)
+        if (polled[i].revents && !atomic_load(&shared->segment->ranks[i].closed) &&
+            is_needed(shared, i, awaited))
+            return i;
+    return -1;
+}
+
+static tcc_status report_ended(tcc_shared *shared, int32_t ended) {
+    tcc_shared_revoke(shared, TCC_PEER_DEAD, "the process of rank %d (pid %d) ended; seen by rank %d",
+                      ended, shared->met.pids[ended], shared->rank);
+    return tcc_shared_state(shared);
+}
+
+tcc_status tcc_shared_alive(tcc_shared *shared) {
+    TCC_RETURN_IF_ERROR(tcc_shared_state(shared));
+    int32_t ended = first_ended(shared, TCC_SHARED_ANY);
+    return ended < 0 ? TCC_OK : report_ended(shared, ended);
+}
+
+static const char *at_hand(const tcc_shared *shared, char text[TCC_COMM_TEXT]) {
+    return shared->work ? tcc_comm_text(&shared->work->descriptor, text) : "opening";
+}
+
+/* For a rank that waits for `*awaited`: fails where it waits in vain, and says whether it need not wait
+ * any longer. */
+static tcc_status look_around(tcc_shared *shared, tcc_shared_ready *ready, void *what,
+                              int32_t *awaited, bool *out_ready) {
+    int32_t needed = *awaited, ended = first_ended(shared, *awaited);
+    bool late = tcc_comm_now() > shared->deadline;
+    bool closed = needed >= 0 && atomic_load(&shared->segment->ranks[needed].closed);
+    if (ended < 0 && !closed && !late)
+        return shared->parent ? tcc_shared_alive(shared->parent) : TCC_OK;
+    /* a rank may have done its part before it left */
+    *out_ready = ready(shared, what, awaited);
+    if (*out_ready || *awaited != needed) return TCC_OK;
+    if (ended >= 0) return report_ended(shared, ended);
+    char text[TCC_COMM_TEXT];
+    int32_t pid = needed >= 0 ? shared->met.pids[needed] : 0;
+    if (closed)
+        tcc_shared_revoke(shared, TCC_MISMATCH, "rank %d (pid %d) closed the comm; rank %d is in %s",
+                          needed, pid, shared->rank, at_hand(shared, text));
+    else
+        tcc_shared_revoke(shared, TCC_TIMEOUT,
+                          "rank %d (pid %d) did not come within %lld ms; rank %d is in %s", needed,
+                          pid, (long long)(shared->patience / 1000000), shared->rank,
+                          at_hand(shared, text));
+    return tcc_shared_state(shared);
+}
+
+/* ---- waiting ------------------------------------------------------------------------------------------ */
+
+static bool spin(tcc_shared *shared, tcc_shared_ready *ready, void *what, int32_t *awaited) {
+    int64_t end = tcc_comm_now() + shared->spin;
+    do {
+        for (int i = 0; i < LOOKS_A_TIME; i++) {
+            if (ready(shared, what, awaited)) return true;
+            relax();
+        }
+        if (atomic_load_explicit(&shared->segment->revoked, memory_order_relaxed)) return false;
+    } while (tcc_comm_now() < end);
+    return false;
+}
+
+/* Sleeps until it is woken, at most for a slice; true where it need not. */
+static bool doze(tcc_shared *shared, tcc_shared_ready *ready, void *what, int32_t *awaited) {
+    tcc_shared_segment *segment = shared->segment;
+    tcc_shared_rank *self = &segment->ranks[shared->rank];
+    uint64_t bit = UINT64_C(1) << shared->rank;
+    uint32_t bell = atomic_load(&self->bell);
+    atomic_store(&self->awaited, *awaited);
+    atomic_fetch_or(&segment->asleep, bit);
+    struct timespec slice = {0, SLICE * 1000000};
+    bool is_ready = ready(shared, what, awaited);
+    bool same = atomic_load(&self->awaited) == *awaited; /* else who it needs does not wake it */
+    if (!is_ready && same && !atomic_load(&segment->revoked))
+        syscall(SYS_futex, &self->bell, FUTEX_WAIT, bell, &slice, NULL, 0);
+    atomic_fetch_and(&segment->asleep, ~bit);
+    return is_ready;
+}
+
+tcc_status tcc_shared_wait(tcc_shared *shared, tcc_shared_ready *ready, void *what) {
+    int32_t awaited = TCC_SHARED_ANY;
+    if (ready(shared, what, &awaited)) return TCC_OK;
+    if (shared->spin && spin(shared, ready, what, &awaited)) return TCC_OK;
+    shared->deadline = tcc_comm_now() + shared->patience;
+    bool is_ready = false;
+    for (int64_t looked = 0; !is_ready;) {
+        if (ready(shared, what, &awaited)) return TCC_OK; /* also where another rank failed since */
+        int64_t now = tcc_comm_now();
+        TCC_RETURN_IF_ERROR(tcc_shared_state(shared));
+        if (now - looked >= SLICE * 1000000) { /* at first, and then not at every wake-up */
+            TCC_RETURN_IF_ERROR(look_around(shared, ready, what, &awaited, &is_ready));
+            looked = now;
+        }
+        if (!is_ready) is_ready = doze(shared, ready, what, &awaited);
+    }
+    return TCC_OK;
+}
+
+/* ---- stages -------------------------------------------------------------------------------------------- */
+
+static bool all_there(tcc_shared *shared, void *what, int32_t *awaited) {
+    int32_t *first = what; /* those before it were there */
+    for (; *first < shared->size; ++*first) {
+        uint32_t stage = atomic_load(&shared->segment->ranks[*first].stage);
+        if ((int32_t)(stage - shared->stage) < 0) {
+            *awaited = *first;
+            return false;
+        }
+    }
+    return true;
+}
+
+tcc_status tcc_shared_step(tcc_shared *shared) {
+    shared->stage++;
+    /* a full barrier: see tcc_shared_ring */
+    (void)atomic_exchange(&shared->segment->ranks[shared->rank].stage, shared->stage);
+    tcc_shared_ring(shared);
+    int32_t first = 0;
+    return tcc_shared_wait(shared, all_there, &first);
+}

@@ -1,0 +1,481 @@
+/* What goes wrong between ranks, one scenario a run: every rank that can must get a status with a
+ * reason, in time, and nothing may be left.
+ *
+ *     faults SCENARIO */
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include "leaks.h"
+#include "ranks.h"
+
+static const tcc_dtype f32 = {2, 32, 1}, i32 = {0, 32, 1};
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* The call fails with this status, and its reason has this text. */
+#define CHECK_FAILS(call, expected, text)                                                          \
+    do {                                                                                           \
+        tcc_status status_of_call = (call);                                                        \
+        CHECK(status_of_call == (expected) && strstr(tcc_comm_last_error(), text),                 \
+              "%s: status %d: %s, not %d: ...%s...", #call, (int)status_of_call,                   \
+              tcc_comm_last_error(), (int)(expected), text);                                       \
+    } while (0)
+
+static tcc_comm *open_comm(const setup *ranks) {
+    tcc_comm *comm;
+    tcc_comm_config config = config_of(ranks);
+    CHECK_OK(tcc_comm_open(&config, &comm));
+    return comm;
+}
+
+static void check_sum(tcc_comm *comm) {
+    int32_t value = tcc_comm_rank(comm) + 1, n = tcc_comm_size(comm), sum = 0;
+    CHECK_OK(tcc_comm_all_reduce(comm, &value, &sum, 1, i32, TCC_COMM_SUM));
+    CHECK(sum == n * (n + 1) / 2, "the sum is %d", sum);
+}
+
+/* Runs the ranks, of which `dies` ends by a signal. */
+static void run_with_death(setup ranks, rank_main *run, int dies) {
+    pid_t pids[MOST_RANKS];
+    int status, bad = 0;
+    start_ranks(ranks, run, pids);
+    for (int i = 0; i < ranks.size; i++) {
+        waitpid(pids[i], &status, 0);
+        bad |= i == dies ? !WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL : status != 0;
+    }
+    if (bad) exit(1);
+}
+
+/* ---- deaths ------------------------------------------------------------------------------------------- */
+
+static void dies_in_operation(const setup *ranks) {
+    tcc_comm *comm = open_comm(ranks);
+    check_sum(comm);
+    if (ranks->rank == 1) raise(SIGKILL);
+    double began = now();
+    CHECK_FAILS(tcc_comm_barrier(comm), TCC_PEER_DEAD, "rank 1 (pid");
+    CHECK(now() - began < 5, "it took %f s", now() - began);
+    CHECK_FAILS(tcc_comm_barrier(comm), TCC_PEER_DEAD, "rank 1 (pid");
+    CHECK_FAILS(tcc_comm_error(comm), TCC_PEER_DEAD, "rank 1 (pid");
+    tcc_comm *rest = NULL;
+    int32_t dead = 1;
+    CHECK_OK(tcc_comm_shrink(comm, &dead, 1, &rest));
+    tcc_comm_close(comm);
+    CHECK(tcc_comm_size(rest) == 3 && tcc_comm_rank(rest) == (ranks->rank ? ranks->rank - 1 : 0),
+          "rank %d of %d", tcc_comm_rank(rest), tcc_comm_size(rest));
+    check_sum(rest);
+    tcc_comm_close(rest);
+}
+
+static void dies_before_open(const setup *ranks) {
+    if (ranks->rank == 2) {
+        struct timespec moment = {0, 30000000};
+        nanosleep(&moment, NULL);
+        raise(SIGKILL);
+    }
+    tcc_comm *comm;
+    tcc_comm_config config = config_of(ranks);
+    config.open_milliseconds = ranks->rank ? 20000 : 400;
+    CHECK_FAILS(tcc_comm_open(&config, &comm), TCC_TIMEOUT, "in time: 2");
+}
+
+static void *kill_soon(void *unused) {
+    struct timespec moment = {0, 150000000};
+    nanosleep(&moment, NULL);
+    raise(SIGKILL);
+    return unused;
+}
+
+/* Rank 1 has said who it is, and ends. */
+static void dies_while_opening(const setup *ranks) {
+    tcc_comm *comm;
+    tcc_comm_config config = config_of(ranks);
+    if (ranks->rank == 2) return; /* it never comes; the others do not wait for it */
+    if (ranks->rank == 1) {
+        pthread_t thread;
+        pthread_create(&thread, NULL, kill_soon, NULL);
+    }
+    CHECK_FAILS(tcc_comm_open(&config, &comm), TCC_PEER_DEAD, "rank 1 (pid");
+}
+
+/* A rank ends before the first operation of a comm that was split, or as it is split. */
+static void dies_in_split(const setup *ranks) {
+    tcc_comm *comm = open_comm(ranks), *half = NULL;
+    if (ranks->rank == 3) {
+        int32_t color[3] = {1, 0, 3}, all[12];
+        CHECK_OK(tcc_comm_all_gather(comm, color, all, 3, i32)); /* as split begins */
+        raise(SIGKILL);
+    }
+    tcc_status status = tcc_comm_split(comm, ranks->rank % 2, 0, &half);
+    if (status == TCC_OK) { /* the even ranks may have met before they knew */
+        CHECK(ranks->rank % 2 == 0, "a comm with a dead rank was made");
+        status = tcc_comm_barrier(half);
+        tcc_comm_close(half);
+    }
+    CHECK(status == TCC_OK || status == TCC_PEER_DEAD, "status %d: %s", (int)status,
+          tcc_comm_last_error());
+    CHECK_FAILS(tcc_comm_barrier(comm), TCC_PEER_DEAD, "rank 3 (pid");
+    tcc_comm_close(comm);
+}
+
+static void dies_in_group(const setup *ranks) {
+    tcc_comm *comm = open_comm(ranks), *half = NULL;
+    CHECK_OK(tcc_comm_split(comm, ranks->rank % 2, 0, &half));
+    check_sum(comm);
+    if (ranks->rank == 3) raise(SIGKILL);
+    if (ranks->rank == 1)
+        CHECK_FAILS(tcc_comm_barrier(half), TCC_PEER_DEAD, "rank 1 (pid");
+    else
+        check_sum(half);
+    tcc_comm_close(half);
+    tcc_comm_close(comm);
+}
+
+static void dies_sending(const setup *ranks) {
+    tcc_comm *comm = open_comm(ranks);
+    static char data[1 << 20];
+    tcc_dtype u8 = {1, 8, 1};
+    if (ranks->rank == 1) raise(SIGKILL);
+    if (ranks->rank == 0)
+        CHECK_FAILS(tcc_comm_send(comm, data, sizeof data, u8, 1), TCC_PEER_DEAD, "rank 1 (pid");
+    else
+        CHECK_FAILS(tcc_comm_receive(comm, data, sizeof data, u8, 1), TCC_PEER_DEAD, "rank 1 (pid");
+    tcc_comm_close(comm);
+}
+
+static void stops(const setup *ranks) {
+    tcc_comm *comm = open_comm(ranks);
+    check_sum(comm);
+    if (ranks->rank == 1) {
+        raise(SIGSTOP);
+        CHECK_FAILS(tcc_comm_barrier(comm), TCC_TIMEOUT, "rank 1 (pid");
+    } else {
+        CHECK_FAILS(tcc_comm_barrier(comm), TCC_TIMEOUT, "did not come within 200 ms");
+        if (ranks->rank == 0) kill(0, SIGCONT);
+    }
+    tcc_comm_close(comm);
+}
+
+static void closes_early(const setup *ranks) {
+    tcc_comm *comm = open_comm(ranks);
+    if (ranks->rank != 1) CHECK_FAILS(tcc_comm_barrier(comm), TCC_MISMATCH, "rank 1 (pid");
+    tcc_comm_close(comm);
+}
+
+static void *abort_soon(void *comm) {
+    struct timespec moment = {0, 20000000};
+    nanosleep(&moment, NULL);
+    CHECK_OK(tcc_comm_abort(comm, "the request was withdrawn"));
+    return NULL;
+}
+
+static void aborts(const setup *ranks) {
+    tcc_comm *comm = open_comm(ranks);
+    pthread_t thread;
+    if (ranks->rank == 0) {
+        pthread_create(&thread, NULL, abort_soon, comm);
+        pthread_join(thread, NULL);
+    } else {
+        CHECK_FAILS(tcc_comm_barrier(comm), TCC_CANCELLED, "the request was withdrawn");
+    }
+    CHECK_FAILS(tcc_comm_error(comm), TCC_CANCELLED, "the request was withdrawn");
+    tcc_comm_close(comm);
+}
+
+/* ---- ranks that differ ---------------------------------------------------------------------------------- */
+
+static int which_difference;
+
+static tcc_status differing(tcc_comm *comm, bool other) {
+    static float x[64], y[64];
+    int64_t counts[4] = {1, 2, 3, other ? 5 : 4}, sent[4] = {1, 1, 1, 1}, received[4] = {1, 1, 1, 1};
+    int rank = tcc_comm_rank(comm);
+    switch (which_difference) {
+    case 0: return tcc_comm_all_reduce(comm, x, y, other ? 9 : 8, f32, TCC_COMM_SUM);
+    case 1: return tcc_comm_all_reduce(comm, x, y, 8, other ? i32 : f32, TCC_COMM_SUM);
+    case 2: return tcc_comm_all_reduce(comm, x, y, 8, f32, other ? TCC_COMM_MAX : TCC_COMM_SUM);
+    case 3: return tcc_comm_broadcast(comm, x, y, 8, f32, other ? 1 : 0);
+    case 4:
+        return other ? tcc_comm_barrier(comm)
+                     : tcc_comm_all_reduce(comm, x, y, 8, f32, TCC_COMM_SUM);
+    case 5: return tcc_comm_all_gather_v(comm, x, y, counts, f32);
+    case 6:
+        if (other) sent[1] = 2;
+        return tcc_comm_all_to_all_v(comm, x, y, sent, received, f32);
+    default: {
+        tcc_status status = TCC_OK;
+        if (rank == 1) status = tcc_comm_receive(comm, y, 8, f32, 2);
+        if (rank == 2) status = tcc_comm_send(comm, x, 7, f32, 1);
+        return status == TCC_OK ? tcc_comm_barrier(comm) : status;
+    }
+    }
+}
+
+static void differ(const setup *ranks) {
+    static const char *const texts[][2] = {
+        {"all_reduce of 9 f32 by sum", "all_reduce of 8 f32 by sum"},
+        {"all_reduce of 8 i32 by sum", "all_reduce of 8 f32 by sum"},
+        {"all_reduce of 8 f32 by max", "all_reduce of 8 f32 by sum"},
+        {"broadcast of 8 f32 from rank 1", "broadcast of 8 f32 from rank 0"},
+        {"in barrier", "all_reduce of 8 f32 by sum"},
+        {"all_gather_v of f32 with counts", "rank 2 (pid"},
+        {"rank 2 (pid", "sends 2 elements to rank 1 (pid"},
+        {"send of 7 f32 to rank 1", "receive of 8 f32 from rank 2"},
+    };
+    tcc_comm *comm = open_comm(ranks);
+    check_sum(comm);
+    tcc_status status = differing(comm, ranks->rank == 2);
+    const char *text = tcc_comm_last_error();
+    bool known = strstr(text, texts[which_difference][0]) && strstr(text, texts[which_difference][1]);
+    CHECK(status == TCC_MISMATCH && known && strstr(text, "rank 2 (pid"), "difference %d: status %d: %s",
+          which_difference, (int)status, text);
+    tcc_comm_close(comm);
+}
+
+static void differ_in_place(const setup *ranks) {
+    tcc_comm *comm = open_comm(ranks);
+    void *memory;
+    float other[64] = {0};
+    CHECK_OK(tcc_comm_symmetric(comm, 1 << 16, &memory));
+    float *x = ranks->rank == 1 ? other : memory;
+    CHECK_FAILS(tcc_comm_all_reduce(comm, x, x, 64, f32, TCC_COMM_SUM), TCC_MISMATCH,
+                "in the symmetric arena");
+    tcc_comm_close(comm);
+}
+
+/* ---- opening ---------------------------------------------------------------------------------------------- */
+
+static void refused(const setup *ranks) {
+    tcc_comm *comm;
+    tcc_comm_config config = config_of(ranks);
+    config.epoch = 4;
+    config.token = "secret";
+    if (ranks->rank == 1) {
+        tcc_comm_config wrong = config;
+        wrong.token = "secreT";
+        CHECK_FAILS(tcc_comm_open(&wrong, &comm), TCC_INVALID_ARGUMENT, "the token is not that of");
+        wrong = config;
+        wrong.epoch = 3;
+        CHECK_FAILS(tcc_comm_open(&wrong, &comm), TCC_INVALID_ARGUMENT,
+                    "epoch 3 is over: rank 0 (pid");
+    }
+    CHECK_OK(tcc_comm_open(&config, &comm)); /* strangers did not disturb the others */
+    check_sum(comm);
+    tcc_comm_close(comm);
+}
+
+/* Rank 0 is of an epoch that is over; the others wait for the new one. */
+static void outlived(const setup *ranks) {
+    tcc_comm *comm;
+    tcc_comm_config config = config_of(ranks);
+    config.epoch = 8;
+    if (ranks->rank == 0) {
+        tcc_comm_config old = config;
+        old.epoch = 7;
+        CHECK_FAILS(tcc_comm_open(&old, &comm), TCC_INVALID_ARGUMENT, "epoch 7 is over: rank");
+    }
+    CHECK_OK(tcc_comm_open(&config, &comm));
+    check_sum(comm);
+    tcc_comm_close(comm);
+}
+
+static void wrong_size(const setup *ranks) {
+    tcc_comm *comm;
+    tcc_comm_config config = config_of(ranks);
+    config.open_milliseconds = 400;
+    if (ranks->rank == 3) config.size = 5;
+    tcc_status status = tcc_comm_open(&config, &comm);
+    bool late = ranks->rank % 3 && status == TCC_TIMEOUT; /* rank 0 knew before this one came */
+    CHECK(late || (status == TCC_MISMATCH && strstr(tcc_comm_last_error(), "rank 3 (pid")),
+          "status %d: %s", (int)status, tcc_comm_last_error());
+}
+
+static void same_rank(const setup *ranks) {
+    tcc_comm *comm;
+    tcc_comm_config config = config_of(ranks);
+    config.open_milliseconds = 400;
+    if (ranks->rank == 3) config.rank = 2; /* two of them, and no rank 3 */
+    tcc_status status = tcc_comm_open(&config, &comm);
+    const char *text = tcc_comm_last_error();
+    bool taken = status == TCC_INVALID_ARGUMENT && strstr(text, "another process has it");
+    bool gone = status == TCC_TIMEOUT || status == TCC_PEER_DEAD;
+    CHECK(taken || (gone && (ranks->rank || strstr(text, ": 3"))), "status %d: %s", (int)status, text);
+}
+
+static void forks(const setup *ranks) {
+    tcc_comm *comm = open_comm(ranks);
+    check_sum(comm);
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK_FAILS(tcc_comm_barrier(comm), TCC_INVALID_ARGUMENT, "this process was forked");
+        tcc_comm_close(comm);
+        setup own = *ranks;
+        char name[64];
+        snprintf(name, sizeof name, "%s-of-children", ranks->name);
+        own.name = name;
+        comm = open_comm(&own);
+        check_sum(comm);
+        tcc_comm_close(comm);
+        exit(0);
+    }
+    int status;
+    check_sum(comm);
+    waitpid(child, &status, 0);
+    CHECK(status == 0, "the child failed");
+    check_sum(comm);
+    tcc_comm_close(comm);
+}
+
+static void cycles(const setup *ranks) {
+    leaks before = {0}, after;
+    for (int i = 0; i < 60; i++) {
+        tcc_comm *comm = open_comm(ranks), *half;
+        void *memory;
+        check_sum(comm);
+        if (i % 8 == 0) {
+            CHECK_OK(tcc_comm_split(comm, ranks->rank / 2, -ranks->rank, &half));
+            CHECK_OK(tcc_comm_symmetric(half, 5000, &memory));
+            check_sum(half);
+            tcc_comm_close(half);
+        }
+        tcc_comm_close(comm);
+        if (i == 0) before = count_leaks();
+    }
+    after = count_leaks();
+    CHECK(after.descriptors == before.descriptors && after.mappings == before.mappings,
+          "%d descriptors and %d mappings, then %d and %d", before.descriptors, before.mappings,
+          after.descriptors, after.mappings);
+}
+
+static void small_files(const setup *ranks) {
+    struct rlimit limit = {4096, 4096}, old;
+    tcc_comm *comm;
+    getrlimit(RLIMIT_FSIZE, &old);
+    limit.rlim_max = old.rlim_max;
+    tcc_comm_config config = config_of(ranks);
+    setrlimit(RLIMIT_FSIZE, &limit);
+    CHECK_FAILS(tcc_comm_open(&config, &comm), TCC_SYSTEM, "a memory file of");
+    setrlimit(RLIMIT_FSIZE, &old);
+    CHECK_OK(tcc_comm_open(&config, &comm));
+    check_sum(comm);
+    tcc_comm_close(comm);
+}
+
+#ifdef FAILING
+long fail_after;
+static int failing_rank;
+static long *reached; /* of all processes: whether the n-th call came at all */
+
+/* Opens, reduces, makes an arena and splits until it works; the first try fails at a chosen call. */
+static void fails_somewhere(const setup *ranks) {
+    for (int i = 1; i < 400; i++) {
+        leaks before = count_leaks(), after;
+        fail_after = ranks->rank == failing_rank ? i : 0;
+        for (int tries = 0;; tries++) {
+            CHECK(tries < 100, "call %d of rank %d: no open works: %s", i, failing_rank,
+                  tcc_comm_last_error());
+            tcc_comm *comm = NULL, *half = NULL;
+            void *memory;
+            tcc_comm_config config = config_of(ranks);
+            config.epoch = i;
+            tcc_status status = tcc_comm_open(&config, &comm);
+            int32_t value = 1, sum = 0;
+            if (status == TCC_OK) status = tcc_comm_symmetric(comm, 8192, &memory);
+            if (status == TCC_OK) status = tcc_comm_split(comm, 0, 0, &half);
+            if (status == TCC_OK)
+                status = tcc_comm_all_reduce(half, &value, &sum, 1, i32, TCC_COMM_SUM);
+            if (status == TCC_OK) CHECK(sum == ranks->size, "the sum is %d", sum);
+            else if (comm) (void)tcc_comm_abort(comm, "another try");
+            tcc_comm_close(half);
+            tcc_comm_close(comm);
+            if (status == TCC_OK) break;
+            CHECK(*tcc_comm_last_error(), "no reason");
+        }
+        if (ranks->rank == failing_rank) *reached = fail_after <= 0;
+        fail_after = 0;
+        tcc_comm *comm = open_comm(ranks); /* all see the flag */
+        check_sum(comm);
+        bool ends = !*reached;
+        check_sum(comm);
+        tcc_comm_close(comm);
+        after = count_leaks();
+        CHECK(after.descriptors == before.descriptors && (i == 1 || after.mappings == before.mappings),
+              "call %d of rank %d: %d descriptors and %d mappings, then %d and %d", i, failing_rank,
+              before.descriptors, before.mappings, after.descriptors, after.mappings);
+        if (ends) {
+            CHECK(i > 20, "only %d calls were tried", i);
+            return;
+        }
+    }
+    CHECK(false, "there is no end of calls");
+}
+#endif
+
+/* ---- scenarios ---------------------------------------------------------------------------------------------- */
+
+typedef struct scenario {
+    const char *name;
+    rank_main *run;
+    int ranks, dies, operation_milliseconds;
+} scenario;
+
+static const scenario scenarios[] = {
+    {"dies_in_operation", dies_in_operation, 4, 1, 0},
+    {"dies_before_open", dies_before_open, 3, 2, 0},
+    {"dies_while_opening", dies_while_opening, 3, 1, 0},
+    {"dies_in_split", dies_in_split, 4, 3, 0},
+    {"dies_in_group", dies_in_group, 4, 3, 0},
+    {"dies_sending", dies_sending, 3, 1, 0},
+    {"stops", stops, 2, -1, 200},
+    {"closes_early", closes_early, 3, -1, 0},
+    {"aborts", aborts, 3, -1, 0},
+    {"differ_in_place", differ_in_place, 2, -1, 0},
+    {"refused", refused, 3, -1, 0},
+    {"outlived", outlived, 3, -1, 0},
+    {"wrong_size", wrong_size, 4, -1, 0},
+    {"same_rank", same_rank, 4, -1, 0},
+    {"forks", forks, 2, -1, 0},
+    {"cycles", cycles, 4, -1, 0},
+    {"small_files", small_files, 1, -1, 0},
+};
+
+int main(int argc, char **argv) {
+    const char *asked = argc > 1 ? argv[1] : "";
+    setup ranks = {.name = own_name(asked)};
+    if (strcmp(asked, "differ") == 0) {
+        ranks.size = 4;
+        for (which_difference = 0; which_difference < 8; which_difference++) run_ranks(ranks, differ);
+        puts("ok");
+        return 0;
+    }
+#ifdef FAILING
+    if (strcmp(asked, "fails_somewhere") == 0) {
+        reached = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        ranks.size = 2;
+        ranks.open_milliseconds = 300;
+        for (failing_rank = 0; failing_rank < 2; failing_rank++) run_ranks(ranks, fails_somewhere);
+        puts("ok");
+        return 0;
+    }
+#endif
+    for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
+        const scenario *one = &scenarios[i];
+        if (strcmp(one->name, asked)) continue;
+        ranks.size = one->ranks;
+        ranks.operation_milliseconds = one->operation_milliseconds;
+        if (one->dies >= 0)
+            run_with_death(ranks, one->run, one->dies);
+        else
+            run_ranks(ranks, one->run);
+        puts("ok");
+        return 0;
+    }
+    fprintf(stderr, "no scenario '%s'\n", asked);
+    return 2;
+}

@@ -1,0 +1,267 @@
+/* Every operation, element type and reduction, with odd counts, in place or not, misaligned or not,
+ * directly and as a plan, against the oracle; guard bytes around what is received.
+ *
+ *     matrix RANKS short|long [BACKEND]
+ *
+ * RANKS 0: this process is one rank, as a launcher's environment says. */
+#include <stdbool.h>
+
+#include "oracle.h"
+#include "ranks.h"
+
+enum { GUARD = 64, GUARD_BYTE = 0x5a };
+
+static bool is_long;
+static uint64_t cases; /* the same on all ranks: it is the seed, and chooses what alternates */
+
+typedef struct buffers {
+    char *block;
+    char *send, *receive;
+    size_t bytes;
+} buffers;
+
+/* `place` is where send lies in receive, or receive in send, when `same`. */
+static buffers make_buffers(size_t send, size_t receive, bool same, ptrdiff_t send_at,
+                            ptrdiff_t receive_at, bool misaligned) {
+    size_t room = (same ? (send > receive ? send : receive) : send + receive) + 4 * GUARD + 2;
+    buffers made = {.block = malloc(room), .bytes = room};
+    CHECK(made.block, "out of memory");
+    memset(made.block, GUARD_BYTE, room);
+    char *base = made.block + GUARD + (misaligned ? 1 : 0);
+    made.send = same ? base + send_at : base;
+    made.receive = same ? base + receive_at : base + send + 2 * GUARD;
+    return made;
+}
+
+static void free_buffers(buffers *of) { free(of->block); }
+
+static void check_guards(const char *what, const char *begin, size_t bytes) {
+    for (int i = 1; i <= GUARD / 2; i++)
+        CHECK((uint8_t)begin[-i] == GUARD_BYTE && (uint8_t)begin[(ptrdiff_t)bytes + i - 1] == GUARD_BYTE,
+              "%s writes beside its buffer", what);
+}
+
+static void post(tcc_comm *comm, tcc_comm_call call, const void *send, void *receive) {
+    tcc_comm_plan *plan;
+    CHECK_OK(tcc_comm_plan_make(comm, &call, &plan));
+    CHECK_OK(tcc_comm_plan_post(plan, send, receive));
+    tcc_comm_plan_free(plan);
+}
+
+static void check_reduced(const char *what, type of, tcc_comm_reduction by, int n, int64_t begin,
+                          int64_t count, const char *found) {
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t bits = 0, expected = reduced(of, by, cases, n, begin + i);
+        memcpy(&bits, found + (size_t)i * width(of), width(of));
+        CHECK(agrees(of, bits, expected), "%s of %s by %d, %d ranks, element %lld of %lld: %llx, not %llx",
+              what, type_names[of], (int)by, n, (long long)i, (long long)count,
+              (unsigned long long)bits, (unsigned long long)expected);
+    }
+}
+
+static void check_moved(const char *what, type of, int rank, int64_t begin, int64_t count,
+                        const char *found) {
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t bits = 0, expected = element_bits(of, cases, rank, begin + i);
+        memcpy(&bits, found + (size_t)i * width(of), width(of));
+        CHECK(bits == expected, "%s of %s from rank %d, element %lld of %lld: %llx, not %llx", what,
+              type_names[of], rank, (long long)i, (long long)count, (unsigned long long)bits,
+              (unsigned long long)expected);
+    }
+}
+
+static void test_all_reduce(tcc_comm *comm, type of, tcc_comm_reduction by, int64_t count,
+                            bool same, bool misaligned) {
+    int rank = tcc_comm_rank(comm), size = tcc_comm_size(comm);
+    size_t bytes = (size_t)count * width(of);
+    buffers at = make_buffers(bytes, bytes, same, 0, 0, misaligned);
+    fill(of, cases, rank, 0, count, at.send);
+    if (cases & 1)
+        CHECK_OK(tcc_comm_all_reduce(comm, at.send, at.receive, count, dtypes[of], by));
+    else
+        post(comm, (tcc_comm_call){sizeof(tcc_comm_call), TCC_COMM_ALL_REDUCE, by, dtypes[of], 0,
+                                   count, NULL, NULL}, at.send, at.receive);
+    check_reduced("all_reduce", of, by, size, 0, count, at.receive);
+    check_guards("all_reduce", at.receive, bytes);
+    if (!same) check_moved("what all_reduce sent", of, rank, 0, count, at.send);
+    free_buffers(&at);
+}
+
+static void test_reduce_scatter(tcc_comm *comm, type of, tcc_comm_reduction by, int64_t count,
+                                bool same, bool misaligned) {
+    int rank = tcc_comm_rank(comm), size = tcc_comm_size(comm);
+    size_t bytes = (size_t)count * width(of);
+    buffers at = make_buffers(bytes * (size_t)size, bytes, same, 0,
+                              (ptrdiff_t)bytes * rank, misaligned);
+    fill(of, cases, rank, 0, count * size, at.send);
+    CHECK_OK(tcc_comm_reduce_scatter(comm, at.send, at.receive, count, dtypes[of], by));
+    check_reduced("reduce_scatter", of, by, size, rank * count, count, at.receive);
+    if (!same) check_guards("reduce_scatter", at.receive, bytes);
+    free_buffers(&at);
+}
+
+static void test_all_gather(tcc_comm *comm, type of, int64_t count, bool same, bool misaligned) {
+    int rank = tcc_comm_rank(comm), size = tcc_comm_size(comm);
+    size_t bytes = (size_t)count * width(of);
+    buffers at = make_buffers(bytes, bytes * (size_t)size, same, (ptrdiff_t)bytes * rank, 0,
+                              misaligned);
+    fill(of, cases, rank, 0, count, at.send);
+    CHECK_OK(tcc_comm_all_gather(comm, at.send, at.receive, count, dtypes[of]));
+    for (int i = 0; i < size; i++)
+        check_moved("all_gather", of, i, 0, count, at.receive + bytes * (size_t)i);
+    check_guards("all_gather", at.receive, bytes * (size_t)size);
+    free_buffers(&at);
+}
+
+/* Rank r's count: some are 0. */
+static int64_t ragged(int64_t count, int a, int b) { return (a + 2 * b) % 3 ? count / (1 + (a + b) % 4) : 0; }
+
+static void test_all_gather_v(tcc_comm *comm, type of, int64_t count, bool same, bool misaligned) {
+    int rank = tcc_comm_rank(comm), size = tcc_comm_size(comm);
+    int64_t counts[MOST_RANKS], before = 0, total = 0;
+    for (int i = 0; i < size; i++) {
+        counts[i] = ragged(count, i, 1);
+        if (i < rank) before += counts[i];
+        total += counts[i];
+    }
+    buffers at = make_buffers((size_t)counts[rank] * width(of), (size_t)total * width(of), same,
+                              (ptrdiff_t)(before * (int64_t)width(of)), 0, misaligned);
+    fill(of, cases, rank, 0, counts[rank], at.send);
+    CHECK_OK(tcc_comm_all_gather_v(comm, at.send, at.receive, counts, dtypes[of]));
+    const char *next = at.receive;
+    for (int i = 0; i < size; next += (size_t)counts[i++] * width(of))
+        check_moved("all_gather_v", of, i, 0, counts[i], next);
+    check_guards("all_gather_v", at.receive, (size_t)total * width(of));
+    free_buffers(&at);
+}
+
+static void test_all_to_all(tcc_comm *comm, type of, int64_t count, bool same, bool misaligned) {
+    int rank = tcc_comm_rank(comm), size = tcc_comm_size(comm);
+    size_t bytes = (size_t)count * width(of);
+    buffers at = make_buffers(bytes * (size_t)size, bytes * (size_t)size, same, 0, 0, misaligned);
+    fill(of, cases, rank, 0, count * size, at.send);
+    CHECK_OK(tcc_comm_all_to_all(comm, at.send, at.receive, count, dtypes[of]));
+    for (int i = 0; i < size; i++)
+        check_moved("all_to_all", of, i, rank * count, count, at.receive + bytes * (size_t)i);
+    check_guards("all_to_all", at.receive, bytes * (size_t)size);
+    free_buffers(&at);
+}
+
+static void test_all_to_all_v(tcc_comm *comm, type of, int64_t count, bool misaligned) {
+    int rank = tcc_comm_rank(comm), size = tcc_comm_size(comm);
+    int64_t sent[MOST_RANKS], received[MOST_RANKS], out = 0, in = 0;
+    for (int i = 0; i < size; i++) {
+        out += sent[i] = ragged(count, rank, i);
+        in += received[i] = ragged(count, i, rank);
+    }
+    buffers at = make_buffers((size_t)out * width(of), (size_t)in * width(of), false, 0, 0,
+                              misaligned);
+    fill(of, cases, rank, 0, out, at.send);
+    CHECK_OK(tcc_comm_all_to_all_v(comm, at.send, at.receive, sent, received, dtypes[of]));
+    const char *next = at.receive;
+    for (int i = 0; i < size; next += (size_t)received[i++] * width(of)) {
+        int64_t begin = 0; /* of this rank's part in rank i's data */
+        for (int k = 0; k < rank; k++) begin += ragged(count, i, k);
+        check_moved("all_to_all_v", of, i, begin, received[i], next);
+    }
+    check_guards("all_to_all_v", at.receive, (size_t)in * width(of));
+    free_buffers(&at);
+}
+
+static void test_broadcast(tcc_comm *comm, type of, int64_t count, bool same, bool misaligned) {
+    int rank = tcc_comm_rank(comm), size = tcc_comm_size(comm), root = (int)(cases % (uint64_t)size);
+    size_t bytes = (size_t)count * width(of);
+    buffers at = make_buffers(bytes, bytes, same, 0, 0, misaligned);
+    fill(of, cases, rank, 0, count, at.send);
+    CHECK_OK(tcc_comm_broadcast(comm, at.send, at.receive, count, dtypes[of], root));
+    check_moved("broadcast", of, root, 0, count, at.receive);
+    check_guards("broadcast", at.receive, bytes);
+    free_buffers(&at);
+}
+
+/* A ring in one group: every rank sends twice to the next and receives twice from the one before. */
+static void test_ring(tcc_comm *comm, type of, int64_t count, bool misaligned) {
+    int rank = tcc_comm_rank(comm), size = tcc_comm_size(comm);
+    if (size == 1) return;
+    int next = (rank + 1) % size, last = (rank + size - 1) % size;
+    size_t bytes = (size_t)count * width(of);
+    buffers at = make_buffers(2 * bytes, 2 * bytes, false, 0, 0, misaligned);
+    fill(of, cases, rank, 0, 2 * count, at.send);
+    CHECK_OK(tcc_comm_group_start(comm));
+    for (size_t part = 0; part < 2; part++) {
+        CHECK_OK(tcc_comm_send(comm, at.send + part * bytes, count, dtypes[of], next));
+        CHECK_OK(tcc_comm_receive(comm, at.receive + part * bytes, count, dtypes[of], last));
+    }
+    CHECK_OK(tcc_comm_group_end(comm));
+    check_moved("send and receive", of, last, 0, 2 * count, at.receive);
+    check_guards("receive", at.receive, 2 * bytes);
+    free_buffers(&at);
+}
+
+static void test_pair(tcc_comm *comm, type of, int64_t count) {
+    int rank = tcc_comm_rank(comm), size = tcc_comm_size(comm);
+    char *data = malloc((size_t)count * width(of) + 1);
+    CHECK(data, "out of memory");
+    if (rank == 0)
+        for (int i = 1; i < size; i++) {
+            fill(of, cases, i, 0, count, data);
+            CHECK_OK(tcc_comm_send(comm, data, count, dtypes[of], i));
+        }
+    else
+        CHECK_OK(tcc_comm_receive(comm, data, count, dtypes[of], 0));
+    if (rank) check_moved("receive", of, rank, 0, count, data);
+    free(data);
+}
+
+static void test_case(tcc_comm *comm, type of, int64_t count, bool same, bool misaligned,
+                      bool all_reductions) {
+    for (int by = 0; by < (all_reductions ? 5 : 1); by++) {
+        cases++;
+        test_all_reduce(comm, of, (tcc_comm_reduction)by, count, same, misaligned);
+        test_reduce_scatter(comm, of, (tcc_comm_reduction)by, count, same, misaligned);
+    }
+    cases++;
+    test_all_gather(comm, of, count, same, misaligned);
+    test_all_gather_v(comm, of, count, same, misaligned);
+    test_all_to_all(comm, of, count, same, misaligned);
+    test_all_to_all_v(comm, of, count, misaligned);
+    test_broadcast(comm, of, count, same, misaligned);
+    test_ring(comm, of, count, misaligned);
+    test_pair(comm, of, count);
+    if (cases % 7 == 0) CHECK_OK(tcc_comm_barrier(comm));
+}
+
+static void matrix(const setup *ranks) {
+    static const int64_t counts[] = {0, 1, 3, 67, 1023}; /* of elements */
+    tcc_comm *comm;
+    tcc_comm_config config = config_of(ranks);
+    CHECK_OK(tcc_comm_open(&config, &comm));
+    for (int of = 0; of < TYPES; of++) {
+        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+            for (int way = 0; way < 4; way++)
+                if (is_long || way == (of + (int)i) % 4 || counts[i] == 3)
+                    test_case(comm, (type)of, counts[i], way & 1, way & 2, true);
+        if (!is_long && of % 2) continue;
+        /* several steps of every algorithm */
+        int64_t many = is_long ? (1 << 20) + 7 : (150000 + of) / (int)width((type)of);
+        test_case(comm, (type)of, many, of & 1, of & 2, is_long);
+    }
+    tcc_comm_close(comm);
+}
+
+int main(int argc, char **argv) {
+    if (argc < 3) return 2;
+    is_long = strcmp(argv[2], "long") == 0;
+    setup ranks = {.size = atoi(argv[1]), .name = own_name("matrix"),
+                   .backends = argc > 3 ? argv[3] : NULL};
+    if (ranks.size) {
+        run_ranks(ranks, matrix);
+        puts("ok");
+        return 0;
+    }
+    ranks.rank = ranks.size = -1;
+    ranks.name = NULL;
+    matrix(&ranks);
+    puts("ok");
+    return 0;
+}

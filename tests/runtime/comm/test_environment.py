@@ -1,0 +1,84 @@
+"""Rank, size and rendezvous from what launchers set, as they set it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+TCC = {"TCC_RANK": "1", "TCC_SIZE": "4", "TCC_RENDEZVOUS": "job"}
+TORCHRUN = {
+    "RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4",
+    "MASTER_ADDR": "node0", "MASTER_PORT": "29500", "TORCHELASTIC_RESTART_COUNT": "2",
+}  # fmt: skip
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "prterun-node0-9@1",
+}  # fmt: skip
+HYDRA = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"}
+SLURM = {
+    "SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "6", "SLURM_LOCALID": "1", "SLURM_STEP_ID": "0",
+    "SLURM_JOB_ID": "77", "SLURM_STEP_NUM_NODES": "3",
+}  # fmt: skip
+KUBERNETES = {"JOB_COMPLETION_INDEX": "2", "TCC_SIZE": "3", "TCC_RENDEZVOUS": "indexed"}
+
+
+def settings(programs: Path, variables: dict[str, str]) -> str:
+    """What the library makes of these variables alone."""
+    command = (str(programs / "settings"),)
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        (TCC, "1 4 -1 -1 0 job"),
+        (TCC | {"TCC_LOCAL_RANK": "1", "TCC_LOCAL_SIZE": "4", "TCC_EPOCH": "3"}, "1 4 1 4 3 job"),
+        (TORCHRUN, "3 8 3 4 2 node0:29500"),
+        (OPEN_MPI, "1 2 1 2 0 prterun-node0-9@1"),
+        (HYDRA, "0 2 0 1 0"),
+        (SLURM, "5 6 1 -1 0 77:0"),
+        (SLURM | {"SLURM_STEP_NUM_NODES": "1"}, "5 6 1 6 0 77:0"),
+        (KUBERNETES, "2 3 -1 1 0 indexed"),
+        # launchers nest: the inner one's ranks count
+        (SLURM | TORCHRUN, "3 8 3 4 2 node0:29500"),
+        (KUBERNETES | {"TCC_SIZE": "2"} | OPEN_MPI, "1 2 1 2 0 indexed"),
+        # the same said twice
+        (OPEN_MPI | {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"},
+         "1 2 -1 -1 0 a:1"),
+        # a name for the job goes before the launcher's
+        (TORCHRUN | {"TCC_RENDEZVOUS": "mine"}, "3 8 3 4 2 mine"),
+        # RANK and WORLD_SIZE are common names: torchrun's come with an address
+        (TCC | {"RANK": "3", "WORLD_SIZE": "8"}, "1 4 -1 -1 0 job"),
+        # a batch script of Slurm is no step
+        ({k: v for k, v in SLURM.items() if k != "SLURM_STEP_ID"} | TCC, "1 4 -1 -1 0 job"),
+    ],
+)  # fmt: skip
+def test_launchers(programs: Path, variables: dict[str, str], expected: str) -> None:
+    assert settings(programs, variables) == expected
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, "1: no launcher says which rank this process is"),
+        ({"TCC_RANK": "0"}, "1: TCC_RANK is set and TCC_SIZE is not"),
+        ({"TCC_SIZE": "2"}, "1: TCC_SIZE is set and TCC_RANK is not"),
+        (TCC | {"TCC_RANK": "4"}, "1: TCC_RANK=4 and TCC_SIZE=4 contradict"),
+        (TCC | {"TCC_RANK": "one"}, "1: TCC_RANK=one: expected a number from 0 on"),
+        (TCC | {"TCC_SIZE": "-2"}, "1: TCC_SIZE=-2: expected a number from 0 on"),
+        (TCC | {"TCC_SIZE": "99999999999"}, "1: TCC_SIZE=99999999999: expected a number"),
+        (TCC | {"TCC_LOCAL_SIZE": "5", "TCC_LOCAL_RANK": "1"},
+         "1: TCC_LOCAL_SIZE=5 and TCC_SIZE=4 contradict"),
+        (TCC | {"TCC_LOCAL_SIZE": "1", "TCC_LOCAL_RANK": "1"},
+         "1: TCC_LOCAL_RANK=1 and TCC_LOCAL_SIZE=1 contradict"),
+        (TCC | OPEN_MPI, "1: TCC_SIZE=4 and OMPI_COMM_WORLD_SIZE=2 contradict"),
+        (TORCHRUN | HYDRA, "1: RANK=3 and PMI_RANK=0 contradict"),
+        (TCC | {"TCC_RENDEZVOUS": "x" * 201}, "1: TCC_RENDEZVOUS: more than 200 bytes"),
+        (TCC | {"TCC_TOKEN": "x" * 65}, "1: token: more than 64 bytes"),
+    ],
+)  # fmt: skip
+def test_contradictions(programs: Path, variables: dict[str, str], expected: str) -> None:
+    assert settings(programs, variables).startswith(expected)

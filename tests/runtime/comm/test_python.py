@@ -1,0 +1,129 @@
+"""tcc.runtime.comm: collectives on NumPy arrays between Python processes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from library import run
+
+RANK = """
+import sys
+import ml_dtypes
+import numpy as np
+from tcc.runtime import comm as comms
+
+with comms.open() as comm:
+    rank, size = comm.rank, comm.size
+    assert comm.backend == "shared"
+    data = [np.random.default_rng(i).normal(size=(size, 5)).astype("f4") for i in range(size)]
+    mine, total = data[rank], sum(data[1:], data[0])
+    np.testing.assert_array_equal(comm.all_reduce(mine), total)
+    strided = np.asfortranarray(mine)
+    np.testing.assert_array_equal(comm.all_reduce(strided, "max"), np.max(data, axis=0))
+    np.testing.assert_array_equal(comm.reduce_scatter(mine), total[rank])
+    np.testing.assert_array_equal(comm.all_gather(mine), np.stack(data))
+    np.testing.assert_array_equal(comm.all_to_all(mine), np.stack([x[rank] for x in data]))
+    np.testing.assert_array_equal(comm.broadcast(mine, size - 1), data[-1])
+    half = np.full(3, rank, ml_dtypes.bfloat16)
+    assert comm.all_reduce(half, "avg").tolist() == [(size - 1) / 2] * 3
+    out = mine.copy()
+    assert comm.all_reduce(out, out=out) is out
+    if rank == 0:
+        comm.send(mine, 1)
+    if rank == 1:
+        np.testing.assert_array_equal(comm.receive(np.empty_like(mine), 0), data[0])
+    arena = comm.symmetric(4096)[:80].view("f4")
+    arena[:] = rank + 1
+    comm.all_reduce(arena, out=arena)
+    assert arena.tolist() == [size * (size + 1) / 2] * 20
+    group = comm.split(0 if rank < 2 else -1, key=-rank)
+    if group:
+        with group:
+            assert (group.rank, group.size) == (1 - rank, 2)
+            group.barrier()
+    for wrong, text in (
+        (lambda: comm.all_reduce(np.zeros(3, "c8")), "complex64: expected one of float16"),
+        (lambda: comm.all_reduce(mine, "mean"), "'mean': expected one of sum"),
+        (lambda: comm.all_reduce(mine, out=np.zeros(3)), "row-major float32 array of shape"),
+        (lambda: comm.all_to_all(np.zeros(size + 1)), "expected shape"),
+        (lambda: comm.broadcast(mine, size), "broadcast: rank"),
+        (lambda: comm.send(mine, rank), "the peer is the calling rank"),
+    ):
+        try:
+            wrong()
+        except comms.CommError as error:
+            assert text in str(error), error
+        else:
+            raise AssertionError(text)
+    comm.barrier()
+    if rank == 0:
+        comm.abort("no more")
+    try:
+        while True:
+            comm.barrier()
+    except comms.CommError as error:
+        assert error.status == "cancelled" and "no more" in str(error), error
+print("ok")
+"""
+
+
+def start(
+    script: str, library: Path, rank: int, size: int, rendezvous: str
+) -> subprocess.Popen[str]:
+    variables = {
+        "TCC_COMM_LIBRARY": str(library), "TCC_RANK": str(rank), "TCC_SIZE": str(size),
+        "TCC_RENDEZVOUS": rendezvous,
+    }  # fmt: skip
+    return subprocess.Popen(
+        [sys.executable, "-c", script], env=os.environ | variables, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def test_arrays(comm_library: Path) -> None:
+    ranks = [start(RANK, comm_library, i, 3, f"python-{os.getpid()}") for i in range(3)]
+    ended = [process.communicate(timeout=100) for process in ranks]
+    assert [out for out, _ in ended] == ["ok\n"] * 3, ended
+
+
+def test_all_copies_of_the_library_share_one_comm(comm_library: Path, tmp_path: Path) -> None:
+    other = shutil.copy(comm_library, tmp_path / "other.so")
+    script = f"""
+import ctypes, sys
+sys.path.insert(0, "")
+from tcc.runtime import comm as comms
+comm = comms.open(0, 1, rendezvous="shared-{os.getpid()}")
+first, second = (ctypes.CDLL(path) for path in ({str(comm_library)!r}, {str(other)!r}))
+for library in (first, second):
+    library.tcc_comm_shared.restype = ctypes.c_void_p
+    library.tcc_comm_share.argtypes = [ctypes.c_void_p]
+assert first.tcc_comm_shared() is None and second.tcc_comm_shared() is None
+assert second.tcc_comm_share(comm._handle) == 0
+assert first.tcc_comm_shared() == second.tcc_comm_shared() == comm._handle.value
+again = comms.open(0, 1, rendezvous="again-{os.getpid()}")
+assert first.tcc_comm_share(again._handle) == 1
+comm.close()
+assert first.tcc_comm_shared() is None and second.tcc_comm_shared() is None
+again.close()
+"""
+    run(sys.executable, "-c", script, TCC_COMM_LIBRARY=str(comm_library))
+
+
+def test_a_missing_library_says_how_it_is_made(tmp_path: Path) -> None:
+    script = "from tcc.runtime import comm; comm.open(0, 1, rendezvous='x')"
+    with pytest.raises(AssertionError, match=r"comm_library FOLDER and set TCC_COMM_LIBRARY"):
+        run(sys.executable, "-c", script, TCC_COMM_LIBRARY=str(tmp_path / "none.so"))
+
+
+def test_the_library_exports_the_header_alone(comm_library: Path) -> None:
+    listed = run("nm", "-D", "--defined-only", str(comm_library)).splitlines()
+    names = {line.split()[-1] for line in listed}
+    assert names
+    assert all(name.startswith("tcc_comm_") for name in names), names
+    assert hasattr(ctypes.CDLL(str(comm_library)), "tcc_comm_open")

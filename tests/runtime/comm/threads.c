@@ -1,0 +1,112 @@
+/* Ranks as threads of one process, for ThreadSanitizer: all operations, a split, an arena, an abort
+ * from a thread beside. */
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "oracle.h"
+#include "ranks.h"
+
+enum { RANKS = 3, FILES = 64, ROUNDS = 6 };
+
+/* ---- one mapping of a file ------------------------------------------------------------------------------ */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+    ino_t file;
+    void *memory;
+    int users;
+} mapped[FILES];
+
+void *map_once(void *address, size_t bytes, int protection, int flags, int file, off_t offset) {
+    struct stat facts;
+    int free_row = -1;
+    void *found = MAP_FAILED;
+    pthread_mutex_lock(&lock);
+    fstat(file, &facts);
+    for (int i = 0; i < FILES; i++) {
+        if (!mapped[i].users) free_row = i;
+        else if (mapped[i].file == facts.st_ino) {
+            mapped[i].users++;
+            found = mapped[i].memory;
+        }
+    }
+    if (found == MAP_FAILED) {
+        found = mmap(address, bytes, protection, flags, file, offset);
+        mapped[free_row].file = facts.st_ino;
+        mapped[free_row].memory = found;
+        mapped[free_row].users = 1;
+    }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+int unmap_once(void *address, size_t bytes) {
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < FILES; i++)
+        if (mapped[i].users && mapped[i].memory == address && --mapped[i].users == 0)
+            munmap(address, bytes);
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+/* ---- ranks ----------------------------------------------------------------------------------------------- */
+
+static const char *name;
+
+static void operate(tcc_comm *comm, float *x, float *y, int64_t count, uint64_t seed) {
+    int rank = tcc_comm_rank(comm), size = tcc_comm_size(comm);
+    tcc_dtype f32 = dtypes[F32];
+    fill(F32, seed, rank, 0, count, (char *)x);
+    CHECK_OK(tcc_comm_all_reduce(comm, x, y, count, f32, TCC_COMM_SUM));
+    for (int64_t i = 0; i < count; i += 1 + count / 64) {
+        uint32_t bits;
+        memcpy(&bits, &y[i], 4);
+        CHECK(agrees(F32, bits, reduced(F32, TCC_COMM_SUM, seed, size, i)), "a wrong result");
+    }
+    int64_t part = count / size;
+    CHECK_OK(tcc_comm_reduce_scatter(comm, x, y, part, f32, TCC_COMM_MAX));
+    CHECK_OK(tcc_comm_all_gather(comm, x, y, part, f32));
+    CHECK_OK(tcc_comm_all_to_all(comm, x, y, part, f32));
+    CHECK_OK(tcc_comm_broadcast(comm, x, y, count, f32, size - 1));
+    CHECK_OK(tcc_comm_group_start(comm));
+    CHECK_OK(tcc_comm_send(comm, x, count, f32, (rank + 1) % size));
+    CHECK_OK(tcc_comm_receive(comm, y, count, f32, (rank + size - 1) % size));
+    CHECK_OK(tcc_comm_group_end(comm));
+}
+
+static void *run(void *argument) {
+    setup ranks = {.rank = *(int *)argument, .size = RANKS, .name = name};
+    tcc_comm_config config = config_of(&ranks);
+    tcc_comm *comm, *pair;
+    void *arena;
+    CHECK_OK(tcc_comm_open(&config, &comm));
+    float *x = malloc(200000 * sizeof *x), *y = malloc(200000 * sizeof *y);
+    CHECK(x && y, "out of memory");
+    for (int i = 0; i < ROUNDS; i++) operate(comm, x, y, i % 2 ? 200000 : 1000, (uint64_t)i);
+    CHECK_OK(tcc_comm_symmetric(comm, 400000, &arena));
+    CHECK_OK(tcc_comm_all_reduce(comm, arena, arena, 100000, dtypes[F32], TCC_COMM_SUM));
+    CHECK_OK(tcc_comm_split(comm, ranks.rank > 0, 0, &pair));
+    if (ranks.rank) operate(pair, x, y, 3000, 99);
+    tcc_comm_close(pair);
+    CHECK_OK(tcc_comm_barrier(comm));
+    if (ranks.rank == 0) CHECK_OK(tcc_comm_abort(comm, "enough"));
+    else CHECK(tcc_comm_barrier(comm) == TCC_CANCELLED, "the barrier ended");
+    tcc_comm_close(comm);
+    free(x);
+    free(y);
+    return NULL;
+}
+
+int main(void) {
+    pthread_t threads[RANKS];
+    int numbers[RANKS];
+    name = own_name("threads");
+    for (int i = 0; i < RANKS; i++) {
+        numbers[i] = i;
+        pthread_create(&threads[i], NULL, run, &numbers[i]);
+    }
+    for (int i = 0; i < RANKS; i++) pthread_join(threads[i], NULL);
+    puts("ok");
+    return 0;
+}
