@@ -2,9 +2,9 @@
 
     python -m tcc.runtime.arena FILE.csv --capacity 1048576 --seconds 10
 
-The file has the columns id, lower, upper and size, in any order: a buffer takes `size` bytes at the
-times lower <= t < upper.  The last line printed is `peak P bound B verdict valid|invalid`: the bytes
-of the plan, those that no plan can do without, and what an independent check says.
+The file has the columns id, lower, upper and size, in any order: a buffer takes `size` bytes at
+the times lower <= t < upper.  The last line printed is `peak P bound B verdict valid|invalid`: the
+bytes of the plan, those that no plan can do without, and the verdict of an independent check.
 
 Exit code 0: a valid plan within the capacity; 1: a plan above it; 2: a file or an argument that is
 wrong; 3: the planner's library is missing; 130: interrupted.
@@ -18,7 +18,6 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 from pathlib import Path
 from typing import TextIO
 
@@ -154,9 +153,7 @@ def _run(asked: argparse.Namespace) -> int:
     planner, lives = Planner(), tuple(named.values())
     progress = _Progress(asked.seconds if asked.steps is None else float("inf"))
     try:
-        plan = planner.plan(
-            lives, capacity=asked.capacity or 0, steps=asked.steps, go_on=progress
-        )
+        plan = planner.plan(lives, capacity=asked.capacity or 0, steps=asked.steps, go_on=progress)
     finally:
         progress.close()
     valid = _is_valid(planner, lives, plan)

@@ -144,7 +144,7 @@ def runtime_objects(toolchain: Toolchain) -> tuple[Path, ...]:
 
 
 def planner_library() -> Path:
-    """The arena planner as a library for this machine: runtime/lib/libtcc_plan.so, which a wheel and
+    """The arena planner for this machine: runtime/lib/libtcc_plan.so, which a wheel and
     scripts/devtree make, else one beside the runtime's objects.
 
     Raises ToolError as `find_toolchain` and `runtime_objects` do.

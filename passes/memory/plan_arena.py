@@ -1,7 +1,7 @@
 """Plans the arena: offsets for all `Arena` buffers, by liveness over the whole program.
 
-Buffers whose lives overlap get disjoint ranges.  Those of static size are placed by
-`place_buffers.py`; those of symbolic size share slots with buffers of equal size, behind them.
+Buffers whose lives overlap get disjoint ranges.  Those of static size are placed by the planner
+that the pass is given; those of symbolic size share slots with buffers of equal size, behind them.
 
 A position is the place of an instruction in a walk of the program.  What a loop's body touches and
 the outside too lives through the whole loop, for its next trip may read it.
@@ -9,8 +9,9 @@ the outside too lives through the whole loop, for its next trip may read it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from tcc.errors import InternalError
 from tcc.ir.program import (
@@ -35,10 +36,31 @@ from tcc.ir.program.operands import (
     walk_instructions,
 )
 from tcc.passes.memory.merge_buffers import Life, born_behind, laid_over
-from tcc.passes.memory.place_buffers import ALIGN, place_buffers
+from tcc.record import record
+
+# Bytes of a cache line, which no two buffers have in common.
+ALIGN = 64
 
 
-def plan_arena(program: Program) -> Program:
+@record
+class Lifetime:
+    """A buffer of `size` bytes that lives at the positions `first` to `last`, both included.
+
+    Its offset is a multiple of `ALIGN`; `over` is the index of a buffer that died before and whose
+    offset it gets, or -1.
+    """
+
+    first: int
+    last: int
+    size: int
+    over: int
+
+
+# An offset for each buffer so that those which live at one time are disjoint, and the arena's size.
+ArenaPlanner: TypeAlias = Callable[[Sequence[Lifetime]], tuple[Sequence[int], int]]
+
+
+def plan_arena(program: Program, planner: ArenaPlanner) -> Program:
     """`program` with every arena buffer's offset set, and its arena size."""
     lives = _lives(program.body)
     program = _without_idle(program, lives)
@@ -52,9 +74,17 @@ def plan_arena(program: Program) -> Program:
     pairs = laid_over(program.body, lives)
     over = {old: new for old, new in pairs.items() if {old, new} <= set(static)}
     lives |= born_behind(lives, over)
-    offsets, total = place_buffers(lives, static, over)
+    places = {n: place for place, n in enumerate(static)}
+    under = {new: places[old] for old, new in over.items()}
+    offsets, total = planner(
+        [
+            # an empty buffer has an address too
+            Lifetime(lives[n].first, lives[n].last, max(size, 1), under.get(n, -1))
+            for n, size in static.items()
+        ]
+    )
     slots = _share_slots([n for n in arenas if n not in static], lives, program)
-    return _Emitter(program, offsets, total, slots).run()
+    return _Emitter(program, dict(zip(static, offsets, strict=True)), total, slots).run()
 
 
 def _without_idle(program: Program, lives: Mapping[BufferId, Life]) -> Program:
