@@ -120,15 +120,17 @@ def runtime_folder() -> Path:
 def runtime_sources() -> tuple[Path, ...]:
     """The runtime's C files, in a fixed order."""
     source = runtime_folder() / "src"
-    folders = (source, source / "gpu", source / "ops")
+    folders = (source, source / "gpu", source / "ops", source / "plan")
     return tuple(path for folder in folders for path in sorted(folder.glob("*.c")))
 
 
 @cache
 def planner_sources() -> tuple[Path, ...]:
-    """The C files of the arena planner, in a fixed order."""
+    """The C files of the arena planner, in a fixed order: those of the runtime and the search."""
     source = runtime_folder() / "src"
-    return (source / "alloc.c", source / "status.c", *sorted((source / "plan").glob("*.c")))
+    folders = (source / "plan", source / "plan" / "exact")
+    files = (path for folder in folders for path in sorted(folder.glob("*.c")))
+    return (source / "alloc.c", source / "status.c", *files)
 
 
 def runtime_objects(toolchain: Toolchain) -> tuple[Path, ...]:

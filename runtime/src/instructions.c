@@ -1,6 +1,7 @@
 /* Decodes a program's instructions, and finds the prologue that sizes the arena. */
 #include <string.h>
 
+#include "place.h"
 #include "program.h"
 
 static tcc_status damaged(const char *what) {
@@ -168,12 +169,41 @@ static tcc_status prepare_call(const tcc_reader *reader, tcc_code *code) {
     return TCC_OK;
 }
 
+/* Sizes come with each run; until then all are 1. */
+static tcc_status prepare_plan(const tcc_reader *reader, tcc_code *code) {
+    tcc_program *program = reader->program;
+    const int64_t *spans = code->as.plan.lives.numbers;
+    int64_t count = code->as.plan.sizes.count;
+    if (code->as.plan.offsets.count != count || code->as.plan.lives.count != 3 * count)
+        return damaged("plans an arena with lists of different lengths");
+    tcc_life *lives = tcc_allocate((size_t)count * sizeof *lives);
+    if (!lives) return TCC_OUT_OF_MEMORY;
+    for (int64_t b = 0; b < count; b++) {
+        int64_t last = spans[3 * b + 1];
+        int64_t upper = last < INT64_MAX ? last + 1 : INT64_MIN; /* which is no life */
+        lives[b] = (tcc_life){spans[3 * b], upper, 1, TCC_PLACER_ALIGN, spans[3 * b + 2], -1};
+    }
+    tcc_planned *plan = tcc_allocate_zero(1, sizeof *plan);
+    tcc_status status = plan ? tcc_lives_make(lives, count, &plan->lives) : TCC_OUT_OF_MEMORY;
+    tcc_free(lives);
+    if (status != TCC_OK) {
+        tcc_free(plan);
+        return status == TCC_OUT_OF_MEMORY ? status : damaged("plans an arena for no lives");
+    }
+    plan->code = code;
+    plan->next = program->plans;
+    program->plans = plan;
+    code->number = program->n_plans++;
+    return TCC_OK;
+}
+
 static tcc_status read_instruction(tcc_reader *reader, int32_t depth, tcc_code *code) {
     int64_t kind;
     TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, TCC_CODE_COUNT, &kind));
     code->kind = (int32_t)kind;
     TCC_RETURN_IF_ERROR(read_fields(reader, depth, code));
     if (kind == TCC_CODE_LAUNCH) prepare_launch(reader, code);
+    if (kind == TCC_CODE_PLAN) return prepare_plan(reader, code);
     return kind == TCC_CODE_CALL ? prepare_call(reader, code) : TCC_OK;
 }
 
@@ -252,6 +282,7 @@ static tcc_status refuse_arena_writes(const tcc_body *body, const uint8_t *marks
 
 static bool is_prologue(const tcc_program *program, const tcc_code *code) {
     return code->kind == TCC_CODE_LET || code->kind == TCC_CODE_CHECK ||
+           code->kind == TCC_CODE_PLAN ||
            (code->kind == TCC_CODE_READ &&
             program->buffers[code->as.read.buffer].place == TCC_PLACE_INPUT);
 }

@@ -65,6 +65,7 @@ def test_every_class_has_its_rows_and_every_field_its_kind() -> None:
         (Branch(1, (COPY,), ()), set(), set(), (1,)),
         (Branch(-1, (COPY,), (), 2), {2}, set(), ()),
         (Loop(1, 2, 3, (COPY,)), {1}, {3}, (2,)),
+        (PlanArena(1, (2, 3), (4, 5), (0, 1, -1, 2, 3, 0)), {4, 5}, {1, 2, 3}, ()),
         (Loop(1, -1, 3, (COPY,)), {1}, {3}, ()),
     ],
     ids=lambda value: type(value).__name__ if hasattr(value, "__dataclass_fields__") else None,

@@ -8,15 +8,7 @@
 
 enum { BY_SIZE, BY_AREA, BY_LIFE, BY_START, N_ORDERS };
 
-typedef struct greedy {
-    const tcc_lives *lives;
-    int64_t *offsets;  /* by block; -1: not placed yet */
-    tcc_bounds *order; /* of blocks */
-    tcc_bounds *taken; /* offsets from < o < to that a block cannot have */
-    int64_t largest;
-} greedy;
-
-static int64_t key_of(const greedy *g, int32_t block, int which) {
+static int64_t key_of(const tcc_greedy *g, int32_t block, int which) {
     const tcc_lives *lives = g->lives;
     int64_t size = 0, life = 0, scale = (g->largest >> 32) + 1; /* products stay below 2^62 */
     for (int32_t b = block; b >= 0; b = lives->next[b]) {
@@ -32,25 +24,18 @@ static int64_t key_of(const greedy *g, int32_t block, int which) {
 }
 
 /* Fixed blocks, which leave no choice, come first; of equals the first born. */
-static int64_t sort_blocks(greedy *g, int which) {
-    const tcc_lives *lives = g->lives;
-    int64_t count = 0;
-    for (int32_t b = 0; b < lives->count; b++)
-        if (lives->block[b] == b) g->order[count++] = (tcc_bounds){lives->first[b], b};
-    tcc_sort_bounds(g->order, count);
-    for (int64_t i = 0; i < count; i++) g->taken[i] = (tcc_bounds){g->order[i].to, 0};
-    for (int64_t i = 0; i < count; i++) {
-        int32_t block = (int32_t)g->taken[i].from;
-        int64_t key = lives->fixed[block] >= 0 ? INT64_MIN : key_of(g, block, which);
+static void sort_blocks(tcc_greedy *g, int which) {
+    for (int64_t i = 0; i < g->count; i++) {
+        int32_t block = g->born[i];
+        int64_t key = g->lives->fixed[block] >= 0 ? INT64_MIN : key_of(g, block, which);
         g->order[i] = (tcc_bounds){key, i};
     }
-    tcc_sort_bounds(g->order, count);
-    for (int64_t i = 0; i < count; i++) g->order[i].to = g->taken[g->order[i].to].from;
-    return count;
+    tcc_sort_bounds(g->order, g->count);
+    for (int64_t i = 0; i < g->count; i++) g->order[i].to = g->born[g->order[i].to];
 }
 
 /* The offsets that blocks at hand take from a block, in order. */
-static int64_t collect(greedy *g, int32_t block) {
+static int64_t collect(tcc_greedy *g, int32_t block) {
     const tcc_lives *lives = g->lives;
     int64_t count = 0;
     for (int32_t b = block; b >= 0; b = lives->next[b]) {
@@ -66,7 +51,7 @@ static int64_t collect(greedy *g, int32_t block) {
 }
 
 /* The start of the smallest gap; behind the last where none holds the block. */
-static int64_t best_gap(const greedy *g, int64_t count, int64_t alignment) {
+static int64_t best_gap(const tcc_greedy *g, int64_t count, int64_t alignment) {
     int64_t end = 0, best = -1, least = INT64_MAX;
     for (int64_t i = 0; i < count; i++) {
         int64_t room = g->taken[i].from - end;
@@ -80,17 +65,17 @@ static int64_t best_gap(const greedy *g, int64_t count, int64_t alignment) {
     return best < 0 ? end : best;
 }
 
-static bool is_free(const greedy *g, int64_t count, int64_t offset) {
+static bool is_free(const tcc_greedy *g, int64_t count, int64_t offset) {
     for (int64_t i = 0; i < count; i++)
         if (g->taken[i].from < offset && offset < g->taken[i].to) return false;
     return true;
 }
 
-static tcc_status place_all(greedy *g, int64_t count, int64_t *out_peak) {
+static tcc_status place_all(tcc_greedy *g, int64_t *out_peak) {
     const tcc_lives *lives = g->lives;
     int64_t peak = 0;
     for (int32_t b = 0; b < lives->count; b++) g->offsets[b] = -1;
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = 0; i < g->count; i++) {
         int32_t block = (int32_t)g->order[i].to;
         int64_t busy = collect(g, block), at = lives->fixed[block];
         if (at >= 0 && !is_free(g, busy, at))
@@ -105,20 +90,26 @@ static tcc_status place_all(greedy *g, int64_t count, int64_t *out_peak) {
     return TCC_OK;
 }
 
-static tcc_status best_of(greedy *g, int64_t target, int64_t *out_offsets, int64_t *out_peak) {
-    const tcc_lives *lives = g->lives;
+tcc_status tcc_greedy_run(tcc_greedy *greedy, int64_t target, int64_t *out_offsets,
+                          int64_t *out_peak) {
+    const tcc_lives *lives = greedy->lives;
     *out_peak = INT64_MAX;
+    greedy->largest = 0;
+    for (int32_t b = 0; b < lives->count; b++)
+        if (lives->sizes[b] > greedy->largest) greedy->largest = lives->sizes[b];
     for (int which = 0; which < N_ORDERS && *out_peak > target; which++) {
-        int64_t peak = 0, count = sort_blocks(g, which);
-        TCC_RETURN_IF_ERROR(place_all(g, count, &peak));
+        int64_t peak = 0;
+        sort_blocks(greedy, which);
+        TCC_RETURN_IF_ERROR(place_all(greedy, &peak));
         if (peak >= *out_peak) continue;
         *out_peak = peak;
-        memcpy(out_offsets, g->offsets, (size_t)lives->count * sizeof *out_offsets);
+        for (int32_t b = 0; b < lives->count; b++)
+            out_offsets[b] = greedy->offsets[lives->block[b]];
     }
     return TCC_OK;
 }
 
-/* Room for what the busiest block meets. */
+/* Room for all blocks, and for what the busiest of them meets. */
 static int64_t most_taken(const tcc_lives *lives) {
     int64_t most = lives->count;
     for (int32_t block = 0; block < lives->count; block++) {
@@ -130,19 +121,30 @@ static int64_t most_taken(const tcc_lives *lives) {
     return most;
 }
 
-tcc_status tcc_plan_greedy(const tcc_lives *lives, int64_t target, int64_t *out_offsets,
-                           int64_t *out_peak) {
+tcc_status tcc_greedy_make(const tcc_lives *lives, tcc_greedy *out_greedy) {
     size_t count = (size_t)lives->count;
-    greedy g = {.lives = lives,
-                .offsets = tcc_allocate(count * sizeof *g.offsets),
-                .order = tcc_allocate(count * sizeof *g.order),
-                .taken = tcc_allocate((size_t)most_taken(lives) * sizeof *g.taken)};
-    for (size_t b = 0; b < count; b++)
-        if (lives->sizes[b] > g.largest) g.largest = lives->sizes[b];
-    bool made = g.offsets && g.order && g.taken;
-    tcc_status status = made ? best_of(&g, target, out_offsets, out_peak) : TCC_OUT_OF_MEMORY;
-    tcc_free(g.offsets);
-    tcc_free(g.order);
-    tcc_free(g.taken);
-    return status;
+    tcc_greedy g = {.lives = lives,
+                    .offsets = tcc_allocate(count * sizeof *g.offsets),
+                    .order = tcc_allocate(count * sizeof *g.order),
+                    .born = tcc_allocate(count * sizeof *g.born),
+                    .taken = tcc_allocate((size_t)most_taken(lives) * sizeof *g.taken)};
+    *out_greedy = g;
+    if (!g.offsets || !g.order || !g.born || !g.taken) {
+        tcc_greedy_free(out_greedy);
+        return TCC_OUT_OF_MEMORY;
+    }
+    for (int32_t b = 0; b < lives->count; b++)
+        if (lives->block[b] == b) g.order[g.count++] = (tcc_bounds){lives->first[b], b};
+    tcc_sort_bounds(g.order, g.count);
+    for (int64_t i = 0; i < g.count; i++) g.born[i] = (int32_t)g.order[i].to;
+    out_greedy->count = g.count;
+    return TCC_OK;
+}
+
+void tcc_greedy_free(tcc_greedy *greedy) {
+    tcc_free(greedy->offsets);
+    tcc_free(greedy->order);
+    tcc_free(greedy->born);
+    tcc_free(greedy->taken);
+    memset(greedy, 0, sizeof *greedy);
 }

@@ -56,12 +56,25 @@ int64_t tcc_plan_bound(const tcc_lives *lives, int64_t *out_by_section);
 
 /* ---- greedy.c: one block after another ------------------------------------------------------------ */
 
-/* The best of a few orders; `out_offsets` by block.  The smallest gap that holds a block takes it.
- * Stops at `target`.  TCC_INVALID_ARGUMENT where fixed blocks overlap. */
-tcc_status tcc_plan_greedy(const tcc_lives *lives, int64_t target, int64_t *out_offsets,
-                           int64_t *out_peak);
+typedef struct tcc_greedy {
+    const tcc_lives *lives;
+    int64_t *offsets;  /* by block; -1: not placed yet */
+    tcc_bounds *order; /* of blocks */
+    int32_t *born;     /* blocks in order of birth */
+    int64_t count;     /* of blocks */
+    tcc_bounds *taken; /* offsets from < o < to that a block cannot have */
+    int64_t largest;
+} tcc_greedy;
 
-/* ---- search.c: a plan within a capacity, or the proof that there is none --------------------------- */
+/* Room for plans of `lives`, whose sizes may change between them. */
+tcc_status tcc_greedy_make(const tcc_lives *lives, tcc_greedy *out_greedy);
+void tcc_greedy_free(tcc_greedy *greedy);
+/* The best of a few orders; `out_offsets` by buffer.  The smallest gap that holds a block takes it.
+ * Stops at `target`.  Allocates nothing.  TCC_INVALID_ARGUMENT where fixed blocks overlap. */
+tcc_status tcc_greedy_run(tcc_greedy *greedy, int64_t target, int64_t *out_offsets,
+                          int64_t *out_peak);
+
+/* ---- exact/search.c: a plan within a capacity, or the proof that there is none --------------------------- */
 
 typedef struct tcc_search tcc_search;
 
@@ -88,7 +101,7 @@ void tcc_search_free(tcc_search *search);
 tcc_status tcc_plan_check(const tcc_life *buffers, int64_t count, const int64_t *offsets,
                           int64_t peak);
 
-/* ---- arena.c: the planner ---------------------------------------------------------------------------- */
+/* ---- exact/arena.c: the planner ---------------------------------------------------------------------------- */
 
 typedef struct tcc_plan {
     int64_t peak;  /* where the last buffer ends */

@@ -1,7 +1,7 @@
 /* The planner: greedy plans, then the search for a smaller one, as long as steps are left. */
 #include <string.h>
 
-#include "plan.h"
+#include "../plan.h"
 
 /* Steps of the first try of the least capacity; a try of any other gets a part of that. */
 static const int64_t first_steps = INT64_C(1) << 22;
@@ -66,6 +66,15 @@ static tcc_status improve(const tcc_lives *lives, int64_t target, int64_t steps,
     return made ? TCC_OK : TCC_OUT_OF_MEMORY;
 }
 
+static tcc_status plan_greedily(const tcc_lives *lives, int64_t target, int64_t *out_offsets,
+                                int64_t *out_peak) {
+    tcc_greedy greedy;
+    TCC_RETURN_IF_ERROR(tcc_greedy_make(lives, &greedy));
+    tcc_status status = tcc_greedy_run(&greedy, target, out_offsets, out_peak);
+    tcc_greedy_free(&greedy);
+    return status;
+}
+
 static tcc_status plan(const tcc_lives *lives, int64_t capacity, int64_t steps,
                        tcc_progress *progress, int64_t *offsets, tcc_plan *out_plan) {
     int64_t *live = tcc_allocate((size_t)lives->sections * sizeof *live);
@@ -74,7 +83,7 @@ static tcc_status plan(const tcc_lives *lives, int64_t capacity, int64_t steps,
     tcc_free(live);
     int64_t target = capacity / lives->unit * lives->unit;
     if (target < out_plan->bound) target = out_plan->bound;
-    TCC_RETURN_IF_ERROR(tcc_plan_greedy(lives, target, offsets, &progress->peak));
+    TCC_RETURN_IF_ERROR(plan_greedily(lives, target, offsets, &progress->peak));
     if (progress->peak > target && steps > 0)
         TCC_RETURN_IF_ERROR(improve(lives, target, steps, progress, offsets));
     out_plan->steps = progress->steps;

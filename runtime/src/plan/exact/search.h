@@ -2,7 +2,7 @@
 #ifndef TCC_PLAN_SEARCH_H
 #define TCC_PLAN_SEARCH_H
 
-#include "plan.h"
+#include "../plan.h"
 
 typedef enum change_kind { LEAST, REST, FLOOR, PLACED } change_kind;
 
