@@ -18,6 +18,7 @@ from tcc.ir.program import (
     Let,
     Loop,
     Place,
+    PlanArena,
     ReadInt,
     Relation,
     TensorRef,
