@@ -57,9 +57,8 @@ static tcc_status allocate_tables(tcc_instance *instance) {
         if (!*tables[i].table) return TCC_OUT_OF_MEMORY;
     }
     bool proved = instance->flags & TCC_POISON;
-    for (const tcc_planned *planned = program->plans; planned; planned = planned->next)
-        TCC_RETURN_IF_ERROR(
-            tcc_placer_make(planned, proved, &instance->placers[planned->code->number]));
+    for (const tcc_code *code = program->plans; code; code = code->plan)
+        TCC_RETURN_IF_ERROR(tcc_placer_make(code, proved, &instance->placers[code->number]));
     return TCC_OK;
 }
 

@@ -1,7 +1,6 @@
 /* Decodes a program's instructions, and finds the prologue that sizes the arena. */
 #include <string.h>
 
-#include "place.h"
 #include "program.h"
 
 static tcc_status damaged(const char *what) {
@@ -169,31 +168,14 @@ static tcc_status prepare_call(const tcc_reader *reader, tcc_code *code) {
     return TCC_OK;
 }
 
-/* Sizes come with each run; until then all are 1. */
 static tcc_status prepare_plan(const tcc_reader *reader, tcc_code *code) {
     tcc_program *program = reader->program;
-    const int64_t *spans = code->as.plan.lives.numbers;
     int64_t count = code->as.plan.sizes.count;
     if (code->as.plan.offsets.count != count || code->as.plan.lives.count != 3 * count)
         return damaged("plans an arena with lists of different lengths");
-    tcc_life *lives = tcc_allocate((size_t)count * sizeof *lives);
-    if (!lives) return TCC_OUT_OF_MEMORY;
-    for (int64_t b = 0; b < count; b++) {
-        int64_t last = spans[3 * b + 1];
-        int64_t upper = last < INT64_MAX ? last + 1 : INT64_MIN; /* which is no life */
-        lives[b] = (tcc_life){spans[3 * b], upper, 1, TCC_PLACER_ALIGN, spans[3 * b + 2], -1};
-    }
-    tcc_planned *plan = tcc_allocate_zero(1, sizeof *plan);
-    tcc_status status = plan ? tcc_lives_make(lives, count, &plan->lives) : TCC_OUT_OF_MEMORY;
-    tcc_free(lives);
-    if (status != TCC_OK) {
-        tcc_free(plan);
-        return status == TCC_OUT_OF_MEMORY ? status : damaged("plans an arena for no lives");
-    }
-    plan->code = code;
-    plan->next = program->plans;
-    program->plans = plan;
     code->number = program->n_plans++;
+    code->plan = program->plans;
+    program->plans = code;
     return TCC_OK;
 }
 

@@ -1,5 +1,4 @@
 /* Reads a program's words, each checked where it is read, and keeps what decoding allocates. */
-#include "place.h"
 #include "program.h"
 
 #include <string.h>
@@ -76,7 +75,6 @@ tcc_status tcc_reader_allocate(tcc_reader *reader, int64_t count, size_t size, v
 }
 
 void tcc_program_free(tcc_program *program) {
-    tcc_plans_free(program);
     while (program->memory) {
         header *memory = program->memory;
         program->memory = memory->next;

@@ -238,10 +238,11 @@ typedef tcc_status (*tcc_op)(struct tcc_op_call *call);
 struct tcc_code {
     int32_t kind;
     int32_t ahead;  /* of a launch: the largest weight of the launch after it; -1: none */
-    int64_t number; /* of a launch or call: its place among them */
+    int64_t number; /* of a launch or call: its place among them; of a plan: among plans */
     union {
         tcc_kernel kernel; /* of a launch; NULL on a GPU */
         tcc_op op;         /* of a call */
+        const tcc_code *plan; /* of a plan: the next in the program's list, or NULL */
     };
     tcc_fields as;
 };
@@ -264,7 +265,7 @@ typedef struct tcc_program {
     int64_t state_bytes;
     int64_t n_steps; /* launches and calls */
     int64_t known_arena; /* the arena's size where inputs do not change it; else 0 */
-    struct tcc_planned *plans; /* list of arenas that runs plan, of place.h */
+    const tcc_code *plans; /* list of those in the body */
     int64_t n_plans;
     void *memory; /* list of what decoding allocated */
 } tcc_program;

@@ -7,6 +7,7 @@
 #include "plan.h"
 
 enum { BY_SIZE, BY_AREA, BY_LIFE, BY_START, N_ORDERS };
+enum { FIRST_WITHOUT_SIZES = BY_LIFE };
 
 static int64_t key_of(const tcc_greedy *g, int32_t block, int which) {
     const tcc_lives *lives = g->lives;
@@ -23,15 +24,15 @@ static int64_t key_of(const tcc_greedy *g, int32_t block, int which) {
     }
 }
 
-/* Fixed blocks, which leave no choice, come first; of equals the first born. */
-static void sort_blocks(tcc_greedy *g, int which) {
+/* Sorts an order anew, which takes little where keys changed little.  Fixed blocks, which leave no
+ * choice, come first; of equals the first born. */
+static void sort_order(tcc_greedy *g, int which) {
+    tcc_bounds *order = g->orders + which * g->count;
     for (int64_t i = 0; i < g->count; i++) {
-        int32_t block = g->born[i];
-        int64_t key = g->lives->fixed[block] >= 0 ? INT64_MIN : key_of(g, block, which);
-        g->order[i] = (tcc_bounds){key, i};
+        int32_t block = g->born[order[i].to];
+        order[i].from = g->lives->fixed[block] >= 0 ? INT64_MIN : key_of(g, block, which);
     }
-    tcc_sort_bounds(g->order, g->count);
-    for (int64_t i = 0; i < g->count; i++) g->order[i].to = g->born[g->order[i].to];
+    tcc_sort_bounds(order, g->count);
 }
 
 /* The offsets that blocks at hand take from a block, in order. */
@@ -71,12 +72,14 @@ static bool is_free(const tcc_greedy *g, int64_t count, int64_t offset) {
     return true;
 }
 
-static tcc_status place_all(tcc_greedy *g, int64_t *out_peak) {
+/* Places all blocks; sets `out_peak` to INT64_MAX where that is not below `most`. */
+static tcc_status place_all(tcc_greedy *g, const tcc_bounds *order, int64_t most,
+                            int64_t *out_peak) {
     const tcc_lives *lives = g->lives;
     int64_t peak = 0;
     for (int32_t b = 0; b < lives->count; b++) g->offsets[b] = -1;
-    for (int64_t i = 0; i < g->count; i++) {
-        int32_t block = (int32_t)g->order[i].to;
+    for (int64_t i = 0; i < g->count && peak < most; i++) {
+        int32_t block = g->born[order[i].to];
         int64_t busy = collect(g, block), at = lives->fixed[block];
         if (at >= 0 && !is_free(g, busy, at))
             return tcc_fail(TCC_INVALID_ARGUMENT,
@@ -86,7 +89,7 @@ static tcc_status place_all(tcc_greedy *g, int64_t *out_peak) {
         for (int32_t b = block; b >= 0; b = lives->next[b])
             if (at + lives->sizes[b] > peak) peak = at + lives->sizes[b];
     }
-    *out_peak = peak;
+    *out_peak = peak < most ? peak : INT64_MAX;
     return TCC_OK;
 }
 
@@ -99,9 +102,10 @@ tcc_status tcc_greedy_run(tcc_greedy *greedy, int64_t target, int64_t *out_offse
         if (lives->sizes[b] > greedy->largest) greedy->largest = lives->sizes[b];
     for (int which = 0; which < N_ORDERS && *out_peak > target; which++) {
         int64_t peak = 0;
-        sort_blocks(greedy, which);
-        TCC_RETURN_IF_ERROR(place_all(greedy, &peak));
-        if (peak >= *out_peak) continue;
+        if (which < FIRST_WITHOUT_SIZES) sort_order(greedy, which);
+        const tcc_bounds *order = greedy->orders + which * greedy->count;
+        TCC_RETURN_IF_ERROR(place_all(greedy, order, *out_peak, &peak));
+        if (peak == INT64_MAX) continue;
         *out_peak = peak;
         for (int32_t b = 0; b < lives->count; b++)
             out_offsets[b] = greedy->offsets[lives->block[b]];
@@ -123,28 +127,31 @@ static int64_t most_taken(const tcc_lives *lives) {
 
 tcc_status tcc_greedy_make(const tcc_lives *lives, tcc_greedy *out_greedy) {
     size_t count = (size_t)lives->count;
-    tcc_greedy g = {.lives = lives,
-                    .offsets = tcc_allocate(count * sizeof *g.offsets),
-                    .order = tcc_allocate(count * sizeof *g.order),
-                    .born = tcc_allocate(count * sizeof *g.born),
-                    .taken = tcc_allocate((size_t)most_taken(lives) * sizeof *g.taken)};
-    *out_greedy = g;
-    if (!g.offsets || !g.order || !g.born || !g.taken) {
-        tcc_greedy_free(out_greedy);
+    tcc_greedy *g = out_greedy;
+    *g = (tcc_greedy){.lives = lives,
+                      .offsets = tcc_allocate(count * sizeof *g->offsets),
+                      .born = tcc_allocate(count * sizeof *g->born),
+                      .orders = tcc_allocate(N_ORDERS * count * sizeof *g->orders),
+                      .taken = tcc_allocate((size_t)most_taken(lives) * sizeof *g->taken)};
+    if (!g->offsets || !g->born || !g->orders || !g->taken) {
+        tcc_greedy_free(g);
         return TCC_OUT_OF_MEMORY;
     }
     for (int32_t b = 0; b < lives->count; b++)
-        if (lives->block[b] == b) g.order[g.count++] = (tcc_bounds){lives->first[b], b};
-    tcc_sort_bounds(g.order, g.count);
-    for (int64_t i = 0; i < g.count; i++) g.born[i] = (int32_t)g.order[i].to;
-    out_greedy->count = g.count;
+        if (lives->block[b] == b) g->taken[g->count++] = (tcc_bounds){lives->first[b], b};
+    tcc_sort_bounds(g->taken, g->count);
+    for (int64_t i = 0; i < g->count; i++) {
+        g->born[i] = (int32_t)g->taken[i].to;
+        for (int which = 0; which < N_ORDERS; which++) g->orders[which * g->count + i].to = i;
+    }
+    for (int which = FIRST_WITHOUT_SIZES; which < N_ORDERS; which++) sort_order(g, which);
     return TCC_OK;
 }
 
 void tcc_greedy_free(tcc_greedy *greedy) {
     tcc_free(greedy->offsets);
-    tcc_free(greedy->order);
     tcc_free(greedy->born);
+    tcc_free(greedy->orders);
     tcc_free(greedy->taken);
     memset(greedy, 0, sizeof *greedy);
 }

@@ -58,11 +58,11 @@ int64_t tcc_plan_bound(const tcc_lives *lives, int64_t *out_by_section);
 
 typedef struct tcc_greedy {
     const tcc_lives *lives;
-    int64_t *offsets;  /* by block; -1: not placed yet */
-    tcc_bounds *order; /* of blocks */
-    int32_t *born;     /* blocks in order of birth */
-    int64_t count;     /* of blocks */
-    tcc_bounds *taken; /* offsets from < o < to that a block cannot have */
+    int64_t *offsets;   /* by block; -1: not placed yet */
+    int32_t *born;      /* blocks in order of birth */
+    int64_t count;      /* of blocks */
+    tcc_bounds *orders; /* of places in `born`, by keys; as the last plan left them */
+    tcc_bounds *taken;  /* offsets from < o < to that a block cannot have */
     int64_t largest;
 } tcc_greedy;
 
