@@ -173,7 +173,10 @@ _ASSIGN: tuple[Step, ...] = (
 _NARROW: Step = ("narrow-storage", _narrow)
 _PLACE = (*_ASSIGN, _NARROW)
 _IN_PLACE: Step = ("update-in-place", _update_in_place)
-_ARENA: Step = ("plan-arena", lambda plan, it: replace(it, program=plan_arena(it.program)))
+_ARENA: Step = (
+    "plan-arena",
+    lambda plan, it: replace(it, program=plan_arena(it.program, plan.arena)),
+)
 _PORTS: Step = ("describe-ports", _describe_ports)
 CPU: tuple[Step, ...] = (
     _PACK_IO,

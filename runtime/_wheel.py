@@ -34,7 +34,7 @@ except ToolError as error:
 
 
 class BuildRuntime(build_py):
-    """Copies the package, then compiles the C library into its runtime/lib.
+    """Copies the package, then compiles the C library and the arena planner into its runtime/lib.
 
     Without a C compiler, and in an editable install, there is no library: the runtime is built
     from its sources at first use.

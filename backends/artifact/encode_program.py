@@ -24,7 +24,7 @@ from tcc.ir.program.table import (
 from tcc.ir.types import DTYPES, DType
 
 MAGIC = 0x0147525043435474
-VERSION = 2
+VERSION = 3
 HEADER_WORDS = 5
 MAX_DEPTH = 64
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from tcc.temporary import temporary_folder
 RUNTIME_FLAGS = (
     "-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-plt", "-g0", "-Wall", "-Wextra",
 )  # fmt: skip
+PLANNER = "libtcc_plan.so"
 _TIMEOUT_SECONDS = 300
 # Runtimes of this process alone, by key.
 _OWN: dict[str, Path] = {}
@@ -119,8 +120,17 @@ def runtime_folder() -> Path:
 def runtime_sources() -> tuple[Path, ...]:
     """The runtime's C files, in a fixed order."""
     source = runtime_folder() / "src"
-    folders = (source, source / "gpu", source / "ops")
+    folders = (source, source / "gpu", source / "ops", source / "plan")
     return tuple(path for folder in folders for path in sorted(folder.glob("*.c")))
+
+
+@cache
+def planner_sources() -> tuple[Path, ...]:
+    """The C files of the arena planner, in a fixed order: those of the runtime and the search."""
+    source = runtime_folder() / "src"
+    folders = (source / "plan", source / "plan" / "exact")
+    files = (path for folder in folders for path in sorted(folder.glob("*.c")))
+    return (source / "alloc.c", source / "status.c", *files)
 
 
 def runtime_objects(toolchain: Toolchain) -> tuple[Path, ...]:
@@ -131,6 +141,32 @@ def runtime_objects(toolchain: Toolchain) -> tuple[Path, ...]:
     none can be written the runtime is compiled for this process alone, and stderr says so.
     Raises ToolError where others could have changed what is in the cache.
     """
+    names = (*map(_object_name, runtime_sources()), *c_library(toolchain.arch))
+    return _built(toolchain, names)
+
+
+def planner_library() -> Path:
+    """The arena planner for this machine: runtime/lib/libtcc_plan.so, which a wheel and
+    scripts/devtree make, else one beside the runtime's objects.
+
+    Raises ToolError as `find_toolchain` and `runtime_objects` do.
+    """
+    shipped = runtime_folder() / "lib" / PLANNER
+    return shipped if shipped.is_file() else _built(find_toolchain(), (PLANNER,))[0]
+
+
+def build_planner(toolchain: Toolchain, folder: Path) -> None:
+    """Writes libtcc_plan.so into `folder`, whole or not at all."""
+    with temporary_folder("making-", folder) as made:
+        flags = (*RUNTIME_FLAGS, "-fvisibility=default", "-shared", f"-I{runtime_folder()}/include")
+        sources = map(str, planner_sources())
+        run_tool((*toolchain.command, *flags, *sources, "-o", PLANNER), made)
+        (made / PLANNER).chmod(0o755)
+        (made / PLANNER).rename(folder / PLANNER)
+
+
+def _built(toolchain: Toolchain, names: Sequence[str]) -> tuple[Path, ...]:
+    """Files of the compiled runtime."""
     key = _runtime_key(toolchain)
     shipped = runtime_folder() / "lib" / key
     folder = shipped if shipped.is_dir() else cache_folder() / f"runtime-{key}"
@@ -145,11 +181,10 @@ def runtime_objects(toolchain: Toolchain) -> tuple[Path, ...]:
             print(f"it is not kept: {error.where}: {error.why}", file=sys.stderr)
             folder = _OWN[key] = _ENDING.enter_context(temporary_folder("tcc-runtime-")) / key
             _build_runtime(toolchain, folder)
-    names = (*map(_object_name, runtime_sources()), *c_library(toolchain.arch))
-    objects = tuple(folder / name for name in names)
+    files = tuple(folder / name for name in names)
     if folder != shipped:
-        check_own(objects)
-    return objects
+        check_own(files)
+    return files
 
 
 @cache
@@ -169,9 +204,11 @@ def c_library(arch: str) -> dict[str, dict[str, list[str]]]:
 
 
 def build_runtime(toolchain: Toolchain, parent: Path) -> Path:
-    """Compiles the runtime to `parent`/KEY, where `runtime_objects` looks; returns the folder."""
+    """Compiles the runtime to `parent`/KEY, where `runtime_objects` looks, and the planner to
+    `parent`; returns the folder."""
     folder = parent / _runtime_key(toolchain)
     _build_runtime(toolchain, folder)
+    build_planner(toolchain, parent)
     return folder
 
 
@@ -189,7 +226,7 @@ def _runtime_key(toolchain: Toolchain) -> str:
     digest = hashlib.sha256()
     base = runtime_folder()
     headers = (*sorted((base / "include").glob("*.h")), *sorted((base / "src").rglob("*.h")))
-    for path in (*headers, *runtime_sources(), base / "glibc.txt"):
+    for path in (*headers, *runtime_sources(), *planner_sources(), base / "glibc.txt"):
         digest.update(path.relative_to(base).as_posix().encode() + b"\0")
         digest.update(path.read_bytes() + b"\0")
     # of the command only what follows the program's place on this machine
@@ -256,4 +293,6 @@ def _compile_runtime(toolchain: Toolchain, made: Path) -> None:
 
     with ThreadPoolExecutor() as pool:
         linked = pool.map(link_stand_in, libraries)
-        list(chain(linked, pool.map(compile_one, runtime_sources())))
+        own = (made,) if toolchain.arch == platform.machine() else ()
+        planner = pool.map(partial(build_planner, toolchain), own)
+        list(chain(linked, planner, pool.map(compile_one, runtime_sources())))

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 from tcc.backends.artifact.encode_program import decode_program
+from tcc.backends.artifact.planner import arena_planner
 from tcc.backends.artifact.publish import folder_beside
 from tcc.backends.artifact.variant import Variant, describe_ports, describe_variant
 from tcc.backends.artifact.weight_section import Range
@@ -119,7 +120,7 @@ class CBackend(Backend):
 
     def lower(self, graph: Graph, trace: Trace) -> Lowered:
         precision = Precision(bits=self.options.weight_bits)
-        return lower(graph, PORTABLE, Plan(self.planner, precision), trace)
+        return lower(graph, PORTABLE, Plan(self.planner, arena_planner(), precision), trace)
 
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
         """The files, whose name is known when they are written."""

@@ -11,6 +11,7 @@ from tcc.backends.c.kernel import KernelFunction
 from tcc.backends.c.lines import Lines
 from tcc.backends.c.storage import Storage
 from tcc.backends.c.types import stored_as, value_type
+from tcc.errors import InternalError
 from tcc.ir.program import (
     Allocate,
     Branch,
@@ -23,6 +24,7 @@ from tcc.ir.program import (
     Launch,
     Let,
     Loop,
+    PlanArena,
     Program,
     ReadInt,
     Register,
@@ -123,6 +125,8 @@ class ProgramPrinter(Lines):
                 self._if(taken, instr.then, instr.otherwise)
             case Loop():
                 self._loop(instr)
+            case PlanArena():
+                raise InternalError("a C file's arena is planned before it runs", where=str(instr))
             case _:
                 assert_never(instr)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
+from tcc.backends.artifact.planner import arena_planner
 from tcc.backends.base import Backend
 from tcc.backends.cpu.compile import compile_kernels, start_processes
 from tcc.backends.cpu.instructions import byte_product
@@ -104,7 +105,7 @@ class CpuBackend(Backend):
         pairs = self.target.profile.multiplies_pairs
         # They take as long to start as a few kernels to be planned.
         start_processes(len(graph.nodes) // _NODES, self.options.jobs, self.options.budgets)
-        plan = Plan(self.planner, Precision(floats, bits, pairs, uses))
+        plan = Plan(self.planner, arena_planner(), Precision(floats, bits, pairs, uses))
         return lower(graph, CPU, plan, trace)
 
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:

@@ -8,6 +8,7 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, Self
 
+from tcc.backends.artifact.planner import arena_planner
 from tcc.backends.base import Backend
 from tcc.backends.generated import Generated
 from tcc.backends.gpu.code import GpuCode, Job, begin_blocks, compile_blocks
@@ -111,7 +112,7 @@ class GpuBackend(Backend):
     def lower(self, graph: Graph, trace: Trace) -> Lowered:
         if self.compilers is not None:
             self.compilers.start()  # which takes them about as long as this
-        return lower(graph, GPU, Plan(self.planner, self.precision), trace)
+        return lower(graph, GPU, Plan(self.planner, arena_planner(), self.precision), trace)
 
     def begin(self, lowered: Lowered, names: Sequence[str]) -> None:
         if self.compilers is not None:
@@ -134,7 +135,7 @@ class GpuBackend(Backend):
         if not changes:
             return lowered
         self.planner.exchange(changes)
-        plan = Plan(self.planner, self.precision, packed=lowered.placed.surface)
+        plan = Plan(self.planner, arena_planner(), self.precision, packed=lowered.placed.surface)
         return lower(lowered.placed, GPU_PROGRAM, plan, trace)
 
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:

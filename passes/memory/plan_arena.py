@@ -1,7 +1,7 @@
 """Plans the arena: offsets for all `Arena` buffers, by liveness over the whole program.
 
-Buffers whose lives overlap get disjoint ranges.  Those of static size are placed by
-`place_buffers.py`; those of symbolic size share slots with buffers of equal size, behind them.
+Buffers whose lives overlap get disjoint ranges.  Where all sizes are static the planner that the
+pass is given chooses offsets; where inputs decide any, each run plans all of them by their lives.
 
 A position is the place of an instruction in a walk of the program.  What a loop's body touches and
 the outside too lives through the whole loop, for its next trip may read it.
@@ -9,20 +9,21 @@ the outside too lives through the whole loop, for its next trip may read it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from tcc.errors import InternalError
 from tcc.ir.program import (
     Alias,
     Arena,
-    Buffer,
     BufferId,
     Check,
     Instr,
     IntOp,
     Let,
     Loop,
+    PlanArena,
     Program,
     Register,
     View,
@@ -35,26 +36,52 @@ from tcc.ir.program.operands import (
     walk_instructions,
 )
 from tcc.passes.memory.merge_buffers import Life, born_behind, laid_over
-from tcc.passes.memory.place_buffers import ALIGN, place_buffers
+from tcc.record import record
+
+# Bytes of a cache line, which no two buffers have in common.
+ALIGN = 64
 
 
-def plan_arena(program: Program) -> Program:
+@record
+class Lifetime:
+    """A buffer of `size` bytes that lives at the positions `first` to `last`, both included.
+
+    Its offset is a multiple of `ALIGN`; `over` is the index of a buffer that died before and whose
+    offset it gets, or -1.
+    """
+
+    first: int
+    last: int
+    size: int
+    over: int
+
+
+# An offset for each buffer so that those which live at one time are disjoint, and the arena's size.
+ArenaPlanner: TypeAlias = Callable[[Sequence[Lifetime]], tuple[Sequence[int], int]]
+
+
+def plan_arena(program: Program, planner: ArenaPlanner) -> Program:
     """`program` with every arena buffer's offset set, and its arena size."""
     lives = _lives(program.body)
     program = _without_idle(program, lives)
+    sizes = {n: b.place.size for n, b in enumerate(program.buffers) if isinstance(b.place, Arena)}
+    over = laid_over(program.body, lives)
+    lives |= born_behind(lives, over)
+    places = {n: place for place, n in enumerate(sizes)}
+    under = {new: places[old] for old, new in over.items()}
+    spans = [(lives[n].first, lives[n].last, under.get(n, -1)) for n in sizes]
     known = {
         i.target: i.a
         for i in walk_instructions(program.body)
         if isinstance(i, Let) and i.op is IntOp.CONST
     }
-    arenas = [n for n, b in enumerate(program.buffers) if isinstance(b.place, Arena)]
-    static = {n: known[_size(program, n)] for n in arenas if _size(program, n) in known}
-    pairs = laid_over(program.body, lives)
-    over = {old: new for old, new in pairs.items() if {old, new} <= set(static)}
-    lives |= born_behind(lives, over)
-    offsets, total = place_buffers(lives, static, over)
-    slots = _share_slots([n for n in arenas if n not in static], lives, program)
-    return _Emitter(program, offsets, total, slots).run()
+    emitter = _Emitter(program, sizes)
+    if set(sizes.values()) <= set(known):
+        # an empty buffer has an address too
+        rows = zip(spans, (max(known[r], 1) for r in sizes.values()), strict=True)
+        offsets, end = planner([Lifetime(*span[:2], size, span[2]) for span, size in rows])
+        return emitter.fixed(offsets, end)
+    return emitter.planned([number for span in spans for number in span])
 
 
 def _without_idle(program: Program, lives: Mapping[BufferId, Life]) -> Program:
@@ -64,12 +91,6 @@ def _without_idle(program: Program, lives: Mapping[BufferId, Life]) -> Program:
         for n, b in enumerate(program.buffers)
     )
     return replace(program, buffers=buffers)
-
-
-def _size(program: Program, buffer: BufferId) -> Register:
-    place = program.buffers[buffer].place
-    assert isinstance(place, Arena)
-    return place.size
 
 
 # ---- liveness -----------------------------------------------------------------------------------
@@ -118,81 +139,54 @@ def _scan(
     return position
 
 
-# ---- placement ----------------------------------------------------------------------------------
-
-
-def _share_slots(
-    buffers: list[BufferId], lives: dict[BufferId, Life], program: Program
-) -> list[tuple[Register, list[BufferId]]]:
-    """Buffers of one size register that do not overlap share a slot."""
-    slots: list[tuple[Register, list[BufferId]]] = []
-    for number in sorted(buffers, key=lambda n: (lives[n].first, n)):
-        size, life = _size(program, number), lives[number]
-        for slot_size, members in slots:
-            if slot_size == size and all(
-                lives[m].last < life.first or lives[m].first > life.last for m in members
-            ):
-                members.append(number)
-                break
-        else:
-            slots.append((size, [number]))
-    return slots
+# ---- the plan in the program --------------------------------------------------------------------
 
 
 class _Emitter:
-    """Writes the plan into the program: offset registers, and symbolic offsets once sizes are
-    known.
+    """Writes the plan into the program: registers of offsets, set where all sizes are known.
 
-    Sizes of arena buffers depend on inputs alone, so they are computed at entry, and slots lie one
-    behind the other.
+    Sizes of arena buffers depend on inputs alone, so they are computed at entry.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        offsets: dict[BufferId, int],
-        total: int,
-        slots: list[tuple[Register, list[BufferId]]],
-    ) -> None:
-        self.program, self.offsets, self.total, self.slots = program, offsets, total, slots
-        self.registers = program.registers
-        self.prologue: list[Instr] = []
+    def __init__(self, program: Program, sizes: Mapping[BufferId, Register]) -> None:
+        self._program, self._sizes = program, sizes
+        self._registers = program.registers
+        self._entry, self._rest = _entry(program.body)
 
-    def run(self) -> Program:
-        entry, rest = _entry(self.program.body)
-        buffers = list(self.program.buffers)
-        for number, offset in self.offsets.items():
-            buffers[number] = self._at(buffers[number], self._const(offset))
-        end = self._const(self.total)
-        at_entry = {i.target for i in entry if isinstance(i, Let)}
-        align, minus = self._const(ALIGN), self._const(ALIGN - 1)
-        for size, members in self.slots:
+    def fixed(self, offsets: Sequence[int], end: int) -> Program:
+        """The program with these offsets."""
+        values = (*offsets, end)
+        registers = [self._register() for _ in values]
+        lets = [Let(r, IntOp.CONST, v) for r, v in zip(registers, values, strict=True)]
+        return self._program_with(lets, registers[:-1], registers[-1])
+
+    def planned(self, lives: Sequence[int]) -> Program:
+        """The program with offsets that each run plans, by lives as of `PlanArena`."""
+        at_entry = {register for i in self._entry for register in defined_registers(i)}
+        for number, size in self._sizes.items():
             if size not in at_entry:
-                raise InternalError(f"the size of arena buffer {members[0]} is not known at entry")
-            for number in members:
-                buffers[number] = self._at(buffers[number], end)
-            grown = self._let(IntOp.ADD, self._let(IntOp.ADD, end, size), minus)
-            end = self._let(IntOp.MUL, self._let(IntOp.FLOORDIV, grown, align), align)
-        body = (*entry, *self.prologue, *rest)
+                raise InternalError(f"the size of arena buffer {number} is not known at entry")
+        offsets, end = [self._register() for _ in self._sizes], self._register()
+        plan = PlanArena(end, tuple(offsets), tuple(self._sizes.values()), tuple(lives))
+        return self._program_with([plan], offsets, end)
+
+    def _register(self) -> Register:
+        self._registers += 1
+        return self._registers - 1
+
+    def _program_with(
+        self, plan: Sequence[Instr], offsets: Sequence[Register], end: Register
+    ) -> Program:
+        buffers = list(self._program.buffers)
+        for (number, size), offset in zip(self._sizes.items(), offsets, strict=True):
+            buffers[number] = replace(buffers[number], place=Arena(offset, size))
         return replace(
-            self.program,
+            self._program,
             buffers=tuple(buffers),
-            registers=self.registers,
+            registers=self._registers,
             arena=end,
-            body=body,
+            body=(*self._entry, *plan, *self._rest),
         )
-
-    def _at(self, buffer: Buffer, offset: Register) -> Buffer:
-        assert isinstance(buffer.place, Arena)
-        return replace(buffer, place=replace(buffer.place, offset=offset))
-
-    def _const(self, value: int) -> Register:
-        return self._let(IntOp.CONST, value, 0)
-
-    def _let(self, op: IntOp, a: int, b: int) -> Register:
-        self.registers += 1
-        self.prologue.append(Let(self.registers - 1, op, a, b))
-        return self.registers - 1
 
 
 def _entry(body: Sequence[Instr]) -> tuple[tuple[Instr, ...], tuple[Instr, ...]]:

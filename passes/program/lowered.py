@@ -16,6 +16,7 @@ from tcc.ir.types import TensorType
 from tcc.passes.fuse.partition import Group
 from tcc.passes.layout.assign import Placed
 from tcc.passes.layout.weights import WeightTable
+from tcc.passes.memory.plan_arena import ArenaPlanner
 from tcc.passes.program.lower_graph import KernelTable
 from tcc.passes.quantize.precision import FULL, Precision
 from tcc.passes.tile.plan import KernelPlanner
@@ -26,11 +27,13 @@ from tcc.record import record
 class Plan:
     """What the steps of one lowering share.
 
-    `planner` is the target's; `ports` the graph whose inputs and outputs are those that callers
-    see, but for elements of less than a byte, whose types `packed` has by name.
+    `planner` is the target's, `arena` gives buffers their offsets; `ports` is the graph whose
+    inputs and outputs are those that callers see, but for elements of less than a byte, whose types
+    `packed` has by name.
     """
 
     planner: KernelPlanner
+    arena: ArenaPlanner
     precision: Precision = FULL
     ports: Graph | None = None
     packed: Mapping[str, TensorType] = field(default_factory=dict)

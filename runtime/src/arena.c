@@ -31,32 +31,57 @@ static size_t rounded_to_pages(size_t size) {
     return huge - size <= size / 32 ? huge : (size + small - 1) / small * small;
 }
 
+static tcc_status reserve_small(tcc_arena *arena, size_t size, size_t room) {
+    char *memory = tcc_allocate_zero(1, room + LINE);
+    if (!memory) return TCC_OUT_OF_MEMORY;
+    arena->mapping = memory;
+    arena->base = memory + (LINE - (uintptr_t)memory % LINE) % LINE;
+    arena->size = size;
+    arena->room = room;
+    return TCC_OK;
+}
+
+/* Maps addresses for `room` bytes, or for `size` where the system grants no more. */
+static tcc_status map_room(tcc_arena *arena, size_t size, size_t room) {
+    char *memory = mmap(NULL, room + huge_page, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED && room > size) return map_room(arena, size, size);
+    if (memory == MAP_FAILED)
+        return tcc_fail(TCC_OUT_OF_MEMORY, "out of memory (%zu bytes of arena)", size);
+    arena->mapping = memory;
+    arena->mapped = room + huge_page;
+    arena->base = memory + (huge_page - (uintptr_t)memory % huge_page) % huge_page;
+    arena->room = room;
+    return TCC_OK;
+}
+
+/* Takes more of the mapped addresses. */
+static void grow(tcc_arena *arena, size_t size) {
+    char *behind = (char *)arena->base + arena->size;
+    size_t more = size - arena->size;
+    /* advice only: a kernel without huge pages serves the range all the same */
+    (void)madvise(behind, more, MADV_HUGEPAGE);
+    populate(behind, more);
+    arena->size = size;
+}
+
 tcc_status tcc_arena_reserve(tcc_arena *arena, size_t size) {
     if (size <= arena->size) return TCC_OK;
-    tcc_arena_release(arena);
-    if (size > SIZE_MAX / 2)
+    if (size > SIZE_MAX / 16)
         return tcc_fail(TCC_OUT_OF_MEMORY, "out of memory (%zu bytes of arena)", size);
     size_t rounded = (size + LINE - 1) / LINE * LINE;
-    if (rounded < huge_from) {
-        char *memory = tcc_allocate_zero(1, rounded + LINE);
-        if (!memory) return TCC_OUT_OF_MEMORY;
-        arena->mapping = memory;
-        arena->base = memory + (LINE - (uintptr_t)memory % LINE) % LINE;
-        arena->size = rounded;
-        return TCC_OK;
+    if (rounded >= huge_from) rounded = rounded_to_pages(rounded);
+    if (rounded > arena->room) {
+        size_t room = arena->size ? 4 * rounded : rounded; /* what grew once grows on */
+        tcc_arena_release(arena);
+        if (rounded < huge_from)
+            return reserve_small(arena, rounded, room < huge_from ? room : huge_from);
+        TCC_RETURN_IF_ERROR(map_room(arena, rounded, room));
     }
-    rounded = rounded_to_pages(rounded);
-    char *memory = mmap(NULL, rounded + huge_page, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED)
-        return tcc_fail(TCC_OUT_OF_MEMORY, "out of memory (%zu bytes of arena)", rounded);
-    arena->mapping = memory;
-    arena->mapped = rounded + huge_page;
-    arena->base = memory + (huge_page - (uintptr_t)memory % huge_page) % huge_page;
-    arena->size = rounded;
-    /* advice only: a kernel without huge pages serves the range all the same */
-    (void)madvise(arena->base, rounded, MADV_HUGEPAGE);
-    populate(arena->base, rounded);
+    if (arena->mapped)
+        grow(arena, rounded);
+    else
+        arena->size = rounded;
     return TCC_OK;
 }
 

@@ -1,6 +1,7 @@
 /* Instances: the memory of one run at a time. */
 #include <string.h>
 
+#include "place.h"
 #include "runtime.h"
 
 /* Arenas count one by one, and beside the pool. */
@@ -49,11 +50,15 @@ static tcc_status allocate_tables(tcc_instance *instance) {
         {(void **)&instance->bound, program->n_inputs, sizeof(tcc_span)},
         {(void **)&instance->output_done, program->n_outputs, sizeof(bool)},
         {(void **)&instance->handles, program->n_outputs, sizeof(tcc_span)},
+        {(void **)&instance->placers, program->n_plans, sizeof(tcc_placer *)},
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
         *tables[i].table = tcc_allocate_zero((size_t)tables[i].count, tables[i].size);
         if (!*tables[i].table) return TCC_OUT_OF_MEMORY;
     }
+    bool proved = instance->flags & TCC_POISON;
+    for (const tcc_code *code = program->plans; code; code = code->plan)
+        TCC_RETURN_IF_ERROR(tcc_placer_make(code, proved, &instance->placers[code->number]));
     return TCC_OK;
 }
 
@@ -102,6 +107,9 @@ void tcc_instance_destroy(tcc_instance *instance) {
     tcc_arena_release(&instance->arena);
     tcc_arena_release(&instance->scratch);
     tcc_arena_release(&instance->state);
+    for (int64_t i = 0; instance->placers && i < instance->model->program.n_plans; i++)
+        tcc_placer_free(instance->placers[i]);
+    tcc_free(instance->placers);
     tcc_free(instance->registers);
     tcc_free(instance->spans);
     tcc_free(instance->launch_buffers);

@@ -168,12 +168,24 @@ static tcc_status prepare_call(const tcc_reader *reader, tcc_code *code) {
     return TCC_OK;
 }
 
+static tcc_status prepare_plan(const tcc_reader *reader, tcc_code *code) {
+    tcc_program *program = reader->program;
+    int64_t count = code->as.plan.sizes.count;
+    if (code->as.plan.offsets.count != count || code->as.plan.lives.count != 3 * count)
+        return damaged("plans an arena with lists of different lengths");
+    code->number = program->n_plans++;
+    code->plan = program->plans;
+    program->plans = code;
+    return TCC_OK;
+}
+
 static tcc_status read_instruction(tcc_reader *reader, int32_t depth, tcc_code *code) {
     int64_t kind;
     TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, TCC_CODE_COUNT, &kind));
     code->kind = (int32_t)kind;
     TCC_RETURN_IF_ERROR(read_fields(reader, depth, code));
     if (kind == TCC_CODE_LAUNCH) prepare_launch(reader, code);
+    if (kind == TCC_CODE_PLAN) return prepare_plan(reader, code);
     return kind == TCC_CODE_CALL ? prepare_call(reader, code) : TCC_OK;
 }
 
@@ -252,6 +264,7 @@ static tcc_status refuse_arena_writes(const tcc_body *body, const uint8_t *marks
 
 static bool is_prologue(const tcc_program *program, const tcc_code *code) {
     return code->kind == TCC_CODE_LET || code->kind == TCC_CODE_CHECK ||
+           code->kind == TCC_CODE_PLAN ||
            (code->kind == TCC_CODE_READ &&
             program->buffers[code->as.read.buffer].place == TCC_PLACE_INPUT);
 }

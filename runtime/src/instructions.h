@@ -9,7 +9,7 @@ enum { TCC_PLACE_INPUT, TCC_PLACE_OUTPUT, TCC_PLACE_WEIGHT, TCC_PLACE_ARENA, TCC
        TCC_PLACE_DYNAMIC, TCC_PLACE_ALIAS, TCC_PLACE_COUNT };
 enum { TCC_CODE_LET, TCC_CODE_READ, TCC_CODE_CHECK, TCC_CODE_ALLOCATE, TCC_CODE_VIEW,
        TCC_CODE_LAUNCH, TCC_CODE_CALL, TCC_CODE_COPY, TCC_CODE_BRANCH, TCC_CODE_LOOP,
-       TCC_CODE_COUNT };
+       TCC_CODE_PLAN, TCC_CODE_COUNT };
 enum { TCC_INT_CONST, TCC_INT_DIM, TCC_INT_ADD, TCC_INT_SUB, TCC_INT_MUL, TCC_INT_FLOORDIV,
        TCC_INT_MOD, TCC_INT_MIN, TCC_INT_MAX, TCC_INT_COUNT };
 enum { TCC_REL_EQ, TCC_REL_LE, TCC_REL_LT, TCC_REL_DIVIDES, TCC_REL_COUNT };
@@ -34,6 +34,7 @@ typedef union tcc_fields {
     struct { int64_t target; int64_t source; int64_t size; } copy;
     struct { int64_t condition; int64_t when; tcc_body then; tcc_body otherwise; } branch;
     struct { int64_t trips; int64_t condition; int64_t counter; tcc_body body; } loop;
+    struct { int64_t end; tcc_operands offsets; tcc_operands sizes; tcc_operands lives; } plan;
 } tcc_fields;
 
 typedef struct tcc_field {
@@ -103,6 +104,12 @@ typedef struct tcc_field {
         TCC_FIELD(CONDITION, ONE, loop.condition), \
         TCC_FIELD(DEFINED, ONE, loop.counter), \
         TCC_FIELD(BODY, ONE, loop.body), \
+    }, \
+    { /* plan */ \
+        TCC_FIELD(DEFINED, ONE, plan.end), \
+        TCC_FIELD(DEFINED, MANY, plan.offsets), \
+        TCC_FIELD(USED, MANY, plan.sizes), \
+        TCC_FIELD(NUMBER, MANY, plan.lives), \
     }, \
 }
 #define TCC_OPERANDS { \

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "place.h"
 #include "runtime.h"
 
 static tcc_status broken(const char *what) {
@@ -298,6 +299,8 @@ static tcc_status execute(tcc_run *run, const tcc_code *code) {
     case TCC_CODE_LET: return evaluate(run, code);
     case TCC_CODE_CHECK: return check(run, code);
     case TCC_CODE_VIEW: return view(run, code);
+    case TCC_CODE_PLAN:
+        return tcc_placer_run(run->instance->placers[code->number], run->instance->registers);
     case TCC_CODE_LAUNCH:
         return TCC_UNLIKELY(run->instance->times != NULL) ? timed(run, code) : launch(run, code);
     default: break;

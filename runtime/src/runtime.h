@@ -52,14 +52,15 @@ void tcc_free(void *memory);
 
 typedef struct tcc_arena {
     void *base; /* 64-byte aligned; 2 MiB aligned, with huge pages asked for, from 1 MiB on */
-    size_t size;
+    size_t size, room; /* bytes asked for, rounded; addresses that it can grow to where it lies */
     void *mapping;
     size_t mapped;
 } tcc_arena;
 
-/* Makes `arena` hold at least `size` zero or old bytes; what it held may be lost.  Made anew it has
- * a thirty-second more at most, or a page.  Its pages are there when this returns, as far as memory
- * allows. */
+/* Makes `arena` hold at least `size` zero or old bytes; what it held may be lost.  It has a
+ * thirty-second more at most, or a page.  One that must be made anew gets addresses for four times
+ * as much, and memory for them when it grows.  Its pages are there when this returns, as far as
+ * memory allows. */
 tcc_status tcc_arena_reserve(tcc_arena *arena, size_t size);
 void tcc_arena_release(tcc_arena *arena);
 
@@ -237,10 +238,11 @@ typedef tcc_status (*tcc_op)(struct tcc_op_call *call);
 struct tcc_code {
     int32_t kind;
     int32_t ahead;  /* of a launch: the largest weight of the launch after it; -1: none */
-    int64_t number; /* of a launch or call: its place among them */
+    int64_t number; /* of a launch or call: its place among them; of a plan: among plans */
     union {
         tcc_kernel kernel; /* of a launch; NULL on a GPU */
         tcc_op op;         /* of a call */
+        const tcc_code *plan; /* of a plan: the next in the program's list, or NULL */
     };
     tcc_fields as;
 };
@@ -263,6 +265,8 @@ typedef struct tcc_program {
     int64_t state_bytes;
     int64_t n_steps; /* launches and calls */
     int64_t known_arena; /* the arena's size where inputs do not change it; else 0 */
+    const tcc_code *plans; /* list of those in the body */
+    int64_t n_plans;
     void *memory; /* list of what decoding allocated */
 } tcc_program;
 
@@ -409,6 +413,7 @@ struct tcc_instance {
     bool *output_done;
     tcc_heap heap;        /* of the run in progress */
     tcc_span *handles;    /* by output port: strings or a list as the program wrote them */
+    struct tcc_placer **placers; /* of place.h, by number of a plan instruction */
     tcc_time *times; /* by step's number; NULL: nobody asked */
     int (*poll)(void *context); /* NULL: nobody asked */
     void *poll_context;

@@ -24,6 +24,7 @@ from tcc.ir.program import (
     Let,
     Loop,
     Output,
+    PlanArena,
     Port,
     Program,
     ReadInt,
@@ -99,6 +100,8 @@ def with_body(*body: Instr) -> Program:
         (with_body(*WORK, Branch(-1, (), ())), "one buffer or one register"),
         (with_body(*WORK, Branch(W, (), (), 0)), "one buffer or one register"),
         (with_body(*WORK, Loop(0, -5, 3, ())), "buffer -5 of 6"),
+        (with_body(*WORK, PlanArena(3, (4,), (0,), (0, 1))), "lists of different lengths"),
+        (with_body(*WORK, PlanArena(3, (4,), (0, 0), (0, 1, -1))), "lists of different lengths"),
         (with_body(Branch(W, (WORK[0],), ()), *WORK[1:]), "on some paths only"),
         (with_body(Loop(0, -1, 3, (WORK[0],)), *WORK[1:]), "on some paths only"),
         (

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from tcc.backends.artifact.encode_program import encode_program
 from tcc.backends.artifact.link import link_artifact
+from tcc.backends.artifact.planner import arena_planner
 from tcc.backends.artifact.variant import Variant
 from tcc.backends.cpu.codegen import compile_object
 from tcc.backends.cpu.detect import detect
@@ -82,7 +83,7 @@ def compiled(tmp_path: Path) -> Run:
         program, table, weights = lower_program(
             place_graph(graph), CorePlanner(CoreModel(16, 16)), lower_node
         )
-        program = plan_arena(program)
+        program = plan_arena(program, arena_planner())
         target = parse_target("cpu", "host", detect)
         names = tuple(f"tcc_k{n}" for n in range(len(table.bounds)))
         texts = [emit_kernel(b.kernel, n, target) for b, n in zip(table.bounds, names, strict=True)]

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tcc.backends.artifact.planner import arena_planner
 from tcc.ir.program import (
     Allocate,
     Arena,
@@ -93,7 +94,9 @@ def test_a_result_lies_over_an_operand_that_dies(
     assert kernels[0].in_place == (((0, 1),) if buffers == 1 else ())
     assert verify_kernel(kernels[0]) == ()
     x = np.random.default_rng(0).standard_normal(COUNT).astype(np.float32)
-    (found,) = evaluate_program(plan_arena(merged), kernels, [x], np.zeros(0, np.uint8))
+    (found,) = evaluate_program(
+        plan_arena(merged, arena_planner()), kernels, [x], np.zeros(0, np.uint8)
+    )
     np.testing.assert_array_equal(found, factor * x)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tcc.backends.artifact.planner import arena_planner
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.graph import Graph, Value, carrier
@@ -51,7 +52,7 @@ def run(graph: Graph, precision: Precision, *inputs: Array) -> Array:
     for bound in table.bounds:
         verify_kernel(bound.kernel)
     names = tuple(f"k{n}" for n in range(len(table.bounds)))
-    planned = plan_arena(replace(program, kernels=names))
+    planned = plan_arena(replace(program, kernels=names), arena_planner())
     section = np.concatenate([part() for part in weights.parts()])
     kernels = [b.kernel for b in table.bounds]
     return np.asarray(evaluate_program(planned, kernels, list(inputs), section)[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from tcc.ir.program import (
     Loop,
     Output,
     Place,
+    PlanArena,
     Port,
     Program,
     ReadInt,
@@ -197,6 +199,24 @@ def mlp() -> tuple[Program, bytes]:
     b.launch("relu", n, [x, middle])
     b.launch("add", n, [middle, w, y])
     return b.program(), np.arange(1, 65, dtype=np.float32).tobytes()
+
+
+def planned(steps: int = 4) -> Program:
+    """y = relu(x) for x: f32[n], after as many launches; each run plans what lies between."""
+    b = Builder()
+    n = b.let(IntOp.DIM, 0, 0)
+    size = b.let(IntOp.MUL, n, b.const(4))
+    b.input("x", "f32", [n], "[n]")
+    offsets = [b.register() for _ in range(1, steps)]
+    b.arena = b.register()
+    lives = [number for at in range(1, steps) for number in (at - 1, at, -1)]
+    b.body.append(PlanArena(b.arena, tuple(offsets), (size,) * len(offsets), tuple(lives)))
+    chain = [b.buffer(Input(0), "x"), *(b.buffer(Arena(o, size)) for o in offsets)]
+    y = b.output("y", "f32", [n], "[n]")
+    b.allocate(y, size)
+    for source, target in pairwise((*chain, y)):
+        b.launch("relu", n, [source, target])
+    return b.program()
 
 
 def every_instruction() -> Program:

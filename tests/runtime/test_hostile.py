@@ -48,6 +48,7 @@ def parts(record: bytes) -> tuple[list[int], bytes]:
 
 def test_whole_programs_decode_and_run(hostile: Path) -> None:
     assert run(hostile, [encode_program(programs.mlp()[0])]) == (1, 1, 1)
+    assert run(hostile, [encode_program(programs.planned())]) == (1, 1, 1)
     assert run(hostile, [encode_program(programs.every_instruction())])[0] == 1
 
 
@@ -66,7 +67,8 @@ def test_every_word_replaced_never_crashes(hostile: Path) -> None:
     """Loops are left out: a damaged trip count is a long run, not a crash."""
     values = (0, 7, 60, -1, (1 << 62) + 3)
     records = []
-    for program in (programs.mlp()[0], programs.no_loops(), programs.handles()):
+    whole = (programs.mlp()[0], programs.planned(), programs.no_loops(), programs.handles())
+    for program in whole:
         words, strings = parts(encode_program(program))
         for at in range(HEADER_WORDS, len(words)):
             for value in values:
@@ -139,8 +141,9 @@ def test_element_types_and_ports_that_cannot_be_are_refused(hostile: Path) -> No
         replace(programs.mlp()[0], scratch=400),
         programs.handles(),
         handle_programs.growing(3),
+        programs.planned(),
     ],
-    ids=["mlp", "scratch", "handles", "growing"],
+    ids=["mlp", "scratch", "handles", "growing", "planned"],
 )
 def test_every_failing_allocation_is_reported_and_leaks_nothing(
     hostile: Path, program: Program

@@ -6,14 +6,15 @@ kernels beyond an index into the artifact's kernel table, and no addresses.
 
     program  = registers, buffers, ports, body
     instr    = Let | ReadInt | Check | Allocate | View | Launch | CallOp | Copy | Branch | Loop
+             | PlanArena
 
 Semantics.  A register is written before it is read.  A buffer's address is fixed by its `Place`:
 arena ranges live as long as the run; `Dynamic` ones from their `Allocate` to the end of the run or
 their next `Allocate`; `View`s are re-aimed by the `View` instruction.  Sizes and offsets are bytes.
 Outside sizes nothing is computed on the host.
 
-The *prologue* is the body's leading `Let`s, `Check`s and `ReadInt`s of inputs.  It writes all
-registers that the arena needs (its size; offset and size of every range), which no later
+The *prologue* is the body's leading `Let`s, `Check`s, `PlanArena`s and `ReadInt`s of inputs.  It
+writes all registers that the arena needs (its size; offset and size of every range), which no later
 instruction changes: after it the arena is made and its buffers get their addresses.  Kernels may
 count on 64-byte aligned arena, state, scratch and dynamic memory, and on weights as aligned as
 their offsets; the caller's arrays are aligned to one element.  `verify_program` proves all this.
@@ -267,7 +268,25 @@ class Loop:
     body: Body
 
 
-Instr: TypeAlias = Let | ReadInt | Check | Allocate | View | Launch | CallOp | Copy | Branch | Loop
+@record
+class PlanArena:
+    """Plans an arena for buffers whose sizes inputs decide.
+
+    Buffer i has `register[sizes[i]]` bytes and lives from position `lives[3 * i]` to position
+    `lives[3 * i + 1]`, both included.  `register[offsets[i]]` becomes its offset, a multiple of 64,
+    which is that of buffer `lives[3 * i + 2]`, dead before it, unless that is -1.  Buffers that
+    live at one position get disjoint ranges below `register[end]`.  Equal sizes give equal plans.
+    """
+
+    end: Register
+    offsets: tuple[Register, ...]
+    sizes: tuple[Register, ...]
+    lives: tuple[int, ...]
+
+
+Instr: TypeAlias = (
+    Let | ReadInt | Check | Allocate | View | Launch | CallOp | Copy | Branch | Loop | PlanArena
+)
 Body: TypeAlias = tuple[Instr, ...]
 
 
@@ -288,7 +307,7 @@ class Program:
 def prologue_length(program: Program) -> int:
     """How many instructions at the front of the body are the prologue."""
     for number, instr in enumerate(program.body):
-        at_entry = isinstance(instr, Let | Check) or (
+        at_entry = isinstance(instr, Let | Check | PlanArena) or (
             isinstance(instr, ReadInt) and isinstance(program.buffers[instr.buffer].place, Input)
         )
         if not at_entry:

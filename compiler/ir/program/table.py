@@ -36,6 +36,7 @@ from tcc.ir.program import (
     Loop,
     Output,
     Place,
+    PlanArena,
     ReadInt,
     State,
     View,
@@ -163,6 +164,11 @@ INSTRUCTIONS = (
         "loop",
         Loop,
         "loop {counter:defined} < {trips:used}{while condition:condition} {body:body}",
+    ),
+    _row(
+        "plan",
+        PlanArena,
+        "plan {end:defined} {offsets:defined*} {sizes:used*} {lives:number*}",
     ),
 )
 PLACES = (

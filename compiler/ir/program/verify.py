@@ -23,6 +23,7 @@ from tcc.ir.program import (
     Instr,
     Let,
     Output,
+    PlanArena,
     Program,
     Register,
     Weight,
@@ -82,6 +83,10 @@ class _State:
         self.at = instr
         if isinstance(instr, Branch) and (instr.condition < 0) == (instr.when < 0):
             raise self.fail("a branch asks one buffer or one register")
+        if isinstance(instr, PlanArena) and not (
+            len(instr.offsets) == len(instr.sizes) == len(instr.lives) / 3
+        ):
+            raise self.fail("a plan has lists of different lengths")
         named = list(operands(instr))
         for kind, value in named:
             self._use(kind, value, instr)

@@ -37,6 +37,7 @@ from tcc.ir.program import (
     Let,
     Loop,
     Output,
+    PlanArena,
     Program,
     ReadInt,
     Register,
@@ -241,18 +242,41 @@ class _Host:
             case CallOp():
                 self._call(instr)
             case Copy():
-                size = registers[instr.size]
-                target, source = self._bytes(instr.target), self._bytes(instr.source)
-                if size > min(target.size, source.size):
-                    raise InternalError(f"a copy of {size} bytes: {instr}")
-                target[:size] = source[:size].copy()
+                self._copy(instr)
             case Branch():
                 taken = registers[instr.when] if instr.when >= 0 else self._flag(instr.condition)
                 self.run(instr.then if taken else instr.otherwise, outside)
             case Loop():
                 self._loop(instr)
+            case PlanArena():
+                self._plan(instr)
             case _:
                 assert_never(instr)
+
+    def _copy(self, node: Copy) -> None:
+        size = self._registers[node.size]
+        target, source = self._bytes(node.target), self._bytes(node.source)
+        if size > min(target.size, source.size):
+            raise InternalError(f"a copy of {size} bytes: {node}")
+        target[:size] = source[:size].copy()
+
+    def _plan(self, node: PlanArena) -> None:
+        """Each buffer, in the order of birth, gets the lowest offset that those before it leave."""
+        sizes = [-(-max(self._registers[r], 1) // 64) * 64 for r in node.sizes]
+        spans = [node.lives[at : at + 3] for at in range(0, len(node.lives), 3)]
+        offsets: dict[int, int] = {}
+        for n in sorted(range(len(sizes)), key=lambda n: spans[n][0]):
+            first, last, under = spans[n]
+            met = [m for m in offsets if spans[m][0] <= last and first <= spans[m][1]]
+            busy = [(offsets[m], offsets[m] + sizes[m]) for m in met]
+            free = (
+                at
+                for at in sorted({0, *(end for _, end in busy)})
+                if all(at + sizes[n] <= start or end <= at for start, end in busy)
+            )
+            offsets[n] = offsets[under] if under >= 0 else next(free)
+        self._registers.update((r, offsets[n]) for n, r in enumerate(node.offsets))
+        self._registers[node.end] = max((at + sizes[n] for n, at in offsets.items()), default=0)
 
     def _let(self, node: Let) -> int:
         if node.op is IntOp.CONST:

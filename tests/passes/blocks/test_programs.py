@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tcc.backends.artifact.planner import arena_planner
 from tcc.ir.graph import Graph
 from tcc.ir.program import Program
 from tcc.ir.program.verify import verify_program
@@ -31,7 +32,7 @@ def lowered(graph: Graph) -> tuple[Program, list[TileKernel], Array]:
     program, kernels = update_in_place(replace(program, kernels=names), table.bounds)
     section = [part() for part in weights.parts()]
     packed = np.concatenate(section) if section else np.zeros(0, np.uint8)
-    return plan_arena(program), list(kernels), packed
+    return plan_arena(program, arena_planner()), list(kernels), packed
 
 
 @pytest.mark.parametrize("name", list(MODELS))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tcc.backends.artifact.planner import arena_planner
 from tcc.ir.graph import Graph
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.index import evaluate, free_vars
@@ -41,7 +42,7 @@ def lowered(graph: Graph, registers: CoreModel) -> tuple[Program, list[TileKerne
     )
     names = tuple(f"kernel{n}" for n in range(len(table.bounds)))
     program, kernels = update_in_place(replace(program, kernels=names), table.bounds)
-    planned = plan_arena(program)
+    planned = plan_arena(program, arena_planner())
     section = [part() for part in weights.parts()]
     packed = np.concatenate(section) if section else np.zeros(0, np.uint8)
     return planned, list(kernels), packed

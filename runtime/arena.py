@@ -1,0 +1,186 @@
+"""Plans an arena: gives every buffer of a CSV file an offset.
+
+    python -m tcc.runtime.arena FILE.csv --capacity 1048576 --seconds 10
+
+The file has the columns id, lower, upper and size, in any order: a buffer takes `size` bytes at
+the times lower <= t < upper.  The last line printed is `peak P bound B verdict valid|invalid`: the
+bytes of the plan, those that no plan can do without, and the verdict of an independent check.
+
+Exit code 0: a valid plan within the capacity; 1: a plan above it; 2: a file or an argument that is
+wrong; 3: the planner's library is missing; 130: interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from tcc.runtime.planner import LIBRARY, MOST_BYTES, ArenaPlan, Life, Planner
+
+COLUMNS = ("id", "lower", "upper", "size")
+
+
+class LivesError(ValueError):
+    """A file of lives that is wrong: where and why."""
+
+
+def read_lives(file: TextIO, name: str) -> dict[str, Life]:
+    """The buffers of a CSV file by id, in its order.  Raises LivesError, which names the line."""
+    rows = _rows(file, name)
+    _, header = next(rows, (1, []))
+    if sorted(header) != sorted(COLUMNS):
+        raise LivesError(f"{name}, line 1: the columns are not {', '.join(COLUMNS)}")
+    lives: dict[str, Life] = {}
+    left = MOST_BYTES
+    for line, row in rows:
+        where = f"{name}, line {line}"
+        if len(row) != len(COLUMNS):
+            raise LivesError(f"{where}: {len(row)} values for {len(COLUMNS)} columns")
+        values = dict(zip(header, row, strict=True))
+        lower, upper, size = (_number(values[column], column, where) for column in COLUMNS[1:])
+        if values["id"] in lives:
+            raise LivesError(f"{where}: the id {values['id']!r} is that of an earlier line")
+        if upper <= lower:
+            raise LivesError(f"{where}: upper {upper} is not above lower {lower}")
+        left -= size + 1  # the planner counts a byte of alignment
+        if left < 0:
+            raise LivesError(f"{where}: the sizes up to here sum to more than 2^62")
+        lives[values["id"]] = Life(lower, upper, size)
+    return lives
+
+
+def _rows(file: TextIO, name: str) -> Iterator[tuple[int, list[str]]]:
+    """The rows that are not empty, without spaces around values, each with its line."""
+    reader = csv.reader(file)
+    try:
+        for row in reader:
+            if row:
+                yield reader.line_num, [value.strip() for value in row]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise LivesError(f"{name}, line {reader.line_num + 1}: {error}") from error
+
+
+def _number(text: str, column: str, where: str) -> int:
+    if not (text.isascii() and text.removeprefix("-").isdigit()):
+        raise LivesError(f"{where}: {column} {text[:40]!r} is no whole number")
+    if text.startswith("-"):
+        raise LivesError(f"{where}: {column} {text[:40]} is negative")
+    if len(text) > 40 or int(text) > MOST_BYTES:
+        raise LivesError(f"{where}: {column} {text[:40]} is above 2^62")
+    return int(text)
+
+
+class _Progress:
+    """Ends a search after some seconds; shows how far it is where stderr is a terminal."""
+
+    def __init__(self, seconds: float) -> None:
+        self._start = self._shown = time.monotonic()
+        self._seconds = seconds
+
+    def __call__(self, steps: int, peak: int) -> bool:
+        now = time.monotonic()
+        if sys.stderr.isatty() and now - self._shown >= 1:
+            self._shown = now
+            passed = f"{now - self._start:.0f} s"
+            print(f"\r{passed}, {steps:,} steps, peak {peak}\033[K", end="", file=sys.stderr)
+        return now - self._start < self._seconds
+
+    def close(self) -> None:
+        """Removes what is shown."""
+        if self._shown != self._start:
+            print("\r\033[K", end="", file=sys.stderr)
+
+
+def write_plan(path: Path, lives: dict[str, Life], plan: ArenaPlan) -> None:
+    """Writes the lives with a column `offset` more; the file appears whole or not at all."""
+    made = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        with made.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow((*COLUMNS, "offset"))
+            for (key, life), offset in zip(lives.items(), plan.offsets, strict=True):
+                writer.writerow((key, life.lower, life.upper, life.size, offset))
+        made.replace(path)
+    finally:
+        made.unlink(missing_ok=True)
+
+
+def _is_valid(planner: Planner, lives: Sequence[Life], plan: ArenaPlan) -> bool:
+    try:
+        planner.check(lives, plan)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return False
+    return True
+
+
+def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tcc.runtime.arena",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("file", metavar="FILE.csv", type=Path)
+    parser.add_argument(
+        "--capacity", metavar="BYTES", type=int, help="how much there is; default: no limit"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=10, help="when the search ends (default: 10)"
+    )
+    parser.add_argument(
+        "--steps", type=int, help="end it after so many steps instead: equal on every machine"
+    )
+    parser.add_argument(
+        "--output", metavar="OUT.csv", type=Path, help="write the offsets into this file"
+    )
+    found = parser.parse_args(given)
+    for name in ("capacity", "seconds", "steps"):
+        value = getattr(found, name)
+        if value is not None and not 0 <= value <= MOST_BYTES:
+            parser.error(f"argument --{name}: {value} is not from 0 to 2^62")
+    return found
+
+
+def _run(asked: argparse.Namespace) -> int:
+    with asked.file.open(newline="", encoding="utf-8") as file:
+        named = read_lives(file, str(asked.file))
+    planner, lives = Planner(), tuple(named.values())
+    progress = _Progress(asked.seconds if asked.steps is None else float("inf"))
+    try:
+        plan = planner.plan(lives, capacity=asked.capacity or 0, steps=asked.steps, go_on=progress)
+    finally:
+        progress.close()
+    valid = _is_valid(planner, lives, plan)
+    if asked.output and valid:
+        write_plan(asked.output, named, plan)
+    print(f"peak {plan.peak} bound {plan.bound} verdict {'valid' if valid else 'invalid'}")
+    return int(not valid or (asked.capacity is not None and plan.peak > asked.capacity))
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Returns the exit code."""
+    asked = _arguments(given)
+    if not LIBRARY.is_file():
+        print(
+            f"error: the planner's library is missing\n  at: {LIBRARY}\n"
+            "  to do: install tcc where a C compiler is, or run scripts/devtree in its sources",
+            file=sys.stderr,
+        )
+        return 3
+    try:
+        return _run(asked)
+    except (OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
