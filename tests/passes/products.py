@@ -6,9 +6,9 @@ from math import prod
 
 from tcc.ir.graph import Node
 from tcc.ir.index import as_int
-from tcc.passes.derive.winograd import Limits
+from tcc.passes.derive.bilinear_conv import Limits
+from tcc.passes.derive.conv_price import ConvPrices, ConvRegion, Forms
 from tcc.passes.derive.winograd_forms import WinogradForm
-from tcc.passes.derive.winograd_price import ConvPrices, ConvRegion, Forms
 
 
 class Products(ConvPrices):

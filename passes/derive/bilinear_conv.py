@@ -1,78 +1,75 @@
-"""Computes 3 x 3 convolutions with fewer products.
+"""Computes convolutions with fewer products.
 
     %y = conv(%x, %w, %bias)      %v = expression(%x)           ; input transform
-                                  %m = expression(%v, %u)       ; 36 products of matrices
+                                  %m = expression(%v, %u)       ; as many products of matrices
                                   %y = expression(%m, %bias)    ; output transform
 
-F(4 x 4, 3 x 3) needs a quarter of a convolution's products, F(2 x 2, 3 x 3) 16 in 36; both round
-more and take larger weights, %u, which are computed here in f64.  Infinities and NaN spread over
-the tile of results they touch.  Requires folded constants.  A convolution is replaced where that is
-predicted to pay (`winograd_price`), all weights together grow within bounds, and %u is finite.
+F(4 x 4, 3 x 3) needs a quarter of a convolution's products, F(3 x 3, 2 x 2) 4 in 9; all forms round
+more and most take larger weights, %u, which are computed here in f64.  Infinities and NaN spread
+over the tile of results they touch.  Requires folded constants.  A convolution is replaced where
+that is predicted to pay (`conv_price`), within the error policy (`conv_forms`), where all weights
+together grow within bounds, and where %u is finite.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
-from types import MappingProxyType
+from math import inf, log2
+from typing import TypeAlias
 
 import numpy as np
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, walk_graphs
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import as_int
-from tcc.ir.op import Array, Trait
-from tcc.ir.types import F32, element_count
+from tcc.ir.op import Trait
+from tcc.ir.types import F32, TensorType, element_count
 from tcc.passes.choose.beam import Link, choose_together
-from tcc.passes.derive.winograd_forms import (
-    FORMS,
-    WinogradForm,
+from tcc.passes.derive.conv_forms import amplification, forms_of
+from tcc.passes.derive.conv_price import ConvPrices, ConvRegion, region_of, with_form
+from tcc.passes.derive.tiled_conv import (
+    Conv,
+    Form,
+    conv_of,
     largest_of_four,
-    transformed_filters,
+    transformed_weights,
 )
-from tcc.passes.derive.winograd_price import ConvPrices, ConvRegion, Forms, region_of, with_form
 from tcc.passes.graph.emit import express
 from tcc.record import record
 from tcc.schedule.alternatives import Alternative, in_order
 
-# By how much of its price a form counts as dearer: prices err, and larger filters take memory.
-_MARGINS = MappingProxyType({2: 0.08, 4: 0.15})
+# Forms of a convolution whose kernels are made to be priced: those of the least bounds, each with
+# weights of at most so many times the size of the one before.
+_PRICED = 3
+_SMALLER = 0.75
 # An option that is so many times as dear as the best is not looked at together with others.
 _HOPELESS = 1.15
-# Rows of products that keep the multipliers busy while the filters come from memory: where there
-# are as many tiles, a form of smaller ones is only dearer.
-_MANY = 48
-# Channels of a group below which F(4 x 4) may round by more than sums of so few products are
-# allowed to: 0.4 of twice their bound at 8 channels, 1.3 times it at 4.
-_FEWEST = 8
+# A form, how many times as dear as its price it counts, and a lower bound of its seconds.
+_Candidate: TypeAlias = tuple[Form, float, float]
 
 
 @record
 class Limits:
-    """What prices are made by, and how many times their size all weights together may take."""
+    """What prices are made by, and how many times their size all weights together may take.
+
+    A form counts as dearer than its price by the part `margin` that prices of unlike kernels err
+    by, and by `rounding` for each bit of a result that its amplification may cost.
+    """
 
     prices: ConvPrices
     growth: float = 4.0
+    margin: float = 0.06
+    rounding: float = 0.01
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Site:
-    """A convolution that forms compute, and its seconds directly (first) and in some of them."""
+    """A convolution that forms compute, and what it is chosen from: directly (first) and in some of
+    them, with the seconds of each."""
 
     node: Node
-    forms: Forms
     seconds: tuple[float, ...]
-
-    @property
-    def alternatives(self) -> tuple[Alternative[Node, WinogradForm | None], ...]:
-        """What is chosen from: forms count as dearer than they are priced."""
-        priced = zip(self.forms, self.seconds, strict=True)
-        return tuple(
-            Alternative(self.node, form, s)
-            if form is None
-            else Alternative(self.node, form, s * (1 + _MARGINS[form.m]), _extra(self.node, form))
-            for form, s in priced
-        )
+    alternatives: tuple[Alternative[Node, Form | None], ...]
 
     @property
     def contested(self) -> bool:
@@ -81,7 +78,7 @@ class _Site:
         return any(price <= _HOPELESS * least for price in others)
 
 
-def winograd(graph: Graph, limits: Limits) -> Graph:
+def faster_convolutions(graph: Graph, limits: Limits) -> Graph:
     """`graph` with the convolutions replaced that gain from it within the limits."""
     chosen = _choose(graph, limits)
     pools = _pools_of(graph, chosen)
@@ -105,11 +102,11 @@ def constant_bytes(graph: Graph) -> int:
 # ---- which --------------------------------------------------------------------------------------
 
 
-def _choose(graph: Graph, limits: Limits) -> Mapping[Node, WinogradForm]:
+def _choose(graph: Graph, limits: Limits) -> Mapping[Node, Form]:
     """The cheapest forms of all convolutions together, with weights within bounds."""
     constants = {v: None for part in walk_graphs(graph) for v in part.constants}
     room = (limits.growth - 1) * constant_bytes(graph)
-    choice = _Choice(limits.prices, constants)
+    choice = _Choice(limits, constants)
     for part in walk_graphs(graph):
         choice.add(part)
     return choice.forms(room)
@@ -118,19 +115,23 @@ def _choose(graph: Graph, limits: Limits) -> Mapping[Node, WinogradForm]:
 class _Choice:
     """The convolutions of a graph and its bodies, with their prices."""
 
-    def __init__(self, prices: ConvPrices, constants: Mapping[Value, None]) -> None:
-        self._prices, self._constants = prices, constants
+    def __init__(self, limits: Limits, constants: Mapping[Value, None]) -> None:
+        self._limits, self._prices, self._constants = limits, limits.prices, constants
         self._sites: list[_Site] = []
         self._links: dict[tuple[int, int], Link] = {}
+        self._candidates: dict[Conv, Sequence[_Candidate]] = {}
 
     def add(self, graph: Graph) -> None:
         """Takes up the convolutions of one graph, without its bodies."""
         users = graph.users()
         sites: dict[Value, int] = {}  # of values that are a site's results
-        for node in (n for n in graph.nodes if _fits(n, self._constants)):
+        for node in graph.nodes:
+            conv = _fitting(node, self._constants)
+            if conv is None:
+                continue
             region = region_of(graph, users, self._constants, (node,))
             number = len(self._sites)
-            self._sites.append(self._site(node, region))
+            self._sites.append(self._site(node, conv, region))
             image = node.inputs[0]
             before = None if image is None else sites.get(image)
             if before is not None and (
@@ -141,70 +142,82 @@ class _Choice:
                 self._links[before, number] = self._link(both, before, number)
             sites.update((v, number) for n in region.nodes for v in n.outputs)
 
-    def forms(self, room: float) -> Mapping[Node, WinogradForm]:
+    def forms(self, room: float) -> Mapping[Node, Form]:
         """The form to take for each convolution that one is taken for."""
         places = [site.alternatives for site in self._sites]
         picks = choose_together(places, self._links, room)
         taken = [place[pick] for place, pick in zip(places, picks, strict=True)]
         return {each.region: each.replacement for each in taken if each.replacement is not None}
 
-    def _site(self, node: Node, region: ConvRegion) -> _Site:
-        """Priced are the largest form, and smaller ones if its products are of few rows."""
+    def _site(self, node: Node, conv: Conv, region: ConvRegion) -> _Site:
+        """The candidates are priced until their bounds reach the best price."""
         direct = self._prices.seconds(region, (None,))
-        priced: dict[WinogradForm | None, float] = {None: direct}
-        for form in sorted(FORMS.values(), key=lambda f: -f.m):
-            if len(priced) == 1 or _tiles(node, FORMS[max(FORMS)]) < _MANY:
-                priced[form] = self._prices.seconds(region, (form,))
-        return _Site(node, tuple(priced), tuple(priced.values()))
+        seconds, best = [direct], direct
+        found: list[Alternative[Node, Form | None]] = [Alternative(node, None, direct)]
+        for form, dearer, bound in self._candidates_of(conv):
+            if len(found) > _PRICED or bound * dearer >= best:
+                break
+            seconds.append(self._prices.seconds(region, (form,)))
+            extra = 4 * (_elements(conv.weights_type(form)) - _elements(_weights(node)))
+            found.append(Alternative(node, form, seconds[-1] * dearer, max(0, extra)))
+            best = min(best, found[-1].price)
+        return _Site(node, tuple(seconds), tuple(found))
+
+    def _candidates_of(self, conv: Conv) -> Sequence[_Candidate]:
+        """Allowed forms, the least bound first, those after it with ever smaller weights."""
+        if conv not in self._candidates:
+            limits, found = self._limits, []
+            for form in forms_of(conv):
+                dearer = 1 + limits.margin + limits.rounding * log2(amplification(conv, form))
+                found.append((form, dearer, self._prices.least_seconds(conv, form)))
+            found.sort(key=lambda each: each[1] * each[2])
+            self._candidates[conv] = tuple(_with_ever_smaller_weights(conv, found))
+        return self._candidates[conv]
 
     def _link(self, both: ConvRegion, before: int, after: int) -> Link:
         """What two neighbours take together beyond what they take alone, if both have a form."""
         first, second = self._sites[before], self._sites[after]
 
         def beyond(a: int, b: int) -> float:
-            if first.forms[a] is None or second.forms[b] is None:
+            forms = first.alternatives[a].replacement, second.alternatives[b].replacement
+            if None in forms:
                 return 0.0
-            together = self._prices.seconds(both, (first.forms[a], second.forms[b]))
-            plain = self._prices.seconds(both, (None, second.forms[b]))
+            together, plain = (self._prices.seconds(both, f) for f in (forms, (None, forms[1])))
             return together - plain - (first.seconds[a] - first.seconds[0])
 
         return beyond
 
 
-def _tiles(node: Node, form: WinogradForm) -> int:
-    """Rows of the products of one image."""
-    results = (as_int(n) or 0 for n in node.outputs[0].type.shape[2:])
-    sizes = zip(results, node.attrs.dilations, strict=True)
-    return prod(d * -(-n // (d * form.m)) for n, d in sizes)
+def _with_ever_smaller_weights(conv: Conv, found: Iterable[_Candidate]) -> Iterator[_Candidate]:
+    most = inf
+    for each in found:
+        weights = _elements(conv.weights_type(each[0]))
+        if weights <= most:
+            most = _SMALLER * weights
+            yield each
 
 
-def _extra(node: Node, form: WinogradForm) -> int:
-    """Bytes by which the filters grow."""
+def _elements(type_: TensorType) -> int:
+    return as_int(element_count(type_.shape)) or 0
+
+
+def _weights(node: Node) -> TensorType:
     weights = node.inputs[1]
     assert weights is not None
-    return (form.points - 9) * 4 * ((as_int(element_count(weights.type.shape)) or 0) // 9)
+    return weights.type
 
 
-def _fits(node: Node, constants: Mapping[Value, None]) -> bool:
-    """Whether a node is a convolution that the forms compute."""
-    if node.op.name != "conv" or node.inputs[1] not in constants:
-        return False
-    (result,) = node.outputs
-    image, weights, attrs = node.inputs[0], node.inputs[1], node.attrs
-    assert image is not None
-    assert weights is not None
-    known = [as_int(n) for n in (*image.type.shape[1:], *result.type.shape[2:])]
-    return (
-        weights.type.static_shape is not None
-        and weights.type.static_shape[2:] == (3, 3)
-        and set(attrs.strides) == {1}
-        and (as_int(weights.type.shape[1]) or 0) >= _FEWEST
-        and image.type.dtype is F32
-        and all(n is not None and n > 0 for n in known)
-    )
+def _fitting(node: Node, constants: Mapping[Value, None]) -> Conv | None:
+    """The convolution that a node is, if forms may compute it."""
+    conv = conv_of(node) if len(node.inputs) > 1 and node.inputs[1] in constants else None
+    image, (result, *_) = node.inputs[0] if node.inputs else None, node.outputs or (None,)
+    if conv is None or image is None or image.type.dtype is not F32 or result is None:
+        return None
+    known = [as_int(n) for n in (*image.type.shape[1:], *result.type.shape[1:])]
+    return conv if all(n is not None and n > 0 for n in known) else None
 
 
-def _pools_of(graph: Graph, chosen: Mapping[Node, WinogradForm]) -> dict[Node, None]:
+def _pools_of(graph: Graph, chosen: Mapping[Node, Form]) -> dict[Node, None]:
     """Maxima of windows side by side over results of `chosen` that nothing else reads."""
     users = graph.users()
     producers = {v: n for n in graph.nodes for v in n.outputs}
@@ -234,18 +247,18 @@ def _side_by_side(node: Node) -> bool:
 # ---- how ----------------------------------------------------------------------------------------
 
 
-def _replaced(b: GraphBuilder, node: Node, inputs: Inputs, form: WinogradForm) -> Replacement:
-    image, source = inputs[0], inputs[1]
-    assert image is not None
+def _replaced(b: GraphBuilder, node: Node, inputs: Inputs, form: Form) -> Replacement:
+    source, conv = inputs[1], conv_of(node)
     assert source is not None
+    assert conv is not None
     weights = b.array(source)
     if weights is None:
         return None
-    filters = _rounded(form, weights)
-    if not np.isfinite(filters).all():  # weights that are, or sums of them beyond the range
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = transformed_weights(conv, form, weights).astype(F32.carrier)
+    if not np.isfinite(found).all():  # weights that are, or sums of them beyond the range
         return None
-    u = b.constant(filters, source.name, F32)
-    return with_form(b, node, inputs, u, form)
+    return with_form(b, node, inputs, found, form)
 
 
 def _formula(b: GraphBuilder, node: Node, image: Value | None) -> Sequence[Value]:
@@ -253,8 +266,3 @@ def _formula(b: GraphBuilder, node: Node, image: Value | None) -> Sequence[Value
     points of it are made at a time, and none need be stored."""
     assert image is not None
     return express(b, largest_of_four(image.type, node.outputs[0].type), image)
-
-
-def _rounded(form: WinogradForm, weights: Array) -> Array:
-    with np.errstate(over="ignore", invalid="ignore"):
-        return transformed_filters(form, weights).astype(F32.carrier)

@@ -1,0 +1,63 @@
+"""The bilinear forms that a convolution may take, by how far their rounding may carry.
+
+A form's results are off by at most amplification * g(n) * X * W summed over taps and channels, for
+inputs of at most X in a tile, weights of at most W, and n roundings on the longest way (see
+`bilinear`).  A form is allowed where n is at most the number of terms of the direct sum, so that
+the form keeps the bound of the error policy, and where one rounding, amplified, stays within
+`AMPLIFIED` of the largest product: a fifth of what whole models may differ by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from math import prod
+
+from tcc.ir.index import as_int
+from tcc.passes.derive.bilinear import MOST_PRODUCTS
+from tcc.passes.derive.tiled_conv import Axis, AxisForm, Conv, Form, points
+from tcc.passes.fuse.unroll import MOST_RESULTS
+
+UNIT_ROUNDOFF = 2.0**-24
+AMPLIFIED = 2e-5
+
+_DIRECT = AxisForm(1, 1)
+
+
+def forms_of(conv: Conv) -> Iterator[Form]:
+    """All allowed forms that a transform along some axis is part of."""
+    for form in product(*map(_axis_forms, conv.axes)):
+        if points(form) > MOST_RESULTS or all(f == _DIRECT for f in form):
+            continue
+        terms = prod(axis.taps for axis in conv.axes) * (conv.channels // conv.groups)
+        small = UNIT_ROUNDOFF * amplification(conv, form) <= AMPLIFIED
+        if small and roundings(conv, form) <= terms:
+            yield form
+
+
+def amplification(conv: Conv, form: Form) -> float:
+    """How many times as far as the direct sum a result may be off, for as many roundings."""
+    return prod(
+        float(f.algorithm.amplification(axis.taps)) * f.pieces(axis)
+        for f, axis in zip(form, conv.axes, strict=True)
+    )
+
+
+def roundings(conv: Conv, form: Form) -> int:
+    """The most roundings between an operand and a result: of transforms, of the weights, and of
+    sums over pieces and channels."""
+    transforms = sum(sums.roundings for f in form for sums in f.sums)
+    pieces = prod(f.pieces(axis) for f, axis in zip(form, conv.axes, strict=True))
+    return transforms + 1 + pieces * (conv.channels // conv.groups)
+
+
+def _axis_forms(axis: Axis) -> list[AxisForm]:
+    """Pieces of even numbers of taps, and tiles no longer than the results of a turn."""
+    taps, results = -(-axis.taps // axis.classes), -(-(as_int(axis.results) or 0) // axis.turns)
+    lengths = sorted({-(-taps // count) for count in range(1, taps)})
+    tiled = (
+        AxisForm(tile, length)
+        for length in lengths
+        for tile in range(2, min(MOST_PRODUCTS - length + 1, results) + 1)
+    )
+    return [_DIRECT, *tiled]
