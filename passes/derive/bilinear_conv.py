@@ -13,7 +13,7 @@ together grow within bounds, and where %u is finite.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, log2
 from typing import TypeAlias
@@ -28,6 +28,7 @@ from tcc.passes.choose.beam import Link, choose_together
 from tcc.passes.derive.conv_forms import amplification, forms_of
 from tcc.passes.derive.conv_price import ConvPrices, ConvRegion, region_of, with_form
 from tcc.passes.derive.tiled_conv import (
+    DIRECT,
     Conv,
     Form,
     conv_of,
@@ -38,10 +39,9 @@ from tcc.passes.graph.emit import express
 from tcc.record import record
 from tcc.schedule.alternatives import Alternative, in_order
 
-# Forms of a convolution whose kernels are made to be priced: those of the least bounds, each with
-# weights of at most so many times the size of the one before.
-_PRICED = 3
-_SMALLER = 0.75
+# Forms of a convolution whose kernels are made to be priced: at most so many, whose bounds are at
+# most so many times the least, each with weights of at most so many times the one's before.
+_PRICED, _NEAR, _SMALLER = 3, 1.3, 0.75
 # An option that is so many times as dear as the best is not looked at together with others.
 _HOPELESS = 1.15
 # A form, how many times as dear as its price it counts, and a lower bound of its seconds.
@@ -127,7 +127,7 @@ class _Choice:
         sites: dict[Value, int] = {}  # of values that are a site's results
         for node in graph.nodes:
             conv = _fitting(node, self._constants)
-            if conv is None:
+            if conv is None or not self._candidates_of(conv):
                 continue
             region = region_of(graph, users, self._constants, (node,))
             number = len(self._sites)
@@ -154,8 +154,8 @@ class _Choice:
         direct = self._prices.seconds(region, (None,))
         seconds, best = [direct], direct
         found: list[Alternative[Node, Form | None]] = [Alternative(node, None, direct)]
-        for form, dearer, bound in self._candidates_of(conv):
-            if len(found) > _PRICED or bound * dearer >= best:
+        for form, dearer, bound in self._candidates_of(conv)[:_PRICED]:
+            if bound * dearer >= best:
                 break
             seconds.append(self._prices.seconds(region, (form,)))
             extra = 4 * (_elements(conv.weights_type(form)) - _elements(_weights(node)))
@@ -164,15 +164,20 @@ class _Choice:
         return _Site(node, tuple(seconds), tuple(found))
 
     def _candidates_of(self, conv: Conv) -> Sequence[_Candidate]:
-        """Allowed forms, the least bound first, those after it with ever smaller weights."""
+        """Allowed forms with lower bounds than the direct one, the least first, those after it with
+        ever smaller weights."""
         if conv not in self._candidates:
-            limits, found = self._limits, []
-            for form in forms_of(conv):
-                dearer = 1 + limits.margin + limits.rounding * log2(amplification(conv, form))
-                found.append((form, dearer, self._prices.least_seconds(conv, form)))
+            bound = self._prices.least_seconds
+            most = bound(conv, (DIRECT,) * len(conv.axes))
+            found = [(f, self._dearer(conv, f), bound(conv, f)) for f in forms_of(conv)]
+            found = [each for each in found if each[1] * each[2] < most]
             found.sort(key=lambda each: each[1] * each[2])
-            self._candidates[conv] = tuple(_with_ever_smaller_weights(conv, found))
+            self._candidates[conv] = tuple(_few(conv, found))
         return self._candidates[conv]
+
+    def _dearer(self, conv: Conv, form: Form) -> float:
+        bits = log2(amplification(conv, form))
+        return 1 + self._limits.margin + self._limits.rounding * bits
 
     def _link(self, both: ConvRegion, before: int, after: int) -> Link:
         """What two neighbours take together beyond what they take alone, if both have a form."""
@@ -188,12 +193,13 @@ class _Choice:
         return beyond
 
 
-def _with_ever_smaller_weights(conv: Conv, found: Iterable[_Candidate]) -> Iterator[_Candidate]:
-    most = inf
+def _few(conv: Conv, found: Sequence[_Candidate]) -> Iterator[_Candidate]:
+    """Those that are worth a price."""
+    smallest, near = inf, _NEAR * min((each[2] for each in found), default=inf)
     for each in found:
         weights = _elements(conv.weights_type(each[0]))
-        if weights <= most:
-            most = _SMALLER * weights
+        if weights <= smallest and each[2] <= near:
+            smallest = _SMALLER * weights
             yield each
 
 

@@ -15,21 +15,19 @@ from math import prod
 
 from tcc.ir.index import as_int
 from tcc.passes.derive.bilinear import MOST_PRODUCTS
-from tcc.passes.derive.tiled_conv import Axis, AxisForm, Conv, Form, points
+from tcc.passes.derive.tiled_conv import DIRECT, Axis, AxisForm, Conv, Form, facts_of, points
 from tcc.passes.fuse.unroll import MOST_RESULTS
 
 UNIT_ROUNDOFF = 2.0**-24
 AMPLIFIED = 2e-5
 
-_DIRECT = AxisForm(1, 1)
-
 
 def forms_of(conv: Conv) -> Iterator[Form]:
     """All allowed forms that a transform along some axis is part of."""
+    terms = prod(axis.taps for axis in conv.axes) * (conv.channels // conv.groups)
     for form in product(*map(_axis_forms, conv.axes)):
-        if points(form) > MOST_RESULTS or all(f == _DIRECT for f in form):
+        if points(form) > MOST_RESULTS or all(f == DIRECT for f in form):
             continue
-        terms = prod(axis.taps for axis in conv.axes) * (conv.channels // conv.groups)
         small = UNIT_ROUNDOFF * amplification(conv, form) <= AMPLIFIED
         if small and roundings(conv, form) <= terms:
             yield form
@@ -37,18 +35,15 @@ def forms_of(conv: Conv) -> Iterator[Form]:
 
 def amplification(conv: Conv, form: Form) -> float:
     """How many times as far as the direct sum a result may be off, for as many roundings."""
-    return prod(
-        float(f.algorithm.amplification(axis.taps)) * f.pieces(axis)
-        for f, axis in zip(form, conv.axes, strict=True)
-    )
+    return prod(facts.amplification for facts in facts_of(conv, form))
 
 
 def roundings(conv: Conv, form: Form) -> int:
     """The most roundings between an operand and a result: of transforms, of the weights, and of
     sums over pieces and channels."""
-    transforms = sum(sums.roundings for f in form for sums in f.sums)
-    pieces = prod(f.pieces(axis) for f, axis in zip(form, conv.axes, strict=True))
-    return transforms + 1 + pieces * (conv.channels // conv.groups)
+    facts = facts_of(conv, form)
+    pieces = prod(each.pieces for each in facts)
+    return sum(each.roundings for each in facts) + 1 + pieces * (conv.channels // conv.groups)
 
 
 def _axis_forms(axis: Axis) -> list[AxisForm]:
@@ -60,4 +55,4 @@ def _axis_forms(axis: Axis) -> list[AxisForm]:
         for length in lengths
         for tile in range(2, min(MOST_PRODUCTS - length + 1, results) + 1)
     )
-    return [_DIRECT, *tiled]
+    return [DIRECT, *tiled]

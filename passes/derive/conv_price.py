@@ -26,13 +26,14 @@ from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs
 from tcc.ir.index import as_index, as_int
 from tcc.ir.op import Array
-from tcc.ir.types import F32, element_count
+from tcc.ir.types import F32
 from tcc.ops import OPS
 from tcc.passes.choose.price import priced_kernels, unread
 from tcc.passes.derive.tiled_conv import (
     Conv,
     Form,
     conv_of,
+    facts_of,
     input_transform,
     output_transform,
     points,
@@ -241,21 +242,19 @@ class FormWork:
 
 def form_work(conv: Conv, form: Form) -> FormWork:
     """What a form of a convolution does at each run; unknown numbers of images count as one."""
-    images, rank = as_int(conv.images) or 1, len(form)
-    axes = list(zip(form, conv.axes, strict=True))
-    tiles = images * prod(as_int(f.tiles(a)) or 1 for f, a in axes)
-    spread = tiles * prod(f.pieces(a) * a.starts for f, a in axes) * conv.channels
-    gathered = tiles * prod(a.turns for a in conv.axes) * conv.filters
-    weights = as_int(element_count(conv.weights_type(form).shape)) or 0
-    sizes = [f.points for f in form]
-    before, after = ([sum(f.sums[n].operations.values()) for f in form] for n in range(2))
-    inward = sum(before[n] * prod(sizes[:n] + sizes[n + 1 :]) for n in range(rank))
-    tile = [f.tile for f in form]
-    outward = sum(after[n] * prod(tile[:n] + sizes[n + 1 :]) for n in range(rank))
-    pieces = prod(f.pieces(a) for f, a in axes)
+    images, axes, facts = as_int(conv.images) or 1, conv.axes, facts_of(conv, form)
+    tiles, pieces = images * prod(f.tiles for f in facts), prod(f.pieces for f in facts)
+    spread = tiles * pieces * prod(a.starts for a in axes) * conv.channels
+    gathered = tiles * prod(a.turns for a in axes) * conv.filters
+    terms = pieces * (conv.channels // conv.groups)
+    inward = outward = 0
+    for n, own in enumerate(facts):
+        before, after = form[:n], points(form[n + 1 :])
+        inward += own.inward * points(before) * after
+        outward += own.outward * prod(f.tile for f in before) * after
     return FormWork(
-        points(form) * gathered * pieces * (conv.channels // conv.groups),
+        points(form) * gathered * terms,
         spread * inward + gathered * outward,
-        4 * weights,
+        4 * points(form) * prod(a.filters for a in axes) * terms * conv.filters,
         4 * points(form) * (spread + gathered),
     )

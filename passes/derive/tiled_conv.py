@@ -18,6 +18,7 @@ of one tap is computed directly.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any, TypeAlias
 
@@ -101,6 +102,33 @@ class AxisForm:
 
 # One for each spatial axis.
 Form: TypeAlias = tuple[AxisForm, ...]
+DIRECT = AxisForm(1, 1)
+
+
+@record
+class AxisFacts:
+    """What a form does along one axis: tiles of one turn, additions and multiplications of a line
+    of inputs and of one of products, the most roundings of both, and the amplification."""
+
+    pieces: int
+    tiles: int
+    inward: int
+    outward: int
+    roundings: int
+    amplification: float
+
+
+@lru_cache(maxsize=4096)
+def _facts(form: AxisForm, axis: Axis) -> AxisFacts:
+    pieces, (inward, outward) = form.pieces(axis), form.sums
+    return AxisFacts(
+        pieces,
+        as_int(form.tiles(axis)) or 0,
+        sum(inward.operations.values()),
+        sum(outward.operations.values()),
+        inward.roundings + outward.roundings,
+        float(form.algorithm.amplification(axis.taps) * pieces),
+    )
 
 
 @record
@@ -155,6 +183,11 @@ def conv_of(node: Node) -> Conv | None:
             for place, s, d in zip(places, attrs.strides, attrs.dilations, strict=True)
         ]
     return Conv(image.type.shape[0], channels, filters, attrs.group, tuple(axes))
+
+
+def facts_of(conv: Conv, form: Form) -> list[AxisFacts]:
+    """Those of each axis.  Requires known numbers of results."""
+    return [_facts(each, axis) for each, axis in zip(form, conv.axes, strict=True)]
 
 
 def points(form: Form) -> int:

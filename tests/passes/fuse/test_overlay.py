@@ -21,7 +21,7 @@ from tcc.schedule.cpu.core import CoreModel
 
 from tests.oracle.program.evaluate import evaluate_program
 from tests.passes.products import FREE
-from tests.passes.test_winograd import Conv
+from tests.passes.test_bilinear_convs import Conv
 
 from .test_programs import inputs_of, lowered
 
