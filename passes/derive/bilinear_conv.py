@@ -40,7 +40,8 @@ from tcc.record import record
 from tcc.schedule.alternatives import Alternative, in_order
 
 # Forms of a convolution whose kernels are made to be priced: at most so many, whose bounds are at
-# most so many times the least, each with weights of at most so many times the one's before.
+# most so many times the least of those that may grow all weights so far, each with weights of at
+# most so many times the one's before.
 _PRICED, _NEAR, _SMALLER = 3, 1.3, 0.75
 # An option that is so many times as dear as the best is not looked at together with others.
 _HOPELESS = 1.15
@@ -58,7 +59,7 @@ class Limits:
 
     prices: ConvPrices
     growth: float = 4.0
-    margin: float = 0.06
+    margin: float = 0.05
     rounding: float = 0.01
 
 
@@ -150,17 +151,14 @@ class _Choice:
         return {each.region: each.replacement for each in taken if each.replacement is not None}
 
     def _site(self, node: Node, conv: Conv, region: ConvRegion) -> _Site:
-        """The candidates are priced until their bounds reach the best price."""
-        direct = self._prices.seconds(region, (None,))
-        seconds, best = [direct], direct
-        found: list[Alternative[Node, Form | None]] = [Alternative(node, None, direct)]
-        for form, dearer, bound in self._candidates_of(conv)[:_PRICED]:
-            if bound * dearer >= best:
-                break
-            seconds.append(self._prices.seconds(region, (form,)))
-            extra = 4 * (_elements(conv.weights_type(form)) - _elements(_weights(node)))
-            found.append(Alternative(node, form, seconds[-1] * dearer, max(0, extra)))
-            best = min(best, found[-1].price)
+        """The candidates are priced whose bounds are below the direct price."""
+        seconds = [self._prices.seconds(region, (None,))]
+        found: list[Alternative[Node, Form | None]] = [Alternative(node, None, seconds[0])]
+        for form, dearer, bound in self._candidates_of(conv):
+            if bound * dearer < seconds[0]:
+                seconds.append(self._prices.seconds(region, (form,)))
+                extra = 4 * (_elements(conv.weights_type(form)) - _elements(_weights(node)))
+                found.append(Alternative(node, form, seconds[-1] * dearer, max(0, extra)))
         return _Site(node, tuple(seconds), tuple(found))
 
     def _candidates_of(self, conv: Conv) -> Sequence[_Candidate]:
@@ -172,7 +170,7 @@ class _Choice:
             found = [(f, self._dearer(conv, f), bound(conv, f)) for f in forms_of(conv)]
             found = [each for each in found if each[1] * each[2] < most]
             found.sort(key=lambda each: each[1] * each[2])
-            self._candidates[conv] = tuple(_few(conv, found))
+            self._candidates[conv] = tuple(_few(conv, found, self._limits.growth))[:_PRICED]
         return self._candidates[conv]
 
     def _dearer(self, conv: Conv, form: Form) -> float:
@@ -193,13 +191,15 @@ class _Choice:
         return beyond
 
 
-def _few(conv: Conv, found: Sequence[_Candidate]) -> Iterator[_Candidate]:
-    """Those that are worth a price."""
-    smallest, near = inf, _NEAR * min((each[2] for each in found), default=inf)
-    for each in found:
-        weights = _elements(conv.weights_type(each[0]))
-        if weights <= smallest and each[2] <= near:
-            smallest = _SMALLER * weights
+def _few(conv: Conv, found: Sequence[_Candidate], growth: float) -> Iterator[_Candidate]:
+    """Those that are worth a price, in their order."""
+    direct = _elements(conv.weights_type((DIRECT,) * len(conv.axes)))
+    sizes = [_elements(conv.weights_type(form)) for form, _, _ in found]
+    bounds = (b for (_, _, b), size in zip(found, sizes, strict=True) if size <= growth * direct)
+    near, smallest = _NEAR * min(bounds, default=inf), inf
+    for each, size in zip(found, sizes, strict=True):
+        if size <= smallest and each[2] <= near:
+            smallest = _SMALLER * size
             yield each
 
 

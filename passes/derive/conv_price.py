@@ -47,6 +47,9 @@ from tcc.schedule.cpu.machine import Machine
 
 # Nodes after a convolution that are taken for its epilogue.
 _MOST = 8
+# Elements along an axis that stand-ins for readers look at: pointwise work of the region would be
+# done so many times over in their kernels, and stays in its own.
+_READ = 3
 # Where nodes of regions come from.
 _DIRECT, _POOL = "direct", "pool"
 
@@ -184,7 +187,8 @@ def _built(region: ConvRegion, forms: Forms) -> Graph:
         else:
             results = with_form(b, node, inputs, None, form)
         new.update(zip(node.outputs, results, strict=True))
-    return b.finish([new[v] if result else _pool(b, new[v]) for v, result in region.shown.items()])
+    shown = region.shown.items()
+    return b.finish([new[v] if result else _pool(b, new[v], _READ) for v, result in shown])
 
 
 def _outside(b: GraphBuilder, value: Value, role: Role) -> Value:
@@ -194,13 +198,14 @@ def _outside(b: GraphBuilder, value: Value, role: Role) -> Value:
     return given if role is Role.GIVEN else _pool(b, given)
 
 
-def _pool(b: GraphBuilder, value: Value) -> Value:
-    """Another kernel's work on an image."""
+def _pool(b: GraphBuilder, value: Value, size: int = 1) -> Value:
+    """Another kernel's work on an image, over windows of so many elements along each axis."""
     rank = value.type.rank - 2
     if value.type.dtype is not F32 or rank < 1:
         return value
-    zero, one = (as_index(0),) * rank, (1,) * rank
-    attrs = OPS["max_pool"].attrs(one, one, zero, zero, one)
+    one, zero = (1,) * rank, (as_index(0),) * rank
+    window = tuple(min(size, as_int(n) or 1) for n in value.type.shape[2:])
+    attrs = OPS["max_pool"].attrs(window, one, zero, zero, one)
     return b.add(OPS["max_pool"], [value], attrs, loc=_POOL)[0]
 
 
