@@ -42,7 +42,7 @@ from tcc.schedule.alternatives import Alternative, in_order
 # Forms of a convolution whose kernels are made to be priced: at most so many, whose bounds are at
 # most so many times the least of those that may grow all weights so far, each with weights of at
 # most so many times the one's before.
-_PRICED, _NEAR, _SMALLER = 3, 1.3, 0.75
+_PRICED, _NEAR, _SMALLER = 2, 1.3, 0.75
 # An option that is so many times as dear as the best is not looked at together with others.
 _HOPELESS = 1.15
 # A form, how many times as dear as its price it counts, and a lower bound of its seconds.
