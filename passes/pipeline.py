@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.ir.types import I8, U8
-from tcc.passes.derive.winograd import Limits, winograd
+from tcc.passes.derive.bilinear_conv import Limits, faster_convolutions
 from tcc.passes.fuse.partition import partition
 from tcc.passes.graph.canonicalize import canonicalize
 from tcc.passes.graph.check_indices import check_indices
@@ -106,7 +106,7 @@ def passes(
     if limits is None:
         return (*early, *late, *PIPELINE[-2:])
     early = tuple(_FILLED if p is DECOMPOSE_TRANSPOSED else p for p in early)
-    faster = Pass("winograd", partial(winograd, limits=limits), level=2)
+    faster = Pass("bilinear-convs", partial(faster_convolutions, limits=limits), level=2)
     return (*early, faster, *late, *PIPELINE[-2:])
 
 
@@ -223,5 +223,5 @@ def step_names() -> tuple[str, ...]:
     """Of all steps that a compile may have, in their order."""
     asked = (SMALL_TOP_K, LEGALIZE_CALLS, INT8_WEIGHT_MATMULS, INT8_MATMULS, SPLIT_ZERO_POINTS)
     early = (*passes(None, (*asked, REQUANTIZE, CHECK_INDICES)),)
-    names = [p.name for p in early] + ["grouped-gemms", "winograd", "bind-states"]
+    names = [p.name for p in early] + ["grouped-gemms", "bilinear-convs", "bind-states"]
     return tuple(dict.fromkeys((*names, *(name for name, _ in (*CPU, *PORTABLE, *GPU)))))

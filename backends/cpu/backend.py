@@ -15,8 +15,8 @@ from tcc.errors import UserError
 from tcc.ir.graph import Graph
 from tcc.ir.types import DTYPES, F32
 from tcc.options import Options
-from tcc.passes.derive.winograd import Limits
-from tcc.passes.derive.winograd_price import ConvPrices
+from tcc.passes.derive.bilinear_conv import Limits
+from tcc.passes.derive.conv_price import ConvPrices
 from tcc.passes.moe.price import GroupedGemmPrices
 from tcc.passes.pipeline import (
     CHECK_INDICES,
@@ -96,7 +96,7 @@ class CpuBackend(Backend):
     @property
     def limits(self) -> Limits | None:
         """What bounds algorithms that trade rounding for speed."""
-        return winograd_limits(self.target, self.machine, self.options, self.constants)
+        return bilinear_limits(self.target, self.machine, self.options, self.constants)
 
     def lower(self, graph: Graph, trace: Trace) -> Lowered:
         bits = self.options.weight_bits
@@ -178,7 +178,7 @@ def schedule_planner(
     )
 
 
-def winograd_limits(
+def bilinear_limits(
     target: Target, machine: Machine, options: Options, constants: int
 ) -> Limits | None:
     """What bounds algorithms that trade rounding for speed, in a model with so many bytes of
@@ -188,7 +188,7 @@ def winograd_limits(
     direct = 2.0 if options.precision == "bf16" and target.profile.multiplies_pairs else 1.0
     # As large as the constants may become: they come from memory where that is what forms cost.
     planner = schedule_planner(machine, round(constants * options.weight_growth))
-    return Limits(ConvPrices(planner, direct), options.weight_growth)
+    return Limits(ConvPrices(planner, machine, direct), options.weight_growth)
 
 
 def _cost(pricer: Pricer, bound: Bound) -> dict[str, Any]:

@@ -47,7 +47,7 @@ from tcc.ir.index import (
 from tcc.record import record
 
 # The most results of a point: more formulas than registers gain nothing.
-_MOST = 64
+MOST_RESULTS = 64
 
 
 @record
@@ -76,7 +76,7 @@ def unroll(stage: Stage, logical: Indices) -> Unrolled | None:
     loops = tuple(v for v in stage.iters if v in deciding)
     counts = [as_int(extent(v)) for v in loops]
     known = [n for n in counts if n is not None]
-    if not loops or len(known) < len(counts) or not 1 < prod(known) <= _MOST:
+    if not loops or len(known) < len(counts) or not 1 < prod(known) <= MOST_RESULTS:
         return None
     bodies, places = [], []
     varying = _varying(stage.body[0], set(loops))

@@ -44,8 +44,9 @@ _LEAST = 1e-20  # of matrices of zeros
 _SMALL = 1e8
 # Where runs part by this and by the value itself, as tan of 1e20 does, no digit is known.
 _LOST = 0.5
-# How much larger than operands what a Winograd convolution makes of them may be.
-_GROWTH = 64.0
+# How much larger than operands what a bilinear algorithm makes of them in a convolution may be.
+_GROWTH = 336.0
+_CONVOLUTIONS = frozenset({"conv", "conv_transpose"})
 # Places in an image whose arithmetic may leave the range of f32.
 _FAR = 1e30
 
@@ -310,7 +311,7 @@ def _ends(
     ):
         count = _terms_of_mean(op, arrays, attrs, result)
         known = dtype.is_float and not dtype.is_narrow
-        terms = terms * (_GROWTH if op.name == "conv" else count)
+        terms = terms * (_GROWTH if op.name in _CONVOLUTIONS else count)
         found.append(_sum_ends(result, wide, terms, step, dtype, count) if known else {})
     return found
 

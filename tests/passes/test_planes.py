@@ -11,10 +11,12 @@ from tcc.ir.layout import Layout, axis_vars, offset, permuted, row_major, set_ap
 from tcc.ir.types import F32, element_count, tensor
 from tcc.ops import OPS
 from tcc.ops.formula import fn
-from tcc.passes.derive.winograd_forms import FORMS, Tiling, input_transform, products
+from tcc.passes.derive.tiled_conv import Axis, Conv, input_transform, products
 from tcc.passes.layout.assign import Placed
 from tcc.passes.layout.pad_planes import LINE, PAGE
 from tcc.passes.program.lower_graph import place_graph
+
+from tests.passes.products import F4
 
 
 def planes(count: int, size: int, *, together: bool = True, seen: bool = False) -> Graph:
@@ -77,11 +79,12 @@ def test_other_values_stay_dense(graph: Graph) -> None:
 def test_planes_that_a_point_writes_are_set_apart() -> None:
     b = GraphBuilder("transform")
     x = b.input("x", tensor(F32, 1, 16, 32, 32))
-    form, tiling = FORMS[4], Tiling(x.type, (const(1), const(1)), (1, 1), (const(32), const(32)))
+    axis = Axis(3, const(32), const(1), 1, 1, 1, None)
+    conv = Conv(const(1), 16, 16, 1, (axis, axis))
     op, attrs = OPS["expression"], OPS["expression"].attrs
-    (v,) = b.add(op, [x], attrs(input_transform(form, tiling)))
-    u = b.constant(np.ones((36, 16, 16), np.float32), "u")
-    (m,) = b.add(op, [v, u], attrs(products(v.type, u.type, 1)))
+    (v,) = b.add(op, [x], attrs(input_transform(conv, F4, x.type)))
+    u = b.constant(np.ones((36, 1, 1, 1, 1, 16, 16), np.float32), "u")
+    (m,) = b.add(op, [v, u], attrs(products(conv, F4, v.type, u.type)))
     placed = place_graph(b.finish([m]))
     assert distance(v, placed.layouts[v]) == PAGE + LINE
     assert placed.layouts[m] == row_major(m.type.shape)

@@ -81,7 +81,9 @@ class Pricer:
         self, machine: Machine, constants: int | None = None, *, pairs: bool = False
     ) -> None:
         self.machine, self._pairs = machine, pairs
-        self._cold = constants is None or constants > machine.l3.size
+        # Caches that do not hold all constants from one run to the next: the second and the third.
+        sizes = (machine.l2.size, machine.l3.size)
+        self._cold = tuple(constants is None or constants > size for size in sizes)
         self._counted: dict[TileGroup, tuple[StageWork, ...]] = {}
 
     def price(self, group: TileGroup, schedule: Schedule) -> Price:
@@ -107,7 +109,7 @@ class _Pricing:
     def __init__(
         self,
         machine: Machine,
-        cold: bool,
+        cold: tuple[bool, ...],
         pairs: bool,
         group: TileGroup,
         schedule: Schedule,
@@ -388,10 +390,10 @@ class _Pricing:
         hertz = machine.hertz
         l2 = _seconds(first, machine.l2.read * hertz, machine.l2.write * hertz)
         # A line that was used survives the next so many by chance.
-        self._keep(second, 1 - exp(-near / machine.l2.size))
+        self._keep(second, 1 - exp(-near / machine.l2.size), self.cold[0])
         l3 = _seconds(second, machine.l3.read * hertz, machine.l3.write * hertz)
         # The last cache keeps what fits of a stream that is used again, and passes on the rest.
-        self._keep(third, 1 - min(1, machine.l3.size / max(1, near * self.threads)))
+        self._keep(third, 1 - min(1, machine.l3.size / max(1, near * self.threads)), self.cold[1])
         cold, reuse = self._reuse(third)
         dram = alone = self._from_memory(third, together=False)
         if self.threads > 1:
@@ -439,13 +441,13 @@ class _Pricing:
                     found[touch.source] = max(found.get(touch.source, 0), span)
         return sum(found.values())
 
-    def _keep(self, border: CacheTraffic, lost: float) -> None:
+    def _keep(self, border: CacheTraffic, lost: float, cold: bool) -> None:
         """Drops what the cache has held since the kernel before: all but the part `lost` of what
-        was computed, and constants that are not cold."""
+        was computed, and constants unless they are `cold`."""
         for key in border.by_source:
             source, _ = key
             constant = isinstance(source, int) and self.group.buffers[source].constant
-            border.by_source[key] *= float(self.cold) if constant else lost
+            border.by_source[key] *= float(cold) if constant else lost
 
     def _walks(self, threads: int) -> list[NestLoops]:
         """Each nest's loops as one of `threads` threads walks them."""

@@ -10,7 +10,7 @@ Measured with one row of results on two cores: 24 GB/s in order, 31.5 with 8 str
 33 where a step asks for neighbouring lines; 28 with 8 that begin amid pages (layout/weights.py).
 
 Likewise a unit's first pass over its row asks for the row of the unit after it, and a point that
-has several results, as a tile of a Winograd form has, for the lines of its neighbour's.
+has several results, as a tile of a transformed convolution has, for the lines of its neighbour's.
 """
 
 from __future__ import annotations

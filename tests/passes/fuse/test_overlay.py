@@ -10,7 +10,7 @@ from tcc.ir.expr.scalar import StageRef
 from tcc.ir.graph import Graph
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.index import as_int
-from tcc.passes.derive.winograd import winograd
+from tcc.passes.derive.bilinear_conv import faster_convolutions
 from tcc.passes.program.lower_graph import lower_program, place_graph
 from tcc.passes.program.lower_node import lower_node
 from tcc.passes.tile.cpu.alias_scratch import overlaid
@@ -21,7 +21,7 @@ from tcc.schedule.cpu.core import CoreModel
 
 from tests.oracle.program.evaluate import evaluate_program
 from tests.passes.products import FREE
-from tests.passes.test_winograd import Conv
+from tests.passes.test_bilinear_convs import Conv
 
 from .test_programs import inputs_of, lowered
 
@@ -34,7 +34,7 @@ SMALL = Conv(high=15, wide=27, images=1, fused=True)  # two units, each of sever
 
 def transformed(channels: int, filters: int, case: Conv = LARGE) -> Graph:
     """A convolution as transforms and 36 products between them, all in one kernel."""
-    return winograd(replace(case, channels=channels, filters=filters).graph(), FREE)
+    return faster_convolutions(replace(case, channels=channels, filters=filters).graph(), FREE)
 
 
 def bound_of(graph: Graph) -> Bound:

@@ -11,7 +11,7 @@ from tcc.ir.index import as_int, const, evaluate, iterator
 from tcc.ir.tile import Loop, MemorySpace, Prefetch, Stmt, Store, TileKernel
 from tcc.ir.types import F32, tensor
 from tcc.ops import OPS
-from tcc.passes.derive.winograd_forms import FORMS, Tiling, output_transform
+from tcc.passes.derive.tiled_conv import Axis, Conv, output_transform, points
 from tcc.passes.fuse.cpu_legality import CpuKernels
 from tcc.passes.program.lower_graph import lower_program, place_graph
 from tcc.passes.program.lower_node import lower_node
@@ -22,6 +22,7 @@ from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.nest import trips
 
 from tests.passes.fuse.models import Model
+from tests.passes.products import F4
 from tests.passes.test_choose_layouts import planner
 
 LINE = 64
@@ -99,12 +100,10 @@ def test_a_unit_asks_for_every_line_of_what_follows_its_runs_once(
 
 def gathered(channels: int) -> TileKernel:
     """Tiles of 4 x 4 results from their 36 products: 3 x 5 of them, of so many channels."""
-    form = FORMS[4]
     b = GraphBuilder("gathered")
-    image = tensor(F32, 1, channels, 12, 20)
-    tiling = Tiling(image, (const(1), const(1)), (1, 1), (const(12), const(20)))
-    m = b.input("m", tensor(F32, form.points, 1, 1, 1, 3, 5, channels))
-    expr = output_transform(form, tiling, m.type, None)
+    axes = tuple(Axis(3, const(n), const(1), 1, 1, 1, None) for n in (12, 20))
+    m = b.input("m", tensor(F32, points(F4), 1, 1, 1, 3, 5, channels))
+    expr = output_transform(Conv(const(1), channels, channels, 1, axes), F4, m.type, None)
     (y,) = b.add(OPS["expression"], [m, None], OPS["expression"].attrs(expr))
     (z,) = b.add(OPS["max_pool"], [y], OPS["max_pool"].attrs((3, 3), (1, 1), *NOTHING, (1, 1)))
     placed = place_graph(b.finish([z]), model=planner())

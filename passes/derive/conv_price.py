@@ -1,14 +1,17 @@
-"""What a convolution takes directly and in a Winograd form, with what is computed around it.
+"""What a convolution takes directly and in a bilinear form, with what is computed around it.
 
-    region   max_pool -> conv -> add, relu -> max_pool     of the conv and what follows it
-    direct   one kernel                                    priced like the kernels of a model
-    F(4x4)   input transform, products, output transform
+    region    max_pool -> conv -> add, relu -> max_pool    of the conv and what follows it
+    direct    one kernel                                   priced like the kernels of a model
+    F(4, 3)   input transform, products, output transform
 
 A region is the graph of a few nodes, placed and scheduled like a whole model, and its price the sum
 of its kernels' prices: epilogues, halos, layouts and joined kernels count as they will be.  Where
 others make or read its values, a pool of one element stands for them, so that values are stored as
 between kernels; what pools take by themselves is left out.  Inputs and outputs of the graph keep
 their layout.
+
+`least_seconds` needs no graph: what a form takes where its products and sums run at the processor's
+peak, and what they exchange moves at the pace of the second-level caches.
 """
 
 from __future__ import annotations
@@ -16,31 +19,41 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from math import prod
 from typing import Any, TypeAlias
 
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs
-from tcc.ir.index import as_index
-from tcc.ir.types import F32, TensorType, tensor
+from tcc.ir.index import as_index, as_int
+from tcc.ir.op import Array
+from tcc.ir.types import F32
 from tcc.ops import OPS
 from tcc.passes.choose.price import priced_kernels, unread
-from tcc.passes.derive.winograd_forms import (
-    Tiling,
-    WinogradForm,
+from tcc.passes.derive.tiled_conv import (
+    Conv,
+    Form,
+    conv_of,
+    facts_of,
     input_transform,
     output_transform,
+    points,
     products,
 )
 from tcc.passes.fuse.partition import NodeKind, classify
 from tcc.passes.graph.emit import express
 from tcc.passes.tile.plan import KernelPlanner
+from tcc.record import record
+from tcc.schedule.cpu.machine import Machine
 
 # Nodes after a convolution that are taken for its epilogue.
 _MOST = 8
+# Elements along an axis that stand-ins for readers look at: pointwise work of the region would be
+# done so many times over in their kernels, and stays in its own.
+_READ = 3
 # Where nodes of regions come from.
 _DIRECT, _POOL = "direct", "pool"
 
-Forms: TypeAlias = tuple[WinogradForm | None, ...]
+Forms: TypeAlias = tuple[Form | None, ...]
 
 
 class Role(Enum):
@@ -109,10 +122,17 @@ class ConvPrices:
     type.
     """
 
-    def __init__(self, planner: KernelPlanner, direct: float = 1.0) -> None:
-        self._planner, self._direct = planner, direct
+    def __init__(self, planner: KernelPlanner, machine: Machine, direct: float = 1.0) -> None:
+        self._planner, self._machine, self._direct = planner, machine, direct
         self._known: dict[Any, float] = {}
         self._pools: dict[Any, float] = {}
+
+    def least_seconds(self, conv: Conv, form: Form) -> float:
+        """Seconds of a form's parts at the machine's rates, without the kernels around it."""
+        machine, work = self._machine, form_work(conv, form)
+        multiplying = max(2 * work.products / machine.peak, work.weights / machine.memory.read_all)
+        near = machine.cores * machine.hertz / (1 / machine.l2.read + 1 / machine.l2.write)
+        return multiplying + max(2 * work.sums / machine.peak, work.exchanged / near)
 
     def seconds(self, region: ConvRegion, forms: Forms) -> float:
         """Seconds of a region whose convolutions are computed in these forms; None: directly."""
@@ -165,9 +185,10 @@ def _built(region: ConvRegion, forms: Forms) -> Graph:
             loc = _DIRECT if node in form_of else ""
             results = b.add(node.op, inputs, node.attrs, loc=loc)
         else:
-            results = with_form(b, node, inputs, unread(b, filters_type(node, form)), form)
+            results = with_form(b, node, inputs, None, form)
         new.update(zip(node.outputs, results, strict=True))
-    return b.finish([new[v] if result else _pool(b, new[v]) for v, result in region.shown.items()])
+    shown = region.shown.items()
+    return b.finish([new[v] if result else _pool(b, new[v], _READ) for v, result in shown])
 
 
 def _outside(b: GraphBuilder, value: Value, role: Role) -> Value:
@@ -177,35 +198,68 @@ def _outside(b: GraphBuilder, value: Value, role: Role) -> Value:
     return given if role is Role.GIVEN else _pool(b, given)
 
 
-def _pool(b: GraphBuilder, value: Value) -> Value:
-    """Another kernel's work on an image."""
-    if value.type.dtype is not F32 or value.type.rank != 4:
+def _pool(b: GraphBuilder, value: Value, size: int = 1) -> Value:
+    """Another kernel's work on an image, over windows of so many elements along each axis."""
+    rank = value.type.rank - 2
+    if value.type.dtype is not F32 or rank < 1:
         return value
-    zero, one = (as_index(0), as_index(0)), (1, 1)
-    attrs = OPS["max_pool"].attrs(one, one, zero, zero, one)
+    one, zero = (1,) * rank, (as_index(0),) * rank
+    window = tuple(min(size, as_int(n) or 1) for n in value.type.shape[2:])
+    attrs = OPS["max_pool"].attrs(window, one, zero, zero, one)
     return b.add(OPS["max_pool"], [value], attrs, loc=_POOL)[0]
 
 
-def filters_type(node: Node, form: WinogradForm) -> TensorType:
-    """Of the transformed filters: points, channels of a group, filters."""
-    weights = node.inputs[1]
-    assert weights is not None
-    filters, channels = weights.type.shape[:2]
-    return tensor(F32, form.points, channels, filters)
-
-
 def with_form(
-    b: GraphBuilder, node: Node, inputs: Inputs, filters: Value, form: WinogradForm
+    b: GraphBuilder, node: Node, inputs: Inputs, weights: Array | None, form: Form
 ) -> tuple[Value, ...]:
-    """Adds what computes the convolution `node` of `inputs` in `form`, with transformed filters."""
-    image = inputs[0]
+    """Adds what computes the convolution `node` of `inputs` in `form`, with transformed weights;
+    None: a constant of any contents."""
+    image, conv = inputs[0], conv_of(node)
     assert image is not None
-    attrs, (result,) = node.attrs, node.outputs
-    before = (as_index(attrs.before[0]), as_index(attrs.before[1]))
-    high, wide = result.type.shape[2:]
-    tiling = Tiling(image.type, before, attrs.dilations, (high, wide))
-    (v,) = express(b, input_transform(form, tiling), image)
-    (m,) = express(b, products(v.type, filters.type, attrs.group), v, filters)
+    assert conv is not None
+    type_ = conv.weights_type(form)
+    if weights is None:
+        u = unread(b, type_)
+    else:
+        source = node.inputs[1]
+        assert source is not None
+        u = b.constant(weights, source.name, F32)
+    (v,) = express(b, input_transform(conv, form, image.type), image)
+    (m,) = express(b, products(conv, form, v.type, u.type), v, u)
     bias = inputs[2] if len(inputs) > 2 else None
     shift = None if bias is None else bias.type
-    return express(b, output_transform(form, tiling, m.type, shift), m, bias)
+    return express(b, output_transform(conv, form, m.type, shift), m, bias)
+
+
+# ---- what forms do ------------------------------------------------------------------------------
+
+
+@record
+class FormWork:
+    """Multiply-adds of the products, and additions and multiplications of the transforms; bytes of
+    transformed weights, and of what transforms and products exchange."""
+
+    products: int
+    sums: int
+    weights: int
+    exchanged: int
+
+
+def form_work(conv: Conv, form: Form) -> FormWork:
+    """What a form of a convolution does at each run; unknown numbers of images count as one."""
+    images, axes, facts = as_int(conv.images) or 1, conv.axes, facts_of(conv, form)
+    tiles, pieces = images * prod(f.tiles for f in facts), prod(f.pieces for f in facts)
+    spread = tiles * pieces * prod(a.starts for a in axes) * conv.channels
+    gathered = tiles * prod(a.turns for a in axes) * conv.filters
+    terms = pieces * (conv.channels // conv.groups)
+    inward = outward = 0
+    for n, own in enumerate(facts):
+        before, after = form[:n], points(form[n + 1 :])
+        inward += own.inward * points(before) * after
+        outward += own.outward * prod(f.tile for f in before) * after
+    return FormWork(
+        points(form) * gathered * terms,
+        spread * inward + gathered * outward,
+        4 * points(form) * prod(a.filters for a in axes) * terms * conv.filters,
+        4 * points(form) * (spread + gathered),
+    )

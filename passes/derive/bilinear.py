@@ -1,0 +1,136 @@
+"""Bilinear algorithms: products of two sums each, as three factors of exact rational numbers.
+
+    y = C ((A x) * (B w))     A: products x inputs, B: products x weights, C: results x products
+
+    F(2, 3)   y0 = x0*w0 + x1*w1 + x2*w2     2 results of 3 taps in 4 products, not 6
+              y1 = x1*w0 + x2*w1 + x3*w2
+
+An algorithm computes a map y[i] = sum(j, k) T[i, j, k] * x[j] * w[k] if sum(p) C[i, p] * A[p, j] *
+B[p, k] is T[i, j, k]: a finite identity of rational numbers, which `computes` checks.
+
+Toom and Cook's products of polynomials, transposed (Winograd, Arithmetic Complexity of
+Computations, 1980; Lavin and Gray 2016), give F(m, t): m results of a correlation with t taps in
+m + t - 1 products, one for each of as many points.  Algorithms of several axes are nested:
+their factors are Kronecker products.
+
+Rounding.  With n roundings at most between an operand and a result and unit roundoff u, a result
+of operands |x[j]| <= X and |w[k]| <= W is off by at most
+
+    g(n) * sum(p) |C[i, p]| * (sum(j) |A[p, j]|) * (sum(k) |B[p, k]|) * X * W
+
+with g(n) = n*u / (1 - n*u) (Higham, Accuracy and Stability of Numerical Algorithms, 2002, sections
+3.1 and 23.2; for convolutions Barabasz et al., ACM TOMS 46:37, 2020).  The largest of these sums,
+in units of that of the direct sums, is the amplification; that of nested algorithms is the product
+of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import lru_cache
+from math import gcd, lcm
+from typing import TypeAlias
+
+from tcc.record import record
+
+Row: TypeAlias = tuple[Fraction, ...]
+Matrix: TypeAlias = tuple[Row, ...]
+# A row of A, a row of B and a column of C.
+_Product: TypeAlias = tuple[Row, Row, Row]
+# T[i][j][k] of a bilinear map.
+Tensor: TypeAlias = tuple[tuple[tuple[int, ...], ...], ...]
+
+# Points at which polynomials are multiplied, the last one of each algorithm infinity apart: pairs
+# of opposite sign share sums, and products with powers of two are exact.
+_POINTS = tuple(map(Fraction, ("0", "1", "-1", "2", "-2", "1/2", "-1/2")))
+# The most products along an axis that there are points for.
+MOST_PRODUCTS = len(_POINTS) + 1
+
+
+@record
+class Bilinear:
+    """y = results ((inputs x) * (weights w))."""
+
+    inputs: Matrix
+    weights: Matrix
+    results: Matrix
+
+    def computes(self, target: Tensor) -> bool:
+        """Whether the algorithm computes the map of `target`, exactly."""
+        factors = list(zip(zip(*self.results, strict=True), self.inputs, self.weights, strict=True))
+        return all(
+            sum(c[i] * a[j] * b[k] for c, a, b in factors) == wanted
+            for i, plane in enumerate(target)
+            for j, row in enumerate(plane)
+            for k, wanted in enumerate(row)
+        )
+
+    @property
+    def products(self) -> int:
+        return len(self.inputs)
+
+    def amplification(self, terms: int) -> Fraction:
+        """How many times as far as a direct sum of `terms` products a result may be off, for as
+        many roundings: see above."""
+        sizes = [_size(a) * _size(b) for a, b in zip(self.inputs, self.weights, strict=True)]
+        sums = (sum(abs(c) * s for c, s in zip(row, sizes, strict=True)) for row in self.results)
+        return max(map(Fraction, sums)) / terms
+
+
+def correlation(results: int, taps: int) -> Tensor:
+    """The map y[i] = sum(k) x[i + k] * w[k]."""
+    return tuple(
+        tuple(tuple(int(j == i + k) for k in range(taps)) for j in range(results + taps - 1))
+        for i in range(results)
+    )
+
+
+@lru_cache(maxsize=64)
+def toom_cook(results: int, taps: int) -> Bilinear:
+    """F(results, taps).  Requires at most `MOST_PRODUCTS` products.
+
+    Inputs and results are sums with whole factors, fractions stand in the weights.
+    """
+    points = _POINTS[: results + taps - 2]
+    rows = [_product_at(points, point, results, taps) for point in points]
+    last = (Fraction(0),) * (results - 1), (Fraction(0),) * (taps - 1)
+    rows.append((_polynomial(points), (*last[1], Fraction(1)), (*last[0], Fraction(1))))
+    whole = [_whole(*row) for row in rows]
+    inputs, weights, columns = (tuple(row[n] for row in whole) for n in range(3))
+    return Bilinear(inputs, weights, tuple(zip(*columns, strict=True)))
+
+
+def _product_at(points: Sequence[Fraction], at: Fraction, results: int, taps: int) -> _Product:
+    """The rows of A and B and the column of C of a finite point: of Lagrange's polynomials."""
+    others = [p for p in points if p != at]
+    scale = Fraction(1)
+    for point in others:
+        scale *= at - point
+    inputs = (*_polynomial(others), Fraction(0))
+    return inputs, tuple(at**k / scale for k in range(taps)), tuple(at**i for i in range(results))
+
+
+def _polynomial(roots: Sequence[Fraction]) -> Row:
+    """The coefficients of the product of (x - root), the constant one first."""
+    found = [Fraction(1)]
+    for root in roots:
+        low, high = [-root * c for c in found] + [Fraction(0)], [Fraction(0), *found]
+        found = [a + b for a, b in zip(low, high, strict=True)]
+    return tuple(found)
+
+
+def _whole(inputs: Row, weights: Row, results: Row) -> _Product:
+    """The same product with whole numbers without a common divisor in `inputs` and `results`."""
+    a, c = _denominator(inputs), _denominator(results)
+    scaled = tuple(x * a for x in inputs), tuple(x * c for x in results)
+    return scaled[0], tuple(x / (a * c) for x in weights), scaled[1]
+
+
+def _denominator(row: Row) -> Fraction:
+    common = lcm(*(x.denominator for x in row))
+    return Fraction(common, gcd(*(int(x * common) for x in row)))
+
+
+def _size(row: Row) -> Fraction:
+    return sum(map(abs, row), Fraction(0))

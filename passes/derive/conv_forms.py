@@ -1,0 +1,58 @@
+"""The bilinear forms that a convolution may take, by how far their rounding may carry.
+
+A form's results are off by at most amplification * g(n) * X * W summed over taps and channels, for
+inputs of at most X in a tile, weights of at most W, and n roundings on the longest way (see
+`bilinear`).  A form is allowed where n is at most the number of terms of the direct sum, so that
+the form keeps the bound of the error policy, and where one rounding, amplified, stays within
+`AMPLIFIED` of the largest product: a fifth of what whole models may differ by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from math import prod
+
+from tcc.ir.index import as_int
+from tcc.passes.derive.bilinear import MOST_PRODUCTS
+from tcc.passes.derive.tiled_conv import DIRECT, Axis, AxisForm, Conv, Form, facts_of, points
+from tcc.passes.fuse.unroll import MOST_RESULTS
+
+UNIT_ROUNDOFF = 2.0**-24
+AMPLIFIED = 2e-5
+
+
+def forms_of(conv: Conv) -> Iterator[Form]:
+    """All allowed forms that a transform along some axis is part of."""
+    terms = prod(axis.taps for axis in conv.axes) * (conv.channels // conv.groups)
+    for form in product(*map(_axis_forms, conv.axes)):
+        if points(form) > MOST_RESULTS or all(f == DIRECT for f in form):
+            continue
+        small = UNIT_ROUNDOFF * amplification(conv, form) <= AMPLIFIED
+        if small and roundings(conv, form) <= terms:
+            yield form
+
+
+def amplification(conv: Conv, form: Form) -> float:
+    """How many times as far as the direct sum a result may be off, for as many roundings."""
+    return prod(facts.amplification for facts in facts_of(conv, form))
+
+
+def roundings(conv: Conv, form: Form) -> int:
+    """The most roundings between an operand and a result: of transforms, of the weights, and of
+    sums over pieces and channels."""
+    facts = facts_of(conv, form)
+    pieces = prod(each.pieces for each in facts)
+    return sum(each.roundings for each in facts) + 1 + pieces * (conv.channels // conv.groups)
+
+
+def _axis_forms(axis: Axis) -> list[AxisForm]:
+    """Pieces of even numbers of taps, and tiles no longer than the results of a turn."""
+    taps, results = -(-axis.taps // axis.classes), -(-(as_int(axis.results) or 0) // axis.turns)
+    lengths = sorted({-(-taps // count) for count in range(1, taps)})
+    tiled = (
+        AxisForm(tile, length)
+        for length in lengths
+        for tile in range(2, min(MOST_PRODUCTS - length + 1, results) + 1)
+    )
+    return [DIRECT, *tiled]

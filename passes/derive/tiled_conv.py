@@ -1,0 +1,318 @@
+"""Convolutions by bilinear algorithms, as tensor expressions.
+
+Along each spatial axis a convolution is computed in tiles of results and pieces of taps, F(tile,
+taps) for each; the algorithms of all axes are nested, `point` numbers their products:
+
+    V[point, tile, piece, c] = A x                                x: the inputs of a tile and piece
+    M[point, tile, o] = sum(piece, c) V[point, tile, piece, c] * U[point, piece, c, o]
+    y[o, tile, ...] = C M                                         U = B w, known when w is
+
+A stride s divides taps k = s*k' + j, and the inputs they read, into s pieces of stride 1.  With
+dilation d, results whose places are equal modulo d take turns: each turn is an image of its own,
+that begins one input later.  So do the phases of a `phase_conv`, which have weights of their own
+and begin an input later from the first phase on that `skip` carries beyond the last.  Of a grouped
+convolution, filters sum over their own group's channels.  An axis in tiles of one result and pieces
+of one tap is computed directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.scalar import Scalar
+from tcc.ir.graph import Node
+from tcc.ir.index import Index, IndexLike, as_index, as_int, ceildiv, floordiv
+from tcc.ir.op import Array
+from tcc.ir.types import F32, TensorType, tensor
+from tcc.ops.formula import chosen, fn
+from tcc.passes.derive.bilinear import Bilinear, toom_cook
+from tcc.passes.derive.shared_sums import Arithmetic, SharedSums, shared_sums
+from tcc.record import record
+
+_Grid: TypeAlias = NDArray[Any]
+
+
+@record
+class Axis:
+    """A spatial axis of a convolution.
+
+    Result `turns` * q + r reads inputs `step` * (q + k) + j - `before`, for taps `classes` * k + j,
+    counted from where turn r begins.  `skip`: turns have weights of their own and begin (r + skip)
+    // turns inputs late; None: r inputs.
+    """
+
+    taps: int
+    results: Index
+    before: Index
+    step: int
+    classes: int
+    turns: int
+    skip: int | None
+
+    @property
+    def starts(self) -> int:
+        """In how many places turns begin."""
+        return self.turns if self.skip is None else (self.turns - 1 + self.skip) // self.turns + 1
+
+    @property
+    def filters(self) -> int:
+        """Turns with weights of their own."""
+        return 1 if self.skip is None else self.turns
+
+    def start(self, turn: Index) -> Index:
+        """Where a turn begins."""
+        if self.skip is None or self.starts == self.turns:
+            return turn
+        return (turn + self.skip) // self.turns
+
+
+@record
+class AxisForm:
+    """Tiles of so many results, from pieces of so many taps."""
+
+    tile: int
+    taps: int
+
+    @property
+    def algorithm(self) -> Bilinear:
+        return toom_cook(self.tile, self.taps)
+
+    @property
+    def points(self) -> int:
+        return self.tile + self.taps - 1
+
+    @property
+    def sums(self) -> tuple[SharedSums, SharedSums]:
+        """What becomes of the inputs of a tile, and of its products."""
+        return shared_sums(self.algorithm.inputs), shared_sums(self.algorithm.results)
+
+    def tiles(self, axis: Axis) -> Index:
+        """Tiles of one turn."""
+        return ceildiv(ceildiv(axis.results, axis.turns), self.tile)
+
+    def pieces(self, axis: Axis) -> int:
+        return axis.classes * -(-axis.taps // (axis.classes * self.taps))
+
+
+# One for each spatial axis.
+Form: TypeAlias = tuple[AxisForm, ...]
+DIRECT = AxisForm(1, 1)
+
+
+@record
+class AxisFacts:
+    """What a form does along one axis: tiles of one turn, additions and multiplications of a line
+    of inputs and of one of products, the most roundings of both, and the amplification."""
+
+    pieces: int
+    tiles: int
+    inward: int
+    outward: int
+    roundings: int
+    amplification: float
+
+
+@lru_cache(maxsize=4096)
+def _facts(form: AxisForm, axis: Axis) -> AxisFacts:
+    pieces, (inward, outward) = form.pieces(axis), form.sums
+    return AxisFacts(
+        pieces,
+        as_int(form.tiles(axis)) or 0,
+        sum(inward.operations.values()),
+        sum(outward.operations.values()),
+        inward.roundings + outward.roundings,
+        float(form.algorithm.amplification(axis.taps) * pieces),
+    )
+
+
+@record
+class Conv:
+    """A convolution of images of `channels`; each of `groups` groups has as many of the filters."""
+
+    images: Index
+    channels: int
+    filters: int
+    groups: int
+    axes: tuple[Axis, ...]
+
+    @property
+    def results(self) -> tuple[Index, ...]:
+        return tuple(axis.results for axis in self.axes)
+
+    def weights_type(self, form: Form) -> TensorType:
+        """Of U[point, turns..., pieces..., channel of a group, filter]."""
+        pieces = [f.pieces(a) for f, a in zip(form, self.axes, strict=True)]
+        turns = [axis.filters for axis in self.axes]
+        return tensor(
+            F32, points(form), *turns, *pieces, self.channels // self.groups, self.filters
+        )
+
+
+def conv_of(node: Node) -> Conv | None:
+    """The convolution that a node is; None for others, and where stride and dilation meet."""
+    if node.op.name not in ("conv", "phase_conv"):
+        return None
+    attrs, (y,) = node.attrs, node.outputs
+    image, weights = node.inputs[0], node.inputs[1]
+    assert image is not None
+    assert weights is not None
+    rank = image.type.rank - 2
+    channels, taps = as_int(image.type.shape[1]), [as_int(n) for n in weights.type.shape[-rank:]]
+    known = [n for n in taps if n is not None]
+    filters = as_int(y.type.shape[1])
+    if channels is None or filters is None or len(known) < rank:
+        return None
+    places = zip(known, y.type.shape[2:], map(as_index, attrs.before), strict=True)
+    if node.op.name == "phase_conv":
+        counts = [as_int(n) or 0 for n in weights.type.shape[:rank]]
+        axes = [
+            Axis(*place, 1, 1, turns, skip)
+            for place, turns, skip in zip(places, counts, attrs.skips, strict=True)
+        ]
+    elif any(s > 1 and d > 1 for s, d in zip(attrs.strides, attrs.dilations, strict=True)):
+        return None
+    else:
+        axes = [
+            Axis(*place, s * d, s, d, None)
+            for place, s, d in zip(places, attrs.strides, attrs.dilations, strict=True)
+        ]
+    return Conv(image.type.shape[0], channels, filters, attrs.group, tuple(axes))
+
+
+def facts_of(conv: Conv, form: Form) -> list[AxisFacts]:
+    """Those of each axis.  Requires known numbers of results."""
+    return [_facts(each, axis) for each, axis in zip(form, conv.axes, strict=True)]
+
+
+def points(form: Form) -> int:
+    """Products of a tile and piece, for each pair of channels."""
+    return prod(f.points for f in form)
+
+
+# ---- expressions --------------------------------------------------------------------------------
+
+
+def transformed_weights(conv: Conv, form: Form, weights: Array) -> Array:
+    """U of a node's weights, in f64."""
+    rank = len(form)
+    found = weights.astype(np.float64).reshape(
+        *(a.filters for a in conv.axes), *weights.shape[-rank - 2 :]
+    )
+    for each, axis in zip(form, conv.axes, strict=True):
+        found = np.moveaxis(found, rank + 2, -1)
+        pieces = each.pieces(axis)
+        missing = pieces * each.taps - axis.taps
+        found = np.pad(found, [(0, 0)] * (found.ndim - 1) + [(0, missing)])
+        found = found.reshape(*found.shape[:-1], -1, each.taps, axis.classes)
+        factors = np.array([[float(x) for x in row] for row in each.algorithm.weights])
+        found = np.moveaxis(found, -2, -1) @ factors.T
+        found = found.reshape(*found.shape[:-3], pieces, each.points)
+    at = range(rank + 2, found.ndim)
+    order = (*at[1::2], *range(rank), *at[::2], rank + 1, rank)
+    shape = [as_int(n) or 0 for n in conv.weights_type(form).shape]
+    return found.transpose(order).reshape(shape)
+
+
+def input_transform(conv: Conv, form: Form, image: TensorType) -> Expr:
+    """V[point, image, starts..., tiles..., pieces..., channel]."""
+    b = ExprBuilder(image)
+    axes = list(zip(form, conv.axes, strict=True))
+    loops: list[IndexLike] = [
+        *(axis.starts for axis in conv.axes),
+        *(f.tiles(axis) for f, axis in axes),
+        *(f.pieces(axis) for f, axis in axes),
+    ]
+    point, n, *at, c = b.iters(points(form), conv.images, *loops, conv.channels)
+    rank = len(form)
+    places = [
+        [
+            (f.tile * tile + k + piece // axis.classes * f.taps) * axis.step
+            + piece % axis.classes
+            + start
+            - axis.before
+            for k in range(f.points)
+        ]
+        for (f, axis), start, tile, piece in zip(
+            axes, at[:rank], at[rank : 2 * rank], at[2 * rank :], strict=True
+        )
+    ]
+    grid = _grid([f.points for f in form])
+    for where in np.ndindex(*grid.shape):
+        spot = (places[axis][k] for axis, k in enumerate(where))
+        grid[where] = b.read(0, n, c, *spot, fill=0)
+    values = _along(grid, [f.sums[0] for f in form])
+    return b.finish((point, n, *at, c), chosen(point, list(values.flat)))
+
+
+def products(conv: Conv, form: Form, v: TensorType, u: TensorType) -> Expr:
+    """M[point, image, turns..., tiles..., filter]: the sums over pieces and a group's channels."""
+    b = ExprBuilder(v, u)
+    rank = len(form)
+    turns = [axis.turns for axis in conv.axes]
+    tiles = v.shape[2 + rank : 2 + 2 * rank]
+    point, n, *at, o = b.iters(*v.shape[:2], *turns, *tiles, conv.filters)
+    *piece, c = b.iters(*u.shape[1 + rank : -1])
+    channel = floordiv(o, conv.filters // conv.groups) * u.shape[-2] + c
+    own = [turn if axis.filters > 1 else 0 for axis, turn in zip(conv.axes, at, strict=False)]
+    starts = [axis.start(turn) for axis, turn in zip(conv.axes, at, strict=False)]
+    left = b.read(0, point, n, *starts, *at[rank:], *piece, channel)
+    right = b.read(1, point, *own, *piece, c, o)
+    return b.finish((point, n, *at, o), fn("mul", left, right), over=(*piece, c), monoid="sum")
+
+
+def output_transform(conv: Conv, form: Form, m: TensorType, bias: TensorType | None) -> Expr:
+    """y[image, filter, results...] of the products, plus a bias."""
+    b = ExprBuilder(m, bias)
+    n, o, *y = b.iters(conv.images, conv.filters, *conv.results)
+    turns = [i % axis.turns for i, axis in zip(y, conv.axes, strict=True)]
+    at = [i // axis.turns for i, axis in zip(y, conv.axes, strict=True)]
+    tiles = [i // f.tile for i, f in zip(at, form, strict=True)]
+    grid = _grid([f.points for f in form])
+    for point, where in enumerate(np.ndindex(*grid.shape)):
+        grid[where] = b.read(0, point, n, *turns, *tiles, o)
+    values = _along(grid, [f.sums[1] for f in form])
+    value = _chosen([i % f.tile for i, f in zip(at, form, strict=True)], values)
+    return b.finish((n, o, *y), value if bias is None else fn("add", value, b.read(1, o)))
+
+
+def largest_of_four(image: TensorType, result: TensorType) -> Expr:
+    """y[n, c, i, j], the largest of the image's elements 2*i + {0, 1}, 2*j + {0, 1}."""
+    b = ExprBuilder(image)
+    n, c, i, j = b.iters(*result.shape)
+    four = [b.read(0, n, c, 2 * i + p, 2 * j + q) for p in range(2) for q in range(2)]
+    return b.finish(
+        (n, c, i, j), fn("max", fn("max", four[0], four[1]), fn("max", four[2], four[3]))
+    )
+
+
+def _grid(sizes: Sequence[int]) -> _Grid:
+    return np.empty(sizes, dtype=object)
+
+
+_SCALARS: Arithmetic[Any] = Arithmetic(
+    np.frompyfunc(lambda a, b: fn("add", a, b), 2, 1),
+    np.frompyfunc(lambda a, b: fn("sub", a, b), 2, 1),
+    np.frompyfunc(lambda by, a: fn("mul", by, a), 2, 1),
+)
+
+
+def _along(grid: _Grid, sums: Sequence[SharedSums]) -> _Grid:
+    """The sums of a grid of scalars along one axis after the other."""
+    for axis, each in enumerate(sums):
+        lines = each.of(list(np.moveaxis(grid, axis, 0)[..., None]), _SCALARS)
+        grid = np.moveaxis(np.stack(lines), 0, axis)[..., 0]
+    return grid
+
+
+def _chosen(which: Sequence[Index], values: Any) -> Scalar:
+    """The element of a grid that lies at indices `which`."""
+    if not which:
+        assert isinstance(values, Scalar)
+        return values
+    return chosen(which[0], [_chosen(which[1:], part) for part in values])

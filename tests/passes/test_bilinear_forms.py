@@ -1,0 +1,265 @@
+"""Every kind of convolution in every kind of form, against f64 sums written out here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from tcc.ir.graph import Graph, GraphBuilder
+from tcc.ir.graph.evaluate import evaluate_graph
+from tcc.ir.graph.verify import verify_graph
+from tcc.ir.index import IndexLike, const, symbol
+from tcc.ir.types import F32, tensor
+from tcc.ops import OPS
+from tcc.passes.derive.bilinear_conv import Limits, faster_convolutions
+from tcc.passes.derive.tiled_conv import AxisForm, Form
+from tcc.passes.graph.decompose import decompose_transposed
+from tcc.runtime.module import Module
+
+from tests.passes.products import Only
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Run = Callable[[Graph], Module]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A convolution, or one transposed, of images of `sizes`; each sequence has one entry an axis
+    or one for all."""
+
+    sizes: tuple[int, ...]
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...] = (1,)
+    dilations: tuple[int, ...] = (1,)
+    before: tuple[int, ...] = (0,)
+    after: tuple[int, ...] = (0,)
+    channels: int = 16
+    filters: int = 12
+    groups: int = 1
+    images: IndexLike = 2
+    transposed: bool = False
+
+    def each(self, values: tuple[int, ...]) -> tuple[int, ...]:
+        return values * len(self.sizes) if len(values) == 1 else values
+
+    @property
+    def weights(self) -> Array:
+        first, second = self.filters, self.channels // self.groups
+        if self.transposed:
+            first, second = self.channels, self.filters // self.groups
+        shape = (first, second, *self.kernel)
+        return np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+
+    @property
+    def bias(self) -> Array:
+        return np.random.default_rng(2).standard_normal(self.filters).astype(np.float32)
+
+    def image(self, count: int) -> Array:
+        shape = (count, self.channels, *self.sizes)
+        return np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+
+    def graph(self) -> Graph:
+        b = GraphBuilder("case")
+        x = b.input("x", tensor(F32, self.images, self.channels, *self.sizes))
+        strides, dilations = self.each(self.strides), self.each(self.dilations)
+        before, after = (tuple(map(const, self.each(p))) for p in (self.before, self.after))
+        op, extra = OPS["conv"], ()
+        if self.transposed:
+            op, extra = OPS["conv_transpose"], ((0,) * len(self.sizes),)
+        attrs = op.attrs(strides, before, after, *extra, dilations, self.groups)
+        operands = [x, b.constant(self.weights, "w"), b.constant(self.bias, "bias")]
+        return b.finish(b.add(op, operands, attrs))
+
+    def sums(self, image: Array, weights: Array) -> Array:
+        """The results without bias, in f64."""
+        return self._scattered(image, weights) if self.transposed else self._sums(image, weights)
+
+    def _sums(self, image: Array, weights: Array) -> Array:
+        pads = zip(self.each(self.before), self.each(self.after), strict=True)
+        padded = np.pad(image.astype(np.float64), [(0, 0), (0, 0), *pads])
+        steps = list(zip(self.each(self.strides), self.each(self.dilations), strict=True))
+        spans = [(k - 1) * d + 1 for k, (_, d) in zip(self.kernel, steps, strict=True)]
+        counts = [
+            (n - span) // s + 1
+            for n, span, (s, _) in zip(padded.shape[2:], spans, steps, strict=True)
+        ]
+        out = np.zeros((len(image), self.groups, self.filters // self.groups, *counts))
+        grouped = weights.reshape(self.groups, -1, *weights.shape[1:]).astype(np.float64)
+        for tap in product(*map(range, self.kernel)):
+            places = tuple(
+                slice(k * d, k * d + (n - 1) * s + 1, s)
+                for k, n, (s, d) in zip(tap, counts, steps, strict=True)
+            )
+            seen = padded[(slice(None), slice(None), *places)]
+            seen = seen.reshape(len(image), self.groups, -1, *counts)
+            out += np.einsum("ngc...,goc->ngo...", seen, grouped[(..., *tap)])
+        return out.reshape(len(image), self.filters, *counts)
+
+    def _scattered(self, image: Array, weights: Array) -> Array:
+        strides = self.each(self.strides)
+        whole = [(n - 1) * s + k for n, s, k in zip(self.sizes, strides, self.kernel, strict=True)]
+        out = np.zeros((len(image), self.groups, self.filters // self.groups, *whole))
+        seen = image.astype(np.float64).reshape(len(image), self.groups, -1, *self.sizes)
+        grouped = weights.reshape(self.groups, -1, *weights.shape[1:]).astype(np.float64)
+        for tap in product(*map(range, self.kernel)):
+            places = tuple(
+                slice(k, k + (n - 1) * s + 1, s)
+                for k, n, s in zip(tap, self.sizes, strides, strict=True)
+            )
+            spread = np.einsum("ngc...,gco->ngo...", seen, grouped[(..., *tap)])
+            out[(slice(None), slice(None), slice(None), *places)] += spread
+        ends = zip(whole, self.each(self.before), self.each(self.after), strict=True)
+        kept = tuple(slice(p, n - q) for n, p, q in ends)
+        return out.reshape(len(image), self.filters, *whole)[(slice(None), slice(None), *kept)]
+
+
+def form(*axes: tuple[int, int]) -> Form:
+    return tuple(AxisForm(*axis) for axis in axes)
+
+
+_D = (1, 1)  # an axis that is computed directly
+CASES = {
+    "1-D, 3 taps": (Case((29,), (3,), before=(1,), after=(1,)), form((4, 3))),
+    "1-D, large tiles": (Case((29,), (3,), before=(2,)), form((6, 3))),
+    "1-D, 7 taps": (Case((30,), (7,), before=(3,), after=(3,)), form((2, 7))),
+    "1-D, two pieces": (Case((30,), (7,), before=(3,), after=(3,)), form((4, 4))),
+    "1-D, pieces of two taps": (Case((17,), (5,), before=(2,), after=(0,)), form((3, 2))),
+    "1-D, dilated": (Case((41,), (3,), dilations=(4,), before=(4,), after=(1,)), form((4, 3))),
+    "1-D, stride 2": (Case((33,), (5,), strides=(2,), before=(2,), after=(2,)), form((4, 3))),
+    "1-D, stride 3": (Case((40,), (7,), strides=(3,), before=(1,)), form((2, 3))),
+    "1 x 7": (Case((5, 17), (1, 7), before=(0, 3), after=(0, 3)), form(_D, (2, 7))),
+    "7 x 1, two pieces": (Case((17, 5), (7, 1), before=(3, 0), after=(3, 0)), form((4, 4), _D)),
+    "3 x 3, rows only": (Case((9, 11), (3, 3), before=(1,), after=(1,)), form((4, 3), _D)),
+    "3 x 3, two tiles": (Case((9, 11), (3, 3), before=(0, 2), after=(1,)), form((2, 3), (4, 3))),
+    "3 x 3, odd tiles": (Case((7, 10), (3, 3), before=(1,), after=(1,)), form((3, 3), (3, 3))),
+    "3 x 3, pieces of two taps": (Case((8, 8), (3, 3), before=(1,)), form((3, 2), (3, 2))),
+    "2 x 2": (Case((13, 12), (2, 2)), form((3, 2), (3, 2))),
+    "5 x 5": (Case((14, 13), (5, 5), before=(2,), after=(2,)), form((4, 5), (4, 5))),
+    "5 x 5, pieces": (Case((14, 13), (5, 5), before=(2,), after=(2,)), form((4, 3), (2, 5))),
+    "7 x 7": (Case((10, 11), (7, 7), before=(3,), after=(3,)), form((3, 4), (4, 4))),
+    "groups": (
+        Case((9, 9), (5, 5), before=(2,), after=(2,), groups=2, channels=24, filters=20),
+        form((2, 5), (4, 5)),
+    ),
+    "groups, dilated": (
+        Case((14, 9), (3, 3), dilations=(3, 1), before=(3, 1), after=(1,), groups=4, channels=32),
+        form((2, 3), (4, 3)),
+    ),
+    "stride 2": (Case((17, 14), (3, 3), strides=(2,), before=(1,), after=(1,)), form((3, 2), _D)),
+    "stride 2, 4 x 4": (
+        Case((16, 15), (4, 4), strides=(2,), before=(1,), after=(1,)),
+        form((3, 2), (2, 2)),
+    ),
+    "stride 2, 7 x 7": (
+        Case((18, 18), (7, 7), strides=(2,), before=(3,), after=(3,), channels=12),
+        form((4, 4), (3, 2)),
+    ),
+    "strides 2 and 1": (Case((11, 11), (5, 3), strides=(2, 1), before=(1,)), form((2, 3), (4, 3))),
+    "stride beside dilation": (
+        Case((11, 12), (3, 3), strides=(2, 1), dilations=(1, 2), before=(1, 2)),
+        form((3, 2), (4, 3)),
+    ),
+    "3-D": (Case((5, 6, 7), (3, 3, 3), before=(1,), after=(1,)), form((2, 3), (2, 3), (2, 3))),
+    "3-D, one axis": (Case((5, 6, 7), (3, 1, 1)), form((3, 3), _D, _D)),
+    "image smaller than a tile": (
+        Case((2, 3), (3, 3), before=(1,), after=(1,)),
+        form((2, 3), (3, 3)),
+    ),
+    "transposed, phases": (
+        Case((7, 6), (4, 4), strides=(2,), before=(1,), after=(1,), transposed=True),
+        form((3, 2), (3, 2)),
+    ),
+    "transposed, other phases": (
+        Case((6, 7), (6, 4), strides=(2,), before=(2, 1), after=(2, 1), transposed=True),
+        form((2, 3), (4, 2)),
+    ),
+    "transposed, three phases": (
+        Case((9,), (9,), strides=(3,), before=(2,), after=(1,), transposed=True),
+        form((4, 3)),
+    ),
+    "transposed, groups": (
+        Case((5, 8), (4, 4), strides=(2,), before=(1,), after=(1,), groups=2, transposed=True),
+        form((2, 2), (3, 2)),
+    ),
+    "transposed, rows shifted": (
+        Case((9, 6), (4, 1), strides=(2, 1), before=(1, 0), after=(1, 0), transposed=True),
+        form((3, 2), _D),
+    ),
+    "transposed, residues": (
+        Case((6, 9), (4, 4), strides=(2,), transposed=True),
+        form((3, 2), (3, 2)),
+    ),
+}
+
+
+def exact_and_allowed(case: Case, image: Array) -> tuple[Array, Array]:
+    """The results in f64, and 2 * g(K) * (|x| * |w|) for each: operands here are all alike."""
+    bias = case.bias.reshape(-1, *[1] * len(case.sizes))
+    terms = case.weights[0].size * (case.channels // case.groups if case.transposed else 1) + 1
+    gamma = terms * 2.0**-24 / (1 - terms * 2.0**-24)
+    absolute = case.sums(np.abs(image), np.abs(case.weights)) + np.abs(bias)
+    return case.sums(image, case.weights) + bias, 2 * gamma * absolute
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_forms_compute_the_convolution(name: str, compiled: Run) -> None:
+    case, wanted = CASES[name]
+    before = decompose_transposed(case.graph()) if case.transposed else case.graph()
+    after = faster_convolutions(before, Limits(Only(wanted), growth=1e9))
+    verify_graph(after)
+    assert sum(n.op.name == "expression" for n in after.nodes) == 3
+    image = case.image(2)
+    exact, allowed = exact_and_allowed(case, image)
+    (output,) = after.outputs
+    for actual in (
+        evaluate_graph(after, {"x": image})[output.name],
+        compiled(after).run({"x": image})[output.name],
+    ):
+        assert actual.shape == exact.shape
+        assert np.all(np.abs(actual - exact) <= allowed)
+
+
+@pytest.mark.parametrize("name", ["1-D, two pieces", "stride 2, 4 x 4", "transposed, phases"])
+def test_the_number_of_images_may_be_open(name: str) -> None:
+    case, wanted = CASES[name]
+    case = Case(**{**vars(case), "images": symbol("n", 1)})
+    before = decompose_transposed(case.graph())
+    after = faster_convolutions(before, Limits(Only(wanted), growth=1e9))
+    assert sum(n.op.name == "expression" for n in after.nodes) == 3
+    image = case.image(3)
+    exact, allowed = exact_and_allowed(case, image)
+    (actual,) = evaluate_graph(after, {"x": image}).values()
+    assert np.all(np.abs(actual - exact) <= allowed)
+
+
+def test_infinities_spread_over_tiles_that_read_them_and_no_further() -> None:
+    case, wanted = CASES["stride 2, 4 x 4"]
+    after = faster_convolutions(case.graph(), Limits(Only(wanted), growth=1e9))
+    image = case.image(2)
+    image[0, 3, 5, 6] = np.inf
+    (actual,) = evaluate_graph(after, {"x": image}).values()
+    exact = case.sums(case.image(2), case.weights) + case.bias.reshape(-1, 1, 1)
+    touched = np.zeros(actual.shape, bool)
+    for y, x in _tiles_that_read(5, 6, case, wanted):
+        touched[0, :, y, x] = True
+    assert not np.isfinite(actual[touched]).all()
+    np.testing.assert_allclose(actual[~touched], exact[~touched], rtol=0, atol=1e-4)
+
+
+def _tiles_that_read(row: int, column: int, case: Case, wanted: Form) -> Iterator[tuple[Any, Any]]:
+    """The results of tiles whose inputs, 2 * (results of a tile + 1) elements of each axis from
+    where its first window begins, hold a pixel."""
+    (high, _), (wide, _) = ((f.tile, f.taps) for f in wanted)
+    for tile in product(range(8), range(8)):
+        inside = [
+            0 <= at - (2 * size * t - 1) < 2 * (size + 1)
+            for at, size, t in zip((row, column), (high, wide), tile, strict=True)
+        ]
+        if all(inside):
+            yield tuple(
+                slice(size * t, size * (t + 1)) for size, t in zip((high, wide), tile, strict=True)
+            )
