@@ -278,8 +278,8 @@ class _Forms:
         self, scalar: Scalar, sources: Sequence[int], most: int | None = None
     ) -> tuple[Array, Indices] | None:
         """The values of a scalar of constants, with an axis for each of its iterators: all, or the
-        first of each axis, about `most`.  None where it reads no constant, or has many more values
-        than these have elements."""
+        first of each axis, about `most`.  None where it reads no constant, has many more values
+        than these have elements, or has none at some places."""
         nodes = walk(scalar)
         bound = {v for n in nodes if isinstance(n, Read) for v, _ in n.indirect}
         used = (v for n in nodes for i in indices_in(n) for v in free_vars(i))
@@ -295,7 +295,10 @@ class _Forms:
             iters = tuple(free_vars(*short))
         stage = Stage(iters, (), None, (scalar,))
         operands = [self._arrays.get(n) for n in range(len(self._expr.params))]
-        (values,) = evaluate_expr(Expr(self._expr.params, (stage,), (StageRef(0),)), operands)
+        try:
+            (values,) = evaluate_expr(Expr(self._expr.params, (stage,), (StageRef(0),)), operands)
+        except IndexError:  # a condition around the scalar keeps it inside
+            return None
         return values, at
 
 
