@@ -16,10 +16,11 @@ with a formula chooses.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from math import prod
+from math import ceil, prod
+from typing import TypeAlias
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder, Stage, extent
@@ -39,6 +40,7 @@ from tcc.ir.expr.scalar import (
     literal,
     read,
     rebuild,
+    substitute_indices,
     uncast,
     walk,
 )
@@ -50,6 +52,7 @@ from tcc.ir.index import (
     as_int,
     bounds,
     free_vars,
+    iterator,
     of_atom,
     step_in,
     substitute,
@@ -69,8 +72,10 @@ from tcc.schedule.nest import multiplied
 
 # Places at which a scalar of constants is evaluated, by elements of these constants.
 _PLACES = 4
-# Elements by which arrays of more than two values are told.
+# Elements by which most arrays without a formula are told.
 _FIRST = 1 << 12
+# The formula of a scalar that reads these arrays, by their identity.
+_Known: TypeAlias = dict[tuple[Scalar, tuple[int, ...]], Scalar | None]
 # Whole numbers up to this size are exact in f32.
 _EXACT = 1 << 24
 
@@ -83,11 +88,16 @@ def compute_constants(graph: Graph, model: KernelModel) -> Graph:
         for part in walk_graphs(graph)
         for node in find_joins(part, seen_by_others(part), model.limits.launch_bytes)
     }
-    return rewritten(graph, partial(_visit, joined, model))
+    return rewritten(graph, partial(_visit, joined, model, {}))
 
 
 def _visit(
-    joined: Collection[Node], model: KernelModel, b: GraphBuilder, node: Node, inputs: Inputs
+    joined: Collection[Node],
+    model: KernelModel,
+    known: _Known,
+    b: GraphBuilder,
+    node: Node,
+    inputs: Inputs,
 ) -> Replacement:
     expr = node_expr(node)
     if expr is None or not node.outputs or Trait.WINDOW in node.op.traits or node in joined:
@@ -100,7 +110,7 @@ def _visit(
     }
     if not arrays:
         return None
-    forms = _Forms(expr, arrays)
+    forms = _Forms(expr, arrays, known)
     formed = forms.expr()
     if formed.stages == expr.stages:
         return None
@@ -138,8 +148,9 @@ class _Forms:
     operands beyond those of the node: each is an expression of the operand of this number.
     """
 
-    def __init__(self, expr: Expr, arrays: Mapping[int, Array]) -> None:
-        self._expr, self._arrays = expr, arrays
+    def __init__(self, expr: Expr, arrays: Mapping[int, Array], known: _Known) -> None:
+        """`known` are formulas of scalars of the same arrays, to which those found are added."""
+        self._expr, self._arrays, self._known = expr, arrays, known
         self._done: dict[Scalar, Scalar] = {}
         self._pure: dict[Scalar, bool] = {}
         self._params = list(expr.params)
@@ -242,38 +253,67 @@ class _Forms:
 
     def _form(self, scalar: Scalar) -> Scalar | None:
         """The formula of a scalar of constants; None where it has none."""
-        found = self._values(scalar)
-        if found is None:
+        dtype = scalar.dtype
+        if not (dtype in (BOOL, I32, I64) or (dtype.is_float and not dtype.is_narrow)):
             return None
-        values, at = found
-        if scalar.dtype is BOOL:
-            return condition_form(values, at)
-        if scalar.dtype in (I32, I64):
-            return _whole(values, at, scalar.dtype)
-        if not scalar.dtype.is_float or scalar.dtype.is_narrow:
-            return None
-        return _two_valued(values, at, scalar.dtype) or _whole(values, at, scalar.dtype)
+        sources = self._sources(scalar)
+        key = scalar, tuple(id(self._arrays[n]) for n in sources)
+        if key not in self._known:
+            few = self._values(scalar, sources, _FIRST) if dtype.is_float else None
+            plausible = few is None or _may_have_form(few[0])
+            found = self._values(scalar, sources) if plausible else None
+            self._known[key] = None if found is None else _form_of(*found, dtype)
+        return self._known[key]
 
     def _index_form(self, scalar: Scalar) -> IndexForm | None:
-        found = self._values(scalar)
+        found = self._values(scalar, self._sources(scalar))
         return None if found is None else index_form(*found)
 
-    def _values(self, scalar: Scalar) -> tuple[Array, Indices] | None:
-        """The values of a scalar of constants, with an axis for each of its iterators; None where
-        it reads no constant, or has many more values than these have elements."""
+    def _sources(self, scalar: Scalar) -> list[int]:
+        """The operands that a scalar reads."""
+        found = (n.source for n in walk(scalar) if isinstance(n, Read))
+        return [n for n in dict.fromkeys(found) if isinstance(n, int)]
+
+    def _values(
+        self, scalar: Scalar, sources: Sequence[int], most: int | None = None
+    ) -> tuple[Array, Indices] | None:
+        """The values of a scalar of constants, with an axis for each of its iterators: all, or the
+        first of each axis, about `most`.  None where it reads no constant, has many more values
+        than these have elements, or has none at some places."""
         nodes = walk(scalar)
-        read_here = [n for n in nodes if isinstance(n, Read)]
-        sources = {n.source for n in read_here if isinstance(n.source, int)}
-        bound = {v for n in read_here for v, _ in n.indirect}
+        bound = {v for n in nodes if isinstance(n, Read) for v, _ in n.indirect}
         used = (v for n in nodes for i in indices_in(n) for v in free_vars(i))
         iters = tuple(v for v in dict.fromkeys(used) if v not in bound)
-        places = prod(as_int(extent(v)) or 0 for v in iters)
-        if not iters or places > _PLACES * sum(self._arrays[n].size for n in sources):
+        sizes = [as_int(extent(v)) or 0 for v in iters]
+        if not iters or prod(sizes) > _PLACES * sum(self._arrays[n].size for n in sources):
             return None
+        at = tuple(map(of_atom, iters))
+        if most is not None:
+            room = ceil(most ** (1 / len(iters)))
+            short = [iterator(v.name, min(n, room)) for v, n in zip(iters, sizes, strict=True)]
+            scalar = substitute_indices(scalar, dict(zip(iters, short, strict=True)))
+            iters = tuple(free_vars(*short))
         stage = Stage(iters, (), None, (scalar,))
         operands = [self._arrays.get(n) for n in range(len(self._expr.params))]
-        (values,) = evaluate_expr(Expr(self._expr.params, (stage,), (StageRef(0),)), operands)
-        return values, tuple(map(of_atom, iters))
+        try:
+            (values,) = evaluate_expr(Expr(self._expr.params, (stage,), (StageRef(0),)), operands)
+        except IndexError:  # a condition around the scalar keeps it inside
+            return None
+        return values, at
+
+
+def _form_of(values: Array, at: Indices, dtype: DType) -> Scalar | None:
+    if dtype is BOOL:
+        return condition_form(values, at)
+    if dtype.is_integer:
+        return _whole(values, at, dtype)
+    return _two_valued(values, at, dtype) or _whole(values, at, dtype)
+
+
+def _may_have_form(values: Array) -> bool:
+    """Whether numbers are of two kinds, or whole."""
+    with np.errstate(invalid="ignore"):  # of infinities
+        return len(np.unique(values)) <= 2 or bool((values % 1 == 0).all())
 
 
 def _as_index(scalar: Scalar) -> Scalar:
@@ -297,7 +337,7 @@ def _repeats(form: IndexForm) -> bool:
 def _two_valued(values: Array, at: Indices, dtype: DType) -> Scalar | None:
     """A choice between the two numbers that `values` are."""
     bits = values.view(f"u{values.itemsize}")
-    if len(np.unique(bits.reshape(-1)[:_FIRST])) > 2 or np.isnan(values).any():
+    if np.isnan(values).any():
         return None
     first = bits.reshape(-1)[0]
     mask = bits == first
@@ -313,9 +353,9 @@ def _two_valued(values: Array, at: Indices, dtype: DType) -> Scalar | None:
 def _whole(values: Array, at: Indices, dtype: DType) -> Scalar | None:
     """The index that whole numbers are, which are not all equal."""
     if values.dtype.kind == "f":
-        if (values.reshape(-1)[:_FIRST] % 1 != 0).any() or not (np.abs(values) <= _EXACT).all():
+        if not (np.abs(values) <= _EXACT).all() or (values % 1 != 0).any():
             return None
-        if (values % 1 != 0).any() or (np.signbit(values) & (values == 0)).any():
+        if (np.signbit(values) & (values == 0)).any():
             return None
     form = index_form(values.astype(np.int64), at)
     if form is None or not form.index.terms:

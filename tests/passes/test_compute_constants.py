@@ -188,6 +188,14 @@ def test_a_concatenation_without_kernel_keeps_its_parts() -> None:
     assert "concat" in [n.op.name for n in changed.nodes]
 
 
+def test_constants_behind_a_condition() -> None:
+    m = Model("behind")
+    x = m.input("x", 8, 16)
+    known = m.builder.constant(np.tril(np.ones((8, 16), np.float32)), "known")
+    both = [m.op("concat", *pair, attrs=ConcatAttrs(1)) for pair in ((known, x), (x, known))]
+    agree(m.finish(*both))
+
+
 def masked(rows: int, columns: int) -> Graph:
     """Values below the diagonal of a constant mask, and before a constant position."""
     m = Model("masked")
