@@ -87,7 +87,8 @@ class _Tables:
 
     def _table(self, scalar: Scalar, var: Var, size: int) -> Value:
         """A constant of the `size` values of `scalar` along `var`."""
-        (values,) = evaluate_scalars((scalar,), {var.name: np.arange(size)}, ())
+        with np.errstate(all="ignore"):
+            (values,) = evaluate_scalars((scalar,), {var.name: np.arange(size)}, ())
         handle = self._store.put(values, scalar.dtype)
         if handle not in self._found:
             value = Value(next(self._names), TensorType(scalar.dtype, (const(size),)))

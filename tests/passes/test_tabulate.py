@@ -37,6 +37,11 @@ def weighted(b: ExprBuilder, i: Index, j: Index) -> Scalar:
     return b.read(0, i, j) * half(i) + half(j)
 
 
+def unbounded(b: ExprBuilder, i: Index, j: Index) -> Scalar:
+    """Not a number, then infinite."""
+    return b.read(0, i, j) * ((index_value(i, F32) - 1.0) / 0.0 + half(i) / half(i))
+
+
 def short(b: ExprBuilder, i: Index, j: Index) -> Scalar:
     return b.read(0, i, j) + (index_value(i, F32) + 0.5) / 2.0
 
@@ -68,7 +73,9 @@ def tabulated(expr: Expr) -> tuple[Expr, list[np.ndarray[Any, Any]]]:
     return kernel.expr, [table for table in tables if table is not None]
 
 
-@pytest.mark.parametrize(("formula", "lengths"), [(gathered, [ROWS]), (weighted, [ROWS, COLUMNS])])
+@pytest.mark.parametrize(
+    ("formula", "lengths"), [(gathered, [ROWS]), (weighted, [ROWS, COLUMNS]), (unbounded, [ROWS])]
+)
 def test_what_follows_from_one_index_is_a_table(formula: Formula, lengths: list[int]) -> None:
     expr = expr_of(formula)
     found, tables = tabulated(expr)
