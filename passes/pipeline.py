@@ -31,6 +31,7 @@ from tcc.passes.graph.nest_concats import nest_concats
 from tcc.passes.graph.settle_sizes import settle_sizes
 from tcc.passes.graph.small_top_k import small_top_k
 from tcc.passes.graph.state import bind_states
+from tcc.passes.graph.tabulate import with_tables
 from tcc.passes.layout.assign import Placed, assign_layouts
 from tcc.passes.layout.choose import choose_layouts
 from tcc.passes.layout.pack_io import packed_io
@@ -182,6 +183,7 @@ CPU: tuple[Step, ...] = (
     _PACK_IO,
     ("name-handles", lambda plan, graph: erase_handles(graph)),
     *_ASSIGN,
+    ("tabulate", lambda plan, it: with_tables(it, plan.planner.limits)),
     ("choose-layouts", lambda plan, it: choose_layouts(it, plan.planner, it.graph.constants)),
     # Neighbours that are multiplied at once lie side by side in the order that was chosen.
     _NARROW,

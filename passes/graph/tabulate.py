@@ -1,0 +1,137 @@
+"""What follows from one index alone is computed at compile time and read from a table.
+
+    place[o] = clamp(floor((o + 0.5) / 2 - 0.5), 0, 63) ;  x[i, place[o]]        o < 128
+      ->  x[i, table[o]]        table: 128 constants
+
+Resampling, windows and counts of pooled elements make such places and weights, again for every
+element of the axes beside theirs.  A load takes as long as two operations.
+
+Requires layouts.  Establishes kernels that compute nothing longer of one index of known range,
+where its table is small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+
+import numpy as np
+from tcc.ir.expr import Expr, Stage, extent
+from tcc.ir.expr.evaluate import evaluate_scalars
+from tcc.ir.expr.scalar import (
+    Apply,
+    Cast,
+    Const,
+    IndexValue,
+    Scalar,
+    children,
+    read,
+    replaced,
+    walk,
+)
+from tcc.ir.graph import Handle, Value, walk_values
+from tcc.ir.index import Var, as_int, const, free_vars, of_atom
+from tcc.ir.types import TensorType
+from tcc.passes.layout.assign import Kernel, Placed
+from tcc.schedule.limits import FusionLimits
+
+# Operations that a load takes as long as.
+_LOAD = 2
+
+
+def with_tables(placed: Placed, limits: FusionLimits) -> Placed:
+    """`placed` whose kernels read tables of what they would compute of one index; tables of more
+    than `limits.launch_bytes` would take longer to come than a launch."""
+    tables = _Tables(placed, limits)
+    steps = placed.with_kernels(tables.of_kernel)
+    if not tables.constants:
+        return placed
+    constants = {**placed.graph.constants, **tables.constants}
+    return replace(placed, graph=replace(placed.graph, constants=constants), steps=steps)
+
+
+class _Tables:
+    """The tables of a graph, each content once."""
+
+    def __init__(self, placed: Placed, limits: FusionLimits) -> None:
+        self.constants: dict[Value, Handle] = {}
+        self._store, self._most = placed.graph.store, limits.launch_bytes
+        self._found: dict[Handle, Value] = {}
+        taken = {value.name for value in walk_values(placed.graph)}
+        self._names = (name for n in count() if (name := f"table.{n}") not in taken)
+
+    def of_kernel(self, kernel: Kernel) -> Kernel:
+        operands = list(kernel.operands)
+        stages = tuple(self._of_stage(stage, operands) for stage in kernel.expr.stages)
+        if len(operands) == len(kernel.operands):
+            return kernel
+        added = (value.type for value in operands[len(kernel.operands) :])
+        expr = Expr((*kernel.expr.params, *added), stages, kernel.expr.outputs)
+        return replace(kernel, expr=expr, operands=tuple(operands))
+
+    def _of_stage(self, stage: Stage, operands: list[Value]) -> Stage:
+        """`stage` on tables, which are added to its kernel's `operands`."""
+        known: dict[Scalar, Scalar] = {}
+        for scalar, var in _of_one_index(stage):
+            size = as_int(extent(var))
+            if size is None or size * scalar.dtype.bytes > self._most:
+                continue
+            table = self._table(scalar, var, size)
+            if table not in operands:
+                operands.append(table)
+            known[scalar] = read(operands.index(table), (of_atom(var),), scalar.dtype)
+        if not known:
+            return stage
+        return replace(stage, body=tuple(replaced(scalar, known) for scalar in stage.body))
+
+    def _table(self, scalar: Scalar, var: Var, size: int) -> Value:
+        """A constant of the `size` values of `scalar` along `var`."""
+        with np.errstate(all="ignore"):
+            (values,) = evaluate_scalars((scalar,), {var.name: np.arange(size)}, ())
+        handle = self._store.put(values, scalar.dtype)
+        if handle not in self._found:
+            value = Value(next(self._names), TensorType(scalar.dtype, (const(size),)))
+            self._found[handle] = value
+            self.constants[value] = handle
+        return self._found[handle]
+
+
+def _of_one_index(stage: Stage) -> Iterator[tuple[Scalar, Var]]:
+    """The largest scalars of `stage` that follow from one index, beside which there are others, and
+    take longer than a load."""
+    indices: dict[Scalar, frozenset[Var] | None] = {}
+    for scalar in walk(*stage.body):
+        indices[scalar] = _indices(scalar, indices)
+    seen: set[Scalar] = set()
+    left = list(stage.body)
+    while left:
+        scalar = left.pop()
+        if scalar in seen:
+            continue
+        seen.add(scalar)
+        var = next(iter(indices[scalar] or ()), None)
+        known = var in stage.loops and len(stage.loops) > 1
+        if var is not None and len(indices[scalar] or ()) == 1 and known and _is_long(scalar):
+            yield scalar, var
+        else:
+            left.extend(children(scalar))
+
+
+def _indices(scalar: Scalar, inner: dict[Scalar, frozenset[Var] | None]) -> frozenset[Var] | None:
+    """The loops and sizes from which `scalar` follows; None where it depends on data."""
+    match scalar:
+        case Const():
+            return frozenset()
+        case IndexValue():
+            return frozenset(free_vars(scalar.index))
+        case Apply() | Cast():
+            parts = [inner[child] for child in children(scalar)]
+            known = [part for part in parts if part is not None]
+            return frozenset().union(*known) if len(known) == len(parts) else None
+        case _:
+            return None
+
+
+def _is_long(scalar: Scalar) -> bool:
+    return sum(isinstance(node, Apply | Cast) for node in walk(scalar)) > _LOAD
