@@ -3,6 +3,8 @@
  *     tcc-perf [KIND] [-b MIN] [-e MAX] [-f FACTOR] [-n RUNS] [-w WARMUP] [-g RANKS] [-c 0|1]
  *              [-s] [-r] [-p] [-k BACKEND]
  *
+ * Compile it with cc -O2 -Iinclude bench/perf.c -Llib -ltcc_comm -o tcc-perf in the runtime's folder.
+ *
  * KIND: all_reduce (if not given), reduce_scatter, all_gather, all_to_all or broadcast, of f32 by sum.
  * -b, -e: bytes, as in 8, 4K, 32M.  -f: the next size is FACTOR times the last.  -g: processes, which
  * this program starts; without it a launcher's environment says which rank this one is.  -c 1 checks
