@@ -234,9 +234,7 @@ class Comm:
         """result[r] = rank r's x[rank]; both have shape [size, ...]."""
         x = self._parts(x)
         found = self._result(x.shape, x, None)
-        self._call(
-            "all_to_all", x.ctypes.data, found.ctypes.data, x.size // self.size, _dtype(x)
-        )
+        self._call("all_to_all", x.ctypes.data, found.ctypes.data, x.size // self.size, _dtype(x))
         return found
 
     def broadcast(self, x: Array, root: int = 0) -> Array:

@@ -1,12 +1,15 @@
 /* tcc-perf: times of collectives between the processes of this host, with the flags of nccl-tests.
  *
  *     tcc-perf [KIND] [-b MIN] [-e MAX] [-f FACTOR] [-n RUNS] [-w WARMUP] [-g RANKS] [-c 0|1]
- *              [-s] [-p] [-k BACKEND]
+ *              [-s] [-r] [-p] [-k BACKEND]
+ *
+ * Compile it with cc -O2 -Iinclude bench/perf.c -Llib -ltcc_comm -o tcc-perf in the runtime's folder.
  *
  * KIND: all_reduce (if not given), reduce_scatter, all_gather, all_to_all or broadcast, of f32 by sum.
  * -b, -e: bytes, as in 8, 4K, 32M.  -f: the next size is FACTOR times the last.  -g: processes, which
  * this program starts; without it a launcher's environment says which rank this one is.  -c 1 checks
- * all results.  -s: buffers in the symmetric arena.  -p: each rank is pinned to one CPU.
+ * all results.  -s: buffers in the symmetric arena.  -r: before every run each rank writes all that
+ * it sends, as a kernel would, and waits for the others.  -p: each rank is pinned to one CPU.
  *
  * A size is that of all ranks' data together where an operation gathers or scatters, as in nccl-tests.
  * algbw is bytes over mean time; busbw is algbw times 2 (n - 1) / n for all_reduce, (n - 1) / n
@@ -29,7 +32,7 @@ typedef struct options {
     int kind;
     int64_t least, most, factor, runs, warmup;
     int32_t ranks; /* 0: the launcher's */
-    bool check, symmetric, pinned;
+    bool check, symmetric, rewrites, pinned;
     const char *backend, *name;
 } options;
 
@@ -121,6 +124,10 @@ static void run_size(bench *b, int64_t bytes) {
     int64_t wrong = b->asked->check ? count_wrong(b, plan, count, out) : 0;
     double total = 0;
     for (int64_t i = -b->asked->warmup; i < runs; i++) {
+        if (b->asked->rewrites) {
+            memset(b->send, (int)(i & 31), (size_t)(all * 4));
+            must(tcc_comm_barrier(b->comm));
+        }
         double began = now();
         must(tcc_comm_plan_post(plan, b->send, b->receive));
         double ended = now();
@@ -217,6 +224,7 @@ static void take_option(options *out, int flag) {
     case 'g': out->ranks = (int32_t)number_of(optarg); break;
     case 'c': out->check = number_of(optarg) != 0; break;
     case 's': out->symmetric = true; break;
+    case 'r': out->rewrites = true; break;
     case 'p': out->pinned = true; break;
     case 'k': out->backend = optarg; break;
     default: exit(2);
@@ -231,7 +239,7 @@ static options read_options(int argc, char **argv) {
         argc--;
         argv++;
     }
-    for (int flag; (flag = getopt(argc, argv, "b:e:f:n:w:g:c:spk:")) != -1;) take_option(&out, flag);
+    for (int flag; (flag = getopt(argc, argv, "b:e:f:n:w:g:c:srpk:")) != -1;) take_option(&out, flag);
     if (out.factor < 2 || out.runs < 1 || out.least < 4 || out.most < out.least || optind < argc)
         fail("expected FACTOR > 1, RUNS > 0 and 4 <= MIN <= MAX");
     return out;

@@ -171,6 +171,7 @@ def test_the_wheel_holds_code_sources_and_the_built_runtime(wheel: Path) -> None
     assert modules - names == set()
     assert not any("left_by_an_earlier_build" in name for name in names)
     assert any(name.startswith("tcc/runtime/lib/") for name in names)
+    assert "tcc/runtime/lib/libtcc_comm.so" in names
     assert "-py3-none-linux_" in wheel.name
 
 

@@ -1,21 +1,10 @@
 /* Comms: opening, checks of every call, groups and plans. */
 #define _GNU_SOURCE
-#include <pthread.h>
 #include <string.h>
 
 #include "packet.h"
 
 static const tcc_comm_backend *const backends[] = {&tcc_comm_backend_shared, &tcc_comm_backend_mpi};
-
-/* ---- forks ------------------------------------------------------------------------------------------- */
-
-static _Atomic uint32_t forks;
-
-static void count_fork(void) { atomic_fetch_add(&forks, 1); }
-
-static void watch_forks(void) { (void)pthread_atfork(NULL, NULL, count_fork); }
-
-uint32_t tcc_comm_forks(void) { return atomic_load_explicit(&forks, memory_order_relaxed); }
 
 static tcc_status usable(const tcc_comm *comm) {
     if (!comm) return tcc_fail(TCC_INVALID_ARGUMENT, "the comm is NULL");
@@ -49,8 +38,6 @@ static tcc_status choose(const tcc_comm_settings *settings, const tcc_comm_backe
 }
 
 static tcc_comm *make(const tcc_comm_settings *settings, int32_t rank, int32_t size) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, watch_forks);
     tcc_comm *comm = tcc_allocate_zero(1, sizeof *comm);
     if (!comm) return NULL;
     comm->settings = *settings;

@@ -111,6 +111,12 @@ void tcc_comm_alone(tcc_comm_met *out_met);
 int64_t tcc_comm_now(void);
 void tcc_comm_pause(int64_t nanoseconds);
 
+/* ---- fork.c: forks of the process ------------------------------------------------------------------ */
+
+/* How often this process is a fork's child, counted from the first call on: a comm refuses where the
+ * number is another than when it was made. */
+uint32_t tcc_comm_forks(void);
+
 /* ---- comm.c: comms and what they share -------------------------------------------------------------- */
 
 /* What carries out operations.  All functions but `revoke` and `error` are called by the thread that
@@ -149,9 +155,6 @@ struct tcc_comm {
     tcc_comm_settings settings;
     tcc_comm_group group;
 };
-
-/* How often this process is a fork's child: comms made before it was refuse. */
-uint32_t tcc_comm_forks(void);
 
 /* ---- process.c: the process's comm ---------------------------------------------------------------- */
 

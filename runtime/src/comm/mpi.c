@@ -49,7 +49,7 @@ static tcc_status give_up(mpi_comm *comm, tcc_status status, const char *reason)
 static tcc_status failed(mpi_comm *comm, const char *what, int code) {
     tcc_status status = tcc_mpi_fail(comm->mpi, what, code);
     char reason[sizeof comm->reason];
-    snprintf(reason, sizeof reason, "%s", tcc_comm_last_error());
+    snprintf(reason, sizeof reason, "%s", tcc_last_error());
     return give_up(comm, status, reason);
 }
 
@@ -408,7 +408,7 @@ static tcc_status make(tcc_comm *of, const tcc_mpi *mpi, mpi_comm **out_comm) {
 
 static const char *mpi_unfit(const tcc_comm_settings *settings) {
     (void)settings;
-    return tcc_mpi_library() ? NULL : tcc_comm_last_error();
+    return tcc_mpi_library() ? NULL : tcc_last_error();
 }
 
 static tcc_status check_world(tcc_comm *comm, const tcc_mpi *mpi) {

@@ -28,11 +28,11 @@ def build_objects(folder: Path, *flags: str) -> list[str]:
 
 
 def build_program(folder: Path, name: str, objects: Sequence[str], *flags: str) -> Path:
-    """The program `name`.c of this folder, linked with the library's objects."""
+    """The program `name`.c of this folder, or of the path `name`, with the library's objects."""
     includes = (f"-I{runtime_folder() / 'include'}", f"-I{HERE}")
     source = str(HERE / f"{name}.c")
     command = ("cc", "-std=gnu11", *WARNINGS, *flags, *includes, source, *objects)
-    made = folder / name
+    made = folder / Path(name).name
     subprocess.run((*command, "-o", str(made), *LIBRARIES), check=True)
     return made
 

@@ -243,7 +243,7 @@ static void matrix(const setup *ranks) {
                     test_case(comm, (type)of, counts[i], way & 1, way & 2, true);
         if (!is_long && of % 2) continue;
         /* several steps of every algorithm */
-        int64_t many = is_long ? (1 << 20) + 7 : (150000 + of) / (int)width((type)of);
+        int64_t many = is_long ? (1 << 18) + 7 : (150000 + of) / (int)width((type)of);
         test_case(comm, (type)of, many, of & 1, of & 2, is_long);
     }
     tcc_comm_close(comm);
