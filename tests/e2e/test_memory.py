@@ -112,3 +112,23 @@ def test_a_large_arena_takes_its_pages_as_it_goes(tmp_path: Path) -> None:
     size, held = map(int, done.stdout.split())
     assert size > 2 << 30
     assert held < (256 + 128) << 20
+
+
+@pytest.mark.parametrize("rows", [100, 2048])
+def test_symbolic_sizes_take_the_arena_of_fixed_sizes(tmp_path: Path, rows: int) -> None:
+    """A chain of matmuls and softmaxes, whose values take turns in two buffers."""
+    arenas, results = [], []
+    x = np.random.default_rng(0).standard_normal((rows, 64)).astype(np.float32)
+    for size in (rows, "n"):
+        nodes = []
+        for n in range(4):
+            nodes.append(helper.make_node("MatMul", [f"s{n}", "w"], [f"m{n}"]))
+            nodes.append(helper.make_node("Softmax", [f"m{n}"], [f"s{n + 1}"]))
+        ports = value("s0", FLOAT, [size, 64]), value("s4", FLOAT, [size, 64])
+        model = model_of(nodes, ports[:1], ports[1:], {"w": np.eye(64, dtype=np.float32)})
+        path = compile_model(model, read_options({"cpu": "host"}), tmp_path / f"{size}.so").path
+        loaded = runtime.load(path, 1, poison=True)
+        results.append(loaded(x))
+        arenas.append(loaded.statistics().arena_bytes)
+    np.testing.assert_allclose(results[1], results[0], rtol=0, atol=1e-6)
+    assert 0 < arenas[1] <= 1.05 * arenas[0]
