@@ -211,8 +211,8 @@ def exact_and_allowed(case: Case, image: Array) -> tuple[Array, Array]:
 # One of each kind of loop nest is compiled as well.
 RUN = (
     "1-D, 7 taps", "1-D, dilated", "1-D, stride 2", "7 x 1, two pieces", "3 x 3, rows only",
-    "2 x 2", "5 x 5, pieces", "groups, dilated", "stride 2, 4 x 4", "3-D, one axis", "transposed, phases",
-    "transposed, three phases", "transposed, groups",
+    "2 x 2", "5 x 5, pieces", "groups, dilated", "stride 2, 4 x 4", "3-D, one axis",
+    "transposed, phases", "transposed, three phases", "transposed, groups",
 )  # fmt: skip
 
 
