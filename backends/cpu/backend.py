@@ -187,8 +187,9 @@ def bilinear_limits(
         return None
     direct = 2.0 if options.precision == "bf16" and target.profile.multiplies_pairs else 1.0
     # As large as the constants may become: they come from memory where that is what forms cost.
-    planner = schedule_planner(machine, round(constants * options.weight_growth))
-    return Limits(ConvPrices(planner, machine, direct), options.weight_growth)
+    most = round(constants * options.weight_growth)
+    planner = schedule_planner(machine, most)
+    return Limits(ConvPrices(planner, machine, direct, most), options.weight_growth)
 
 
 def _cost(pricer: Pricer, bound: Bound) -> dict[str, Any]:

@@ -119,18 +119,27 @@ class ConvPrices:
     """Prices regions as a planner would schedule their kernels, equal ones once.
 
     `direct` is how many times the operations a direct convolution does in a cycle, in a narrower
-    type.
+    type.  `constants` are the bytes of all weights, as of a `Pricer`.
     """
 
-    def __init__(self, planner: KernelPlanner, machine: Machine, direct: float = 1.0) -> None:
+    def __init__(
+        self,
+        planner: KernelPlanner,
+        machine: Machine,
+        direct: float = 1.0,
+        constants: int | None = None,
+    ) -> None:
         self._planner, self._machine, self._direct = planner, machine, direct
+        warm = constants is not None and constants <= machine.l3.size
+        near = machine.cores * machine.hertz * machine.l3.read
+        self._weights_rate = near if warm else machine.memory.read_all
         self._known: dict[Any, float] = {}
         self._pools: dict[Any, float] = {}
 
     def least_seconds(self, conv: Conv, form: Form) -> float:
         """Seconds of a form's parts at the machine's rates, without the kernels around it."""
         machine, work = self._machine, form_work(conv, form)
-        multiplying = max(2 * work.products / machine.peak, work.weights / machine.memory.read_all)
+        multiplying = max(2 * work.products / machine.peak, work.weights / self._weights_rate)
         near = machine.cores * machine.hertz / (1 / machine.l2.read + 1 / machine.l2.write)
         return multiplying + max(2 * work.sums / machine.peak, work.exchanged / near)
 

@@ -163,7 +163,10 @@ CASES = {
         Case((11, 12), (3, 3), strides=(2, 1), dilations=(1, 2), before=(1, 2)),
         form((3, 2), (4, 3)),
     ),
-    "3-D": (Case((5, 6, 7), (3, 3, 3), before=(1,), after=(1,)), form((2, 3), (2, 3), (2, 3))),
+    "3-D": (
+        Case((5, 4, 6), (3, 3, 3), before=(1,), after=(1,), channels=8),
+        form((2, 3), (2, 3), (2, 3)),
+    ),
     "3-D, one axis": (Case((5, 6, 7), (3, 1, 1)), form((3, 3), _D, _D)),
     "image smaller than a tile": (
         Case((2, 3), (3, 3), before=(1,), after=(1,)),
@@ -205,6 +208,14 @@ def exact_and_allowed(case: Case, image: Array) -> tuple[Array, Array]:
     return case.sums(image, case.weights) + bias, 2 * gamma * absolute
 
 
+# One of each kind of loop nest is compiled as well.
+RUN = (
+    "1-D, 7 taps", "1-D, dilated", "1-D, stride 2", "7 x 1, two pieces", "3 x 3, rows only",
+    "2 x 2", "5 x 5, pieces", "groups, dilated", "stride 2, 4 x 4", "3-D, one axis",
+    "transposed, phases", "transposed, three phases", "transposed, groups",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_forms_compute_the_convolution(name: str, compiled: Run) -> None:
     case, wanted = CASES[name]
@@ -215,10 +226,10 @@ def test_forms_compute_the_convolution(name: str, compiled: Run) -> None:
     image = case.image(2)
     exact, allowed = exact_and_allowed(case, image)
     (output,) = after.outputs
-    for actual in (
-        evaluate_graph(after, {"x": image})[output.name],
-        compiled(after).run({"x": image})[output.name],
-    ):
+    found = [evaluate_graph(after, {"x": image})[output.name]]
+    if name in RUN:
+        found.append(compiled(after).run({"x": image})[output.name])
+    for actual in found:
         assert actual.shape == exact.shape
         assert np.all(np.abs(actual - exact) <= allowed)
 

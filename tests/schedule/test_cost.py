@@ -240,6 +240,20 @@ def test_long_reductions_fit_by_runs() -> None:
     assert runs.ports > whole.ports
 
 
+def test_constants_come_from_the_first_cache_that_holds_all_of_them() -> None:
+    """Each unit of rows reads 2.4 MB of weights anew where the second cache does not hold them."""
+    group, schedule, own = matmul(96, 768, 768), gemm_schedule(24), 4 * 768 * 768
+    small, medium, large = (
+        Pricer(MACHINE, constants=bytes_).price(group, schedule)
+        for bytes_ in (MACHINE.l2.size, MACHINE.l3.size, None)
+    )
+    rate = MACHINE.l3.read * HERTZ * MACHINE.cores
+    assert medium.l3 - small.l3 >= own / rate
+    assert medium.l3 == large.l3
+    assert small.dram == medium.dram < large.dram
+    assert small.seconds < medium.seconds <= large.seconds
+
+
 def test_a_cold_panel_that_nobody_fetches_ahead_keeps_the_first_rows_waiting() -> None:
     group = matmul(48, 1024, 4096)
     ahead, late = (priced(group, gemm_schedule(48, ahead=a)) for a in (True, False))

@@ -72,8 +72,8 @@ class Pricer:
     """Prices groups for one machine, and remembers what it counted in them.
 
     `constants` are the bytes of all the model's weights: more than the last cache holds (None) come
-    from memory at every run.  Operands that are computed lie in the caches, as much as these keep
-    of all that a group touches.  With `pairs` an instruction multiplies two bf16 in the time of one
+    from memory at every run, more than the second holds from the third.  Operands that are computed
+    lie in the caches, as much as these keep of all that a group touches.  With `pairs` an instruction multiplies two bf16 in the time of one
     f32.
     """
 
