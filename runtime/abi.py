@@ -156,6 +156,15 @@ class Api(Structure):
     )
 
 
+def python_run(library: ctypes.CDLL) -> Any:
+    """tcc_python_run of an artifact: an instance's handle, tuples of inputs and of outputs, the
+    arrays' type and an allocator's address or None; a status, or -1 where nothing was run."""
+    entry = ctypes.PYFUNCTYPE(
+        _status, _handle, ctypes.py_object, ctypes.py_object, ctypes.py_object, ctypes.c_void_p
+    )
+    return entry(("tcc_python_run", library))
+
+
 def dtype_name(dtype: CDType) -> str:
     """tcc's name of an element type."""
     return _NAMES[dtype.code, dtype.bits]

@@ -7,24 +7,27 @@ first touch: for a result that is written once, this costs more than writing it.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
-from tcc.runtime.arrays import Array, address_of
+from tcc.runtime.arrays import Array
 
 # Bytes from which a block is kept, and where it begins: as whole cache lines and vectors do.
 _LEAST = 1 << 16
 _ALIGNMENT = 64
+# Quicker than np.empty.
+_NEW: Callable[..., Array] = np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Memory as `size` bytes from `address`."""
+    """Memory of `size` bytes."""
 
     memory: Array
     size: int
-    address: int
     interface: dict[str, Any]
 
 
@@ -36,21 +39,22 @@ class ResultPool:
         # lock.
         self._free: deque[_Block] = deque(maxlen=most)
 
-    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Array, int]:
-        """A new row-major array of any contents, and its address.
+    def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[], Array]:
+        """Makes new row-major arrays of any contents.
 
-        The memory comes back when the array and all its views are gone.  Raises MemoryError and
-        ValueError as NumPy does.
+        The memory of one comes back when it and all its views are gone.  Making one raises
+        MemoryError and ValueError as NumPy does.
         """
         size = dtype.itemsize
         for n in shape:
             size *= n
         if size < _LEAST:
-            small: Array = np.empty(shape, dtype)
-            return small, address_of(small) or int(small.ctypes.data)
-        block = self._take(_rounded(size))
-        lent = np.asarray(_Lease(block, self._free))
-        return np.ndarray(shape, dtype, lent), block.address
+            return partial(_NEW, shape, dtype)
+        return partial(self._lend, _rounded(size), shape, dtype)
+
+    def _lend(self, size: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        lent = np.asarray(_Lease(self._take(size), self._free))
+        return np.ndarray(shape, dtype, lent)
 
     def _take(self, size: int) -> _Block:
         for _ in range(len(self._free)):
@@ -84,7 +88,7 @@ def _make(size: int) -> _Block:
     memory: Array = np.empty(size + _ALIGNMENT, np.uint8)
     start = -int(memory.ctypes.data) % _ALIGNMENT
     part = memory[start : start + size]
-    return _Block(part, size, int(part.ctypes.data), part.__array_interface__)
+    return _Block(part, size, part.__array_interface__)
 
 
 def _rounded(size: int) -> int:

@@ -4,6 +4,8 @@
  *   __tvm_ffi_run_into(inputs..., outputs...) -> None; the caller's output arrays are filled
  *
  * In-place outputs are the caller's input arrays, so `main` leaves them out of what it returns.
+ * On a GPU a run goes to tvm-ffi's current stream of the arrays' device: where one is set the call may
+ * return before its work is done.
  * The structs below restate the stable part of that ABI.  Without the library in the process the
  * artifact loads and runs all the same; only these entry points fail. */
 #define _GNU_SOURCE
@@ -59,6 +61,7 @@ typedef struct ffi_table {
     int (*get_global)(const ffi_bytes *name, void **out);
     int (*call)(void *function, ffi_any *arguments, int32_t count, ffi_any *result);
     int (*release)(void *object);
+    void *(*get_stream)(int32_t device_type, int32_t device_id);
 } ffi_table;
 
 static const ffi_table *ffi; /* written once, complete; without a lock, for processes fork */
@@ -78,7 +81,8 @@ static bool find_ffi(void) {
                  look_up("TVMFFITensorFromDLPackVersioned", &made->make_tensor) &&
                  look_up("TVMFFIFunctionGetGlobal", &made->get_global) &&
                  look_up("TVMFFIFunctionCall", &made->call) &&
-                 look_up("TVMFFIObjectDecRef", &made->release);
+                 look_up("TVMFFIObjectDecRef", &made->release) &&
+                 look_up("TVMFFIEnvGetStream", &made->get_stream);
     if (!found || !__atomic_compare_exchange_n(&ffi, &none, made, false, __ATOMIC_ACQ_REL,
                                                __ATOMIC_ACQUIRE))
         tcc_free(made);
@@ -147,6 +151,14 @@ static tcc_status to_tensors(const ffi_any *arguments, int32_t count, tcc_tensor
     }
     *out_tensors = tensors;
     return TCC_OK;
+}
+
+/* The caller's stream on the device of the first array that is on one; NULL where there is none. */
+static void *stream_of(const tcc_model *model, const tcc_tensor *tensors, int32_t count) {
+    for (int32_t i = 0; model->gpu && i < count; i++)
+        if (!tcc_gpu_is_host(tensors[i].device))
+            return ffi->get_stream(tensors[i].device.type, tensors[i].device.id);
+    return NULL;
 }
 
 /* ---- results ------------------------------------------------------------------------------------ */
@@ -260,7 +272,8 @@ EXPORT int __tvm_ffi_main(void *handle, const ffi_any *arguments, int32_t count,
     result_tensor **results = tcc_allocate_zero((size_t)n_outputs, sizeof *results);
     result_list list = {results, model->gpu};
     tcc_allocator allocator = {&list, allocate_result};
-    status = results ? tcc_model_call(model, inputs, count, NULL, 0, &allocator, NULL)
+    status = results ? tcc_model_call(model, inputs, count, NULL, 0, &allocator,
+                                      stream_of(model, inputs, count))
                      : TCC_OUT_OF_MEMORY;
     tcc_free(inputs);
     int failed = 0;
@@ -293,7 +306,8 @@ EXPORT int __tvm_ffi_run_into(void *handle, const ffi_any *arguments, int32_t co
     if (status == TCC_OK) status = to_tensors(arguments, count, &tensors);
     if (status == TCC_OK) {
         int32_t n = model->program.n_inputs;
-        status = tcc_model_call(model, tensors, n, tensors + n, count - n, NULL, NULL);
+        status = tcc_model_call(model, tensors, n, tensors + n, count - n, NULL,
+                                stream_of(model, tensors, count));
     }
     tcc_free(tensors);
     return status == TCC_OK ? 0 : raise_error(status);

@@ -114,6 +114,7 @@ void tcc_instance_destroy(tcc_instance *instance) {
     tcc_free(instance->output_done);
     tcc_free(instance->handles);
     tcc_free(instance->times);
+    tcc_free(instance->views);
     tcc_free(instance);
 }
 

@@ -415,6 +415,7 @@ struct tcc_instance {
     bool plain;      /* launches go to the workers, untimed */
     const struct tcc_executor *executor; /* NULL: the CPU */
     tcc_gpu_instance *device;            /* what the executor needs */
+    void *views; /* of Python's arrays; NULL before the first call */
 };
 
 /* The run in progress, as the interpreter sees it. */

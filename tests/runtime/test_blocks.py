@@ -16,18 +16,26 @@ F32 = np.dtype(np.float32)
 SHAPE = (64, 1024)
 
 
+def lent(
+    blocks: ResultPool, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> tuple[np.ndarray[Any, Any], int]:
+    """A new array, and its address."""
+    array = blocks.maker(shape, dtype)()
+    return array, array.ctypes.data
+
+
 def test_memory_is_used_again_once_the_array_is_gone() -> None:
     blocks = ResultPool(4)
-    first, address = blocks.array(SHAPE, F32)
+    first, address = lent(blocks, SHAPE, F32)
     assert first.ctypes.data == address
     assert (first.shape, first.dtype, first.flags.c_contiguous) == (SHAPE, F32, True)
     first[:] = 1
-    second, elsewhere = blocks.array(SHAPE, F32)
+    second, elsewhere = lent(blocks, SHAPE, F32)
     assert elsewhere != address
     second[:] = 2
     assert np.all(first == 1)
     del first
-    assert blocks.array(SHAPE, F32)[1] == address
+    assert lent(blocks, SHAPE, F32)[1] == address
     assert np.all(second == 2)
 
 
@@ -44,19 +52,19 @@ def test_memory_is_used_again_once_the_array_is_gone() -> None:
 )
 def test_whatever_looks_at_an_array_keeps_its_memory(hold: Any) -> None:
     blocks = ResultPool(4)
-    array, address = blocks.array(SHAPE, F32)
+    array, address = lent(blocks, SHAPE, F32)
     array[:] = 7
     held = hold(array)
     before = bytes(np.asarray(held))
     del array
     gc.collect(0)
-    other, elsewhere = blocks.array(SHAPE, F32)
+    other, elsewhere = lent(blocks, SHAPE, F32)
     other[:] = 9
     assert elsewhere != address
     assert bytes(np.asarray(held)) == before
     del held
     gc.collect(0)
-    assert blocks.array(SHAPE, F32)[1] == address
+    assert lent(blocks, SHAPE, F32)[1] == address
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (5, 0, 3), (7,), (1 << 15,), (3, 12347), (1 << 20,)])
@@ -64,7 +72,7 @@ def test_whatever_looks_at_an_array_keeps_its_memory(hold: Any) -> None:
 def test_arrays_have_their_shape_and_large_ones_begin_a_cache_line(
     shape: tuple[int, ...], name: str
 ) -> None:
-    array, address = ResultPool(1).array(shape, np.dtype(name))
+    array, address = lent(ResultPool(1), shape, np.dtype(name))
     assert (array.shape, array.dtype.name, array.ctypes.data) == (shape, name, address)
     assert array.flags.c_contiguous
     assert array.flags.writeable
@@ -75,20 +83,20 @@ def test_arrays_have_their_shape_and_large_ones_begin_a_cache_line(
 
 def test_a_block_serves_results_that_grow_a_little_but_no_small_ones() -> None:
     blocks = ResultPool(4)
-    address = blocks.array((100_000,), F32)[1]
-    assert blocks.array((101_000,), F32)[1] == address
-    kept = blocks.array((50_000,), F32)
+    address = lent(blocks, (100_000,), F32)[1]
+    assert lent(blocks, (101_000,), F32)[1] == address
+    kept = lent(blocks, (50_000,), F32)
     assert kept[1] != address
 
 
 def test_no_more_lie_free_than_agreed() -> None:
     blocks = ResultPool(3)
-    held = [blocks.array(SHAPE, F32) for _ in range(8)]
+    held = [lent(blocks, SHAPE, F32) for _ in range(8)]
     last = {address for _, address in held[-3:]}
     while held:
         del held[0]
     assert len(blocks._free) == 3
-    again = [blocks.array(SHAPE, F32) for _ in range(3)]
+    again = [lent(blocks, SHAPE, F32) for _ in range(3)]
     assert {address for _, address in again} == last
 
 
@@ -99,7 +107,7 @@ def test_threads_never_share_a_block() -> None:
     def work(number: int) -> None:
         held: list[tuple[np.ndarray[Any, Any], int]] = []
         for step in range(400):
-            array, _ = blocks.array((16, 1024 + 512 * (step % 3)), F32)
+            array, _ = lent(blocks, (16, 1024 + 512 * (step % 3)), F32)
             mark = number * 1000 + step
             array[:] = mark
             held.append((array, mark))
@@ -119,7 +127,7 @@ def test_threads_never_share_a_block() -> None:
 
 
 def test_arrays_outlive_their_blocks() -> None:
-    array, _ = ResultPool(2).array(SHAPE, F32)
+    array, _ = lent(ResultPool(2), SHAPE, F32)
     array[:] = 3
     gc.collect(0)
     assert np.all(array == 3)
