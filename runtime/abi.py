@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from ctypes import CFUNCTYPE, POINTER, Structure
 from functools import cache, lru_cache
 from types import MappingProxyType
@@ -156,13 +157,12 @@ class Api(Structure):
     )
 
 
-def python_run(library: ctypes.CDLL) -> Any:
-    """tcc_python_run of an artifact: an instance's handle, tuples of inputs and of outputs, the
-    arrays' type and an allocator's address or None; a status, or -1 where nothing was run."""
-    entry = ctypes.PYFUNCTYPE(
-        _status, _handle, ctypes.py_object, ctypes.py_object, ctypes.py_object, ctypes.c_void_p
-    )
-    return entry(("tcc_python_run", library))
+def python_function(library: ctypes.CDLL) -> Callable[..., int]:
+    """The function of Python's own that tcc_python_function of src/python.c describes; raises
+    SystemError in an interpreter without the stable ABI."""
+    entry = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)
+    made: Callable[..., int] = entry(("tcc_python_function", library))(np.ndarray)
+    return made
 
 
 def dtype_name(dtype: CDType) -> str:

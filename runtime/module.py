@@ -20,7 +20,6 @@ from threading import Lock
 from typing import Any
 from weakref import WeakSet
 
-import numpy as np
 from tcc.runtime import abi
 from tcc.runtime.arrays import kind_of, view_of
 from tcc.runtime.blocks import ResultPool
@@ -146,7 +145,7 @@ class Module:
         self._plain = not self._stateful and all(
             is_plain(port.dtype) for port in (*self.inputs, *self.outputs)
         )
-        self._run_arrays = abi.python_run(self._image.library)
+        self._run_arrays = abi.python_function(self._image.library)
         self._idle.append(self._create())  # its memory is checked now, not at the first run
         _MODULES.add(self)
 
@@ -437,11 +436,11 @@ class Module:
         one is anything else."""
         outputs = self._results
         asked = outputs.start(None) if outputs.asks else None
-        allocator = ctypes.byref(asked.allocator) if asked and asked.allocator else None
+        allocator = ctypes.addressof(asked.allocator) if asked and asked.allocator else 0
         arrays = outputs.arrays()
         instance = self._take()
         try:
-            status = self._run_arrays(instance, values, arrays, np.ndarray, allocator)
+            status = self._run_arrays(instance, values, arrays, allocator)
             if status > 0:
                 self._raise(status, instance, asked)
         finally:

@@ -33,6 +33,9 @@ typedef struct py_table {
     void *(*type)(void *object);
     void (*drop)(void *object);
     void (*clear)(void);
+    void *(*as_pointer)(void *integer);
+    void *(*from_long)(long number);
+    void *(*new_function)(void *method, void *self, void *module);
     void *(*save_thread)(void);
     void (*restore_thread)(void *state);
 } py_table;
@@ -51,6 +54,9 @@ static bool find_python(void) {
            look_up("PyBuffer_Release", &py.release) && look_up("PyTuple_GetItem", &py.item) &&
            look_up("PyTuple_Size", &py.size) && look_up("PyObject_Type", &py.type) &&
            look_up("Py_DecRef", &py.drop) && look_up("PyErr_Clear", &py.clear) &&
+           look_up("PyLong_AsVoidPtr", &py.as_pointer) &&
+           look_up("PyLong_FromLong", &py.from_long) &&
+           look_up("PyCFunction_NewEx", &py.new_function) &&
            look_up("PyEval_SaveThread", &py.save_thread) &&
            look_up("PyEval_RestoreThread", &py.restore_thread);
 }
@@ -110,14 +116,10 @@ static bool view_all(py_call *call, const tcc_program *program, void *inputs, vo
     return true;
 }
 
-/* Runs the instance on tuples of NumPy arrays, whose type `array` is.  An output of None is an input
- * that is updated in place, or comes from the allocator.  Returns a tcc_status, or -1 where an input
- * is no array that can be used as it is: nothing has happened then. */
-EXPORT int32_t tcc_python_run(tcc_instance *instance, void *inputs, void *outputs, void *array,
-                              const tcc_allocator *allocator) {
+static int32_t run(tcc_instance *instance, void *inputs, void *outputs, void *array,
+                   const tcc_allocator *allocator) {
     const tcc_program *program = &instance->model->program;
     size_t room = (size_t)program->n_inputs + (size_t)program->n_outputs;
-    if (!find_python()) return UNSUITED;
     if (!instance->views)
         instance->views = tcc_allocate(room * (sizeof(py_buffer) + sizeof(tcc_tensor)));
     if (!instance->views) return TCC_OUT_OF_MEMORY;
@@ -133,4 +135,25 @@ EXPORT int32_t tcc_python_run(tcc_instance *instance, void *inputs, void *output
     for (int32_t i = 0; i < call.count; i++)
         if (call.buffers[i].owner) py.release(&call.buffers[i]);
     return status;
+}
+
+static void *run_arrays(void *array, void *const *arguments, ptrdiff_t count) {
+    if (count != 4) return py.from_long(TCC_INVALID_ARGUMENT);
+    return py.from_long(run(py.as_pointer(arguments[0]), arguments[1], arguments[2], array,
+                            py.as_pointer(arguments[3])));
+}
+
+/* A function of Python, run(instance, inputs, outputs, allocator): the addresses of an instance and of
+ * an allocator, or 0, and tuples of arrays, all of which are exactly of the type `array`.  An output
+ * of None is an input that is updated in place, or comes from the allocator.  It returns a tcc_status,
+ * or -1 where an input is no array that can be used as it is: nothing has happened then.
+ * NULL where the process has no Python with the stable ABI. */
+EXPORT void *tcc_python_function(void *array) {
+    static struct {
+        const char *name;
+        void *(*function)(void *self, void *const *arguments, ptrdiff_t count);
+        int flags;
+        const char *doc;
+    } method = {"run", run_arrays, 0x80 /* METH_FASTCALL */, NULL}; /* PyMethodDef */
+    return find_python() ? py.new_function(&method, array, NULL) : NULL;
 }
