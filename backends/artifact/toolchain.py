@@ -119,7 +119,7 @@ def runtime_folder() -> Path:
 def runtime_sources() -> tuple[Path, ...]:
     """The runtime's C files, in a fixed order."""
     source = runtime_folder() / "src"
-    folders = (source, source / "gpu", source / "ops")
+    folders = (source, *sorted(path for path in source.iterdir() if path.is_dir()))
     return tuple(path for folder in folders for path in sorted(folder.glob("*.c")))
 
 
