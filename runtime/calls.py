@@ -42,12 +42,16 @@ class Outputs:
         """Arrays of plain numbers whose sizes are known; None for the other outputs."""
         return tuple(map(call, self._makers))
 
+    def results(self, maker: Maker | None = None) -> Results:
+        """Outputs that are made as the run asks."""
+        return Results(self, self._kind(), maker)
+
     def start(self, inputs: Any, maker: Maker | None = None) -> Results:
         """The outputs of a call with descriptors `inputs`: arrays where sizes are known.
 
         `maker` makes them on a device; without it they are NumPy arrays.
         """
-        results = Results(self, self._kind(), maker)
+        results = self.results(maker)
         for i, port in enumerate(self.ports):
             if port.state >= 0:
                 results.tensors[i] = inputs[port.state]
@@ -73,12 +77,13 @@ class Results:
         self.arrays: list[Any] = [None] * len(outputs.ports)
         self.tensors = tensors
         self.failure: BaseException | None = None
-        self.allocator: abi.Allocator | None = None
         self._outputs, self._maker = outputs, maker
         self._owners: list[Any] = []  # of what descriptors point to
         self._packed: dict[int, tuple[int, ...]] = {}
-        if outputs.asks:
-            self.allocator = abi.Allocator(None, abi.ALLOCATE(self._allocate))
+
+    def allocator(self) -> abi.Allocator:
+        """What the run asks.  It holds these results and not they it: no circle keeps memory."""
+        return abi.Allocator(None, abi.ALLOCATE(self._allocate))
 
     def describe(self, index: int, shape: tuple[int, ...]) -> None:
         """Makes the array of output `index`, and its descriptor."""

@@ -30,9 +30,6 @@ from tcc.runtime.ports import Port, port_of, signature
 from tcc.runtime.soname import set_soname
 from tcc.runtime.values import ResultMemory, arrays_in, describe, is_value, read_block
 
-# How many runs' results may lie free.
-_RUNS = 2
-
 
 class RuntimeFailure(RuntimeError):
     """The default error: what happened, where, why, and what to do."""
@@ -139,7 +136,7 @@ class Module:
         self._updated = frozenset(port.state for port in self.outputs if port.state >= 0)
         self._results = Outputs(
             [_result(port) for port in self.outputs],
-            ResultPool(_RUNS * len(self.outputs)),
+            self._result_pool(),
         )
         self._stateful = self._statistics(None).state_bytes > 0
         self._plain = not self._stateful and all(
@@ -304,6 +301,12 @@ class Module:
             )
         return image, api
 
+    def _result_pool(self) -> ResultPool:
+        try:
+            return ResultPool(self._api)
+        except MemoryError as failure:
+            raise self._error(str(failure), where=str(self._path)) from failure
+
     def _ports(self, count: Any, describe: Any) -> tuple[Port, ...]:
         ports = []
         for i in range(count(self._handle)):
@@ -435,12 +438,14 @@ class Module:
         """The outputs where all inputs are row-major NumPy arrays; None, and nothing is run, where
         one is anything else."""
         outputs = self._results
-        asked = outputs.start(None) if outputs.asks else None
-        allocator = ctypes.addressof(asked.allocator) if asked and asked.allocator else 0
+        asked = outputs.results() if outputs.asks else None
+        allocator = asked.allocator() if asked else None
         arrays = outputs.arrays()
         instance = self._take()
         try:
-            status = self._run_arrays(instance, values, arrays, allocator)
+            status = self._run_arrays(
+                instance, values, arrays, ctypes.addressof(allocator) if allocator else 0
+            )
             if status > 0:
                 self._raise(status, instance, asked)
         finally:
@@ -461,10 +466,11 @@ class Module:
         maker = None if device is None else self._maker(device)
         stream = None if device is None else stream_of(device)
         results = self._results.start(tensors, maker)
+        allocator = results.allocator() if self._results.asks else None
         with self._instance() as instance:
             status = self._api.run(
                 instance, tensors, len(values), results.tensors, len(self.outputs),
-                ctypes.byref(results.allocator) if results.allocator else None, stream,
+                ctypes.byref(allocator) if allocator else None, stream,
             )  # fmt: skip
             self._raise(status, instance, results)
         results.unpack()

@@ -12,7 +12,9 @@
  * A pool reserves one range of addresses, cuts it into blocks by two-level segregated fit, and merges
  * free neighbours at once.  What it knows of blocks lies beside the range, never in it, so that the
  * range may be memory that the host cannot read, and a wrong address is found.  A take and a give
- * need a bounded number of steps, whatever the pool holds.
+ * need a bounded number of steps, whatever the pool holds.  Memory is committed as blocks need it, and
+ * free blocks lose theirs where more than a thirty-second of the most that was in use at a time (and a
+ * quarter of a megabyte) would lie idle.
  *
  * Ownership.  The pool owns its memory; a block is its taker's until it is given back.  destroy frees
  * all, blocks that were not given back included.  What a config points to is copied, but for what its
@@ -41,7 +43,8 @@ typedef struct tcc_pages tcc_pages;
 #define TCC_POOL_SHARED 1u /* for several threads at a time */
 #define TCC_POOL_POISON 2u /* blocks are filled with 0xFF before use; the host must reach the range */
 
-/* Every block begins at a multiple of this, and takes a multiple of it. */
+/* Every block begins at a multiple of this and takes a multiple of it; from 64 KiB on a sixteenth more
+ * than was asked for, at most. */
 #define TCC_POOL_ALIGNMENT 64
 
 /* Where the range comes from; all sizes and offsets are multiples of 64 KiB.  `reserve` gives addresses
@@ -97,9 +100,9 @@ struct tcc_pool_api {
     tcc_status (*take)(tcc_pool *pool, size_t bytes, void **out_memory);
     tcc_status (*give)(tcc_pool *pool, void *memory);
     /* Makes a block hold `bytes` bytes, the first `keep` of them as they were; *memory == NULL takes
-     * one.  Stays where it is if the addresses behind it are free; a block that moves to grow has an
-     * eighth more room, so that growing step by step copies each byte a bounded number of times.
-     * Moves through the host's own memory copy: not for memory that it cannot reach. */
+     * one.  It stays where it is if the addresses behind it are free; a block that moves has a
+     * sixteenth more room, so that growing step by step copies each byte a bounded number of times.
+     * The host copies: not for memory that it cannot reach. */
     tcc_status (*resize)(tcc_pool *pool, void **memory, size_t bytes, size_t keep);
     /* Decommits what no block needs, and empties the threads' caches. */
     void (*trim)(tcc_pool *pool);

@@ -437,7 +437,7 @@ static int64_t now(void) {
 }
 
 /* A trace from stdin: lines `take ID BYTES`, `resize ID BYTES`, `give ID`.  Prints the most bytes
- * committed, the most that were asked for at a time, and the number of system calls. */
+ * committed and the most that were asked for at a time. */
 static int trace(int argc, char **argv) {
     (void)argc, (void)argv;
     enum { IDS = 1 << 16 };

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -158,37 +159,84 @@ def test_arrays_are_given_back_after_the_call(mlp: Module) -> None:
     mlp(array)
 
 
-def test_each_call_has_its_own_results() -> None:
-    outputs = Outputs([Result("f32", (2, 3), -1), Result("i64", (), -1)], ResultPool(4))
+def test_outputs_of_all_kinds_go_together(
+    linked: Callable[..., Module], described: list[Any]
+) -> None:
+    """Of a known size, of one that the input decides, and an input that is updated in place."""
+    b = Builder()
+    n, one, four = b.let(IntOp.DIM, 0, 0), b.const(1), b.const(4)
+    size = b.let(IntOp.MUL, n, four)
+    b.input("x", "f32", [n], "[n]")
+    b.input("total", "f32", [one], "[1]")
+    x, total = b.buffer(Input(0)), b.buffer(Input(1))
+    b.output("total'", "f32", [one], "[1]", state=1)
+    copied, last = b.output("copied", "f32", [n], "[n]"), b.output("last", "f32", [one], "[1]")
+    b.allocate(copied, size)
+    b.body.append(Copy(copied, x, size))
+    b.allocate(last, four)
+    b.launch("accumulate", one, [x, total, last])
+    module = linked(b)
+    given, running = np.array([3, 4, 5], np.float32), np.ones(1, np.float32)
+    for expected in (4, 7):
+        updated, copied_array, last_array = module(given, running)
+        assert updated is running
+        assert running.tolist() == last_array.tolist() == [expected]
+        assert copied_array.tolist() == given.tolist()
+    assert described == []
+    running.flags.writeable = False
+    with pytest.raises(RuntimeError, match="read-only"):
+        module(given, running)
+    assert running.tolist() == [7]
+
+
+def test_results_die_with_their_last_holder(linked: Callable[..., Module]) -> None:
+    b = Builder()
+    n, four = b.let(IntOp.DIM, 0, 0), b.const(4)
+    size = b.let(IntOp.MUL, n, four)
+    b.input("x", "f32", [n], "[n]")
+    y, x = b.output("y", "f32", [n], "[n]"), b.buffer(Input(0))
+    b.allocate(y, size)
+    b.body.append(Copy(y, x, size))
+    module, array = linked(b), np.ones(1 << 16, np.float32)
+    gc.disable()
+    try:
+        for given in (array, array[::2], array.tolist()):
+            assert len({module(given).ctypes.data for _ in range(4)}) == 1
+    finally:
+        gc.enable()
+
+
+def test_each_call_has_its_own_results(mlp: Module) -> None:
+    outputs = Outputs([Result("f32", (2, 3), -1), Result("i64", (), -1)], ResultPool(mlp._api))
     calls = [outputs.arrays() for _ in range(2)]
     assert [(a.dtype.name, a.shape) for a in calls[1]] == [("float32", (2, 3)), ("int64", ())]
     assert len({array.ctypes.data for call in calls for array in call}) == 4
 
 
-def test_descriptors_of_results_say_where_they_are() -> None:
-    call = Outputs([Result("f32", (2, 3), -1), Result("i64", (), -1)], ResultPool(4)).start(None)
-    assert call.allocator is None
+def test_descriptors_of_results_say_where_they_are(mlp: Module) -> None:
+    call = Outputs([Result("f32", (2, 3), -1), Result("i64", (), -1)], ResultPool(mlp._api)).start(
+        None
+    )
     for array, tensor in zip(call.arrays, call.tensors, strict=True):
         assert told(tensor) == (array.ctypes.data, list(array.shape), None)
 
 
-def test_a_state_is_its_input_without_its_memory() -> None:
-    outputs = Outputs([Result("f32", (3, 4), 0)], ResultPool(4))
+def test_a_state_is_its_input_without_its_memory(mlp: Module) -> None:
+    outputs = Outputs([Result("f32", (3, 4), 0)], ResultPool(mlp._api))
     given = view_of(np.zeros((3, 4), np.float32), "f32", False).tensor
     call = outputs.start([given])
     assert told(call.tensors[0]) == (None, [3, 4], None)
     assert outputs.arrays() == (None,)
 
 
-def test_a_size_that_the_run_finds_gets_an_array_then() -> None:
-    outputs = Outputs([Result("f32", None, -1)], ResultPool(4))
+def test_a_size_that_the_run_finds_gets_an_array_then(mlp: Module) -> None:
+    outputs = Outputs([Result("f32", None, -1)], ResultPool(mlp._api))
     assert outputs.arrays() == (None,)
     call = outputs.start(None)
     assert call.arrays == [None]
     wanted = view_of(np.zeros((5, 2), np.float32), "f32", False).tensor
     out = (ctypes.c_void_p * 1)()
-    assert call.allocator is not None
-    assert call.allocator.allocate(None, 0, ctypes.pointer(wanted), out) == 0
+    assert call.allocator().allocate(None, 0, ctypes.pointer(wanted), out) == 0
     array = call.arrays[0]
     assert array is not None
     assert (array.shape, array.dtype, array.ctypes.data) == ((5, 2), F32, out[0])

@@ -56,10 +56,6 @@ static void own(blocks *all, uint64_t unit, uint32_t number) {
     __atomic_store_n(&all->owner[unit], number, __ATOMIC_RELAXED);
 }
 
-static bool is_free(const block *at) {
-    return __atomic_load_n(&at->state, __ATOMIC_RELAXED) == BLOCK_FREE;
-}
-
 static void set_state(block *at, block_state state) {
     __atomic_store_n(&at->state, (uint32_t)state, __ATOMIC_RELAXED);
 }
@@ -82,7 +78,7 @@ static void split(blocks *all, uint32_t number, uint64_t units) {
     block *at = &all->table[number];
     uint32_t behind = at->behind, rest;
     if (at->units == units) return;
-    if (behind && is_free(&all->table[behind])) {
+    if (behind && block_is_free(&all->table[behind])) {
         rest = behind;
         if (rest != all->end) unlink_free(all, rest);
     } else {
@@ -165,7 +161,7 @@ void blocks_give(blocks *all, uint32_t number) {
     own(all, at->start, 0);
     set_state(at, BLOCK_FREE);
     uint32_t before = at->before;
-    if (before && is_free(&all->table[before])) {
+    if (before && block_is_free(&all->table[before])) {
         unlink_free(all, before);
         absorb_behind(all, before);
         number = before;
@@ -181,7 +177,7 @@ void blocks_give(blocks *all, uint32_t number) {
         all->unused = number;
         return;
     }
-    if (at->behind && is_free(&all->table[at->behind])) {
+    if (at->behind && block_is_free(&all->table[at->behind])) {
         unlink_free(all, at->behind);
         absorb_behind(all, number);
     }
@@ -196,7 +192,7 @@ bool blocks_resize(blocks *all, uint32_t number, uint64_t units) {
     }
     uint64_t more = units - at->units;
     block *other = &all->table[at->behind];
-    if (!at->behind || !is_free(other) || other->units < more) return false;
+    if (!at->behind || !block_is_free(other) || other->units < more) return false;
     if (at->behind == all->end) {
         other->start += more;
         other->units -= more;
@@ -209,11 +205,49 @@ bool blocks_resize(blocks *all, uint32_t number, uint64_t units) {
     return true;
 }
 
+bool blocks_fit_around(const blocks *all, uint32_t number, uint64_t units, uint64_t *out_start) {
+    const block *at = &all->table[number];
+    const block *before = &all->table[at->before], *behind = &all->table[at->behind];
+    if (!at->before || !block_is_free(before)) return false;
+    *out_start = before->start;
+    uint64_t room = before->units + at->units;
+    if (at->behind && block_is_free(behind)) room += behind->units;
+    return room >= units;
+}
+
+uint32_t blocks_slide(blocks *all, uint32_t number, uint64_t units) {
+    uint32_t first = all->table[number].before;
+    own(all, all->table[number].start, 0);
+    unlink_free(all, first);
+    absorb_behind(all, first);
+    set_state(&all->table[first], BLOCK_LIVE);
+    own(all, all->table[first].start, first);
+    (void)blocks_resize(all, first, units);
+    return first;
+}
+
+uint32_t blocks_largest(const blocks *all, uint32_t *out_numbers, uint32_t most) {
+    uint32_t count = 0;
+    for (uint64_t levels = all->levels; levels;) {
+        uint32_t level = log2_of(levels);
+        levels ^= UINT64_C(1) << level;
+        for (uint32_t steps = all->steps[level]; steps;) {
+            uint32_t step = log2_of(steps);
+            steps ^= UINT32_C(1) << step;
+            for (uint32_t at = all->lists[level][step]; at; at = all->table[at].next) {
+                if (count == most) return count;
+                out_numbers[count++] = at;
+            }
+        }
+    }
+    return count;
+}
+
 void blocks_reset(blocks *all) {
     uint64_t units = 0;
     for (uint32_t number = all->end; number; number = all->table[number].before) {
         const block *at = &all->table[number];
-        if (!is_free(at)) own(all, at->start, 0);
+        if (!block_is_free(at)) own(all, at->start, 0);
         units += at->units;
     }
     for (uint32_t level = 0; level < LEVELS; level++) {

@@ -29,6 +29,10 @@ typedef struct block {
     uint32_t state;            /* of a shared pool, also read and written without the lock */
 } block;
 
+static inline bool block_is_free(const block *at) {
+    return __atomic_load_n(&at->state, __ATOMIC_RELAXED) == BLOCK_FREE;
+}
+
 typedef struct blocks {
     uint64_t levels;           /* bit l: level l has a free block */
     uint32_t steps[LEVELS];    /* bit s: list [l][s] has one */
@@ -46,6 +50,12 @@ uint32_t blocks_take(blocks *all, uint64_t units);
 void blocks_give(blocks *all, uint32_t number);
 /* Makes a block in use larger, from what is free behind it, or smaller. */
 bool blocks_resize(blocks *all, uint32_t number, uint64_t units);
+/* Whether the free addresses on both sides of a block in use make room for `units`, from *out_start on. */
+bool blocks_fit_around(const blocks *all, uint32_t number, uint64_t units, uint64_t *out_start);
+/* Makes such a block begin there; returns its new number.  What it held is where it was. */
+uint32_t blocks_slide(blocks *all, uint32_t number, uint64_t units);
+/* The largest free blocks, roughly in this order, without the free end; returns how many. */
+uint32_t blocks_largest(const blocks *all, uint32_t *out_numbers, uint32_t most);
 /* Ends the use of all blocks. */
 void blocks_reset(blocks *all);
 

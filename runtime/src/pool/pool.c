@@ -85,9 +85,21 @@ void tcc_pool_destroy(tcc_pool *pool) {
     tcc_free(pool);
 }
 
-static uint64_t units_of(size_t bytes) { return bytes ? (bytes - 1) / UNIT + 1 : 1; }
+/* Large sizes in steps of a sixteenth, so that blocks which grow leave gaps that fit others. */
+static uint64_t units_of(size_t bytes) {
+    uint64_t units = bytes ? (bytes - 1) / UNIT + 1 : 1;
+    if (units < GRANULE / UNIT) return units;
+    uint64_t rest = (UINT64_C(1) << (63 - __builtin_clzll(units) - 4)) - 1;
+    return (units + rest) & ~rest;
+}
 
 /* ---- take -------------------------------------------------------------------------------------------- */
+
+/* `more` units, which may be less than none. */
+static void count_live(tcc_pool *pool, uint64_t more) {
+    pool->live += more * UNIT;
+    if (pool->live > pool->most_live) pool->most_live = pool->live;
+}
 
 /* With the lock held: a block's descriptor and committed memory, or a status and its message. */
 static tcc_status take_block(tcc_pool *pool, size_t bytes, uint32_t *out_number) {
@@ -100,14 +112,15 @@ static tcc_status take_block(tcc_pool *pool, size_t bytes, uint32_t *out_number)
                             "are free in one piece",
                             pool->range, bytes);
     size_t missing;
-    while (!pool_commit(pool, &pool->all.table[number], &missing))
+    const block *at = &pool->all.table[number];
+    count_live(pool, at->units);
+    while (!pool_has(pool, at) && !pool_commit(pool, at, &missing))
         if (!find_memory(pool, missing)) {
+            count_live(pool, -at->units);
             blocks_give(&pool->all, number);
             return tcc_budget_refuse(&pool->budget, missing);
         }
     pool->n_blocks++;
-    pool->live += pool->all.table[number].units * UNIT;
-    if (pool->live > pool->most_live) pool->most_live = pool->live;
     *out_number = number;
     return TCC_OK;
 }
@@ -185,27 +198,47 @@ tcc_status tcc_pool_give(tcc_pool *pool, void *memory) {
 
 /* ---- resize ------------------------------------------------------------------------------------------ */
 
+/* With what a block that cannot stay gets to grow again. */
+static size_t with_room(size_t bytes) { return bytes > SIZE_MAX / 2 ? bytes : bytes + bytes / 16; }
+
 /* Where the block is; false if it cannot have so many bytes there. */
 static bool resize_here(tcc_pool *pool, uint32_t number, size_t bytes) {
     block *at = &pool->all.table[number];
     uint64_t units = units_of(bytes), old = at->units;
     size_t missing;
-    if (units <= old && old - units <= units / 4) return true; /* room to grow again */
+    if (units <= old && old - units <= units / 8) return true; /* room to grow again */
     if (!blocks_resize(&pool->all, number, units)) return false;
     if (units > old && !pool_commit(pool, at, &missing)) {
         (void)blocks_resize(&pool->all, number, old); /* moving may help: a free block has memory */
         return false;
     }
-    pool->live += (at->units - old) * UNIT;
-    if (pool->live > pool->most_live) pool->most_live = pool->live;
+    count_live(pool, at->units - old);
+    return true;
+}
+
+/* Down into the free block before it, which closes a gap where blocks grow by turns. */
+static bool slide(tcc_pool *pool, void **memory, size_t bytes, size_t keep) {
+    uint32_t number = block_at(pool, *memory);
+    uint64_t old = pool->all.table[number].units, start, missing;
+    block wanted = {.units = units_of(with_room(bytes))};
+    if (!blocks_fit_around(&pool->all, number, wanted.units, &start)) {
+        wanted.units = units_of(bytes);
+        if (!blocks_fit_around(&pool->all, number, wanted.units, &start)) return false;
+    }
+    wanted.start = start;
+    if (!pool_has(pool, &wanted) && !pool_commit(pool, &wanted, &missing)) return false;
+    number = blocks_slide(&pool->all, number, wanted.units);
+    memmove(address_of(pool, number), *memory, keep < old * UNIT ? keep : old * UNIT);
+    *memory = address_of(pool, number);
+    count_live(pool, pool->all.table[number].units - old);
     return true;
 }
 
 static tcc_status move(tcc_pool *pool, void **memory, size_t bytes, size_t keep) {
     void *grown = NULL;
-    size_t room = bytes > SIZE_MAX / 2 ? bytes : bytes + bytes / 8, old = bytes_of(pool, *memory);
+    size_t old = bytes_of(pool, *memory);
     if (keep > old) keep = old;
-    if (take(pool, room, &grown) != TCC_OK) {
+    if (take(pool, with_room(bytes), &grown) != TCC_OK) {
         pool->failures--; /* of what nobody asked for */
         TCC_RETURN_IF_ERROR(take(pool, bytes, &grown));
     }
@@ -220,7 +253,7 @@ static tcc_status resize(tcc_pool *pool, void **memory, size_t bytes, size_t kee
         return bytes <= own_bytes(*memory) ? TCC_OK : move(pool, memory, bytes, keep);
     uint32_t number = block_at(pool, *memory);
     if (!is_live(pool, number)) return no_block(*memory);
-    if (resize_here(pool, number, bytes)) return TCC_OK;
+    if (resize_here(pool, number, bytes) || slide(pool, memory, bytes, keep)) return TCC_OK;
     return move(pool, memory, bytes, keep);
 }
 

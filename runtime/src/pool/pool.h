@@ -27,6 +27,7 @@ struct tcc_pool {
     blocks all;
     uint64_t *committed; /* bit by granule */
     size_t frontier;     /* no granule from here on has ever been committed */
+    size_t solid;        /* all granules before this one are committed */
     void *tables;
     size_t table_bytes;
     size_t live, most_live, n_blocks;
@@ -40,6 +41,10 @@ struct tcc_pool {
 /* Reserves the range and its tables. */
 tcc_status pool_reserve(tcc_pool *pool);
 void pool_release(tcc_pool *pool);
+/* Whether all is committed that a block needs, as far as that is seen at a glance. */
+static inline bool pool_has(const tcc_pool *pool, const block *at) {
+    return at->start + at->units <= pool->solid << (GRANULE_BITS - 6);
+}
 /* Commits what a block needs.  Fails with the number of missing bytes and without a message. */
 bool pool_commit(tcc_pool *pool, const block *at, size_t *out_missing);
 /* Decommits what no block needs; false if there was nothing. */

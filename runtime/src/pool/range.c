@@ -108,6 +108,49 @@ static size_t next(const tcc_pool *pool, size_t first, size_t behind, bool commi
     return behind;
 }
 
+/* Takes at most `most` bytes of memory away from a free block; returns how many. */
+static size_t decommit_block(tcc_pool *pool, const block *at, size_t most) {
+    size_t first = (at->start * UNIT + GRANULE - 1) / GRANULE, taken = 0;
+    size_t behind = (at->start + at->units) * UNIT / GRANULE;
+    if (behind > pool->frontier) behind = pool->frontier;
+    for (first = next(pool, first, behind, true); first < behind && taken < most;
+         first = next(pool, first, behind, true)) {
+        size_t end = next(pool, first, behind, false);
+        if (end - first > (most - taken + GRANULE - 1) / GRANULE)
+            end = first + (most - taken + GRANULE - 1) / GRANULE;
+        pool->memory.decommit(pool->memory.context, pool->base + first * GRANULE,
+                              (end - first) * GRANULE);
+        tcc_budget_give(&pool->budget, (end - first) * GRANULE);
+        mark(pool, first, end, false);
+        if (first < pool->solid) pool->solid = first;
+        taken += (end - first) * GRANULE;
+    }
+    return taken;
+}
+
+bool pool_decommit_free(tcc_pool *pool) {
+    bool found = false;
+    for (uint32_t number = pool->all.end; number; number = pool->all.table[number].before) {
+        const block *at = &pool->all.table[number];
+        if (block_is_free(at) && decommit_block(pool, at, SIZE_MAX / 2)) found = true;
+    }
+    return found;
+}
+
+/* What is committed stays close to the most that was in use: for what a block needs beyond that, free
+ * blocks lose as much, large ones first.  A few are looked at. */
+static void make_up_for(tcc_pool *pool, size_t bytes) {
+    enum { LOOKS = 64, SHARE = 32 };
+    size_t most = pool->most_live + pool->most_live / SHARE + GRANULE * 4;
+    size_t used = tcc_budget_used(&pool->budget) + bytes;
+    if (used <= most) return;
+    size_t excess = used - most;
+    size_t taken = decommit_block(pool, &pool->all.table[pool->all.end], excess);
+    uint32_t numbers[LOOKS], count = blocks_largest(&pool->all, numbers, LOOKS);
+    for (uint32_t i = 0; i < count && taken < excess; i++)
+        taken += decommit_block(pool, &pool->all.table[numbers[i]], excess - taken);
+}
+
 static bool commit_run(tcc_pool *pool, size_t first, size_t behind, size_t *out_missing) {
     size_t bytes = (behind - first) * GRANULE;
     *out_missing = bytes;
@@ -118,13 +161,14 @@ static bool commit_run(tcc_pool *pool, size_t first, size_t behind, size_t *out_
     }
     mark(pool, first, behind, true);
     if (behind > pool->frontier) pool->frontier = behind;
+    if (first <= pool->solid) pool->solid = next(pool, pool->solid, pool->frontier, false);
     return true;
 }
 
-/* At the frontier a sixteenth more than is committed, so that a pool that grows asks the system rarely;
+/* At the frontier a thirty-second more than is committed, so that a pool that grows asks the system rarely;
  * whole huge pages once that is one. */
 static size_t ahead_of(const tcc_pool *pool, size_t behind) {
-    size_t granules = tcc_budget_used(&pool->budget) / 16 / GRANULE, whole = huge_page / GRANULE;
+    size_t granules = tcc_budget_used(&pool->budget) / 32 / GRANULE, whole = huge_page / GRANULE;
     size_t end = behind + granules;
     if (granules >= whole) end = end / whole * whole;
     if (end > pool->range / GRANULE) end = pool->range / GRANULE;
@@ -137,6 +181,7 @@ bool pool_commit(tcc_pool *pool, const block *at, size_t *out_missing) {
     for (first = next(pool, first, behind, false); first < behind;
          first = next(pool, first, behind, false)) {
         size_t end = next(pool, first, behind, true);
+        make_up_for(pool, (end - first) * GRANULE);
         size_t ahead = end > pool->frontier ? ahead_of(pool, end) : end;
         if (ahead > end && commit_run(pool, first, ahead, out_missing)) return true;
         if (!commit_run(pool, first, end, out_missing)) return false;
@@ -144,23 +189,3 @@ bool pool_commit(tcc_pool *pool, const block *at, size_t *out_missing) {
     return true;
 }
 
-bool pool_decommit_free(tcc_pool *pool) {
-    bool found = false;
-    for (uint32_t number = pool->all.end; number; number = pool->all.table[number].before) {
-        const block *at = &pool->all.table[number];
-        if (at->state != BLOCK_FREE) continue;
-        size_t first = (at->start * UNIT + GRANULE - 1) / GRANULE;
-        size_t behind = (at->start + at->units) * UNIT / GRANULE;
-        if (behind > pool->frontier) behind = pool->frontier;
-        for (first = next(pool, first, behind, true); first < behind;
-             first = next(pool, first, behind, true)) {
-            size_t end = next(pool, first, behind, false);
-            pool->memory.decommit(pool->memory.context, pool->base + first * GRANULE,
-                                  (end - first) * GRANULE);
-            tcc_budget_give(&pool->budget, (end - first) * GRANULE);
-            mark(pool, first, end, false);
-            found = true;
-        }
-    }
-    return found;
-}
