@@ -242,7 +242,7 @@ static int failures(int argc, char **argv) {
                                                     .flags = kind == 1 ? TCC_POOL_SHARED : 0,
                                                     .memory = &fake_memory,
                                                     .allocator = kind == 2 ? &allocator : NULL});
-            for (int i = 0; i < 150; i++) step(pool, kind == 2);
+            for (int i = 0; i < 60; i++) step(pool, kind == 2);
             while (n_live) CHECK(tcc_pool_give(pool, live[--n_live].data) == TCC_OK);
             tcc_pool_destroy(pool);
             CHECK(own == 0 && !fake.base && fake.committed == 0);
