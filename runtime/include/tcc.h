@@ -23,6 +23,11 @@
  * into the same process, spell the path in a way not used yet ("./m.so" and "././m.so" are two), or
  * copy the file; tcc.load of Python does so.
  *
+ * Weights of 8 MiB and more lie on huge pages: the file's own where its file system has them, else, if
+ * that takes at most half of TCC_MEMORY, a copy in a sealed memory file that all processes of one user
+ * share.  TCC_WEIGHTS=map keeps the file's pages, "share" takes the memory file (or the file's pages
+ * where there can be none) and "copy" a copy of the process's own.
+ *
  * Threads.  A model may be used from any number of threads.  An instance serves one run at a time;
  * the caller keeps runs of one instance apart.  `call` borrows an idle instance and may be used from
  * any thread.  On a GPU a run on the caller's stream may return before its work is done; the

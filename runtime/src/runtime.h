@@ -302,6 +302,7 @@ typedef struct tcc_weights {
     size_t size;
     void *mapping;
     size_t mapped;
+    int shared; /* the memory file that is mapped, kept open for others to find; 0: none */
 } tcc_weights;
 
 /* A part of the weight section; it begins at a multiple of 64 KiB. */
@@ -315,6 +316,14 @@ typedef struct tcc_range {
 tcc_status tcc_weights_map(uint64_t size, const uint8_t sha256[32], tcc_range part, bool huge,
                            tcc_weights *out_weights);
 void tcc_weights_unmap(tcc_weights *weights);
+
+/* ---- shared_weights.c: weights that processes share where files have no huge pages ------------------- */
+
+/* Maps the memory file `name` with these bytes, on huge pages, and makes it where no process of this user
+ * has it.  What is found is used only if it is sealed and equal byte by byte.  `file` is locked meanwhile.
+ * False, and nothing is held, where that cannot be. */
+bool tcc_weights_share(int file, const char *name, const char *bytes, size_t size,
+                       tcc_weights *out_weights);
 
 /* ---- image.c: the loaded code ------------------------------------------------------------------------ */
 
