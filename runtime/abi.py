@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from ctypes import CFUNCTYPE, POINTER, Structure
 from functools import cache, lru_cache
 from types import MappingProxyType
@@ -107,6 +108,19 @@ class CStatistics(Structure):
     )
 
 
+class CMemory(Structure):
+    """tcc_memory."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_uint32),
+        ("arena", ctypes.c_uint64), ("scratch", ctypes.c_uint64), ("state", ctypes.c_uint64),
+        ("pool_committed", ctypes.c_uint64), ("pool_live", ctypes.c_uint64),
+        ("used", ctypes.c_uint64), ("most", ctypes.c_uint64), ("limit", ctypes.c_uint64),
+        ("process_used", ctypes.c_uint64), ("process_most", ctypes.c_uint64),
+        ("process_limit", ctypes.c_uint64),
+    )  # fmt: skip
+
+
 class CTime(Structure):
     """tcc_time."""
 
@@ -123,6 +137,43 @@ _run = CFUNCTYPE(
     _status, _handle, POINTER(CTensor), ctypes.c_int32, POINTER(CTensor), ctypes.c_int32,
     POINTER(Allocator), ctypes.c_void_p,
 )  # fmt: skip
+
+
+class PoolAllocator(Structure):
+    """tcc_pool_allocator."""
+
+    _fields_ = (
+        ("context", ctypes.c_void_p),
+        ("allocate", CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)),
+        ("release", CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)),
+    )
+
+
+class PoolConfig(Structure):
+    """tcc_pool_config."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("range", ctypes.c_size_t),
+        ("limit", ctypes.c_size_t),
+        ("pressure", CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)),
+        ("pressure_context", ctypes.c_void_p),
+        ("memory", ctypes.c_void_p),
+        ("allocator", POINTER(PoolAllocator)),
+    )
+
+
+class PoolApi(Structure):
+    """The part of tcc_pool_api that Python uses."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_uint32),
+        ("create", ctypes.c_void_p),
+        ("destroy", ctypes.c_void_p),
+        ("take", CFUNCTYPE(_status, _handle, ctypes.c_size_t, POINTER(ctypes.c_void_p))),
+        ("give", CFUNCTYPE(_status, _handle, ctypes.c_void_p)),
+    )
 
 
 class Api(Structure):
@@ -153,7 +204,21 @@ class Api(Structure):
         ),
         ("model_variant", _count),
         ("instance_set_poll", CFUNCTYPE(_status, _handle, POLL, ctypes.c_void_p)),
+        ("process_set_memory_limit", CFUNCTYPE(_status, ctypes.c_uint64)),
+        ("instance_set_memory_limit", CFUNCTYPE(_status, _handle, ctypes.c_uint64)),
+        ("memory", CFUNCTYPE(_status, _handle, POINTER(CMemory))),
+        ("instance_set_pool", CFUNCTYPE(_status, _handle, POINTER(PoolConfig))),
+        ("pools", POINTER(PoolApi)),
+        ("result_pool", CFUNCTYPE(_status, POINTER(_handle))),
     )
+
+
+def python_function(library: ctypes.CDLL) -> Callable[..., int]:
+    """The function of Python's own that tcc_python_function of src/python.c describes; raises
+    SystemError in an interpreter without the stable ABI."""
+    entry = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)
+    made: Callable[..., int] = entry(("tcc_python_function", library))(np.ndarray)
+    return made
 
 
 def dtype_name(dtype: CDType) -> str:

@@ -5,11 +5,10 @@ Arrays on GPUs are in devices.py.
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 from tcc.runtime import abi
@@ -17,15 +16,6 @@ from tcc.runtime.devices import Given, is_on_device, view_of_device, view_of_tor
 from tcc.runtime.packed import is_packed, pack
 
 Array: TypeAlias = np.ndarray[Any, Any]
-
-
-def address_of(array: Array) -> int | None:
-    """Where a row-major array of at least one element begins that may be written to; None for
-    others.  Several times quicker than to ask NumPy."""
-    try:
-        return ctypes.addressof(ctypes.c_char.from_buffer(cast(Any, array)))
-    except (TypeError, ValueError, BufferError):
-        return None
 
 
 def view_of(value: Any, dtype: str, updated: bool) -> Given:

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import index
@@ -23,15 +23,12 @@ from weakref import WeakSet
 from tcc.runtime import abi
 from tcc.runtime.arrays import kind_of, view_of
 from tcc.runtime.blocks import ResultPool
-from tcc.runtime.calls import Inputs, Outputs, Repeated, Result, Results
-from tcc.runtime.devices import Given, Maker, maker_like, stream_of
+from tcc.runtime.calls import Outputs, Result, Results, is_plain
+from tcc.runtime.devices import HOST, Given, Maker, maker_like, stream_of
 from tcc.runtime.images import SIDE_SUFFIX, Image, foreign_machine, open_image, place
 from tcc.runtime.ports import Port, port_of, signature
 from tcc.runtime.soname import set_soname
 from tcc.runtime.values import ResultMemory, arrays_in, describe, is_value, read_block
-
-# How many runs' results may lie free.
-_RUNS = 2
 
 
 class RuntimeFailure(RuntimeError):
@@ -137,32 +134,39 @@ class Module:
         self.variant: int = api.model_variant(handle)
         self._input_index = {port.name: i for i, port in enumerate(self.inputs)}
         self._updated = frozenset(port.state for port in self.outputs if port.state >= 0)
-        self._given = Inputs(len(self.inputs))
         self._results = Outputs(
             [_result(port) for port in self.outputs],
-            ResultPool(_RUNS * len(self.outputs)),
+            self._result_pool(),
         )
         self._stateful = self._statistics(None).state_bytes > 0
-        self._repeated: list[Repeated] = []
+        self._plain = not self._stateful and all(
+            is_plain(port.dtype) for port in (*self.inputs, *self.outputs)
+        )
+        self._run_arrays = abi.python_function(self._image.library)
         self._idle.append(self._create())  # its memory is checked now, not at the first run
         _MODULES.add(self)
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
         """Runs the model; see the class."""
+        if named or len(arrays) != len(self.inputs):
+            arrays = self._ordered(arrays, named)
+        results = self._run(arrays)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _ordered(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
         if arrays and named:
             raise self._error(
                 "inputs were given both by position and by name",
                 where=str(self._path),
                 hint="use one of the two",
             )
-        if arrays and len(arrays) != len(self.inputs):
+        if arrays:
             raise self._error(
                 f"expected {len(self.inputs)} inputs, got {len(arrays)}",
                 where=str(self._path),
                 hint=signature(self.inputs, self.outputs),
             )
-        results = self._run(list(arrays) if arrays else self._in_order(named))
-        return results[0] if len(results) == 1 else tuple(results)
+        return self._in_order(named)
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Runs the model on arrays by input name; returns the outputs by name."""
@@ -297,6 +301,12 @@ class Module:
             )
         return image, api
 
+    def _result_pool(self) -> ResultPool:
+        try:
+            return ResultPool(self._api)
+        except MemoryError as failure:
+            raise self._error(str(failure), where=str(self._path)) from failure
+
     def _ports(self, count: Any, describe: Any) -> tuple[Port, ...]:
         ports = []
         for i in range(count(self._handle)):
@@ -367,7 +377,7 @@ class Module:
 
     # ---- running --------------------------------------------------------------------------------
 
-    def _in_order(self, named: Mapping[str, Any]) -> list[Any]:
+    def _in_order(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
         if not isinstance(named, Mapping):
             raise self._error(
                 "run takes a mapping of arrays by input name",
@@ -389,7 +399,7 @@ class Module:
                 where=str(self._path),
                 hint=signature(self.inputs, self.outputs),
             )
-        return [named[port.name] for port in self.inputs]
+        return tuple([named[port.name] for port in self.inputs])
 
     def _view(self, index: int, value: Any) -> Given:
         port = self.inputs[index]
@@ -405,18 +415,7 @@ class Module:
                 hint=signature(self.inputs, self.outputs),
             ) from failure
 
-    def _run(self, values: list[Any]) -> list[Any]:
-        try:
-            return self._results_of(values)
-        except MemoryError as failure:
-            raise self._error(
-                "there is not enough memory for the arrays of the run",
-                where=str(self._path),
-                why=str(failure) or "no more is granted to this process",
-                hint="give inputs, or sizes in them, for which results fit",
-            ) from failure
-
-    def _results_of(self, values: list[Any]) -> list[Any]:
+    def _run(self, values: tuple[Any, ...]) -> Sequence[Any]:
         if self._image.overwritten:
             raise self._error(
                 "the artifact was overwritten while it was loaded",
@@ -425,32 +424,63 @@ class Module:
                 hint="write another file and rename it, as Module.save does",
             )
         try:
-            repeated = self._repeated.pop()
-        except IndexError:
-            pass
-        else:
-            arrays = repeated.fill(values)
-            if arrays is not None:
-                self._run_idle(repeated, len(values))
-                self._repeated.append(repeated)
-                return arrays
-        given = self._given.describe(values, self._view)
-        device = given.device
+            results = self._run_plain(values) if self._plain else None
+            return self._run_described(values) if results is None else results
+        except MemoryError as failure:
+            raise self._error(
+                "there is not enough memory for the arrays of the run",
+                where=str(self._path),
+                why=str(failure) or "no more is granted to this process",
+                hint="give inputs, or sizes in them, for which results fit",
+            ) from failure
+
+    def _run_plain(self, values: tuple[Any, ...]) -> Sequence[Any] | None:
+        """The outputs where all inputs are row-major NumPy arrays; None, and nothing is run, where
+        one is anything else."""
+        outputs = self._results
+        asked = outputs.results() if outputs.asks else None
+        allocator = asked.allocator() if asked else None
+        arrays = outputs.arrays()
+        instance = self._take()
+        try:
+            status = self._run_arrays(
+                instance, values, arrays, ctypes.addressof(allocator) if allocator else 0
+            )
+            if status > 0:
+                self._raise(status, instance, asked)
+        finally:
+            self._idle.append(instance)
+        if status < 0:
+            return None
+        if not asked and not self._updated:
+            return arrays
+        found = zip(self.outputs, arrays, asked.arrays if asked else arrays, strict=True)
+        return [values[p.state] if p.state >= 0 else b if a is None else a for p, a, b in found]
+
+    def _run_described(self, values: tuple[Any, ...]) -> Sequence[Any]:
+        """The outputs for inputs of any kind."""
+        given = [self._view(i, value) for i, value in enumerate(values)]
+        tensors = (abi.CTensor * max(1, len(given)))(*(item.tensor for item in given))
+        there = zip(values, given, strict=True)
+        device = next((v for v, item in there if item.tensor.device.type not in HOST), None)
         maker = None if device is None else self._maker(device)
         stream = None if device is None else stream_of(device)
-        results = self._results.start(given.tensors, maker)
+        results = self._results.start(tensors, maker)
+        allocator = results.allocator() if self._results.asks else None
         with self._instance() as instance:
-            self._run_on(instance, given.tensors, len(values), results, stream)
+            status = self._api.run(
+                instance, tensors, len(values), results.tensors, len(self.outputs),
+                ctypes.byref(allocator) if allocator else None, stream,
+            )  # fmt: skip
+            self._raise(status, instance, results)
         results.unpack()
-        if given.plain and given.known and self._results.plain and not self._stateful:
-            self._repeated.append(Repeated(values, given, self._results))
-        kind = None if given.plain or maker else self._kind_of(values)
+        kind = None if maker else self._kind_of(values)
         return [
             values[port.state] if port.state >= 0 else _finished(array, port.dtype, kind)
             for array, port in zip(results.arrays, self.outputs, strict=True)
         ]
 
-    def _kind_of(self, values: list[Any]) -> Callable[[Any, str], Any]:
+    def _kind_of(self, values: Sequence[Any]) -> Callable[[Any, str], Any]:
         given = zip(values, self.inputs, strict=True)
         return kind_of([array for value, port in given for array in arrays_in(value, port.dtype)])
 
@@ -465,32 +495,14 @@ class Module:
                 hint="give all inputs in the host's memory",
             ) from failure
 
-    def _run_idle(self, call: Repeated, count: int) -> None:
-        """Runs on an instance of a module without state."""
-        instance = self._take()
-        try:
-            self._run_on(instance, call.inputs, count, call, None)
-        finally:
-            self._idle.append(instance)
-
-    def _run_on(
-        self,
-        instance: int,
-        inputs: Any,
-        count: int,
-        results: Results | Repeated,
-        stream: int | None,
-    ) -> None:
-        status = self._api.run(
-            instance, inputs, count, results.tensors, len(self.outputs),
-            ctypes.byref(results.allocator) if results.allocator else None, stream,
-        )  # fmt: skip
-        if results.failure is not None:
+    def _raise(self, status: int, instance: int, results: Results | None) -> None:
+        """Raises what ended the run, if anything did."""
+        if results and results.failure is not None:
             raise results.failure
         if status == abi.CANCELLED:
             raised = self._polls[instance][1]
             raise raised.pop() if raised else KeyboardInterrupt
-        if status and results.allocator and b"': the allocator " in self._api.last_error():
+        if status and results and b"': the allocator " in self._api.last_error():
             # ctypes has printed what a signal's handler raised before the callback's first line
             raise KeyboardInterrupt
         refused = status == abi.INVALID_ARGUMENT

@@ -1,4 +1,4 @@
-"""The C header of one artifact: its ports and sizes, and tcc.h itself, in one file."""
+"""The C header of one artifact: its ports and sizes, tcc.h and tcc_pool.h, in one file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def model_header(name: str, program: Program, manifest: dict[str, Any]) -> str:
         described = manifest[f"{kind.lower()}s"]
         for i, port in enumerate(listed):
             lines.extend(_macros(f"{upper}_{kind}_{i}", port, described[i]["shape"]))
-    macros, api = "\n".join(lines), (runtime_folder() / "include" / "tcc.h").read_text()
+    include = runtime_folder() / "include"
+    pools = (include / "tcc_pool.h").read_text().replace('#include "tcc.h"\n', "")
+    macros, api = "\n".join(lines), f"{(include / 'tcc.h').read_text()}\n{pools}"
     return f"""\
 /* {name}: a model compiled by tcc.
  *

@@ -120,7 +120,7 @@ def runtime_folder() -> Path:
 def runtime_sources() -> tuple[Path, ...]:
     """The runtime's C files, in a fixed order."""
     source = runtime_folder() / "src"
-    folders = (source, source / "gpu", source / "ops", source / "plan")
+    folders = (source, source / "gpu", source / "ops", source / "plan", source / "pool")
     return tuple(path for folder in folders for path in sorted(folder.glob("*.c")))
 
 

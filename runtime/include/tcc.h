@@ -23,6 +23,11 @@
  * into the same process, spell the path in a way not used yet ("./m.so" and "././m.so" are two), or
  * copy the file; tcc.load of Python does so.
  *
+ * Weights of 8 MiB and more lie on huge pages: the file's own where its file system has them, else, if
+ * that takes at most half of TCC_MEMORY, a copy in a sealed memory file that all processes of one user
+ * share.  TCC_WEIGHTS=map keeps the file's pages, "share" takes the memory file (or the file's pages
+ * where there can be none) and "copy" a copy of the process's own.
+ *
  * Threads.  A model may be used from any number of threads.  An instance serves one run at a time;
  * the caller keeps runs of one instance apart.  `call` borrows an idle instance and may be used from
  * any thread.  On a GPU a run on the caller's stream may return before its work is done; the
@@ -34,10 +39,10 @@
  *
  * Failure.  Functions return a tcc_status.  On failure the outputs' contents are unspecified, and
  * `last_error` holds the reason for the calling thread until its next call into this artifact.
- * An instance takes no more memory for the arrays between inputs and outputs than TCC_MEMORY says
- * (bytes, as in 512M or 4G; if not set, three quarters of the memory of the machine or its control
- * group): known sizes and those that data decide are counted apart.  What needs more fails with
- * TCC_OUT_OF_MEMORY.
+ * An instance takes no more memory for the arrays between inputs and outputs, its threads' scratch and
+ * its state together than TCC_MEMORY says (bytes, as in 512M or 4G; if not set, three quarters of the
+ * memory of the machine or its control group), and all instances and pools of the process no more than
+ * process_set_memory_limit says.  What needs more fails with TCC_OUT_OF_MEMORY.
  * No function prints, exits, or raises a signal because of what it was given, except that pointers
  * must point to as many bytes as the descriptors say.
  */
@@ -163,6 +168,20 @@ typedef struct tcc_time {
     int64_t nanoseconds;
 } tcc_time;
 
+/* Bytes by place.  Limits of 0 are none. */
+typedef struct tcc_memory {
+    uint32_t struct_size; /* set by the caller: later versions append */
+    uint64_t arena, scratch, state; /* as in tcc_statistics */
+    uint64_t pool_committed, pool_live; /* held, and in use, for sizes that data decides */
+    uint64_t used, most, limit; /* of the instance: all of these together */
+    uint64_t process_used, process_most, process_limit; /* of all instances and pools */
+} tcc_memory;
+
+/* tcc_pool.h has these. */
+typedef struct tcc_pool tcc_pool;
+typedef struct tcc_pool_config tcc_pool_config;
+typedef struct tcc_pool_api tcc_pool_api;
+
 typedef struct tcc_model tcc_model;
 typedef struct tcc_instance tcc_instance;
 
@@ -226,7 +245,8 @@ typedef struct tcc_api {
     tcc_status (*statistics)(const tcc_model *model, const tcc_instance *instance,
                              tcc_statistics *out);
 
-    /* Gives memory that idle instances hold for dynamic sizes back to the system. */
+    /* Frees the idle instances of `call`, and what the pool for results and an instance with state hold
+     * beyond their need. */
     void (*model_trim)(tcc_model *model);
 
     /* Why the last failed call on this thread failed; never NULL. */
@@ -249,6 +269,24 @@ typedef struct tcc_api {
      * it does so costs other models and launches nothing.  Not while the instance runs. */
     tcc_status (*instance_set_poll)(tcc_instance *instance, int (*poll)(void *context),
                                     void *context);
+
+    /* Bytes that all instances and pools of the process may take together, those of other artifacts
+     * too; 0, as at first: no limit.  What is held already stays. */
+    tcc_status (*process_set_memory_limit)(uint64_t bytes);
+    /* Bytes that the instance may take instead of what TCC_MEMORY says; 0: that again.  Not while it
+     * runs. */
+    tcc_status (*instance_set_memory_limit)(tcc_instance *instance, uint64_t bytes);
+    /* Fills `out`; `instance` may be NULL (then the process's numbers only).  Not while it runs. */
+    tcc_status (*memory)(tcc_instance *instance, tcc_memory *out);
+    /* The instance's memory for sizes that data decides comes from a pool with this config from now on:
+     * from an allocator of the caller's, within another limit (beside the instance's own).  A pool of
+     * an instance is not shared.  Not while it runs. */
+    tcc_status (*instance_set_pool)(tcc_instance *instance, const tcc_pool_config *config);
+    /* Pools for the caller's own use. */
+    const tcc_pool_api *pools;
+    /* The artifact's shared pool for results of runs: a caller's allocator may take outputs from it.
+     * It lives until the process ends. */
+    tcc_status (*result_pool)(tcc_pool **out_pool);
 } tcc_api;
 
 #ifdef __cplusplus

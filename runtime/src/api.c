@@ -68,8 +68,10 @@ static tcc_status statistics(const tcc_model *model, const tcc_instance *instanc
     if (instance) {
         out->arena_bytes = instance->arena.size;
         out->scratch_bytes = instance->scratch.size;
-        out->pool_bytes = instance->pool.held;
-        out->pool_high_water = instance->pool.high_water;
+        tcc_pool_statistics pool;
+        tcc_pool_statistics_of(instance->pool, &pool);
+        out->pool_bytes = pool.committed;
+        out->pool_high_water = pool.most_live;
         if (instance->device) tcc_gpu_statistics(instance, out);
     }
     return TCC_OK;
@@ -85,6 +87,52 @@ static tcc_status times(const tcc_instance *instance, const tcc_time **out_times
     *out_count = instance->model->program.n_steps;
     return TCC_OK;
 }
+
+/* ---- memory ----------------------------------------------------------------------------------------- */
+
+static tcc_status process_set_memory_limit(uint64_t bytes) {
+    __atomic_store_n(&tcc_process_budget()->limit, (size_t)bytes, __ATOMIC_RELAXED);
+    return TCC_OK;
+}
+
+static tcc_status memory(tcc_instance *instance, tcc_memory *out) {
+    if (!out || out->struct_size < sizeof *out)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "no place for the numbers of this version");
+    const tcc_budget *process = tcc_process_budget();
+    *out = (tcc_memory){.struct_size = out->struct_size,
+                        .process_used = tcc_budget_used(process),
+                        .process_most = process->most,
+                        .process_limit = process->limit};
+    if (!instance) return TCC_OK;
+    tcc_pool_statistics pool;
+    tcc_pool_statistics_of(instance->pool, &pool);
+    out->arena = instance->arena.size;
+    out->scratch = instance->scratch.size;
+    out->state = instance->state.size;
+    out->pool_committed = pool.committed;
+    out->pool_live = pool.live;
+    out->used = tcc_budget_used(&instance->budget);
+    out->most = instance->budget.most;
+    out->limit = instance->budget.limit;
+    return TCC_OK;
+}
+
+static const tcc_pool_api pools = {
+    .struct_size = sizeof(tcc_pool_api),
+    .create = tcc_pool_create,
+    .destroy = tcc_pool_destroy,
+    .take = tcc_pool_take,
+    .give = tcc_pool_give,
+    .resize = tcc_pool_resize,
+    .trim = tcc_pool_trim,
+    .statistics = tcc_pool_statistics_of,
+    .pages_create = tcc_pages_create,
+    .pages_destroy = tcc_pages_destroy,
+    .pages_take = tcc_pages_take,
+    .pages_give = tcc_pages_give,
+    .pages_address = tcc_pages_address,
+    .pages_free = tcc_pages_free,
+};
 
 const tcc_api *tcc_runtime_api(void) {
     static const tcc_api table = {
@@ -109,6 +157,12 @@ const tcc_api *tcc_runtime_api(void) {
         .times = times,
         .model_variant = model_variant,
         .instance_set_poll = instance_set_poll,
+        .process_set_memory_limit = process_set_memory_limit,
+        .instance_set_memory_limit = tcc_instance_set_memory_limit,
+        .memory = memory,
+        .instance_set_pool = tcc_instance_set_pool,
+        .pools = &pools,
+        .result_pool = tcc_result_pool,
     };
     return &table;
 }

@@ -9,6 +9,7 @@
 enum { LINE = 64 };
 static const size_t huge_page = (size_t)2 << 20;
 static const size_t huge_from = (size_t)1 << 20;
+static const size_t most = SIZE_MAX / 16;
 static const size_t filled_to = (size_t)256 << 20; /* a second, where memory is slow */
 
 #ifndef MADV_POPULATE_WRITE
@@ -25,7 +26,9 @@ static void populate(void *memory, size_t size) {
 }
 
 /* The last huge page is one where that takes a thirty-second more memory at most. */
-static size_t rounded_to_pages(size_t size) {
+size_t tcc_arena_rounded(size_t size) {
+    size = (size + LINE - 1) / LINE * LINE;
+    if (size < huge_from || size > most) return size;
     size_t small = (size_t)sysconf(_SC_PAGESIZE);
     size_t huge = (size + huge_page - 1) / huge_page * huge_page;
     return huge - size <= size / 32 ? huge : (size + small - 1) / small * small;
@@ -67,10 +70,9 @@ static void grow(tcc_arena *arena, size_t size) {
 
 tcc_status tcc_arena_reserve(tcc_arena *arena, size_t size) {
     if (size <= arena->size) return TCC_OK;
-    if (size > SIZE_MAX / 16)
+    if (size > most)
         return tcc_fail(TCC_OUT_OF_MEMORY, "out of memory (%zu bytes of arena)", size);
-    size_t rounded = (size + LINE - 1) / LINE * LINE;
-    if (rounded >= huge_from) rounded = rounded_to_pages(rounded);
+    size_t rounded = tcc_arena_rounded(size);
     if (rounded > arena->room) {
         size_t room = arena->size ? 4 * rounded : rounded; /* what grew once grows on */
         tcc_arena_release(arena);

@@ -79,6 +79,7 @@ static tcc_workers *make_workers(void) {
     workers->version = WORKERS_VERSION;
     workers->launch = tcc_workers_launch;
     workers->settle = tcc_workers_settle;
+    workers->memory = (tcc_budget){.name = "the process", .source = "process_set_memory_limit"};
     (void)tcc_spin_resolve(&workers->spin); /* what is no number was refused before */
     return workers;
 }

@@ -4,6 +4,8 @@
  *   __tvm_ffi_run_into(inputs..., outputs...) -> None; the caller's output arrays are filled
  *
  * In-place outputs are the caller's input arrays, so `main` leaves them out of what it returns.
+ * On a GPU a run goes to tvm-ffi's current stream of the arrays' device: where one is set the call may
+ * return before its work is done.
  * The structs below restate the stable part of that ABI.  Without the library in the process the
  * artifact loads and runs all the same; only these entry points fail. */
 #define _GNU_SOURCE
@@ -59,6 +61,7 @@ typedef struct ffi_table {
     int (*get_global)(const ffi_bytes *name, void **out);
     int (*call)(void *function, ffi_any *arguments, int32_t count, ffi_any *result);
     int (*release)(void *object);
+    void *(*get_stream)(int32_t device_type, int32_t device_id);
 } ffi_table;
 
 static const ffi_table *ffi; /* written once, complete; without a lock, for processes fork */
@@ -78,7 +81,8 @@ static bool find_ffi(void) {
                  look_up("TVMFFITensorFromDLPackVersioned", &made->make_tensor) &&
                  look_up("TVMFFIFunctionGetGlobal", &made->get_global) &&
                  look_up("TVMFFIFunctionCall", &made->call) &&
-                 look_up("TVMFFIObjectDecRef", &made->release);
+                 look_up("TVMFFIObjectDecRef", &made->release) &&
+                 look_up("TVMFFIEnvGetStream", &made->get_stream);
     if (!found || !__atomic_compare_exchange_n(&ffi, &none, made, false, __ATOMIC_ACQ_REL,
                                                __ATOMIC_ACQUIRE))
         tcc_free(made);
@@ -149,13 +153,22 @@ static tcc_status to_tensors(const ffi_any *arguments, int32_t count, tcc_tensor
     return TCC_OK;
 }
 
+/* The caller's stream on the device of the first array that is on one; NULL where there is none. */
+static void *stream_of(const tcc_model *model, const tcc_tensor *tensors, int32_t count) {
+    for (int32_t i = 0; model->gpu && i < count; i++)
+        if (!tcc_gpu_is_host(tensors[i].device))
+            return ffi->get_stream(tensors[i].device.type, tensors[i].device.id);
+    return NULL;
+}
+
 /* ---- results ------------------------------------------------------------------------------------ */
 
+/* On the host its data follows, on a multiple of 64. */
 typedef struct result_tensor {
     ffi_managed_tensor managed; /* first: the deleter gets its address */
-    int64_t *shape;
-    void *data;
-    tcc_gpu *gpu; /* `data` is there; NULL: on the host */
+    tcc_pool *pool;             /* that this lies in */
+    tcc_gpu *gpu;               /* the data is there; NULL: on the host */
+    int64_t sizes[];            /* shape, then strides */
 } result_tensor;
 
 /* What allocate_result gets as its context. */
@@ -166,48 +179,41 @@ typedef struct result_list {
 
 static void delete_result(ffi_managed_tensor *managed) {
     result_tensor *result = (result_tensor *)managed;
-    if (result->gpu)
-        tcc_gpu_give(result->gpu, result->data);
-    else
-        free(result->data);
-    free(result->shape);
-    free(result);
+    if (result->gpu) tcc_gpu_give(result->gpu, managed->tensor.data);
+    (void)tcc_pool_give(result->pool, result);
 }
 
 static int allocate_result(void *context, int32_t output, const tcc_tensor *wanted,
                            void **out_data) {
     result_list *list = context;
-    size_t bits = wanted->dtype.bits;
-    for (int32_t i = 0; i < wanted->ndim; i++) bits *= (size_t)wanted->shape[i];
-    size_t bytes = (bits + 7) / 8;
-    result_tensor *result = calloc(1, sizeof *result);
-    if (!result) return -1;
-    result->managed = (ffi_managed_tensor){
-        .major = 1, .minor = 1, .deleter = delete_result, .tensor = *wanted};
-    result->shape = calloc((size_t)wanted->ndim * 2 + 1, sizeof *result->shape);
-    if (!tcc_gpu_is_host(wanted->device)) result->gpu = list->gpu;
-    int failed = !result->shape;
-    if (!failed && result->gpu)
-        failed = tcc_gpu_take(result->gpu, bytes, &result->data) != TCC_OK;
-    else if (!failed)
-        failed = posix_memalign(&result->data, 64, bytes ? bytes : 64);
-    if (failed) {
-        result->data = NULL;
-        delete_result(&result->managed);
+    int64_t bytes = tcc_byte_count(wanted->shape, wanted->ndim, wanted->dtype);
+    size_t head = sizeof(result_tensor) + 2 * (size_t)wanted->ndim * sizeof(int64_t);
+    head = (head + TCC_POOL_ALIGNMENT - 1) / TCC_POOL_ALIGNMENT * TCC_POOL_ALIGNMENT;
+    tcc_gpu *gpu = tcc_gpu_is_host(wanted->device) ? NULL : list->gpu;
+    tcc_pool *pool = NULL;
+    void *memory = NULL, *data = NULL;
+    if (bytes < 0 || tcc_result_pool(&pool) != TCC_OK) return -1;
+    if (tcc_pool_take(pool, head + (gpu ? 0 : (size_t)bytes), &memory) != TCC_OK) return -1;
+    if (gpu && tcc_gpu_take(gpu, (size_t)bytes, &data) != TCC_OK) {
+        (void)tcc_pool_give(pool, memory);
         return -1;
     }
-    /* shape, then strides: consumers of newer DLPack versions may insist on strides */
+    result_tensor *result = memory;
+    *result = (result_tensor){
+        .managed = {.major = 1, .minor = 1, .deleter = delete_result, .tensor = *wanted},
+        .pool = pool,
+        .gpu = gpu};
+    /* consumers of newer DLPack versions may insist on strides */
     int64_t stride = 1;
     for (int32_t i = wanted->ndim - 1; i >= 0; i--) {
-        result->shape[i] = wanted->shape[i];
-        result->shape[wanted->ndim + i] = stride;
+        result->sizes[i] = wanted->shape[i];
+        result->sizes[wanted->ndim + i] = stride;
         stride *= wanted->shape[i];
     }
-    result->managed.tensor.shape = result->shape;
-    result->managed.tensor.strides = result->shape + wanted->ndim;
-    result->managed.tensor.data = result->data;
+    result->managed.tensor.shape = result->sizes;
+    result->managed.tensor.strides = result->sizes + wanted->ndim;
+    result->managed.tensor.data = *out_data = gpu ? data : (char *)memory + head;
     list->results[output] = result;
-    *out_data = result->data;
     return 0;
 }
 
@@ -260,7 +266,8 @@ EXPORT int __tvm_ffi_main(void *handle, const ffi_any *arguments, int32_t count,
     result_tensor **results = tcc_allocate_zero((size_t)n_outputs, sizeof *results);
     result_list list = {results, model->gpu};
     tcc_allocator allocator = {&list, allocate_result};
-    status = results ? tcc_model_call(model, inputs, count, NULL, 0, &allocator, NULL)
+    status = results ? tcc_model_call(model, inputs, count, NULL, 0, &allocator,
+                                      stream_of(model, inputs, count))
                      : TCC_OUT_OF_MEMORY;
     tcc_free(inputs);
     int failed = 0;
@@ -293,7 +300,8 @@ EXPORT int __tvm_ffi_run_into(void *handle, const ffi_any *arguments, int32_t co
     if (status == TCC_OK) status = to_tensors(arguments, count, &tensors);
     if (status == TCC_OK) {
         int32_t n = model->program.n_inputs;
-        status = tcc_model_call(model, tensors, n, tensors + n, count - n, NULL, NULL);
+        status = tcc_model_call(model, tensors, n, tensors + n, count - n, NULL,
+                                stream_of(model, tensors, count));
     }
     tcc_free(tensors);
     return status == TCC_OK ? 0 : raise_error(status);

@@ -4,13 +4,19 @@
 #include "place.h"
 #include "runtime.h"
 
-/* Arenas count one by one, and beside the pool. */
+/* Arenas and the pool count together: what the pool does not need makes room for an arena. */
 static tcc_status reserve(tcc_instance *instance, tcc_arena *arena, size_t size) {
-    if (size > arena->size && size > instance->pool.limit)
-        return tcc_fail(TCC_OUT_OF_MEMORY,
-                        "out of memory: the model asks for %zu bytes; TCC_MEMORY allows it %zu", size,
-                        instance->pool.limit);
-    return tcc_arena_reserve(arena, size);
+    if (size <= arena->size) return TCC_OK;
+    tcc_budget *budget = &instance->budget;
+    size = tcc_arena_rounded(size);
+    size_t more = size - arena->size; /* one that is made anew goes first */
+    if (!tcc_budget_take(budget, more)) {
+        tcc_pool_trim(instance->pool);
+        if (!tcc_budget_take(budget, more)) return tcc_budget_refuse(budget, size);
+    }
+    tcc_status status = tcc_arena_reserve(arena, size);
+    tcc_budget_give(budget, size - arena->size);
+    return status;
 }
 
 static tcc_status set_threads(tcc_instance *instance) {
@@ -71,6 +77,27 @@ static tcc_status reserve_memory(tcc_instance *instance) {
     return TCC_OK;
 }
 
+tcc_status tcc_instance_set_memory_limit(tcc_instance *instance, uint64_t bytes) {
+    if (!instance) return tcc_fail(TCC_INVALID_ARGUMENT, "no instance");
+    size_t limit = (size_t)bytes;
+    if (!bytes) TCC_RETURN_IF_ERROR(tcc_memory_limit(&limit));
+    instance->budget.limit = limit;
+    instance->budget.source = bytes ? "instance_set_memory_limit" : "TCC_MEMORY";
+    return TCC_OK;
+}
+
+tcc_status tcc_instance_set_pool(tcc_instance *instance, const tcc_pool_config *config) {
+    if (!instance || !config || config->flags & TCC_POOL_SHARED)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "no instance, or a shared pool");
+    tcc_pool_config own = *config;
+    if (instance->flags & TCC_POISON) own.flags |= TCC_POOL_POISON;
+    tcc_pool *made = NULL;
+    TCC_RETURN_IF_ERROR(tcc_pool_create_within(&own, &instance->budget, &made));
+    tcc_pool_destroy(instance->pool);
+    instance->pool = made;
+    return TCC_OK;
+}
+
 tcc_status tcc_instance_create(tcc_model *model, uint32_t flags, tcc_instance **out_instance) {
     if (!model || !out_instance) return tcc_fail(TCC_INVALID_ARGUMENT, "no model");
     if (flags & ~(TCC_POISON | TCC_TIMES))
@@ -80,8 +107,10 @@ tcc_status tcc_instance_create(tcc_model *model, uint32_t flags, tcc_instance **
     instance->model = model;
     instance->flags = flags;
     instance->threads_own = -1;
-    instance->pool.poison = flags & TCC_POISON;
-    tcc_status status = tcc_memory_limit(&instance->pool.limit);
+    instance->budget = (tcc_budget){.parent = tcc_process_budget(), .name = "the instance"};
+    tcc_status status = tcc_instance_set_memory_limit(instance, 0);
+    const tcc_pool_config config = {.struct_size = sizeof config};
+    if (status == TCC_OK) status = tcc_instance_set_pool(instance, &config);
     if (status == TCC_OK) status = allocate_tables(instance);
     if (status == TCC_OK && flags & TCC_TIMES) {
         size_t steps = (size_t)model->program.n_steps;
@@ -102,14 +131,14 @@ tcc_status tcc_instance_create(tcc_model *model, uint32_t flags, tcc_instance **
 void tcc_instance_destroy(tcc_instance *instance) {
     if (!instance) return;
     tcc_gpu_instance_destroy(instance);
-    tcc_pool_reset(&instance->pool);
-    tcc_pool_trim(&instance->pool);
+    tcc_pool_destroy(instance->pool);
     tcc_arena_release(&instance->arena);
     tcc_arena_release(&instance->scratch);
     tcc_arena_release(&instance->state);
     for (int64_t i = 0; instance->placers && i < instance->model->program.n_plans; i++)
         tcc_placer_free(instance->placers[i]);
     tcc_free(instance->placers);
+    tcc_budget_give(&instance->budget, tcc_budget_used(&instance->budget));
     tcc_free(instance->registers);
     tcc_free(instance->spans);
     tcc_free(instance->launch_buffers);
@@ -122,6 +151,7 @@ void tcc_instance_destroy(tcc_instance *instance) {
     tcc_free(instance->output_done);
     tcc_free(instance->handles);
     tcc_free(instance->times);
+    tcc_free(instance->views);
     tcc_free(instance);
 }
 
@@ -169,6 +199,6 @@ tcc_status tcc_instance_run(tcc_instance *instance, const tcc_tensor *inputs, in
         status = run_program(&run);
         tcc_crew_leave(&run.crew);
     }
-    tcc_pool_reset(&instance->pool);
+    tcc_pool_reset(instance->pool);
     return status;
 }

@@ -103,9 +103,9 @@ static tcc_status allocate(tcc_run *run, const tcc_code *code) {
                    : instance->executor->resize(run, id, size, keep < size ? keep : size);
     if (buffer->place == TCC_PLACE_OUTPUT) return allocate_output(run, (int32_t)buffer->a, size, span);
     void *memory = span->data;
-    TCC_RETURN_IF_ERROR(tcc_pool_resize(&instance->pool, &memory, (size_t)size,
+    TCC_RETURN_IF_ERROR(tcc_pool_resize(instance->pool, &memory, (size_t)size,
                                         (size_t)(keep < size ? keep : size)));
-    if (instance->pool.poison && keep < size)
+    if ((instance->flags & TCC_POISON) && keep < size)
         memset((char *)memory + keep, 0xFF, (size_t)(size - keep));
     *span = (tcc_span){memory, size};
     return TCC_OK;
@@ -189,7 +189,7 @@ static tcc_status call(tcc_run *run, const tcc_code *code) {
                              .n_ints = (int32_t)code->as.call.ints.count,
                              .results = instance->results,
                              .n_results = (int32_t)results->count,
-                             .pool = &instance->pool,
+                             .pool = instance->pool,
                              .heap = &instance->heap,
                              .crew = &run->crew,
                              .threads = instance->threads};

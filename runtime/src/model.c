@@ -55,12 +55,22 @@ static void end_change(void) {
     pthread_cond_broadcast(&the.changed);
 }
 
-static void unload(tcc_instance *idle, tcc_instance *stateful) {
+static void destroy_all(tcc_instance *idle) {
     while (idle) {
         tcc_instance *instance = idle;
         idle = instance->next;
         tcc_instance_destroy(instance);
     }
+}
+
+static void trim_results(void) {
+    tcc_pool *results = NULL;
+    if (tcc_result_pool(&results) == TCC_OK) tcc_pool_trim(results);
+}
+
+static void unload(tcc_instance *idle, tcc_instance *stateful) {
+    destroy_all(idle);
+    trim_results();
     tcc_instance_destroy(stateful);
     tcc_gpu_close(the.model.gpu);
     tcc_weights_unmap(&the.model.weights);
@@ -150,8 +160,10 @@ tcc_status tcc_model_call(tcc_model *model, const tcc_tensor *inputs, int32_t n_
 void tcc_model_trim(tcc_model *model) {
     if (!model) return;
     pthread_mutex_lock(&the.lock);
-    for (tcc_instance *instance = the.idle; instance; instance = instance->next)
-        tcc_pool_trim(&instance->pool);
-    if (the.stateful && !the.stateful_busy) tcc_pool_trim(&the.stateful->pool);
+    tcc_instance *idle = the.idle;
+    the.idle = NULL;
+    if (the.stateful && !the.stateful_busy) tcc_pool_trim(the.stateful->pool);
     pthread_mutex_unlock(&the.lock);
+    destroy_all(idle);
+    trim_results();
 }

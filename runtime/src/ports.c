@@ -113,7 +113,7 @@ static tcc_status bind_input(tcc_run *run, int32_t index, tcc_span *out_span) {
                         port->name,
                         tensor->dtype.bits % 8 ? "has packed elements" : "is updated in place");
     void *copy = NULL;
-    TCC_RETURN_IF_ERROR(tcc_pool_take(&instance->pool, (size_t)bytes, &copy));
+    TCC_RETURN_IF_ERROR(tcc_pool_take(instance->pool, (size_t)bytes, &copy));
     if (tensor->strides)
         tcc_gather(copy, data, tensor, element);
     else
@@ -254,7 +254,7 @@ tcc_status tcc_ports_allocate_output(tcc_run *run, int32_t index, int64_t size, 
     char *data = NULL;
     if (opaque) {
         void *memory = NULL;
-        TCC_RETURN_IF_ERROR(tcc_pool_take(&instance->pool, (size_t)bytes, &memory));
+        TCC_RETURN_IF_ERROR(tcc_pool_take(instance->pool, (size_t)bytes, &memory));
         *span = instance->handles[index] = (tcc_span){memory, bytes};
         return TCC_OK;
     }

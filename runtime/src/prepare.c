@@ -44,7 +44,7 @@ tcc_status tcc_instance_prepare(tcc_run *run) {
     tcc_instance *instance = run->instance;
     const tcc_program *program = &instance->model->program;
     memset(instance->registers, 0, (size_t)program->n_registers * sizeof *instance->registers);
-    TCC_RETURN_IF_ERROR(tcc_heap_begin(&instance->heap, &instance->pool));
+    TCC_RETURN_IF_ERROR(tcc_heap_begin(&instance->heap, instance->pool));
     TCC_RETURN_IF_ERROR(tcc_ports_bind_inputs(run));
     TCC_RETURN_IF_ERROR(tcc_ports_bind_outputs(run));
     TCC_RETURN_IF_ERROR(tcc_interpret(run, program->prologue));

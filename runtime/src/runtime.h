@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "tcc.h"
+#include "tcc_pool.h"
 
 #if defined(__GNUC__)
 #define TCC_PRINTF(text, first) __attribute__((format(printf, text, first)))
@@ -62,29 +63,52 @@ typedef struct tcc_arena {
  * as much, and memory for them when it grows.  Its pages are there when this returns, as far as
  * memory allows. */
 tcc_status tcc_arena_reserve(tcc_arena *arena, size_t size);
+size_t tcc_arena_rounded(size_t size); /* what it would hold, made for `size` bytes */
 void tcc_arena_release(tcc_arena *arena);
 
-/* ---- pool.c: memory for sizes that data decides ------------------------------------------------ */
+/* ---- budget.c: how many bytes may be taken ------------------------------------------------------ */
 
-typedef struct tcc_block tcc_block;
+/* Bytes in use within a limit, and within the budget around it.  For any number of threads. */
+typedef struct tcc_budget {
+    size_t limit; /* 0: none of its own */
+    size_t used, most;
+    struct tcc_budget *parent; /* or NULL */
+    const char *name, *source; /* in messages: whose it is, and who set the limit */
+} tcc_budget;
 
-typedef struct tcc_pool {
-    tcc_block *free_blocks[160]; /* by size class */
-    tcc_block *live;             /* blocks in use since the last tcc_pool_reset */
-    size_t held, used, high_water;
-    size_t limit; /* of `held`; 0: none */
-    bool poison;
-} tcc_pool;
+/* False, and nothing is taken, where a limit is reached. */
+bool tcc_budget_take(tcc_budget *budget, size_t bytes);
+void tcc_budget_give(tcc_budget *budget, size_t bytes);
+size_t tcc_budget_used(const tcc_budget *budget);
+/* TCC_OUT_OF_MEMORY and the reason why `bytes` more were refused, by a budget or by the system. */
+tcc_status tcc_budget_refuse(const tcc_budget *budget, size_t bytes);
+/* That of all artifacts of the process. */
+tcc_budget *tcc_process_budget(void);
 
-/* `size` bytes, 64-byte aligned, valid until freed or reset. */
-tcc_status tcc_pool_take(tcc_pool *pool, size_t size, void **out_memory);
-/* Grows in place where the block has room; else moves `keep` bytes to a new one. */
-tcc_status tcc_pool_resize(tcc_pool *pool, void **memory, size_t size, size_t keep);
-void tcc_pool_give(tcc_pool *pool, void *memory);
-/* Takes back all live blocks: the end of a run. */
+/* ---- pool/: memory for sizes that data decides; tcc_pool.h says what it promises ------------------- */
+
+tcc_status tcc_pool_create(const tcc_pool_config *config, tcc_pool **out_pool);
+tcc_status tcc_pool_create_within(const tcc_pool_config *config, tcc_budget *parent,
+                                  tcc_pool **out_pool);
+void tcc_pool_destroy(tcc_pool *pool);
+tcc_status tcc_pool_take(tcc_pool *pool, size_t bytes, void **out_memory);
+tcc_status tcc_pool_give(tcc_pool *pool, void *memory);
+tcc_status tcc_pool_resize(tcc_pool *pool, void **memory, size_t bytes, size_t keep);
+/* Around a fork, in parent and child, for a pool that is shared. */
+void tcc_pool_before_fork(tcc_pool *pool);
+void tcc_pool_after_fork(tcc_pool *pool, bool child);
+/* Takes back all blocks, of a pool that is not shared: the end of a run. */
 void tcc_pool_reset(tcc_pool *pool);
-/* Gives free blocks back to the system. */
 void tcc_pool_trim(tcc_pool *pool);
+void tcc_pool_statistics_of(tcc_pool *pool, tcc_pool_statistics *out);
+/* The artifact's shared pool for results, made at the first call. */
+tcc_status tcc_result_pool(tcc_pool **out_pool);
+tcc_status tcc_pages_create(tcc_pool *pool, size_t bytes, uint32_t count, tcc_pages **out_pages);
+void tcc_pages_destroy(tcc_pages *pages);
+tcc_status tcc_pages_take(tcc_pages *pages, uint32_t *out_page);
+tcc_status tcc_pages_give(tcc_pages *pages, uint32_t page);
+void *tcc_pages_address(const tcc_pages *pages, uint32_t page);
+uint32_t tcc_pages_free(const tcc_pages *pages);
 
 /* ---- heap.c: strings and lists of one run ---------------------------------------------------------- */
 
@@ -283,6 +307,7 @@ typedef struct tcc_weights {
     size_t size;
     void *mapping;
     size_t mapped;
+    int shared; /* the memory file that is mapped, kept open for others to find; 0: none */
 } tcc_weights;
 
 /* A part of the weight section; it begins at a multiple of 64 KiB. */
@@ -296,6 +321,14 @@ typedef struct tcc_range {
 tcc_status tcc_weights_map(uint64_t size, const uint8_t sha256[32], tcc_range part, bool huge,
                            tcc_weights *out_weights);
 void tcc_weights_unmap(tcc_weights *weights);
+
+/* ---- shared_weights.c: weights that processes share where files have no huge pages ------------------- */
+
+/* Maps the memory file `name` with these bytes, on huge pages, and makes it where no process of this user
+ * has it.  What is found is used only if it is sealed and equal byte by byte.  `file` is locked meanwhile.
+ * False, and nothing is held, where that cannot be. */
+bool tcc_weights_share(int file, const char *name, const char *bytes, size_t size,
+                       tcc_weights *out_weights);
 
 /* ---- image.c: the loaded code ------------------------------------------------------------------------ */
 
@@ -400,7 +433,8 @@ struct tcc_instance {
     int32_t threads_own;    /* overrides the model's number; -1: does not */
     tcc_arena arena, scratch, state;
     size_t scratch_stride;
-    tcc_pool pool;
+    tcc_budget budget; /* of the three and the pool */
+    tcc_pool *pool;
     int64_t *registers;
     tcc_span *spans;         /* by buffer id */
     void **launch_buffers;   /* twice the room for the largest launch: two may be in flight */
@@ -420,6 +454,7 @@ struct tcc_instance {
     bool plain;      /* launches go to the workers, untimed */
     const struct tcc_executor *executor; /* NULL: the CPU */
     tcc_gpu_instance *device;            /* what the executor needs */
+    void *views; /* of Python's arrays; NULL before the first call */
 };
 
 /* The run in progress, as the interpreter sees it. */
@@ -458,6 +493,8 @@ static inline int64_t tcc_launch_room(int64_t operands) {
 }
 tcc_status tcc_instance_create(tcc_model *model, uint32_t flags, tcc_instance **out_instance);
 void tcc_instance_destroy(tcc_instance *instance);
+tcc_status tcc_instance_set_memory_limit(tcc_instance *instance, uint64_t bytes);
+tcc_status tcc_instance_set_pool(tcc_instance *instance, const tcc_pool_config *config);
 tcc_status tcc_instance_run(tcc_instance *instance, const tcc_tensor *inputs, int32_t n_inputs,
                             tcc_tensor *outputs, int32_t n_outputs, const tcc_allocator *allocator,
                             void *stream);

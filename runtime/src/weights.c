@@ -6,8 +6,8 @@
  *   "TCCWGTS\0", u64 version, u64 offset, u64 size, u8 sha256[32]
  *
  * File pages are shared between processes.  They are mapped on huge pages where the file system can
- * do that; where it cannot, large weights are copied once per process to anonymous huge pages, which
- * is worth more than the sharing (one TLB miss per 2 MiB instead of per 4 KiB), if memory allows. */
+ * do that; where it cannot, large weights are copied to a memory file on huge pages (one TLB miss per
+ * 2 MiB instead of per 4 KiB) that processes share, if memory allows.  TCC_WEIGHTS chooses otherwise. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -86,12 +86,25 @@ static tcc_status read_to_huge_pages(int file, int64_t offset, size_t size,
         done += (size_t)got;
     }
     (void)mprotect(memory, room, PROT_READ); /* a guard against our own faults; not needed to run */
-    *out_weights = (tcc_weights){base, size, memory, room};
+    *out_weights = (tcc_weights){base, size, memory, room, 0};
     return TCC_OK;
 }
 
-static tcc_status map_file(int file, int64_t offset, size_t size, bool huge,
-                           tcc_weights *out_weights) {
+typedef enum choice { CHOOSE, MAP, SHARE, COPY } choice;
+
+static tcc_status told_choice(choice *out_choice) {
+    static const char *const names[] = {"", "map", "share", "copy"};
+    const char *text = getenv("TCC_WEIGHTS");
+    for (int i = 0; i < 4; i++)
+        if (strcmp(text ? text : "", names[i]) == 0) {
+            *out_choice = (choice)i;
+            return TCC_OK;
+        }
+    return tcc_fail(TCC_INVALID_ARGUMENT,
+                    "TCC_WEIGHTS is '%.64s': expected map, share or copy", text);
+}
+
+static tcc_status map_file(int file, int64_t offset, size_t size, tcc_weights *out_weights) {
     /* reserve first, so that the file's 2 MiB steps fall on 2 MiB addresses */
     size_t room = size + huge_page;
     char *memory = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -103,14 +116,44 @@ static tcc_status map_file(int file, int64_t offset, size_t size, bool huge,
         return tcc_fail(TCC_OUT_OF_MEMORY, "mapping %zu bytes of weights failed: %s", size,
                         strerror(errno));
     }
-    *out_weights = (tcc_weights){base, size, memory, room};
-    if (size < huge_from || !huge) return TCC_OK;
+    *out_weights = (tcc_weights){base, size, memory, room, 0};
+    return TCC_OK;
+}
+
+void tcc_weights_unmap(tcc_weights *weights) {
+    if (weights->mapping) munmap(weights->mapping, weights->mapped);
+    if (weights->shared) close(weights->shared);
+    memset(weights, 0, sizeof *weights);
+}
+
+/* `mapped` is the file's own pages, which serve where nothing better can be had. */
+static tcc_status map_best(int file, int64_t offset, const char *name, choice told,
+                           tcc_weights *mapped) {
+    size_t size = mapped->size;
+    char *base = (char *)mapped->mapping + (mapped->base - (char *)mapped->mapping);
     (void)madvise(base, size, MADV_HUGEPAGE);
-    if (madvise(base, size / huge_page * huge_page, MADV_COLLAPSE) == 0) return TCC_OK;
-    if (!leaves_room(size)) return TCC_OK;
-    munmap(memory, room);
-    memset(out_weights, 0, sizeof *out_weights);
-    return read_to_huge_pages(file, offset, size, out_weights);
+    if (told == MAP) return TCC_OK;
+    if (told == CHOOSE && madvise(base, size / huge_page * huge_page, MADV_COLLAPSE) == 0)
+        return TCC_OK;
+    if (told == CHOOSE && !leaves_room(size)) return TCC_OK;
+    tcc_weights better = {0};
+    if (told != COPY && tcc_weights_share(file, name, mapped->base, size, &better)) {
+        tcc_weights_unmap(mapped);
+        *mapped = better;
+        return TCC_OK;
+    }
+    if (told == SHARE) return TCC_OK;
+    TCC_RETURN_IF_ERROR(read_to_huge_pages(file, offset, size, &better));
+    tcc_weights_unmap(mapped);
+    *mapped = better;
+    return TCC_OK;
+}
+
+/* The memory file of a part: the same for all files that hold the same section. */
+static void name_part(const uint8_t sha256[32], tcc_range part, char out_name[128]) {
+    int used = snprintf(out_name, 128, "tcc-weights-");
+    for (int i = 0; i < 32; i++) used += snprintf(out_name + used, 3, "%02x", sha256[i]);
+    (void)snprintf(out_name + used, 32, "-%llx", (unsigned long long)part.offset);
 }
 
 tcc_status tcc_weights_map(uint64_t size, const uint8_t sha256[32], tcc_range part, bool huge,
@@ -120,6 +163,8 @@ tcc_status tcc_weights_map(uint64_t size, const uint8_t sha256[32], tcc_range pa
     if (part.offset > size || part.bytes > size - part.offset ||
         part.offset % (uint64_t)sysconf(_SC_PAGESIZE))
         return tcc_fail(TCC_CORRUPT, "the artifact is damaged: its weights are not in it");
+    choice told = CHOOSE;
+    TCC_RETURN_IF_ERROR(told_choice(&told));
     const char *path = tcc_image_path();
     char side[4096 + 16];
     int64_t offset = 0;
@@ -132,13 +177,13 @@ tcc_status tcc_weights_map(uint64_t size, const uint8_t sha256[32], tcc_range pa
                         "the weights of '%s' are missing or damaged, in the file and in "
                         "'%s' beside it: compile the model again, or copy both files",
                         path, side);
-    tcc_status status =
-        map_file(file, offset + (int64_t)part.offset, (size_t)part.bytes, huge, out_weights);
+    offset += (int64_t)part.offset;
+    char name[128];
+    name_part(sha256, part, name);
+    tcc_status status = map_file(file, offset, (size_t)part.bytes, out_weights);
+    if (status == TCC_OK && huge && part.bytes >= huge_from)
+        status = map_best(file, offset, name, told, out_weights);
+    if (status != TCC_OK) tcc_weights_unmap(out_weights);
     close(file);
     return status;
-}
-
-void tcc_weights_unmap(tcc_weights *weights) {
-    if (weights->mapping) munmap(weights->mapping, weights->mapped);
-    memset(weights, 0, sizeof *weights);
 }

@@ -31,7 +31,7 @@
 #include "runtime.h"
 
 /* of the shared object's layout */
-#define WORKERS_VERSION 4
+#define WORKERS_VERSION 5
 
 enum { PIECES = 16, LINE_PAIR = 128 };
 
@@ -107,6 +107,7 @@ struct tcc_workers {
     _Alignas(LINE_PAIR) atomic_bool busy;     /* a run has the workers */
     _Alignas(LINE_PAIR) _Atomic int32_t runs; /* in progress, with workers or without */
     _Atomic int32_t started;                  /* workers alive; the owner of `busy` starts more */
+    tcc_budget memory;                        /* of all artifacts */
     _Alignas(LINE_PAIR) _Atomic uint64_t asleep[TCC_MAX_THREADS / 64];
     _Atomic uint32_t bell[TCC_MAX_THREADS];
     tcc_slot slots[2];
@@ -128,6 +129,7 @@ AT(tcc_workers, alone_until, 56);
 AT(tcc_workers, busy, 128);
 AT(tcc_workers, runs, 256);
 AT(tcc_workers, started, 260);
+AT(tcc_workers, memory, 264);
 AT(tcc_workers, asleep, 384);
 AT(tcc_workers, bell, 416);
 AT(tcc_workers, slots, 1536);

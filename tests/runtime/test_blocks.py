@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import threading
 from typing import Any
 
 import numpy as np
 import pytest
+from tcc.runtime import Module, abi
 from tcc.runtime.blocks import ResultPool
 
 torch = pytest.importorskip("torch")
@@ -16,18 +18,37 @@ F32 = np.dtype(np.float32)
 SHAPE = (64, 1024)
 
 
-def test_memory_is_used_again_once_the_array_is_gone() -> None:
-    blocks = ResultPool(4)
-    first, address = blocks.array(SHAPE, F32)
+@pytest.fixture
+def blocks(mlp: Module) -> ResultPool:
+    return ResultPool(mlp._api)
+
+
+def committed(module: Module) -> int:
+    """Bytes that all pools and instances of the process hold."""
+    numbers = abi.CMemory(ctypes.sizeof(abi.CMemory))
+    assert module._api.memory(None, ctypes.byref(numbers)) == 0
+    return int(numbers.process_used)
+
+
+def lent(
+    blocks: ResultPool, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> tuple[np.ndarray[Any, Any], int]:
+    """A new array, and its address."""
+    array = blocks.maker(shape, dtype)()
+    return array, array.ctypes.data
+
+
+def test_memory_is_used_again_once_the_array_is_gone(blocks: ResultPool) -> None:
+    first, address = lent(blocks, SHAPE, F32)
     assert first.ctypes.data == address
     assert (first.shape, first.dtype, first.flags.c_contiguous) == (SHAPE, F32, True)
     first[:] = 1
-    second, elsewhere = blocks.array(SHAPE, F32)
+    second, elsewhere = lent(blocks, SHAPE, F32)
     assert elsewhere != address
     second[:] = 2
     assert np.all(first == 1)
     del first
-    assert blocks.array(SHAPE, F32)[1] == address
+    assert lent(blocks, SHAPE, F32)[1] == address
     assert np.all(second == 2)
 
 
@@ -42,29 +63,28 @@ def test_memory_is_used_again_once_the_array_is_gone() -> None:
         lambda a: np.asarray(torch.from_numpy(a)),
     ],
 )
-def test_whatever_looks_at_an_array_keeps_its_memory(hold: Any) -> None:
-    blocks = ResultPool(4)
-    array, address = blocks.array(SHAPE, F32)
+def test_whatever_looks_at_an_array_keeps_its_memory(blocks: ResultPool, hold: Any) -> None:
+    array, address = lent(blocks, SHAPE, F32)
     array[:] = 7
     held = hold(array)
     before = bytes(np.asarray(held))
     del array
     gc.collect(0)
-    other, elsewhere = blocks.array(SHAPE, F32)
+    other, elsewhere = lent(blocks, SHAPE, F32)
     other[:] = 9
     assert elsewhere != address
     assert bytes(np.asarray(held)) == before
     del held
     gc.collect(0)
-    assert blocks.array(SHAPE, F32)[1] == address
+    assert lent(blocks, SHAPE, F32)[1] == address
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (5, 0, 3), (7,), (1 << 15,), (3, 12347), (1 << 20,)])
 @pytest.mark.parametrize("name", ["float32", "int64", "bool", "uint16", "float16"])
 def test_arrays_have_their_shape_and_large_ones_begin_a_cache_line(
-    shape: tuple[int, ...], name: str
+    blocks: ResultPool, shape: tuple[int, ...], name: str
 ) -> None:
-    array, address = ResultPool(1).array(shape, np.dtype(name))
+    array, address = lent(blocks, shape, np.dtype(name))
     assert (array.shape, array.dtype.name, array.ctypes.data) == (shape, name, address)
     assert array.flags.c_contiguous
     assert array.flags.writeable
@@ -73,45 +93,46 @@ def test_arrays_have_their_shape_and_large_ones_begin_a_cache_line(
     assert np.all(array == 1)
 
 
-def test_the_block_that_came_back_last_is_taken_first() -> None:
-    """The caches may hold it."""
-    blocks = ResultPool(4)
-    held = [blocks.array(SHAPE, F32) for _ in range(3)]
-    other = blocks.array((2, *SHAPE), F32)
-    addresses = [address for _, address in held]
-    while held:
-        del held[0]
-    del other
-    assert blocks.array(SHAPE, F32)[1] == addresses[-1]
+def test_memory_serves_results_that_grow_a_little(blocks: ResultPool) -> None:
+    address = lent(blocks, (100_000,), F32)[1]
+    assert lent(blocks, (101_000,), F32)[1] == address
 
 
-def test_a_block_serves_results_that_grow_a_little_but_no_small_ones() -> None:
-    blocks = ResultPool(4)
-    address = blocks.array((100_000,), F32)[1]
-    assert blocks.array((101_000,), F32)[1] == address
-    kept = blocks.array((50_000,), F32)
-    assert kept[1] != address
+def test_memory_that_nobody_holds_goes_back_where_it_is_asked_for(
+    mlp: Module, blocks: ResultPool
+) -> None:
+    held = [lent(blocks, SHAPE, F32)[0] for _ in range(8)]
+    before = committed(mlp)
+    assert before >= 8 * held[0].nbytes
+    del held[2:]
+    mlp._api.model_trim(mlp._handle)
+    assert committed(mlp) <= before - 5 * held[0].nbytes
+    held[0][:], held[1][:] = 1, 2
+    again = [lent(blocks, SHAPE, F32)[0] for _ in range(8)]
+    for array in again:
+        array[:] = 3
+    assert np.all(held[0] == 1)
+    assert np.all(held[1] == 2)
 
 
-def test_no_more_lie_free_than_agreed() -> None:
-    blocks = ResultPool(3)
-    held = [blocks.array(SHAPE, F32) for _ in range(8)]
-    last = {address for _, address in held[-3:]}
-    while held:
-        del held[0]
-    assert len(blocks._free) == 3
-    again = [blocks.array(SHAPE, F32) for _ in range(3)]
-    assert {address for _, address in again} == last
+def test_the_limit_of_the_process_holds_for_results(mlp: Module, blocks: ResultPool) -> None:
+    array = lent(blocks, SHAPE, F32)[0]
+    mlp._api.process_set_memory_limit(committed(mlp))
+    try:
+        with pytest.raises(MemoryError, match="the process holds"):
+            lent(blocks, (1 << 27,), F32)
+    finally:
+        mlp._api.process_set_memory_limit(0)
+    assert array.base is not None
 
 
-def test_threads_never_share_a_block() -> None:
-    blocks = ResultPool(4)
+def test_threads_never_share_a_block(blocks: ResultPool) -> None:
     wrong: list[int] = []
 
     def work(number: int) -> None:
         held: list[tuple[np.ndarray[Any, Any], int]] = []
         for step in range(400):
-            array, _ = blocks.array((16, 1024 + 512 * (step % 3)), F32)
+            array, _ = lent(blocks, (16, 1024 + 512 * (step % 3)), F32)
             mark = number * 1000 + step
             array[:] = mark
             held.append((array, mark))
@@ -127,11 +148,10 @@ def test_threads_never_share_a_block() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
-    assert len(blocks._free) <= 4
 
 
-def test_arrays_outlive_their_blocks() -> None:
-    array, _ = ResultPool(2).array(SHAPE, F32)
+def test_arrays_outlive_their_blocks(blocks: ResultPool) -> None:
+    array, _ = lent(blocks, SHAPE, F32)
     array[:] = 3
     gc.collect(0)
     assert np.all(array == 3)

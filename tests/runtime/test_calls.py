@@ -1,29 +1,24 @@
-"""Descriptors that are made from what an earlier call knew say the same as new ones."""
+"""Calls with plain NumPy arrays take a short way, which all others must not."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from tcc.runtime.arrays import Given, view_of
+from programs import Builder, expected_mlp
+from tcc.ir.program import Copy, Input, IntOp
+from tcc.runtime import Module
+from tcc.runtime.arrays import view_of
 from tcc.runtime.blocks import ResultPool
-from tcc.runtime.calls import Inputs, Outputs, Repeated, Result
+from tcc.runtime.calls import Outputs, Result
 
 F32 = np.dtype(np.float32)
-
-
-class Viewer:
-    """`view_of`, and how often it was needed."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def __call__(self, _index: int, value: Any) -> Given:
-        self.calls += 1
-        return view_of(value, "f32", False)
+X = np.arange(-6, 6, dtype=np.float32)
 
 
 def told(tensor: Any) -> tuple[int | None, list[int], list[int] | None]:
@@ -32,120 +27,217 @@ def told(tensor: Any) -> tuple[int | None, list[int], list[int] | None]:
     return tensor.data, sizes, steps
 
 
-SECOND_CALLS = pytest.mark.parametrize(
-    ("second", "known"),
+def read_only(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    array.flags.writeable = False
+    return array
+
+
+@pytest.fixture
+def described(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the calls of a test described for Python's own objects."""
+    found: list[Any] = []
+    run = Module._run_described
+
+    def note(module: Module, values: tuple[Any, ...]) -> Any:
+        found.append(values)
+        return run(module, values)
+
+    monkeypatch.setattr(Module, "_run_described", note)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("array", "short"),
     [
-        (np.ones((3, 4), np.float32), True),
-        (np.ones((4, 3), np.float32), False),
-        (np.ones((3, 4), np.float64), False),
-        (np.ones((4, 3), np.float32).T, False),
-        (np.ones((6, 4), np.float32)[::2], False),
-        (np.broadcast_to(np.float32(1), (3, 4)), False),
-        (np.ones((3, 4), np.float32).view(type("Own", (np.ndarray,), {})), False),
-        ([[1.0, 2.0]], False),
+        (X, True),
+        (X[:5], True),
+        (X[3:], True),
+        (X[:0], True),
+        (read_only(X.copy()), True),
+        (np.arange(24, dtype=np.uint8).view(np.float32), True),
+        (np.frombuffer(bytes(13), np.uint8)[1:].view(np.float32), False),  # not aligned
+        (X[::2], False),
+        (X[::-1], False),
+        (np.broadcast_to(np.float32(1), (3,)), False),
+        (X.view(type("Own", (np.ndarray,), {})), False),
+        (X.tolist(), False),
     ],
 )
+def test_both_ways_give_the_same(
+    mlp: Module, array: Any, short: bool, described: list[Any]
+) -> None:
+    expected = expected_mlp(np.array(array, np.float32))
+    assert np.array_equal(mlp(array), expected)
+    assert np.array_equal(mlp(x=array), expected)
+    assert len(described) == (0 if short else 2)
 
 
-@SECOND_CALLS
-def test_only_an_array_like_the_last_one_is_described_from_memory(second: Any, known: bool) -> None:
-    viewer, inputs = Viewer(), Inputs(1)
-    first = np.zeros((3, 4), np.float32)
-    assert told(inputs.describe([first], viewer).tensors[0]) == (first.ctypes.data, [3, 4], None)
-    found = inputs.describe([second], viewer)
-    assert viewer.calls == (1 if known else 2)
-    wanted = view_of(second, "f32", False).tensor
-    if isinstance(second, np.ndarray):
-        assert told(found.tensors[0]) == told(wanted)
-        assert told(found.tensors[0])[0] == second.ctypes.data
-    assert found.plain == (type(second) is np.ndarray)
+@pytest.mark.parametrize(
+    ("array", "pattern"),
+    [
+        (X.astype(">f4"), "expected element type f32, got >f4"),
+        (X.astype(np.float64), "expected element type f32, got f64"),
+        (X.astype(np.longdouble), "expected element type f32"),
+        (X.astype(np.complex64), "expected element type f32, got"),
+        (X.astype("M8[s]"), "expected element type f32, got datetime64"),
+        (np.zeros(3, [("a", "f4")]), "expected element type f32, got"),
+        (X.reshape(3, 4), r"expected shape \[n\], got \[3,4\]"),
+        (np.float32(1).reshape(()), r"expected shape \[n\], got \[\]"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(mlp: Module, array: Any, pattern: str) -> None:
+    with pytest.raises(RuntimeError, match=pattern):
+        mlp(array)
 
 
-@SECOND_CALLS
-def test_only_a_call_like_the_last_one_fills_its_descriptors(second: Any, known: bool) -> None:
-    inputs, outputs = Inputs(1), Outputs([Result("f32", (2, 3), -1)], ResultPool(4))
-    array = np.zeros((3, 4), np.float32)
-    first, again = (inputs.describe([array], Viewer()) for _ in range(2))
-    assert (first.known, again.known) == (False, True)
-    call = Repeated([array], again, outputs)
-    made = [call.fill([array]), call.fill([second])]
-    assert [m is not None for m in made] == [True, known]
-    if known:
-        (before,), (result,) = made
-        assert told(call.inputs[0]) == told(view_of(second, "f32", False).tensor)
-        assert told(call.tensors[0]) == (result.ctypes.data, [2, 3], None)
-        assert before.ctypes.data != result.ctypes.data
+@pytest.mark.parametrize(
+    "dtype",
+    ["bool", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f16", "f32", "f64"],
+)
+def test_every_plain_type_goes_the_short_way(
+    linked: Callable[..., Module], described: list[Any], dtype: str
+) -> None:
+    module = linked(copy_of(dtype))
+    for array in (np.zeros(3, np.dtype(abi_name(dtype))), np.ones(3, np.dtype(abi_name(dtype)))):
+        found = module(array)
+        assert found.dtype == array.dtype
+        assert np.array_equal(found, array)
+        assert not np.shares_memory(found, array)
+    assert described == []
+    wrong = np.zeros(3, np.complex128)
+    with pytest.raises(RuntimeError, match=f"expected element type {dtype}"):
+        module(wrong)
 
 
-def test_a_read_only_array_is_described_anew() -> None:
-    viewer, inputs = Viewer(), Inputs(1)
-    array = np.zeros((3, 4), np.float32)
-    inputs.describe([array], viewer)
-    array.flags.writeable = False
-    assert told(inputs.describe([array], viewer).tensors[0])[0] == array.ctypes.data
-    assert viewer.calls == 2
+def abi_name(dtype: str) -> str:
+    if dtype == "bool":
+        return "?"
+    return f"{dtype[0]}{int(dtype[1:]) // 8}"
 
 
-def test_an_array_changed_in_place_is_no_longer_known() -> None:
-    viewer, inputs = Viewer(), Inputs(1)
-    array = np.zeros((3, 4), np.float32)
-    inputs.describe([array], viewer)
-    array.shape = (4, 3)
-    assert told(inputs.describe([array], viewer).tensors[0])[1] == [4, 3]
+def copy_of(dtype: str) -> Builder:
+    """y = x, three elements."""
+    b = Builder()
+    three = b.const(3)
+    size = b.let(IntOp.CONST, 3 * (1 if dtype == "bool" else int(dtype[1:]) // 8))
+    b.input("x", dtype, [three], "[3]")
+    y = b.output("y", dtype, [three], "[3]")
+    x = b.buffer(Input(0))
+    b.allocate(y, size)
+    b.body.append(Copy(y, x, size))
+    return b
 
 
-def test_an_empty_array_has_its_shape() -> None:
-    viewer, inputs = Viewer(), Inputs(1)
-    for _ in range(2):
-        found = inputs.describe([np.zeros((0, 4), np.float32)], viewer)
-        assert told(found.tensors[0])[1] == [0, 4]
+def test_a_call_takes_few_steps_of_python(linked: Callable[..., Module]) -> None:
+    module = linked(copy_of("f32"))
+    array, steps = np.ones(3, np.float32), 0
+
+    def count(_frame: Any, event: str, _argument: Any) -> None:
+        nonlocal steps
+        steps += event in ("call", "c_call")
+
+    module(array)
+    sys.setprofile(count)
+    try:
+        module(array)
+    finally:
+        sys.setprofile(None)
+    assert steps <= 16
 
 
-def test_each_call_has_its_own_results() -> None:
-    outputs = Outputs([Result("f32", (2, 3), -1), Result("i64", (), -1)], ResultPool(4))
-    calls = [outputs.start(None) for _ in range(2)]
-    places = set()
-    for call in calls:
-        for array, tensor in zip(call.arrays, call.tensors, strict=True):
-            assert array is not None
-            assert told(tensor) == (array.ctypes.data, list(array.shape), None)
-            places.add(tensor.data)
-        assert call.allocator is None
-    assert len(places) == 4
+def test_arrays_are_given_back_after_the_call(mlp: Module) -> None:
+    array = X.copy()
+    for given in (array, array[::2], array.astype(np.float64)):
+        before = sys.getrefcount(given)
+        for _ in range(3):
+            try:
+                mlp(given)
+            except RuntimeError:
+                assert given.dtype == np.float64
+        assert sys.getrefcount(given) == before
+    array.resize(20, refcheck=False)  # NumPy refuses where a buffer is held
+    mlp(array)
 
 
-def test_a_state_is_its_input_without_its_memory() -> None:
-    inputs, outputs = Inputs(1), Outputs([Result("f32", (3, 4), 0)], ResultPool(4))
-    given = inputs.describe([np.zeros((3, 4), np.float32)], Viewer())
-    call = outputs.start(given.tensors)
+def test_outputs_of_all_kinds_go_together(
+    linked: Callable[..., Module], described: list[Any]
+) -> None:
+    """Of a known size, of one that the input decides, and an input that is updated in place."""
+    b = Builder()
+    n, one, four = b.let(IntOp.DIM, 0, 0), b.const(1), b.const(4)
+    size = b.let(IntOp.MUL, n, four)
+    b.input("x", "f32", [n], "[n]")
+    b.input("total", "f32", [one], "[1]")
+    x, total = b.buffer(Input(0)), b.buffer(Input(1))
+    b.output("total'", "f32", [one], "[1]", state=1)
+    copied, last = b.output("copied", "f32", [n], "[n]"), b.output("last", "f32", [one], "[1]")
+    b.allocate(copied, size)
+    b.body.append(Copy(copied, x, size))
+    b.allocate(last, four)
+    b.launch("accumulate", one, [x, total, last])
+    module = linked(b)
+    given, running = np.array([3, 4, 5], np.float32), np.ones(1, np.float32)
+    for expected in (4, 7):
+        updated, copied_array, last_array = module(given, running)
+        assert updated is running
+        assert running.tolist() == last_array.tolist() == [expected]
+        assert copied_array.tolist() == given.tolist()
+    assert described == []
+    running.flags.writeable = False
+    with pytest.raises(RuntimeError, match="read-only"):
+        module(given, running)
+    assert running.tolist() == [7]
+
+
+def test_results_die_with_their_last_holder(linked: Callable[..., Module]) -> None:
+    b = Builder()
+    n, four = b.let(IntOp.DIM, 0, 0), b.const(4)
+    size = b.let(IntOp.MUL, n, four)
+    b.input("x", "f32", [n], "[n]")
+    y, x = b.output("y", "f32", [n], "[n]"), b.buffer(Input(0))
+    b.allocate(y, size)
+    b.body.append(Copy(y, x, size))
+    module, array = linked(b), np.ones(1 << 16, np.float32)
+    gc.disable()
+    try:
+        for given in (array, array[::2], array.tolist()):
+            assert len({module(given).ctypes.data for _ in range(4)}) == 1
+    finally:
+        gc.enable()
+
+
+def test_each_call_has_its_own_results(mlp: Module) -> None:
+    outputs = Outputs([Result("f32", (2, 3), -1), Result("i64", (), -1)], ResultPool(mlp._api))
+    calls = [outputs.arrays() for _ in range(2)]
+    assert [(a.dtype.name, a.shape) for a in calls[1]] == [("float32", (2, 3)), ("int64", ())]
+    assert len({array.ctypes.data for call in calls for array in call}) == 4
+
+
+def test_descriptors_of_results_say_where_they_are(mlp: Module) -> None:
+    call = Outputs([Result("f32", (2, 3), -1), Result("i64", (), -1)], ResultPool(mlp._api)).start(
+        None
+    )
+    for array, tensor in zip(call.arrays, call.tensors, strict=True):
+        assert told(tensor) == (array.ctypes.data, list(array.shape), None)
+
+
+def test_a_state_is_its_input_without_its_memory(mlp: Module) -> None:
+    outputs = Outputs([Result("f32", (3, 4), 0)], ResultPool(mlp._api))
+    given = view_of(np.zeros((3, 4), np.float32), "f32", False).tensor
+    call = outputs.start([given])
     assert told(call.tensors[0]) == (None, [3, 4], None)
-    assert given.tensors[0].data is not None
+    assert outputs.arrays() == (None,)
 
 
-def test_a_size_that_the_run_finds_gets_an_array_then() -> None:
-    call = Outputs([Result("f32", None, -1)], ResultPool(4)).start(None)
+def test_a_size_that_the_run_finds_gets_an_array_then(mlp: Module) -> None:
+    outputs = Outputs([Result("f32", None, -1)], ResultPool(mlp._api))
+    assert outputs.arrays() == (None,)
+    call = outputs.start(None)
     assert call.arrays == [None]
     wanted = view_of(np.zeros((5, 2), np.float32), "f32", False).tensor
     out = (ctypes.c_void_p * 1)()
-    assert call.allocator is not None
-    assert call.allocator.allocate(None, 0, ctypes.pointer(wanted), out) == 0
+    assert call.allocator().allocate(None, 0, ctypes.pointer(wanted), out) == 0
     array = call.arrays[0]
     assert array is not None
     assert (array.shape, array.dtype, array.ctypes.data) == ((5, 2), F32, out[0])
     assert told(call.tensors[0]) == (out[0], [5, 2], None)
-
-
-def test_what_a_run_asked_for_dies_with_its_last_holder() -> None:
-    """And not when garbage is collected next: large results would pile up until then."""
-    blocks = ResultPool(4)
-    call = Outputs([Result("f32", None, -1)], blocks).start(None)
-    wanted = view_of(np.zeros((64, 1024), np.float32), "f32", False).tensor
-    out = (ctypes.c_void_p * 1)()
-    assert call.allocator is not None
-    assert call.allocator.allocate(None, 0, ctypes.pointer(wanted), out) == 0
-    gc.disable()
-    try:
-        del call
-        assert blocks.array((64, 1024), F32)[1] == out[0]
-    finally:
-        gc.enable()

@@ -142,8 +142,8 @@ def test_state_is_never_copied_in_silence(linked: Callable[..., Module]) -> None
     assert [module([k]).item() for k in (1, 2)] == [1, 3]
 
 
-def test_the_memory_of_a_result_has_one_owner() -> None:
-    array, _ = ResultPool(1).array((1 << 16,), np.dtype(np.uint8))
+def test_the_memory_of_a_result_has_one_owner(mlp: Module) -> None:
+    array = ResultPool(mlp._api).maker((1 << 16,), np.dtype(np.uint8))()
     array[:] = 7
     for made in (copy.copy(array), copy.deepcopy(array), pickle.loads(pickle.dumps(array))):
         assert not np.shares_memory(made, array)

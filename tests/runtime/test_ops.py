@@ -578,10 +578,6 @@ def test_ops_refuse_operands_that_do_not_fit(ops: Ops) -> None:
         ops("non_zero", [x], [np.zeros((2, 4), np.int64)])
 
 
-def test_the_pool_grows_keeps_and_gives_back(ops: Ops) -> None:
-    assert ops.library.harness_exercise_pool() == 0
-
-
 @pytest.mark.parametrize("size", [0, 1, 1000, 1 << 20, (4 << 20) + 1])
 def test_arenas_are_aligned_and_zero(ops: Ops, size: int) -> None:
     assert ops.library.harness_exercise_arena(ctypes.c_size_t(size)) == 0

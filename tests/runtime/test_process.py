@@ -81,7 +81,7 @@ def test_an_interrupt_as_an_output_is_made_ends_the_call(
     mlp: Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(ResultPool, "array", _interrupted)
+        patch.setattr(ResultPool, "maker", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             mlp(np.ones(2, np.float32))
     assert mlp(np.ones(2, np.float32)).tolist() == [2, 3]

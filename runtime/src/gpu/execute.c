@@ -217,7 +217,7 @@ static tcc_status bring(tcc_run *run, const tcc_op_tensor *there, tcc_op_tensor 
         here[i].data = here[same].data;
         if (same < i) continue;
         size_t bytes = (size_t)bytes_of(&there[i]);
-        TCC_RETURN_IF_ERROR(tcc_pool_take(&run->instance->pool, bytes, &here[i].data));
+        TCC_RETURN_IF_ERROR(tcc_pool_take(run->instance->pool, bytes, &here[i].data));
         if (bytes) /* outputs too: a function may leave parts of them as they are */
             TCC_GPU_TRY(device->gpu->driver,
                         copy_to_host(here[i].data, there[i].data, bytes, device->queue),
@@ -232,7 +232,7 @@ static tcc_status call(tcc_run *run, tcc_op op, const tcc_op_call *arguments) {
     int32_t count = arguments->n_inputs + arguments->n_outputs;
     TCC_RETURN_IF_ERROR(tcc_gpu_unless_recorded(device, "a function of it runs on the host"));
     void *room = NULL;
-    TCC_RETURN_IF_ERROR(tcc_pool_take(&run->instance->pool,
+    TCC_RETURN_IF_ERROR(tcc_pool_take(run->instance->pool,
                                       (size_t)count * sizeof(tcc_op_tensor) + 1, &room));
     tcc_op_tensor *here = room;
     tcc_op_call local = *arguments;

@@ -142,3 +142,38 @@ def test_tvm_ffi_gives_results_on_the_device(
         assert driver.live()["arrays"] == before - 1
 
     in_child(test)  # the model stays open, so something stays
+
+
+@pytest.mark.parametrize("platform", tuple(Platform))
+def test_tvm_ffi_runs_on_the_callers_stream(
+    fakes: Fakes, linked: Linker, platform: Platform
+) -> None:
+    path = linked("mlp", platform)
+    driver_path = fakes.driver(platform)
+
+    def test() -> None:
+        driver = Driver(driver_path, platform)
+        driver.configure(ARCHS[platform])
+        module = tvm_ffi.load_module(str(path))
+        values = np.linspace(-1, 1, 9, dtype=np.float32)
+        x, y = DeviceArray(driver, values), DeviceArray(driver, np.zeros_like(values))
+        given = tvm_ffi.from_dlpack(x), tvm_ffi.from_dlpack(y)
+        device = tvm_ffi.device("cuda" if platform is Platform.CUDA else "rocm", 0)
+        driver.log()
+        module["main"](given[0])
+        own = {call.partition("stream=")[2].split()[0] for call in driver.log() if "Launch" in call}
+        stream = driver.stream()
+        with tvm_ffi.use_raw_stream(device, stream):
+            module["run_into"](*given)
+            result = module["main"](given[0])
+        used = {
+            call.partition("stream=")[2].split()[0] for call in driver.log() if "Launch" in call
+        }
+        assert used
+        assert not used & own
+        driver.settle(stream)
+        expected = np.maximum(values, 0) + WEIGHTS[:9]
+        assert np.array_equal(y.read(), expected)
+        assert np.array_equal(driver.read(view_of_device(result).tensor.data, [9]), expected)
+
+    in_child(test)

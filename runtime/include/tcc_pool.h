@@ -1,0 +1,127 @@
+/* tcc_pool.h: tcc's allocator of memory whose sizes are known only as a program runs.
+ *
+ * Every artifact has it: `api->pools` of tcc.h is its table.
+ *
+ *     const tcc_pool_api *pools = api->pools;
+ *     tcc_pool *pool;
+ *     void *memory;
+ *     if (pools->create(&(tcc_pool_config){.struct_size = sizeof(tcc_pool_config)}, &pool)) ...
+ *     if (pools->take(pool, 1000, &memory) == TCC_OK) pools->give(pool, memory);
+ *     pools->destroy(pool);
+ *
+ * A pool reserves one range of addresses, cuts it into blocks by two-level segregated fit, and merges
+ * free neighbours at once.  What it knows of blocks lies beside the range, never in it, so that the
+ * range may be memory that the host cannot read, and a wrong address is found.  A take and a give
+ * need a bounded number of steps, whatever the pool holds.  Memory is committed as blocks need it, and
+ * free blocks lose theirs where more than a thirty-second of the most that was in use at a time (and a
+ * quarter of a megabyte) would lie idle.
+ *
+ * Ownership.  The pool owns its memory; a block is its taker's until it is given back.  destroy frees
+ * all, blocks that were not given back included.  What a config points to is copied, but for what its
+ * functions' contexts point to, which must outlive the pool.
+ *
+ * Threads.  A pool with TCC_POOL_SHARED may be used by any number of threads at a time (trim and
+ * destroy included, destroy as the last); small blocks then come from caches of the threads.  Any
+ * other pool serves one thread at a time.  After fork the child may use a pool that no other thread of
+ * the parent was in at that moment.
+ *
+ * Failure.  take and resize return TCC_OUT_OF_MEMORY where the limit, the system or the range has no
+ * more, and change nothing then; tcc.h's last_error has the reason.  give returns
+ * TCC_INVALID_ARGUMENT, and does nothing, where the address is not that of a block in use. */
+#ifndef TCC_POOL_H
+#define TCC_POOL_H
+
+#include "tcc.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tcc_pages tcc_pages;
+
+/* Config flags. */
+#define TCC_POOL_SHARED 1u /* for several threads at a time */
+#define TCC_POOL_POISON 2u /* blocks are filled with 0xFF before use; the host must reach the range */
+
+/* Every block begins at a multiple of this and takes a multiple of it; from 64 KiB on a sixteenth more
+ * than was asked for, at most. */
+#define TCC_POOL_ALIGNMENT 64
+
+/* Where the range comes from; all sizes and offsets are multiples of 64 KiB.  `reserve` gives addresses
+ * without memory, at a multiple of 2 MiB, or NULL.  `commit` puts memory there and returns 0;
+ * `decommit` takes it away again.  `release` gives the addresses back. */
+typedef struct tcc_pool_memory {
+    void *context;
+    void *(*reserve)(void *context, size_t bytes);
+    int (*commit)(void *context, void *start, size_t bytes);
+    void (*decommit)(void *context, void *start, size_t bytes);
+    void (*release)(void *context, void *base, size_t bytes);
+} tcc_pool_memory;
+
+/* The caller's own allocator, which then serves every take instead of a range; memory is aligned to
+ * TCC_POOL_ALIGNMENT. */
+typedef struct tcc_pool_allocator {
+    void *context;
+    void *(*allocate)(void *context, size_t bytes); /* NULL: there is none */
+    void (*release)(void *context, void *memory, size_t bytes);
+} tcc_pool_allocator;
+
+struct tcc_pool_config {
+    uint32_t struct_size; /* of this struct: later versions append */
+    uint32_t flags;
+    size_t range; /* bytes of addresses; 0: as much as the machine has memory */
+    size_t limit; /* of committed bytes; 0: none but the process's */
+    /* Called before a take fails, with the bytes that are missing.  Returns anything but 0 where it
+     * gave memory back (also of this pool, which it may use), and is asked again while it does. */
+    int (*pressure)(void *context, size_t missing);
+    void *pressure_context;
+    const tcc_pool_memory *memory;       /* NULL: the system's, on huge pages where it has them */
+    const tcc_pool_allocator *allocator; /* not NULL: instead of a range */
+};
+
+typedef struct tcc_pool_statistics {
+    uint64_t range;          /* addresses reserved */
+    uint64_t committed;      /* bytes that the system was asked for and not given back */
+    uint64_t most_committed; /* the most of them at one time */
+    uint64_t live;           /* in blocks in use, rounded up to the alignment */
+    uint64_t most_live;
+    uint64_t blocks;   /* in use */
+    uint64_t takes;    /* that succeeded, those of resize included */
+    uint64_t failures; /* takes and resizes that found no memory */
+} tcc_pool_statistics;
+
+struct tcc_pool_api {
+    uint32_t struct_size; /* bytes of this table: later versions append, never change */
+
+    tcc_status (*create)(const tcc_pool_config *config, tcc_pool **out_pool);
+    void (*destroy)(tcc_pool *pool); /* NULL: does nothing */
+
+    /* At least one block of 64 bytes, also for no bytes. */
+    tcc_status (*take)(tcc_pool *pool, size_t bytes, void **out_memory);
+    tcc_status (*give)(tcc_pool *pool, void *memory);
+    /* Makes a block hold `bytes` bytes, the first `keep` of them as they were; *memory == NULL takes
+     * one.  It stays where it is if the addresses behind it are free; a block that moves has a
+     * sixteenth more room, so that growing step by step copies each byte a bounded number of times.
+     * The host copies: not for memory that it cannot reach. */
+    tcc_status (*resize)(tcc_pool *pool, void **memory, size_t bytes, size_t keep);
+    /* Decommits what no block needs, and empties the threads' caches. */
+    void (*trim)(tcc_pool *pool);
+    void (*statistics)(tcc_pool *pool, tcc_pool_statistics *out);
+
+    /* `count` pages of `bytes` bytes each (rounded up to the alignment) in one block of the pool, for
+     * caches of keys and values: pages are taken and given by number, in constant time and without
+     * fragments.  One thread at a time.  pages_destroy gives the block back; before the pool's end. */
+    tcc_status (*pages_create)(tcc_pool *pool, size_t bytes, uint32_t count,
+                                    tcc_pages **out_pages);
+    void (*pages_destroy)(tcc_pages *pages);
+    tcc_status (*pages_take)(tcc_pages *pages, uint32_t *out_page);
+    tcc_status (*pages_give)(tcc_pages *pages, uint32_t page);
+    void *(*pages_address)(const tcc_pages *pages, uint32_t page); /* of one in use; else NULL */
+    uint32_t (*pages_free)(const tcc_pages *pages);
+};
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,261 @@
+/* Two-level segregated fit; blocks.h describes it. */
+#include "blocks.h"
+
+enum { TRIES = 8 }; /* blocks of a size's own class that are looked at: the class has smaller ones too */
+
+static uint32_t log2_of(uint64_t number) { return 63u - (uint32_t)__builtin_clzll(number); }
+
+/* The class whose blocks have `units` or more, up to the next class; units > 0. */
+static void class_of(uint64_t units, uint32_t *out_level, uint32_t *out_step) {
+    uint32_t level = units < STEPS ? 0 : log2_of(units) - STEP_BITS + 1;
+    *out_level = level;
+    *out_step = level ? (uint32_t)(units >> (level - 1)) & (STEPS - 1) : (uint32_t)units;
+}
+
+static void link_free(blocks *all, uint32_t number) {
+    block *at = &all->table[number];
+    uint32_t level, step;
+    class_of(at->units, &level, &step);
+    uint32_t *list = &all->lists[level][step];
+    at->previous = 0;
+    at->next = *list;
+    if (*list) all->table[*list].previous = number;
+    *list = number;
+    all->steps[level] |= UINT32_C(1) << step;
+    all->levels |= UINT64_C(1) << level;
+}
+
+static void unlink_free(blocks *all, uint32_t number) {
+    const block *at = &all->table[number];
+    if (at->next) all->table[at->next].previous = at->previous;
+    if (at->previous) {
+        all->table[at->previous].next = at->next;
+        return;
+    }
+    uint32_t level, step;
+    class_of(at->units, &level, &step);
+    all->lists[level][step] = at->next;
+    if (at->next) return;
+    all->steps[level] &= ~(UINT32_C(1) << step);
+    if (!all->steps[level]) all->levels &= ~(UINT64_C(1) << level);
+}
+
+/* ---- descriptors --------------------------------------------------------------------------------- */
+
+static uint32_t make_descriptor(blocks *all) {
+    uint32_t number = all->unused;
+    if (number)
+        all->unused = all->table[number].next;
+    else if (all->made < all->room)
+        number = all->made++;
+    return number;
+}
+
+/* A live block that is read without the lock is its reader's; for others any value will do. */
+static void own(blocks *all, uint64_t unit, uint32_t number) {
+    __atomic_store_n(&all->owner[unit], number, __ATOMIC_RELAXED);
+}
+
+static void set_state(block *at, block_state state) {
+    __atomic_store_n(&at->state, (uint32_t)state, __ATOMIC_RELAXED);
+}
+
+/* Drops the block behind `number`, which takes over its units. */
+static void absorb_behind(blocks *all, uint32_t number) {
+    block *at = &all->table[number];
+    uint32_t gone = at->behind;
+    block *other = &all->table[gone];
+    at->units += other->units;
+    at->behind = other->behind;
+    if (at->behind) all->table[at->behind].before = number;
+    other->next = all->unused;
+    all->unused = gone;
+}
+
+/* Cuts `units` off the front of a block: the rest becomes a block behind it, or joins a free one there.
+ * The rest stays part of the block where no descriptor is left. */
+static void split(blocks *all, uint32_t number, uint64_t units) {
+    block *at = &all->table[number];
+    uint32_t behind = at->behind, rest;
+    if (at->units == units) return;
+    if (behind && block_is_free(&all->table[behind])) {
+        rest = behind;
+        if (rest != all->end) unlink_free(all, rest);
+    } else {
+        rest = make_descriptor(all);
+        if (!rest) return;
+        all->table[rest] = (block){.start = at->start + at->units, .before = number, .behind = behind};
+        if (behind) all->table[behind].before = rest;
+        at->behind = rest;
+    }
+    uint64_t moved = at->units - units;
+    at->units = units;
+    all->table[rest].start -= moved;
+    all->table[rest].units += moved;
+    if (rest != all->end) link_free(all, rest);
+}
+
+/* ---- the interface ------------------------------------------------------------------------------- */
+
+void blocks_begin(blocks *all, uint64_t units) {
+    all->made = 2;
+    all->end = 1;
+    all->table[1] = (block){.units = units};
+}
+
+/* The first of a list that is large enough, among its first ones. */
+static uint32_t find_in(const blocks *all, uint32_t number, uint64_t units) {
+    for (int i = 0; number && i < TRIES; i++, number = all->table[number].next)
+        if (all->table[number].units >= units) return number;
+    return 0;
+}
+
+static uint32_t find(const blocks *all, uint64_t units) {
+    uint32_t level, step;
+    class_of(units, &level, &step);
+    uint32_t own_class = find_in(all, all->lists[level][step], units);
+    if (own_class) return own_class;
+    uint32_t larger = step + 1 < STEPS ? all->steps[level] & ~UINT32_C(0) << (step + 1) : 0;
+    if (!larger) {
+        uint64_t levels = all->levels & ~UINT64_C(0) << (level + 1);
+        if (!levels) return 0;
+        level = (uint32_t)__builtin_ctzll(levels);
+        larger = all->steps[level];
+    }
+    return all->lists[level][__builtin_ctz(larger)];
+}
+
+/* From the front of the free end. */
+static uint32_t take_end(blocks *all, uint64_t units) {
+    block *end = &all->table[all->end];
+    if (end->units < units) return 0;
+    uint32_t number = make_descriptor(all);
+    if (!number) return 0;
+    all->table[number] =
+        (block){.start = end->start, .units = units, .before = end->before, .behind = all->end};
+    if (end->before) all->table[end->before].behind = number;
+    end->before = number;
+    end->start += units;
+    end->units -= units;
+    return number;
+}
+
+uint32_t blocks_take(blocks *all, uint64_t units) {
+    if (units > MOST_UNITS) return 0;
+    uint32_t number = find(all, units);
+    if (number) {
+        unlink_free(all, number);
+        set_state(&all->table[number], BLOCK_LIVE); /* so that the rest does not join it */
+        split(all, number, units);
+    } else {
+        number = take_end(all, units);
+        if (!number) return 0;
+        set_state(&all->table[number], BLOCK_LIVE);
+    }
+    own(all, all->table[number].start, number);
+    return number;
+}
+
+void blocks_give(blocks *all, uint32_t number) {
+    block *at = &all->table[number];
+    own(all, at->start, 0);
+    set_state(at, BLOCK_FREE);
+    uint32_t before = at->before;
+    if (before && block_is_free(&all->table[before])) {
+        unlink_free(all, before);
+        absorb_behind(all, before);
+        number = before;
+        at = &all->table[number];
+    }
+    if (at->behind == all->end) {
+        block *end = &all->table[all->end];
+        end->start = at->start;
+        end->units += at->units;
+        end->before = at->before;
+        if (at->before) all->table[at->before].behind = all->end;
+        at->next = all->unused;
+        all->unused = number;
+        return;
+    }
+    if (at->behind && block_is_free(&all->table[at->behind])) {
+        unlink_free(all, at->behind);
+        absorb_behind(all, number);
+    }
+    link_free(all, number);
+}
+
+bool blocks_resize(blocks *all, uint32_t number, uint64_t units) {
+    block *at = &all->table[number];
+    if (units <= at->units) {
+        split(all, number, units);
+        return true;
+    }
+    uint64_t more = units - at->units;
+    block *other = &all->table[at->behind];
+    if (!at->behind || !block_is_free(other) || other->units < more) return false;
+    if (at->behind == all->end) {
+        other->start += more;
+        other->units -= more;
+        at->units = units;
+        return true;
+    }
+    unlink_free(all, at->behind);
+    absorb_behind(all, number);
+    split(all, number, units);
+    return true;
+}
+
+bool blocks_fit_around(const blocks *all, uint32_t number, uint64_t units, uint64_t *out_start) {
+    const block *at = &all->table[number];
+    const block *before = &all->table[at->before], *behind = &all->table[at->behind];
+    if (!at->before || !block_is_free(before)) return false;
+    *out_start = before->start;
+    uint64_t room = before->units + at->units;
+    if (at->behind && block_is_free(behind)) room += behind->units;
+    return room >= units;
+}
+
+uint32_t blocks_slide(blocks *all, uint32_t number, uint64_t units) {
+    uint32_t first = all->table[number].before;
+    own(all, all->table[number].start, 0);
+    unlink_free(all, first);
+    absorb_behind(all, first);
+    set_state(&all->table[first], BLOCK_LIVE);
+    own(all, all->table[first].start, first);
+    (void)blocks_resize(all, first, units);
+    return first;
+}
+
+uint32_t blocks_largest(const blocks *all, uint32_t *out_numbers, uint32_t most) {
+    uint32_t count = 0;
+    for (uint64_t levels = all->levels; levels;) {
+        uint32_t level = log2_of(levels);
+        levels ^= UINT64_C(1) << level;
+        for (uint32_t steps = all->steps[level]; steps;) {
+            uint32_t step = log2_of(steps);
+            steps ^= UINT32_C(1) << step;
+            for (uint32_t at = all->lists[level][step]; at; at = all->table[at].next) {
+                if (count == most) return count;
+                out_numbers[count++] = at;
+            }
+        }
+    }
+    return count;
+}
+
+void blocks_reset(blocks *all) {
+    uint64_t units = 0;
+    for (uint32_t number = all->end; number; number = all->table[number].before) {
+        const block *at = &all->table[number];
+        if (!block_is_free(at)) own(all, at->start, 0);
+        units += at->units;
+    }
+    for (uint32_t level = 0; level < LEVELS; level++) {
+        if (!all->steps[level]) continue;
+        all->steps[level] = 0;
+        for (uint32_t step = 0; step < STEPS; step++) all->lists[level][step] = 0;
+    }
+    all->levels = 0;
+    all->unused = 0;
+    blocks_begin(all, units);
+}

@@ -1,0 +1,48 @@
+/* Pools with the caller's allocator: its blocks are counted, limited and found again, no more. */
+#include "pool.h"
+
+typedef struct own_block {
+    _Alignas(UNIT) struct own_block *previous;
+    struct own_block *next;
+    size_t bytes; /* behind this header */
+} own_block;
+_Static_assert(sizeof(own_block) == UNIT, "what is behind a header is aligned");
+
+static own_block *header_of(const void *memory) { return (own_block *)((char *)memory - UNIT); }
+
+size_t own_bytes(const void *memory) { return header_of(memory)->bytes; }
+
+void *own_take(tcc_pool *pool, size_t bytes) {
+    size_t whole = bytes + UNIT;
+    if (whole < bytes || !tcc_budget_take(&pool->budget, whole)) return NULL;
+    own_block *made = pool->allocator.allocate(pool->allocator.context, whole);
+    if (!made) {
+        tcc_budget_give(&pool->budget, whole);
+        return NULL;
+    }
+    *made = (own_block){.next = pool->own, .bytes = bytes};
+    if (pool->own) pool->own->previous = made;
+    pool->own = made;
+    pool->n_blocks++;
+    pool->live += bytes;
+    if (pool->live > pool->most_live) pool->most_live = pool->live;
+    return (char *)made + UNIT;
+}
+
+void own_give(tcc_pool *pool, void *memory) {
+    own_block *at = header_of(memory);
+    size_t bytes = at->bytes;
+    if (at->next) at->next->previous = at->previous;
+    if (at->previous)
+        at->previous->next = at->next;
+    else
+        pool->own = at->next;
+    pool->n_blocks--;
+    pool->live -= bytes;
+    pool->allocator.release(pool->allocator.context, at, bytes + UNIT);
+    tcc_budget_give(&pool->budget, bytes + UNIT);
+}
+
+void own_give_all(tcc_pool *pool) {
+    while (pool->own) own_give(pool, (char *)pool->own + UNIT);
+}

@@ -1,0 +1,311 @@
+/* The pool: takes, gives and grows blocks; tcc_pool.h says what it promises. */
+#include <string.h>
+
+#include "pool.h"
+
+static void lock(tcc_pool *pool) {
+    if (pool->shared) pthread_mutex_lock(&pool->lock);
+}
+
+static void unlock(tcc_pool *pool) {
+    if (pool->shared) pthread_mutex_unlock(&pool->lock);
+}
+
+static char *address_of(const tcc_pool *pool, uint32_t number) {
+    return pool->base + pool->all.table[number].start * UNIT;
+}
+
+/* The block that begins at an address, whatever its state; 0 if none does. */
+static uint32_t block_at(const tcc_pool *pool, const void *memory) {
+    size_t offset = (size_t)((uintptr_t)memory - (uintptr_t)pool->base);
+    if (offset >= pool->range || offset % UNIT) return 0;
+    return __atomic_load_n(&pool->all.owner[offset / UNIT], __ATOMIC_RELAXED);
+}
+
+static bool is_live(const tcc_pool *pool, uint32_t number) {
+    return number && __atomic_load_n(&pool->all.table[number].state, __ATOMIC_RELAXED) == BLOCK_LIVE;
+}
+
+/* With the lock held: something is free now that was not. */
+static bool find_memory(tcc_pool *pool, size_t missing) {
+    if (pool->caches) pool_caches_empty(pool);
+    if (pool->base && pool_decommit_free(pool)) return true;
+    if (!pool->pressure) return false;
+    unlock(pool); /* it may use the pool */
+    bool found = pool->pressure(pool->pressure_context, missing) != 0;
+    lock(pool);
+    return found;
+}
+
+/* ---- create and destroy ------------------------------------------------------------------------------ */
+
+static size_t default_range(void) {
+    size_t bytes = 0;
+    /* blocks between which others were freed need addresses, not memory */
+    return tcc_memory_limit(&bytes) == TCC_OK ? 2 * bytes : (size_t)1 << 40;
+}
+
+tcc_status tcc_pool_create_within(const tcc_pool_config *config, tcc_budget *parent,
+                                  tcc_pool **out_pool) {
+    if (!config || !out_pool || config->struct_size < sizeof *config ||
+        config->flags & ~(TCC_POOL_SHARED | TCC_POOL_POISON) || config->range > SIZE_MAX / 2)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "the pool's config is not one of this version");
+    tcc_pool *pool = tcc_allocate_zero(1, sizeof *pool);
+    if (!pool) return TCC_OUT_OF_MEMORY;
+    pool->shared = config->flags & TCC_POOL_SHARED;
+    pool->poison = config->flags & TCC_POOL_POISON;
+    pool->wanted = config->range ? config->range : default_range();
+    pool->budget = (tcc_budget){.limit = config->limit, .parent = parent, .name = "the pool",
+                                .source = "its config"};
+    pool->pressure = config->pressure;
+    pool->pressure_context = config->pressure_context;
+    if (config->memory) pool->memory = *config->memory;
+    if (config->allocator) pool->allocator = *config->allocator;
+    if (pool->shared) {
+        pthread_mutex_init(&pool->lock, NULL);
+        if (pool_caches_create(pool) != TCC_OK) {
+            tcc_pool_destroy(pool);
+            return TCC_OUT_OF_MEMORY;
+        }
+    }
+    *out_pool = pool;
+    return TCC_OK;
+}
+
+tcc_status tcc_pool_create(const tcc_pool_config *config, tcc_pool **out_pool) {
+    return tcc_pool_create_within(config, tcc_process_budget(), out_pool);
+}
+
+void tcc_pool_destroy(tcc_pool *pool) {
+    if (!pool) return;
+    own_give_all(pool);
+    pool_release(pool);
+    tcc_free(pool->caches);
+    if (pool->shared) pthread_mutex_destroy(&pool->lock);
+    tcc_free(pool);
+}
+
+/* Large sizes in steps of a sixteenth, so that blocks which grow leave gaps that fit others. */
+static uint64_t units_of(size_t bytes) {
+    uint64_t units = bytes ? (bytes - 1) / UNIT + 1 : 1;
+    if (units < GRANULE / UNIT) return units;
+    uint64_t rest = (UINT64_C(1) << (63 - __builtin_clzll(units) - 4)) - 1;
+    return (units + rest) & ~rest;
+}
+
+/* ---- take -------------------------------------------------------------------------------------------- */
+
+/* `more` units, which may be less than none. */
+static void count_live(tcc_pool *pool, uint64_t more) {
+    pool->live += more * UNIT;
+    if (pool->live > pool->most_live) pool->most_live = pool->live;
+}
+
+/* With the lock held: a block's descriptor and committed memory, or a status and its message. */
+static tcc_status take_block(tcc_pool *pool, size_t bytes, uint32_t *out_number) {
+    if (!pool->base) TCC_RETURN_IF_ERROR(pool_reserve(pool));
+    uint32_t number;
+    while (!(number = blocks_take(&pool->all, units_of(bytes))))
+        if (!find_memory(pool, bytes))
+            return tcc_fail(TCC_OUT_OF_MEMORY,
+                            "out of memory: the pool has %zu bytes of addresses, and no %zu of them "
+                            "are free in one piece",
+                            pool->range, bytes);
+    size_t missing;
+    const block *at = &pool->all.table[number];
+    count_live(pool, at->units);
+    while (!pool_has(pool, at) && !pool_commit(pool, at, &missing))
+        if (!find_memory(pool, missing)) {
+            count_live(pool, -at->units);
+            blocks_give(&pool->all, number);
+            return tcc_budget_refuse(&pool->budget, missing);
+        }
+    pool->n_blocks++;
+    *out_number = number;
+    return TCC_OK;
+}
+
+static tcc_status take_own(tcc_pool *pool, size_t bytes, void **out_memory) {
+    while (!(*out_memory = own_take(pool, bytes)))
+        if (!find_memory(pool, bytes)) return tcc_budget_refuse(&pool->budget, bytes);
+    return TCC_OK;
+}
+
+static tcc_status take(tcc_pool *pool, size_t bytes, void **out_memory) {
+    uint32_t number = 0;
+    tcc_status status = TCC_OK;
+    if (pool->allocator.allocate)
+        status = take_own(pool, bytes, out_memory);
+    else if ((status = take_block(pool, bytes, &number)) == TCC_OK)
+        *out_memory = address_of(pool, number);
+    if (status == TCC_OK)
+        pool->takes++;
+    else
+        pool->failures++;
+    return status;
+}
+
+static size_t bytes_of(const tcc_pool *pool, const void *memory) {
+    if (pool->allocator.allocate) return own_bytes(memory);
+    return pool->all.table[block_at(pool, memory)].units * UNIT;
+}
+
+tcc_status tcc_pool_take(tcc_pool *pool, size_t bytes, void **out_memory) {
+    tcc_status status = TCC_OK;
+    uint32_t number = pool->caches ? pool_cache_take(pool, units_of(bytes)) : 0;
+    if (number) {
+        *out_memory = address_of(pool, number);
+    } else {
+        lock(pool);
+        status = take(pool, bytes, out_memory);
+        unlock(pool);
+    }
+    if (TCC_UNLIKELY(pool->poison && status == TCC_OK))
+        memset(*out_memory, 0xFF, bytes_of(pool, *out_memory));
+    return status;
+}
+
+/* ---- give -------------------------------------------------------------------------------------------- */
+
+static tcc_status no_block(const void *memory) {
+    return tcc_fail(TCC_INVALID_ARGUMENT, "%p is no block of the pool that is in use", memory);
+}
+
+static tcc_status give(tcc_pool *pool, void *memory) {
+    if (pool->allocator.allocate) {
+        own_give(pool, memory);
+        return TCC_OK;
+    }
+    uint32_t number = block_at(pool, memory);
+    if (!is_live(pool, number)) return no_block(memory);
+    pool->n_blocks--;
+    pool->live -= pool->all.table[number].units * UNIT;
+    blocks_give(&pool->all, number);
+    return TCC_OK;
+}
+
+tcc_status tcc_pool_give(tcc_pool *pool, void *memory) {
+    if (pool->caches && pool->base && !pool->allocator.allocate) {
+        uint32_t number = block_at(pool, memory);
+        if (!is_live(pool, number)) return no_block(memory);
+        if (pool_cache_give(pool, number)) return TCC_OK;
+    }
+    lock(pool);
+    tcc_status status = give(pool, memory);
+    unlock(pool);
+    return status;
+}
+
+/* ---- resize ------------------------------------------------------------------------------------------ */
+
+/* With what a block that cannot stay gets to grow again. */
+static size_t with_room(size_t bytes) { return bytes > SIZE_MAX / 2 ? bytes : bytes + bytes / 16; }
+
+/* Where the block is; false if it cannot have so many bytes there. */
+static bool resize_here(tcc_pool *pool, uint32_t number, size_t bytes) {
+    block *at = &pool->all.table[number];
+    uint64_t units = units_of(bytes), old = at->units;
+    size_t missing;
+    if (units <= old && old - units <= units / 8) return true; /* room to grow again */
+    if (!blocks_resize(&pool->all, number, units)) return false;
+    if (units > old && !pool_commit(pool, at, &missing)) {
+        (void)blocks_resize(&pool->all, number, old); /* moving may help: a free block has memory */
+        return false;
+    }
+    count_live(pool, at->units - old);
+    return true;
+}
+
+/* Down into the free block before it, which closes a gap where blocks grow by turns. */
+static bool slide(tcc_pool *pool, void **memory, size_t bytes, size_t keep) {
+    uint32_t number = block_at(pool, *memory);
+    uint64_t old = pool->all.table[number].units, start, missing;
+    block wanted = {.units = units_of(with_room(bytes))};
+    if (!blocks_fit_around(&pool->all, number, wanted.units, &start)) {
+        wanted.units = units_of(bytes);
+        if (!blocks_fit_around(&pool->all, number, wanted.units, &start)) return false;
+    }
+    wanted.start = start;
+    if (!pool_has(pool, &wanted) && !pool_commit(pool, &wanted, &missing)) return false;
+    number = blocks_slide(&pool->all, number, wanted.units);
+    memmove(address_of(pool, number), *memory, keep < old * UNIT ? keep : old * UNIT);
+    *memory = address_of(pool, number);
+    count_live(pool, pool->all.table[number].units - old);
+    return true;
+}
+
+static tcc_status move(tcc_pool *pool, void **memory, size_t bytes, size_t keep) {
+    void *grown = NULL;
+    size_t old = bytes_of(pool, *memory);
+    if (keep > old) keep = old;
+    if (take(pool, with_room(bytes), &grown) != TCC_OK) {
+        pool->failures--; /* of what nobody asked for */
+        TCC_RETURN_IF_ERROR(take(pool, bytes, &grown));
+    }
+    memcpy(grown, *memory, keep < bytes ? keep : bytes);
+    (void)give(pool, *memory);
+    *memory = grown;
+    return TCC_OK;
+}
+
+static tcc_status resize(tcc_pool *pool, void **memory, size_t bytes, size_t keep) {
+    if (pool->allocator.allocate)
+        return bytes <= own_bytes(*memory) ? TCC_OK : move(pool, memory, bytes, keep);
+    uint32_t number = block_at(pool, *memory);
+    if (!is_live(pool, number)) return no_block(*memory);
+    if (resize_here(pool, number, bytes) || slide(pool, memory, bytes, keep)) return TCC_OK;
+    return move(pool, memory, bytes, keep);
+}
+
+tcc_status tcc_pool_resize(tcc_pool *pool, void **memory, size_t bytes, size_t keep) {
+    if (!*memory) return tcc_pool_take(pool, bytes, memory);
+    lock(pool);
+    tcc_status status = resize(pool, memory, bytes, keep);
+    unlock(pool);
+    return status;
+}
+
+/* ---- fork ------------------------------------------------------------------------------------------- */
+
+void tcc_pool_before_fork(tcc_pool *pool) { lock(pool); }
+
+void tcc_pool_after_fork(tcc_pool *pool, bool child) {
+    if (child && pool->caches) pool_caches_free(pool);
+    unlock(pool);
+}
+
+/* ---- all blocks --------------------------------------------------------------------------------------- */
+
+void tcc_pool_reset(tcc_pool *pool) {
+    own_give_all(pool);
+    if (pool->n_blocks) blocks_reset(&pool->all);
+    pool->n_blocks = 0;
+    pool->live = 0;
+}
+
+void tcc_pool_trim(tcc_pool *pool) {
+    lock(pool);
+    if (pool->caches) pool_caches_empty(pool);
+    if (pool->base) (void)pool_decommit_free(pool);
+    unlock(pool);
+}
+
+void tcc_pool_statistics_of(tcc_pool *pool, tcc_pool_statistics *out) {
+    lock(pool);
+    *out = (tcc_pool_statistics){
+        .range = pool->range,
+        .committed = tcc_budget_used(&pool->budget),
+        .most_committed = __atomic_load_n(&pool->budget.most, __ATOMIC_RELAXED),
+        .live = pool->live,
+        .most_live = pool->most_live,
+        .blocks = pool->n_blocks,
+        .takes = pool->takes,
+        .failures = pool->failures,
+    };
+    if (pool->caches) {
+        size_t cached = 0;
+        out->live -= pool_caches_hold(pool, &cached);
+        out->blocks -= cached;
+    }
+    unlock(pool);
+}

@@ -1,0 +1,75 @@
+/* What a pool consists of; the files of this folder only. */
+#ifndef TCC_POOL_POOL_H
+#define TCC_POOL_POOL_H
+
+#include <pthread.h>
+
+#include "../runtime.h"
+#include "blocks.h"
+
+enum { GRANULE_BITS = 16 }; /* memory is committed in multiples of 64 KiB */
+#define GRANULE ((size_t)1 << GRANULE_BITS)
+
+typedef struct pool_cache pool_cache;
+
+struct tcc_pool {
+    tcc_pool_memory memory;
+    tcc_pool_allocator allocator; /* without `allocate`: the range is used */
+    int (*pressure)(void *context, size_t missing);
+    void *pressure_context;
+    tcc_budget budget; /* of what is committed, or of what the allocator gave */
+    bool shared, poison;
+    size_t wanted; /* bytes to reserve at the first take */
+
+    pthread_mutex_t lock; /* of what follows, in a shared pool */
+    char *base;           /* NULL: nothing is reserved yet */
+    size_t range;
+    blocks all;
+    uint64_t *committed; /* bit by granule */
+    size_t frontier;     /* no granule from here on has ever been committed */
+    size_t solid;        /* all granules before this one are committed */
+    void *tables;
+    size_t table_bytes;
+    size_t live, most_live, n_blocks;
+    uint64_t takes, failures;
+    pool_cache *caches;       /* of a shared pool */
+    struct own_block *own;    /* in use, of a pool with an allocator */
+};
+
+/* ---- range.c: addresses and memory --------------------------------------------------------------- */
+
+/* Reserves the range and its tables. */
+tcc_status pool_reserve(tcc_pool *pool);
+void pool_release(tcc_pool *pool);
+/* Whether all is committed that a block needs, as far as that is seen at a glance. */
+static inline bool pool_has(const tcc_pool *pool, const block *at) {
+    return at->start + at->units <= pool->solid << (GRANULE_BITS - 6);
+}
+/* Commits what a block needs.  Fails with the number of missing bytes and without a message. */
+bool pool_commit(tcc_pool *pool, const block *at, size_t *out_missing);
+/* Decommits what no block needs; false if there was nothing. */
+bool pool_decommit_free(tcc_pool *pool);
+
+/* ---- cache.c: blocks of a shared pool that a thread gave and may take again ------------------------ */
+
+tcc_status pool_caches_create(tcc_pool *pool);
+/* Of a block of so many units; 0 if the thread has none. */
+uint32_t pool_cache_take(tcc_pool *pool, uint64_t units);
+/* False if the block is not kept, and is its giver's still. */
+bool pool_cache_give(tcc_pool *pool, uint32_t number);
+/* Gives the blocks of all caches back.  With the lock held. */
+void pool_caches_empty(tcc_pool *pool);
+/* In the child of a fork: nobody is in a cache, whatever it says. */
+void pool_caches_free(tcc_pool *pool);
+/* Bytes and number of the blocks in all caches. */
+size_t pool_caches_hold(tcc_pool *pool, size_t *out_blocks);
+
+/* ---- own.c: pools with the caller's allocator ------------------------------------------------------ */
+
+/* NULL where the budget or the allocator refuses. */
+void *own_take(tcc_pool *pool, size_t bytes);
+void own_give(tcc_pool *pool, void *memory);
+void own_give_all(tcc_pool *pool);
+size_t own_bytes(const void *memory);
+
+#endif

@@ -1,0 +1,191 @@
+/* A pool's addresses and the memory behind them. */
+#define _GNU_SOURCE
+#include <string.h>
+#include <sys/mman.h>
+
+#include "pool.h"
+
+static const size_t huge_page = (size_t)2 << 20;
+static const size_t most_range = (size_t)1 << 45;  /* of 2^47 bytes that a process has */
+static const size_t least_range = (size_t)1 << 20; /* with less no pool is made */
+static const uint32_t most_blocks = UINT32_C(1) << 22;
+
+/* ---- the system's memory ----------------------------------------------------------------------------- */
+
+static void *reserve(void *context, size_t bytes) {
+    (void)context;
+    char *memory = mmap(NULL, bytes + huge_page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                        -1, 0);
+    if (memory == MAP_FAILED) return NULL;
+    size_t skipped = (huge_page - (uintptr_t)memory % huge_page) % huge_page;
+    if (skipped) munmap(memory, skipped);
+    if (skipped != huge_page) munmap(memory + skipped + bytes, huge_page - skipped);
+    (void)madvise(memory + skipped, bytes, MADV_HUGEPAGE); /* advice only */
+    return memory + skipped;
+}
+
+static int commit(void *context, void *start, size_t bytes) {
+    (void)context;
+    return mprotect(start, bytes, PROT_READ | PROT_WRITE);
+}
+
+/* The addresses stay accessible: one call instead of two, and no more mappings than before. */
+static void decommit(void *context, void *start, size_t bytes) {
+    (void)context;
+    (void)madvise(start, bytes, MADV_DONTNEED);
+}
+
+static void release(void *context, void *base, size_t bytes) {
+    (void)context;
+    munmap(base, bytes);
+}
+
+static const tcc_pool_memory system_memory = {NULL, reserve, commit, decommit, release};
+
+/* ---- the range ------------------------------------------------------------------------------------- */
+
+/* Zero pages that take memory only as they are written to. */
+static bool make_tables(tcc_pool *pool, size_t range) {
+    size_t units = range / UNIT, granules = range / GRANULE;
+    uint32_t room = units < most_blocks ? (uint32_t)units + 2 : most_blocks;
+    size_t owners = units * sizeof(uint32_t), table = room * sizeof(block);
+    pool->table_bytes = owners + table + (granules / 64 + 1) * sizeof(uint64_t);
+    char *memory = mmap(NULL, pool->table_bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) return false;
+    pool->tables = memory;
+    pool->all = (blocks){.owner = (uint32_t *)memory, .table = (block *)(memory + owners), .room = room};
+    pool->committed = (uint64_t *)(memory + owners + table);
+    return true;
+}
+
+tcc_status pool_reserve(tcc_pool *pool) {
+    if (!pool->memory.reserve) pool->memory = system_memory;
+    size_t range = pool->wanted < most_range ? pool->wanted : most_range;
+    range = (range + huge_page - 1) / huge_page * huge_page;
+    for (; range >= least_range; range = range / 2 / GRANULE * GRANULE) { /* addresses may be few */
+        if (!make_tables(pool, range)) continue;
+        pool->base = pool->memory.reserve(pool->memory.context, range);
+        if (pool->base) {
+            pool->range = range;
+            blocks_begin(&pool->all, range / UNIT);
+            return TCC_OK;
+        }
+        munmap(pool->tables, pool->table_bytes);
+        pool->tables = NULL;
+    }
+    return tcc_fail(TCC_OUT_OF_MEMORY, "out of memory (no addresses for a pool of %zu bytes)",
+                    pool->wanted);
+}
+
+void pool_release(tcc_pool *pool) {
+    if (pool->base) pool->memory.release(pool->memory.context, pool->base, pool->range);
+    if (pool->tables) munmap(pool->tables, pool->table_bytes);
+    tcc_budget_give(&pool->budget, tcc_budget_used(&pool->budget));
+}
+
+/* ---- memory ---------------------------------------------------------------------------------------- */
+
+static void mark(tcc_pool *pool, size_t first, size_t behind, bool committed) {
+    for (size_t g = first; g < behind; g++)
+        if (committed)
+            pool->committed[g / 64] |= UINT64_C(1) << (g % 64);
+        else
+            pool->committed[g / 64] &= ~(UINT64_C(1) << (g % 64));
+}
+
+/* The next granule from `first` on that is committed, or is not; at most `behind`. */
+static size_t next(const tcc_pool *pool, size_t first, size_t behind, bool committed) {
+    while (first < behind) {
+        uint64_t word = pool->committed[first / 64] ^ (committed ? 0 : ~UINT64_C(0));
+        word &= ~UINT64_C(0) << (first % 64);
+        if (word) {
+            size_t found = first / 64 * 64 + (size_t)__builtin_ctzll(word);
+            return found < behind ? found : behind;
+        }
+        first = (first / 64 + 1) * 64;
+    }
+    return behind;
+}
+
+/* Takes at most `most` bytes of memory away from a free block; returns how many. */
+static size_t decommit_block(tcc_pool *pool, const block *at, size_t most) {
+    size_t first = (at->start * UNIT + GRANULE - 1) / GRANULE, taken = 0;
+    size_t behind = (at->start + at->units) * UNIT / GRANULE;
+    if (behind > pool->frontier) behind = pool->frontier;
+    for (first = next(pool, first, behind, true); first < behind && taken < most;
+         first = next(pool, first, behind, true)) {
+        size_t end = next(pool, first, behind, false);
+        if (end - first > (most - taken + GRANULE - 1) / GRANULE)
+            end = first + (most - taken + GRANULE - 1) / GRANULE;
+        pool->memory.decommit(pool->memory.context, pool->base + first * GRANULE,
+                              (end - first) * GRANULE);
+        tcc_budget_give(&pool->budget, (end - first) * GRANULE);
+        mark(pool, first, end, false);
+        if (first < pool->solid) pool->solid = first;
+        taken += (end - first) * GRANULE;
+    }
+    return taken;
+}
+
+bool pool_decommit_free(tcc_pool *pool) {
+    bool found = false;
+    for (uint32_t number = pool->all.end; number; number = pool->all.table[number].before) {
+        const block *at = &pool->all.table[number];
+        if (block_is_free(at) && decommit_block(pool, at, SIZE_MAX / 2)) found = true;
+    }
+    return found;
+}
+
+/* What is committed stays close to the most that was in use: for what a block needs beyond that, free
+ * blocks lose as much, large ones first.  A few are looked at. */
+static void make_up_for(tcc_pool *pool, size_t bytes) {
+    enum { LOOKS = 64, SHARE = 32 };
+    size_t most = pool->most_live + pool->most_live / SHARE + GRANULE * 4;
+    size_t used = tcc_budget_used(&pool->budget) + bytes;
+    if (used <= most) return;
+    size_t excess = used - most;
+    size_t taken = decommit_block(pool, &pool->all.table[pool->all.end], excess);
+    uint32_t numbers[LOOKS], count = blocks_largest(&pool->all, numbers, LOOKS);
+    for (uint32_t i = 0; i < count && taken < excess; i++)
+        taken += decommit_block(pool, &pool->all.table[numbers[i]], excess - taken);
+}
+
+static bool commit_run(tcc_pool *pool, size_t first, size_t behind, size_t *out_missing) {
+    size_t bytes = (behind - first) * GRANULE;
+    *out_missing = bytes;
+    if (!tcc_budget_take(&pool->budget, bytes)) return false;
+    if (pool->memory.commit(pool->memory.context, pool->base + first * GRANULE, bytes)) {
+        tcc_budget_give(&pool->budget, bytes);
+        return false;
+    }
+    mark(pool, first, behind, true);
+    if (behind > pool->frontier) pool->frontier = behind;
+    if (first <= pool->solid) pool->solid = next(pool, pool->solid, pool->frontier, false);
+    return true;
+}
+
+/* At the frontier a thirty-second more than is committed, so that a pool that grows asks the system rarely;
+ * whole huge pages once that is one. */
+static size_t ahead_of(const tcc_pool *pool, size_t behind) {
+    size_t granules = tcc_budget_used(&pool->budget) / 32 / GRANULE, whole = huge_page / GRANULE;
+    size_t end = behind + granules;
+    if (granules >= whole) end = end / whole * whole;
+    if (end > pool->range / GRANULE) end = pool->range / GRANULE;
+    return end > behind ? end : behind;
+}
+
+bool pool_commit(tcc_pool *pool, const block *at, size_t *out_missing) {
+    size_t first = at->start * UNIT / GRANULE;
+    size_t behind = ((at->start + at->units) * UNIT + GRANULE - 1) / GRANULE;
+    for (first = next(pool, first, behind, false); first < behind;
+         first = next(pool, first, behind, false)) {
+        size_t end = next(pool, first, behind, true);
+        make_up_for(pool, (end - first) * GRANULE);
+        size_t ahead = end > pool->frontier ? ahead_of(pool, end) : end;
+        if (ahead > end && commit_run(pool, first, ahead, out_missing)) return true;
+        if (!commit_run(pool, first, end, out_missing)) return false;
+    }
+    return true;
+}
+

@@ -1,0 +1,527 @@
+/* Exercises pools: see `modes` for what each one does; exit code 1 names the first check that failed. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "runtime.h"
+
+const tcc_artifact tcc_artifact_info = {.name = "pool"};
+
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "line %d: %s; %s\n", __LINE__, #condition, tcc_last_error());          \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+static uint64_t state = 1;
+static uint64_t draw(void) { /* SplitMix64 */
+    uint64_t z = (state += UINT64_C(0x9E3779B97F4A7C15));
+    z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
+    return z ^ z >> 31;
+}
+
+static size_t drawn_size(void) {
+    uint64_t shape = draw() % 20;
+    if (shape == 0) return 0;
+    if (shape < 12) return draw() % 4000;
+    if (shape < 18) return draw() % 200000;
+    return draw() % 3000000;
+}
+
+/* ---- memory that counts, checks and fails ------------------------------------------------------------ */
+
+static struct {
+    char *base;
+    size_t range, committed, most, calls, fail_at;
+    unsigned char granules[1 << 16];
+} fake;
+
+static void *fake_reserve(void *context, size_t bytes) {
+    CHECK(context == &fake && !fake.base && bytes % 65536 == 0 && bytes / 65536 <= sizeof fake.granules);
+    if (++fake.calls == fake.fail_at) return NULL;
+    void *memory = NULL;
+    CHECK(posix_memalign(&memory, 2 << 20, bytes) == 0);
+    memset(fake.granules, 0, sizeof fake.granules);
+    fake.base = memory;
+    fake.range = bytes;
+    return memory;
+}
+
+static void change(char *start, size_t bytes, unsigned char before) {
+    CHECK(start >= fake.base && bytes && bytes % 65536 == 0 && (start - fake.base) % 65536 == 0 &&
+          bytes <= fake.range - (size_t)(start - fake.base));
+    for (size_t i = 0, first = (size_t)(start - fake.base) / 65536; i < bytes / 65536; i++) {
+        CHECK(fake.granules[first + i] == before);
+        fake.granules[first + i] = !before;
+    }
+    fake.committed += before ? -bytes : bytes;
+    if (fake.committed > fake.most) fake.most = fake.committed;
+}
+
+static int fake_commit(void *context, void *start, size_t bytes) {
+    CHECK(context == &fake);
+    if (++fake.calls == fake.fail_at) return -1;
+    change(start, bytes, 0);
+    return 0;
+}
+
+static void fake_decommit(void *context, void *start, size_t bytes) {
+    CHECK(context == &fake);
+    memset(start, 0xDD, bytes);
+    change(start, bytes, 1);
+}
+
+static void fake_release(void *context, void *base, size_t bytes) {
+    CHECK(context == &fake && base == fake.base && bytes == fake.range);
+    free(base);
+    fake.base = NULL;
+    fake.committed = 0;
+}
+
+static const tcc_pool_memory fake_memory = {&fake, fake_reserve, fake_commit, fake_decommit,
+                                            fake_release};
+
+static void *own_allocate(void *context, size_t bytes) {
+    void *memory = NULL;
+    if (++fake.calls == fake.fail_at) return NULL;
+    *(size_t *)context += bytes;
+    return posix_memalign(&memory, 64, bytes) ? NULL : memory;
+}
+
+static void own_release(void *context, void *memory, size_t bytes) {
+    *(size_t *)context -= bytes;
+    free(memory);
+}
+
+/* ---- a shadow of what is live -------------------------------------------------------------------------- */
+
+enum { MOST = 400 };
+typedef struct shadow {
+    unsigned char *data;
+    size_t bytes;
+    unsigned char mark;
+} shadow;
+static shadow live[MOST];
+static int n_live;
+
+static size_t rounded(size_t bytes) { return bytes ? (bytes + 63) / 64 * 64 : 64; }
+
+static bool is_marked(const shadow *at, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += bytes < 4096 ? 1 : 61)
+        if (at->data[i] != at->mark) return false;
+    return bytes == 0 || at->data[bytes - 1] == at->mark;
+}
+
+static void check_apart(const shadow *one, bool own) {
+    CHECK((uintptr_t)one->data % 64 == 0);
+    if (!own) {
+        CHECK((char *)one->data >= fake.base && one->bytes <= fake.range &&
+              (size_t)((char *)one->data - fake.base) <= fake.range - one->bytes);
+        size_t first = (size_t)((char *)one->data - fake.base) / 65536;
+        for (size_t g = first; g * 65536 < (size_t)((char *)one->data - fake.base) + one->bytes; g++)
+            CHECK(fake.granules[g]);
+    }
+    for (int i = 0; i < n_live; i++)
+        CHECK(&live[i] == one || one->data + rounded(one->bytes) <= live[i].data ||
+              live[i].data + rounded(live[i].bytes) <= one->data);
+}
+
+static void fill(shadow *at) {
+    at->mark = (unsigned char)draw();
+    memset(at->data, at->mark, at->bytes);
+}
+
+static void step(tcc_pool *pool, bool own) {
+    uint64_t what = draw() % 100;
+    if (n_live && (what < 40 || n_live == MOST)) {
+        shadow *at = &live[draw() % (uint64_t)n_live];
+        CHECK(is_marked(at, at->bytes));
+        CHECK(tcc_pool_give(pool, at->data) == TCC_OK);
+        if (!own) CHECK(tcc_pool_give(pool, at->data) == TCC_INVALID_ARGUMENT);
+        *at = live[--n_live];
+    } else if (n_live && what < 60) {
+        shadow *at = &live[draw() % (uint64_t)n_live];
+        size_t bytes = draw() % 2 ? drawn_size() : at->bytes + draw() % 300;
+        size_t keep = at->bytes < bytes ? at->bytes : bytes;
+        void *memory = at->data;
+        if (tcc_pool_resize(pool, &memory, bytes, keep) == TCC_OK) {
+            at->data = memory;
+            CHECK(is_marked(at, keep));
+            at->bytes = bytes;
+            check_apart(at, own);
+            fill(at);
+        } else {
+            CHECK(memory == at->data && is_marked(at, at->bytes));
+        }
+    } else if (what == 99) {
+        tcc_pool_trim(pool);
+    } else if (what == 98 && !own) {
+        char *wrong = n_live ? (char *)live[0].data + 1 : NULL;
+        CHECK(tcc_pool_give(pool, wrong) == TCC_INVALID_ARGUMENT);
+        CHECK(tcc_pool_give(pool, &state) == TCC_INVALID_ARGUMENT);
+    } else {
+        shadow made = {.bytes = drawn_size()};
+        void *memory = NULL;
+        if (tcc_pool_take(pool, made.bytes, &memory) != TCC_OK) return;
+        made.data = memory;
+        live[n_live++] = made;
+        check_apart(&live[n_live - 1], own);
+        fill(&live[n_live - 1]);
+    }
+}
+
+static void check_statistics(tcc_pool *pool, size_t limit) {
+    tcc_pool_statistics found;
+    tcc_pool_statistics_of(pool, &found);
+    size_t least = 0;
+    for (int i = 0; i < n_live; i++) least += rounded(live[i].bytes);
+    CHECK(found.blocks == (uint64_t)n_live && found.live >= least && found.most_live >= found.live);
+    CHECK(found.live <= least + least / 3 + 64 * (size_t)n_live); /* room to grow again */
+    CHECK(found.committed == fake.committed && (!limit || found.committed <= limit));
+    CHECK(found.committed >= found.live || fake.base == NULL);
+}
+
+/* ---- modes --------------------------------------------------------------------------------------------- */
+
+static tcc_pool *made(tcc_pool_config config) {
+    tcc_pool *pool = NULL;
+    config.struct_size = sizeof config;
+    CHECK(tcc_pool_create(&config, &pool) == TCC_OK);
+    return pool;
+}
+
+/* Random takes, gives and resizes against the shadow; with a limit that is met, and without; shared and
+ * not; at last all is given back and nothing is held. */
+static int fuzz(int argc, char **argv) {
+    int steps = argc > 0 ? atoi(argv[0]) : 2000;
+    for (int round = 0; round < 8; round++) {
+        state = (uint64_t)round + 1;
+        size_t limit = round & 1 ? 5 << 20 : 0;
+        tcc_pool *pool = made((tcc_pool_config){.range = (size_t)256 << 20, .limit = limit,
+                                                .flags = round & 2 ? TCC_POOL_SHARED : 0,
+                                                .memory = &fake_memory});
+        for (int i = 0; i < steps; i++) {
+            step(pool, false);
+            if (i % 16 == 0) check_statistics(pool, limit);
+        }
+        if (round & 4 && !(round & 2)) {
+            tcc_pool_reset(pool);
+            n_live = 0;
+            for (int i = 0; i < steps / 4; i++) step(pool, false);
+        }
+        while (n_live) CHECK(tcc_pool_give(pool, live[--n_live].data) == TCC_OK);
+        tcc_pool_trim(pool);
+        CHECK(fake.committed == 0);
+        void *all = NULL; /* one piece again */
+        if (!limit) CHECK(tcc_pool_take(pool, fake.range, &all) == TCC_OK && all == fake.base);
+        tcc_pool_destroy(pool);
+        CHECK(!fake.base);
+    }
+    return 0;
+}
+
+/* Every call of the system fails once: a status, what was there stays, and the next call works. */
+static int failures(int argc, char **argv) {
+    (void)argc, (void)argv;
+    size_t own = 0;
+    const tcc_pool_allocator allocator = {&own, own_allocate, own_release};
+    for (int kind = 0; kind < 3; kind++)
+        for (size_t fail = 1;; fail++) {
+            state = 7;
+            fake.calls = 0;
+            fake.fail_at = fail;
+            tcc_pool *pool = made((tcc_pool_config){.range = (size_t)64 << 20,
+                                                    .flags = kind == 1 ? TCC_POOL_SHARED : 0,
+                                                    .memory = &fake_memory,
+                                                    .allocator = kind == 2 ? &allocator : NULL});
+            for (int i = 0; i < 60; i++) step(pool, kind == 2);
+            while (n_live) CHECK(tcc_pool_give(pool, live[--n_live].data) == TCC_OK);
+            tcc_pool_destroy(pool);
+            CHECK(own == 0 && !fake.base && fake.committed == 0);
+            if (fake.calls < fail) break;
+        }
+    fake.fail_at = 0;
+    return 0;
+}
+
+static size_t asked;
+static tcc_pool *under_pressure;
+static void *spare;
+static int give_spare(void *context, size_t missing) {
+    CHECK(context == &spare && missing > 0);
+    asked++;
+    if (!spare) return 0;
+    CHECK(tcc_pool_give(under_pressure, spare) == TCC_OK);
+    spare = NULL;
+    return 1;
+}
+
+/* Limits of the pool and of the process: the callback comes first, then trimming was tried, and what
+ * does not fit leaves all as it was. */
+static int limits(int argc, char **argv) {
+    (void)argc, (void)argv;
+    for (int shared = 0; shared < 2; shared++) {
+        tcc_pool *pool = under_pressure =
+            made((tcc_pool_config){.limit = 4 << 20, .pressure = give_spare, .pressure_context = &spare,
+                                   .flags = shared ? TCC_POOL_SHARED : 0});
+        void *memory = NULL, *other = NULL;
+        asked = 0;
+        CHECK(tcc_pool_take(pool, 3 << 20, &memory) == TCC_OK);
+        CHECK(tcc_pool_take(pool, 2 << 20, &other) == TCC_OUT_OF_MEMORY && asked == 1);
+        CHECK(strstr(tcc_last_error(), "the pool holds") && strstr(tcc_last_error(), "its config allows"));
+        CHECK(tcc_pool_take(pool, 1 << 19, &other) == TCC_OK && asked == 1);
+        CHECK(tcc_pool_give(pool, memory) == TCC_OK);
+        CHECK(tcc_pool_take(pool, 3 << 20, &spare) == TCC_OK && asked == 1);
+        CHECK(tcc_pool_take(pool, 3 << 20, &memory) == TCC_OK && asked == 2 && !spare);
+        CHECK(tcc_pool_resize(pool, &memory, 4 << 20, 1) == TCC_OUT_OF_MEMORY && asked >= 3);
+        CHECK(tcc_pool_take(pool, SIZE_MAX / 2, &spare) == TCC_OUT_OF_MEMORY);
+        CHECK(tcc_pool_take(pool, SIZE_MAX, &spare) == TCC_OUT_OF_MEMORY);
+        tcc_pool_statistics found;
+        tcc_pool_statistics_of(pool, &found);
+        CHECK(found.failures >= 4 && found.blocks == 2);
+        tcc_process_budget()->limit = tcc_budget_used(tcc_process_budget());
+        tcc_pool *second = made((tcc_pool_config){0});
+        CHECK(tcc_pool_take(second, 1, &spare) == TCC_OUT_OF_MEMORY);
+        CHECK(strstr(tcc_last_error(), "the process holds"));
+        tcc_process_budget()->limit = 0;
+        CHECK(tcc_pool_take(second, 1, &spare) == TCC_OK);
+        tcc_pool_destroy(second);
+        spare = NULL;
+        tcc_pool_destroy(pool);
+        CHECK(tcc_budget_used(tcc_process_budget()) == 0);
+    }
+    tcc_pool *none = NULL;
+    tcc_pool_config wrong = {.struct_size = sizeof wrong, .flags = 64};
+    CHECK(tcc_pool_create(&wrong, &none) == TCC_INVALID_ARGUMENT);
+    wrong = (tcc_pool_config){.struct_size = 4};
+    CHECK(tcc_pool_create(&wrong, &none) == TCC_INVALID_ARGUMENT);
+    return 0;
+}
+
+/* Pages against a shadow of which are in use. */
+static int pages(int argc, char **argv) {
+    (void)argc, (void)argv;
+    enum { COUNT = 333 };
+    bool used[COUNT] = {false};
+    uint32_t n_used = 0, page = 0;
+    tcc_pool *pool = made((tcc_pool_config){0});
+    tcc_pages *all = NULL;
+    CHECK(tcc_pages_create(pool, 0, 4, &all) == TCC_INVALID_ARGUMENT);
+    CHECK(tcc_pages_create(pool, SIZE_MAX - 8, 4, &all) == TCC_INVALID_ARGUMENT);
+    CHECK(tcc_pages_create(pool, 1000, COUNT, &all) == TCC_OK);
+    for (int i = 0; i < 20000; i++) {
+        if (draw() % 3) {
+            tcc_status status = tcc_pages_take(all, &page);
+            CHECK(status == (n_used == COUNT ? TCC_OUT_OF_MEMORY : TCC_OK));
+            if (status != TCC_OK) continue;
+            CHECK(page < COUNT && !used[page]);
+            memset(tcc_pages_address(all, page), (int)page & 0xFF, 1000);
+            used[page] = true;
+            n_used++;
+        } else {
+            page = (uint32_t)(draw() % (COUNT + 3));
+            bool in_use = page < COUNT && used[page];
+            const unsigned char *data = tcc_pages_address(all, page);
+            CHECK(in_use ? data[0] == (page & 0xFF) && data[999] == data[0] : !data);
+            CHECK(tcc_pages_give(all, page) == (in_use ? TCC_OK : TCC_INVALID_ARGUMENT));
+            if (in_use) used[page] = false, n_used--;
+        }
+        CHECK(tcc_pages_free(all) == COUNT - n_used);
+    }
+    tcc_pages_destroy(all);
+    tcc_pool_statistics found;
+    tcc_pool_statistics_of(pool, &found);
+    CHECK(found.blocks == 0);
+    tcc_pool_destroy(pool);
+    return 0;
+}
+
+/* ---- threads ------------------------------------------------------------------------------------------- */
+
+static tcc_pool *common;
+static _Atomic(uint64_t *) handed[64];
+
+/* Takes, gives and hands blocks over; each holds its own address and size as long as it is in use. */
+static void *work(void *argument) {
+    uint64_t seed = (uint64_t)(uintptr_t)argument;
+    for (int i = 0; i < 4000; i++) {
+        seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407u;
+        size_t bytes = seed >> 60 ? 16 + (seed >> 33) % 2500 : 100000 + (seed >> 33) % 100000;
+        void *memory = NULL;
+        CHECK(tcc_pool_take(common, bytes, &memory) == TCC_OK);
+        uint64_t *words = memory;
+        words[0] = (uint64_t)(uintptr_t)words;
+        words[1] = bytes;
+        ((char *)memory)[bytes - 1] = 1;
+        words = atomic_exchange(&handed[seed >> 20 & 63], words);
+        if (words) {
+            CHECK(words[0] == (uint64_t)(uintptr_t)words);
+            words[0] = 0;
+            CHECK(tcc_pool_give(common, words) == TCC_OK);
+        }
+        if (i % 1000 == 500) tcc_pool_trim(common);
+        if (i % 1000 == 700) {
+            tcc_pool_statistics found;
+            tcc_pool_statistics_of(common, &found);
+            CHECK(found.blocks <= 64 + 8);
+        }
+    }
+    return NULL;
+}
+
+static int threads(int argc, char **argv) {
+    (void)argc, (void)argv;
+    enum { THREADS = 4 };
+    pthread_t all[THREADS];
+    common = made((tcc_pool_config){.flags = TCC_POOL_SHARED});
+    for (uintptr_t i = 0; i < THREADS; i++)
+        CHECK(pthread_create(&all[i], NULL, work, (void *)(i + 1)) == 0);
+    for (int i = 0; i < THREADS; i++) pthread_join(all[i], NULL);
+    for (int i = 0; i < 64; i++)
+        if (handed[i]) CHECK(tcc_pool_give(common, handed[i]) == TCC_OK);
+    tcc_pool_statistics found;
+    tcc_pool_statistics_of(common, &found);
+    CHECK(found.blocks == 0 && found.live == 0);
+    tcc_pool_trim(common);
+    tcc_pool_statistics_of(common, &found);
+    CHECK(found.committed == 0);
+    tcc_pool_destroy(common);
+    return 0;
+}
+
+/* The child of a fork takes and gives results, whoever was at it in the parent. */
+static void *take_results(void *argument) {
+    for (int i = 0; i < *(int *)argument; i++) {
+        void *memory = NULL;
+        CHECK(tcc_pool_take(common, 64 + (size_t)i % 3000, &memory) == TCC_OK);
+        CHECK(tcc_pool_give(common, memory) == TCC_OK);
+        if (i % 64 == 0) tcc_pool_trim(common);
+    }
+    return NULL;
+}
+
+static int forks(int argc, char **argv) {
+    (void)argc, (void)argv;
+    pthread_t other;
+    int many = 40000, few = 200;
+    CHECK(tcc_result_pool(&common) == TCC_OK);
+    CHECK(pthread_create(&other, NULL, take_results, &many) == 0);
+    for (int i = 0; i < 20; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(20);
+            take_results(&few);
+            _exit(0);
+        }
+        int status = 0;
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+    }
+    pthread_join(other, NULL);
+    return 0;
+}
+
+/* ---- traces -------------------------------------------------------------------------------------------- */
+
+static int64_t now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+/* A trace from stdin: lines `take ID BYTES`, `resize ID BYTES`, `give ID`.  Prints the most bytes
+ * committed and the most that were asked for at a time. */
+static int trace(int argc, char **argv) {
+    (void)argc, (void)argv;
+    enum { IDS = 1 << 16 };
+    static void *at[IDS];
+    static size_t sizes[IDS];
+    char word[16];
+    unsigned id;
+    size_t bytes, held = 0, most = 0;
+    tcc_pool *pool = made((tcc_pool_config){.range = (size_t)16 << 30});
+    while (scanf("%15s %u", word, &id) == 2) {
+        CHECK(id < IDS);
+        if (word[0] != 'g') CHECK(scanf("%zu", &bytes) == 1);
+        if (word[0] == 't') {
+            CHECK(!at[id] && tcc_pool_take(pool, bytes, &at[id]) == TCC_OK);
+        } else if (word[0] == 'r') {
+            size_t keep = sizes[id] < bytes ? sizes[id] : bytes;
+            CHECK(tcc_pool_resize(pool, &at[id], bytes, keep) == TCC_OK);
+        } else {
+            CHECK(tcc_pool_give(pool, at[id]) == TCC_OK);
+            at[id] = NULL;
+            bytes = 0;
+        }
+        held += bytes - sizes[id];
+        sizes[id] = bytes;
+        if (held > most) most = held;
+    }
+    tcc_pool_statistics found;
+    tcc_pool_statistics_of(pool, &found);
+    printf("%llu %zu\n", (unsigned long long)found.most_committed, most);
+    tcc_pool_destroy(pool);
+    return 0;
+}
+
+static int by_time(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* The time of a take and a give, among 300 blocks of mixed sizes: nanoseconds of p50 and p99.9 of
+ * batches of 20, for a pool of one thread, a shared one, and malloc. */
+static int speed(int argc, char **argv) {
+    (void)argc, (void)argv;
+    enum { BATCHES = 20000, BATCH = 20, HELD = 300 };
+    static int64_t times[BATCHES];
+    static void *held[HELD];
+    static uint32_t sizes[1 << 16];
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        sizes[i] = (uint32_t)(draw() % 8 ? 64 + draw() % 2000 : 4096 + draw() % 60000);
+    for (int kind = 0; kind < 3; kind++) {
+        tcc_pool *pool = made((tcc_pool_config){.flags = kind == 1 ? TCC_POOL_SHARED : 0});
+        uint32_t next = 0;
+        memset(held, 0, sizeof held);
+        for (int batch = -2000; batch < BATCHES; batch++) {
+            int64_t start = now();
+            for (int i = 0; i < BATCH; i++) {
+                uint32_t size = sizes[next++ & 0xFFFF];
+                void **slot = &held[size * 7919u % HELD];
+                if (kind == 2) {
+                    free(*slot);
+                    *slot = malloc(size);
+                } else {
+                    if (*slot) (void)tcc_pool_give(pool, *slot);
+                    (void)tcc_pool_take(pool, size, slot);
+                }
+            }
+            if (batch >= 0) times[batch] = now() - start;
+        }
+        qsort(times, BATCHES, sizeof *times, by_time);
+        printf("%s p50 %.1f p99.9 %.1f\n", kind == 0 ? "own" : kind == 1 ? "shared" : "malloc",
+               (double)times[BATCHES / 2] / BATCH, (double)times[BATCHES / 1000 * 999] / BATCH);
+        if (kind == 2)
+            for (int i = 0; i < HELD; i++) free(held[i]);
+        tcc_pool_destroy(pool);
+    }
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        int (*run)(int argc, char **argv);
+    } modes[] = {{"fuzz", fuzz}, {"failures", failures}, {"limits", limits}, {"pages", pages},
+                 {"threads", threads}, {"forks", forks}, {"trace", trace}, {"speed", speed}};
+    for (size_t i = 0; argc > 1 && i < sizeof modes / sizeof *modes; i++)
+        if (strcmp(argv[1], modes[i].name) == 0) return modes[i].run(argc - 2, argv + 2);
+    return 2;
+}

@@ -1,0 +1,291 @@
+"""The pool: against a shadow under sanitizers, on traces, and as the memory of instances."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import programs
+import pytest
+from programs import Builder
+from sanitized import Sanitized, run_sanitized
+from tcc.ir.program import Alias, Copy, Dynamic, Input, IntOp, Launch, Let, Loop, ReadInt, View
+from tcc.ir.types import DTYPES
+from tcc.runtime import Module, abi
+from trials import HERE, RUNTIME, SYSTEM, WORKERS, compile_c, includes
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def binary(sanitized: Sanitized) -> Path:
+    return sanitized.program("exercise_pool", HERE / "pool.c")
+
+
+@pytest.mark.parametrize("mode", ["fuzz", "failures", "limits", "pages", "threads", "forks"])
+def test_pools_keep_their_promises(binary: Path, mode: str) -> None:
+    run_sanitized(binary, mode, *(("700",) if mode == "fuzz" else ()))
+
+
+def test_shared_pools_have_no_data_race(tmp_path: Path) -> None:
+    sources = [RUNTIME / "src" / name for name in (*WORKERS, *SYSTEM, "budget.c", "alloc.c")]
+    sources += sorted((RUNTIME / "src" / "pool").glob("*.c"))
+    flags = ("-O1", "-fsanitize=thread", *includes(RUNTIME), "-lpthread")
+    compile_c("cc", flags, [HERE / "pool.c", *sources, Path("-ldl")], tmp_path / "pool")
+    subprocess.run((tmp_path / "pool", "threads"), check=True)
+
+
+# ---- traces ------------------------------------------------------------------------------------
+
+
+def grown_caches(layers: int, steps: int) -> Iterator[str]:
+    """Caches of keys and values that get a row a step, beside scores of each layer."""
+    row = 2048
+    for cache in range(2 * layers):
+        yield f"take {cache} {64 * row}"
+    for step in range(steps):
+        for layer in range(layers):
+            yield f"take {2 * layers} {(64 + step) * 64}"
+            for cache in (2 * layer, 2 * layer + 1):
+                yield f"resize {cache} {(65 + step) * row}"
+            yield f"give {2 * layers}"
+
+
+def copied_caches(layers: int, steps: int) -> Iterator[str]:
+    """Caches that are concatenated anew with a row more at every step."""
+    row, current, free = 2048, list(range(2 * layers)), [2 * layers]
+    for cache in current:
+        yield f"take {cache} {64 * row}"
+    for step in range(steps):
+        for i, old in enumerate(current):
+            new = free.pop()
+            yield f"take {new} {(65 + step) * row}"
+            yield f"give {old}"
+            free.append(old)
+            current[i] = new
+
+
+def served_requests(active: int, steps: int) -> Iterator[str]:
+    """Requests of different lengths come and go; the caches of each grow at every step."""
+    draw, row, caches = random.Random(2), 4096, 4
+    free, live = list(range(active * caches)), list[tuple[list[int], int, int]]()
+    for _ in range(steps):
+        if len(live) < active:
+            ids, start = [free.pop(0) for _ in range(caches)], draw.randrange(16, 512)
+            live.append((ids, start, start + draw.randrange(16, 400)))
+            yield from (f"take {i} {start * row}" for i in ids)
+        for at, (ids, length, end) in enumerate(live):
+            live[at] = (ids, length + 1, end)
+            yield from (f"resize {i} {(length + 1) * row}" for i in ids)
+        for ids, length, end in live:
+            if length >= end:
+                free += ids
+                yield from (f"give {i}" for i in ids)
+        live = [entry for entry in live if entry[1] < entry[2]]
+
+
+def experts(layers: int, steps: int) -> Iterator[str]:
+    """Tokens of a batch go to experts by a skewed draw, and come back in another order."""
+    draw, count, width = random.Random(3), 64, 1024
+    for _ in range(steps):
+        tokens = draw.randrange(128, 512)
+        yield f"take 0 {tokens * width * 4}"
+        for _ in range(layers):
+            weights = [draw.paretovariate(1.2) for _ in range(count)]
+            shares = [int(2 * tokens * w / sum(weights)) for w in weights]
+            used = [e for e in range(count) if shares[e]]
+            yield from (f"take {100 + e} {shares[e] * width * 4}" for e in used)
+            for e in used:
+                yield f"take 1 {shares[e] * width * 16}"
+                yield f"take {200 + e} {shares[e] * width * 4}"
+                yield "give 1"
+                yield f"give {100 + e}"
+            draw.shuffle(used)
+            yield from (f"give {200 + e}" for e in used)
+        yield "give 0"
+
+
+def unlike_sizes(live: int, steps: int) -> Iterator[str]:
+    """Sizes of five decades, given back in any order."""
+    draw, free, used = random.Random(4), list(range(live)), list[int]()
+    for _ in range(steps):
+        if free and (len(used) < live // 2 or draw.random() < 0.55):
+            used.append(free.pop())
+            yield f"take {used[-1]} {int(draw.lognormvariate(9, 2))}"
+        else:
+            free.append(used.pop(draw.randrange(len(used))))
+            yield f"give {free[-1]}"
+
+
+TRACES = {
+    "grown caches": grown_caches(16, 300),
+    "copied caches": copied_caches(16, 200),
+    "served requests": served_requests(8, 500),
+    "experts": experts(8, 6),
+    "unlike sizes": unlike_sizes(300, 6000),
+}
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_a_pool_holds_little_more_than_what_is_in_use(binary: Path, name: str) -> None:
+    text = "\n".join(TRACES[name]) + "\n"
+    result = subprocess.run(
+        (binary, "trace"), input=text, capture_output=True, text=True, check=True
+    )
+    committed, live = map(int, result.stdout.split())
+    assert live > 8 * MIB
+    assert committed <= 1.15 * live
+
+
+# ---- instances ---------------------------------------------------------------------------------
+
+
+def counting() -> Builder:
+    """y = [0, 1, ..., trips-1], in a buffer that grows by one element a trip."""
+    b = Builder()
+    one, four, zero = b.const(1), b.const(4), b.const(0)
+    trips, counter, count, size, offset = (b.register() for _ in range(5))
+    b.input("trips", "i64", [], "[]")
+    source, grown, tip = b.buffer(Input(0)), b.buffer(Dynamic()), b.buffer(Alias())
+    y = b.output("y", "f32", [count], "[k]")
+    b.body.append(ReadInt(trips, source, DTYPES["i64"]))
+    b.allocate(grown, zero)
+    step = (
+        Let(count, IntOp.ADD, counter, one),
+        Let(size, IntOp.MUL, count, four),
+        Let(offset, IntOp.MUL, counter, four),
+        programs.Allocate(grown, size, True),
+        View(tip, grown, offset),
+        Launch(programs.KERNEL_NAMES.index("fill"), one, (tip,), (counter,)),
+    )
+    b.body += [Loop(trips, -1, counter, step), Let(count, IntOp.ADD, counter, zero)]
+    b.body.append(Let(size, IntOp.MUL, count, four))
+    b.allocate(y, size)
+    b.body.append(Copy(y, grown, size))
+    return b
+
+
+def test_runs_ask_the_system_for_nothing(kernels: bytes, tmp_path: Path) -> None:
+    programs.link(counting().program(), kernels, tmp_path / "m.so")
+    flags = ("-O1", "-rdynamic", "-Wno-pedantic", *includes(RUNTIME))
+    program = tmp_path / "interposed"
+    compile_c("cc", flags, [HERE / "interposed.c", Path("-ldl")], program)
+    command = (program, tmp_path / "m.so", "100000", "5")
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "0\n"
+
+
+Linker = Callable[..., Module]
+
+
+def numbers(module: Module) -> abi.CMemory:
+    found = abi.CMemory(ctypes.sizeof(abi.CMemory))
+    assert module._api.memory(module._idle[0], ctypes.byref(found)) == 0
+    return found
+
+
+def test_an_instances_memory_counts_together(linked: Linker) -> None:
+    module = linked(counting(), threads=1)
+    instance, api = module._idle[0], module._api
+    assert module(np.int64(50_000)).shape == (50_000,)
+    found = numbers(module)
+    assert 200_000 <= found.pool_committed <= found.used
+    assert found.used == found.arena + found.scratch + found.state + found.pool_committed
+    assert found.process_used >= found.used
+    assert (found.pool_live, found.process_limit) == (0, 0)
+    assert api.instance_set_memory_limit(instance, found.used) == 0
+    assert module(np.int64(50_000)).shape == (50_000,)
+    with pytest.raises(
+        RuntimeError, match=r"the instance holds .* instance_set_memory_limit allows"
+    ):
+        module(np.int64(500_000))
+    assert module(np.int64(50_000)).shape == (50_000,)
+    assert api.instance_set_memory_limit(instance, 0) == 0
+    assert module(np.int64(500_000)).shape == (500_000,)
+
+
+def test_a_limit_of_the_process_is_for_all_instances(linked: Linker) -> None:
+    first, second = (linked(counting(), threads=1) for _ in range(2))
+    for _ in range(3):
+        first(np.int64(100_000))
+    first._api.process_set_memory_limit(numbers(first).process_used)
+    try:
+        assert first(np.int64(100_000))[-1] == 99_999
+        with pytest.raises(RuntimeError, match="the process holds"):
+            second(np.int64(100_000))
+    finally:
+        second._api.process_set_memory_limit(0)
+    assert second(np.int64(100_000))[-1] == 99_999
+
+
+def test_arenas_of_threads_and_pools_share_a_limit(
+    linked: Linker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TCC_MEMORY", "2M")
+    b = counting()
+    b.scratch = 600_000
+    module = linked(b, threads=1)
+    assert module(np.int64(10_000)).shape == (10_000,)
+    with pytest.raises(RuntimeError, match="TCC_MEMORY allows it 2097152"):
+        module(np.int64(400_000))
+    with pytest.raises(RuntimeError, match="TCC_MEMORY allows it 2097152"):
+        linked(b, threads=4)(np.int64(5))
+
+
+def test_an_allocator_of_the_caller_serves_an_instance(linked: Linker) -> None:
+    module = linked(counting(), threads=1, poison=True)
+    held: dict[int, Any] = {}
+    taken: list[int] = []
+
+    def allocate(_context: Any, size: int) -> int | None:
+        if size > 1 << 16:
+            return None
+        room = ctypes.create_string_buffer(size + 64)
+        address = ctypes.addressof(room) + -ctypes.addressof(room) % 64
+        held[address] = room
+        taken.append(size)
+        return address
+
+    def release(_context: Any, address: int, _size: int) -> None:
+        del held[address]
+
+    kinds = [field[1] for field in abi.PoolAllocator._fields_]
+    allocator = abi.PoolAllocator(None, kinds[1](allocate), kinds[2](release))
+    config = abi.PoolConfig(struct_size=ctypes.sizeof(abi.PoolConfig))
+    config.allocator = ctypes.pointer(allocator)
+    assert module._api.instance_set_pool(module._idle[0], ctypes.byref(config)) == 0
+    assert module(np.int64(1000)).tolist() == list(range(1000))
+    assert held == {}
+    assert len(taken) > 5
+    with pytest.raises(RuntimeError, match="out of memory"):
+        module(np.int64(20_000))
+    assert held == {}
+    assert numbers(module).used == numbers(module).scratch
+    plain = abi.PoolConfig(struct_size=ctypes.sizeof(abi.PoolConfig))
+    assert module._api.instance_set_pool(module._idle[0], ctypes.byref(plain)) == 0
+    count = len(taken)
+    assert module(np.int64(1000)).tolist() == list(range(1000))
+    assert len(taken) == count
+    plain.struct_size = 8
+    assert module._api.instance_set_pool(module._idle[0], ctypes.byref(plain)) == 1
+
+
+def test_trimming_frees_idle_instances(linked: Linker) -> None:
+    module = linked(counting(), threads=1)
+    api, before = module._api, numbers(module).process_used
+    trips = ctypes.c_int64(50_000)
+    room = np.zeros(50_000, np.float32)
+    shape = (ctypes.c_int64 * 1)(50_000)
+    x = abi.CTensor(ctypes.addressof(trips), abi.Device(1, 0), 0, abi.CDType(0, 64, 1))
+    y = abi.CTensor(room.ctypes.data, abi.Device(1, 0), 1, abi.CDType(2, 32, 1), shape)
+    for _ in range(2):
+        status = api.call(module._handle, ctypes.byref(x), 1, ctypes.byref(y), 1, None, None)
+        assert status == 0
+        assert room[-1] == 49_999
+        assert numbers(module).process_used >= before + 200_000
+        api.model_trim(module._handle)
+        assert numbers(module).process_used <= before

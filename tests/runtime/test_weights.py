@@ -1,0 +1,191 @@
+"""Large weights: mapped, shared between processes through one memory file, or copied."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import programs
+import pytest
+
+SIZE = 8 << 20
+# Runs the model, tells how its weights are mapped, and stays until it is told to end.
+PROCESS = """
+import os, sys
+import numpy as np
+from tcc.runtime import load
+
+module = load(sys.argv[1], threads=1)
+
+def told():
+    assert module(np.ones(3, np.float32)).tolist() == [2, 3, 4]
+    kinds = set()
+    with open("/proc/self/maps") as file:
+        for line in file:
+            low, high = (int(end, 16) for end in line.split()[0].split("-"))
+            writable = line.split()[1][1] == "w"
+            if high - low >= 8 << 20 and not writable and line.split()[1][0] == "r":
+                kinds |= {kind for kind in ("memfd:tcc-weights", sys.argv[1].rsplit("/")[-1])
+                          if kind in line}
+    print(*sorted(kinds) or ["copied"], flush=True)
+
+told()
+for line in sys.stdin:
+    told()
+"""
+
+Start: TypeAlias = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture(scope="module")
+def artifact(kernels: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program, weights = programs.mlp()
+    path = tmp_path_factory.mktemp("large") / "large.so"
+    programs.link(program, kernels, path, weights=[weights.ljust(SIZE, b"\1")])
+    return path
+
+
+@pytest.fixture
+def start(artifact: Path) -> Iterator[Start]:
+    with contextlib.ExitStack() as ending:
+
+        def begin(choice: str = "share") -> subprocess.Popen[str]:
+            environment = {"PYTHONPATH": ":".join(sys.path), "TCC_WEIGHTS": choice}
+            process = subprocess.Popen(
+                (sys.executable, "-c", PROCESS, str(artifact)), env=environment, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            )  # fmt: skip
+            ending.enter_context(process)
+            ending.callback(process.kill)
+            return process
+
+        yield begin
+
+
+def told(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def again(process: subprocess.Popen[str]) -> str:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return told(process)
+
+
+def memory_files(process: subprocess.Popen[str]) -> set[int]:
+    """Inodes of the memory files of weights that a process holds."""
+    found = set()
+    for entry in Path(f"/proc/{process.pid}/fd").iterdir():
+        if "memfd:tcc-weights" in os.readlink(entry):
+            found.add(entry.stat().st_ino)
+    return found
+
+
+def shared_bytes(process: subprocess.Popen[str]) -> int:
+    """Bytes of the memory file that the process has in common with others."""
+    total, inside = 0, False
+    for line in Path(f"/proc/{process.pid}/smaps").read_text().splitlines():
+        if "-" in line.split()[0]:
+            inside = "memfd:tcc-weights" in line
+        elif inside and line.startswith("Shared_"):
+            total += int(line.split()[1]) << 10
+    return total
+
+
+def huge_pages_in_memory_files() -> bool:
+    """Whether the system collapses pages of memory files."""
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (ctypes.c_void_p, *(ctypes.c_size_t,) * 5)
+    libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    file, huge = os.memfd_create("probe"), 2 << 20
+    os.write(file, b"\1" * huge)
+    room = libc.mmap(None, 2 * huge, 0, 0x22, 2**64 - 1, 0)
+    base = libc.mmap(room + -room % huge, huge, 1, 0x11, file, 0)
+    os.close(file)
+    return bool(libc.madvise(base, huge, 25) == 0)
+
+
+shares = pytest.mark.skipif(
+    not huge_pages_in_memory_files(), reason="memory files have no huge pages here"
+)
+
+
+@shares
+def test_processes_share_one_memory_file_that_outlives_its_maker(start: Start) -> None:
+    first = start()
+    assert told(first) == "memfd:tcc-weights"
+    second = start()
+    assert told(second) == "memfd:tcc-weights"
+    assert memory_files(first) == memory_files(second) != set()
+    assert shared_bytes(second) >= SIZE
+    first.kill()
+    first.wait()
+    assert again(second) == "memfd:tcc-weights"
+    third = start()
+    assert told(third) == "memfd:tcc-weights"
+    assert memory_files(third) == memory_files(second)
+
+
+@shares
+def test_processes_that_start_together_make_one(start: Start) -> None:
+    both = [start() for _ in range(3)]
+    assert [told(process) for process in both] == ["memfd:tcc-weights"] * 3
+    assert len(set.union(*map(memory_files, both))) == 1
+
+
+@shares
+@pytest.mark.parametrize("fault", ["open", "changed", "short"])
+def test_a_file_that_is_not_sealed_and_equal_is_not_used(start: Start, fault: str) -> None:
+    first = start()
+    assert told(first) == "memfd:tcc-weights"
+    (entry,) = (
+        e for e in Path(f"/proc/{first.pid}/fd").iterdir() if "memfd:tcc-weights" in os.readlink(e)
+    )
+    name = os.readlink(entry).removeprefix("/memfd:").removesuffix(" (deleted)")
+    content = bytearray(entry.read_bytes())
+    first.kill()
+    first.wait()
+    if fault == "changed":
+        content[-1] ^= 1
+    if fault == "short":
+        del content[-4096:]
+    impostor = os.memfd_create(name, os.MFD_ALLOW_SEALING)
+    os.write(impostor, content)
+    if fault != "open":
+        seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+        fcntl.fcntl(impostor, fcntl.F_ADD_SEALS, seals)
+    second = start()
+    assert told(second) == "memfd:tcc-weights"
+    assert os.fstat(impostor).st_ino not in memory_files(second)
+    os.close(impostor)
+
+
+@shares
+def test_a_lock_that_is_held_for_ever_delays_and_no_more(start: Start, artifact: Path) -> None:
+    with artifact.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert told(start()) == "memfd:tcc-weights"
+
+
+@pytest.mark.parametrize(("choice", "found"), [("map", "large.so"), ("copy", "copied")])
+def test_the_user_chooses(start: Start, choice: str, found: str) -> None:
+    process = start(choice)
+    assert told(process) == found
+    assert memory_files(process) == set()
+
+
+def test_what_is_no_choice_is_refused(start: Start) -> None:
+    process = start("both")
+    assert process.wait() == 1
+    assert process.stderr is not None
+    assert "TCC_WEIGHTS is 'both': expected map, share or copy" in process.stderr.read()
