@@ -8,7 +8,8 @@ cost loads.  `index_forms` finds the formulas.  Where an index becomes an expres
 places that data choose becomes an ordinary one.  Constants that are values themselves (masks,
 positions) are computed where the node is predicted to take no more time then; a number that a
 condition chooses is a literal, for what it is decides which terms of a sum matter.  Factors of
-contractions, operands of windows and parts of concatenations without a kernel stay as they are.
+contractions, operands of windows, parts of concatenations without a kernel and updates of states
+stay as they are.
 
 Requires checks of indices in their place.  Establishes that no node reads at places that a constant
 with a formula chooses.
@@ -83,16 +84,16 @@ _EXACT = 1 << 24
 def compute_constants(graph: Graph, model: KernelModel) -> Graph:
     """`graph` with expressions for nodes whose constants follow from the places of their elements;
     itself where there is none.  `model` gives the prices of nodes."""
-    joined = {
-        node
-        for part in walk_graphs(graph)
-        for node in find_joins(part, seen_by_others(part), model.limits.launch_bytes)
-    }
-    return rewritten(graph, partial(_visit, joined, model, {}))
+    fixed: set[Node] = set()
+    for part in walk_graphs(graph):
+        updated = {result for result, _ in part.aliases}
+        fixed.update(n for n in part.nodes if not updated.isdisjoint(n.outputs))
+        fixed.update(find_joins(part, seen_by_others(part), model.limits.launch_bytes))
+    return rewritten(graph, partial(_visit, fixed, model, {}))
 
 
 def _visit(
-    joined: Collection[Node],
+    fixed: Collection[Node],
     model: KernelModel,
     known: _Known,
     b: GraphBuilder,
@@ -100,7 +101,7 @@ def _visit(
     inputs: Inputs,
 ) -> Replacement:
     expr = node_expr(node)
-    if expr is None or not node.outputs or Trait.WINDOW in node.op.traits or node in joined:
+    if expr is None or not node.outputs or Trait.WINDOW in node.op.traits or node in fixed:
         return None
     arrays = {
         number: array

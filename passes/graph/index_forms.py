@@ -13,7 +13,7 @@ exact.  The work is linear in the elements, apart from sorting the differences.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from functools import partial, reduce
 from itertools import product
@@ -26,6 +26,9 @@ from tcc.ir.index import Index, bounds, const, evaluate, maximum, minimum, var_o
 from tcc.ir.op import Array
 from tcc.ir.types import I32, I64, integer_limits
 from tcc.record import record
+
+# Elements that are compared at once.
+_PIECE = 1 << 20
 
 
 class Ends(Enum):
@@ -68,9 +71,8 @@ def index_form(values: Array, at: Sequence[Index]) -> IndexForm | None:
         return None
     low, high = int(values.min()), int(values.max())
     plain = const(low) if low == high else _sum_of_digits(values, at, low, high)
-    grid = _grid(values, at)
     forms = (IndexForm(plain, ends, low, high) for ends in Ends)
-    return next((f for f in forms if bool(np.all(evaluate(f.index, grid) == values))), None)
+    return next((f for f in forms if _gives(f.index, values, at)), None)
 
 
 def condition_form(mask: Array, at: Sequence[Index]) -> Scalar | None:
@@ -93,15 +95,26 @@ def condition_form(mask: Array, at: Sequence[Index]) -> Scalar | None:
 # ---- integers -----------------------------------------------------------------------------------
 
 
-def _grid(values: Array, at: Sequence[Index]) -> dict[str, Any]:
-    """Each iterator as an array that varies along its own axis."""
-    grid = {}
-    for axis, (index, size) in enumerate(zip(at, values.shape, strict=True)):
-        var = var_of(index)
-        assert var is not None
-        shape = [-1 if n == axis else 1 for n in range(values.ndim)]
-        grid[var.name] = np.arange(size, dtype=np.int64).reshape(shape)
-    return grid
+def _gives(index: Index, values: Array, at: Sequence[Index]) -> bool:
+    pieces = _pieces(values, at)
+    return all(bool(np.all(evaluate(index, grid) == part)) for part, grid in pieces)
+
+
+def _pieces(values: Array, at: Sequence[Index]) -> Iterator[tuple[Array, dict[str, Any]]]:
+    """Parts of an array along its first axis, and for each its iterators as arrays that vary along
+    their own axes: what is computed of a part takes little memory."""
+    rows = max(1, _PIECE * len(values) // max(1, values.size)) if values.ndim else 1
+    for first in range(0, len(values) if values.ndim else 1, rows):
+        part = values[first : first + rows] if values.ndim else values
+        grid: dict[str, Any] = {}
+        places: Array
+        for axis, (index, places) in enumerate(
+            zip(at, np.indices(part.shape, sparse=True), strict=True)
+        ):
+            var = var_of(index)
+            assert var is not None
+            grid[var.name] = places + first if axis == 0 else places
+        yield part, grid
 
 
 def _sum_of_digits(values: Array, at: Sequence[Index], low: int, high: int) -> Index:
@@ -211,9 +224,12 @@ def _is_short(index: Index) -> bool:
 
 def _holds(edges: Sequence[_Edge], inside: Array, at: Sequence[Index]) -> bool:
     """Whether the places within all of `edges`, at least one, are those `inside`."""
-    grid = _grid(inside, at)
+    return bool(edges) and all(_bounds(edges, *piece) for piece in _pieces(inside, at))
+
+
+def _bounds(edges: Sequence[_Edge], inside: Array, grid: Mapping[str, Any]) -> bool:
     found = np.ones(inside.shape, np.bool_)
     for edge in edges:
         beyond = evaluate(edge.along - edge.place, grid)
         found = found & (beyond < 0 if edge.upper else beyond >= 0)
-    return bool(edges) and bool((found == inside).all())
+    return bool((found == inside).all())

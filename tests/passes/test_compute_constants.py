@@ -188,6 +188,15 @@ def test_a_concatenation_without_kernel_keeps_its_parts() -> None:
     assert "concat" in [n.op.name for n in changed.nodes]
 
 
+def test_an_update_of_a_state_keeps_its_op() -> None:
+    m = Model("state")
+    past, x = m.input("past", 8, 16), m.input("x", 8, 16)
+    mask = m.builder.constant(np.tril(np.ones((8, 16), np.bool_)), "mask")
+    new = m.op("where", mask, past, x)
+    graph = m.builder.finish([new], ((new, past),))
+    assert compute_constants(graph, TYPICAL) is graph
+
+
 def test_constants_behind_a_condition() -> None:
     m = Model("behind")
     x = m.input("x", 8, 16)

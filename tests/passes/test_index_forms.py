@@ -11,6 +11,7 @@ from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import Index, evaluate, free_vars, iterator
 from tcc.ir.op import Array
+from tcc.passes.graph import index_forms
 from tcc.passes.graph.index_forms import condition_form, index_form
 
 N, J = np.arange(24), np.arange(9)
@@ -53,6 +54,18 @@ def test_tables_have_a_form_that_gives_all_elements(name: str) -> None:
     found = index_form(values, iterators(values))
     assert found is not None
     np.testing.assert_array_equal(evaluate(found.index, grid(values)) + 0 * values, values)
+
+
+def test_large_arrays_are_compared_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_forms, "_PIECE", 16)
+    for values in TABLES.values():
+        assert index_form(values, iterators(values)) is not None
+    other = TABLES["window"].copy()
+    other[-1, -1] += 1
+    assert index_form(other, iterators(other)) is None
+    mask = np.tril(np.ones((40, 40), np.bool_))
+    np.testing.assert_array_equal(condition(mask), mask)
+    assert condition(_changed(_changed(mask, (39, 7)), (20, 3))) is None
 
 
 def test_a_table_with_one_other_element_has_none() -> None:

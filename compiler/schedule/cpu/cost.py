@@ -368,7 +368,8 @@ class _Pricing:
     def _runs(self, nest: Nest, reduce: tuple[Var, ...]) -> int:
         """How often the sums of a block go to scratch and come back."""
         k_blocks = dict(nest.k_blocks)
-        if (loop := self.stream_loop) in reduce:
+        # Blocks of a streaming loop compete in size where a mask leaves some out.
+        if self.covered is not None and (loop := self.stream_loop) in reduce:
             k_blocks[loop.name] = self.schedule.stream_block
         if not k_blocks:
             return 0
