@@ -1,4 +1,5 @@
-/* Prints what a launcher's environment says: rank, size, local rank, local size, epoch, rendezvous. */
+/* Prints what a launcher's environment says: rank, size, local rank, local size, epoch, rendezvous.
+ */
 #include "../../../runtime/src/comm/comm.h"
 
 int main(void) {

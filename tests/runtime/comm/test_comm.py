@@ -15,6 +15,7 @@ SCENARIOS = (
     "dies_in_operation", "dies_before_open", "dies_while_opening", "dies_in_split", "dies_in_group",
     "dies_sending", "stops", "closes_early", "aborts", "differ", "differ_in_place", "refused",
     "outlived", "wrong_size", "same_rank", "forks", "cycles", "small_files",
+    "unfit", "wrong_arguments",
 )  # fmt: skip
 
 
