@@ -370,6 +370,36 @@ static void small_files(const setup *ranks) {
     tcc_comm_close(comm);
 }
 
+/* All operations with some bytes, for sanitizers; `matrix` checks what they do. */
+static void operates(const setup *ranks) {
+    tcc_comm *comm = open_comm(ranks);
+    enum { COUNT = 100000 };
+    static char x[3 * COUNT], y[3 * COUNT];
+    int64_t counts[3] = {COUNT, 1, 0}, own = counts[ranks->rank];
+    int64_t sent[3] = {own, own, own};
+    static const tcc_dtype dtypes[] = {{2, 16, 1}, {4, 16, 1}, {0, 8, 1}, {1, 8, 1}};
+    for (int type = 0; type < 4; type++)
+        for (int by = 0; by < 5; by++) {
+            tcc_comm_reduction reduction = (tcc_comm_reduction)by;
+            int64_t count = COUNT / 2 - by;
+            CHECK_OK(tcc_comm_all_reduce(comm, x + 1, y, count, dtypes[type], reduction));
+            CHECK_OK(tcc_comm_reduce_scatter(comm, x, y + 1, count / 3, dtypes[type], reduction));
+        }
+    tcc_dtype u8 = {1, 8, 1};
+    CHECK_OK(tcc_comm_all_gather(comm, x, y, COUNT, u8));
+    CHECK_OK(tcc_comm_all_gather_v(comm, x, y, counts, u8));
+    CHECK_OK(tcc_comm_all_to_all(comm, x, x, COUNT, u8));
+    CHECK_OK(tcc_comm_all_to_all_v(comm, x, y, sent, counts, u8));
+    CHECK_OK(tcc_comm_broadcast(comm, x, y, COUNT, u8, 2));
+    CHECK_OK(tcc_comm_group_start(comm));
+    for (int i = 0; i < 20; i++) {
+        CHECK_OK(tcc_comm_send(comm, x, COUNT, u8, (ranks->rank + 1) % 3));
+        CHECK_OK(tcc_comm_receive(comm, y, COUNT, u8, (ranks->rank + 2) % 3));
+    }
+    CHECK_OK(tcc_comm_group_end(comm));
+    tcc_comm_close(comm);
+}
+
 static void unfit(const setup *ranks) {
     tcc_comm *comm;
     tcc_comm_config config = config_of(ranks);
@@ -503,6 +533,7 @@ static const scenario scenarios[] = {
     {"forks", forks, 2, -1, 0},
     {"cycles", cycles, 4, -1, 0},
     {"small_files", small_files, 1, -1, 0},
+    {"operates", operates, 3, -1, 0},
     {"unfit", unfit, 1, -1, 0},
     {"wrong_arguments", wrong_arguments, 2, -1, 0},
 };
