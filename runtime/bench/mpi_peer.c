@@ -1,8 +1,10 @@
-/* Times MPI_Allreduce of f32 by sum, for scripts/comm_check: compiled by an MPI library's own mpicc.
+/* Times MPI_Allreduce of f32 by sum, for scripts/comm_check: compiled by an MPI library's own
+ * mpicc.
  *
  *     mpi_peer MIN MAX FACTOR RUNS
  *
- * One line a size: bytes and the median microseconds of rank 0.  Ranks are pinned to CPUs in turn. */
+ * One line a size: bytes and the median microseconds of rank 0.  Ranks are pinned to CPUs in turn.
+ */
 #define _GNU_SOURCE
 #include <mpi.h>
 #include <sched.h>

@@ -3,19 +3,21 @@
  *     tcc-perf [KIND] [-b MIN] [-e MAX] [-f FACTOR] [-n RUNS] [-w WARMUP] [-g RANKS] [-c 0|1]
  *              [-s] [-r] [-p] [-k BACKEND]
  *
- * Compile it with cc -O2 -Iinclude bench/perf.c -Llib -ltcc_comm -o tcc-perf in the runtime's folder.
+ * Compile it with cc -O2 -Iinclude bench/perf.c -Llib -ltcc_comm -o tcc-perf in the runtime's
+ * folder.
  *
- * KIND: all_reduce (if not given), reduce_scatter, all_gather, all_to_all or broadcast, of f32 by sum.
- * -b, -e: bytes, as in 8, 4K, 32M.  -f: the next size is FACTOR times the last.  -g: processes, which
- * this program starts; without it a launcher's environment says which rank this one is.  -c 1 checks
- * all results.  -s: buffers in the symmetric arena.  -r: before every run each rank writes all that
- * it sends, as a kernel would, and waits for the others.  -p: each rank is pinned to one CPU.
+ * KIND: all_reduce (if not given), reduce_scatter, all_gather, all_to_all or broadcast, of f32 by
+ * sum. -b, -e: bytes, as in 8, 4K, 32M.  -f: the next size is FACTOR times the last.  -g:
+ * processes, which this program starts; without it a launcher's environment says which rank this
+ * one is.  -c 1 checks all results.  -s: buffers in the symmetric arena.  -r: before every run each
+ * rank writes all that it sends, as a kernel would, and waits for the others.  -p: each rank is
+ * pinned to one CPU.
  *
- * A size is that of all ranks' data together where an operation gathers or scatters, as in nccl-tests.
- * algbw is bytes over mean time; busbw is algbw times 2 (n - 1) / n for all_reduce, (n - 1) / n
- * for the three that gather or scatter, 1 for broadcast.  copy is the median time of a memcpy of as
- * many bytes in all ranks at once, measured between the runs of that size; copies is p50 over copy.
- * Times are microseconds, bandwidths GB/s (10^9), both of rank 0. */
+ * A size is that of all ranks' data together where an operation gathers or scatters, as in
+ * nccl-tests. algbw is bytes over mean time; busbw is algbw times 2 (n - 1) / n for all_reduce, (n
+ * - 1) / n for the three that gather or scatter, 1 for broadcast.  copy is the median time of a
+ * memcpy of as many bytes in all ranks at once, measured between the runs of that size; copies is
+ * p50 over copy. Times are microseconds, bandwidths GB/s (10^9), both of rank 0. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdbool.h>
@@ -39,13 +41,15 @@ typedef struct options {
 typedef struct kind_row {
     const char *name;
     tcc_comm_kind kind;
-    bool parts;  /* the size is that of all ranks together */
-    double bus;  /* busbw is algbw times this times (n - 1) / n */
+    bool parts; /* the size is that of all ranks together */
+    double bus; /* busbw is algbw times this times (n - 1) / n */
 } kind_row;
 
 static const kind_row kinds[] = {
-    {"all_reduce", TCC_COMM_ALL_REDUCE, false, 2},  {"reduce_scatter", TCC_COMM_REDUCE_SCATTER, true, 1},
-    {"all_gather", TCC_COMM_ALL_GATHER, true, 1},   {"all_to_all", TCC_COMM_ALL_TO_ALL, true, 1},
+    {"all_reduce", TCC_COMM_ALL_REDUCE, false, 2},
+    {"reduce_scatter", TCC_COMM_REDUCE_SCATTER, true, 1},
+    {"all_gather", TCC_COMM_ALL_GATHER, true, 1},
+    {"all_to_all", TCC_COMM_ALL_TO_ALL, true, 1},
     {"broadcast", TCC_COMM_BROADCAST, false, 0},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
@@ -76,7 +80,7 @@ static double share_of(double *times, int64_t n, double share) {
     return times[which < n ? which : n - 1];
 }
 
-/* ---- one size ------------------------------------------------------------------------------------------ */
+/* ---- one size -------------------------------------------------------------------------------- */
 
 typedef struct bench {
     const options *asked;
@@ -86,7 +90,9 @@ typedef struct bench {
 } bench;
 
 /* Whole numbers, so that any order of additions gives the same. */
-static float value_of(int32_t rank, int64_t index) { return (float)((index * 7 + rank * 3) % 1024); }
+static float value_of(int32_t rank, int64_t index) {
+    return (float)((index * 7 + rank * 3) % 1024);
+}
 
 static float expected(const bench *b, int64_t count, int64_t index) {
     int32_t rank = tcc_comm_rank(b->comm), size = tcc_comm_size(b->comm);
@@ -105,7 +111,8 @@ static float expected(const bench *b, int64_t count, int64_t index) {
 
 static int64_t count_wrong(const bench *b, tcc_comm_plan *plan, int64_t count, int64_t out) {
     int64_t wrong = 0, all = b->asked->most / 4;
-    for (int64_t i = 0; i < all; i++) ((float *)(void *)b->send)[i] = value_of(tcc_comm_rank(b->comm), i);
+    for (int64_t i = 0; i < all; i++)
+        ((float *)(void *)b->send)[i] = value_of(tcc_comm_rank(b->comm), i);
     must(tcc_comm_plan_post(plan, b->send, b->receive));
     const float *found = (const float *)(const void *)b->receive;
     for (int64_t i = 0; i < out; i++) wrong += found[i] != expected(b, count, i);
@@ -117,8 +124,8 @@ static void run_size(bench *b, int64_t bytes) {
     int32_t n = tcc_comm_size(b->comm), rank = tcc_comm_rank(b->comm);
     int64_t count = bytes / 4 / (kind->parts ? n : 1), all = kind->parts ? count * n : count;
     int64_t out = kind->kind == TCC_COMM_REDUCE_SCATTER ? count : all, runs = b->asked->runs;
-    tcc_comm_call call = {.struct_size = sizeof call, .kind = kind->kind,
-                          .dtype = {2, 32, 1}, .count = count};
+    tcc_comm_call call = {
+        .struct_size = sizeof call, .kind = kind->kind, .dtype = {2, 32, 1}, .count = count};
     tcc_comm_plan *plan;
     must(tcc_comm_plan_make(b->comm, &call, &plan));
     int64_t wrong = b->asked->check ? count_wrong(b, plan, count, out) : 0;
@@ -156,7 +163,7 @@ static void run_size(bench *b, int64_t bytes) {
     fflush(stdout);
 }
 
-/* ---- one rank ------------------------------------------------------------------------------------------- */
+/* ---- one rank -------------------------------------------------------------------------------- */
 
 static void run_rank(const options *asked, int32_t rank) {
     bench b = {.asked = asked};
@@ -202,14 +209,17 @@ static void run_rank(const options *asked, int32_t rank) {
     if (!asked->symmetric) free(arena);
 }
 
-/* ---- options -------------------------------------------------------------------------------------------- */
+/* ---- options --------------------------------------------------------------------------------- */
 
 static int64_t number_of(const char *text) {
     char *end;
     long long number = strtoll(text, &end, 10);
-    if (*end == 'K' || *end == 'k') number <<= 10, end++;
-    else if (*end == 'M' || *end == 'm') number <<= 20, end++;
-    else if (*end == 'G' || *end == 'g') number <<= 30, end++;
+    if (*end == 'K' || *end == 'k')
+        number <<= 10, end++;
+    else if (*end == 'M' || *end == 'm')
+        number <<= 20, end++;
+    else if (*end == 'G' || *end == 'g')
+        number <<= 30, end++;
     if (*end || number < 0 || end == text) fail("expected a number such as 8, 4K or 32M");
     return number;
 }
@@ -234,12 +244,15 @@ static void take_option(options *out, int flag) {
 static options read_options(int argc, char **argv) {
     options out = {.least = 8, .most = 32 << 20, .factor = 2, .runs = 20, .warmup = 5};
     if (argc > 1 && argv[1][0] != '-') {
-        for (out.kind = 0; out.kind < KINDS && strcmp(kinds[out.kind].name, argv[1]); out.kind++) {}
-        if (out.kind == KINDS) fail("KIND is all_reduce, reduce_scatter, all_gather, all_to_all or broadcast");
+        for (out.kind = 0; out.kind < KINDS && strcmp(kinds[out.kind].name, argv[1]); out.kind++) {
+        }
+        if (out.kind == KINDS)
+            fail("KIND is all_reduce, reduce_scatter, all_gather, all_to_all or broadcast");
         argc--;
         argv++;
     }
-    for (int flag; (flag = getopt(argc, argv, "b:e:f:n:w:g:c:srpk:")) != -1;) take_option(&out, flag);
+    for (int flag; (flag = getopt(argc, argv, "b:e:f:n:w:g:c:srpk:")) != -1;)
+        take_option(&out, flag);
     if (out.factor < 2 || out.runs < 1 || out.least < 4 || out.most < out.least || optind < argc)
         fail("expected FACTOR > 1, RUNS > 0 and 4 <= MIN <= MAX");
     return out;

@@ -15,29 +15,29 @@
  * Element types are f16, bf16, f32, f64, i8, u8, i32 and i64.  Buffers need no alignment.  Send and
  * receive buffers must not overlap, except where a function says that they may be the same.
  *
- * Results.  Reductions combine the ranks in the order 0, 1, 2, ...; f16 and bf16 are combined in f32
- * and rounded once.  Results are bitwise equal on all ranks, in all runs, for every size of message,
- * on one host and between hosts, for a given number of ranks; only which of several NaNs is kept is
- * not specified.  Minimum and maximum are NaN where an operand is.  Sums and products of integers
- * wrap around.  An average is the sum divided by the number of ranks; of i8, u8 and i32 the sum is
- * exact, of i64 it wraps around, and the quotient is rounded toward zero.
+ * Results.  Reductions combine the ranks in the order 0, 1, 2, ...; f16 and bf16 are combined in
+ * f32 and rounded once.  Results are bitwise equal on all ranks, in all runs, for every size of
+ * message, on one host and between hosts, for a given number of ranks; only which of several NaNs
+ * is kept is not specified.  Minimum and maximum are NaN where an operand is.  Sums and products of
+ * integers wrap around.  An average is the sum divided by the number of ranks; of i8, u8 and i32
+ * the sum is exact, of i64 it wraps around, and the quotient is rounded toward zero.
  *
  * Ownership.  The caller owns all buffers, and nothing of them is kept after an operation returns.
- * The symmetric arena belongs to its comm.  Close comms of a process before it ends; a plan is freed
- * before its comm is closed.
+ * The symmetric arena belongs to its comm.  Close comms of a process before it ends; a plan is
+ * freed before its comm is closed.
  *
  * Threads.  A comm serves one thread at a time.  tcc_comm_abort, tcc_comm_error, tcc_comm_rank and
  * tcc_comm_size may be called from any thread at any time before tcc_comm_close.
  *
  * Failure.  Functions return a tcc_status, and tcc_comm_last_error holds the reason for the calling
  * thread.  A rank that ends, stops, comes too late or issues another operation revokes the comm:
- * every rank that waits in an operation returns an error, and every later operation returns the same
- * error at once.  Buffers of the failed operation hold unspecified values.  The deadline of an
+ * every rank that waits in an operation returns an error, and every later operation returns the
+ * same error at once.  Buffers of the failed operation hold unspecified values.  The deadline of an
  * operation bounds the time that it waits without progress.  The end of a process is seen within
  * 20 ms by ranks that wait for it.  tcc_comm_shrink makes a comm of the ranks that are left.  After
  * fork the child's comms refuse every operation; the parent's go on.
- * TCC_INVALID_ARGUMENT, TCC_OUT_OF_MEMORY and TCC_UNSUPPORTED on one rank leave the comm usable, but
- * the other ranks wait for the operation that this rank did not begin.
+ * TCC_INVALID_ARGUMENT, TCC_OUT_OF_MEMORY and TCC_UNSUPPORTED on one rank leave the comm usable,
+ * but the other ranks wait for the operation that this rank did not begin.
  */
 #ifndef TCC_COMM_H
 #define TCC_COMM_H
@@ -75,7 +75,7 @@ typedef enum tcc_comm_kind {
     TCC_COMM_RECEIVE = 9
 } tcc_comm_kind;
 
-/* ---- opening and closing ------------------------------------------------------------------------- */
+/* ---- opening and closing --------------------------------------------------------------------- */
 
 /* Start from TCC_COMM_CONFIG and set what is known.  -1 and NULL are taken from the launcher's
  * environment variables: TCC_RANK, TCC_SIZE, TCC_LOCAL_RANK, TCC_LOCAL_SIZE, TCC_RENDEZVOUS,
@@ -84,24 +84,22 @@ typedef struct tcc_comm_config {
     uint32_t struct_size; /* sizeof(tcc_comm_config) */
     int32_t rank, size;
     int32_t local_rank, local_size; /* among the ranks of this host */
-    int32_t epoch;                  /* counts restarts of the job; ranks of another one are refused */
-    const char *rendezvous;         /* a name that all ranks of one job share, 1 to 200 bytes */
-    const char *token;              /* a secret of the job, up to 64 bytes; "" if there is none */
-    const char *backends;           /* names by preference, "shared,mpi" if NULL */
-    int32_t open_milliseconds;      /* deadline of open, split, shrink and symmetric; 0: 60,000 */
+    int32_t epoch;             /* counts restarts of the job; ranks of another one are refused */
+    const char *rendezvous;    /* a name that all ranks of one job share, 1 to 200 bytes */
+    const char *token;         /* a secret of the job, up to 64 bytes; "" if there is none */
+    const char *backends;      /* names by preference, "shared,mpi" if NULL */
+    int32_t open_milliseconds; /* deadline of open, split, shrink and symmetric; 0: 60,000 */
     int32_t operation_milliseconds; /* deadline of an operation; 0: 300,000 */
 } tcc_comm_config;
 
-#define TCC_COMM_CONFIG                                                                            \
-    { sizeof(tcc_comm_config), -1, -1, -1, -1, -1, NULL, NULL, NULL, 0, 0 }
+#define TCC_COMM_CONFIG {sizeof(tcc_comm_config), -1, -1, -1, -1, -1, NULL, NULL, NULL, 0, 0}
 
-/* Joins this process to the job as one rank; returns when all ranks have come.  The first backend of
- * the list that fits is used: `shared` where all ranks are of one host, at most 64 of them; `mpi`
- * where an MPI library is found.  Processes of `shared` find one another by an abstract socket, have
- * the same user, and share one network namespace.
- * TCC_INVALID_ARGUMENT: a field or an environment variable is wrong, two of them contradict, or the
- * token or the epoch is not the job's.  TCC_MISMATCH: ranks give different sizes.  TCC_TIMEOUT: a
- * rank did not come. */
+/* Joins this process to the job as one rank; returns when all ranks have come.  The first backend
+ * of the list that fits is used: `shared` where all ranks are of one host, at most 64 of them;
+ * `mpi` where an MPI library is found.  Processes of `shared` find one another by an abstract
+ * socket, have the same user, and share one network namespace. TCC_INVALID_ARGUMENT: a field or an
+ * environment variable is wrong, two of them contradict, or the token or the epoch is not the
+ * job's.  TCC_MISMATCH: ranks give different sizes.  TCC_TIMEOUT: a rank did not come. */
 TCC_COMM_API tcc_status tcc_comm_open(const tcc_comm_config *config, tcc_comm **out_comm);
 
 /* Leaves the comm and frees it; does not wait for others.  Ranks that still need this one get
@@ -121,8 +119,8 @@ TCC_COMM_API tcc_status tcc_comm_split(tcc_comm *comm, int32_t color, int32_t ke
 TCC_COMM_API tcc_status tcc_comm_shrink(tcc_comm *comm, const int32_t *excluded, int32_t n,
                                         tcc_comm **out_comm);
 
-/* Revokes the comm on all ranks with TCC_CANCELLED and this reason.  On the backend `mpi` other ranks
- * learn of it by their deadline. */
+/* Revokes the comm on all ranks with TCC_CANCELLED and this reason.  On the backend `mpi` other
+ * ranks learn of it by their deadline. */
 TCC_COMM_API tcc_status tcc_comm_abort(tcc_comm *comm, const char *reason);
 
 /* TCC_OK, or the error that revoked the comm; also TCC_PEER_DEAD if a rank's process has ended
@@ -132,7 +130,7 @@ TCC_COMM_API tcc_status tcc_comm_error(tcc_comm *comm);
 /* The reason of the calling thread's last error. */
 TCC_COMM_API const char *tcc_comm_last_error(void);
 
-/* ---- operations ---------------------------------------------------------------------------------- */
+/* ---- operations ------------------------------------------------------------------------------ */
 
 /* receive[i] = the reduction of all ranks' send[i], i < count.  receive may be send. */
 TCC_COMM_API tcc_status tcc_comm_all_reduce(tcc_comm *comm, const void *send, void *receive,
@@ -145,8 +143,8 @@ TCC_COMM_API tcc_status tcc_comm_reduce_scatter(tcc_comm *comm, const void *send
                                                 int64_t count, tcc_dtype dtype,
                                                 tcc_comm_reduction reduction);
 
-/* send has count elements, receive size * count: receive[r * count + i] = rank r's send[i].  send may
- * be receive + rank * count elements. */
+/* send has count elements, receive size * count: receive[r * count + i] = rank r's send[i].  send
+ * may be receive + rank * count elements. */
 TCC_COMM_API tcc_status tcc_comm_all_gather(tcc_comm *comm, const void *send, void *receive,
                                             int64_t count, tcc_dtype dtype);
 
@@ -155,8 +153,8 @@ TCC_COMM_API tcc_status tcc_comm_all_gather(tcc_comm *comm, const void *send, vo
 TCC_COMM_API tcc_status tcc_comm_all_gather_v(tcc_comm *comm, const void *send, void *receive,
                                               const int64_t *counts, tcc_dtype dtype);
 
-/* receive[r * count + i] = rank r's send[rank * count + i]; both have size * count elements.  receive
- * may be send. */
+/* receive[r * count + i] = rank r's send[rank * count + i]; both have size * count elements.
+ * receive may be send. */
 TCC_COMM_API tcc_status tcc_comm_all_to_all(tcc_comm *comm, const void *send, void *receive,
                                             int64_t count, tcc_dtype dtype);
 
@@ -182,12 +180,12 @@ TCC_COMM_API tcc_status tcc_comm_receive(tcc_comm *comm, void *receive, int64_t 
 TCC_COMM_API tcc_status tcc_comm_barrier(tcc_comm *comm);
 
 /* Operations between group_start and group_end begin at group_end: collectives one after another,
- * then sends and receives together, so that every rank may send before it receives.  Arrays of counts
- * stay valid until then.  Groups do not nest. */
+ * then sends and receives together, so that every rank may send before it receives.  Arrays of
+ * counts stay valid until then.  Groups do not nest. */
 TCC_COMM_API tcc_status tcc_comm_group_start(tcc_comm *comm);
 TCC_COMM_API tcc_status tcc_comm_group_end(tcc_comm *comm);
 
-/* ---- plans --------------------------------------------------------------------------------------- */
+/* ---- plans ----------------------------------------------------------------------------------- */
 
 /* One operation without its buffers.  `root` is the root of a broadcast or the peer of a send or
  * receive.  all_gather_v takes send_counts. */
@@ -208,7 +206,7 @@ TCC_COMM_API tcc_status tcc_comm_plan_make(tcc_comm *comm, const tcc_comm_call *
 TCC_COMM_API tcc_status tcc_comm_plan_post(tcc_comm_plan *plan, const void *send, void *receive);
 TCC_COMM_API void tcc_comm_plan_free(tcc_comm_plan *plan);
 
-/* ---- symmetric arena ----------------------------------------------------------------------------- */
+/* ---- symmetric arena ------------------------------------------------------------------------- */
 
 /* Makes the comm's symmetric arena: `bytes` zero bytes on every rank, page-aligned, valid until
  * close.  All ranks call it with equal sizes, once a comm.  An all_reduce whose buffers lie at the
@@ -217,7 +215,7 @@ TCC_COMM_API void tcc_comm_plan_free(tcc_comm_plan *plan);
  * `mpi`. */
 TCC_COMM_API tcc_status tcc_comm_symmetric(tcc_comm *comm, size_t bytes, void **out_memory);
 
-/* ---- the process's comm -------------------------------------------------------------------------- */
+/* ---- the process's comm ---------------------------------------------------------------------- */
 
 /* The comm that artifacts of this process use, or NULL.  All copies of this library in a process
  * share it; the one opened first with tcc_comm_share counts until it is closed. */

@@ -78,7 +78,7 @@ const char *tcc_comm_text(const tcc_comm_descriptor *descriptor, char text[TCC_C
     return text;
 }
 
-/* ---- checks ------------------------------------------------------------------------------------------ */
+/* ---- checks ---------------------------------------------------------------------------------- */
 
 static tcc_status find_type(tcc_dtype dtype, tcc_comm_type *out_type) {
     for (int i = 0; i < TCC_COMM_TYPES; i++)
@@ -183,8 +183,8 @@ tcc_status tcc_comm_check_buffers(tcc_comm_work *work, int32_t rank, int32_t siz
     int64_t sent, received;
     TCC_RETURN_IF_ERROR(check_counts(call, size, work->element, &sent, &received));
     if (call->kind == TCC_COMM_ALL_GATHER_V) sent = call->send_counts[rank];
-    bool sends = call->kind != TCC_COMM_RECEIVE &&
-                 (call->kind != TCC_COMM_BROADCAST || call->root == rank);
+    bool sends =
+        call->kind != TCC_COMM_RECEIVE && (call->kind != TCC_COMM_BROADCAST || call->root == rank);
     if (!sends) sent = 0;
     if (call->kind == TCC_COMM_SEND) received = 0;
     if ((sent > 0 && !send) || (received > 0 && !receive))

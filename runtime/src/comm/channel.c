@@ -30,8 +30,7 @@ static bool must_queue(const transfers *all, int32_t which) {
 }
 
 static bool fill(tcc_shared *shared, const tcc_comm_work *work, int64_t *moved) {
-    tcc_shared_channel *channel =
-        &shared->channels[shared->rank * shared->size + work->call.root];
+    tcc_shared_channel *channel = &shared->channels[shared->rank * shared->size + work->call.root];
     uint32_t filled = atomic_load_explicit(&channel->filled, memory_order_relaxed);
     if (filled - atomic_load(&channel->taken) >= TCC_SHARED_PLACES) return false;
     int64_t begin = *moved < 0 ? 0 : *moved, left = bytes_of(work) - begin;
@@ -54,18 +53,16 @@ static tcc_status differ(tcc_shared *shared, const tcc_comm_work *work,
     its.count = place->count;
     its.root = shared->rank;
     char own[TCC_COMM_TEXT], other[TCC_COMM_TEXT];
-    tcc_shared_revoke(shared, TCC_MISMATCH,
-                      "ranks differ: rank %d (pid %d) is in %s, rank %d (pid %d) in %s",
-                      shared->rank, shared->met.pids[shared->rank],
-                      tcc_comm_text(&work->descriptor, own), from, shared->met.pids[from],
-                      tcc_comm_text(&its, other));
+    tcc_shared_revoke(
+        shared, TCC_MISMATCH, "ranks differ: rank %d (pid %d) is in %s, rank %d (pid %d) in %s",
+        shared->rank, shared->met.pids[shared->rank], tcc_comm_text(&work->descriptor, own), from,
+        shared->met.pids[from], tcc_comm_text(&its, other));
     return tcc_shared_state(shared);
 }
 
 static bool empty(tcc_shared *shared, const tcc_comm_work *work, int64_t *moved,
                   tcc_status *status) {
-    tcc_shared_channel *channel =
-        &shared->channels[work->call.root * shared->size + shared->rank];
+    tcc_shared_channel *channel = &shared->channels[work->call.root * shared->size + shared->rank];
     uint32_t taken = atomic_load_explicit(&channel->taken, memory_order_relaxed);
     if (atomic_load(&channel->filled) == taken) return false;
     const struct tcc_shared_place *place = &channel->places[taken % TCC_SHARED_PLACES];

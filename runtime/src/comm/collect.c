@@ -4,9 +4,9 @@
 #include "shared.h"
 
 enum {
-    SLICE = 64 << 10,  /* bytes that a step moves where all ranks read all of it */
-    BLOCK = 16 << 10,  /* bytes that stay in the first cache */
-    APART = 64,        /* bytes of a cache line, of which two ranks write no parts */
+    SLICE = 64 << 10, /* bytes that a step moves where all ranks read all of it */
+    BLOCK = 16 << 10, /* bytes that stay in the first cache */
+    APART = 64,       /* bytes of a cache line, of which two ranks write no parts */
 };
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -20,7 +20,7 @@ static void copy(void *to, const void *from, int64_t count, size_t element) {
     if (count > 0 && to != from) memcpy(to, from, (size_t)count * element);
 }
 
-/* ---- agreement ---------------------------------------------------------------------------------------- */
+/* ---- agreement ------------------------------------------------------------------------------- */
 
 static tcc_status compare(tcc_shared *shared) {
     uint32_t turn = shared->operations & 1;
@@ -47,7 +47,7 @@ static tcc_status step(tcc_shared *shared) {
     return shared->agreed ? TCC_OK : compare(shared);
 }
 
-/* ---- all_reduce ----------------------------------------------------------------------------------------- */
+/* ---- all_reduce ------------------------------------------------------------------------------ */
 
 /* Elements before a rank's part of `count`, at a border of cache lines. */
 static int64_t part_begin(int64_t count, int32_t rank, int32_t size, size_t element) {
@@ -134,7 +134,7 @@ static tcc_status all_reduce(tcc_shared *shared, const tcc_comm_work *work) {
     return one_shot <= by_parts ? reduce_one_shot(shared, work) : reduce_by_parts(shared, work);
 }
 
-/* ---- the other collectives ------------------------------------------------------------------------------ */
+/* ---- the other collectives ------------------------------------------------------------------- */
 
 static tcc_status reduce_scatter(tcc_shared *shared, const tcc_comm_work *work) {
     int64_t element = (int64_t)work->element, part = TCC_SHARED_SLOT / shared->size / element;
@@ -240,7 +240,7 @@ static tcc_status broadcast(tcc_shared *shared, const tcc_comm_work *work) {
     return TCC_OK;
 }
 
-/* ---- dispatch ------------------------------------------------------------------------------------------- */
+/* ---- dispatch -------------------------------------------------------------------------------- */
 
 static bool in_arena(const tcc_shared *shared, const char *buffer, size_t bytes) {
     const char *own = shared->arena + (size_t)shared->rank * shared->arena_bytes;

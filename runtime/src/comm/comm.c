@@ -16,7 +16,7 @@ static tcc_status usable(const tcc_comm *comm) {
     return TCC_OK;
 }
 
-/* ---- opening and closing ------------------------------------------------------------------------------- */
+/* ---- opening and closing --------------------------------------------------------------------- */
 
 /* The first of the listed backends that fits; with the reasons of all if none does. */
 static tcc_status choose(const tcc_comm_settings *settings, const tcc_comm_backend **out_backend) {
@@ -91,7 +91,7 @@ tcc_status tcc_comm_error(tcc_comm *comm) {
     return comm->backend->error(comm);
 }
 
-/* ---- groups of ranks ------------------------------------------------------------------------------------- */
+/* ---- groups of ranks ------------------------------------------------------------------------- */
 
 /* A comm of `n` members of the parent, of which this process is number `self`. */
 static tcc_status make_child(tcc_comm *parent, const int32_t *members, int32_t n, int32_t self,
@@ -132,8 +132,7 @@ tcc_status tcc_comm_split(tcc_comm *comm, int32_t color, int32_t key, tcc_comm *
     choice *all = tcc_allocate_zero(size, sizeof *all);
     int32_t *members = tcc_allocate_zero(size, sizeof *members);
     tcc_status status = all && members ? TCC_OK : TCC_OUT_OF_MEMORY;
-    if (status == TCC_OK)
-        status = gather_choices(comm, (choice){color, key, comm->rank}, all);
+    if (status == TCC_OK) status = gather_choices(comm, (choice){color, key, comm->rank}, all);
     comm->children++;
     if (status == TCC_OK && color >= 0) {
         int32_t n = 0, self = 0;
@@ -194,7 +193,7 @@ tcc_status tcc_comm_symmetric(tcc_comm *comm, size_t bytes, void **out_memory) {
     return comm->backend->symmetric(comm, bytes, out_memory);
 }
 
-/* ---- operations ------------------------------------------------------------------------------------------ */
+/* ---- operations ------------------------------------------------------------------------------ */
 
 static tcc_status post(tcc_comm *comm, const tcc_comm_work *work) {
     if (tcc_comm_is_transfer(work->call.kind)) return comm->backend->transfer(comm, work, 1);
@@ -232,10 +231,10 @@ static tcc_status call(tcc_comm *comm, const tcc_comm_call *asked, const void *s
 
 tcc_status tcc_comm_all_reduce(tcc_comm *comm, const void *send, void *receive, int64_t count,
                                tcc_dtype dtype, tcc_comm_reduction reduction) {
-    return call(comm,
-                CALL(.kind = TCC_COMM_ALL_REDUCE, .reduction = reduction, .dtype = dtype,
-                     .count = count),
-                send, receive);
+    return call(
+        comm,
+        CALL(.kind = TCC_COMM_ALL_REDUCE, .reduction = reduction, .dtype = dtype, .count = count),
+        send, receive);
 }
 
 tcc_status tcc_comm_reduce_scatter(tcc_comm *comm, const void *send, void *receive, int64_t count,
@@ -296,7 +295,7 @@ tcc_status tcc_comm_barrier(tcc_comm *comm) {
     return call(comm, CALL(.kind = TCC_COMM_BARRIER), NULL, NULL);
 }
 
-/* ---- groups of operations --------------------------------------------------------------------------------- */
+/* ---- groups of operations -------------------------------------------------------------------- */
 
 tcc_status tcc_comm_group_start(tcc_comm *comm) {
     TCC_RETURN_IF_ERROR(usable(comm));
@@ -321,7 +320,7 @@ tcc_status tcc_comm_group_end(tcc_comm *comm) {
     return transfers ? comm->backend->transfer(comm, group->works, transfers) : TCC_OK;
 }
 
-/* ---- plans ------------------------------------------------------------------------------------------------ */
+/* ---- plans ----------------------------------------------------------------------------------- */
 
 struct tcc_comm_plan {
     tcc_comm *comm;

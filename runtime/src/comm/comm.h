@@ -20,16 +20,16 @@ typedef enum tcc_comm_type {
     TCC_COMM_TYPES
 } tcc_comm_type;
 
-/* ---- reduce.c: local reductions ---------------------------------------------------------------- */
+/* ---- reduce.c: local reductions -------------------------------------------------------------- */
 
 /* out[i] = the reduction of inputs[0][i], inputs[1][i], ... in this order.  `out` may be one of the
  * inputs; otherwise they do not overlap. */
 void tcc_comm_reduce(void *out, const void *const *inputs, int32_t n, int64_t count,
                      tcc_comm_type type, tcc_comm_reduction reduction);
 
-/* ---- call.c: what a call asks for ---------------------------------------------------------------- */
+/* ---- call.c: what a call asks for ------------------------------------------------------------ */
 
-/* What all ranks of a comm must agree on in an operation, two words of it to compare at once. */
+/* What all ranks of a comm must agree on in an operation.  It has no padding: bytes are compared. */
 typedef struct tcc_comm_descriptor {
     uint8_t kind, type, reduction, place; /* place 1: in the symmetric arena */
     int32_t root;
@@ -61,7 +61,7 @@ enum { TCC_COMM_TEXT = 256 };
 /* "all_reduce of 8 f32 by sum", for messages. */
 const char *tcc_comm_text(const tcc_comm_descriptor *descriptor, char text[TCC_COMM_TEXT]);
 
-/* ---- environment.c: what the launcher says ------------------------------------------------------- */
+/* ---- environment.c: what the launcher says --------------------------------------------------- */
 
 /* A config without gaps; its texts are its own. */
 typedef struct tcc_comm_settings {
@@ -74,7 +74,7 @@ typedef struct tcc_comm_settings {
 /* Fills the settings from the config and, where it has gaps, from environment variables. */
 tcc_status tcc_comm_settle(const tcc_comm_config *config, tcc_comm_settings *out_settings);
 
-/* ---- rendezvous.c: processes of one host meet ---------------------------------------------------- */
+/* ---- rendezvous.c: processes of one host meet ------------------------------------------------ */
 
 enum { TCC_COMM_MOST_LOCAL = 64 };
 
@@ -82,7 +82,7 @@ typedef struct tcc_comm_meeting {
     const char *name; /* equal on all ranks */
     const char *token;
     int32_t rank, size, epoch;
-    int64_t deadline;           /* of tcc_comm_now */
+    int64_t deadline;            /* of tcc_comm_now */
     tcc_status (*alive)(void *); /* asked every few milliseconds; NULL: nothing to ask */
     void *alive_of;
     size_t memory; /* bytes of the memory file that rank 0 makes; equal on all ranks */
@@ -97,38 +97,38 @@ typedef struct tcc_comm_met {
     int32_t cpus; /* that the processes may use together */
 } tcc_comm_met;
 
-/* Returns when all ranks have come, or with the reason why not: equal names, tokens, sizes and epochs
- * belong together.  Nothing is left in a file system. */
+/* Returns when all ranks have come, or with the reason why not: equal names, tokens, sizes and
+ * epochs belong together.  Nothing is left in a file system. */
 tcc_status tcc_comm_meet(const tcc_comm_meeting *meeting, tcc_comm_met *out_met);
 /* Closes all descriptors of `met`; nothing is left to close. */
 void tcc_comm_part(tcc_comm_met *met);
 /* Fills in that nobody was met. */
 void tcc_comm_alone(tcc_comm_met *out_met);
 
-/* ---- clock.c: time and deadlines ------------------------------------------------------------------ */
+/* ---- clock.c: time and deadlines ------------------------------------------------------------- */
 
 /* Nanoseconds of the monotonic clock. */
 int64_t tcc_comm_now(void);
 void tcc_comm_pause(int64_t nanoseconds);
 
-/* ---- fork.c: forks of the process ------------------------------------------------------------------ */
+/* ---- fork.c: forks of the process ------------------------------------------------------------ */
 
-/* How often this process is a fork's child, counted from the first call on: a comm refuses where the
- * number is another than when it was made. */
+/* How often this process is a fork's child, counted from the first call on: a comm refuses where
+ * the number is another than when it was made. */
 uint32_t tcc_comm_forks(void);
 
-/* ---- comm.c: comms and what they share -------------------------------------------------------------- */
+/* ---- comm.c: comms and what they share ------------------------------------------------------- */
 
-/* What carries out operations.  All functions but `revoke` and `error` are called by the thread that
- * uses the comm. */
+/* What carries out operations.  All functions but `revoke` and `error` are called by the thread
+ * that uses the comm. */
 typedef struct tcc_comm_backend {
     const char *name;
     bool shrinks; /* `group` knows `left` */
     /* Whether these settings are for it: a reason where not. */
     const char *(*unfit)(const tcc_comm_settings *settings);
     tcc_status (*open)(tcc_comm *comm, const tcc_comm_settings *settings);
-    /* A comm of the parent's ranks `members`, of which this process is one; `name` tells it apart.  It
-     * fails where the parent does, unless `left`: the members are those that are left of it. */
+    /* A comm of the parent's ranks `members`, of which this process is one; `name` tells it apart.
+     * It fails where the parent does, unless `left`: the members are those that are left of it. */
     tcc_status (*group)(tcc_comm *parent, const int32_t *members, bool left, const char *name,
                         tcc_comm *child);
     tcc_status (*run)(tcc_comm *comm, const tcc_comm_work *work);
@@ -156,7 +156,7 @@ struct tcc_comm {
     tcc_comm_group group;
 };
 
-/* ---- process.c: the process's comm ---------------------------------------------------------------- */
+/* ---- process.c: the process's comm ----------------------------------------------------------- */
 
 /* No longer the process's comm, if it was. */
 void tcc_comm_withdraw(tcc_comm *comm);

@@ -9,27 +9,62 @@
  * others, whose ranks are finer than theirs, so they count only where no inner one is. */
 typedef struct launcher {
     const char *name, *rank, *size, *local_rank, *local_size, *epoch;
-    const char *marker; /* it must be set, too */
+    const char *marker;     /* it must be set, too */
     const char *meeting[3]; /* together they name the job */
     bool outer;
 } launcher;
 
 static const launcher launchers[] = {
-    {"TCC", "TCC_RANK", "TCC_SIZE", "TCC_LOCAL_RANK", "TCC_LOCAL_SIZE", "TCC_EPOCH", NULL,
-     {"TCC_RENDEZVOUS"}, false},
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
-     "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", {"MASTER_ADDR", "MASTER_PORT"}, false},
-    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE", NULL, NULL, {"PMIX_NAMESPACE"}, false},
-    {"Hydra", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL, NULL, {NULL},
+    {"TCC",
+     "TCC_RANK",
+     "TCC_SIZE",
+     "TCC_LOCAL_RANK",
+     "TCC_LOCAL_SIZE",
+     "TCC_EPOCH",
+     NULL,
+     {"TCC_RENDEZVOUS"},
      false},
-    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL, "SLURM_RESTART_COUNT",
-     "SLURM_STEP_ID", {"SLURM_JOB_ID", "SLURM_STEP_ID"}, true},
+    {"torchrun",
+     "RANK",
+     "WORLD_SIZE",
+     "LOCAL_RANK",
+     "LOCAL_WORLD_SIZE",
+     "TORCHELASTIC_RESTART_COUNT",
+     "MASTER_ADDR",
+     {"MASTER_ADDR", "MASTER_PORT"},
+     false},
+    {"Open MPI",
+     "OMPI_COMM_WORLD_RANK",
+     "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE",
+     NULL,
+     NULL,
+     {"PMIX_NAMESPACE"},
+     false},
+    {"Hydra",
+     "PMI_RANK",
+     "PMI_SIZE",
+     "MPI_LOCALRANKID",
+     "MPI_LOCALNRANKS",
+     NULL,
+     NULL,
+     {NULL},
+     false},
+    {"Slurm",
+     "SLURM_PROCID",
+     "SLURM_STEP_NUM_TASKS",
+     "SLURM_LOCALID",
+     NULL,
+     "SLURM_RESTART_COUNT",
+     "SLURM_STEP_ID",
+     {"SLURM_JOB_ID", "SLURM_STEP_ID"},
+     true},
     {"Kubernetes", "JOB_COMPLETION_INDEX", "TCC_SIZE", NULL, NULL, NULL, NULL, {NULL}, true},
 };
 enum { LAUNCHERS = sizeof launchers / sizeof *launchers };
 
-/* ---- variables ----------------------------------------------------------------------------------------- */
+/* ---- variables ------------------------------------------------------------------------------- */
 
 static const char *value_of(const char *name) {
     const char *value = name ? getenv(name) : NULL;
@@ -101,8 +136,8 @@ static tcc_status half_set(const launcher *from) {
     bool rank = value_of(from->rank) != NULL;
     if (rank == (value_of(from->size) != NULL)) return TCC_OK;
     if (!rank && value_of("JOB_COMPLETION_INDEX")) return TCC_OK;
-    return tcc_fail(TCC_INVALID_ARGUMENT, "%s is set and %s is not",
-                    rank ? from->rank : from->size, rank ? from->size : from->rank);
+    return tcc_fail(TCC_INVALID_ARGUMENT, "%s is set and %s is not", rank ? from->rank : from->size,
+                    rank ? from->size : from->rank);
 }
 
 /* The innermost launcher's settings; those of two at the same depth must agree. */
@@ -127,13 +162,14 @@ static tcc_status read_environment(tcc_comm_settings *settings) {
                         "no launcher says which rank this process is: start it by mpirun, torchrun "
                         "or srun, or set TCC_RANK, TCC_SIZE and TCC_RENDEZVOUS");
     int32_t nodes = 0;
-    if (found->outer && found->marker) TCC_RETURN_IF_ERROR(number_of("SLURM_STEP_NUM_NODES", &nodes));
+    if (found->outer && found->marker)
+        TCC_RETURN_IF_ERROR(number_of("SLURM_STEP_NUM_NODES", &nodes));
     if (nodes == 1) settings->local_size = settings->size;
     if (found->outer && !found->marker) settings->local_size = 1; /* a pod is a host of its own */
     return name_meeting(&launchers[0], settings);
 }
 
-/* ---- the config ----------------------------------------------------------------------------------------- */
+/* ---- the config ------------------------------------------------------------------------------ */
 
 static tcc_status copy_text(char *out, size_t room, const char *text, const char *field) {
     if (!text) return TCC_OK;
@@ -178,8 +214,8 @@ tcc_status tcc_comm_settle(const tcc_comm_config *config, tcc_comm_settings *out
     TCC_RETURN_IF_ERROR(copy_text(settings.rendezvous, sizeof settings.rendezvous,
                                   config->rendezvous, "rendezvous"));
     const char *backends = config->backends ? config->backends : "shared,mpi";
-    TCC_RETURN_IF_ERROR(copy_text(settings.backends, sizeof settings.backends, backends,
-                                  "backends"));
+    TCC_RETURN_IF_ERROR(
+        copy_text(settings.backends, sizeof settings.backends, backends, "backends"));
     settings.open_milliseconds = config->open_milliseconds;
     settings.operation_milliseconds = config->operation_milliseconds;
     if (settings.epoch < 0) settings.epoch = 0;

@@ -24,8 +24,8 @@ size_t tcc_memory_round(size_t bytes) {
 tcc_status tcc_memory_make(size_t bytes, int *out_file) {
     struct rlimit limit; /* a file past it is a signal, which ends the process */
     if (bytes > INT64_MAX || (!getrlimit(RLIMIT_FSIZE, &limit) && bytes > limit.rlim_cur))
-        return tcc_fail(TCC_SYSTEM, "a memory file of %zu bytes: the limit of file sizes (ulimit -f)",
-                        bytes);
+        return tcc_fail(TCC_SYSTEM,
+                        "a memory file of %zu bytes: the limit of file sizes (ulimit -f)", bytes);
     int file = memfd_create("tcc-comm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (file < 0) return tcc_fail(TCC_SYSTEM, "a memory file: %s", strerror(errno));
     if (ftruncate(file, (off_t)bytes) || fcntl(file, F_ADD_SEALS, SEALS)) {
@@ -42,8 +42,10 @@ tcc_status tcc_memory_map(int file, size_t bytes, void **out_memory) {
     int seals = fcntl(file, F_GET_SEALS);
     if (seals < 0 || (seals & SEALS) != SEALS || fstat(file, &facts) ||
         facts.st_size != (off_t)bytes)
-        return tcc_fail(TCC_SYSTEM, "rank 0 passed something else than a sealed memory file of %zu "
-                                    "bytes", bytes);
+        return tcc_fail(TCC_SYSTEM,
+                        "rank 0 passed something else than a sealed memory file of %zu "
+                        "bytes",
+                        bytes);
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (memory == MAP_FAILED)
         return tcc_fail(TCC_OUT_OF_MEMORY, "%zu bytes of shared memory: %s", bytes,

@@ -7,8 +7,8 @@
 #include "mpi.h"
 
 enum {
-    SMALL = 8 << 10,   /* bytes of an all_reduce up to which all ranks get all data */
-    CHUNK = 32 << 20,  /* bytes of a reduction at once, which bounds its memory */
+    SMALL = 8 << 10,  /* bytes of an all_reduce up to which all ranks get all data */
+    CHUNK = 32 << 20, /* bytes of a reduction at once, which bounds its memory */
     HEADER_TAG = 1,
     DATA_TAG = 2,
 };
@@ -27,7 +27,7 @@ typedef struct mpi_comm {
     size_t room;
 } mpi_comm;
 
-/* ---- failure -------------------------------------------------------------------------------------------- */
+/* ---- failure --------------------------------------------------------------------------------- */
 
 static tcc_status state(mpi_comm *comm) {
     uint32_t revoked = atomic_load(&comm->revoked);
@@ -80,7 +80,7 @@ static tcc_status await_one(mpi_comm *comm, int code, tcc_mpi_handle *request, c
     return code ? failed(comm, what, code) : await(comm, request, 1, what);
 }
 
-/* ---- movement ---------------------------------------------------------------------------------------------- */
+/* ---- movement -------------------------------------------------------------------------------- */
 
 /* `places` from `counts`, both of bytes. */
 static void line_up(const int *counts, int *places, int32_t n) {
@@ -122,7 +122,7 @@ static tcc_status exchange(mpi_comm *comm, const void *send, void *receive) {
     return await_one(comm, code, &request, "all_to_all");
 }
 
-/* ---- agreement --------------------------------------------------------------------------------------------- */
+/* ---- agreement ------------------------------------------------------------------------------- */
 
 static tcc_status agree(mpi_comm *comm, const tcc_comm_descriptor *mine) {
     comm->all[comm->rank] = *mine;
@@ -145,7 +145,8 @@ static tcc_status agree_on_counts(mpi_comm *comm, const tcc_comm_call *call) {
     TCC_RETURN_IF_ERROR(gather_equal(comm, comm->matrix, row * sizeof(int64_t)));
     for (size_t from = 0; from < n; from++)
         for (size_t to = 0; to < n; to++) {
-            int64_t sent = comm->matrix[from * row + to], expected = comm->matrix[to * row + n + from];
+            int64_t sent = comm->matrix[from * row + to],
+                    expected = comm->matrix[to * row + n + from];
             if (sent == expected) continue;
             char reason[160];
             snprintf(reason, sizeof reason,
@@ -156,7 +157,7 @@ static tcc_status agree_on_counts(mpi_comm *comm, const tcc_comm_call *call) {
     return TCC_OK;
 }
 
-/* ---- reductions -------------------------------------------------------------------------------------------- */
+/* ---- reductions ------------------------------------------------------------------------------ */
 
 /* Reduces pieces of `count` elements, which lie one behind another. */
 static void reduce_pieces(const mpi_comm *comm, const tcc_comm_work *work, const char *pieces,
@@ -221,8 +222,8 @@ static tcc_status reduce_scatter(mpi_comm *comm, const tcc_comm_work *work, cons
             comm->send_places[i] = (int)((size_t)(i * total) * work->element);
         }
         TCC_RETURN_IF_ERROR(exchange(comm, work->send + (size_t)begin * work->element, pieces));
-        reduce_pieces(comm, work, pieces, count,
-                      work->receive + (size_t)begin * work->element, inputs);
+        reduce_pieces(comm, work, pieces, count, work->receive + (size_t)begin * work->element,
+                      inputs);
     }
     return TCC_OK;
 }
@@ -236,7 +237,7 @@ static tcc_status run_reduction(mpi_comm *comm, const tcc_comm_work *work) {
     return status;
 }
 
-/* ---- the other operations ------------------------------------------------------------------------------------ */
+/* ---- the other operations -------------------------------------------------------------------- */
 
 static tcc_status all_gather(mpi_comm *comm, const tcc_comm_work *work) {
     bool ragged = work->call.kind == TCC_COMM_ALL_GATHER_V;
@@ -312,7 +313,7 @@ static tcc_status mpi_run(tcc_comm *of, const tcc_comm_work *work) {
     }
 }
 
-/* ---- sends and receives ---------------------------------------------------------------------------------------- */
+/* ---- sends and receives ---------------------------------------------------------------------- */
 
 /* Each message is its descriptor and its data. */
 typedef struct letter {
@@ -368,12 +369,13 @@ static tcc_status mpi_transfer(tcc_comm *of, const tcc_comm_work *works, int32_t
     return status;
 }
 
-/* ---- opening and closing ----------------------------------------------------------------------------------------- */
+/* ---- opening and closing --------------------------------------------------------------------- */
 
 static void mpi_close(tcc_comm *of) {
     mpi_comm *comm = of->state;
     if (!atomic_load(&comm->revoked)) { /* else memory and communicator are in use */
-        if (comm->handle && of->forks == tcc_comm_forks()) (void)comm->mpi->Comm_free(&comm->handle);
+        if (comm->handle && of->forks == tcc_comm_forks())
+            (void)comm->mpi->Comm_free(&comm->handle);
         tcc_free(comm->scratch);
         tcc_free(comm->counts);
         tcc_free(comm->all);
@@ -416,10 +418,11 @@ static tcc_status check_world(tcc_comm *comm, const tcc_mpi *mpi) {
     if (!code) code = mpi->Comm_size(mpi->world, &size);
     if (code) return tcc_mpi_fail(mpi, "MPI_Comm_size", code);
     if (rank == comm->rank && size == comm->size) return TCC_OK;
-    return tcc_fail(TCC_INVALID_ARGUMENT,
-                    "this process is rank %d of %d, but rank %d of %d in the world of %s: start it by "
-                    "that library's mpirun",
-                    comm->rank, comm->size, rank, size, mpi->name);
+    return tcc_fail(
+        TCC_INVALID_ARGUMENT,
+        "this process is rank %d of %d, but rank %d of %d in the world of %s: start it by "
+        "that library's mpirun",
+        comm->rank, comm->size, rank, size, mpi->name);
 }
 
 static tcc_status mpi_open(tcc_comm *of, const tcc_comm_settings *settings) {

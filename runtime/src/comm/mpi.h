@@ -4,11 +4,11 @@
 
 #include "comm.h"
 
-/* ---- mpi_library.c: the library and its binary interface ------------------------------------------ */
+/* ---- mpi_library.c: the library and its binary interface ------------------------------------- */
 
-/* A handle of MPI (communicator, type, request, ...): a pointer or an int, by library.  Arguments of
- * both are passed in a register, and a result is stored into the low bytes of a zero word, so one
- * declaration serves all on the little-endian 64-bit machines that this runtime is for. */
+/* A handle of MPI (communicator, type, request, ...): a pointer or an int, by library.  Arguments
+ * of both are passed in a register, and a result is stored into the low bytes of a zero word, so
+ * one declaration serves all on the little-endian 64-bit machines that this runtime is for. */
 typedef uintptr_t tcc_mpi_handle;
 
 /* Functions and constants; counts are of bytes. */
@@ -17,7 +17,7 @@ typedef struct tcc_mpi {
     tcc_mpi_handle world, byte, errors_return;
     void *ignore;   /* instead of a status */
     void *in_place; /* instead of data to send that lies in the receive buffer */
-    int multiple; /* the highest level of thread support */
+    int multiple;   /* the highest level of thread support */
     int (*Initialized)(int *out_flag);
     int (*Finalized)(int *out_flag);
     int (*Init_thread)(int *argc, char ***argv, int required, int *out_provided);
@@ -49,8 +49,8 @@ typedef struct tcc_mpi {
     int (*Test)(tcc_mpi_handle *request, int *out_done, void *status);
 } tcc_mpi;
 
-/* The process's MPI library: the one that is loaded already, else the file TCC_MPI_LIBRARY, else the
- * first that is found.  NULL with the thread's message set if there is none. */
+/* The process's MPI library: the one that is loaded already, else the file TCC_MPI_LIBRARY, else
+ * the first that is found.  NULL with the thread's message set if there is none. */
 const tcc_mpi *tcc_mpi_library(void);
 /* Initialises MPI unless the program has; it is then finalised as the process exits, unless a comm
  * failed, for that waits for all ranks. */

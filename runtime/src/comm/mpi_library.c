@@ -30,10 +30,16 @@ typedef struct function_row {
 
 #define ROW(name) {"MPI_" #name, offsetof(tcc_mpi, name)}
 static const function_row functions[] = {
-    ROW(Initialized), ROW(Finalized), ROW(Init_thread), ROW(Finalize), ROW(Error_string),
-    ROW(Comm_rank), ROW(Comm_size), ROW(Comm_dup), ROW(Comm_free), ROW(Comm_set_errhandler),
-    ROW(Comm_group), ROW(Group_incl), ROW(Group_free), ROW(Comm_create_group), ROW(Iallgatherv),
-    ROW(Ialltoallv), ROW(Ibcast), ROW(Isend), ROW(Irecv), ROW(Test),
+    ROW(Initialized),  ROW(Finalized),
+    ROW(Init_thread),  ROW(Finalize),
+    ROW(Error_string), ROW(Comm_rank),
+    ROW(Comm_size),    ROW(Comm_dup),
+    ROW(Comm_free),    ROW(Comm_set_errhandler),
+    ROW(Comm_group),   ROW(Group_incl),
+    ROW(Group_free),   ROW(Comm_create_group),
+    ROW(Iallgatherv),  ROW(Ialltoallv),
+    ROW(Ibcast),       ROW(Isend),
+    ROW(Irecv),        ROW(Test),
 };
 
 static tcc_mpi the_library;
@@ -93,8 +99,9 @@ static bool take(void *library, const char *name) {
 static void find(void) {
     const char *asked = getenv("TCC_MPI_LIBRARY");
     bool open_mpi = getenv("OMPI_COMM_WORLD_SIZE") != NULL; /* its launcher wants its library */
-    snprintf(reason, sizeof reason, "no MPI library is found (libmpi_abi.so.1, libmpi.so.40, "
-                                    "libmpi.so.12): set TCC_MPI_LIBRARY to one");
+    snprintf(reason, sizeof reason,
+             "no MPI library is found (libmpi_abi.so.1, libmpi.so.40, "
+             "libmpi.so.12): set TCC_MPI_LIBRARY to one");
     for (int i = 0; i < FILES; i++) {
         void *loaded = dlopen(files[i].name, RTLD_NOW | RTLD_NOLOAD);
         if (loaded && take(loaded, files[i].name)) return;
@@ -121,7 +128,7 @@ const tcc_mpi *tcc_mpi_library(void) {
     return NULL;
 }
 
-/* ---- starting and ending ------------------------------------------------------------------------------- */
+/* ---- starting and ending --------------------------------------------------------------------- */
 
 static _Atomic bool stays;
 

@@ -93,10 +93,8 @@ tcc_packet_state tcc_packet_take(int connection, void *bytes, size_t size, int *
                                  int32_t most, int32_t *out_n) {
     control beside;
     struct iovec part = {bytes, size};
-    struct msghdr message = {.msg_iov = &part,
-                             .msg_iovlen = 1,
-                             .msg_control = &beside,
-                             .msg_controllen = sizeof beside};
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &beside, .msg_controllen = sizeof beside};
     *out_n = 0;
     ssize_t got = recvmsg(connection, &message, MSG_CMSG_CLOEXEC);
     if (got < 0) return errno == EAGAIN || errno == EINTR ? TCC_PACKET_NONE : TCC_PACKET_END;

@@ -7,7 +7,7 @@
 
 #include "comm.h"
 
-/* ---- packet.c: one message, whole, with descriptors beside it ------------------------------------ */
+/* ---- packet.c: one message, whole, with descriptors beside it -------------------------------- */
 
 enum { TCC_COMM_MOST_DESCRIPTORS = TCC_COMM_MOST_LOCAL + 1 };
 
@@ -20,7 +20,11 @@ bool tcc_packet_same_user(int connection, int32_t *out_pid);
 tcc_status tcc_packet_send(int connection, const void *bytes, size_t size, const int *descriptors,
                            int32_t n);
 
-typedef enum tcc_packet_state { TCC_PACKET_NONE, TCC_PACKET_WHOLE, TCC_PACKET_END } tcc_packet_state;
+typedef enum tcc_packet_state {
+    TCC_PACKET_NONE,
+    TCC_PACKET_WHOLE,
+    TCC_PACKET_END
+} tcc_packet_state;
 
 /* Takes a message of exactly `size` bytes with up to `most` descriptors, which the caller closes.
  * Anything else, and the end of the connection, is TCC_PACKET_END and leaves no descriptor. */
@@ -28,7 +32,7 @@ tcc_packet_state tcc_packet_take(int connection, void *bytes, size_t size, int *
                                  int32_t most, int32_t *out_n);
 void tcc_packet_close(int *descriptors, int32_t n); /* those that are not negative */
 
-/* ---- memory.c: memory files ------------------------------------------------------------------------ */
+/* ---- memory.c: memory files ------------------------------------------------------------------ */
 
 /* A memory file of `bytes` zero bytes that can neither grow nor shrink. */
 tcc_status tcc_memory_make(size_t bytes, int *out_file);

@@ -65,7 +65,8 @@ tcc_status tcc_comm_share(tcc_comm *comm) {
     tcc_comm *before = NULL;
     if (!comm) return tcc_fail(TCC_INVALID_ARGUMENT, "tcc_comm_share: the comm is NULL");
     if (atomic_compare_exchange_strong(the_slot(), &before, comm) || before == comm) return TCC_OK;
-    return tcc_fail(TCC_INVALID_ARGUMENT, "this process shares another comm already: close it first");
+    return tcc_fail(TCC_INVALID_ARGUMENT,
+                    "this process shares another comm already: close it first");
 }
 
 void tcc_comm_withdraw(tcc_comm *comm) {

@@ -28,7 +28,7 @@ typedef struct reduce_loops {
     void (*divide[TCC_COMM_TYPES])(void *values, int64_t divisor, int64_t count);
 } reduce_loops;
 
-/* ---- conversions, without branches so that loops over them become vector code --------------------- */
+/* ---- conversions, without branches so that loops over them become vector code ---------------- */
 
 static inline uint32_t bits_of(float value) {
     uint32_t bits;
@@ -51,8 +51,8 @@ static inline uint16_t narrowed_bf16(float value) {
     return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
 }
 
-/* Exponents move by 127 - 15; a subnormal is a multiple of 2^-24 below 2^-14, got as the difference of
- * two normal numbers, so that flushing of subnormals changes nothing. */
+/* Exponents move by 127 - 15; a subnormal is a multiple of 2^-24 below 2^-14, got as the difference
+ * of two normal numbers, so that flushing of subnormals changes nothing. */
 static inline float widened_f16(uint16_t half) {
     uint32_t bits = (uint32_t)(half & 0x7fff) << 13, sign = (uint32_t)(half & 0x8000) << 16;
     uint32_t normal = bits + (112u << 23), special = bits + (224u << 23);
@@ -61,8 +61,8 @@ static inline float widened_f16(uint16_t half) {
     return float_of(found | sign);
 }
 
-/* To the nearest, ties to even; from 65520 on infinity.  Below 2^-14 the sum with 0.5, whose last bit
- * is 2^-24, rounds. */
+/* To the nearest, ties to even; from 65520 on infinity.  Below 2^-14 the sum with 0.5, whose last
+ * bit is 2^-24, rounds. */
 static inline uint16_t narrowed_f16(float value) {
     uint32_t bits = bits_of(value) & 0x7fffffff, sign = bits_of(value) >> 16 & 0x8000;
     uint32_t normal = (bits + 0xfff + (bits >> 13 & 1) - (112u << 23)) >> 13;
@@ -83,8 +83,7 @@ static inline uint16_t narrowed_f16(float value) {
 #define TARGET __attribute__((target("avx2")))
 #include "reduce_loops.h"
 #define LOOPS avx512
-#define TARGET                                                                                     \
-    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")))
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")))
 #include "reduce_loops.h"
 #endif
 
@@ -98,7 +97,7 @@ static const reduce_loops *loops_of_this_cpu(void) {
     return &any_cpu;
 }
 
-/* ---- reductions ------------------------------------------------------------------------------------ */
+/* ---- reductions ------------------------------------------------------------------------------ */
 
 enum { BLOCK = 512 }; /* elements of accumulators, which stay in the first cache */
 
@@ -145,9 +144,12 @@ void tcc_comm_reduce(void *out, const void *const *inputs, int32_t n, int64_t co
         return;
     }
     const reduce_loops *loops = loops_of_this_cpu();
-    reduce_work work = {loops, type, accumulator_of(type, reduction),
+    reduce_work work = {loops,
+                        type,
+                        accumulator_of(type, reduction),
                         reduction == TCC_COMM_AVG ? TCC_COMM_SUM : (int)reduction,
-                        reduction == TCC_COMM_AVG, bytes};
+                        reduction == TCC_COMM_AVG,
+                        bytes};
     if (n == 2 && work.accumulator == type && !work.average) {
         loops->pair[type][work.step](out, inputs[0], inputs[1], count);
         return;

@@ -89,7 +89,7 @@ static tcc_status look_around(const tcc_comm_meeting *meeting) {
     return meeting->alive ? meeting->alive(meeting->alive_of) : TCC_OK;
 }
 
-/* ---- rank 0 ------------------------------------------------------------------------------------------ */
+/* ---- rank 0 ---------------------------------------------------------------------------------- */
 
 static void answer_visitor(const visitor *to, answer_kind kind, tcc_status status,
                            const char *text) {
@@ -138,11 +138,12 @@ static tcc_status admit(host *host, int32_t which, const hello *its, int process
         status = tcc_fail(TCC_INVALID_ARGUMENT, "epoch %d is over: rank %d (pid %d) is in epoch %d",
                           mine->epoch, its->rank, from->pid, its->epoch);
     } else if (its->size != mine->size || its->memory != mine->memory) {
-        status = tcc_fail(TCC_MISMATCH,
-                          "rank 0 (pid %d) opens a comm of %d ranks with %llu shared bytes, rank %d "
-                          "(pid %d) one of %d with %llu",
-                          (int)getpid(), mine->size, (unsigned long long)mine->memory, its->rank,
-                          from->pid, its->size, (unsigned long long)its->memory);
+        status =
+            tcc_fail(TCC_MISMATCH,
+                     "rank 0 (pid %d) opens a comm of %d ranks with %llu shared bytes, rank %d "
+                     "(pid %d) one of %d with %llu",
+                     (int)getpid(), mine->size, (unsigned long long)mine->memory, its->rank,
+                     from->pid, its->size, (unsigned long long)its->memory);
         return close(process), status;
     } else if (its->rank < 1 || its->rank >= mine->size || host->met->processes[its->rank] >= 0) {
         snprintf(text, sizeof text, "rank %d is not one of 1 to %d, or another process has it",
@@ -215,7 +216,8 @@ static tcc_status gather(host *host) {
         for (int32_t i = 0; i < n; i++)
             polled[i + 1] = (struct pollfd){host->visitors[i].connection, POLLIN, 0};
         (void)poll(polled, (nfds_t)(n + 1), SLICE);
-        for (int32_t i = n; i-- > 0;) /* a visitor that is dropped leaves its place to a later one */
+        for (int32_t i = n;
+             i-- > 0;) /* a visitor that is dropped leaves its place to a later one */
             if (polled[i + 1].revents) TCC_RETURN_IF_ERROR(hear_visitor(host, i));
         if (polled[0].revents) greet_visitors(host);
         TCC_RETURN_IF_ERROR(look_around(host->meeting));
@@ -249,8 +251,7 @@ static tcc_status listen_at(host *host) {
 /* The union of the CPUs that ranks may use. */
 static int32_t count_cpus(const host *host) {
     cpu_set_t all = host->hellos[0].cpus;
-    for (int32_t i = 1; i < host->meeting->size; i++)
-        CPU_OR(&all, &all, &host->hellos[i].cpus);
+    for (int32_t i = 1; i < host->meeting->size; i++) CPU_OR(&all, &all, &host->hellos[i].cpus);
     return CPU_COUNT(&all);
 }
 
@@ -297,7 +298,7 @@ static tcc_status meet_as_host(const tcc_comm_meeting *meeting, tcc_comm_met *me
     return status == TCC_OK ? TCC_OK : tcc_fail(status, "%s", reason); /* answers may have failed */
 }
 
-/* ---- the other ranks ----------------------------------------------------------------------------------- */
+/* ---- the other ranks ------------------------------------------------------------------------- */
 
 /* What came of a look at the connection to rank 0, or of a whole visit. */
 typedef enum visit { WAITING, AGAIN, DONE, FAILED } visit;
@@ -307,14 +308,16 @@ static visit hear_host(const tcc_comm_meeting *meeting, int connection, bool *ac
     answer said;
     int passed[TCC_COMM_MOST_DESCRIPTORS];
     int32_t n;
-    tcc_packet_state state = tcc_packet_take(connection, &said, sizeof said, passed,
-                                             TCC_COMM_MOST_DESCRIPTORS, &n);
+    tcc_packet_state state =
+        tcc_packet_take(connection, &said, sizeof said, passed, TCC_COMM_MOST_DESCRIPTORS, &n);
     if (state == TCC_PACKET_NONE) return WAITING;
     if (state == TCC_PACKET_END) {
         if (!*accepted) return AGAIN; /* it was the end of an earlier meeting */
-        *out_status = tcc_fail(TCC_PEER_DEAD,
-                               "rank 0 gave up or ended while ranks met, or this process has no room "
-                               "for %d descriptors", meeting->size + 1);
+        *out_status =
+            tcc_fail(TCC_PEER_DEAD,
+                     "rank 0 gave up or ended while ranks met, or this process has no room "
+                     "for %d descriptors",
+                     meeting->size + 1);
         return FAILED;
     }
     if (said.kind == COMPLETE && n == meeting->size + 1) {
@@ -342,7 +345,8 @@ static tcc_status in_time(const tcc_comm_meeting *meeting) {
                     meeting->rank, meeting->name);
 }
 
-/* One connection to rank 0, from the greeting to the end; TCC_OK and `*out_done` false: try again. */
+/* One connection to rank 0, from the greeting to the end; TCC_OK and `*out_done` false: try again.
+ */
 static tcc_status call_on(const tcc_comm_meeting *meeting, int connection, int process,
                           tcc_comm_met *met, bool *out_done) {
     hello mine = hello_of(meeting);
@@ -396,8 +400,8 @@ static tcc_status meet_as_visitor(const tcc_comm_meeting *meeting, tcc_comm_met 
 
 tcc_status tcc_comm_meet(const tcc_comm_meeting *meeting, tcc_comm_met *out_met) {
     tcc_comm_alone(out_met);
-    tcc_status status = meeting->rank == 0 ? meet_as_host(meeting, out_met)
-                                           : meet_as_visitor(meeting, out_met);
+    tcc_status status =
+        meeting->rank == 0 ? meet_as_host(meeting, out_met) : meet_as_visitor(meeting, out_met);
     if (status != TCC_OK) tcc_comm_part(out_met);
     return status;
 }

@@ -90,6 +90,7 @@ static tcc_status make(tcc_comm *comm, const char *name, tcc_shared *parent) {
 }
 
 static const char *shared_unfit(const tcc_comm_settings *settings) {
+    if (!*settings->rendezvous) return "there is no name to meet at: set TCC_RENDEZVOUS";
     if (settings->size > TCC_COMM_MOST_LOCAL) return "it has at most 64 ranks";
     if (settings->local_size >= 0 && settings->local_size != settings->size)
         return "the ranks are not all of one host";

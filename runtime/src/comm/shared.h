@@ -10,20 +10,20 @@
 #include "comm.h"
 
 enum {
-    TCC_SHARED_LINE = 128,                /* two cache lines, which processors fetch together */
-    TCC_SHARED_SLOT = 256 << 10,          /* bytes of one slot */
-    TCC_SHARED_CHUNK = 32 << 10,          /* bytes of one place of a channel */
-    TCC_SHARED_PLACES = 2,                /* of a channel */
-    TCC_SHARED_ANY = -1,                  /* a sleeper that any rank may wake */
+    TCC_SHARED_LINE = 128,       /* two cache lines, which processors fetch together */
+    TCC_SHARED_SLOT = 256 << 10, /* bytes of one slot */
+    TCC_SHARED_CHUNK = 32 << 10, /* bytes of one place of a channel */
+    TCC_SHARED_PLACES = 2,       /* of a channel */
+    TCC_SHARED_ANY = -1,         /* a sleeper that any rank may wake */
 };
 
 /* What one rank says to the others. */
 typedef struct tcc_shared_rank {
     _Alignas(TCC_SHARED_LINE) _Atomic uint32_t stage;
     _Atomic uint32_t closed;
-    tcc_comm_descriptor descriptors[2]; /* of its operations, in turns */
+    tcc_comm_descriptor descriptors[2];              /* of its operations, in turns */
     _Alignas(TCC_SHARED_LINE) _Atomic uint32_t bell; /* counted up to wake it: it sleeps on this */
-    _Atomic int32_t awaited; /* the rank that it waits for as it sleeps */
+    _Atomic int32_t awaited;                         /* the rank that it waits for as it sleeps */
 } tcc_shared_rank;
 
 /* Messages from one rank to another: places are filled and taken in turns. */
@@ -39,7 +39,8 @@ typedef struct tcc_shared_channel {
 
 typedef struct tcc_shared_segment {
     _Alignas(TCC_SHARED_LINE) _Atomic uint64_t asleep; /* a bit for each rank */
-    _Alignas(TCC_SHARED_LINE) _Atomic uint32_t revoked; /* 0, 1 while the reason is written, or 2 + status */
+    _Alignas(TCC_SHARED_LINE) _Atomic uint32_t
+        revoked; /* 0, 1 while the reason is written, or 2 + status */
     char reason[512];
     tcc_shared_rank ranks[]; /* then all slots, then all channels */
 } tcc_shared_segment;
@@ -51,27 +52,27 @@ typedef struct tcc_shared {
     tcc_shared_channel *channels; /* [from][to] */
     int32_t rank, size;
     tcc_comm_met met;
-    char name[256];      /* of the meeting */
-    uint32_t stage;      /* of this rank */
-    uint32_t operations; /* parity chooses the descriptor */
-    uint32_t steps;      /* parity chooses the slot */
-    int64_t spin;        /* nanoseconds before it sleeps */
-    int64_t deadline;    /* of the operation at hand: counted from its last progress */
-    int64_t patience;    /* nanoseconds */
+    char name[256];            /* of the meeting */
+    uint32_t stage;            /* of this rank */
+    uint32_t operations;       /* parity chooses the descriptor */
+    uint32_t steps;            /* parity chooses the slot */
+    int64_t spin;              /* nanoseconds before it sleeps */
+    int64_t deadline;          /* of the operation at hand: counted from its last progress */
+    int64_t patience;          /* nanoseconds */
     struct tcc_shared *parent; /* while it opens: its error is this comm's */
     const tcc_comm_work *work; /* at hand */
     bool agreed;               /* all ranks have been seen to do this work */
-    char *arena;         /* symmetric: all ranks' parts, one behind another */
-    size_t arena_bytes;  /* of one part */
+    char *arena;               /* symmetric: all ranks' parts, one behind another */
+    size_t arena_bytes;        /* of one part */
 } tcc_shared;
 
-/* ---- wait.c: what ranks wait for, and how that fails ---------------------------------------------- */
+/* ---- wait.c: what ranks wait for, and how that fails ----------------------------------------- */
 
 /* Whether what is waited for is there; `awaited` is then the first rank that it still needs. */
 typedef bool tcc_shared_ready(tcc_shared *shared, void *what, int32_t *awaited);
 
-/* Returns when `ready`, or the error that revoked the comm, or revokes it: a rank that is needed has
- * ended or closed the comm, or the deadline has passed. */
+/* Returns when `ready`, or the error that revoked the comm, or revokes it: a rank that is needed
+ * has ended or closed the comm, or the deadline has passed. */
 tcc_status tcc_shared_wait(tcc_shared *shared, tcc_shared_ready *ready, void *what);
 /* After a change that others may wait for: wakes those that sleep until this rank has made it. */
 void tcc_shared_ring(tcc_shared *shared);
@@ -85,11 +86,11 @@ tcc_status tcc_shared_state(tcc_shared *shared);
 /* Also looks whether all ranks' processes live; those that have closed the comm may end. */
 tcc_status tcc_shared_alive(tcc_shared *shared);
 
-/* ---- collect.c: collectives ------------------------------------------------------------------------- */
+/* ---- collect.c: collectives ------------------------------------------------------------------ */
 
 tcc_status tcc_shared_run(tcc_comm *comm, const tcc_comm_work *work);
 
-/* ---- channel.c: sends and receives ------------------------------------------------------------------ */
+/* ---- channel.c: sends and receives ----------------------------------------------------------- */
 
 tcc_status tcc_shared_transfer(tcc_comm *comm, const tcc_comm_work *works, int32_t n);
 

@@ -25,7 +25,7 @@ static void relax(void) {
 #endif
 }
 
-/* ---- waking ------------------------------------------------------------------------------------------- */
+/* ---- waking ---------------------------------------------------------------------------------- */
 
 static void wake(tcc_shared_rank *rank) {
     atomic_fetch_add(&rank->bell, 1);
@@ -43,7 +43,7 @@ void tcc_shared_ring(tcc_shared *shared) {
     }
 }
 
-/* ---- revoking ----------------------------------------------------------------------------------------- */
+/* ---- revoking -------------------------------------------------------------------------------- */
 
 void tcc_shared_revoke(tcc_shared *shared, tcc_status status, const char *format, ...) {
     tcc_shared_segment *segment = shared->segment;
@@ -64,8 +64,7 @@ TCC_COLD static tcc_status revoked(tcc_shared *shared) {
         state = atomic_load(&shared->segment->revoked);
         if (state == WRITING) tcc_comm_pause(100000);
     }
-    if (state == WRITING)
-        return tcc_fail(TCC_PEER_DEAD, "a rank ended as it revoked the comm");
+    if (state == WRITING) return tcc_fail(TCC_PEER_DEAD, "a rank ended as it revoked the comm");
     char reason[sizeof shared->segment->reason];
     memcpy(reason, shared->segment->reason, sizeof reason);
     reason[sizeof reason - 1] = 0;
@@ -77,9 +76,10 @@ tcc_status tcc_shared_state(tcc_shared *shared) {
     return revoked(shared);
 }
 
-/* ---- liveness ----------------------------------------------------------------------------------------- */
+/* ---- liveness -------------------------------------------------------------------------------- */
 
-/* Whether a wait for `awaited` is in vain without `rank`: it is awaited, or behind this rank's stage. */
+/* Whether a wait for `awaited` is in vain without `rank`: it is awaited, or behind this rank's
+ * stage. */
 static bool is_needed(const tcc_shared *shared, int32_t rank, int32_t awaited) {
     uint32_t stage = atomic_load(&shared->segment->ranks[rank].stage);
     return awaited == rank || awaited == TCC_SHARED_ANY || (int32_t)(stage - shared->stage) < 0;
@@ -99,8 +99,9 @@ static int32_t first_ended(const tcc_shared *shared, int32_t awaited) {
 }
 
 static tcc_status report_ended(tcc_shared *shared, int32_t ended) {
-    tcc_shared_revoke(shared, TCC_PEER_DEAD, "the process of rank %d (pid %d) ended; seen by rank %d",
-                      ended, shared->met.pids[ended], shared->rank);
+    tcc_shared_revoke(shared, TCC_PEER_DEAD,
+                      "the process of rank %d (pid %d) ended; seen by rank %d", ended,
+                      shared->met.pids[ended], shared->rank);
     return tcc_shared_state(shared);
 }
 
@@ -114,8 +115,8 @@ static const char *at_hand(const tcc_shared *shared, char text[TCC_COMM_TEXT]) {
     return shared->work ? tcc_comm_text(&shared->work->descriptor, text) : "opening";
 }
 
-/* For a rank that waits for `*awaited`: fails where it waits in vain, and says whether it need not wait
- * any longer. */
+/* For a rank that waits for `*awaited`: fails where it waits in vain, and says whether it need not
+ * wait any longer. */
 static tcc_status look_around(tcc_shared *shared, tcc_shared_ready *ready, void *what,
                               int32_t *awaited, bool *out_ready) {
     int32_t needed = *awaited, ended = first_ended(shared, *awaited);
@@ -130,8 +131,9 @@ static tcc_status look_around(tcc_shared *shared, tcc_shared_ready *ready, void 
     char text[TCC_COMM_TEXT];
     int32_t pid = needed >= 0 ? shared->met.pids[needed] : 0;
     if (closed)
-        tcc_shared_revoke(shared, TCC_MISMATCH, "rank %d (pid %d) closed the comm; rank %d is in %s",
-                          needed, pid, shared->rank, at_hand(shared, text));
+        tcc_shared_revoke(shared, TCC_MISMATCH,
+                          "rank %d (pid %d) closed the comm; rank %d is in %s", needed, pid,
+                          shared->rank, at_hand(shared, text));
     else
         tcc_shared_revoke(shared, TCC_TIMEOUT,
                           "rank %d (pid %d) did not come within %lld ms; rank %d is in %s", needed,
@@ -140,7 +142,7 @@ static tcc_status look_around(tcc_shared *shared, tcc_shared_ready *ready, void 
     return tcc_shared_state(shared);
 }
 
-/* ---- waiting ------------------------------------------------------------------------------------------ */
+/* ---- waiting --------------------------------------------------------------------------------- */
 
 static bool spin(tcc_shared *shared, tcc_shared_ready *ready, void *what, int32_t *awaited) {
     int64_t end = tcc_comm_now() + shared->spin;
@@ -190,7 +192,7 @@ tcc_status tcc_shared_wait(tcc_shared *shared, tcc_shared_ready *ready, void *wh
     return TCC_OK;
 }
 
-/* ---- stages -------------------------------------------------------------------------------------------- */
+/* ---- stages ---------------------------------------------------------------------------------- */
 
 static bool all_there(tcc_shared *shared, void *what, int32_t *awaited) {
     int32_t *first = what; /* those before it were there */

@@ -3,8 +3,8 @@
  *
  *     chaos SEED TRIALS RANKS
  *
- * Prints how many trials there were, and the longest times from a strike to the end of the last rank.
- * A deadline is in the second: of an operation, 250 ms, or of opening, 500 ms. */
+ * Prints how many trials there were, and the longest times from a strike to the end of the last
+ * rank. A deadline is in the second: of an operation, 250 ms, or of opening, 500 ms. */
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -13,12 +13,12 @@
 #include "oracle.h"
 #include "ranks.h"
 
-/* Milliseconds.  A stop is seen by the deadline, a death long before it: LONG is more than a trial that
- * hangs is given. */
+/* Milliseconds.  A stop is seen by the deadline, a death long before it: LONG is more than a trial
+ * that hangs is given. */
 enum { PATIENCE = 250, LONG = 60000, MOST = 20000 };
 
 static uint64_t trial_seed;
-static bool must_see; /* the victim had opened the comm and was killed */
+static bool must_see;       /* the victim had opened the comm and was killed */
 static _Atomic int *n_open; /* ranks that have opened the comm, of all processes */
 
 static double now(void) {
@@ -54,7 +54,9 @@ static tcc_status operate(tcc_comm *comm, uint64_t draw) {
     if (status != TCC_OK) return status;
     for (int64_t i = 0; i < count; i += 1 + count / 50) {
         uint32_t found;
-        int from = (draw >> 32 & 3) == 1 ? 0 : (draw >> 32 & 3) == 2 ? root : (rank + size - 1) % size;
+        int from = (draw >> 32 & 3) == 1   ? 0
+                   : (draw >> 32 & 3) == 2 ? root
+                                           : (rank + size - 1) % size;
         uint64_t expected = (draw >> 32 & 3) == 0 ? reduced(F32, TCC_COMM_SUM, draw, size, i)
                                                   : element_bits(F32, draw, from, i);
         memcpy(&found, &receive[i], 4);
@@ -93,7 +95,8 @@ static void trial(const setup *ranks) {
           after.descriptors, after.mappings);
 }
 
-/* Strikes one rank; milliseconds from then until the last other rank has ended, by how it was struck. */
+/* Strikes one rank; milliseconds from then until the last other rank has ended, by how it was
+ * struck. */
 static void strike(setup ranks, uint64_t draw, double longest[2]) {
     pid_t pids[MOST_RANKS];
     int victim = (int)(draw % (uint64_t)ranks.size), status, bad = 0;
@@ -118,8 +121,8 @@ static void strike(setup ranks, uint64_t draw, double longest[2]) {
     bad |= stop ? status : !WIFSIGNALED(status);
     if (bad || took > MOST) {
         fprintf(stderr, "trial of seed %llu, rank %d %s: status %x, %.0f ms\n",
-                (unsigned long long)trial_seed, victim, stop ? "stopped" : "killed",
-                (unsigned)bad, took);
+                (unsigned long long)trial_seed, victim, stop ? "stopped" : "killed", (unsigned)bad,
+                took);
         exit(1);
     }
     double *most = &longest[must_see ? 0 : 1];

@@ -6,24 +6,26 @@ import sys
 from pathlib import Path
 
 import pytest
-from tcc.backends.artifact.comm_library import build_comm_library
+from tcc.backends.artifact.comm_library import build_comm_library, comm_sources
 from tcc.backends.artifact.toolchain import find_toolchain
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from library import build_objects, build_program
-
-
-@pytest.fixture(scope="session")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the programs matrix, faults and chaos."""
-    folder = tmp_path_factory.mktemp("comm")
-    objects = build_objects(folder / "objects", "-O1")
-    for name in ("matrix", "faults", "chaos", "settings"):
-        build_program(folder, name, objects, "-O1")
-    return folder
+from library import build_program, build_whole
 
 
 @pytest.fixture(scope="session")
 def comm_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_comm_library(find_toolchain(), tmp_path_factory.mktemp("comm_library"))
+
+
+@pytest.fixture(scope="session")
+def programs(comm_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the programs of this folder that are linked with the library."""
+    folder = tmp_path_factory.mktemp("comm")
+    for name in ("matrix", "faults", "chaos", "joined"):
+        build_program(folder, name, comm_library)
+    # it looks inside
+    inside = [path for path in comm_sources() if path.stem in ("environment", "status")]
+    build_whole(folder, "settings", inside, "-O1")
+    return folder

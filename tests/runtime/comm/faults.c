@@ -52,7 +52,7 @@ static void run_with_death(setup ranks, rank_main *run, int dies) {
     if (bad) exit(1);
 }
 
-/* ---- deaths ------------------------------------------------------------------------------------------- */
+/* ---- deaths ---------------------------------------------------------------------------------- */
 
 static void dies_in_operation(const setup *ranks) {
     tcc_comm *comm = open_comm(ranks);
@@ -188,13 +188,14 @@ static void aborts(const setup *ranks) {
     tcc_comm_close(comm);
 }
 
-/* ---- ranks that differ ---------------------------------------------------------------------------------- */
+/* ---- ranks that differ ----------------------------------------------------------------------- */
 
 static int which_difference;
 
 static tcc_status differing(tcc_comm *comm, bool other) {
     static float x[64], y[64];
-    int64_t counts[4] = {1, 2, 3, other ? 5 : 4}, sent[4] = {1, 1, 1, 1}, received[4] = {1, 1, 1, 1};
+    int64_t counts[4] = {1, 2, 3, other ? 5 : 4}, sent[4] = {1, 1, 1, 1},
+            received[4] = {1, 1, 1, 1};
     int rank = tcc_comm_rank(comm);
     switch (which_difference) {
     case 0: return tcc_comm_all_reduce(comm, x, y, other ? 9 : 8, f32, TCC_COMM_SUM);
@@ -232,9 +233,10 @@ static void differ(const setup *ranks) {
     check_sum(comm);
     tcc_status status = differing(comm, ranks->rank == 2);
     const char *text = tcc_comm_last_error();
-    bool known = strstr(text, texts[which_difference][0]) && strstr(text, texts[which_difference][1]);
-    CHECK(status == TCC_MISMATCH && known && strstr(text, "rank 2 (pid"), "difference %d: status %d: %s",
-          which_difference, (int)status, text);
+    bool known =
+        strstr(text, texts[which_difference][0]) && strstr(text, texts[which_difference][1]);
+    CHECK(status == TCC_MISMATCH && known && strstr(text, "rank 2 (pid"),
+          "difference %d: status %d: %s", which_difference, (int)status, text);
     tcc_comm_close(comm);
 }
 
@@ -249,7 +251,7 @@ static void differ_in_place(const setup *ranks) {
     tcc_comm_close(comm);
 }
 
-/* ---- opening ---------------------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static void refused(const setup *ranks) {
     tcc_comm *comm;
@@ -305,7 +307,8 @@ static void same_rank(const setup *ranks) {
     const char *text = tcc_comm_last_error();
     bool taken = status == TCC_INVALID_ARGUMENT && strstr(text, "another process has it");
     bool gone = status == TCC_TIMEOUT || status == TCC_PEER_DEAD;
-    CHECK(taken || (gone && (ranks->rank || strstr(text, ": 3"))), "status %d: %s", (int)status, text);
+    CHECK(taken || (gone && (ranks->rank || strstr(text, ": 3"))), "status %d: %s", (int)status,
+          text);
 }
 
 static void forks(const setup *ranks) {
@@ -367,12 +370,96 @@ static void small_files(const setup *ranks) {
     tcc_comm_close(comm);
 }
 
+/* All operations with some bytes, for sanitizers; `matrix` checks what they do. */
+static void operates(const setup *ranks) {
+    tcc_comm *comm = open_comm(ranks);
+    enum { COUNT = 100000 };
+    static char x[3 * COUNT], y[3 * COUNT];
+    int64_t counts[3] = {COUNT, 1, 0}, own = counts[ranks->rank];
+    int64_t sent[3] = {own, own, own};
+    static const tcc_dtype dtypes[] = {{2, 16, 1}, {4, 16, 1}, {0, 8, 1}, {1, 8, 1}};
+    for (int type = 0; type < 4; type++)
+        for (int by = 0; by < 5; by++) {
+            tcc_comm_reduction reduction = (tcc_comm_reduction)by;
+            int64_t count = COUNT / 2 - by;
+            CHECK_OK(tcc_comm_all_reduce(comm, x + 1, y, count, dtypes[type], reduction));
+            CHECK_OK(tcc_comm_reduce_scatter(comm, x, y + 1, count / 3, dtypes[type], reduction));
+        }
+    tcc_dtype u8 = {1, 8, 1};
+    CHECK_OK(tcc_comm_all_gather(comm, x, y, COUNT, u8));
+    CHECK_OK(tcc_comm_all_gather_v(comm, x, y, counts, u8));
+    CHECK_OK(tcc_comm_all_to_all(comm, x, x, COUNT, u8));
+    CHECK_OK(tcc_comm_all_to_all_v(comm, x, y, sent, counts, u8));
+    CHECK_OK(tcc_comm_broadcast(comm, x, y, COUNT, u8, 2));
+    CHECK_OK(tcc_comm_group_start(comm));
+    for (int i = 0; i < 20; i++) {
+        CHECK_OK(tcc_comm_send(comm, x, COUNT, u8, (ranks->rank + 1) % 3));
+        CHECK_OK(tcc_comm_receive(comm, y, COUNT, u8, (ranks->rank + 2) % 3));
+    }
+    CHECK_OK(tcc_comm_group_end(comm));
+    tcc_comm_close(comm);
+}
+
+static void unfit(const setup *ranks) {
+    tcc_comm *comm;
+    tcc_comm_config config = config_of(ranks);
+    config.rendezvous = "";
+    CHECK_FAILS(tcc_comm_open(&config, &comm), TCC_UNSUPPORTED, "set TCC_RENDEZVOUS");
+    config = config_of(ranks);
+    config.size = 65;
+    CHECK_FAILS(tcc_comm_open(&config, &comm), TCC_UNSUPPORTED, "at most 64 ranks");
+    config.local_rank = 0;
+    config.local_size = config.size = 2;
+    config.size = 3;
+    CHECK_FAILS(tcc_comm_open(&config, &comm), TCC_UNSUPPORTED, "not all of one host");
+    config.backends = "shared,gloo";
+    CHECK_FAILS(tcc_comm_open(&config, &comm), TCC_INVALID_ARGUMENT, "no backend 'gloo'");
+    config = config_of(ranks);
+    config.struct_size--;
+    CHECK_FAILS(tcc_comm_open(&config, &comm), TCC_INVALID_ARGUMENT, "another version");
+}
+
+/* Arguments that cannot be right are refused without the other ranks. */
+static void wrong_arguments(const setup *ranks) {
+    tcc_comm *comm = open_comm(ranks), *half;
+    float x[16];
+    void *memory;
+    int64_t counts[2] = {1, -1};
+    int32_t self = ranks->rank;
+    CHECK_FAILS(tcc_comm_all_reduce(comm, x, x + 1, 8, f32, TCC_COMM_SUM), TCC_INVALID_ARGUMENT,
+                "all_reduce: the send and receive buffers overlap");
+    CHECK_FAILS(tcc_comm_all_reduce(comm, NULL, x, 8, f32, TCC_COMM_SUM), TCC_INVALID_ARGUMENT,
+                "a buffer is NULL");
+    CHECK_FAILS(tcc_comm_all_gather(comm, x, x, INT64_MAX / 4, f32), TCC_INVALID_ARGUMENT,
+                "more bytes than a size can hold");
+    CHECK_FAILS(tcc_comm_all_reduce(comm, x, x, -1, f32, TCC_COMM_SUM), TCC_INVALID_ARGUMENT,
+                "a count is negative");
+    CHECK_FAILS(tcc_comm_all_gather_v(comm, x, x, counts, f32), TCC_INVALID_ARGUMENT,
+                "a count is negative");
+    CHECK_FAILS(tcc_comm_all_gather_v(comm, x, x, NULL, f32), TCC_INVALID_ARGUMENT,
+                "the counts are NULL");
+    CHECK_FAILS(tcc_comm_all_reduce(comm, x, x, 1, (tcc_dtype){2, 8, 1}, TCC_COMM_SUM),
+                TCC_UNSUPPORTED, "element type (code 2, 8 bits");
+    CHECK_FAILS(tcc_comm_all_reduce(comm, x, x, 1, f32, (tcc_comm_reduction)9),
+                TCC_INVALID_ARGUMENT, "no reduction 9");
+    CHECK_FAILS(tcc_comm_send(comm, x, 1, f32, self), TCC_INVALID_ARGUMENT, "the calling rank");
+    CHECK_FAILS(tcc_comm_shrink(comm, &self, 1, &half), TCC_INVALID_ARGUMENT, "excludes itself");
+    CHECK_FAILS(tcc_comm_group_end(comm), TCC_INVALID_ARGUMENT, "no group is open");
+    CHECK_FAILS(tcc_comm_symmetric(comm, 0, &memory), TCC_INVALID_ARGUMENT, "no bytes");
+    CHECK_FAILS(tcc_comm_barrier(NULL), TCC_INVALID_ARGUMENT, "the comm is NULL");
+    CHECK_OK(tcc_comm_symmetric(comm, 64, &memory));
+    CHECK_FAILS(tcc_comm_symmetric(comm, 64, &memory), TCC_INVALID_ARGUMENT, "already");
+    check_sum(comm);
+    tcc_comm_close(comm);
+}
+
 #ifdef FAILING
 long fail_after;
 static int failing_rank;
 static long *reached; /* of all processes: whether the n-th call came at all */
 
-/* Opens, reduces, makes an arena and splits until it works; the first try fails at a chosen call. */
+/* Opens, reduces, makes an arena and splits until it works; the first try fails at a chosen call.
+ */
 static void fails_somewhere(const setup *ranks) {
     for (int i = 1; i < 400; i++) {
         leaks before = count_leaks(), after;
@@ -390,8 +477,10 @@ static void fails_somewhere(const setup *ranks) {
             if (status == TCC_OK) status = tcc_comm_split(comm, 0, 0, &half);
             if (status == TCC_OK)
                 status = tcc_comm_all_reduce(half, &value, &sum, 1, i32, TCC_COMM_SUM);
-            if (status == TCC_OK) CHECK(sum == ranks->size, "the sum is %d", sum);
-            else if (comm) (void)tcc_comm_abort(comm, "another try");
+            if (status == TCC_OK)
+                CHECK(sum == ranks->size, "the sum is %d", sum);
+            else if (comm)
+                (void)tcc_comm_abort(comm, "another try");
             tcc_comm_close(half);
             tcc_comm_close(comm);
             if (status == TCC_OK) break;
@@ -405,7 +494,8 @@ static void fails_somewhere(const setup *ranks) {
         check_sum(comm);
         tcc_comm_close(comm);
         after = count_leaks();
-        CHECK(after.descriptors == before.descriptors && (i == 1 || after.mappings == before.mappings),
+        CHECK(after.descriptors == before.descriptors &&
+                  (i == 1 || after.mappings == before.mappings),
               "call %d of rank %d: %d descriptors and %d mappings, then %d and %d", i, failing_rank,
               before.descriptors, before.mappings, after.descriptors, after.mappings);
         if (ends) {
@@ -417,7 +507,7 @@ static void fails_somewhere(const setup *ranks) {
 }
 #endif
 
-/* ---- scenarios ---------------------------------------------------------------------------------------------- */
+/* ---- scenarios ------------------------------------------------------------------------------- */
 
 typedef struct scenario {
     const char *name;
@@ -443,6 +533,9 @@ static const scenario scenarios[] = {
     {"forks", forks, 2, -1, 0},
     {"cycles", cycles, 4, -1, 0},
     {"small_files", small_files, 1, -1, 0},
+    {"operates", operates, 3, -1, 0},
+    {"unfit", unfit, 1, -1, 0},
+    {"wrong_arguments", wrong_arguments, 2, -1, 0},
 };
 
 int main(int argc, char **argv) {
@@ -450,7 +543,8 @@ int main(int argc, char **argv) {
     setup ranks = {.name = own_name(asked)};
     if (strcmp(asked, "differ") == 0) {
         ranks.size = 4;
-        for (which_difference = 0; which_difference < 8; which_difference++) run_ranks(ranks, differ);
+        for (which_difference = 0; which_difference < 8; which_difference++)
+            run_ranks(ranks, differ);
         puts("ok");
         return 0;
     }

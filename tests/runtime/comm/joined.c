@@ -29,8 +29,9 @@ int main(int argc, char **argv) {
         tcc_comm_close(half);
         /* ranks that differ are named, on all ranks */
         tcc_status status = tcc_comm_broadcast(comm, &value, &sum, 1, i32, value == 1);
-        CHECK(size == 1 || (status == TCC_MISMATCH &&
-                            strstr(tcc_comm_last_error(), "rank 1 in broadcast of 1 i32 from rank 1")),
+        CHECK(size == 1 ||
+                  (status == TCC_MISMATCH &&
+                   strstr(tcc_comm_last_error(), "rank 1 in broadcast of 1 i32 from rank 1")),
               "status %d: %s", (int)status, tcc_comm_last_error());
         tcc_comm_close(comm);
     }

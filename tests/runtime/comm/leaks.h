@@ -18,7 +18,8 @@ static inline leaks count_leaks(void) {
     while (folder && readdir(folder)) found.descriptors++;
     if (folder) closedir(folder);
     FILE *maps = fopen("/proc/self/maps", "r");
-    while (maps && fgets(line, sizeof line, maps)) found.mappings += strstr(line, "/memfd:") != NULL;
+    while (maps && fgets(line, sizeof line, maps))
+        found.mappings += strstr(line, "/memfd:") != NULL;
     if (maps) fclose(maps);
     return found;
 }

@@ -1,4 +1,4 @@
-"""Programs of this folder with the communication library's sources, compiled once a session."""
+"""Programs of this folder with the communication library, as it is and watched by sanitizers."""
 
 from __future__ import annotations
 
@@ -7,33 +7,38 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from tcc.backends.artifact.comm_library import comm_sources
 from tcc.backends.artifact.toolchain import runtime_folder
 
 HERE = Path(__file__).parent
-WARNINGS = ("-Wall", "-Wextra", "-Werror")
 LIBRARIES = ("-lm", "-lpthread", "-ldl")
-# So that a test of failing calls for memory reaches those of the library alone.
-FAILING = ("-include", str(HERE / "failing.h"))
+# Calls of the library to the system can be made to fail, and sanitizers watch it.
+FAILING = (
+    "-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-DFAILING",
+    "-include", str(HERE / "failing.h"),
+)  # fmt: skip
+# Ranks are threads, and share what they map.
+THREADS = ("-O0", "-g", "-fsanitize=thread", "-include", str(HERE / "one_mapping.h"))
 
 
-def build_objects(folder: Path, *flags: str) -> list[str]:
-    """The library's objects, in `folder`."""
+def _command(*flags: str) -> tuple[str, ...]:
     base = runtime_folder()
-    includes = (f"-I{base / 'include'}", f"-I{base / 'src'}")
-    folder.mkdir(parents=True, exist_ok=True)
-    command = ("cc", "-std=gnu11", *WARNINGS, *flags, *includes, "-c", *map(str, comm_sources()))
-    subprocess.run(command, cwd=folder, check=True)
-    return [str(path) for path in sorted(folder.glob("*.o"))]
+    includes = (f"-I{base / 'include'}", f"-I{base / 'src'}", f"-I{HERE}")
+    return ("cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", *flags, *includes)
 
 
-def build_program(folder: Path, name: str, objects: Sequence[str], *flags: str) -> Path:
-    """The program `name`.c of this folder, or of the path `name`, with the library's objects."""
-    includes = (f"-I{runtime_folder() / 'include'}", f"-I{HERE}")
-    source = str(HERE / f"{name}.c")
-    command = ("cc", "-std=gnu11", *WARNINGS, *flags, *includes, source, *objects)
+def build_program(folder: Path, name: str, library: Path) -> Path:
+    """The program `name`.c of this folder, or of the path `name`, linked with libtcc_comm.so."""
     made = folder / Path(name).name
-    subprocess.run((*command, "-o", str(made), *LIBRARIES), check=True)
+    command = (*_command("-O2"), str(HERE / f"{name}.c"), str(library))
+    run(*command, f"-Wl,-rpath,{library.parent}", "-o", made, *LIBRARIES)
+    return made
+
+
+def build_whole(folder: Path, name: str, sources: Sequence[Path], *flags: str) -> Path:
+    """The program `name`.c of this folder with files of the library, all compiled with `flags`."""
+    made = folder / name
+    parts = [str(path) for path in sources]
+    run(*_command(*flags), str(HERE / f"{name}.c"), *parts, "-o", made, *LIBRARIES)
     return made
 
 

@@ -37,7 +37,8 @@ static void free_buffers(buffers *of) { free(of->block); }
 
 static void check_guards(const char *what, const char *begin, size_t bytes) {
     for (int i = 1; i <= GUARD / 2; i++)
-        CHECK((uint8_t)begin[-i] == GUARD_BYTE && (uint8_t)begin[(ptrdiff_t)bytes + i - 1] == GUARD_BYTE,
+        CHECK((uint8_t)begin[-i] == GUARD_BYTE &&
+                  (uint8_t)begin[(ptrdiff_t)bytes + i - 1] == GUARD_BYTE,
               "%s writes beside its buffer", what);
 }
 
@@ -53,9 +54,10 @@ static void check_reduced(const char *what, type of, tcc_comm_reduction by, int 
     for (int64_t i = 0; i < count; i++) {
         uint64_t bits = 0, expected = reduced(of, by, cases, n, begin + i);
         memcpy(&bits, found + (size_t)i * width(of), width(of));
-        CHECK(agrees(of, bits, expected), "%s of %s by %d, %d ranks, element %lld of %lld: %llx, not %llx",
-              what, type_names[of], (int)by, n, (long long)i, (long long)count,
-              (unsigned long long)bits, (unsigned long long)expected);
+        CHECK(agrees(of, bits, expected),
+              "%s of %s by %d, %d ranks, element %lld of %lld: %llx, not %llx", what,
+              type_names[of], (int)by, n, (long long)i, (long long)count, (unsigned long long)bits,
+              (unsigned long long)expected);
     }
 }
 
@@ -79,8 +81,10 @@ static void test_all_reduce(tcc_comm *comm, type of, tcc_comm_reduction by, int6
     if (cases & 1)
         CHECK_OK(tcc_comm_all_reduce(comm, at.send, at.receive, count, dtypes[of], by));
     else
-        post(comm, (tcc_comm_call){sizeof(tcc_comm_call), TCC_COMM_ALL_REDUCE, by, dtypes[of], 0,
-                                   count, NULL, NULL}, at.send, at.receive);
+        post(comm,
+             (tcc_comm_call){sizeof(tcc_comm_call), TCC_COMM_ALL_REDUCE, by, dtypes[of], 0, count,
+                             NULL, NULL},
+             at.send, at.receive);
     check_reduced("all_reduce", of, by, size, 0, count, at.receive);
     check_guards("all_reduce", at.receive, bytes);
     if (!same) check_moved("what all_reduce sent", of, rank, 0, count, at.send);
@@ -91,8 +95,8 @@ static void test_reduce_scatter(tcc_comm *comm, type of, tcc_comm_reduction by, 
                                 bool same, bool misaligned) {
     int rank = tcc_comm_rank(comm), size = tcc_comm_size(comm);
     size_t bytes = (size_t)count * width(of);
-    buffers at = make_buffers(bytes * (size_t)size, bytes, same, 0,
-                              (ptrdiff_t)bytes * rank, misaligned);
+    buffers at =
+        make_buffers(bytes * (size_t)size, bytes, same, 0, (ptrdiff_t)bytes * rank, misaligned);
     fill(of, cases, rank, 0, count * size, at.send);
     CHECK_OK(tcc_comm_reduce_scatter(comm, at.send, at.receive, count, dtypes[of], by));
     check_reduced("reduce_scatter", of, by, size, rank * count, count, at.receive);
@@ -103,8 +107,8 @@ static void test_reduce_scatter(tcc_comm *comm, type of, tcc_comm_reduction by, 
 static void test_all_gather(tcc_comm *comm, type of, int64_t count, bool same, bool misaligned) {
     int rank = tcc_comm_rank(comm), size = tcc_comm_size(comm);
     size_t bytes = (size_t)count * width(of);
-    buffers at = make_buffers(bytes, bytes * (size_t)size, same, (ptrdiff_t)bytes * rank, 0,
-                              misaligned);
+    buffers at =
+        make_buffers(bytes, bytes * (size_t)size, same, (ptrdiff_t)bytes * rank, 0, misaligned);
     fill(of, cases, rank, 0, count, at.send);
     CHECK_OK(tcc_comm_all_gather(comm, at.send, at.receive, count, dtypes[of]));
     for (int i = 0; i < size; i++)
@@ -114,7 +118,9 @@ static void test_all_gather(tcc_comm *comm, type of, int64_t count, bool same, b
 }
 
 /* Rank r's count: some are 0. */
-static int64_t ragged(int64_t count, int a, int b) { return (a + 2 * b) % 3 ? count / (1 + (a + b) % 4) : 0; }
+static int64_t ragged(int64_t count, int a, int b) {
+    return (a + 2 * b) % 3 ? count / (1 + (a + b) % 4) : 0;
+}
 
 static void test_all_gather_v(tcc_comm *comm, type of, int64_t count, bool same, bool misaligned) {
     int rank = tcc_comm_rank(comm), size = tcc_comm_size(comm);
@@ -154,8 +160,8 @@ static void test_all_to_all_v(tcc_comm *comm, type of, int64_t count, bool misal
         out += sent[i] = ragged(count, rank, i);
         in += received[i] = ragged(count, i, rank);
     }
-    buffers at = make_buffers((size_t)out * width(of), (size_t)in * width(of), false, 0, 0,
-                              misaligned);
+    buffers at =
+        make_buffers((size_t)out * width(of), (size_t)in * width(of), false, 0, 0, misaligned);
     fill(of, cases, rank, 0, out, at.send);
     CHECK_OK(tcc_comm_all_to_all_v(comm, at.send, at.receive, sent, received, dtypes[of]));
     const char *next = at.receive;
@@ -169,7 +175,8 @@ static void test_all_to_all_v(tcc_comm *comm, type of, int64_t count, bool misal
 }
 
 static void test_broadcast(tcc_comm *comm, type of, int64_t count, bool same, bool misaligned) {
-    int rank = tcc_comm_rank(comm), size = tcc_comm_size(comm), root = (int)(cases % (uint64_t)size);
+    int rank = tcc_comm_rank(comm), size = tcc_comm_size(comm),
+        root = (int)(cases % (uint64_t)size);
     size_t bytes = (size_t)count * width(of);
     buffers at = make_buffers(bytes, bytes, same, 0, 0, misaligned);
     fill(of, cases, rank, 0, count, at.send);
@@ -179,7 +186,8 @@ static void test_broadcast(tcc_comm *comm, type of, int64_t count, bool same, bo
     free_buffers(&at);
 }
 
-/* A ring in one group: every rank sends twice to the next and receives twice from the one before. */
+/* A ring in one group: every rank sends twice to the next and receives twice from the one before.
+ */
 static void test_ring(tcc_comm *comm, type of, int64_t count, bool misaligned) {
     int rank = tcc_comm_rank(comm), size = tcc_comm_size(comm);
     if (size == 1) return;
@@ -252,8 +260,8 @@ static void matrix(const setup *ranks) {
 int main(int argc, char **argv) {
     if (argc < 3) return 2;
     is_long = strcmp(argv[2], "long") == 0;
-    setup ranks = {.size = atoi(argv[1]), .name = own_name("matrix"),
-                   .backends = argc > 3 ? argv[3] : NULL};
+    setup ranks = {
+        .size = atoi(argv[1]), .name = own_name("matrix"), .backends = argc > 3 ? argv[3] : NULL};
     if (ranks.size) {
         run_ranks(ranks, matrix);
         puts("ok");

@@ -1,5 +1,5 @@
-/* Included before every file of the library by -include: a memory file is mapped once in a process, so
- * that ThreadSanitizer, which knows memory by its address, sees what ranks as threads share. */
+/* Included before every file of the library by -include: a memory file is mapped once in a process,
+ * so that ThreadSanitizer, which knows memory by its address, sees what ranks as threads share. */
 #ifndef ONE_MAPPING_H
 #define ONE_MAPPING_H
 #define _GNU_SOURCE

@@ -14,7 +14,8 @@ typedef enum type { F16, BF16, F32, F64, I8, U8, I32, I64, TYPES } type;
 
 static const tcc_dtype dtypes[TYPES] = {{2, 16, 1}, {4, 16, 1}, {2, 32, 1}, {2, 64, 1},
                                         {0, 8, 1},  {1, 8, 1},  {0, 32, 1}, {0, 64, 1}};
-static const char *const type_names[TYPES] = {"f16", "bf16", "f32", "f64", "i8", "u8", "i32", "i64"};
+static const char *const type_names[TYPES] = {"f16", "bf16", "f32", "f64",
+                                              "i8",  "u8",   "i32", "i64"};
 
 static inline size_t width(type of) { return dtypes[of].bits / 8; }
 
@@ -26,7 +27,8 @@ static inline uint64_t scramble(uint64_t x) {
     return x ^ x >> 31;
 }
 
-/* The bits of an element.  Floats: mostly of exponents near 0, now and then any bits that are no NaN. */
+/* The bits of an element.  Floats: mostly of exponents near 0, now and then any bits that are no
+ * NaN. */
 static inline uint64_t element_bits(type of, uint64_t seed, int32_t rank, int64_t index) {
     uint64_t x = scramble(seed * 1000003 + (uint64_t)rank * 7919 + (uint64_t)index * 104729 + 1);
     bool wild = x % 61 == 0;
@@ -67,8 +69,8 @@ static inline double float_of(type of, uint64_t bits) {
         int exponent = (int)(bits >> 10 & 31);
         double fraction = (double)(bits & 1023);
         double size = exponent == 31 ? (fraction != 0 ? NAN : INFINITY)
-                      : exponent    ? (1024 + fraction) * (double)(1 << exponent) * 0x1p-25
-                                    : fraction * 0x1p-24;
+                      : exponent     ? (1024 + fraction) * (double)(1 << exponent) * 0x1p-25
+                                     : fraction * 0x1p-24;
         return bits & 0x8000 ? -size : size;
     }
     uint32_t word = (uint32_t)(of == BF16 ? bits << 16 : bits);
@@ -77,8 +79,8 @@ static inline double float_of(type of, uint64_t bits) {
     return value;
 }
 
-/* The nearest f16 or bf16, ties to even, found by trying: among the neighbours of a guess by bisection
- * over all finite values in order of size. */
+/* The nearest f16 or bf16, ties to even, found by trying: among the neighbours of a guess by
+ * bisection over all finite values in order of size. */
 static inline uint64_t nearest(type of, float value) {
     uint64_t sign = signbit(value) ? 0x8000 : 0, top = of == F16 ? 0x7c00 : 0x7f80;
     if (isnan(value)) return sign | top | 1;
@@ -87,8 +89,10 @@ static inline uint64_t nearest(type of, float value) {
     if (isinf(value)) return sign | top;
     while (high - low > 1) {
         uint64_t middle = (low + high) / 2;
-        if (float_of(of, middle) <= size) low = middle;
-        else high = middle;
+        if (float_of(of, middle) <= size)
+            low = middle;
+        else
+            high = middle;
     }
     /* above the largest value the next one would be as far again */
     double below = float_of(of, low), step = below - float_of(of, low - 1);
@@ -103,11 +107,16 @@ static inline uint64_t float_result(type of, tcc_comm_reduction by, const uint64
     volatile double total = float_of(of, bits[0]);
     for (int i = 1; i < n; i++) {
         double next = float_of(of, bits[i]), old = total;
-        if (by == TCC_COMM_SUM || by == TCC_COMM_AVG) total = wide ? old + next : (float)old + (float)next;
-        else if (by == TCC_COMM_PROD) total = wide ? old * next : (float)old * (float)next;
-        else if (isnan(old) || isnan(next)) total = NAN;
-        else if (by == TCC_COMM_MIN) total = next < old ? next : old;
-        else total = next > old ? next : old;
+        if (by == TCC_COMM_SUM || by == TCC_COMM_AVG)
+            total = wide ? old + next : (float)old + (float)next;
+        else if (by == TCC_COMM_PROD)
+            total = wide ? old * next : (float)old * (float)next;
+        else if (isnan(old) || isnan(next))
+            total = NAN;
+        else if (by == TCC_COMM_MIN)
+            total = next < old ? next : old;
+        else
+            total = next > old ? next : old;
     }
     if (by == TCC_COMM_AVG && n > 1) total = wide ? total / n : (float)total / (float)n;
     if (of == F16 || of == BF16) return n == 1 ? bits[0] : nearest(of, (float)total);
@@ -128,10 +137,14 @@ static inline uint64_t integer_result(type of, tcc_comm_reduction by, const uint
     __int128 total = integer_of(of, bits[0]);
     for (int i = 1; i < n; i++) {
         __int128 next = integer_of(of, bits[i]);
-        if (by == TCC_COMM_SUM || by == TCC_COMM_AVG) total += next;
-        else if (by == TCC_COMM_PROD) total = integer_of(of, (uint64_t)total * (uint64_t)next);
-        else if (by == TCC_COMM_MIN) total = next < total ? next : total;
-        else total = next > total ? next : total;
+        if (by == TCC_COMM_SUM || by == TCC_COMM_AVG)
+            total += next;
+        else if (by == TCC_COMM_PROD)
+            total = integer_of(of, (uint64_t)total * (uint64_t)next);
+        else if (by == TCC_COMM_MIN)
+            total = next < total ? next : total;
+        else
+            total = next > total ? next : total;
     }
     if (by == TCC_COMM_AVG) total = (of == I64 ? (int64_t)total : total) / n;
     return width(of) == 8 ? (uint64_t)total
@@ -139,7 +152,8 @@ static inline uint64_t integer_result(type of, tcc_comm_reduction by, const uint
 }
 
 /* Of elements `index` of the data of `n` ranks with this seed. */
-static inline uint64_t reduced(type of, tcc_comm_reduction by, uint64_t seed, int n, int64_t index) {
+static inline uint64_t reduced(type of, tcc_comm_reduction by, uint64_t seed, int n,
+                               int64_t index) {
     uint64_t bits[64] = {0};
     for (int i = 0; i < n; i++) bits[i] = element_bits(of, seed, i, index);
     return of <= F64 ? float_result(of, by, bits, n) : integer_result(of, by, bits, n);

@@ -64,7 +64,7 @@ static inline void start_ranks(setup ranks, rank_main *run, pid_t *pids) {
         pids[i] = fork();
         CHECK(pids[i] >= 0, "fork: %s", strerror(errno));
         if (pids[i]) continue;
-        alarm(120); /* a hang ends with a signal */
+        alarm(1800); /* a hang ends with a signal */
         ranks.rank = i;
         run(&ranks);
         exit(0);

@@ -1,4 +1,5 @@
-/* Prints what a launcher's environment says: rank, size, local rank, local size, epoch, rendezvous. */
+/* Prints what a launcher's environment says: rank, size, local rank, local size, epoch, rendezvous.
+ */
 #include "../../../runtime/src/comm/comm.h"
 
 int main(void) {
@@ -6,7 +7,7 @@ int main(void) {
     tcc_comm_settings settings;
     tcc_status status = tcc_comm_settle(&config, &settings);
     if (status != TCC_OK) {
-        printf("%d: %s\n", (int)status, tcc_comm_last_error());
+        printf("%d: %s\n", (int)status, tcc_last_error());
         return 0;
     }
     printf("%d %d %d %d %d %s\n", settings.rank, settings.size, settings.local_rank,

@@ -9,24 +9,15 @@ import re
 from pathlib import Path
 
 import pytest
-from library import FAILING, HERE, build_objects, build_program, run
+from library import FAILING, THREADS, build_whole, run
+from tcc.backends.artifact.comm_library import comm_sources
 
 SCENARIOS = (
     "dies_in_operation", "dies_before_open", "dies_while_opening", "dies_in_split", "dies_in_group",
     "dies_sending", "stops", "closes_early", "aborts", "differ", "differ_in_place", "refused",
     "outlived", "wrong_size", "same_rank", "forks", "cycles", "small_files",
+    "unfit", "wrong_arguments", "operates",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of matrix and faults, with sanitizers."""
-    folder = tmp_path_factory.mktemp("sanitized")
-    flags = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-    objects = build_objects(folder / "objects", *flags)
-    for name in ("matrix", "faults"):
-        build_program(folder, name, objects, *flags)
-    return folder
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
@@ -49,22 +40,17 @@ def test_ranks_that_are_killed_or_stopped_at_random(programs: Path) -> None:
     assert run(programs / "chaos", "1", "12", "4").startswith("12 trials; all ranks had an error")
 
 
-def test_every_call_to_the_system_may_fail(tmp_path: Path) -> None:
-    objects = build_objects(tmp_path / "objects", "-O1", *FAILING)
-    program = build_program(tmp_path, "faults", objects, "-O1", "-DFAILING")
-    assert run(program, "fails_somewhere") == "ok\n"
+@pytest.fixture(scope="module")
+def failing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("failing")
+    return build_whole(folder, "faults", comm_sources(), *FAILING)
+
+
+@pytest.mark.parametrize("scenario", ["fails_somewhere", "cycles", "wrong_arguments", "operates"])
+def test_sanitizers_see_nothing(failing: Path, scenario: str) -> None:
+    assert run(failing, scenario) == "ok\n"
 
 
 def test_ranks_as_threads_have_no_data_race(tmp_path: Path) -> None:
-    flags = ("-O1", "-g", "-fsanitize=thread")
-    once = ("-include", str(HERE / "one_mapping.h"))
-    objects = build_objects(tmp_path / "objects", *flags, *once)
-    program = build_program(tmp_path, "threads", objects, *flags)
+    program = build_whole(tmp_path, "threads", comm_sources(), *THREADS)
     assert run(program, TSAN_OPTIONS="halt_on_error=1") == "ok\n"
-
-
-@pytest.mark.parametrize(
-    ("program", "arguments"), [("matrix", ("2", "short")), ("faults", ("cycles",))]
-)
-def test_sanitizers(sanitized: Path, program: str, arguments: tuple[str, ...]) -> None:
-    assert run(sanitized / program, *arguments) == "ok\n"

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from library import build_objects, build_program, run
+from library import run
 
 PREFIX = Path(os.environ.get("TCC_TEST_MPI", sys.prefix))
 LIBRARY = PREFIX / "lib" / "libmpi_abi.so.1"
@@ -26,9 +26,8 @@ def test_the_matrix_over_mpi(launcher: str, programs: Path) -> None:
     assert run(*command, TCC_MPI_LIBRARY=str(LIBRARY)).split() == ["ok"] * 3
 
 
-def test_a_program_that_has_initialised_mpi_is_joined(launcher: str, tmp_path: Path) -> None:
-    program = build_program(tmp_path, "joined", build_objects(tmp_path / "objects"))
-    assert run(launcher, "-n", "2", program, LIBRARY).split() == ["ok"] * 2
+def test_a_program_that_has_initialised_mpi_is_joined(launcher: str, programs: Path) -> None:
+    assert run(launcher, "-n", "2", programs / "joined", LIBRARY).split() == ["ok"] * 2
 
 
 def test_a_missing_library_is_named(programs: Path) -> None:

@@ -9,7 +9,7 @@
 
 enum { RANKS = 3, FILES = 64, ROUNDS = 6 };
 
-/* ---- one mapping of a file ------------------------------------------------------------------------------ */
+/* ---- one mapping of a file ------------------------------------------------------------------- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
@@ -25,7 +25,8 @@ void *map_once(void *address, size_t bytes, int protection, int flags, int file,
     pthread_mutex_lock(&lock);
     fstat(file, &facts);
     for (int i = 0; i < FILES; i++) {
-        if (!mapped[i].users) free_row = i;
+        if (!mapped[i].users)
+            free_row = i;
         else if (mapped[i].file == facts.st_ino) {
             mapped[i].users++;
             found = mapped[i].memory;
@@ -50,7 +51,7 @@ int unmap_once(void *address, size_t bytes) {
     return 0;
 }
 
-/* ---- ranks ----------------------------------------------------------------------------------------------- */
+/* ---- ranks ----------------------------------------------------------------------------------- */
 
 static const char *name;
 
@@ -90,8 +91,10 @@ static void *run(void *argument) {
     if (ranks.rank) operate(pair, x, y, 3000, 99);
     tcc_comm_close(pair);
     CHECK_OK(tcc_comm_barrier(comm));
-    if (ranks.rank == 0) CHECK_OK(tcc_comm_abort(comm, "enough"));
-    else CHECK(tcc_comm_barrier(comm) == TCC_CANCELLED, "the barrier ended");
+    if (ranks.rank == 0)
+        CHECK_OK(tcc_comm_abort(comm, "enough"));
+    else
+        CHECK(tcc_comm_barrier(comm) == TCC_CANCELLED, "the barrier ended");
     tcc_comm_close(comm);
     free(x);
     free(y);
