@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+
 from tcc.ir.expr import extent
 from tcc.ir.index import const
 from tcc.ir.program import Arena, BufferId, Launch, Program

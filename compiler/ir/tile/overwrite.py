@@ -16,6 +16,7 @@ from typing import TypeAlias
 from tcc.ir.expr import extent
 from tcc.ir.index import Index, Var, as_index, const, free_vars, maximum, minimum, var_of
 from tcc.ir.tile import If, Load, Loop, Stmt, Store, TileBuffer, TileKernel, inner_bodies
+from tcc.ir.types import element_count
 
 
 def overwrites(kernel: TileKernel, operand: int, result: int) -> bool:
@@ -79,7 +80,8 @@ def _stores(
         match node:
             case Store() if node.buffer is buffer:
                 units = (maximum(high - low, 0) for low, high in axes.values())
-                yield None if trips is None else prod((*units, *node.block.shape), start=trips)
+                lanes = prod(node.block.shape)
+                yield None if trips is None else lanes * element_count((trips, *units))
             case Loop():
                 steps = (node.stop - node.start) // node.step
                 inner = None if trips is None or not _of_sizes(steps) else trips * steps
