@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tcc.backends.artifact.planner import arena_planner
 from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.ir.graph.evaluate import evaluate_graph
@@ -104,7 +105,7 @@ def test_kernels_compute_masks_and_ranges() -> None:
     placed = with_computed_constants(place_graph(graph))
     (kernel,) = [s.kernel for s in placed.steps if s.kernel is not None]
     assert [v.name for v in kernel.operands if v.type.rank > 1] == ["x"]
-    made = lower(graph, GPU, Plan(BlockPlanner(), FULL), Trace())
+    made = lower(graph, GPU, Plan(BlockPlanner(), arena_planner(), FULL), Trace())
     section = [part() for part in made.weights.parts()]
     packed = np.concatenate(section) if section else np.zeros(0, np.uint8)
     check(graph, (made.program, list(made.kernels), packed), 1)
