@@ -25,15 +25,17 @@ from tcc.ir.index import (
     as_int,
     ceildiv,
     const,
+    evaluate,
     free_vars,
     linear_in,
     substitute,
     var_of,
 )
 from tcc.ir.layout import axis_order, permuted
-from tcc.ir.types import element_count
+from tcc.ir.types import TensorType, element_count
 from tcc.passes.layout.assign import Kernel, Placed, ProgramStep, copy_of, on_others, operand_reads
 from tcc.record import record
+from tcc.schedule.nest import TYPICAL
 
 # Keeping more than a part of this size costs more time than memory is worth.
 _PART = 4
@@ -41,7 +43,7 @@ _PART = 4
 
 @record
 class _Life:
-    """The steps that make a value and read it, in order, and the bytes it takes."""
+    """The steps that make a value and read it, in order; the bytes it takes at typical sizes."""
 
     steps: tuple[int, ...]
     size: int
@@ -79,7 +81,7 @@ def _thinned_once(placed: Placed) -> Placed | None:
 
 
 def _lives(placed: Placed) -> dict[Value, _Life]:
-    """Of the values that kernels make for kernels alone; none where a size is open."""
+    """Of the values that kernels make for kernels alone, and whose sizes data do not decide."""
     steps: dict[Value, list[int]] = {}
     others = {*placed.graph.inputs, *placed.graph.outputs, *placed.wholes, *placed.wholes.values()}
     for number, step in enumerate(placed.steps):
@@ -88,15 +90,23 @@ def _lives(placed: Placed) -> dict[Value, _Life]:
         if step.kernel is not None:
             for value in dict.fromkeys((*step.kernel.results, *step.kernel.operands)):
                 steps.setdefault(value, []).append(number)
+    shapes = (v.type.shape for v in placed.graph.inputs if isinstance(v.type, TensorType))
+    symbols = {symbol for shape in shapes for dim in shape for symbol in free_vars(dim)}
     found: dict[Value, _Life] = {}
     for value, touched in steps.items():
         if value in placed.graph.constants or value in others or value not in placed.layouts:
             continue
-        count = as_int(element_count(placed.layouts[value].sizes))
-        if count is None:
-            return {}
-        found[value] = _Life(tuple(touched), count * value.type.dtype.bytes)
+        count = element_count(placed.layouts[value].sizes)
+        if set(free_vars(count)) <= symbols:
+            size = _typical(count) * value.type.dtype.bytes
+            found[value] = _Life(tuple(touched), size)
     return found
+
+
+def _typical(index: Index) -> int:
+    """Its value where each symbol has the size that schedules are priced at."""
+    sizes = {v.name: min(max(TYPICAL, v.lo or 0), v.hi or TYPICAL) for v in free_vars(index)}
+    return int(evaluate(index, sizes))
 
 
 def _live_bytes(placed: Placed, lives: Mapping[Value, _Life]) -> list[int]:

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 
 from tcc.ir.expr import extent
-from tcc.ir.index import as_int
+from tcc.ir.index import const
 from tcc.ir.program import Arena, BufferId, Launch, Program
 from tcc.ir.program.operands import buffers_of
 from tcc.ir.tile import MemorySpace, TileKernel
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.tile.overwrite import overwrites, stored_lanes
+from tcc.ir.types import element_count
 from tcc.passes.memory.merge_buffers import (
     Halo,
     Life,
@@ -69,15 +69,10 @@ def replaceable(kernel: TileKernel, group: TileGroup) -> tuple[_Pair, ...]:
 
 def _stored_once(kernel: TileKernel, group: TileGroup, result: int) -> bool:
     """Whether units store no point of the group twice; different points lie at different places."""
-    points = 0
+    points = const(0)
     for stage in group.stages:
         stores = sum(access.buffer == result for targets in stage.stores for access in targets)
-        if not stores:
-            continue
-        sizes = [as_int(extent(v)) for v in stage.iters]
-        if None in sizes:
-            return False
-        points += stores * prod(n for n in sizes if n is not None)
+        points += stores * element_count(tuple(map(extent, stage.iters)))
     return stored_lanes(kernel, result) == points
 
 

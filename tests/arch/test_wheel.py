@@ -172,6 +172,7 @@ def test_the_wheel_holds_code_sources_and_the_built_runtime(wheel: Path) -> None
     assert not any("left_by_an_earlier_build" in name for name in names)
     assert any(name.startswith("tcc/runtime/lib/") for name in names)
     assert "tcc/runtime/lib/libtcc_comm.so" in names
+    assert "tcc/runtime/lib/libtcc_plan.so" in names
     assert "-py3-none-linux_" in wheel.name
 
 
@@ -180,6 +181,9 @@ def test_the_installed_command_works(python: Path, tmp_path: Path) -> None:
     assert where.startswith(str(python.parents[1]))
     version = check_output(python, "-m", "tcc", "--version", cwd=tmp_path)
     assert version.startswith("tcc, version ")
+    (tmp_path / "lives.csv").write_text("id,lower,upper,size\n0,0,2,3\n1,1,3,4\n")
+    plan = check_output(python, "-m", "tcc.runtime.arena", "lives.csv", cwd=tmp_path)
+    assert plan == "peak 7 bound 7 verdict valid\n"
     facts = check_output(python.parent / "tcc", "doctor", cwd=tmp_path)
     assert "processor" in facts
 

@@ -8,13 +8,14 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
 from tcc import runtime
 from tcc.driver import compile_model
 from tcc.options import read_options
 
-from .agreement import FLOAT, model_of, value
+from .agreement import FLOAT, assert_agree, model_of, session, value
 
 SIDE = 1024
 BYTES = SIDE * SIDE * 4  # of a matrix
@@ -132,3 +133,46 @@ def test_symbolic_sizes_take_the_arena_of_fixed_sizes(tmp_path: Path, rows: int)
         arenas.append(loaded.statistics().arena_bytes)
     np.testing.assert_allclose(results[1], results[0], rtol=0, atol=1e-6)
     assert 0 < arenas[1] <= 1.05 * arenas[0]
+
+
+def residual_block(batch: int | str) -> onnx.ModelProto:
+    """A shortcut reads every other row and column of a wide value after the main branch did."""
+    rng = np.random.default_rng(1)
+    convolutions = [  # result, operand, channels in and out, kernel, stride
+        ("a", "x", 4, 16, 1, 1), ("c", "b", 16, 8, 1, 1), ("e", "d", 8, 8, 3, 2),
+        ("g", "f", 8, 32, 1, 1), ("s", "b", 16, 32, 1, 2), ("y", "r", 32, 4, 1, 1),
+    ]  # fmt: skip
+    weights = {
+        f"w{out}": rng.standard_normal((n, c, k, k)).astype(np.float32)
+        for out, _, c, n, k, _ in convolutions
+    }
+    made = {
+        out: helper.make_node(
+            "Conv", [source, f"w{out}"], [out], strides=[step, step], pads=[k // 2] * 4
+        )
+        for out, source, _, _, k, step in convolutions
+    }
+    relus = {o: helper.make_node("Relu", [i], [o]) for i, o in ("ab", "cd", "ef", "tr")}
+    add = helper.make_node("Add", ["g", "s"], ["t"])
+    named = {**made, **relus, "t": add}
+    return model_of(
+        [named[name] for name in "abcdefgstry"],
+        [value("x", FLOAT, [batch, 4, 9, 7])],
+        [value("y", FLOAT, [batch, 4, 5, 4])],
+        weights,
+    )
+
+
+def test_parts_of_symbolic_values_are_kept_in_their_places(tmp_path: Path) -> None:
+    model = residual_block("n")
+    options = read_options({"cpu": "host"})
+    path = compile_model(model, options, tmp_path / "open.so").path
+    loaded = runtime.load(path, 1, poison=True)
+    assert "thin" in loaded.manifest["variants"][0]["steps"]
+    for batch in (3, 1, 2):
+        x = np.random.default_rng(batch).standard_normal((batch, 4, 9, 7)).astype(np.float32)
+        (want,) = session(model).run(None, {"x": x})
+        assert_agree({"y": loaded(x)}, {"y": want})
+    fixed = compile_model(residual_block(3), options, tmp_path / "fixed.so").path
+    alone = runtime.load(fixed, 1).statistics().arena_bytes
+    assert loaded.statistics().arena_bytes <= 1.05 * alone

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tcc.errors import InternalError
+from tcc.ir.index import const, of_atom
 from tcc.ir.tile.overwrite import overwrites, stored_lanes
 from tcc.ir.tile.text import kernel_text
 from tcc.ir.tile.verify import verify_kernel
@@ -44,7 +45,7 @@ def together(text: str) -> np.ndarray:
 def test_each_element_is_replaced_where_it_was_read() -> None:
     kernel = parse_kernel(SCALE)
     assert overwrites(kernel, 0, 1)
-    assert stored_lanes(kernel, 1) == 24
+    assert stored_lanes(kernel, 1) == const(24)
     np.testing.assert_array_equal(together(SCALE), 2 * np.arange(24, dtype=np.float32))
 
 
@@ -87,12 +88,22 @@ def test_one_kernel_that_may_not_gives_other_results() -> None:
 )
 def test_lanes_are_counted(old: str, new: str, lanes: int) -> None:
     assert old in SCALE
-    assert stored_lanes(parse_kernel(SCALE.replace(old, new, 1)), 1) == lanes
+    assert stored_lanes(parse_kernel(SCALE.replace(old, new, 1)), 1) == const(lanes)
 
 
-def test_open_sizes_are_not_counted() -> None:
-    text = "size n in [1,]\n" + SCALE.replace("kernel()", "kernel(n)").replace("0..3", "0..n")
-    assert stored_lanes(parse_kernel(text), 1) is None
+def test_symbolic_sizes_are_counted() -> None:
+    """Units from 2 on take the other branch; both store 8 lanes."""
+    text = "size n in [2,]\n" + SCALE.replace("kernel()", "kernel(n)").replace("0..3", "0..n")
+    kernel = parse_kernel(text)
+    (n,) = kernel.sizes
+    assert stored_lanes(kernel, 1) == 8 * of_atom(n)
+    split = parse_kernel(text.replace("p < 2", "p < n-1"))
+    (n,) = split.sizes
+    assert stored_lanes(split, 1) == 8 * of_atom(n)
+
+
+def test_lanes_that_more_than_sizes_decides_are_not_counted() -> None:
+    assert stored_lanes(parse_kernel(SCALE.replace("0..8 in 0..8", "0..8 in 0..4*p")), 1) is None
 
 
 def test_the_pair_is_printed_read_and_verified() -> None:

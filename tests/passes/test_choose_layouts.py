@@ -8,6 +8,7 @@ from math import prod
 
 import numpy as np
 import pytest
+from tcc.backends.artifact.planner import arena_planner
 from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.ir.graph.evaluate import evaluate_graph
@@ -236,7 +237,11 @@ def test_what_products_of_pairs_read_lies_in_the_order_that_was_chosen() -> None
         m.op("add", m.transpose(m.op("matmul", wide, m.weight(256, 64)), 0, 3, 1, 2), x)
     )
     core = CoreModel(MACHINE.lanes, MACHINE.registers, MACHINE.l2.size, MACHINE.cores)
-    plan = Plan(CorePlanner(core, Pricer(MACHINE, 0, pairs=True)), Precision(BF16, pairs=True))
+    plan = Plan(
+        CorePlanner(core, Pricer(MACHINE, 0, pairs=True)),
+        arena_planner(),
+        Precision(BF16, pairs=True),
+    )
     bounds = lower(graph, CPU, plan, Trace()).table.bounds
     depths = [prod(map(trips, s.reduce)) for b in bounds for s in b.group.stages if of_pairs(s)]
     assert sorted(depths) == [64, 256]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from tcc.backends.artifact.planner import arena_planner
 from tcc.debug import Trace
 from tcc.errors import UserError
 from tcc.ir.expr import Expr, reads
@@ -227,7 +228,7 @@ def test_kernels_compute_masks_and_ranges(
     steps: Sequence[Step], planner: Callable[[], KernelPlanner]
 ) -> None:
     graph = masked(24, 40)
-    made = lower(graph, steps, Plan(planner(), FULL), Trace())
+    made = lower(graph, steps, Plan(planner(), arena_planner(), FULL), Trace())
     (kernel,) = [s.kernel for s in made.placed.steps if s.kernel is not None]
     assert [v.name for v in kernel.operands if v.type.rank > 1] == ["x"]
     section = [part() for part in made.weights.parts()]

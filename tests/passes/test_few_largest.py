@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tcc.backends.artifact.planner import arena_planner
 from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.ir.graph.evaluate import evaluate_graph
@@ -56,7 +57,7 @@ def test_block_kernels_find_them() -> None:
     made = lower(
         run_pipeline(graph, 2, Trace(), asked=(SMALL_TOP_K,)),
         GPU,
-        Plan(BlockPlanner(), FULL),
+        Plan(BlockPlanner(), arena_planner(), FULL),
         Trace(),
     )
     section = np.zeros(0, np.uint8)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tcc.backends.artifact.planner import arena_planner
 from tcc.debug import Trace
 from tcc.ir.graph import Graph, Value
 from tcc.ir.graph.evaluate import evaluate_graph
@@ -98,7 +99,7 @@ def test_products_agree_and_are_multiplied_as_bytes(name: str) -> None:
     (got,) = evaluate_graph(changed, inputs).values()
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
     ready = run_pipeline(graph, 2, Trace(verifying=True), asked=(INT8_MATMULS,))
-    made = lower(ready, GPU, Plan(BlockPlanner(), FULL), Trace())
+    made = lower(ready, GPU, Plan(BlockPlanner(), arena_planner(), FULL), Trace())
     found = [s for k in made.kernels for s in statements(k.body) if isinstance(s, Contract)]
     assert found
     assert {c.a.dtype for c in found} == {I8}

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tcc.backends.artifact.planner import arena_planner
 from tcc.ir.graph import Graph, Value
 from tcc.ops.composite.normalization import NormAttrs
 from tcc.ops.shapes import AxisAttrs
@@ -61,7 +62,7 @@ def convolutions(layers: int) -> Graph:
 
 def work(graph: Graph, kernels: KernelPlanner) -> dict[str, int]:
     """The calls that each step makes."""
-    plan, found, form = Plan(kernels), {}, graph
+    plan, found, form = Plan(kernels, arena_planner()), {}, graph
 
     def run(name: str, function: Callable[[Any], Any]) -> None:
         def step() -> None:

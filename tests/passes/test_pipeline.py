@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tcc.backends.artifact.planner import arena_planner
 from tcc.debug import Stopped, Trace
 from tcc.errors import InternalError
 from tcc.ir.expr import StageRef
@@ -68,7 +69,7 @@ LOWERINGS = {"cpu": (CPU, CorePlanner(TYPICAL_CORE)), "gpu": (GPU, BlockPlanner(
 @pytest.mark.parametrize("kind", LOWERINGS)
 def test_every_form_is_verified_and_written(read: Read, tmp_path: Path, kind: str) -> None:
     steps, planner = LOWERINGS[kind]
-    lower(read(TEXT), steps, Plan(planner), Trace(tmp_path, verifying=True))
+    lower(read(TEXT), steps, Plan(planner, arena_planner()), Trace(tmp_path, verifying=True))
     written = {path.stem.partition("-")[2]: path.read_text() for path in tmp_path.iterdir()}
     assert written["partition"] == "0: relu %a : f32[2], neg %y : f32[2]\n"
     assert "expr(p0: f32[2])" in written["assign-layouts"]
@@ -104,14 +105,21 @@ def test_the_step_that_breaks_a_later_form_is_named(
     place = [name for name, _ in steps].index(after) + (after != "emit")
     steps.insert(place, ("fault", lambda plan, form: fault(form)))
     with pytest.raises(InternalError) as caught:
-        lower(read(TEXT), tuple(steps), Plan(CorePlanner(TYPICAL_CORE)), Trace(verifying=True))
+        lower(
+            read(TEXT),
+            tuple(steps),
+            Plan(CorePlanner(TYPICAL_CORE), arena_planner()),
+            Trace(verifying=True),
+        )
     assert "after pass fault" in caught.value.__notes__
 
 
 def test_a_compile_ends_after_any_step_and_shows_the_form(read: Read) -> None:
     for name, _ in CPU:
         with pytest.raises(Stopped) as stopped:
-            lower(read(TEXT), CPU, Plan(CorePlanner(TYPICAL_CORE)), Trace(last=name))
+            lower(
+                read(TEXT), CPU, Plan(CorePlanner(TYPICAL_CORE), arena_planner()), Trace(last=name)
+            )
         assert text(stopped.value.form).strip()
     names = step_names()
     assert len(set(names)) == len(names)

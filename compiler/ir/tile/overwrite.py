@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
+from typing import TypeAlias
 
 from tcc.ir.expr import extent
-from tcc.ir.index import Var, as_int, var_of
+from tcc.ir.index import Index, Var, as_index, const, free_vars, maximum, minimum, var_of
 from tcc.ir.tile import If, Load, Loop, Stmt, Store, TileBuffer, TileKernel, inner_bodies
+from tcc.ir.types import element_count
 
 
 def overwrites(kernel: TileKernel, operand: int, result: int) -> bool:
@@ -57,31 +59,32 @@ def _bodies(body: Sequence[Stmt]) -> Iterator[Sequence[Stmt]]:
             yield from _bodies(inner)
 
 
-def stored_lanes(kernel: TileKernel, result: int) -> int | None:
+def stored_lanes(kernel: TileKernel, result: int) -> Index | None:
     """How many elements all units together store to a buffer, guarded ones and repetitions
-    included; None where that depends on symbolic sizes."""
-    sizes = {axis: as_int(extent(axis)) for axis in kernel.axes}
-    ranges = {axis: (0, size) for axis, size in sizes.items() if size is not None}
-    if len(ranges) < len(sizes):
-        return None
-    counts = list(_stores(kernel.body, kernel.buffers[result], ranges, 1))
+    included, by sizes; None where more than sizes decides that."""
+    ranges = {axis: (const(0), extent(axis)) for axis in kernel.axes}
+    counts = list(_stores(kernel.body, kernel.buffers[result], ranges, const(1)))
     known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+    return sum(known, const(0)) if len(known) == len(counts) else None
+
+
+_Ranges: TypeAlias = Mapping[Var, tuple[Index, Index]]
 
 
 def _stores(
-    body: Sequence[Stmt], buffer: TileBuffer, axes: Mapping[Var, tuple[int, int]], trips: int | None
-) -> Iterator[int | None]:
+    body: Sequence[Stmt], buffer: TileBuffer, axes: _Ranges, trips: Index | None
+) -> Iterator[Index | None]:
     """The lanes of each store of `body`, which runs `trips` times for each unit with `axes`; None
     where nobody knows how often it runs."""
     for node in body:
         match node:
             case Store() if node.buffer is buffer:
-                units = (max(high - low, 0) for low, high in axes.values())
-                yield None if trips is None else prod((trips, *units, *node.block.shape))
+                units = (maximum(high - low, 0) for low, high in axes.values())
+                lanes = prod(node.block.shape)
+                yield None if trips is None else lanes * element_count((trips, *units))
             case Loop():
-                steps = as_int((node.stop - node.start) // node.step)
-                inner = None if trips is None or steps is None else trips * steps
+                steps = (node.stop - node.start) // node.step
+                inner = None if trips is None or not _of_sizes(steps) else trips * steps
                 yield from _stores(node.body, buffer, axes, inner)
             case If():
                 yield from _branch_stores(node, buffer, axes, trips)
@@ -90,14 +93,18 @@ def _stores(
 
 
 def _branch_stores(
-    node: If, buffer: TileBuffer, axes: Mapping[Var, tuple[int, int]], trips: int | None
-) -> Iterator[int | None]:
-    """Branches on `axis < number` share the units; how often others run is not known."""
-    var, limit = var_of(node.lhs), as_int(node.rhs)
-    if var is None or limit is None or var not in axes:
+    node: If, buffer: TileBuffer, axes: _Ranges, trips: Index | None
+) -> Iterator[Index | None]:
+    """Branches on `axis < size` share the units; how often others run is not known."""
+    var, limit = var_of(node.lhs), as_index(node.rhs)
+    if var is None or var not in axes or not _of_sizes(limit):
         yield from _stores((*node.then, *node.otherwise), buffer, axes, None)
         return
     low, high = axes[var]
-    middle = min(max(limit, low), high)
+    middle = minimum(maximum(limit, low), high)
     yield from _stores(node.then, buffer, {**axes, var: (low, middle)}, trips)
     yield from _stores(node.otherwise, buffer, {**axes, var: (middle, high)}, trips)
+
+
+def _of_sizes(index: Index) -> bool:
+    return all(var.extent is None for var in free_vars(index))

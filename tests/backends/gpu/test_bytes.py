@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tcc.backends.artifact.planner import arena_planner
 from tcc.backends.gpu.source import kernel_source
 from tcc.debug import Trace
 from tcc.ir.tile import MemorySpace, TileKernel
@@ -45,7 +46,10 @@ def job_of(kernel: TileKernel) -> Job:
 
 def test_the_interpreter_agrees_exactly() -> None:
     names = ("mixed", "both", "convolved", "one_row")
-    made = (lower(GRAPHS[n](), GPU, Plan(BlockPlanner(), FULL), Trace()).kernels for n in names)
+    made = (
+        lower(GRAPHS[n](), GPU, Plan(BlockPlanner(), arena_planner(), FULL), Trace()).kernels
+        for n in names
+    )
     jobs = [job_of(kernel) for kernels in made for kernel in kernels]
     for job, got in zip(jobs, interpreted(jobs), strict=True):
         for array, want in zip(got, evaluated(job), strict=True):
@@ -53,7 +57,12 @@ def test_the_interpreter_agrees_exactly() -> None:
 
 
 def test_matrix_units_multiply_bytes() -> None:
-    made = lower(product(U8, I8, "a", (512, 1024, 1024)), GPU, Plan(BlockPlanner(), FULL), Trace())
+    made = lower(
+        product(U8, I8, "a", (512, 1024, 1024)),
+        GPU,
+        Plan(BlockPlanner(), arena_planner(), FULL),
+        Trace(),
+    )
     (schedule,) = (b.schedule for b in made.table.bounds)
     assert isinstance(schedule, BlockSchedule)
     how = {"warps": schedule.warps, "stages": schedule.stages}

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from tcc.backends.artifact.planner import arena_planner
 from tcc.backends.gpu.compile import Compilers, compile_kernels
 from tcc.backends.gpu.source import CompiledKernel, kernel_source
 from tcc.debug import Trace
@@ -51,7 +52,9 @@ def product(dtype: DType, rows: int, depth: int, columns: int) -> Graph:
 
 def job_of(dtype: DType) -> Job:
     """Every finite value, many times."""
-    made = lower(product(dtype, 40, 96, 48), GPU, Plan(BlockPlanner(), FULL), Trace())
+    made = lower(
+        product(dtype, 40, 96, 48), GPU, Plan(BlockPlanner(), arena_planner(), FULL), Trace()
+    )
     (kernel,) = made.kernels
     codes = np.arange(256, dtype=np.uint8)
     finite = codes[np.isfinite(decode(codes, dtype))]
@@ -80,7 +83,9 @@ def test_matrix_units_multiply_floats_of_a_byte() -> None:
 
 
 def compiled(target: str, dtype: DType, compilers: Compilers) -> CompiledKernel:
-    made = lower(product(dtype, 512, 1024, 1024), GPU, Plan(BlockPlanner(), FULL), Trace())
+    made = lower(
+        product(dtype, 512, 1024, 1024), GPU, Plan(BlockPlanner(), arena_planner(), FULL), Trace()
+    )
     (schedule,) = (b.schedule for b in made.table.bounds)
     assert isinstance(schedule, BlockSchedule)
     how = {"warps": schedule.warps, "stages": 1}

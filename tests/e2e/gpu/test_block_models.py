@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tcc.backends.artifact.planner import arena_planner
 from tcc.debug import Trace
 from tcc.frontends import load_model
 from tcc.ir.graph import Graph
@@ -26,7 +27,7 @@ from .small_models import MODELS, SHAPES
 
 def lowered(name: str) -> tuple[Graph, Lowered]:
     graph = run_pipeline(load_model(MODELS[name](), {}), 2, Trace(None, None))
-    return graph, lower(graph, GPU, Plan(BlockPlanner(), FULL), Trace())
+    return graph, lower(graph, GPU, Plan(BlockPlanner(), arena_planner(), FULL), Trace())
 
 
 def weights_of(made: Lowered) -> Array:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tcc.backends.artifact.planner import arena_planner
 from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.ir.graph.evaluate import evaluate_graph
@@ -26,7 +27,7 @@ from .tiles import statements
 
 
 def lowered(graph: Graph) -> Lowered:
-    return lower(graph, GPU, Plan(BlockPlanner(), FULL), Trace())
+    return lower(graph, GPU, Plan(BlockPlanner(), arena_planner(), FULL), Trace())
 
 
 def contracts(kernels: tuple[TileKernel, ...]) -> list[Contract]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tcc.backends.artifact.planner import arena_planner
 from tcc.debug import Trace
 from tcc.errors import TccError
 from tcc.ir.expr import ExprBuilder
@@ -71,7 +72,7 @@ def check(graph: Graph, given: dict[str, Array]) -> None:
     made = lower(
         run_pipeline(graph, 2, Trace(), asked=(LEGALIZE_CALLS,)),
         GPU,
-        Plan(BlockPlanner(), FULL),
+        Plan(BlockPlanner(), arena_planner(), FULL),
         Trace(),
     )
     assert not any("call" in type(i).__name__.lower() for i in made.program.body)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tcc.backends.artifact.planner import arena_planner
 from tcc.debug import Trace
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.graph import GraphBuilder
@@ -36,9 +37,9 @@ def test_neighbours_of_the_only_one(size: int, shift: int, total: bool, device: 
     x = graph.input("x", tensor(F32, 3, 1))
     made = graph.finish(graph.add(OPS["expression"], [x], ExpressionAttrs(b.done())))
     lowered = (
-        lower(made, GPU, Plan(BlockPlanner(), FULL), Trace())
+        lower(made, GPU, Plan(BlockPlanner(), arena_planner(), FULL), Trace())
         if device
-        else lower(made, CPU, Plan(CorePlanner(TYPICAL_CORE), FULL), Trace())
+        else lower(made, CPU, Plan(CorePlanner(TYPICAL_CORE), arena_planner(), FULL), Trace())
     )
     given = np.array([[0.0], [1.0], [2.0]], np.float32)
     (found,) = evaluate_program(lowered.program, lowered.kernels, [given], np.zeros(0, np.uint8))
@@ -53,7 +54,7 @@ def test_an_operand_without_elements_is_its_fill_all_over() -> None:
     graph = GraphBuilder("none")
     x = graph.input("x", tensor(F32, 0, 40))
     made = graph.finish(graph.add(OPS["expression"], [x], ExpressionAttrs(b.done())))
-    lowered = lower(made, CPU, Plan(CorePlanner(TYPICAL_CORE), FULL), Trace())
+    lowered = lower(made, CPU, Plan(CorePlanner(TYPICAL_CORE), arena_planner(), FULL), Trace())
     given = np.zeros((0, 40), np.float32)
     (found,) = evaluate_program(lowered.program, lowered.kernels, [given], np.zeros(0, np.uint8))
     np.testing.assert_array_equal(found, np.full((1, 44), 6.0, np.float32))
