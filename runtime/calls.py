@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 from tcc.runtime import abi
-from tcc.runtime.blocks import ResultPool
 from tcc.runtime.devices import Maker
 from tcc.runtime.packed import is_packed, packed_size, unpack
+from tcc.runtime.result_pool import ResultPool
 from tcc.runtime.values import is_value, make_block
 
 

@@ -22,11 +22,11 @@ from weakref import WeakSet
 
 from tcc.runtime import abi
 from tcc.runtime.arrays import kind_of, view_of
-from tcc.runtime.blocks import ResultPool
 from tcc.runtime.calls import Outputs, Result, Results, is_plain
 from tcc.runtime.devices import HOST, Given, Maker, maker_like, stream_of
 from tcc.runtime.images import SIDE_SUFFIX, Image, foreign_machine, open_image, place
 from tcc.runtime.ports import Port, port_of, signature
+from tcc.runtime.result_pool import ResultPool
 from tcc.runtime.soname import set_soname
 from tcc.runtime.values import ResultMemory, arrays_in, describe, is_value, read_block
 

@@ -27,7 +27,8 @@
  *
  * Failure.  take and resize return TCC_OUT_OF_MEMORY where the limit, the system or the range has no
  * more, and change nothing then; tcc.h's last_error has the reason.  give returns
- * TCC_INVALID_ARGUMENT, and does nothing, where the address is not that of a block in use. */
+ * TCC_INVALID_ARGUMENT, and does nothing, where the address is not that of a block in use; a pool with
+ * the caller's own allocator does not see that. */
 #ifndef TCC_POOL_H
 #define TCC_POOL_H
 
@@ -83,10 +84,10 @@ typedef struct tcc_pool_statistics {
     uint64_t range;          /* addresses reserved */
     uint64_t committed;      /* bytes that the system was asked for and not given back */
     uint64_t most_committed; /* the most of them at one time */
-    uint64_t live;           /* in blocks in use, rounded up to the alignment */
-    uint64_t most_live;
+    uint64_t live;           /* in blocks in use, as rounded up */
+    uint64_t most_live;      /* of a shared pool with what lies in threads' caches */
     uint64_t blocks;   /* in use */
-    uint64_t takes;    /* that succeeded, those of resize included */
+    uint64_t takes;    /* that succeeded, without those from threads' caches */
     uint64_t failures; /* takes and resizes that found no memory */
 } tcc_pool_statistics;
 

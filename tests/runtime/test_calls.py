@@ -14,8 +14,8 @@ from programs import Builder, expected_mlp
 from tcc.ir.program import Copy, Input, IntOp
 from tcc.runtime import Module
 from tcc.runtime.arrays import view_of
-from tcc.runtime.blocks import ResultPool
 from tcc.runtime.calls import Outputs, Result
+from tcc.runtime.result_pool import ResultPool
 
 F32 = np.dtype(np.float32)
 X = np.arange(-6, 6, dtype=np.float32)

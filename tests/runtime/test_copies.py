@@ -17,7 +17,7 @@ import pytest
 from programs import Builder, expected_mlp
 from tcc.ir.program import Input, State
 from tcc.runtime import Module, load
-from tcc.runtime.blocks import ResultPool
+from tcc.runtime.result_pool import ResultPool
 
 X = np.linspace(-1, 1, 9, dtype=np.float32)
 

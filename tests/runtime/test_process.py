@@ -17,9 +17,9 @@ import programs
 import pytest
 from programs import expected_mlp
 from tcc.runtime import Module, load
-from tcc.runtime.blocks import ResultPool
 from tcc.runtime.calls import Results
 from tcc.runtime.images import _IMAGES
+from tcc.runtime.result_pool import ResultPool
 
 
 def test_a_forked_child_runs_with_threads_of_its_own(mlp_path: Path) -> None:

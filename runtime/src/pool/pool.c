@@ -111,15 +111,18 @@ static tcc_status take_block(tcc_pool *pool, size_t bytes, uint32_t *out_number)
                             "out of memory: the pool has %zu bytes of addresses, and no %zu of them "
                             "are free in one piece",
                             pool->range, bytes);
-    size_t missing;
+    size_t missing, most = pool->most_live;
     const block *at = &pool->all.table[number];
     count_live(pool, at->units);
     while (!pool_has(pool, at) && !pool_commit(pool, at, &missing))
         if (!find_memory(pool, missing)) {
             count_live(pool, -at->units);
+            pool->most_live = most;
             blocks_give(&pool->all, number);
             return tcc_budget_refuse(&pool->budget, missing);
         }
+    pool->most_live = most; /* the callback may have given back what was counted */
+    count_live(pool, 0);
     pool->n_blocks++;
     *out_number = number;
     return TCC_OK;
@@ -172,7 +175,7 @@ static tcc_status no_block(const void *memory) {
 }
 
 static tcc_status give(tcc_pool *pool, void *memory) {
-    if (pool->allocator.allocate) {
+    if (pool->allocator.allocate && memory) {
         own_give(pool, memory);
         return TCC_OK;
     }

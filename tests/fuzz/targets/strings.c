@@ -165,9 +165,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *given, size_t length) {
     char *data = malloc(length - 3); /* exact, so that reads beyond it are seen */
     int64_t size = (int64_t)length - 3;
     memcpy(data, given + 3, (size_t)size);
-    tcc_pool pool = {.poison = true};
+    tcc_pool *pool = NULL;
+    const tcc_pool_config config = {.struct_size = sizeof config, .flags = TCC_POOL_POISON};
+    must(tcc_pool_create(&config, &pool) == TCC_OK);
     texts t = {.count = 0};
-    must(tcc_heap_begin(&t.heap, &pool) == TCC_OK);
+    must(tcc_heap_begin(&t.heap, pool) == TCC_OK);
     read_texts(&t, data, size);
     switch (given[0] % 7) {
     case 0: split(&t, given[1], given[2], data); break;
@@ -178,8 +180,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *given, size_t length) {
     case 5: glue(&t); break;
     default: match(&t, data, size); break;
     }
-    tcc_pool_reset(&pool);
-    tcc_pool_trim(&pool);
+    tcc_pool_destroy(pool);
     free(data);
     return 0;
 }

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tcc.runtime import Module, abi
-from tcc.runtime.blocks import ResultPool
+from tcc.runtime.result_pool import ResultPool
 
 torch = pytest.importorskip("torch")
 
