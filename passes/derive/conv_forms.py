@@ -24,12 +24,14 @@ AMPLIFIED = 2e-5
 
 def forms_of(conv: Conv) -> Iterator[Form]:
     """All allowed forms that a transform along some axis is part of."""
+    found: list[Form] = [()]
+    for axis in conv.axes:
+        pairs = product(found, _axis_forms(axis))
+        found = [(*f, own) for f, own in pairs if points(f) * own.points <= MOST_RESULTS]
     terms = prod(axis.taps for axis in conv.axes) * (conv.channels // conv.groups)
-    for form in product(*map(_axis_forms, conv.axes)):
-        if points(form) > MOST_RESULTS or all(f == DIRECT for f in form):
-            continue
+    for form in found:
         small = UNIT_ROUNDOFF * amplification(conv, form) <= AMPLIFIED
-        if small and roundings(conv, form) <= terms:
+        if small and roundings(conv, form) <= terms and any(f != DIRECT for f in form):
             yield form
 
 
@@ -49,10 +51,11 @@ def roundings(conv: Conv, form: Form) -> int:
 def _axis_forms(axis: Axis) -> list[AxisForm]:
     """Pieces of even numbers of taps, and tiles no longer than the results of a turn."""
     taps, results = -(-axis.taps // axis.classes), -(-(as_int(axis.results) or 0) // axis.turns)
-    lengths = sorted({-(-taps // count) for count in range(1, taps)})
+    lengths = {-(-taps // -(-taps // most)) for most in range(2, MOST_PRODUCTS)}
     tiled = (
         AxisForm(tile, length)
-        for length in lengths
+        for length in sorted(lengths)
+        if length > 1
         for tile in range(2, min(MOST_PRODUCTS - length + 1, results) + 1)
     )
     return [DIRECT, *tiled]
