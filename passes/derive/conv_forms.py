@@ -23,16 +23,19 @@ AMPLIFIED = 2e-5
 
 
 def forms_of(conv: Conv) -> Iterator[Form]:
-    """All allowed forms that a transform along some axis is part of."""
+    """All allowed forms that transforms along two axes are part of, or along the only one that
+    has several taps and results."""
     found: list[Form] = [()]
-    for axis in conv.axes:
-        pairs = product(found, _axis_forms(axis))
-        found = [(*f, own) for f, own in pairs if points(f) * own.points <= MOST_RESULTS]
+    choices = [_axis_forms(axis) for axis in conv.axes]
+    for own in choices:
+        found = [(*f, g) for f, g in product(found, own) if points(f) * g.points <= MOST_RESULTS]
+    fewest = min(2, sum(len(own) > 1 for own in choices))
     terms = prod(axis.taps for axis in conv.axes) * (conv.channels // conv.groups)
     for form in found:
-        small = UNIT_ROUNDOFF * amplification(conv, form) <= AMPLIFIED
-        if small and roundings(conv, form) <= terms and any(f != DIRECT for f in form):
-            yield form
+        if sum(f != DIRECT for f in form) >= max(1, fewest):
+            small = UNIT_ROUNDOFF * amplification(conv, form) <= AMPLIFIED
+            if small and roundings(conv, form) <= terms:
+                yield form
 
 
 def amplification(conv: Conv, form: Form) -> float:
