@@ -224,8 +224,10 @@ def _fitting(node: Node, constants: Mapping[Value, None]) -> Conv | None:
 
 
 def _pools_of(graph: Graph, chosen: Mapping[Node, Form]) -> dict[Node, None]:
-    """Maxima of windows side by side over results of `chosen` that nothing else reads."""
+    """Maxima of windows side by side over results of `chosen` that nothing else reads, where tiles
+    hold whole windows."""
     users = graph.users()
+    whole = {node for node, form in chosen.items() if all(f.tile % 2 == 0 for f in form)}
     producers = {v: n for n in graph.nodes for v in n.outputs}
 
     def follows(node: Node) -> bool:
@@ -234,7 +236,7 @@ def _pools_of(graph: Graph, chosen: Mapping[Node, Form]) -> dict[Node, None]:
         if source is None or before is None or source in graph.outputs or len(users[source]) != 1:
             return False
         alone = len(before.inputs) == 1 and Trait.ELEMENTWISE in before.op.traits
-        return before in chosen or (alone and follows(before))
+        return before in whole or (alone and follows(before))
 
     return dict.fromkeys(n for n in graph.nodes if _side_by_side(n) and follows(n))
 

@@ -23,14 +23,19 @@ AMPLIFIED = 2e-5
 
 
 def forms_of(conv: Conv) -> Iterator[Form]:
-    """All allowed forms that a transform along some axis is part of."""
+    """All allowed forms that transforms along two axes are part of, or along the only one that
+    has several taps and results."""
+    found: list[Form] = [()]
+    choices = [_axis_forms(axis) for axis in conv.axes]
+    for own in choices:
+        found = [(*f, g) for f, g in product(found, own) if points(f) * g.points <= MOST_RESULTS]
+    fewest = min(2, sum(len(own) > 1 for own in choices))
     terms = prod(axis.taps for axis in conv.axes) * (conv.channels // conv.groups)
-    for form in product(*map(_axis_forms, conv.axes)):
-        if points(form) > MOST_RESULTS or all(f == DIRECT for f in form):
-            continue
-        small = UNIT_ROUNDOFF * amplification(conv, form) <= AMPLIFIED
-        if small and roundings(conv, form) <= terms:
-            yield form
+    for form in found:
+        if sum(f != DIRECT for f in form) >= max(1, fewest):
+            small = UNIT_ROUNDOFF * amplification(conv, form) <= AMPLIFIED
+            if small and roundings(conv, form) <= terms:
+                yield form
 
 
 def amplification(conv: Conv, form: Form) -> float:
@@ -49,10 +54,11 @@ def roundings(conv: Conv, form: Form) -> int:
 def _axis_forms(axis: Axis) -> list[AxisForm]:
     """Pieces of even numbers of taps, and tiles no longer than the results of a turn."""
     taps, results = -(-axis.taps // axis.classes), -(-(as_int(axis.results) or 0) // axis.turns)
-    lengths = sorted({-(-taps // count) for count in range(1, taps)})
+    lengths = {-(-taps // -(-taps // most)) for most in range(2, MOST_PRODUCTS)}
     tiled = (
         AxisForm(tile, length)
-        for length in lengths
+        for length in sorted(lengths)
+        if length > 1
         for tile in range(2, min(MOST_PRODUCTS - length + 1, results) + 1)
     )
     return [DIRECT, *tiled]

@@ -97,7 +97,10 @@ class AxisForm:
         return ceildiv(ceildiv(axis.results, axis.turns), self.tile)
 
     def pieces(self, axis: Axis) -> int:
-        return axis.classes * -(-axis.taps // (axis.classes * self.taps))
+        """Pieces that have a tap: so many of each class, but for the last."""
+        span = axis.classes * self.taps
+        whole = (axis.taps - 1) // span
+        return whole * axis.classes + min(axis.classes, axis.taps - whole * span)
 
 
 # One for each spatial axis.
@@ -206,13 +209,12 @@ def transformed_weights(conv: Conv, form: Form, weights: Array) -> Array:
     )
     for each, axis in zip(form, conv.axes, strict=True):
         found = np.moveaxis(found, rank + 2, -1)
-        pieces = each.pieces(axis)
-        missing = pieces * each.taps - axis.taps
+        missing = -axis.taps % (axis.classes * each.taps)
         found = np.pad(found, [(0, 0)] * (found.ndim - 1) + [(0, missing)])
         found = found.reshape(*found.shape[:-1], -1, each.taps, axis.classes)
         factors = np.array([[float(x) for x in row] for row in each.algorithm.weights])
         found = np.moveaxis(found, -2, -1) @ factors.T
-        found = found.reshape(*found.shape[:-3], pieces, each.points)
+        found = found.reshape(*found.shape[:-3], -1, each.points)[..., : each.pieces(axis), :]
     at = range(rank + 2, found.ndim)
     order = (*at[1::2], *range(rank), *at[::2], rank + 1, rank)
     shape = [as_int(n) or 0 for n in conv.weights_type(form).shape]

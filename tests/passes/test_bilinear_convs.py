@@ -19,7 +19,7 @@ from tcc.ir.types import F32, F64, DType, tensor
 from tcc.ops import OPS
 from tcc.passes.derive.bilinear_conv import Limits, constant_bytes, faster_convolutions
 from tcc.passes.derive.conv_price import ConvPrices, ConvRegion, Forms, region_of
-from tcc.passes.derive.tiled_conv import Form, points
+from tcc.passes.derive.tiled_conv import AxisForm, Form, points
 from tcc.passes.fuse.partition import partition
 from tcc.passes.pipeline import run_pipeline
 from tcc.passes.program.lower_graph import halo_widths, place_graph
@@ -30,7 +30,7 @@ from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.machine import MACHINES
 
 from tests.oracle.graph.parse import parse_graph
-from tests.passes.products import F2, F4, FREE, Products, products
+from tests.passes.products import F2, F4, FREE, Only, Products, products
 from tests.passes.test_choose_layouts import planner
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -337,6 +337,13 @@ def test_maxima_of_windows_side_by_side_go_with_the_image(
 )
 def test_other_maxima_stay(pooled: Pooled) -> None:
     assert "max_pool" in form_of(faster_convolutions(pooled.graph(Conv()), FREE))
+
+
+def test_maxima_across_tiles_stay() -> None:
+    odd = Limits(Only((AxisForm(3, 3), AxisForm(4, 3))), growth=100)
+    found = form_of(faster_convolutions(Pooled().graph(Conv()), odd))
+    assert found[0] == "expression 30"
+    assert "max_pool" in found
 
 
 def test_storage_lets_transforms_run_along_channels() -> None:

@@ -133,7 +133,7 @@ CASES = {
     "1-D, stride 3": (Case((40,), (7,), strides=(3,), before=(1,)), form((2, 3))),
     "1 x 7": (Case((5, 17), (1, 7), before=(0, 3), after=(0, 3)), form(_D, (2, 7))),
     "7 x 1, two pieces": (Case((17, 5), (7, 1), before=(3, 0), after=(3, 0)), form((4, 4), _D)),
-    "3 x 3, rows only": (Case((9, 11), (3, 3), before=(1,), after=(1,)), form((4, 3), _D)),
+    "3 x 3, one column": (Case((9, 3), (3, 3), before=(1, 0), after=(1, 0)), form((4, 3), _D)),
     "3 x 3, two tiles": (Case((9, 11), (3, 3), before=(0, 2), after=(1,)), form((2, 3), (4, 3))),
     "3 x 3, odd tiles": (Case((7, 10), (3, 3), before=(1,), after=(1,)), form((3, 3), (3, 3))),
     "3 x 3, pieces of two taps": (Case((8, 8), (3, 3), before=(1,)), form((3, 2), (3, 2))),
@@ -149,7 +149,7 @@ CASES = {
         Case((14, 9), (3, 3), dilations=(3, 1), before=(3, 1), after=(1,), groups=4, channels=32),
         form((2, 3), (4, 3)),
     ),
-    "stride 2": (Case((17, 14), (3, 3), strides=(2,), before=(1,), after=(1,)), form((3, 2), _D)),
+    "stride 2": (Case((17, 4), (3, 3), strides=(2,), before=(1, 0)), form((3, 2), _D)),
     "stride 2, 4 x 4": (
         Case((16, 15), (4, 4), strides=(2,), before=(1,), after=(1,)),
         form((3, 2), (2, 2)),
@@ -167,6 +167,7 @@ CASES = {
         Case((5, 4, 6), (3, 3, 3), before=(1,), after=(1,), channels=8),
         form((2, 3), (2, 3), (2, 3)),
     ),
+    "3-D, two axes": (Case((3, 6, 7), (2, 3, 3), before=(1,)), form(_D, (4, 3), (3, 3))),
     "3-D, one axis": (Case((5, 6, 7), (3, 1, 1)), form((3, 3), _D, _D)),
     "image smaller than a tile": (
         Case((2, 3), (3, 3), before=(1,), after=(1,)),
@@ -210,7 +211,7 @@ def exact_and_allowed(case: Case, image: Array) -> tuple[Array, Array]:
 
 # One of each kind of loop nest is compiled as well.
 RUN = (
-    "1-D, 7 taps", "1-D, dilated", "1-D, stride 2", "7 x 1, two pieces", "3 x 3, rows only",
+    "1-D, 7 taps", "1-D, dilated", "1-D, stride 2", "7 x 1, two pieces", "3 x 3, one column",
     "2 x 2", "5 x 5, pieces", "groups, dilated", "stride 2, 4 x 4", "3-D, one axis",
     "transposed, phases", "transposed, three phases", "transposed, groups",
 )  # fmt: skip

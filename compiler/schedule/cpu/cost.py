@@ -73,8 +73,8 @@ class Pricer:
 
     `constants` are the bytes of all the model's weights: more than the last cache holds (None) come
     from memory at every run, more than the second holds from the third.  Operands that are computed
-    lie in the caches, as much as these keep of all that a group touches.  With `pairs` an instruction multiplies two bf16 in the time of one
-    f32.
+    lie in the caches, as much as these keep of all that a group touches.  With `pairs` an
+    instruction multiplies two bf16 in the time of one f32.
     """
 
     def __init__(
