@@ -19,7 +19,7 @@ from tcc.backends.generated import Generated
 from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.options import Options
-from tcc.passes.derive.bilinear_conv import Limits
+from tcc.passes.derive.bilinear.convolutions import Limits
 from tcc.passes.manager import Pass
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.tile.plan import KernelPlanner

@@ -29,7 +29,7 @@ from tcc.ir.index import Index, as_int
 from tcc.ir.op import Array, NamedArrays
 from tcc.ir.types import DTypeKind, TensorType
 from tcc.options import Options, SymbolicShape, read_options
-from tcc.passes.derive.bilinear_conv import constant_bytes
+from tcc.passes.derive.bilinear.convolutions import constant_bytes
 from tcc.passes.graph.state import appended_rows
 from tcc.passes.program.lower_node import check_runnable
 from tcc.passes.quantize.quantize_weights import as_stored

@@ -23,7 +23,7 @@ from tcc.ir.op import Array
 from tcc.ir.program.operands import steps_of
 from tcc.ir.program.verify import verify_program
 from tcc.options import Options
-from tcc.passes.derive.bilinear_conv import Limits
+from tcc.passes.derive.bilinear.convolutions import Limits
 from tcc.passes.graph.fix_sizes import fix_sizes
 from tcc.passes.graph.merge_matmuls import has_few_rows
 from tcc.passes.manager import Pass

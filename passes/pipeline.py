@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.ir.types import I8, U8
-from tcc.passes.derive.bilinear_conv import Limits, faster_convolutions
+from tcc.passes.derive.bilinear.convolutions import Limits, faster_convolutions
 from tcc.passes.fuse.partition import partition
 from tcc.passes.graph.canonicalize import canonicalize
 from tcc.passes.graph.check_indices import check_indices

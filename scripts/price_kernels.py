@@ -29,7 +29,7 @@ from tcc.ir.tile import MemorySpace, TileKernel
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.tile.text import kernel_text
 from tcc.options import Options
-from tcc.passes.derive.bilinear_conv import constant_bytes
+from tcc.passes.derive.bilinear.convolutions import constant_bytes
 from tcc.passes.layout.assign import Kernel
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.tile.cpu.lower import lower

@@ -15,8 +15,8 @@ from tcc.errors import UserError
 from tcc.ir.graph import Graph
 from tcc.ir.types import DTYPES, F32
 from tcc.options import Options
-from tcc.passes.derive.bilinear_conv import Limits
-from tcc.passes.derive.conv_price import ConvPrices
+from tcc.passes.derive.bilinear.conv_price import ConvPrices
+from tcc.passes.derive.bilinear.convolutions import Limits
 from tcc.passes.moe.price import GroupedGemmPrices
 from tcc.passes.pipeline import (
     CHECK_INDICES,

@@ -21,7 +21,7 @@ from tcc.ir.index import Index, as_int, free_vars
 from tcc.ir.op import Array, OpSpec, Trait
 from tcc.ir.types import TensorType, element_count
 from tcc.ops.effort import FAST, is_laborious
-from tcc.passes.derive.bilinear_conv import constant_bytes
+from tcc.passes.derive.bilinear.convolutions import constant_bytes
 from tcc.record import field_names
 
 # Results of at most this many bytes are always stored; larger ones if they grow by no more than

@@ -35,7 +35,7 @@ from tcc.ir.index import Var, evaluate
 from tcc.ir.tile import MemorySpace, TileBuffer, TileKernel
 from tcc.ir.types import BF16, BOOL, F16
 from tcc.options import read_options
-from tcc.passes.derive.bilinear_conv import constant_bytes
+from tcc.passes.derive.bilinear.convolutions import constant_bytes
 from tcc.variants import optimise, variant_backends
 
 from tests.oracle.tile.evaluate import evaluate_kernel

@@ -7,9 +7,9 @@ from math import inf, prod
 
 from tcc.ir.graph import Node
 from tcc.ir.index import as_int
-from tcc.passes.derive.bilinear_conv import Limits
-from tcc.passes.derive.conv_price import ConvPrices, ConvRegion, Forms
-from tcc.passes.derive.tiled_conv import AxisForm, Conv, Form, conv_of
+from tcc.passes.derive.bilinear.conv_price import ConvPrices, ConvRegion, Forms
+from tcc.passes.derive.bilinear.convolutions import Limits
+from tcc.passes.derive.bilinear.tiled_conv import AxisForm, Conv, Form, conv_of
 
 F2: Form = (AxisForm(2, 3),) * 2
 F4: Form = (AxisForm(4, 3),) * 2

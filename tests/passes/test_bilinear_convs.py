@@ -17,9 +17,9 @@ from tcc.ir.graph.verify import verify_graph
 from tcc.ir.index import IndexLike, as_int, const, symbol
 from tcc.ir.types import F32, F64, DType, tensor
 from tcc.ops import OPS
-from tcc.passes.derive.bilinear_conv import Limits, constant_bytes, faster_convolutions
-from tcc.passes.derive.conv_price import ConvPrices, ConvRegion, Forms, region_of
-from tcc.passes.derive.tiled_conv import AxisForm, Form, points
+from tcc.passes.derive.bilinear.conv_price import ConvPrices, ConvRegion, Forms, region_of
+from tcc.passes.derive.bilinear.convolutions import Limits, constant_bytes, faster_convolutions
+from tcc.passes.derive.bilinear.tiled_conv import AxisForm, Form, points
 from tcc.passes.fuse.partition import partition
 from tcc.passes.pipeline import run_pipeline
 from tcc.passes.program.lower_graph import halo_widths, place_graph

@@ -15,8 +15,8 @@ from tcc.ir.graph.verify import verify_graph
 from tcc.ir.index import IndexLike, const, symbol
 from tcc.ir.types import F32, tensor
 from tcc.ops import OPS
-from tcc.passes.derive.bilinear_conv import Limits, faster_convolutions
-from tcc.passes.derive.tiled_conv import AxisForm, Form
+from tcc.passes.derive.bilinear.convolutions import Limits, faster_convolutions
+from tcc.passes.derive.bilinear.tiled_conv import AxisForm, Form
 from tcc.passes.graph.decompose import decompose_transposed
 from tcc.runtime.module import Module
 

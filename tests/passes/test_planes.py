@@ -11,7 +11,7 @@ from tcc.ir.layout import Layout, axis_vars, offset, permuted, row_major, set_ap
 from tcc.ir.types import F32, element_count, tensor
 from tcc.ops import OPS
 from tcc.ops.formula import fn
-from tcc.passes.derive.tiled_conv import Axis, Conv, input_transform, products
+from tcc.passes.derive.bilinear.tiled_conv import Axis, Conv, input_transform, products
 from tcc.passes.layout.assign import Placed
 from tcc.passes.layout.pad_planes import LINE, PAGE
 from tcc.passes.program.lower_graph import place_graph

@@ -18,7 +18,7 @@ from tcc.ops.algebra.activation import GeluAttrs
 from tcc.ops.algebra.movement import ConcatAttrs
 from tcc.ops.composite.normalization import NormAttrs
 from tcc.ops.shapes import AxisAttrs
-from tcc.passes.derive.bilinear_conv import faster_convolutions
+from tcc.passes.derive.bilinear.convolutions import faster_convolutions
 from tcc.passes.layout.assign import Placed
 from tcc.passes.memory.plan_arena import plan_arena
 from tcc.passes.program.lower_graph import lower_program, place_graph

@@ -15,7 +15,7 @@ from tcc.debug import Trace
 from tcc.driver import compile_model, resolve_targets
 from tcc.frontends import load_model
 from tcc.options import Options, read_options
-from tcc.passes.derive.bilinear_conv import constant_bytes
+from tcc.passes.derive.bilinear.convolutions import constant_bytes
 from tcc.passes.program.lowered import Lowered
 from tcc.variants import BACKENDS, check_options, lower, optimise, variant_backends
 

@@ -10,7 +10,7 @@ from tcc.ir.expr.scalar import StageRef
 from tcc.ir.graph import Graph
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.index import as_int
-from tcc.passes.derive.bilinear_conv import faster_convolutions
+from tcc.passes.derive.bilinear.convolutions import faster_convolutions
 from tcc.passes.program.lower_graph import lower_program, place_graph
 from tcc.passes.program.lower_node import lower_node
 from tcc.passes.tile.cpu.alias_scratch import overlaid

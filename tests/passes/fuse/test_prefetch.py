@@ -11,7 +11,7 @@ from tcc.ir.index import as_int, const, evaluate, iterator
 from tcc.ir.tile import Loop, MemorySpace, Prefetch, Stmt, Store, TileKernel
 from tcc.ir.types import F32, tensor
 from tcc.ops import OPS
-from tcc.passes.derive.tiled_conv import Axis, Conv, output_transform, points
+from tcc.passes.derive.bilinear.tiled_conv import Axis, Conv, output_transform, points
 from tcc.passes.fuse.cpu_legality import CpuKernels
 from tcc.passes.program.lower_graph import lower_program, place_graph
 from tcc.passes.program.lower_node import lower_node

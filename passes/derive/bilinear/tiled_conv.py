@@ -31,8 +31,8 @@ from tcc.ir.index import Index, IndexLike, as_index, as_int, ceildiv, floordiv
 from tcc.ir.op import Array
 from tcc.ir.types import F32, TensorType, tensor
 from tcc.ops.formula import chosen, fn
-from tcc.passes.derive.bilinear import Bilinear, toom_cook
-from tcc.passes.derive.shared_sums import Arithmetic, SharedSums, shared_sums
+from tcc.passes.derive.bilinear.algorithms import Bilinear, toom_cook
+from tcc.passes.derive.bilinear.shared_sums import Arithmetic, SharedSums, shared_sums
 from tcc.record import record
 
 _Grid: TypeAlias = NDArray[Any]

@@ -18,7 +18,7 @@ from itertools import combinations
 from math import gcd
 from typing import Generic, TypeAlias, TypeVar
 
-from tcc.passes.derive.bilinear import Matrix
+from tcc.passes.derive.bilinear.algorithms import Matrix
 from tcc.record import record
 
 _T = TypeVar("_T")

@@ -29,7 +29,7 @@ from tcc.ir.op import Array
 from tcc.ir.types import F32
 from tcc.ops import OPS
 from tcc.passes.choose.price import priced_kernels, unread
-from tcc.passes.derive.tiled_conv import (
+from tcc.passes.derive.bilinear.tiled_conv import (
     Conv,
     Form,
     conv_of,

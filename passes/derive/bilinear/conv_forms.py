@@ -2,7 +2,7 @@
 
 A form's results are off by at most amplification * g(n) * X * W summed over taps and channels, for
 inputs of at most X in a tile, weights of at most W, and n roundings on the longest way (see
-`bilinear`).  A form is allowed where n is at most the number of terms of the direct sum, so that
+`algorithms`).  A form is allowed where n is at most the number of terms of the direct sum, so that
 the form keeps the bound of the error policy, and where one rounding, amplified, stays within
 `AMPLIFIED` of the largest product: a fifth of what whole models may differ by.
 """
@@ -14,8 +14,16 @@ from itertools import product
 from math import prod
 
 from tcc.ir.index import as_int
-from tcc.passes.derive.bilinear import MOST_PRODUCTS
-from tcc.passes.derive.tiled_conv import DIRECT, Axis, AxisForm, Conv, Form, facts_of, points
+from tcc.passes.derive.bilinear.algorithms import MOST_PRODUCTS
+from tcc.passes.derive.bilinear.tiled_conv import (
+    DIRECT,
+    Axis,
+    AxisForm,
+    Conv,
+    Form,
+    facts_of,
+    points,
+)
 from tcc.passes.fuse.unroll import MOST_RESULTS
 
 UNIT_ROUNDOFF = 2.0**-24

@@ -25,9 +25,9 @@ from tcc.ir.index import as_int
 from tcc.ir.op import Trait
 from tcc.ir.types import F32, TensorType, element_count
 from tcc.passes.choose.beam import Link, choose_together
-from tcc.passes.derive.conv_forms import amplification, forms_of
-from tcc.passes.derive.conv_price import ConvPrices, ConvRegion, region_of, with_form
-from tcc.passes.derive.tiled_conv import (
+from tcc.passes.derive.bilinear.conv_forms import amplification, forms_of
+from tcc.passes.derive.bilinear.conv_price import ConvPrices, ConvRegion, region_of, with_form
+from tcc.passes.derive.bilinear.tiled_conv import (
     DIRECT,
     Conv,
     Form,
