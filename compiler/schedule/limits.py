@@ -42,3 +42,17 @@ class FusionLimits:
 
 
 TYPICAL_LIMITS = FusionLimits()
+
+
+@record
+class Rates:
+    """What a machine does in a second: `products` that are added up, `others` for operations on
+    elements, and `bytes` of memory read."""
+
+    products: float = 180e9
+    others: float = 90e9
+    bytes: float = 27e9
+
+    def seconds(self, products: float, others: float, bytes_: float) -> float:
+        """How long work and traffic take that overlap."""
+        return max(products / self.products + others / self.others, bytes_ / self.bytes)
