@@ -28,6 +28,7 @@ from tcc.ir.expr.scalar import (
     transform_all,
     walk,
 )
+from tcc.ir.graph.text import expr_text
 from tcc.ir.index import Index, Var, Vars, free_vars, iterator
 from tcc.passes.derive.affine import Sizes, affine_of, index_of, plain
 from tcc.passes.derive.record import Factor, Factors, Region, Stage
@@ -44,6 +45,11 @@ def to_expr(region: Region) -> Expr:
     """The expression of a region, its iterators named as `canonical` names them."""
     stages = tuple(map(_expr_stage, region.stages))
     return canonical(Expr(region.params, stages, tuple(StageRef(*o) for o in region.outputs)))
+
+
+def region_text(region: Region) -> str:
+    """The text of the region's expression; what reads it back as an expression reads the region."""
+    return expr_text(to_expr(region))
 
 
 # ---- from expressions ---------------------------------------------------------------------------

@@ -10,11 +10,12 @@ from tcc.ir.op import OpSpec
 from tcc.ir.types import F32, I64, dtype_of, tensor
 from tcc.ops import OPS
 from tcc.ops.algebra.window import ConvAttrs
-from tcc.passes.derive.convert import from_expr, to_expr
+from tcc.passes.derive.convert import from_expr, region_text, to_expr
 from tcc.passes.derive.record import constant_of, is_contraction, is_leaf
 from tcc.passes.fuse.compose import canonical
 
 from tests.ops.samples import samples_of
+from tests.oracle.expr.parse import parse_expr
 
 ROWS = [op for op in OPS.values() if op.expr is not None]
 
@@ -36,6 +37,7 @@ def test_every_op_comes_back(op: OpSpec) -> None:
         region = from_expr(whole)
         assert to_expr(region) == canonical(whole)
         assert from_expr(to_expr(region)) == region
+        assert from_expr(parse_expr(region_text(region))) == region
 
 
 @pytest.mark.parametrize("name", ["matmul", "conv", "phase_conv"])

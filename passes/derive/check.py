@@ -1,0 +1,299 @@
+"""Whether two regions compute the same: exact values modulo two primes at chosen points.
+
+Both sides are evaluated at corners, edges, around every boundary of a quotient, a remainder and a
+padding, and at random points, each sum in full.  Parameters are random elements, made where they
+are read.  Of a polynomial identity of degree d that does not hold, a point shows nothing with a
+probability of at most d/p (Schwartz 1980; Zippel 1979).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from math import prod
+
+import numpy as np
+from tcc.errors import InternalError
+from tcc.ir import expr
+from tcc.ir.expr.scalar import Apply, Arg, Scalar, children
+from tcc.ir.index import Index, Var, evaluate, free_vars
+from tcc.ir.types import BOOL, DType
+from tcc.passes.derive.affine import Affine, Size
+from tcc.passes.derive.canonical import stage_digests
+from tcc.passes.derive.field import PRIMES, Field, Values, element, key_of, scattered
+from tcc.passes.derive.record import Factor, Region, Stage, shape_of
+
+_CHUNK = 1 << 18  # elements of a grid that are evaluated at once
+_MOST_ELEMENTS = 1 << 27
+
+
+class Unchecked(InternalError):
+    """A region has more terms than a check evaluates."""
+
+
+class _Outside(Exception):
+    """A read that promises to be inside is not."""
+
+
+def equal_at(a: Region, b: Region, points: int = 16, seed: int = 0) -> bool:
+    """Whether all outputs agree at `points` random points and at the boundaries of both regions.
+
+    False where shapes or types differ, or where a read without a fill lies outside.  A leaf is a
+    function of its own that its digest names: leaves agree where they read the same states.
+    Raises `Unchecked` where the sums have more than 2^27 terms.
+    """
+    if _types(a) != _types(b):
+        return False
+    draws = 2 if _symbols(a, b) else 1
+    return all(
+        _agree(a, b, points, key_of(seed, draw), _drawn(_symbols(a, b), seed, draw))
+        for draw in range(draws)
+    )
+
+
+def _types(region: Region) -> tuple[object, ...]:
+    outputs = ((region.stages[n], c) for n, c in region.outputs)
+    return region.params, tuple((stage.iters, stage.dtypes[c]) for stage, c in outputs)
+
+
+def _agree(a: Region, b: Region, points: int, seed: int, sizes: Mapping[str, int]) -> bool:
+    rng = random.Random(seed)
+    edges = sorted({*_edges(a, sizes), *_edges(b, sizes)})
+    where = []
+    for number, _ in a.outputs:
+        extents = [_int(e, sizes) for e in a.stages[number].iters]
+        where.append(_points(extents, edges, points, rng))
+    try:
+        for prime in PRIMES:
+            sides = [_Values(r, Field(prime, seed), sizes, side) for side, r in enumerate((a, b))]
+            for (m, c), (n, d), at in zip(a.outputs, b.outputs, where, strict=True):
+                if len(at) and np.any(sides[0].stage(m, at)[c] != sides[1].stage(n, at)[d]):
+                    return False
+    except _Outside:
+        return False
+    return True
+
+
+# ---- where --------------------------------------------------------------------------------------
+
+
+def _symbols(*regions: Region) -> list[Var]:
+    sizes: set[Index] = set()
+    for region in regions:
+        sizes.update(d for p in region.params if p is not None for d in p.shape)
+        for stage in region.stages:
+            sizes.update(s for s in _sizes(stage) if isinstance(s, Index))
+    return [v for v in free_vars(*sorted(sizes, key=lambda s: s.key)) if v.extent is None]
+
+
+def _sizes(stage: Stage) -> Iterator[Size]:
+    yield from stage.loops
+    for form in _forms(stage):
+        yield from form.steps
+        yield form.offset
+
+
+def _forms(stage: Stage) -> Iterator[Affine]:
+    rest = [form for factor in stage.factors for form in factor.forms]
+    while rest:
+        form = rest.pop()
+        rest += [d.of for d in form.digits]
+        yield form
+
+
+def _drawn(symbols: Iterable[Var], seed: int, draw: int) -> dict[str, int]:
+    """Small values that the symbols may have."""
+    rng = random.Random(key_of("sizes", seed, draw))
+    found = {}
+    for var in symbols:
+        least = max(-(-var.lo // var.divisor), 1)
+        most = least + 5 if var.hi is None else max(min(least + 5, var.hi // var.divisor), least)
+        found[var.name] = var.divisor * rng.randint(least, most)
+    return found
+
+
+def _edges(region: Region, sizes: Mapping[str, int]) -> set[int]:
+    """The distances from an end at which something may change: divisors, offsets, small extents."""
+    found = {1}
+    for stage in region.stages:
+        found.update(e for e in (_int(s, sizes) for s in stage.sums) if e <= 64)
+        for form in _forms(stage):
+            found.add(abs(_int(form.offset, sizes)))
+            for digit in form.digits:
+                found |= {digit.div, digit.div * max(digit.mod, 1)}
+    return found
+
+
+def _points(extents: list[int], edges: Sequence[int], count: int, rng: random.Random) -> Values:
+    """Corners, a point for each edge of each axis, and random ones, half of their places edges."""
+    if not all(extents):
+        return np.zeros((0, len(extents)), np.int64)
+    special = [
+        sorted(
+            {
+                place
+                for edge in edges
+                for near in (edge, size - edge, (size // 2 // max(edge, 1)) * edge)
+                for place in (near - 1, near, near + 1)
+                if 0 <= place < size
+            }
+        )
+        or [0]
+        for size in extents
+    ]
+
+    def anywhere(axis: int) -> int:
+        return rng.choice(special[axis]) if rng.random() < 0.5 else rng.randrange(extents[axis])
+
+    axes = range(len(extents))
+    found = [list(p) for p in product(*({0, e - 1} for e in extents[-6:]))]
+    found = [[0] * (len(extents) - len(p)) + p for p in found]
+    found += [
+        [at if k == axis else anywhere(k) for k in axes] for axis in axes for at in special[axis]
+    ]
+    found += [[anywhere(k) for k in axes] for _ in range(count)]
+    return np.array(sorted(map(tuple, found)), np.int64).reshape(len(found), len(extents))
+
+
+def _int(size: Size, sizes: Mapping[str, int]) -> int:
+    return size if isinstance(size, int) else int(evaluate(size, sizes))
+
+
+# ---- values -------------------------------------------------------------------------------------
+
+
+class _Values:
+    """The values of a region's stages at points, each computed once."""
+
+    def __init__(self, region: Region, field: Field, sizes: Mapping[str, int], side: int) -> None:
+        self._region, self._field, self._sizes, self._side = region, field, sizes, side
+        self._digests = stage_digests(region)
+        self._known: dict[int, tuple[Values, list[Values]]] = {}
+        self._left = _MOST_ELEMENTS
+
+    def stage(self, number: int, at: Values) -> list[Values]:
+        """The components of a stage at points, a row of `at` each."""
+        shape = self._shape(~number)
+        places = _linear(at, shape)
+        wanted = np.unique(places)
+        known, values = self._known.get(number, (wanted[:0], []))
+        new = np.setdiff1d(wanted, known, assume_unique=True)
+        if len(new) or not values:
+            made = self._computed(number, _unravelled(new, shape))
+            every = np.concatenate([known, new])
+            order = np.argsort(every)
+            known = every[order]
+            values = [
+                np.concatenate([old, own])[order]
+                for old, own in zip(values or [new[:0]] * len(made), made, strict=True)
+            ]
+            self._known[number] = known, values
+        found = np.searchsorted(known, places)
+        return [v[found] for v in values]
+
+    def _computed(self, number: int, at: Values) -> list[Values]:
+        stage = self._region.stages[number]
+        if isinstance(stage.body, expr.Stage):
+            numbers = _linear(at, self._shape(~number))
+            keys = [(self._field.seed, self._digests[number], c) for c in range(len(stage.dtypes))]
+            return [
+                self._random(numbers, dtype, *key)
+                for key, dtype in zip(keys, stage.dtypes, strict=True)
+            ]
+        sums = [_int(s, self._sizes) for s in stage.sums]
+        terms = prod(sums)
+        self._left -= len(at) * max(terms, 1)
+        if self._left < 0:
+            raise Unchecked(f"the check of stage {number} has over {_MOST_ELEMENTS} terms")
+        inner = _unravelled(np.arange(terms), sums)
+        rows = max(_CHUNK // max(terms, 1), 1)
+        parts = [self._part(stage, at[n : n + rows], inner) for n in range(0, len(at), rows)]
+        parts = parts or [[np.zeros(0, np.int64)] * len(stage.dtypes)]
+        return [np.concatenate(component) for component in zip(*parts, strict=True)]
+
+    def _part(self, stage: Stage, at: Values, inner: Values) -> list[Values]:
+        loops = [*(at[:, k, None] for k in range(at.shape[1])), *inner.T[:, None, :]]
+        assert not isinstance(stage.body, expr.Stage)
+        must = _unconditional(stage.body)
+        factors = [self._factor(f, loops, n in must) for n, f in enumerate(stage.factors)]
+        full = len(at), len(inner)
+        values = [np.broadcast_to(v, full) for v in self._field.body(stage.body, factors)]
+        if stage.monoid is None:
+            return [v[:, 0] for v in values]
+        return self._field.combined(stage.monoid, stage.dtypes, values)
+
+    def _factor(self, factor: Factor, loops: list[Values], must: bool) -> Values:
+        prime = self._field.prime
+        at = [self._affine(form, loops) for form in factor.forms]
+        if factor.source is None:
+            return at[0] % prime
+        shape = self._shape(factor.source)
+        inside = np.ones((), bool)
+        for place, size in zip(at, shape, strict=True):
+            inside = inside & (place >= 0) & (place < size)
+        if factor.fill is None and must and not np.all(inside):
+            raise _Outside
+        every = np.broadcast_shapes(*(p.shape for p in at), ())
+        clipped = np.zeros((*every, len(at)), np.int64)
+        for axis, (place, size) in enumerate(zip(at, shape, strict=True)):
+            clipped[..., axis] = np.clip(place, 0, max(size - 1, 0))
+        outside = np.array(
+            key_of("outside", self._side) % prime
+            if factor.fill is None
+            else element(factor.fill.value, prime)
+        )
+        if not all(shape):
+            return np.broadcast_to(outside, every)
+        return np.where(inside, self._read(factor, clipped, shape), outside)
+
+    def _read(self, factor: Factor, at: Values, shape: Sequence[int]) -> Values:
+        assert factor.source is not None
+        if factor.source < 0:
+            flat = at.reshape(prod(at.shape[:-1]), len(shape))
+            return self.stage(~factor.source, flat)[factor.component].reshape(at.shape[:-1])
+        return self._random(_linear(at, shape), factor.dtype, self._field.seed, factor.source)
+
+    def _random(self, numbers: Values, dtype: DType, *key: object) -> Values:
+        values = scattered(key_of(*key), numbers, self._field.prime)
+        return values & 1 if dtype is BOOL else values
+
+    def _affine(self, form: Affine, loops: list[Values]) -> Values:
+        total = np.array(_int(form.offset, self._sizes), np.int64)
+        for step, loop in zip(form.steps, loops, strict=True):
+            if step != 0:
+                total = total + _int(step, self._sizes) * loop
+        for digit in form.digits:
+            value = self._affine(digit.of, loops) // digit.div
+            value = value % digit.mod if digit.mod else value
+            total = total + _int(digit.step, self._sizes) * value
+        return total
+
+    def _shape(self, source: int) -> list[int]:
+        return [_int(s, self._sizes) for s in shape_of(self._region, source)]
+
+
+def _unconditional(body: Sequence[Scalar]) -> set[int]:
+    """The factors that are read whatever the conditions of selects are."""
+    rest, seen = list(body), set[Scalar]()
+    while rest:
+        scalar = rest.pop()
+        if scalar not in seen:
+            seen.add(scalar)
+            lazy = isinstance(scalar, Apply) and scalar.function == "select"
+            rest += children(scalar)[:1] if lazy else children(scalar)
+    return {s.number for s in seen if isinstance(s, Arg)}
+
+
+def _linear(at: Values, shape: Sequence[int]) -> Values:
+    total = np.zeros(at.shape[:-1], np.int64)
+    for axis, size in enumerate(shape):
+        total = total * size + at[..., axis]
+    return total
+
+
+def _unravelled(numbers: Values, shape: Sequence[int]) -> Values:
+    found = np.zeros((len(numbers), len(shape)), np.int64)
+    for axis in range(len(shape) - 1, -1, -1):
+        numbers, found[:, axis] = np.divmod(numbers, max(shape[axis], 1))
+    return found

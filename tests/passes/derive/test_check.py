@@ -1,0 +1,222 @@
+"""The check of two regions: true for what is the same, false for every planted mistake."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tcc.ir.expr import ExprBuilder
+from tcc.ir.expr.scalar import Scalar, apply, index_value, literal
+from tcc.ir.index import symbol
+from tcc.ir.op import OpSpec
+from tcc.ir.types import F32, I64, tensor
+from tcc.ops import OPS
+from tcc.passes.derive.affine import Affine, Digit, combine, digit, unit
+from tcc.passes.derive.check import Unchecked, equal_at
+from tcc.passes.derive.convert import from_expr
+from tcc.passes.derive.edit import chosen, inlined, over, spliced, split
+from tcc.passes.derive.field import PRIMES, Field, element
+from tcc.passes.derive.record import Factor, Region, Stage, is_leaf, product
+
+from .regions import affine, chain, convolution, matmul, operands, values
+from .test_convert import ROWS, expressions
+
+
+@pytest.mark.parametrize("op", ROWS, ids=lambda op: op.name)
+def test_an_op_equals_itself_with_its_sums_turned(op: OpSpec) -> None:
+    for whole in expressions(op)[:2]:
+        region = other = from_expr(whole)
+        for number, stage in enumerate(region.stages):
+            if not is_leaf(stage):
+                first = len(stage.iters)
+                turned = chosen(stage, range(first), range(len(stage.loops) - 1, first - 1, -1))
+                other = spliced(other, number, (turned,))
+        assert equal_at(region, other, points=2)
+
+
+def offset_add(size: int, taps: int, shift: int = 0) -> Region:
+    """A convolution as a product per tap, added at an offset."""
+    region = convolution(size, taps)
+    wide = size + taps - 1
+    inner = Stage(
+        (wide, wide, taps, taps), (), None,
+        (
+            Factor(0, 0, (affine(1, 0, 0, 0, plus=-(taps // 2)),
+                          affine(0, 1, 0, 0, plus=-(taps // 2))), F32, literal(0, F32)),
+            Factor(1, 0, (affine(0, 0, 1, 0), affine(0, 0, 0, 1)), F32),
+        ),
+        product((F32, F32), F32),
+    )  # fmt: skip
+    at = (
+        affine(1, 0, 1, 0, plus=shift), affine(0, 1, 0, 1),
+        affine(0, 0, 1, 0), affine(0, 0, 0, 1),
+    )  # fmt: skip
+    fill = literal(0, F32) if shift else None
+    outer = Stage(
+        (size, size), (taps, taps), "sum", (Factor(~0, 0, at, F32, fill),), product((F32,), F32)
+    )
+    return Region(region.params, (inner, outer), ((1, 0),))
+
+
+@pytest.mark.parametrize("size", [5, 300])
+def test_a_convolution_is_its_offset_add(size: int) -> None:
+    assert equal_at(convolution(size), offset_add(size, 3))
+    assert not equal_at(convolution(size), offset_add(size, 3, shift=1))
+    assert not equal_at(convolution(size), offset_add(size, 3, shift=-1))
+
+
+@pytest.mark.parametrize("size", [6, 1000])
+def test_planted_mistakes_are_found(size: int) -> None:
+    region = convolution(size)
+    (stage,) = region.stages
+    image, kernel = stage.factors
+
+    def wrong(**changes: object) -> Region:
+        return spliced(region, 0, (stage._replace(**changes),))  # type: ignore[arg-type]
+
+    rows, columns = image.forms
+    shifted = image._replace(forms=(rows._replace(offset=0), columns))
+    unpadded = image._replace(fill=None)
+    ones = image._replace(fill=literal(1, F32))
+    assert equal_at(region, region)
+    for other in (
+        convolution(size, swapped=True),
+        wrong(factors=(shifted, kernel)),
+        wrong(factors=(unpadded, kernel)),
+        wrong(factors=(ones, kernel)),
+        wrong(sums=(2, 3)),
+        wrong(sums=(3, 2)),
+        wrong(monoid="max"),
+        wrong(factors=(image, image)),
+        wrong(body=product((F32, F32), F32, 1 / 3)),
+    ):
+        assert not equal_at(region, other)
+    assert not equal_at(region, convolution(size + 1))
+
+
+def band(grouped: bool, batched: bool = False) -> Region:
+    """sum(k) A[m, k] * B[m + 4*w - 8 else 0, k] over 10,000 rows, or B's rows by residues modulo 4:
+    in one sequence, over whose seams the band slides, or as a batch."""
+    zero = literal(0, F32)
+    m, _, k = (unit(n, 3) for n in range(3))
+    at: tuple[Affine, ...] = (affine(1, 4, 0, plus=-8),)
+    stages: list[Stage] = []
+    if grouped:
+        row, residue = Affine((0, 1, 0), -2, digit(m, 4).digits), digit(m, 1, 4)
+        at = residue, row
+        rows, source = (4, 2500), Affine((1, 4, 0))
+        if not batched:
+            at = (combine(((2500, residue), (1, row)), (10_000, 5, 8)),)
+            row = unit(0, 2)
+            rows = (10_000,)
+            source = Affine((0, 0), 0, (Digit(4, row, 1, 2500), Digit(1, row, 2500, 0)))
+        forms = source, unit(len(rows), len(rows) + 1)
+        stages = [Stage((*rows, 8), (), None, (Factor(1, 0, forms, F32),), product((F32,), F32))]
+    factors = Factor(0, 0, (m, k), F32), Factor(~0 if grouped else 1, 0, (*at, k), F32, zero)
+    stages.append(Stage((10_000, 5), (8,), "sum", factors, product((F32, F32), F32)))
+    return Region((tensor(F32, 10_000, 8),) * 2, tuple(stages), ((len(stages) - 1, 0),))
+
+
+def test_a_dilated_band_is_a_batch_of_residues_and_no_sequence() -> None:
+    assert equal_at(band(False), band(True, batched=True))
+    assert not equal_at(band(False), band(True), points=4)
+
+
+def test_reassociation_and_splits_are_equal() -> None:
+    left = chain(3, 40, 5, 600)
+    first, last = left.stages
+    right_inner = first._replace(
+        iters=(40, 600), sums=(5,),
+        factors=(first.factors[0]._replace(source=1), first.factors[1]._replace(source=2)),
+    )  # fmt: skip
+    right_outer = last._replace(
+        sums=(40,),
+        factors=(last.factors[0]._replace(source=0), last.factors[1]._replace(source=~0)),
+    )
+    right = Region(left.params, (right_inner, right_outer), ((1, 0),))
+    assert equal_at(left, right)
+    swapped = right_outer._replace(factors=right_outer.factors[::-1])
+    assert equal_at(left, Region(left.params, (right_inner, swapped), ((1, 0),)))
+    whole = inlined(left, 1, 0)
+    assert whole is not None
+    assert equal_at(left, spliced(left, 1, (split(whole, 2, 5),)))
+
+
+def test_a_large_sum_is_taken_in_full() -> None:
+    region = matmul(8, 8, 4608)
+    (stage,) = region.stages
+    last = stage._replace(sums=(4607,))
+    assert equal_at(region, spliced(region, 0, (split(stage, 2, 9),)), points=4)
+    assert not equal_at(region, spliced(region, 0, (last,)), points=4)
+    with pytest.raises(Unchecked, match="terms"):
+        equal_at(matmul(8, 8, 1 << 26), matmul(8, 8, 1 << 26))
+
+
+def test_symbolic_sizes_are_drawn() -> None:
+    n = symbol("n", lo=4)
+    region = matmul(n, 4, n)
+    (stage,) = region.stages
+    assert equal_at(region, spliced(region, 0, (chosen(stage, (0, 1), (2,)),)))
+    flipped = over(stage, stage.iters, stage.sums, (
+        Affine((1, 0, 0)), Affine((0, 1, 0)), Affine((0, 0, -1), n - 1)))  # fmt: skip
+    assert equal_at(region, spliced(region, 0, (flipped,)))
+    assert not equal_at(region, spliced(region, 0, (stage._replace(sums=(n - 1,)),)))
+
+
+def test_functions_orders_and_infinities() -> None:
+    """A causal mask by minus infinity before the exponential is one by zero behind it."""
+    b = ExprBuilder(tensor(F32, 6, 9))
+    i, k = b.iters(6, 9)
+    mask = index_value(k, I64) <= index_value(i, I64)
+    x, lost = b.read(0, i, k), literal(float("-inf"), F32)
+    masked = apply("select", mask, x, lost)
+    m = b.stage((i,), masked, over=(k,), monoid="max")
+    before = b.finish((i,), apply("exp", masked - b.read(m, i)), over=(k,), monoid="sum")
+
+    def behind(condition: Scalar, function: str = "exp") -> Region:
+        kept = apply("select", condition, apply(function, x - b.read(m, i)), literal(0, F32))
+        last = replace(before.stages[1], body=(kept,))
+        return from_expr(replace(before, stages=(before.stages[0], last)))
+
+    strict = index_value(k, I64) < index_value(i, I64)
+    assert equal_at(from_expr(before), behind(mask))
+    assert not equal_at(from_expr(before), behind(strict))
+    assert not equal_at(from_expr(before), behind(mask, "sqrt"))
+
+
+def test_elements_are_exact() -> None:
+    for prime in PRIMES:
+        assert all(prime % d for d in range(2, 46_341))
+        field = Field(prime, 0)
+        a = np.array([1, 5, prime - 3, 123456789], np.int64)
+        third = field.apply("div", F32, [a, np.array(3, np.int64) + 0 * a])
+        assert np.array_equal(third * 3 % prime, a)
+        assert element(0.375, prime) * 8 % prime == 3
+        assert element(-1, prime) == prime - 1
+        assert field.signed(np.array([prime - 1, 0, 1], np.int64)).tolist() == [-1, 0, 1]
+        assert not np.array_equal(field.random("f", [a]), field.random("g", [a]))
+
+
+def test_the_check_agrees_with_numpy_on_small_regions() -> None:
+    """What the check calls equal NumPy computes alike, and what NumPy tells apart it refuses."""
+    region = convolution(4)
+    (stage,) = region.stages
+    for step in range(-2, 3):
+        for plus in range(-2, 2):
+            image = stage.factors[0]
+            form = Affine((1, 0, step, 0), plus)
+            other = spliced(region, 0, (stage._replace(factors=(
+                image._replace(forms=(form, image.forms[1])), stage.factors[1])),))  # fmt: skip
+            arrays = operands(region)
+            alike = np.array_equal(values(region, arrays)[0], values(other, arrays)[0])
+            assert equal_at(region, other, points=4) == alike
+
+
+def test_a_leaf_stands_for_itself() -> None:
+    region = from_expr(expressions(OPS["gather"])[0])
+    (leaf,) = region.stages
+    assert is_leaf(leaf)
+    assert equal_at(region, region)
+    others = [f._replace(source=0) for f in leaf.factors]
+    assert not equal_at(region, spliced(region, 0, (leaf._replace(factors=tuple(others)),)))
