@@ -56,3 +56,6 @@ class Rates:
     def seconds(self, products: float, others: float, bytes_: float) -> float:
         """How long work and traffic take that overlap."""
         return max(products / self.products + others / self.others, bytes_ / self.bytes)
+
+
+TYPICAL_RATES = Rates()

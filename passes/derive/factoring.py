@@ -1,6 +1,6 @@
 """Terms that share a factor: what is left of each without it.
 
-sum(k) x[i, k] * w[k, j]   and   sum(p, r) x[i, p] * a[p, r] * b[r, j]       share x[i, k], p = k
+sum(k) x[i, k] * w[k, j]   and   sum(p, r) x[i, p] * a[p, r] * b[r, j]     share x[i, k], p = k
 rests over (k, j)                w[k, j]   and   sum(r) a[k, r] * b[r, j]
 """
 
@@ -17,7 +17,7 @@ from tcc.passes.derive.terms import Term, depended
 
 class Common(NamedTuple):
     """Two `terms` over `outer` as `factor` times the sum of the `rests`, which are over `iters`;
-    `factor` is over `outer` and `sums`, and `forms` are the indices there of what the rests make."""
+    `factor` is over `outer` and `sums`, `forms` are the indices there of what the rests make."""
 
     terms: tuple[Term, Term]
     factor: Factor

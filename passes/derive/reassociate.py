@@ -1,7 +1,7 @@
 """Regions that compute sums of products in other orders.
 
     y[i, j] = sum(k) x[i, k] * w[k, j]  +  sum(k, r) x[i, k] * a[k, r] * b[r, j]
-      ->  m[k, j] = w[k, j]  +  sum(r) a[k, r] * b[r, j]          of constants: made ahead of the run
+      ->  m[k, j] = w[k, j]  +  sum(r) a[k, r] * b[r, j]        of constants: made ahead of the run
           y[i, j] = sum(k) x[i, k] * m[k, j]
 
 Every stage that is a sum of products is written anew by its contraction trees (`network`), terms

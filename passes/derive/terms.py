@@ -1,7 +1,7 @@
 """Stages as sums of products: what the algebra of sums, products and differences makes of them.
 
-    s[i, j] = sum(k) q[i, k] * t[j, k]                 y[i, d] = sum(j, k) q[i, k] * t[j, k] * v[j, d]
-    y[i, d] = sum(j) s[i, j] * v[j, d]          ->
+    s[i, j] = sum(k) q[i, k] * t[j, k]             y[i, d] = sum(j, k) q[i, k] * t[j, k] * v[j, d]
+    y[i, d] = sum(j) s[i, j] * v[j, d]        ->
 
 A producer is taken into its only reader with the loops of its sum, so that a term is a tensor
 network: factors over loops, of which those of the sum are summed in any order.  What is no sum or
@@ -161,7 +161,7 @@ def _sums_used(term: Term, iters: Sizes) -> bool:
 
 
 def _bare(term: Term) -> bool:
-    """Whether a term is nothing but its factor, so that a sum in its place is no sum in a product."""
+    """Whether a term is its factor alone, so that a sum in its place is no sum in a product."""
     return len(term.factors) == 1 and not term.sums
 
 
