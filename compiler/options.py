@@ -230,6 +230,12 @@ class Options:
         "strict turns off algorithms that trade rounding for speed, and reads what masks hide.",
         _one_of(NUMERICS, str), default="default",
     )
+    derive: bool = _option(
+        "--no-derive", "",
+        "Leaves sums and products in the model's order, and convolutions as they are, also where "
+        "another algorithm is predicted to be faster.",
+        bool, default=True,
+    )
     weight_growth: float = _option(
         "--weight-growth", "FACTOR",
         "How many times their size weights may take where larger ones make the model faster; 1 "

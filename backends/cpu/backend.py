@@ -14,6 +14,8 @@ from tcc.errors import UserError
 from tcc.ir.graph import Graph
 from tcc.ir.types import DTYPES, F32
 from tcc.options import Options
+from tcc.passes.derive.derive import Derivations
+from tcc.passes.derive.prices import SitePrices
 from tcc.passes.derive.winograd import Limits
 from tcc.passes.derive.winograd_price import ConvPrices
 from tcc.passes.moe.price import GroupedGemmPrices
@@ -25,6 +27,7 @@ from tcc.passes.pipeline import (
     SPLIT_AS_GIVEN,
     SPLIT_TO_SIGNED,
     SPLIT_ZERO_POINTS,
+    derivation,
     grouped_gemms,
     lower,
 )
@@ -73,6 +76,14 @@ class CpuBackend(Backend):
         if self.planner.pricer is not None:
             tile_of = GroupedGemmPrices(self.planner, _TILES).tile_of
             self.asked += (grouped_gemms(tile_of, checks=True),)
+            if options.derive and options.numerics != "strict":
+                self.asked += (derivation(self._derivations()),)
+
+    def _derivations(self) -> Derivations:
+        # As large as the constants may become: they come from memory where that is what is saved.
+        most = round(self.constants * self.options.weight_growth)
+        planner = schedule_planner(self.machine, most)
+        return Derivations(SitePrices(planner), self.options.weight_growth)
 
     @classmethod
     def refused(cls, options: Options) -> Mapping[str, str]:
@@ -180,7 +191,7 @@ def winograd_limits(
 ) -> Limits | None:
     """What bounds algorithms that trade rounding for speed, in a model with so many bytes of
     constants; None where they are off."""
-    if options.numerics == "strict":
+    if options.numerics == "strict" or not options.derive:
         return None
     direct = 2.0 if options.precision == "bf16" and target.profile.multiplies_pairs else 1.0
     # As large as the constants may become: they come from memory where that is what forms cost.

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 from tcc.errors import InternalError
-from tcc.ir.graph import Graph, GraphBuilder, Node, Value, carrier
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.op import Array
 from tcc.ir.types import DType
@@ -42,7 +42,7 @@ from tcc.record import record
 from tcc.schedule.alternatives import Alternative
 
 # The part of its price that a site's replacement has to save: prices err.
-MARGIN = 0.08
+MARGIN = 0.05
 
 
 @record
@@ -206,4 +206,4 @@ def _replaced(b: GraphBuilder, decision: Decision, new: Mapping[Value, Value]) -
 
 def _rounded(array: Array, dtype: DType) -> Array:
     with np.errstate(over="ignore", invalid="ignore"):
-        return carrier(np.asarray(array), dtype)
+        return np.asarray(array).astype(dtype.carrier)
