@@ -54,8 +54,8 @@ class Rates:
     bytes: float = 27e9
 
     def seconds(self, products: float, others: float, bytes_: float) -> float:
-        """How long work and traffic take that overlap."""
-        return max(products / self.products + others / self.others, bytes_ / self.bytes)
+        """How long work and traffic take, one after the other."""
+        return products / self.products + others / self.others + bytes_ / self.bytes
 
 
 TYPICAL_RATES = Rates()

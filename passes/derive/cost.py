@@ -1,7 +1,7 @@
 """What a region takes by its work and traffic alone: an estimate that needs no kernels.
 
 Stages of constants are made ahead of the run.  A sum is stored and read again; what is made point
-by point goes where it is read.  Symbolic sizes count as typical ones.
+by point is made again wherever it is read.  Symbolic sizes count as typical ones.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tcc.ir import expr
 from tcc.ir.expr.scalar import Apply, Scalars, walk
 from tcc.ir.index import Index, as_int, const, free_vars, substitute
 from tcc.passes.derive.affine import Size
-from tcc.passes.derive.edit import depends
+from tcc.passes.derive.edit import depends, readers
 from tcc.passes.derive.record import Factor, Region, Stage, constant_of, shape_of
 from tcc.schedule.limits import Rates
 from tcc.schedule.nest import TYPICAL
@@ -45,10 +45,11 @@ def estimate(region: Region, constants: Sequence[bool], rates: Rates) -> float:
     """Seconds of all stages that are not constant, one after the other."""
     fixed = constant_stages(region, constants)
     total = 0.0
-    for stage, known in zip(region.stages, fixed, strict=True):
-        if not known:
+    for number, stage in enumerate(region.stages):
+        if not fixed[number]:
             bytes_ = sum(_traffic(region, stage, f, fixed) for f in stage.factors)
-            total += rates.seconds(products(stage), _others(stage), bytes_)
+            times = 1 if stage.monoid else max(1, len(readers(region, number)))
+            total += rates.seconds(products(stage), times * _others(stage), bytes_)
     return total
 
 

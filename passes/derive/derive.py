@@ -36,7 +36,7 @@ from tcc.passes.derive.instance import agree
 from tcc.passes.derive.prices import SitePrices, add_region
 from tcc.passes.derive.reassociate import Candidate, reassociated
 from tcc.passes.derive.record import Region
-from tcc.passes.derive.sites import Site, sites
+from tcc.passes.derive.sites import Site, composed, sites
 from tcc.passes.derive.winograd import constant_bytes
 from tcc.record import record
 from tcc.schedule.alternatives import Alternative
@@ -115,8 +115,9 @@ def decisions(graph: Graph, limits: Derivations) -> list[Decision]:
 def _decided(site: Site, prices: SitePrices) -> Decision:
     """The candidates of a site, those priced that may save the margin."""
     rates = prices.planner.rates
-    found = reassociated(site.region, site.constants, rates)
-    own = estimate(site.region, site.constants, rates)
+    region = composed(site.nodes)
+    own = estimate(region, site.constants, rates)
+    found = reassociated(region, site.constants, rates, (1 - MARGIN) * own)
     worth = [c for c in found.candidates if c.seconds < (1 - MARGIN) * own]
     direct = prices.seconds(site) if worth else None
     options: list[Option] = []
@@ -129,7 +130,7 @@ def _decided(site: Site, prices: SitePrices) -> Decision:
             why = "its constants are too much work to make ahead of the run"
         else:
             seconds = prices.seconds(site, candidate.region)
-            why = _unchecked(site, candidate) if seconds * (1 + MARGIN) < direct else ""
+            why = _unchecked(site, region, candidate) if seconds * (1 + MARGIN) < direct else ""
             options.append(Option(candidate, None if why else seconds, why))
             continue
         options.append(Option(candidate, None, why))
@@ -164,12 +165,12 @@ def _extra(site: Site, region: Region) -> int:
     return max(0, new - sum(count(map(plain, t.shape)) * t.dtype.bits // 8 for t in gone))
 
 
-def _unchecked(site: Site, candidate: Candidate) -> str:
+def _unchecked(site: Site, region: Region, candidate: Candidate) -> str:
     """Why a candidate cannot be compared with what it replaces; empty where the two agree.
 
     Raises InternalError where they do not."""
     try:
-        same = agree(site.region, candidate.region)
+        same = agree(region, candidate.region)
     except Unchecked as error:
         return error.what
     if not same:

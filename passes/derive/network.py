@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+from math import prod
 from typing import NamedTuple, TypeAlias
 
 from tcc.passes.derive.affine import Sizes
@@ -26,7 +27,7 @@ from tcc.schedule.limits import Rates
 
 # Factors up to which all trees are looked at.
 _EXACT = 8
-# Trees that are kept of a subset.
+# Trees of a term that are handed on.
 _KEPT = 3
 
 # A factor by its number, or what two trees make together.
@@ -65,6 +66,7 @@ class Trees:
     width: int
     states: int = 0
     _sizes: list[int] = field(init=False)
+    _points: dict[int, float] = field(default_factory=dict)
     loops: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -87,7 +89,8 @@ class Trees:
                     for a in found[left]
                     for b in found[subset ^ left]
                 ]
-                found[subset] = sorted(parts, key=lambda p: p.plan.seconds)[:_KEPT]
+                parts.sort(key=lambda p: p.plan.seconds)
+                found[subset] = parts[: _KEPT if subset == whole else 1]
         return [part.plan for part in found[whole]]
 
     def _greedy(self, found: dict[int, list[_Part]]) -> Plan:
@@ -142,11 +145,10 @@ class Trees:
 
     def points(self, loops: int) -> float:
         """How many points the box of these loops, as bits, has."""
-        total = 1.0
-        for n, size in enumerate(self._sizes):
-            if loops >> n & 1:
-                total *= size
-        return total
+        if loops not in self._points:
+            sizes = (size for n, size in enumerate(self._sizes) if loops >> n & 1)
+            self._points[loops] = float(prod(sizes))
+        return self._points[loops]
 
     def _bytes(self, loops: int) -> float:
         return self.width * self.points(loops)

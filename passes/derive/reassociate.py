@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import combinations
+from math import inf
 from typing import NamedTuple, TypeAlias
 
 from tcc.ir.expr.scalar import Scalar, apply, argument, cast, literal
@@ -48,21 +49,30 @@ class Found(NamedTuple):
     states: int
 
 
-def reassociated(region: Region, constants: Sequence[bool], rates: Rates) -> Found:
+def reassociated(
+    region: Region, constants: Sequence[bool], rates: Rates, most: float = inf
+) -> Found:
     """The orders of sums and products of a region with one output that are estimated to be
-    cheapest; `constants` tells of each parameter whether it is one."""
+    cheapest; `constants` tells of each parameter whether it is one.
+
+    Where the best tree is estimated to take more than `most`, no others are written out.
+    """
     found: dict[bytes, Candidate] = {}
+    known: dict[tuple[Term, Sizes, tuple[bool, ...]], float] = {}
     states = 0
     for spread in (False, True):
         for rank in range(_RANKS):
-            writer = _Writer(Flattened(region, spread), constants, rates, rank)
+            flat = Flattened(region, spread)
+            writer = _Writer(flat, constants, rates, rank, known)
             made = writer.region()
             states += writer.states + 1
             chain = ("multiply out; " if spread else "") + "; ".join(writer.chain)
             each = Candidate(estimate(made, constants, rates), made, chain)
             found.setdefault(fingerprint(made), each)
-            if not writer.others:
+            if not writer.others or each.seconds > most:
                 break
+        if not flat.kept:
+            break
     order = sorted(found.values(), key=lambda c: c.seconds)
     return Found(tuple(order[:_REGIONS]), states)
 
@@ -96,6 +106,7 @@ class _Writer:
     constants: Sequence[bool]
     rates: Rates
     rank: int
+    known: dict[tuple[Term, Sizes, tuple[bool, ...]], float]
     states: int = 0
     others: bool = False
     chain: list[str] = field(default_factory=list)
@@ -113,7 +124,7 @@ class _Writer:
         if number not in self._places:
             terms = self.flat.terms(number)
             stage = self.flat.region.stages[number]
-            if terms is None:
+            if terms is None or self.flat.is_settled(number):
                 self._places[number] = self._add(with_sources(stage, self._source))
             else:
                 renewed = [t._replace(factors=self._renewed(t.factors)) for t in terms]
@@ -157,11 +168,9 @@ class _Writer:
         factors = tuple(f for _, own in parts for f in own)
         return self._add(Stage(iters, (), None, factors, (_body(parts, dtype),)))
 
-    def _trees(
-        self, term: Term, iters: Sizes, dtype: DType, fixed: Sequence[bool] | None = None
-    ) -> Trees:
-        known = tuple(map(self._is_fixed, term.factors)) if fixed is None else fixed
-        return Trees(term, iters, known, self.rates, dtype.bytes)
+    def _trees(self, term: Term, iters: Sizes, dtype: DType) -> Trees:
+        constants = tuple(map(self._is_fixed, term.factors))
+        return Trees(term, iters, constants, self.rates, dtype.bytes)
 
     # ---- terms that share a factor
 
@@ -192,16 +201,21 @@ class _Writer:
         inner += 0.0 if fixed else self.rates.seconds(0, count(shared.iters), 0)
         rest = Factor(0, 0, shared.forms, dtype)
         outer = outer_term(shared, rest)
-        trees = self._trees(outer, iters, dtype, (self._is_fixed(shared.factor), fixed))
-        together = inner + trees.best()[0].seconds
-        self.states += trees.states
+        pair = self._is_fixed(shared.factor), fixed
+        together = inner + self._seconds(outer, iters, dtype, pair)
         return apart + self.rates.seconds(0, count(iters), 0) - together
 
-    def _seconds(self, term: Term, iters: Sizes, dtype: DType) -> float:
-        trees = self._trees(term, iters, dtype)
-        best = trees.best()[0].seconds
-        self.states += trees.states
-        return best
+    def _seconds(
+        self, term: Term, iters: Sizes, dtype: DType, fixed: tuple[bool, ...] | None = None
+    ) -> float:
+        """What the best tree of a term is estimated to take."""
+        constants = tuple(map(self._is_fixed, term.factors)) if fixed is None else fixed
+        key = term, iters, constants
+        if key not in self.known:
+            trees = Trees(term, iters, constants, self.rates, dtype.bytes)
+            self.known[key] = trees.best()[0].seconds
+            self.states += trees.states
+        return self.known[key]
 
     # ---- trees
 

@@ -31,9 +31,9 @@ _MOST, _AFTER, _BEFORE = 24, 6, 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Site:
-    """`nodes` in order, the last of which is the sink; `region` computes its result from
-    `operands`, of which `constants` tells whether they are known ahead of the run, and `freed`
-    whether they are constants that nothing else reads.
+    """`nodes` in order, the last of which is the sink, which compute its result from `operands`,
+    in order of first use; of these `constants` tells whether they are known ahead of the run, and
+    `freed` whether they are constants that nothing else reads.
 
     `around` are these and the nodes that may share kernels with them, in order, `read` what they
     read that others make, and whether it is constant, and `shown` what others read of theirs.
@@ -43,7 +43,6 @@ class Site:
     operands: tuple[Value, ...]
     constants: tuple[bool, ...]
     freed: tuple[bool, ...]
-    region: Region
     around: tuple[Node, ...]
     read: Mapping[Value, bool]
     shown: tuple[Value, ...]
@@ -99,9 +98,8 @@ class _Finder:
                 continue
             nodes = self._grown(node, taken)
             taken.update(nodes)
-            site = self._site(nodes)
-            if any(stage.monoid == "sum" for stage in site.region.stages):
-                yield site
+            if any(classify(n).kind not in (NodeKind.MAP, NodeKind.POINTWISE) for n in nodes):
+                yield self._site(nodes)
 
     def _linear(self, node: Node) -> tuple[bool, ...] | None:
         """Of each operand whether the node's result is a sum of products in which it is a factor
@@ -137,29 +135,33 @@ class _Finder:
         return sorted(found, key=self.order.__getitem__)
 
     def _site(self, nodes: Sequence[Node]) -> Site:
-        region, operands = composed(nodes)
+        made = {v for node in nodes for v in node.outputs}
+        read = (v for node in nodes for v in node.inputs if v is not None and v not in made)
+        operands = tuple(dict.fromkeys(read))
         constants = tuple(v in self.known for v in operands)
         around = sorted((*nodes, *self._neighbours(nodes)), key=self.order.__getitem__)
-        made = {v: None for node in around for v in node.outputs}
-        read = {v: v in self.known for n in around for v in n.inputs if v and v not in made}
+        results = {v: None for node in around for v in node.outputs}
+        outer = {v: v in self.known for n in around for v in n.inputs if v and v not in results}
         shown = tuple(
             v
-            for v in made
+            for v in results
             if v in self.kept or any(u not in around for u in self.users.get(v, (None,)))
         )
         freed = tuple(
             v in self.known and v not in self.kept and set(self.users[v]) <= {*nodes}
             for v in operands
         )
-        return Site(tuple(nodes), operands, constants, freed, region, tuple(around), read, shown)
+        return Site(tuple(nodes), operands, constants, freed, tuple(around), outer, shown)
 
     def _neighbours(self, nodes: Sequence[Node]) -> list[Node]:
-        """What may share kernels with nodes: the nodes that follow their sink, whatever they are,
-        and those before them that sum no products."""
+        """What may share kernels with nodes: those before them and behind them that sum no
+        products, and sums of products that read a reduction among the latter, as of a softmax."""
         after: list[Node] = [nodes[-1]]
         for node in after:
             readers = (u for v in node.outputs for u in self.users.get(v, ()) if u not in after)
-            after += [u for u in dict.fromkeys(readers) if _may_join(u)][: _AFTER + 1 - len(after)]
+            other = () if classify(node).kind is NodeKind.REDUCTION else (NodeKind.CONTRACTION,)
+            found = [u for u in dict.fromkeys(readers) if _may_join(u, *other)]
+            after += found[: _AFTER + 1 - len(after)]
         before: list[Node] = []
         for node in (*nodes, *before):
             made = (self.producers.get(v) for v in node.inputs if v is not None)
@@ -175,7 +177,7 @@ def _may_join(node: Node, *other: NodeKind) -> bool:
 @lru_cache(maxsize=4096)
 def _linear_params(expr: Expr) -> tuple[bool, ...] | None:
     """As of `_Finder._linear`, of an expression."""
-    region = from_expr(expr)
+    region = _region_of(expr)
     flat = Flattened(region, spread=True)
     if len(region.outputs) != 1:
         return None
@@ -206,16 +208,19 @@ def _linear_params(expr: Expr) -> tuple[bool, ...] | None:
     return tuple(use == 1 and ok for use, ok in zip(uses, inside, strict=True))
 
 
-def composed(nodes: Sequence[Node]) -> tuple[Region, tuple[Value, ...]]:
-    """The region that computes the result of the last of some nodes, and its operands in order of
-    first use.  The nodes are in order, have expressions, and all but the last one reader."""
+_region_of = lru_cache(maxsize=1024)(from_expr)
+
+
+def composed(nodes: Sequence[Node]) -> Region:
+    """The region that computes the result of the last of some nodes; its parameters are what they
+    read that others make, in order of first use.  The nodes have expressions."""
     operands: dict[Value, int] = {}
     made: dict[Value, int] = {}
     stages: list[Stage] = []
     for node in nodes:
         expr = node_expr(node)
         assert expr is not None
-        part = from_expr(expr)
+        part = _region_of(expr)
         first = len(stages)
         places = [
             None if v is None else made[v] if v in made else operands.setdefault(v, len(operands))
@@ -231,4 +236,4 @@ def composed(nodes: Sequence[Node]) -> tuple[Region, tuple[Value, ...]]:
         made[node.outputs[0]] = ~(first + part.outputs[0][0])
     number = ~made[nodes[-1].outputs[0]]
     params = tuple(v.type for v in operands)
-    return Region(params, tuple(stages), ((number, 0),)), tuple(operands)
+    return Region(params, tuple(stages), ((number, 0),))

@@ -59,12 +59,14 @@ class Flattened:
     """The stages of a region as terms, each made when it is asked for.
 
     `spread`: sums inside of products are multiplied out, but for differences: what cancels before
-    a product would not cancel behind it.  Stages of what is opaque are added to `region` behind
-    those that it had.
+    a product would not cancel behind it; otherwise `kept` tells whether there were any.  Stages of
+    what is opaque are added to `region` behind those that it had.
     """
 
     region: Region
     spread: bool
+    kept: bool = False
+    _grown: set[int] = field(default_factory=set)
     _reads: list[int] = field(init=False)
     _added: dict[Stage, int] = field(default_factory=dict)
     _terms: dict[int, tuple[Term, ...] | None] = field(default_factory=dict)
@@ -82,18 +84,36 @@ class Flattened:
         """The terms of a stage; None where it is no sum of products of wide floats, or of more than
         are looked at."""
         if number not in self._terms:
-            self._terms[number] = self._made(self.region.stages[number])
+            self._terms[number] = self._made(number)
         return self._terms[number]
 
-    def _made(self, stage: Stage) -> tuple[Term, ...] | None:
+    def is_settled(self, number: int) -> bool:
+        """Whether a stage has but one order: a product of at most two factors that all loops of
+        its sum are of, without a producer in it, or no sum."""
+        terms = self.terms(number)
+        if terms is None or number in self._grown:
+            return terms is None
+        first = len(self.region.stages[number].iters)
+        return all(
+            len(t.factors) <= 2
+            and all(depends(f).issuperset(range(first, first + len(t.sums))) for f in t.factors)
+            for t in terms
+        )
+
+    def _made(self, number: int) -> tuple[Term, ...] | None:
+        stage = self.region.stages[number]
         products = _products(stage, self.spread)
         if products is None:
             return None
+        self.kept |= not self.spread and products != _products(stage, spread=True)
         found: list[Term] = []
         for scale, scalars in products:
             factors = tuple(self._factor(stage, s) for s in scalars)
             own = _without_idle(Term(scale, stage.sums, factors), stage.iters)
-            found += self._expanded(own, stage)
+            expanded = self._expanded(own, stage)
+            if expanded != [own]:
+                self._grown.add(number)
+            found += expanded
         fits = all(len(t.factors) <= _MOST_FACTORS and _sums_used(t, stage.iters) for t in found)
         return tuple(found) if fits and len(found) <= _MOST_TERMS else None
 
@@ -146,6 +166,7 @@ class Flattened:
         found = self.terms(~source)
         if found is None or len(found) == 1 or _bare(term):
             return found
+        self.kept |= not self.spread
         return found if self.spread and _positive(t.scale for t in found) else None
 
 
