@@ -11,7 +11,7 @@ from functools import lru_cache
 from math import prod
 
 from tcc.ir import expr
-from tcc.ir.expr.scalar import Apply, Scalars, walk
+from tcc.ir.expr.scalar import Apply, Arg, Scalar, children, walk
 from tcc.ir.index import Index, as_int, const, free_vars, substitute
 from tcc.passes.derive.affine import Size
 from tcc.passes.derive.edit import depends, readers
@@ -68,16 +68,22 @@ def least_seconds(region: Region, constants: Sequence[bool], rates: Rates) -> fl
 
 
 def _others(stage: Stage) -> float:
-    """Operations on elements, but for products that are added up."""
+    """Operations on elements, but for products that are added up: each for every point of the loops
+    that it depends on."""
     if products(stage):
         return 0.0
-    body = stage.body.body if isinstance(stage.body, expr.Stage) else stage.body
-    return float(count(stage.loops)) * (_operations(body) + (stage.monoid is not None))
-
-
-@lru_cache(maxsize=4096)
-def _operations(body: Scalars) -> int:
-    return sum(isinstance(node, Apply) for node in walk(*body))
+    points = float(count(stage.loops))
+    combined = points if stage.monoid is not None else 0.0
+    if isinstance(stage.body, expr.Stage):
+        return combined + points * sum(isinstance(n, Apply) for n in walk(*stage.body.body))
+    loops: dict[Scalar, frozenset[int]] = {}
+    for node in walk(*stage.body):
+        parts = [loops[c] for c in children(node)]
+        own = depends(stage.factors[node.number]) if isinstance(node, Arg) else frozenset[int]()
+        loops[node] = own.union(*parts)
+        if isinstance(node, Apply):
+            combined += count(stage.loops[k] for k in loops[node])
+    return combined
 
 
 def _traffic(region: Region, stage: Stage, factor: Factor, fixed: Sequence[bool]) -> float:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import frexp
 from typing import NamedTuple, TypeAlias
 
@@ -28,7 +29,7 @@ from tcc.ir.expr.scalar import (
     walk,
 )
 from tcc.ir.types import F32, F64
-from tcc.passes.derive.affine import Sizes, constant, substitute, unit, units
+from tcc.passes.derive.affine import Affine, Size, Sizes, constant, substitute, unit, units
 from tcc.passes.derive.edit import depends, moved
 from tcc.passes.derive.record import Factor, Factors, Region, Stage, reads_inside, widens
 
@@ -110,7 +111,7 @@ class Flattened:
         for scale, scalars in products:
             factors = tuple(self._factor(stage, s) for s in scalars)
             own = _without_idle(Term(scale, stage.sums, factors), stage.iters)
-            expanded = self._expanded(own, stage)
+            expanded = [by_digits(t, stage.iters) for t in self._expanded(own, stage)]
             if expanded != [own]:
                 self._grown.add(number)
             found += expanded
@@ -226,6 +227,33 @@ def _without_idle(term: Term, iters: Sizes) -> Term:
     idle = (size for k, size in enumerate(term.sums, first) if k not in place)
     scale = scaled(term.scale, tuple(("mul", float(n)) for n in idle if isinstance(n, int)))
     return Term(scale, sums, tuple(moved(f, maps, loops) for f in term.factors))
+
+
+def by_digits(term: Term, iters: Sizes) -> Term:
+    """The term with a loop for every digit of a sum loop that its factors read: one of 768 trips
+    of which they read c // 64 and c % 64 becomes two."""
+    first, loops = len(iters), (*iters, *term.sums)
+    digits = [d for f in term.factors for form in f.forms for d in form.digits]
+    parts: list[tuple[int, ...]] = []
+    for k, size in enumerate(loops):
+        own = [d for d in digits if d.of == unit(k, len(loops))]
+        cuts = sorted({1, *(n for d in own for n in (d.div, d.div * d.mod) if n)})
+        ends = (*cuts, size if isinstance(size, int) else 0)
+        fits = k >= first and isinstance(size, int) and cuts[-1] < size
+        split = fits and all(b % a == 0 for a, b in pairwise(ends))
+        parts.append(tuple(reversed(cuts)) if split else (1,))
+    if all(len(p) == 1 for p in parts):
+        return term
+    extents: list[Size] = []
+    maps: list[Affine] = []
+    count = sum(map(len, parts))
+    for size, own in zip(loops, parts, strict=True):
+        place = len(extents)
+        maps.append(Affine((0,) * place + own + (0,) * (count - place - len(own))))
+        whole = isinstance(size, int) and len(own) > 1
+        extents += [size // own[0], *(a // b for a, b in pairwise(own))] if whole else [size]
+    sizes = tuple(extents)
+    return Term(term.scale, sizes[first:], tuple(moved(f, maps, sizes) for f in term.factors))
 
 
 # ---- scales -------------------------------------------------------------------------------------
