@@ -15,8 +15,9 @@ def record(cls: type[_T]) -> type[_T]:
 
 @dataclass_transform(frozen_default=True, eq_default=False)
 def entity(cls: type[_T]) -> type[_T]:
-    """`cls` as a frozen dataclass with slots whose objects are compared by identity."""
-    return dataclass(frozen=True, slots=True, eq=False)(cls)
+    """`cls` as a frozen dataclass with slots, whose objects are compared by identity and may
+    be weakly referenced."""
+    return dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)(cls)
 
 
 def field_names(item: object) -> tuple[str, ...]:

@@ -186,21 +186,21 @@ def is_contraction(stage: Stage) -> bool:
 _MANTISSA = {"f64": 53, "f32": 24, "bf16": 8, "f16": 11}
 
 
-def widens(source: DType, target: DType) -> bool:
-    """Whether `target` holds every value of `source`."""
-    if source is target:
+def widens(source: DType, result: DType) -> bool:
+    """Whether `result` holds every value of `source`."""
+    if source is result:
         return True
     if source.is_float:
-        wide = target.name in ("f32", "f64") and source.bits < target.bits
-        return target.is_float and wide
+        wide = result.name in ("f32", "f64") and source.bits < result.bits
+        return result.is_float and wide
     bits = source.bits - (source.kind is DTypeKind.INT)
     if source.kind is DTypeKind.BOOL:
         bits = 1
-    if target.is_float:
-        return bits <= _MANTISSA.get(target.name, 0)
-    signed = target.kind is DTypeKind.INT
+    if result.is_float:
+        return bits <= _MANTISSA.get(result.name, 0)
+    signed = result.kind is DTypeKind.INT
     return (
-        target.is_integer
-        and bits <= target.bits - signed
+        result.is_integer
+        and bits <= result.bits - signed
         and (signed or source.kind is not DTypeKind.INT)
     )

@@ -4,16 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, TypeVar
+from weakref import ref
 
 _T = TypeVar("_T")
-# Never emptied: a process meets few distinct expressions, and a lookup must be cheap.
-_INTERNED: dict[Any, Any] = {}
+
+
+class _Entry(ref[Any]):
+    """A weak reference to an object that knows its key."""
+
+    __slots__ = ("key",)
+    key: Any
+
+
+# An object goes when nobody holds it, and its entry with it.
+_INTERNED: dict[Any, _Entry] = {}
+
+
+def _drop(entry: ref[Any]) -> None:
+    assert isinstance(entry, _Entry)
+    if _INTERNED.get(entry.key) is entry:
+        del _INTERNED[entry.key]
 
 
 def intern(key: tuple[Any, ...], make: Callable[[], _T]) -> _T:
-    """What `make` gave for this key the first time; the key's head names the type."""
-    found = _INTERNED.get(key)
-    if found is None:
-        found = _INTERNED[key] = make()
-    result: _T = found
-    return result
+    """What `make` gave for this key while anybody holds it; the key's head names the type."""
+    entry = _INTERNED.get(key)
+    if entry is not None:
+        found = entry()
+        if found is not None:
+            kept: _T = found
+            return kept
+    made = make()
+    entry = _INTERNED[key] = _Entry(made, _drop)
+    entry.key = key
+    return made
