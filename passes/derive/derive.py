@@ -140,14 +140,14 @@ def _decided(site: Site, prices: SitePrices) -> Decision:
 def _alternatives(decision: Decision) -> list[Alternative[Site, Option | None]]:
     """What is chosen from, the site as it is first: candidates count as dearer than priced."""
     site = decision.site
-    return [
-        Alternative(site, None, decision.seconds or 0.0),
-        *(
-            Alternative(site, o, o.seconds * (1 + MARGIN), _extra(site, o.candidate.region))
-            for o in decision.options
-            if o.seconds is not None
-        ),
+    found: list[Alternative[Site, Option | None]] = [
+        Alternative(site, None, decision.seconds or 0.0)
     ]
+    for option in decision.options:
+        if option.seconds is not None:
+            bytes_ = _extra(site, option.candidate.region)
+            found.append(Alternative(site, option, option.seconds * (1 + MARGIN), bytes_))
+    return found
 
 
 def _extra(site: Site, region: Region) -> int:

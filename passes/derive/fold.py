@@ -77,7 +77,7 @@ def _contracted(stage: Stage, array: Callable[[Factor], Array]) -> tuple[Array, 
     for factor in stage.factors:
         loops = [next((k for k, s in enumerate(f.steps) if s), None) for f in factor.forms]
         at = tuple(
-            int(f.offset) if k is None else slice(stage.loops[k])
+            f.offset if k is None else slice(stage.loops[k])
             for f, k in zip(factor.forms, loops, strict=True)
         )
         parts.append(array(factor)[at])

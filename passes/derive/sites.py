@@ -159,14 +159,15 @@ class _Finder:
         after: list[Node] = [nodes[-1]]
         for node in after:
             readers = (u for v in node.outputs for u in self.users.get(v, ()) if u not in after)
-            other = () if classify(node).kind is NodeKind.REDUCTION else (NodeKind.CONTRACTION,)
-            found = [u for u in dict.fromkeys(readers) if _may_join(u, *other)]
+            reduces = classify(node).kind is NodeKind.REDUCTION
+            barred = () if reduces else (NodeKind.CONTRACTION,)
+            found = [u for u in dict.fromkeys(readers) if _may_join(u, *barred)]
             after += found[: _AFTER + 1 - len(after)]
         before: list[Node] = []
         for node in (*nodes, *before):
             made = (self.producers.get(v) for v in node.inputs if v is not None)
-            found = (n for n in made if n is not None and n not in (*nodes, *after, *before))
-            before += [n for n in dict.fromkeys(found) if _may_join(n, NodeKind.CONTRACTION)]
+            other = (n for n in made if n is not None and n not in (*nodes, *after, *before))
+            before += [n for n in dict.fromkeys(other) if _may_join(n, NodeKind.CONTRACTION)]
         return [*after[1:], *before[:_BEFORE]]
 
 

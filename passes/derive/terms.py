@@ -236,8 +236,9 @@ def by_digits(term: Term, iters: Sizes) -> Term:
     digits = [d for f in term.factors for form in f.forms for d in form.digits]
     parts: list[tuple[int, ...]] = []
     for k, size in enumerate(loops):
-        own = [d for d in digits if d.of == unit(k, len(loops))]
-        cuts = sorted({1, *(n for d in own for n in (d.div, d.div * d.mod) if n)})
+        whole = unit(k, len(loops))
+        read = (n for d in digits if d.of == whole for n in (d.div, d.div * d.mod))
+        cuts = sorted({1, *filter(None, read)})
         ends = (*cuts, size if isinstance(size, int) else 0)
         fits = k >= first and isinstance(size, int) and cuts[-1] < size
         split = fits and all(b % a == 0 for a, b in pairwise(ends))
@@ -250,8 +251,8 @@ def by_digits(term: Term, iters: Sizes) -> Term:
     for size, own in zip(loops, parts, strict=True):
         place = len(extents)
         maps.append(Affine((0,) * place + own + (0,) * (count - place - len(own))))
-        whole = isinstance(size, int) and len(own) > 1
-        extents += [size // own[0], *(a // b for a, b in pairwise(own))] if whole else [size]
+        rest = (a // b for a, b in pairwise(own))
+        extents += [size if len(own) == 1 else size // own[0], *rest]
     sizes = tuple(extents)
     return Term(term.scale, sizes[first:], tuple(moved(f, maps, sizes) for f in term.factors))
 

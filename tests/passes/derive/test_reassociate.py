@@ -106,11 +106,30 @@ def test_a_cheap_order_stays() -> None:
     assert best(region).seconds == estimate(region, (False,) * 3, RATES)
 
 
-# ---- sums of terms ------------------------------------------------------------------------------
+# ---- constants ----------------------------------------------------------------------------------
 
 
-class Formula(ExprBuilder):
-    """An expression of matrices, read as formulas are."""
+@pytest.mark.parametrize("equation", ["ab,bc->ac", "ab,b->a", "ab,ab->ba", "ab,c->ac", "aab,b->"])
+def test_constant_stages_are_folded_in_f64(equation: str) -> None:
+    region = einsum(equation, {"a": 3, "b": 4, "c": 5})
+    rng = np.random.default_rng(0)
+    shapes = [[{"a": 3, "b": 4, "c": 5}[c] for c in t] for t in equation.split("->")[0].split(",")]
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    made = fold(region, (True,) * len(arrays), arrays)
+    want = np.einsum(equation, *(a.astype(np.float64) for a in arrays))
+    (got,) = made[region.outputs[0][0]]
+    assert got.dtype == np.float64
+    np.testing.assert_allclose(got, want, rtol=1e-14)
 
-    def matmul(self, a: int, b: int, m: int, k: int, n: int) -> object:
-        raise NotImplementedError
+
+def test_what_is_no_product_is_folded_too() -> None:
+    b = ExprBuilder(tensor(F32, 3, 4), tensor(F32, 4))
+    i, j = b.iters(3, 4)
+    body = apply("sqrt", apply("abs", b.read(0, i, j))) + b.read(1, 3 - j) * 0.1
+    region = from_expr(b.finish((i, j), body))
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in ((3, 4), (4,))]
+    x, y = (a.astype(np.float64) for a in arrays)
+    (got,) = fold(region, (True, True), arrays)[0]
+    want = np.sqrt(np.abs(x)) + y[::-1] * float(np.float32(0.1))
+    np.testing.assert_allclose(got, want, rtol=1e-14)
