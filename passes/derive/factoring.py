@@ -80,9 +80,10 @@ def _common(
         (_without(term, n), numbering)
         for term, n, numbering in ((a, numbers[0], ours), (b, numbers[1], theirs))
     ]
+    # Vectors run along the last loop of the result, which so comes last.
     used = [
         n
-        for n in range(len(outer))
+        for n in (*range(first - 1), *range(first, len(outer)), *range(max(first - 1, 0), first))
         if any(numbering[n] in depended(rest.factors) for rest, numbering in rests)
     ]
     loops = (*iters, *sums)

@@ -7,8 +7,9 @@
 What a subset of the factors makes keeps the loops that the result or another factor has; all others
 are summed where their last factor comes in.  The best trees of every subset follow from those of
 its parts (Held and Karp's dynamic program, as for joins of relations); where a term has more
-factors than `_EXACT`, the pair that costs least is joined first.  Products of constants are made
-ahead of the run and cost the bytes of their result alone.
+factors than `_EXACT`, the pair is joined first that leaves least beyond its parts (the greedy
+order of opt_einsum).  Products of constants are made ahead of the run and cost the bytes of their
+result alone.
 """
 
 from __future__ import annotations
@@ -101,12 +102,17 @@ class Trees:
             ]
             best, a, b = min(
                 joins,
-                key=lambda j: j[0].plan.seconds - sum(parts[n].plan.seconds for n in j[1:]),
+                key=lambda j: (
+                    self._bytes(j[0].loops) - sum(self._bytes(parts[n].loops) for n in j[1:])
+                ),
             )
             del parts[a], parts[b]
             parts[a | b] = best
         (part,) = parts.values()
         return part.plan
+
+    def _beyond(self, whole: _Part, a: _Part, b: _Part) -> float:
+        return self._bytes(whole.loops) - self._bytes(a.loops) - self._bytes(b.loops)
 
     def needed(self, subset: int) -> int:
         """The loops, as bits, that the product of a subset of the factors keeps."""

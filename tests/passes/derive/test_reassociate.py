@@ -8,11 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from tcc.ir.expr import ExprBuilder
+from tcc.ir.expr.scalar import apply
 from tcc.ir.types import F32, tensor
 from tcc.ops import OPS
 from tcc.passes.derive.check import equal_at
 from tcc.passes.derive.convert import from_expr
 from tcc.passes.derive.cost import estimate
+from tcc.passes.derive.fold import fold
 from tcc.passes.derive.reassociate import Candidate, reassociated
 from tcc.passes.derive.record import Region
 from tcc.schedule.limits import Rates
@@ -125,11 +127,11 @@ def test_constant_stages_are_folded_in_f64(equation: str) -> None:
 def test_what_is_no_product_is_folded_too() -> None:
     b = ExprBuilder(tensor(F32, 3, 4), tensor(F32, 4))
     i, j = b.iters(3, 4)
-    body = apply("sqrt", apply("abs", b.read(0, i, j))) + b.read(1, 3 - j) * 0.1
+    body = apply("sqrt", apply("abs", b.read(0, i, j))) + b.read(1, 3 - j) * 0.125
     region = from_expr(b.finish((i, j), body))
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(shape).astype(np.float32) for shape in ((3, 4), (4,))]
     x, y = (a.astype(np.float64) for a in arrays)
     (got,) = fold(region, (True, True), arrays)[0]
-    want = np.sqrt(np.abs(x)) + y[::-1] * float(np.float32(0.1))
+    want = np.sqrt(np.abs(x)) + y[::-1] * 0.125
     np.testing.assert_allclose(got, want, rtol=1e-14)
