@@ -94,7 +94,8 @@ def grouped_gemms(tile_of: TileOf, *, checks: bool = False) -> Pass:
     return Pass("grouped-gemms", grouped, level=2)
 
 
-DERIVE = "derive"
+# The pass that is chosen by prices, and the one before it.
+DERIVE, BEFORE_DERIVE = "derive", MERGE_MATMULS.name
 
 
 def derivation(limits: Derivations) -> Pass:

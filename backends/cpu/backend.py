@@ -77,13 +77,10 @@ class CpuBackend(Backend):
             tile_of = GroupedGemmPrices(self.planner, _TILES).tile_of
             self.asked += (grouped_gemms(tile_of, checks=True),)
             if options.derive and options.numerics != "strict":
-                self.asked += (derivation(self._derivations()),)
-
-    def _derivations(self) -> Derivations:
-        # As large as the constants may become: they come from memory where that is what is saved.
-        most = round(self.constants * self.options.weight_growth)
-        planner = schedule_planner(self.machine, most)
-        return Derivations(SitePrices(planner), self.options.weight_growth)
+                # As large as constants may become: they come from memory where that is saved.
+                most = schedule_planner(self.machine, round(constants * options.weight_growth))
+                self.derivations = Derivations(SitePrices(most), options.weight_growth)
+                self.asked += (derivation(self.derivations),)
 
     @classmethod
     def refused(cls, options: Options) -> Mapping[str, str]:

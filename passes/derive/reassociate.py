@@ -20,10 +20,10 @@ from typing import NamedTuple, TypeAlias
 
 from tcc.ir.expr.scalar import Scalar, apply, argument, cast, literal
 from tcc.ir.types import DType
-from tcc.passes.derive.affine import Affine, Sizes, constant, unit, units
+from tcc.passes.derive.affine import Affine, Sizes, constant, unit
 from tcc.passes.derive.canonical import fingerprint
 from tcc.passes.derive.cost import count, estimate
-from tcc.passes.derive.edit import drop_unused, moved, with_sources
+from tcc.passes.derive.edit import added, drop_unused, moved, with_sources
 from tcc.passes.derive.factoring import Common, common, outer_term
 from tcc.passes.derive.network import Tree, Trees, leaves
 from tcc.passes.derive.record import Factor, Factors, Region, Stage
@@ -160,13 +160,28 @@ class _Writer:
             for t in self._factored(iters, dtype, terms)
         ]
         if len(parts) == 1 and not parts[0][0] and len(parts[0][1]) == 1:
-            (factor,) = parts[0][1]
-            if factor.source is not None and factor.source < 0 and factor.dtype is dtype:
-                whole = factor.forms == units(len(iters)) and factor.component == 0
-                if whole and self._stages[~factor.source].iters == iters:
-                    return ~factor.source
+            whole = self._whole(parts[0][1][0], iters, dtype)
+            if whole is not None:
+                return self._add(whole)
         factors = tuple(f for _, own in parts for f in own)
         return self._add(Stage(iters, (), None, factors, (_body(parts, dtype),)))
+
+    def _whole(self, factor: Factor, iters: Sizes, dtype: DType) -> Stage | None:
+        """The stage whose results an access reads one by one, with the loops of one trip that the
+        access lacks; None where it reads otherwise."""
+        if factor.source is None or factor.source >= 0 or factor.dtype is not dtype:
+            return None
+        stage = self._stages[~factor.source]
+        used = sorted(depended((factor,)))
+        plain = factor.forms == tuple(unit(k, len(iters)) for k in used)
+        if not plain or stage.iters != tuple(iters[k] for k in used) or len(stage.dtypes) > 1:
+            return None
+        for k, size in enumerate(iters):
+            if k not in used:
+                if size != 1:
+                    return None
+                stage = added(stage, k, 1)
+        return stage
 
     def _trees(self, term: Term, iters: Sizes, dtype: DType) -> Trees:
         constants = tuple(map(self._is_fixed, term.factors))
