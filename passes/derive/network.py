@@ -68,6 +68,7 @@ class Trees:
     states: int = 0
     _sizes: list[int] = field(init=False)
     _points: dict[int, float] = field(default_factory=dict)
+    _needed: dict[int, int] = field(default_factory=dict)
     loops: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -116,13 +117,15 @@ class Trees:
 
     def needed(self, subset: int) -> int:
         """The loops, as bits, that the product of a subset of the factors keeps."""
-        own, others = 0, (1 << len(self.iters)) - 1
-        for n, loops in enumerate(self.loops):
-            if subset >> n & 1:
-                own |= loops
-            else:
-                others |= loops
-        return own & others
+        if subset not in self._needed:
+            own, others = 0, (1 << len(self.iters)) - 1
+            for n, loops in enumerate(self.loops):
+                if subset >> n & 1:
+                    own |= loops
+                else:
+                    others |= loops
+            self._needed[subset] = own & others
+        return self._needed[subset]
 
     def _leaf(self, number: int) -> _Part:
         """A factor by itself, the loops that are its alone summed."""

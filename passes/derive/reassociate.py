@@ -32,6 +32,8 @@ from tcc.schedule.limits import Rates
 
 # Trees of the result that are written out, and regions that are handed on.
 _RANKS, _REGIONS = 3, 3
+# Joins that are looked at before terms are left apart and no further region is written.
+_STATES = 1 << 13
 
 
 class Candidate(NamedTuple):
@@ -69,9 +71,9 @@ def reassociated(
             chain = ("multiply out; " if spread else "") + "; ".join(writer.chain)
             each = Candidate(estimate(made, constants, rates), made, chain)
             found.setdefault(fingerprint(made), each)
-            if not writer.others or each.seconds > most:
+            if not writer.others or each.seconds > most or states > _STATES:
                 break
-        if not flat.kept:
+        if not flat.kept or states > _STATES:
             break
     order = sorted(found.values(), key=lambda c: c.seconds)
     return Found(tuple(order[:_REGIONS]), states)
@@ -192,7 +194,7 @@ class _Writer:
     def _factored(self, iters: Sizes, dtype: DType, terms: Sequence[Term]) -> list[Term]:
         """The terms, those with a common factor taken together as long as that saves most."""
         left = list(terms)
-        while len(left) > 1:
+        while len(left) > 1 and self.states < _STATES:
             found = [
                 (self._saved(iters, dtype, each), n, each)
                 for n, (a, b) in enumerate(combinations(left, 2))
@@ -210,6 +212,7 @@ class _Writer:
 
     def _saved(self, iters: Sizes, dtype: DType, shared: Common) -> float:
         """Seconds that two terms are estimated to take more apart than together."""
+        self.states += 1
         apart = sum(self._seconds(t, iters, dtype) for t in shared.terms)
         fixed = all(self._is_fixed(f) for rest in shared.rests for f in rest.factors)
         inner = sum(self._seconds(t, shared.iters, dtype) for t in shared.rests)

@@ -39,7 +39,7 @@ Scale: TypeAlias = tuple[tuple[str, float], ...]
 # Types whose range leaves room for other orders of products.
 WIDE = (F32, F64)
 # Terms and factors up to which sums are multiplied out.
-_MOST_TERMS, _MOST_FACTORS = 16, 24
+_MOST_TERMS, _MOST_FACTORS = 8, 24
 
 
 class Term(NamedTuple):

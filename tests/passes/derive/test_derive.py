@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,15 +19,21 @@ from tcc.passes.choose.price import priced_kernels
 from tcc.passes.derive import derive as module
 from tcc.passes.derive.cost import least_seconds
 from tcc.passes.derive.derive import MARGIN, Decision, Derivations, decisions, derive
+from tcc.passes.derive.fold import fold
+from tcc.passes.derive.instance import agree as same
 from tcc.passes.derive.prices import SitePrices
 from tcc.passes.derive.reassociate import Found, reassociated
+from tcc.passes.derive.record import Region
+from tcc.passes.derive.sites import composed, sites
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.machine import MACHINES
+from tcc.schedule.limits import Rates
 
 from tests.passes.fuse.models import MODELS, Model
 
+Array = np.ndarray[Any, np.dtype[Any]]
 Agree = Callable[..., None]
 SERVER = MACHINES["icelake-server"]
 
@@ -220,6 +227,70 @@ def test_small_models_compute_the_same(name: str, agree: Agree) -> None:
         w=7,
         t=4,
     )
+
+
+# ---- random sites -------------------------------------------------------------------------------
+
+
+def random_graph(rng: np.random.Generator) -> Graph:
+    """Products, sums, scales and maps of small matrices in any nesting."""
+    m = Model("random")
+    sizes = [int(n) for n in rng.integers(1, 7, 3)]
+
+    def leaf(rows: int, columns: int) -> Value:
+        if rng.random() < 0.4:
+            array = rng.integers(-3, 4, (rows, columns)).astype(np.float32)
+            return m.builder.constant(array, "c")
+        return m.input(f"x{rng.integers(1 << 40)}", rows, columns)
+
+    def made(rows: int, columns: int, depth: int) -> Value:
+        if depth == 0:
+            return leaf(rows, columns)
+        kind = rng.integers(7)
+        if kind < 3:
+            middle = int(rng.choice(sizes))
+            return m.op("matmul", made(rows, middle, depth - 1), made(middle, columns, depth - 1))
+        if kind == 3:
+            name = str(rng.choice(["add", "sub", "mul"]))
+            return m.op(name, made(rows, columns, depth - 1), made(rows, columns, depth - 1))
+        if kind == 4:
+            row = made(1, columns, depth - 1) if rng.random() < 0.5 else made(rows, 1, depth - 1)
+            return m.op("mul", made(rows, columns, depth - 1), row)
+        if kind == 5:
+            whole = m.transpose(made(columns, rows, depth - 1), 1, 0)
+            return m.op("mul", whole, m.scalar(float(rng.choice([2, -1, 3]))))
+        flat = m.reshape(made(rows, 2 * columns, depth - 1), rows, 2, columns)
+        return m.op("reduce_sum", flat, attrs=ReduceAttrs((1,), False))
+
+    rows, columns = (int(rng.choice(sizes)) for _ in range(2))
+    return m.finish(m.op("neg", made(rows, columns, 4)))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_random_sites_are_the_same_exactly(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rates = Rates(1.0, 1e3, 1e3)
+    compared = 0
+    for _ in range(4):
+        for site in sites(random_graph(rng)):
+            region = composed(site.nodes)
+            arrays = [
+                rng.integers(-2, 3, [int(repr(d)) for d in v.type.shape]).astype(np.float64)
+                for v in site.operands
+            ]
+            (want,) = evaluated(region, arrays)
+            for candidate in reassociated(region, site.constants, rates).candidates:
+                assert same(region, candidate.region), candidate.chain
+                (got,) = evaluated(candidate.region, arrays)
+                assert np.array_equal(got, want), candidate.chain
+                compared += 1
+    assert compared > 4
+
+
+def evaluated(region: Region, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    """A region of f32 in f64, where integers are exact."""
+    made = fold(region, (True,) * len(region.params), arrays)
+    return tuple(made[n][c] for n, c in region.outputs)
 
 
 # ---- soundness ----------------------------------------------------------------------------------
