@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tcc.backends.cpu.backend import CpuBackend
+from tcc.backends.cpu.detect import detect
 from tcc.errors import InternalError
 from tcc.ir.graph import Graph, Value
 from tcc.ir.graph.evaluate import evaluate_graph
@@ -15,6 +17,7 @@ from tcc.ir.index import symbol
 from tcc.ir.types import F16
 from tcc.ops import OPS
 from tcc.ops.algebra.reduce import ReduceAttrs
+from tcc.options import Options
 from tcc.passes.choose.price import priced_kernels
 from tcc.passes.derive import derive as module
 from tcc.passes.derive.cost import least_seconds
@@ -25,11 +28,13 @@ from tcc.passes.derive.prices import SitePrices
 from tcc.passes.derive.reassociate import Found, reassociated
 from tcc.passes.derive.record import Region
 from tcc.passes.derive.sites import composed, sites
+from tcc.passes.pipeline import DERIVE
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.machine import MACHINES
 from tcc.schedule.limits import Rates
+from tcc.target import parse_target
 
 from tests.passes.fuse.models import MODELS, Model
 
@@ -263,7 +268,7 @@ def random_graph(rng: np.random.Generator) -> Graph:
         return m.op("reduce_sum", flat, attrs=ReduceAttrs((1,), False))
 
     rows, columns = (int(rng.choice(sizes)) for _ in range(2))
-    return m.finish(m.op("neg", made(rows, columns, 4)))
+    return m.finish(m.op("neg", made(rows, columns, 3)))
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -271,7 +276,7 @@ def test_random_sites_are_the_same_exactly(seed: int) -> None:
     rng = np.random.default_rng(seed)
     rates = Rates(1.0, 1e3, 1e3)
     compared = 0
-    for _ in range(4):
+    for _ in range(5):
         for site in sites(random_graph(rng)):
             region = composed(site.nodes)
             arrays = [
@@ -355,7 +360,7 @@ def _seconds(decision: Decision, region: object) -> float:
 def test_equal_sites_are_priced_once() -> None:
     m = Model("layers")
     x = m.input("x", 64, 96)
-    for _ in range(4):
+    for _ in range(5):
         x = m.op("relu", m.op("matmul", m.op("matmul", x, m.weight(96, 96)), m.weight(96, 8)))
         x = m.op("relu", m.op("matmul", x, m.weight(8, 96)))
     graph = m.finish(x)
@@ -373,3 +378,17 @@ def test_symbolic_sizes_are_kept(agree: Agree) -> None:
     after = derive(graph, limits())
     assert after is not graph
     agree(graph, after, tolerance=1e-5, s=7)
+
+
+def test_options_leave_the_pass_out() -> None:
+    target = parse_target("cpu", "host", detect)
+    for options, found in (
+        (Options(), True),
+        (Options(derive=False), False),
+        (Options(numerics="strict"), False),
+        (Options(level=1), False),
+    ):
+        backend = CpuBackend(target, options, 0)
+        assert any(p.name == DERIVE for p in backend.asked) == found
+        assert (backend.derivations is not None) == found
+        assert (backend.limits is not None) == (found or options.level == 1)
