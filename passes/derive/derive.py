@@ -29,12 +29,12 @@ from tcc.ir.op import Array
 from tcc.ir.types import DType
 from tcc.passes.choose.beam import choose_together
 from tcc.passes.derive.affine import plain
+from tcc.passes.derive.algebra.cost import constant_stages, count, estimate, least_seconds
+from tcc.passes.derive.algebra.fold import fold, foldable
+from tcc.passes.derive.algebra.instance import agree
+from tcc.passes.derive.algebra.reassociate import Candidate, reassociated
 from tcc.passes.derive.check import Unchecked
-from tcc.passes.derive.cost import constant_stages, count, estimate, least_seconds
-from tcc.passes.derive.fold import fold, foldable
-from tcc.passes.derive.instance import agree
 from tcc.passes.derive.prices import SitePrices, add_region
-from tcc.passes.derive.reassociate import Candidate, reassociated
 from tcc.passes.derive.record import Region
 from tcc.passes.derive.sites import Site, composed, sites
 from tcc.passes.derive.winograd import constant_bytes

@@ -14,8 +14,8 @@ from tcc.ir.graph import Graph, GraphBuilder, Value
 from tcc.ir.index import as_index
 from tcc.ir.types import TensorType
 from tcc.passes.choose.price import priced_kernels, unread
+from tcc.passes.derive.algebra.cost import constant_stages
 from tcc.passes.derive.convert import to_expr
-from tcc.passes.derive.cost import constant_stages
 from tcc.passes.derive.record import Factor, Region, Stage
 from tcc.passes.derive.sites import Site
 from tcc.passes.graph.emit import express

@@ -18,10 +18,10 @@ from tcc.ir.expr import Expr
 from tcc.ir.graph import Graph, Handle, Node, Value, captures, walk_graphs
 from tcc.ir.index import as_int
 from tcc.ir.types import element_count
+from tcc.passes.derive.algebra.terms import WIDE, Flattened, is_near_one
 from tcc.passes.derive.convert import from_expr
 from tcc.passes.derive.edit import with_sources
 from tcc.passes.derive.record import Region, Stage, reads_inside
-from tcc.passes.derive.terms import WIDE, Flattened, is_near_one
 from tcc.passes.fuse.compose import node_expr
 from tcc.passes.fuse.partition import NodeKind, classify
 

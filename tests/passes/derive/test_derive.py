@@ -20,12 +20,12 @@ from tcc.ops.algebra.reduce import ReduceAttrs
 from tcc.options import Options
 from tcc.passes.choose.price import priced_kernels
 from tcc.passes.derive import derive as module
-from tcc.passes.derive.cost import least_seconds
+from tcc.passes.derive.algebra.cost import least_seconds
+from tcc.passes.derive.algebra.fold import fold
+from tcc.passes.derive.algebra.instance import agree as same
+from tcc.passes.derive.algebra.reassociate import Found, reassociated
 from tcc.passes.derive.derive import MARGIN, Decision, Derivations, decisions, derive
-from tcc.passes.derive.fold import fold
-from tcc.passes.derive.instance import agree as same
 from tcc.passes.derive.prices import SitePrices
-from tcc.passes.derive.reassociate import Found, reassociated
 from tcc.passes.derive.record import Region
 from tcc.passes.derive.sites import composed, sites
 from tcc.passes.pipeline import DERIVE

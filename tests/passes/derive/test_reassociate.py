@@ -11,11 +11,11 @@ from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import apply
 from tcc.ir.types import F32, tensor
 from tcc.ops import OPS
+from tcc.passes.derive.algebra.cost import estimate
+from tcc.passes.derive.algebra.fold import fold
+from tcc.passes.derive.algebra.reassociate import Candidate, reassociated
 from tcc.passes.derive.check import equal_at
 from tcc.passes.derive.convert import from_expr
-from tcc.passes.derive.cost import estimate
-from tcc.passes.derive.fold import fold
-from tcc.passes.derive.reassociate import Candidate, reassociated
 from tcc.passes.derive.record import Region
 from tcc.schedule.limits import Rates
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from string import ascii_letters
+from typing import Any
 
 import numpy as np
 from tcc.ir.expr.evaluate import evaluate_expr
@@ -14,8 +15,8 @@ from tcc.ir.expr.scalar import Arg, Cast, Const, Scalar, argument, cast, literal
 from tcc.ir.op import Array
 from tcc.ir.types import F64, DType, tensor
 from tcc.passes.derive.affine import Affine
+from tcc.passes.derive.algebra.cost import constant_stages, count
 from tcc.passes.derive.convert import to_expr
-from tcc.passes.derive.cost import constant_stages, count
 from tcc.passes.derive.record import Factor, Region, Stage, constant_of, is_leaf
 
 # Products that are computed ahead of the run, and elements that an evaluation point by point may
@@ -76,8 +77,8 @@ def _contracted(stage: Stage, array: Callable[[Factor], Array]) -> tuple[Array, 
     names: list[str] = []
     for factor in stage.factors:
         loops = [next((k for k, s in enumerate(f.steps) if s), None) for f in factor.forms]
-        at = tuple(
-            f.offset if k is None else slice(stage.loops[k])
+        at: tuple[Any, ...] = tuple(
+            f.offset if k is None else slice(count(stage.loops[k : k + 1]))
             for f, k in zip(factor.forms, loops, strict=True)
         )
         parts.append(array(factor)[at])

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from tcc.passes.derive.affine import Affine, Affines, Sizes, constant, unit
-from tcc.passes.derive.edit import depends, moved
+from tcc.passes.derive.affine import Affines, Sizes, unit
+from tcc.passes.derive.algebra.terms import Term, depended
+from tcc.passes.derive.edit import depends, moved, placed
 from tcc.passes.derive.record import Factor
-from tcc.passes.derive.terms import Term, depended
 
 
 class Common(NamedTuple):
@@ -88,7 +88,7 @@ def _common(
     ]
     loops = (*iters, *sums)
     made = [_over(rest, [numbering[n] for n in used], iters) for rest, numbering in rests]
-    maps = _maps(outer, first + len(a.sums))
+    maps = placed(outer, first + len(a.sums))
     return Common(
         terms,
         moved(factor, maps, loops),
@@ -110,14 +110,6 @@ def _over(term: Term, result: Sequence[int], iters: Sizes) -> Term:
     loops = (*iters, *term.sums)
     order = (*result, *summed)
     sizes = tuple(loops[k] for k in order)
-    maps = _maps(order, len(loops))
+    maps = placed(order, len(loops))
     factors = tuple(moved(f, maps, sizes) for f in term.factors)
     return Term(term.scale, sizes[len(result) :], factors)
-
-
-def _maps(order: Sequence[int], count: int) -> list[Affine]:
-    """Maps of `count` old loops to new ones, which are those numbered `order`."""
-    place = {k: n for n, k in enumerate(order)}
-    return [
-        unit(place[k], len(order)) if k in place else constant(0, len(order)) for k in range(count)
-    ]

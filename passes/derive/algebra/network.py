@@ -20,10 +20,11 @@ from itertools import combinations
 from math import prod
 from typing import NamedTuple, TypeAlias
 
+from tcc.ir.types import DType
 from tcc.passes.derive.affine import Sizes
-from tcc.passes.derive.cost import count
+from tcc.passes.derive.algebra.cost import count
+from tcc.passes.derive.algebra.terms import Term
 from tcc.passes.derive.edit import depends
-from tcc.passes.derive.terms import Term
 from tcc.schedule.limits import Rates
 
 # Factors up to which all trees are looked at.
@@ -56,15 +57,15 @@ class _Part(NamedTuple):
 class Trees:
     """The trees of one term over the loops `iters` of its result.
 
-    `constants` tells of each factor whether it is known ahead of the run; an element takes `width`
-    bytes.  `states` counts the joins that were looked at.
+    `constants` tells of each factor whether it is known ahead of the run; what trees make is of
+    type `dtype`.  `states` counts the joins that were looked at.
     """
 
     term: Term
     iters: Sizes
     constants: Sequence[bool]
     rates: Rates
-    width: int
+    dtype: DType
     states: int = 0
     _sizes: list[int] = field(init=False)
     _points: dict[int, float] = field(default_factory=dict)
@@ -160,7 +161,7 @@ class Trees:
         return self._points[loops]
 
     def _bytes(self, loops: int) -> float:
-        return self.width * self.points(loops)
+        return self.dtype.bytes * self.points(loops)
 
 
 def _bits(numbers: Iterable[int]) -> int:

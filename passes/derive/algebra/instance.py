@@ -17,10 +17,10 @@ from tcc.ir.expr.scalar import Arg
 from tcc.ir.index import as_index
 from tcc.ir.types import TensorType
 from tcc.passes.derive.affine import Affine, Affines, Size, Sizes, plain
+from tcc.passes.derive.algebra.terms import Term, by_digits
 from tcc.passes.derive.check import equal_at
 from tcc.passes.derive.edit import drop_unused, inlined, spliced
 from tcc.passes.derive.record import Factor, Region, Stage, is_leaf
-from tcc.passes.derive.terms import Term, by_digits
 
 # Terms of all sums of a region up to which it is evaluated at its own sizes.
 _MOST = 1 << 22

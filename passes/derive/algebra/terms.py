@@ -29,8 +29,8 @@ from tcc.ir.expr.scalar import (
     walk,
 )
 from tcc.ir.types import F32, F64
-from tcc.passes.derive.affine import Affine, Size, Sizes, constant, substitute, unit, units
-from tcc.passes.derive.edit import depends, moved
+from tcc.passes.derive.affine import Affine, Size, Sizes, substitute, unit, units
+from tcc.passes.derive.edit import depends, moved, placed
 from tcc.passes.derive.record import Factor, Factors, Region, Stage, reads_inside, widens
 
 # Products and quotients by numbers, one after another: ("mul", 0.125), ("div", 3.0).
@@ -126,10 +126,7 @@ class Flattened:
         used = sorted({n.number for n in walk(scalar) if isinstance(n, Arg)})
         loops = sorted(depended(stage.factors[n] for n in used))
         sizes = tuple(stage.loops[k] for k in loops)
-        maps = [
-            unit(loops.index(k), len(loops)) if k in loops else constant(0, len(loops))
-            for k in range(len(stage.loops))
-        ]
+        maps = placed(loops, len(stage.loops))
         body = transform_all((scalar,), lambda n: _renumbered(n, used))
         factors = tuple(moved(stage.factors[n], maps, sizes) for n in used)
         number = self._add(Stage(sizes, (), None, factors, body))
@@ -216,15 +213,10 @@ def _without_idle(term: Term, iters: Sizes) -> Term:
     ]
     if len(kept) == len(term.sums):
         return term
-    count = first + len(kept)
-    place = {k: n for n, k in enumerate((*range(first), *kept))}
-    maps = [
-        unit(place[k], count) if k in place else constant(0, count)
-        for k in range(first + len(term.sums))
-    ]
+    maps = placed((*range(first), *kept), first + len(term.sums))
     sums = tuple(term.sums[k - first] for k in kept)
     loops = (*iters, *sums)
-    idle = (size for k, size in enumerate(term.sums, first) if k not in place)
+    idle = (size for k, size in enumerate(term.sums, first) if k not in kept)
     scale = scaled(term.scale, tuple(("mul", float(n)) for n in idle if isinstance(n, int)))
     return Term(scale, sums, tuple(moved(f, maps, loops) for f in term.factors))
 

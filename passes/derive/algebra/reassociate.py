@@ -20,14 +20,14 @@ from typing import NamedTuple, TypeAlias
 
 from tcc.ir.expr.scalar import Scalar, apply, argument, cast, literal
 from tcc.ir.types import DType
-from tcc.passes.derive.affine import Affine, Sizes, constant, unit
+from tcc.passes.derive.affine import Sizes, unit
+from tcc.passes.derive.algebra.cost import count, estimate
+from tcc.passes.derive.algebra.factoring import Common, common, outer_term
+from tcc.passes.derive.algebra.network import Tree, Trees, leaves
+from tcc.passes.derive.algebra.terms import Flattened, Scale, Term, depended
 from tcc.passes.derive.canonical import fingerprint
-from tcc.passes.derive.cost import count, estimate
-from tcc.passes.derive.edit import added, drop_unused, moved, with_sources
-from tcc.passes.derive.factoring import Common, common, outer_term
-from tcc.passes.derive.network import Tree, Trees, leaves
+from tcc.passes.derive.edit import added, drop_unused, moved, placed, with_sources
 from tcc.passes.derive.record import Factor, Factors, Region, Stage
-from tcc.passes.derive.terms import Flattened, Scale, Term, depended
 from tcc.schedule.limits import Rates
 
 # Trees of the result that are written out, and regions that are handed on.
@@ -83,20 +83,6 @@ def reassociated(
 
 # What a term is over the loops of the result: a number times a product of accesses.
 _Product: TypeAlias = tuple[Scale, Factors]
-
-
-@dataclass(slots=True)
-class _Network:
-    """A term with its trees and the element type of what they make."""
-
-    term: Term
-    iters: Sizes
-    dtype: DType
-    trees: Trees
-
-    @property
-    def loops(self) -> Sizes:
-        return self.iters + self.term.sums
 
 
 @dataclass(slots=True)
@@ -158,7 +144,7 @@ class _Writer:
     def _sum(self, iters: Sizes, dtype: DType, terms: Sequence[Term], rank: int = 0) -> int:
         """Adds what computes the sum of `terms`; the number of its last stage."""
         parts = [
-            self._product(_Network(t, iters, dtype, self._trees(t, iters, dtype)), rank)
+            self._product(self._trees(t, iters, dtype), rank)
             for t in self._factored(iters, dtype, terms)
         ]
         if len(parts) == 1 and not parts[0][0] and len(parts[0][1]) == 1:
@@ -187,7 +173,7 @@ class _Writer:
 
     def _trees(self, term: Term, iters: Sizes, dtype: DType) -> Trees:
         constants = tuple(map(self._is_fixed, term.factors))
-        return Trees(term, iters, constants, self.rates, dtype.bytes)
+        return Trees(term, iters, constants, self.rates, dtype)
 
     # ---- terms that share a factor
 
@@ -230,16 +216,16 @@ class _Writer:
         constants = tuple(map(self._is_fixed, term.factors)) if fixed is None else fixed
         key = term, iters, constants
         if key not in self.known:
-            trees = Trees(term, iters, constants, self.rates, dtype.bytes)
+            trees = Trees(term, iters, constants, self.rates, dtype)
             self.known[key] = trees.best()[0].seconds
             self.states += trees.states
         return self.known[key]
 
     # ---- trees
 
-    def _product(self, network: _Network, rank: int) -> _Product:
+    def _product(self, trees: Trees, rank: int) -> _Product:
         """Adds the sums of a term; what is left over the loops of the result."""
-        term, trees = network.term, network.trees
+        term = trees.term
         if not term.factors:
             return term.scale, ()
         plans = trees.best()
@@ -248,76 +234,65 @@ class _Writer:
         tree = plans[min(rank, len(plans) - 1)].tree
         if len(term.factors) > 1 and term.sums:
             self.chain.append(_text(tree, term))
-        target = _scaled_part(network, tree) if term.scale else -1
-        order = range(len(network.loops))
-        factors = self._operands(network, tree, order, target)
-        maps = [
-            unit(k, len(network.iters))
-            if k < len(network.iters)
-            else constant(0, len(network.iters))
-            for k in order
-        ]
-        over = tuple(moved(f, maps, network.iters) for f in factors)
+        target = _scaled_part(trees, tree) if term.scale else -1
+        order = range(len((*trees.iters, *trees.term.sums)))
+        factors = self._operands(trees, tree, order, target)
+        maps = placed(range(len(trees.iters)), len(order))
+        over = tuple(moved(f, maps, trees.iters) for f in factors)
         whole = (1 << len(term.factors)) - 1
         return (term.scale if target == whole else ()), over
 
-    def _operands(
-        self, network: _Network, tree: Tree, order: Sequence[int], target: int
-    ) -> Factors:
+    def _operands(self, trees: Trees, tree: Tree, order: Sequence[int], target: int) -> Factors:
         """Accesses whose product a tree makes, results with loops in `order`; the scale comes to
         the set of factors `target`."""
-        trees, subset = network.trees, leaves(tree)
+        subset = leaves(tree)
         kept = trees.needed(subset)
         if isinstance(tree, int):
-            made: Factors = (network.term.factors[tree],)
+            made: Factors = (trees.term.factors[tree],)
             summed = kept != trees.loops[tree]
         else:
             loops = trees.needed(leaves(tree[0])) | trees.needed(leaves(tree[1]))
             summed = kept != loops
             inner = _inner_order(order, kept, loops) if summed else order
-            sides = [self._operands(network, t, inner, target) for t in tree]
+            sides = [self._operands(trees, t, inner, target) for t in tree]
             if summed:
-                sides = [(self._one(network, s, inner),) for s in sides]
+                sides = [(self._one(trees, s, inner),) for s in sides]
             made = (*sides[0], *sides[1])
         if summed:
-            made = (self._write(network, made, order, kept),)
+            made = (self._write(trees, made, order, kept),)
         if len(made) > 1 and all(map(self._is_fixed, made)):
-            made = (self._one(network, made, order),)
-        if subset == target and subset != (1 << len(network.term.factors)) - 1:
-            made = (self._one(network, made, order, network.term.scale),)
+            made = (self._one(trees, made, order),)
+        if subset == target and subset != (1 << len(trees.term.factors)) - 1:
+            made = (self._one(trees, made, order, trees.term.scale),)
         return made
 
     def _one(
-        self, network: _Network, factors: Factors, order: Sequence[int], scale: Scale = ()
+        self, trees: Trees, factors: Factors, order: Sequence[int], scale: Scale = ()
     ) -> Factor:
         """The product of accesses, point by point, as one access."""
         if len(factors) == 1 and not scale:
             return factors[0]
         kept = sum(1 << k for k in depended(factors))
-        return self._write(network, factors, order, kept, scale)
+        return self._write(trees, factors, order, kept, scale)
 
     def _write(
         self,
-        network: _Network,
+        trees: Trees,
         factors: Factors,
         order: Sequence[int],
         kept: int,
         scale: Scale = (),
     ) -> Factor:
         """Adds the stage of a product, summed over all loops but the `kept` ones."""
-        loops = network.loops
+        loops = (*trees.iters, *trees.term.sums)
         own = [k for k in order if kept >> k & 1]
         summed = sorted(depended(factors).difference(own))
-        place = {k: n for n, k in enumerate((*own, *summed))}
-        maps: list[Affine] = [
-            unit(place[k], len(place)) if k in place else constant(0, len(place))
-            for k in range(len(loops))
-        ]
+        maps = placed((*own, *summed), len(loops))
         iters, sums = tuple(loops[k] for k in own), tuple(loops[k] for k in summed)
         read = tuple(moved(f, maps, iters + sums) for f in factors)
-        body = (_body([(scale, read)], network.dtype),)
+        body = (_body([(scale, read)], trees.dtype),)
         number = self._add(Stage(iters, sums, "sum" if sums else None, read, body))
-        return Factor(~number, 0, tuple(unit(k, len(loops)) for k in own), network.dtype)
+        return Factor(~number, 0, tuple(unit(k, len(loops)) for k in own), trees.dtype)
 
 
 def _inner_order(order: Sequence[int], kept: int, loops: int) -> list[int]:
@@ -328,10 +303,9 @@ def _inner_order(order: Sequence[int], kept: int, loops: int) -> list[int]:
     return [*outer[:-1], *summed, *outer[-1:]]
 
 
-def _scaled_part(network: _Network, tree: Tree) -> int:
+def _scaled_part(trees: Trees, tree: Tree) -> int:
     """The factors whose product a number multiplies: constant ones, else the fewest elements; the
     whole product where no part has fewer."""
-    trees = network.trees
     best, least = leaves(tree), (True, trees.points(trees.needed(leaves(tree))))
     left = [tree]
     while left:
