@@ -148,7 +148,7 @@ class _Finder:
             if v in self.kept or any(u not in around for u in self.users.get(v, (None,)))
         )
         freed = tuple(
-            v in self.known and v not in self.kept and set(self.users[v]) <= {*nodes}
+            v in self.graph.constants and v not in self.kept and set(self.users[v]) <= {*nodes}
             for v in operands
         )
         return Site(tuple(nodes), operands, constants, freed, tuple(around), outer, shown)

@@ -204,7 +204,8 @@ def test_derivations_are_shown_with_their_reasons(
     path = str(tmp_path / "linear.onnx")
     text = (
         '<ir_version: 8, opset_import: ["" : 17]> '
-        "g (float[900,8] q, float[8,900] k, float[900,8] v) => (float[900,8] y) {s = MatMul(q, k) y = MatMul(s, v)}"
+        "g (float[900,8] q, float[8,900] k, float[900,8] v)"
+        " => (float[900,8] y) {s = MatMul(q, k) y = MatMul(s, v)}"
     )
     onnx.save(onnx.parser.parse_model(text), path)
     assert cli.execute(["inspect", path, "--derivations"]) == 0

@@ -61,9 +61,8 @@ def fold(
 
 def _is_plain(stage: Stage) -> bool:
     """Whether a stage is a sum of products of factors read at their loops themselves."""
-    return constant_of(stage) is not None and all(
-        f.source is not None and all(map(_is_axis, f.forms)) for f in stage.factors
-    )
+    reads = all(f.source is not None and all(map(_is_axis, f.forms)) for f in stage.factors)
+    return bool(stage.factors) and constant_of(stage) is not None and reads
 
 
 def _is_axis(form: Affine) -> bool:

@@ -308,11 +308,14 @@ def _sum(scalar: Scalar, spread: bool) -> list[_Product]:
             return [((), (scalar,))]
 
 
-def _times(args: Iterable[Scalar], spread: bool) -> list[_Product]:
-    """A product of sums; those that are not multiplied out are each an operand of it."""
+def _times(args: Sequence[Scalar], spread: bool) -> list[_Product]:
+    """A product of sums; those that are not multiplied out are each an operand of it.  One with a
+    number that is not to be moved is opaque."""
     made: list[_Product] = [((), ())]
     for arg in args:
         products = _sum(arg, spread)
+        if products == [((), (arg,))] and isinstance(arg, Const):
+            return [((), (apply("mul", *args),))]
         several = len(products) > 1
         if several and not (spread and _positive(s for s, _ in products)):
             products = [((), (arg,))]

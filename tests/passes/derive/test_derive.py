@@ -16,6 +16,7 @@ from tcc.ir.graph.text import graph_text
 from tcc.ir.index import symbol
 from tcc.ir.types import F16
 from tcc.ops import OPS
+from tcc.ops.algebra.contract import GemmAttrs
 from tcc.ops.algebra.reduce import ReduceAttrs
 from tcc.options import Options
 from tcc.passes.choose.price import priced_kernels
@@ -186,6 +187,14 @@ def far_number() -> Graph:
     return m.finish(m.op("matmul", small, v))
 
 
+def far_literal() -> Graph:
+    """The same in the attribute of a gemm."""
+    m = Model("far")
+    q, k, v = m.input("q", 512, 16), m.input("k", 16, 512), m.weight(512, 16)
+    small = m.op("gemm", q, k, attrs=GemmAttrs(1e-30, 1.0, False, False))
+    return m.finish(m.op("matmul", small, v))
+
+
 def difference() -> Graph:
     """What cancels before a product: `x(W - AB)` of few rows."""
     m = Model("difference")
@@ -208,6 +217,7 @@ STAYS = {
     "squared": squared(),
     "halves": halves(),
     "far number": far_number(),
+    "far literal": far_literal(),
     "difference": difference(),
     "padded": padded(),
     "many rows": updated(rows=400),

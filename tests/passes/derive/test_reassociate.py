@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from tcc.ir.expr import ExprBuilder
-from tcc.ir.expr.scalar import apply
+from tcc.ir.expr.scalar import apply, literal
 from tcc.ir.types import F32, tensor
 from tcc.ops import OPS
 from tcc.passes.derive.algebra.cost import estimate
@@ -135,3 +135,10 @@ def test_what_is_no_product_is_folded_too() -> None:
     (got,) = fold(region, (True, True), arrays)[0]
     want = np.sqrt(np.abs(x)) + y[::-1] * 0.125
     np.testing.assert_allclose(got, want, rtol=1e-14)
+
+
+def test_a_literal_is_folded_too() -> None:
+    b = ExprBuilder()
+    (i,) = b.iters(3)
+    (got,) = fold(from_expr(b.finish((i,), literal(0.5, F32))), (), ())[0]
+    assert np.array_equal(got, np.full(3, 0.5))
