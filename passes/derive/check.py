@@ -296,7 +296,9 @@ def _unconditional(body: Sequence[Scalar]) -> set[int]:
 def _distinct(places: Values) -> Values:
     """The different ones, in order; `np.unique` would import masked arrays, a third of a second."""
     ordered = np.sort(places, axis=None)
-    return ordered[np.concatenate([ordered[:1] == ordered[:1], ordered[1:] != ordered[:-1]])]
+    first = np.concatenate([ordered[:1] == ordered[:1], ordered[1:] != ordered[:-1]])
+    found: Values = ordered[first]
+    return found
 
 
 def _linear(at: Values, shape: Sequence[int]) -> Values:
