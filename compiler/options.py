@@ -227,7 +227,8 @@ class Options:
     )
     numerics: str = _option(
         "--numerics", "MODE",
-        "strict turns off algorithms that trade rounding for speed, and reads what masks hide.",
+        "strict turns off algorithms that trade rounding for speed and other orders of sums of "
+        "products, and reads what masks hide.",
         _one_of(NUMERICS, str), default="default",
     )
     derive: bool = _option(

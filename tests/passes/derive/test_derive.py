@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -324,6 +325,31 @@ def test_infinities_and_nan_touch_the_same_results(operand: str, value: float) -
     with np.errstate(all="ignore"):
         (want,), (got,) = (evaluate_graph(g, feeds).values() for g in (graph, after))
     assert np.array_equal(np.isfinite(want), np.isfinite(got))
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan, 3e38])
+def test_constants_that_do_not_fold_to_numbers_stay(value: float) -> None:
+    graph = low_rank()
+    array = np.full((24, 192), value, np.float32)
+    (small,) = (v for v in graph.constants if v.type.static_shape == (24, 192))
+    handle = graph.store.put(array)
+    changed = replace(graph, constants={**graph.constants, small: handle})
+    assert chains(changed)
+    with np.errstate(all="ignore"):
+        assert ops(derive(changed, limits())) == ops(graph)
+
+
+@pytest.mark.parametrize("sizes", [(0, 4, 5, 3), (3, 0, 5, 4), (3, 4, 0, 5), (1, 1, 1, 1)])
+def test_sizes_of_nothing_and_one(sizes: tuple[int, int, int, int], agree: Agree) -> None:
+    m, k, n, o = sizes
+    b = Model("edges")
+    a, c, d = b.input("a", m, k), b.input("b", k, n), b.input("c", n, o)
+    graph = b.finish(b.op("matmul", b.op("matmul", a, c), d))
+    for site in sites(graph):
+        region = composed(site.nodes)
+        for candidate in reassociated(region, site.constants, Rates()).candidates:
+            assert same(region, candidate.region)
+    agree(graph, derive(graph, limits()), tolerance=1e-6)
 
 
 def test_a_wrong_candidate_is_an_internal_error(monkeypatch: pytest.MonkeyPatch) -> None:
