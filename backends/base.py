@@ -20,6 +20,7 @@ from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.options import Options
 from tcc.passes.derive.bilinear.convolutions import Limits
+from tcc.passes.derive.derive import Derivations
 from tcc.passes.manager import Pass
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.tile.plan import KernelPlanner
@@ -32,7 +33,8 @@ class Backend(Protocol):
     `kinds` are the kinds of target that it is for, and `suffix` is that of the file it writes.  One
     that is no library `needs` what runs it, in words.
     `asked` are the passes over graphs that it needs, `limits` bounds algorithms that trade rounding
-    for speed (None: there are none).  Methods that are not abstract have a plain answer.
+    for speed (None: there are none), and `derivations` what orders of sums are priced by (None:
+    sums stay in the model's).  Methods that are not abstract have a plain answer.
     """
 
     kinds: ClassVar[tuple[str, ...]]
@@ -42,6 +44,7 @@ class Backend(Protocol):
     options: Options
     planner: KernelPlanner
     asked: tuple[Pass, ...] = ()
+    derivations: Derivations | None = None
 
     @property
     def limits(self) -> Limits | None:

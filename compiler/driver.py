@@ -14,8 +14,8 @@ from tcc import __version__
 from tcc.artifact import load, needed_glibc
 from tcc.backends.artifact.link import c_name
 from tcc.backends.cpu.detect import detect
-from tcc.debug import Timing, Trace
-from tcc.errors import UserError
+from tcc.debug import Stopped, Timing, Trace
+from tcc.errors import InternalError, UserError
 from tcc.frontends import exported, is_torch_module, load_model
 from tcc.frontends.onnx.converters import CONVERTERS
 from tcc.frontends.onnx.inputs import declared_size, with_defaults
@@ -30,7 +30,9 @@ from tcc.ir.op import Array, NamedArrays
 from tcc.ir.types import DTypeKind, TensorType
 from tcc.options import Options, SymbolicShape, read_options
 from tcc.passes.derive.bilinear.convolutions import constant_bytes
+from tcc.passes.derive.derive import Decision, decisions
 from tcc.passes.graph.state import appended_rows
+from tcc.passes.pipeline import BEFORE_DERIVE
 from tcc.passes.program.lower_node import check_runnable
 from tcc.passes.quantize.quantize_weights import as_stored
 from tcc.record import record
@@ -212,6 +214,21 @@ def evaluate_model(
         if name in weights
     }
     return evaluate_graph(replace(graph, constants={**graph.constants, **changed}), inputs)
+
+
+def model_derivations(model: Path, given: Sequence[str]) -> list[Decision]:
+    """What the search for cheaper orders of sums finds in a model, for this machine's processor;
+    `given` are the texts of `--input`."""
+    options = Options(inputs=optional_inputs(model, given))
+    trace = Trace(last=BEFORE_DERIVE)
+    graph = load_model(model, dict(options.inputs), budgets=options.budgets)
+    codes = variant_backends(resolve_targets(options), options, constant_bytes(graph))
+    limits = codes[0].derivations
+    try:
+        optimise(graph, codes, options, trace)
+    except Stopped as stopped:
+        return [] if limits is None else decisions(stopped.form, limits)
+    raise InternalError(f"a compile went past the step {BEFORE_DERIVE}")
 
 
 def rounded_weights(model: Path, manifest: Mapping[str, Any], variant: int) -> dict[str, Array]:

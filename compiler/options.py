@@ -227,8 +227,15 @@ class Options:
     )
     numerics: str = _option(
         "--numerics", "MODE",
-        "strict turns off algorithms that trade rounding for speed, and reads what masks hide.",
+        "strict turns off algorithms that trade rounding for speed and other orders of sums of "
+        "products, and reads what masks hide.",
         _one_of(NUMERICS, str), default="default",
+    )
+    derive: bool = _option(
+        "--no-derive", "",
+        "Leaves sums and products in the model's order, and convolutions as they are, also where "
+        "another algorithm is predicted to be faster.",
+        bool, default=True,
     )
     weight_growth: float = _option(
         "--weight-growth", "FACTOR",

@@ -16,6 +16,7 @@ from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.ir.types import I8, U8
 from tcc.passes.derive.bilinear.convolutions import Limits, faster_convolutions
+from tcc.passes.derive.derive import Derivations, derive
 from tcc.passes.fuse.partition import partition
 from tcc.passes.graph.canonicalize import canonicalize
 from tcc.passes.graph.check_indices import check_indices
@@ -94,21 +95,32 @@ def grouped_gemms(tile_of: TileOf, *, checks: bool = False) -> Pass:
     return Pass("grouped-gemms", grouped, level=2)
 
 
+# The pass that is chosen by prices, and the one before it.
+DERIVE, BEFORE_DERIVE = "derive", MERGE_MATMULS.name
+
+
+def derivation(limits: Derivations) -> Pass:
+    """Sums of products in the orders that are cheapest, by prices within `limits`."""
+    return Pass(DERIVE, partial(derive, limits=limits), level=2)
+
+
 def passes(
     limits: Limits | None, asked: Sequence[Pass] = (), *, few_rows: int = TYPICAL_LIMITS.few_rows
 ) -> tuple[Pass, ...]:
     """The pipeline with the algorithms that trade rounding for speed, which `limits` bounds; None
     leaves them out.  `asked` are passes that the target asks for; matrices that multiply more
     rows than `few_rows` stay apart."""
-    early = (*PIPELINE[:1], *(p for p in asked if p is not CHECK_INDICES), *PIPELINE[1:-2])
+    late = tuple(p for p in asked if p is CHECK_INDICES)
+    derived = tuple(p for p in asked if p.name == DERIVE)
+    first = (p for p in asked if p not in (*late, *derived))
+    early = (*PIPELINE[:1], *first, *PIPELINE[1:-2])
     merge = replace(MERGE_MATMULS, function=partial(merge_matmuls, few=few_rows))
     early = tuple(merge if p is MERGE_MATMULS else p for p in early)
-    late = tuple(p for p in asked if p is CHECK_INDICES)
     if limits is None:
-        return (*early, *late, *PIPELINE[-2:])
+        return (*early, *derived, *late, *PIPELINE[-2:])
     early = tuple(_FILLED if p is DECOMPOSE_TRANSPOSED else p for p in early)
     faster = Pass("bilinear-convs", partial(faster_convolutions, limits=limits), level=2)
-    return (*early, faster, *late, *PIPELINE[-2:])
+    return (*early, *derived, faster, *late, *PIPELINE[-2:])
 
 
 def run_pipeline(
@@ -225,5 +237,5 @@ def step_names() -> tuple[str, ...]:
     """Of all steps that a compile may have, in their order."""
     asked = (SMALL_TOP_K, LEGALIZE_CALLS, INT8_WEIGHT_MATMULS, INT8_MATMULS, SPLIT_ZERO_POINTS)
     early = (*passes(None, (*asked, REQUANTIZE, CHECK_INDICES)),)
-    names = [p.name for p in early] + ["grouped-gemms", "bilinear-convs", "bind-states"]
+    names = [p.name for p in early] + ["grouped-gemms", DERIVE, "bilinear-convs", "bind-states"]
     return tuple(dict.fromkeys((*names, *(name for name, _ in (*CPU, *PORTABLE, *GPU)))))

@@ -17,6 +17,8 @@ from tcc.ir.types import DTYPES, F32
 from tcc.options import Options
 from tcc.passes.derive.bilinear.conv_price import ConvPrices
 from tcc.passes.derive.bilinear.convolutions import Limits
+from tcc.passes.derive.derive import Derivations
+from tcc.passes.derive.prices import SitePrices
 from tcc.passes.moe.price import GroupedGemmPrices
 from tcc.passes.pipeline import (
     CHECK_INDICES,
@@ -26,6 +28,7 @@ from tcc.passes.pipeline import (
     SPLIT_AS_GIVEN,
     SPLIT_TO_SIGNED,
     SPLIT_ZERO_POINTS,
+    derivation,
     grouped_gemms,
     lower,
 )
@@ -75,6 +78,11 @@ class CpuBackend(Backend):
         if self.planner.pricer is not None:
             tile_of = GroupedGemmPrices(self.planner, _TILES).tile_of
             self.asked += (grouped_gemms(tile_of, checks=True),)
+            if options.derive and options.numerics != "strict":
+                # As large as constants may become: they come from memory where that is saved.
+                most = schedule_planner(self.machine, round(constants * options.weight_growth))
+                self.derivations = Derivations(SitePrices(most), options.weight_growth)
+                self.asked += (derivation(self.derivations),)
 
     @classmethod
     def refused(cls, options: Options) -> Mapping[str, str]:
@@ -183,7 +191,7 @@ def bilinear_limits(
 ) -> Limits | None:
     """What bounds algorithms that trade rounding for speed, in a model with so many bytes of
     constants; None where they are off."""
-    if options.numerics == "strict":
+    if options.numerics == "strict" or not options.derive:
         return None
     direct = 2.0 if options.precision == "bf16" and target.profile.multiplies_pairs else 1.0
     # As large as the constants may become: they come from memory where that is what forms cost.

@@ -19,6 +19,8 @@ from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.ir.types import DTYPES, F32, DType
 from tcc.options import Options
+from tcc.passes.derive.derive import Derivations
+from tcc.passes.derive.prices import SitePrices
 from tcc.passes.manager import Pass
 from tcc.passes.moe.price import GroupedGemmPrices
 from tcc.passes.pipeline import (
@@ -27,6 +29,7 @@ from tcc.passes.pipeline import (
     INT8_MATMULS,
     LEGALIZE_CALLS,
     SMALL_TOP_K,
+    derivation,
     grouped_gemms,
     lower,
 )
@@ -219,7 +222,9 @@ def gpu_passes(gpus: Sequence[GpuProfile], options: Options) -> tuple[Pass, ...]
     planner = BlockPlanner(block_profile(gpus, options.precision), stored_floats(options))
     grouped = grouped_gemms(GroupedGemmPrices(planner, _TILES).tile_of)
     strict = options.numerics == "strict"
-    return SMALL_TOP_K, LEGALIZE_CALLS, *(() if strict else (INT8_MATMULS,)), grouped
+    derived = derivation(Derivations(SitePrices(planner), options.weight_growth))
+    loose = (INT8_MATMULS, *((derived,) if options.derive else ()))
+    return SMALL_TOP_K, LEGALIZE_CALLS, *(() if strict else loose), grouped
 
 
 # GPUs share their schedules where the most of them has less than so many times the least.

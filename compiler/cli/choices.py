@@ -24,7 +24,15 @@ def compile_flags(command: Command) -> Command:
 
 def _flag(flag: Flag) -> Callable[[Command], Command]:
     if not flag.metavar:
-        return click.option(flag.spelling, flag.name, is_flag=True, default=None, help=flag.help)
+        value = not flag.spelling.startswith("--no-")
+        return click.option(
+            flag.spelling,
+            flag.name,
+            is_flag=True,
+            flag_value=value,
+            default=None,
+            help=flag.help,
+        )
     return click.option(
         flag.spelling,
         flag.name,

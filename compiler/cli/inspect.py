@@ -12,6 +12,7 @@ from tcc.artifact import needed_glibc, read_manifest
 from tcc.cli.arrays import inputs_of
 from tcc.cli.choices import PATH, json_flag, run_flags
 from tcc.cli.deadline import interruptible, timeout_flag
+from tcc.cli.derivations import derivation_lines, derivation_records
 from tcc.cli.kernels.facts import KernelFacts, kernel_facts
 from tcc.cli.kernels.forms import FORMS, form_text
 from tcc.cli.kernels.gpu_builds import build_lines
@@ -19,6 +20,7 @@ from tcc.cli.kernels.steps import StepTime, measure_steps, running_variant
 from tcc.cli.kernels.table import contraction_line, kernel_rows, symbolic_sizes_line, table_lines
 from tcc.cli.opened import opened_artifact
 from tcc.cli.show import print_json, say
+from tcc.driver import model_derivations
 from tcc.errors import UserError
 
 
@@ -40,6 +42,11 @@ from tcc.errors import UserError
     help="Prints the model in this form; of an artifact its code, which needs --keep-ir.",
 )
 @click.option("--kernel", metavar="K", help="One kernel's form; of variant 1 of an artifact: 1/K.")
+@click.option(
+    "--derivations",
+    is_flag=True,
+    help="Of an ONNX file: other orders of its sums and products, and why each is taken or not.",
+)
 @json_flag
 @timeout_flag
 def inspect(
@@ -52,6 +59,7 @@ def inspect(
     threads: int | None,
     form: str | None,
     kernel: str | None,
+    derivations: bool,
     as_json: bool,
 ) -> None:
     """Shows what ARTIFACT (or the one compiled from an ONNX file) holds.
@@ -62,7 +70,11 @@ def inspect(
     Example:
       tcc inspect model.so --measure --threads 2 --timeout 60
       tcc inspect model.onnx --form tile --kernel 0
+      tcc inspect model.onnx --derivations
     """
+    if derivations:
+        _show_derivations(artifact, inputs, as_json)
+        return
     if form is not None:
         click.echo(form_text(artifact, form, kernel, inputs))
         return
@@ -102,6 +114,21 @@ def inspect(
             say(f"{variant.get('target')}:")
         for line in _kernel_lines(variant, own, times, path):
             say(line)
+
+
+def _show_derivations(model: Path, inputs: tuple[str, ...], as_json: bool) -> None:
+    if model.suffix == ".so":
+        raise UserError(
+            "an artifact does not hold what it was derived from",
+            where="--derivations",
+            hint="give the ONNX file",
+        )
+    records = derivation_records(model_derivations(model, inputs))
+    if as_json:
+        print_json(records)
+        return
+    for line in derivation_lines(records):
+        say(line)
 
 
 def _kernel_lines(

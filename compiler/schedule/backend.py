@@ -13,7 +13,7 @@ from tcc.ir.tile.group import TileGroup
 from tcc.ir.tile.verify import verify_kernel
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.gpu.schedule import BlockSchedule
-from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
+from tcc.schedule.limits import TYPICAL_LIMITS, TYPICAL_RATES, FusionLimits, Rates
 
 AnySchedule: TypeAlias = Schedule | BlockSchedule
 # Rewrites an expression, and says behind which stage to cut it then; None: leaves it whole.
@@ -33,6 +33,7 @@ class KernelModel(Protocol):
     """
 
     limits: FusionLimits = TYPICAL_LIMITS
+    rates: Rates = TYPICAL_RATES
     gaps: bool = True
     scratch: bool = True
     updates: bool = False

@@ -42,3 +42,20 @@ class FusionLimits:
 
 
 TYPICAL_LIMITS = FusionLimits()
+
+
+@record
+class Rates:
+    """What a machine does in a second: `products` that are added up, `others` for operations on
+    elements, and `bytes` of memory read."""
+
+    products: float = 180e9
+    others: float = 90e9
+    bytes: float = 27e9
+
+    def seconds(self, products: float, others: float, bytes_: float) -> float:
+        """How long work and traffic take, one after the other."""
+        return products / self.products + others / self.others + bytes_ / self.bytes
+
+
+TYPICAL_RATES = Rates()

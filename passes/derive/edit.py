@@ -55,14 +55,17 @@ def chosen(stage: Stage, iters: Sequence[int], sums: Sequence[int]) -> Stage:
     It permutes loops, moves them between result and sum, and drops the loops that it does not name:
     these stay at 0.
     """
-    numbers = (*iters, *sums)
-    place = {old: new for new, old in enumerate(numbers)}
-    maps = [
-        unit(place[k], len(numbers)) if k in place else constant(0, len(numbers))
-        for k in range(len(stage.loops))
-    ]
     loops = stage.loops
+    maps = placed((*iters, *sums), len(loops))
     return over(stage, tuple(loops[k] for k in iters), tuple(loops[k] for k in sums), maps)
+
+
+def placed(numbers: Sequence[int], count: int) -> list[Affine]:
+    """The maps of `count` old loops to new ones, which are the old ones numbered `numbers`; the
+    others stay at 0."""
+    place = {old: new for new, old in enumerate(numbers)}
+    wide = len(numbers)
+    return [unit(place[k], wide) if k in place else constant(0, wide) for k in range(count)]
 
 
 def without_units(stage: Stage) -> Stage:

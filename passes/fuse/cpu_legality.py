@@ -38,6 +38,8 @@ class CpuKernels(KernelModel):
     def __init__(self, core: CoreModel, pricer: Pricer | None = None) -> None:
         self.core, self.pricer = core, pricer
         self.limits = core.limits
+        if pricer is not None:
+            self.rates = pricer.machine.rates
 
     def legal(self, expr: Expr, constants: Sequence[bool]) -> bool:
         return is_cpu_kernel(expr, tuple(constants), self.core)

@@ -198,6 +198,30 @@ def test_a_model_is_shown_in_each_form(
     assert "no " in capsys.readouterr().err
 
 
+def test_derivations_are_shown_with_their_reasons(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "linear.onnx")
+    text = (
+        '<ir_version: 8, opset_import: ["" : 17]> '
+        "g (float[900,8] q, float[8,900] k, float[900,8] v)"
+        " => (float[900,8] y) {s = MatMul(q, k) y = MatMul(s, v)}"
+    )
+    onnx.save(onnx.parser.parse_model(text), path)
+    assert cli.execute(["inspect", path, "--derivations"]) == 0
+    shown = capsys.readouterr().out
+    assert "(x0 (x1 x2))" in shown
+    assert "taken 1 times" in shown
+    assert "saves less than" in shown
+    assert cli.execute(["inspect", path, "--derivations", "--json"]) == 0
+    (site,) = json.loads(capsys.readouterr().out)
+    assert site["nodes"] == ["matmul", "matmul"]
+    assert [c["chosen"] for c in site["candidates"]] == [1, 0]
+    assert site["candidates"][0]["seconds"] < site["seconds"]
+    assert cli.execute(["inspect", str(relu(tmp_path)), "--derivations"]) == 0
+    assert "0 sites" in capsys.readouterr().out
+
+
 def test_a_form_that_there_is_not(
     artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -205,6 +229,7 @@ def test_a_form_that_there_is_not(
         ([str(artifact), "--form", "tile"], "give the ONNX file"),
         ([str(relu(tmp_path)), "--form", "triton"], "it is for the CPU"),
         ([str(artifact), "--kernel", "0"], "add --form"),
+        ([str(artifact), "--derivations"], "give the ONNX file"),
     ):
         assert cli.execute(["inspect", *arguments]) == 2
         assert said in capsys.readouterr().err

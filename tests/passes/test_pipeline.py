@@ -55,8 +55,7 @@ def test_only_changed_graphs_are_dumped(read: Read, tmp_path: Path) -> None:
 
 def test_the_pass_that_breaks_a_graph_is_named(read: Read) -> None:
     def cut(graph: Graph) -> Graph:
-        fields = {n: getattr(graph, n) for n in Graph.__slots__}
-        return Graph(**{**fields, "nodes": graph.nodes[1:]})
+        return replace(graph, nodes=graph.nodes[1:])
 
     with pytest.raises(InternalError) as caught:
         run_passes(read(TEXT), (Pass("cut", cut),), Trace(verifying=True))

@@ -33,6 +33,7 @@ from types import MappingProxyType
 
 from tcc.errors import InternalError
 from tcc.record import record
+from tcc.schedule.limits import Rates
 from tcc.target import Profile
 
 
@@ -127,6 +128,12 @@ class Machine:
     def peak(self) -> float:
         """f32 operations a second of all cores; a multiply-add counts as two."""
         return 2 * self.cores * self.fmas * self.lanes * self.hertz
+
+    @property
+    def rates(self) -> Rates:
+        """What all cores do together."""
+        products = self.peak / 2
+        return Rates(products, products / self.fmas, self.memory.read_all)
 
     def width(self, bytes_: int) -> int:
         """Elements of `bytes_` in one vector of arithmetic; below four they are widened to f32."""

@@ -41,6 +41,7 @@ from tcc.schedule.gpu.candidates import candidates
 from tcc.schedule.gpu.choose import choose_blocks, ranked
 from tcc.schedule.gpu.cost import BlockPrice, BlockPricer
 from tcc.schedule.gpu.schedule import TYPICAL_DEVICE, BlockProfile, BlockSchedule, NotBlocks
+from tcc.schedule.limits import Rates
 from tcc.schedule.nest import depends, stride, trips
 
 
@@ -64,6 +65,8 @@ class BlockPlanner(KernelPlanner):
         super().__init__()
         self.profile, self.floats, self.skips = profile, floats, skips
         self.limits = profile.limits
+        matrix = dict(profile.matrix).get(floats.name, profile.flops)
+        self.rates = Rates(matrix / 2, profile.flops / 2, profile.bandwidth)
         self.divides = partial(split_k, profile=profile, prices=self.best)
         self._prices: dict[Expr, BlockPrice | None] = {}
 

@@ -1,0 +1,115 @@
+"""Terms that share a factor: what is left of each without it.
+
+sum(k) x[i, k] * w[k, j]   and   sum(p, r) x[i, p] * a[p, r] * b[r, j]     share x[i, k], p = k
+rests over (k, j)                w[k, j]   and   sum(r) a[k, r] * b[r, j]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from tcc.passes.derive.affine import Affines, Sizes, unit
+from tcc.passes.derive.algebra.terms import Term, depended
+from tcc.passes.derive.edit import depends, moved, placed
+from tcc.passes.derive.record import Factor
+
+
+class Common(NamedTuple):
+    """Two `terms` over `outer` as `factor` times the sum of the `rests`, which are over `iters`;
+    `factor` is over `outer` and `sums`, `forms` are the indices there of what the rests make."""
+
+    terms: tuple[Term, Term]
+    factor: Factor
+    sums: Sizes
+    rests: tuple[Term, Term]
+    iters: Sizes
+    forms: Affines
+
+
+def outer_term(shared: Common, rest: Factor) -> Term:
+    """The term that both are together; `rest` is the sum of their rests."""
+    return Term((), shared.sums, (shared.factor, rest))
+
+
+def common(a: Term, b: Term, iters: Sizes) -> Iterator[Common]:
+    """The ways in which two terms over `iters` share a factor and neither is that factor alone."""
+    if len(a.factors) < 2 or len(b.factors) < 2:
+        return
+    for n, f in enumerate(a.factors):
+        for m, g in enumerate(b.factors):
+            pairs = _paired(f, g, a, b, len(iters))
+            if pairs is not None:
+                yield _common((a, b), (n, m), pairs, iters)
+
+
+def _paired(f: Factor, g: Factor, a: Term, b: Term, first: int) -> dict[int, int] | None:
+    """The sum loops of `f` by those of `g` in whose place they stand, where the two are one access;
+    None where they are not."""
+    if f._replace(forms=()) != g._replace(forms=()):
+        return None
+    pairs: dict[int, int] = {}
+    for x, y in zip(f.forms, g.forms, strict=True):
+        if x.digits or y.digits or x.offset != y.offset or x.steps[:first] != y.steps[:first]:
+            return None
+        mine, theirs = (
+            [k for k, step in enumerate(form.steps) if step != 0 and k >= first] for form in (x, y)
+        )
+        if len(mine) != len(theirs) or len(mine) > 1:
+            return None
+        for k, other in zip(mine, theirs, strict=True):
+            if x.steps[k] != y.steps[other] or pairs.setdefault(other, k) != k:
+                return None
+    sizes = all(a.sums[k - first] == b.sums[other - first] for other, k in pairs.items())
+    return pairs if sizes and len(set(pairs.values())) == len(pairs) else None
+
+
+def _common(
+    terms: tuple[Term, Term], numbers: tuple[int, int], pairs: dict[int, int], iters: Sizes
+) -> Common:
+    a, b = terms
+    first = len(iters)
+    factor = a.factors[numbers[0]]
+    shared = sorted(k for k in depends(factor) if k >= first)
+    sums = tuple(a.sums[k - first] for k in shared)
+    outer = (*range(first), *shared)
+    back = {k: other for other, k in pairs.items()}
+    ours = list(outer)
+    theirs = [*range(first), *(back[k] for k in shared)]
+    rests = [
+        (_without(term, n), numbering)
+        for term, n, numbering in ((a, numbers[0], ours), (b, numbers[1], theirs))
+    ]
+    # Vectors run along the last loop of the result, which so comes last.
+    used = [
+        n
+        for n in (*range(first - 1), *range(first, len(outer)), *range(max(first - 1, 0), first))
+        if any(numbering[n] in depended(rest.factors) for rest, numbering in rests)
+    ]
+    loops = (*iters, *sums)
+    made = [_over(rest, [numbering[n] for n in used], iters) for rest, numbering in rests]
+    maps = placed(outer, first + len(a.sums))
+    return Common(
+        terms,
+        moved(factor, maps, loops),
+        sums,
+        (made[0], made[1]),
+        tuple(loops[n] for n in used),
+        tuple(unit(n, len(loops)) for n in used),
+    )
+
+
+def _without(term: Term, number: int) -> Term:
+    return term._replace(factors=(*term.factors[:number], *term.factors[number + 1 :]))
+
+
+def _over(term: Term, result: Sequence[int], iters: Sizes) -> Term:
+    """The term with the loops `result` as those of its result, summed over the others it has."""
+    first = len(iters)
+    summed = sorted(k for k in depended(term.factors) if k >= first and k not in result)
+    loops = (*iters, *term.sums)
+    order = (*result, *summed)
+    sizes = tuple(loops[k] for k in order)
+    maps = placed(order, len(loops))
+    factors = tuple(moved(f, maps, sizes) for f in term.factors)
+    return Term(term.scale, sizes[len(result) :], factors)

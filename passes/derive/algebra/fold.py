@@ -1,0 +1,130 @@
+"""Constant stages of a region, computed in f64 and rounded once.
+
+m[k, j] = w[k, j] + sum(r) a[k, r] * b[r, j]          of constants w, a, b: one array
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from string import ascii_letters
+from typing import Any
+
+import numpy as np
+from tcc.ir.expr.evaluate import evaluate_expr
+from tcc.ir.expr.scalar import Arg, Cast, Const, Scalar, argument, cast, literal, rebuild
+from tcc.ir.op import Array
+from tcc.ir.types import F64, DType, tensor
+from tcc.passes.derive.affine import Affine
+from tcc.passes.derive.algebra.cost import constant_stages, count
+from tcc.passes.derive.convert import to_expr
+from tcc.passes.derive.record import Factor, Region, Stage, constant_of, is_leaf
+
+# Products that are computed ahead of the run, and elements that an evaluation point by point may
+# take: some seconds.
+_MOST, _MOST_POINTS = 1 << 36, 1 << 27
+
+
+def foldable(region: Region, constants: Sequence[bool]) -> bool:
+    """Whether the constant stages have known sizes and are no more work than is done ahead."""
+    fixed = constant_stages(region, constants)
+    for stage, known in zip(region.stages, fixed, strict=True):
+        if not known:
+            continue
+        if is_leaf(stage) or not all(isinstance(size, int) for size in stage.loops):
+            return False
+        if count(stage.loops) > (_MOST if _is_plain(stage) else _MOST_POINTS):
+            return False
+    return True
+
+
+def fold(
+    region: Region, constants: Sequence[bool], operands: Sequence[Array | None]
+) -> dict[int, tuple[Array, ...]]:
+    """The components of each constant stage in f64; `operands` are the arrays of constants."""
+    fixed = constant_stages(region, constants)
+    made: dict[int, tuple[Array, ...]] = {}
+
+    def array(factor: Factor) -> Array:
+        assert factor.source is not None
+        if factor.source < 0:
+            return made[~factor.source][factor.component]
+        found = operands[factor.source]
+        assert found is not None
+        return np.asarray(found, np.float64) if factor.dtype.is_float else found
+
+    for number, stage in enumerate(region.stages):
+        if fixed[number]:
+            plain = _is_plain(stage)
+            made[number] = _contracted(stage, array) if plain else _evaluated(stage, array)
+    return made
+
+
+def _is_plain(stage: Stage) -> bool:
+    """Whether a stage is a sum of products of factors read at their loops themselves."""
+    reads = all(f.source is not None and all(map(_is_axis, f.forms)) for f in stage.factors)
+    return bool(stage.factors) and constant_of(stage) is not None and reads
+
+
+def _is_axis(form: Affine) -> bool:
+    steps = [step for step in form.steps if step != 0]
+    return not form.digits and (not steps or (steps == [1] and form.offset == 0))
+
+
+def _contracted(stage: Stage, array: Callable[[Factor], Array]) -> tuple[Array, ...]:
+    """A sum of products by products of matrices, where it is one."""
+    parts: list[Array] = []
+    names: list[str] = []
+    for factor in stage.factors:
+        loops = [next((k for k, s in enumerate(f.steps) if s), None) for f in factor.forms]
+        at: tuple[Any, ...] = tuple(
+            f.offset if k is None else slice(count(stage.loops[k : k + 1]))
+            for f, k in zip(factor.forms, loops, strict=True)
+        )
+        parts.append(array(factor)[at])
+        names.append("".join(ascii_letters[k] for k in loops if k is not None))
+    for k, size in enumerate(stage.loops):
+        if not any(ascii_letters[k] in name for name in names):
+            parts.append(np.ones(size))
+            names.append(ascii_letters[k])
+    result = ascii_letters[: len(stage.iters)]
+    value = np.einsum(f"{','.join(names)}->{result}", *parts, optimize=True)
+    return (value * float(constant_of(stage) or 0),)
+
+
+def _evaluated(stage: Stage, array: Callable[[Factor], Array]) -> tuple[Array, ...]:
+    """Any stage, element by element."""
+    sources = [f for f in stage.factors if f.source is not None]
+    arrays = [array(f) for f in sources]
+    places = iter(range(len(sources)))
+    factors = tuple(
+        f
+        if f.source is None
+        else f._replace(source=next(places), component=0, dtype=_wide(f.dtype), fill=_literal(f))
+        for f in stage.factors
+    )
+    assert isinstance(stage.body, tuple)
+    wide = stage._replace(factors=factors, body=tuple(map(_retyped, stage.body)))
+    params = tuple(tensor(_wide(f.dtype), *a.shape) for f, a in zip(sources, arrays, strict=True))
+    outputs = tuple((0, c) for c in range(len(stage.body)))
+    return tuple(evaluate_expr(to_expr(Region(params, (wide,), outputs)), arrays))
+
+
+def _wide(dtype: DType) -> DType:
+    return F64 if dtype.is_float else dtype
+
+
+def _literal(factor: Factor) -> Const | None:
+    return None if factor.fill is None else literal(factor.fill.value, _wide(factor.dtype))
+
+
+def _retyped(scalar: Scalar) -> Scalar:
+    """A scalar whose floats are f64."""
+    match scalar:
+        case Arg():
+            return argument(scalar.number, _wide(scalar.dtype))
+        case Const():
+            return literal(scalar.value, _wide(scalar.dtype))
+        case Cast():
+            return cast(_retyped(scalar.arg), _wide(scalar.dtype))
+        case _:
+            return rebuild(scalar, _retyped)

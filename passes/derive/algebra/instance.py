@@ -1,0 +1,176 @@
+"""A pair of regions at small sizes: what holds for the one holds for the other.
+
+    y[i, e] = sum(c: 512) p[i, c // 64, c % 64] * w[c, e]     sizes 8, 64, 512 become 2, 3, 2 * 3
+
+Where every index is a loop itself, a region computes the same formula at all sizes, and two regions
+that agree at some agree at others.  So that indices are, maps are taken into their readers, loops
+of sums are split into the digits that are read, and axes of parameters into those that all accesses
+of both regions put together.  Different sizes stay different, and a size of 1 stays 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from tcc.ir.expr.scalar import Arg
+from tcc.ir.index import as_index
+from tcc.ir.types import TensorType
+from tcc.passes.derive.affine import Affine, Affines, Size, Sizes, plain
+from tcc.passes.derive.algebra.terms import Term, by_digits
+from tcc.passes.derive.check import equal_at
+from tcc.passes.derive.edit import drop_unused, inlined, spliced
+from tcc.passes.derive.record import Factor, Region, Stage, is_leaf
+
+# Terms of all sums of a region up to which it is evaluated at its own sizes.
+_MOST = 1 << 22
+
+
+def agree(a: Region, b: Region) -> bool:
+    """Whether two regions compute the same, at small sizes if these stand for all.
+
+    Raises `Unchecked` for regions that have no small sizes, and sums too long for a check.
+    """
+    small = _small(a, b)
+    return (small is not None and equal_at(*small)) or equal_at(a, b, points=2, most=_MOST)
+
+
+def _small(a: Region, b: Region) -> tuple[Region, Region] | None:
+    """The two at small sizes; None where an index is no loop."""
+    free = _free(a), _free(b)
+    for number, param in enumerate(a.params):
+        for axis in reversed(range(0 if param is None else param.rank)):
+            free = _split(*free, number, axis)
+    if not all(map(_is_free, free)):
+        return None
+    sizes = _sizes(*free)
+    return _shrunk(free[0], sizes), _shrunk(free[1], sizes)
+
+
+def _free(region: Region) -> Region:
+    """The region with maps in their readers, and a loop for every digit of a sum loop."""
+    for number in range(len(region.stages)):
+        place = 0
+        while place < len(region.stages[number].factors):
+            source = region.stages[number].factors[place].source
+            found = None
+            if source is not None and source < 0 and _is_map(region.stages[~source]):
+                found = inlined(region, number, place)
+            if found is None:
+                place += 1
+            else:
+                region = spliced(region, number, (found,))
+    stages = tuple(s if is_leaf(s) else _by_digits(s) for s in region.stages)
+    return drop_unused(region._replace(stages=stages))
+
+
+def _is_map(stage: Stage) -> bool:
+    return isinstance(stage.body, tuple) and all(isinstance(s, Arg) for s in stage.body)
+
+
+def _by_digits(stage: Stage) -> Stage:
+    term = by_digits(Term((), stage.sums, stage.factors), stage.iters)
+    return stage._replace(sums=term.sums, factors=term.factors)
+
+
+# ---- axes ---------------------------------------------------------------------------------------
+
+
+def _split(a: Region, b: Region, number: int, axis: int) -> tuple[Region, Region]:
+    """Both with as many axes in the place of one of parameter `number` as indices put together."""
+    param = a.params[number]
+    size = None if param is None else plain(param.shape[axis])
+    reads = [read for region in (a, b) for read in _reads(region, number)]
+    forms = [factor.forms[axis] for _, factor in reads if factor.forms]
+    if not isinstance(size, int) or len(forms) < len(reads) or any(f.digits for f in forms):
+        return a, b
+    steps = {1, *(step for form in forms for step in form.steps if step != 0)}
+    if len(steps) == 1 or not all(isinstance(s, int) and s > 0 for s in steps):
+        return a, b
+    radices = sorted((s for s in steps if isinstance(s, int)), reverse=True)
+    ends = (size, *radices)
+    if any(n % m for n, m in pairwise(ends)):
+        return a, b
+    axes = tuple(n // m for n, m in pairwise(ends))
+    if not all(_has_digits(stage, f.forms[axis], radices, axes) for stage, f in reads):
+        return a, b
+    return _with_axes(a, number, axis, radices, axes), _with_axes(b, number, axis, radices, axes)
+
+
+def _reads(region: Region, number: int) -> Iterator[tuple[Stage, Factor]]:
+    return ((s, f) for s in region.stages for f in s.factors if f.source == number)
+
+
+def _has_digits(stage: Stage, form: Affine, radices: Sequence[int], axes: Sequence[int]) -> bool:
+    """Whether a form is a number with a loop, or 0, for each digit."""
+    most: dict[Size, int] = dict(zip(radices, axes, strict=True))
+    used = [(step, size) for step, size in zip(form.steps, stage.loops, strict=True) if step != 0]
+    fits = all(isinstance(size, int) and size <= most[step] for step, size in used)
+    return fits and form.offset == 0 and len({step for step, _ in used}) == len(used)
+
+
+def _with_axes(
+    region: Region, number: int, axis: int, radices: Sequence[int], axes: Sequence[int]
+) -> Region:
+    param = region.params[number]
+    assert param is not None
+    shape = (*param.shape[:axis], *map(as_index, axes), *param.shape[axis + 1 :])
+    params = (
+        *region.params[:number],
+        TensorType(param.dtype, shape),
+        *region.params[number + 1 :],
+    )
+
+    def moved(factor: Factor) -> Factor:
+        if factor.source != number:
+            return factor
+        form = factor.forms[axis]
+        digits: Affines = tuple(Affine(tuple(int(s == r) for s in form.steps)) for r in radices)
+        forms = (*factor.forms[:axis], *digits, *factor.forms[axis + 1 :])
+        return factor._replace(forms=forms)
+
+    stages = tuple(s._replace(factors=tuple(map(moved, s.factors))) for s in region.stages)
+    return Region(params, stages, region.outputs)
+
+
+# ---- sizes --------------------------------------------------------------------------------------
+
+
+def _is_free(region: Region) -> bool:
+    """Whether the indices of a region are loops themselves, or 0."""
+    return not any(map(is_leaf, region.stages)) and all(
+        _is_loop(form)
+        for stage in region.stages
+        for factor in stage.factors
+        for form in factor.forms
+    )
+
+
+def _is_loop(form: Affine) -> bool:
+    steps = [step for step in form.steps if step != 0]
+    return not form.digits and form.offset == 0 and steps in ([], [1])
+
+
+def _sizes(*regions: Region) -> dict[int, int]:
+    """A small size for every size over 1, in their order."""
+    found: set[int] = set()
+    for region in regions:
+        sizes = [d for p in region.params if p is not None for d in map(plain, p.shape)]
+        sizes += [size for stage in region.stages for size in stage.loops]
+        found.update(size for size in sizes if isinstance(size, int) and size > 1)
+    return {size: n for n, size in enumerate(sorted(found), 2)}
+
+
+def _shrunk(region: Region, small: dict[int, int]) -> Region:
+    def size(old: Size) -> Size:
+        return small.get(old, old) if isinstance(old, int) else old
+
+    def sizes(old: Sizes) -> Sizes:
+        return tuple(map(size, old))
+
+    params = tuple(
+        p and TensorType(p.dtype, tuple(as_index(size(plain(d))) for d in p.shape))
+        for p in region.params
+    )
+    stages = tuple(s._replace(iters=sizes(s.iters), sums=sizes(s.sums)) for s in region.stages)
+    return Region(params, stages, region.outputs)

@@ -1,0 +1,240 @@
+"""Sites: nodes of a graph whose results are sums of products of what they read together.
+
+    %s = matmul(%q, %kt) ; %y = matmul(%s, %v)       one site: its result is a sum over two loops
+
+A site ends at a sink and goes up along values that one node reads, once and as a factor.  Nodes are
+taken by what their expressions compute, so that ops and other expressions count alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from tcc.ir.expr import Expr
+from tcc.ir.graph import Graph, Handle, Node, Value, captures, walk_graphs
+from tcc.ir.index import as_int
+from tcc.ir.types import element_count
+from tcc.passes.derive.algebra.terms import WIDE, Flattened, is_near_one
+from tcc.passes.derive.convert import from_expr
+from tcc.passes.derive.edit import with_sources
+from tcc.passes.derive.record import Region, Stage, reads_inside
+from tcc.passes.fuse.compose import node_expr
+from tcc.passes.fuse.partition import NodeKind, classify
+
+# Nodes of a site, and those behind and before it that are priced with it.
+_MOST, _AFTER, _BEFORE = 24, 6, 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Site:
+    """`nodes` in order, the last of which is the sink, which compute its result from `operands`,
+    in order of first use; of these `constants` tells whether they are known ahead of the run, and
+    `freed` whether they are constants that nothing else reads.
+
+    `around` are these and the nodes that may share kernels with them, in order, `read` what they
+    read that others make, and whether it is constant, and `shown` what others read of theirs.
+    """
+
+    nodes: tuple[Node, ...]
+    operands: tuple[Value, ...]
+    constants: tuple[bool, ...]
+    freed: tuple[bool, ...]
+    around: tuple[Node, ...]
+    read: Mapping[Value, bool]
+    shown: tuple[Value, ...]
+
+    @property
+    def surroundings(self) -> tuple[Any, ...]:
+        """Equal for sites among neighbours that compute the same."""
+        return _key(self.around, self.read), tuple(map(self.around.index, self.nodes))
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for sites that compute the same of operands of the same types."""
+        known = dict(zip(self.operands, self.constants, strict=True))
+        return _key(self.nodes, known)
+
+
+def _key(nodes: Sequence[Node], read: Mapping[Value, bool]) -> tuple[Any, ...]:
+    """What some nodes compute, whatever their values are called; `read` are those that others
+    make, and whether they are constants."""
+    numbers: dict[Value, int] = {}
+    parts: list[Any] = []
+    for node in nodes:
+        operands = tuple(
+            v and (numbers.setdefault(v, len(numbers)), v.type, read.get(v)) for v in node.inputs
+        )
+        results = tuple((numbers.setdefault(v, len(numbers)), v.type) for v in node.outputs)
+        parts.append((node.op.name, node.attrs, operands, results))
+    return tuple(parts)
+
+
+def sites(graph: Graph) -> Iterator[Site]:
+    """The sites of a graph and its bodies that sum anything, every node in at most one."""
+    known: dict[Value, Handle] = {}
+    for part in walk_graphs(graph):
+        known.update(part.constants)
+        yield from _Finder(part, known).run()
+
+
+class _Finder:
+    def __init__(self, graph: Graph, known: Mapping[Value, Handle]) -> None:
+        self.graph, self.known = graph, known
+        self.users = graph.users()
+        self.producers = graph.producers()
+        self.kept = {*graph.outputs, *(v for pair in graph.aliases for v in pair)}
+        for node in graph.nodes:
+            self.kept.update(captures(node))
+        self.order = {node: n for n, node in enumerate(graph.nodes)}
+
+    def run(self) -> Iterator[Site]:
+        taken: set[Node] = set()
+        for node in reversed(self.graph.nodes):
+            if node in taken or self._linear(node) is None:
+                continue
+            nodes = self._grown(node, taken)
+            taken.update(nodes)
+            if any(classify(n).kind not in (NodeKind.MAP, NodeKind.POINTWISE) for n in nodes):
+                yield self._site(nodes)
+
+    def _linear(self, node: Node) -> tuple[bool, ...] | None:
+        """Of each operand whether the node's result is a sum of products in which it is a factor
+        once; None for a node whose result is none."""
+        if len(node.outputs) != 1 or node.outputs[0].type.dtype not in WIDE:
+            return None
+        expr = node_expr(node)
+        found = None if expr is None else _linear_params(expr)
+        return None if found is None or self._has_far_number(node) else found
+
+    def _has_far_number(self, node: Node) -> bool:
+        """Whether a node reads a single number that is not to be moved."""
+        for value in node.inputs:
+            handle = None if value is None else self.known.get(value)
+            if value is None or handle is None or as_int(element_count(value.type.shape)) != 1:
+                continue
+            array = np.asarray(self.graph.store.get(handle)).reshape(-1)
+            if value.type.dtype in WIDE and not is_near_one(float(array[0])):
+                return True
+        return False
+
+    def _grown(self, sink: Node, taken: set[Node]) -> list[Node]:
+        found = [sink]
+        for node in found:
+            linear = self._linear(node) or ()
+            for value, factor in zip(node.inputs, linear, strict=True):
+                before = None if value is None else self.producers.get(value)
+                if value is None or before is None or not factor or before in taken:
+                    continue
+                alone = len(self.users[value]) == 1 and value not in self.kept
+                if alone and len(found) < _MOST and self._linear(before) is not None:
+                    found.append(before)
+        return sorted(found, key=self.order.__getitem__)
+
+    def _site(self, nodes: Sequence[Node]) -> Site:
+        made = {v for node in nodes for v in node.outputs}
+        read = (v for node in nodes for v in node.inputs if v is not None and v not in made)
+        operands = tuple(dict.fromkeys(read))
+        constants = tuple(v in self.known for v in operands)
+        around = sorted((*nodes, *self._neighbours(nodes)), key=self.order.__getitem__)
+        results = {v: None for node in around for v in node.outputs}
+        outer = {v: v in self.known for n in around for v in n.inputs if v and v not in results}
+        shown = tuple(
+            v
+            for v in results
+            if v in self.kept or any(u not in around for u in self.users.get(v, (None,)))
+        )
+        freed = tuple(
+            v in self.graph.constants and v not in self.kept and set(self.users[v]) <= {*nodes}
+            for v in operands
+        )
+        return Site(tuple(nodes), operands, constants, freed, tuple(around), outer, shown)
+
+    def _neighbours(self, nodes: Sequence[Node]) -> list[Node]:
+        """What may share kernels with nodes: those before them and behind them that sum no
+        products, and sums of products that read a reduction among the latter, as of a softmax."""
+        after: list[Node] = [nodes[-1]]
+        for node in after:
+            readers = (u for v in node.outputs for u in self.users.get(v, ()) if u not in after)
+            reduces = classify(node).kind is NodeKind.REDUCTION
+            barred = () if reduces else (NodeKind.CONTRACTION,)
+            found = [u for u in dict.fromkeys(readers) if _may_join(u, *barred)]
+            after += found[: _AFTER + 1 - len(after)]
+        before: list[Node] = []
+        for node in (*nodes, *before):
+            made = (self.producers.get(v) for v in node.inputs if v is not None)
+            other = (n for n in made if n is not None and n not in (*nodes, *after, *before))
+            before += [n for n in dict.fromkeys(other) if _may_join(n, NodeKind.CONTRACTION)]
+        return [*after[1:], *before[:_BEFORE]]
+
+
+def _may_join(node: Node, *other: NodeKind) -> bool:
+    return classify(node).kind not in (NodeKind.OPAQUE, *other)
+
+
+@lru_cache(maxsize=4096)
+def _linear_params(expr: Expr) -> tuple[bool, ...] | None:
+    """As of `_Finder._linear`, of an expression."""
+    region = _region_of(expr)
+    flat = Flattened(region, spread=True)
+    if len(region.outputs) != 1:
+        return None
+    number, _ = region.outputs[0]
+    terms = flat.terms(number)
+    if terms is None:
+        return None
+    reader = flat.region.stages[number]
+    uses = [0] * len(region.params)
+    inside = [True] * len(region.params)
+    whole: set[int] = set()
+    for term in terms:
+        for factor in term.factors:
+            if factor.source is None:
+                continue
+            if factor.source < 0:
+                whole.add(~factor.source)
+                continue
+            uses[factor.source] += 1
+            at = reader._replace(sums=term.sums)
+            inside[factor.source] &= factor.dtype in WIDE and reads_inside(region, at, factor)
+    for number in range(len(flat.region.stages) - 1, -1, -1):
+        for factor in flat.region.stages[number].factors if number in whole else ():
+            if factor.source is not None and factor.source < 0:
+                whole.add(~factor.source)
+            elif factor.source is not None:
+                uses[factor.source] += 2
+    return tuple(use == 1 and ok for use, ok in zip(uses, inside, strict=True))
+
+
+_region_of = lru_cache(maxsize=1024)(from_expr)
+
+
+def composed(nodes: Sequence[Node]) -> Region:
+    """The region that computes the result of the last of some nodes; its parameters are what they
+    read that others make, in order of first use.  The nodes have expressions."""
+    operands: dict[Value, int] = {}
+    made: dict[Value, int] = {}
+    stages: list[Stage] = []
+    for node in nodes:
+        expr = node_expr(node)
+        assert expr is not None
+        part = _region_of(expr)
+        first = len(stages)
+        places = [
+            None if v is None else made[v] if v in made else operands.setdefault(v, len(operands))
+            for v in node.inputs
+        ]
+
+        def source(old: int, first: int = first, places: Sequence[int | None] = places) -> int:
+            new = old - first if old < 0 else places[old]
+            assert new is not None
+            return new
+
+        stages += [with_sources(stage, source) for stage in part.stages]
+        made[node.outputs[0]] = ~(first + part.outputs[0][0])
+    number = ~made[nodes[-1].outputs[0]]
+    params = tuple(v.type for v in operands)
+    return Region(params, tuple(stages), ((number, 0),))
