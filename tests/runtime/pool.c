@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/sysinfo.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -264,6 +265,16 @@ static int give_spare(void *context, size_t missing) {
     return 1;
 }
 
+/* Memory and swap; 0 where the system gives more than it has. */
+static size_t machine_bytes(void) {
+    struct sysinfo about;
+    FILE *file = fopen("/proc/sys/vm/overcommit_memory", "r");
+    int mode = 1;
+    if (file) mode = fgetc(file) - '0', fclose(file);
+    if (mode == 1 || sysinfo(&about)) return 0;
+    return (size_t)(about.totalram + about.totalswap) * about.mem_unit;
+}
+
 /* Limits of the pool and of the process: the callback comes first, then trimming was tried, and what
  * does not fit leaves all as it was. */
 static int limits(int argc, char **argv) {
@@ -298,6 +309,13 @@ static int limits(int argc, char **argv) {
         tcc_pool_destroy(pool);
         CHECK(tcc_budget_used(tcc_process_budget()) == 0);
     }
+    size_t machine = machine_bytes();
+    tcc_pool *large = made((tcc_pool_config){.range = 3 * machine});
+    if (machine) /* a block that no memory can stand behind is refused, not given and killed for */
+        CHECK(tcc_pool_take(large, machine + machine / 4, &spare) == TCC_OUT_OF_MEMORY &&
+              strstr(tcc_last_error(), "the system gives no"));
+    spare = NULL;
+    tcc_pool_destroy(large);
     tcc_pool *none = NULL;
     tcc_pool_config wrong = {.struct_size = sizeof wrong, .flags = 64};
     CHECK(tcc_pool_create(&wrong, &none) == TCC_INVALID_ARGUMENT);

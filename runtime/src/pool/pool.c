@@ -108,9 +108,8 @@ static tcc_status take_block(tcc_pool *pool, size_t bytes, uint32_t *out_number)
     while (!(number = blocks_take(&pool->all, units_of(bytes))))
         if (!find_memory(pool, bytes))
             return tcc_fail(TCC_OUT_OF_MEMORY,
-                            "out of memory: the pool has %zu bytes of addresses, and no %zu of them "
-                            "are free in one piece",
-                            pool->range, bytes);
+                            "out of memory (%zu bytes for one array, of a pool of %zu)", bytes,
+                            pool->range);
     size_t missing, most = pool->most_live;
     const block *at = &pool->all.table[number];
     count_live(pool, at->units);

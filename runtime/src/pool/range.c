@@ -12,10 +12,10 @@ static const uint32_t most_blocks = UINT32_C(1) << 22;
 
 /* ---- the system's memory ----------------------------------------------------------------------------- */
 
+/* Not MAP_NORESERVE: commit is to fail where the system knows that it has not so much. */
 static void *reserve(void *context, size_t bytes) {
     (void)context;
-    char *memory = mmap(NULL, bytes + huge_page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                        -1, 0);
+    char *memory = mmap(NULL, bytes + huge_page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return NULL;
     size_t skipped = (huge_page - (uintptr_t)memory % huge_page) % huge_page;
     if (skipped) munmap(memory, skipped);
