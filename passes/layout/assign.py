@@ -454,8 +454,10 @@ def _reach(index: Index, size: Index) -> tuple[int, int] | None:
         end = extent(var) - 1
         first = substitute(first, {var: const(0) if step > 0 else end})
         last = substitute(last, {var: end if step > 0 else const(0)})
-    low, high = bounds(first)[0], bounds(last - size + 1)[1]
-    if low is None or high is None:
+    past = last - size + 1
+    low, high = bounds(first)[0], bounds(past)[1]
+    # A bound of what changes with an open size may be far beyond all that is read.
+    if low is None or high is None or (as_int(size) is None and as_int(past) is None):
         return None
     return max(0, -low), max(0, high)
 
