@@ -14,10 +14,11 @@ from tcc.errors import InternalError
 from tcc.ir.graph import Graph, Value
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.text import graph_text
-from tcc.ir.index import symbol
+from tcc.ir.index import as_index, symbol
 from tcc.ir.types import F16
 from tcc.ops import OPS
 from tcc.ops.algebra.contract import GemmAttrs
+from tcc.ops.algebra.movement import SliceAttrs
 from tcc.ops.algebra.reduce import ReduceAttrs
 from tcc.options import Options
 from tcc.passes.choose.price import priced_kernels
@@ -228,6 +229,23 @@ STAYS = {
 @pytest.mark.parametrize("name", STAYS)
 def test_other_graphs_stay(name: str) -> None:
     assert derive(STAYS[name], limits()) is STAYS[name]
+
+
+@pytest.mark.parametrize("first", [0, 8])
+def test_parts_of_a_value_are_a_common_factor_where_they_are_the_same(first: int) -> None:
+    m = Model("parts")
+    x = m.input("x", 64, 16)
+
+    def part(start: int) -> Value:
+        starts, sizes = (tuple(map(as_index, part)) for part in ((0, start), (64, 8)))
+        return m.op("slice", x, attrs=SliceAttrs(starts, (1, 1), sizes))
+
+    a, b = (m.op("matmul", m.transpose(part(n), 1, 0), m.weight(64, 64)) for n in (0, first))
+    (site,) = sites(m.finish(m.op("add", a, b)))
+    region = composed(site.nodes)
+    found = reassociated(region, site.constants, Rates()).candidates
+    assert all(same(region, candidate.region) for candidate in found)
+    assert ("out of two terms" in found[0].chain) == (first == 0)
 
 
 @pytest.mark.parametrize("name", MODELS)
