@@ -1,0 +1,64 @@
+"""Derivations as text: a chain of steps, each a rule, a stage and arguments, which replays.
+
+    nest stage=0 loops=5,6
+    skew stage=0 loop=2 by=4 step=1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tcc.errors import UserError
+from tcc.passes.derive.record import Region
+from tcc.passes.derive.rules import RULES
+from tcc.passes.derive.rules.rule import Arguments, Refused
+
+
+class Step(NamedTuple):
+    """A rule applied to a stage, which is numbered as it is before the step."""
+
+    rule: str
+    stage: int
+    arguments: Arguments
+
+    def __str__(self) -> str:
+        names = RULES[self.rule].names
+        if len(names) == 1:
+            shown = [f"{names[0]}={','.join(map(str, self.arguments))}"]
+        else:
+            shown = [f"{n}={a}" for n, a in zip(names, self.arguments, strict=True)]
+        return " ".join((self.rule, f"stage={self.stage}", *shown))
+
+
+def parse_step(text: str) -> Step:
+    """The step that a text says.  Raises ValueError for none."""
+    rule, stage, *rest = text.split()
+    pairs = [part.split("=") for part in (stage, *rest)]
+    names = RULES[rule].names if rule in RULES else ()
+    if [name for name, _ in pairs] != ["stage", *names]:
+        raise ValueError(f"{text} is no rule with its arguments")
+    values = [int(v) for _, value in pairs for v in value.split(",")]
+    if len(names) > 1 and len(values) != len(names) + 1:
+        raise ValueError(f"{text} has a list for an argument that is one number")
+    return Step(rule, values[0], tuple(values[1:]))
+
+
+def applied(region: Region, step: Step) -> Region:
+    """The region after a step.  Raises Refused where the rule does not hold."""
+    return RULES[step.rule].apply(region, step.stage, *step.arguments)
+
+
+def replay(region: Region, chain: Iterable[str]) -> Region:
+    """The region after the steps of a chain.  Raises UserError that names the step that fails."""
+    for number, text in enumerate(chain):
+        try:
+            region = applied(region, parse_step(text))
+        except (ValueError, TypeError) as error:
+            raise UserError(
+                "a derivation does not replay",
+                where=f"step {number + 1}: {text}",
+                why=error,
+                hint="replay the chain on the region that it was derived from, by this version",
+            ) from error
+    return region

@@ -1,0 +1,81 @@
+"""Boundaries: points that are worth nothing left out, and such points added."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tcc.passes.derive.affine import units
+from tcc.passes.derive.edit import over, spliced
+from tcc.passes.derive.record import Region, shape_of
+from tcc.passes.derive.rules.neutral import filled_value, inner_range, needed
+from tcc.passes.derive.rules.rule import (
+    Arguments,
+    Refused,
+    extent_of,
+    filled,
+    identity_of,
+    numbered,
+    relaid,
+    remade,
+    stage_of,
+)
+
+
+def tighten(region: Region, number: int, loop: int, low: int, high: int) -> Region:
+    """The loop over `low..high` alone, as every point outside has a known value; readers of a
+    result loop get that value for a fill.
+
+    `y[t] = sum(c) A[t - 1, c else 0] * B[c]` of four rows A needs 1..5 of t in 0..6.
+    """
+    stage = stage_of(region, number)
+    size, whole = extent_of(stage, loop), needed(region, stage, loop)
+    if whole is None or not 0 <= low <= whole[0] <= whole[1] < high <= size:
+        raise Refused(f"points of loop {loop} outside of {low}..{high} may have any value")
+    maps = identity_of(stage)
+    maps[loop] = maps[loop]._replace(offset=low)
+    first = len(stage.iters)
+    loops = (*stage.loops[:loop], high - low, *stage.loops[loop + 1 :])
+    new = remade(region, stage, loops[:first], loops[first:], maps)
+    if loop >= first:
+        return spliced(region, number, (new,))
+    forward = tuple(u._replace(offset=-low * u.steps[loop]) for u in units(first))
+    return relaid(region, number, new, forward, whole[2])
+
+
+def tightenings(region: Region, number: int) -> Iterator[Arguments]:
+    stage = stage_of(region, number)
+    for loop, size in numbered(stage):
+        whole = needed(region, stage, loop)
+        if whole is not None:
+            low, high = max(whole[0], 0), min(whole[1] + 1, size)
+            if low < high and high - low < size:
+                yield loop, low, high
+
+
+def relax(region: Region, number: int, loop: int, extent: int) -> Region:
+    """A sum loop of more points, where a factor that makes terms neutral reads outside.
+
+    `sum(r: 0..5) A[r] * K[r]` is `sum(r: 0..6) A[r else 0] * K[r else 0]`.
+    """
+    stage = stage_of(region, number)
+    size = extent_of(stage, loop)
+    if loop < len(stage.iters) or extent <= size:
+        raise Refused(f"loop {loop} is none of the sum of less than {extent} points")
+    sums = (*stage.loops[len(stage.iters) : loop], extent, *stage.loops[loop + 1 :])
+    new = over(stage, stage.iters, sums, identity_of(stage))
+    for place, factor in enumerate(new.factors):
+        if factor.source is None or filled_value(stage, place) is None:
+            continue
+        for form, width in zip(factor.forms, shape_of(region, factor.source), strict=True):
+            own = inner_range(form, width, new, loop)
+            if own is not None and own[1] < size:
+                factors = tuple(filled(region, new, f) for f in new.factors)
+                return spliced(region, number, (new._replace(factors=factors),))
+    raise Refused(f"terms of loop {loop} from {size} on may be other than neutral")
+
+
+def relaxations(region: Region, number: int) -> Iterator[Arguments]:
+    stage = stage_of(region, number)
+    for loop, size in numbered(stage):
+        if loop >= len(stage.iters):
+            yield from ((loop, up) for up in {size + 1, -(-size // 3) * 3} if up > size)

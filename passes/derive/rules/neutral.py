@@ -1,0 +1,116 @@
+"""What a stage is worth where a factor is at its fill: the ground of every change of bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tcc.ir.expr import MONOIDS
+from tcc.ir.expr.scalar import (
+    FUNCTIONS,
+    Apply,
+    Cast,
+    Const,
+    Scalar,
+    Scalars,
+    argument,
+    literal,
+    transform_all,
+)
+from tcc.ir.types import BOOL
+from tcc.passes.derive.affine import Affine, interval, loops_of
+from tcc.passes.derive.record import Region, Stage, is_leaf, shape_of, widens
+
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+
+
+def folded(body: Scalars, known: Mapping[Scalar, Const]) -> Scalars:
+    """The body with these values, conditions that they decide and products by 0 worked out.
+
+    A factor 0 makes a product 0 whatever the others are, as no padding asks for infinities.
+    """
+
+    def leaf(node: Scalar) -> Scalar:
+        if node in known:
+            return known[node]
+        match node:
+            case Cast(arg=Const()) if widens(node.arg.dtype, node.dtype):
+                return literal(node.arg.value, node.dtype)
+            case Apply():
+                return _folded(node)
+        return node
+
+    return transform_all(body, leaf)
+
+
+def _folded(node: Apply) -> Scalar:
+    constants = [a for a in node.args if isinstance(a, Const)]
+    match node.function:
+        case "select" if node.args[1] is node.args[2]:
+            return node.args[1]
+        case "select" if isinstance(node.args[0], Const):
+            return node.args[1 if node.args[0].value else 2]
+        case "and" | "or" if constants:
+            decided = node.function == "or"
+            rest = [a for a in node.args if a is not constants[0]] or [constants[0]]
+            return literal(decided, BOOL) if constants[0].value is decided else rest[0]
+        case "mul" if any(c.value == 0 for c in constants):
+            return literal(0, node.dtype)
+        case name if name in _COMPARISONS and len(constants) == 2:
+            values = (c.value for c in constants)
+            return literal(bool(FUNCTIONS[name].numpy(*values)), BOOL)
+    return node
+
+
+def value_at(stage: Stage, known: Mapping[Scalar, Const]) -> Const | None:
+    """The value of a stage all of whose terms have these values in them; None where that is no
+    constant, or where the terms are not neutral to its monoid."""
+    if is_leaf(stage) or len(stage.dtypes) != 1:
+        return None
+    value = folded(stage.body, known)[0]
+    if not isinstance(value, Const) or stage.monoid is None:
+        return value if isinstance(value, Const) else None
+    identity = MONOIDS[stage.monoid].identity(stage.dtypes)[0]
+    same = isinstance(identity, Const) and identity.value == value.value
+    return identity if same and isinstance(identity, Const) else None
+
+
+def filled_value(stage: Stage, place: int) -> Const | None:
+    """The value of the stage where factor `place` reads outside; that of a factor without a fill is
+    taken for 0."""
+    factor = stage.factors[place]
+    fill = factor.fill or literal(0, factor.dtype)
+    return value_at(stage, {argument(place, factor.dtype): fill})
+
+
+def inner_range(form: Affine, size: object, stage: Stage, loop: int) -> tuple[int, int] | None:
+    """The values of a loop for which `form` may lie within 0..size, first and last; None where that
+    is not known."""
+    step = form.steps[loop]
+    if not isinstance(step, int) or step == 0 or any(loop in loops_of(d.of) for d in form.digits):
+        return None
+    steps = tuple(s * (k != loop) for k, s in enumerate(form.steps))
+    low, high = interval(form._replace(steps=steps), stage.loops)
+    if not isinstance(low, int) or not isinstance(high, int) or not isinstance(size, int):
+        return None
+    first, last = -high, size - 1 - low  # of step * loop
+    if step < 0:
+        first, last, step = -last, -first, -step
+    return -(-first // step), last // step
+
+
+def needed(region: Region, stage: Stage, loop: int) -> tuple[int, int, Const] | None:
+    """The first and last value of a loop outside of which the stage, or its terms, have a known
+    value, and that value; None where no factor tells."""
+    found: tuple[int, int, Const] | None = None
+    for place, factor in enumerate(stage.factors):
+        if factor.fill is None or factor.source is None:
+            continue
+        value = filled_value(stage, place)
+        if value is None or (found is not None and found[2] is not value):
+            continue
+        for form, size in zip(factor.forms, shape_of(region, factor.source), strict=True):
+            own = inner_range(form, size, stage, loop)
+            if own is not None:
+                low, high, _ = found or (*own, value)
+                found = max(low, own[0]), min(high, own[1]), value
+    return found
