@@ -1,7 +1,7 @@
 """Derivations as text: a chain of steps, each a rule, a stage and arguments, which replays.
 
-    nest stage=0 loops=5,6
-    skew stage=0 loop=2 by=4 step=1
+nest stage=0 loops=5,6
+skew stage=0 loop=2 by=4 step=1
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tcc.errors import UserError
 from tcc.passes.derive.record import Region
 from tcc.passes.derive.rules import RULES
-from tcc.passes.derive.rules.rule import Arguments, Refused
+from tcc.passes.derive.rules.rule import Arguments
 
 
 class Step(NamedTuple):

@@ -47,6 +47,7 @@ def _settling(region: Region, strict: bool) -> tuple[Step, Region] | None:
         steps = [Step("solve", number, a) for a in RULES["solve"].moves(region, number)]
         if not strict:
             steps += [Step("tighten", number, a) for a in RULES["tighten"].moves(region, number)]
+        if not strict and _multiplies(stage):
             steps += [Step("reverse", number, (loop,)) for loop in _against(stage)]
         for step in steps:
             try:
@@ -59,14 +60,14 @@ def _settling(region: Region, strict: bool) -> tuple[Step, Region] | None:
 
 
 def _against(stage: Stage) -> list[int]:
-    """The sum loops that run against result loops in some index, and along them in none."""
+    """The sum loops of windows that run against their results in every index."""
     first = len(stage.iters)
     signs: dict[int, set[bool]] = {}
     for steps in map(_steps, _forms(stage)):
         for loop, step in steps:
             if loop >= first:
                 signs.setdefault(loop, set()).update(
-                    (step > 0) == (other > 0) for k, other in steps if k < first
+                    step == other for k, other in steps if k < first and abs(step) == abs(other)
                 )
     return [loop for loop, found in signs.items() if found == {False}]
 
@@ -103,11 +104,12 @@ def wanted(region: Region) -> Iterator[Steps]:
 
 
 def _contractions(region: Region) -> Iterator[tuple[int, Stage]]:
-    """The stages with a sum that read two tensors or more."""
-    for number, stage in enumerate(region.stages):
-        if not is_leaf(stage) and stage.sums:
-            if sum(f.source is not None for f in stage.factors) > 1:
-                yield number, stage
+    return ((n, s) for n, s in enumerate(region.stages) if not is_leaf(s) and _multiplies(s))
+
+
+def _multiplies(stage: Stage) -> bool:
+    """Whether a stage has a sum and reads two tensors or more."""
+    return bool(stage.sums) and sum(f.source is not None for f in stage.factors) > 1
 
 
 def _adds(stage: Stage) -> bool:
@@ -155,9 +157,9 @@ def _of_windows(number: int, stage: Stage) -> Iterator[Steps]:
         results = {abs(s) for k, s in steps if k < first}
         for loop, step in steps:
             size = stage.loops[loop]
-            if loop >= first and abs(step) in results and isinstance(size, int):
-                if size > max(_WINDOWS):
-                    found.update((_split(number, stage, loop, taps), None) for taps in _WINDOWS)
+            larger = isinstance(size, int) and size > max(_WINDOWS)
+            if larger and loop >= first and abs(step) in results:
+                found.update((_split(number, stage, loop, taps), None) for taps in _WINDOWS)
     return filter(None, found)
 
 

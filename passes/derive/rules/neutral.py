@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
+from tcc.ir import expr
 from tcc.ir.expr import MONOIDS
 from tcc.ir.expr.scalar import (
     FUNCTIONS,
@@ -18,31 +20,31 @@ from tcc.ir.expr.scalar import (
 )
 from tcc.ir.types import BOOL
 from tcc.passes.derive.affine import Affine, interval, loops_of
-from tcc.passes.derive.record import Region, Stage, is_leaf, shape_of, widens
+from tcc.passes.derive.record import Region, Stage, shape_of, widens
 
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
-def folded(body: Scalars, known: Mapping[Scalar, Const]) -> Scalars:
-    """The body with these values, conditions that they decide and products by 0 worked out.
+def folded(body: Scalars, known: Mapping[Scalar, Const], absorbs: bool = False) -> Scalars:
+    """The body with these values, and conditions that they decide worked out.
 
-    A factor 0 makes a product 0 whatever the others are, as no padding asks for infinities.
+    `absorbs`: a factor 0 makes a product 0 whatever the others are, infinities and NaNs too.
     """
 
     def leaf(node: Scalar) -> Scalar:
         if node in known:
             return known[node]
         match node:
-            case Cast(arg=Const()) if widens(node.arg.dtype, node.dtype):
-                return literal(node.arg.value, node.dtype)
+            case Cast(arg=Const(value=value)) if widens(node.arg.dtype, node.dtype):
+                return literal(value, node.dtype)
             case Apply():
-                return _folded(node)
+                return _folded(node, absorbs)
         return node
 
     return transform_all(body, leaf)
 
 
-def _folded(node: Apply) -> Scalar:
+def _folded(node: Apply, absorbs: bool) -> Scalar:
     constants = [a for a in node.args if isinstance(a, Const)]
     match node.function:
         case "select" if node.args[1] is node.args[2]:
@@ -53,7 +55,7 @@ def _folded(node: Apply) -> Scalar:
             decided = node.function == "or"
             rest = [a for a in node.args if a is not constants[0]] or [constants[0]]
             return literal(decided, BOOL) if constants[0].value is decided else rest[0]
-        case "mul" if any(c.value == 0 for c in constants):
+        case "mul" if absorbs and any(c.value == 0 for c in constants):
             return literal(0, node.dtype)
         case name if name in _COMPARISONS and len(constants) == 2:
             values = (c.value for c in constants)
@@ -61,15 +63,17 @@ def _folded(node: Apply) -> Scalar:
     return node
 
 
-def value_at(stage: Stage, known: Mapping[Scalar, Const]) -> Const | None:
-    """The value of a stage all of whose terms have these values in them; None where that is no
-    constant, or where the terms are not neutral to its monoid."""
-    if is_leaf(stage) or len(stage.dtypes) != 1:
+def value_at(
+    body: Scalars | expr.Stage, monoid: str | None, known: Mapping[Scalar, Const]
+) -> Const | None:
+    """The value of a stage of this body all of whose terms have these values in them; None where
+    that is no constant, or where the terms are not neutral to its monoid."""
+    if isinstance(body, expr.Stage) or len(body) != 1:
         return None
-    value = folded(stage.body, known)[0]
-    if not isinstance(value, Const) or stage.monoid is None:
+    value = folded(body, known, absorbs=True)[0]
+    if not isinstance(value, Const) or monoid is None:
         return value if isinstance(value, Const) else None
-    identity = MONOIDS[stage.monoid].identity(stage.dtypes)[0]
+    identity = MONOIDS[monoid].identity((value.dtype,))[0]
     same = isinstance(identity, Const) and identity.value == value.value
     return identity if same and isinstance(identity, Const) else None
 
@@ -78,8 +82,14 @@ def filled_value(stage: Stage, place: int) -> Const | None:
     """The value of the stage where factor `place` reads outside; that of a factor without a fill is
     taken for 0."""
     factor = stage.factors[place]
-    fill = factor.fill or literal(0, factor.dtype)
-    return value_at(stage, {argument(place, factor.dtype): fill})
+    return _filled(stage.body, stage.monoid, place, factor.fill or literal(0, factor.dtype))
+
+
+@lru_cache(maxsize=4096)
+def _filled(
+    body: Scalars | expr.Stage, monoid: str | None, place: int, fill: Const
+) -> Const | None:
+    return value_at(body, monoid, {argument(place, fill.dtype): fill})
 
 
 def inner_range(form: Affine, size: object, stage: Stage, loop: int) -> tuple[int, int] | None:

@@ -17,7 +17,7 @@ from tcc.passes.derive.affine import (
     units,
 )
 from tcc.passes.derive.edit import drop_unused, moved, over, readers, spliced
-from tcc.passes.derive.record import Factor, Region, Stage, is_leaf, reads_inside, shape_of
+from tcc.passes.derive.record import Factor, Region, Stage, is_leaf, reads_inside
 
 Arguments: TypeAlias = tuple[int, ...]
 
@@ -94,8 +94,11 @@ def relaid(
     factors = tuple(Factor(~number, c, forward, t, fill) for c, t in enumerate(old.dtypes))
     body = tuple(argument(c, t) for c, t in enumerate(old.dtypes))
     copy = Stage(old.iters, (), None, factors, body)
-    whole = spliced(region, number, (new, copy._replace(
-        factors=tuple(_tight(f, new.iters, copy.loops) for f in factors))))
+    whole = spliced(
+        region,
+        number,
+        (new, copy._replace(factors=tuple(_tight(f, new.iters, copy.loops) for f in factors))),
+    )
     stages = list(whole.stages)
     for n in readers(whole, number + 1):
         if not is_leaf(stages[n]):

@@ -44,15 +44,12 @@ def skew(region: Region, number: int, loop: int, by: int, step: int) -> Region:
 def skews(region: Region, number: int) -> Iterator[Arguments]:
     """By every pair of loops that share an index, with the steps that take one out of it."""
     stage = stage_of(region, number)
-    own = [k for k, _ in numbered(stage) if k < len(stage.iters)]
+    own = {k for k, _ in numbered(stage) if k < len(stage.iters)}
     found: dict[Arguments, None] = {}
     for form in (form for factor in stage.factors for form in factor.forms):
-        for loop in own:
-            for by in own:
-                a, b = form.steps[loop], form.steps[by]
-                if loop != by and isinstance(a, int) and isinstance(b, int) and a and b:
-                    if b % a == 0:
-                        found[loop, by, b // a] = None
+        steps = [(k, s) for k, s in enumerate(form.steps) if k in own and isinstance(s, int) and s]
+        pairs = ((a, b) for a in steps for b in steps if a is not b and b[1] % a[1] == 0)
+        found.update(((loop, by, other // step), None) for (loop, step), (by, other) in pairs)
     yield from found
 
 

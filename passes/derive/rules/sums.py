@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
+from tcc.ir import expr
 from tcc.ir.expr.scalar import Apply, Arg, Const, Scalar, argument, literal, walk
 from tcc.ir.types import BOOL
 from tcc.passes.derive.affine import Affine, Digit, digit
@@ -77,6 +78,7 @@ def _condition(stage: Stage, place: int) -> Digit | None:
     """The remainder that factor `place` is, where the terms are neutral unless it is 0."""
     if not 0 <= place < len(stage.factors) or stage.factors[place].source is not None:
         return None
+    assert not isinstance(stage.body, expr.Stage)
     form, dtype = stage.factors[place].forms[0], stage.factors[place].dtype
     alone = not any(form.steps) and form.offset == 0 and len(form.digits) == 1
     if not alone or form.digits[0].step != 1 or form.digits[0].div != 1 or not form.digits[0].mod:
@@ -88,7 +90,7 @@ def _condition(stage: Stage, place: int) -> Digit | None:
         and node.function == "eq"
         and node.args == (argument(place, dtype), literal(0, dtype))
     }
-    neutral = stage.monoid is not None and value_at(stage, tests) is not None
+    neutral = stage.monoid is not None and value_at(stage.body, stage.monoid, tests) is not None
     return form.digits[0] if neutral else None
 
 
@@ -108,6 +110,7 @@ def decided(region: Region, stage: Stage) -> Stage:
             form = factor.forms[0]
             if not any(form.steps) and not form.digits and isinstance(form.offset, int):
                 known[argument(place, factor.dtype)] = literal(form.offset, factor.dtype)
+    assert not isinstance(stage.body, expr.Stage)
     body = folded(stage.body, known)
     used = sorted({node.number for node in walk(*body) if isinstance(node, Arg)})
     body = renumbered(body, {old: new for new, old in enumerate(used)})
