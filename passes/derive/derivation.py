@@ -33,15 +33,15 @@ class Step(NamedTuple):
 
 def parse_step(text: str) -> Step:
     """The step that a text says.  Raises ValueError for none."""
-    rule, stage, *rest = text.split()
-    pairs = [part.split("=") for part in (stage, *rest)]
-    names = RULES[rule].names if rule in RULES else ()
-    if [name for name, _ in pairs] != ["stage", *names]:
-        raise ValueError(f"{text} is no rule with its arguments")
-    values = [int(v) for _, value in pairs for v in value.split(",")]
-    if len(names) > 1 and len(values) != len(names) + 1:
-        raise ValueError(f"{text} has a list for an argument that is one number")
-    return Step(rule, values[0], tuple(values[1:]))
+    rule, *shown = text.split() or [""]
+    names = ("stage", *RULES[rule].names) if rule in RULES else ()
+    pairs = [part.partition("=") for part in shown]
+    lists = [value.split(",") for _, _, value in pairs]
+    single = lists if len(names) > 2 else lists[:1]
+    if not names or tuple(p[0] for p in pairs) != names or any(len(v) > 1 for v in single):
+        raise ValueError("the text is no rule with its arguments")
+    numbers = [int(v) for values in lists for v in values]
+    return Step(rule, numbers[0], tuple(numbers[1:]))
 
 
 def applied(region: Region, step: Step) -> Region:
