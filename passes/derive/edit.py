@@ -15,9 +15,7 @@ from tcc.passes.derive.affine import (
     Size,
     Sizes,
     constant,
-    digit,
     loops_of,
-    plain,
     substitute,
     unit,
     units,
@@ -63,51 +61,6 @@ def chosen(stage: Stage, iters: Sequence[int], sums: Sequence[int]) -> Stage:
     ]
     loops = stage.loops
     return over(stage, tuple(loops[k] for k in iters), tuple(loops[k] for k in sums), maps)
-
-
-def without_units(stage: Stage) -> Stage:
-    """The stage without sum loops of extent 1."""
-    first = len(stage.iters)
-    kept = [first + k for k, size in enumerate(stage.sums) if size != 1]
-    return stage if len(kept) == len(stage.sums) else chosen(stage, range(first), kept)
-
-
-def relooped(stage: Stage, loop: int, old: int, extents: Sizes, maps: Sequence[Affine]) -> Stage:
-    """The stage with loops over `extents` in the place of its loops `loop..loop + old`, all of the
-    result or all of the sum; `maps`, of the new loops, gives the old ones."""
-    before, after = stage.loops[:loop], stage.loops[loop + old :]
-    wide = len(before) + len(extents) + len(after)
-    new = [unit(k, wide) for k in range(wide)]
-    inner = new[loop : loop + len(extents)]
-    loops = (*before, *extents, *after)
-    own = [substitute(m, inner, loops) for m in maps]
-    first = len(stage.iters) + (len(extents) - old if loop < len(stage.iters) else 0)
-    every = (*new[:loop], *own, *new[loop + len(extents) :])
-    return over(stage, loops[:first], loops[first:], every)
-
-
-def split(stage: Stage, loop: int, inner: int) -> Stage:
-    """The stage with two loops for one, `loop = inner * outer + rest`, `outer` coming first.
-
-    Raises ValueError where `inner` does not divide the extent.
-    """
-    size = stage.loops[loop]
-    if not isinstance(size, int) or size % inner:
-        raise ValueError(f"{inner} does not divide the extent {size}")
-    return relooped(stage, loop, 1, (size // inner, inner), (Affine((inner, 1)),))
-
-
-def merged(stage: Stage, loop: int) -> Stage:
-    """The stage with one loop for `loop` and the next, the inverse of `split`.
-
-    Raises ValueError where the inner extent is a symbol.
-    """
-    outer, inner = stage.loops[loop : loop + 2]
-    if not isinstance(inner, int):
-        raise ValueError(f"the extent {inner} is a symbol, which divides nothing")
-    whole = Affine((1,))
-    maps = (digit(whole, inner, 0), digit(whole, 1, inner))
-    return relooped(stage, loop, 2, (plain(outer * inner),), maps)
 
 
 def added(stage: Stage, loop: int, size: Size, is_sum: bool = False) -> Stage:

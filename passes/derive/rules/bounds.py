@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tcc.passes.derive.affine import units
-from tcc.passes.derive.edit import over, spliced
+from tcc.passes.derive.edit import spliced
 from tcc.passes.derive.record import Region, shape_of
 from tcc.passes.derive.rules.neutral import filled_value, inner_range, needed
 from tcc.passes.derive.rules.rule import (
     Arguments,
     Refused,
     extent_of,
-    filled,
-    identity_of,
+    linear,
     numbered,
-    relaid,
     remade,
+    remapped,
     stage_of,
 )
 
@@ -31,15 +30,9 @@ def tighten(region: Region, number: int, loop: int, low: int, high: int) -> Regi
     size, whole = extent_of(stage, loop), needed(region, stage, loop)
     if whole is None or not 0 <= low <= whole[0] <= whole[1] < high <= size:
         raise Refused(f"points of loop {loop} outside of {low}..{high} may have any value")
-    maps = identity_of(stage)
-    maps[loop] = maps[loop]._replace(offset=low)
-    first = len(stage.iters)
-    loops = (*stage.loops[:loop], high - low, *stage.loops[loop + 1 :])
-    new = remade(region, stage, loops[:first], loops[first:], maps)
-    if loop >= first:
-        return spliced(region, number, (new,))
-    forward = tuple(u._replace(offset=-low * u.steps[loop]) for u in units(first))
-    return relaid(region, number, new, forward, whole[2])
+    back, forward = (linear(len(s), {loop: 1}) for s in (stage.loops, stage.iters))
+    back, forward = back._replace(offset=low), forward._replace(offset=-low)
+    return remapped(region, number, {loop: high - low}, {loop: back}, {loop: forward}, whole[2])
 
 
 def tightenings(region: Region, number: int) -> Iterator[Arguments]:
@@ -61,16 +54,15 @@ def relax(region: Region, number: int, loop: int, extent: int) -> Region:
     size = extent_of(stage, loop)
     if loop < len(stage.iters) or extent <= size:
         raise Refused(f"loop {loop} is none of the sum of less than {extent} points")
-    sums = (*stage.loops[len(stage.iters) : loop], extent, *stage.loops[loop + 1 :])
-    new = over(stage, stage.iters, sums, identity_of(stage))
+    loops = (*stage.loops[:loop], extent, *stage.loops[loop + 1 :])
+    new = remade(region, stage, loops, len(stage.iters), units(len(loops)))
     for place, factor in enumerate(new.factors):
         if factor.source is None or filled_value(stage, place) is None:
             continue
         for form, width in zip(factor.forms, shape_of(region, factor.source), strict=True):
             own = inner_range(form, width, new, loop)
             if own is not None and own[1] < size:
-                factors = tuple(filled(region, new, f) for f in new.factors)
-                return spliced(region, number, (new._replace(factors=factors),))
+                return spliced(region, number, (new,))
     raise Refused(f"terms of loop {loop} from {size} on may be other than neutral")
 
 

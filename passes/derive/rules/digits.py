@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tcc.passes.derive import edit
-from tcc.passes.derive.affine import Affine, digit, unit, units
-from tcc.passes.derive.edit import over, spliced
+from tcc.passes.derive.affine import digit, unit, units
+from tcc.passes.derive.edit import spliced
 from tcc.passes.derive.record import Region
 from tcc.passes.derive.rules.rule import (
     Arguments,
     Refused,
     extent_of,
+    linear,
     numbered,
     relaid,
     remade,
@@ -29,19 +29,17 @@ def split(region: Region, number: int, loop: int, inner: int, shift: int = 0) ->
     size, first = extent_of(stage, loop), len(stage.iters)
     if not 1 < inner < size + shift or not 0 <= shift < inner:
         raise Refused(f"loop {loop} of {size} points has no digit of {inner} shifted by {shift}")
-    if loop >= first:
-        if shift or size % inner:
-            raise Refused(f"{inner} does not divide loop {loop} of a sum of {size} points")
-        return spliced(region, number, (edit.split(stage, loop, inner),))
+    if loop >= first and (shift or size % inner):
+        raise Refused(f"{inner} does not divide loop {loop} of a sum of {size} points")
     wide = len(stage.loops) + 1
     maps = [unit(k + (k > loop), wide) for k in range(wide - 1)]
-    steps = tuple(inner * (k == loop) + (k == loop + 1) for k in range(wide))
-    maps[loop] = Affine(steps, -shift)
-    iters = (*stage.iters[:loop], (size - 1 + shift) // inner + 1, inner, *stage.iters[loop + 1 :])
-    new = remade(region, stage, iters, stage.sums, maps)
-    forward = list(units(first))
-    shifted = forward[loop]._replace(offset=shift)
-    parts = digit(shifted, inner, 0, stage.iters), digit(shifted, 1, inner, stage.iters)
+    maps[loop] = linear(wide, {loop: inner, loop + 1: 1}, -shift)
+    loops = (*stage.loops[:loop], (size - 1 + shift) // inner + 1, inner, *stage.loops[loop + 1 :])
+    new = remade(region, stage, loops, first + (loop < first), maps)
+    if loop >= first:
+        return spliced(region, number, (new,))
+    forward, whole = list(units(first)), linear(first, {loop: 1}, shift)
+    parts = digit(whole, inner, 0, stage.iters), digit(whole, 1, inner, stage.iters)
     forward[loop : loop + 1] = parts
     return relaid(region, number, new, tuple(forward))
 
@@ -72,15 +70,13 @@ def merge(region: Region, number: int, loop: int, other: int) -> Region:
     maps = [unit(place.get(k, 0), len(kept)) for k in range(len(stage.loops))]
     maps[loop], maps[other] = digit(whole, extents[1]), digit(whole, 1, extents[1])
     loops = tuple(extents[0] * extents[1] if k == loop else stage.loops[k] for k in kept)
-    results = first - (other < first)
-    new = over(stage, loops[:results], loops[results:], maps)
+    new = remade(region, stage, loops, first - (other < first), maps)
     if loop >= first:
         return spliced(region, number, (new,))
-    old = units(first)
-    steps = tuple(extents[1] * (k == loop) + (k == other) for k in range(first))
-    return relaid(
-        region, number, new, tuple(Affine(steps) if k == loop else old[k] for k in kept[:results])
-    )
+    forward = list(units(first))
+    forward[loop] = linear(first, {loop: extents[1], other: 1})
+    del forward[other]
+    return relaid(region, number, new, tuple(forward))
 
 
 def merges(region: Region, number: int) -> Iterator[Arguments]:

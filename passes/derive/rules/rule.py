@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from tcc.ir.expr.scalar import Const, argument, literal
@@ -60,15 +60,17 @@ def numbered(stage: Stage) -> Iterator[tuple[int, int]]:
     return ((k, e) for k, e in enumerate(stage.loops) if isinstance(e, int) and e > 1)
 
 
-def remade(
-    region: Region, stage: Stage, iters: Sizes, sums: Sizes, maps: Sequence[Affine]
-) -> Stage:
-    """`over`, with reads of points that the stage did not have.
+def linear(loops: int, steps: Mapping[int, int], offset: int = 0) -> Affine:
+    """The sum of these multiples of loops, among so many, and an offset."""
+    return Affine(tuple(steps.get(k, 0) for k in range(loops)), offset)
 
-    Fills go where reads are certain to be inside; a read that was inside and is no longer gets one,
-    as its value reaches no result.
-    """
-    new = over(stage, iters, sums, maps)
+
+def remade(
+    region: Region, stage: Stage, loops: Sizes, results: int, maps: Sequence[Affine]
+) -> Stage:
+    """`over` loops of which `results` are those of the result, with fills where, and only where,
+    reads are not certain to be inside: a point that a stage did not have reaches no result."""
+    new = over(stage, loops[:results], loops[results:], maps)
     return new._replace(factors=tuple(filled(region, new, f) for f in new.factors))
 
 
@@ -76,9 +78,28 @@ def filled(region: Region, stage: Stage, factor: Factor) -> Factor:
     """The factor with a fill where, and only where, its reads are not certain to be inside."""
     if factor.source is None:
         return factor
-    if reads_inside(region, stage, factor):
-        return factor._replace(fill=None)
-    return factor._replace(fill=factor.fill or literal(0, factor.dtype))
+    fill = None if reads_inside(region, stage, factor) else factor.fill or literal(0, factor.dtype)
+    return factor._replace(fill=fill)
+
+
+def remapped(
+    region: Region,
+    number: int,
+    extents: Mapping[int, Size],
+    maps: Mapping[int, Affine],
+    forward: Mapping[int, Affine],
+    fill: Const | None = None,
+) -> Region:
+    """The region with other extents of some loops of a stage, `maps` that give old loops from the
+    new ones, and `forward` that give new result loops from the old ones; the rest stays."""
+    stage = region.stages[number]
+    first, every = len(stage.iters), units(len(stage.loops))
+    loops = tuple(extents.get(k, size) for k, size in enumerate(stage.loops))
+    new = remade(region, stage, loops, first, [maps.get(k, u) for k, u in enumerate(every)])
+    if min(maps) >= first:
+        return spliced(region, number, (new,))
+    at = tuple(forward.get(k, u) for k, u in enumerate(units(first)))
+    return relaid(region, number, new, at, fill)
 
 
 def relaid(
@@ -94,26 +115,25 @@ def relaid(
     factors = tuple(Factor(~number, c, forward, t, fill) for c, t in enumerate(old.dtypes))
     body = tuple(argument(c, t) for c, t in enumerate(old.dtypes))
     copy = Stage(old.iters, (), None, factors, body)
-    whole = spliced(
-        region,
-        number,
-        (new, copy._replace(factors=tuple(_tight(f, new.iters, copy.loops) for f in factors))),
-    )
+    whole = spliced(region, number, (new, copy))
     stages = list(whole.stages)
-    for n in readers(whole, number + 1):
-        if not is_leaf(stages[n]):
-            own = stages[n]
-            changed = (
-                through(own, f, copy, new.iters) if f.source == ~(number + 1) else f
-                for f in own.factors
+    for n in (number + 1, *readers(whole, number + 1)):
+        own = stages[n]
+        if not is_leaf(own):
+            changed = (_through(own, f, number, copy, new.iters) for f in own.factors)
+            tight = (
+                f._replace(fill=None) if f.fill is not None and reads_inside(whole, own, f) else f
+                for f in changed
             )
-            stages[n] = own._replace(factors=tuple(changed))
+            stages[n] = own._replace(factors=tuple(tight))
     return drop_unused(whole._replace(stages=tuple(stages)))
 
 
-def through(stage: Stage, factor: Factor, copy: Stage, sizes: Sizes) -> Factor:
-    """A factor of `stage` that reads `copy`, reading instead what the copy is made of, of extents
-    `sizes`; itself where it may read outside of the copy and the source have an element there."""
+def _through(stage: Stage, factor: Factor, number: int, copy: Stage, sizes: Sizes) -> Factor:
+    """A factor of `stage` that reads the copy of stage `number`, of extents `sizes`, reading that;
+    itself where it may read outside of the copy and the stage have an element there."""
+    if factor.source != ~(number + 1):
+        return factor
     inner = copy.factors[factor.component]
     fill = inner.fill
     if factor.fill is not None:
@@ -124,15 +144,7 @@ def through(stage: Stage, factor: Factor, copy: Stage, sizes: Sizes) -> Factor:
             same = inner.fill is None or inner.fill is fill
             if not same or not all(_stays_outside(inner, copy, d, sizes) for d in outside):
                 return factor
-    new = moved(inner, factor.forms, stage.loops)._replace(fill=fill)
-    return _tight(new, sizes, stage.loops)
-
-
-def _tight(factor: Factor, sizes: Sizes, extents: Sizes) -> Factor:
-    """The factor without a fill where no read of these extents is outside."""
-    pairs = zip(factor.forms, sizes, strict=True)
-    inside = all(is_inside(form, size, extents) for form, size in pairs)
-    return factor._replace(fill=None) if inside else factor
+    return moved(inner, factor.forms, stage.loops)._replace(fill=fill)
 
 
 def _stays_outside(inner: Factor, copy: Stage, axis: int, sizes: Sizes) -> bool:
@@ -144,8 +156,3 @@ def _stays_outside(inner: Factor, copy: Stage, axis: int, sizes: Sizes) -> bool:
             if is_nonnegative(-form.offset) and is_nonnegative(after):
                 return True
     return False
-
-
-def identity_of(stage: Stage) -> list[Affine]:
-    """The loops of a stage, each itself."""
-    return list(units(len(stage.loops)))

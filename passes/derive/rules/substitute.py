@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tcc.passes.derive.affine import Affine, unit, units
-from tcc.passes.derive.edit import chosen, over, spliced
+from tcc.passes.derive.affine import unit
 from tcc.passes.derive.record import Region
 from tcc.passes.derive.rules.rule import (
     Arguments,
     Refused,
     extent_of,
-    identity_of,
+    linear,
     numbered,
-    relaid,
-    remade,
+    remapped,
     stage_of,
 )
 
@@ -31,14 +29,9 @@ def skew(region: Region, number: int, loop: int, by: int, step: int) -> Region:
     if loop == by or step == 0 or not (loop < first and by < first):
         raise Refused(f"loops {loop} and {by} are not two of the result, or the step is 0")
     low, wide = min(step * (other - 1), 0), size + abs(step) * (other - 1)
-    maps = identity_of(stage)
-    steps = tuple((k == loop) - step * (k == by) for k in range(len(stage.loops)))
-    maps[loop] = Affine(steps, low)
-    iters = (*stage.iters[:loop], wide, *stage.iters[loop + 1 :])
-    new = remade(region, stage, iters, stage.sums, maps)
-    forward = list(units(first))
-    forward[loop] = Affine(tuple((k == loop) + step * (k == by) for k in range(first)), -low)
-    return relaid(region, number, new, tuple(forward))
+    back = linear(len(stage.loops), {loop: 1, by: -step}, low)
+    forward = linear(first, {loop: 1, by: step}, -low)
+    return remapped(region, number, {loop: wide}, {loop: back}, {loop: forward})
 
 
 def skews(region: Region, number: int) -> Iterator[Arguments]:
@@ -57,15 +50,8 @@ def reverse(region: Region, number: int, loop: int) -> Region:
     """The loop from its end to its start."""
     stage = stage_of(region, number)
     size = extent_of(stage, loop)
-    maps = identity_of(stage)
-    maps[loop] = Affine(tuple(-s for s in maps[loop].steps), size - 1)
-    new = over(stage, stage.iters, stage.sums, maps)
-    first = len(stage.iters)
-    if loop >= first:
-        return spliced(region, number, (new,))
-    forward = list(units(first))
-    forward[loop] = Affine(tuple(-s for s in forward[loop].steps), size - 1)
-    return relaid(region, number, new, tuple(forward))
+    back, forward = (linear(len(s), {loop: -1}, size - 1) for s in (stage.loops, stage.iters))
+    return remapped(region, number, {}, {loop: back}, {loop: forward})
 
 
 def reversals(region: Region, number: int) -> Iterator[Arguments]:
@@ -78,10 +64,9 @@ def swap(region: Region, number: int, loop: int, other: int) -> Region:
     first = len(stage.iters)
     if not 0 <= loop < other < first:
         raise Refused(f"loops {loop} and {other} are not two of the result in order")
-    order = list(range(first))
-    order[loop], order[other] = other, loop
-    new = chosen(stage, order, range(first, len(stage.loops)))
-    return relaid(region, number, new, tuple(unit(k, first) for k in order))
+    turned = {loop: other, other: loop}
+    back, forward = ({k: unit(turned[k], n) for k in turned} for n in (len(stage.loops), first))
+    return remapped(region, number, {k: stage.loops[turned[k]] for k in turned}, back, forward)
 
 
 def swaps(region: Region, number: int) -> Iterator[Arguments]:

@@ -8,16 +8,15 @@ from itertools import combinations
 from tcc.ir import expr
 from tcc.ir.expr.scalar import Apply, Arg, Const, Scalar, argument, literal, walk
 from tcc.ir.types import BOOL
-from tcc.passes.derive.affine import Affine, Digit, digit
+from tcc.passes.derive.affine import Affine, Digit, digit, units
 from tcc.passes.derive.edit import chosen, over, renumbered, spliced
-from tcc.passes.derive.record import Factor, Factors, Region, Stage
+from tcc.passes.derive.record import Factor, Region, Stage
 from tcc.passes.derive.rules.neutral import folded, value_at
 from tcc.passes.derive.rules.rule import (
     Arguments,
     Refused,
     extent_of,
     filled,
-    identity_of,
     stage_of,
 )
 
@@ -40,7 +39,7 @@ def nest(region: Region, number: int, *loops: int) -> Region:
         raise Refused(f"sums of {dtype.name} would be rounded once more")
     inner = chosen(stage, (*range(first), *loops), rest)
     outer = Stage(stage.iters, tuple(stage.loops[k] for k in loops), stage.monoid, (), ())
-    factor = Factor(~number, 0, tuple(identity_of(outer)), dtype)
+    factor = Factor(~number, 0, units(len(outer.loops)), dtype)
     outer = outer._replace(factors=(factor,), body=(argument(0, dtype),))
     return spliced(region, number, (inner, outer))
 
@@ -67,7 +66,7 @@ def solve(region: Region, number: int, place: int, loop: int) -> Region:
     rest = of._replace(steps=tuple(s * (k != loop) for k, s in enumerate(of.steps)))
     value = digit(_modulo(rest, -step, mod), 1, mod, stage.loops)
     kept = [k for k in range(len(stage.loops)) if k != loop]
-    maps = identity_of(stage)
+    maps = list(units(len(stage.loops)))
     maps[loop] = value
     new = over(stage, stage.iters, stage.sums, maps)
     new = chosen(new, kept[: len(stage.iters)], kept[len(stage.iters) :])
@@ -115,15 +114,10 @@ def decided(region: Region, stage: Stage) -> Stage:
     used = sorted({node.number for node in walk(*body) if isinstance(node, Arg)})
     body = renumbered(body, {old: new for new, old in enumerate(used)})
     stage = stage._replace(factors=tuple(stage.factors[n] for n in used), body=body)
-    factors: Factors = tuple(filled(region, stage, f) for f in stage.factors)
-    return stage._replace(factors=factors)
+    return stage._replace(factors=tuple(filled(region, stage, f) for f in stage.factors))
 
 
 def solutions(region: Region, number: int) -> Iterator[Arguments]:
     stage = stage_of(region, number)
-    for place in range(len(stage.factors)):
-        condition = _condition(stage, place)
-        if condition is not None:
-            for loop in range(len(stage.iters), len(stage.loops)):
-                if condition.of.steps[loop] in (1, -1) and stage.loops[loop] == condition.mod:
-                    yield place, loop
+    places = [place for place, factor in enumerate(stage.factors) if factor.source is None]
+    return ((p, loop) for p in places for loop in range(len(stage.iters), len(stage.loops)))
