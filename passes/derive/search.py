@@ -20,7 +20,7 @@ from tcc.passes.derive.rules import RULES
 from tcc.passes.derive.rules.rule import Refused
 
 Price: TypeAlias = Callable[[Region], float]
-BUDGET = 2000
+BUDGET = 500
 _MOST_STEPS = 24
 
 

@@ -28,7 +28,7 @@ def tighten(region: Region, number: int, loop: int, low: int, high: int) -> Regi
     """
     stage = stage_of(region, number)
     size, whole = extent_of(stage, loop), needed(region, stage, loop)
-    if whole is None or not 0 <= low <= whole[0] <= whole[1] < high <= size:
+    if whole is None or not 0 <= low <= whole[0] < whole[1] <= high <= size:
         raise Refused(f"points of loop {loop} outside of {low}..{high} may have any value")
     back, forward = (linear(len(s), {loop: 1}) for s in (stage.loops, stage.iters))
     back, forward = back._replace(offset=low), forward._replace(offset=-low)
@@ -39,10 +39,8 @@ def tightenings(region: Region, number: int) -> Iterator[Arguments]:
     stage = stage_of(region, number)
     for loop, size in numbered(stage):
         whole = needed(region, stage, loop)
-        if whole is not None:
-            low, high = max(whole[0], 0), min(whole[1] + 1, size)
-            if low < high and high - low < size:
-                yield loop, low, high
+        if whole is not None and 0 < whole[1] - whole[0] < size:
+            yield loop, *whole[:2]
 
 
 def relax(region: Region, number: int, loop: int, extent: int) -> Region:

@@ -109,18 +109,17 @@ def inner_range(form: Affine, size: object, stage: Stage, loop: int) -> tuple[in
 
 
 def needed(region: Region, stage: Stage, loop: int) -> tuple[int, int, Const] | None:
-    """The first and last value of a loop outside of which the stage, or its terms, have a known
-    value, and that value; None where no factor tells."""
-    found: tuple[int, int, Const] | None = None
+    """The range of a loop outside of which the stage, or its terms, have a known value, from first
+    to behind the last, and that value; None where no factor tells."""
+    low, high, value = 0, stage.loops[loop], None
     for place, factor in enumerate(stage.factors):
         if factor.fill is None or factor.source is None:
             continue
-        value = filled_value(stage, place)
-        if value is None or (found is not None and found[2] is not value):
+        own = filled_value(stage, place)
+        if own is None or (value is not None and value is not own):
             continue
         for form, size in zip(factor.forms, shape_of(region, factor.source), strict=True):
-            own = inner_range(form, size, stage, loop)
-            if own is not None:
-                low, high, _ = found or (*own, value)
-                found = max(low, own[0]), min(high, own[1]), value
-    return found
+            ends = inner_range(form, size, stage, loop)
+            if ends is not None and isinstance(high, int):
+                low, high, value = max(low, ends[0]), min(high, ends[1] + 1), own
+    return (low, high, value) if value is not None and isinstance(high, int) else None

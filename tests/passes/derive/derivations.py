@@ -1,4 +1,4 @@
-"""Regions that searches start from, what they are to find, and random regions with random chains."""
+"""Regions that searches start from, what they are to find, and random regions with their chains."""
 
 from __future__ import annotations
 
@@ -138,7 +138,8 @@ def band(heads: int, rows: int, width: int, half: int, dilation: int, *, sums: b
     wide = 2 * half + 1
     b, m = affine(1, 0, 0, 0), affine(0, 1, 0, 0)
     w, k = affine(0, 0, 0, 1) if sums else affine(0, 0, 1, 0), affine(0, 0, 0, 1)
-    at = Affine(tuple(x + dilation * y for x, y in zip(m.steps, w.steps)), -dilation * half)
+    steps = tuple(x + dilation * y for x, y in zip(m.steps, w.steps, strict=True))
+    at = Affine(steps, -dilation * half)
     last = affine(0, 0, 1, 0) if sums else k
     factors = (
         Factor(0, 0, (b, m, w if sums else k), F32),
@@ -263,9 +264,7 @@ def random_region(rng: random.Random) -> Region:
             forms.append(form._replace(offset=_int(form.offset) - low - cut[0]))
             shape.append(high - low + 1 - sum(cut))
             outside = outside or any(cut)
-        factors.append(
-            Factor(source, 0, tuple(forms), F32, literal(0, F32) if outside else None)
-        )
+        factors.append(Factor(source, 0, tuple(forms), F32, literal(0, F32) if outside else None))
         params.append(tensor(F32, *shape))
     body = product((F32,) * len(factors), F32)
     stage = Stage(iters, sums, "sum", tuple(factors), body)

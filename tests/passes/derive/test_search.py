@@ -1,4 +1,4 @@
-"""Searches find, with no list of rules, what each case is to become; all that they find is exact."""
+"""Searches find, with no list of rules, what each case is to become, and that is exact."""
 
 from __future__ import annotations
 
