@@ -7,6 +7,7 @@ skew stage=0 loop=2 by=4 step=1
 from __future__ import annotations
 
 from collections.abc import Iterable
+from re import findall
 from typing import NamedTuple
 
 from tcc.errors import UserError
@@ -32,16 +33,12 @@ class Step(NamedTuple):
 
 
 def parse_step(text: str) -> Step:
-    """The step that a text says.  Raises ValueError for none."""
-    rule, *shown = text.split() or [""]
-    names = ("stage", *RULES[rule].names) if rule in RULES else ()
-    pairs = [part.partition("=") for part in shown]
-    lists = [value.split(",") for _, _, value in pairs]
-    single = lists if len(names) > 2 else lists[:1]
-    if not names or tuple(p[0] for p in pairs) != names or any(len(v) > 1 for v in single):
+    """The step that is written like this.  Raises ValueError for none."""
+    rule, numbers = text.partition(" ")[0], tuple(map(int, findall(r"-?\d+", text)))
+    step = Step(rule, numbers[0], numbers[1:]) if rule in RULES and numbers else None
+    if step is None or str(step) != text:
         raise ValueError("the text is no rule with its arguments")
-    numbers = [int(v) for values in lists for v in values]
-    return Step(rule, numbers[0], tuple(numbers[1:]))
+    return step
 
 
 def applied(region: Region, step: Step) -> Region:

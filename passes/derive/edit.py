@@ -116,8 +116,8 @@ def inlined(region: Region, number: int, place: int) -> Stage | None:
         return shifted if node.number == place else _shifted(node, len(new) - 1)
 
     whole = transform_all(stage.body, leaf)
-    used = _used(Stage(stage.iters, stage.sums + producer.sums, stage.monoid, factors, whole))
-    return used._replace(monoid=stage.monoid or producer.monoid)
+    monoid = stage.monoid or producer.monoid
+    return used(Stage(stage.iters, stage.sums + producer.sums, monoid, factors, whole))
 
 
 def _shifted(node: Scalar, by: int) -> Scalar:
@@ -134,7 +134,7 @@ def _joins(stage: Stage, producer: Stage) -> bool:
     )
 
 
-def _used(stage: Stage) -> Stage:
+def used(stage: Stage) -> Stage:
     """The stage without factors that its body does not use."""
     assert not isinstance(stage.body, expr.Stage)
     found = {node.number for node in walk(*stage.body) if isinstance(node, Arg)}

@@ -10,10 +10,9 @@ from tcc.passes.derive.rules.rule import Rule
 RULES = MappingProxyType(
     {
         "split": Rule(digits.split, digits.splits, ("loop", "inner", "shift"), True),
-        "merge": Rule(digits.merge, digits.merges, ("loop", "other"), True),
+        "merge": Rule(digits.merge, digits.merges, ("loop", "other"), False),
         "skew": Rule(substitute.skew, substitute.skews, ("loop", "by", "step"), True),
         "reverse": Rule(substitute.reverse, substitute.reversals, ("loop",), False),
-        "swap": Rule(substitute.swap, substitute.swaps, ("loop", "other"), True),
         "nest": Rule(sums.nest, sums.nests, ("loops",), False),
         "solve": Rule(sums.solve, sums.solutions, ("factor", "loop"), True),
         "tighten": Rule(bounds.tighten, bounds.tightenings, ("loop", "low", "high"), False),

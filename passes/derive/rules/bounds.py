@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from tcc.passes.derive.affine import units
 from tcc.passes.derive.edit import spliced
-from tcc.passes.derive.record import Region, shape_of
-from tcc.passes.derive.rules.neutral import filled_value, inner_range, needed
+from tcc.passes.derive.record import Region
+from tcc.passes.derive.rules.neutral import needed
 from tcc.passes.derive.rules.rule import (
     Arguments,
     Refused,
@@ -54,14 +54,10 @@ def relax(region: Region, number: int, loop: int, extent: int) -> Region:
         raise Refused(f"loop {loop} is none of the sum of less than {extent} points")
     loops = (*stage.loops[:loop], extent, *stage.loops[loop + 1 :])
     new = remade(region, stage, loops, len(stage.iters), units(len(loops)))
-    for place, factor in enumerate(new.factors):
-        if factor.source is None or filled_value(stage, place) is None:
-            continue
-        for form, width in zip(factor.forms, shape_of(region, factor.source), strict=True):
-            own = inner_range(form, width, new, loop)
-            if own is not None and own[1] < size:
-                return spliced(region, number, (new,))
-    raise Refused(f"terms of loop {loop} from {size} on may be other than neutral")
+    whole = needed(region, new, loop)
+    if whole is None or whole[1] > size:
+        raise Refused(f"terms of loop {loop} from {size} on may be other than neutral")
+    return spliced(region, number, (new,))
 
 
 def relaxations(region: Region, number: int) -> Iterator[Arguments]:

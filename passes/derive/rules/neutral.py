@@ -8,7 +8,6 @@ from functools import lru_cache
 from tcc.ir import expr
 from tcc.ir.expr import MONOIDS
 from tcc.ir.expr.scalar import (
-    FUNCTIONS,
     Apply,
     Cast,
     Const,
@@ -21,8 +20,6 @@ from tcc.ir.expr.scalar import (
 from tcc.ir.types import BOOL
 from tcc.passes.derive.affine import Affine, interval, loops_of
 from tcc.passes.derive.record import Region, Stage, shape_of, widens
-
-_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
 def folded(body: Scalars, known: Mapping[Scalar, Const], absorbs: bool = False) -> Scalars:
@@ -45,21 +42,17 @@ def folded(body: Scalars, known: Mapping[Scalar, Const], absorbs: bool = False) 
 
 
 def _folded(node: Apply, absorbs: bool) -> Scalar:
-    constants = [a for a in node.args if isinstance(a, Const)]
-    match node.function:
-        case "select" if node.args[1] is node.args[2]:
-            return node.args[1]
-        case "select" if isinstance(node.args[0], Const):
-            return node.args[1 if node.args[0].value else 2]
-        case "and" | "or" if constants:
-            decided = node.function == "or"
-            rest = [a for a in node.args if a is not constants[0]] or [constants[0]]
-            return literal(decided, BOOL) if constants[0].value is decided else rest[0]
-        case "mul" if absorbs and any(c.value == 0 for c in constants):
+    match node.function, node.args:
+        case "select", (Const(value=value), yes, no):
+            return yes if value else no
+        case "select", (_, yes, no) if yes is no:
+            return yes
+        case "and", (Const(value=value), rest) | (rest, Const(value=value)):
+            return rest if value else literal(False, BOOL)
+        case "mul", (Const(value=0), _) | (_, Const(value=0)) if absorbs:
             return literal(0, node.dtype)
-        case name if name in _COMPARISONS and len(constants) == 2:
-            values = (c.value for c in constants)
-            return literal(bool(FUNCTIONS[name].numpy(*values)), BOOL)
+        case "eq", (Const(value=a), Const(value=b)):
+            return literal(a == b, BOOL)
     return node
 
 
@@ -71,11 +64,10 @@ def value_at(
     if isinstance(body, expr.Stage) or len(body) != 1:
         return None
     value = folded(body, known, absorbs=True)[0]
-    if not isinstance(value, Const) or monoid is None:
-        return value if isinstance(value, Const) else None
-    identity = MONOIDS[monoid].identity((value.dtype,))[0]
-    same = isinstance(identity, Const) and identity.value == value.value
-    return identity if same and isinstance(identity, Const) else None
+    if not isinstance(value, Const):
+        return None
+    neutral = monoid is None or MONOIDS[monoid].identity((value.dtype,))[0] is value
+    return value if neutral else None
 
 
 def filled_value(stage: Stage, place: int) -> Const | None:

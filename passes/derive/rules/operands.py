@@ -63,7 +63,7 @@ def _axes(
     """The steps and the sums of loops from 0 that an index is made of, and its offset."""
     offset, groups = form.offset, []
     for step in sorted({abs(s) for s in form.steps if isinstance(s, int) and s}, reverse=True):
-        signs = tuple(_sign(s, step) for s in form.steps)
+        signs = tuple((s == step) - (s == -step) for s in form.steps)
         turned = sum(s != 0 for s in signs) == 1 and min(signs) < 0
         signs = tuple(map(abs, signs)) if turned else signs
         low, high = interval(Affine(signs), extents)
@@ -78,13 +78,9 @@ def _axes(
     return groups, offset
 
 
-def _sign(step: Size, of: int) -> int:
-    return 0 if not isinstance(step, int) or abs(step) != of else 1 if step > 0 else -1
-
-
 def is_copy(region: Region, source: int | None) -> bool:
     """Whether a source is a stage that only moves data."""
-    if source is None or source >= 0 or is_leaf(region.stages[~source]):
+    if source is None or source >= 0:
         return False
     stage = region.stages[~source]
-    return stage.monoid is None and len(stage.factors) == len(stage.dtypes) == 1
+    return not is_leaf(stage) and stage.monoid is None and len(stage.factors) == 1

@@ -120,12 +120,8 @@ def relaid(
     for n in (number + 1, *readers(whole, number + 1)):
         own = stages[n]
         if not is_leaf(own):
-            changed = (_through(own, f, number, copy, new.iters) for f in own.factors)
-            tight = (
-                f._replace(fill=None) if f.fill is not None and reads_inside(whole, own, f) else f
-                for f in changed
-            )
-            stages[n] = own._replace(factors=tuple(tight))
+            new_factors = (_through(own, f, number, copy, new.iters) for f in own.factors)
+            stages[n] = own._replace(factors=tuple(filled(whole, own, f) for f in new_factors))
     return drop_unused(whole._replace(stages=tuple(stages)))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tcc.passes.derive.affine import unit
 from tcc.passes.derive.record import Region
 from tcc.passes.derive.rules.rule import (
     Arguments,
@@ -56,19 +55,3 @@ def reverse(region: Region, number: int, loop: int) -> Region:
 
 def reversals(region: Region, number: int) -> Iterator[Arguments]:
     return ((k,) for k, _ in numbered(stage_of(region, number)))
-
-
-def swap(region: Region, number: int, loop: int, other: int) -> Region:
-    """Two result loops, each in the other's place."""
-    stage = stage_of(region, number)
-    first = len(stage.iters)
-    if not 0 <= loop < other < first:
-        raise Refused(f"loops {loop} and {other} are not two of the result in order")
-    turned = {loop: other, other: loop}
-    back, forward = ({k: unit(turned[k], n) for k in turned} for n in (len(stage.loops), first))
-    return remapped(region, number, {k: stage.loops[turned[k]] for k in turned}, back, forward)
-
-
-def swaps(region: Region, number: int) -> Iterator[Arguments]:
-    first = len(stage_of(region, number).iters)
-    return ((a, b) for b in range(first) for a in range(b))

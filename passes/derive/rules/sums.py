@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from tcc.ir import expr
-from tcc.ir.expr.scalar import Apply, Arg, Const, Scalar, argument, literal, walk
+from tcc.ir.expr.scalar import Apply, Const, Scalar, argument, literal, walk
 from tcc.ir.types import BOOL
-from tcc.passes.derive.affine import Affine, Digit, digit, units
-from tcc.passes.derive.edit import chosen, over, renumbered, spliced
+from tcc.passes.derive.affine import Affine, Digit, digit, loops_of, substitute, unit, units
+from tcc.passes.derive.edit import chosen, spliced, used
 from tcc.passes.derive.record import Factor, Region, Stage
 from tcc.passes.derive.rules.neutral import folded, value_at
 from tcc.passes.derive.rules.rule import (
     Arguments,
     Refused,
     extent_of,
-    filled,
+    remade,
     stage_of,
 )
 
@@ -64,13 +64,11 @@ def solve(region: Region, number: int, place: int, loop: int) -> Region:
         raise Refused(f"loop {loop} is not decided by a remainder, factor {place}")
     mod, of = condition.mod, condition.of
     rest = of._replace(steps=tuple(s * (k != loop) for k, s in enumerate(of.steps)))
-    value = digit(_modulo(rest, -step, mod), 1, mod, stage.loops)
-    kept = [k for k in range(len(stage.loops)) if k != loop]
-    maps = list(units(len(stage.loops)))
-    maps[loop] = value
-    new = over(stage, stage.iters, stage.sums, maps)
-    new = chosen(new, kept[: len(stage.iters)], kept[len(stage.iters) :])
-    return spliced(region, number, (decided(region, new),))
+    kept = [unit(k - (k > loop), len(stage.loops) - 1) for k in range(len(stage.loops))]
+    loops = (*stage.loops[:loop], *stage.loops[loop + 1 :])
+    kept[loop] = digit(substitute(_modulo(rest, -step, mod), kept, loops), 1, mod, loops)
+    new = remade(region, stage, loops, len(stage.iters), kept)
+    return spliced(region, number, (_decided(new),))
 
 
 def _condition(stage: Stage, place: int) -> Digit | None:
@@ -101,20 +99,15 @@ def _modulo(form: Affine, factor: int, mod: int) -> Affine:
     return Affine(steps, offset % mod if isinstance(offset, int) else offset, digits)
 
 
-def decided(region: Region, stage: Stage) -> Stage:
+def _decided(stage: Stage) -> Stage:
     """The stage with index values that are numbers in its body, and what follows from these."""
     known: dict[Scalar, Const] = {}
     for place, factor in enumerate(stage.factors):
-        if factor.source is None:
-            form = factor.forms[0]
-            if not any(form.steps) and not form.digits and isinstance(form.offset, int):
-                known[argument(place, factor.dtype)] = literal(form.offset, factor.dtype)
+        form = factor.forms[0] if factor.source is None else None
+        if form is not None and not loops_of(form) and isinstance(form.offset, int):
+            known[argument(place, factor.dtype)] = literal(form.offset, factor.dtype)
     assert not isinstance(stage.body, expr.Stage)
-    body = folded(stage.body, known)
-    used = sorted({node.number for node in walk(*body) if isinstance(node, Arg)})
-    body = renumbered(body, {old: new for new, old in enumerate(used)})
-    stage = stage._replace(factors=tuple(stage.factors[n] for n in used), body=body)
-    return stage._replace(factors=tuple(filled(region, stage, f) for f in stage.factors))
+    return used(stage._replace(body=folded(stage.body, known)))
 
 
 def solutions(region: Region, number: int) -> Iterator[Arguments]:

@@ -199,13 +199,13 @@ CASES: Mapping[str, Case] = MappingProxyType(
                 Contraction((2, 2), _NONE, _NONE, 16 * 3 * 3, 4 * 256, _NONE),
             ),
         ),
-        "band, d4": Case(
+        "band d4": Case(
             10,
             lambda: band(8, 10000, 512, 32, 4, sums=False),
             lambda: band(2, 11, 3, 1, 2, sums=False),
             (Contraction(_NONE, (65, 2500), (4, 8), 1, 65, _NONE),),
         ),
-        "band sums, d4": Case(
+        "band sums d4": Case(
             10,
             lambda: band(8, 10000, 512, 32, 4, sums=True),
             lambda: band(2, 11, 3, 1, 3, sums=True),
