@@ -96,8 +96,7 @@ def wanted(region: Region) -> Iterator[Steps]:
             yield from _of_digits(number, stage)
             continue
         if not nested:
-            yield from _of_steps(number, stage)
-            yield from _of_windows(number, stage)
+            yield from _of_splits(number, stage)
             yield from _of_sums(region, number, stage)
         yield from _of_results(region, number, stage)
         yield from _of_operands(number, stage)
@@ -138,28 +137,19 @@ def _of_digits(number: int, stage: Stage) -> Iterator[Steps]:
             yield steps
 
 
-def _of_steps(number: int, stage: Stage) -> Iterator[Steps]:
-    """Loops split by the step of another, relative to their own, where no third has that."""
-    found: dict[Steps, None] = {}
-    for steps in map(_steps, _forms(stage)):
-        for loop, step in steps:
-            alone = all(abs(s) != abs(step) or k == loop for k, s in steps)
-            for ratio in sorted({abs(s // step) for _, s in steps if s % step == 0} - {1}):
-                if alone:
-                    found[_split(number, stage, loop, ratio)] = None
-    return filter(None, found)
-
-
-def _of_windows(number: int, stage: Stage) -> Iterator[Steps]:
-    """Windows split into smaller ones."""
+def _of_splits(number: int, stage: Stage) -> Iterator[Steps]:
+    """Loops split by the step of another, relative to their own; windows, of loops of one step,
+    split into smaller ones."""
     first, found = len(stage.iters), dict[Steps, None]()
     for steps in map(_steps, _forms(stage)):
-        results = {abs(s) for k, s in steps if k < first}
         for loop, step in steps:
             size = stage.loops[loop]
-            larger = isinstance(size, int) and size > max(_WINDOWS)
-            if larger and loop >= first and abs(step) in results:
-                found.update((_split(number, stage, loop, taps), None) for taps in _WINDOWS)
+            alike = [k for k, s in steps if abs(s) == abs(step) and k != loop]
+            inner = [abs(s // step) for _, s in steps if s % step == 0 and abs(s) != abs(step)]
+            if alike:
+                larger = isinstance(size, int) and size > max(_WINDOWS)
+                inner = [*_WINDOWS] if larger and loop >= first > min(alike) else []
+            found.update((_split(number, stage, loop, by), None) for by in inner)
     return filter(None, found)
 
 
