@@ -15,7 +15,7 @@ from tcc.passes.derive.derivation import parse_step, replay
 from tcc.passes.derive.edit import chosen, spliced
 from tcc.passes.derive.record import Factor, Region, Stage, product
 from tcc.passes.derive.rules import RULES
-from tcc.passes.derive.rules.rule import Refused
+from tcc.passes.derive.rules.rule import Refused, relaid, remade
 
 from .derivations import CASES, band, conv
 from .regions import affine, convolution, matmul, operands, values
@@ -83,6 +83,19 @@ def test_a_reader_of_points_outside_keeps_a_copy() -> None:
     reader = tight.stages[1]._replace(factors=(outside,))
     assert len(after(spliced(tight, 1, (reader,)),
                      "tighten stage=0 loop=0 low=2 high=5").stages) == 2  # fmt: skip
+
+
+def test_a_reader_outside_of_rows_that_a_stage_has_more_keeps_a_copy() -> None:
+    """Row 7 of seven rows is 5; of the nine that stand for them it is a row of its own."""
+    region = copied(7)
+    first, reader = region.stages
+    outside = reader.factors[0]._replace(forms=(Affine((1,), 1),), fill=literal(5, F32))
+    region = spliced(region, 1, (reader._replace(factors=(outside,)),))
+    wide = remade(region, first, (9,), 1, [Affine((1,), -1)])
+    new = relaid(region, 0, wide, (Affine((1,), 1),))
+    arrays = operands(region)
+    assert all(map(np.array_equal, values(region, arrays), values(new, arrays)))
+    assert len(new.stages) == 3
 
 
 def test_sums_are_nested_and_skewed_and_tightened_exactly() -> None:
