@@ -16,6 +16,7 @@ last, so that steps that commute are tried in one order.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import gcd
 from typing import TypeAlias
 
 from tcc.passes.derive.affine import Affine
@@ -130,8 +131,9 @@ def _of_digits(number: int, stage: Stage) -> Iterator[Steps]:
         by = digit.div if digit.div > 1 else digit.mod
         steps: Steps = ()
         for loop, step in reversed(_steps(digit.of)):
-            if step in (1, -1) and isinstance(digit.of.offset, int):
-                shift = step * digit.of.offset % by if loop < len(stage.iters) else 0
+            if gcd(step, by) == 1 and isinstance(digit.of.offset, int):
+                shift = pow(step, -1, by) * digit.of.offset % by
+                shift = shift if loop < len(stage.iters) else 0
                 steps += _split(number, stage, loop, by, shift)
         if steps:
             yield steps

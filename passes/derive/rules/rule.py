@@ -30,8 +30,8 @@ class Rule(NamedTuple):
     """`apply(region, stage, *arguments)` computes what the region does, or raises `Refused`.
 
     `moves` gives arguments worth a try without promising that they hold.  `names` are those of the
-    arguments; where the last ends in "..." it may be given again.  `strict` rules give every result
-    the terms that it had, in their order: they move data and leave out or repeat work.
+    arguments; a name alone may stand for several.  `strict` rules give every result the terms that
+    it had, in their order: they move data and leave out or repeat work.
     """
 
     apply: Callable[..., Region]

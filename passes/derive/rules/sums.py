@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import combinations
+from math import gcd
 
 from tcc.ir import expr
 from tcc.ir.expr.scalar import Apply, Const, Scalar, argument, literal, walk
@@ -60,13 +61,20 @@ def solve(region: Region, number: int, place: int, loop: int) -> Region:
     stage = stage_of(region, number)
     condition = _condition(stage, place)
     step = condition.of.steps[loop] if condition and len(stage.iters) <= loop else 0
-    if condition is None or step not in (1, -1) or extent_of(stage, loop) != condition.mod:
+    if (
+        condition is None
+        or not isinstance(step, int)
+        or gcd(step, condition.mod) != 1
+        or extent_of(stage, loop) != condition.mod
+    ):
         raise Refused(f"loop {loop} is not decided by a remainder, factor {place}")
     mod, of = condition.mod, condition.of
     rest = of._replace(steps=tuple(s * (k != loop) for k, s in enumerate(of.steps)))
     kept = [unit(k - (k > loop), len(stage.loops) - 1) for k in range(len(stage.loops))]
     loops = (*stage.loops[:loop], *stage.loops[loop + 1 :])
-    kept[loop] = digit(substitute(_modulo(rest, -step, mod), kept, loops), 1, mod, loops)
+    kept[loop] = digit(
+        substitute(_modulo(rest, -pow(step, -1, mod), mod), kept, loops), 1, mod, loops
+    )
     new = remade(region, stage, loops, len(stage.iters), kept)
     return spliced(region, number, (_decided(new),))
 

@@ -123,10 +123,12 @@ def conv(
     return from_expr(spec((*types, None), attrs))
 
 
-def transposed(batch: int, channels: int, size: int, features: int) -> Region:
-    """4 x 4 taps, stride 2, padding 1."""
-    types = tensor(F32, batch, channels, size, size), tensor(F32, channels, features, 4, 4)
-    attrs = ConvTransposeAttrs((2, 2), (1, 1), (1, 1), (0, 0), (1, 1), 1)
+def transposed(
+    batch: int, channels: int, size: int, features: int, taps: int = 4, stride: int = 2
+) -> Region:
+    """A transposed convolution with padding 1."""
+    types = tensor(F32, batch, channels, size, size), tensor(F32, channels, features, taps, taps)
+    attrs = ConvTransposeAttrs((stride, stride), (1, 1), (1, 1), (0, 0), (1, 1), 1)
     spec = OPS["conv_transpose"].expr
     assert spec is not None
     return from_expr(spec((*types, None), attrs))
@@ -198,6 +200,12 @@ CASES: Mapping[str, Case] = MappingProxyType(
                 Contraction(_NONE, _NONE, _NONE, 64, 4096, (2, 2)),
                 Contraction((2, 2), _NONE, _NONE, 16 * 3 * 3, 4 * 256, _NONE),
             ),
+        ),
+        "transposed 5x5 s3": Case(
+            20,
+            lambda: transposed(1, 64, 8, 32, 5, 3),
+            lambda: transposed(1, 2, 3, 2, 5, 3),
+            (Contraction((2, 2), _NONE, _NONE, 81, 9 * 32, _NONE),),
         ),
         "band d4": Case(
             10,
