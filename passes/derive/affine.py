@@ -59,7 +59,7 @@ _Terms: TypeAlias = "dict[_Atom, Size]"
 
 def plain(size: Size) -> Size:
     """The int that `size` is, itself where it holds a symbol."""
-    known = as_int(size)
+    known = size if type(size) is int else as_int(size)
     return size if known is None else known
 
 

@@ -15,9 +15,7 @@ from tcc.passes.derive.affine import (
     Size,
     Sizes,
     constant,
-    digit,
     loops_of,
-    plain,
     substitute,
     unit,
     units,
@@ -66,51 +64,6 @@ def placed(numbers: Sequence[int], count: int) -> list[Affine]:
     place = {old: new for new, old in enumerate(numbers)}
     wide = len(numbers)
     return [unit(place[k], wide) if k in place else constant(0, wide) for k in range(count)]
-
-
-def without_units(stage: Stage) -> Stage:
-    """The stage without sum loops of extent 1."""
-    first = len(stage.iters)
-    kept = [first + k for k, size in enumerate(stage.sums) if size != 1]
-    return stage if len(kept) == len(stage.sums) else chosen(stage, range(first), kept)
-
-
-def relooped(stage: Stage, loop: int, old: int, extents: Sizes, maps: Sequence[Affine]) -> Stage:
-    """The stage with loops over `extents` in the place of its loops `loop..loop + old`, all of the
-    result or all of the sum; `maps`, of the new loops, gives the old ones."""
-    before, after = stage.loops[:loop], stage.loops[loop + old :]
-    wide = len(before) + len(extents) + len(after)
-    new = [unit(k, wide) for k in range(wide)]
-    inner = new[loop : loop + len(extents)]
-    loops = (*before, *extents, *after)
-    own = [substitute(m, inner, loops) for m in maps]
-    first = len(stage.iters) + (len(extents) - old if loop < len(stage.iters) else 0)
-    every = (*new[:loop], *own, *new[loop + len(extents) :])
-    return over(stage, loops[:first], loops[first:], every)
-
-
-def split(stage: Stage, loop: int, inner: int) -> Stage:
-    """The stage with two loops for one, `loop = inner * outer + rest`, `outer` coming first.
-
-    Raises ValueError where `inner` does not divide the extent.
-    """
-    size = stage.loops[loop]
-    if not isinstance(size, int) or size % inner:
-        raise ValueError(f"{inner} does not divide the extent {size}")
-    return relooped(stage, loop, 1, (size // inner, inner), (Affine((inner, 1)),))
-
-
-def merged(stage: Stage, loop: int) -> Stage:
-    """The stage with one loop for `loop` and the next, the inverse of `split`.
-
-    Raises ValueError where the inner extent is a symbol.
-    """
-    outer, inner = stage.loops[loop : loop + 2]
-    if not isinstance(inner, int):
-        raise ValueError(f"the extent {inner} is a symbol, which divides nothing")
-    whole = Affine((1,))
-    maps = (digit(whole, inner, 0), digit(whole, 1, inner))
-    return relooped(stage, loop, 2, (plain(outer * inner),), maps)
 
 
 def added(stage: Stage, loop: int, size: Size, is_sum: bool = False) -> Stage:
@@ -166,8 +119,8 @@ def inlined(region: Region, number: int, place: int) -> Stage | None:
         return shifted if node.number == place else _shifted(node, len(new) - 1)
 
     whole = transform_all(stage.body, leaf)
-    used = _used(Stage(stage.iters, stage.sums + producer.sums, stage.monoid, factors, whole))
-    return used._replace(monoid=stage.monoid or producer.monoid)
+    monoid = stage.monoid or producer.monoid
+    return used(Stage(stage.iters, stage.sums + producer.sums, monoid, factors, whole))
 
 
 def _shifted(node: Scalar, by: int) -> Scalar:
@@ -184,7 +137,7 @@ def _joins(stage: Stage, producer: Stage) -> bool:
     )
 
 
-def _used(stage: Stage) -> Stage:
+def used(stage: Stage) -> Stage:
     """The stage without factors that its body does not use."""
     assert not isinstance(stage.body, expr.Stage)
     found = {node.number for node in walk(*stage.body) if isinstance(node, Arg)}

@@ -15,9 +15,10 @@ from tcc.ops import OPS
 from tcc.passes.derive.affine import Affine, Digit, combine, digit, unit
 from tcc.passes.derive.check import Unchecked, equal_at
 from tcc.passes.derive.convert import from_expr
-from tcc.passes.derive.edit import chosen, inlined, over, spliced, split
+from tcc.passes.derive.edit import chosen, inlined, over, spliced
 from tcc.passes.derive.field import PRIMES, Field, element
 from tcc.passes.derive.record import Factor, Region, Stage, is_leaf, product
+from tcc.passes.derive.rules.digits import split
 
 from .regions import affine, chain, convolution, matmul, operands, values
 from .test_convert import ROWS, expressions
@@ -140,14 +141,14 @@ def test_reassociation_and_splits_are_equal() -> None:
     assert equal_at(left, Region(left.params, (right_inner, swapped), ((1, 0),)))
     whole = inlined(left, 1, 0)
     assert whole is not None
-    assert equal_at(left, spliced(left, 1, (split(whole, 2, 5),)))
+    assert equal_at(left, split(spliced(left, 1, (whole,)), 1, 3, 5))
 
 
 def test_a_large_sum_is_taken_in_full() -> None:
     region = matmul(8, 8, 4608)
     (stage,) = region.stages
     last = stage._replace(sums=(4607,))
-    assert equal_at(region, spliced(region, 0, (split(stage, 2, 9),)), points=4)
+    assert equal_at(region, split(region, 0, 2, 9), points=4)
     assert not equal_at(region, spliced(region, 0, (last,)), points=4)
     with pytest.raises(Unchecked, match="terms"):
         equal_at(matmul(8, 8, 1 << 26), matmul(8, 8, 1 << 26))

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import apply, literal, read
-from tcc.ir.index import symbol
 from tcc.ir.types import F16, F32, I64, tensor
 from tcc.passes.derive.affine import Affine, unit
 from tcc.passes.derive.convert import from_expr
@@ -16,12 +15,9 @@ from tcc.passes.derive.edit import (
     depends,
     drop_unused,
     inlined,
-    merged,
     over,
     readers,
     spliced,
-    split,
-    without_units,
 )
 from tcc.passes.derive.record import Factor, Region, Stage, product, reads_inside
 
@@ -32,31 +28,6 @@ def same(a: Region, b: Region) -> bool:
     arrays = operands(a)
     pairs = zip(values(a, arrays), values(b, arrays), strict=True)
     return all(np.array_equal(x, y) for x, y in pairs)
-
-
-def test_sum_loops_split_merge_and_permute() -> None:
-    region = matmul(4, 6, 12)
-    (stage,) = region.stages
-    halves = split(stage, 2, 3)
-    assert halves.sums == (4, 3)
-    assert halves.factors[0].forms[1] == affine(0, 0, 3, 1)
-    assert same(region, spliced(region, 0, (halves,)))
-    turned = chosen(halves, (0, 1), (3, 2))
-    assert turned.factors[0].forms[1] == affine(0, 0, 1, 3)
-    assert same(region, spliced(region, 0, (turned,)))
-    assert merged(halves, 2) == stage
-    conv = convolution()
-    flat = merged(conv.stages[0], 2)
-    assert flat.sums == (9,)
-    assert same(conv, spliced(conv, 0, (flat,)))
-
-
-def test_a_result_loop_is_split_under_a_reader_that_puts_it_together() -> None:
-    region = matmul(4, 6, 5)
-    inner = split(region.stages[0], 1, 2)
-    assert inner.iters == (4, 3, 2)
-    back = merged(Stage((4, 3, 2), (), None, (_whole(3),), product((F32,), F32)), 1)
-    assert same(region, spliced(region, 0, (inner, back)))
 
 
 def _whole(rank: int) -> Factor:
@@ -148,26 +119,17 @@ def test_stages_are_renumbered() -> None:
     assert drop_unused(spliced(new, 1, (first,))).stages == region.stages
 
 
-def test_unit_loops_come_and_go() -> None:
+def test_a_loop_is_added() -> None:
     (stage,) = matmul(3, 4, 5).stages
     more = added(stage, 2, 1, is_sum=True)
     assert more.sums == (1, 5)
-    assert without_units(more) == stage
     assert depends(more.factors[0]) == {0, 3}
     assert added(stage, 0, 7).iters == (7, 3, 4)
     with pytest.raises(ValueError, match="not among the sum loops"):
         added(stage, 0, 1, is_sum=True)
 
 
-def test_refusals() -> None:
-    n = symbol("n")
-    (stage,) = matmul(4, 6, n).stages
-    with pytest.raises(ValueError, match="does not divide"):
-        split(stage, 2, 2)
-    with pytest.raises(ValueError, match="does not divide"):
-        split(stage, 1, 4)
-    with pytest.raises(ValueError, match="divides nothing"):
-        merged(chosen(stage, (0, 2), (1,)), 0)
+def test_a_leaf_keeps_its_loops() -> None:
     b = ExprBuilder(tensor(F32, 5), tensor(I64, 4))
     (i,) = b.iters(4)
     t, bound = b.position(b.read(1, i), 5)

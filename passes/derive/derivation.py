@@ -1,0 +1,61 @@
+"""Derivations as text: a chain of steps, each a rule, a stage and arguments, which replays.
+
+nest stage=0 loops=5,6
+skew stage=0 loop=2 by=4 step=1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from re import findall
+from typing import NamedTuple
+
+from tcc.errors import UserError
+from tcc.passes.derive.record import Region
+from tcc.passes.derive.rules import RULES
+from tcc.passes.derive.rules.rule import Arguments
+
+
+class Step(NamedTuple):
+    """A rule applied to a stage, which is numbered as it is before the step."""
+
+    rule: str
+    stage: int
+    arguments: Arguments
+
+    def __str__(self) -> str:
+        names = RULES[self.rule].names
+        if len(names) == 1:
+            shown = [f"{names[0]}={','.join(map(str, self.arguments))}"]
+        else:
+            shown = [f"{n}={a}" for n, a in zip(names, self.arguments, strict=True)]
+        return " ".join((self.rule, f"stage={self.stage}", *shown))
+
+
+def parse_step(text: str) -> Step:
+    """The step that is written like this.  Raises ValueError for none."""
+    rule, numbers = text.partition(" ")[0], tuple(map(int, findall(r"-?\d+", text)))
+    step = Step(rule, numbers[0], numbers[1:]) if rule in RULES and numbers else None
+    if step is None or str(step) != text:
+        raise ValueError("the text is no rule with its arguments")
+    return step
+
+
+def applied(region: Region, step: Step) -> Region:
+    """The region after a step.  Raises Refused where the rule does not hold."""
+    return RULES[step.rule].apply(region, step.stage, *step.arguments)
+
+
+def replay(region: Region, chain: Iterable[str]) -> Region:
+    """The region after the steps of a chain.  Raises UserError that names the step that fails."""
+    for number, text in enumerate(chain):
+        try:
+            region = applied(region, parse_step(text))
+        except (ValueError, TypeError) as error:
+            raise UserError(
+                "a derivation does not replay",
+                where=f"step {number + 1}: {text}",
+                why=error,
+                hint="replay the chain on the region that it was derived from, by this version",
+            ) from error
+    return region

@@ -1,0 +1,206 @@
+"""What a sum of products lacks to run at peak, and the steps that mend it.
+
+A contraction runs at peak where every index of every operand is a loop, or a sum of loops as of a
+dense window.  In the way are, each mended by one or two steps of rules:
+
+    a quotient or remainder          its loops are split by the divisor, and the condition solved
+    a step that is no 1              the loop beside it is split by the step; the operand regrouped
+    a result and a sum loop          the sum is nested, or its window split into smaller ones
+    two result loops                 one is skewed by the other
+    loops of opposite signs          that of the sum is reversed
+
+The steps are offered in this order of a state: a nested sum is split no further, and operands come
+last, so that steps that commute are tried in one order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import gcd
+from typing import TypeAlias
+
+from tcc.passes.derive.affine import Affine
+from tcc.passes.derive.derivation import Step, applied
+from tcc.passes.derive.edit import readers
+from tcc.passes.derive.record import Region, Stage, is_leaf
+from tcc.passes.derive.rules import RULES
+from tcc.passes.derive.rules.operands import is_copy
+from tcc.passes.derive.rules.rule import Refused
+
+Steps: TypeAlias = tuple[Step, ...]
+_WINDOWS = (3, 2)  # taps of the windows that larger ones are split into
+
+
+def settled(region: Region, strict: bool = False) -> tuple[Region, Steps]:
+    """The region after all steps that cost nothing: conditions solved, bounds tightened, windows
+    turned to run along their results."""
+    done: list[Step] = []
+    while (found := _settling(region, strict)) is not None:
+        step, region = found
+        done.append(step)
+    return region, tuple(done)
+
+
+def _settling(region: Region, strict: bool) -> tuple[Step, Region] | None:
+    for number, stage in enumerate(region.stages):
+        if is_leaf(stage):
+            continue
+        steps = [Step("solve", number, a) for a in RULES["solve"].moves(region, number)]
+        if not strict:
+            steps += [Step("tighten", number, a) for a in RULES["tighten"].moves(region, number)]
+        if not strict and _multiplies(stage):
+            steps += [Step("reverse", number, (loop,)) for loop in _against(stage)]
+        for step in steps:
+            try:
+                new = applied(region, step)
+            except Refused:
+                continue
+            if len(new.stages) <= len(region.stages):
+                return step, new
+    return None
+
+
+def _against(stage: Stage) -> list[int]:
+    """The sum loops of windows that run against their results in every index."""
+    first = len(stage.iters)
+    signs: dict[int, set[bool]] = {}
+    for steps in map(_steps, _forms(stage)):
+        for loop, step in steps:
+            if loop >= first:
+                signs.setdefault(loop, set()).update(
+                    step == other for k, other in steps if k < first and abs(step) == abs(other)
+                )
+    return [loop for loop, found in signs.items() if found == {False}]
+
+
+def moves(region: Region) -> Iterator[Steps]:
+    """Every step that any rule offers."""
+    for number, stage in enumerate(region.stages):
+        if not is_leaf(stage):
+            for name, rule in RULES.items():
+                yield from ((Step(name, number, a),) for a in rule.moves(region, number))
+
+
+def is_regular(region: Region) -> bool:
+    """Whether every sum of products reads its operands by sums of loops, each its own step."""
+    forms = (f for _, stage in _contractions(region) for f in _forms(stage))
+    return all(not f.digits and set(f.steps) <= {0, 1} for f in forms)
+
+
+def wanted(region: Region) -> Iterator[Steps]:
+    """The steps that mend what is in the way of some contraction."""
+    for number, stage in _contractions(region):
+        if any(is_copy(region, f.source) for f in stage.factors):
+            continue
+        nested = any(_adds(region.stages[n]) for n in readers(region, number))
+        if any(form.digits for form in _forms(stage)):
+            yield from _of_digits(number, stage)
+            continue
+        if not nested:
+            yield from _of_splits(number, stage)
+            yield from _of_sums(region, number, stage)
+        yield from _of_results(region, number, stage)
+        yield from _of_operands(number, stage)
+
+
+def _contractions(region: Region) -> Iterator[tuple[int, Stage]]:
+    return ((n, s) for n, s in enumerate(region.stages) if not is_leaf(s) and _multiplies(s))
+
+
+def _multiplies(stage: Stage) -> bool:
+    """Whether a stage has a sum and reads two tensors or more."""
+    return bool(stage.sums) and sum(f.source is not None for f in stage.factors) > 1
+
+
+def _adds(stage: Stage) -> bool:
+    return bool(stage.sums) and len(stage.factors) == 1
+
+
+def _forms(stage: Stage) -> list[Affine]:
+    return [form for factor in stage.factors for form in factor.forms]
+
+
+def _steps(form: Affine) -> list[tuple[int, int]]:
+    """The loops of a form with their steps, where these are numbers."""
+    return [(k, s) for k, s in enumerate(form.steps) if isinstance(s, int) and s]
+
+
+def _of_digits(number: int, stage: Stage) -> Iterator[Steps]:
+    """All loops of a digit split by its divisor, those of the result such that its offset goes."""
+    for digit in dict.fromkeys(digit for form in _forms(stage) for digit in form.digits):
+        by = digit.div if digit.div > 1 else digit.mod
+        steps: Steps = ()
+        for loop, step in reversed(_steps(digit.of)):
+            if gcd(step, by) == 1 and isinstance(digit.of.offset, int):
+                shift = pow(step, -1, by) * digit.of.offset % by
+                shift = shift if loop < len(stage.iters) else 0
+                steps += _split(number, stage, loop, by, shift)
+        if steps:
+            yield steps
+
+
+def _of_splits(number: int, stage: Stage) -> Iterator[Steps]:
+    """Loops split by the step of another, relative to their own; windows, of loops of one step,
+    split into smaller ones."""
+    first, found = len(stage.iters), dict[Steps, None]()
+    for steps in map(_steps, _forms(stage)):
+        for loop, step in steps:
+            size = stage.loops[loop]
+            alike = [k for k, s in steps if abs(s) == abs(step) and k != loop]
+            inner = [abs(s // step) for _, s in steps if s % step == 0 and abs(s) != abs(step)]
+            if alike:
+                larger = isinstance(size, int) and size > max(_WINDOWS)
+                inner = [*_WINDOWS] if larger and loop >= first > min(alike) else []
+            found.update((_split(number, stage, loop, by), None) for by in inner)
+    return filter(None, found)
+
+
+def _split(number: int, stage: Stage, loop: int, inner: int, shift: int = 0) -> Steps:
+    """The split of a larger loop, one of a sum relaxed before to a multiple; no step for others."""
+    size = stage.loops[loop]
+    if not isinstance(size, int) or size <= inner:
+        return ()
+    step = Step("split", number, (loop, inner, shift))
+    if loop >= len(stage.iters) and size % inner:
+        return Step("relax", number, (loop, -(-size // inner) * inner)), step
+    return (step,)
+
+
+def _of_sums(region: Region, number: int, stage: Stage) -> Iterator[Steps]:
+    """Sums nested whose loops share an index with a result loop."""
+    first = len(stage.iters)
+    mixed = {
+        k
+        for steps in map(_steps, _forms(stage))
+        if any(loop < first for loop, _ in steps)
+        for k, _ in steps
+    }
+    for loops in RULES["nest"].moves(region, number):
+        if mixed.issuperset(loops):
+            yield (Step("nest", number, loops),)
+
+
+def _of_results(region: Region, number: int, stage: Stage) -> Iterator[Steps]:
+    """Skews that take result loops out of every index in which they overlap others, all at once."""
+    forms, steps = _forms(stage), list[Step]()
+    skewed, kept = set[int](), set[int]()
+    for loop, by, step in RULES["skew"].moves(region, number):
+        size = stage.loops[loop]
+        overlaps = isinstance(size, int) and abs(step) < size
+        own = [form for form in forms if form.steps[loop] != 0]
+        free = loop not in kept and by not in skewed
+        if overlaps and free and all(f.steps[by] == step * f.steps[loop] for f in own):
+            skewed.add(loop)
+            kept.add(by)
+            steps.append(Step("skew", number, (loop, by, step)))
+    return iter([tuple(steps)] if steps else [])
+
+
+def _of_operands(number: int, stage: Stage) -> Iterator[Steps]:
+    """Operands with steps regrouped, all at once."""
+    steps: Steps = ()
+    for place, factor in enumerate(stage.factors):
+        if factor.source is not None and any(s != 1 for f in factor.forms for _, s in _steps(f)):
+            steps += (Step("regroup", number + len(steps), (place,)),)
+    if steps:
+        yield steps

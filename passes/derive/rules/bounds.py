@@ -1,0 +1,67 @@
+"""Boundaries: points that are worth nothing left out, and such points added."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tcc.passes.derive.affine import units
+from tcc.passes.derive.edit import spliced
+from tcc.passes.derive.record import Region
+from tcc.passes.derive.rules.neutral import needed
+from tcc.passes.derive.rules.rule import (
+    Arguments,
+    Refused,
+    extent_of,
+    linear,
+    numbered,
+    remade,
+    remapped,
+    stage_of,
+)
+
+
+def tighten(region: Region, number: int, loop: int, low: int, high: int) -> Region:
+    """The loop over `low..high` alone, as every point outside has a known value; readers of a
+    result loop get that value for a fill.
+
+    `y[t] = sum(c) A[t - 1, c else 0] * B[c]` of four rows A needs 1..5 of t in 0..6.
+    """
+    stage = stage_of(region, number)
+    size, whole = extent_of(stage, loop), needed(region, stage, loop)
+    if whole is None or not 0 <= low <= whole[0] < whole[1] <= high <= size:
+        raise Refused(f"points of loop {loop} outside of {low}..{high} may have any value")
+    back, forward = (linear(len(s), {loop: 1}) for s in (stage.loops, stage.iters))
+    back, forward = back._replace(offset=low), forward._replace(offset=-low)
+    return remapped(region, number, {loop: high - low}, {loop: back}, {loop: forward}, whole[2])
+
+
+def tightenings(region: Region, number: int) -> Iterator[Arguments]:
+    stage = stage_of(region, number)
+    for loop, size in numbered(stage):
+        whole = needed(region, stage, loop)
+        if whole is not None and 0 < whole[1] - whole[0] < size:
+            yield loop, *whole[:2]
+
+
+def relax(region: Region, number: int, loop: int, extent: int) -> Region:
+    """A sum loop of more points, where a factor that makes terms neutral reads outside.
+
+    `sum(r: 0..5) A[r] * K[r]` is `sum(r: 0..6) A[r else 0] * K[r else 0]`.
+    """
+    stage = stage_of(region, number)
+    size = extent_of(stage, loop)
+    if loop < len(stage.iters) or extent <= size:
+        raise Refused(f"loop {loop} is none of the sum of less than {extent} points")
+    loops = (*stage.loops[:loop], extent, *stage.loops[loop + 1 :])
+    new = remade(region, stage, loops, len(stage.iters), units(len(loops)))
+    whole = needed(region, new, loop)
+    if whole is None or whole[1] > size:
+        raise Refused(f"terms of loop {loop} from {size} on may be other than neutral")
+    return spliced(region, number, (new,))
+
+
+def relaxations(region: Region, number: int) -> Iterator[Arguments]:
+    stage = stage_of(region, number)
+    for loop, size in numbered(stage):
+        if loop >= len(stage.iters):
+            yield from ((loop, up) for up in {size + 1, -(-size // 3) * 3} if up > size)

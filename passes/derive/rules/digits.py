@@ -1,0 +1,84 @@
+"""Loops written as digits of others, and two loops as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tcc.passes.derive.affine import digit, unit, units
+from tcc.passes.derive.edit import spliced
+from tcc.passes.derive.record import Region
+from tcc.passes.derive.rules.rule import (
+    Arguments,
+    Refused,
+    extent_of,
+    linear,
+    numbered,
+    relaid,
+    remade,
+    stage_of,
+)
+
+
+def split(region: Region, number: int, loop: int, inner: int, shift: int = 0) -> Region:
+    """Two loops for one, `loop + shift = inner * outer + rest`.
+
+    A result loop need not divide: what the new ones have more is read by nobody.  So the residues
+    of a stride or a dilation become a loop, with `shift` such that they are those of an index.
+    """
+    stage = stage_of(region, number)
+    size, first = extent_of(stage, loop), len(stage.iters)
+    if not 1 < inner < size + shift or not 0 <= shift < inner:
+        raise Refused(f"loop {loop} of {size} points has no digit of {inner} shifted by {shift}")
+    if loop >= first and (shift or size % inner):
+        raise Refused(f"{inner} does not divide loop {loop} of a sum of {size} points")
+    wide = len(stage.loops) + 1
+    maps = [unit(k + (k > loop), wide) for k in range(wide - 1)]
+    maps[loop] = linear(wide, {loop: inner, loop + 1: 1}, -shift)
+    loops = (*stage.loops[:loop], (size - 1 + shift) // inner + 1, inner, *stage.loops[loop + 1 :])
+    new = remade(region, stage, loops, first + (loop < first), maps)
+    if loop >= first:
+        return spliced(region, number, (new,))
+    forward, whole = list(units(first)), linear(first, {loop: 1}, shift)
+    parts = digit(whole, inner, 0, stage.iters), digit(whole, 1, inner, stage.iters)
+    forward[loop : loop + 1] = parts
+    return relaid(region, number, new, tuple(forward))
+
+
+def splits(region: Region, number: int) -> Iterator[Arguments]:
+    """By every step in which a loop occurs, by extents of others, and by 2 and 3."""
+    stage = stage_of(region, number)
+    steps = {s for f in stage.factors for form in f.forms for s in form.steps if isinstance(s, int)}
+    wanted = sorted({2, 3, *map(abs, steps), *(e for _, e in numbered(stage))})
+    for loop, size in numbered(stage):
+        of_sum = loop >= len(stage.iters)
+        for inner in wanted:
+            if 1 < inner < size and not (of_sum and size % inner):
+                yield loop, inner, 0
+                if not of_sum:
+                    yield loop, inner, inner - 1
+
+
+def merge(region: Region, number: int, loop: int, other: int) -> Region:
+    """One loop `extent(other) * loop + other` for two of the result or two of the sum."""
+    stage = stage_of(region, number)
+    first, extents = len(stage.iters), (extent_of(stage, loop), extent_of(stage, other))
+    if loop == other or (loop < first) != (other < first):
+        raise Refused(f"loops {loop} and {other} are not two of the result or two of the sum")
+    kept = [k for k in range(len(stage.loops)) if k != other]
+    place = {k: n for n, k in enumerate(kept)}
+    whole = unit(place[loop], len(kept))
+    maps = [unit(place.get(k, 0), len(kept)) for k in range(len(stage.loops))]
+    maps[loop], maps[other] = digit(whole, extents[1]), digit(whole, 1, extents[1])
+    loops = tuple(extents[0] * extents[1] if k == loop else stage.loops[k] for k in kept)
+    new = remade(region, stage, loops, first - (other < first), maps)
+    if loop >= first:
+        return spliced(region, number, (new,))
+    forward = list(units(first))
+    forward[loop] = linear(first, {loop: extents[1], other: 1})
+    del forward[other]
+    return relaid(region, number, new, tuple(forward))
+
+
+def merges(region: Region, number: int) -> Iterator[Arguments]:
+    loops = [k for k, _ in numbered(stage_of(region, number))]
+    return ((a, b) for a in loops for b in loops if a != b)

@@ -1,0 +1,117 @@
+"""What a stage is worth where a factor is at its fill: the ground of every change of bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from tcc.ir import expr
+from tcc.ir.expr import MONOIDS
+from tcc.ir.expr.scalar import (
+    Apply,
+    Cast,
+    Const,
+    Scalar,
+    Scalars,
+    argument,
+    literal,
+    transform_all,
+)
+from tcc.ir.types import BOOL
+from tcc.passes.derive.affine import Affine, interval, loops_of
+from tcc.passes.derive.record import Region, Stage, shape_of, widens
+
+
+def folded(body: Scalars, known: Mapping[Scalar, Const], absorbs: bool = False) -> Scalars:
+    """The body with these values, and conditions that they decide worked out.
+
+    `absorbs`: a factor 0 makes a product 0 whatever the others are, infinities and NaNs too.
+    """
+
+    def leaf(node: Scalar) -> Scalar:
+        if node in known:
+            return known[node]
+        match node:
+            case Cast(arg=Const(value=value)) if widens(node.arg.dtype, node.dtype):
+                return literal(value, node.dtype)
+            case Apply():
+                return _folded(node, absorbs)
+        return node
+
+    return transform_all(body, leaf)
+
+
+def _folded(node: Apply, absorbs: bool) -> Scalar:
+    match node.function, node.args:
+        case "select", (Const(value=value), yes, no):
+            return yes if value else no
+        case "select", (_, yes, no) if yes is no:
+            return yes
+        case "and", (Const(value=value), rest) | (rest, Const(value=value)):
+            return rest if value else literal(False, BOOL)
+        case "mul", (Const(value=0), _) | (_, Const(value=0)) if absorbs:
+            return literal(0, node.dtype)
+        case "eq", (Const(value=a), Const(value=b)):
+            return literal(a == b, BOOL)
+    return node
+
+
+def value_at(
+    body: Scalars | expr.Stage, monoid: str | None, known: Mapping[Scalar, Const]
+) -> Const | None:
+    """The value of a stage of this body all of whose terms have these values in them; None where
+    that is no constant, or where the terms are not neutral to its monoid."""
+    if isinstance(body, expr.Stage) or len(body) != 1:
+        return None
+    value = folded(body, known, absorbs=True)[0]
+    if not isinstance(value, Const):
+        return None
+    neutral = monoid is None or MONOIDS[monoid].identity((value.dtype,))[0] is value
+    return value if neutral else None
+
+
+def filled_value(stage: Stage, place: int) -> Const | None:
+    """The value of the stage where factor `place` reads outside; that of a factor without a fill is
+    taken for 0."""
+    factor = stage.factors[place]
+    return _filled(stage.body, stage.monoid, place, factor.fill or literal(0, factor.dtype))
+
+
+@lru_cache(maxsize=4096)
+def _filled(
+    body: Scalars | expr.Stage, monoid: str | None, place: int, fill: Const
+) -> Const | None:
+    return value_at(body, monoid, {argument(place, fill.dtype): fill})
+
+
+def inner_range(form: Affine, size: object, stage: Stage, loop: int) -> tuple[int, int] | None:
+    """The values of a loop for which `form` may lie within 0..size, first and last; None where that
+    is not known."""
+    step = form.steps[loop]
+    if not isinstance(step, int) or step == 0 or any(loop in loops_of(d.of) for d in form.digits):
+        return None
+    steps = tuple(s * (k != loop) for k, s in enumerate(form.steps))
+    low, high = interval(form._replace(steps=steps), stage.loops)
+    if not isinstance(low, int) or not isinstance(high, int) or not isinstance(size, int):
+        return None
+    first, last = -high, size - 1 - low  # of step * loop
+    if step < 0:
+        first, last, step = -last, -first, -step
+    return -(-first // step), last // step
+
+
+def needed(region: Region, stage: Stage, loop: int) -> tuple[int, int, Const] | None:
+    """The range of a loop outside of which the stage, or its terms, have a known value, from first
+    to behind the last, and that value; None where no factor tells."""
+    low, high, value = 0, stage.loops[loop], None
+    for place, factor in enumerate(stage.factors):
+        if factor.fill is None or factor.source is None:
+            continue
+        own = filled_value(stage, place)
+        if own is None or (value is not None and value is not own):
+            continue
+        for form, size in zip(factor.forms, shape_of(region, factor.source), strict=True):
+            ends = inner_range(form, size, stage, loop)
+            if ends is not None and isinstance(high, int):
+                low, high, value = max(low, ends[0]), min(high, ends[1] + 1), own
+    return (low, high, value) if value is not None and isinstance(high, int) else None

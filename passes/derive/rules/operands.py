@@ -1,0 +1,86 @@
+"""Operands in another order, and producers in the place of their reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tcc.ir.expr.scalar import argument
+from tcc.passes.derive.affine import Affine, Size, Sizes, interval, units
+from tcc.passes.derive.edit import drop_unused, inlined, spliced
+from tcc.passes.derive.record import Factor, Region, Stage, is_leaf
+from tcc.passes.derive.rules.rule import Arguments, Refused, filled, stage_of
+
+
+def regroup(region: Region, number: int, place: int) -> Region:
+    """A copy of an operand in which every index of factor `place` is a sum of loops, no multiple.
+
+    `A[2*h + 2*p + q - 1 else 0]` is `B[h + p, q]` of `B[u, q] = A[2*u + q - 1 else 0]`: terms of
+    one step become an axis.
+    """
+    stage = stage_of(region, number)
+    if not 0 <= place < len(stage.factors):
+        raise Refused(f"stage {number} has no factor {place}")
+    factor = stage.factors[place]
+    if factor.source is None or any(form.digits for form in factor.forms):
+        raise Refused(f"factor {place} reads no tensor by sums of loops")
+    axes: dict[Affine, int] = {}  # what the reader indexes, and the extent
+    parts = [_axes(form, stage.loops, axes) for form in factor.forms]
+    places = {form: n for n, form in enumerate(axes)}
+    forms = []
+    for groups, offset in parts:
+        steps: list[Size] = [0] * len(axes)
+        for step, form in groups:
+            steps[places[form]] += step
+        forms.append(Affine(tuple(steps), offset))
+    source = factor._replace(forms=tuple(forms))
+    body = (argument(0, factor.dtype),)
+    copy = Stage(tuple(axes.values()), (), None, (), body)
+    copy = copy._replace(factors=(filled(region, copy, source),))
+    reader = Factor(~number, 0, tuple(axes), factor.dtype)
+    same = source.forms == units(len(axes)) and source.fill is None
+    if same or is_copy(region, source.source):
+        raise Refused(f"factor {place} reads a copy already, or an operand as it is")
+    factors = (*stage.factors[:place], reader, *stage.factors[place + 1 :])
+    return spliced(region, number, (copy, stage._replace(factors=factors)))
+
+
+def regroupings(region: Region, number: int) -> Iterator[Arguments]:
+    return ((place,) for place in range(len(stage_of(region, number).factors)))
+
+
+def inline(region: Region, number: int, place: int) -> Region:
+    """The body of the stage that factor `place` reads in its place, its sums among the reader's."""
+    stage = stage_of(region, number)
+    new = inlined(region, number, place) if 0 <= place < len(stage.factors) else None
+    if new is None:
+        raise Refused(f"factor {place} reads no stage that can stand in its place")
+    return drop_unused(spliced(region, number, (new,)))
+
+
+def _axes(
+    form: Affine, extents: Sizes, axes: dict[Affine, int]
+) -> tuple[list[tuple[int, Affine]], Size]:
+    """The steps and the sums of loops from 0 that an index is made of, and its offset."""
+    offset, groups = form.offset, []
+    for step in sorted({abs(s) for s in form.steps if isinstance(s, int) and s}, reverse=True):
+        signs = tuple((s == step) - (s == -step) for s in form.steps)
+        turned = sum(s != 0 for s in signs) == 1 and min(signs) < 0
+        signs = tuple(map(abs, signs)) if turned else signs
+        low, high = interval(Affine(signs), extents)
+        if not isinstance(low, int) or not isinstance(high, int):
+            raise Refused("a loop of an operand has no extent that is a number")
+        own = -step if turned else step
+        offset += own * low
+        axes[Affine(signs, -low)] = high - low + 1
+        groups.append((own, Affine(signs, -low)))
+    if not all(isinstance(s, int) for s in form.steps):
+        raise Refused("a step of an operand is no number")
+    return groups, offset
+
+
+def is_copy(region: Region, source: int | None) -> bool:
+    """Whether a source is a stage that only moves data."""
+    if source is None or source >= 0:
+        return False
+    stage = region.stages[~source]
+    return not is_leaf(stage) and stage.monoid is None and len(stage.factors) == 1

@@ -1,0 +1,154 @@
+"""A rule, and what rules have in common: other result loops of a stage, with its readers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from tcc.ir.expr.scalar import Const, argument, literal
+from tcc.passes.derive.affine import (
+    Affine,
+    Affines,
+    Size,
+    Sizes,
+    is_inside,
+    is_nonnegative,
+    unit,
+    units,
+)
+from tcc.passes.derive.edit import drop_unused, moved, over, readers, spliced
+from tcc.passes.derive.record import Factor, Region, Stage, is_leaf, reads_inside
+
+Arguments: TypeAlias = tuple[int, ...]
+
+
+class Refused(ValueError):
+    """A rule does not hold for these arguments; the message says why."""
+
+
+class Rule(NamedTuple):
+    """`apply(region, stage, *arguments)` computes what the region does, or raises `Refused`.
+
+    `moves` gives arguments worth a try without promising that they hold.  `names` are those of the
+    arguments; a name alone may stand for several.  `strict` rules give every result the terms that
+    it had, in their order: they move data and leave out or repeat work.
+    """
+
+    apply: Callable[..., Region]
+    moves: Callable[[Region, int], Iterable[Arguments]]
+    names: tuple[str, ...]
+    strict: bool
+
+
+def stage_of(region: Region, number: int) -> Stage:
+    """Stage `number`, which is no leaf; raises Refused."""
+    if not 0 <= number < len(region.stages) or is_leaf(region.stages[number]):
+        raise Refused(f"stage {number} does not exist or is a leaf")
+    return region.stages[number]
+
+
+def extent_of(stage: Stage, loop: int) -> int:
+    """The extent of a loop; raises Refused for none, and for a symbol, which no rule divides."""
+    size = stage.loops[loop] if 0 <= loop < len(stage.loops) else None
+    if not isinstance(size, int):
+        raise Refused(f"loop {loop} has no extent that is a number")
+    return size
+
+
+def numbered(stage: Stage) -> Iterator[tuple[int, int]]:
+    """The loops whose extents are numbers over 1, with these."""
+    return ((k, e) for k, e in enumerate(stage.loops) if isinstance(e, int) and e > 1)
+
+
+def linear(loops: int, steps: Mapping[int, int], offset: int = 0) -> Affine:
+    """The sum of these multiples of loops, among so many, and an offset."""
+    return Affine(tuple(steps.get(k, 0) for k in range(loops)), offset)
+
+
+def remade(
+    region: Region, stage: Stage, loops: Sizes, results: int, maps: Sequence[Affine]
+) -> Stage:
+    """`over` loops of which `results` are those of the result, with fills where, and only where,
+    reads are not certain to be inside: a point that a stage did not have reaches no result."""
+    new = over(stage, loops[:results], loops[results:], maps)
+    return new._replace(factors=tuple(filled(region, new, f) for f in new.factors))
+
+
+def filled(region: Region, stage: Stage, factor: Factor) -> Factor:
+    """The factor with a fill where, and only where, its reads are not certain to be inside."""
+    if factor.source is None:
+        return factor
+    fill = None if reads_inside(region, stage, factor) else factor.fill or literal(0, factor.dtype)
+    return factor._replace(fill=fill)
+
+
+def remapped(
+    region: Region,
+    number: int,
+    extents: Mapping[int, Size],
+    maps: Mapping[int, Affine],
+    forward: Mapping[int, Affine],
+    fill: Const | None = None,
+) -> Region:
+    """The region with other extents of some loops of a stage, `maps` that give old loops from the
+    new ones, and `forward` that give new result loops from the old ones; the rest stays."""
+    stage = region.stages[number]
+    first, every = len(stage.iters), units(len(stage.loops))
+    loops = tuple(extents.get(k, size) for k, size in enumerate(stage.loops))
+    new = remade(region, stage, loops, first, [maps.get(k, u) for k, u in enumerate(every)])
+    if min(maps) >= first:
+        return spliced(region, number, (new,))
+    at = tuple(forward.get(k, u) for k, u in enumerate(units(first)))
+    return relaid(region, number, new, at, fill)
+
+
+def relaid(
+    region: Region, number: int, new: Stage, forward: Affines, fill: Const | None = None
+) -> Region:
+    """The region with `new` for stage `number`, whose readers find element x at `forward(x)`, and
+    `fill` where that lies outside.
+
+    A copy in the old order stays for results of the region, for leaves, and for reads outside of
+    the old extents that `new` might have an element for.
+    """
+    old = region.stages[number]
+    factors = tuple(Factor(~number, c, forward, t, fill) for c, t in enumerate(old.dtypes))
+    body = tuple(argument(c, t) for c, t in enumerate(old.dtypes))
+    copy = Stage(old.iters, (), None, factors, body)
+    whole = spliced(region, number, (new, copy))
+    stages = list(whole.stages)
+    for n in (number + 1, *readers(whole, number + 1)):
+        own = stages[n]
+        if not is_leaf(own):
+            new_factors = (_through(own, f, number, copy, new.iters) for f in own.factors)
+            stages[n] = own._replace(factors=tuple(filled(whole, own, f) for f in new_factors))
+    return drop_unused(whole._replace(stages=tuple(stages)))
+
+
+def _through(stage: Stage, factor: Factor, number: int, copy: Stage, sizes: Sizes) -> Factor:
+    """A factor of `stage` that reads the copy of stage `number`, of extents `sizes`, reading that;
+    itself where it may read outside of the copy and the stage have an element there."""
+    if factor.source != ~(number + 1):
+        return factor
+    inner = copy.factors[factor.component]
+    fill = inner.fill
+    if factor.fill is not None:
+        pairs = enumerate(zip(factor.forms, copy.iters, strict=True))
+        outside = [d for d, (form, size) in pairs if not is_inside(form, size, stage.loops)]
+        if outside:
+            fill = factor.fill
+            same = inner.fill is None or inner.fill is fill
+            if not same or not all(_stays_outside(inner, copy, d, sizes) for d in outside):
+                return factor
+    return moved(inner, factor.forms, stage.loops)._replace(fill=fill)
+
+
+def _stays_outside(inner: Factor, copy: Stage, axis: int, sizes: Sizes) -> bool:
+    """Whether an index outside of an axis of a copy is outside of what the copy reads."""
+    alone = unit(axis, len(copy.iters))
+    for form, size in zip(inner.forms, sizes, strict=True):
+        if form._replace(offset=0) == alone:
+            after: Size = copy.iters[axis] + form.offset - size
+            if is_nonnegative(-form.offset) and is_nonnegative(after):
+                return True
+    return False

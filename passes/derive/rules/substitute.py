@@ -1,0 +1,57 @@
+"""Other loops for those of a stage, one to one or into a larger box."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tcc.passes.derive.record import Region
+from tcc.passes.derive.rules.rule import (
+    Arguments,
+    Refused,
+    extent_of,
+    linear,
+    numbered,
+    remapped,
+    stage_of,
+)
+
+
+def skew(region: Region, number: int, loop: int, by: int, step: int) -> Region:
+    """A result loop `loop + step * by`, from 0, for `loop`.
+
+    `y[h, r] = A[h + r]` becomes `x[t, r] = A[t]`, read at `[h + r, r]`: points that are read by
+    nobody, and a loop that no longer shares an index.
+    """
+    stage = stage_of(region, number)
+    first = len(stage.iters)
+    size, other = extent_of(stage, loop), extent_of(stage, by)
+    if loop == by or step == 0 or not (loop < first and by < first):
+        raise Refused(f"loops {loop} and {by} are not two of the result, or the step is 0")
+    low, wide = min(step * (other - 1), 0), size + abs(step) * (other - 1)
+    back = linear(len(stage.loops), {loop: 1, by: -step}, low)
+    forward = linear(first, {loop: 1, by: step}, -low)
+    return remapped(region, number, {loop: wide}, {loop: back}, {loop: forward})
+
+
+def skews(region: Region, number: int) -> Iterator[Arguments]:
+    """By every pair of loops that share an index, with the steps that take one out of it."""
+    stage = stage_of(region, number)
+    own = {k for k, _ in numbered(stage) if k < len(stage.iters)}
+    found: dict[Arguments, None] = {}
+    for form in (form for factor in stage.factors for form in factor.forms):
+        steps = [(k, s) for k, s in enumerate(form.steps) if k in own and isinstance(s, int) and s]
+        pairs = ((a, b) for a in steps for b in steps if a is not b and b[1] % a[1] == 0)
+        found.update(((loop, by, other // step), None) for (loop, step), (by, other) in pairs)
+    yield from found
+
+
+def reverse(region: Region, number: int, loop: int) -> Region:
+    """The loop from its end to its start."""
+    stage = stage_of(region, number)
+    size = extent_of(stage, loop)
+    back, forward = (linear(len(s), {loop: -1}, size - 1) for s in (stage.loops, stage.iters))
+    return remapped(region, number, {}, {loop: back}, {loop: forward})
+
+
+def reversals(region: Region, number: int) -> Iterator[Arguments]:
+    return ((k,) for k, _ in numbered(stage_of(region, number)))

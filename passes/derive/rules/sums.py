@@ -1,0 +1,124 @@
+"""Sums in two stages, and terms that a condition leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+from math import gcd
+
+from tcc.ir import expr
+from tcc.ir.expr.scalar import Apply, Const, Scalar, argument, literal, walk
+from tcc.ir.types import BOOL
+from tcc.passes.derive.affine import Affine, Digit, digit, loops_of, substitute, unit, units
+from tcc.passes.derive.edit import chosen, spliced, used
+from tcc.passes.derive.record import Factor, Region, Stage
+from tcc.passes.derive.rules.neutral import folded, value_at
+from tcc.passes.derive.rules.rule import (
+    Arguments,
+    Refused,
+    extent_of,
+    remade,
+    stage_of,
+)
+
+_MOST_LOOPS = 4  # whose subsets are tried
+
+
+def nest(region: Region, number: int, *loops: int) -> Region:
+    """The sum over `loops` in a stage of its own, over sums of the others.
+
+    `y[h] = sum(c, r) f` becomes `x[h, r] = sum(c) f` and `y[h] = sum(r) x[h, r]`; of any monoid.
+    """
+    stage = stage_of(region, number)
+    first = len(stage.iters)
+    rest = [k for k in range(first, len(stage.loops)) if k not in loops]
+    proper = rest and loops and all(first <= k < len(stage.loops) for k in loops)
+    if stage.monoid is None or len(stage.dtypes) != 1 or not proper or [*loops] != sorted({*loops}):
+        raise Refused(f"loops {loops} are not some, in order, of a sum, and not all")
+    dtype = stage.dtypes[0]
+    if dtype.is_float and dtype.bits < 32:
+        raise Refused(f"sums of {dtype.name} would be rounded once more")
+    inner = chosen(stage, (*range(first), *loops), rest)
+    outer = Stage(stage.iters, tuple(stage.loops[k] for k in loops), stage.monoid, (), ())
+    factor = Factor(~number, 0, units(len(outer.loops)), dtype)
+    outer = outer._replace(factors=(factor,), body=(argument(0, dtype),))
+    return spliced(region, number, (inner, outer))
+
+
+def nests(region: Region, number: int) -> Iterator[Arguments]:
+    stage = stage_of(region, number)
+    numbers = range(len(stage.iters), len(stage.loops))[:_MOST_LOOPS]
+    for count in range(1, len(numbers) + 1):
+        yield from combinations(numbers, count)
+
+
+def solve(region: Region, number: int, place: int, loop: int) -> Region:
+    """The one value of a sum loop for which a condition holds in the place of the loop.
+
+    `sum(b: 0..2) select((a + b) % 2 == 0, f(b), 0)` is `f(a % 2)`: terms of others are neutral.
+    `place` is the factor that the condition compares with 0.
+    """
+    stage = stage_of(region, number)
+    condition = _condition(stage, place)
+    step = condition.of.steps[loop] if condition and len(stage.iters) <= loop else 0
+    if (
+        condition is None
+        or not isinstance(step, int)
+        or gcd(step, condition.mod) != 1
+        or extent_of(stage, loop) != condition.mod
+    ):
+        raise Refused(f"loop {loop} is not decided by a remainder, factor {place}")
+    mod, of = condition.mod, condition.of
+    rest = of._replace(steps=tuple(s * (k != loop) for k, s in enumerate(of.steps)))
+    kept = [unit(k - (k > loop), len(stage.loops) - 1) for k in range(len(stage.loops))]
+    loops = (*stage.loops[:loop], *stage.loops[loop + 1 :])
+    kept[loop] = digit(
+        substitute(_modulo(rest, -pow(step, -1, mod), mod), kept, loops), 1, mod, loops
+    )
+    new = remade(region, stage, loops, len(stage.iters), kept)
+    return spliced(region, number, (_decided(new),))
+
+
+def _condition(stage: Stage, place: int) -> Digit | None:
+    """The remainder that factor `place` is, where the terms are neutral unless it is 0."""
+    if not 0 <= place < len(stage.factors) or stage.factors[place].source is not None:
+        return None
+    assert not isinstance(stage.body, expr.Stage)
+    form, dtype = stage.factors[place].forms[0], stage.factors[place].dtype
+    alone = not any(form.steps) and form.offset == 0 and len(form.digits) == 1
+    if not alone or form.digits[0].step != 1 or form.digits[0].div != 1 or not form.digits[0].mod:
+        return None
+    tests: dict[Scalar, Const] = {
+        node: literal(False, BOOL)
+        for node in walk(*stage.body)
+        if isinstance(node, Apply)
+        and node.function == "eq"
+        and node.args == (argument(place, dtype), literal(0, dtype))
+    }
+    neutral = stage.monoid is not None and value_at(stage.body, stage.monoid, tests) is not None
+    return form.digits[0] if neutral else None
+
+
+def _modulo(form: Affine, factor: int, mod: int) -> Affine:
+    """`factor * form` with coefficients from 0 to `mod`, the same modulo `mod`."""
+    steps = tuple(s * factor % mod if isinstance(s, int) else s * factor for s in form.steps)
+    offset = form.offset * factor
+    digits = tuple(d._replace(step=d.step * factor) for d in form.digits)
+    return Affine(steps, offset % mod if isinstance(offset, int) else offset, digits)
+
+
+def _decided(stage: Stage) -> Stage:
+    """The stage with index values that are numbers in its body, and what follows from these."""
+    known: dict[Scalar, Const] = {}
+    for place, factor in enumerate(stage.factors):
+        form = factor.forms[0] if factor.source is None else None
+        if form is not None and not loops_of(form) and isinstance(form.offset, int):
+            known[argument(place, factor.dtype)] = literal(form.offset, factor.dtype)
+    assert not isinstance(stage.body, expr.Stage)
+    return used(stage._replace(body=folded(stage.body, known)))
+
+
+def solutions(region: Region, number: int) -> Iterator[Arguments]:
+    stage = stage_of(region, number)
+    places = [place for place, factor in enumerate(stage.factors) if factor.source is None]
+    return ((p, loop) for p in places for loop in range(len(stage.iters), len(stage.loops)))

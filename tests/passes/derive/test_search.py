@@ -1,0 +1,153 @@
+"""Searches find, with no list of rules, what each case is to become, and that is exact."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from tcc.errors import UserError
+from tcc.ir.expr.scalar import literal
+from tcc.passes.derive.canonical import fingerprint
+from tcc.passes.derive.check import equal_at
+from tcc.passes.derive.derivation import Step, applied, parse_step, replay
+from tcc.passes.derive.record import Region
+from tcc.passes.derive.rules import RULES
+from tcc.passes.derive.rules.rule import Refused
+from tcc.passes.derive.search import search
+
+from .derivations import CASES, price, random_chain, random_region, reached
+from .regions import operands, values
+
+
+def agree(a: Region, b: Region) -> bool:
+    """Whether two regions give the same for integers everywhere; False where one reads outside."""
+    arrays = operands(a)
+    try:
+        pairs = zip(values(a, arrays), values(b, arrays), strict=True)
+        return all(x.shape == y.shape and np.array_equal(x, y) for x, y in pairs)
+    except (IndexError, ValueError):
+        return False
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_case_is_found_and_replays(name: str) -> None:
+    case = CASES[name]
+    region = case.full()
+    found = search(region, price, case.states)
+    for state in reached(case, found.candidates):
+        assert state is not None
+        assert fingerprint(replay(region, state.text)) == fingerprint(state.region)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_candidates_of_small_cases_are_exact_everywhere(name: str) -> None:
+    region = CASES[name].small()
+    found = search(region, price, 40)
+    assert len(found.candidates) > 1
+    for state in random.Random(0).sample(found.candidates, min(8, len(found.candidates))):
+        assert agree(region, state.region)
+        assert equal_at(region, state.region, points=4)
+
+
+def test_a_larger_budget_is_never_dearer_and_ends_alike() -> None:
+    region = CASES["transposed 4x4 s2"].full()
+    prices = [search(region, price, budget).price for budget in (1, 4, 8, 12, 16)]
+    assert prices == sorted(prices, reverse=True)
+    assert prices[-1] < prices[0]
+    assert search(region, price, 16) == search(region, price, 16)
+
+
+def test_strict_searches_keep_the_order_of_sums() -> None:
+    region = CASES["band d4"].full()
+    found = search(region, price, 10, strict=True)
+    assert reached(CASES["band d4"], found.candidates) != [None]
+    rules = {step.rule for state in found.candidates for step in state.chain}
+    assert rules
+    assert all(RULES[rule].strict for rule in rules)
+    conv = search(CASES["3x3"].full(), price, 20, strict=True)
+    assert reached(CASES["3x3"], conv.candidates) == [None]
+
+
+def test_a_convolution_stays_as_it_is_by_price() -> None:
+    found = search(CASES["3x3"].full(), price, CASES["3x3"].states)
+    assert found.best.chain == ()
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_random_chains_are_exact_everywhere(seed: int) -> None:
+    rng = random.Random(seed)
+    region = random_region(rng)
+    derived, chain = random_chain(region, rng)
+    text = [str(step) for step in chain]
+    assert [parse_step(line) for line in text] == chain
+    assert agree(region, derived), text
+    assert equal_at(region, derived, points=4), text
+
+
+# ---- what is refused ----------------------------------------------------------------------------
+
+
+def mutated(step: Step, rng: random.Random) -> Step:
+    """A step with one number changed."""
+    place = rng.randrange(len(step.arguments) + 1)
+    by = rng.choice((-2, -1, 1, 2))
+    if place == len(step.arguments):
+        return step._replace(stage=step.stage + by)
+    arguments = list(step.arguments)
+    arguments[place] += by
+    return step._replace(arguments=tuple(arguments))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_wrong_chain_is_refused_or_no_wrong_one(seed: int) -> None:
+    rng = random.Random(seed)
+    region = origin = CASES[rng.choice(list(CASES))].small()
+    chain = rng.choice(search(region, price, 40).candidates).chain
+    wrong = rng.randrange(len(chain)) if chain else 0
+    for number, step in enumerate(chain):
+        try:
+            region = applied(region, mutated(step, rng) if number == wrong else step)
+        except Refused:
+            break
+        assert agree(origin, region)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_wrong_result_is_seen(seed: int) -> None:
+    rng = random.Random(seed)
+    origin = CASES[rng.choice(list(CASES))].small()
+    region = rng.choice(search(origin, price, 40).candidates).region
+    number = rng.randrange(len(region.stages))
+    stage = region.stages[number]
+    place = rng.randrange(len(stage.factors))
+    factor = stage.factors[place]
+    axis = rng.randrange(len(factor.forms))
+    form = factor.forms[axis]
+    if rng.random() < 0.3 and factor.fill is not None:
+        factor = factor._replace(fill=literal(1, factor.dtype))
+    elif rng.random() < 0.5 and len(factor.forms) > 1:
+        forms = list(factor.forms)
+        forms[axis - 1], forms[axis] = forms[axis], forms[axis - 1]
+        factor = factor._replace(forms=tuple(forms))
+    else:
+        assert isinstance(form.offset, int)
+        moved = form._replace(offset=form.offset + rng.choice((-1, 1)))
+        forms = [moved if n == axis else f for n, f in enumerate(factor.forms)]
+        factor = factor._replace(forms=tuple(forms))
+    factors = [factor if n == place else f for n, f in enumerate(stage.factors)]
+    stages = list(region.stages)
+    stages[number] = stage._replace(factors=tuple(factors))
+    wrong = region._replace(stages=tuple(stages))
+    assert equal_at(origin, wrong) == agree(origin, wrong)
+
+
+def test_a_chain_that_fails_names_its_step() -> None:
+    region = CASES["3x3"].small()
+    chain = ["nest stage=0 loops=5,6", "skew stage=0 loop=2 by=9 step=1"]
+    with pytest.raises(UserError, match="step 2: skew") as caught:
+        replay(region, chain)
+    assert "loop 9 has no extent" in str(caught.value)
+    for line in ("", "turn stage=0", "nest stage=0 loops=a", "skew stage=0 loop=1,2 by=3 step=1"):
+        with pytest.raises(UserError, match="step 1"):
+            replay(region, [line])
