@@ -65,8 +65,8 @@ def times(perf: Path, launchers: Sequence[tuple[Sequence[str], Path]], rounds: i
     staged: dict[int, list[float]] = defaultdict(list)
     ratios: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for _ in range(rounds):
-        own, copies = _own(perf)
-        others = {"copy": copies, "symmetric": _own(perf, "-s")[0]}
+        own, copies = _own(perf, "-r")
+        others = {"copy": copies, "symmetric": _own(perf, "-s", "-r")[0]}
         others |= {name: _peer(_run(command)) for name, command in peers.items()}
         for size, taken in own.items():
             staged[size].append(taken)

@@ -82,10 +82,12 @@ static bool empty(tcc_shared *shared, const tcc_comm_work *work, int64_t *moved,
 static bool go_on(tcc_shared *shared, void *what, int32_t *awaited) {
     transfers *all = what;
     bool moved = false, done = true;
+    shared->pending = 0;
     for (int32_t i = 0; i < all->n; i++) {
         if (is_done(all, i) || must_queue(all, i)) continue;
         const tcc_comm_work *work = &all->works[i];
         done = false;
+        shared->pending |= UINT64_C(1) << work->call.root;
         moved |= work->call.kind == TCC_COMM_SEND
                      ? fill(shared, work, &all->moved[i])
                      : empty(shared, work, &all->moved[i], &all->status);

@@ -53,6 +53,7 @@ typedef struct tcc_shared {
     int32_t rank, size;
     tcc_comm_met met;
     char name[256];            /* of the meeting */
+    uint64_t pending;          /* ranks whose part of a transfer is outstanding, as bits */
     uint32_t stage;            /* of this rank */
     uint32_t operations;       /* parity chooses the descriptor */
     uint32_t steps;            /* parity chooses the slot */

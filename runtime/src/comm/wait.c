@@ -119,14 +119,19 @@ static const char *at_hand(const tcc_shared *shared, char text[TCC_COMM_TEXT]) {
  * wait any longer. */
 static tcc_status look_around(tcc_shared *shared, tcc_shared_ready *ready, void *what,
                               int32_t *awaited, bool *out_ready) {
-    int32_t needed = *awaited, ended = first_ended(shared, *awaited);
+    int32_t needed = *awaited;
+    uint64_t pending = needed == TCC_SHARED_ANY ? shared->pending : 0;
+    for (; pending && needed < 0; pending &= pending - 1) /* one that left, among several */
+        if (atomic_load(&shared->segment->ranks[__builtin_ctzll(pending)].closed))
+            needed = __builtin_ctzll(pending);
+    int32_t before = *awaited, ended = first_ended(shared, *awaited);
     bool late = tcc_comm_now() > shared->deadline;
     bool closed = needed >= 0 && atomic_load(&shared->segment->ranks[needed].closed);
     if (ended < 0 && !closed && !late)
         return shared->parent ? tcc_shared_alive(shared->parent) : TCC_OK;
     /* a rank may have done its part before it left */
     *out_ready = ready(shared, what, awaited);
-    if (*out_ready || *awaited != needed) return TCC_OK;
+    if (*out_ready || *awaited != before) return TCC_OK;
     if (ended >= 0) return report_ended(shared, ended);
     char text[TCC_COMM_TEXT];
     int32_t pid = needed >= 0 ? shared->met.pids[needed] : 0;

@@ -29,7 +29,7 @@ def _command(*flags: str) -> tuple[str, ...]:
 def build_program(folder: Path, name: str, library: Path) -> Path:
     """The program `name`.c of this folder, or of the path `name`, linked with libtcc_comm.so."""
     made = folder / Path(name).name
-    command = (*_command("-O2"), str(HERE / f"{name}.c"), str(library))
+    command = (*_command("-O1"), str(HERE / f"{name}.c"), str(library))
     run(*command, f"-Wl,-rpath,{library.parent}", "-o", made, *LIBRARIES)
     return made
 

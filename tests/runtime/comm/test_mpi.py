@@ -23,11 +23,11 @@ def launcher() -> str:
 
 def test_the_matrix_over_mpi(launcher: str, programs: Path) -> None:
     command = (launcher, "-n", "3", programs / "matrix", "0", "short", "mpi")
-    assert run(*command, TCC_MPI_LIBRARY=str(LIBRARY)).split() == ["ok"] * 3
+    assert run(*command, TCC_MPI_LIBRARY=str(LIBRARY)).count("ok") == 3  # lines may mix
 
 
 def test_a_program_that_has_initialised_mpi_is_joined(launcher: str, programs: Path) -> None:
-    assert run(launcher, "-n", "2", programs / "joined", LIBRARY).split() == ["ok"] * 2
+    assert run(launcher, "-n", "2", programs / "joined", LIBRARY).count("ok") == 2
 
 
 def test_a_missing_library_is_named(programs: Path) -> None:

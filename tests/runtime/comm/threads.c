@@ -11,6 +11,9 @@ enum { RANKS = 3, FILES = 64, ROUNDS = 6 };
 
 /* ---- one mapping of a file ------------------------------------------------------------------- */
 
+#undef mmap /* here the system's own */
+#undef munmap
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
     ino_t file;
