@@ -122,9 +122,10 @@ def test_an_extremum_nests_and_tightens_with_its_own_fill() -> None:
     assert parts.stages[0].sums == (2,)
     wide = region._replace(stages=(stage._replace(sums=(8,)),))
     assert after(wide, "tighten stage=0 loop=1 low=0 high=6").stages[0].sums == (6,)
-    zeros = spliced(region, 0, (stage._replace(factors=(factor._replace(fill=literal(0, F32)),)),))
+    of_zero = factor._replace(fill=literal(0, F32))
+    zeros = spliced(wide, 0, (wide.stages[0]._replace(factors=(of_zero,)),))
     with pytest.raises(Refused, match="may have any value"):
-        RULES["tighten"].apply(zeros, 0, 1, 0, 3)
+        RULES["tighten"].apply(zeros, 0, 1, 0, 6)
 
 
 def test_windows_are_relaxed_where_the_kernel_ends() -> None:
