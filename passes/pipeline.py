@@ -179,7 +179,6 @@ _PACK_IO: Step = ("pack-io", _pack_io)
 _EMIT: Step = ("emit", emit)
 _COMPUTE: Step = ("compute-constants", lambda plan, it: compute_constants(it, plan.planner))
 _ASSIGN: tuple[Step, ...] = (
-    _COMPUTE,
     ("partition", _group),
     ("assign-layouts", lambda plan, it: assign_layouts(it.graph, it.groups, plan.planner)),
 )
@@ -193,6 +192,7 @@ _ARENA: Step = (
 _PORTS: Step = ("describe-ports", _describe_ports)
 CPU: tuple[Step, ...] = (
     _PACK_IO,
+    _COMPUTE,
     ("name-handles", lambda plan, graph: erase_handles(graph)),
     *_ASSIGN,
     ("tabulate", lambda plan, it: with_tables(it, plan.planner.limits)),
@@ -207,7 +207,7 @@ CPU: tuple[Step, ...] = (
     _PORTS,
 )
 # No gaps between values, no strings: what a file of C has.
-PORTABLE: tuple[Step, ...] = (_PACK_IO, *_PLACE, _EMIT, _IN_PLACE, _ARENA, _PORTS)
+PORTABLE: tuple[Step, ...] = (_PACK_IO, _COMPUTE, *_PLACE, _EMIT, _IN_PLACE, _ARENA, _PORTS)
 # From the second on with other schedules, where kernels did not fit.
 GPU_PROGRAM: tuple[Step, ...] = (
     _EMIT,
@@ -219,6 +219,7 @@ GPU_PROGRAM: tuple[Step, ...] = (
 )
 GPU: tuple[Step, ...] = (
     _PACK_IO,
+    _COMPUTE,
     *_PLACE,
     ("sign-operands", lambda plan, it: with_signed_operands(it, plan.planner.makes)),
     *GPU_PROGRAM,

@@ -119,7 +119,7 @@ def test_many_tokens_read_each_expert_once_a_tile(tmp_path: Path) -> None:
 
 def test_experts_of_one_token_are_read_where_they_lie() -> None:
     """Rows are ordered by expressions; a host's function finds the best experts."""
-    options = read_options({"target": "cpu", "cpu": "x86-64-v4"})
+    options = read_options({"target": "cpu", "cpu": "x86-64-v4", "derive": False})
     code = CpuBackend(resolve_targets(options)[0], options, 1 << 22)
 
     def orders(tokens: int) -> int:

@@ -149,14 +149,14 @@ def test_a_process_has_a_deadline(counting: Path, tmp_path: Path) -> None:
     ],
     ids=" ".join,
 )
-def test_commands_have_a_deadline(
-    words: list[str], counting: Path, own_tempdir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_have_a_deadline(words: list[str], counting: Path, tmp_path: Path) -> None:
+    """Each in a process of its own: the thread of a run that never ends goes with its process."""
     found = [str(counting.parent / w) if w.startswith("counting") else w for w in words]
-    assert cli.execute([*found, *ENDLESS_INPUTS, "--timeout", "1"]) == 2
-    said = capsys.readouterr().err
+    process = started(counting, *found, "--timeout", "1", folder=tmp_path)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 2
     assert "error: this takes longer than it may\n  at: --timeout 1\n" in said
-    assert list(own_tempdir.iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_command_within_its_deadline_is_not_disturbed(counting: Path) -> None:
