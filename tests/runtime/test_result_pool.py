@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -155,3 +158,28 @@ def test_arrays_outlive_their_blocks(blocks: ResultPool) -> None:
     array[:] = 3
     gc.collect(0)
     assert np.all(array == 3)
+
+
+_WRITABLE = """
+import sys
+from pathlib import Path
+import numpy as np
+import tcc
+from tcc.runtime.result_pool import ResultPool
+
+def writable():
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmData:")[2].split()[0])
+
+module = tcc.load(sys.argv[1])
+before = writable()
+array = ResultPool(module._api).maker((64, 1024), np.dtype(np.float32))()
+print(writable() - before)
+"""
+
+
+def test_a_pool_may_write_to_little_more_than_it_has_in_use(mlp_path: Path) -> None:
+    """What a process may write to counts against its limit of data (`ulimit -d`)."""
+    command = [sys.executable, "-c", _WRITABLE, str(mlp_path)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert int(said) < 64 << 10

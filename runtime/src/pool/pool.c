@@ -18,7 +18,8 @@ static char *address_of(const tcc_pool *pool, uint32_t number) {
 /* The block that begins at an address, whatever its state; 0 if none does. */
 static uint32_t block_at(const tcc_pool *pool, const void *memory) {
     size_t offset = (size_t)((uintptr_t)memory - (uintptr_t)pool->base);
-    if (offset >= pool->range || offset % UNIT) return 0;
+    size_t opened = __atomic_load_n(&pool->open_owners, __ATOMIC_ACQUIRE);
+    if (offset >= pool->range || offset % UNIT || offset / UNIT >= opened / sizeof(uint32_t)) return 0;
     return __atomic_load_n(&pool->all.owner[offset / UNIT], __ATOMIC_RELAXED);
 }
 
@@ -105,6 +106,7 @@ static void count_live(tcc_pool *pool, uint64_t more) {
 static tcc_status take_block(tcc_pool *pool, size_t bytes, uint32_t *out_number) {
     if (!pool->base) TCC_RETURN_IF_ERROR(pool_reserve(pool));
     uint32_t number;
+    if (!pool_open_tables(pool, units_of(bytes))) return tcc_budget_refuse(&pool->budget, bytes);
     while (!(number = blocks_take(&pool->all, units_of(bytes))))
         if (!find_memory(pool, bytes))
             return tcc_fail(TCC_OUT_OF_MEMORY,
@@ -209,7 +211,7 @@ static bool resize_here(tcc_pool *pool, uint32_t number, size_t bytes) {
     uint64_t units = units_of(bytes), old = at->units;
     size_t missing;
     if (units <= old && old - units <= units / 8) return true; /* room to grow again */
-    if (!blocks_resize(&pool->all, number, units)) return false;
+    if (!pool_open_tables(pool, units) || !blocks_resize(&pool->all, number, units)) return false;
     if (units > old && !pool_commit(pool, at, &missing)) {
         (void)blocks_resize(&pool->all, number, old); /* moving may help: a free block has memory */
         return false;
@@ -228,6 +230,7 @@ static bool slide(tcc_pool *pool, void **memory, size_t bytes, size_t keep) {
         if (!blocks_fit_around(&pool->all, number, wanted.units, &start)) return false;
     }
     wanted.start = start;
+    if (!pool_open_tables(pool, wanted.units)) return false;
     if (!pool_has(pool, &wanted) && !pool_commit(pool, &wanted, &missing)) return false;
     number = blocks_slide(&pool->all, number, wanted.units);
     memmove(address_of(pool, number), *memory, keep < old * UNIT ? keep : old * UNIT);

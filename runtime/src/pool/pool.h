@@ -30,6 +30,7 @@ struct tcc_pool {
     size_t solid;        /* all granules before this one are committed */
     void *tables;
     size_t table_bytes;
+    size_t open_owners, open_table; /* bytes of all.owner and all.table that are memory */
     size_t live, most_live, n_blocks;
     uint64_t takes, failures;
     pool_cache *caches;       /* of a shared pool */
@@ -41,6 +42,9 @@ struct tcc_pool {
 /* Reserves the range and its tables. */
 tcc_status pool_reserve(tcc_pool *pool);
 void pool_release(tcc_pool *pool);
+/* Before a change of blocks that moves the free end by `units` at most: makes its descriptors' places
+ * memory.  False where there is none. */
+bool pool_open_tables(tcc_pool *pool, uint64_t units);
 /* Whether all is committed that a block needs, as far as that is seen at a glance. */
 static inline bool pool_has(const tcc_pool *pool, const block *at) {
     return at->start + at->units <= pool->solid << (GRANULE_BITS - 6);

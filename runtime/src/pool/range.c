@@ -42,21 +42,60 @@ static void release(void *context, void *base, size_t bytes) {
 
 static const tcc_pool_memory system_memory = {NULL, reserve, commit, decommit, release};
 
+/* ---- tables ---------------------------------------------------------------------------------------- */
+
+enum {
+    STEP = 256 << 10, /* bytes of a table that are opened at once */
+    MADE_AT_ONCE = 4, /* descriptors that one change of blocks may make, and one more */
+};
+
+static size_t whole_steps(size_t bytes) { return (bytes + STEP - 1) / STEP * STEP; }
+
+static bool open_up_to(void *table, size_t *opened, size_t bytes) {
+    if (bytes <= *opened) return true;
+    size_t wanted = whole_steps(bytes);
+    if (mprotect((char *)table + *opened, wanted - *opened, PROT_READ | PROT_WRITE)) return false;
+    __atomic_store_n(opened, wanted, __ATOMIC_RELEASE);
+    return true;
+}
+
 /* ---- the range ------------------------------------------------------------------------------------- */
 
-/* Zero pages that take memory only as they are written to. */
+/* Addresses of zeros, of which `pool_open_tables` opens as much as is in use: limits of a process's
+ * data count what may be written to. */
 static bool make_tables(tcc_pool *pool, size_t range) {
     size_t units = range / UNIT, granules = range / GRANULE;
     uint32_t room = units < most_blocks ? (uint32_t)units + 2 : most_blocks;
-    size_t owners = units * sizeof(uint32_t), table = room * sizeof(block);
-    pool->table_bytes = owners + table + (granules / 64 + 1) * sizeof(uint64_t);
-    char *memory = mmap(NULL, pool->table_bytes, PROT_READ | PROT_WRITE,
+    size_t bits = whole_steps((granules / 64 + 1) * sizeof(uint64_t));
+    size_t owners = whole_steps(units * sizeof(uint32_t)), table = whole_steps(room * sizeof(block));
+    pool->table_bytes = bits + owners + table;
+    char *memory = mmap(NULL, pool->table_bytes, PROT_NONE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return false;
     pool->tables = memory;
-    pool->all = (blocks){.owner = (uint32_t *)memory, .table = (block *)(memory + owners), .room = room};
-    pool->committed = (uint64_t *)(memory + owners + table);
-    return true;
+    pool->all = (blocks){.owner = (uint32_t *)(memory + bits),
+                         .table = (block *)(memory + bits + owners),
+                         .room = room};
+    pool->committed = (uint64_t *)memory;
+    pool->open_owners = pool->open_table = 0;
+    return !mprotect(memory, bits, PROT_READ | PROT_WRITE) &&
+           open_up_to(pool->all.owner, &pool->open_owners, 1) &&
+           open_up_to(pool->all.table, &pool->open_table, 1);
+}
+
+static void drop_tables(tcc_pool *pool) {
+    if (pool->tables) munmap(pool->tables, pool->table_bytes);
+    pool->tables = NULL;
+}
+
+bool pool_open_tables(tcc_pool *pool, uint64_t units) {
+    const block *end = &pool->all.table[pool->all.end];
+    uint64_t last = end->start + (units <= end->units ? units : 0), most = pool->range / UNIT - 1;
+    uint32_t made = pool->all.made + MADE_AT_ONCE, room = pool->all.room;
+    return open_up_to(pool->all.owner, &pool->open_owners,
+                      ((last < most ? last : most) + 1) * sizeof(uint32_t)) &&
+           open_up_to(pool->all.table, &pool->open_table,
+                      (made < room ? made : room) * sizeof(block));
 }
 
 tcc_status pool_reserve(tcc_pool *pool) {
@@ -64,15 +103,17 @@ tcc_status pool_reserve(tcc_pool *pool) {
     size_t range = pool->wanted < most_range ? pool->wanted : most_range;
     range = (range + huge_page - 1) / huge_page * huge_page;
     for (; range >= least_range; range = range / 2 / GRANULE * GRANULE) { /* addresses may be few */
-        if (!make_tables(pool, range)) continue;
+        if (!make_tables(pool, range)) {
+            drop_tables(pool);
+            continue;
+        }
         pool->base = pool->memory.reserve(pool->memory.context, range);
         if (pool->base) {
             pool->range = range;
             blocks_begin(&pool->all, range / UNIT);
             return TCC_OK;
         }
-        munmap(pool->tables, pool->table_bytes);
-        pool->tables = NULL;
+        drop_tables(pool);
     }
     return tcc_fail(TCC_OUT_OF_MEMORY, "out of memory (no addresses for a pool of %zu bytes)",
                     pool->wanted);
@@ -80,7 +121,7 @@ tcc_status pool_reserve(tcc_pool *pool) {
 
 void pool_release(tcc_pool *pool) {
     if (pool->base) pool->memory.release(pool->memory.context, pool->base, pool->range);
-    if (pool->tables) munmap(pool->tables, pool->table_bytes);
+    drop_tables(pool);
     tcc_budget_give(&pool->budget, tcc_budget_used(&pool->budget));
 }
 
