@@ -20,13 +20,13 @@ def test_a_tree_that_is_current_stays(tmp_path: Path, monkeypatch: pytest.Monkey
         (tmp_path / name).mkdir()
     (tmp_path / "compiler" / "first.py").touch()
     tree = tmp_path / "build" / "devtree" / "tcc"
-    script.main()
+    script.link_sources()
     assert {entry.name for entry in tree.iterdir()} == {"first.py", *script.SUBPACKAGES}
     (tree / "__pycache__").mkdir()  # as an import from the tree leaves
     made = tree.stat().st_ino
-    script.main()
+    script.link_sources()
     assert tree.stat().st_ino == made
     assert (tree / "__pycache__").exists()
     (tmp_path / "compiler" / "first.py").rename(tmp_path / "compiler" / "second.py")
-    script.main()
+    script.link_sources()
     assert {entry.name for entry in tree.iterdir()} == {"second.py", *script.SUBPACKAGES}
