@@ -101,6 +101,8 @@ def _visit(
     inputs: Inputs,
 ) -> Replacement:
     expr = node_expr(node)
+    if any(v is not None and v.type.dtype.is_handle for v in (*node.inputs, *node.outputs)):
+        return None  # strings and lists are no operands of expressions
     if expr is None or not node.outputs or Trait.WINDOW in node.op.traits or node in fixed:
         return None
     arrays = {
