@@ -108,7 +108,7 @@ def _visit(
     arrays = {
         number: array
         for number, value in enumerate(inputs)
-        if value is not None and not value.type.dtype.is_handle
+        if value is not None
         if (array := b.array(value)) is not None
     }
     if not arrays:
