@@ -50,6 +50,7 @@ typedef struct host {
     int32_t n_visitors, n_arrived;
     hello hellos[TCC_COMM_MOST_LOCAL]; /* by rank */
     tcc_comm_met *met;
+    bool outlived; /* a rank of a later epoch came */
 } host;
 
 void tcc_comm_part(tcc_comm_met *met) {
@@ -134,6 +135,7 @@ static tcc_status admit(host *host, int32_t which, const hello *its, int process
                  (int)getpid(), mine->epoch);
     } else if (its->epoch > mine->epoch) {
         kind = LATER;
+        host->outlived = true;
         snprintf(text, sizeof text, "rank 0 is of an earlier epoch");
         status = tcc_fail(TCC_INVALID_ARGUMENT, "epoch %d is over: rank %d (pid %d) is in epoch %d",
                           mine->epoch, its->rank, from->pid, its->epoch);
@@ -274,6 +276,16 @@ static tcc_status complete(host *host) {
     return TCC_OK;
 }
 
+/* Tells the visitors that are left why the meeting failed; of which epoch a silent one is, rank 0
+ * does not know. */
+static void send_away(host *host, tcc_status status, const char *reason) {
+    for (int32_t i = 0; i < host->n_visitors; i++) {
+        bool silent = host->visitors[i].rank < 0;
+        answer_visitor(&host->visitors[i], host->outlived && silent ? LATER : REFUSED, status,
+                       reason);
+    }
+}
+
 static tcc_status meet_as_host(const tcc_comm_meeting *meeting, tcc_comm_met *met) {
     host *self = tcc_allocate_zero(1, sizeof *self);
     if (!self) return TCC_OUT_OF_MEMORY;
@@ -289,10 +301,8 @@ static tcc_status meet_as_host(const tcc_comm_meeting *meeting, tcc_comm_met *me
     if (status == TCC_OK) status = complete(self);
     char reason[sizeof((answer *)0)->text] = "";
     if (status != TCC_OK) snprintf(reason, sizeof reason, "%s", tcc_last_error());
-    for (int32_t i = 0; i < self->n_visitors; i++) {
-        if (status != TCC_OK) answer_visitor(&self->visitors[i], REFUSED, status, reason);
-        close(self->visitors[i].connection);
-    }
+    if (status != TCC_OK) send_away(self, status, reason);
+    for (int32_t i = 0; i < self->n_visitors; i++) close(self->visitors[i].connection);
     if (self->listener >= 0) close(self->listener);
     tcc_free(self);
     return status == TCC_OK ? TCC_OK : tcc_fail(status, "%s", reason); /* answers may have failed */
