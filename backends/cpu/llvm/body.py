@@ -105,6 +105,10 @@ class Statements:
     def _loop(self, node: Loop) -> None:
         code, indices = self._indices.code, self._indices
         start, stop = indices.emit(node.start), indices.emit(node.stop)
+        if not node.inits and as_int(node.stop - node.start) == node.step:
+            self._bind_counter(node, start, start)
+            self.run(node.body)
+            return
         inits = [self._canonical(self._values[block]) for block in node.inits]
         always = _runs(node)
         name = code.fresh("loop")

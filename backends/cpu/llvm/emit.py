@@ -11,12 +11,14 @@ buffers do not overlap.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from tcc.backends.cpu.instructions import llvm_features
 from tcc.backends.cpu.llvm.body import Statements
 from tcc.backends.cpu.llvm.indices import LlvmIndices
 from tcc.backends.cpu.llvm.invariant import same_for_all
+from tcc.backends.cpu.llvm.merge_branches import merged
 from tcc.backends.cpu.llvm.text import Code, LlvmModule, Reg, int_const
 from tcc.errors import InternalError
 from tcc.ir.expr import extent
@@ -39,6 +41,7 @@ class KernelText:
 
 def emit_kernel(kernel: TileKernel, name: str, target: Target) -> KernelText:
     """`kernel` as the function `name` for a CPU; raises InternalError for what has no code."""
+    kernel = replace(kernel, body=merged(kernel.body))
     module = LlvmModule(target)
     offsets, scratch = _place_locals(kernel.locals)
     inner = _inner(kernel, name, module)
