@@ -117,6 +117,7 @@ class _Partition:
         self.traits = {node: classify(node) for node in graph.nodes}
         self.joins = find_joins(graph, seen_by_others(graph), model.limits.launch_bytes)
         self.groups: dict[Node, list[Group]] = {}
+        self.composed = cache(self._compose)
         self.legal, self.saved = cache(model.legal), cache(self._saved)
         self.seconds, self.exchanges = cache(model.alone), cache(self._exchanges)
         self.promises: dict[Node, set[Group]] = {}
@@ -364,7 +365,7 @@ class _Partition:
         return self._if_sound([node, *spread], group) if len(spread) == 1 else None
 
     def _expr(self, members: Sequence[Node], group: Group) -> Expr:
-        return compose(members, group.results(self.graph, self.users), self.model.limits)[0]
+        return self._composed(members, group.results(self.graph, self.users))[0]
 
     def _if_sound(self, nodes: list[Node], group: Group) -> _Way:
         return nodes if self._sound(nodes, group) else None
@@ -483,6 +484,11 @@ class _Partition:
         self, members: Sequence[Node], results: Sequence[Value]
     ) -> tuple[Expr, tuple[bool, ...]]:
         """The expression of a kernel of `members`, and which of its operands are constants."""
+        return self.composed(tuple(members), tuple(results))
+
+    def _compose(
+        self, members: tuple[Node, ...], results: tuple[Value, ...]
+    ) -> tuple[Expr, tuple[bool, ...]]:
         expr, values = compose(members, results, self.model.limits)
         return expr, tuple(v in self.graph.constants for v in values)
 

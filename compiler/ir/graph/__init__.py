@@ -142,8 +142,19 @@ class Graph:
 
 def bodies(node: Node) -> tuple[Graph, ...]:
     """The graphs in a node's attributes, in field order."""
-    found = (getattr(node.attrs, name) for name in field_names(node.attrs))
-    return tuple(value for value in found if isinstance(value, Graph))
+    return tuple(getattr(node.attrs, name) for name in body_fields(node.attrs))
+
+
+_BODY_FIELDS: dict[type, tuple[str, ...]] = {}  # every pass asks for every node
+
+
+def body_fields(attrs: object) -> tuple[str, ...]:
+    """The fields of attributes that hold graphs, as their types say."""
+    kind = type(attrs)
+    if kind not in _BODY_FIELDS:
+        fields = getattr(kind, "__dataclass_fields__", {}).items()
+        _BODY_FIELDS[kind] = tuple(n for n, field in fields if field.type in (Graph, "Graph"))
+    return _BODY_FIELDS[kind]
 
 
 def uses(node: Node) -> Values:

@@ -2,7 +2,8 @@
 
 `rebuild` copies a graph node by node and lets a visitor put other values in place of a node's
 results.  `apply_rules` does so with local rules until none matches.  Both go into bodies, keep
-the names of inputs and outputs, constants and aliases, and infer every type anew.
+the names of inputs and outputs, constants and aliases, and infer the types of nodes whose operands
+have others.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from tcc.ir.graph import (
     Values,
     bind_attrs,
     bodies,
+    body_fields,
     captures,
 )
 from tcc.ir.index import Substitution
 from tcc.ir.op import Array, Trait
-from tcc.record import field_names, record
+from tcc.record import record
 
 Inputs: TypeAlias = tuple[Value | None, ...]
 # What takes the place of a node; None leaves it as it is.
@@ -73,7 +75,7 @@ class _Rebuild:
         fixed = set(old.outputs) if parent is None else set()
         taken = {new[v] for v in (*old.inputs, *(fixed & set(old.constants)))}
         for node in old.nodes:
-            inputs = tuple(None if v is None else new[v] for v in node.inputs)
+            inputs, known = tuple(None if v is None else new[v] for v in node.inputs), node
             node = self._with_bodies(node, b, new)
             if self._sizes:
                 node = replace(node, attrs=bind_attrs(node.attrs, self._sizes))
@@ -82,7 +84,8 @@ class _Rebuild:
             if results is not None and _fits(node, results, fixed, taken):
                 self.replaced.append(node)
             else:
-                results = _keep(b, node, inputs, [names[v] for v in node.outputs])
+                own = [names[v] for v in node.outputs]
+                results = _keep(b, node, inputs, own, inferred=node is known)
             new.update(zip(node.outputs, results, strict=True))
             taken.update(new[v] for v in node.outputs if v in fixed)
         aliases = tuple((new[a], new[i]) for a, i in old.aliases)
@@ -106,13 +109,20 @@ def _fits(node: Node, results: Sequence[Value], fixed: set[Value], taken: set[Va
     return len(set(ends) - taken) == len(ends)
 
 
-def _keep(b: GraphBuilder, node: Node, inputs: Inputs, names: Sequence[str]) -> Values:
-    try:
-        types = node.op.infer([None if v is None else v.type for v in inputs], node.attrs)
-    except ValueError as error:
-        raise InternalError(
-            f"{node.op.name} no longer takes its operands", where=node.loc, why=error
-        ) from error
+def _keep(
+    b: GraphBuilder, node: Node, inputs: Inputs, names: Sequence[str], *, inferred: bool
+) -> Values:
+    """The results of a node with other inputs; `inferred` where its own attributes gave its types,
+    which inputs of the same types give again."""
+    new, old = ([None if v is None else v.type for v in each] for each in (inputs, node.inputs))
+    types = tuple(v.type for v in node.outputs)
+    if not inferred or new != old:
+        try:
+            types = node.op.infer(new, node.attrs)
+        except ValueError as error:
+            raise InternalError(
+                f"{node.op.name} no longer takes its operands", where=node.loc, why=error
+            ) from error
     outputs = tuple(Value(name, t) for name, t in zip(names, types, strict=True))
     b.append(Node(node.op, node.attrs, inputs, outputs, node.loc))
     return outputs
@@ -134,8 +144,7 @@ def inlined(b: GraphBuilder, body: Graph) -> Values:
 
 def map_bodies(attrs: Any, change: Callable[[Graph], Graph]) -> Any:
     """`attrs` with every body replaced."""
-    found = {name: getattr(attrs, name) for name in field_names(attrs)}
-    changed = {n: change(g) for n, g in found.items() if isinstance(g, Graph)}
+    changed = {name: change(getattr(attrs, name)) for name in body_fields(attrs)}
     return replace(attrs, **changed) if changed else attrs
 
 
