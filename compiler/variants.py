@@ -23,7 +23,7 @@ from tcc.ir.op import Array
 from tcc.ir.program.operands import steps_of
 from tcc.ir.program.verify import verify_program
 from tcc.options import Options
-from tcc.passes.derive.bilinear.convolutions import Limits
+from tcc.passes.derive.derive import Derivations
 from tcc.passes.graph.fix_sizes import fix_sizes
 from tcc.passes.graph.merge_matmuls import has_few_rows
 from tcc.passes.manager import Pass
@@ -76,18 +76,18 @@ def optimise(
 ) -> list[tuple[Graph, ...]]:
     """`graph` as each variant will lower it, for all sizes and then for each bucket; variants that
     ask for the same share them."""
-    done: dict[tuple[Limits | None, tuple[Pass, ...], int], tuple[Graph, ...]] = {}
+    done: dict[tuple[Derivations | None, tuple[Pass, ...], int], tuple[Graph, ...]] = {}
     given = (graph, *(fix_sizes(graph, sizes) for sizes in options.bucket_sizes))
     graphs = []
     for code in codes:
-        key = limits, asked, few = code.limits, code.asked, code.planner.limits.few_rows
+        key = derived, asked, few = code.derivations, code.asked, code.planner.limits.few_rows
         if key not in done:
             with trace.stage(_label(code, codes) + "optimise"):
                 run = partial(
                     run_pipeline,
                     level=options.level,
                     trace=trace,
-                    limits=limits,
+                    derivations=derived,
                     asked=asked,
                     states=options.state,
                 )

@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.ir.types import I8, U8
-from tcc.passes.derive.bilinear.convolutions import Limits, faster_convolutions
 from tcc.passes.derive.derive import Derivations, derive
 from tcc.passes.fuse.partition import partition
 from tcc.passes.graph.canonicalize import canonicalize
@@ -99,28 +98,25 @@ def grouped_gemms(tile_of: TileOf, *, checks: bool = False) -> Pass:
 DERIVE, BEFORE_DERIVE = "derive", MERGE_MATMULS.name
 
 
-def derivation(limits: Derivations) -> Pass:
-    """Sums of products in the orders that are cheapest, by prices within `limits`."""
-    return Pass(DERIVE, partial(derive, limits=limits), level=2)
-
-
 def passes(
-    limits: Limits | None, asked: Sequence[Pass] = (), *, few_rows: int = TYPICAL_LIMITS.few_rows
+    derivations: Derivations | None,
+    asked: Sequence[Pass] = (),
+    *,
+    few_rows: int = TYPICAL_LIMITS.few_rows,
 ) -> tuple[Pass, ...]:
-    """The pipeline with the algorithms that trade rounding for speed, which `limits` bounds; None
-    leaves them out.  `asked` are passes that the target asks for; matrices that multiply more
-    rows than `few_rows` stay apart."""
+    """The pipeline with what computes sums of products in less time, within the limits of
+    `derivations`; None leaves it out.  `asked` are passes that the target asks for; matrices that
+    multiply more rows than `few_rows` stay apart."""
     late = tuple(p for p in asked if p is CHECK_INDICES)
-    derived = tuple(p for p in asked if p.name == DERIVE)
-    first = (p for p in asked if p not in (*late, *derived))
+    first = (p for p in asked if p not in late)
     early = (*PIPELINE[:1], *first, *PIPELINE[1:-2])
     merge = replace(MERGE_MATMULS, function=partial(merge_matmuls, few=few_rows))
     early = tuple(merge if p is MERGE_MATMULS else p for p in early)
-    if limits is None:
-        return (*early, *derived, *late, *PIPELINE[-2:])
+    if derivations is None:
+        return (*early, *late, *PIPELINE[-2:])
     early = tuple(_FILLED if p is DECOMPOSE_TRANSPOSED else p for p in early)
-    faster = Pass("bilinear-convs", partial(faster_convolutions, limits=limits), level=2)
-    return (*early, *derived, faster, *late, *PIPELINE[-2:])
+    derived = Pass(DERIVE, partial(derive, limits=derivations), level=2)
+    return (*early, derived, *late, *PIPELINE[-2:])
 
 
 def run_pipeline(
@@ -128,7 +124,7 @@ def run_pipeline(
     level: int,
     trace: Trace,
     *,
-    limits: Limits | None = None,
+    derivations: Derivations | None = None,
     asked: Sequence[Pass] = (),
     few_rows: int = TYPICAL_LIMITS.few_rows,
     states: Sequence[tuple[str, str]] = (),
@@ -136,12 +132,12 @@ def run_pipeline(
     """`graph` ready to be partitioned, at level `level` of -O.
 
     Its constants lie in a store of their own: arrays that folding replaced are freed with the
-    graph that was given.  `limits`, `asked` and `few_rows` are as of `passes`; `states` are the
-    inputs that outputs update, as of `bind_states`.
+    graph that was given.  `derivations`, `asked` and `few_rows` are as of `passes`; `states` are
+    the inputs that outputs update, as of `bind_states`.
     """
     bound = Pass("bind-states", partial(bind_states, pairs=states))
     found: Graph = run_passes(
-        graph, (*passes(limits, asked, few_rows=few_rows), bound), trace, level
+        graph, (*passes(derivations, asked, few_rows=few_rows), bound), trace, level
     )
     return found
 
@@ -238,5 +234,5 @@ def step_names() -> tuple[str, ...]:
     """Of all steps that a compile may have, in their order."""
     asked = (SMALL_TOP_K, LEGALIZE_CALLS, INT8_WEIGHT_MATMULS, INT8_MATMULS, SPLIT_ZERO_POINTS)
     early = (*passes(None, (*asked, REQUANTIZE, CHECK_INDICES)),)
-    names = [p.name for p in early] + ["grouped-gemms", DERIVE, "bilinear-convs", "bind-states"]
+    names = [p.name for p in early] + ["grouped-gemms", DERIVE, "bind-states"]
     return tuple(dict.fromkeys((*names, *(name for name, _ in (*CPU, *PORTABLE, *GPU)))))

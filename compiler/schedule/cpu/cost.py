@@ -84,6 +84,7 @@ class Pricer:
         # Caches that do not hold all constants from one run to the next: the second and the third.
         sizes = (machine.l2.size, machine.l3.size)
         self._cold = tuple(constants is None or constants > size for size in sizes)
+        self.rates = machine.rates(cold=self._cold[1])
         self._counted: dict[TileGroup, tuple[StageWork, ...]] = {}
 
     def price(self, group: TileGroup, schedule: Schedule) -> Price:
