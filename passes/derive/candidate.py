@@ -70,10 +70,10 @@ class Candidate:
 
 
 class Found(NamedTuple):
-    """The estimate of a site as it is, the candidates, the best first, and how many states a search
-    for them looked at."""
+    """The estimate of a site as it is, None where it is to be priced, the candidates, the best
+    first, and how many states a search for them looked at."""
 
-    estimate: float
+    estimate: float | None
     candidates: Sequence[Candidate]
     states: int
 

@@ -40,7 +40,7 @@ from tcc.passes.derive.bilinear.convolutions import (
 from tcc.passes.derive.bilinear.tiled_conv import Conv, Form
 from tcc.passes.derive.candidate import MARGIN, Candidate, Found, dearer
 from tcc.passes.derive.prices import Prices
-from tcc.passes.derive.rewritten import reordered
+from tcc.passes.derive.rewritten import reordered, searched
 from tcc.passes.derive.sites import Scope, Site, scopes
 from tcc.record import record
 from tcc.schedule.alternatives import Alternative, in_order
@@ -156,12 +156,17 @@ def _decided(site: Site, limits: Derivations) -> Decision:
     """The candidates of a site, those priced that may save the margin."""
     prices = limits.prices
     found = _found(site, limits)
-    worth = [c for c in found.candidates if c.estimate * dearer(c) < found.estimate]
-    direct = prices.seconds(site) if worth else None
+    pairs: list[tuple[Candidate, bool]] = []
+    for own in found:
+        known = own.estimate
+        if known is None:
+            known = prices.seconds(site) if own.candidates else 0.0
+        pairs += [(c, c.estimate * dearer(c) < known) for c in own.candidates]
+    direct = prices.seconds(site) if any(worth for _, worth in pairs) else None
     options: list[Option] = []
-    for candidate in found.candidates:
+    for candidate, worth in pairs:
         factor, seconds = dearer(candidate), None
-        if direct is None or candidate not in worth:
+        if direct is None or not worth:
             why = f"saves less than {MARGIN:.0%} of the estimate"
         elif candidate.least_seconds(prices.planner.rates) * factor >= direct:
             why = "its products alone take longer"
@@ -170,15 +175,17 @@ def _decided(site: Site, limits: Derivations) -> Decision:
             why = candidate.unchecked(site) if seconds * factor < direct else ""
             seconds = None if why else seconds
         options.append(Option(candidate, seconds, why))
-    return Decision(site, found.estimate, direct, tuple(options), found.states)
+    first = found[0].estimate or 0.0
+    return Decision(site, first, direct, tuple(options), sum(own.states for own in found))
 
 
-def _found(site: Site, limits: Derivations) -> Found:
-    """The candidates of a site."""
-    conv = fitting(site)
+def _found(site: Site, limits: Derivations) -> list[Found]:
+    """What each generator of candidates finds for a site."""
+    prices, conv = limits.prices, fitting(site)
+    derived = searched(site, prices.planner.rates)
     if conv is None:
-        return reordered(site, limits.prices.planner.rates)
-    return tiled(conv, limits.forms(conv), limits.prices.least_seconds, limits.growth)
+        return [reordered(site, prices.planner.rates), derived]
+    return [tiled(conv, limits.forms(conv), prices.least_seconds, limits.growth), derived]
 
 
 # ---- sites together -----------------------------------------------------------------------------

@@ -117,7 +117,13 @@ def _adds(stage: Stage) -> bool:
 
 
 def _forms(stage: Stage) -> list[Affine]:
-    return [form for factor in stage.factors for form in factor.forms]
+    """The indices, in which loops of one trip have no step."""
+    forms = [form for factor in stage.factors for form in factor.forms]
+    if 1 not in stage.loops:
+        return forms
+    pairs = [tuple(zip(form.steps, stage.loops, strict=True)) for form in forms]
+    steps = (tuple(step if size != 1 else 0 for step, size in own) for own in pairs)
+    return [form._replace(steps=own) for form, own in zip(forms, steps, strict=True)]
 
 
 def _steps(form: Affine) -> list[tuple[int, int]]:

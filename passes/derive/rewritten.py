@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -20,11 +21,16 @@ from tcc.passes.derive.algebra.reassociate import reassociated
 from tcc.passes.derive.candidate import MARGIN, Arrays, Candidate, Found
 from tcc.passes.derive.check import Unchecked
 from tcc.passes.derive.convert import region_text, to_expr
+from tcc.passes.derive.guide import is_regular, wanted
 from tcc.passes.derive.record import Factor, Region, Stage
+from tcc.passes.derive.search import State, search
 from tcc.passes.derive.sites import Site, composed
 from tcc.passes.graph.emit import express
 from tcc.record import record
 from tcc.schedule.limits import Rates
+
+# States of a search by what contractions lack, and regions that are handed on.
+_BUDGET, _PRICED = 100, 3
 
 # The value of a component of a constant stage.
 _Folded: TypeAlias = Callable[[int, int], Value]
@@ -127,6 +133,34 @@ def reordered(site: Site, rates: Rates) -> Found:
     found = reassociated(region, site.constants, rates, (1 - MARGIN) * own)
     candidates = [Rewritten(c.chain, c.seconds, c.region, site.constants) for c in found.candidates]
     return Found(own, candidates, found.states)
+
+
+def searched(site: Site, rates: Rates, strict: bool = False) -> Found:
+    """The regions a search by what the site's contractions lack finds that are estimated to be
+    cheapest.  Contractions that do not run at peak are not estimated, but priced."""
+    region = composed(site.nodes)
+    states, found = _derived(region, strict)
+
+    def seconds(state: State) -> float:
+        return estimate(state.region, site.constants, rates)
+
+    own = estimate(region, site.constants, rates) if is_regular(region) else None
+    best = sorted(((seconds(s), n) for n, s in enumerate(found) if s.chain))[:_PRICED]
+    chains = ("; ".join(found[n].text) for _, n in best)
+    candidates = [
+        Rewritten(chain, price, found[n].region, site.constants)
+        for (price, n), chain in zip(best, chains, strict=True)
+    ]
+    return Found(own, candidates, states)
+
+
+@lru_cache(maxsize=256)
+def _derived(region: Region, strict: bool) -> tuple[int, tuple[State, ...]]:
+    """How many states a search saw, and the candidates; of a region that lacks nothing none."""
+    if next(wanted(region), None) is None:
+        return 0, ()
+    found = search(region, lambda _: 0.0, _BUDGET, strict, guided=True)
+    return found.states, found.candidates
 
 
 def _stage_type(region: Region, number: int, component: int) -> TensorType:
