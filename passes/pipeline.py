@@ -55,7 +55,7 @@ from tcc.schedule.limits import TYPICAL_LIMITS
 
 MERGE_MATMULS = Pass("merge-matmuls", merge_matmuls, level=1)
 DECOMPOSE_TRANSPOSED = Pass("decompose-transposed", decompose_transposed, level=1)
-_FILLED = replace(DECOMPOSE_TRANSPOSED, function=partial(decompose_transposed, exact=False))
+_UNDERIVED = replace(DECOMPOSE_TRANSPOSED, function=partial(decompose_transposed, derived=True))
 PIPELINE: tuple[Pass, ...] = (
     Pass("settle-sizes", settle_sizes, level=1),
     Pass("fold-constants", fold_constants, level=1),
@@ -114,7 +114,7 @@ def passes(
     early = tuple(merge if p is MERGE_MATMULS else p for p in early)
     if derivations is None:
         return (*early, *late, *PIPELINE[-2:])
-    early = tuple(_FILLED if p is DECOMPOSE_TRANSPOSED else p for p in early)
+    early = tuple(_UNDERIVED if p is DECOMPOSE_TRANSPOSED else p for p in early)
     derived = Pass(DERIVE, partial(derive, limits=derivations), level=2)
     return (*early, derived, *late, *PIPELINE[-2:])
 

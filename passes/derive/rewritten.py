@@ -30,7 +30,7 @@ from tcc.record import record
 from tcc.schedule.limits import Rates
 
 # States of a search by what contractions lack, and regions that are handed on.
-_BUDGET, _PRICED = 100, 3
+_BUDGET, _PRICED = 128, 4
 
 # The value of a component of a constant stage.
 _Folded: TypeAlias = Callable[[int, int], Value]

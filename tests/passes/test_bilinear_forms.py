@@ -17,7 +17,6 @@ from tcc.ir.types import F32, tensor
 from tcc.ops import OPS
 from tcc.passes.derive.bilinear.tiled_conv import AxisForm, Form
 from tcc.passes.derive.derive import Derivations, derive
-from tcc.passes.graph.decompose import decompose_transposed
 from tcc.runtime.module import Module
 
 from tests.passes.products import Only
@@ -220,7 +219,7 @@ RUN = (
 @pytest.mark.parametrize("name", CASES)
 def test_forms_compute_the_convolution(name: str, compiled: Run) -> None:
     case, wanted = CASES[name]
-    before = decompose_transposed(case.graph()) if case.transposed else case.graph()
+    before = case.graph()
     after = derive(before, Derivations(Only(wanted), growth=1e9))
     verify_graph(after)
     assert sum(n.op.name == "expression" for n in after.nodes) == 3
@@ -239,7 +238,7 @@ def test_forms_compute_the_convolution(name: str, compiled: Run) -> None:
 def test_the_number_of_images_may_be_open(name: str) -> None:
     case, wanted = CASES[name]
     case = Case(**{**vars(case), "images": symbol("n", 1)})
-    before = decompose_transposed(case.graph())
+    before = case.graph()
     after = derive(before, Derivations(Only(wanted), growth=1e9))
     assert sum(n.op.name == "expression" for n in after.nodes) == 3
     image = case.image(3)

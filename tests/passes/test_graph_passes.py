@@ -11,7 +11,7 @@ import pytest
 from tcc.ir.graph import Graph, GraphBuilder, Value, walk_nodes
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.text import graph_text
-from tcc.ir.index import Index, const, symbol
+from tcc.ir.index import const, symbol
 from tcc.ir.types import F32, TensorType, tensor
 from tcc.ops import OPS
 from tcc.passes.graph.cse import merge_equal_nodes
@@ -404,36 +404,3 @@ def test_transposed_convolutions_of_open_size(agree: Agree) -> None:
     crops = transposed(1, (1, 3, 2, 0), 1, symbolic=True)
     assert crops is not None
     assert decompose_transposed(crops) is crops
-
-
-def phased(kernel: int, stride: int, before: int, group: int, rows: Index) -> Graph | None:
-    """A transposed convolution whose outputs are a multiple of the stride, if it can be one."""
-    rng = np.random.default_rng(kernel)
-    after = kernel - stride - before
-    b = GraphBuilder("g")
-    x = b.input("x", TensorType(F32, (const(2), const(4), rows, const(3))))
-    w = b.constant(rng.standard_normal((4, 3, kernel, 4)).astype(F), "w")
-    lists = ((stride, 2), (before, 1), (after, 1), (0, 0), (1, 1))
-    (y,) = b.add(OPS["conv_transpose"], [x, w], OPS["conv_transpose"].attrs(*lists, group))
-    return b.finish([y])
-
-
-@pytest.mark.parametrize(("stride", "group"), list(product((1, 2, 3, 4), (1, 2))))
-def test_shifted_phases_compute_nothing_that_is_cropped(
-    stride: int, group: int, agree: Agree
-) -> None:
-    for kernel, before in product((stride, 2 * stride, 3 * stride), (0, 1, 2, 3)):
-        graph = phased(kernel, stride, before, group, const(4))
-        assert graph is not None
-        after = decompose_transposed(graph)
-        assert ops(after) == ["phase_conv"]
-        agree(graph, after, tolerance=1e-5)
-
-
-def test_shifted_phases_of_open_size(agree: Agree) -> None:
-    graph = phased(4, 2, 1, 2, symbol("h", 1))
-    assert graph is not None
-    after = decompose_transposed(graph)
-    assert ops(after) == ["phase_conv"]
-    for h in (1, 2, 5):
-        agree(graph, after, tolerance=1e-5, h=h)

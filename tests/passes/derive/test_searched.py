@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tcc.debug import Trace
 from tcc.errors import InternalError
 from tcc.ir.graph import Graph
+from tcc.ir.index import IndexLike, symbol
+from tcc.ops.algebra.window import ConvTransposeAttrs
 from tcc.passes.derive import rewritten
+from tcc.passes.derive.algebra.cost import products
 from tcc.passes.derive.convert import to_expr
 from tcc.passes.derive.derive import Decision, decisions, derive
 from tcc.passes.derive.record import Region
 from tcc.passes.derive.search import State
+from tcc.passes.graph.decompose import is_derived
 from tcc.passes.graph.emit import express
+from tcc.passes.pipeline import run_pipeline
 
 from tests.passes.fuse.models import Model
 
@@ -87,3 +93,57 @@ def _shifted(region: Region) -> Region:
     *forms, last = factor.forms
     moved = factor._replace(forms=(*forms, last._replace(offset=last.offset + 1)))
     return region._replace(stages=(first._replace(factors=(moved, *others)), *rest))
+
+
+# ---- transposed convolutions --------------------------------------------------------------------
+
+
+def transposed(
+    image: tuple[IndexLike, ...], kernel: int, stride: int, before: int, *, batch: IndexLike = 2
+) -> Graph:
+    """A transposed convolution among pointwise functions; as many outputs as inputs, times the
+    stride, where that can be."""
+    rank, m = len(image), Model("transposed")
+    extra = max(0, stride - kernel + 2 * before)
+    lists = ((stride,), (before,), (before,), (extra if extra < stride else 0,), (1,))
+    attrs = ConvTransposeAttrs(*(one * rank for one in lists), 1)
+    x = m.op("relu", m.input("x", batch, 5, *image))
+    y = m.op("conv_transpose", x, m.weight(5, 6, *(kernel,) * rank), m.weight(6), attrs=attrs)
+    return m.finish(m.op("relu", y))
+
+
+@pytest.mark.parametrize(
+    ("image", "kernel", "stride", "before"),
+    [
+        ((9,), 16, 8, 4),
+        ((5, 6), 4, 2, 1),
+        ((5, 6), 3, 2, 1),
+        ((4, 5), 2, 2, 0),
+        ((4, 3), 5, 3, 1),
+        ((2, 3, 4), 4, 2, 1),
+    ],
+    ids=str,
+)
+def test_transposed_convolutions_become_phases(
+    image: tuple[int, ...], kernel: int, stride: int, before: int, agree: Agree
+) -> None:
+    graph = transposed(image, kernel, stride, before, batch=symbol("n", 1))
+    after = run_pipeline(graph, 2, Trace(verifying=True), derivations=limits())
+    assert not {"conv_transpose", "conv"} & {node.op.name for node in after.nodes}
+    agree(graph, after, tolerance=1e-5, n=2)
+
+
+def test_phases_of_two_compute_nothing_that_is_cropped() -> None:
+    """Products of the contraction, in multiply-adds: 4 taps for each of 10 x 12 outputs."""
+    candidates = [o.candidate for o in only(transposed((5, 6), 4, 2, 1)).options]
+    regions = [c.region for c in candidates if isinstance(c, rewritten.Rewritten)]
+    work = [sum(map(products, region.stages)) for region in regions]
+    assert min(work) == 2 * 6 * 10 * 12 * 5 * 4
+
+
+def test_symbolic_and_strict_transposed_convolutions_are_decomposed() -> None:
+    graph = transposed((5, 6), 4, 2, 1)
+    assert not is_derived(transposed((symbol("h", 1), 6), 4, 2, 1).nodes[1])
+    for derivations in (None, limits()):
+        after = run_pipeline(graph, 2, Trace(), derivations=derivations)
+        assert ("conv" in {node.op.name for node in after.nodes}) == (derivations is None)
