@@ -114,7 +114,8 @@ def passes(
     early = tuple(merge if p is MERGE_MATMULS else p for p in early)
     if derivations is None:
         return (*early, *late, *PIPELINE[-2:])
-    early = tuple(_UNDERIVED if p is DECOMPOSE_TRANSPOSED else p for p in early)
+    if not derivations.strict:
+        early = tuple(_UNDERIVED if p is DECOMPOSE_TRANSPOSED else p for p in early)
     derived = Pass(DERIVE, partial(derive, limits=derivations), level=2)
     return (*early, derived, *late, *PIPELINE[-2:])
 

@@ -75,12 +75,13 @@ class CpuBackend(Backend):
         if self.planner.pricer is not None:
             tile_of = GroupedGemmPrices(self.planner, _TILES).tile_of
             self.asked += (grouped_gemms(tile_of, checks=True),)
-            if options.derive and options.numerics != "strict":
+            if options.derive:
                 # As large as constants may become: they come from memory where that is saved.
                 most = schedule_planner(self.machine, round(constants * options.weight_growth))
                 pairs = options.precision == "bf16" and target.profile.multiplies_pairs
                 prices = Prices(most, 2.0 if pairs else 1.0)
-                self.derivations = Derivations(prices, options.weight_growth)
+                strict = options.numerics == "strict"
+                self.derivations = Derivations(prices, options.weight_growth, strict=strict)
 
     @classmethod
     def refused(cls, options: Options) -> Mapping[str, str]:

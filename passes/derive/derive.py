@@ -52,11 +52,15 @@ _HOPELESS = 1.15
 @record
 class Derivations:
     """What prices are made by, how many times their size all weights together may take, and the
-    bilinear `forms` of a convolution that are allowed."""
+    bilinear `forms` of a convolution that are allowed.
+
+    `strict` keeps to what gives every result the terms that it had, in their order.
+    """
 
     prices: Prices
     growth: float = 4.0
     forms: Callable[[Conv], Iterable[Form]] = forms_of
+    strict: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,7 +186,9 @@ def _decided(site: Site, limits: Derivations) -> Decision:
 def _found(site: Site, limits: Derivations) -> list[Found]:
     """What each generator of candidates finds for a site."""
     prices, conv = limits.prices, fitting(site)
-    derived = searched(site, prices.planner.rates)
+    derived = searched(site, prices.planner.rates, limits.strict)
+    if limits.strict:
+        return [derived]
     if conv is None:
         return [reordered(site, prices.planner.rates), derived]
     return [tiled(conv, limits.forms(conv), prices.least_seconds, limits.growth), derived]

@@ -452,8 +452,10 @@ def test_options_leave_the_pass_out() -> None:
     for options, found in (
         (Options(), True),
         (Options(derive=False), False),
-        (Options(numerics="strict"), False),
+        (Options(numerics="strict"), True),
         (Options(level=1), False),
     ):
         backend = CpuBackend(target, options, 0)
         assert (backend.derivations is not None) == found
+        strict = options.numerics == "strict"
+        assert backend.derivations is None or backend.derivations.strict == strict

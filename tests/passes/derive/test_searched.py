@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from tcc.debug import Trace
@@ -15,6 +16,7 @@ from tcc.passes.derive.algebra.cost import products
 from tcc.passes.derive.convert import to_expr
 from tcc.passes.derive.derive import Decision, decisions, derive
 from tcc.passes.derive.record import Region
+from tcc.passes.derive.rules import RULES
 from tcc.passes.derive.search import State
 from tcc.passes.graph.decompose import is_derived
 from tcc.passes.graph.emit import express
@@ -57,6 +59,17 @@ def test_dilated_bands_are_regrouped(sums: bool, agree: Agree) -> None:
     assert "regroup" in found.chosen.candidate.chain
     assert found.chosen.seconds < (found.seconds or 0) / 2
     agree(graph, derive(graph, limits()), tolerance=1e-5)
+
+
+def test_strict_numerics_regroup_a_band_in_the_order_of_its_sums(agree: Agree) -> None:
+    graph, strict = banded(4), replace(limits(), strict=True)
+    (found,) = decisions(graph, strict)
+    assert found.chosen is not None
+    rules = {step.split()[0] for step in found.chosen.candidate.chain.split("; ")}
+    assert all(RULES[rule].strict for rule in rules)
+    agree(graph, derive(graph, strict), tolerance=0)
+    taps = conv(7, 64)
+    assert derive(taps, strict) is taps
 
 
 def test_a_dense_band_stays() -> None:
