@@ -27,7 +27,7 @@ from tcc.passes.derive.derive import Derivations
 from tcc.passes.graph.fix_sizes import fix_sizes
 from tcc.passes.graph.merge_matmuls import has_few_rows
 from tcc.passes.manager import Pass
-from tcc.passes.pipeline import run_pipeline, step_names
+from tcc.passes.pipeline import FOLD_FACTORS, run_pipeline, step_names
 from tcc.passes.program.join_programs import join_programs
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.traffic import traffic, unfused_bytes
@@ -79,6 +79,7 @@ def optimise(
     done: dict[tuple[Derivations | None, tuple[Pass, ...], int], tuple[Graph, ...]] = {}
     given = (graph, *(fix_sizes(graph, sizes) for sizes in options.bucket_sizes))
     graphs = []
+    folds = (FOLD_FACTORS,) if options.derive and options.numerics != "strict" else ()
     for code in codes:
         key = derived, asked, few = code.derivations, code.asked, code.planner.limits.few_rows
         if key not in done:
@@ -88,7 +89,7 @@ def optimise(
                     level=options.level,
                     trace=trace,
                     derivations=derived,
-                    asked=asked,
+                    asked=(*asked, *folds),
                     states=options.state,
                 )
                 general = run(given[0], few_rows=few)

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.ir.types import I8, U8
+from tcc.passes.derive.algebra.fold_factors import fold_factors
 from tcc.passes.derive.derive import Derivations, derive
 from tcc.passes.fuse.partition import partition
 from tcc.passes.graph.canonicalize import canonicalize
@@ -23,7 +24,6 @@ from tcc.passes.graph.compute_constants import compute_constants
 from tcc.passes.graph.cse import merge_equal_nodes
 from tcc.passes.graph.dce import drop_dead_nodes, drop_unread_arrays
 from tcc.passes.graph.decompose import decompose_transposed
-from tcc.passes.graph.fold_batch_norm import fold_batch_norm
 from tcc.passes.graph.fold_constants import fold_constants
 from tcc.passes.graph.legalize_calls import legalize_calls
 from tcc.passes.graph.merge_matmuls import merge_matmuls
@@ -54,6 +54,7 @@ from tcc.passes.tile.gpu.align import buffer_alignments
 from tcc.schedule.limits import TYPICAL_LIMITS
 
 MERGE_MATMULS = Pass("merge-matmuls", merge_matmuls, level=1)
+FOLD_FACTORS = Pass("fold-factors", fold_factors, level=1)
 DECOMPOSE_TRANSPOSED = Pass("decompose-transposed", decompose_transposed, level=1)
 _UNDERIVED = replace(DECOMPOSE_TRANSPOSED, function=partial(decompose_transposed, derived=True))
 PIPELINE: tuple[Pass, ...] = (
@@ -62,7 +63,7 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("weight-quant-matmuls", weight_quant_matmuls, level=1),
     Pass("canonicalize", canonicalize, level=1),
     Pass("merge-equal-nodes", merge_equal_nodes, level=1),
-    Pass("fold-batch-norm", fold_batch_norm, level=1),
+    FOLD_FACTORS,
     DECOMPOSE_TRANSPOSED,
     Pass("fold-constants-again", fold_constants, level=1),
     Pass("canonicalize-again", canonicalize, level=1),
@@ -108,8 +109,9 @@ def passes(
     `derivations`; None leaves it out.  `asked` are passes that the target asks for; matrices that
     multiply more rows than `few_rows` stay apart."""
     late = tuple(p for p in asked if p is CHECK_INDICES)
-    first = (p for p in asked if p not in late)
+    first = (p for p in asked if p not in (*late, FOLD_FACTORS))
     early = (*PIPELINE[:1], *first, *PIPELINE[1:-2])
+    early = tuple(p for p in early if p is not FOLD_FACTORS or p in asked)
     merge = replace(MERGE_MATMULS, function=partial(merge_matmuls, few=few_rows))
     early = tuple(merge if p is MERGE_MATMULS else p for p in early)
     if derivations is None:
@@ -234,6 +236,6 @@ def lower(form: Graph | Placed, steps: Sequence[Step], plan: Plan, trace: Trace)
 def step_names() -> tuple[str, ...]:
     """Of all steps that a compile may have, in their order."""
     asked = (SMALL_TOP_K, LEGALIZE_CALLS, INT8_WEIGHT_MATMULS, INT8_MATMULS, SPLIT_ZERO_POINTS)
-    early = (*passes(None, (*asked, REQUANTIZE, CHECK_INDICES)),)
+    early = (*passes(None, (*asked, REQUANTIZE, FOLD_FACTORS, CHECK_INDICES)),)
     names = [p.name for p in early] + ["grouped-gemms", DERIVE, "bind-states"]
     return tuple(dict.fromkeys((*names, *(name for name, _ in (*CPU, *PORTABLE, *GPU)))))
