@@ -16,6 +16,7 @@ from tcc.ir.graph import Graph
 from tcc.ir.types import DTYPES, F32
 from tcc.options import Options
 from tcc.passes.derive.derive import Derivations
+from tcc.passes.derive.merge import MergePrices
 from tcc.passes.derive.prices import Prices
 from tcc.passes.moe.price import GroupedGemmPrices
 from tcc.passes.pipeline import (
@@ -28,6 +29,7 @@ from tcc.passes.pipeline import (
     SPLIT_ZERO_POINTS,
     grouped_gemms,
     lower,
+    merging,
 )
 from tcc.passes.program.lower_graph import KernelTable
 from tcc.passes.program.lowered import Lowered, Plan
@@ -76,6 +78,7 @@ class CpuBackend(Backend):
             tile_of = GroupedGemmPrices(self.planner, _TILES).tile_of
             self.asked += (grouped_gemms(tile_of, checks=True),)
             if options.derive:
+                self.asked += (merging(MergePrices(self.planner)),)
                 # As large as constants may become: they come from memory where that is saved.
                 most = schedule_planner(self.machine, round(constants * options.weight_growth))
                 pairs = options.precision == "bf16" and target.profile.multiplies_pairs

@@ -20,6 +20,7 @@ from tcc.ir.graph import Graph
 from tcc.ir.types import DTYPES, F32, DType
 from tcc.options import Options
 from tcc.passes.derive.derive import Derivations
+from tcc.passes.derive.merge import MergePrices
 from tcc.passes.derive.prices import Prices
 from tcc.passes.manager import Pass
 from tcc.passes.moe.price import GroupedGemmPrices
@@ -31,6 +32,7 @@ from tcc.passes.pipeline import (
     SMALL_TOP_K,
     grouped_gemms,
     lower,
+    merging,
 )
 from tcc.passes.program.handles import check_without_handles
 from tcc.passes.program.lower_node import check_without_calls
@@ -221,9 +223,11 @@ def gpu_passes(gpus: Sequence[GpuProfile], options: Options) -> tuple[Pass, ...]
 
     Sums of products of bytes are rounded once, those of dequantised ones at every step.
     """
-    grouped = grouped_gemms(GroupedGemmPrices(_planner(gpus, options), _TILES).tile_of)
+    planner = _planner(gpus, options)
+    grouped = grouped_gemms(GroupedGemmPrices(planner, _TILES).tile_of)
     loose = () if options.numerics == "strict" else (INT8_MATMULS,)
-    return SMALL_TOP_K, LEGALIZE_CALLS, *loose, grouped
+    merges = (merging(MergePrices(planner)),) if options.derive else ()
+    return SMALL_TOP_K, LEGALIZE_CALLS, *loose, grouped, *merges
 
 
 def gpu_derivations(gpus: Sequence[GpuProfile], options: Options) -> Derivations | None:

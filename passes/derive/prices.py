@@ -73,11 +73,13 @@ class Prices:
         self.priced += 1
         return [
             (k.loc, seconds / (self._direct if k.loc.startswith(_DIRECT) else 1.0))
-            for k, seconds in priced_kernels(_built(site, taken), self.planner)
+            for k, seconds in priced_kernels(site_graph(site, taken), self.planner)
         ]
 
 
-def _built(site: Site, taken: Taken) -> Graph:
+def site_graph(site: Site, taken: Taken = ()) -> Graph:
+    """A site and its neighbours by themselves; where nothing is taken, its nodes are those around
+    the site in order, and then stand-ins for what reads them."""
     b = GraphBuilder("site")
     new = {v: _outside(b, v, role) for v, role in site.read.items()}
     sinks = {s.sink: (s, candidate) for s, candidate in taken}

@@ -1,0 +1,200 @@
+"""Sums of products that share a factor become one where that is priced lower; others stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from tcc.ir.graph import Graph, GraphBuilder, Value, walk_nodes
+from tcc.ir.graph.rewrite import without_dead
+from tcc.ir.types import F32, tensor
+from tcc.ops import OPS
+from tcc.passes.derive.candidate import MARGIN
+from tcc.passes.derive.merge import Bundle, MergePrices, bundles, merge_contractions
+from tcc.passes.derive.sites import scopes
+from tcc.passes.fuse.compose import node_expr
+from tcc.passes.graph.emit import emit, express
+from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.schedule.cpu.core import CoreModel
+
+from tests.oracle.calls import calls_of
+from tests.passes.fuse.models import Model
+
+Agree = Callable[..., None]
+
+
+class All(MergePrices):
+    """Everything that may be merged is."""
+
+    def __init__(self) -> None:
+        super().__init__(CorePlanner(CoreModel(16, 16)))
+
+    def _seconds(self, graph: Graph, groups: Sequence[Bundle]) -> float:
+        return float(len(groups))
+
+
+class Sizes(All):
+    """A node takes the square of its parts away from three: pairs and threes are the cheapest."""
+
+    def _seconds(self, graph: Graph, groups: Sequence[Bundle]) -> float:
+        return sum((len(group) - 2.5) ** 2 + 1 for group in groups)
+
+
+def names(graph: Graph) -> list[str]:
+    return [n.op.name for n in walk_nodes(graph)]
+
+
+def heads(rows: int, widths: Sequence[int] = (16, 4, 8)) -> Graph:
+    """Products of unequal width, each read in its own shape."""
+    m = Model("heads")
+    x = m.input("x", 1, rows, 12)
+
+    def project(width: int) -> Value:
+        y = m.op("matmul", x, m.weight(12, width))
+        return m.op("exp", m.reshape(y, rows, width // 4, 4))
+
+    return m.finish(*map(project, widths))
+
+
+@pytest.mark.parametrize("rows", [1, 7, 300])
+def test_products_of_the_same_rows_become_one(rows: int, agree: Agree) -> None:
+    before = heads(rows)
+    after = merge_contractions(before, All())
+    assert names(after).count("matmul") == names(after).count("split") == 1
+    agree(before, after, tolerance=1e-6)
+    assert merge_contractions(after, All()) is after
+
+
+def test_prices_tell_which_parts_become_one(agree: Agree) -> None:
+    before = heads(3, (4, 8, 12, 16))
+    after = merge_contractions(before, Sizes())
+    assert [n.outputs[0].type.shape[-1].const for n in after.nodes if n.op.name == "matmul"] == [
+        12,
+        28,
+    ]
+    agree(before, after, tolerance=1e-6)
+
+
+def test_what_saves_less_than_the_margin_stays() -> None:
+    class Near(All):
+        saved = MARGIN
+
+        def _seconds(self, graph: Graph, groups: Sequence[Bundle]) -> float:
+            return 1.0 if len(groups) == 3 else 1.0 - self.saved
+
+    graph = heads(3)
+    assert merge_contractions(graph, Near()) is graph
+    Near.saved = MARGIN * 1.01
+    assert merge_contractions(graph, Near()) is not graph
+
+
+# ---- kinds of nodes -----------------------------------------------------------------------------
+
+RNG = np.random.default_rng(3)
+
+
+def pair(
+    op: str, x: tuple[int, ...], *weights: tuple[int, ...], named: bool = True, **attrs: Any
+) -> Graph:
+    """Two nodes of one input, the second with twice as much along the first axis of the last
+    weights that is even."""
+    b = GraphBuilder("g")
+    value = b.input("x", tensor(F32, *x))
+    results = []
+    for times in (1, 2):
+        longer = [(times * first, *rest) for first, *rest in weights]
+        arrays = [b.constant(RNG.standard_normal(s).astype(np.float32), "w") for s in longer]
+        (y,) = b.add(OPS[op], [value, *arrays], OPS[op].attrs(**attrs))
+        if not named:
+            producer = b.producer(y)
+            assert producer is not None
+            expr = node_expr(producer)
+            assert expr is not None
+            (y,) = express(b, expr, value, *arrays)
+        results.append(emit(b, "relu", y))
+    return without_dead(b.finish(results))
+
+
+CONV = {"strides": (2, 1), "before": (1, 0), "after": (0, 1), "dilations": (1, 2)}
+PAIRS = {
+    "convolutions": pair("conv", (2, 4, 5, 6), (3, 4, 3, 2), (3,), group=1, **CONV),
+    "expressions": pair("conv", (2, 4, 5, 6), (3, 4, 3, 2), (3,), named=False, group=1, **CONV),
+    "gemm": pair("gemm", (5, 4), (3, 4), (3,), alpha=0.5, beta=2.0, trans_a=False, trans_b=True),
+    "heads": pair("einsum", (5, 8), (2, 8, 3), equation="sd,hde->hse"),
+}
+APART = {
+    "groups": pair("conv", (2, 4, 5, 6), (4, 2, 3, 2), group=2, **CONV),
+    "summed": pair("einsum", (5, 8), (2, 8, 3), equation="sd,hde->se"),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_any_sums_of_products_are_merged(name: str, agree: Agree) -> None:
+    before = PAIRS[name]
+    after = merge_contractions(before, All())
+    assert len(after.nodes) == 4
+    assert after.nodes[0].op is before.nodes[0].op
+    agree(before, after, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("name", APART)
+def test_what_is_no_part_of_one_result_stays(name: str) -> None:
+    assert merge_contractions(APART[name], All()) is APART[name]
+
+
+def test_shared_matrices_and_other_rows_stay() -> None:
+    m = Model("kept")
+    x, z = m.input("x", 2, 12), m.input("z", 2, 12)
+    shared = m.weight(12, 8)
+    a = m.op("exp", m.reshape(m.op("matmul", x, shared), 16))
+    b = m.op("exp", m.reshape(m.op("matmul", z, shared), 16))
+    graph = m.finish(a, b, m.op("matmul", x, m.weight(12, 4)), m.op("matmul", z, m.weight(12, 4)))
+    assert merge_contractions(graph, All()) is graph
+
+
+# ---- decisions ----------------------------------------------------------------------------------
+
+
+def layers(count: int) -> Graph:
+    m = Model("layers")
+    x = m.input("x", 2, 12)
+    for _ in range(count):
+        a, b = (m.op("exp", m.op("matmul", x, m.weight(12, 12))) for _ in range(2))
+        x = m.op("matmul", m.op("add", a, b), m.weight(12, 12))
+    return m.finish(m.op("exp", x))
+
+
+def test_equal_layers_are_priced_once_and_work_grows_with_the_layers() -> None:
+    class Counted(All):
+        priced = 0
+
+        def _seconds(self, graph: Graph, groups: Sequence[Bundle]) -> float:
+            self.priced += 1
+            return super()._seconds(graph, groups)
+
+    few, many = layers(20), layers(40)
+    prices = Counted()
+    assert names(merge_contractions(few, prices)).count("split") == 20
+    assert prices.priced <= 6  # the first, the last and those between, apart and joined
+    first = calls_of(lambda: merge_contractions(few, All()))
+    assert calls_of(lambda: merge_contractions(many, All())) < 2.2 * first
+
+
+def test_constants_that_were_merged_for_one_size_are_for_all() -> None:
+    graph = heads(2)
+    prices = Sizes()
+    first = merge_contractions(graph, prices)
+    prices._seconds = lambda *_: 1.0  # type: ignore[method-assign]
+    assert names(merge_contractions(graph, prices)) == names(first)
+
+
+def parts(graph: Graph) -> list[int]:
+    return [len(bundle) for scope in scopes(graph) for bundle in bundles(scope)]
+
+
+def test_many_parts_are_looked_at_a_few_at_a_time(agree: Agree) -> None:
+    before = heads(2, (4,) * 9)
+    assert parts(before) == [4, 4]
+    agree(before, merge_contractions(before, All()), tolerance=1e-6)
