@@ -192,15 +192,12 @@ def bundles(scope: Scope) -> Iterator[Bundle]:
                 yield bundle
 
 
-_region_of = lru_cache(maxsize=1024)(from_expr)
-
-
 def _region(node: Node) -> Region | None:
     """What a sum of products computes; None for another node."""
     if classify(node).kind is not NodeKind.CONTRACTION or len(node.outputs) != 1:
         return None
     found = node_expr(node)
-    return None if found is None else _region_of(found)
+    return None if found is None else from_expr(found)
 
 
 @lru_cache(maxsize=4096)
@@ -254,21 +251,26 @@ def _is_own(scope: Scope, node: Node, axes: Sequence[int | None]) -> bool:
 
 
 def _neighbours(scope: Scope, bundle: Bundle) -> list[Node]:
-    """What may share kernels with parts: what is before and behind them up to the next sums of
-    products with constants."""
+    """What may share kernels with parts: what is behind them up to the next sums of products with
+    constants, and what is before them and read by nothing else."""
     nodes = [part.node for part in bundle]
-    found = dict.fromkeys(nodes)
-    for readers in (True, False):
-        left = list(nodes)
-        for node in left:
-            if readers:
-                near = [u for v in node.outputs for u in scope.users.get(v, ())]
-            else:
-                near = [n for v in node.inputs if v and (n := scope.producers.get(v))]
-            new = [n for n in dict.fromkeys(near) if n not in found and _may_share(scope, n)]
-            left += new[: max(0, _AROUND * len(nodes) - len(left))]
-            found.update(dict.fromkeys(left))
-    return list(found)
+    behind = list(nodes)
+    for node in behind:
+        readers = dict.fromkeys(u for v in node.outputs for u in scope.users.get(v, ()))
+        new = [u for u in readers if u not in behind and _may_share(scope, u)]
+        behind += new[: max(0, _AROUND * len(nodes) - len(behind))]
+    found = list(behind)
+    for node in found:
+        makers = dict.fromkeys(n for v in node.inputs if v and (n := scope.producers.get(v)))
+        found += [n for n in makers if n not in found and _is_read_by(scope, n, found)]
+    return found
+
+
+def _is_read_by(scope: Scope, node: Node, readers: Sequence[Node]) -> bool:
+    """Whether a node may share kernels with those that alone read it."""
+    users = (u for v in node.outputs for u in scope.users.get(v, ()))
+    kept = not scope.kept.isdisjoint(node.outputs)
+    return not kept and all(u in readers for u in users) and _may_share(scope, node)
 
 
 def _may_share(scope: Scope, node: Node) -> bool:

@@ -208,7 +208,7 @@ def _may_join(node: Node, *other: NodeKind) -> bool:
 @lru_cache(maxsize=4096)
 def _linear_params(expr: Expr) -> tuple[bool, ...] | None:
     """As of `_Finder._linear`, of an expression."""
-    region = _region_of(expr)
+    region = from_expr(expr)
     flat = Flattened(region, spread=True)
     if len(region.outputs) != 1:
         return None
@@ -239,9 +239,6 @@ def _linear_params(expr: Expr) -> tuple[bool, ...] | None:
     return tuple(use == 1 and ok for use, ok in zip(uses, inside, strict=True))
 
 
-_region_of = lru_cache(maxsize=1024)(from_expr)
-
-
 def composed(nodes: Sequence[Node]) -> Region:
     """The region that computes the result of the last of some nodes; its parameters are what they
     read that others make, in order of first use.  The nodes have expressions."""
@@ -251,7 +248,7 @@ def composed(nodes: Sequence[Node]) -> Region:
     for node in nodes:
         expr = node_expr(node)
         assert expr is not None
-        part = _region_of(expr)
+        part = from_expr(expr)
         first = len(stages)
         places = [
             None if v is None else made[v] if v in made else operands.setdefault(v, len(operands))

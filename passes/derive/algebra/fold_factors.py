@@ -3,12 +3,14 @@
     %a = conv(%x, %w) ; %b = batch_normalization(%a, ...)      %b = conv(%x, %w', %bias')
     %a = matmul(%x, %w) ; %b = mul(%a, %scale)                 %b = matmul(%x, %w')
     %b = batch_normalization(%x, ...)                          %a = mul(%x, %s) ; %b = add(%a, %t)
+    %a = mul(%x, 2.5) ; %b = matmul(%y, %a)                    %c = matmul(%y, %x) ; mul(%c, 2.5)
 
 Nodes are told by their expressions alone.  A map takes every element x to x * scale + shift, of
 known numbers.  A node is linear in known operands where each part of its sums has one of them as a
 factor: a scale goes into these if the place of an element there determines it, and a shift into an
-operand that is added as it is, be it one that the op takes and the node lacks.  New constants are
-computed in f64 and rounded once.
+operand that is added as it is, be it one that the op takes and the node lacks.  A number goes
+behind a node that makes fewer elements than it multiplies.  New constants are computed in f64 and
+rounded once.
 Requires folded constants.  Establishes that no scale of f32 or f64 that could be folded is left
 directly behind a linear node, and that a map has at most two operations.
 """
@@ -37,13 +39,13 @@ from tcc.ir.expr.scalar import (
 )
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bodies, uses, walk_nodes
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
-from tcc.ir.index import as_int
+from tcc.ir.index import as_int, nonnegative
 from tcc.ir.op import Array, OpSpec, Types
-from tcc.ir.types import I64, TensorType
+from tcc.ir.types import I64, TensorType, element_count
 from tcc.passes.derive.affine import Size, loops_of, plain, units
 from tcc.passes.derive.algebra.cost import count
 from tcc.passes.derive.algebra.fold import evaluated
-from tcc.passes.derive.algebra.terms import WIDE, depended
+from tcc.passes.derive.algebra.terms import WIDE, depended, is_near_one
 from tcc.passes.derive.convert import from_expr
 from tcc.passes.derive.edit import (
     depends,
@@ -158,15 +160,12 @@ class _Map:
     shift: Scalar | None
 
 
-_region_of = lru_cache(maxsize=1024)(from_expr)
-
-
 def _region(node: Node) -> Region | None:
     """What a node with one result of wide floats computes; None for another node."""
     if len(node.outputs) != 1 or node.outputs[0].type.dtype not in WIDE:
         return None
     found = node_expr(node)
-    return None if found is None else _region_of(found)
+    return None if found is None else from_expr(found)
 
 
 @lru_cache(maxsize=1024)
@@ -190,10 +189,18 @@ def _is_whole(region: Region, stage: Stage, factor: Factor) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A map, and the arrays that its node reads."""
+    """A map, the arrays that its node reads, and the `number` of the operand that it maps."""
 
     map: _Map
     arrays: Sequence[Array | None]
+    number: int
+
+    @property
+    def factor(self) -> float | None:
+        """The scale where it is the same everywhere."""
+        scale, stage = self.map.scale, self.map.stage
+        found = None if scale is None else self.by_place(scale, stage, self.map.x, stage.iters)
+        return float(found.item()) if found is not None and found.size == 1 else None
 
     def by_place(
         self, scalar: Scalar, stage: Stage, factor: Factor, shape: Sequence[Size]
@@ -322,22 +329,46 @@ class _Fold:
                 self.uses[value] = self.uses.get(value, 0) + 1
 
     def visit(self, b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
-        arrays = [None if v is None else b.array(v) for v in inputs]
-        unknown = [n for n, v in enumerate(inputs) if v is not None and arrays[n] is None]
-        region = _region(node) if len(unknown) == 1 else None
-        found = None if region is None else _map_of(region, unknown[0])
-        if found is None:
-            return None
-        x, old = inputs[unknown[0]], node.inputs[unknown[0]]
+        known = _known(b, node, inputs)
+        if known is None:
+            return self._behind(b, node, inputs)
+        x, old = inputs[known.number], node.inputs[known.number]
         assert x is not None
         assert old is not None
-        known = _Known(found, arrays)
         producer = b.producer(x) if self.uses[old] == 1 else None
         made = None if producer is None else _folded(b, producer, known)
-        body = () if isinstance(found.stage.body, expr.Stage) else found.stage.body
+        body = known.map.stage.body
+        assert isinstance(body, tuple)
         if made is not None or sum(isinstance(n, Apply) for n in walk(*body)) <= 2:
             return made
-        return known.applied(b, x, ("mul", found.scale), ("add", found.shift))
+        return known.applied(b, x, ("mul", known.map.scale), ("add", known.map.shift))
+
+    def _behind(self, b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
+        """A node with the number that an operand is multiplied by behind it, where that multiplies
+        fewer elements: numbers near one alone, so that nothing overflows that did not before."""
+        region = _region(node)
+        for n, (value, old) in enumerate(zip(inputs, node.inputs, strict=True)):
+            producer = None if value is None else b.producer(value)
+            if region is None or producer is None or old is None or self.uses[old] != 1:
+                continue
+            known = _known(b, producer, producer.inputs)
+            x = None if known is None else producer.inputs[known.number]
+            if known is None or x is None or known.map.shift is not None:
+                continue
+            saved = element_count(x.type.shape) - element_count(node.outputs[0].type.shape) - 1
+            if nonnegative(saved) and _is_linear(region, (n,)) and is_near_one(known.factor):
+                (y,) = b.add(node.op, [*inputs[:n], x, *inputs[n + 1 :]], node.attrs)
+                return known.applied(b, y, ("mul", known.map.scale))
+        return None
+
+
+def _known(b: GraphBuilder, node: Node, inputs: Inputs) -> _Known | None:
+    """A node as a map of its only operand that is not known; None for another."""
+    arrays = [None if v is None else b.array(v) for v in inputs]
+    unknown = [n for n, v in enumerate(inputs) if v is not None and arrays[n] is None]
+    region = _region(node) if len(unknown) == 1 else None
+    found = None if region is None else _map_of(region, unknown[0])
+    return None if found is None else _Known(found, arrays, unknown[0])
 
 
 def _folded(b: GraphBuilder, producer: Node, after: _Known) -> Replacement:

@@ -300,6 +300,30 @@ def test_work_grows_with_the_layers() -> None:
     assert many < 4.2 * few
 
 
+# ---- numbers ------------------------------------------------------------------------------------
+
+
+def scaled(number: float, rows: int) -> Graph:
+    """An operand of a product, 40 x 4, divided by a number."""
+    b = GraphBuilder("g")
+    x, y = b.input("x", tensor(F32, rows, 40)), b.input("y", tensor(F32, 40, 4))
+    y = emit(b, "div", y, b.constant(np.array(number, F), "c"))
+    return b.finish([emit(b, "relu", emit(b, "matmul", x, y))])
+
+
+def test_a_number_multiplies_the_smaller_of_operand_and_result(agree: Agree) -> None:
+    before = scaled(3.0, 39)
+    after = fold_factors(before)
+    assert names(after) == ["matmul", "mul", "relu"]
+    agree(before, after, tolerance=1e-6)
+    assert fold_factors(after) is after
+
+
+@pytest.mark.parametrize("graph", [scaled(3.0, 40), scaled(1e-4, 39)])
+def test_other_numbers_stay(graph: Graph) -> None:
+    assert fold_factors(graph) is graph
+
+
 @pytest.mark.parametrize("target", ["cpu", "c", "cuda:sm_90"])
 def test_options_leave_factors_where_they_are(target: str) -> None:
     before = product_graph("conv", False, "mul")
