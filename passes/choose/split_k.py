@@ -10,9 +10,9 @@ and nothing is added up by chance.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from math import inf, prod
+from math import inf
 from typing import TypeAlias
 
 from tcc.ir.expr import Expr, extent
@@ -24,6 +24,7 @@ from tcc.passes.derive.edit import chosen, spliced
 from tcc.passes.derive.record import Factor, Stage, is_leaf
 from tcc.passes.derive.rules.digits import split
 from tcc.passes.fuse.compose import canonical, drop_unused
+from tcc.passes.fuse.split_reductions import trips
 from tcc.schedule.alternatives import Alternative, preferred
 from tcc.schedule.gpu.cost import LAUNCH, BlockPrice, streamed
 from tcc.schedule.gpu.schedule import BlockProfile
@@ -48,8 +49,8 @@ def split_k(expr: Expr, profile: BlockProfile, prices: Prices) -> tuple[Expr, in
     sizes = [as_int(extent(v)) for v in (*stage.iters, *stage.reduce)]
     if any(n is None or n < 1 for n in sizes) or is_leaf(from_expr(expr).stages[number]):
         return None
-    cut = max(stage.reduce, key=lambda v: _trips([v]))
-    counts = _counts(_trips([cut]))
+    cut = max(stage.reduce, key=lambda v: trips((v,)))
+    counts = _counts(trips((cut,)))
     whole = prices(expr) if counts else None
     if whole is None or whole.units >= 2 * profile.processors or whole.seconds < 2 * LAUNCH:
         return None
@@ -70,14 +71,14 @@ def _seconds(expr: Expr, number: int, profile: BlockProfile, prices: Prices) -> 
     first, _ = drop_unused(replace(expr, outputs=(StageRef(number, 0),)))
     price = prices(canonical(first))
     stage = expr.stages[number]
-    moved = 2 * _trips(stage.iters) * stage.body[0].dtype.bytes
+    moved = 2 * trips(stage.iters) * stage.body[0].dtype.bytes
     return inf if price is None else price.seconds + streamed(profile, moved)
 
 
 def _with_parts(expr: Expr, number: int, cut: Var, parts: int) -> Expr:
     """Parts take the place of a first loop of one trip, so that images of one batch stay images."""
     loop = expr.stages[number].loops.index(cut)
-    region = split(from_expr(expr), number, loop, _trips([cut]) // parts)
+    region = split(from_expr(expr), number, loop, trips((cut,)) // parts)
     stage, first = region.stages[number], len(expr.stages[number].iters)
     kept = range(int(first > 1 and stage.iters[0] == 1), first)
     rest = [k for k in range(first, len(stage.loops)) if k != loop]
@@ -88,7 +89,3 @@ def _with_parts(expr: Expr, number: int, cut: Var, parts: int) -> Expr:
         (Factor(~number, 0, forms, dtype),), (argument(0, dtype),),
     )  # fmt: skip
     return to_expr(spliced(region, number, (chosen(stage, (loop, *kept), rest), sums)))
-
-
-def _trips(loops: Sequence[Var]) -> int:
-    return prod(as_int(extent(v)) or 0 for v in loops)
