@@ -17,14 +17,13 @@ directly behind a linear node, and that a map has at most two operations.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, combinations, islice
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from tcc.ir import expr
 from tcc.ir.expr.scalar import (
     Apply,
     Arg,
@@ -35,6 +34,8 @@ from tcc.ir.expr.scalar import (
     argument,
     children,
     literal,
+    replaced,
+    uncast,
     walk,
 )
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bodies, uses, walk_nodes
@@ -42,7 +43,7 @@ from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import as_int, nonnegative
 from tcc.ir.op import Array, OpSpec, Types
 from tcc.ir.types import I64, TensorType, element_count
-from tcc.passes.derive.affine import Size, loops_of, plain, units
+from tcc.passes.derive.affine import Size, loops_of, units
 from tcc.passes.derive.algebra.cost import count
 from tcc.passes.derive.algebra.fold import evaluated
 from tcc.passes.derive.algebra.terms import WIDE, depended, is_near_one
@@ -58,14 +59,13 @@ from tcc.passes.derive.edit import (
     used,
 )
 from tcc.passes.derive.record import Factor, Region, Stage, shape_of, widens
+from tcc.passes.derive.rules.neutral import folded
 from tcc.passes.fuse.compose import node_expr
 from tcc.passes.graph.emit import emit
 from tcc.record import record
 
 # Sets of known operands that are tried for the scale behind one node.
 _SETS = 16
-# a and b of a * x + b; None stands for 0.
-_Linear: TypeAlias = "tuple[Scalar | None, Scalar | None]"
 
 
 def fold_factors(graph: Graph) -> Graph:
@@ -77,76 +77,53 @@ def fold_factors(graph: Graph) -> Graph:
     return graph
 
 
-# ---- scalars ------------------------------------------------------------------------------------
+# ---- maps ---------------------------------------------------------------------------------------
 
 
-def _linear(stage: Stage, sources: Collection[int]) -> _Linear | None:
-    """a and b of a body a * x + b, x being what it reads of `sources`; None for another body.
-
-    Of several reads a says nothing, but b is None where each part of the sum has one as a factor.
-    """
-    if isinstance(stage.body, expr.Stage) or len(stage.body) > 1:
-        return None
-    done: dict[Scalar, _Linear | None] = {}
+def _degrees(stage: Stage, sources: Collection[int]) -> Mapping[Scalar, frozenset[int]]:
+    """Of each part of a body the degrees, in what is read of `sources`, of its own parts: none for
+    0, and 2 for all that is not linear."""
+    assert isinstance(stage.body, tuple)
+    done: dict[Scalar, frozenset[int]] = {}
     for node in walk(*stage.body):
         parts = [done[c] for c in children(node)]
-        if isinstance(node, Arg) and stage.factors[node.number].source in sources:
-            done[node] = literal(1, node.dtype), None
-        elif all(p is not None and p[0] is None for p in parts):
-            done[node] = None, None if isinstance(node, Const) and node.value == 0 else node
-        else:
-            known = [p for p in parts if p is not None]
-            done[node] = _combined(node, known) if len(known) == len(parts) else None
-    return done[stage.body[0]]
+        every = frozenset[int]().union(*parts)
+        found: Set[int]
+        match node:
+            case Arg():
+                found = {int(stage.factors[node.number].source in sources)}
+            case Const():
+                found = {0} if node.value else set()
+            case Cast(arg=arg) if arg.dtype in WIDE and widens(arg.dtype, node.dtype):
+                found = every
+            case Apply(function="neg" | "add" | "sub"):
+                found = every
+            case Apply(function="mul"):
+                found = {min(a + b, 2) for a in parts[0] for b in parts[1]}
+            case Apply(function="div") if parts[1] == {0}:
+                found = parts[0]
+            case Apply(function="select") if parts[0] <= {0}:
+                found = parts[1] | parts[2]
+            case _:
+                found = {0} if every <= {0} else {2}
+        done[node] = frozenset(found)
+    return done
 
 
-def _combined(node: Scalar, parts: Sequence[_Linear]) -> _Linear | None:
-    """A scalar of which an operand depends on x, from its operands."""
-    match node, parts:
-        case Cast(arg=arg), [inner] if arg.dtype in WIDE and widens(arg.dtype, node.dtype):
-            return inner
-        case Apply(function="neg"), [(a, b)]:
-            return _neg(a), _neg(b)
-        case Apply(function="add"), [(a, b), (c, d)]:
-            return _plus(a, c), _plus(b, d)
-        case Apply(function="sub"), [(a, b), (c, d)]:
-            return _plus(a, _neg(c)), _plus(b, _neg(d))
-        case Apply(function="mul"), ([(a, b), (None, d)] | [(None, d), (a, b)]):
-            return _times(a, d), _times(b, d)
-        case Apply(function="div", args=(_, by)), [(a, b), (None, _)]:
-            return a and apply("div", a, by), b and apply("div", b, by)
-        case Apply(function="select", args=(test, *_)), [(None, _), (a, b), (c, d)]:
-            return _either(test, a, c), _either(test, b, d)
-    return None
-
-
-def _neg(a: Scalar | None) -> Scalar | None:
-    return a and apply("neg", a)
-
-
-def _plus(a: Scalar | None, b: Scalar | None) -> Scalar | None:
-    return apply("add", a, b) if a and b else a or b
-
-
-def _times(a: Scalar | None, b: Scalar | None) -> Scalar | None:
-    if a is None or b is None or _is_one(b):
-        return b and a
-    return b if _is_one(a) else apply("mul", a, b)
-
-
-def _either(test: Scalar, a: Scalar | None, b: Scalar | None) -> Scalar | None:
-    some = a or b
-    if some is None or a is b:
-        return a
-    zero = literal(0, some.dtype)
-    return apply("select", test, a or zero, b or zero)
-
-
-def _is_one(scalar: Scalar | None) -> bool:
-    return isinstance(scalar, Const) and scalar.value == 1
-
-
-# ---- maps ---------------------------------------------------------------------------------------
+def _slope(node: Scalar, degrees: Mapping[Scalar, frozenset[int]]) -> Scalar:
+    """What x is multiplied by in a scalar that is linear in x."""
+    if not isinstance(node, Apply):
+        return _slope(node.arg, degrees) if isinstance(node, Cast) else literal(1, node.dtype)
+    kept = {"mul": (0, 1), "div": (1,), "select": (0,)}.get(node.function, ())
+    parts = (
+        _slope(arg, degrees)
+        if 1 in degrees[arg]
+        else arg
+        if place in kept
+        else literal(0, arg.dtype)
+        for place, arg in enumerate(node.args)
+    )
+    return apply(node.function, *parts)
 
 
 @record
@@ -172,11 +149,23 @@ def _region(node: Node) -> Region | None:
 def _map_of(region: Region, number: int) -> _Map | None:
     """The region as a map of parameter `number`; None where it is none."""
     stage = region.stages[0]
-    found = _linear(stage, (number,)) if len(region.stages) == 1 and not stage.monoid else None
-    read = [f for f in stage.factors if f.source == number]
-    if found is None or found[0] is None or len(read) > 1 or not _is_whole(region, stage, read[0]):
+    read = [n for n, f in enumerate(stage.factors) if f.source == number]
+    body = _only(stage)
+    if len(region.stages) > 1 or len(read) != 1 or stage.monoid or body is None:
         return None
-    return _Map(stage, read[0], None if _is_one(found[0]) else found[0], found[1])
+    x = stage.factors[read[0]]
+    degrees = _degrees(stage, (number,))
+    if not {1} <= degrees[body] <= {0, 1} or not _is_whole(region, stage, x):
+        return None
+    (scale,) = folded((_slope(body, degrees),), {}, computes=True)
+    start = replaced(body, {argument(read[0], x.dtype): literal(0, x.dtype)})
+    is_one = isinstance(scale, Const) and scale.value == 1
+    return _Map(stage, x, None if is_one else scale, start if 0 in degrees[body] else None)
+
+
+def _only(stage: Stage) -> Scalar | None:
+    """The only component of a body; None of leaves and of several."""
+    return stage.body[0] if isinstance(stage.body, tuple) and len(stage.body) == 1 else None
 
 
 def _is_whole(region: Region, stage: Stage, factor: Factor) -> bool:
@@ -189,18 +178,15 @@ def _is_whole(region: Region, stage: Stage, factor: Factor) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A map, the arrays that its node reads, and the `number` of the operand that it maps."""
+    """A map of operand `number` of a node, which reads `arrays`."""
 
     map: _Map
     arrays: Sequence[Array | None]
     number: int
 
-    @property
-    def factor(self) -> float | None:
-        """The scale where it is the same everywhere."""
-        scale, stage = self.map.scale, self.map.stage
-        found = None if scale is None else self.by_place(scale, stage, self.map.x, stage.iters)
-        return float(found.item()) if found is not None and found.size == 1 else None
+    def own(self, scalar: Scalar) -> Array | None:
+        """A scalar of the map by the places of the operand, as of `by_place`."""
+        return self.by_place(scalar, self.map.stage, self.map.x, self.map.stage.iters)
 
     def by_place(
         self, scalar: Scalar, stage: Stage, factor: Factor, shape: Sequence[Size]
@@ -239,22 +225,28 @@ class _Known:
         assert found is not None
         return np.asarray(found, np.float64) if factor.dtype.is_float else found
 
-    def applied(self, b: GraphBuilder, x: Value, *steps: tuple[str, Scalar | None]) -> Replacement:
-        """Operations on `x` with scalars of the map; None where they are not finite."""
-        for op, scalar in steps:
-            if scalar is None:
-                continue
-            array = self.by_place(
-                scalar, self.map.stage, self.map.x, tuple(map(plain, x.type.shape))
-            )
-            if array is None:
+    def applied(self, b: GraphBuilder, x: Value, **steps: Scalar | None) -> Replacement:
+        """Operations on `x`, by name, with scalars of the map; None where these are not finite."""
+        for op, scalar in steps.items():
+            array = None if scalar is None else self.own(scalar)
+            if scalar is not None and array is None:
                 return None
-            lead = next((n for n, size in enumerate(array.shape) if size > 1), array.ndim)
-            known = array.reshape(array.shape[lead:]).astype(x.type.dtype.carrier)
-            if not np.isfinite(known).all():
-                return None
-            x = emit(b, op, x, b.constant(known, op))
+            if array is not None:
+                lead = next((n for n, size in enumerate(array.shape) if size > 1), array.ndim)
+                known = array.reshape(array.shape[lead:]).astype(x.type.dtype.carrier)
+                if not np.isfinite(known).all():
+                    return None
+                x = emit(b, op, x, b.constant(known, op))
         return (x,)
+
+
+def _known(b: GraphBuilder, node: Node, inputs: Inputs) -> _Known | None:
+    """A node as a map of its only operand that is not known; None for another."""
+    arrays = [None if v is None else b.array(v) for v in inputs]
+    unknown = [n for n, v in enumerate(inputs) if v is not None and arrays[n] is None]
+    region = _region(node) if len(unknown) == 1 else None
+    found = None if region is None else _map_of(region, unknown[0])
+    return None if found is None else _Known(found, arrays, unknown[0])
 
 
 # ---- linear nodes -------------------------------------------------------------------------------
@@ -267,12 +259,12 @@ def _is_linear(region: Region, operands: Sequence[int]) -> bool:
     linear = set(operands)
     for number, stage in enumerate(region.stages):
         read = [f for f in stage.factors if f.source in linear]
-        found = _linear(stage, linear)
-        if not read or found == (None, None):
+        if not read:
             continue
         whole = all(f.source in operands or _is_whole(region, stage, f) for f in read)
         filled = any(f.fill is not None and f.fill.value for f in read)
-        if found is None or found[1] or stage.monoid not in (None, "sum") or filled or not whole:
+        body = _only(stage) if stage.monoid in (None, "sum") else None
+        if body is None or filled or not whole or _degrees(stage, linear)[body] != {1}:
             return False
         linear.add(~number)
     once = all(_reads(region, n) == 1 for n in operands)
@@ -280,13 +272,21 @@ def _is_linear(region: Region, operands: Sequence[int]) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _addend(region: Region, number: int) -> float | None:
-    """The number that parameter `number` is multiplied by and then added to every result; None
-    where results are no such sums."""
+def _addend(region: Region, number: int) -> tuple[float, Scalar] | None:
+    """The number that parameter `number` is multiplied by and then added to every result, and what
+    it is added to; None where results are no such sums."""
     last = region.stages[region.outputs[0][0]]
-    found = None if last.monoid or _reads(region, number) != 1 else _linear(last, (number,))
-    by = None if found is None else found[0]
-    return float(by.value) if isinstance(by, Const) and by.value else None
+    body = None if last.monoid or _reads(region, number) != 1 else _only(last)
+    if not isinstance(body, Apply) or body.function != "add":
+        return None
+    rest, term = body.args
+    by = 1.0
+    match term:
+        case Apply(function="mul", args=(of, Const(value=value))):
+            term, by = of, float(value)
+    read = uncast(term)
+    added = isinstance(read, Arg) and last.factors[read.number].source == number
+    return (by, rest) if added and by else None
 
 
 def _reads(region: Region, number: int) -> int:
@@ -303,11 +303,10 @@ def _with_addend(op: OpSpec, types: Types, attrs: Any, type: TensorType) -> Regi
         before, after = (from_expr(op.expr(t, attrs)) for t in (types, (*types, type)))
     except ValueError:
         return None
-    number, last = len(after.stages) - 1, after.stages[-1]
-    found = _linear(last, (len(types),))
-    if not _addend(after, len(types)) or found is None or found[1] is None:
+    number, found = len(after.stages) - 1, _addend(after, len(types))
+    if found is None:
         return None
-    bare = spliced(after, number, (used(last._replace(body=(found[1],))),))
+    bare = spliced(after, number, (used(after.stages[-1]._replace(body=(found[1],))),))
     whole = inlined(bare, number, 0) if isinstance(found[1], Arg) else None
     bare = bare if whole is None else drop_unused(spliced(bare, number, (whole,)))
     return after if bare[1:] == before[1:] else None
@@ -341,7 +340,7 @@ class _Fold:
         assert isinstance(body, tuple)
         if made is not None or sum(isinstance(n, Apply) for n in walk(*body)) <= 2:
             return made
-        return known.applied(b, x, ("mul", known.map.scale), ("add", known.map.shift))
+        return known.applied(b, x, mul=known.map.scale, add=known.map.shift)
 
     def _behind(self, b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
         """A node with the number that an operand is multiplied by behind it, where that multiplies
@@ -353,22 +352,15 @@ class _Fold:
                 continue
             known = _known(b, producer, producer.inputs)
             x = None if known is None else producer.inputs[known.number]
-            if known is None or x is None or known.map.shift is not None:
+            scale = None if known is None or known.map.shift else known.map.scale
+            if known is None or x is None or scale is None or not _is_linear(region, (n,)):
                 continue
             saved = element_count(x.type.shape) - element_count(node.outputs[0].type.shape) - 1
-            if nonnegative(saved) and _is_linear(region, (n,)) and is_near_one(known.factor):
+            array = known.own(scale) if nonnegative(saved) else None
+            if array is not None and array.size == 1 and is_near_one(array.item()):
                 (y,) = b.add(node.op, [*inputs[:n], x, *inputs[n + 1 :]], node.attrs)
-                return known.applied(b, y, ("mul", known.map.scale))
+                return known.applied(b, y, mul=scale)
         return None
-
-
-def _known(b: GraphBuilder, node: Node, inputs: Inputs) -> _Known | None:
-    """A node as a map of its only operand that is not known; None for another."""
-    arrays = [None if v is None else b.array(v) for v in inputs]
-    unknown = [n for n, v in enumerate(inputs) if v is not None and arrays[n] is None]
-    region = _region(node) if len(unknown) == 1 else None
-    found = None if region is None else _map_of(region, unknown[0])
-    return None if found is None else _Known(found, arrays, unknown[0])
 
 
 def _folded(b: GraphBuilder, producer: Node, after: _Known) -> Replacement:
@@ -381,14 +373,15 @@ def _folded(b: GraphBuilder, producer: Node, after: _Known) -> Replacement:
         return None
     wide = ((n, v) for n, v in enumerate(inputs) if v is not None and v.type.dtype in WIDE)
     arrays = {n: array for n, v in wide if (array := b.array(v)) is not None}
-    scale, shift = after.map.scale, after.map.shift
     shifts: dict[int, Array] = {}
-    for more, n, array in () if shift is None else _addends(producer, region, arrays):
+    shift = after.map.shift
+    for more, n, by, array in () if shift is None else _addends(producer, region, arrays):
         assert shift is not None
         plus = after.by_place(shift, *_reader(more, n), array.shape)
         if plus is not None:
-            region, arrays[n], shifts[n] = more, array, plus / (_addend(more, n) or 1)
+            region, arrays[n], shifts[n] = more, array, plus / by
             break
+    scale = after.map.scale
     scales = {} if scale is None else _scales(region, arrays, scale, after)
     if scales is None or not (scales or shifts):
         return None
@@ -399,21 +392,24 @@ def _folded(b: GraphBuilder, producer: Node, after: _Known) -> Replacement:
         old = inputs[n] if n < len(inputs) else None
         inputs[n : n + 1] = [b.constant(changed, "bias" if old is None else old.name)]
     (y,) = b.add(producer.op, inputs, producer.attrs, loc=producer.loc)
-    return after.applied(b, y, ("add", None if shifts else shift))
+    return after.applied(b, y, add=None if shifts else shift)
 
 
 def _addends(
     producer: Node, region: Region, arrays: Mapping[int, Array]
-) -> Iterator[tuple[Region, int, Array]]:
-    """Operands that are added to the results, each with its array and the region that has it: those
-    of the node, and zeros for one that its op would take."""
-    yield from ((region, n, array) for n, array in arrays.items() if _addend(region, n))
+) -> Iterator[tuple[Region, int, float, Array]]:
+    """Operands that are added to the results: the region that has each, the number that it is
+    multiplied by, and its array, which is 0 for one that the node lacks and its op takes."""
+    for n, array in arrays.items():
+        if (found := _addend(region, n)) is not None:
+            yield region, n, found[0], array
     types, result = region.params, producer.outputs[0].type
     for dim in dict.fromkeys(result.shape):
         size = as_int(dim)
         more = _with_addend(producer.op, types, producer.attrs, TensorType(result.dtype, (dim,)))
-        if more is not None and size is not None:
-            yield more, len(types), np.zeros(size, result.dtype.carrier)
+        found = None if more is None else _addend(more, len(types))
+        if more is not None and found is not None and size is not None:
+            yield more, len(types), found[0], np.zeros(size, result.dtype.carrier)
 
 
 def _scales(

@@ -278,6 +278,26 @@ def test_a_symbolic_batch_is_no_part_of_the_scale(agree: Agree) -> None:
     agree(before, after, tolerance=1e-5, n=3)
 
 
+def test_a_large_shift_takes_nothing_from_the_scale(agree: Agree) -> None:
+    b = GraphBuilder("g")
+    x, w = b.input("x", tensor(F32, 3, 4)), b.constant(random(4, 5), "w")
+    factor, mask = (
+        b.constant(F([3, 1, -2, 5, 0.5]), "s"),
+        b.constant(F([0, -3e38, 1e30, 1, -1]), "m"),
+    )
+    kind = tensor(F32, 5)
+    made = ExprBuilder(tensor(F32, 3, 5), kind, kind)
+    i, j = made.iters(3, 5)
+    row = made.read(0, i, j) * made.read(1, j) - made.read(2, j)
+    (y,) = express(b, made.finish((i, j), row), emit(b, "matmul", x, w), factor, mask)
+    before = b.finish([y])
+    after = fold_factors(before)
+    assert names(after) == ["matmul", "add"]
+    scaled = after.constant(after.nodes[0].inputs[1])
+    assert np.array_equal(scaled, b.array(w) * b.array(factor))
+    agree(before, after, tolerance=1e-6)
+
+
 def test_halves_stay() -> None:
     b = GraphBuilder("g")
     w, s = (b.constant(random(*n).astype(np.float16), "c") for n in ((4, 5), (5,)))
