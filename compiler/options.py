@@ -233,8 +233,8 @@ class Options:
     )
     derive: bool = _option(
         "--no-derive", "",
-        "Leaves sums and products in the model's order, factors beside weights, and convolutions "
-        "as they are, also where another algorithm is predicted to be faster.",
+        "Leaves sums and products in the model's order and apart, factors beside weights, and "
+        "convolutions as they are, also where another algorithm is predicted to be faster.",
         bool, default=True,
     )
     weight_growth: float = _option(

@@ -7,17 +7,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tcc.backends.cpu.backend import CpuBackend
+from tcc.backends.cpu.detect import detect
 from tcc.ir.graph import Graph, GraphBuilder, Value, walk_nodes
 from tcc.ir.graph.rewrite import without_dead
 from tcc.ir.types import F32, tensor
 from tcc.ops import OPS
+from tcc.ops.shapes import AxisAttrs
+from tcc.options import Options
 from tcc.passes.derive.candidate import MARGIN
 from tcc.passes.derive.merge import Bundle, MergePrices, bundles, merge_contractions
 from tcc.passes.derive.sites import scopes
 from tcc.passes.fuse.compose import node_expr
 from tcc.passes.graph.emit import emit, express
+from tcc.passes.pipeline import MERGE
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.schedule.cpu.core import CoreModel
+from tcc.schedule.cpu.cost import Pricer
+from tcc.schedule.cpu.machine import MACHINES
+from tcc.target import parse_target
 
 from tests.oracle.calls import calls_of
 from tests.passes.fuse.models import Model
@@ -198,3 +206,33 @@ def test_many_parts_are_looked_at_a_few_at_a_time(agree: Agree) -> None:
     before = heads(2, (4,) * 9)
     assert parts(before) == [4, 4]
     agree(before, merge_contractions(before, All()), tolerance=1e-6)
+
+
+# ---- real prices --------------------------------------------------------------------------------
+
+
+def test_prices_join_what_streams_weights_and_leave_what_meets() -> None:
+    """A token's queries, keys and values; a gate, which the second product to run finishes."""
+    server = MACHINES["icelake-server"]
+    core = CoreModel(16, 32, server.l2.size, server.cores)
+    planner = CorePlanner(core, Pricer(server))
+    m = Model("token")
+    x = m.op("softmax", m.input("x", 1, 512), attrs=AxisAttrs(1))
+    wide = [m.op("exp", m.op("matmul", x, m.weight(512, n))) for n in (512, 64, 64)]
+    assert names(merge_contractions(m.finish(*wide), MergePrices(planner))).count("split") == 1
+    m = Model("gated")
+    x = m.input("x", 256, 256)
+    gate, up = (m.op("matmul", x, m.weight(256, 512)) for _ in range(2))
+    graph = m.finish(m.op("mul", m.op("sigmoid", gate), up))
+    assert merge_contractions(graph, MergePrices(planner)) is graph
+
+
+def test_options_leave_the_pass_out() -> None:
+    for options, found in (
+        (Options(), True),
+        (Options(numerics="strict"), True),  # it moves data alone
+        (Options(derive=False), False),
+        (Options(level=1), False),
+    ):
+        backend = CpuBackend(parse_target("cpu", "host", detect), options, 0)
+        assert any(p.name == MERGE for p in backend.asked) == found
