@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from tcc.backends.cpu.backend import CpuBackend
 from tcc.backends.cpu.detect import detect
+from tcc.ir.expr import ExprBuilder
+from tcc.ir.expr.scalar import index_value
 from tcc.ir.graph import Graph, GraphBuilder, Value, walk_nodes
 from tcc.ir.graph.rewrite import without_dead
 from tcc.ir.types import F32, tensor
@@ -150,6 +152,52 @@ def test_any_sums_of_products_are_merged(name: str, agree: Agree) -> None:
 @pytest.mark.parametrize("name", APART)
 def test_what_is_no_part_of_one_result_stays(name: str) -> None:
     assert merge_contractions(APART[name], All()) is APART[name]
+
+
+def of_rows(stage: Callable[..., Any], after: Any = None, count: int = 4) -> Graph:
+    """Two expressions of x[4] and weights of their own, 4 x 4, summed over k: `stage(b, j, k)`, and
+    `after(b, sums, j)` of the sums."""
+    b, kind = GraphBuilder("g"), tensor(F32, 4, 4)
+    x, results = b.input("x", tensor(F32, 4)), []
+    for _ in range(2):
+        made = ExprBuilder(x.type, kind)
+        (j,), (k,) = made.iters(count), made.iters(4)
+        sums = made.stage((j,), stage(made, j, k), over=(k,), monoid="sum")
+        if after is not None:
+            (j,) = made.iters(count)
+            sums = made.stage((j,), after(made, sums, j))
+        w = b.constant(RNG.standard_normal((4, 4)).astype(np.float32), "w")
+        results += express(b, made.done(sums), x, w)
+    return b.finish(results)
+
+
+def term(b: ExprBuilder, j: Any, k: Any) -> Any:
+    return b.read(0, k) * b.read(1, k, j)
+
+
+OTHER: dict[str, Graph] = {
+    "a part of an axis": of_rows(term, count=3),
+    "read twice": of_rows(lambda b, j, k: b.read(0, k) * b.read(1, k, j) * b.read(1, j, k)),
+    "at another place": of_rows(term, lambda b, sums, j: b.read(sums, 3 - j)),
+    "by the place": of_rows(lambda b, j, k: term(b, j, k) * index_value(j + 1, F32)),
+}
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_what_a_longer_loop_would_change_stays(name: str) -> None:
+    assert merge_contractions(OTHER[name], All()) is OTHER[name]
+
+
+def test_other_windows_on_the_same_image_stay() -> None:
+    b = GraphBuilder("g")
+    x = b.input("x", tensor(F32, 1, 4, 6, 6))
+    results = []
+    for stride in (1, 2):
+        attrs = OPS["conv"].attrs((stride,) * 2, (1, 1), (1, 1), (1, 1), 1)
+        w = b.constant(RNG.standard_normal((3, 4, 3, 3)).astype(np.float32), "w")
+        results += b.add(OPS["conv"], [x, w], attrs)
+    graph = b.finish(results)
+    assert merge_contractions(graph, All()) is graph
 
 
 def test_shared_matrices_and_other_rows_stay() -> None:
