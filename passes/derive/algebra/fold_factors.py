@@ -32,6 +32,7 @@ from tcc.ir.expr.scalar import (
     Scalar,
     apply,
     argument,
+    cast,
     children,
     literal,
     replaced,
@@ -110,20 +111,21 @@ def _degrees(stage: Stage, sources: Collection[int]) -> Mapping[Scalar, frozense
     return done
 
 
-def _slope(node: Scalar, degrees: Mapping[Scalar, frozenset[int]]) -> Scalar:
+def _slope(body: Scalar, degrees: Mapping[Scalar, frozenset[int]]) -> Scalar:
     """What x is multiplied by in a scalar that is linear in x."""
-    if not isinstance(node, Apply):
-        return _slope(node.arg, degrees) if isinstance(node, Cast) else literal(1, node.dtype)
-    kept = {"mul": (0, 1), "div": (1,), "select": (0,)}.get(node.function, ())
-    parts = (
-        _slope(arg, degrees)
-        if 1 in degrees[arg]
-        else arg
-        if place in kept
-        else literal(0, arg.dtype)
-        for place, arg in enumerate(node.args)
-    )
-    return apply(node.function, *parts)
+    slopes: dict[Scalar, Scalar] = {}
+    for node in walk(body):
+        slopes[node] = literal(int(1 in degrees[node]), node.dtype)
+        if isinstance(node, Apply) and 1 in degrees[node]:
+            kept = {"mul": (0, 1), "div": (1,), "select": (0,)}.get(node.function, ())
+            parts = (
+                arg if n in kept and 1 not in degrees[arg] else slopes[arg]
+                for n, arg in enumerate(node.args)
+            )
+            slopes[node] = apply(node.function, *parts)
+        elif isinstance(node, Cast) and 1 in degrees[node]:
+            slopes[node] = cast(slopes[node.arg], node.dtype)
+    return slopes[body]
 
 
 @record

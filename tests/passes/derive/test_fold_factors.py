@@ -298,6 +298,21 @@ def test_a_large_shift_takes_nothing_from_the_scale(agree: Agree) -> None:
     agree(before, after, tolerance=1e-6)
 
 
+def test_what_is_added_to_itself_often_is_looked_at_once(agree: Agree) -> None:
+    made = ExprBuilder(tensor(F32, 3, 5))
+    i = made.iters(3, 5)
+    doubled = made.read(0, *i)
+    for _ in range(60):
+        doubled = doubled + doubled
+    b = GraphBuilder("g")
+    x, w = b.input("x", tensor(F32, 3, 4)), b.constant(random(4, 5), "w")
+    (y,) = express(b, made.finish(i, doubled), emit(b, "matmul", x, w))
+    before = b.finish([y])
+    after = fold_factors(before)
+    assert names(after) == ["matmul"]
+    agree(before, after, tolerance=1e-6)
+
+
 def test_halves_stay() -> None:
     b = GraphBuilder("g")
     w, s = (b.constant(random(*n).astype(np.float16), "c") for n in ((4, 5), (5,)))
