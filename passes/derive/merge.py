@@ -99,19 +99,15 @@ class MergePrices:
 
 def merge_contractions(graph: Graph, prices: MergePrices) -> Graph:
     """`graph` with sums of products merged that share a factor; itself where none are."""
-    found = [
-        group
-        for scope in scopes(graph)
-        for bundle in bundles(scope)
-        for group in prices.groups(scope, bundle)
-    ]
+    parts = list(scopes(graph))
+    found = [g for part in parts for each in bundles(part) for g in prices.groups(part, each)]
+    known = parts[0].known  # which is that of all bodies
 
     def join(b: GraphBuilder, values: Sequence[Value], axis: int) -> Value:
         whole = np.concatenate([b.store.get(known[v]) for v in values], axis)
         sources = [s for v in values for s in b.store.sources(known[v])]
         return b.constant(whole, values[0].name, values[0].type.dtype, sources)
 
-    known = {v: h for scope in scopes(graph) for v, h in scope.known.items()} if found else {}
     return merged(graph, found, join)
 
 

@@ -210,6 +210,32 @@ def test_shared_matrices_and_other_rows_stay() -> None:
     assert merge_contractions(graph, All()) is graph
 
 
+def test_products_in_a_body_are_merged_there(read: Callable[..., Graph], agree: Agree) -> None:
+    before = read(
+        """\
+graph g(%x : f32[3,2], %c : bool[]) {
+  %y = if(%c) {then=graph t() {
+    %a = const @a : f32[2,4]
+    %b = const @b : f32[2,4]
+    %p = matmul(%x, %a) : f32[3,4]
+    %q = matmul(%x, %b) : f32[3,4]
+    %s = sub(%p, %q) : f32[3,4]
+    return %s
+  }, otherwise=graph o() {
+    %k = const @k : f32[2,4]
+    %z = matmul(%x, %k) : f32[3,4]
+    return %z
+  }, types=(f32[3,4])} : f32[3,4]
+  return %y
+}
+""",
+        **{n: RNG.standard_normal((2, 4)).astype(np.float32) for n in "abk"},
+    )
+    after = merge_contractions(before, All())
+    assert names(after) == ["if", "matmul", "split", "sub", "matmul"]
+    agree(before, after, tolerance=1e-6)
+
+
 # ---- decisions ----------------------------------------------------------------------------------
 
 
