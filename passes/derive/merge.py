@@ -28,7 +28,7 @@ from tcc.passes.choose.price import priced_kernels, unread
 from tcc.passes.derive.affine import Size, loops_of, unit
 from tcc.passes.derive.candidate import MARGIN
 from tcc.passes.derive.convert import from_expr, to_expr
-from tcc.passes.derive.prices import site_graph
+from tcc.passes.derive.prices import POOL, site_graph
 from tcc.passes.derive.record import Region, is_leaf, shape_of
 from tcc.passes.derive.sites import Scope, scopes
 from tcc.passes.fuse.compose import node_expr
@@ -80,10 +80,12 @@ class MergePrices:
         return (group for group in found if len(group) > 1)
 
     def _cheapest(self, scope: Scope, bundle: Bundle) -> list[slice]:
-        site = scope.site([p.node for p in bundle], _neighbours(scope, bundle))
+        image = bundle[0].node.outputs[0].type.rank > 3  # in the layout that suits those around
+        site = scope.site([p.node for p in bundle], _neighbours(scope, bundle), stored=image)
         if site.key not in self._known:
             graph = site_graph(site)
-            nodes = dict(zip(site.around, graph.nodes, strict=True))
+            own = (node for node in graph.nodes if node.loc != POOL)
+            nodes = dict(zip(site.around, own, strict=True))
             copies = [Part(nodes[p.node], p.loop, p.axes) for p in bundle]
             apart, *others = (
                 Alternative(bundle, way, self._seconds(graph, [copies[each] for each in way]))
@@ -94,7 +96,8 @@ class MergePrices:
 
     def _seconds(self, graph: Graph, groups: Sequence[Bundle]) -> float:
         joined = merged(graph, [g for g in groups if len(g) > 1], _unread)
-        return sum(seconds for _, seconds in priced_kernels(joined, self.planner))
+        kernels = priced_kernels(joined, self.planner)
+        return sum(seconds for kernel, seconds in kernels if not kernel.loc.startswith(POOL))
 
 
 def merge_contractions(graph: Graph, prices: MergePrices) -> Graph:

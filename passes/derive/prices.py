@@ -31,7 +31,7 @@ from tcc.passes.tile.plan import KernelPlanner
 # done so many times over in their kernels, and stays in its own.
 _READ = 3
 # Where nodes of graphs come from.
-_DIRECT, _POOL = "direct", "pool"
+_DIRECT, POOL = "direct", "pool"
 
 # Sites among the nodes around one, and what computes them.
 Taken: TypeAlias = Sequence[tuple[Site, Candidate]]
@@ -62,7 +62,7 @@ class Prices:
         if key not in self._known:
             parts = self._kernels(site, taken)
             if not taken:
-                self._pools[around] = sum(s for loc, s in parts if loc.startswith(_POOL))
+                self._pools[around] = sum(s for loc, s in parts if loc.startswith(POOL))
             elif around not in self._pools:
                 self.seconds(site)
             self._known[key] = sum(s for _, s in parts) - self._pools[around]
@@ -115,4 +115,4 @@ def _pool(b: GraphBuilder, value: Value, size: int = 1) -> Value:
     one, zero = (1,) * rank, (as_index(0),) * rank
     window = tuple(min(size, as_int(n) or 1) for n in value.type.shape[2:])
     attrs = OPS["max_pool"].attrs(window, one, zero, zero, one)
-    return b.add(OPS["max_pool"], [value], attrs, loc=_POOL)[0]
+    return b.add(OPS["max_pool"], [value], attrs, loc=POOL)[0]
