@@ -7,7 +7,8 @@ Nodes are told by their expressions.  Those that compute the same of the same va
 constants along one loop of their results, are parts of one node that has these constants joined:
 what prepares the shared factor is then done for one kernel, which reads it once and keeps all cores
 busy; but readers find their parts in a larger result.  Each bundle is priced apart, joined, and in
-the ways between, with the neighbours that may share kernels with it.
+the ways between, with the neighbours that may share kernels with it; images are stored as between
+kernels, by stand-ins that count in the price of every way.
 """
 
 from __future__ import annotations
@@ -96,8 +97,7 @@ class MergePrices:
 
     def _seconds(self, graph: Graph, groups: Sequence[Bundle]) -> float:
         joined = merged(graph, [g for g in groups if len(g) > 1], _unread)
-        kernels = priced_kernels(joined, self.planner)
-        return sum(seconds for kernel, seconds in kernels if not kernel.loc.startswith(POOL))
+        return sum(seconds for _, seconds in priced_kernels(joined, self.planner))
 
 
 def merge_contractions(graph: Graph, prices: MergePrices) -> Graph:
