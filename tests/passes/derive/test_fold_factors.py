@@ -362,12 +362,12 @@ def test_other_numbers_stay(graph: Graph) -> None:
 @pytest.mark.parametrize("target", ["cpu", "c", "cuda:sm_90"])
 def test_options_leave_factors_where_they_are(target: str) -> None:
     before = product_graph("conv", False, "mul")
-    for options, left in (
-        (Options(target=target), ["conv", "relu"]),
-        (Options(target=target, level=1), ["conv", "relu"]),
-        (Options(target=target, derive=False), ["conv", "mul", "relu"]),
-        (Options(target=target, numerics="strict"), ["conv", "mul", "relu"]),
+    for options, stays in (
+        (Options(target=target), False),
+        (Options(target=target, level=1), False),
+        (Options(target=target, derive=False), True),
+        (Options(target=target, numerics="strict"), True),
     ):
         codes = variant_backends(resolve_targets(options), options, 0)
         ((after,),) = optimise(before, codes, options, Trace())
-        assert names(after) == left
+        assert ("mul" in names(after)) == stays
