@@ -78,8 +78,8 @@ class Prices:
 
 
 def site_graph(site: Site, taken: Taken = ()) -> Graph:
-    """A site and its neighbours by themselves: where nothing is taken, the nodes around it in order,
-    and stand-ins, whose location is `POOL`, for what makes and reads images."""
+    """A site and its neighbours by themselves: where nothing is taken, the nodes around it, in
+    order, and stand-ins, whose location is `POOL`, for what makes and reads images."""
     b = GraphBuilder("site")
     new = {v: _outside(b, v, role) for v, role in site.read.items()}
     sinks = {s.sink: (s, candidate) for s, candidate in taken}
