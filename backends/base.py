@@ -19,7 +19,6 @@ from tcc.backends.generated import Generated
 from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.options import Options
-from tcc.passes.derive.bilinear.convolutions import Limits
 from tcc.passes.derive.derive import Derivations
 from tcc.passes.manager import Pass
 from tcc.passes.program.lowered import Lowered
@@ -32,9 +31,9 @@ class Backend(Protocol):
 
     `kinds` are the kinds of target that it is for, and `suffix` is that of the file it writes.  One
     that is no library `needs` what runs it, in words.
-    `asked` are the passes over graphs that it needs, `limits` bounds algorithms that trade rounding
-    for speed (None: there are none), and `derivations` what orders of sums are priced by (None:
-    sums stay in the model's).  Methods that are not abstract have a plain answer.
+    `asked` are the passes over graphs that it needs, and `derivations` what other algorithms for
+    sums of products are priced by (None: they stay the model's).  Methods that are not abstract
+    have a plain answer.
     """
 
     kinds: ClassVar[tuple[str, ...]]
@@ -45,10 +44,6 @@ class Backend(Protocol):
     planner: KernelPlanner
     asked: tuple[Pass, ...] = ()
     derivations: Derivations | None = None
-
-    @property
-    def limits(self) -> Limits | None:
-        return None
 
     @property
     def priced(self) -> int:

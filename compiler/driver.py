@@ -22,14 +22,13 @@ from tcc.frontends.onnx.inputs import declared_size, with_defaults
 from tcc.frontends.onnx.reader import read_model
 from tcc.frontends.onnx.support import operator_names
 from tcc.frontends.torch.converters import converter_of
-from tcc.ir.graph import Graph, walk_nodes
+from tcc.ir.graph import Graph, constant_bytes, walk_nodes
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.text import graph_text
 from tcc.ir.index import Index, as_int
 from tcc.ir.op import Array, NamedArrays
 from tcc.ir.types import DTypeKind, TensorType
 from tcc.options import Options, SymbolicShape, read_options
-from tcc.passes.derive.bilinear.convolutions import constant_bytes
 from tcc.passes.derive.derive import Decision, decisions
 from tcc.passes.graph.state import appended_rows
 from tcc.passes.pipeline import BEFORE_DERIVE

@@ -227,14 +227,14 @@ class Options:
     )
     numerics: str = _option(
         "--numerics", "MODE",
-        "strict turns off algorithms that trade rounding for speed and other orders of sums of "
-        "products, and reads what masks hide.",
+        "strict turns off algorithms that trade rounding for speed, other orders of sums of "
+        "products and the folding of factors into weights, and reads what masks hide.",
         _one_of(NUMERICS, str), default="default",
     )
     derive: bool = _option(
         "--no-derive", "",
-        "Leaves sums and products in the model's order, and convolutions as they are, also where "
-        "another algorithm is predicted to be faster.",
+        "Leaves sums and products in the model's order and apart, factors beside weights, and "
+        "convolutions as they are, also where another algorithm is predicted to be faster.",
         bool, default=True,
     )
     weight_growth: float = _option(

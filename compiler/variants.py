@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
-from functools import partial
 from types import MappingProxyType
 
 import numpy as np
@@ -23,11 +22,10 @@ from tcc.ir.op import Array
 from tcc.ir.program.operands import steps_of
 from tcc.ir.program.verify import verify_program
 from tcc.options import Options
-from tcc.passes.derive.bilinear.convolutions import Limits
+from tcc.passes.derive.derive import Derivations
 from tcc.passes.graph.fix_sizes import fix_sizes
-from tcc.passes.graph.merge_matmuls import has_few_rows
 from tcc.passes.manager import Pass
-from tcc.passes.pipeline import run_pipeline, step_names
+from tcc.passes.pipeline import FOLD_FACTORS, run_pipeline, step_names
 from tcc.passes.program.join_programs import join_programs
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.traffic import traffic, unfused_bytes
@@ -76,25 +74,25 @@ def optimise(
 ) -> list[tuple[Graph, ...]]:
     """`graph` as each variant will lower it, for all sizes and then for each bucket; variants that
     ask for the same share them."""
-    done: dict[tuple[Limits | None, tuple[Pass, ...], int], tuple[Graph, ...]] = {}
+    done: dict[tuple[Derivations | None, tuple[Pass, ...]], tuple[Graph, ...]] = {}
     given = (graph, *(fix_sizes(graph, sizes) for sizes in options.bucket_sizes))
     graphs = []
+    folds = (FOLD_FACTORS,) if options.derive and options.numerics != "strict" else ()
     for code in codes:
-        key = limits, asked, few = code.limits, code.asked, code.planner.limits.few_rows
+        key = derived, asked = code.derivations, code.asked
         if key not in done:
             with trace.stage(_label(code, codes) + "optimise"):
-                run = partial(
-                    run_pipeline,
-                    level=options.level,
-                    trace=trace,
-                    limits=limits,
-                    asked=asked,
-                    states=options.state,
+                done[key] = tuple(
+                    run_pipeline(
+                        each,
+                        options.level,
+                        trace,
+                        derivations=derived,
+                        asked=(*asked, *folds),
+                        states=options.state,
+                    )
+                    for each in given
                 )
-                general = run(given[0], few_rows=few)
-                # Weights of few rows are merged for all sizes or for none: they are there once.
-                few = few if has_few_rows(general, few) else -1
-                done[key] = general, *(run(each, few_rows=few) for each in given[1:])
         graphs.append(done[key])
     return graphs
 

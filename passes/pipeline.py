@@ -15,8 +15,9 @@ from typing import Any, TypeAlias
 from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.ir.types import I8, U8
-from tcc.passes.derive.bilinear.convolutions import Limits, faster_convolutions
+from tcc.passes.derive.algebra.fold_factors import fold_factors
 from tcc.passes.derive.derive import Derivations, derive
+from tcc.passes.derive.merge import MergePrices, merge_contractions
 from tcc.passes.fuse.partition import partition
 from tcc.passes.graph.canonicalize import canonicalize
 from tcc.passes.graph.check_indices import check_indices
@@ -24,10 +25,8 @@ from tcc.passes.graph.compute_constants import compute_constants
 from tcc.passes.graph.cse import merge_equal_nodes
 from tcc.passes.graph.dce import drop_dead_nodes, drop_unread_arrays
 from tcc.passes.graph.decompose import decompose_transposed
-from tcc.passes.graph.fold_batch_norm import fold_batch_norm
 from tcc.passes.graph.fold_constants import fold_constants
 from tcc.passes.graph.legalize_calls import legalize_calls
-from tcc.passes.graph.merge_matmuls import merge_matmuls
 from tcc.passes.graph.nest_concats import nest_concats
 from tcc.passes.graph.settle_sizes import settle_sizes
 from tcc.passes.graph.small_top_k import small_top_k
@@ -52,24 +51,22 @@ from tcc.passes.quantize.signed_operands import with_signed_operands
 from tcc.passes.quantize.weight_quant_matmul import weight_quant_matmuls
 from tcc.passes.quantize.zero_points import split_zero_points
 from tcc.passes.tile.gpu.align import buffer_alignments
-from tcc.schedule.limits import TYPICAL_LIMITS
 
-MERGE_MATMULS = Pass("merge-matmuls", merge_matmuls, level=1)
+FOLD_FACTORS = Pass("fold-factors", fold_factors, level=1)
 DECOMPOSE_TRANSPOSED = Pass("decompose-transposed", decompose_transposed, level=1)
-_FILLED = replace(DECOMPOSE_TRANSPOSED, function=partial(decompose_transposed, exact=False))
+_UNDERIVED = replace(DECOMPOSE_TRANSPOSED, function=partial(decompose_transposed, derived=True))
 PIPELINE: tuple[Pass, ...] = (
     Pass("settle-sizes", settle_sizes, level=1),
     Pass("fold-constants", fold_constants, level=1),
     Pass("weight-quant-matmuls", weight_quant_matmuls, level=1),
     Pass("canonicalize", canonicalize, level=1),
     Pass("merge-equal-nodes", merge_equal_nodes, level=1),
-    Pass("fold-batch-norm", fold_batch_norm, level=1),
+    FOLD_FACTORS,
     DECOMPOSE_TRANSPOSED,
     Pass("fold-constants-again", fold_constants, level=1),
     Pass("canonicalize-again", canonicalize, level=1),
     Pass("merge-equal-nodes-again", merge_equal_nodes, level=1),
     Pass("nest-concats", nest_concats, level=1),
-    MERGE_MATMULS,
     Pass("drop-dead-nodes", drop_dead_nodes),
     Pass("drop-unread-arrays", drop_unread_arrays),
 )
@@ -95,32 +92,30 @@ def grouped_gemms(tile_of: TileOf, *, checks: bool = False) -> Pass:
     return Pass("grouped-gemms", grouped, level=2)
 
 
-# The pass that is chosen by prices, and the one before it.
-DERIVE, BEFORE_DERIVE = "derive", MERGE_MATMULS.name
+# The passes that are chosen by prices, and the one before the last.
+MERGE, DERIVE = "merge-contractions", "derive"
+BEFORE_DERIVE = MERGE
 
 
-def derivation(limits: Derivations) -> Pass:
-    """Sums of products in the orders that are cheapest, by prices within `limits`."""
-    return Pass(DERIVE, partial(derive, limits=limits), level=2)
+def merging(prices: MergePrices) -> Pass:
+    """Sums of products that share a factor become one where that takes less."""
+    return Pass(MERGE, partial(merge_contractions, prices=prices), level=2)
 
 
-def passes(
-    limits: Limits | None, asked: Sequence[Pass] = (), *, few_rows: int = TYPICAL_LIMITS.few_rows
-) -> tuple[Pass, ...]:
-    """The pipeline with the algorithms that trade rounding for speed, which `limits` bounds; None
-    leaves them out.  `asked` are passes that the target asks for; matrices that multiply more
-    rows than `few_rows` stay apart."""
+def passes(derivations: Derivations | None, asked: Sequence[Pass] = ()) -> tuple[Pass, ...]:
+    """The pipeline with what computes sums of products in less time, within the limits of
+    `derivations`; None leaves it out.  `asked` are further passes, each of which has its place."""
     late = tuple(p for p in asked if p is CHECK_INDICES)
-    derived = tuple(p for p in asked if p.name == DERIVE)
-    first = (p for p in asked if p not in (*late, *derived))
+    merges = tuple(p for p in asked if p.name == MERGE)
+    first = (p for p in asked if p not in (*late, *merges, FOLD_FACTORS))
     early = (*PIPELINE[:1], *first, *PIPELINE[1:-2])
-    merge = replace(MERGE_MATMULS, function=partial(merge_matmuls, few=few_rows))
-    early = tuple(merge if p is MERGE_MATMULS else p for p in early)
-    if limits is None:
-        return (*early, *derived, *late, *PIPELINE[-2:])
-    early = tuple(_FILLED if p is DECOMPOSE_TRANSPOSED else p for p in early)
-    faster = Pass("bilinear-convs", partial(faster_convolutions, limits=limits), level=2)
-    return (*early, *derived, faster, *late, *PIPELINE[-2:])
+    early = tuple(p for p in early if p is not FOLD_FACTORS or p in asked)
+    if derivations is None:
+        return (*early, *merges, *late, *PIPELINE[-2:])
+    if not derivations.strict:
+        early = tuple(_UNDERIVED if p is DECOMPOSE_TRANSPOSED else p for p in early)
+    derived = Pass(DERIVE, partial(derive, limits=derivations), level=2)
+    return (*early, *merges, derived, *late, *PIPELINE[-2:])
 
 
 def run_pipeline(
@@ -128,21 +123,18 @@ def run_pipeline(
     level: int,
     trace: Trace,
     *,
-    limits: Limits | None = None,
+    derivations: Derivations | None = None,
     asked: Sequence[Pass] = (),
-    few_rows: int = TYPICAL_LIMITS.few_rows,
     states: Sequence[tuple[str, str]] = (),
 ) -> Graph:
     """`graph` ready to be partitioned, at level `level` of -O.
 
     Its constants lie in a store of their own: arrays that folding replaced are freed with the
-    graph that was given.  `limits`, `asked` and `few_rows` are as of `passes`; `states` are the
-    inputs that outputs update, as of `bind_states`.
+    graph that was given.  `derivations` and `asked` are as of `passes`; `states` are the inputs
+    that outputs update, as of `bind_states`.
     """
     bound = Pass("bind-states", partial(bind_states, pairs=states))
-    found: Graph = run_passes(
-        graph, (*passes(limits, asked, few_rows=few_rows), bound), trace, level
-    )
+    found: Graph = run_passes(graph, (*passes(derivations, asked), bound), trace, level)
     return found
 
 
@@ -237,6 +229,6 @@ def lower(form: Graph | Placed, steps: Sequence[Step], plan: Plan, trace: Trace)
 def step_names() -> tuple[str, ...]:
     """Of all steps that a compile may have, in their order."""
     asked = (SMALL_TOP_K, LEGALIZE_CALLS, INT8_WEIGHT_MATMULS, INT8_MATMULS, SPLIT_ZERO_POINTS)
-    early = (*passes(None, (*asked, REQUANTIZE, CHECK_INDICES)),)
-    names = [p.name for p in early] + ["grouped-gemms", DERIVE, "bilinear-convs", "bind-states"]
+    early = (*passes(None, (*asked, REQUANTIZE, FOLD_FACTORS, CHECK_INDICES)),)
+    names = [p.name for p in early] + ["grouped-gemms", MERGE, DERIVE, "bind-states"]
     return tuple(dict.fromkeys((*names, *(name for name, _ in (*CPU, *PORTABLE, *GPU)))))

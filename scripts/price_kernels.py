@@ -20,7 +20,7 @@ from tcc.driver import resolve_targets
 from tcc.errors import TccError, UserError
 from tcc.frontends import load_model
 from tcc.ir.expr import extent
-from tcc.ir.graph import Handle, Value
+from tcc.ir.graph import Handle, Value, constant_bytes
 from tcc.ir.index import as_int
 from tcc.ir.layout import Layout
 from tcc.ir.program import Instr, Launch, Loop, constant_registers
@@ -29,7 +29,6 @@ from tcc.ir.tile import MemorySpace, TileKernel
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.tile.text import kernel_text
 from tcc.options import Options
-from tcc.passes.derive.bilinear.convolutions import constant_bytes
 from tcc.passes.layout.assign import Kernel
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.tile.cpu.lower import lower

@@ -15,10 +15,9 @@ from tcc.errors import UserError
 from tcc.ir.graph import Graph
 from tcc.ir.types import DTYPES, F32
 from tcc.options import Options
-from tcc.passes.derive.bilinear.conv_price import ConvPrices
-from tcc.passes.derive.bilinear.convolutions import Limits
 from tcc.passes.derive.derive import Derivations
-from tcc.passes.derive.prices import SitePrices
+from tcc.passes.derive.merge import MergePrices
+from tcc.passes.derive.prices import Prices
 from tcc.passes.moe.price import GroupedGemmPrices
 from tcc.passes.pipeline import (
     CHECK_INDICES,
@@ -28,9 +27,9 @@ from tcc.passes.pipeline import (
     SPLIT_AS_GIVEN,
     SPLIT_TO_SIGNED,
     SPLIT_ZERO_POINTS,
-    derivation,
     grouped_gemms,
     lower,
+    merging,
 )
 from tcc.passes.program.lower_graph import KernelTable
 from tcc.passes.program.lowered import Lowered, Plan
@@ -78,11 +77,14 @@ class CpuBackend(Backend):
         if self.planner.pricer is not None:
             tile_of = GroupedGemmPrices(self.planner, _TILES).tile_of
             self.asked += (grouped_gemms(tile_of, checks=True),)
-            if options.derive and options.numerics != "strict":
+            if options.derive:
+                self.asked += (merging(MergePrices(self.planner)),)
                 # As large as constants may become: they come from memory where that is saved.
                 most = schedule_planner(self.machine, round(constants * options.weight_growth))
-                self.derivations = Derivations(SitePrices(most), options.weight_growth)
-                self.asked += (derivation(self.derivations),)
+                pairs = options.precision == "bf16" and target.profile.multiplies_pairs
+                prices = Prices(most, 2.0 if pairs else 1.0)
+                strict = options.numerics == "strict"
+                self.derivations = Derivations(prices, options.weight_growth, strict=strict)
 
     @classmethod
     def refused(cls, options: Options) -> Mapping[str, str]:
@@ -100,11 +102,6 @@ class CpuBackend(Backend):
         cls, target: Target, options: Options, constants: int, tools: Any
     ) -> tuple[Self, ...]:
         return (cls(target, options, constants),)
-
-    @property
-    def limits(self) -> Limits | None:
-        """What bounds algorithms that trade rounding for speed."""
-        return bilinear_limits(self.target, self.machine, self.options, self.constants)
 
     def lower(self, graph: Graph, trace: Trace) -> Lowered:
         bits = self.options.weight_bits
@@ -184,20 +181,6 @@ def schedule_planner(
         ),
         None if constants is None else Pricer(machine, constants, pairs=pairs),
     )
-
-
-def bilinear_limits(
-    target: Target, machine: Machine, options: Options, constants: int
-) -> Limits | None:
-    """What bounds algorithms that trade rounding for speed, in a model with so many bytes of
-    constants; None where they are off."""
-    if options.numerics == "strict" or not options.derive:
-        return None
-    direct = 2.0 if options.precision == "bf16" and target.profile.multiplies_pairs else 1.0
-    # As large as the constants may become: they come from memory where that is what forms cost.
-    most = round(constants * options.weight_growth)
-    planner = schedule_planner(machine, most)
-    return Limits(ConvPrices(planner, machine, direct, most), options.weight_growth)
 
 
 def _cost(pricer: Pricer, bound: Bound) -> dict[str, Any]:

@@ -20,7 +20,8 @@ from tcc.ir.graph import Graph
 from tcc.ir.types import DTYPES, F32, DType
 from tcc.options import Options
 from tcc.passes.derive.derive import Derivations
-from tcc.passes.derive.prices import SitePrices
+from tcc.passes.derive.merge import MergePrices
+from tcc.passes.derive.prices import Prices
 from tcc.passes.manager import Pass
 from tcc.passes.moe.price import GroupedGemmPrices
 from tcc.passes.pipeline import (
@@ -29,9 +30,9 @@ from tcc.passes.pipeline import (
     INT8_MATMULS,
     LEGALIZE_CALLS,
     SMALL_TOP_K,
-    derivation,
     grouped_gemms,
     lower,
+    merging,
 )
 from tcc.passes.program.handles import check_without_handles
 from tcc.passes.program.lower_node import check_without_calls
@@ -60,12 +61,14 @@ class GpuBackend(Backend):
         options: Options,
         asked: Sequence[Pass] | None = None,
         compilers: Compilers | None = None,
+        derivations: Derivations | None = None,
     ) -> None:
-        """`asked`: the passes that all parts of a target ask for; None: this is all of it.
+        """`asked` and `derivations`: what all parts of a target ask for; None: this is all of it.
         `compilers` are what all code of an artifact is compiled by; None: processes of its own,
         for a moment each."""
         self.target, self.options, self.compilers = target, options, compilers
         self.asked = gpu_passes(target.gpus, options) if asked is None else tuple(asked)
+        self.derivations = derivations or gpu_derivations(target.gpus, options)
         strict = options.numerics == "strict"
         floats = stored_floats(options)
         profile = block_profile(target.gpus, options.precision)
@@ -92,7 +95,8 @@ class GpuBackend(Backend):
     ) -> tuple[Self, ...]:
         """GPUs that are much alike share one, others have their own."""
         asked = gpu_passes(target.gpus, options)
-        return tuple(cls(part, options, asked, tools) for part in alike(target))
+        derived = gpu_derivations(target.gpus, options)
+        return tuple(cls(part, options, asked, tools, derived) for part in alike(target))
 
     def joined(self, other: Backend) -> Self | None:
         """For GPUs of one vendor which all or none have matrix units for the precision."""
@@ -219,12 +223,23 @@ def gpu_passes(gpus: Sequence[GpuProfile], options: Options) -> tuple[Pass, ...]
 
     Sums of products of bytes are rounded once, those of dequantised ones at every step.
     """
-    planner = BlockPlanner(block_profile(gpus, options.precision), stored_floats(options))
+    planner = _planner(gpus, options)
     grouped = grouped_gemms(GroupedGemmPrices(planner, _TILES).tile_of)
-    strict = options.numerics == "strict"
-    derived = derivation(Derivations(SitePrices(planner), options.weight_growth))
-    loose = (INT8_MATMULS, *((derived,) if options.derive else ()))
-    return SMALL_TOP_K, LEGALIZE_CALLS, *(() if strict else loose), grouped
+    loose = () if options.numerics == "strict" else (INT8_MATMULS,)
+    merges = (merging(MergePrices(planner)),) if options.derive else ()
+    return SMALL_TOP_K, LEGALIZE_CALLS, *loose, grouped, *merges
+
+
+def gpu_derivations(gpus: Sequence[GpuProfile], options: Options) -> Derivations | None:
+    """What sums of products are priced by for all `gpus`; no forms of convolutions, which
+    have been measured on cores alone."""
+    if options.level < 2 or options.numerics == "strict" or not options.derive:
+        return None
+    return Derivations(Prices(_planner(gpus, options)), options.weight_growth, lambda _: ())
+
+
+def _planner(gpus: Sequence[GpuProfile], options: Options) -> BlockPlanner:
+    return BlockPlanner(block_profile(gpus, options.precision), stored_floats(options))
 
 
 # GPUs share their schedules where the most of them has less than so many times the least.

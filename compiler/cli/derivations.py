@@ -18,7 +18,7 @@ def derivation_records(found: Sequence[Decision]) -> list[dict[str, Any]]:
     """
     equal: dict[Any, list[Decision]] = {}
     for decision in found:
-        equal.setdefault((decision.site.key, decision.site.surroundings), []).append(decision)
+        equal.setdefault(decision.site.key, []).append(decision)
     return [_record(decisions) for decisions in equal.values()]
 
 
@@ -36,11 +36,11 @@ def _record(equal: Sequence[Decision]) -> dict[str, Any]:
         "candidates": [
             {
                 "chain": option.candidate.chain,
-                "estimate": option.candidate.seconds,
+                "estimate": option.candidate.estimate,
                 "seconds": option.seconds,
                 "chosen": taken.count(option.candidate),
                 "why": option.why,
-                "expression": region_text(option.candidate.region),
+                "expression": option.candidate.text,
             }
             for option in first.options
         ],

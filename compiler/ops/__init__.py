@@ -22,7 +22,6 @@ from tcc.ops.algebra import (
     movement,
     narrow,
     pad,
-    phases,
     pool,
     quantize,
     quantized,
@@ -48,7 +47,7 @@ from tcc.ops.data import data_dependent, indexing, lists, strings, tfidf
 _FAMILIES = (
     activation, arithmetic, attention, bits, space_to_depth, contract, control, create,
     data_dependent, diagonal, expression, grid, indexing, levels, linalg, lists, loss, magnitude,
-    movement, narrow, normalization, pad, phases, pool, quantize, quantized, reduce, resize, roi,
+    movement, narrow, normalization, pad, pool, quantize, quantized, reduce, resize, roi,
     cumulative, signal, sizes, softmax, strings, tfidf, unary, window,
 )  # fmt: skip
 _ROWS = [row for family in _FAMILIES for row in family.OPS]

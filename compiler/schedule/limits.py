@@ -47,11 +47,14 @@ TYPICAL_LIMITS = FusionLimits()
 @record
 class Rates:
     """What a machine does in a second: `products` that are added up, `others` for operations on
-    elements, and `bytes` of memory read."""
+    elements, and `bytes` of memory read; bytes of `weights` read, and bytes that stages of a kernel
+    have `exchanged`, written and read again."""
 
     products: float = 180e9
     others: float = 90e9
     bytes: float = 27e9
+    weights: float = 27e9
+    exchanged: float = 80e9
 
     def seconds(self, products: float, others: float, bytes_: float) -> float:
         """How long work and traffic take, one after the other."""

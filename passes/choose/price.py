@@ -19,7 +19,8 @@ def priced_kernels(graph: Graph, planner: KernelPlanner) -> Iterator[tuple[Kerne
         yield kernel, planner.seconds(kernel, placed.layouts, constants)
 
 
-def unread(b: GraphBuilder, type_: TensorType) -> Value:
-    """A constant of contents that no price depends on."""
-    name = b.fresh("constant")
+def unread(b: GraphBuilder, type_: TensorType, hint: str = "constant") -> Value:
+    """A constant of contents that no price depends on; another `hint` than those of the graph that
+    `b` rebuilds."""
+    name = b.fresh(hint)
     return b.constant_handle(Handle(name), type_, name)

@@ -10,24 +10,21 @@ and nothing is added up by chance.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from math import inf, prod
+from math import inf
 from typing import TypeAlias
 
-from tcc.ir.expr import Expr, Stage, extent, reads, with_sources
-from tcc.ir.expr.scalar import (
-    IndexValue,
-    Read,
-    Scalar,
-    Source,
-    StageRef,
-    index_value,
-    read,
-    transform_all,
-)
-from tcc.ir.index import Index, Var, as_int, const, free_vars, iterator, of_atom, substitute
+from tcc.ir.expr import Expr, extent
+from tcc.ir.expr.scalar import StageRef, argument
+from tcc.ir.index import Var, as_int
+from tcc.passes.derive.affine import unit
+from tcc.passes.derive.convert import from_expr, to_expr
+from tcc.passes.derive.edit import chosen, spliced
+from tcc.passes.derive.record import Factor, Stage, is_leaf
+from tcc.passes.derive.rules.digits import split
 from tcc.passes.fuse.compose import canonical, drop_unused
+from tcc.passes.fuse.split_reductions import trips
 from tcc.schedule.alternatives import Alternative, preferred
 from tcc.schedule.gpu.cost import LAUNCH, BlockPrice, streamed
 from tcc.schedule.gpu.schedule import BlockProfile
@@ -50,10 +47,10 @@ def split_k(expr: Expr, profile: BlockProfile, prices: Prices) -> tuple[Expr, in
     (number,) = totals
     stage = expr.stages[number]
     sizes = [as_int(extent(v)) for v in (*stage.iters, *stage.reduce)]
-    if any(n is None or n < 1 for n in sizes) or any(n.indirect for n in reads(stage)):
+    if any(n is None or n < 1 for n in sizes) or is_leaf(from_expr(expr).stages[number]):
         return None
-    cut = max(stage.reduce, key=lambda v: _trips([v]))
-    counts = _counts(_trips([cut]))
+    cut = max(stage.reduce, key=lambda v: trips((v,)))
+    counts = _counts(trips((cut,)))
     whole = prices(expr) if counts else None
     if whole is None or whole.units >= 2 * profile.processors or whole.seconds < 2 * LAUNCH:
         return None
@@ -74,62 +71,21 @@ def _seconds(expr: Expr, number: int, profile: BlockProfile, prices: Prices) -> 
     first, _ = drop_unused(replace(expr, outputs=(StageRef(number, 0),)))
     price = prices(canonical(first))
     stage = expr.stages[number]
-    moved = 2 * _trips(stage.iters) * stage.body[0].dtype.bytes
+    moved = 2 * trips(stage.iters) * stage.body[0].dtype.bytes
     return inf if price is None else price.seconds + streamed(profile, moved)
 
 
 def _with_parts(expr: Expr, number: int, cut: Var, parts: int) -> Expr:
-    stages: list[Stage] = []
-    for n, old in enumerate(expr.stages):
-        moved = _later(old, number)
-        stages += _divided(moved, number, cut, parts) if n == number else [moved]
-    outputs = tuple(replace(o, stage=o.stage + (o.stage >= number)) for o in expr.outputs)
-    return canonical(Expr(expr.params, tuple(stages), outputs))
-
-
-def _divided(stage: Stage, number: int, cut: Var, parts: int) -> tuple[Stage, Stage]:
-    """The stage of parts, stage `number`, and that of their sums.
-
-    Parts take the place of a first loop of one trip, so that images of one batch stay images.
-    """
-    size = _trips([cut]) // parts
-    part, rest = iterator("part", parts), iterator(cut.name, size)
-    (first,), (last,) = free_vars(part), free_vars(rest)
-    moved = {cut: part * size + rest}
-    kept = stage.iters
-    if len(kept) > 1 and _trips(kept[:1]) == 1:
-        moved, kept = {**moved, kept[0]: const(0)}, kept[1:]
-
-    def leaf(node: Scalar) -> Scalar:
-        match node:
-            case Read():
-                at = tuple(substitute(i, moved) for i in node.indices)
-                return read(node.source, at, node.dtype, fill=node.fill)
-            case IndexValue():
-                return index_value(substitute(node.index, moved), node.dtype)
-            case _:
-                return node
-
-    reduce = tuple(last if v is cut else v for v in stage.reduce)
-    made = transform_all(stage.body, leaf)
-    at: tuple[Index, ...] = (part, *map(of_atom, kept))
-    sums = read(StageRef(number, 0), at, stage.body[0].dtype)
-    return (
-        replace(stage, iters=(first, *kept), reduce=reduce, body=made),
-        replace(stage, reduce=(first,), body=(sums,)),
-    )
-
-
-def _later(stage: Stage, number: int) -> Stage:
-    """`stage` with the results of stage `number` and of later ones read one stage later."""
-
-    def moved(source: Source) -> Source:
-        if not isinstance(source, StageRef) or source.stage < number:
-            return source
-        return replace(source, stage=source.stage + 1)
-
-    return with_sources(stage, moved)
-
-
-def _trips(loops: Sequence[Var]) -> int:
-    return prod(as_int(extent(v)) or 0 for v in loops)
+    """Parts take the place of a first loop of one trip, so that images of one batch stay images."""
+    loop = expr.stages[number].loops.index(cut)
+    region = split(from_expr(expr), number, loop, trips((cut,)) // parts)
+    stage, first = region.stages[number], len(expr.stages[number].iters)
+    kept = range(int(first > 1 and stage.iters[0] == 1), first)
+    rest = [k for k in range(first, len(stage.loops)) if k != loop]
+    (dtype,), wide = stage.dtypes, first + 1
+    forms = tuple(unit(k, wide) for k in (first, *kept))
+    sums = Stage(
+        stage.iters, (parts,), stage.monoid,
+        (Factor(~number, 0, forms, dtype),), (argument(0, dtype),),
+    )  # fmt: skip
+    return to_expr(spliced(region, number, (chosen(stage, (loop, *kept), rest), sums)))

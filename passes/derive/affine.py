@@ -362,7 +362,20 @@ def _shrunk(of: Affine, div: int, mod: int, extents: Sizes) -> Affine:
                 return _digit(inner, below * div, mod or kept, extents)
             if mod % kept == 0:
                 return _digit(inner, below * div, kept, extents)
-    return digit(of, div, mod)
+    return _line(of, div, mod, extents) or digit(of, div, mod)
+
+
+def _line(of: Affine, div: int, mod: int, extents: Sizes) -> Affine | None:
+    """The digit of a loop of two trips, which lies on a line; None for others."""
+    used = [(k, step) for k, step in enumerate(of.steps) if step != 0]
+    if of.digits or len(used) != 1 or extents[used[0][0]] != 2:
+        return None
+    ((loop, step),) = used
+    values = [of.offset, of.offset + step]
+    if not all(isinstance(value, int) for value in values):
+        return None
+    first, last = (value // div % mod if mod else value // div for value in values)
+    return Affine(tuple((last - first) * (k == loop) for k in range(len(of.steps))), first)
 
 
 def _scales(of: Affine, div: int) -> list[int]:

@@ -7,6 +7,7 @@ for each of its reads, every other body one for each different read.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from tcc.ir import expr
 from tcc.ir.expr import Expr, extent, reads, with_sources
@@ -35,6 +36,7 @@ from tcc.passes.derive.record import Factor, Factors, Region, Stage
 from tcc.passes.fuse.compose import canonical
 
 
+@lru_cache(maxsize=4096)  # equal layers, and passes that ask again
 def from_expr(whole: Expr) -> Region:
     """The region that computes what `whole` does; stages that do not fit are leaves."""
     stages = tuple(map(_stage, whole.stages))

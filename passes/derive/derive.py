@@ -1,12 +1,14 @@
-"""Replaces sums of products by cheaper orders of the same sums and products.
+"""Replaces sites of a graph by what computes them in less time.
 
     %s = matmul(%q, %kt)                          %t = expression(%kt, %v)       64 x 64 a head
     %y = matmul(%s, %v)      4,096 x 4,096   ->   %y = expression(%q, %t)
 
-Sites (`sites`) are written anew (`reassociate`); what is estimated to save most is priced as the
-kernels that it becomes, and all sites are chosen for together, weights within their bounds.  What
-is made of constants is computed here in f64 and rounded once.  A replacement is checked against
-what it replaces by exact values (`check`).
+Sites are sums of products (`sites`), which are written anew in other orders (`rewritten`), and
+convolutions, which are computed in bilinear forms (`bilinear`).  The candidates whose estimates and
+bounds are low are priced as the kernels that they become, and all sites are chosen for together:
+neighbours by what they take together, weights within their bounds.  What is made of constants is
+computed here in f64 and rounded once.  Another region is checked against what it replaces by exact
+values (`check`).
 
 Orders of sums change rounding only.  A result is finite where the products of the largest
 magnitudes of its factors are, summed; an infinity or a NaN of an operand makes the same results
@@ -17,40 +19,48 @@ Requires folded constants.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from math import inf
+from typing import Any, TypeAlias
 
-import numpy as np
-from tcc.errors import InternalError
-from tcc.ir.graph import Graph, GraphBuilder, Node, Value
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value, constant_bytes
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
-from tcc.ir.op import Array
-from tcc.ir.types import DType
-from tcc.passes.choose.beam import choose_together
-from tcc.passes.derive.affine import plain
-from tcc.passes.derive.algebra.cost import constant_stages, count, estimate, least_seconds
-from tcc.passes.derive.algebra.fold import fold, foldable
-from tcc.passes.derive.algebra.instance import agree
-from tcc.passes.derive.algebra.reassociate import Candidate, reassociated
-from tcc.passes.derive.bilinear.convolutions import constant_bytes
-from tcc.passes.derive.check import Unchecked
-from tcc.passes.derive.prices import SitePrices, add_region
-from tcc.passes.derive.record import Region
-from tcc.passes.derive.sites import Site, composed, sites
+from tcc.passes.choose.beam import Link, choose_together
+from tcc.passes.derive.bilinear.conv_forms import forms_of
+from tcc.passes.derive.bilinear.convolutions import (
+    Tiled,
+    convolutions,
+    epilogue,
+    fitting,
+    pool_formula,
+    pools_of,
+    tiled,
+)
+from tcc.passes.derive.bilinear.tiled_conv import Conv, Form
+from tcc.passes.derive.candidate import MARGIN, Candidate, Found, dearer
+from tcc.passes.derive.prices import Prices
+from tcc.passes.derive.rewritten import reordered, searched
+from tcc.passes.derive.sites import Scope, Site, scopes
 from tcc.record import record
-from tcc.schedule.alternatives import Alternative
+from tcc.schedule.alternatives import Alternative, in_order
 
-# The part of its price that a site's replacement has to save: prices err.
-MARGIN = 0.05
+# An option that is so many times as dear as the best is not looked at together with others.
+_HOPELESS = 1.15
 
 
 @record
 class Derivations:
-    """What prices are made by, and how many times their size all weights together may take."""
+    """What prices are made by, how many times their size all weights together may take, and the
+    bilinear `forms` of a convolution that are allowed.
 
-    prices: SitePrices
+    `strict` keeps to what gives every result the terms that it had, in their order.
+    """
+
+    prices: Prices
     growth: float = 4.0
+    forms: Callable[[Conv], Iterable[Form]] = forms_of
+    strict: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,136 +85,160 @@ class Decision:
     states: int
     chosen: Option | None = None
 
+    def alternatives(self) -> list[Alternative[Site, Option | None]]:
+        """What is chosen from, the site as it is first: candidates count as dearer than priced."""
+        site = self.site
+        found: list[Alternative[Site, Option | None]] = [Alternative(site, None, self.seconds or 0)]
+        for option in self.options:
+            if option.seconds is not None:
+                candidate = option.candidate
+                price = option.seconds * dearer(candidate)
+                found.append(Alternative(site, option, price, candidate.growth(site)))
+        return found
+
 
 def derive(graph: Graph, limits: Derivations) -> Graph:
     """`graph` with the sites replaced that gain from it within the limits.
 
     Raises InternalError, with the chain, for a replacement that computes something else.
     """
-    chosen = {d.site.nodes[-1]: d for d in decisions(graph, limits) if d.chosen is not None}
+    found = [(d.site, d.chosen.candidate) for d in decisions(graph, limits) if d.chosen is not None]
+    chosen = {site.sink: (site, candidate) for site, candidate in found}
+    pools = pools_of(graph, {s.sink: c.form for s, c in found if isinstance(c, Tiled)})
     new: dict[Value, Value] = {}
 
     def visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
         pairs = zip(node.inputs, inputs, strict=True)
         new.update((old, value) for old, value in pairs if old is not None and value is not None)
-        decision = chosen.get(node)
-        return None if decision is None else _replaced(b, decision, new)
+        if node in pools:
+            return pool_formula(b, node, *inputs)
+        return _emitted(b, *chosen[node], new) if node in chosen else None
 
     return rewritten(graph, visit) if chosen else graph
+
+
+def _emitted(
+    b: GraphBuilder, site: Site, candidate: Candidate, new: dict[Value, Value]
+) -> Replacement:
+    operands = [new[v] for v in site.operands]
+    arrays = [b.array(v) if c else None for v, c in zip(operands, site.constants, strict=True)]
+    value = candidate.emit(b, operands, arrays)
+    return None if value is None else [value]
 
 
 def decisions(graph: Graph, limits: Derivations) -> list[Decision]:
     """What was found for each site, and what all of them are given together."""
     known: dict[Any, Decision] = {}
     found: list[Decision] = []
-    for site in sites(graph):
-        key = site.key, site.surroundings
-        if key not in known:
-            known[key] = _decided(site, limits.prices)
-        first = known[key]
-        found.append(Decision(site, first.estimate, first.seconds, first.options, first.states))
-    places = [_alternatives(decision) for decision in found]
-    room = (limits.growth - 1) * constant_bytes(graph)
-    picks = choose_together(places, {}, room)
+    scope_of: list[Scope] = []
+    for scope in scopes(graph):
+        for site in _sites(scope):
+            key = site.key
+            if key not in known:
+                known[key] = _decided(site, limits)
+            found.append(replace(known[key], site=site))
+            scope_of.append(scope)
+    places = [decision.alternatives() for decision in found]
+    links = dict(_links(limits.prices, scope_of, places))
+    picks = choose_together(places, links, (limits.growth - 1) * constant_bytes(graph))
     return [
         replace(decision, chosen=place[pick].replacement)
         for decision, place, pick in zip(found, places, picks, strict=True)
     ]
 
 
-def _decided(site: Site, prices: SitePrices) -> Decision:
+def _sites(scope: Scope) -> Iterator[Site]:
+    """The convolutions that forms may compute, and all other sums of products, which may hold such
+    convolutions."""
+    alone = list(convolutions(scope))
+    sinks = {site.sink for site in alone}
+    yield from (s for s in scope.sums() if len(s.nodes) > 1 or s.sink not in sinks)
+    yield from alone
+
+
+def _decided(site: Site, limits: Derivations) -> Decision:
     """The candidates of a site, those priced that may save the margin."""
-    rates = prices.planner.rates
-    region = composed(site.nodes)
-    own = estimate(region, site.constants, rates)
-    found = reassociated(region, site.constants, rates, (1 - MARGIN) * own)
-    worth = [c for c in found.candidates if c.seconds < (1 - MARGIN) * own]
-    direct = prices.seconds(site) if worth else None
+    prices = limits.prices
+    found = _found(site, limits)
+    pairs: list[tuple[Candidate, bool]] = []
+    for own in found:
+        known = own.estimate
+        if known is None:
+            known = prices.seconds(site) if own.candidates else 0.0
+        pairs += [(c, c.estimate * dearer(c) < known) for c in own.candidates]
+    direct = prices.seconds(site) if any(worth for _, worth in pairs) else None
     options: list[Option] = []
-    for candidate in found.candidates:
-        if direct is None or candidate not in worth:
+    for candidate, worth in pairs:
+        factor, seconds = dearer(candidate), None
+        if direct is None or not worth:
             why = f"saves less than {MARGIN:.0%} of the estimate"
-        elif least_seconds(candidate.region, site.constants, rates) > (1 - MARGIN) * direct:
+        elif candidate.least_seconds(prices.planner.rates) * factor >= direct:
             why = "its products alone take longer"
-        elif not foldable(candidate.region, site.constants):
-            why = "its constants are too much work to make ahead of the run"
-        else:
-            seconds = prices.seconds(site, candidate.region)
-            why = _unchecked(site, region, candidate) if seconds * (1 + MARGIN) < direct else ""
-            options.append(Option(candidate, None if why else seconds, why))
+        elif not (why := candidate.refused()):
+            seconds = prices.seconds(site, ((site, candidate),))
+            why = candidate.unchecked(site) if seconds * factor < direct else ""
+            seconds = None if why else seconds
+        options.append(Option(candidate, seconds, why))
+    first = found[0].estimate or 0.0
+    return Decision(site, first, direct, tuple(options), sum(own.states for own in found))
+
+
+def _found(site: Site, limits: Derivations) -> list[Found]:
+    """What each generator of candidates finds for a site."""
+    prices, conv = limits.prices, fitting(site)
+    derived = searched(site, prices.planner.rates, limits.strict)
+    if limits.strict:
+        return [derived]
+    if conv is None:
+        return [reordered(site, prices.planner.rates), derived]
+    return [tiled(conv, limits.forms(conv), prices.least_seconds, limits.growth), derived]
+
+
+# ---- sites together -----------------------------------------------------------------------------
+
+_Place: TypeAlias = Sequence[Alternative[Site, Option | None]]
+
+
+def _links(
+    prices: Prices, scope_of: Sequence[Scope], places: Sequence[_Place]
+) -> Iterator[tuple[tuple[int, int], Link]]:
+    """What the choices at two places add: without bound where both replace a node; where a
+    convolution reads what comes of another, and a neighbour may tip the scales, what both take
+    together."""
+    makers: dict[Value, int] = {}
+    owners: dict[Node, int] = {}
+    for number, place in enumerate(places):
+        site = place[0].region
+        if len(place) > 1:
+            for other in {owners[node] for node in site.nodes if node in owners}:
+                yield (other, number), lambda a, b: inf if a and b else 0.0
+            owners.update(dict.fromkeys(site.nodes, number))
+        if fitting(site) is None:
             continue
-        options.append(Option(candidate, None, why))
-    return Decision(site, own, direct, tuple(options), found.states)
+        before = makers.get(site.operands[0])
+        if before is not None and (_contested(places[before]) or _contested(place)):
+            yield (before, number), _link(prices, scope_of[number], places[before], place)
+        makers.update((v, number) for n in site.around for v in n.outputs)
 
 
-def _alternatives(decision: Decision) -> list[Alternative[Site, Option | None]]:
-    """What is chosen from, the site as it is first: candidates count as dearer than priced."""
-    site = decision.site
-    found: list[Alternative[Site, Option | None]] = [
-        Alternative(site, None, decision.seconds or 0.0)
-    ]
-    for option in decision.options:
-        if option.seconds is not None:
-            bytes_ = _extra(site, option.candidate.region)
-            found.append(Alternative(site, option, option.seconds * (1 + MARGIN), bytes_))
-    return found
+def _contested(place: _Place) -> bool:
+    least, *others = (each.price for each in in_order(place))
+    return any(price <= _HOPELESS * least for price in others)
 
 
-def _extra(site: Site, region: Region) -> int:
-    """Bytes by which constants grow."""
-    fixed = constant_stages(region, site.constants)
-    read = {
-        (f.source, f.component)
-        for stage, known in zip(region.stages, fixed, strict=True)
-        for f in stage.factors
-        if f.source is not None and not known
-    }
-    made = [(~s, c) for s, c in read if s < 0 and fixed[~s]]
-    new = sum(count(region.stages[n].iters) * region.stages[n].dtypes[c].bytes for n, c in made)
-    gone = [v.type for n, v in enumerate(site.operands) if site.freed[n] and (n, 0) not in read]
-    return max(0, new - sum(count(map(plain, t.shape)) * t.dtype.bits // 8 for t in gone))
+def _link(prices: Prices, scope: Scope, first: _Place, second: _Place) -> Link:
+    """What two convolutions take together beyond what they take alone, if both have a form."""
+    sites = first[0].region, second[0].region
+    nodes = [site.sink for site in sites]
+    around = (n for node in nodes for n in epilogue(scope, node))
+    both = scope.site(nodes, around, stored=True)
 
+    def beyond(a: int, b: int) -> float:
+        one, other = first[a].replacement, second[b].replacement
+        if one is None or other is None or one.seconds is None:
+            return 0.0
+        taken = (sites[0], one.candidate), (sites[1], other.candidate)
+        together, plain = (prices.seconds(both, t) for t in (taken, taken[1:]))
+        return together - plain - (one.seconds - first[0].price)
 
-def _unchecked(site: Site, region: Region, candidate: Candidate) -> str:
-    """Why a candidate cannot be compared with what it replaces; empty where the two agree.
-
-    Raises InternalError where they do not."""
-    try:
-        same = agree(region, candidate.region)
-    except Unchecked as error:
-        return error.what
-    if not same:
-        raise InternalError(
-            "a derivation changes what is computed",
-            where=site.nodes[-1].loc,
-            why=candidate.chain,
-            hint="compile with --no-derive, and report the model",
-        )
-    return ""
-
-
-def _replaced(b: GraphBuilder, decision: Decision, new: Mapping[Value, Value]) -> Replacement:
-    site, option = decision.site, decision.chosen
-    assert option is not None
-    region = option.candidate.region
-    operands = [new[v] for v in site.operands]
-    arrays = [b.array(v) if c else None for v, c in zip(operands, site.constants, strict=True)]
-    folded = fold(region, site.constants, arrays)
-    rounded = {
-        n: [_rounded(a, d) for a, d in zip(parts, region.stages[n].dtypes, strict=True)]
-        for n, parts in folded.items()
-    }
-    if not all(np.isfinite(a).all() for parts in rounded.values() for a in parts):
-        return None  # constants that are, or sums of them beyond the range
-    sources = [s for v, c in zip(operands, site.constants, strict=True) if c for s in b.sources(v)]
-
-    def constant(b: GraphBuilder, number: int, component: int) -> Value:
-        dtype = region.stages[number].dtypes[component]
-        return b.constant(rounded[number][component], "derived", dtype, sources)
-
-    return [add_region(b, region, operands, site.constants, constant)]
-
-
-def _rounded(array: Array, dtype: DType) -> Array:
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.asarray(array).astype(dtype.carrier)
+    return beyond

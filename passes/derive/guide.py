@@ -16,6 +16,7 @@ last, so that steps that commute are tried in one order.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from math import gcd
 from typing import TypeAlias
 
@@ -117,7 +118,13 @@ def _adds(stage: Stage) -> bool:
 
 
 def _forms(stage: Stage) -> list[Affine]:
-    return [form for factor in stage.factors for form in factor.forms]
+    """The indices, in which loops of one trip have no step."""
+    forms = [form for factor in stage.factors for form in factor.forms]
+    if 1 not in stage.loops:
+        return forms
+    pairs = [tuple(zip(form.steps, stage.loops, strict=True)) for form in forms]
+    steps = (tuple(step if size != 1 else 0 for step, size in own) for own in pairs)
+    return [form._replace(steps=own) for form, own in zip(forms, steps, strict=True)]
 
 
 def _steps(form: Affine) -> list[tuple[int, int]]:
@@ -126,14 +133,16 @@ def _steps(form: Affine) -> list[tuple[int, int]]:
 
 
 def _of_digits(number: int, stage: Stage) -> Iterator[Steps]:
-    """All loops of a digit split by its divisor, those of the result such that its offset goes."""
-    for digit in dict.fromkeys(digit for form in _forms(stage) for digit in form.digits):
+    """All loops of a digit split by its divisor, those of the result such that its offset goes, or
+    without a shift, which would make more points of them."""
+    digits = dict.fromkeys(digit for form in _forms(stage) for digit in form.digits)
+    for digit, shifts in product(digits, (True, False)):
         by = digit.div if digit.div > 1 else digit.mod
         steps: Steps = ()
         for loop, step in reversed(_steps(digit.of)):
             if gcd(step, by) == 1 and isinstance(digit.of.offset, int):
                 shift = pow(step, -1, by) * digit.of.offset % by
-                shift = shift if loop < len(stage.iters) else 0
+                shift = shift if shifts and loop < len(stage.iters) else 0
                 steps += _split(number, stage, loop, by, shift)
         if steps:
             yield steps

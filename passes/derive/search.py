@@ -46,11 +46,18 @@ class Derivation(NamedTuple):
     states: int
 
 
-def search(region: Region, price: Price, budget: int = BUDGET, strict: bool = False) -> Derivation:
+def search(
+    region: Region,
+    price: Price,
+    budget: int = BUDGET,
+    strict: bool = False,
+    guided: bool = False,
+) -> Derivation:
     """Derives from `region` until `budget` states are seen or no step is left.
 
     `price` is asked once for the region and for every candidate.  `strict` keeps to the rules that
-    change no order of a sum.  Steps hold by their own conditions; nothing is evaluated here.
+    change no order of a sum, `guided` to the steps that mend what a contraction lacks.  Steps hold
+    by their own conditions; nothing is evaluated here.
     """
     seen: set[bytes] = set()
     found: list[State] = []
@@ -73,7 +80,7 @@ def search(region: Region, price: Price, budget: int = BUDGET, strict: bool = Fa
             new = _after(state, steps, strict)
             if new is not None and len(seen) < budget:
                 see(new, extra)
-        if not explores and length < _MOST_STEPS:
+        if not (explores or guided) and length < _MOST_STEPS:
             heappush(queue, (extra + 1, length, number, True, state))
     best, least = State(region, ()), price(region)
     for state in found:

@@ -8,8 +8,9 @@ taken by what their expressions compute, so that ops and other expressions count
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
 from typing import Any
 
@@ -29,6 +30,14 @@ from tcc.passes.fuse.partition import NodeKind, classify
 _MOST, _AFTER, _BEFORE = 24, 6, 4
 
 
+class Role(Enum):
+    """What a value is to nodes that read it and do not make it."""
+
+    CONSTANT = "constant"
+    GIVEN = "given"  # an input of the graph, in the caller's layout
+    STORED = "stored"  # another kernel's, in the layout that suits both
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Site:
     """`nodes` in order, the last of which is the sink, which compute its result from `operands`,
@@ -36,7 +45,8 @@ class Site:
     `freed` whether they are constants that nothing else reads.
 
     `around` are these and the nodes that may share kernels with them, in order, `read` what they
-    read that others make, and whether it is constant, and `shown` what others read of theirs.
+    read that others make, and `shown` what others read of theirs: in the caller's layout where it
+    is given, else stored.
     """
 
     nodes: tuple[Node, ...]
@@ -44,44 +54,51 @@ class Site:
     constants: tuple[bool, ...]
     freed: tuple[bool, ...]
     around: tuple[Node, ...]
-    read: Mapping[Value, bool]
-    shown: tuple[Value, ...]
+    read: Mapping[Value, Role]
+    shown: Mapping[Value, Role]
 
     @property
-    def surroundings(self) -> tuple[Any, ...]:
-        """Equal for sites among neighbours that compute the same."""
-        return _key(self.around, self.read), tuple(map(self.around.index, self.nodes))
+    def sink(self) -> Node:
+        return self.nodes[-1]
+
+    def places_of(self, nodes: Sequence[Node]) -> tuple[int, ...]:
+        """Where nodes stand among those around."""
+        return tuple(map(self.around.index, nodes))
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Equal for sites that compute the same of operands of the same types."""
-        known = dict(zip(self.operands, self.constants, strict=True))
-        return _key(self.nodes, known)
-
-
-def _key(nodes: Sequence[Node], read: Mapping[Value, bool]) -> tuple[Any, ...]:
-    """What some nodes compute, whatever their values are called; `read` are those that others
-    make, and whether they are constants."""
-    numbers: dict[Value, int] = {}
-    parts: list[Any] = []
-    for node in nodes:
-        operands = tuple(
-            v and (numbers.setdefault(v, len(numbers)), v.type, read.get(v)) for v in node.inputs
-        )
-        results = tuple((numbers.setdefault(v, len(numbers)), v.type) for v in node.outputs)
-        parts.append((node.op.name, node.attrs, operands, results))
-    return tuple(parts)
+        """Equal for sites that compute the same among neighbours that compute the same, whatever
+        their values are called."""
+        numbers: dict[Value, int] = {}
+        parts: list[Any] = []
+        for node in self.around:
+            operands = tuple(
+                v and (numbers.setdefault(v, len(numbers)), v.type, self.read.get(v))
+                for v in node.inputs
+            )
+            results = tuple((numbers.setdefault(v, len(numbers)), v.type) for v in node.outputs)
+            parts.append((node.op.name, node.attrs, operands, results))
+        shown = tuple((numbers[v], role) for v, role in self.shown.items())
+        return tuple(parts), shown, self.places_of(self.nodes)
 
 
 def sites(graph: Graph) -> Iterator[Site]:
-    """The sites of a graph and its bodies that sum anything, every node in at most one."""
+    """The sums of products of a graph and its bodies, every node in at most one."""
+    for scope in scopes(graph):
+        yield from scope.sums()
+
+
+def scopes(graph: Graph) -> Iterator[Scope]:
+    """A graph and its bodies."""
     known: dict[Value, Handle] = {}
     for part in walk_graphs(graph):
         known.update(part.constants)
-        yield from _Finder(part, known).run()
+        yield Scope(part, known)
 
 
-class _Finder:
+class Scope:
+    """A graph or a body in which sites are found; `known` are the constants that it may read."""
+
     def __init__(self, graph: Graph, known: Mapping[Value, Handle]) -> None:
         self.graph, self.known = graph, known
         self.users = graph.users()
@@ -91,7 +108,8 @@ class _Finder:
             self.kept.update(captures(node))
         self.order = {node: n for n, node in enumerate(graph.nodes)}
 
-    def run(self) -> Iterator[Site]:
+    def sums(self) -> Iterator[Site]:
+        """The sums of products, every node in at most one."""
         taken: set[Node] = set()
         for node in reversed(self.graph.nodes):
             if node in taken or self._linear(node) is None:
@@ -99,7 +117,7 @@ class _Finder:
             nodes = self._grown(node, taken)
             taken.update(nodes)
             if any(classify(n).kind not in (NodeKind.MAP, NodeKind.POINTWISE) for n in nodes):
-                yield self._site(nodes)
+                yield self.site(nodes, self._neighbours(nodes))
 
     def _linear(self, node: Node) -> tuple[bool, ...] | None:
         """Of each operand whether the node's result is a sum of products in which it is a factor
@@ -134,19 +152,27 @@ class _Finder:
                     found.append(before)
         return sorted(found, key=self.order.__getitem__)
 
-    def _site(self, nodes: Sequence[Node]) -> Site:
+    def site(self, nodes: Sequence[Node], others: Iterable[Node], *, stored: bool = False) -> Site:
+        """The site of some nodes among `others`; where values are to be `stored` as between
+        kernels, or wherever the kernels alone have them."""
         made = {v for node in nodes for v in node.outputs}
         read = (v for node in nodes for v in node.inputs if v is not None and v not in made)
         operands = tuple(dict.fromkeys(read))
         constants = tuple(v in self.known for v in operands)
-        around = sorted((*nodes, *self._neighbours(nodes)), key=self.order.__getitem__)
+        around = sorted(dict.fromkeys((*nodes, *others)), key=self.order.__getitem__)
         results = {v: None for node in around for v in node.outputs}
-        outer = {v: v in self.known for n in around for v in n.inputs if v and v not in results}
-        shown = tuple(
-            v
+        inputs, outputs = set(self.graph.inputs), set(self.graph.outputs)
+        outer = {
+            v: Role.CONSTANT if v in self.known else _role(stored and v not in inputs)
+            for node in around
+            for v in node.inputs
+            if v and v not in results
+        }
+        shown = {
+            v: _role(stored and v not in outputs)
             for v in results
             if v in self.kept or any(u not in around for u in self.users.get(v, (None,)))
-        )
+        }
         freed = tuple(
             v in self.graph.constants and v not in self.kept and set(self.users[v]) <= {*nodes}
             for v in operands
@@ -171,6 +197,10 @@ class _Finder:
         return [*after[1:], *before[:_BEFORE]]
 
 
+def _role(stored: bool) -> Role:
+    return Role.STORED if stored else Role.GIVEN
+
+
 def _may_join(node: Node, *other: NodeKind) -> bool:
     return classify(node).kind not in (NodeKind.OPAQUE, *other)
 
@@ -178,7 +208,7 @@ def _may_join(node: Node, *other: NodeKind) -> bool:
 @lru_cache(maxsize=4096)
 def _linear_params(expr: Expr) -> tuple[bool, ...] | None:
     """As of `_Finder._linear`, of an expression."""
-    region = _region_of(expr)
+    region = from_expr(expr)
     flat = Flattened(region, spread=True)
     if len(region.outputs) != 1:
         return None
@@ -209,9 +239,6 @@ def _linear_params(expr: Expr) -> tuple[bool, ...] | None:
     return tuple(use == 1 and ok for use, ok in zip(uses, inside, strict=True))
 
 
-_region_of = lru_cache(maxsize=1024)(from_expr)
-
-
 def composed(nodes: Sequence[Node]) -> Region:
     """The region that computes the result of the last of some nodes; its parameters are what they
     read that others make, in order of first use.  The nodes have expressions."""
@@ -221,7 +248,7 @@ def composed(nodes: Sequence[Node]) -> Region:
     for node in nodes:
         expr = node_expr(node)
         assert expr is not None
-        part = _region_of(expr)
+        part = from_expr(expr)
         first = len(stages)
         places = [
             None if v is None else made[v] if v in made else operands.setdefault(v, len(operands))

@@ -37,6 +37,7 @@ from tcc.ir.index import Index, Var, Vars, free_vars, iterator, substitute, var_
 from tcc.ir.op import exact
 from tcc.ir.types import U64, TensorType
 from tcc.passes.fuse.hoist import hoist_normalisers
+from tcc.passes.fuse.online_reductions import above
 from tcc.passes.fuse.scratch_limit import too_large
 from tcc.passes.fuse.trim_reductions import trim_reductions
 from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
@@ -276,11 +277,7 @@ def _safe_to_inline(node: Read, stage: Stage, body: Scalar) -> bool:
 
 def drop_unused(expr: Expr) -> tuple[Expr, tuple[int, ...]]:
     """Without stages and operands that nothing reads; also the numbers of the operands kept."""
-    needed = {o.stage for o in expr.outputs}
-    for number in range(len(expr.stages) - 1, -1, -1):
-        if number in needed:
-            needed.update(s.stage for _, s in reads_of_stages(*expr.stages[number].body))
-    kept = sorted(needed)
+    kept = sorted(above(expr, (o.stage for o in expr.outputs)))
     stage_number = {old: new for new, old in enumerate(kept)}
     used: dict[int, int] = {}
     for number in kept:

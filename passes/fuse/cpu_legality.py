@@ -39,7 +39,7 @@ class CpuKernels(KernelModel):
         self.core, self.pricer = core, pricer
         self.limits = core.limits
         if pricer is not None:
-            self.rates = pricer.machine.rates
+            self.rates = pricer.rates
 
     def legal(self, expr: Expr, constants: Sequence[bool]) -> bool:
         return is_cpu_kernel(expr, tuple(constants), self.core)

@@ -16,7 +16,7 @@ state is infinite, as in the split form.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
@@ -67,7 +67,7 @@ def derive(expr: Expr) -> Streamed | None:
     return None
 
 
-def _above(expr: Expr, roots: Sequence[int]) -> set[int]:
+def above(expr: Expr, roots: Iterable[int]) -> set[int]:
     """The stages that `roots` are made of, themselves included."""
     found = set(roots)
     for number in range(len(expr.stages) - 1, -1, -1):
@@ -81,7 +81,7 @@ def _states_read(expr: Expr, number: int) -> list[int]:
     (own,) = expr.stages[number].reduce
     return [
         n
-        for n in sorted(_above(expr, [number]) - {number})
+        for n in sorted(above(expr, [number]) - {number})
         if expr.stages[n].monoid in ("max", "min")
         and len(expr.stages[n].reduce) == 1
         and extent(expr.stages[n].reduce[0]) is extent(own)
@@ -129,7 +129,7 @@ class _Derivation:
         self.expr, self.loops = expr, loops
         self.accumulators = [n for n, v in loops.items() if v in expr.stages[n].reduce]
         self.inside = sorted(loops)
-        self.before = sorted(_above(expr, self.inside).difference(loops))
+        self.before = sorted(above(expr, self.inside).difference(loops))
         self.found: dict[int, Rescale] = {}
         self.clean: set[int] = set()  # sums that take 0 for NaN, where states are infinite too
 
@@ -204,7 +204,7 @@ class _Derivation:
         """Whether a stage of the streaming loop, with sums of its own, reads totals."""
         if number not in self.loops or number in self.accumulators:
             return False
-        return not _above(self.expr, [number]).isdisjoint(self.accumulators)
+        return not above(self.expr, [number]).isdisjoint(self.accumulators)
 
     # ---- rewriting ----------------------------------------------------------------------------
 

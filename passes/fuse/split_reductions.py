@@ -44,7 +44,7 @@ def alone(expr: Expr, limits: FusionLimits) -> int | None:
         return None
     last = len(expr.stages) - 1
     for number, stage in enumerate(expr.stages):
-        if stage.iters and _trips(stage.loops) >= limits.thread_work:
+        if stage.iters and trips(stage.loops) >= limits.thread_work:
             sources = (source.stage for _, source in reads_of_stages(*stage.body))
             return number if number < last else max(sources, default=None)
     return None
@@ -52,11 +52,11 @@ def alone(expr: Expr, limits: FusionLimits) -> int | None:
 
 def _part(stage: Stage, limits: FusionLimits) -> Var | None:
     """The loop of a large total whose elements become parts."""
-    if stage.monoid is None or is_contraction(stage) or _trips(stage.iters) != 1:
+    if stage.monoid is None or is_contraction(stage) or trips(stage.iters) != 1:
         return None
-    if len(stage.reduce) < 2 or _trips(stage.reduce) < limits.thread_work:
+    if len(stage.reduce) < 2 or trips(stage.reduce) < limits.thread_work:
         return None
-    return next((v for v in stage.reduce if _trips((v,)) >= limits.parts), None)
+    return next((v for v in stage.reduce if trips((v,)) >= limits.parts), None)
 
 
 def _steps(stage: Stage, number: int, limits: FusionLimits) -> tuple[Stage, ...]:
@@ -71,6 +71,6 @@ def _steps(stage: Stage, number: int, limits: FusionLimits) -> tuple[Stage, ...]
     return parts, replace(stage, reduce=(part,), body=tuple(held))
 
 
-def _trips(loops: tuple[Var, ...]) -> int:
+def trips(loops: tuple[Var, ...]) -> int:
     """Trips of all loops together; 0 where one is open."""
     return prod(as_int(extent(v)) or 0 for v in loops)

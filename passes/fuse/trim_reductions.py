@@ -14,23 +14,18 @@ stages that lost terms.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-import numpy as np
 from tcc.ir.expr import MONOIDS, Expr, Stage, extent, with_reads
 from tcc.ir.expr.comparisons import held_where
-from tcc.ir.expr.evaluate import evaluate_scalars
 from tcc.ir.expr.scalar import (
     Apply,
-    Cast,
     Const,
     Read,
     Scalar,
     StageRef,
-    apply,
-    cast,
     literal,
     read,
     substitute_all,
@@ -39,6 +34,7 @@ from tcc.ir.expr.scalar import (
 from tcc.ir.index import Index, Indices, Var, as_int, bounds, free_vars, iterator, step_in
 from tcc.ir.index.prove import inside
 from tcc.ir.types import BOOL
+from tcc.passes.derive.rules.neutral import folded
 
 # The first value of an iterator and the one after the last.
 _Range: TypeAlias = tuple[int, int]
@@ -97,7 +93,9 @@ def _live(stage: Stage, var: Var, size: int, expr: Expr) -> _Range:
     for body, wanted in zip(stage.body, identity, strict=True):
         first, end = 0, size
         for known, value, (low, high) in _facts(body, var, size, expr):
-            if (first < low or high < end) and _value(body, {known: value}) is wanted:
+            if (first < low or high < end) and folded((body,), {known: value}, computes=True) == (
+                wanted,
+            ):
                 first, end = max(first, low), min(end, high)
         ranges.append((first, max(first, end)))
     return min(first for first, _ in ranges), max(end for _, end in ranges)
@@ -128,44 +126,3 @@ def _within(held: Sequence[Index], var: Var, size: int) -> _Range:
         elif linear is not None and most is not None and linear[0] < 0:
             end = min(end, most // -linear[0] + 1)
     return first, end
-
-
-# ---- folding ------------------------------------------------------------------------------------
-
-
-def _value(body: Scalar, known: Mapping[Scalar, Const]) -> Const | None:
-    """The value of `body` where some of its scalars have `known` ones; None where it depends."""
-    values: dict[Scalar, Const | None] = {}
-    for node in walk(body):
-        values[node] = known.get(node) or _folded(node, values)
-    return values[body]
-
-
-def _folded(node: Scalar, values: Mapping[Scalar, Const | None]) -> Const | None:
-    match node:
-        case Const():
-            return node
-        case Cast():
-            arg = values[node.arg]
-            return None if arg is None else _computed(cast(arg, node.dtype))
-        case Apply(function="select", args=(condition, a, b)):
-            chosen = values[condition]
-            if chosen is not None:
-                return values[a if chosen.value else b]
-            return values[a] if values[a] is values[b] else None
-        case Apply(function="and" | "or" as function, args=args):
-            settles = literal(function == "or", BOOL)
-            if settles in [values[a] for a in args]:
-                return settles
-    if not isinstance(node, Apply):
-        return None
-    found = [values[a] for a in node.args]
-    args = tuple(a for a in found if a is not None)
-    return _computed(apply(node.function, *args)) if len(args) == len(found) else None
-
-
-def _computed(scalar: Scalar) -> Const:
-    """The value of a scalar of literals."""
-    with np.errstate(all="ignore"):
-        (value,) = evaluate_scalars([scalar], {}, ())
-    return literal(value.item(), scalar.dtype)

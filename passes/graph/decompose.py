@@ -9,11 +9,9 @@ weights becomes convolutions without inserted zeros: with stride s each output o
 in the residue (o + before) mod s and depends on every s-th element of the kernel only, so a
 convolution computes residues as channels, and an index map interleaves them.  Where the stride does
 not divide the kernel, the first residues have an element more than the others: these are
-convolutions of their own, for zeros in their place would make NaN of infinities.  Where there is
-one and the first output is no residue 0, residues read windows shifted against each other:
-`phase_conv` says so, and computes no output that is cropped.  Requires folded constants.
-Establishes that no op with a `decompose` is left, nor a conv_transpose with constant weights and
-dilation 1.
+convolutions of their own, for zeros in their place would make NaN of infinities.  Requires folded
+constants.  Establishes that no conv_transpose with constant weights and dilation 1 is left, but for
+those that a search derives.
 """
 
 from __future__ import annotations
@@ -30,17 +28,28 @@ from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import Indices, as_int, bounds, const
 from tcc.ir.op import Array
-from tcc.ir.types import TensorType
+from tcc.ir.types import F32, F64, TensorType
 from tcc.passes.graph.emit import emit
 from tcc.record import record
 
 
-def decompose_transposed(graph: Graph, *, exact: bool = True) -> Graph:
+def decompose_transposed(graph: Graph, *, derived: bool = False) -> Graph:
     """`graph` with transposed convolutions as convolutions, where weights are constant.
 
-    Unless `exact`, those of one channel multiply by zeros, NaN of infinities, where that is faster.
+    Those that a search derives, as of `is_derived`, are left where these are `derived`.
     """
-    return rewritten(graph, partial(_transposed, exact=exact))
+    return rewritten(graph, partial(_transposed, derived=derived))
+
+
+def is_derived(node: Node) -> bool:
+    """Whether phases of a transposed convolution are loops that a search finds: in one group, with
+    a stride, of sizes that are known, and with kernels that reach every output."""
+    (y,), attrs = node.outputs, node.attrs
+    wide = y.type.dtype in (F32, F64)
+    known = all(as_int(n) is not None for n in y.type.shape[2:])
+    kernel = (as_int(n) or 0 for v in node.inputs[1:2] if v is not None for n in v.type.shape[2:])
+    reached = all(k >= s for k, s in zip(kernel, attrs.strides, strict=True))
+    return wide and known and reached and attrs.group == 1 and max(attrs.strides) > 1
 
 
 # ---- transposed convolutions --------------------------------------------------------------------
@@ -63,7 +72,6 @@ class _Axis:
 
     Output o is element (o + skip) % stride of what position (o + skip) // stride computes from
     `taps` inputs; `before` and `after` are the convolution's padding, which may be negative.
-    Where `filled`, zeros give all residues as many taps.
     """
 
     stride: int
@@ -72,27 +80,28 @@ class _Axis:
     skip: int
     before: int
     after: int
-    filled: bool
 
     @property
     def spans(self) -> tuple[_Span, ...]:
         """Neighbouring residues with as many taps each; none of residues without."""
-        rest = 0 if self.filled else self.kernel % self.stride
+        rest = self.kernel % self.stride
         longer = _Span(0, rest or self.stride, self.taps)
         if not rest or self.taps == 1:
             return (longer,)
         return longer, _Span(rest, self.stride, self.taps - 1)
 
 
-def _axis(kernel: int, stride: int, before: int, after: int, extra: int, filled: bool) -> _Axis:
+def _axis(kernel: int, stride: int, before: int, after: int, extra: int) -> _Axis:
     taps = -(-kernel // stride)
     first = before // stride
     last = (extra + kernel - after - 1) // stride  # counted from one below the last input
-    return _Axis(stride, kernel, taps, before - first * stride, taps - 1 - first, last, filled)
+    return _Axis(stride, kernel, taps, before - first * stride, taps - 1 - first, last)
 
 
-def _transposed(b: GraphBuilder, node: Node, inputs: Inputs, *, exact: bool) -> Replacement:
+def _transposed(b: GraphBuilder, node: Node, inputs: Inputs, *, derived: bool) -> Replacement:
     if node.op.name != "conv_transpose" or set(node.attrs.dilations) != {1}:
+        return None
+    if derived and is_derived(node):
         return None
     x, source = inputs[0], inputs[1]
     assert x is not None
@@ -102,9 +111,8 @@ def _transposed(b: GraphBuilder, node: Node, inputs: Inputs, *, exact: bool) -> 
     ends = [(as_int(p), as_int(q)) for p, q in zip(attrs.before, attrs.after, strict=True)]
     if weights is None:
         return None
-    filled = not exact and weights.shape[1] == 1  # for one channel, reading the image is all
     axes = [
-        _axis(k, s, p, q, e, filled)
+        _axis(k, s, p, q, e)
         for k, s, (p, q), e in zip(
             weights.shape[2:], attrs.strides, ends, attrs.output_padding, strict=True
         )
@@ -116,13 +124,10 @@ def _transposed(b: GraphBuilder, node: Node, inputs: Inputs, *, exact: bool) -> 
     (y,) = node.op.infer([None if v is None else v.type for v in inputs], attrs)
     if len(axes) < len(ends) or 0 in (y.static_shape or ()):
         return None
-    if any(a.skip for a in axes) and all(len(a.spans) == 1 for a in axes):
-        phases = _phases(b, inputs, weights, y, axes, attrs.group)
-        if phases is not None:
-            return [phases]
     bias = inputs[2] if len(inputs) > 2 else None
     constant = None if bias is None or _thin(axes) else b.array(bias)
-    parts = _Parts(b, axes, _split_kernels(weights, axes, attrs.group), constant)
+    sizes = [a.taps for a in axes], [a.stride for a in axes]
+    parts = _Parts(b, axes, split_kernels(weights, *sizes, attrs.group), constant)
     value = parts.residues(x, source)
     if value is None:
         return None
@@ -209,41 +214,6 @@ class _Parts:
         return emit(b, "reshape", value, shape=shape)
 
 
-def _phases(
-    b: GraphBuilder,
-    inputs: Inputs,
-    weights: Array,
-    y: TensorType,
-    axes: Sequence[_Axis],
-    groups: int,
-) -> Value | None:
-    """A `phase_conv`; None where phases differ in their outputs."""
-    if any(n % a.stride is not const(0) for n, a in zip(y.shape[2:], axes, strict=True)):
-        return None
-    split = _split_kernels(weights, axes, groups)
-    for at, axis in enumerate(axes, 1):  # phase r holds the outputs of residue r + skip
-        split = np.roll(split, -axis.skip, at)
-    rank, channels = len(axes), y.shape[1].const
-    order = (*range(1, rank + 1), 0, *range(rank + 1, split.ndim))
-    moved = split.transpose(order).reshape(
-        *split.shape[1 : rank + 1], channels, *split.shape[rank + 2 :]
-    )
-    source = inputs[1]
-    assert source is not None
-    filters = b.constant(np.ascontiguousarray(moved), source.name, source.type.dtype)
-    return emit(
-        b,
-        "phase_conv",
-        inputs[0],
-        filters,
-        *inputs[2:],
-        image=tuple(n // a.stride for n, a in zip(y.shape[2:], axes, strict=True)),
-        skips=tuple(a.skip for a in axes),
-        before=tuple(a.before for a in axes),
-        group=groups,
-    )
-
-
 def _crop(b: GraphBuilder, x: Value, axes: Sequence[_Axis]) -> Value | None:
     """`x` without the elements that padding by a negative number drops.
 
@@ -265,16 +235,18 @@ def _cut(b: GraphBuilder, x: Value, starts: Sequence[int], sizes: Indices) -> Va
     return emit(b, "slice", x, starts=first, steps=(1,) * x.type.rank, sizes=sizes)
 
 
-def _split_kernels(weights: Array, axes: Sequence[_Axis], groups: int) -> Array:
+def split_kernels(
+    weights: Array, taps: Sequence[int], strides: Sequence[int], groups: int
+) -> Array:
     """Filters [group, residues..., channel, inputs of a group, taps...] of kernels
     [group * input, channel, kernel...]: sub-kernels are reversed, short ones begin with zeros."""
     inputs, channels = weights.shape[0] // groups, weights.shape[1]
-    full = [(0, a.taps * a.stride - a.kernel) for a in axes]
+    pairs = list(zip(taps, strides, strict=True))
+    full = [(0, t * s - k) for (t, s), k in zip(pairs, weights.shape[2:], strict=True)]
     padded = np.pad(weights, ((0, 0), (0, 0), *full))
-    split = padded.reshape(groups, inputs, channels, *(n for a in axes for n in (a.taps, a.stride)))
-    taps = tuple(range(3, split.ndim, 2))
-    residues = tuple(range(4, split.ndim, 2))
-    return np.flip(split, taps).transpose(0, *residues, 2, 1, *taps)
+    split = padded.reshape(groups, inputs, channels, *(n for pair in pairs for n in pair))
+    at, residues = tuple(range(3, split.ndim, 2)), tuple(range(4, split.ndim, 2))
+    return np.flip(split, at).transpose(0, *residues, 2, 1, *at)
 
 
 def _interleave(b: GraphBuilder, value: Value, y: TensorType, axes: Sequence[_Axis]) -> Value:

@@ -15,13 +15,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bodies, carrier
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bodies, carrier, constant_bytes
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import Index, as_int, free_vars
 from tcc.ir.op import Array, OpSpec, Trait
 from tcc.ir.types import TensorType, element_count
 from tcc.ops.effort import FAST, is_laborious
-from tcc.passes.derive.bilinear.convolutions import constant_bytes
 from tcc.record import field_names
 
 # Results of at most this many bytes are always stored; larger ones if they grow by no more than

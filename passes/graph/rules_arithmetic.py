@@ -7,16 +7,13 @@ from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import apply, literal
 from tcc.ir.graph import Graph, Value
 from tcc.ir.graph.rewrite import Replacement, Rule, Site, inlined
-from tcc.ir.index import nonnegative
 from tcc.ir.op import Array
-from tcc.ir.types import BF16, F32, element_count
+from tcc.ir.types import BF16, F32
 from tcc.passes.graph.emit import emit, express
 from tcc.passes.graph.rules_movement import first_operand, result_types, same_before
 
 # Powers that a few products give.
 _MOST_PRODUCTS = 3
-# A factor of a matrix product this many times smaller than the other is scaled in its place.
-_RARELY = 8
 
 
 def _operand(site: Site, number: int) -> Value | None:
@@ -91,45 +88,6 @@ def _small_power(site: Site) -> Value | None:
     return value
 
 
-# ---- factors of products of matrices -------------------------------------------------------------
-
-
-def _scaled_factor(site: Site) -> Replacement:
-    """Where an operand of a matmul is a value times one constant number, and the other is much
-    smaller, that takes the number instead.
-
-    Only numbers near one, and types wide enough, so that nothing overflows that did not before.
-    """
-    if site.node.op.name != "matmul":
-        return None
-    for number in (1, 0):
-        product, other = site.producer(number), site.inputs[1 - number]
-        if product is None or product.op.name != "mul" or other is None:
-            continue
-        for side in (1, 0):
-            value, factor = product.inputs[1 - side], product.inputs[side]
-            array = None if factor is None else site.builder.array(factor)
-            if value is None or factor is None or array is None or array.size != 1:
-                continue
-            sized = value.type == product.outputs[0].type and other.type.rank >= factor.type.rank
-            if sized and _near_one(array) and _much_smaller(other, value):
-                scaled = emit(site.builder, "mul", other, factor)
-                operands = [scaled, value] if number == 1 else [value, scaled]
-                return site.builder.add(site.node.op, operands, site.node.attrs)
-    return None
-
-
-def _near_one(array: Array) -> bool:
-    wide = array.dtype in (np.float32, np.float64)
-    return wide and bool(2.0**-10 <= abs(array.reshape(-1)[0]) <= 2.0**10)
-
-
-def _much_smaller(small: Value, large: Value) -> bool:
-    sizes = (element_count(v.type.shape) for v in (large, small))
-    count = next(sizes) - next(sizes) * _RARELY
-    return nonnegative(count)
-
-
 # ---- nodes of one operand, and pairs ------------------------------------------------------------
 
 
@@ -192,7 +150,6 @@ ARITHMETIC = (
     Rule("neutral constant", _neutral),
     Rule("exact reciprocal", _reciprocal),
     Rule("small power", _small_power),
-    Rule("scaled factor", _scaled_factor),
     Rule("one operand", _alone),
     Rule("undone", _undone),
     Rule("constant instead of NaN", _without_nan),

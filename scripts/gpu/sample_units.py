@@ -30,12 +30,11 @@ from tcc.debug import Trace
 from tcc.driver import resolve_targets
 from tcc.frontends import load_model
 from tcc.ir.expr import extent
-from tcc.ir.graph import carrier
+from tcc.ir.graph import carrier, constant_bytes
 from tcc.ir.index import Var, evaluate
 from tcc.ir.tile import MemorySpace, TileBuffer, TileKernel
 from tcc.ir.types import BF16, BOOL, F16
 from tcc.options import read_options
-from tcc.passes.derive.bilinear.convolutions import constant_bytes
 from tcc.variants import optimise, variant_backends
 
 from tests.oracle.tile.evaluate import evaluate_kernel

@@ -97,7 +97,7 @@ def test_nothing_is_listed_where_nothing_is_rounded() -> None:
 def test_halves_are_listed_too() -> None:
     module = tcc.compile(model(), precision="f16", cpu="x86-64-v3")
     listed = module.manifest["variants"][0]["rounded"]
-    assert {"weights": ["up"], "type": "f16"} in listed
+    assert {"weights": ["down"], "type": "f16"} in listed
 
 
 def test_the_rule_by_hand() -> None:

@@ -31,7 +31,7 @@ DEPARTS = {
     **structure_models.DEPARTS,
 }
 # Rows of which the first operand is a batch of images or signals.
-BATCHED = ("conv", "conv_transpose", "phase_conv", "col2im", "group_normalization", "stft")
+BATCHED = ("conv", "conv_transpose", "col2im", "group_normalization", "stft")
 
 
 @each(CASES)

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from math import inf, prod
 
 from tcc.ir.graph import Node
 from tcc.ir.index import as_int
-from tcc.passes.derive.bilinear.conv_price import ConvPrices, ConvRegion, Forms
-from tcc.passes.derive.bilinear.convolutions import Limits
+from tcc.passes.derive.bilinear.convolutions import Tiled
 from tcc.passes.derive.bilinear.tiled_conv import AxisForm, Conv, Form, conv_of
+from tcc.passes.derive.derive import Derivations
+from tcc.passes.derive.prices import Prices, Taken
+from tcc.passes.derive.sites import Site
+from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.schedule.cpu.core import TYPICAL_CORE
 
 F2: Form = (AxisForm(2, 3),) * 2
 F4: Form = (AxisForm(4, 3),) * 2
 
 
-class Products(ConvPrices):
-    """A region's price is the number of its convolutions' products, for one pair of channels; of
+class Products(Prices):
+    """A site's price is the number of its convolutions' products, for one pair of channels; of
     others than the `allowed` forms it is infinite."""
 
     def __init__(self, allowed: Collection[Form] = (F2, F4)) -> None:
+        super().__init__(CorePlanner(TYPICAL_CORE))
         self._allowed = allowed
 
-    def seconds(self, region: ConvRegion, forms: Forms) -> float:
-        return sum(map(products, region.convolutions, forms))
+    def seconds(self, site: Site, taken: Taken = ()) -> float:
+        forms = forms_in(taken)
+        return sum(products(n, forms.get(n)) for n in site.nodes if conv_of(n) is not None)
 
     def least_seconds(self, conv: Conv, form: Form) -> float:
         return counted(conv, form) if form in self._allowed else inf
@@ -35,11 +41,16 @@ class Only(Products):
     def __init__(self, form: Form) -> None:
         super().__init__((form,))
 
-    def seconds(self, region: ConvRegion, forms: Forms) -> float:
-        return 0.0 if None not in forms else 1.0
+    def seconds(self, site: Site, taken: Taken = ()) -> float:
+        return 0.0 if len(taken) == len(site.nodes) else 1.0
 
     def least_seconds(self, conv: Conv, form: Form) -> float:
         return 0.0 if form in self._allowed else inf
+
+
+def forms_in(taken: Taken) -> Mapping[Node, Form]:
+    """The forms of convolutions."""
+    return {site.sink: c.form for site, c in taken if isinstance(c, Tiled)}
 
 
 def products(node: Node, form: Form | None) -> float:
@@ -57,4 +68,4 @@ def counted(conv: Conv, form: Form) -> float:
     )
 
 
-FREE = Limits(Products(), growth=100)
+FREE = Derivations(Products(), growth=100)

@@ -79,14 +79,6 @@ def _in_a_row(*names: str) -> Callable[[], Graph]:
     return example
 
 
-def _scaled_factor_example() -> Graph:
-    b = GraphBuilder("example")
-    x, y = b.input("x", tensor(F32, 1, 4)), b.input("y", tensor(F32, 4, 40))
-    factor = b.constant(np.asarray(0.5, np.float32), "c")
-    (scaled,) = b.add(OPS["mul"], [y, factor])
-    return b.finish(b.add(OPS["matmul"], [x, scaled], names=["z"]))
-
-
 def _cleaned_example() -> Graph:
     b = GraphBuilder("example")
     x = b.input("x", tensor(F32, 2, 3))
@@ -138,7 +130,6 @@ EXAMPLES: Mapping[str, Callable[[], Graph]] = MappingProxyType(
         "neutral constant": _with_constant("add", [-0.0, -0.0, -0.0]),
         "exact reciprocal": _with_constant("div", [2.0, -0.5, 8.0]),
         "small power": _with_constant("pow", 3),
-        "scaled factor": _scaled_factor_example,
         "one operand": _in_a_row("max"),
         "undone": _in_a_row("neg", "neg"),
         "constant instead of NaN": _cleaned_example,

@@ -10,16 +10,18 @@ import numpy as np
 import pytest
 from tcc.debug import Trace
 from tcc.ir.expr.verify import verify_expr
-from tcc.ir.graph import Graph, GraphBuilder
+from tcc.ir.graph import Graph, GraphBuilder, constant_bytes
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.text import graph_text
 from tcc.ir.graph.verify import verify_graph
 from tcc.ir.index import IndexLike, as_int, const, symbol
 from tcc.ir.types import F32, F64, DType, tensor
 from tcc.ops import OPS
-from tcc.passes.derive.bilinear.conv_price import ConvPrices, ConvRegion, Forms, region_of
-from tcc.passes.derive.bilinear.convolutions import Limits, constant_bytes, faster_convolutions
-from tcc.passes.derive.bilinear.tiled_conv import AxisForm, Form, points
+from tcc.passes.derive.bilinear.convolutions import Tiled, convolutions
+from tcc.passes.derive.bilinear.tiled_conv import AxisForm, Form, conv_of, points
+from tcc.passes.derive.derive import Derivations, derive
+from tcc.passes.derive.prices import Prices, Taken
+from tcc.passes.derive.sites import Site, scopes
 from tcc.passes.fuse.partition import partition
 from tcc.passes.pipeline import run_pipeline
 from tcc.passes.program.lower_graph import halo_widths, place_graph
@@ -30,7 +32,7 @@ from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.machine import MACHINES
 
 from tests.oracle.graph.parse import parse_graph
-from tests.passes.products import F2, F4, FREE, Only, Products, products
+from tests.passes.products import F2, F4, FREE, Only, Products, forms_in, products
 from tests.passes.test_choose_layouts import planner
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -178,7 +180,7 @@ CASES = {
 def test_results_keep_the_error_policy(name: str, compiled: Run) -> None:
     case, form = CASES[name]
     before = case.graph()
-    after = faster_convolutions(before, FREE)
+    after = derive(before, FREE)
     verify_graph(after)
     assert form_of(after)[:3] == nodes_of(form)
     weights, bias = case.arrays()
@@ -196,13 +198,13 @@ def test_results_keep_the_error_policy(name: str, compiled: Run) -> None:
 
 def test_the_number_of_images_may_be_open(agree: Callable[..., None]) -> None:
     before = Conv(images=symbol("n", 1)).graph()
-    after = faster_convolutions(before, FREE)
+    after = derive(before, FREE)
     assert form_of(after) == nodes_of(F4)
     agree(before, after, 1e-5, n=3)
 
 
 def test_expressions_are_well_formed_and_the_text_reads_back() -> None:
-    graph = faster_convolutions(CASES["dilated ragged"][0].graph(), FREE)
+    graph = derive(CASES["dilated ragged"][0].graph(), FREE)
     for node in graph.nodes:
         verify_expr(node.attrs.expr, [v and v.type for v in node.inputs])
     text = graph_text(graph)
@@ -222,7 +224,7 @@ def test_expressions_are_well_formed_and_the_text_reads_back() -> None:
 )
 def test_other_convolutions_stay(case: Conv) -> None:
     graph = case.graph()
-    assert faster_convolutions(graph, FREE) is graph
+    assert derive(graph, FREE) is graph
 
 
 @pytest.mark.parametrize("weight", [np.inf, np.nan])
@@ -232,7 +234,7 @@ def test_weights_that_are_not_finite_stay(weight: float) -> None:
     w = b.constant(np.full((8, 8, 3, 3), weight, np.float32))
     same = OPS["conv"].attrs((1, 1), (const(1),) * 2, (const(1),) * 2, (1, 1), 1)
     graph = b.finish(b.add(OPS["conv"], [x, w], same))
-    assert form_of(faster_convolutions(graph, FREE)) == ["conv"]
+    assert form_of(derive(graph, FREE)) == ["conv"]
 
 
 def test_weights_grow_within_bounds() -> None:
@@ -249,23 +251,21 @@ def test_weights_grow_within_bounds() -> None:
     # F(4 x 4) adds three times a layer's filters, F(2 x 2) 7 / 9; the second has twice the first's.
     expected = {1: [], 1.2: [], 1.5: ["16"], 1.9: ["16"] * 2, 2.6: ["36", "16"], 4: ["36"] * 2}
     for growth, taken in expected.items():
-        after = faster_convolutions(graph, replace(FREE, growth=growth))
+        after = derive(graph, replace(FREE, growth=growth))
         assert constant_bytes(after) <= growth * constant_bytes(graph)
         assert [op.split()[1] for op in form_of(after) if op.startswith("expression ")] == taken
 
 
 def test_strict_numerics_leave_the_pass_out() -> None:
     graph = Conv().graph()
-    assert form_of(run_pipeline(graph, 2, Trace(verifying=True), limits=FREE)) == nodes_of(F4)
+    assert form_of(run_pipeline(graph, 2, Trace(verifying=True), derivations=FREE)) == nodes_of(F4)
     assert form_of(run_pipeline(graph, 2, Trace())) == ["conv"]
-    assert form_of(run_pipeline(graph, 1, Trace(), limits=FREE)) == ["conv"]
+    assert form_of(run_pipeline(graph, 1, Trace(), derivations=FREE)) == ["conv"]
 
 
 @pytest.mark.parametrize("channels", [64, 128, 256])
 def test_one_kernel_where_units_hold_what_transforms_and_products_exchange(channels: int) -> None:
-    graph = faster_convolutions(
-        Conv(channels, channels, high=24, wide=12, fused=True).graph(), FREE
-    )
+    graph = derive(Conv(channels, channels, high=24, wide=12, fused=True).graph(), FREE)
     (group,) = partition(graph, planner())
     assert [n.op.name for n in group.members] == [*["expression"] * 3, "add", "relu"]
 
@@ -273,7 +273,7 @@ def test_one_kernel_where_units_hold_what_transforms_and_products_exchange(chann
 @pytest.mark.parametrize("high", [7, 14])
 def test_three_kernels_where_each_unit_would_read_many_weights(high: int) -> None:
     """The weights of 512 channels take 37.7 MB, what a few tiles exchange at most 4.7 MB."""
-    graph = faster_convolutions(Conv(512, 512, high=high, wide=high, fused=True).graph(), FREE)
+    graph = derive(Conv(512, 512, high=high, wide=high, fused=True).graph(), FREE)
     groups = [[n.op.name for n in group.members] for group in partition(graph, planner())]
     assert groups == [["expression"], ["expression"], ["expression", "add", "relu"]]
 
@@ -308,7 +308,7 @@ def test_maxima_of_windows_side_by_side_go_with_the_image(
     high: int, wide: int, compiled: Run
 ) -> None:
     case = Conv(high=high, wide=wide)
-    after = faster_convolutions(Pooled().graph(case), FREE)
+    after = derive(Pooled().graph(case), FREE)
     verify_graph(after)
     assert "max_pool" not in form_of(after)
     last = partition(after)[-1].members
@@ -336,12 +336,12 @@ def test_maxima_of_windows_side_by_side_go_with_the_image(
     ],
 )
 def test_other_maxima_stay(pooled: Pooled) -> None:
-    assert "max_pool" in form_of(faster_convolutions(pooled.graph(Conv()), FREE))
+    assert "max_pool" in form_of(derive(pooled.graph(Conv()), FREE))
 
 
 def test_maxima_across_tiles_stay() -> None:
-    odd = Limits(Only((AxisForm(3, 3), AxisForm(4, 3))), growth=100)
-    found = form_of(faster_convolutions(Pooled().graph(Conv()), odd))
+    odd = Derivations(Only((AxisForm(3, 3), AxisForm(4, 3))), growth=100)
+    found = form_of(derive(Pooled().graph(Conv()), odd))
     assert found[0] == "expression 30"
     assert "max_pool" in found
 
@@ -352,7 +352,7 @@ def test_storage_lets_transforms_run_along_channels() -> None:
     same = OPS["conv"].attrs((1, 1), (const(1),) * 2, (const(1),) * 2, (1, 1), 1)
     for n in range(2):
         (x,) = b.add(OPS["conv"], [x, b.constant(np.full((16, 16, 3, 3), n + 1, np.float32))], same)
-    graph = faster_convolutions(b.finish([x]), FREE)
+    graph = derive(b.finish([x]), FREE)
     placed = place_graph(graph)
     between = graph.nodes[2].outputs[0]
     assert [as_int(n) for n in placed.layouts[between].sizes] == [1, 10, 10, 16]
@@ -387,11 +387,18 @@ def among_others(case: Conv, *, given: bool = False, result: bool = False, loc: 
     return b.finish([last])
 
 
-def region(case: Conv, *, given: bool = False, loc: str = "") -> ConvRegion:
+def site_of(case: Conv, *, given: bool = False, loc: str = "") -> Site:
     """That of the convolution of `among_others`."""
-    graph = among_others(case, given=given, loc=loc)
-    node = next(n for n in graph.nodes if n.op.name == "conv")
-    return region_of(graph, graph.users(), graph.constants, (node,))
+    (scope,) = scopes(among_others(case, given=given, loc=loc))
+    (site,) = convolutions(scope)
+    return site
+
+
+def seconds(prices: Prices, site: Site, form: Form | None) -> float:
+    """Of a convolution in a form, or directly."""
+    conv = conv_of(site.sink)
+    assert conv is not None
+    return prices.seconds(site, () if form is None else ((site, Tiled("", 0.0, conv, form)),))
 
 
 def layer(channels: int, filters: int, side: int, dilation: int = 1) -> Conv:
@@ -415,8 +422,8 @@ def layer(channels: int, filters: int, side: int, dilation: int = 1) -> Conv:
     ids=str,
 )
 def test_layers_take_the_form_that_was_measured_to_be_fastest(case: Conv, best: int | None) -> None:
-    limits = Limits(ConvPrices(PLANNER, SERVER), growth=100)
-    graph = faster_convolutions(among_others(case), limits)
+    limits = Derivations(Prices(PLANNER), growth=100)
+    graph = derive(among_others(case), limits)
     first = next(n for n in graph.nodes if n.op.name in ("conv", "expression"))
     found = as_int(first.outputs[0].type.shape[0]) if first.op.name == "expression" else None
     assert found == best
@@ -426,52 +433,49 @@ def test_a_result_of_the_graph_is_priced_in_the_callers_layout() -> None:
     """Tiles of 32 filters written to planes of their own take longer than the direct sums."""
     for result, tiled in ((False, True), (True, False)):
         graph = among_others(layer(8, 32, 224), result=result)
-        found = form_of(faster_convolutions(graph, Limits(ConvPrices(PLANNER, SERVER), growth=100)))
+        found = form_of(derive(graph, Derivations(Prices(PLANNER), growth=100)))
         assert ("expression 36" in found) == tiled
 
 
 def test_what_follows_in_the_same_kernel_is_part_of_a_region() -> None:
-    plain, fused = region(layer(64, 64, 28)), region(replace(layer(64, 64, 28), fused=True))
-    assert [n.op.name for n in plain.nodes] == ["conv"]
-    assert [n.op.name for n in fused.nodes] == ["conv", "relu"]
-    prices = ConvPrices(PLANNER, SERVER)
+    plain, fused = site_of(layer(64, 64, 28)), site_of(replace(layer(64, 64, 28), fused=True))
+    assert [n.op.name for n in plain.around] == ["conv"]
+    assert [n.op.name for n in fused.around] == ["conv", "relu"]
+    prices = Prices(PLANNER)
     for form in (None, F2, F4):
-        least = prices.seconds(plain, (form,))
-        assert 0.99 * least < prices.seconds(fused, (form,)) < 1.1 * least
+        least = seconds(prices, plain, form)
+        assert 0.99 * least < seconds(prices, fused, form) < 1.1 * least
 
 
 def test_an_image_of_the_callers_is_copied_for_either() -> None:
-    prices, case = ConvPrices(PLANNER, SERVER), layer(64, 64, 56)
+    prices, case = Prices(PLANNER), layer(64, 64, 56)
     for form in (None, F4):
-        made = prices.seconds(region(case), (form,))
-        assert prices.seconds(region(case, given=True), (form,)) > made
+        made = seconds(prices, site_of(case), form)
+        assert seconds(prices, site_of(case, given=True), form) > made
 
 
 def test_direct_products_of_pairs_are_twice_as_fast() -> None:
-    prices, pairs, own = (
-        ConvPrices(PLANNER, SERVER),
-        ConvPrices(PLANNER, SERVER, 2.0),
-        region(layer(64, 64, 28)),
-    )
-    assert pairs.seconds(own, (None,)) == pytest.approx(prices.seconds(own, (None,)) / 2, rel=0.02)
-    assert pairs.seconds(own, (F4,)) == prices.seconds(own, (F4,))
+    prices, pairs, own = Prices(PLANNER), Prices(PLANNER, 2.0), site_of(layer(64, 64, 28))
+    direct = seconds(prices, own, None)
+    assert seconds(pairs, own, None) == pytest.approx(direct / 2, rel=0.02)
+    assert seconds(pairs, own, F4) == seconds(prices, own, F4)
 
 
 @pytest.mark.parametrize("name", ["direct", "pool"])
 def test_prices_do_not_depend_on_what_the_model_calls_its_nodes(name: str) -> None:
-    plain, named = (region(layer(64, 64, 28), loc=loc) for loc in ("", f"{name}/conv"))
-    form = (F4,)
-    assert ConvPrices(PLANNER, SERVER, 2.0).seconds(named, form) == pytest.approx(
-        ConvPrices(PLANNER, SERVER, 2.0).seconds(plain, form)
+    plain, named = (
+        seconds(Prices(PLANNER, 2.0), site_of(layer(64, 64, 28), loc=loc), F4)
+        for loc in ("", f"{name}/conv")
     )
+    assert named == pytest.approx(plain)
 
 
 class _Together(Products):
     """Neighbours in F(2 x 2) are computed at once, which saves half of them."""
 
-    def seconds(self, region: ConvRegion, forms: Forms) -> float:
-        alone = super().seconds(region, forms)
-        both = len(forms) == 2 and all(form == F2 for form in forms)
+    def seconds(self, site: Site, taken: Taken = ()) -> float:
+        alone = super().seconds(site, taken)
+        both = list(forms_in(taken).values()) == [F2, F2]
         return alone / 2 if both else alone
 
 
@@ -485,8 +489,6 @@ def test_neighbours_are_chosen_together() -> None:
     graph = b.finish([x])
     nodes = [n for n in graph.nodes if n.op.name == "conv"]
     assert all(products(n, F4) == 216 and products(n, F2) == 240 for n in nodes)
-    for limits, form in ((FREE, F4), (Limits(_Together(), growth=100), F2)):
-        transforms = [
-            op for op in form_of(faster_convolutions(graph, limits)) if op.startswith("expression ")
-        ]
+    for limits, form in ((FREE, F4), (Derivations(_Together(), growth=100), F2)):
+        transforms = [op for op in form_of(derive(graph, limits)) if op.startswith("expression ")]
         assert transforms == [f"expression {points(form)}"] * 3

@@ -15,9 +15,8 @@ from tcc.ir.graph.verify import verify_graph
 from tcc.ir.index import IndexLike, const, symbol
 from tcc.ir.types import F32, tensor
 from tcc.ops import OPS
-from tcc.passes.derive.bilinear.convolutions import Limits, faster_convolutions
 from tcc.passes.derive.bilinear.tiled_conv import AxisForm, Form
-from tcc.passes.graph.decompose import decompose_transposed
+from tcc.passes.derive.derive import Derivations, derive
 from tcc.runtime.module import Module
 
 from tests.passes.products import Only
@@ -220,8 +219,8 @@ RUN = (
 @pytest.mark.parametrize("name", CASES)
 def test_forms_compute_the_convolution(name: str, compiled: Run) -> None:
     case, wanted = CASES[name]
-    before = decompose_transposed(case.graph()) if case.transposed else case.graph()
-    after = faster_convolutions(before, Limits(Only(wanted), growth=1e9))
+    before = case.graph()
+    after = derive(before, Derivations(Only(wanted), growth=1e9))
     verify_graph(after)
     assert sum(n.op.name == "expression" for n in after.nodes) == 3
     image = case.image(2)
@@ -239,8 +238,8 @@ def test_forms_compute_the_convolution(name: str, compiled: Run) -> None:
 def test_the_number_of_images_may_be_open(name: str) -> None:
     case, wanted = CASES[name]
     case = Case(**{**vars(case), "images": symbol("n", 1)})
-    before = decompose_transposed(case.graph())
-    after = faster_convolutions(before, Limits(Only(wanted), growth=1e9))
+    before = case.graph()
+    after = derive(before, Derivations(Only(wanted), growth=1e9))
     assert sum(n.op.name == "expression" for n in after.nodes) == 3
     image = case.image(3)
     exact, allowed = exact_and_allowed(case, image)
@@ -250,7 +249,7 @@ def test_the_number_of_images_may_be_open(name: str) -> None:
 
 def test_infinities_spread_over_tiles_that_read_them_and_no_further() -> None:
     case, wanted = CASES["stride 2, 4 x 4"]
-    after = faster_convolutions(case.graph(), Limits(Only(wanted), growth=1e9))
+    after = derive(case.graph(), Derivations(Only(wanted), growth=1e9))
     image = case.image(2)
     image[0, 3, 5, 6] = np.inf
     (actual,) = evaluate_graph(after, {"x": image}).values()

@@ -1,4 +1,4 @@
-"""Folding, merging, dropping, batch norm, transposed convolutions: golden texts and numbers."""
+"""Folding, merging, dropping, transposed convolutions: golden texts and numbers."""
 
 from __future__ import annotations
 
@@ -8,21 +8,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tcc.ir.graph import Graph, GraphBuilder, Value, walk_nodes
+from tcc.ir.graph import Graph, GraphBuilder, walk_nodes
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.text import graph_text
-from tcc.ir.index import Index, const, symbol
+from tcc.ir.index import const, symbol
 from tcc.ir.types import F32, TensorType, tensor
 from tcc.ops import OPS
 from tcc.passes.graph.cse import merge_equal_nodes
 from tcc.passes.graph.dce import drop_dead_nodes, drop_unread_arrays
 from tcc.passes.graph.decompose import decompose_transposed
-from tcc.passes.graph.fold_batch_norm import fold_batch_norm
 from tcc.passes.graph.fold_constants import fold_constants
 
 Read = Callable[..., Graph]
 Agree = Callable[..., None]
 F = np.float32
+RNG = np.random.default_rng(11)
+
+
+def random(*shape: int) -> Any:
+    return RNG.standard_normal(shape).astype(F)
 
 
 def ops(graph: Graph) -> list[str]:
@@ -206,145 +210,6 @@ graph g(%x : f32[2]) {
     assert drop_unread_arrays(drop_dead_nodes(after)) is after
 
 
-# ---- batch norm ---------------------------------------------------------------------------------
-
-RNG = np.random.default_rng(11)
-
-
-def random(*shape: int) -> Any:
-    return RNG.standard_normal(shape).astype(F)
-
-
-def normed(b: GraphBuilder, value: Value, channels: int) -> Value:
-    vectors = [
-        random(channels),
-        random(channels),
-        random(channels),
-        np.abs(random(channels)) + F(1),
-    ]
-    operands = [b.constant(v, f"p{n}") for n, v in enumerate(vectors)]
-    attrs = OPS["batch_normalization"].attrs(1e-3)
-    return b.add(OPS["batch_normalization"], [value, *operands], attrs)[0]
-
-
-def product_graph(kind: str, bias: bool, tail: str) -> Graph:
-    """A product with constant weights, then what `tail` names, then relu."""
-    b = GraphBuilder("g")
-    conv = OPS["conv"].attrs((1, 1), (1, 0), (0, 1), (1, 1), 2)
-    transposed = OPS["conv_transpose"].attrs((2, 1), (1, 0), (0, 1), (1, 0), (1, 1), 2)
-    forms: dict[str, tuple[tuple[int, ...], tuple[int, ...], int, Any]] = {
-        "conv": ((2, 4, 5, 5), (6, 2, 3, 2), 6, conv),
-        "conv_transpose": ((2, 4, 5, 5), (4, 3, 3, 2), 6, transposed),
-        "gemm": ((3, 4), (5, 4), 5, OPS["gemm"].attrs(0.5, 2.0, False, True)),
-        "matmul": ((3, 4), (4, 5), 5, None),
-    }
-    shape, weights, channels, attrs = forms[kind]
-    operands = [b.input("x", tensor(F32, *shape)), b.constant(random(*weights), "w")]
-    if bias:
-        operands.append(b.constant(random(channels), "bias"))
-    (value,) = b.add(OPS[kind], operands, attrs)
-    column = (channels, *[1] * (len(shape) - 2))
-    for step in tail.split():
-        if step == "bn":
-            value = normed(b, value, channels)
-        else:
-            (value,) = b.add(OPS[step], [value, b.constant(random(*column), step)])
-    return b.finish(b.add(OPS["relu"], [value], names=["y"]))
-
-
-@pytest.mark.parametrize(
-    ("kind", "bias", "tail"),
-    [
-        *product(
-            ("conv", "conv_transpose", "gemm"), (False, True), ("bn", "mul add bn", "sub div")
-        ),
-        ("matmul", False, "mul"),
-    ],
-)
-def test_affine_maps_fold_into_weights(kind: str, bias: bool, tail: str, agree: Agree) -> None:
-    before = product_graph(kind, bias, tail)
-    after = fold_batch_norm(before)
-    assert ops(after) == [kind, "relu"]
-    agree(before, after, tolerance=1e-5)
-    assert fold_batch_norm(after) is after
-
-
-def test_a_matmul_takes_no_shift(agree: Agree) -> None:
-    before = product_graph("matmul", False, "bn")
-    after = fold_batch_norm(before)
-    assert ops(after) == ["matmul", "add", "relu"]
-    agree(before, after, tolerance=1e-5)
-
-
-def test_batch_norm_alone_becomes_a_product_and_a_sum(agree: Agree) -> None:
-    b = GraphBuilder("g")
-    value = normed(b, b.input("x", tensor(F32, 2, 5, 3, 3)), 5)
-    before = b.finish([value])
-    after = fold_batch_norm(before)
-    assert ops(after) == ["mul", "add"]
-    agree(before, after, tolerance=1e-6)
-
-
-def test_what_others_read_is_not_scaled(read: Read) -> None:
-    text = """\
-graph g(%x : f32[1,2,3]) {
-  %w = const @w : f32[4,2,1]
-  %s = const @s : f32[FORM]
-  %a = conv(%x, %w) {strides=(1), before=(0), after=(0), dilations=(1), group=1} : f32[1,4,3]
-  %b = mul(%a, %s) : f32[1,4,3]
-  %c = TAIL : f32[1,4,3]
-  return %c
-}
-"""
-    for form, tail in (((4, 1), "add(%a, %b)"), ((4, 3), "relu(%b)"), ((3,), "relu(%b)")):
-        filled = text.replace("FORM", ",".join(map(str, form))).replace("TAIL", tail)
-        graph = read(filled, w=random(4, 2, 1), s=random(*form))
-        assert fold_batch_norm(graph) is graph
-    zero = text.replace("FORM", "1").replace("TAIL", "relu(%b)").replace("mul(", "div(")
-    graph = read(zero, w=random(4, 2, 1), s=F([0]))
-    assert fold_batch_norm(graph) is graph
-
-
-def test_what_leaves_the_range_is_not_folded(read: Read) -> None:
-    text = """\
-graph g(%x : f64[1,2,3]) {
-  %w = const @w : f64[4,2,1]
-  %b = const @b : f64[4]
-  %s = const @s : f64[1]
-  %a = conv(%x, %w, %b) {strides=(1), before=(0), after=(0), dilations=(1), group=1} : f64[1,4,3]
-  %c = OP(%a, %s) : f64[1,4,3]
-  return %c
-}
-"""
-    w = random(4, 2, 1).astype(np.float64)
-    for op, bias, factor in (("div", 1.0, 5e-324), ("mul", 1e308, 1e10), ("mul", np.inf, 0.0)):
-        graph = read(text.replace("OP", op), w=w, b=np.full(4, bias), s=np.array([factor]))
-        assert fold_batch_norm(graph) is graph
-
-
-def test_a_product_around_a_body_is_not_scaled_for_it(read: Read) -> None:
-    graph = read(
-        """\
-graph g(%x : f32[3,2], %c : bool[]) {
-  %w = const @w : f32[2,4]
-  %a = matmul(%x, %w) : f32[3,4]
-  %y = if(%c) {then=graph t() {
-    %s = const @s : f32[4]
-    %m = mul(%a, %s) : f32[3,4]
-    return %m
-  }, otherwise=graph o() {
-    %z = relu(%a) : f32[3,4]
-    return %z
-  }, types=(f32[3,4])} : f32[3,4]
-  return %y
-}
-""",
-        w=random(2, 4),
-        s=random(4),
-    )
-    assert fold_batch_norm(graph) is graph
-
-
 # ---- transposed convolutions --------------------------------------------------------------------
 
 
@@ -404,36 +269,3 @@ def test_transposed_convolutions_of_open_size(agree: Agree) -> None:
     crops = transposed(1, (1, 3, 2, 0), 1, symbolic=True)
     assert crops is not None
     assert decompose_transposed(crops) is crops
-
-
-def phased(kernel: int, stride: int, before: int, group: int, rows: Index) -> Graph | None:
-    """A transposed convolution whose outputs are a multiple of the stride, if it can be one."""
-    rng = np.random.default_rng(kernel)
-    after = kernel - stride - before
-    b = GraphBuilder("g")
-    x = b.input("x", TensorType(F32, (const(2), const(4), rows, const(3))))
-    w = b.constant(rng.standard_normal((4, 3, kernel, 4)).astype(F), "w")
-    lists = ((stride, 2), (before, 1), (after, 1), (0, 0), (1, 1))
-    (y,) = b.add(OPS["conv_transpose"], [x, w], OPS["conv_transpose"].attrs(*lists, group))
-    return b.finish([y])
-
-
-@pytest.mark.parametrize(("stride", "group"), list(product((1, 2, 3, 4), (1, 2))))
-def test_shifted_phases_compute_nothing_that_is_cropped(
-    stride: int, group: int, agree: Agree
-) -> None:
-    for kernel, before in product((stride, 2 * stride, 3 * stride), (0, 1, 2, 3)):
-        graph = phased(kernel, stride, before, group, const(4))
-        assert graph is not None
-        after = decompose_transposed(graph)
-        assert ops(after) == ["phase_conv"]
-        agree(graph, after, tolerance=1e-5)
-
-
-def test_shifted_phases_of_open_size(agree: Agree) -> None:
-    graph = phased(4, 2, 1, 2, symbol("h", 1))
-    assert graph is not None
-    after = decompose_transposed(graph)
-    assert ops(after) == ["phase_conv"]
-    for h in (1, 2, 5):
-        agree(graph, after, tolerance=1e-5, h=h)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.graph import Graph, Value
-from tcc.ir.index import Index, IndexLike, as_index, as_int, const, substitute, symbol
+from tcc.ir.index import Index, IndexLike, as_int, const, substitute, symbol
 from tcc.ir.layout import Layout, axis_vars, offset, permuted, row_major
 from tcc.ir.types import element_count
-from tcc.ops.algebra.phases import PhaseConvAttrs
 from tcc.ops.algebra.pool import PoolAttrs
 from tcc.ops.algebra.reduce import ReduceAttrs
 from tcc.ops.expression import ExpressionAttrs
@@ -157,13 +156,3 @@ def test_several_padded_reads_of_one_value_give_it_a_halo() -> None:
         y = m.op("expression", x, attrs=ExpressionAttrs(b.done()))
         where = stored(place_graph(m.finish(y)))[x]
         assert halo_widths(x, where) == ((1, 1, 0, 0) if count == 2 else (0, 0, 0, 0))
-
-
-def test_windows_that_begin_later_for_some_outputs_need_a_halo_too() -> None:
-    m = Model("phases")
-    y = m.op("relu", m.conv(m.input("x", 1, 3, 4, 5), 6, 1))
-    attrs = PhaseConvAttrs((as_index(4), as_index(5)), (1, 2), (1, 1), 1)
-    graph = m.finish(m.op("phase_conv", y, m.weight(2, 3, 4, 6, 2, 2), attrs=attrs))
-    (value, where), _ = stored(place_graph(graph)).items()
-    assert where.fill == 0
-    assert halo_widths(value, where) == (0, 0, 1, 1, 1, 1, 0, 0)

@@ -6,13 +6,13 @@ from collections.abc import Collection
 
 import pytest
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, captures
-from tcc.ir.index import IndexLike, as_index, symbol
+from tcc.ir.index import IndexLike, symbol
 from tcc.ir.types import BOOL, F32, tensor
 from tcc.ops import OPS
 from tcc.ops.algebra.activation import GeluAttrs
 from tcc.ops.algebra.movement import ExpandAttrs
-from tcc.ops.algebra.phases import PhaseConvAttrs
 from tcc.ops.algebra.reduce import ReduceAttrs
+from tcc.ops.algebra.window import ConvTransposeAttrs
 from tcc.ops.composite.normalization import NormAttrs
 from tcc.ops.control import IfAttrs
 from tcc.ops.shapes import AxisAttrs
@@ -49,10 +49,10 @@ def test_convolution_norm_relu_and_residual_are_one_kernel() -> None:
 
 def test_a_transposed_convolution_is_one_kernel_with_what_follows() -> None:
     m = Model("up")
-    attrs = PhaseConvAttrs((as_index(4), as_index(5)), (1, 1), (1, 1), 1)
-    up = m.op("phase_conv", m.input("x", 1, 3, 4, 5), m.weight(2, 2, 6, 3, 2, 2), attrs=attrs)
+    attrs = ConvTransposeAttrs((2, 2), (1, 1), (1, 1), (0, 0), (1, 1), 1)
+    up = m.op("conv_transpose", m.input("x", 1, 3, 4, 5), m.weight(3, 6, 4, 4), attrs=attrs)
     graph = m.finish(m.op("tanh", m.op("mul", up, m.weight(6, 1, 1))))
-    assert names(graph) == [["phase_conv", "mul", "tanh"]]
+    assert names(graph) == [["conv_transpose", "mul", "tanh"]]
 
 
 def test_cut_and_swapped_halves_join_what_reads_them() -> None:

@@ -18,7 +18,7 @@ from tcc.ops.algebra.activation import GeluAttrs
 from tcc.ops.algebra.movement import ConcatAttrs
 from tcc.ops.composite.normalization import NormAttrs
 from tcc.ops.shapes import AxisAttrs
-from tcc.passes.derive.bilinear.convolutions import faster_convolutions
+from tcc.passes.derive.derive import derive
 from tcc.passes.layout.assign import Placed
 from tcc.passes.memory.plan_arena import plan_arena
 from tcc.passes.program.lower_graph import lower_program, place_graph
@@ -158,7 +158,7 @@ def test_transformed_filters_stay_exact(precision: Precision) -> None:
     m = Model("transformed")
     x = m.input("x", 1, 64, 8, 8)
     graph = m.finish(m.conv(m.op("relu", x), 64, 3, pad=1, bias=False))
-    faster = faster_convolutions(graph, FREE)
+    faster = derive(graph, FREE)
     assert len(faster.nodes) > len(graph.nodes)
     placed = place_graph(faster, precision)
     assert constants(placed) == [F32]

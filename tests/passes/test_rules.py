@@ -10,7 +10,7 @@ import pytest
 from tcc.ir.graph import Graph, GraphBuilder, walk_nodes
 from tcc.ir.graph.rewrite import Rule, apply_rules
 from tcc.ir.graph.text import graph_text
-from tcc.ir.types import F16, F32, tensor
+from tcc.ir.types import F32, tensor
 from tcc.ops import OPS
 from tcc.passes.graph.canonicalize import RULES, canonicalize
 
@@ -91,48 +91,6 @@ def test_what_is_not_exact_stays(read: Read, node: str, constants: dict[str, Any
 def test_a_broadcast_is_not_lost(read: Read, node: str, constants: dict[str, Any]) -> None:
     first = np.asarray(constants["c"]).shape[0]
     graph = one_node(read, node, f"f32[{first},2,3]", **constants)
-    assert canonicalize(graph) is graph
-
-
-def scaled(rows: int, columns: int, factor: Any, *, left: bool = False) -> Graph:
-    """A product [rows, 4] x [4, columns] with one factor scaled by a number."""
-    number = np.asarray(factor)
-    dtype = F32 if number.dtype == F else F16
-    b = GraphBuilder("g")
-    x, y = b.input("x", tensor(dtype, rows, 4)), b.input("y", tensor(dtype, 4, columns))
-    (z,) = b.add(OPS["mul"], [x if left else y, b.constant(number, "c")])
-    return b.finish(b.add(OPS["matmul"], [z, y] if left else [x, z]))
-
-
-def scaled_value(graph: Graph) -> str:
-    (mul,) = (n for n in graph.nodes if n.op.name == "mul")
-    assert mul.inputs[0] is not None
-    return mul.inputs[0].name
-
-
-def test_the_small_factor_of_a_product_is_scaled(agree: Agree) -> None:
-    """A row times a cache: the cache is read where it is."""
-    for graph, name in (
-        (scaled(1, 40, F(0.3)), "x"),
-        (scaled(40, 1, F(0.3), left=True), "y"),
-        (scaled(1, 40, F([[-0.3]])), "x"),
-    ):
-        after = canonicalize(graph)
-        assert scaled_value(after) == name
-        agree(graph, after, tolerance=1e-6)
-
-
-@pytest.mark.parametrize(
-    "graph",
-    [
-        scaled(8, 40, F(0.3)),  # as much work on the other side, or nearly
-        scaled(1, 40, F(0.3), left=True),
-        scaled(1, 40, F(1e-6)),
-        scaled(1, 40, F([[0.3] * 40])),
-        scaled(1, 40, np.float16(0.3)),  # sums without the factor may overflow
-    ],
-)
-def test_a_factor_stays_where_moving_gains_nothing_or_may_overflow(graph: Graph) -> None:
     assert canonicalize(graph) is graph
 
 

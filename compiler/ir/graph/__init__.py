@@ -21,10 +21,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from tcc.errors import InternalError, UserError
 from tcc.ir.expr import Expr, substitute_sizes
-from tcc.ir.index import Index, Substitution, const, substitute
+from tcc.ir.index import Index, Substitution, as_int, const, substitute
 from tcc.ir.narrow import rounded
 from tcc.ir.op import Array, NoAttrs, OpSpec, check_handles
-from tcc.ir.types import BF16, DType, TensorType, dtype_of
+from tcc.ir.types import BF16, DType, TensorType, dtype_of, element_count
 from tcc.record import entity, field_names, record
 
 
@@ -189,6 +189,13 @@ def walk_graphs(graph: Graph) -> Iterator[Graph]:
     yield graph
     for node in walk_nodes(graph):
         yield from bodies(node)
+
+
+def constant_bytes(graph: Graph) -> int:
+    """Bytes of all constants of a graph and its bodies."""
+    constants = (v for part in walk_graphs(graph) for v in part.constants)
+    sizes = ((as_int(element_count(v.type.shape)) or 0, v.type.dtype) for v in constants)
+    return sum(-(-count * dtype.bits // 8) for count, dtype in sizes)
 
 
 def walk_values(graph: Graph) -> Iterator[Value]:

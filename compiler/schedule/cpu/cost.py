@@ -84,6 +84,7 @@ class Pricer:
         # Caches that do not hold all constants from one run to the next: the second and the third.
         sizes = (machine.l2.size, machine.l3.size)
         self._cold = tuple(constants is None or constants > size for size in sizes)
+        self.rates = machine.rates(cold=self._cold[1])
         self._counted: dict[TileGroup, tuple[StageWork, ...]] = {}
 
     def price(self, group: TileGroup, schedule: Schedule) -> Price:
@@ -156,7 +157,7 @@ class _Pricing:
             return frozenset()
         cut = {v for v, n in zip(self.parallel, self.counts, strict=True) if n > 1}
         nests = takewhile(
-            lambda nest: not any(cut & _follows(self.group.stages[n]) for n in nest.stages),
+            lambda nest: not any(cut & follows(self.group.stages[n]) for n in nest.stages),
             self.schedule.nests,
         )
         return frozenset(number for nest in nests for number in nest.stages)
@@ -166,9 +167,9 @@ class _Pricing:
         of it."""
         if number in self.shared:
             return self.threads
-        follows = _follows(self.group.stages[number])
+        own = follows(self.group.stages[number])
         pairs = zip(self.parallel, self.counts, strict=True)
-        return prod(count for v, count in pairs if v not in follows)
+        return prod(count for v, count in pairs if v not in own)
 
     def price(self) -> Price:
         machine = self.machine
@@ -512,7 +513,7 @@ class _Pricing:
         return most
 
 
-def _follows(stage: GroupStage) -> set[Var]:
+def follows(stage: GroupStage) -> set[Var]:
     """The loops that say what of a stage a unit makes."""
     return {*stage.iters, *(() if stage.strip is None else (stage.strip.loop,))}
 

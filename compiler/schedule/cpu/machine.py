@@ -129,11 +129,13 @@ class Machine:
         """f32 operations a second of all cores; a multiply-add counts as two."""
         return 2 * self.cores * self.fmas * self.lanes * self.hertz
 
-    @property
-    def rates(self) -> Rates:
-        """What all cores do together."""
-        products = self.peak / 2
-        return Rates(products, products / self.fmas, self.memory.read_all)
+    def rates(self, *, cold: bool) -> Rates:
+        """What all cores do together; weights come from memory where they are `cold`, else from
+        the third cache."""
+        products, read, clock = self.peak / 2, self.memory.read_all, self.cores * self.hertz
+        weights = read if cold else clock * self.l3.read
+        near = clock / (1 / self.l2.read + 1 / self.l2.write)
+        return Rates(products, products / self.fmas, read, weights, near)
 
     def width(self, bytes_: int) -> int:
         """Elements of `bytes_` in one vector of arithmetic; below four they are widened to f32."""

@@ -6,10 +6,12 @@ m[k, j] = w[k, j] + sum(r) a[k, r] * b[r, j]          of constants w, a, b: one 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from string import ascii_letters
 from typing import Any
 
 import numpy as np
+from tcc.ir.expr import Expr
 from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.expr.scalar import Arg, Cast, Const, Scalar, argument, cast, literal, rebuild
 from tcc.ir.op import Array
@@ -55,7 +57,7 @@ def fold(
     for number, stage in enumerate(region.stages):
         if fixed[number]:
             plain = _is_plain(stage)
-            made[number] = _contracted(stage, array) if plain else _evaluated(stage, array)
+            made[number] = _contracted(stage, array) if plain else evaluated(stage, array)
     return made
 
 
@@ -91,22 +93,27 @@ def _contracted(stage: Stage, array: Callable[[Factor], Array]) -> tuple[Array, 
     return (value * float(constant_of(stage) or 0),)
 
 
-def _evaluated(stage: Stage, array: Callable[[Factor], Array]) -> tuple[Array, ...]:
-    """Any stage, element by element."""
-    sources = [f for f in stage.factors if f.source is not None]
-    arrays = [array(f) for f in sources]
-    places = iter(range(len(sources)))
+def evaluated(stage: Stage, array: Callable[[Factor], Array]) -> tuple[Array, ...]:
+    """The components of any stage that is no leaf, element by element; floats are f64."""
+    arrays = [array(f) for f in stage.factors if f.source is not None]
+    return tuple(evaluate_expr(_in_f64(stage, tuple(a.shape for a in arrays)), arrays))
+
+
+@lru_cache(maxsize=1024)
+def _in_f64(stage: Stage, shapes: tuple[tuple[int, ...], ...]) -> Expr:
+    """A stage whose sources have these shapes as an expression that computes in f64."""
+    assert isinstance(stage.body, tuple)
+    places = iter(range(len(shapes)))
     factors = tuple(
         f
         if f.source is None
         else f._replace(source=next(places), component=0, dtype=_wide(f.dtype), fill=_literal(f))
         for f in stage.factors
     )
-    assert isinstance(stage.body, tuple)
     wide = stage._replace(factors=factors, body=tuple(map(_retyped, stage.body)))
-    params = tuple(tensor(_wide(f.dtype), *a.shape) for f, a in zip(sources, arrays, strict=True))
-    outputs = tuple((0, c) for c in range(len(stage.body)))
-    return tuple(evaluate_expr(to_expr(Region(params, (wide,), outputs)), arrays))
+    read = (f.dtype for f in factors if f.source is not None)
+    params = tuple(tensor(dtype, *shape) for dtype, shape in zip(read, shapes, strict=True))
+    return to_expr(Region(params, (wide,), tuple((0, c) for c in range(len(stage.body)))))
 
 
 def _wide(dtype: DType) -> DType:

@@ -2,25 +2,26 @@
 
     y[i, e] = sum(c: 512) p[i, c // 64, c % 64] * w[c, e]     sizes 8, 64, 512 become 2, 3, 2 * 3
 
-Where every index is a loop itself, a region computes the same formula at all sizes, and two regions
-that agree at some agree at others.  So that indices are, maps are taken into their readers, loops
-of sums are split into the digits that are read, and axes of parameters into those that all accesses
-of both regions put together.  Different sizes stay different, and a size of 1 stays 1.
+A size whose loops are indices by themselves, wherever it occurs, is any size to the formula that a
+region computes: two regions that agree at some such sizes agree at others.  So that indices are
+loops, maps are taken into their readers, loops of sums are split into the digits that are read, and
+axes of parameters into those that all accesses of both regions put together.  Different sizes stay
+different, and a size of 1 stays 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import count, pairwise
 
 from tcc.ir.expr.scalar import Arg
 from tcc.ir.index import as_index
 from tcc.ir.types import TensorType
-from tcc.passes.derive.affine import Affine, Affines, Size, Sizes, plain
+from tcc.passes.derive.affine import Affine, Affines, Size, Sizes, loops_of, plain
 from tcc.passes.derive.algebra.terms import Term, by_digits
 from tcc.passes.derive.check import equal_at
 from tcc.passes.derive.edit import drop_unused, inlined, spliced
-from tcc.passes.derive.record import Factor, Region, Stage, is_leaf
+from tcc.passes.derive.record import Factor, Region, Stage, is_leaf, shape_of
 
 # Terms of all sums of a region up to which it is evaluated at its own sizes.
 _MOST = 1 << 22
@@ -31,18 +32,15 @@ def agree(a: Region, b: Region) -> bool:
 
     Raises `Unchecked` for regions that have no small sizes, and sums too long for a check.
     """
-    small = _small(a, b)
-    return (small is not None and equal_at(*small)) or equal_at(a, b, points=2, most=_MOST)
+    return equal_at(*_small(a, b), most=_MOST) or equal_at(a, b, points=2, most=_MOST)
 
 
-def _small(a: Region, b: Region) -> tuple[Region, Region] | None:
-    """The two at small sizes; None where an index is no loop."""
+def _small(a: Region, b: Region) -> tuple[Region, Region]:
+    """The two at small sizes."""
     free = _free(a), _free(b)
     for number, param in enumerate(a.params):
         for axis in reversed(range(0 if param is None else param.rank)):
             free = _split(*free, number, axis)
-    if not all(map(_is_free, free)):
-        return None
     sizes = _sizes(*free)
     return _shrunk(free[0], sizes), _shrunk(free[1], sizes)
 
@@ -136,29 +134,30 @@ def _with_axes(
 # ---- sizes --------------------------------------------------------------------------------------
 
 
-def _is_free(region: Region) -> bool:
-    """Whether the indices of a region are loops themselves, or 0."""
-    return not any(map(is_leaf, region.stages)) and all(
-        _is_loop(form)
-        for stage in region.stages
-        for factor in stage.factors
-        for form in factor.forms
-    )
-
-
 def _is_loop(form: Affine) -> bool:
     steps = [step for step in form.steps if step != 0]
     return not form.digits and form.offset == 0 and steps in ([], [1])
 
 
 def _sizes(*regions: Region) -> dict[int, int]:
-    """A small size for every size over 1, in their order."""
-    found: set[int] = set()
+    """A small size for every size over 1 that is any, in their order."""
+    found: set[Size] = set()
+    kept: set[Size] = set()
     for region in regions:
-        sizes = [d for p in region.params if p is not None for d in map(plain, p.shape)]
-        sizes += [size for stage in region.stages for size in stage.loops]
-        found.update(size for size in sizes if isinstance(size, int) and size > 1)
-    return {size: n for n, size in enumerate(sorted(found), 2)}
+        found.update(d for p in region.params if p is not None for d in map(plain, p.shape))
+        for stage in region.stages:
+            found.update(stage.loops)
+            kept.update(stage.loops if is_leaf(stage) else ())
+            for factor in stage.factors:
+                sizes = () if factor.source is None else shape_of(region, factor.source)
+                for n, form in enumerate(factor.forms):
+                    if not _is_loop(form):
+                        kept.update(stage.loops[k] for k in loops_of(form))
+                        kept.update(sizes[n : n + 1])
+                kept.update(sizes if not factor.forms else ())
+    free = sorted(size for size in found - kept if isinstance(size, int) and size > 1)
+    small = (n for n in count(2) if n not in kept)
+    return {size: n for size, n in zip(free, small, strict=False) if n < size}
 
 
 def _shrunk(region: Region, small: dict[int, int]) -> Region:

@@ -113,9 +113,6 @@ class Trees:
         (part,) = parts.values()
         return part.plan
 
-    def _beyond(self, whole: _Part, a: _Part, b: _Part) -> float:
-        return self._bytes(whole.loops) - self._bytes(a.loops) - self._bytes(b.loops)
-
     def needed(self, subset: int) -> int:
         """The loops, as bits, that the product of a subset of the factors keeps."""
         if subset not in self._needed:

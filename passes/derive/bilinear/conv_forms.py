@@ -25,6 +25,8 @@ from tcc.passes.derive.bilinear.tiled_conv import (
     points,
 )
 from tcc.passes.fuse.unroll import MOST_RESULTS
+from tcc.record import record
+from tcc.schedule.limits import Rates
 
 UNIT_ROUNDOFF = 2.0**-24
 AMPLIFIED = 2e-5
@@ -70,3 +72,43 @@ def _axis_forms(axis: Axis) -> list[AxisForm]:
         for tile in range(2, min(MOST_PRODUCTS - length + 1, results) + 1)
     )
     return [DIRECT, *tiled]
+
+
+# ---- what forms do ------------------------------------------------------------------------------
+
+
+@record
+class FormWork:
+    """Multiply-adds of the products, and additions and multiplications of the transforms; bytes of
+    transformed weights, and of what transforms and products exchange."""
+
+    products: int
+    sums: int
+    weights: int
+    exchanged: int
+
+    def least_seconds(self, rates: Rates) -> float:
+        """Less than which no kernels take: where products and sums run at peak, and what they
+        exchange moves at the pace of the second-level caches."""
+        multiplying = max(self.products / rates.products, self.weights / rates.weights)
+        return multiplying + max(self.sums / rates.products, self.exchanged / rates.exchanged)
+
+
+def form_work(conv: Conv, form: Form) -> FormWork:
+    """What a form of a convolution does at each run; unknown numbers of images count as one."""
+    images, axes, facts = as_int(conv.images) or 1, conv.axes, facts_of(conv, form)
+    tiles, pieces = images * prod(f.tiles for f in facts), prod(f.pieces for f in facts)
+    spread = tiles * pieces * prod(a.starts for a in axes) * conv.channels
+    gathered = tiles * prod(a.turns for a in axes) * conv.filters
+    terms = pieces * (conv.channels // conv.groups)
+    inward = outward = 0
+    for n, own in enumerate(facts):
+        before, after = form[:n], points(form[n + 1 :])
+        inward += own.inward * points(before) * after
+        outward += own.outward * prod(f.tile for f in before) * after
+    return FormWork(
+        points(form) * gathered * terms,
+        spread * inward + gathered * outward,
+        4 * points(form) * prod(a.filters for a in axes) * terms * conv.filters,
+        4 * points(form) * (spread + gathered),
+    )

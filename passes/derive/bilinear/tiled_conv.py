@@ -9,15 +9,16 @@ taps) for each; the algorithms of all axes are nested, `point` numbers their pro
 
 A stride s divides taps k = s*k' + j, and the inputs they read, into s pieces of stride 1.  With
 dilation d, results whose places are equal modulo d take turns: each turn is an image of its own,
-that begins one input later.  So do the phases of a `phase_conv`, which have weights of their own
-and begin an input later from the first phase on that `skip` carries beyond the last.  Of a grouped
+that begins one input later.  So do the outputs of a transposed convolution whose places are equal
+modulo its stride, its phases: they have weights of their own, and begin an input later from the
+first phase on that `skip` carries beyond the last.  Of a grouped
 convolution, filters sum over their own group's channels.  An axis in tiles of one result and pieces
 of one tap is computed directly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import prod
 from typing import Any, TypeAlias
@@ -33,6 +34,7 @@ from tcc.ir.types import F32, TensorType, tensor
 from tcc.ops.formula import chosen, fn
 from tcc.passes.derive.bilinear.algorithms import Bilinear, toom_cook
 from tcc.passes.derive.bilinear.shared_sums import Arithmetic, SharedSums, shared_sums
+from tcc.passes.graph.decompose import split_kernels
 from tcc.record import record
 
 _Grid: TypeAlias = NDArray[Any]
@@ -159,33 +161,37 @@ class Conv:
 
 def conv_of(node: Node) -> Conv | None:
     """The convolution that a node is; None for others, and where stride and dilation meet."""
-    if node.op.name not in ("conv", "phase_conv"):
+    name, attrs = node.op.name, node.attrs
+    if name not in ("conv", "conv_transpose"):
         return None
-    attrs, (y,) = node.attrs, node.outputs
     image, weights = node.inputs[0], node.inputs[1]
     assert image is not None
     assert weights is not None
-    rank = image.type.rank - 2
-    channels, taps = as_int(image.type.shape[1]), [as_int(n) for n in weights.type.shape[-rank:]]
-    known = [n for n in taps if n is not None]
-    filters = as_int(y.type.shape[1])
-    if channels is None or filters is None or len(known) < rank:
+    shape, results = image.type.shape, node.outputs[0].type.shape
+    channels, filters = as_int(shape[1]), as_int(results[1])
+    taps = [as_int(n) or 0 for n in weights.type.shape[2:]]
+    both = any(s > 1 and d > 1 for s, d in zip(attrs.strides, attrs.dilations, strict=True))
+    if channels is None or filters is None or 0 in taps or both:
         return None
-    places = zip(known, y.type.shape[2:], map(as_index, attrs.before), strict=True)
-    if node.op.name == "phase_conv":
-        counts = [as_int(n) or 0 for n in weights.type.shape[:rank]]
-        axes = [
-            Axis(*place, 1, 1, turns, skip)
-            for place, turns, skip in zip(places, counts, attrs.skips, strict=True)
-        ]
-    elif any(s > 1 and d > 1 for s, d in zip(attrs.strides, attrs.dilations, strict=True)):
+    turned = name == "conv_transpose"
+    if turned and (set(attrs.dilations) != {1} or None in map(as_int, attrs.before)):
         return None
-    else:
-        axes = [
-            Axis(*place, s * d, s, d, None)
-            for place, s, d in zip(places, attrs.strides, attrs.dilations, strict=True)
-        ]
-    return Conv(image.type.shape[0], channels, filters, attrs.group, tuple(axes))
+    make: Callable[[int, Index, Index, int, int], Axis] = _transposed_axis if turned else _axis
+    sizes = zip(taps, results[2:], map(as_index, attrs.before), strict=True)
+    steps = zip(attrs.strides, attrs.dilations, strict=True)
+    axes = tuple(make(*size, *step) for size, step in zip(sizes, steps, strict=True))
+    return Conv(shape[0], channels, filters, attrs.group, axes)
+
+
+def _axis(taps: int, results: Index, before: Index, stride: int, dilation: int) -> Axis:
+    return Axis(taps, results, before, stride * dilation, stride, dilation, None)
+
+
+def _transposed_axis(taps: int, results: Index, before: Index, stride: int, _: int) -> Axis:
+    """Turn r has the taps k with (r + before - k) % stride = 0, zeros where it has fewer."""
+    most = -(-taps // stride)
+    first, skip = divmod(as_int(before) or 0, stride)
+    return Axis(most, results, as_index(most - 1 - first), 1, 1, stride, skip)
 
 
 def facts_of(conv: Conv, form: Form) -> list[AxisFacts]:
@@ -204,8 +210,10 @@ def points(form: Form) -> int:
 def transformed_weights(conv: Conv, form: Form, weights: Array) -> Array:
     """U of a node's weights, in f64."""
     rank = len(form)
-    found = weights.astype(np.float64).reshape(
-        *(a.filters for a in conv.axes), *weights.shape[-rank - 2 :]
+    phases = any(axis.skip is not None for axis in conv.axes)
+    found = _phases(conv, weights) if phases else weights
+    found = found.astype(np.float64).reshape(
+        *(a.filters for a in conv.axes), *found.shape[-rank - 2 :]
     )
     for each, axis in zip(form, conv.axes, strict=True):
         found = np.moveaxis(found, rank + 2, -1)
@@ -219,6 +227,16 @@ def transformed_weights(conv: Conv, form: Form, weights: Array) -> Array:
     order = (*at[1::2], *range(rank), *at[::2], rank + 1, rank)
     shape = [as_int(n) or 0 for n in conv.weights_type(form).shape]
     return found.transpose(order).reshape(shape)
+
+
+def _phases(conv: Conv, weights: Array) -> Array:
+    """Filters [phases..., channel, inputs of a group, taps...] of a transposed convolution."""
+    rank, axes = len(conv.axes), conv.axes
+    split = split_kernels(weights, [a.taps for a in axes], [a.turns for a in axes], conv.groups)
+    for at, axis in enumerate(axes, 1):  # phase r holds the outputs of residue r + skip
+        split = np.roll(split, -(axis.skip or 0), at)
+    moved = np.moveaxis(split, 0, rank)
+    return moved.reshape(*moved.shape[:rank], conv.filters, *moved.shape[rank + 2 :])
 
 
 def input_transform(conv: Conv, form: Form, image: TensorType) -> Expr:

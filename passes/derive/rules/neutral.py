@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
+import numpy as np
 from tcc.ir import expr
 from tcc.ir.expr import MONOIDS
+from tcc.ir.expr.evaluate import evaluate_scalars
 from tcc.ir.expr.scalar import (
     Apply,
     Cast,
@@ -14,6 +16,7 @@ from tcc.ir.expr.scalar import (
     Scalar,
     Scalars,
     argument,
+    children,
     literal,
     transform_all,
 )
@@ -22,10 +25,13 @@ from tcc.passes.derive.affine import Affine, interval, loops_of
 from tcc.passes.derive.record import Region, Stage, shape_of, widens
 
 
-def folded(body: Scalars, known: Mapping[Scalar, Const], absorbs: bool = False) -> Scalars:
+def folded(
+    body: Scalars, known: Mapping[Scalar, Const], *, absorbs: bool = False, computes: bool = False
+) -> Scalars:
     """The body with these values, and conditions that they decide worked out.
 
     `absorbs`: a factor 0 makes a product 0 whatever the others are, infinities and NaNs too.
+    `computes`: functions of numbers are computed too.
     """
 
     def leaf(node: Scalar) -> Scalar:
@@ -35,7 +41,10 @@ def folded(body: Scalars, known: Mapping[Scalar, Const], absorbs: bool = False) 
             case Cast(arg=Const(value=value)) if widens(node.arg.dtype, node.dtype):
                 return literal(value, node.dtype)
             case Apply():
-                return _folded(node, absorbs)
+                node = _folded(node, absorbs)
+        parts = children(node)
+        if computes and parts and all(isinstance(c, Const) for c in parts):
+            return _computed(node)
         return node
 
     return transform_all(body, leaf)
@@ -47,13 +56,20 @@ def _folded(node: Apply, absorbs: bool) -> Scalar:
             return yes if value else no
         case "select", (_, yes, no) if yes is no:
             return yes
-        case "and", (Const(value=value), rest) | (rest, Const(value=value)):
-            return rest if value else literal(False, BOOL)
+        case ("and" | "or") as function, (Const(value=value), rest) | (rest, Const(value=value)):
+            return literal(value, BOOL) if value == (function == "or") else rest
         case "mul", (Const(value=0), _) | (_, Const(value=0)) if absorbs:
             return literal(0, node.dtype)
         case "eq", (Const(value=a), Const(value=b)):
             return literal(a == b, BOOL)
     return node
+
+
+def _computed(scalar: Scalar) -> Const:
+    """The value of a scalar of literals."""
+    with np.errstate(all="ignore"):
+        (value,) = evaluate_scalars([scalar], {}, ())
+    return literal(value.item(), scalar.dtype)
 
 
 def value_at(

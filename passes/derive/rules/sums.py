@@ -9,10 +9,10 @@ from math import gcd
 from tcc.ir import expr
 from tcc.ir.expr.scalar import Apply, Const, Scalar, argument, literal, walk
 from tcc.ir.types import BOOL
-from tcc.passes.derive.affine import Affine, Digit, digit, loops_of, substitute, unit, units
-from tcc.passes.derive.edit import chosen, spliced, used
+from tcc.passes.derive.affine import Affine, Digit, digit, substitute, unit, units
+from tcc.passes.derive.edit import chosen, spliced
 from tcc.passes.derive.record import Factor, Region, Stage
-from tcc.passes.derive.rules.neutral import folded, value_at
+from tcc.passes.derive.rules.neutral import value_at
 from tcc.passes.derive.rules.rule import (
     Arguments,
     Refused,
@@ -76,7 +76,7 @@ def solve(region: Region, number: int, place: int, loop: int) -> Region:
         substitute(_modulo(rest, -pow(step, -1, mod), mod), kept, loops), 1, mod, loops
     )
     new = remade(region, stage, loops, len(stage.iters), kept)
-    return spliced(region, number, (_decided(new),))
+    return spliced(region, number, (new,))
 
 
 def _condition(stage: Stage, place: int) -> Digit | None:
@@ -105,17 +105,6 @@ def _modulo(form: Affine, factor: int, mod: int) -> Affine:
     offset = form.offset * factor
     digits = tuple(d._replace(step=d.step * factor) for d in form.digits)
     return Affine(steps, offset % mod if isinstance(offset, int) else offset, digits)
-
-
-def _decided(stage: Stage) -> Stage:
-    """The stage with index values that are numbers in its body, and what follows from these."""
-    known: dict[Scalar, Const] = {}
-    for place, factor in enumerate(stage.factors):
-        form = factor.forms[0] if factor.source is None else None
-        if form is not None and not loops_of(form) and isinstance(form.offset, int):
-            known[argument(place, factor.dtype)] = literal(form.offset, factor.dtype)
-    assert not isinstance(stage.body, expr.Stage)
-    return used(stage._replace(body=folded(stage.body, known)))
 
 
 def solutions(region: Region, number: int) -> Iterator[Arguments]:

@@ -55,6 +55,7 @@ from tcc.passes.tile.cpu.scratch import factors_of, home, in_registers, resident
 from tcc.passes.tile.cpu.stage import StageLowering
 from tcc.passes.tile.emitter import Emitter
 from tcc.passes.tile.monoids import change
+from tcc.schedule.cpu.cost import follows
 from tcc.schedule.cpu.packing import FEW_ROWS
 from tcc.schedule.cpu.schedule import Nest, Schedule, even
 from tcc.schedule.masked_terms import limits_of, needed
@@ -110,7 +111,7 @@ class _Lowering:
             return ()
         found: list[Nest] = []
         for nest in self.schedule.nests:
-            if any(cut.intersection(_follows(self.group.stages[n])) for n in nest.all_stages):
+            if any(cut.intersection(follows(self.group.stages[n])) for n in nest.all_stages):
                 break
             found.append(nest)
         return tuple(found) if cut else ()
@@ -196,11 +197,6 @@ class _Lowering:
     ) -> None:
         for nest in nests:
             _NestLowering(self, nest, regions, passed).run()
-
-
-def _follows(stage: GroupStage) -> set[Var]:
-    """The loops that say what of a stage a unit makes."""
-    return {*stage.iters, *(() if stage.strip is None else (stage.strip.loop,))}
 
 
 def _after(group: TileGroup, stream: StreamLoop) -> tuple[int, ...]:

@@ -14,8 +14,8 @@ from tcc.backends.base import Backend
 from tcc.debug import Trace
 from tcc.driver import compile_model, resolve_targets
 from tcc.frontends import load_model
+from tcc.ir.graph import constant_bytes
 from tcc.options import Options, read_options
-from tcc.passes.derive.bilinear.convolutions import constant_bytes
 from tcc.passes.program.lowered import Lowered
 from tcc.variants import BACKENDS, check_options, lower, optimise, variant_backends
 

@@ -25,7 +25,6 @@ from .algebra import (
     movement,
     narrow,
     pad,
-    phases,
     pool,
     quantize,
     quantized,
@@ -53,7 +52,7 @@ from .sampling import Sample, Samples
 _FAMILIES = (
     activation, arithmetic, attention, bits, contract, control, create, cumulative,
     data_dependent, diagonal, expression, grid, indexing, levels, linalg, lists, loss,
-    magnitude, movement, narrow, normalization, pad, phases, pool, quantize, quantized, reduce,
+    magnitude, movement, narrow, normalization, pad, pool, quantize, quantized, reduce,
     resize, roi, signal, sizes, softmax, space_to_depth, strings, tfidf, unary, window,
 )  # fmt: skip
 _ENTRIES = [entry for family in _FAMILIES for entry in family.SAMPLES.items()]

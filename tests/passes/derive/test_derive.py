@@ -22,16 +22,15 @@ from tcc.ops.algebra.movement import SliceAttrs
 from tcc.ops.algebra.reduce import ReduceAttrs
 from tcc.options import Options
 from tcc.passes.choose.price import priced_kernels
-from tcc.passes.derive import derive as module
-from tcc.passes.derive.algebra.cost import least_seconds
+from tcc.passes.derive import rewritten as module
 from tcc.passes.derive.algebra.fold import fold
 from tcc.passes.derive.algebra.instance import agree as same
 from tcc.passes.derive.algebra.reassociate import Found, reassociated
-from tcc.passes.derive.derive import MARGIN, Decision, Derivations, decisions, derive
-from tcc.passes.derive.prices import SitePrices
+from tcc.passes.derive.candidate import MARGIN
+from tcc.passes.derive.derive import Decision, Derivations, Option, decisions, derive
+from tcc.passes.derive.prices import Prices
 from tcc.passes.derive.record import Region
 from tcc.passes.derive.sites import composed, sites
-from tcc.passes.pipeline import DERIVE
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
@@ -48,7 +47,7 @@ SERVER = MACHINES["icelake-server"]
 
 def limits(growth: float = 4.0) -> Derivations:
     core = CoreModel(16, 32, SERVER.l2.size, SERVER.cores)
-    return Derivations(SitePrices(CorePlanner(core, Pricer(SERVER))), growth)
+    return Derivations(Prices(CorePlanner(core, Pricer(SERVER))), growth)
 
 
 def ops(graph: Graph) -> list[str]:
@@ -142,6 +141,24 @@ def test_weights_grow_within_bounds() -> None:
     graph = m.finish(both, *(m.op("relu", v) for v in (a, b, w)))
     assert derive(graph, limits(growth=4.0)) is not graph
     assert derive(graph, limits(growth=1.0)) is graph
+
+
+def parallel(channels: int = 64, size: int = 28) -> Graph:
+    """Two convolutions of the same windows of an image, added."""
+    m = Model("parallel")
+    x = m.op("relu", m.input("x", 1, channels, size, size))
+    return m.finish(m.op("add", *(m.conv(x, channels, 3, pad=1) for _ in range(2))))
+
+
+def test_a_node_is_replaced_by_one_site_alone(agree: Agree) -> None:
+    """The sum is one convolution of added weights; alone, each has bilinear forms."""
+    graph = parallel()
+    found = decisions(graph, limits())
+    whole, *parts = found
+    assert [len(d.site.nodes) for d in found] == [3, 1, 1]
+    assert all(any(o.seconds for o in d.options) for d in found)
+    assert (whole.chosen is None) != all(d.chosen is None for d in parts)
+    agree(graph, derive(graph, limits()), tolerance=1e-4)
 
 
 # ---- what must stay -----------------------------------------------------------------------------
@@ -396,19 +413,15 @@ def test_what_bounds_leave_unpriced_is_dearer() -> None:
     graphs = [graph for graph, _ in PAYS.values()]
     found = [d for graph in graphs for d in decisions(graph, limits())]
     bounded = [(d, o) for d in found for o in d.options if o.why.startswith("its products")]
-    assert all(
-        _seconds(d, o.candidate.region) > (1 - MARGIN) * (d.seconds or 0) for d, o in bounded
-    )
+    assert all(_seconds(d, o) > (1 - MARGIN) * (d.seconds or 0) for d, o in bounded)
     for decision in found:
         for option in decision.options:
-            least = least_seconds(
-                option.candidate.region, decision.site.constants, limits().prices.planner.rates
-            )
-            assert least <= _seconds(decision, option.candidate.region)
+            least = option.candidate.least_seconds(limits().prices.planner.rates)
+            assert least <= _seconds(decision, option)
 
 
-def _seconds(decision: Decision, region: object) -> float:
-    return limits().prices.seconds(decision.site, region)  # type: ignore[arg-type]
+def _seconds(decision: Decision, option: Option) -> float:
+    return limits().prices.seconds(decision.site, ((decision.site, option.candidate),))
 
 
 def test_equal_sites_are_priced_once() -> None:
@@ -439,10 +452,10 @@ def test_options_leave_the_pass_out() -> None:
     for options, found in (
         (Options(), True),
         (Options(derive=False), False),
-        (Options(numerics="strict"), False),
+        (Options(numerics="strict"), True),
         (Options(level=1), False),
     ):
         backend = CpuBackend(target, options, 0)
-        assert any(p.name == DERIVE for p in backend.asked) == found
         assert (backend.derivations is not None) == found
-        assert (backend.limits is not None) == (found or options.level == 1)
+        strict = options.numerics == "strict"
+        assert backend.derivations is None or backend.derivations.strict == strict

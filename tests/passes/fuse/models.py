@@ -22,7 +22,6 @@ from tcc.ops.algebra.movement import (
     TransposeAttrs,
 )
 from tcc.ops.algebra.pad import PadAttrs
-from tcc.ops.algebra.phases import PhaseConvAttrs
 from tcc.ops.algebra.pool import PoolAttrs
 from tcc.ops.algebra.reduce import ReduceAttrs
 from tcc.ops.algebra.window import ConvAttrs, ConvTransposeAttrs
@@ -132,15 +131,14 @@ def up_and_down() -> Graph:
 
 
 def phases() -> Graph:
-    """A transposed convolution (k 4, s 2, p 1) as convolutions that take turns."""
+    """Transposed convolutions, of phases that begin in different places."""
     m = Model("phases")
-    h = symbol("h", 1, 9)
-    x = m.op("relu", m.conv(m.input("x", 1, 3, h, 5), 6, 3, pad=1))
-    attrs = PhaseConvAttrs((h, as_index(5)), (1, 1), (1, 1), 1)
-    up = m.op("phase_conv", x, m.weight(2, 2, 4, 6, 2, 2), m.weight(4), attrs=attrs)
-    thirds = PhaseConvAttrs((2 * h, as_index(10)), (2, 0), (0, 0), 2)
+    x = m.op("relu", m.conv(m.input("x", 1, 3, symbol("h", 1, 9), 5), 6, 3, pad=1))
+    twice = ConvTransposeAttrs((2, 2), (1, 1), (1, 1), (0, 0), (1, 1), 1)
+    up = m.op("conv_transpose", x, m.weight(6, 4, 4, 4), m.weight(4), attrs=twice)
+    thirds = ConvTransposeAttrs((3, 1), (1, 0), (0, 0), (0, 0), (1, 1), 2)
     return m.finish(
-        m.op("tanh", up), m.op("phase_conv", up, m.weight(3, 1, 4, 2, 1, 1), attrs=thirds)
+        m.op("tanh", up), m.op("conv_transpose", up, m.weight(4, 2, 4, 1), attrs=thirds)
     )
 
 

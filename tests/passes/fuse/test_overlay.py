@@ -10,7 +10,7 @@ from tcc.ir.expr.scalar import StageRef
 from tcc.ir.graph import Graph
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.index import as_int
-from tcc.passes.derive.bilinear.convolutions import faster_convolutions
+from tcc.passes.derive.derive import derive
 from tcc.passes.program.lower_graph import lower_program, place_graph
 from tcc.passes.program.lower_node import lower_node
 from tcc.passes.tile.cpu.alias_scratch import overlaid
@@ -34,7 +34,7 @@ SMALL = Conv(high=15, wide=27, images=1, fused=True)  # two units, each of sever
 
 def transformed(channels: int, filters: int, case: Conv = LARGE) -> Graph:
     """A convolution as transforms and 36 products between them, all in one kernel."""
-    return faster_convolutions(replace(case, channels=channels, filters=filters).graph(), FREE)
+    return derive(replace(case, channels=channels, filters=filters).graph(), FREE)
 
 
 def bound_of(graph: Graph) -> Bound:
