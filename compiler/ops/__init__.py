@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from tcc.ir.op import OpSpec
-from tcc.ops import control, expression, sizes
+from tcc.ops import collective, control, expression, sizes
 from tcc.ops.algebra import (
     activation,
     arithmetic,
@@ -46,7 +46,7 @@ from tcc.ops.composite import (
 from tcc.ops.data import data_dependent, indexing, lists, strings, tfidf
 
 _FAMILIES = (
-    activation, arithmetic, attention, bits, space_to_depth, contract, control, create,
+    activation, arithmetic, attention, bits, space_to_depth, collective, contract, control, create,
     data_dependent, diagonal, expression, grid, indexing, levels, linalg, lists, loss, magnitude,
     movement, narrow, normalization, pad, phases, pool, quantize, quantized, reduce, resize, roi,
     cumulative, signal, sizes, softmax, strings, tfidf, unary, window,

@@ -57,8 +57,7 @@ def update_in_place(
 def replaceable(kernel: TileKernel, group: TileGroup) -> tuple[_Pair, ...]:
     """Pairs of an operand and a result of a kernel that may lie in one buffer."""
     scopes = [b.scope for b in kernel.buffers]
-    results = [n for n, scope in enumerate(scopes) if scope is MemorySpace.OUTPUT]
-    once = [n for n in results if _stored_once(kernel, group, n)]
+    once = [n for n in kernel.results if _stored_once(kernel, group, n)]
     return tuple(
         (operand, result)
         for result in once

@@ -24,6 +24,7 @@ from tcc.passes.program.lower_calls import (
     lower_check_indices,
     lower_require,
 )
+from tcc.passes.program.lower_collectives import COLLECTIVES, lower_collective
 from tcc.passes.program.lower_control import lower_if, lower_loop, lower_scan
 from tcc.passes.program.lower_graph import GraphLowering, lower_program
 from tcc.passes.program.lower_handles import HANDLE_CALLS
@@ -38,6 +39,7 @@ _LOWER: Mapping[str, Lower] = MappingProxyType(
         "broadcast_size": lower_broadcast_size,
         "require": lower_require,
         "check_indices": lower_check_indices,
+        **dict.fromkeys(COLLECTIVES, lower_collective),
         **CALLS,
         **HANDLE_CALLS,
     }
@@ -84,6 +86,19 @@ def check_without_calls(graph: Graph, kind: str) -> None:
             f"the model has nodes that {kind} cannot run",
             "there is only a function of the host for",
             "--allow-host runs these on the host, with copies there and back",
+        )
+
+
+def check_without_collectives(graph: Graph, kind: str) -> None:
+    """Raises `UserError` with every collective of `graph`, bodies included: a target `kind`
+    without them."""
+    nodes = [node for node in walk_nodes(graph) if node.op.name in COLLECTIVES]
+    if nodes:
+        raise _refusal(
+            nodes,
+            f"the model has collectives, which {kind} targets do not have",
+            "there is code for the CPU alone of",
+            "compile for the CPU: --target cpu",
         )
 
 
