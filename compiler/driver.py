@@ -189,9 +189,10 @@ def compile(
 ) -> Module:
     """Compiles `model` and loads the result; `Module.save` keeps it.
 
-    `options` are the fields of `tcc.options.Options` as keywords, `threads` and `comm` are as for `load`.  A
-    `torch.nn.Module` is exported first: `inputs` are then example inputs, a tuple or a dict by
-    name, and `dynamic_shapes` says which of their sizes are symbolic, as for `torch.export.export`.
+    `options` are the fields of `tcc.options.Options` as keywords, `threads` and `comm` are as for
+    `load`.  A `torch.nn.Module` is exported first: `inputs` are then example inputs, a tuple or a
+    dict by name, and `dynamic_shapes` says which of their sizes are symbolic, as for
+    `torch.export.export`.
     Raises TccError.
     """
     if is_torch_module(model) and "inputs" in options:

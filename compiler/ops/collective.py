@@ -21,12 +21,13 @@ from tcc.record import record
 
 @record
 class CollectiveAttrs:
-    """`ranks` there are, or any number if that is 0; `reduction` is the name of a `Reduction`, and
-    `root` the rank whose operand a broadcast gives."""
+    """`ranks` there are, or any number if that is 0; `reduction` is the name of a `Reduction`,
+    `root` the rank whose operand a broadcast gives, and `group` what the model calls the ranks."""
 
     ranks: int = 0
     reduction: str = "sum"
     root: int = 0
+    group: str = ""
 
 
 def collective_kind(name: str) -> CollectiveKind:
@@ -38,7 +39,7 @@ def _infer(kind: CollectiveKind, types: Types, attrs: CollectiveAttrs) -> OutTyp
     x, ranks = required(types, 0), attrs.ranks
     check_dtype(x.dtype, COLLECTIVE_DTYPES)
     require(attrs.reduction.upper() in Reduction.__members__, f"no reduction {attrs.reduction}")
-    require(0 <= attrs.root < max(ranks, 1), f"rank {attrs.root} of {ranks}")
+    require(0 <= attrs.root < (ranks or 1 << 31), f"rank {attrs.root} of {ranks}")
     if not (kind.sends_blocks or kind.receives_blocks):
         return (x,)
     require(ranks > 0 and x.rank > 0, f"{x} for {ranks} ranks has no blocks")

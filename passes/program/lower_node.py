@@ -66,7 +66,8 @@ def emit(plan: Plan, placed: Placed) -> Lowered:
 
 
 def check_runnable(graph: Graph) -> None:
-    """Raises `UserError` with every node of `graph` that no target can run, bodies included."""
+    """Raises `UserError` with every node of `graph` that no target can run, bodies included, and
+    where collectives are of several groups."""
     missing = [
         node
         for node in walk_nodes(graph)
@@ -74,6 +75,7 @@ def check_runnable(graph: Graph) -> None:
     ]
     if missing:
         raise _refusal(missing)
+    _check_groups([node for node in walk_nodes(graph) if node.op.name in COLLECTIVES])
 
 
 def check_without_calls(graph: Graph, kind: str) -> None:
@@ -86,6 +88,17 @@ def check_without_calls(graph: Graph, kind: str) -> None:
             f"the model has nodes that {kind} cannot run",
             "there is only a function of the host for",
             "--allow-host runs these on the host, with copies there and back",
+        )
+
+
+def _check_groups(nodes: Sequence[Node]) -> None:
+    groups = {n.attrs.group: n for n in nodes} | {n.attrs.ranks: n for n in nodes if n.attrs.ranks}
+    if len({n.attrs.group for n in nodes}) > 1 or len({n.attrs.ranks for n in nodes} - {0}) > 1:
+        raise _refusal(
+            [*dict.fromkeys(groups.values())],
+            "the model has collectives of several groups of ranks",
+            "a run has one comm, and names or sizes of groups differ at",
+            "export the model with all collectives on one group",
         )
 
 

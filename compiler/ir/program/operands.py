@@ -9,7 +9,6 @@ from typing import Any
 from tcc.ir.program import Body, BufferId, CallOp, Collective, Instr, Launch, Place, Register
 from tcc.ir.program.table import Field, Form, Kind, row_of
 
-
 STEPS = (Launch, CallOp, Collective)  # what takes time of its own
 
 

@@ -147,7 +147,7 @@ class _State:
             raise self.fail(f"no collective takes {instr.dtype}")
         if instr.reduction is not Reduction.SUM and not kind.reduces:
             raise self.fail(f"{kind.name.lower()} reduces nothing")
-        if instr.ranks < blocks or not 0 <= instr.root < max(instr.ranks, 1):
+        if instr.ranks < blocks or not 0 <= instr.root < (instr.ranks or 1 << 31):
             raise self.fail(f"rank {instr.root} of {instr.ranks}")
 
     def finish(self) -> None:

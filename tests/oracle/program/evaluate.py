@@ -247,8 +247,8 @@ class _Host:
                 self._launch(instr)
             case CallOp():
                 self._call(instr)
-            case Copy():
-                self._copy(instr)
+            case Copy() | Collective():
+                self._move(instr)
             case Branch():
                 taken = registers[instr.when] if instr.when >= 0 else self._flag(instr.condition)
                 self.run(instr.then if taken else instr.otherwise, outside)
@@ -256,12 +256,13 @@ class _Host:
                 self._loop(instr)
             case PlanArena():
                 self._plan(instr)
-            case Collective():
-                self._collective(instr)
             case _:
                 assert_never(instr)
 
-    def _copy(self, node: Copy) -> None:
+    def _move(self, node: Copy | Collective) -> None:
+        if isinstance(node, Collective):
+            self._collective(node)
+            return
         size = self._registers[node.size]
         target, source = self._bytes(node.target), self._bytes(node.source)
         if size > min(target.size, source.size):
