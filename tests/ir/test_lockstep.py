@@ -35,6 +35,8 @@ BODY
 REDUCE = "collective all_reduce sum b1 = b0 r0 : f32 ranks 0 root 0"
 EQUAL = "collective all_reduce sum b4 = b0 r0 : f32 ranks 0 root 0"
 OWN = "collective reduce_scatter sum b4 = b0 r1 : f32 ranks 2 root 0"
+READ = "r3 = read b0[0] : i64"
+COMPARE = "launch k0 r0 (b4, b2, b3) ()"
 BRANCH = f"branch b3 {{ {REDUCE} }} else {{ }}"
 
 
@@ -52,7 +54,7 @@ def program(*lines: str) -> Program:
         (f"branch r0 {{ {REDUCE} }} else {{ }}",),
         (f"loop r3 < r0 {{ {REDUCE} }}",),
         (EQUAL, "launch k0 r0 (b4, b2, b3) ()", BRANCH),
-        (EQUAL, "copy b3 = b4 r1", f"loop r3 < r0 while b3 {{ {REDUCE} launch k0 r0 (b4, b2, b3) () }}"),
+        (EQUAL, "copy b3 = b4 r1", f"loop r3 < r0 while b3 {{ {REDUCE} {COMPARE} }}"),
         (EQUAL, "r3 = read b4[0] : i64", f"loop r4 < r3 {{ {REDUCE} }}"),
         # what differs decides nothing
         ("launch k0 r0 (b0, b2, b4) ()", EQUAL.replace("b0", "b4").replace("b4 =", "b3 ="), BRANCH),
@@ -77,8 +79,8 @@ def test_equal_conditions_pass(lines: tuple[str, ...]) -> None:
         (("branch b0 { copy b3 = b2 r1 } else { }", BRANCH), "condition flag"),
         # a later trip has what an earlier one made
         ((f"loop r3 < r0 {{ {BRANCH} copy b3 = b4 r1 copy b4 = b0 r1 }}",), "condition flag"),
-        (("r3 = read b0[0] : i64", f"loop r4 < r3 {{ {REDUCE} }}"), "in a loop whose condition or number"),
-        (("r3 = read b0[0] : i64", "r4 = add(r3, r0)", f"branch r4 {{ }} else {{ {REDUCE} }}"), "condition or number"),
+        ((READ, f"loop r4 < r3 {{ {REDUCE} }}"), "in a loop whose condition or number"),
+        ((READ, "r4 = add(r3, r0)", f"branch r4 {{ }} else {{ {REDUCE} }}"), "condition or number"),
         ((f"branch b0 {{ loop r3 < r0 {{ {REDUCE} }} }} else {{ }}",), "condition x"),
         ((f"loop r3 < r0 while b0 {{ {REDUCE} }}",), "in a loop whose condition x"),
     ],

@@ -1,4 +1,4 @@
-"""Samples of the ops of `tcc.ops.collective`: what rank 0 gets where all ranks have equal operands."""
+"""Samples of the ops of `tcc.ops.collective`: all ranks have equal operands, and rank 0 gets."""
 
 from __future__ import annotations
 
