@@ -6,7 +6,13 @@ import os
 import subprocess
 import sys
 import uuid
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def start_ranks(
@@ -35,3 +41,39 @@ def run_ranks(
     ended = [process.communicate(timeout=100) for process in ranks]
     assert not any(process.returncode for process in ranks), ended
     return [out for out, _ in ended]
+
+
+RUN = """
+import sys
+import numpy as np
+import tcc
+from tcc.runtime import comm as comms
+
+_, folder, *models = sys.argv
+with comms.open() as comm:
+    for name in models:
+        module = tcc.load(f"{folder}/{name.format(rank=comm.rank)}.so", comm=comm)
+        assert module.ranks in (0, comm.size)
+        for number in range(2):
+            feeds = np.load(f"{folder}/{name}.{comm.rank}.npz".replace("{rank}", ""))
+            found = module.run(dict(feeds))
+        np.savez(f"{folder}/{name}.{comm.rank}.found.npz".replace("{rank}", ""), **found)
+"""
+
+
+def on_ranks(
+    folder: Path, library: Path, models: Mapping[str, Sequence[Mapping[str, Array]]]
+) -> dict[str, list[Mapping[str, Array]]]:
+    """What each rank finds for its own inputs of each model; `{rank}` in a name is the rank's."""
+    size = len(next(iter(models.values())))
+    for name, feeds in models.items():
+        for rank, given in enumerate(feeds):
+            np.savez(folder / f"{name}.{rank}.npz".replace("{rank}", ""), **given)
+    run_ranks(size, RUN, library, folder, *models)
+    return {
+        name: [
+            dict(np.load(folder / f"{name}.{rank}.found.npz".replace("{rank}", "")))
+            for rank in range(size)
+        ]
+        for name in models
+    }
