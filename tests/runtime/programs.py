@@ -225,8 +225,8 @@ def planned(steps: int = 4) -> Program:
 def collectives() -> Program:
     """y = every kind of collective in turn, of x: f32[n], on two ranks; y has 2n elements."""
     b = Builder()
-    n = b.let(IntOp.DIM, 0, 0)
-    two = b.const(2)
+    b.const(1000)  # register 0, which a damaged count may name
+    n, two = b.let(IntOp.DIM, 0, 0), b.const(2)
     half, twice = b.let(IntOp.FLOORDIV, n, two), b.let(IntOp.MUL, n, two)
     b.input("x", "f32", [n], "[n]")
     x, y = b.buffer(Input(0)), b.output("y", "f32", [twice], "[2*n]")
