@@ -30,8 +30,9 @@ tcc_status tcc_collective_begin(tcc_run *run) {
     if (!run->comm)
         return tcc_fail(TCC_UNSUPPORTED,
                         "the model has collectives, and there is no comm: start its ranks with "
-                        "mpirun, torchrun or srun, and open a comm in each (tcc.load(path, "
-                        "comm=tcc.runtime.comm.open()), or instance_create_on of tcc.h)");
+                        "tcc run --nproc, mpirun, torchrun or srun, and open a comm in each "
+                        "(tcc.load(path, comm=tcc.runtime.comm.open()), or instance_create_on of "
+                        "tcc.h)");
     TCC_RETURN_IF_ERROR(tcc_comm_fits(run->comm));
     int32_t size = table_of(run->comm)->size(run->comm);
     if (wanted && size != wanted)

@@ -126,7 +126,9 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_without_a_comm_says_how_to_start_it(kinds: Path) -> None:
     module = tcc.load(kinds)
-    with pytest.raises(tcc.UserError, match=r"no comm: start its ranks with mpirun, torchrun"):
+    with pytest.raises(
+        tcc.UserError, match=r"no comm: start its ranks with tcc run --nproc, mpirun"
+    ):
         module(np.zeros((2, 3), np.float32))
 
 
