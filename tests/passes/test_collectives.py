@@ -20,6 +20,7 @@ from tcc.ir.program.verify import verify_program
 from tcc.ir.types import BOOL, F32, I64, tensor
 from tcc.ops import OPS
 from tcc.ops.collective import CollectiveAttrs, collected, collective_kind
+from tcc.passes.memory.in_place import update_in_place
 from tcc.passes.memory.plan_arena import plan_arena
 from tcc.passes.program.lower_graph import lower_program, place_graph
 from tcc.passes.program.lower_node import check_runnable, lower_node
@@ -109,6 +110,21 @@ def test_ranks_agree_with_numpy_and_with_their_program() -> None:
     for found, expected in zip(in_lockstep(2, run), want, strict=True):
         for array, name in zip(found, [p.name for p in program.outputs], strict=True):
             np.testing.assert_array_equal(array, expected[name], err_msg=name)
+
+
+def test_a_sum_lies_over_its_operand_where_that_dies() -> None:
+    b = GraphBuilder("g")
+    x = b.input("x", tensor(F32, 64))
+    (kept,) = b.add(OPS["relu"], [x])
+    (once,) = b.add(OPS["all_reduce"], [kept], CollectiveAttrs())
+    (again,) = b.add(OPS["all_reduce"], [once], CollectiveAttrs())
+    graph = b.finish(b.add(OPS["add"], [again, kept]))
+    program, table, _ = lower_program(
+        place_graph(graph), CorePlanner(CoreModel(16, 16)), lower_node
+    )
+    program, _ = update_in_place(program, table.bounds)
+    first, second = (i for i in program.body if isinstance(i, Collective))
+    assert first.send != first.receive == second.send == second.receive
 
 
 def test_a_program_without_collectives_keeps_its_version() -> None:

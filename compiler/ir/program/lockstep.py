@@ -19,11 +19,13 @@ from tcc.ir.program import (
     BufferId,
     Collective,
     Input,
+    Instr,
     Launch,
     Loop,
     Output,
     Program,
     Register,
+    State,
     View,
 )
 from tcc.ir.program.operands import bodies_of, operands, walk_instructions
@@ -37,68 +39,99 @@ def check_lockstep(program: Program, results: Sequence[Sequence[int]]) -> None:
     """Raises UserError where a collective stands under what may differ between ranks; `results`
     are the positions of each kernel's results among its buffers."""
     if any(isinstance(i, Collective) for i in walk_instructions(program.body)):
-        found = _Differing(program, results)
-        while found.spread(program.body, under=False):
-            pass
-        found.check(program.body)
+        _Differing(program, results).check()
 
 
 @dataclass
 class _Differing:
-    """The registers and buffers that may differ between ranks, at any time of the run."""
+    """The registers and buffers that may differ between ranks, at one point of the program."""
 
     program: Program
     results: Sequence[Sequence[int]]
     values: set[_Value] = field(default_factory=set)
+    # Buffers that views of one another make one memory.
+    shared: dict[_Value, set[_Value]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """All runs: what one leaves in states the next one finds."""
+        for view in walk_instructions(self.program.body):
+            if isinstance(view, View):
+                ends: tuple[_Value, _Value] = ("b", view.buffer), ("b", view.base)
+                joined = set(ends).union(*(self.shared.get(end, ()) for end in ends))
+                self.shared |= dict.fromkeys(joined, joined)
+        states: set[_Value] = set()
         for number, buffer in enumerate(self.program.buffers):
             match buffer.place:
                 case Input():
                     self.values.add(("b", number))
                 case Output(port) if self.program.outputs[port].state >= 0:
                     self.values.add(("b", number))
+                case State():
+                    states.add(("b", number))
                 case _:
                     pass
+        given: set[_Value] | None = None
+        while self.values != given:
+            given = set(self.values)
+            self._run(self.program.body, under=False)
+            self.values = given | (self.values & states)
 
-    def spread(self, body: Body, *, under: bool) -> bool:
-        """Adds what instructions make of differing values, or `under` a differing condition;
-        whether anything was added."""
-        before = len(self.values)
+    def _run(self, body: Body, *, under: bool) -> None:
+        """Goes on behind `body`, of which all results differ if it is `under` a condition that
+        does."""
         for instr in body:
-            read = [(k.letter, v) for k, v in operands(instr) if k.letter and k not in _MADE]
-            made = [(k.letter, v) for k, v in operands(instr) if k in _MADE]
             match instr:
-                case Launch():
-                    made = [("b", instr.buffers[n]) for n in self.results[instr.kernel]]
-                    read = [value for value in read if value not in made]
-                    read += [v for v in made if instr.buffers.count(v[1]) > 1]
-                case Collective() if not instr.kind.sends_blocks:
-                    read = [("r", instr.count)]
+                case Loop():
+                    self._loop(instr, under=under)
+                case Branch():
+                    differs = self._decided(instr, under=under)
+                    before, sides = self.values, set[_Value]()
+                    for side in bodies_of(instr):
+                        self.values = set(before)
+                        self._run(side, under=differs)
+                        sides |= self.values
+                    self.values = sides
                 case Collective():
-                    self.values.add(("b", instr.receive))
-                case View():  # both are one memory
-                    made.append(("b", instr.base))
-                    read += made
+                    equal = not instr.kind.sends_blocks and ("r", instr.count) not in self.values
+                    if not equal:
+                        self._mark([("b", instr.receive)])
+                    elif ("b", instr.receive) not in self.shared:
+                        self.values.discard(("b", instr.receive))
                 case _:
-                    pass
-            differs = under or not self.values.isdisjoint(read)
-            if differs:
-                self.values.update(made)
-            for inner in bodies_of(instr):
-                self.spread(inner, under=differs)
-        return len(self.values) > before
+                    read, made = self._operands(instr)
+                    if under or not self.values.isdisjoint(read):
+                        self._mark(made)
 
-    def check(self, body: Body) -> None:
-        for instr in body:
-            if isinstance(instr, Branch | Loop):
-                inner = [i for part in bodies_of(instr) for i in walk_instructions(part)]
-                first = next((i for i in inner if isinstance(i, Collective)), None)
-                control = [(k.letter, v) for k, v in operands(instr) if k.letter in ("b", "r")]
-                if first is not None and not self.values.isdisjoint(control):
-                    raise self._refusal(first, instr)
-            for part in bodies_of(instr):
-                self.check(part)
+    def _mark(self, values: Sequence[_Value]) -> None:
+        for value in values:
+            self.values |= self.shared.get(value, {value})
+
+    def _loop(self, loop: Loop, *, under: bool) -> None:
+        """What any trip leaves, none included."""
+        before: set[_Value] | None = None
+        while self.values != before:
+            before = set(self.values)
+            self._run(loop.body, under=self._decided(loop, under=under))
+            self.values |= before
+
+    def _decided(self, instr: Branch | Loop, *, under: bool) -> bool:
+        """Whether ranks may take different ways, which no collective may stand on."""
+        read, made = self._operands(instr)
+        if not (under or not self.values.isdisjoint(read)):
+            return False
+        for inner in walk_instructions(bodies_of(instr)[0] + bodies_of(instr)[-1]):
+            if isinstance(inner, Collective):
+                raise self._refusal(inner, instr)
+        self._mark(made)
+        return True
+
+    def _operands(self, instr: Instr) -> tuple[list[_Value], list[_Value]]:
+        """What an instruction itself reads, and what it makes of that."""
+        read = [(k.letter, v) for k, v in operands(instr) if k.letter and k not in _MADE]
+        made = [(k.letter, v) for k, v in operands(instr) if k in _MADE]
+        if isinstance(instr, Launch):
+            made = [("b", instr.buffers[n]) for n in self.results[instr.kernel]]
+        return read, made
 
     def _refusal(self, collective: Collective, under: Branch | Loop) -> UserError:
         condition = ("b", under.condition) in self.values
