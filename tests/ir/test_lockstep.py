@@ -80,6 +80,7 @@ def test_equal_conditions_pass(lines: tuple[str, ...]) -> None:
         (("copy b3 = b0 r1", BRANCH), "condition flag"),
         (('call "sort" (b0 : f32[r0]) (b3 : f32[r0]) () ()', BRANCH), "condition flag"),
         (("copy b3 = b0 r1", f"branch r0 {{ {OVER} }} else {{ }}", BRANCH), "condition flag"),
+        (("copy b3 = b0 r1", f"loop r3 < r0 {{ {OVER} }}", BRANCH), "condition flag"),
         (("view b5 = b3 + r1", "copy b5 = b0 r1", OVER, BRANCH), "condition flag"),
         (("view b5 = b3 + r1", "copy b5 = b0 r1", BRANCH), "condition flag"),
         (("branch b0 { copy b3 = b2 r1 } else { }", BRANCH), "condition flag"),
