@@ -292,10 +292,11 @@ typedef struct tcc_api {
     tcc_status (*result_pool)(tcc_pool **out_pool);
     /* As instance_create, for a model with collectives: its runs use `comm`, which outlives the
      * instance, on the thread that runs.  With NULL, and in `call` and instance_create, a run uses
-     * the process's comm (tcc_comm_share), and fails with TCC_UNSUPPORTED where there is none, or
-     * one of another size than the model is for.  All ranks run the model equally often, in one
-     * order, with inputs of equal sizes.  A run that fails before a collective leaves the other
-     * ranks waiting in it until their deadline: abort the comm where they shall not. */
+     * the process's comm (tcc_comm_share).  A run fails with TCC_UNSUPPORTED where there is no comm,
+     * or one of another size than the model is for, and with the comm's status where an operation
+     * fails.  All ranks run their models in one order, with inputs of equal sizes, and the caller
+     * keeps runs and operations on one comm apart.  A run that fails before a collective leaves the
+     * other ranks waiting in it until their deadline: abort the comm where they shall not. */
     tcc_status (*instance_create_on)(tcc_model *model, uint32_t flags, tcc_comm *comm,
                                      tcc_instance **out_instance);
     /* The number of ranks that the model is for; 0: any number; -1: it has no collectives. */
