@@ -46,10 +46,11 @@ from tcc.ops.composite import (
 from tcc.ops.data import data_dependent, indexing, lists, strings, tfidf
 
 _FAMILIES = (
-    activation, arithmetic, attention, bits, space_to_depth, collective, contract, control, create,
+    activation, arithmetic, attention, bits, space_to_depth, contract, control, create,
     data_dependent, diagonal, expression, grid, indexing, levels, linalg, lists, loss, magnitude,
     movement, narrow, normalization, pad, phases, pool, quantize, quantized, reduce, resize, roi,
     cumulative, signal, sizes, softmax, strings, tfidf, unary, window,
+    collective,
 )  # fmt: skip
 _ROWS = [row for family in _FAMILIES for row in family.OPS]
 OPS: Mapping[str, OpSpec] = MappingProxyType({row.name: row for row in _ROWS})
