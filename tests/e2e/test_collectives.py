@@ -27,8 +27,8 @@ def microsoft(op: str, inputs: Sequence[str], outputs: Sequence[str], **attrs: A
     return node(op, list(inputs), list(outputs), domain="com.microsoft", **attrs)
 
 
-def save(
-    folder: Path, name: str, nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]
+def model_of(
+    name: str, nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]
 ) -> onnx.ModelProto:
     graph = helper.make_graph(list(nodes), name, list(inputs), list(outputs))
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
@@ -58,7 +58,7 @@ def every_kind() -> onnx.ModelProto:
         value("columns", FLOAT, None),
         value("exchanged", FLOAT, ["n", 3]),
     ]
-    return save(Path(), "kinds", nodes, [value("x", FLOAT, ["n", 3])], outputs)
+    return model_of("kinds", nodes, [value("x", FLOAT, ["n", 3])], outputs)
 
 
 def controlled() -> onnx.ModelProto:
@@ -87,7 +87,38 @@ def controlled() -> onnx.ModelProto:
         node("If", ["few"], ["y"], then_branch=then, else_branch=other),
     ]
     inputs = [value("x", FLOAT, [2]), value("count", FLOAT, [])]
-    return save(Path(), "control", nodes, inputs, [value("y", FLOAT, [2])])
+    return model_of("control", nodes, inputs, [value("y", FLOAT, [2])])
+
+
+def typed() -> onnx.ModelProto:
+    """Sums in several element types, of a constant too; an open number of rows, 0 as well."""
+    nodes, outputs = [microsoft("AllReduce", ["w"], ["weights"])], [value("weights", FLOAT, [3])]
+    for kind in ("FLOAT16", "BFLOAT16", "DOUBLE", "INT8", "UINT8", "INT32", "INT64"):
+        nodes += [
+            node("Cast", ["x"], [f"{kind}_x"], to=TensorProto.DataType.Value(kind)),
+            microsoft("AllReduce", [f"{kind}_x"], [f"{kind}_sum"]),
+            node("Cast", [f"{kind}_sum"], [kind], to=TensorProto.FLOAT),
+        ]
+        outputs.append(value(kind, FLOAT, ["n", 3]))
+    model = model_of("typed", nodes, [value("x", FLOAT, ["n", 3])], outputs)
+    model.graph.initializer.append(
+        onnx.numpy_helper.from_array(np.arange(3, dtype=np.float32), "w")
+    )
+    return model
+
+
+def test_element_types_and_no_elements(comm_library: Path, tmp_path: Path) -> None:
+    compiled(tmp_path, "typed", typed())
+    os.link(tmp_path / "typed.so", tmp_path / "empty.so")
+    xs = [np.array([[1, 2, 3 + rank]], np.float32) for rank in range(3)]
+    none = [{"x": np.zeros((0, 3), np.float32)}] * 3
+    found = on_ranks(tmp_path, comm_library, {"typed": [{"x": x} for x in xs], "empty": none})
+    for results in found["typed"]:
+        assert results.pop("weights").tolist() == [0, 3, 6]
+        assert [x.tolist() for x in results.values()] == [[[3, 6, 12]]] * 7
+    for results in found["empty"]:
+        assert results.pop("weights").tolist() == [0, 3, 6]
+        assert [x.shape for x in results.values()] == [(0, 3)] * 7
 
 
 def test_models_of_onnx_agree_with_numpy(comm_library: Path, tmp_path: Path) -> None:
@@ -130,6 +161,20 @@ def test_a_run_without_a_comm_says_how_to_start_it(kinds: Path) -> None:
         tcc.UserError, match=r"no comm: start its ranks with tcc run --nproc, mpirun"
     ):
         module(np.zeros((2, 3), np.float32))
+
+
+def test_a_comm_of_another_version_is_refused(kinds: Path) -> None:
+    class Table(ctypes.Structure):
+        _fields_ = (("struct_size", ctypes.c_uint32), ("version", ctypes.c_uint32))
+
+    table = Table(100, 99)
+    comm = ctypes.pointer(table)  # a comm begins with the address of its table
+
+    class Comm:
+        handle = ctypes.addressof(comm)
+
+    with pytest.raises(tcc.UserError, match="the comm has version 99, this model knows version 1"):
+        tcc.load(kinds, comm=Comm())  # type: ignore[arg-type]
 
 
 def test_artifacts_link_nothing_of_comms(kinds: Path) -> None:
