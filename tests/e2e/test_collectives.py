@@ -220,69 +220,59 @@ SHARED = """
 import sys, threading
 import numpy as np
 import tcc
-from tcc.runtime import comm as comms
+from tcc.runtime import abi, comm as comms, load
+
 comm = comms.open()
 comm.share()
 module = tcc.load(sys.argv[1])
 x = np.full((2, 3), 1 + comm.rank, np.float32)
-# threads take turns, for a comm serves one at a time
-runs = [threading.Thread(target=lambda: results.append(module(x)[0])) for _ in range(8)]
-results = []
-for run in runs: run.start()
-for run in runs: run.join()
-assert [r.tolist() for r in results] == [np.full((2, 3), 4 + comm.rank).tolist()] * 8
-comm.close()
-try:
-    module(x)
-except tcc.UserError as error:
-    assert "there is no comm" in str(error), error
-else:
-    raise AssertionError
-print("ok")
-"""
+total = np.full((2, 3), 4 + comm.rank).tolist()
 
+# threads take turns, for a comm serves one at a time: in Python, and in C
+def call():
+    ys = [np.empty(shape, np.float32) for shape in ((2, 3), (4, 3), (2, 6), (2, 3))]
+    tensors = [abi.make_tensor(a.ctypes.data, (2, 32), a.shape, None) for a in (x, *ys)]
+    given, made = (abi.CTensor * 1)(tensors[0]), (abi.CTensor * 4)(*tensors[1:])
+    assert module._api.call(module._handle, given, 1, made, 4, None, None) == 0
+    results.append(ys[0])
 
-def test_the_process_comm_is_found(comm_library: Path, kinds: Path) -> None:
-    assert run_ranks(2, SHARED, comm_library, kinds) == ["ok\n"] * 2
+for run in (lambda: results.append(module(x)[0]), call):
+    results = []
+    threads = [threading.Thread(target=lambda: [run() for _ in range(20)]) for _ in range(4)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    assert [r.tolist() for r in results] == [total] * 80
 
+timed = load(sys.argv[1], timed=True, comm=comm)
+timed(x)
+steps = timed.manifest["variants"][0]["steps"]
+assert len(steps) == len(timed.times()) and steps.count("all_gather") == 2, steps
+assert all(time.count == 1 and time.seconds > 0 for time in timed.times())
 
-MISMATCH = """
-import sys
-import numpy as np
-import tcc
-from tcc.runtime import comm as comms
-with comms.open() as comm:
-    module = tcc.load(sys.argv[1], comm=comm)
+def refused(x):
     try:
-        module(np.zeros((2 + 2 * comm.rank, 3), np.float32))
+        module(x)
     except tcc.UserError as error:
-        print(error)
-"""
+        return str(error)
 
-
-def test_ranks_with_other_sizes_learn_of_it(comm_library: Path, kinds: Path) -> None:
-    for text in run_ranks(2, MISMATCH, comm_library, kinds):
-        assert "all_reduce of 6 f32 by sum" in text, text
-        assert "all_reduce of 12 f32 by sum" in text, text
-        assert "rank 0" in text
-        assert "rank 1" in text
-
-
-def test_times_have_collectives(comm_library: Path, kinds: Path) -> None:
-    script = """
-import sys
-import numpy as np
-from tcc.runtime import comm as comms, load
-with comms.open() as comm:
-    module = load(sys.argv[1], timed=True, comm=comm)
-    module(np.zeros((2, 3), np.float32))
-    steps = module.manifest["variants"][0]["steps"]
-    times = module.times()
-    assert len(steps) == len(times) and steps.count("all_gather") == 2, steps
-    assert all(t.count == 1 and t.seconds > 0 for t in times)
+print(refused(np.zeros((2 + 2 * comm.rank, 3), np.float32)))
+comm.close()
+assert "there is no comm" in refused(x)
 print("ok")
 """
-    assert run_ranks(2, script, comm_library, kinds) == ["ok\n"] * 2
+
+
+def test_the_comm_that_a_process_shares(comm_library: Path, kinds: Path) -> None:
+    """It is found, serves one run at a time, and tells ranks of operations that differ."""
+    for text in run_ranks(2, SHARED, comm_library, kinds):
+        assert text.endswith("ok\n")
+        for said in (
+            "all_reduce of 6 f32 by sum",
+            "all_reduce of 12 f32 by sum",
+            "rank 0",
+            "rank 1",
+        ):
+            assert said in text
 
 
 # ---- what cannot be compiled ---------------------------------------------------------------------
