@@ -1,9 +1,10 @@
 """Proves that all ranks which run a program issue the same collectives in the same order.
 
-A value is *equal on all ranks* where only such values decide it: sizes of inputs, weights, results
-of all_reduce, all_gather and broadcast.  What else an input holds may differ.  No collective stands
-under a condition or trip count that may differ.  That inputs have equal sizes on all ranks is the
-callers' promise; where they break it the comm reports a mismatch.
+Sizes of inputs, weights, and results of all_reduce, all_gather and broadcast are equal on all
+ranks, and so is what is computed of these alone.  Elements of inputs may differ, and own blocks of
+reduce_scatter and all_to_all do.  No collective stands under a condition or trip count that may
+differ.  That inputs have equal sizes on all ranks is the callers' promise; where they break it the
+comm reports a mismatch.
 """
 
 from __future__ import annotations
