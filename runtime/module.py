@@ -507,7 +507,7 @@ class Module:
         """Raises what ended the run, if anything did."""
         if results and results.failure is not None:
             raise results.failure
-        if status == abi.CANCELLED:
+        if status == abi.CANCELLED and b"the caller ended" in self._api.last_error():
             raised = self._polls[instance][1]
             raise raised.pop() if raised else KeyboardInterrupt
         if status and results and b"': the allocator " in self._api.last_error():

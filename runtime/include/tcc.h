@@ -295,8 +295,9 @@ typedef struct tcc_api {
      * the process's comm (tcc_comm_share).  A run fails with TCC_UNSUPPORTED where there is no comm,
      * or one of another size than the model is for, and with the comm's status where an operation
      * fails.  All ranks run their models in one order, with inputs of equal sizes, and the caller
-     * keeps runs and operations on one comm apart.  A run that fails before a collective leaves the
-     * other ranks waiting in it until their deadline: abort the comm where they shall not. */
+     * keeps runs and operations on one comm apart.  A run that fails aborts the comm, for the ranks
+     * are out of step then.  One whose arrays the model refuses does not: where other ranks' arrays
+     * are not refused too, these wait in their first collective until its deadline. */
     tcc_status (*instance_create_on)(tcc_model *model, uint32_t flags, tcc_comm *comm,
                                      tcc_instance **out_instance);
     /* The number of ranks that the model is for; 0: any number; -1: it has no collectives. */

@@ -216,6 +216,7 @@ typedef struct tcc_comm_table {
     int32_t (*size)(const tcc_comm *comm);
     /* The call's operation. */
     tcc_status (*issue)(tcc_comm *comm, const tcc_comm_call *call, const void *send, void *receive);
+    tcc_status (*abort)(tcc_comm *comm, const char *reason);
     const char *(*last_error)(void);
 } tcc_comm_table;
 

@@ -8,7 +8,7 @@ static const tcc_comm_table *table_of(const tcc_comm *comm) {
     return *(const tcc_comm_table *const *)(const void *)comm;
 }
 
-tcc_status tcc_comm_fits(const tcc_comm *comm) {
+tcc_status tcc_collective_fits(const tcc_comm *comm) {
     const tcc_comm_table *table = table_of(comm);
     if (table->version == TCC_COMM_VERSION && table->struct_size >= sizeof *table) return TCC_OK;
     return tcc_fail(TCC_UNSUPPORTED, "the comm has version %u, this model knows version %d",
@@ -33,11 +33,20 @@ tcc_status tcc_collective_begin(tcc_run *run) {
                         "tcc run --nproc, mpirun, torchrun or srun, and open a comm in each "
                         "(tcc.load(path, comm=tcc.runtime.comm.open()), or instance_create_on of "
                         "tcc.h)");
-    TCC_RETURN_IF_ERROR(tcc_comm_fits(run->comm));
+    TCC_RETURN_IF_ERROR(tcc_collective_fits(run->comm));
     int32_t size = table_of(run->comm)->size(run->comm);
     if (wanted && size != wanted)
         return tcc_fail(TCC_UNSUPPORTED, "the model is for %d ranks, its comm has %d", wanted, size);
     return TCC_OK;
+}
+
+void tcc_collective_abort(const tcc_run *run) {
+    char reason[512];
+    if (!run->comm) return;
+    const tcc_comm_table *table = table_of(run->comm);
+    snprintf(reason, sizeof reason, "a run of rank %d failed: %s", table->rank(run->comm),
+             tcc_last_error());
+    (void)table->abort(run->comm, reason);
 }
 
 /* Fails unless the buffer holds `blocks` blocks of so many bytes. */

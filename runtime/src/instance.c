@@ -107,7 +107,7 @@ tcc_status tcc_instance_create_on(tcc_model *model, uint32_t flags, tcc_comm *co
     if (!model || !out_instance) return tcc_fail(TCC_INVALID_ARGUMENT, "no model");
     if (flags & ~(TCC_POISON | TCC_TIMES))
         return tcc_fail(TCC_INVALID_ARGUMENT, "unknown instance flags 0x%x", flags);
-    if (comm) TCC_RETURN_IF_ERROR(tcc_comm_fits(comm));
+    if (comm) TCC_RETURN_IF_ERROR(tcc_collective_fits(comm));
     tcc_instance *instance = tcc_allocate_zero(1, sizeof *instance);
     if (!instance) return TCC_OUT_OF_MEMORY;
     instance->model = model;
@@ -177,10 +177,12 @@ static tcc_status run_program(tcc_run *run) {
     tcc_instance *instance = run->instance;
     TCC_RETURN_IF_ERROR(set_threads(instance));
     TCC_RETURN_IF_ERROR(tcc_instance_prepare(run));
-    TCC_RETURN_IF_ERROR(make_arena(instance));
-    TCC_RETURN_IF_ERROR(tcc_interpret(run, instance->model->program.body));
-    TCC_RETURN_IF_ERROR(tcc_ports_check_outputs_written(run));
-    return tcc_values_give(run);
+    tcc_status status = make_arena(instance);
+    if (status == TCC_OK) status = tcc_interpret(run, instance->model->program.body);
+    if (status == TCC_OK) status = tcc_ports_check_outputs_written(run);
+    if (status == TCC_OK) status = tcc_values_give(run);
+    if (TCC_UNLIKELY(status != TCC_OK)) tcc_collective_abort(run);
+    return status;
 }
 
 tcc_status tcc_instance_run(tcc_instance *instance, const tcc_tensor *inputs, int32_t n_inputs,

@@ -522,9 +522,11 @@ tcc_status tcc_instance_aim_arena(tcc_instance *instance, char *base, int64_t si
 
 /* collective.c: what the ranks of a comm do together. */
 /* TCC_UNSUPPORTED for a comm of another version. */
-tcc_status tcc_comm_fits(const tcc_comm *comm);
+tcc_status tcc_collective_fits(const tcc_comm *comm);
 /* Finds the comm of a run of a model with collectives; fails where it does not suit the model. */
 tcc_status tcc_collective_begin(tcc_run *run);
+/* Revokes the comm of a run that failed, if it has one: other ranks are no longer in step with it. */
+void tcc_collective_abort(const tcc_run *run);
 /* All earlier launches are done. */
 tcc_status tcc_collective(tcc_run *run, const tcc_code *code);
 

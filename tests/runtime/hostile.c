@@ -35,8 +35,13 @@ static tcc_status touch(tcc_comm *comm, const tcc_comm_call *call, const void *s
     return TCC_OK;
 }
 
+static tcc_status abort_with(tcc_comm *comm, const char *reason) {
+    if (!comm || !*reason) abort();
+    return TCC_OK;
+}
+
 static const tcc_comm_table comm_table = {
-    sizeof comm_table, TCC_COMM_VERSION, rank_of, size_of, touch, tcc_last_error};
+    sizeof comm_table, TCC_COMM_VERSION, rank_of, size_of, touch, abort_with, tcc_last_error};
 static const tcc_comm_table *const comm = &comm_table; /* a comm begins with its table */
 
 /* What runs on some threads has scratch for all of them. */

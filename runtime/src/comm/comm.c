@@ -46,6 +46,7 @@ static const tcc_comm_table functions = {
     .rank = tcc_comm_rank,
     .size = tcc_comm_size,
     .issue = issue_call,
+    .abort = tcc_comm_abort,
     .last_error = tcc_comm_last_error,
 };
 
