@@ -53,6 +53,11 @@ def run(
       tcc run model.so --input image=@cat.npy --output results --timeout 60
       tcc run part{rank}.so --nproc 2 --pin --input x=@x.npy
     """
+    if pin and not nproc:
+        raise UserError("there are no ranks to pin", where="--pin", hint="--nproc N starts N ranks")
+    if nproc and output is not None and "{rank}" not in str(output):
+        hint = f"give each a folder of its own: --output {output}{{rank}}"
+        raise UserError("ranks would write the same files", where=f"--output {output}", hint=hint)
     with opened_artifact(model, inputs) as artifact:
         if nproc:
             words = ["run", str(artifact), f"--seed={seed}", *(f"--input={i}" for i in inputs)]

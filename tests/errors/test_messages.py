@@ -135,6 +135,8 @@ CASES = {
     "run-text-file": Case(("run", "m.so"), (("m.so", b"not an artifact\n" * 9),)),
     "run-truncated-elf": Case(("run", "m.so"), (("m.so", b"\x7fELF\x02\x01" + bytes(99)),)),
     "inspect-text-file": Case(("inspect", "m.so"), (("m.so", b"not an artifact\n" * 9),)),
+    "run-pins-nothing": Case(("run", "m.so", "--pin")),
+    "run-ranks-to-one-folder": Case(("run", "m.so", "--nproc", "2", "--output", "out")),
     "run-missing-file": Case(("run", "absent.so")),
     "inspect-missing-file": Case(("inspect", "absent.so")),
     "bench-unknown-peer": Case(("bench", "m.onnx", "--peers", "abacus")),
