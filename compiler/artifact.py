@@ -32,6 +32,7 @@ from tcc.ir.container import (
 )
 from tcc.record import record
 from tcc.runtime import Module
+from tcc.runtime.comm import Comm
 
 _ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -50,14 +51,17 @@ class WeightRange:
     sha256: str
 
 
-def load(path: str | Path, threads: int | None = None) -> Module:
+def load(path: str | Path, threads: int | None = None, *, comm: Comm | None = None) -> Module:
     """Loads an artifact; `threads` bounds its kernels' threads (None: all CPUs it may use).
+
+    A model with collectives runs on `comm`, a rank's of `tcc.runtime.comm.open()`; without it on
+    the comm that the process shares when it runs.
 
     Raises UserError for a file that is no artifact, or one that this machine cannot run.
     """
     read_manifest(Path(path))  # says more of a damaged file than the system's loader
     verify_image(Path(path))
-    return runtime.load(path, threads, error=UserError)
+    return runtime.load(path, threads, comm=comm, error=UserError)
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

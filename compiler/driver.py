@@ -36,6 +36,7 @@ from tcc.passes.program.lower_node import check_runnable
 from tcc.passes.quantize.quantize_weights import as_stored
 from tcc.record import record
 from tcc.runtime import Module, Port
+from tcc.runtime.comm import Comm
 from tcc.target import Target, parse_targets, targets_text
 from tcc.temporary import temporary_folder
 from tcc.variants import BACKENDS, check_options, make_variants, optimise, variant_backends
@@ -178,13 +179,19 @@ def _number_or_text(size: Index) -> int | str:
 
 
 def compile(
-    model: Any, target: str = "cpu", *, threads: int | None = None, **options: Any
+    model: Any,
+    target: str = "cpu",
+    *,
+    threads: int | None = None,
+    comm: Comm | None = None,
+    **options: Any,
 ) -> Module:
     """Compiles `model` and loads the result; `Module.save` keeps it.
 
-    `options` are the fields of `tcc.options.Options` as keywords, `threads` is as for `load`.  A
-    `torch.nn.Module` is exported first: `inputs` are then example inputs, a tuple or a dict by
-    name, and `dynamic_shapes` says which of their sizes are symbolic, as for `torch.export.export`.
+    `options` are the fields of `tcc.options.Options` as keywords, `threads` and `comm` are as for
+    `load`.  A `torch.nn.Module` is exported first: `inputs` are then example inputs, a tuple or a
+    dict by name, and `dynamic_shapes` says which of their sizes are symbolic, as for
+    `torch.export.export`.
     Raises TccError.
     """
     if is_torch_module(model) and "inputs" in options:
@@ -195,7 +202,8 @@ def compile(
         raise UserError("a C file is no module", where="target", hint="tcc compile writes it")
     with ExitStack() as ending:
         folder = ending.enter_context(temporary_folder())
-        module = load(compile_model(model, chosen, folder / "model.so").path, threads)
+        path = compile_model(model, chosen, folder / "model.so").path
+        module = load(path, threads, comm=comm)
         weakref.finalize(module, ending.pop_all().close)
     return module
 

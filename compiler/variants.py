@@ -19,6 +19,7 @@ from tcc.debug import Trace
 from tcc.errors import UserError
 from tcc.ir.graph import Graph
 from tcc.ir.op import Array
+from tcc.ir.program.lockstep import check_lockstep
 from tcc.ir.program.operands import steps_of
 from tcc.ir.program.verify import verify_program
 from tcc.options import Options
@@ -171,6 +172,7 @@ def _variant(
         packed = _shared([part() for part in lowered.weights.parts()], earlier)
     program = replace(lowered.program, kernels=names, scratch=made.scratch)
     verify_program(program)
+    check_lockstep(program, [kernel.results for kernel in lowered.kernels])
     moved = traffic(lowered.placed)
     facts = {
         **made.facts,

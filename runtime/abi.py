@@ -210,6 +210,11 @@ class Api(Structure):
         ("instance_set_pool", CFUNCTYPE(_status, _handle, POINTER(PoolConfig))),
         ("pools", POINTER(PoolApi)),
         ("result_pool", CFUNCTYPE(_status, POINTER(_handle))),
+        (
+            "instance_create_on",
+            CFUNCTYPE(_status, _handle, ctypes.c_uint32, _handle, POINTER(_handle)),
+        ),
+        ("model_ranks", _count),
     )
 
 

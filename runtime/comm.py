@@ -92,7 +92,7 @@ def _library() -> ctypes.CDLL:
     }
     for name, arguments in signatures.items():
         getattr(library, f"tcc_comm_{name}").argtypes = (_POINTER, *arguments)
-    for name in ("rank", "size", "close", "backend_name"):
+    for name in ("rank", "size", "close", "backend_name", "share"):
         getattr(library, f"tcc_comm_{name}").argtypes = (_POINTER,)
     library.tcc_comm_open.argtypes = (ctypes.POINTER(_Config), ctypes.POINTER(_POINTER))
     library.tcc_comm_backend_name.restype = ctypes.c_char_p
@@ -185,6 +185,16 @@ class Comm:
     def backend(self) -> str:
         name: bytes = self._library.tcc_comm_backend_name(self._open())
         return name.decode()
+
+    @property
+    def handle(self) -> ctypes.c_void_p:
+        """The tcc_comm; raises CommError where it is closed."""
+        return self._open()
+
+    def share(self) -> None:
+        """Makes it the process's comm until it is closed: models with collectives that were given
+        none use it.  Raises CommError where the process has another."""
+        _check(self._library.tcc_comm_share(self._open()))
 
     def _open(self) -> ctypes.c_void_p:
         if self._handle is None:

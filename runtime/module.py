@@ -23,6 +23,7 @@ from weakref import WeakSet
 from tcc.runtime import abi
 from tcc.runtime.arrays import kind_of, view_of
 from tcc.runtime.calls import Outputs, Result, Results, is_plain
+from tcc.runtime.comm import Comm
 from tcc.runtime.devices import HOST, Given, Maker, maker_like, stream_of
 from tcc.runtime.images import SIDE_SUFFIX, Image, foreign_machine, open_image, place
 from tcc.runtime.ports import Port, port_of, signature
@@ -71,17 +72,19 @@ def load(
     *,
     poison: bool = False,
     timed: bool = False,
+    comm: Comm | None = None,
     error: Callable[..., Exception] = RuntimeFailure,
 ) -> Module:
     """The model of the artifact at `path`, ready to run on `threads` threads (None: the default).
 
     The default is TCC_NUM_THREADS, else the CPUs this process may use.  With `poison` memory is
     filled with NaN patterns before each use (for tests).  With `timed` the time of every kernel is
-    taken, see `Module.times`.  Raises `error` where the file cannot be
-    loaded, or was compiled for a CPU with more features than this one.
+    taken, see `Module.times`.  A model with collectives runs on `comm`, else on the process's comm
+    (`Comm.share`).  Raises `error` where the file cannot be loaded, or was compiled for a CPU with
+    more features than this one.
     """
     flags = (abi.POISON if poison else 0) | (abi.TIMES if timed else 0)
-    return Module(Path(path), threads, flags, error)
+    return Module(Path(path), threads, flags, error, comm=comm)
 
 
 class Module:
@@ -110,7 +113,9 @@ class Module:
         flags: int,
         error: Callable[..., Exception],
         original: Module | None = None,
+        comm: Comm | None = None,
     ) -> None:
+        self._comm = comm
         self._original = original  # whose file may be removed when it dies
         self._path, self._error, self._flags = path.absolute(), error, flags
         self._threads = -1 if threads is None else self._count(threads)
@@ -139,7 +144,9 @@ class Module:
             self._result_pool(),
         )
         self._stateful = self._statistics(None).state_bytes > 0
-        self._plain = not self._stateful and all(
+        self.ranks: int = api.model_ranks(handle)  # as in tcc.h
+        self._alone = self._stateful or self.ranks >= 0  # a comm serves one run at a time
+        self._plain = not self._alone and all(
             is_plain(port.dtype) for port in (*self.inputs, *self.outputs)
         )
         self._run_arrays = abi.python_function(self._image.library)
@@ -225,7 +232,7 @@ class Module:
     def __copy__(self) -> Module:
         self._check_copyable()
         threads = None if self._threads < 0 else self._threads
-        return Module(self._path, threads, self._flags, self._error, self)
+        return Module(self._path, threads, self._flags, self._error, self, self._comm)
 
     def __deepcopy__(self, _memo: Any) -> Module:
         return self.__copy__()
@@ -327,8 +334,8 @@ class Module:
 
     @contextmanager
     def _instance(self) -> Iterator[int]:
-        """An instance for one run.  State lives in one instance, so its callers take turns."""
-        if self._stateful:
+        """An instance for one run.  State and a comm serve one at a time: callers take turns."""
+        if self._alone:
             with self._lock:
                 if not self._idle:
                     self._idle.append(self._create())
@@ -351,12 +358,13 @@ class Module:
         """In the child of a fork: nobody gives back what another thread held."""
         if self._lock.locked():
             self._lock = Lock()
-            if self._stateful:
+            if self._alone:
                 self._idle.clear()  # it stays half-way through its run for ever
 
     def _create(self) -> int:
         handle = ctypes.c_void_p()
-        self._check(self._api.instance_create(self._handle, self._flags, ctypes.byref(handle)))
+        create, comm = self._api.instance_create_on, self._comm and self._comm.handle
+        self._check(create(self._handle, self._flags, comm, ctypes.byref(handle)))
         instance: int = handle.value or 0
         if self._threads >= 0:
             status = self._api.instance_set_threads(instance, self._threads)
@@ -499,7 +507,7 @@ class Module:
         """Raises what ended the run, if anything did."""
         if results and results.failure is not None:
             raise results.failure
-        if status == abi.CANCELLED:
+        if status == abi.CANCELLED and b"the caller ended" in self._api.last_error():
             raised = self._polls[instance][1]
             raise raised.pop() if raised else KeyboardInterrupt
         if status and results and b"': the allocator " in self._api.last_error():

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from textwrap import fill
 
-from tcc.ir.program import IntOp, Relation
+from tcc.ir.program import CollectiveKind, IntOp, Reduction, Relation
 from tcc.ir.program.table import INSTRUCTIONS, PLACES, Field, Form, Kind, Row
 
 TYPES = {
@@ -61,6 +61,8 @@ def instructions_header() -> str:
         enum("CODE", layouts),
         enum("INT", (op.name for op in IntOp)),
         enum("REL", (relation.name for relation in Relation)),
+        enum("COLLECTIVE", (kind.name for kind in CollectiveKind)),
+        enum("REDUCTION", (reduction.name for reduction in Reduction)),
         enum("KIND", ("none", *(kind.name for kind in Kind), "operand")),
         enum("HAS", (form.name for form in Form)),
         f"enum {{ TCC_MOST_FIELDS = {most} }};",

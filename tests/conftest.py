@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import tempfile
@@ -9,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tcc.backends.artifact.comm_library import LIBRARY, build_comm_library
+from tcc.backends.artifact.toolchain import find_toolchain
 
 # Tests run one to a core: a product whose threads wait for one another takes three times as long.
 # NumPy and torch read these when they are imported.
@@ -50,6 +53,18 @@ def _shares(item: pytest.Item) -> bool:
         for name, fixtures in known.items()
         for fixture in fixtures
     )
+
+
+@pytest.fixture(scope="session")
+def comm_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """libtcc_comm.so, compiled once by all workers of a run."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "comm_library"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made = folder / LIBRARY
+        return made if made.is_file() else build_comm_library(find_toolchain(), folder)
 
 
 @pytest.fixture

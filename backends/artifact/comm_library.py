@@ -26,7 +26,10 @@ FLAGS = (
 def comm_sources() -> tuple[Path, ...]:
     """The library's C files, in a fixed order."""
     source = runtime_folder() / "src"
-    return (source / "alloc.c", source / "status.c", *sorted((source / "comm").glob("*.c")))
+    return (
+        *(source / f"{name}.c" for name in ("alloc", "notes", "status")),
+        *sorted((source / "comm").glob("*.c")),
+    )
 
 
 def build_comm_library(toolchain: Toolchain, folder: Path) -> Path:

@@ -10,9 +10,11 @@ from typing import Any
 from tcc.backends.artifact.words import WordWriter
 from tcc.errors import UserError
 from tcc.ir.lists import parse_list_type
-from tcc.ir.program import Buffer, Instr, IntOp, Place, Port, Program, Relation, TensorRef
+from tcc.ir.program import Buffer, Collective, Instr, Place, Port, Program, TensorRef
+from tcc.ir.program.operands import walk_instructions
 from tcc.ir.program.table import (
     CODES,
+    ENUMS,
     INSTRUCTIONS,
     PLACE_CODES,
     PLACES,
@@ -25,6 +27,7 @@ from tcc.ir.types import DTYPES, DType
 
 MAGIC = 0x0147525043435474
 VERSION = 3
+COLLECTIVES = 4  # the version of programs that have any
 HEADER_WORDS = 5
 MAX_DEPTH = 64
 
@@ -41,7 +44,8 @@ def encode_program(program: Program) -> bytes:
     """
     writer = _Writer()
     writer.program(program)
-    return writer.table(MAGIC, VERSION, 8)
+    talks = any(isinstance(i, Collective) for i in walk_instructions(program.body))
+    return writer.table(MAGIC, COLLECTIVES if talks else VERSION, 8)
 
 
 class _Writer(WordWriter):
@@ -89,7 +93,7 @@ class _Writer(WordWriter):
                 self.string(value)
             case Kind.DTYPE | Kind.INTEGER:
                 self.dtype(value)
-            case Kind.OPERATION | Kind.RELATION:
+            case _ if kind in ENUMS:
                 self.put(value.value)
             case Kind.WHEN:
                 if value != kind.absent:
@@ -119,10 +123,10 @@ def decode_program(data: bytes) -> Program:
     magic, version, words, string_bytes, crc = struct.unpack_from(f"<{HEADER_WORDS}q", data)
     if magic != MAGIC:
         raise _damaged("it has no magic number")
-    if version != VERSION:
+    if not VERSION <= version <= COLLECTIVES:
         raise UserError(
             "the artifact's program is of another version",
-            why=f"it has version {version}, this tcc reads version {VERSION}",
+            why=f"it has version {version}, this tcc reads versions {VERSION} and {COLLECTIVES}",
             hint="compile the model again",
         )
     if words < HEADER_WORDS or words * 8 + string_bytes != len(data):
@@ -233,10 +237,8 @@ class _Reader:
                 return self.string()
             case Kind.DTYPE | Kind.INTEGER:
                 return self.dtype()
-            case Kind.OPERATION:
-                return IntOp(self.one())
-            case Kind.RELATION:
-                return Relation(self.one())
+            case _ if kind in ENUMS:
+                return ENUMS[kind](self.one())
             case Kind.FLAG:
                 return bool(self.one())
             case Kind.WHEN:

@@ -25,6 +25,7 @@ from tcc.ir.types import TensorType
 from tcc.options import Options
 from tcc.passes.fuse.structure import build_group
 from tcc.passes.pipeline import CHECK_INDICES, PORTABLE, lower
+from tcc.passes.program.lower_node import check_without_collectives
 from tcc.passes.program.lowered import Lowered, Plan
 from tcc.passes.quantize.precision import Precision
 from tcc.passes.tile.cpu.lower import lower as lower_group
@@ -98,6 +99,7 @@ class CBackend(Backend):
     def check(self, graph: Graph) -> None:
         """Refuses inputs of symbolic sizes, and values of sizes that data decide or that are no
         arrays of numbers."""
+        check_without_collectives(graph, self.target.kind)
         for value in graph.inputs:
             if isinstance(value.type, TensorType) and value.type.static_shape is None:
                 shape = "x".join(dim.key for dim in value.type.shape)

@@ -18,6 +18,7 @@ from tcc.ir.program import (
     BufferId,
     CallOp,
     Check,
+    Collective,
     Copy,
     Instr,
     IntOp,
@@ -125,8 +126,8 @@ class ProgramPrinter(Lines):
                 self._if(taken, instr.then, instr.otherwise)
             case Loop():
                 self._loop(instr)
-            case PlanArena():
-                raise InternalError("a C file's arena is planned before it runs", where=str(instr))
+            case PlanArena() | Collective():
+                raise InternalError("no C file has this instruction", where=str(instr))
             case _:
                 assert_never(instr)
 

@@ -15,6 +15,7 @@ from tcc.ir.op import OpSpec
 from tcc.ops import OPS
 from tcc.passes.graph.legalize_calls import EXPRESSED
 from tcc.passes.program.lower_calls import BY_KERNELS, CALLS
+from tcc.passes.program.lower_collectives import COLLECTIVES
 
 # What devices have no kernels for.
 _HOST_ONLY = CALLS.keys() - BY_KERNELS - EXPRESSED.keys()
@@ -28,13 +29,13 @@ def op_record(op: OpSpec) -> dict[str, Any]:
     elif op.call is not None:
         form = f"runtime function {op.call}"
     else:
-        form = "control flow"
+        form = "collective" if op.name in COLLECTIVES else "control flow"
     return {
         "name": op.name,
         "onnx": [op.onnx.name] if op.onnx else [],
         "dtypes": [dtype.name for dtype in op.dtypes],
         "form": form,
-        "gpu": op.name not in _HOST_ONLY,
+        "gpu": op.name not in _HOST_ONLY | COLLECTIVES,
         "doc": op.doc.strip().splitlines()[0],
     }
 
@@ -94,7 +95,8 @@ def ops(names: tuple[str, ...], as_onnx: bool, as_json: bool) -> None:
     for record in records:
         click.echo(f"{record['name']:{width}}  {record['doc']}")
         if names and record["dtypes"]:
-            place = "kernels" if record["gpu"] else "only the host, with --allow-host"
+            host = "not at all" if record["form"] == "collective" else "only with --allow-host"
+            place = "kernels" if record["gpu"] else host
             for line in (
                 f"ONNX: {', '.join(record['onnx']) or '-'}",
                 f"types: {' '.join(record['dtypes'])}",

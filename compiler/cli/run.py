@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -10,13 +13,24 @@ from tcc.cli.arrays import inputs_of, write_arrays
 from tcc.cli.choices import PATH, json_flag, run_flags
 from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.opened import opened_artifact
+from tcc.cli.ranks import run_ranks
 from tcc.cli.show import array_lines, print_json, say, shape_record
+from tcc.errors import UserError
+from tcc.runtime import Module
+from tcc.runtime import comm as comms
 
 
 @click.command()
 @click.argument("model", type=PATH)
 @run_flags
 @click.option("--output", type=PATH, metavar="DIR", help="Writes each output to DIR/NAME.npy.")
+@click.option(
+    "--nproc",
+    type=click.IntRange(1, 64),
+    help="Runs this many ranks of a model with collectives, on this host; {rank} in the names of "
+    "artifacts, inputs and outputs is the number of each.",
+)
+@click.option("--pin", is_flag=True, help="With --nproc: each rank has CPUs of its own.")
 @json_flag
 @timeout_flag
 def run(
@@ -25,18 +39,36 @@ def run(
     seed: int,
     threads: int | None,
     output: Path | None,
+    nproc: int | None,
+    pin: bool,
     as_json: bool,
 ) -> None:
     """Runs MODEL, an artifact or an ONNX file, once.
 
+    A model with collectives runs as one rank of a job, which --nproc or a launcher (mpirun,
+    torchrun, srun) starts.
+
     \b
     Example:
       tcc run model.so --input image=@cat.npy --output results --timeout 60
+      tcc run part{rank}.so --nproc 2 --pin --input x=@x.npy
     """
+    if pin and not nproc:
+        raise UserError("there are no ranks to pin", where="--pin", hint="--nproc N starts N ranks")
+    if nproc and output is not None and "{rank}" not in str(output):
+        hint = f"give each a folder of its own: --output {output}{{rank}}"
+        raise UserError("ranks would write the same files", where=f"--output {output}", hint=hint)
     with opened_artifact(model, inputs) as artifact:
+        if nproc:
+            words = ["run", str(artifact), f"--seed={seed}", *(f"--input={i}" for i in inputs)]
+            words += [f"--threads={threads}"] * (threads is not None) + ["--json"] * as_json
+            words += [f"--output={output}"] * (output is not None)
+            _show_ranks(run_ranks(nproc, pin, words), as_json)
+            return
         module = load(artifact, threads)
         arrays = inputs_of(artifact, module.inputs, inputs, seed)
-        results = interruptible(lambda: module.run(arrays))
+        with _rank(module):
+            results = interruptible(lambda: module.run(arrays))
     if output is not None:
         write_arrays(results, output)
     if as_json:
@@ -44,3 +76,31 @@ def run(
         return
     for line in array_lines(results):
         say(line)
+
+
+@contextmanager
+def _rank(module: Module) -> Iterator[None]:
+    """This process as a rank, for a model with collectives."""
+    if module.ranks < 0:
+        yield
+        return
+    try:
+        comm = comms.open()
+    except comms.CommError as error:
+        raise UserError(
+            "the model has collectives, and its ranks do not meet",
+            why=error,
+            hint="start all of them on this host with --nproc, or by mpirun, torchrun or srun",
+        ) from error
+    with comm:
+        comm.share()
+        yield
+
+
+def _show_ranks(printed: Sequence[str], as_json: bool) -> None:
+    if as_json:
+        print_json([json.loads(text) for text in printed])
+        return
+    for rank, text in enumerate(printed):
+        for line in text.splitlines():
+            say(f"rank {rank}: {line}")

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from tcc.ir.program import (
     Branch,
-    CallOp,
     Check,
     Instr,
     IntOp,
@@ -19,7 +18,7 @@ from tcc.ir.program import (
     constant_registers,
 )
 from tcc.ir.program.arithmetic import MEANING, let_value
-from tcc.ir.program.operands import walk_instructions
+from tcc.ir.program.operands import STEPS, walk_instructions
 
 _SIZES = (1, 2, 3, 4, 8, 16, 32, 64, 128, 224, 256, 512, 1024, 2048, 4096, 16384)
 _Dims = Mapping[tuple[int, int], int]
@@ -76,7 +75,7 @@ def step_sizes(
         if isinstance(step, Launch)
         else ()
         for step in walk_instructions(program.body)
-        if isinstance(step, Launch | CallOp)
+        if isinstance(step, STEPS)
     ]
 
 

@@ -31,6 +31,7 @@ class Trait(Enum):
     MOVEMENT = "movement"  # copies elements, computes nothing
     COMMUTATIVE = "commutative"
     LISTS = "lists"  # takes sequences and optionals
+    COLLECTIVE = "collective"  # all ranks of a comm compute it together
     OPAQUE = "opaque"  # no algebra; never folded, merged or moved
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from tcc.ir.op import OpSpec
-from tcc.ops import control, expression, sizes
+from tcc.ops import collective, control, expression, sizes
 from tcc.ops.algebra import (
     activation,
     arithmetic,
@@ -49,6 +49,7 @@ _FAMILIES = (
     data_dependent, diagonal, expression, grid, indexing, levels, linalg, lists, loss, magnitude,
     movement, narrow, normalization, pad, pool, quantize, quantized, reduce, resize, roi,
     cumulative, signal, sizes, softmax, strings, tfidf, unary, window,
+    collective,
 )  # fmt: skip
 _ROWS = [row for family in _FAMILIES for row in family.OPS]
 OPS: Mapping[str, OpSpec] = MappingProxyType({row.name: row for row in _ROWS})

@@ -1,4 +1,5 @@
-"""Lets a launch write a result over an operand that dies there: both get one buffer.
+"""Lets a launch, or an all_reduce, write a result over an operand that dies there: both get one
+buffer.
 
     c = conv(a); d = add(c, b); ... = d        ->        c = conv(a); c = add(c, b); ... = c
 
@@ -14,7 +15,7 @@ from dataclasses import replace
 
 from tcc.ir.expr import extent
 from tcc.ir.index import const
-from tcc.ir.program import Arena, BufferId, Launch, Program
+from tcc.ir.program import Arena, BufferId, Collective, CollectiveKind, Launch, Program
 from tcc.ir.program.operands import buffers_of
 from tcc.ir.tile import MemorySpace, TileKernel
 from tcc.ir.tile.group import TileGroup
@@ -42,13 +43,15 @@ def update_in_place(
     used: dict[int, dict[_Pair, None]] = {}
     known: dict[int, tuple[_Pair, ...]] = {}
     for position, instr in enumerate(program.body):
+        if isinstance(instr, Collective) and instr.kind is CollectiveKind.ALL_REDUCE:
+            merger.try_pair(position, (instr.send, instr.receive), (0, 1))
         if not isinstance(instr, Launch):
             continue
         if instr.kernel not in known:
             bound = bounds[instr.kernel]
             known[instr.kernel] = replaceable(bound.kernel, bound.group)
         for pair in known[instr.kernel]:
-            if merger.try_pair(position, instr, pair):
+            if merger.try_pair(position, instr.buffers, pair):
                 used.setdefault(instr.kernel, {})[pair] = None
     kernels = (replace(b.kernel, in_place=tuple(used.get(n, ()))) for n, b in enumerate(bounds))
     return merged(program, merger.moved), tuple(kernels)
@@ -57,8 +60,7 @@ def update_in_place(
 def replaceable(kernel: TileKernel, group: TileGroup) -> tuple[_Pair, ...]:
     """Pairs of an operand and a result of a kernel that may lie in one buffer."""
     scopes = [b.scope for b in kernel.buffers]
-    results = [n for n, scope in enumerate(scopes) if scope is MemorySpace.OUTPUT]
-    once = [n for n in results if _stored_once(kernel, group, n)]
+    once = [n for n in kernel.results if _stored_once(kernel, group, n)]
     return tuple(
         (operand, result)
         for result in once
@@ -94,9 +96,10 @@ class _Merger:
             for buffer in buffers_of(instr):
                 self._begun.setdefault(buffer, position)
 
-    def try_pair(self, position: int, launch: Launch, pair: _Pair) -> bool:
-        """Merges the two buffers of a pair of a launch if nothing reads the operand afterwards."""
-        buffers = [self.moved.get(b, b) for b in launch.buffers]
+    def try_pair(self, position: int, named: Sequence[BufferId], pair: _Pair) -> bool:
+        """Merges two of the buffers that the instruction there names, a pair of positions among
+        them, if nothing reads the operand afterwards."""
+        buffers = [self.moved.get(b, b) for b in named]
         operand, result = (buffers[n] for n in pair)
         if not self._may_merge(operand, result, position) or buffers.count(operand) > 1:
             return False

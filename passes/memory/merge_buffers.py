@@ -15,12 +15,11 @@ from tcc.ir.program import (
     BufferId,
     CallOp,
     Instr,
-    Launch,
     Program,
     Register,
     constant_registers,
 )
-from tcc.ir.program.operands import buffers_of, renumbered, walk_instructions
+from tcc.ir.program.operands import STEPS, buffers_of, renumbered, walk_instructions
 from tcc.ir.types import DType
 from tcc.record import record
 
@@ -87,9 +86,7 @@ def touched(instr: Instr) -> tuple[BufferId, ...]:
 
 def fixed_buffers(program: Program) -> frozenset[BufferId]:
     """Buffers that others are views of, or that instructions with bodies and copies touch."""
-    return frozenset(
-        b for i in program.body if not isinstance(i, Launch | CallOp) for b in touched(i)
-    )
+    return frozenset(b for i in program.body if not isinstance(i, STEPS) for b in touched(i))
 
 
 def filled_halo(instr: Instr, program: Program) -> tuple[BufferId, Halo] | None:

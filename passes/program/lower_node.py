@@ -24,6 +24,7 @@ from tcc.passes.program.lower_calls import (
     lower_check_indices,
     lower_require,
 )
+from tcc.passes.program.lower_collectives import COLLECTIVES, lower_collective
 from tcc.passes.program.lower_control import lower_if, lower_loop, lower_scan
 from tcc.passes.program.lower_graph import GraphLowering, lower_program
 from tcc.passes.program.lower_handles import HANDLE_CALLS
@@ -38,6 +39,7 @@ _LOWER: Mapping[str, Lower] = MappingProxyType(
         "broadcast_size": lower_broadcast_size,
         "require": lower_require,
         "check_indices": lower_check_indices,
+        **dict.fromkeys(COLLECTIVES, lower_collective),
         **CALLS,
         **HANDLE_CALLS,
     }
@@ -64,7 +66,8 @@ def emit(plan: Plan, placed: Placed) -> Lowered:
 
 
 def check_runnable(graph: Graph) -> None:
-    """Raises `UserError` with every node of `graph` that no target can run, bodies included."""
+    """Raises `UserError` with every node of `graph` that no target can run, bodies included, and
+    where collectives are of several groups."""
     missing = [
         node
         for node in walk_nodes(graph)
@@ -72,6 +75,7 @@ def check_runnable(graph: Graph) -> None:
     ]
     if missing:
         raise _refusal(missing)
+    _check_groups([node for node in walk_nodes(graph) if node.op.name in COLLECTIVES])
 
 
 def check_without_calls(graph: Graph, kind: str) -> None:
@@ -84,6 +88,30 @@ def check_without_calls(graph: Graph, kind: str) -> None:
             f"the model has nodes that {kind} cannot run",
             "there is only a function of the host for",
             "--allow-host runs these on the host, with copies there and back",
+        )
+
+
+def _check_groups(nodes: Sequence[Node]) -> None:
+    groups = {n.attrs.group: n for n in nodes} | {n.attrs.ranks: n for n in nodes if n.attrs.ranks}
+    if len({n.attrs.group for n in nodes}) > 1 or len({n.attrs.ranks for n in nodes} - {0}) > 1:
+        raise _refusal(
+            [*dict.fromkeys(groups.values())],
+            "the model has collectives of several groups of ranks",
+            "a run has one comm, and names or sizes of groups differ at",
+            "export the model with all collectives on one group",
+        )
+
+
+def check_without_collectives(graph: Graph, kind: str) -> None:
+    """Raises `UserError` with every collective of `graph`, bodies included: a target `kind`
+    without them."""
+    nodes = [node for node in walk_nodes(graph) if node.op.name in COLLECTIVES]
+    if nodes:
+        raise _refusal(
+            nodes,
+            f"the model has collectives, which {kind} targets do not have",
+            "there is code for the CPU alone of",
+            "compile for the CPU: --target cpu",
         )
 
 

@@ -182,6 +182,9 @@ typedef struct tcc_pool tcc_pool;
 typedef struct tcc_pool_config tcc_pool_config;
 typedef struct tcc_pool_api tcc_pool_api;
 
+/* tcc_comm.h has it. */
+typedef struct tcc_comm tcc_comm;
+
 typedef struct tcc_model tcc_model;
 typedef struct tcc_instance tcc_instance;
 
@@ -236,7 +239,7 @@ typedef struct tcc_api {
                       void *stream);
 
     /* The same on an idle instance of the model, made when there is none.  A model with state that
-     * outlives a run has one such instance, and callers take turns. */
+     * outlives a run, or with collectives, has one such instance, and callers take turns. */
     tcc_status (*call)(tcc_model *model, const tcc_tensor *inputs, int32_t n_inputs,
                        tcc_tensor *outputs, int32_t n_outputs, const tcc_allocator *allocator,
                        void *stream);
@@ -287,6 +290,18 @@ typedef struct tcc_api {
     /* The artifact's shared pool for results of runs: a caller's allocator may take outputs from it.
      * It lives until the process ends. */
     tcc_status (*result_pool)(tcc_pool **out_pool);
+    /* As instance_create, for a model with collectives: its runs use `comm`, which outlives the
+     * instance, on the thread that runs.  With NULL, and in `call` and instance_create, a run uses
+     * the process's comm (tcc_comm_share).  A run fails with TCC_UNSUPPORTED where there is no comm,
+     * or one of another size than the model is for, and with the comm's status where an operation
+     * fails.  All ranks run their models in one order, with inputs of equal sizes, and the caller
+     * keeps runs and operations on one comm apart.  A run that fails aborts the comm, for the ranks
+     * are out of step then.  One whose arrays the model refuses does not: where other ranks' arrays
+     * are not refused too, these wait in their first collective until its deadline. */
+    tcc_status (*instance_create_on)(tcc_model *model, uint32_t flags, tcc_comm *comm,
+                                     tcc_instance **out_instance);
+    /* The number of ranks that the model is for; 0: any number; -1: it has no collectives. */
+    int32_t (*model_ranks)(const tcc_model *model);
 } tcc_api;
 
 #ifdef __cplusplus

@@ -206,6 +206,20 @@ TCC_COMM_API tcc_status tcc_comm_plan_make(tcc_comm *comm, const tcc_comm_call *
 TCC_COMM_API tcc_status tcc_comm_plan_post(tcc_comm_plan *plan, const void *send, void *receive);
 TCC_COMM_API void tcc_comm_plan_free(tcc_comm_plan *plan);
 
+/* ---- for code that is not linked with this library ------------------------------------------- */
+
+/* A comm begins with the address of its table, so that artifacts use it through the comm alone. */
+typedef struct tcc_comm_table {
+    uint32_t struct_size; /* bytes of this table: later versions append, never change */
+    uint32_t version;     /* TCC_COMM_VERSION */
+    int32_t (*rank)(const tcc_comm *comm);
+    int32_t (*size)(const tcc_comm *comm);
+    /* The call's operation. */
+    tcc_status (*issue)(tcc_comm *comm, const tcc_comm_call *call, const void *send, void *receive);
+    tcc_status (*abort)(tcc_comm *comm, const char *reason);
+    const char *(*last_error)(void);
+} tcc_comm_table;
+
 /* ---- symmetric arena ------------------------------------------------------------------------- */
 
 /* Makes the comm's symmetric arena: `bytes` zero bytes on every rank, page-aligned, valid until

@@ -56,6 +56,8 @@ static int32_t model_variant(const tcc_model *model) {
     return model ? (int32_t)(model->variant - tcc_artifact_info.variants) : -1;
 }
 
+static int32_t model_ranks(const tcc_model *model) { return model ? model->program.ranks : -1; }
+
 static tcc_status statistics(const tcc_model *model, const tcc_instance *instance,
                              tcc_statistics *out) {
     if (!model || !out) return tcc_fail(TCC_INVALID_ARGUMENT, "no model");
@@ -163,6 +165,8 @@ const tcc_api *tcc_runtime_api(void) {
         .instance_set_pool = tcc_instance_set_pool,
         .pools = &pools,
         .result_pool = tcc_result_pool,
+        .instance_create_on = tcc_instance_create_on,
+        .model_ranks = model_ranks,
     };
     return &table;
 }

@@ -99,13 +99,20 @@ tcc_status tcc_instance_set_pool(tcc_instance *instance, const tcc_pool_config *
 }
 
 tcc_status tcc_instance_create(tcc_model *model, uint32_t flags, tcc_instance **out_instance) {
+    return tcc_instance_create_on(model, flags, NULL, out_instance);
+}
+
+tcc_status tcc_instance_create_on(tcc_model *model, uint32_t flags, tcc_comm *comm,
+                                  tcc_instance **out_instance) {
     if (!model || !out_instance) return tcc_fail(TCC_INVALID_ARGUMENT, "no model");
     if (flags & ~(TCC_POISON | TCC_TIMES))
         return tcc_fail(TCC_INVALID_ARGUMENT, "unknown instance flags 0x%x", flags);
+    if (comm) TCC_RETURN_IF_ERROR(tcc_collective_fits(comm));
     tcc_instance *instance = tcc_allocate_zero(1, sizeof *instance);
     if (!instance) return TCC_OUT_OF_MEMORY;
     instance->model = model;
     instance->flags = flags;
+    instance->comm = comm;
     instance->threads_own = -1;
     instance->budget = (tcc_budget){.parent = tcc_process_budget(), .name = "the instance"};
     tcc_status status = tcc_instance_set_memory_limit(instance, 0);
@@ -170,10 +177,12 @@ static tcc_status run_program(tcc_run *run) {
     tcc_instance *instance = run->instance;
     TCC_RETURN_IF_ERROR(set_threads(instance));
     TCC_RETURN_IF_ERROR(tcc_instance_prepare(run));
-    TCC_RETURN_IF_ERROR(make_arena(instance));
-    TCC_RETURN_IF_ERROR(tcc_interpret(run, instance->model->program.body));
-    TCC_RETURN_IF_ERROR(tcc_ports_check_outputs_written(run));
-    return tcc_values_give(run);
+    tcc_status status = make_arena(instance);
+    if (status == TCC_OK) status = tcc_interpret(run, instance->model->program.body);
+    if (status == TCC_OK) status = tcc_ports_check_outputs_written(run);
+    if (status == TCC_OK) status = tcc_values_give(run);
+    if (TCC_UNLIKELY(status != TCC_OK)) tcc_collective_abort(run);
+    return status;
 }
 
 tcc_status tcc_instance_run(tcc_instance *instance, const tcc_tensor *inputs, int32_t n_inputs,
@@ -192,6 +201,7 @@ tcc_status tcc_instance_run(tcc_instance *instance, const tcc_tensor *inputs, in
                         n_outputs);
     tcc_run run = {.instance = instance, .inputs = inputs, .outputs = outputs, .allocator = allocator};
     tcc_status status = TCC_OK;
+    if (program->ranks >= 0) TCC_RETURN_IF_ERROR(tcc_collective_begin(&run));
     if (instance->device) {
         status = tcc_gpu_run(&run, stream);
     } else {

@@ -37,6 +37,8 @@ static tcc_status read_number(tcc_reader *reader, int32_t kind, int64_t *out_num
     case TCC_KIND_FLAG: high = 2; break;
     case TCC_KIND_OPERATION: high = TCC_INT_COUNT; break;
     case TCC_KIND_RELATION: high = TCC_REL_COUNT; break;
+    case TCC_KIND_COLLECTIVE: high = TCC_COLLECTIVE_COUNT; break;
+    case TCC_KIND_REDUCTION: high = TCC_REDUCTION_COUNT; break;
     default:
         TCC_RETURN_IF_ERROR(tcc_read_in(reader, low, high, out_number));
         return check_place(program->buffers[*out_number].place, kind);
@@ -179,12 +181,27 @@ static tcc_status prepare_plan(const tcc_reader *reader, tcc_code *code) {
     return TCC_OK;
 }
 
+static tcc_status prepare_collective(const tcc_reader *reader, tcc_code *code) {
+    tcc_program *program = reader->program;
+    int64_t ranks = code->as.collective.ranks, root = code->as.collective.root;
+    bool any = code->as.collective.kind == TCC_COLLECTIVE_ALL_REDUCE ||
+               code->as.collective.kind == TCC_COLLECTIVE_BROADCAST;
+    if (ranks < !any || ranks > INT32_MAX || root < 0 || root > INT32_MAX)
+        return damaged("is for no possible number of ranks");
+    if (ranks && program->ranks > 0 && ranks != program->ranks)
+        return damaged("is for another number of ranks than one before it");
+    if (ranks || program->ranks < 0) program->ranks = (int32_t)ranks;
+    code->number = program->n_steps++;
+    return TCC_OK;
+}
+
 static tcc_status read_instruction(tcc_reader *reader, int32_t depth, tcc_code *code) {
     int64_t kind;
     TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, TCC_CODE_COUNT, &kind));
     code->kind = (int32_t)kind;
     TCC_RETURN_IF_ERROR(read_fields(reader, depth, code));
     if (kind == TCC_CODE_LAUNCH) prepare_launch(reader, code);
+    if (kind == TCC_CODE_COLLECTIVE) return prepare_collective(reader, code);
     if (kind == TCC_CODE_PLAN) return prepare_plan(reader, code);
     return kind == TCC_CODE_CALL ? prepare_call(reader, code) : TCC_OK;
 }

@@ -282,12 +282,21 @@ static tcc_status settle(tcc_run *run) {
     return TCC_OK;
 }
 
+/* What takes time of its own. */
+static tcc_status step(tcc_run *run, const tcc_code *code) {
+    switch (code->kind) {
+    case TCC_CODE_LAUNCH: return launch(run, code);
+    case TCC_CODE_CALL: return call(run, code);
+    default: return tcc_collective(run, code);
+    }
+}
+
 /* Nothing overlaps: each step's time is its own, and the whole run takes a little longer. */
 static tcc_status timed(tcc_run *run, const tcc_code *code) {
     tcc_time *sum = &run->instance->times[code->number];
     TCC_RETURN_IF_ERROR(settle(run));
     int64_t began = now();
-    TCC_RETURN_IF_ERROR(code->kind == TCC_CODE_LAUNCH ? launch(run, code) : call(run, code));
+    TCC_RETURN_IF_ERROR(step(run, code));
     TCC_RETURN_IF_ERROR(settle(run));
     sum->nanoseconds += now() - began;
     sum->count++;
@@ -310,7 +319,8 @@ static tcc_status execute(tcc_run *run, const tcc_code *code) {
     case TCC_CODE_READ: return read_int(run, code);
     case TCC_CODE_ALLOCATE: return allocate(run, code);
     case TCC_CODE_CALL:
-        return TCC_UNLIKELY(run->instance->times != NULL) ? timed(run, code) : call(run, code);
+    case TCC_CODE_COLLECTIVE:
+        return TCC_UNLIKELY(run->instance->times != NULL) ? timed(run, code) : step(run, code);
     case TCC_CODE_COPY: return copy(run, code);
     case TCC_CODE_BRANCH: return branch(run, code);
     default: return loop(run, code);

@@ -13,7 +13,8 @@ static struct {
     int64_t users;
     bool fork_handled;
     tcc_instance *idle;
-    tcc_instance *stateful; /* the only instance `call` uses, where state outlives a run */
+    tcc_instance *stateful; /* the only instance `call` uses, where state outlives a run, or where a
+                             * comm serves one at a time */
     bool stateful_busy;
     tcc_model model;
 } the = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
@@ -113,7 +114,7 @@ void tcc_model_release(tcc_model *model) {
 }
 
 static tcc_status borrow(tcc_model *model, tcc_instance **out_instance) {
-    bool stateful = model->program.state_bytes > 0;
+    bool stateful = model->program.state_bytes > 0 || model->program.ranks >= 0;
     pthread_mutex_lock(&the.lock);
     while (stateful && the.stateful_busy) pthread_cond_wait(&the.changed, &the.lock);
     tcc_instance *instance = stateful ? the.stateful : the.idle;

@@ -134,15 +134,16 @@ static tcc_status read_sections(tcc_reader *reader, int64_t n_kernels) {
 tcc_status tcc_program_decode(const void *bytes, size_t size, const tcc_kernel *kernels,
                               int64_t n_kernels, int64_t weight_bytes, tcc_program *out_program) {
     memset(out_program, 0, sizeof *out_program);
+    out_program->ranks = -1;
     int64_t header[TCC_PROGRAM_HEADER];
     if (size < sizeof header) return tcc_damaged("no header");
     memcpy(header, bytes, sizeof header);
     if (header[0] != TCC_PROGRAM_MAGIC) return tcc_damaged("no magic number");
-    if (header[1] != TCC_PROGRAM_VERSION)
+    if (header[1] < TCC_PROGRAM_VERSION || header[1] > TCC_PROGRAM_COLLECTIVES)
         return tcc_fail(TCC_UNSUPPORTED,
-                        "the program has version %lld, this runtime knows version %d: compile the "
-                        "model again",
-                        (long long)header[1], TCC_PROGRAM_VERSION);
+                        "the program has version %lld, this runtime knows versions %d to %d: "
+                        "compile the model again",
+                        (long long)header[1], TCC_PROGRAM_VERSION, TCC_PROGRAM_COLLECTIVES);
     int64_t room = (int64_t)size / 8;
     if (size % 8 || header[2] < TCC_PROGRAM_HEADER || header[2] > room || header[3] < 0 ||
         header[3] != (room - header[2]) * 8)

@@ -186,6 +186,12 @@ tcc_status tcc_spin_resolve(int64_t *out_nanoseconds);
  * memory of the machine or the control group.  Fails if TCC_MEMORY is no size. */
 tcc_status tcc_memory_limit(size_t *out_bytes);
 
+/* ---- notes.c: what the libraries of a process share ---------------------------------------------- */
+
+/* The slot that the first object in load order with a note of this type names; NULL without one. */
+void *tcc_note_slot(uint32_t type);
+#define TCC_COMM_NOTE 1002 /* of a slot that holds the process's tcc_comm, which begins with a table */
+
 /* ---- crew.c: launches on the process's workers --------------------------------------------------- */
 
 typedef void (*tcc_kernel)(void *const *buffers, const int64_t *ints, int64_t begin, int64_t end,
@@ -262,7 +268,7 @@ typedef tcc_status (*tcc_op)(struct tcc_op_call *call);
 struct tcc_code {
     int32_t kind;
     int32_t ahead;  /* of a launch: the largest weight of the launch after it; -1: none */
-    int64_t number; /* of a launch or call: its place among them; of a plan: among plans */
+    int64_t number; /* of a launch, call or collective: its place among them; of a plan: among plans */
     union {
         tcc_kernel kernel; /* of a launch; NULL on a GPU */
         tcc_op op;         /* of a call */
@@ -287,7 +293,8 @@ typedef struct tcc_program {
     tcc_body body;     /* the rest */
     int64_t max_buffers, max_ints, max_tensors, max_dims, max_results, max_rank; /* of any instruction */
     int64_t state_bytes;
-    int64_t n_steps; /* launches and calls */
+    int64_t n_steps; /* launches, calls and collectives */
+    int32_t ranks; /* that all collectives are for; 0: any number; -1: there are none */
     int64_t known_arena; /* the arena's size where inputs do not change it; else 0 */
     const tcc_code *plans; /* list of those in the body */
     int64_t n_plans;
@@ -451,6 +458,7 @@ struct tcc_instance {
     tcc_time *times; /* by step's number; NULL: nobody asked */
     int (*poll)(void *context); /* NULL: nobody asked */
     void *poll_context;
+    tcc_comm *comm;  /* NULL: the process's */
     bool plain;      /* launches go to the workers, untimed */
     const struct tcc_executor *executor; /* NULL: the CPU */
     tcc_gpu_instance *device;            /* what the executor needs */
@@ -465,6 +473,7 @@ typedef struct tcc_run {
     const tcc_allocator *allocator;
     tcc_crew crew;
     bool odd; /* which half of the launch tables is next */
+    tcc_comm *comm; /* of a model with collectives */
     int64_t polled; /* when a trip of a loop last polled, in ns; 0: no trip has begun */
 } tcc_run;
 
@@ -492,6 +501,8 @@ static inline int64_t tcc_launch_room(int64_t operands) {
     return operands / 8 * 8 + 16; /* no line in common */
 }
 tcc_status tcc_instance_create(tcc_model *model, uint32_t flags, tcc_instance **out_instance);
+tcc_status tcc_instance_create_on(tcc_model *model, uint32_t flags, tcc_comm *comm,
+                                  tcc_instance **out_instance);
 void tcc_instance_destroy(tcc_instance *instance);
 tcc_status tcc_instance_set_memory_limit(tcc_instance *instance, uint64_t bytes);
 tcc_status tcc_instance_set_pool(tcc_instance *instance, const tcc_pool_config *config);
@@ -508,6 +519,16 @@ tcc_status tcc_instance_arena_size(const tcc_instance *instance, int64_t *out_si
 void tcc_instance_aim_constants(tcc_instance *instance, const char *weights, char *state);
 /* Aims the arena's buffers at `size` bytes from `base` on. */
 tcc_status tcc_instance_aim_arena(tcc_instance *instance, char *base, int64_t size);
+
+/* collective.c: what the ranks of a comm do together. */
+/* TCC_UNSUPPORTED for a comm of another version. */
+tcc_status tcc_collective_fits(const tcc_comm *comm);
+/* Finds the comm of a run of a model with collectives; fails where it does not suit the model. */
+tcc_status tcc_collective_begin(tcc_run *run);
+/* Revokes the comm of a run that failed, if it has one: other ranks are no longer in step with it. */
+void tcc_collective_abort(const tcc_run *run);
+/* All earlier launches are done. */
+tcc_status tcc_collective(tcc_run *run, const tcc_code *code);
 
 /* arrays.c: the caller's arrays. */
 /* Copies a strided array to row-major order; elements have `element` bytes. */

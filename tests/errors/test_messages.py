@@ -48,6 +48,26 @@ SYMBOLIC = onnx.parser.parse_model(
 )
 SYMBOLIC.graph.node[0].name, SYMBOLIC.graph.node[1].name = "sum", "windows"
 SYMBOLIC_FILE = (("m.onnx", SYMBOLIC.SerializeToString()),)
+# Ranks sum x where their own sum is below zero, and gather it in groups of two and of four.
+COLLECTIVE = """<ir_version: 9, opset_import: ["": 17, "com.microsoft": 1]>
+    collective (float[2, 3] x) => (float[2, 3] y) {{ {} }}"""
+DIFFERENT = COLLECTIVE.format("""
+    zero = Constant <value_float = 0.0> ()  own = ReduceSum <keepdims = 0> (x)
+    below = Less(own, zero)
+    y = If (below) <then_branch = then () => (float[2, 3] a) { a = com.microsoft.AllReduce(x) },
+                    else_branch = other () => (float[2, 3] b) { b = Neg(x) }>""")
+GROUPS = COLLECTIVE.format("""
+    a = com.microsoft.AllGather <group_size = 2> (x)
+    b = com.microsoft.AllGather <group_size = 4> (x)
+    s = ReduceSum(a)  t = ReduceSum(b)  u = Add(s, t)  y = Add(u, x)""")
+
+
+def parsed(text: str, *names: str) -> tuple[tuple[str, bytes], ...]:
+    """The model of a text as a file, its nodes named."""
+    found = onnx.parser.parse_model(text)
+    for each, name in zip(found.graph.node, names, strict=False):
+        each.name = name
+    return (("m.onnx", found.SerializeToString()),)
 
 
 @dataclass(frozen=True)
@@ -106,9 +126,17 @@ CASES = {
         ("compile", "m.onnx", "--stop-after", "sign-operands"), (("m.onnx", GOOD),)
     ),
     "compile-reserved-name": Case(("compile", "m.onnx", "--name", "tcc"), (("m.onnx", GOOD),)),
+    "compile-different-collectives": Case(("compile", "m.onnx"), parsed(DIFFERENT)),
+    "compile-groups-of-ranks": Case(("compile", "m.onnx"), parsed(GROUPS, "pairs", "fours")),
+    "compile-collectives-on-gpu": Case(
+        ("compile", "m.onnx", "--target", "cuda:sm_90"),
+        parsed(COLLECTIVE.format("y = com.microsoft.AllReduce(x)"), "total"),
+    ),
     "run-text-file": Case(("run", "m.so"), (("m.so", b"not an artifact\n" * 9),)),
     "run-truncated-elf": Case(("run", "m.so"), (("m.so", b"\x7fELF\x02\x01" + bytes(99)),)),
     "inspect-text-file": Case(("inspect", "m.so"), (("m.so", b"not an artifact\n" * 9),)),
+    "run-pins-nothing": Case(("run", "m.so", "--pin")),
+    "run-ranks-to-one-folder": Case(("run", "m.so", "--nproc", "2", "--output", "out")),
     "run-missing-file": Case(("run", "absent.so")),
     "inspect-missing-file": Case(("inspect", "absent.so")),
     "bench-unknown-peer": Case(("bench", "m.onnx", "--peers", "abacus")),

@@ -20,7 +20,7 @@ from tcc.ir.graph.evaluate import Sizes, bind_sizes, evaluate_graph
 from tcc.ir.index import Index, as_int, const, substitute, symbol, var_of
 from tcc.ir.op import OpSpec, Trait
 from tcc.ir.types import BF16, BOOL, F32, I64, DType, TensorType, dtype_of
-from tcc.ops import OPS
+from tcc.ops import OPS, collective
 
 from tests.ops.samples import Sample, samples_of
 
@@ -28,9 +28,11 @@ from .movements import TYPES, movement, pick
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Rows that only name or demand sizes, and the one whose attributes hold a whole expression.
+# Rows that only name or demand sizes, the one whose attributes hold a whole expression, and those
+# that need ranks.
 _NOT_DRAWN = (
     "if", "loop", "scan", "require", "broadcast_size", "check_indices", "bind_size", "expression",
+    *(op.name for op in collective.OPS),
 )  # fmt: skip
 # Rows whose result has a size that data decide: the field of the attributes that names it.
 _DATA_SIZES = ("non_zero", "compress", "unique", "non_max_suppression")

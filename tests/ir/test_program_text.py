@@ -34,6 +34,8 @@ program registers 9 scratch 64 arena r8
   launch k0 r1 () ()
   call "sort" (b0 : f32[r0,r1]) (b1 : i64[], b3 : f32[r0]) (-1, 0) (r4)
   copy b3 = b0 r3
+  collective all_reduce avg b3 = b0 r3 : f32 ranks 0 root 0
+  collective broadcast sum b3 = b0 r3 : i64 ranks 4 root 3
   branch b5 {
     loop r5 < r0 while b5 {
     }
@@ -62,6 +64,8 @@ def test_every_instruction_round_trips() -> None:
     [
         ("floordiv", "shift", "no instruction has this name"),
         ("divides", "near", "no relation"),
+        ("all_reduce avg", "all avg", "no collective has this name"),
+        ("all_reduce avg", "all_reduce mean", "no reduction has this name"),
         ("buffer b2", "buffer b3", "b2 is due"),
         ("weight(64, 128)", "wait(64, 128)", "no place has this form"),
         ("weight(64, 128)", "weight(64)", "',' is due"),

@@ -15,6 +15,8 @@ from tcc.ir.program import (
     Buffer,
     CallOp,
     Check,
+    Collective,
+    CollectiveKind,
     Copy,
     Dynamic,
     Input,
@@ -28,13 +30,14 @@ from tcc.ir.program import (
     Port,
     Program,
     ReadInt,
+    Reduction,
     Relation,
     TensorRef,
     View,
     Weight,
 )
 from tcc.ir.program.verify import verify_program
-from tcc.ir.types import F32, I64
+from tcc.ir.types import BOOL, F32, I64, DType
 
 # Registers 0 n, 1 zero, 2 bytes, 3 counter, 4 free; buffers in the order of their names below.
 X, MIDDLE, W, POOL, ALIAS, Y = range(6)
@@ -68,8 +71,28 @@ PROGRAM = Program(
 )
 
 
+def collective(
+    kind: str,
+    send: int = X,
+    receive: int = MIDDLE,
+    dtype: DType = F32,
+    reduction: Reduction = Reduction.SUM,
+    **numbers: int,
+) -> Collective:
+    given = {"count": 0, "ranks": 2} | numbers
+    return Collective(CollectiveKind[kind], reduction, send, receive, dtype=dtype, **given)
+
+
 def test_a_correct_program_passes() -> None:
     verify_program(PROGRAM)
+    verify_program(
+        with_body(
+            *WORK,
+            collective("ALL_REDUCE", ranks=0, reduction=Reduction.AVG),
+            collective("BROADCAST", ranks=0, root=5, dtype=I64),
+            collective("ALL_TO_ALL", ranks=1),
+        )
+    )
 
 
 def with_body(*body: Instr) -> Program:
@@ -95,6 +118,17 @@ def with_body(*body: Instr) -> Program:
         (with_body(*WORK, Copy(99, MIDDLE, 2)), "buffer 99 of 6"),
         (with_body(*WORK, View(POOL, X, 1)), "is no alias"),
         (with_body(*WORK, Launch(1, 0, (), ())), "kernel 1 of 1"),
+        (with_body(*WORK, collective("ALL_REDUCE", receive=W)), "read-only"),
+        (with_body(*WORK, collective("ALL_REDUCE", count=4)), "reads register 4"),
+        (with_body(collective("ALL_REDUCE", send=POOL)), "uses buffer 3 before"),
+        (with_body(*WORK, collective("ALL_REDUCE", dtype=BOOL)), "no collective takes"),
+        (
+            with_body(*WORK, collective("ALL_GATHER", reduction=Reduction.MAX)),
+            "all_gather reduces nothing",
+        ),
+        (with_body(*WORK, collective("ALL_GATHER", ranks=0)), "rank 0 of 0"),
+        (with_body(*WORK, collective("BROADCAST", root=2)), "rank 2 of 2"),
+        (with_body(*WORK, collective("BROADCAST", root=-1)), "rank -1 of 2"),
         (with_body(*WORK, ReadInt(4, X, F32)), "reads a size from f32"),
         (with_body(*WORK, Launch(0, 0, (), (), 0)), "0 units for a thread"),
         (with_body(*WORK, Branch(-1, (), ())), "one buffer or one register"),

@@ -33,6 +33,7 @@ from tcc.ir.types import (
     integer_limits,
     tensor,
 )
+from tcc.ops import collective
 from tcc.ops.composite import linalg
 
 from . import tolerance
@@ -65,7 +66,7 @@ _SIZES = (
 )  # fmt: skip
 # Of a matrix with such values there is no decomposition.
 _MATRICES = tuple(op.name for op in linalg.OPS if op.name != "det")
-LEFT_OUT = (*_SIZES, *_MATRICES)
+LEFT_OUT = (*_SIZES, *_MATRICES, *(op.name for op in collective.OPS))  # the last need ranks
 TAIL = 67  # beside whole vectors
 MOST_SAMPLES = 4
 

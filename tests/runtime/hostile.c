@@ -1,5 +1,6 @@
 /* Reads a file of records (size, program bytes), decodes each, and runs each that decodes on zeroed
  * inputs (strings and lists have contents) with kernels that do nothing.  Prints "<decoded> <ran> <of>".  Built with sanitizers.
+ * Collectives run on a comm that touches what it is given and moves nothing.
  * With a third argument each record is tried again and again while the first, second, ... allocation
  * fails, until none does; every failure must be reported as such, and runs after it go well. */
 #define _GNU_SOURCE
@@ -8,10 +9,40 @@
 #include <string.h>
 
 #include "driver.h"
+#include "tcc_comm.h"
 
 const tcc_artifact tcc_artifact_info = {.name = "hostile"};
 
 extern int64_t tcc_test_fail_after;
+
+static int32_t comm_size;
+
+static int32_t rank_of(const tcc_comm *comm) { return comm ? 0 : -1; }
+static int32_t size_of(const tcc_comm *comm) { return comm ? comm_size : -1; }
+
+static tcc_status touch(tcc_comm *comm, const tcc_comm_call *call, const void *send, void *receive) {
+    (void)comm;
+    size_t block = (size_t)call->count * (call->dtype.bits / 8u), sent = block, received = block;
+    if (call->kind == TCC_COMM_ALL_TO_ALL || call->kind == TCC_COMM_REDUCE_SCATTER)
+        sent *= (size_t)comm_size;
+    if (call->kind == TCC_COMM_ALL_TO_ALL || call->kind == TCC_COMM_ALL_GATHER)
+        received *= (size_t)comm_size;
+    char *copy = malloc(sent + 1);
+    if (!copy) return TCC_OUT_OF_MEMORY;
+    memcpy(copy, send, sent);
+    free(copy);
+    memset(receive, 1, received);
+    return TCC_OK;
+}
+
+static tcc_status abort_with(tcc_comm *comm, const char *reason) {
+    if (!comm || !*reason) abort();
+    return TCC_OK;
+}
+
+static const tcc_comm_table comm_table = {
+    sizeof comm_table, TCC_COMM_VERSION, rank_of, size_of, touch, abort_with, tcc_last_error};
+static const tcc_comm_table *const comm = &comm_table; /* a comm begins with its table */
 
 /* What runs on some threads has scratch for all of them. */
 static tcc_status run_on(tcc_instance *instance, const tcc_tensor *inputs, int32_t threads) {
@@ -28,7 +59,8 @@ static tcc_status run_on(tcc_instance *instance, const tcc_tensor *inputs, int32
 
 static tcc_status run(tcc_model *model, bool again) {
     tcc_instance *instance = NULL;
-    tcc_status status = tcc_instance_create(model, 0, &instance);
+    comm_size = model->program.ranks > 0 ? model->program.ranks : 2;
+    tcc_status status = tcc_instance_create_on(model, 0, (tcc_comm *)(void *)&comm, &instance);
     if (status != TCC_OK) return status;
     tcc_tensor *inputs = make_inputs(model);
     status = run_on(instance, inputs, 1);

@@ -24,6 +24,8 @@ from tcc.ir.program import (
     BufferId,
     CallOp,
     Check,
+    Collective,
+    CollectiveKind,
     Copy,
     Dynamic,
     Input,
@@ -38,6 +40,7 @@ from tcc.ir.program import (
     Port,
     Program,
     ReadInt,
+    Reduction,
     Register,
     Relation,
     State,
@@ -219,6 +222,23 @@ def planned(steps: int = 4) -> Program:
     return b.program()
 
 
+def collectives() -> Program:
+    """y = every kind of collective in turn, of x: f32[n], on two ranks; y has 2n elements."""
+    b = Builder()
+    b.const(1000)  # register 0, which a damaged count may name
+    n, two = b.let(IntOp.DIM, 0, 0), b.const(2)
+    half, twice = b.let(IntOp.FLOORDIV, n, two), b.let(IntOp.MUL, n, two)
+    b.input("x", "f32", [n], "[n]")
+    x, y = b.buffer(Input(0)), b.output("y", "f32", [twice], "[2*n]")
+    b.allocate(y, b.let(IntOp.MUL, n, b.const(8)))
+    for kind in CollectiveKind:
+        count = half if kind.sends_blocks else n
+        reduction = Reduction.MAX if kind.reduces else Reduction.SUM
+        root = 1 if kind is CollectiveKind.BROADCAST else 0
+        b.body.append(Collective(kind, reduction, x, y, count, DTYPES["f32"], 2, root))
+    return b.program()
+
+
 def every_instruction() -> Program:
     """A program with each kind of instruction and place, for round trips; it is never run."""
     b = Builder()
@@ -250,6 +270,7 @@ def every_instruction() -> Program:
             (0, 1, 1),
         ),
         Copy(y, dynamic, k),
+        Collective(CollectiveKind.ALL_TO_ALL, Reduction.SUM, x, y, k, DTYPES["f32"], 2),
         Loop(k, -1, flag, (Branch(w, (Copy(a, x, k),), (Copy(state, x, k),)),)),
         Branch(-1, (Copy(a, x, k),), (Copy(state, x, k),), flag),
     ]

@@ -49,6 +49,7 @@ def parts(record: bytes) -> tuple[list[int], bytes]:
 def test_whole_programs_decode_and_run(hostile: Path) -> None:
     assert run(hostile, [encode_program(programs.mlp()[0])]) == (1, 1, 1)
     assert run(hostile, [encode_program(programs.planned())]) == (1, 1, 1)
+    assert run(hostile, [encode_program(programs.collectives())]) == (1, 1, 1)
     assert run(hostile, [encode_program(programs.every_instruction())])[0] == 1
 
 
@@ -67,7 +68,13 @@ def test_every_word_replaced_never_crashes(hostile: Path) -> None:
     """Loops are left out: a damaged trip count is a long run, not a crash."""
     values = (0, 7, 60, -1, (1 << 62) + 3)
     records = []
-    whole = (programs.mlp()[0], programs.planned(), programs.no_loops(), programs.handles())
+    whole = (
+        programs.mlp()[0],
+        programs.planned(),
+        programs.collectives(),
+        programs.no_loops(),
+        programs.handles(),
+    )
     for program in whole:
         words, strings = parts(encode_program(program))
         for at in range(HEADER_WORDS, len(words)):

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from tcc.frontends.emit import joined
 from tcc.frontends.onnx.context import Converter
 from tcc.frontends.onnx.contrib import attention as contrib_attention
-from tcc.frontends.onnx.contrib import bodies, fused, moe, packed_weights
+from tcc.frontends.onnx.contrib import bodies, collectives, fused, moe, packed_weights
 from tcc.frontends.onnx.contrib import quantize as contrib_quantize
 from tcc.frontends.onnx.convert import (
     attention,
@@ -32,7 +32,8 @@ from tcc.frontends.onnx.convert import (
 _FAMILIES = (
     ("", (attention, control, lists, movement, normalization, pointwise, quantize, recurrent,
           reduce, resize, sampling, selection, signal, strings, window)),
-    ("com.microsoft", (bodies, contrib_attention, contrib_quantize, fused, moe, packed_weights)),
+    ("com.microsoft", (bodies, collectives, contrib_attention, contrib_quantize, fused, moe,
+                       packed_weights)),
 )  # fmt: skip
 CONVERTERS: Mapping[tuple[str, str], Converter] = MappingProxyType(
     {

@@ -8,6 +8,7 @@ from typing import TypeVar
 from tcc.frontends.emit import joined
 from tcc.frontends.torch.context import Converter
 from tcc.frontends.torch.convert import (
+    collectives,
     contract,
     create,
     indexing,
@@ -27,8 +28,8 @@ from tcc.frontends.torch.convert import (
 T = TypeVar("T")
 
 CONVERTERS: Mapping[str, Converter] = joined((
-    contract, create, indexing, linalg, movement, normalization, pointwise, recurrent, reduce,
-    resize, scalar_functions, scatter, special, window,
+    collectives, contract, create, indexing, linalg, movement, normalization, pointwise, recurrent,
+    reduce, resize, scalar_functions, scatter, special, window,
 ))  # fmt: skip
 
 # Overloads that write into tensors they are given, which their names do not end with.

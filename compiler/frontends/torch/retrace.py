@@ -72,12 +72,12 @@ def is_traceable(call: Call) -> bool:
 
 
 def _operator(target: str) -> Any:
-    """The operator of ATen that has this name, None where there is none."""
+    """The operator of ATen, or the collective, that has this name; None where there is none."""
     library, _, name = target.partition(".")
-    if library != "aten":
+    if library not in ("aten", "_c10d_functional"):
         return None
     packet, _, overload = name.partition(".")
-    found = getattr(getattr(torch.ops.aten, packet, None), overload, None)
+    found = getattr(getattr(getattr(torch.ops, library), packet, None), overload, None)
     return found if isinstance(found, torch._ops.OpOverload) else None
 
 

@@ -16,23 +16,28 @@ import numpy as np
 from tcc.errors import InternalError, UserError
 from tcc.ir.graph import Graph, Node, Value, bind_attrs, carrier, uses
 from tcc.ir.index import Index, Var, as_int, const, free_vars, linear_in, substitute, var_of
-from tcc.ir.op import Array, Arrays, NamedArrays, OutArrays
+from tcc.ir.op import Array, Arrays, NamedArrays, OutArrays, Trait
 from tcc.ir.types import BF16, DType
 from tcc.record import record
 
 Observer: TypeAlias = Callable[[Node, OutArrays], None]
+Exchange: TypeAlias = Callable[[Node, Array], Array]
 Sizes: TypeAlias = dict[Var, Index]
 
 
 def evaluate_graph(
-    graph: Graph, inputs: NamedArrays, observe: Observer | None = None
+    graph: Graph,
+    inputs: NamedArrays,
+    observe: Observer | None = None,
+    exchange: Exchange | None = None,
 ) -> dict[str, Array]:
     """The graph's outputs by name for arrays of its inputs by name.
 
     Arrays have the carrier type of the value's dtype.  `observe(node, results)` is called after
-    every node, those of bodies included.  Raises `UserError` where an input is missing, unknown or
-    does not fit its type or memory does not suffice, `InternalError` where an op's result does not
-    fit its inferred type.
+    every node, those of bodies included.  `exchange(node, x)` is a rank's result of a collective
+    with its operand x; it returns when all ranks have come.  Raises `UserError` where an input is
+    missing, unknown or does not fit its type, memory does not suffice, or a collective has no
+    `exchange`; `InternalError` where an op's result does not fit its inferred type.
     """
     wanted = [value.name for value in graph.inputs]
     if sorted(wanted) != sorted(inputs):
@@ -47,7 +52,7 @@ def evaluate_graph(
     for problem in bind_sizes(graph.inputs, arrays, sizes):
         raise UserError("an input does not fit the graph", where=graph.name, why=problem)
     with np.errstate(all="ignore"):
-        results = _Evaluator(observe).run(graph, arrays, _Frame(_Values(), sizes))
+        results = _Evaluator(observe, exchange).run(graph, arrays, _Frame(_Values(), sizes))
     return {value.name: array for value, array in zip(graph.outputs, results, strict=True)}
 
 
@@ -120,8 +125,8 @@ class _Frame:
 class _Evaluator:
     """One evaluation: the observer and, per graph, which values die after which node."""
 
-    def __init__(self, observe: Observer | None) -> None:
-        self._observe = observe
+    def __init__(self, observe: Observer | None, exchange: Exchange | None) -> None:
+        self._observe, self._exchange = observe, exchange
         self._plans: dict[Graph, list[list[Value]]] = {}
 
     def run(self, graph: Graph, inputs: Sequence[Array], frame: _Frame) -> list[Array]:
@@ -156,7 +161,10 @@ class _Evaluator:
             case "broadcast_size":
                 frame.sizes[free_vars(node.attrs.symbol)[0]] = attrs.value
         try:
-            results = node.op.reference(arrays, attrs)
+            if Trait.COLLECTIVE in node.op.traits:
+                results = self._collective(node, arrays)
+            else:
+                results = node.op.reference(arrays, attrs)
             return tuple(
                 _rounded(a, v.type.dtype) for a, v in zip(results, node.outputs, strict=True)
             )
@@ -168,6 +176,16 @@ class _Evaluator:
         except Exception as error:
             error.add_note(f"in the reference of {node.op.name} at {node.loc or node.outputs}")
             raise
+
+    def _collective(self, node: Node, arrays: Arrays) -> OutArrays:
+        if self._exchange is None or arrays[0] is None:
+            raise UserError(
+                "a collective is evaluated with all its ranks together",
+                where=node.loc,
+                why=f"{node.op.name} needs what other ranks have",
+                hint="compile the model and run it on all ranks",
+            )
+        return (self._exchange(node, arrays[0]),)
 
     def _body(self, body: Graph, inputs: Sequence[Array], outer: _Frame) -> list[Array]:
         sizes = dict(outer.sizes)

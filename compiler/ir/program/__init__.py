@@ -6,7 +6,7 @@ kernels beyond an index into the artifact's kernel table, and no addresses.
 
     program  = registers, buffers, ports, body
     instr    = Let | ReadInt | Check | Allocate | View | Launch | CallOp | Copy | Branch | Loop
-             | PlanArena
+             | PlanArena | Collective
 
 Semantics.  A register is written before it is read.  A buffer's address is fixed by its `Place`:
 arena ranges live as long as the run; `Dynamic` ones from their `Allocate` to the end of the run or
@@ -26,7 +26,7 @@ from dataclasses import field
 from enum import Enum
 from typing import TypeAlias
 
-from tcc.ir.types import DType
+from tcc.ir.types import BF16, F16, F32, F64, I8, I32, I64, U8, DType
 from tcc.record import record
 
 Register: TypeAlias = int
@@ -55,6 +55,42 @@ class Relation(Enum):
     LT = 2
     DIVIDES = 3  # a divides b
 
+
+class CollectiveKind(Enum):
+    """What the ranks of a comm do together; tcc_comm.h defines each function of this name."""
+
+    ALL_REDUCE = 0
+    REDUCE_SCATTER = 1
+    ALL_GATHER = 2
+    ALL_TO_ALL = 3
+    BROADCAST = 4
+
+    @property
+    def reduces(self) -> bool:
+        return self in (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER)
+
+    @property
+    def sends_blocks(self) -> bool:
+        """Whether a rank sends one block for each rank."""
+        return self in (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_TO_ALL)
+
+    @property
+    def receives_blocks(self) -> bool:
+        """Whether a rank receives one block from each rank."""
+        return self in (CollectiveKind.ALL_GATHER, CollectiveKind.ALL_TO_ALL)
+
+
+class Reduction(Enum):
+    """How collectives combine the ranks' elements, with the numbers of tcc_comm_reduction."""
+
+    SUM = 0
+    PROD = 1
+    MIN = 2
+    MAX = 3
+    AVG = 4
+
+
+COLLECTIVE_DTYPES = (F16, BF16, F32, F64, I8, U8, I32, I64)
 
 # ---- places: where a buffer's bytes are -----------------------------------------------------
 
@@ -284,9 +320,30 @@ class PlanArena:
     lives: tuple[int, ...]
 
 
+@record
+class Collective:
+    """One collective operation of all ranks of the instance's comm; returns when it is done.
+
+    `count` is the number of elements of one rank's block, as in tcc_comm.h: `send` has `ranks`
+    blocks for reduce_scatter and all_to_all, `receive` for all_gather and all_to_all, and else one.
+    `ranks` is the size that the comm must have; 0 stands for any where no side has several blocks.
+    `reduction` is SUM where nothing is reduced, and `root` 0 where nothing is broadcast.
+    """
+
+    kind: CollectiveKind
+    reduction: Reduction
+    send: BufferId
+    receive: BufferId
+    count: Register
+    dtype: DType
+    ranks: int
+    root: int = 0
+
+
 Instr: TypeAlias = (
     Let | ReadInt | Check | Allocate | View | Launch | CallOp | Copy | Branch | Loop | PlanArena
-)
+    | Collective
+)  # fmt: skip
 Body: TypeAlias = tuple[Instr, ...]
 
 

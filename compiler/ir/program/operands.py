@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tcc.ir.program import Body, BufferId, CallOp, Instr, Launch, Place, Register
+from tcc.ir.program import Body, BufferId, CallOp, Collective, Instr, Launch, Place, Register
 from tcc.ir.program.table import Field, Form, Kind, row_of
+
+STEPS = (Launch, CallOp, Collective)  # what takes time of its own
 
 
 def operands(node: Instr | Place) -> Iterator[tuple[Kind, Any]]:
@@ -54,11 +56,16 @@ def walk_instructions(body: Sequence[Instr]) -> Iterator[Instr]:
 
 
 def steps_of(body: Sequence[Instr]) -> tuple[int | str, ...]:
-    """Launches (their kernel's number) and calls (their function's name) in order of the text."""
+    """Launches (their kernel's number), calls (their function's name) and collectives (their
+    kind's name) in order of the text."""
     return tuple(
-        instr.kernel if isinstance(instr, Launch) else instr.op
+        instr.kernel
+        if isinstance(instr, Launch)
+        else instr.op
+        if isinstance(instr, CallOp)
+        else instr.kind.name.lower()
         for instr in walk_instructions(body)
-        if isinstance(instr, Launch | CallOp)
+        if isinstance(instr, STEPS)
     )
 
 

@@ -15,8 +15,10 @@ then the counts of all lists, the items of all lists, and the bodies, each with 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import fields
 from enum import Enum
+from types import MappingProxyType
 from typing import Any
 
 from tcc.ir.program import (
@@ -26,6 +28,8 @@ from tcc.ir.program import (
     Branch,
     CallOp,
     Check,
+    Collective,
+    CollectiveKind,
     Copy,
     Dynamic,
     Input,
@@ -38,6 +42,8 @@ from tcc.ir.program import (
     Place,
     PlanArena,
     ReadInt,
+    Reduction,
+    Relation,
     State,
     View,
     Weight,
@@ -69,11 +75,24 @@ class Kind(Enum):
     FLAG = "flag", "", 0
     OPERATION = "operation"
     RELATION = "relation"
+    COLLECTIVE = "collective"
+    REDUCTION = "reduction"
     DTYPE = "dtype"
     INTEGER = "integer"  # an element type that can hold sizes
     STRING = "string"
     FUNCTION = "function"  # of runtime/src/ops
     BODY = "body"
+
+
+# What fields of these kinds hold: a word in the text, its number in the bytes.
+ENUMS: Mapping[Kind, type[Enum]] = MappingProxyType(
+    {
+        Kind.OPERATION: IntOp,
+        Kind.RELATION: Relation,
+        Kind.COLLECTIVE: CollectiveKind,
+        Kind.REDUCTION: Reduction,
+    }
+)
 
 
 class Form(Enum):
@@ -169,6 +188,12 @@ INSTRUCTIONS = (
         "plan",
         PlanArena,
         "plan {end:defined} {offsets:defined*} {sizes:used*} {lives:number*}",
+    ),
+    _row(
+        "collective",
+        Collective,
+        "collective {kind:collective} {reduction:reduction} {receive:written} = {send:read} "
+        "{count:used} : {dtype:dtype} ranks {ranks:number} root {root:number}",
     ),
 )
 PLACES = (

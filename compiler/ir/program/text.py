@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tcc.ir.program import Instr, Place, Port, Program, Register, TensorRef
-from tcc.ir.program.table import Field, Form, Kind, row_of
+from tcc.ir.program.table import ENUMS, Field, Form, Kind, row_of
 
 
 def program_text(program: Program) -> str:
@@ -88,7 +88,7 @@ def _value(kind: Kind, value: Any) -> str:
             return str(value.name)
         case Kind.FLAG:
             return ""
-        case Kind.RELATION:
+        case _ if kind in ENUMS:
             return str(value.name.lower())
         case _:
             return "none" if kind.letter == "r" and value < 0 else f"{kind.letter}{value}"

@@ -13,11 +13,13 @@ from typing import Any
 
 from tcc.errors import InternalError
 from tcc.ir.program import (
+    COLLECTIVE_DTYPES,
     Alias,
     Arena,
     Body,
     Branch,
     BufferId,
+    Collective,
     Dynamic,
     Input,
     Instr,
@@ -25,6 +27,7 @@ from tcc.ir.program import (
     Output,
     PlanArena,
     Program,
+    Reduction,
     Register,
     Weight,
     prologue_length,
@@ -87,6 +90,8 @@ class _State:
             len(instr.offsets) == len(instr.sizes) == len(instr.lives) / 3
         ):
             raise self.fail("a plan has lists of different lengths")
+        if isinstance(instr, Collective):
+            self._collective(instr)
         named = list(operands(instr))
         for kind, value in named:
             self._use(kind, value, instr)
@@ -134,6 +139,16 @@ class _State:
                 if not isinstance(self._place(value), Alias):
                     raise self.fail(f"buffer {value} is no alias")
                 self.ready |= {value}
+
+    def _collective(self, instr: Collective) -> None:
+        kind = instr.kind
+        blocks = kind.sends_blocks or kind.receives_blocks
+        if instr.dtype not in COLLECTIVE_DTYPES:
+            raise self.fail(f"no collective takes {instr.dtype}")
+        if instr.reduction is not Reduction.SUM and not kind.reduces:
+            raise self.fail(f"{kind.name.lower()} reduces nothing")
+        if instr.ranks < blocks or not 0 <= instr.root < (instr.ranks or 1 << 31):
+            raise self.fail(f"rank {instr.root} of {instr.ranks}")
 
     def finish(self) -> None:
         self.at = None

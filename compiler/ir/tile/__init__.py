@@ -245,6 +245,11 @@ class TileKernel:
     body: tuple[Stmt, ...]
     in_place: tuple[tuple[int, int], ...] = ()
 
+    @property
+    def results(self) -> tuple[int, ...]:
+        """Positions in `buffers` of what it writes."""
+        return tuple(n for n, b in enumerate(self.buffers) if b.scope is MemorySpace.OUTPUT)
+
 
 def inner_bodies(node: Stmt) -> tuple[tuple[Stmt, ...], ...]:
     """The bodies of a statement, in order."""

@@ -37,9 +37,23 @@ static tcc_status choose(const tcc_comm_settings *settings, const tcc_comm_backe
     return tcc_fail(TCC_UNSUPPORTED, "no backend fits %d ranks (%s)", settings->size, reasons);
 }
 
+static tcc_status issue_call(tcc_comm *comm, const tcc_comm_call *asked, const void *send,
+                             void *receive);
+
+static const tcc_comm_table functions = {
+    .struct_size = sizeof functions,
+    .version = TCC_COMM_VERSION,
+    .rank = tcc_comm_rank,
+    .size = tcc_comm_size,
+    .issue = issue_call,
+    .abort = tcc_comm_abort,
+    .last_error = tcc_comm_last_error,
+};
+
 static tcc_comm *make(const tcc_comm_settings *settings, int32_t rank, int32_t size) {
     tcc_comm *comm = tcc_allocate_zero(1, sizeof *comm);
     if (!comm) return NULL;
+    comm->table = &functions;
     comm->settings = *settings;
     comm->rank = rank;
     comm->size = size;
@@ -225,6 +239,13 @@ static tcc_status call(tcc_comm *comm, const tcc_comm_call *asked, const void *s
     TCC_RETURN_IF_ERROR(usable(comm));
     TCC_RETURN_IF_ERROR(tcc_comm_check_call(asked, comm->rank, comm->size, &work));
     return issue(comm, &work, send, receive);
+}
+
+static tcc_status issue_call(tcc_comm *comm, const tcc_comm_call *asked, const void *send,
+                             void *receive) {
+    if (!asked || asked->struct_size != sizeof *asked)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "issue: the call is NULL, or of another version");
+    return call(comm, asked, send, receive);
 }
 
 #define CALL(...) (&(tcc_comm_call){.struct_size = sizeof(tcc_comm_call), __VA_ARGS__})

@@ -147,6 +147,7 @@ typedef struct tcc_comm_group {
 } tcc_comm_group;
 
 struct tcc_comm {
+    const tcc_comm_table *table; /* first, as tcc_comm.h says */
     const tcc_comm_backend *backend;
     void *state; /* of the backend */
     int32_t rank, size;

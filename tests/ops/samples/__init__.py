@@ -12,7 +12,7 @@ from types import MappingProxyType
 import numpy as np
 from tcc.ir.op import OpSpec
 
-from . import control, expression, sizes
+from . import collective, control, expression, sizes
 from .algebra import (
     activation,
     arithmetic,
@@ -50,7 +50,7 @@ from .defaults import default_samples
 from .sampling import Sample, Samples
 
 _FAMILIES = (
-    activation, arithmetic, attention, bits, contract, control, create, cumulative,
+    activation, arithmetic, attention, bits, collective, contract, control, create, cumulative,
     data_dependent, diagonal, expression, grid, indexing, levels, linalg, lists, loss,
     magnitude, movement, narrow, normalization, pad, pool, quantize, quantized, reduce,
     resize, roi, signal, sizes, softmax, space_to_depth, strings, tfidf, unary, window,

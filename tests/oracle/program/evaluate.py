@@ -28,6 +28,7 @@ from tcc.ir.program import (
     BufferId,
     CallOp,
     Check,
+    Collective,
     Copy,
     Dynamic,
     Input,
@@ -58,6 +59,8 @@ from tests.oracle.tile.evaluate import evaluate_kernel
 Function: TypeAlias = Callable[[Sequence[Array], Sequence[Array], Sequence[int]], Sequence[int]]
 # Runs a kernel, by its number: all units, on arrays of its buffers and values of its sizes by name.
 Run: TypeAlias = Callable[[int, Sequence[Array], Mapping[str, int]], None]
+# A collective of this rank with what it sends: what it receives, when all ranks have come.
+Exchange: TypeAlias = Callable[[Collective, Array], Array]
 _POISON = 0xFF
 
 
@@ -68,15 +71,17 @@ def evaluate_program(
     weights: Array,
     functions: Mapping[str, Function] | None = None,
     run: Run | None = None,
+    exchange: Exchange | None = None,
 ) -> tuple[Array, ...]:
     """The outputs of one run in port order; `inputs` in port order, `weights` the section's bytes.
 
     Arrays have the carrier type of their dtype.  `functions` are the C functions by name, for
-    programs that call any.  `run` runs the kernels in the tile evaluator's place.  Raises UserError
+    programs that call any.  `run` runs the kernels in the tile evaluator's place, and `exchange`
+    collectives.  Raises UserError
     where a `Check` fails, InternalError where the program uses memory it does not have.
     """
     evaluated = partial(_evaluated, kernels)
-    host = _Host(program, kernels, inputs, weights, functions or {}, run or evaluated)
+    host = _Host(program, kernels, inputs, weights, functions or {}, run or evaluated, exchange)
     host.run(program.body, ())
     return host.outputs()
 
@@ -123,9 +128,10 @@ class _Host:
         weights: Array,
         functions: Mapping[str, Function],
         run: Run,
+        exchange: Exchange | None,
     ) -> None:
         self._program, self._kernels, self._functions = program, kernels, functions
-        self._run = run
+        self._run, self._exchange = run, exchange
         self._inputs = [
             _at_surface(a, p.dtype) for a, p in zip(inputs, program.inputs, strict=True)
         ]
@@ -241,8 +247,8 @@ class _Host:
                 self._launch(instr)
             case CallOp():
                 self._call(instr)
-            case Copy():
-                self._copy(instr)
+            case Copy() | Collective():
+                self._move(instr)
             case Branch():
                 taken = registers[instr.when] if instr.when >= 0 else self._flag(instr.condition)
                 self.run(instr.then if taken else instr.otherwise, outside)
@@ -253,7 +259,10 @@ class _Host:
             case _:
                 assert_never(instr)
 
-    def _copy(self, node: Copy) -> None:
+    def _move(self, node: Copy | Collective) -> None:
+        if isinstance(node, Collective):
+            self._collective(node)
+            return
         size = self._registers[node.size]
         target, source = self._bytes(node.target), self._bytes(node.source)
         if size > min(target.size, source.size):
@@ -340,6 +349,18 @@ class _Host:
         for ref, array in zip(node.outputs, outputs, strict=True):
             data = to_bytes(array, ref.dtype)
             self._bytes(ref.buffer)[: data.size] = data
+
+    def _collective(self, node: Collective) -> None:
+        if self._exchange is None:
+            raise InternalError("the program has collectives, and the evaluator has one rank")
+        sent, received = (
+            self._registers[node.count] * (node.ranks if blocks else 1) * node.dtype.bytes
+            for blocks in (node.kind.sends_blocks, node.kind.receives_blocks)
+        )
+        send, receive = self._bytes(node.send)[:sent], self._bytes(node.receive)[:received]
+        if send.size < sent or receive.size < received:
+            raise InternalError(f"{node} goes beyond a buffer")
+        receive[:] = to_bytes(self._exchange(node, from_bytes(send, node.dtype)), node.dtype)
 
     def _fill_halo(self, ref: TensorRef, ints: Sequence[int]) -> None:
         """Writes the bits `ints[0]` to the first and last places along each dimension."""

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from tcc.ir.program import Buffer, Instr, Port, Program, Relation, TensorRef
-from tcc.ir.program.table import INSTRUCTIONS, PLACES, Field, Form, Kind, Row
+from tcc.ir.program import Buffer, Instr, Port, Program, TensorRef
+from tcc.ir.program.table import ENUMS, INSTRUCTIONS, PLACES, Field, Form, Kind, Row
 
 from tests.oracle.expr.parse import read_dtype
 from tests.oracle.index.parse import read_end
@@ -142,17 +142,17 @@ class _Parser:
                 return cursor.kind("string")
             case Kind.DTYPE | Kind.INTEGER:
                 return read_dtype(cursor)
-            case Kind.RELATION:
-                return self._relation()
+            case _ if kind in ENUMS:
+                return self._named(kind)
             case _:
                 return self._numbered(kind.letter) if kind.letter else cursor.integer()
 
-    def _relation(self) -> Relation:
-        token = self._cursor.peek()
+    def _named(self, kind: Kind) -> Any:
+        token, members = self._cursor.peek(), ENUMS[kind].__members__
         name = self._cursor.kind("word").upper()
-        if name not in Relation.__members__:
-            raise self._cursor.error("no relation has this name", token)
-        return Relation[name]
+        if name not in members:
+            raise self._cursor.error(f"no {kind.text} has this name", token)
+        return members[name]
 
     def _numbered(self, letter: str) -> int:
         """`b3` as 3, and `none` as no register."""

@@ -6,17 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from tcc.backends.artifact.comm_library import build_comm_library, comm_sources
-from tcc.backends.artifact.toolchain import find_toolchain
+from tcc.backends.artifact.comm_library import comm_sources
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from library import build_program, build_whole
-
-
-@pytest.fixture(scope="session")
-def comm_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_comm_library(find_toolchain(), tmp_path_factory.mktemp("comm_library"))
 
 
 @pytest.fixture(scope="session")

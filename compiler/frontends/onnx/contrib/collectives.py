@@ -1,0 +1,31 @@
+"""Converters of com.microsoft's collectives, whose ranks are those of the comm of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from tcc.frontends.onnx.context import Converter, NodeContext, Results
+
+
+def _all_reduce(ctx: NodeContext) -> Results:
+    return ctx.emit("all_reduce", ctx.input(0))
+
+
+def _all_gather(ctx: NodeContext) -> Results:
+    """All ranks' operands one behind another along `axis`, which goes to the front meanwhile."""
+    x = ctx.input(0)
+    axis = ctx.axis(ctx.integer("axis", 0), x.rank)
+    others = [n for n in range(x.rank) if n != axis]
+    front = ctx.transpose(x, [axis, *others]) if axis else x
+    found = ctx.emit("all_gather", front, ranks=ctx.integer("group_size", 1))
+    return ctx.transpose(found, [*range(1, axis + 1), 0, *range(axis + 1, x.rank)])
+
+
+def _all_to_all(ctx: NodeContext) -> Results:
+    return ctx.emit("all_to_all", ctx.input(0), ranks=ctx.integer("group_size", 1))
+
+
+CONVERTERS: Mapping[str, Converter] = MappingProxyType(
+    {"AllReduce": _all_reduce, "AllGather": _all_gather, "AllToAll": _all_to_all}
+)

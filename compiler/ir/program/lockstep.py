@@ -1,0 +1,148 @@
+"""Proves that all ranks which run a program issue the same collectives in the same order.
+
+Sizes of inputs, weights, and results of all_reduce, all_gather and broadcast are equal on all
+ranks, and so is what is computed of these alone.  Elements of inputs may differ, and own blocks of
+reduce_scatter and all_to_all do.  No collective stands under a condition or trip count that may
+differ.  That inputs have equal sizes on all ranks is the callers' promise; where they break it the
+comm reports a mismatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from tcc.errors import UserError
+from tcc.ir.program import (
+    Body,
+    Branch,
+    BufferId,
+    Collective,
+    Input,
+    Instr,
+    Launch,
+    Loop,
+    Output,
+    Program,
+    Register,
+    State,
+    View,
+)
+from tcc.ir.program.operands import bodies_of, operands, walk_instructions
+from tcc.ir.program.table import Kind
+
+_Value: TypeAlias = tuple[str, Register | BufferId]
+_MADE = (Kind.DEFINED, Kind.WRITTEN, Kind.AIMED)
+
+
+def check_lockstep(program: Program, results: Sequence[Sequence[int]]) -> None:
+    """Raises UserError where a collective stands under what may differ between ranks; `results`
+    are the positions of each kernel's results among its buffers."""
+    if any(isinstance(i, Collective) for i in walk_instructions(program.body)):
+        _Differing(program, results).check()
+
+
+@dataclass
+class _Differing:
+    """The registers and buffers that may differ between ranks, at one point of the program."""
+
+    program: Program
+    results: Sequence[Sequence[int]]
+    values: set[_Value] = field(default_factory=set)
+    # Buffers that views of one another make one memory.
+    shared: dict[_Value, set[_Value]] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """All runs: what one leaves in states the next one finds."""
+        for view in walk_instructions(self.program.body):
+            if isinstance(view, View):
+                ends: tuple[_Value, _Value] = ("b", view.buffer), ("b", view.base)
+                joined = set(ends).union(*(self.shared.get(end, ()) for end in ends))
+                self.shared |= dict.fromkeys(joined, joined)
+        states: set[_Value] = set()
+        for number, buffer in enumerate(self.program.buffers):
+            match buffer.place:
+                case Input():
+                    self.values.add(("b", number))
+                case Output(port) if self.program.outputs[port].state >= 0:
+                    self.values.add(("b", number))
+                case State():
+                    states.add(("b", number))
+                case _:
+                    pass
+        given: set[_Value] | None = None
+        while self.values != given:
+            given = set(self.values)
+            self._run(self.program.body, under=False)
+            self.values = given | (self.values & states)
+
+    def _run(self, body: Body, *, under: bool) -> None:
+        """Goes on behind `body`, of which all results differ if it is `under` a condition that
+        does."""
+        for instr in body:
+            match instr:
+                case Loop():
+                    self._loop(instr, under=under)
+                case Branch():
+                    differs = self._decided(instr, under=under)
+                    before, sides = self.values, set[_Value]()
+                    for side in bodies_of(instr):
+                        self.values = set(before)
+                        self._run(side, under=differs)
+                        sides |= self.values
+                    self.values = sides
+                case Collective():
+                    equal = not instr.kind.sends_blocks and ("r", instr.count) not in self.values
+                    if not equal:
+                        self._mark([("b", instr.receive)])
+                    elif ("b", instr.receive) not in self.shared:
+                        self.values.discard(("b", instr.receive))
+                case _:
+                    read, made = self._operands(instr)
+                    if under or not self.values.isdisjoint(read):
+                        self._mark(made)
+
+    def _mark(self, values: Sequence[_Value]) -> None:
+        for value in values:
+            self.values |= self.shared.get(value, {value})
+
+    def _loop(self, loop: Loop, *, under: bool) -> None:
+        """What any trip leaves, none included."""
+        before: set[_Value] | None = None
+        while self.values != before:
+            before = set(self.values)
+            self._run(loop.body, under=self._decided(loop, under=under))
+            self.values |= before
+
+    def _decided(self, instr: Branch | Loop, *, under: bool) -> bool:
+        """Whether ranks may take different ways, which no collective may stand on."""
+        read, made = self._operands(instr)
+        if not (under or not self.values.isdisjoint(read)):
+            return False
+        for inner in walk_instructions(bodies_of(instr)[0] + bodies_of(instr)[-1]):
+            if isinstance(inner, Collective):
+                raise self._refusal(inner, instr)
+        self._mark(made)
+        return True
+
+    def _operands(self, instr: Instr) -> tuple[list[_Value], list[_Value]]:
+        """What an instruction itself reads, and what it makes of that."""
+        read = [(k.letter, v) for k, v in operands(instr) if k.letter and k not in _MADE]
+        made = [(k.letter, v) for k, v in operands(instr) if k in _MADE]
+        if isinstance(instr, Launch):
+            made = [("b", instr.buffers[n]) for n in self.results[instr.kernel]]
+        return read, made
+
+    def _refusal(self, collective: Collective, under: Branch | Loop) -> UserError:
+        condition = ("b", under.condition) in self.values
+        label = self.program.buffers[under.condition].label if condition else ""
+        return UserError(
+            "ranks may issue different collectives",
+            where=f"{collective.kind.name.lower()} of "
+            f"{self.program.buffers[collective.send].label or 'a value'}",
+            why=f"it stands in a {type(under).__name__.lower()} whose "
+            f"{f'condition {label}' if label else 'condition or number of trips'} "
+            "may differ between ranks",
+            hint="compute the condition from results of all_reduce, all_gather or broadcast",
+        )

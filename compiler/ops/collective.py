@@ -1,0 +1,114 @@
+"""Ops that the ranks of a comm compute together; every rank has an operand of its own.
+
+Where a side has a block for each rank, these lie one behind another along axis 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
+from types import MappingProxyType
+
+import numpy as np
+from tcc.ir.index import as_int
+from tcc.ir.op import Array, Arrays, Infer, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
+from tcc.ir.program import COLLECTIVE_DTYPES, CollectiveKind, Reduction
+from tcc.ir.types import TensorType
+from tcc.ops.operands import array, require
+from tcc.ops.shapes import check_dtype, required
+from tcc.record import record
+
+
+@record
+class CollectiveAttrs:
+    """`ranks` there are, or any number if that is 0; `reduction` is the name of a `Reduction`,
+    `root` the rank whose operand a broadcast gives, and `group` what the model calls the ranks."""
+
+    ranks: int = 0
+    reduction: str = "sum"
+    root: int = 0
+    group: str = ""
+
+
+def collective_kind(name: str) -> CollectiveKind:
+    """The kind of the op `name`."""
+    return CollectiveKind[name.upper()]
+
+
+def _infer(kind: CollectiveKind, types: Types, attrs: CollectiveAttrs) -> OutTypes:
+    x, ranks = required(types, 0), attrs.ranks
+    check_dtype(x.dtype, COLLECTIVE_DTYPES)
+    require(attrs.reduction.upper() in Reduction.__members__, f"no reduction {attrs.reduction}")
+    require(0 <= attrs.root < (ranks or 1 << 31), f"rank {attrs.root} of {ranks}")
+    if not (kind.sends_blocks or kind.receives_blocks):
+        return (x,)
+    require(ranks > 0 and x.rank > 0, f"{x} for {ranks} ranks has no blocks")
+    first = x.shape[0]
+    if kind.sends_blocks:
+        require((as_int(first) or 0) % ranks == 0, f"axis 0 of {x} has no {ranks} equal blocks")
+    if not kind.receives_blocks:
+        first = first // ranks
+    elif not kind.sends_blocks:
+        first = first * ranks
+    return (TensorType(x.dtype, (first, *x.shape[1:])),)
+
+
+_COMBINE: Mapping[Reduction, Callable[[Array, Array], Array]] = MappingProxyType(
+    {
+        Reduction.SUM: np.add,
+        Reduction.PROD: np.multiply,
+        Reduction.MIN: np.minimum,
+        Reduction.MAX: np.maximum,
+        Reduction.AVG: np.add,
+    }
+)
+
+
+def _combined(reduction: Reduction, operands: Sequence[Array]) -> Array:
+    """In the order of the ranks; f16 in f32, integers modulo 2^64 before they are narrowed."""
+    carrier = operands[0].dtype
+    wide = {"i": "i8", "u": "i8"}.get(carrier.kind, "f4" if carrier.itemsize == 2 else carrier)
+    total = reduce(_COMBINE[reduction], (x.astype(wide) for x in operands))
+    if reduction is Reduction.AVG:
+        n = len(operands)
+        total = total / n if carrier.kind == "f" else np.sign(total) * (np.abs(total) // n)
+    return total.astype(carrier)
+
+
+def collected(
+    kind: CollectiveKind, attrs: CollectiveAttrs, operands: Sequence[Array]
+) -> list[Array]:
+    """The results of all ranks for the operands of all ranks."""
+    if kind.reduces:
+        operands = [_combined(Reduction[attrs.reduction.upper()], operands)] * len(operands)
+    if kind.sends_blocks:
+        parts = [np.split(x, len(operands)) for x in operands]
+        if kind.receives_blocks:
+            return [np.concatenate(own) for own in zip(*parts, strict=True)]
+        return [own[rank] for rank, own in enumerate(parts)]
+    if kind.receives_blocks:
+        return [np.concatenate(operands)] * len(operands)
+    return [operands[attrs.root]] * len(operands)
+
+
+def _reference(kind: CollectiveKind, arrays: Arrays, attrs: CollectiveAttrs) -> OutArrays:
+    """Of rank 0 where all ranks have equal operands."""
+    return (collected(kind, attrs, [array(arrays, 0)] * max(attrs.ranks, 1))[0],)
+
+
+def _row(kind: CollectiveKind, doc: str) -> OpSpec:
+    infer: Infer = partial(_infer, kind)
+    return OpSpec(
+        kind.name.lower(), CollectiveAttrs, (1, 1), infer, partial(_reference, kind),
+        COLLECTIVE_DTYPES, Tolerance.ACCUMULATE if kind.reduces else Tolerance.EXACT, doc,
+        traits=frozenset({Trait.OPAQUE, Trait.COLLECTIVE}),
+    )  # fmt: skip
+
+
+OPS: tuple[OpSpec, ...] = (
+    _row(CollectiveKind.ALL_REDUCE, "The reduction of all ranks' x, on every rank."),
+    _row(CollectiveKind.REDUCE_SCATTER, "A rank's own block of the reduction of all ranks' x."),
+    _row(CollectiveKind.ALL_GATHER, "All ranks' x one behind another, on every rank."),
+    _row(CollectiveKind.ALL_TO_ALL, "A rank's own block of every rank's x."),
+    _row(CollectiveKind.BROADCAST, "The x of one rank, on every rank."),
+)

@@ -1,0 +1,40 @@
+"""Nodes that the ranks of a comm compute together become instructions of the program."""
+
+from __future__ import annotations
+
+from tcc.errors import InternalError
+from tcc.ir.graph import Node
+from tcc.ir.index import as_int, const
+from tcc.ir.program import Check, Collective, CollectiveKind, Reduction, Relation
+from tcc.ir.types import element_count
+from tcc.ops.collective import CollectiveAttrs, collective_kind
+from tcc.passes.program.lower_graph import GraphLowering
+
+COLLECTIVES = frozenset(kind.name.lower() for kind in CollectiveKind)
+
+
+def lower_collective(frame: GraphLowering, node: Node) -> None:
+    """One instruction; that blocks of open sizes are equal is checked before it."""
+    attrs: CollectiveAttrs = node.attrs
+    kind, (x,), (y,) = collective_kind(node.op.name), node.inputs, node.outputs
+    if x is None:
+        raise InternalError(f"{node.op.name} has no operand", where=node.loc)
+    if kind.sends_blocks and as_int(x.type.shape[0]) is None:
+        ranks, first = frame.size(const(attrs.ranks)), frame.size(x.type.shape[0])
+        message = f"{node.loc}: axis 0 of {x.name} must be a multiple of the number of ranks"
+        frame.out.append(Check(Relation.DIVIDES, ranks, first, message))
+    count = element_count((x if kind.receives_blocks else y).type.shape)
+    if kind is CollectiveKind.ALL_TO_ALL:
+        count = count // attrs.ranks
+    frame.out.append(
+        Collective(
+            kind,
+            Reduction[attrs.reduction.upper()],
+            frame.read(x),
+            frame.define(y),
+            frame.size(count),
+            x.type.dtype,
+            attrs.ranks,
+            attrs.root,
+        )
+    )

@@ -1,0 +1,85 @@
+/* Collectives of a program, through the table of functions that a comm begins with. */
+#include <stdatomic.h>
+
+#include "runtime.h"
+#include "tcc_comm.h"
+
+static const tcc_comm_table *table_of(const tcc_comm *comm) {
+    return *(const tcc_comm_table *const *)(const void *)comm;
+}
+
+tcc_status tcc_collective_fits(const tcc_comm *comm) {
+    const tcc_comm_table *table = table_of(comm);
+    if (table->version == TCC_COMM_VERSION && table->struct_size >= sizeof *table) return TCC_OK;
+    return tcc_fail(TCC_UNSUPPORTED, "the comm has version %u, this model knows version %d",
+                    table->version, TCC_COMM_VERSION);
+}
+
+/* Looked for at every run: the process's comm may have been closed, and another opened. */
+static tcc_comm *process_comm(void) {
+    _Atomic(tcc_comm *) *slot = tcc_note_slot(TCC_COMM_NOTE);
+    return slot ? atomic_load(slot) : NULL;
+}
+
+tcc_status tcc_collective_begin(tcc_run *run) {
+    tcc_instance *instance = run->instance;
+    int32_t wanted = instance->model->program.ranks;
+    if (instance->device)
+        return tcc_fail(TCC_UNSUPPORTED, "the model has collectives, which run on CPUs only");
+    run->comm = instance->comm ? instance->comm : process_comm();
+    if (!run->comm)
+        return tcc_fail(TCC_UNSUPPORTED,
+                        "the model has collectives, and there is no comm: start its ranks with "
+                        "tcc run --nproc, mpirun, torchrun or srun, and open a comm in each "
+                        "(tcc.load(path, comm=tcc.runtime.comm.open()), or instance_create_on of "
+                        "tcc.h)");
+    TCC_RETURN_IF_ERROR(tcc_collective_fits(run->comm));
+    int32_t size = table_of(run->comm)->size(run->comm);
+    if (wanted && size != wanted)
+        return tcc_fail(TCC_UNSUPPORTED, "the model is for %d ranks, its comm has %d", wanted, size);
+    return TCC_OK;
+}
+
+void tcc_collective_abort(const tcc_run *run) {
+    char reason[512];
+    if (!run->comm) return;
+    const tcc_comm_table *table = table_of(run->comm);
+    snprintf(reason, sizeof reason, "a run of rank %d failed: %s", table->rank(run->comm),
+             tcc_last_error());
+    (void)table->abort(run->comm, reason);
+}
+
+/* Fails unless the buffer holds `blocks` blocks of so many bytes. */
+static tcc_status check_span(const tcc_span *span, int64_t blocks, int64_t bytes) {
+    int64_t needed;
+    if (span->data && bytes >= 0 && !__builtin_mul_overflow(blocks, bytes, &needed) &&
+        needed <= span->size)
+        return TCC_OK;
+    return tcc_fail(TCC_INTERNAL, "the program gives a collective more than a buffer holds");
+}
+
+tcc_status tcc_collective(tcc_run *run, const tcc_code *code) {
+    static const tcc_comm_kind kinds[TCC_COLLECTIVE_COUNT] = {
+        TCC_COMM_ALL_REDUCE, TCC_COMM_REDUCE_SCATTER, TCC_COMM_ALL_GATHER, TCC_COMM_ALL_TO_ALL,
+        TCC_COMM_BROADCAST};
+    const tcc_instance *instance = run->instance;
+    const tcc_comm_table *table = table_of(run->comm);
+    int64_t ranks = code->as.collective.ranks, bytes;
+    const tcc_comm_call call = {.struct_size = sizeof call,
+                                .kind = kinds[code->as.collective.kind],
+                                .reduction = (tcc_comm_reduction)code->as.collective.reduction,
+                                .dtype = code->as.collective.dtype,
+                                .root = (int32_t)code->as.collective.root,
+                                .count = instance->registers[code->as.collective.count]};
+    bool all_to_all = call.kind == TCC_COMM_ALL_TO_ALL;
+    bool sends = all_to_all || call.kind == TCC_COMM_REDUCE_SCATTER;
+    bool receives = all_to_all || call.kind == TCC_COMM_ALL_GATHER;
+    const tcc_span *send = &instance->spans[code->as.collective.send];
+    const tcc_span *receive = &instance->spans[code->as.collective.receive];
+    if (__builtin_mul_overflow(call.count, call.dtype.bits / 8, &bytes)) bytes = -1;
+    TCC_RETURN_IF_ERROR(check_span(send, sends ? ranks : 1, bytes));
+    TCC_RETURN_IF_ERROR(check_span(receive, receives ? ranks : 1, bytes));
+    tcc_status status = table->issue(run->comm, &call, send->data, receive->data);
+    if (status == TCC_OK) return TCC_OK;
+    return tcc_fail(status, "rank %d: %.768s", table->rank(run->comm), table->last_error());
+}

@@ -1,0 +1,50 @@
+/* Slots that libraries of one process share: each has an ELF note of name "tcc" with the distance to
+ * its slot, and the slot of the first object in load order counts. */
+#define _GNU_SOURCE
+#include <link.h>
+#include <string.h>
+
+#include "runtime.h"
+
+enum { HEADER = 12, BYTES = 24 };
+
+typedef struct search {
+    uint32_t type;
+    char *slot;
+} search;
+
+/* The place of the slot in a segment of notes, or NULL. */
+static char *slot_in(char *note, const char *end, uint32_t type) {
+    while (end - note >= BYTES) {
+        uint32_t header[3];
+        memcpy(header, note, sizeof header);
+        char *content = note + HEADER + 4;
+        if (header[0] == 4 && header[1] == 8 && header[2] == type &&
+            memcmp(note + HEADER, "tcc", 4) == 0) {
+            int64_t distance;
+            memcpy(&distance, content, sizeof distance);
+            return content + distance;
+        }
+        size_t name = (header[0] + 3u) & ~(size_t)3, rest = (header[1] + 3u) & ~(size_t)3;
+        if (name + rest > (size_t)(end - note) - HEADER) break;
+        note += HEADER + name + rest;
+    }
+    return NULL;
+}
+
+static int look_at(struct dl_phdr_info *object, size_t size, void *found) {
+    search *asked = found;
+    (void)size;
+    for (int i = 0; i < object->dlpi_phnum && !asked->slot; i++) {
+        if (object->dlpi_phdr[i].p_type != PT_NOTE) continue;
+        char *notes = (char *)object->dlpi_addr + object->dlpi_phdr[i].p_vaddr;
+        asked->slot = slot_in(notes, notes + object->dlpi_phdr[i].p_memsz, asked->type);
+    }
+    return asked->slot != NULL;
+}
+
+void *tcc_note_slot(uint32_t type) {
+    search asked = {type, NULL};
+    (void)dl_iterate_phdr(look_at, &asked);
+    return asked.slot;
+}

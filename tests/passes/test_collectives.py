@@ -1,0 +1,181 @@
+"""Graphs with collectives, and their programs, evaluated by all ranks in lockstep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tcc.backends.artifact.encode_program import COLLECTIVES, decode_program, encode_program
+from tcc.backends.artifact.planner import arena_planner
+from tcc.errors import UserError
+from tcc.ir.graph import Graph, GraphBuilder, Node
+from tcc.ir.graph.evaluate import evaluate_graph
+from tcc.ir.index import symbol
+from tcc.ir.program import Collective
+from tcc.ir.program.lockstep import check_lockstep
+from tcc.ir.program.verify import verify_program
+from tcc.ir.types import BOOL, F32, I64, tensor
+from tcc.ops import OPS
+from tcc.ops.collective import CollectiveAttrs, collected, collective_kind
+from tcc.passes.memory.in_place import update_in_place
+from tcc.passes.memory.plan_arena import plan_arena
+from tcc.passes.program.lower_graph import lower_program, place_graph
+from tcc.passes.program.lower_node import check_runnable, lower_node
+from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.schedule.cpu.core import CoreModel
+
+from tests.oracle.program.evaluate import evaluate_program
+from tests.oracle.ranks import Rank, Stuck, in_lockstep
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Feeds = Mapping[str, Array]
+ATTRS = {
+    "all_reduce": CollectiveAttrs(0, "max"),
+    "reduce_scatter": CollectiveAttrs(2, "avg"),
+    "all_gather": CollectiveAttrs(2),
+    "all_to_all": CollectiveAttrs(2),
+    "broadcast": CollectiveAttrs(0, "sum", 1),
+}
+
+
+def every_kind() -> Graph:
+    """Each kind behind a kernel and before one, over rows of an open number."""
+    b = GraphBuilder("g")
+    x = b.input("x", tensor(F32, symbol("n", 1, 100), 3))
+    (clipped,) = b.add(OPS["relu"], [x])
+    outputs = []
+    for name, attrs in ATTRS.items():
+        (y,) = b.add(OPS[name], [clipped], attrs)
+        outputs += b.add(OPS["add"], [y, y], names=[f"{name}_twice"])
+    return b.finish(outputs)
+
+
+def graph_on_rank(graph: Graph, feeds: Feeds, rank: Rank) -> dict[str, Array]:
+    def exchange(node: Node, x: Array) -> Array:
+        kind, attrs = collective_kind(node.op.name), node.attrs
+        call = (node.op.name, attrs, x.dtype.name, x.shape)
+        return rank.meet(call, x, lambda xs: collected(kind, attrs, xs))
+
+    return evaluate_graph(graph, feeds, exchange=exchange)
+
+
+def graph_on_ranks(graph: Graph, feeds: list[Feeds]) -> list[dict[str, Array]]:
+    return in_lockstep(len(feeds), lambda rank: graph_on_rank(graph, feeds[rank.number], rank))
+
+
+def test_ranks_agree_with_numpy_and_with_their_program() -> None:
+    graph = every_kind()
+    rng = np.random.default_rng(3)
+    feeds = [{"x": rng.standard_normal((4, 3)).astype(np.float32)} for _ in range(2)]
+    a, b = (np.maximum(f["x"], 0) for f in feeds)
+    want = graph_on_ranks(graph, feeds)
+    for rank, found in enumerate(want):
+        half = slice(2 * rank, 2 * rank + 2)
+        for name, array in {
+            "all_reduce": np.maximum(a, b),
+            "reduce_scatter": (a[half] + b[half]) / 2,
+            "all_gather": np.concatenate([a, b]),
+            "all_to_all": np.concatenate([a[half], b[half]]),
+            "broadcast": b,
+        }.items():
+            np.testing.assert_array_equal(found[f"{name}_twice"], 2 * array, err_msg=name)
+
+    program, table, _ = lower_program(
+        place_graph(graph), CorePlanner(CoreModel(16, 16)), lower_node
+    )
+    program = plan_arena(program, arena_planner())
+    kernels = [bound.kernel for bound in table.bounds]
+    program = replace(program, kernels=tuple(f"k{n}" for n in range(len(kernels))))
+    verify_program(program)
+    check_lockstep(program, [kernel.results for kernel in kernels])
+    data = encode_program(program)
+    assert decode_program(data) == program
+    assert int.from_bytes(data[8:16], "little") == COLLECTIVES
+
+    def run(rank: Rank) -> tuple[Array, ...]:
+        def exchange(node: Collective, x: Array) -> Array:
+            attrs = CollectiveAttrs(node.ranks, node.reduction.name.lower(), node.root)
+            return rank.meet(
+                replace(node, send=0, receive=0),
+                x,
+                lambda xs: collected(node.kind, attrs, xs),
+            )
+
+        x = feeds[rank.number]["x"]
+        return evaluate_program(program, kernels, [x], np.zeros(0, np.uint8), exchange=exchange)
+
+    for found, expected in zip(in_lockstep(2, run), want, strict=True):
+        for array, name in zip(found, [p.name for p in program.outputs], strict=True):
+            np.testing.assert_array_equal(array, expected[name], err_msg=name)
+
+
+def test_a_sum_lies_over_its_operand_where_that_dies() -> None:
+    b = GraphBuilder("g")
+    x = b.input("x", tensor(F32, 64))
+    (kept,) = b.add(OPS["relu"], [x])
+    (once,) = b.add(OPS["all_reduce"], [kept], CollectiveAttrs())
+    (again,) = b.add(OPS["all_reduce"], [once], CollectiveAttrs())
+    graph = b.finish(b.add(OPS["add"], [again, kept]))
+    program, table, _ = lower_program(
+        place_graph(graph), CorePlanner(CoreModel(16, 16)), lower_node
+    )
+    program, _ = update_in_place(program, table.bounds)
+    first, second = (i for i in program.body if isinstance(i, Collective))
+    assert first.send != first.receive == second.send == second.receive
+
+
+def test_a_program_without_collectives_keeps_its_version() -> None:
+    b = GraphBuilder("g")
+    graph = b.finish(b.add(OPS["relu"], [b.input("x", tensor(F32, 3))]))
+    program, _, _ = lower_program(place_graph(graph), CorePlanner(CoreModel(16, 16)), lower_node)
+    data = encode_program(plan_arena(program, arena_planner()))
+    assert int.from_bytes(data[8:16], "little") == COLLECTIVES - 1
+
+
+def trips(own: bool) -> Graph:
+    """As many all_reduces as the element of `count`, a rank's `own` or the largest of all."""
+    inner = GraphBuilder("body")
+    inner.input("i", tensor(I64))
+    go, carried = inner.input("go", tensor(BOOL)), inner.input("a", tensor(F32, 2))
+    body = inner.finish([go, *inner.add(OPS["all_reduce"], [carried], CollectiveAttrs())])
+    b = GraphBuilder("g")
+    x, count = b.input("x", tensor(F32, 2)), b.input("count", tensor(I64))
+    if not own:
+        (count,) = b.add(OPS["all_reduce"], [count], CollectiveAttrs(0, "max"))
+    return b.finish(
+        b.add(OPS["loop"], [count, None, x], OPS["loop"].attrs(body, (carried.type,)), names=["y"])
+    )
+
+
+def test_a_wait_that_never_ends_is_reported() -> None:
+    feeds: list[Feeds] = [
+        {"x": np.full(2, rank, np.float32), "count": np.array(1 + 2 * rank)} for rank in range(2)
+    ]
+    found = graph_on_ranks(trips(own=False), feeds)
+    assert [r["y"].tolist() for r in found] == [[4.0, 4.0]] * 2
+    with pytest.raises(Stuck, match=r"rank 1 waits in \('all_reduce'.*; rank 0 has ended"):
+        graph_on_ranks(trips(own=True), feeds)
+    wrong = [{"x": np.zeros((2 + 2 * rank, 3), np.float32)} for rank in range(2)]
+    with pytest.raises(Stuck, match=r"\(2, 3\)\); rank 1 waits in .* \(4, 3\)"):
+        graph_on_ranks(every_kind(), wrong)
+
+
+def test_one_rank_alone_is_refused() -> None:
+    with pytest.raises(UserError, match="evaluated with all its ranks together"):
+        evaluate_graph(every_kind(), {"x": np.zeros((2, 3), np.float32)})
+
+
+@pytest.mark.parametrize("other", [CollectiveAttrs(3), CollectiveAttrs(2, group="tp")])
+def test_groups_of_ranks_are_one(other: CollectiveAttrs) -> None:
+    b = GraphBuilder("g")
+    x = b.input("x", tensor(F32, 6))
+    outputs = [
+        *b.add(OPS["all_gather"], [x], CollectiveAttrs(2)),
+        *b.add(OPS["all_gather"], [x], other),
+    ]
+    with pytest.raises(UserError, match="collectives of several groups of ranks") as caught:
+        check_runnable(b.finish(outputs))
+    assert "all_gather at" in caught.value.why

@@ -1,0 +1,79 @@
+"""Processes that are the ranks of one job, on this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def start_ranks(
+    size: int, script: str, library: Path, *arguments: object, **variables: str
+) -> list[subprocess.Popen[str]]:
+    """Starts `size` Pythons that run `script` with these arguments."""
+    job = {
+        "TCC_COMM_LIBRARY": str(library), "TCC_SIZE": str(size), "TCC_NUM_THREADS": "1",
+        "TCC_RENDEZVOUS": f"test-{uuid.uuid4()}",
+    }  # fmt: skip
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", script, *map(str, arguments)],
+            env=os.environ | job | {"TCC_RANK": str(rank)} | variables,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(size)
+    ]  # fmt: skip
+
+
+def run_ranks(
+    size: int, script: str, library: Path, *arguments: object, **variables: str
+) -> list[str]:
+    """What the ranks print, in their order; fails with the errors of those that fail."""
+    ranks = start_ranks(size, script, library, *arguments, **variables)
+    ended = [process.communicate(timeout=100) for process in ranks]
+    assert not any(process.returncode for process in ranks), ended
+    return [out for out, _ in ended]
+
+
+RUN = """
+import sys
+import numpy as np
+import tcc
+from tcc.runtime import comm as comms
+
+_, folder, *models = sys.argv
+with comms.open() as comm:
+    for name in models:
+        module = tcc.load(f"{folder}/{name.format(rank=comm.rank)}.so", comm=comm)
+        assert module.ranks in (0, comm.size)
+        for number in range(2):
+            feeds = np.load(f"{folder}/{name}.{comm.rank}.npz".replace("{rank}", ""))
+            found = module.run(dict(feeds))
+        np.savez(f"{folder}/{name}.{comm.rank}.found.npz".replace("{rank}", ""), **found)
+"""
+
+
+def on_ranks(
+    folder: Path, library: Path, models: Mapping[str, Sequence[Mapping[str, Array]]]
+) -> dict[str, list[Mapping[str, Array]]]:
+    """What each rank finds for its own inputs of each model; `{rank}` in a name is the rank's."""
+    size = len(next(iter(models.values())))
+    for name, feeds in models.items():
+        for rank, given in enumerate(feeds):
+            np.savez(folder / f"{name}.{rank}.npz".replace("{rank}", ""), **given)
+    run_ranks(size, RUN, library, folder, *models)
+    return {
+        name: [
+            dict(np.load(folder / f"{name}.{rank}.found.npz".replace("{rank}", "")))
+            for rank in range(size)
+        ]
+        for name in models
+    }
