@@ -11,6 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from environment import PYTHON, ROOT
+from onnx import TensorProto, helper, numpy_helper, save
+from tcc.backends.artifact.toolchain import runtime_sources
+from tcc.driver import compile_model
+from tcc.options import read_options
+
 from bars.figures import (
     RUNTIME,
     TESTS,
@@ -22,11 +28,6 @@ from bars.figures import (
     output,
     say,
 )
-from environment import PYTHON, ROOT
-from onnx import TensorProto, helper, numpy_helper, save
-from tcc.backends.artifact.toolchain import runtime_sources
-from tcc.driver import compile_model
-from tcc.options import read_options
 
 sys.path.append(str(TESTS))
 

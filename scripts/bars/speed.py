@@ -10,14 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from bars.figures import TESTS, Figure, absent, at_least, at_most, compiled, output, say
-from bars.memory import SYSTEM
 from comm_times import Times, measured
 from environment import ROOT
 from onnx import TensorProto, helper, save
 from tcc import compile as compile_model
 from tcc.backends.artifact.comm_library import build_comm_library
 from tcc.backends.artifact.toolchain import find_toolchain
+
+from bars.figures import TESTS, Figure, absent, at_least, at_most, compiled, output, say
+from bars.memory import SYSTEM
 
 sys.path.append(str(TESTS / "comm"))
 

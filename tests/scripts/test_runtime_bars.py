@@ -14,9 +14,10 @@ import pytest
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
+from comm_times import Times
+
 from bars.figures import Figure, absent, at_least, at_most
 from bars.speed import _own_times, _peers
-from comm_times import Times
 
 MIB = 1 << 20
 
