@@ -107,8 +107,7 @@ static bool is_stall(const tcc_team *team, int64_t since, int64_t now) {
 /* A pause in a wait for others that are at a piece; `since` is the wait's first pause.  Returns the
  * turns until the next one.  A caller that waits for a thread without a CPU sleeps, for its own CPU
  * may be what the other one needs. */
-__attribute__((noinline, cold)) static int32_t pause_waiting(const tcc_team *team, int32_t self,
-                                                            int64_t *since) {
+TCC_COLD static int32_t pause_waiting(const tcc_team *team, int32_t self, int64_t *since) {
     if (!*since) *since = tcc_now();
     if (self == 0 && is_stall(team, *since, tcc_now())) {
         nanosleep(&(struct timespec){0, SLICE}, NULL);

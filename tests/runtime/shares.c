@@ -9,7 +9,7 @@
 
 const tcc_artifact tcc_artifact_info = {.name = "shares"};
 
-enum { CPUS = 8, TURNS = 1 << 20, STRIDE = 64 };
+enum { CPUS = 8, TURNS = 1 << 20, KEPT = 300, STRIDE = 64 };
 
 static void work(void *const *b, const int64_t *n, int64_t begin, int64_t end, void *scratch) {
     (void)b, (void)n, (void)begin, (void)end, (void)scratch;
@@ -30,6 +30,16 @@ static int hired(const tcc_crew *crew) { return (int)tcc_load_of(crew->workers).
 static void fail(const char *what, const tcc_crew *first, const tcc_crew *second) {
     printf("%s: %d and %d seats, %d workers serve\n", what, seats(first), seats(second), hired(first));
     exit(1);
+}
+
+/* Neither run gets more than its share, whatever the other one's workers do. */
+static void keep(const char *what, tcc_crew *first, int32_t asks, int32_t most, tcc_crew *second,
+                 int32_t other_asks, int32_t other_most) {
+    for (int turn = 0; turn < KEPT; turn++, sched_yield()) {
+        launch(first, asks);
+        launch(second, other_asks);
+        if (seats(first) > most || seats(second) > other_most) fail(what, first, second);
+    }
 }
 
 /* Both runs launch in turns, until they have so many seats. */
@@ -58,10 +68,12 @@ int main(void) {
     alone("a run without others", &first, CPUS);
     tcc_crew_enter(&second);
     divide("runs that ask for the same", &first, CPUS, &second, CPUS, 4, 4);
+    keep("shares of runs that ask for the same", &first, CPUS, 4, &second, CPUS, 4);
     tcc_crew_leave(&second);
     alone("a run after others", &first, CPUS);
     tcc_crew_enter(&second);
     divide("runs that ask for eight and two", &first, CPUS, &second, 2, 7, 1);
+    keep("shares of runs that ask for eight and two", &first, CPUS, 7, &second, 2, 2);
     tcc_crew_leave(&second);
     tcc_crew_enter(&second);
     tcc_crew_enter(&third); /* which only has its caller, and asks for nothing */
