@@ -9,11 +9,12 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from environment import ROOT
 
-LEAST, MOST, FACTOR = 4 << 10, 32 << 20, 8
+LEAST, MOST, FACTOR = 4 << 10, 32 << 20, 2
 RUNS = 200
 
 Sizes = dict[int, float]
@@ -59,8 +60,16 @@ def _peers(folder: Path, launchers: Sequence[tuple[Sequence[str], Path]]) -> dic
     return found
 
 
-def times(perf: Path, launchers: Sequence[tuple[Sequence[str], Path]], rounds: int) -> None:
-    """Prints for each size the microseconds, then what others take as multiples of it."""
+@dataclass(frozen=True, slots=True)
+class Times:
+    """By bytes: microseconds of all_reduce, and what each of the others takes over it (medians)."""
+
+    staged: Sizes
+    ratios: dict[str, Sizes]
+
+
+def measured(perf: Path, launchers: Sequence[tuple[Sequence[str], Path]], rounds: int) -> Times:
+    """Times all_reduce, staged and symmetric, a copy, and the peers that are there, in turns."""
     peers = _peers(perf.parent, launchers)
     staged: dict[int, list[float]] = defaultdict(list)
     ratios: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -72,8 +81,20 @@ def times(perf: Path, launchers: Sequence[tuple[Sequence[str], Path]], rounds: i
             staged[size].append(taken)
             for name, its in others.items():
                 ratios[name][size].append(its[size] / taken)
+    return Times(
+        {size: statistics.median(taken) for size, taken in staged.items()},
+        {
+            name: {size: statistics.median(found) for size, found in its.items()}
+            for name, its in ratios.items()
+        },
+    )
+
+
+def times(perf: Path, launchers: Sequence[tuple[Sequence[str], Path]], rounds: int) -> None:
+    """Prints for each size the microseconds, then what others take as multiples of it."""
+    found = measured(perf, launchers, rounds)
     print(f"all_reduce of f32, 2 pinned ranks, median of {rounds} rounds in turns")
-    print(f"{'bytes':>10} {'us':>10}  times of others over it: {', '.join(ratios)}")
-    for size, taken in staged.items():
-        columns = "".join(f"{statistics.median(ratios[name][size]):10.2f}" for name in ratios)
-        print(f"{size:>10} {statistics.median(taken):>10.2f}{columns}", flush=True)
+    print(f"{'bytes':>10} {'us':>10}  times of others over it: {', '.join(found.ratios)}")
+    for size, taken in found.staged.items():
+        columns = "".join(f"{its[size]:10.2f}" for its in found.ratios.values())
+        print(f"{size:>10} {taken:>10.2f}{columns}", flush=True)

@@ -32,8 +32,9 @@
  * the caller keeps runs of one instance apart.  `call` borrows an idle instance and may be used from
  * any thread.  On a GPU a run on the caller's stream may return before its work is done; the
  * instance's next run waits for it.  All artifacts of a process share one pool of worker threads;
- * runs at the same time share the CPUs.  Idle workers spin for TCC_SPIN_MICROSECONDS (2000 if not
- * set; read once) before they sleep.  Workers block all signals but SIGPROF and those that a
+ * runs at the same time share them in proportion to the threads that they ask for.  Idle workers spin
+ * for TCC_SPIN_MICROSECONDS together (2000 if not set; read once), or shorter where that was in vain
+ * lately, before they sleep.  Workers block all signals but SIGPROF and those that a
  * thread's own instructions raise (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS).  After fork
  * the child starts its own workers when it first needs them.
  *

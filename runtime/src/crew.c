@@ -58,29 +58,42 @@ static int find_slot(struct dl_phdr_info *object, size_t size, void *out_slot) {
 
 static tcc_workers *the_workers; /* cache of the slot's content; the same in all threads */
 
+/* In the child of a fork no worker exists, and whoever was launching is gone too; a team's next ticket
+ * is one that no claim has seen. */
 static void forget_workers(void) {
-    /* in the child of a fork no worker exists, and whoever was launching is gone too; the next
-     * ticket is one that no claim has seen */
     tcc_workers *workers = the_workers;
+    workers->forks++;
+    atomic_store(&workers->load, 0);
     atomic_store(&workers->started, 0);
-    workers->refused = false;
-    workers->ticket += 2;
-    workers->open = 0;
-    workers->alone_until = 0;
-    atomic_store(&workers->runs, 0);
-    atomic_store(&workers->busy, false);
-    for (int i = 0; i < TCC_MAX_THREADS / 64; i++) atomic_store(&workers->asleep[i], 0);
+    atomic_store(&workers->refused, false);
+    for (int i = 0; i < TCC_MAX_THREADS; i++) atomic_store(&workers->posts[i].post, POST_NOBODY);
+    for (int i = 0; i < MOST_TEAMS; i++) {
+        tcc_team *team = atomic_load(&workers->teams[i]);
+        if (!team) break;
+        team->ticket += 2;
+        team->open = 0;
+        team->alone_for = 0;
+        team->manned = team->reached = 1;
+        atomic_store(&team->busy, false);
+    }
+}
+
+static void *allocate_shared(size_t bytes) {
+    void *memory = NULL;
+    if (posix_memalign(&memory, LINE_PAIR, bytes)) return NULL;
+    return memset(memory, 0, bytes);
 }
 
 static tcc_workers *make_workers(void) {
-    tcc_workers *workers = NULL;
-    if (posix_memalign((void **)&workers, LINE_PAIR, sizeof *workers)) return NULL;
-    memset(workers, 0, sizeof *workers);
+    tcc_workers *workers = allocate_shared(sizeof *workers);
+    if (!workers) return NULL;
     workers->version = WORKERS_VERSION;
     workers->launch = tcc_workers_launch;
     workers->settle = tcc_workers_settle;
     workers->memory = (tcc_budget){.name = "the process", .source = "process_set_memory_limit"};
-    (void)tcc_spin_resolve(&workers->spin); /* what is no number was refused before */
+    /* what is no number was refused before */
+    (void)tcc_threads_resolve(0, &workers->cpus);
+    (void)tcc_spin_resolve(&workers->spin);
     return workers;
 }
 
@@ -111,48 +124,98 @@ tcc_workers *tcc_workers_find(void) {
 
 void tcc_crew_enter(tcc_crew *crew) {
     tcc_workers *workers = tcc_workers_find();
-    *crew = (tcc_crew){.workers = workers, .calm = CALM_LAUNCHES};
-    if (workers) atomic_fetch_add_explicit(&workers->runs, 1, memory_order_relaxed);
+    *crew = (tcc_crew){.workers = workers, .asks = 1, .share = 1};
+    if (!workers) return;
+    crew->forks = workers->forks;
+    atomic_fetch_add_explicit(&workers->load, LOAD_RUN, memory_order_relaxed);
 }
 
 void tcc_crew_settle(tcc_crew *crew) {
-    if (crew->owner) crew->workers->settle(crew->workers);
+    if (crew->team) crew->workers->settle(crew->team);
 }
 
 void tcc_crew_leave(tcc_crew *crew) {
-    if (!crew->workers) return;
+    tcc_workers *workers = crew->workers;
+    if (!workers) return;
     tcc_crew_settle(crew);
-    if (crew->owner) atomic_store_explicit(&crew->workers->busy, false, memory_order_release);
-    atomic_fetch_sub_explicit(&crew->workers->runs, 1, memory_order_relaxed);
+    if (crew->team) {
+        atomic_store_explicit(&workers->warm, (int32_t)crew->team->number, memory_order_relaxed);
+        atomic_store_explicit(&crew->team->busy, false, memory_order_release);
+    }
+    uint64_t own = LOAD_RUN + LOAD_ASKED * (uint64_t)(crew->asks - 1);
+    if (crew->forks == workers->forks)
+        atomic_fetch_sub_explicit(&workers->load, own, memory_order_relaxed);
     *crew = (tcc_crew){0};
 }
 
-/* Threads for a launch that wants `threads`: one less for each other run, for its caller has a CPU
- * too.  Others may come and go quickly, so a run that gave way takes back only after a while. */
-static int32_t fair_threads(tcc_crew *crew, int32_t threads) {
-    int32_t others = atomic_load_explicit(&crew->workers->runs, memory_order_relaxed) - 1;
-    if (TCC_UNLIKELY(others > 0)) {
-        crew->others = others;
-        crew->calm = 0;
-    } else if (TCC_UNLIKELY(crew->calm < CALM_LAUNCHES)) {
-        if (++crew->calm == CALM_LAUNCHES) crew->others = 0;
-    }
-    return threads - crew->others;
+/* Threads for a run, in proportion to what it and the others ask; a caller has a CPU in any case. */
+static int32_t share_of(const tcc_crew *crew) {
+    tcc_load load = tcc_load_of(crew->workers);
+    int64_t all = load.runs + load.asked, asks = crew->asks;
+    int64_t cpus = crew->workers->cpus > asks ? crew->workers->cpus : asks;
+    return (int32_t)(all <= cpus ? asks : (asks * cpus + all - 1) / all);
 }
 
-static bool own_workers(tcc_crew *crew) {
-    tcc_workers *workers = crew->workers;
-    if (!crew->owner && !atomic_load_explicit(&workers->busy, memory_order_relaxed))
-        crew->owner = !atomic_exchange_explicit(&workers->busy, true, memory_order_acquire);
-    return crew->owner;
+/* Threads for a launch that wants `threads`.  Others may come and go quickly, so a run that gave way
+ * takes back only after a while. */
+static int32_t fair_threads(tcc_crew *crew, int32_t threads) {
+    if (TCC_UNLIKELY(threads > crew->asks)) {
+        uint64_t more = (uint64_t)(threads - crew->asks);
+        atomic_fetch_add_explicit(&crew->workers->load, LOAD_ASKED * more, memory_order_relaxed);
+        crew->asks = threads;
+        crew->share = share_of(crew);
+        crew->calm = 0;
+    }
+    int32_t share = share_of(crew);
+    crew->calm = share > crew->share ? crew->calm + 1 : 0;
+    if (TCC_UNLIKELY(share < crew->share || crew->calm == CALM_LAUNCHES)) {
+        crew->share = share;
+        if (crew->team) tcc_team_trim(crew->team, share);
+    }
+    return threads < crew->share ? threads : crew->share;
+}
+
+static bool own_team(tcc_crew *crew, tcc_team *team) {
+    if (atomic_load_explicit(&team->busy, memory_order_relaxed) ||
+        atomic_exchange_explicit(&team->busy, true, memory_order_acquire))
+        return false;
+    crew->team = team;
+    tcc_team_trim(team, crew->share);
+    return true;
+}
+
+/* The team of that number, which is made where there is none yet; NULL without memory for it. */
+static tcc_team *team_at(tcc_workers *workers, int32_t number) {
+    _Atomic(tcc_team *) *place = &workers->teams[number];
+    tcc_team *team = atomic_load_explicit(place, memory_order_acquire);
+    if (team) return team;
+    tcc_team *made = allocate_shared(sizeof *made);
+    if (!made) return NULL;
+    made->workers = workers;
+    made->number = (uint32_t)number;
+    made->manned = made->reached = 1;
+    if (atomic_compare_exchange_strong_explicit(place, &team, made, memory_order_release,
+                                                memory_order_relaxed))
+        return made;
+    free(made);
+    return team_at(workers, number);
+}
+
+/* Whether the run has a team: first of all the one that was left last, whose workers still spin. */
+static bool has_team(tcc_crew *crew) {
+    if (crew->team) return true;
+    int32_t warm = atomic_load_explicit(&crew->workers->warm, memory_order_relaxed);
+    for (int32_t i = -1; i < MOST_TEAMS; i++) {
+        tcc_team *team = team_at(crew->workers, i < 0 ? warm : i);
+        if (!team) return false;
+        if (own_team(crew, team)) return true;
+    }
+    return false;
 }
 
 /* Whether the workers may be counted on; for their owner. */
-static bool reliable(tcc_workers *workers) {
-    if (!workers->alone_until) return true;
-    if (tcc_now() < workers->alone_until) return false;
-    workers->alone_until = 0;
-    return true;
+static bool reliable(const tcc_team *team) {
+    return !team->alone_for || tcc_now() >= team->alone_until;
 }
 
 void tcc_crew_launch(tcc_crew *crew, const tcc_job *job) {
@@ -160,8 +223,8 @@ void tcc_crew_launch(tcc_crew *crew, const tcc_job *job) {
         tcc_job fair = *job;
         fair.threads = fair_threads(crew, job->threads);
         if (fair.threads > job->units) fair.threads = (int32_t)job->units;
-        if (fair.threads > 1 && own_workers(crew) && reliable(crew->workers)) {
-            crew->workers->launch(crew->workers, &fair);
+        if (fair.threads > 1 && has_team(crew) && reliable(crew->team)) {
+            crew->workers->launch(crew->team, &fair);
             return;
         }
     }

@@ -179,7 +179,7 @@ int64_t tcc_group_bytes(void);
  * if TCC_NUM_THREADS is asked and no number. */
 #define TCC_MAX_THREADS 256
 tcc_status tcc_threads_resolve(int32_t wanted, int32_t *out_threads);
-/* Nanoseconds that idle workers spin: TCC_SPIN_MICROSECONDS, a minute at most, else 2 milliseconds,
+/* Nanoseconds that all idle workers spin: TCC_SPIN_MICROSECONDS, a minute at most, else 2 milliseconds,
  * also where it fails because that is no number. */
 tcc_status tcc_spin_resolve(int64_t *out_nanoseconds);
 /* Bytes that one instance may take for its arrays: TCC_MEMORY, else three quarters of the
@@ -210,13 +210,16 @@ typedef struct tcc_job {
 } tcc_job;
 
 typedef struct tcc_workers tcc_workers;
+typedef struct tcc_team tcc_team;
 
 /* One run's hold on the workers. */
 typedef struct tcc_crew {
     tcc_workers *workers; /* NULL: none in this process */
-    bool owner;           /* this run has them */
-    int32_t others;       /* runs it makes room for */
-    int32_t calm;         /* launches since another run was seen */
+    tcc_team *team;       /* the run's own; NULL: none yet */
+    int32_t asks;         /* the most threads that a launch asked for */
+    int32_t share;        /* threads that it may have, next to other runs */
+    int32_t calm;         /* launches since its share became larger than that */
+    uint32_t forks;       /* of the process as the run began */
 } tcc_crew;
 
 /* Every run enters before its first launch and leaves after its last. */
@@ -224,8 +227,8 @@ void tcc_crew_enter(tcc_crew *crew);
 void tcc_crew_leave(tcc_crew *crew);
 /* Runs units 0 .. units-1, each once, after all earlier launches of the crew.  It may return while
  * workers still run some of them: what else looks at the data settles first, and `buffers` and `ints`
- * stay as they are until the launch after the next.  Where another run has the workers the calling
- * thread does all. */
+ * stay as they are until the launch after the next.  Runs at the same time share the CPUs in proportion
+ * to what their launches ask for. */
 void tcc_crew_launch(tcc_crew *crew, const tcc_job *job);
 /* Waits until all launches are done. */
 void tcc_crew_settle(tcc_crew *crew);

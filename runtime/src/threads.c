@@ -9,10 +9,12 @@
 #include "workers.h"
 
 enum {
-    STALL = 300000,      /* nanoseconds of waiting that show that a worker has lost its CPU */
-    MOST_ALONE = 20000000,
+    STALL = 300000,       /* nanoseconds of waiting that show that a worker has lost its CPU */
+    SLICE = 50000,        /* nanoseconds of sleep while it has */
+    LOST = 100000, /* nanoseconds between two looks at the clock: a spinner has lost its CPU */
+    MOST_ALONE = 500000000,
+    PAYS = 8, /* times the wait that workers are to be of use before it */
     MOST_AHEAD = 1 << 18, /* bytes: they are to stay in a core's second-level cache */
-    CROWDED_NANOSECONDS = 20000, /* spinning where other runs could use the CPU */
 };
 
 /* A launch as its word tells it. */
@@ -27,17 +29,17 @@ typedef struct pieces {
     int64_t count;
 } pieces;
 
-static launch launch_at(const tcc_workers *workers, uint64_t ticket, int32_t threads) {
-    return (launch){&workers->slots[ticket & 1], ticket, threads};
+static launch launch_at(const tcc_team *team, uint64_t ticket, int32_t threads) {
+    return (launch){&team->slots[ticket & 1], ticket, threads};
 }
 
-static launch launch_of(const tcc_workers *workers, uint64_t word) {
-    return launch_at(workers, word >> WORD_TICKET, (int32_t)(word & 0xFF) + 1);
+static launch launch_of(const tcc_team *team, uint64_t word) {
+    return launch_at(team, word >> WORD_TICKET, (int32_t)(word & 0xFF) + 1);
 }
 
-static launch launch_before(const tcc_workers *workers, uint64_t word) {
+static launch launch_before(const tcc_team *team, uint64_t word) {
     int32_t threads = (int32_t)(word >> WORD_PREVIOUS & 0xFF) + 1;
-    return launch_at(workers, (word >> WORD_TICKET) - 1, threads);
+    return launch_at(team, (word >> WORD_TICKET) - 1, threads);
 }
 
 static int64_t range_start(int64_t units, int32_t threads, int32_t seat) {
@@ -61,9 +63,9 @@ static void run_pieces(const launch *at, int32_t self, int32_t seat, pieces take
 
 /* Takes half of what is left of the range of one of the launch's seats.  False if nothing is, or the
  * launch is over. */
-static bool claim(tcc_workers *workers, const launch *at, int32_t seat, uint64_t mark,
+static bool claim(tcc_team *team, const launch *at, int32_t seat, uint64_t mark,
                   pieces *out_taken) {
-    _Atomic uint64_t *word = &workers->seats[seat].claim;
+    _Atomic uint64_t *word = &team->seats[seat].claim;
     uint64_t old = atomic_load_explicit(word, memory_order_relaxed);
     for (;;) {
         if (old >> CLAIM_TICKET > at->ticket) return false;
@@ -87,45 +89,67 @@ static bool claim(tcc_workers *workers, const launch *at, int32_t seat, uint64_t
     }
 }
 
-static bool steal(tcc_workers *workers, const launch *at, int32_t self, int32_t seat) {
+static bool steal(tcc_team *team, const launch *at, int32_t self, int32_t seat) {
     pieces taken;
-    if (!claim(workers, at, seat, CLAIM_THIEF, &taken)) return false;
+    if (!claim(team, at, seat, CLAIM_THIEF, &taken)) return false;
     run_pieces(at, self, seat, taken);
     TCC_BETWEEN();
-    atomic_fetch_sub_explicit(&workers->seats[seat].claim, CLAIM_THIEF, memory_order_release);
+    atomic_fetch_sub_explicit(&team->seats[seat].claim, CLAIM_THIEF, memory_order_release);
     return true;
 }
 
-/* A worker that lost its CPU inside a launch may do so again at the next: the caller does without the
- * workers for twice as long as it waited.  So a crowded machine costs a run a part of its speed, not
- * a time slice for every launch.  A worker that has its CPU is at a piece of at most half its range,
- * which takes no longer than the caller's own range took. */
-static void note_stall(tcc_workers *workers, int64_t since) {
-    int64_t now = tcc_now(), waited = now - since;
-    if (waited < STALL || waited < since - workers->began) return;
-    workers->alone_until = now + (2 * waited < MOST_ALONE ? 2 * waited : MOST_ALONE);
+/* Whether a wait shows that another thread has lost its CPU.  One that has it is at a piece of at most
+ * half its range, which takes no longer than the caller's own range took. */
+static bool is_stall(const tcc_team *team, int64_t since, int64_t now) {
+    return now - since >= STALL && now - since >= since - team->began;
 }
 
-static void run_own_range(tcc_workers *workers, const launch *at, int32_t self) {
-    tcc_seat *seat = &workers->seats[self];
+/* A pause in a wait for others that are at a piece; `since` is the wait's first pause.  Returns the
+ * turns until the next one.  A caller that waits for a thread without a CPU sleeps, for its own CPU
+ * may be what the other one needs. */
+TCC_COLD static int32_t pause_waiting(const tcc_team *team, int32_t self, int64_t *since) {
+    if (!*since) *since = tcc_now();
+    if (self == 0 && is_stall(team, *since, tcc_now())) {
+        nanosleep(&(struct timespec){0, SLICE}, NULL);
+        return STEAL_AFTER;
+    }
+    sched_yield();
+    return YIELD_AFTER;
+}
+
+/* A worker that lost its CPU inside a launch may do so again at the next: the caller does without the
+ * workers for twice as long as it waited; for twice as long as the last time, if it had them too short
+ * for that to pay.  So a crowded machine costs a run a part of its speed, not a time slice for every
+ * launch. */
+static void note_wait(tcc_team *team, int64_t since) {
+    int64_t now = tcc_now(), waited = now - since;
+    if (!is_stall(team, since, now)) return;
+    bool again = since - team->alone_until < PAYS * waited && team->alone_for > waited;
+    int64_t alone = 2 * (again ? team->alone_for : waited);
+    team->alone_for = alone < MOST_ALONE ? alone : MOST_ALONE;
+    team->alone_until = now + team->alone_for;
+}
+
+static void serve(tcc_team *team, int32_t self, int32_t seat, tcc_idle *idle);
+
+static void run_own_range(tcc_team *team, const launch *at, int32_t self) {
+    tcc_seat *seat = &team->seats[self];
     pieces taken;
     bool inside = false;
-    while (claim(workers, at, self, CLAIM_INSIDE, &taken)) {
+    while (claim(team, at, self, CLAIM_INSIDE, &taken)) {
         inside = true;
         run_pieces(at, self, self, taken);
         /* again, for one of them may have fallen asleep as the launch went out */
-        if (self == 0) tcc_workers_wake(workers, at->threads);
+        if (self == 0) (void)tcc_team_man(team, at->threads, serve);
     }
     if (!inside && self) return; /* but no one looks at whether the caller's range is done */
     int64_t since = 0;
-    for (uint32_t spins = 1;
-         atomic_load_explicit(&seat->claim, memory_order_acquire) & CLAIM_THIEVES; spins++) {
+    for (int32_t turns = YIELD_AFTER;
+         atomic_load_explicit(&seat->claim, memory_order_acquire) & CLAIM_THIEVES;) {
         tcc_relax();
-        if (spins % YIELD_AFTER) continue;
-        if (!since) since = tcc_now();
-        sched_yield();
+        if (--turns == 0) turns = pause_waiting(team, self, &since);
     }
-    if (since && self == 0) note_stall(workers, since);
+    if (since && self == 0) note_wait(team, since);
     TCC_BETWEEN();
     atomic_store_explicit(&seat->done, at->ticket, memory_order_release);
 }
@@ -152,108 +176,128 @@ static tcc_ahead share_ahead(const launch *at, int32_t self) {
 
 /* Until every range of the launch is done.  The first seat is the caller's, which hands out the
  * next launch only when its own range is. */
-static void settle(tcc_workers *workers, const launch *at, int32_t self) {
+static void settle(tcc_team *team, const launch *at, int32_t self) {
     tcc_ahead ahead = share_ahead(at, self);
     for (int32_t seat = 1; seat < at->threads; seat++) {
-        const tcc_seat *other = &workers->seats[seat];
+        const tcc_seat *other = &team->seats[seat];
         int64_t since = 0;
-        for (uint32_t spins = 1; !is_done(other, at->ticket); spins++) {
+        for (int32_t turns = YIELD_AFTER; !is_done(other, at->ticket);) {
             tcc_fetch(&ahead);
             tcc_relax();
-            if (spins % STEAL_AFTER) continue;
+            if (--turns % STEAL_AFTER) continue;
             if (is_exhausted(other, at->ticket)) break;
-            if (steal(workers, at, self, seat) || spins % YIELD_AFTER) continue;
-            if (!since) since = tcc_now();
-            sched_yield();
+            if (steal(team, at, self, seat)) turns = YIELD_AFTER;
+            else if (turns == 0) turns = pause_waiting(team, self, &since);
         }
-        if (since && self == 0) note_stall(workers, since);
+        if (since && self == 0) note_wait(team, since);
     }
 }
 
 /* Takes over pieces of a launch that their owners have not begun; false if none are left. */
-static bool help(tcc_workers *workers, int32_t self, uint64_t word) {
-    launch at = launch_of(workers, word);
+static bool help(tcc_team *team, int32_t self, uint64_t word) {
+    launch at = launch_of(team, word);
     bool helped = false;
     for (int32_t i = 1; i < at.threads; i++)
-        if (steal(workers, &at, self, (self + i) % at.threads)) helped = true;
+        if (steal(team, &at, self, (self + i) % at.threads)) helped = true;
     return helped;
 }
 
 /* What worker `self` does for the launch whose word it found.  False if it has no part in it. */
-static bool join(tcc_workers *workers, int32_t self, uint64_t word) {
-    launch at = launch_of(workers, word), before = launch_before(workers, word);
+static bool join(tcc_team *team, int32_t self, uint64_t word) {
+    launch at = launch_of(team, word), before = launch_before(team, word);
     if (self >= at.threads) return false;
     /* perhaps another launch's by now, which costs a wasted line */
     __builtin_prefetch((const void *)atomic_load_explicit(&at.slot->buffers, memory_order_relaxed));
     __builtin_prefetch(atomic_load_explicit(&at.slot->ints, memory_order_relaxed));
-    settle(workers, &before, self);
-    run_own_range(workers, &at, self);
+    settle(team, &before, self);
+    run_own_range(team, &at, self);
     return true;
 }
 
-/* ---- a worker's life ------------------------------------------------------------------------------ */
+/* ---- a worker's service ----------------------------------------------------------------------------- */
 
-/* Nanoseconds that a worker may spin now: the last ones make room for the callers of other runs. */
-static int64_t patience(const tcc_workers *workers, int32_t self) {
-    int32_t others = atomic_load_explicit(&workers->runs, memory_order_relaxed) - 1;
-    int32_t started = atomic_load_explicit(&workers->started, memory_order_relaxed);
-    bool crowded = others > 0 && self > started - others;
-    return crowded && workers->spin > CROWDED_NANOSECONDS ? CROWDED_NANOSECONDS : workers->spin;
+static uint64_t next_word(const tcc_team *team, uint64_t last) {
+    return atomic_load_explicit(&team->slots[(last + 1) & 1].word, memory_order_acquire);
 }
 
-static void work(tcc_workers *workers, int32_t self, uint64_t last) {
-    int64_t idle_since = tcc_now();
-    uint64_t word = 0;
+/* Nanoseconds that a worker may spin.  The shares of all workers, 1/self each, are a budget: they add
+ * up to at most the number of binary digits of how many there are. */
+static int64_t patience(const tcc_workers *workers, int32_t self) {
+    int32_t started = atomic_load_explicit(&workers->started, memory_order_relaxed);
+    return workers->spin / (self * (32 - __builtin_clz((uint32_t)started)));
+}
+
+static int64_t at_most(int64_t value, int64_t most) { return value < most ? value : most; }
+
+/* Whether a worker has spun for long enough.  What it spins in vain it owes, and all that it may if it
+ * lost its CPU meanwhile; and others may want the CPU of a worker whose team has no run. */
+static bool is_tired(const tcc_team *team, int32_t self, tcc_idle *idle) {
+    int64_t now = tcc_now(), share = patience(team->workers, self);
+    int64_t brief = at_most(share, FREE_NANOSECONDS), most = share - idle->debt;
+    if (!idle->since) idle->since = now;
+    if (!idle->began) idle->began = now;
+    bool busy = atomic_load_explicit(&team->busy, memory_order_relaxed);
+    if (!busy && tcc_load_of(team->workers).runs) most = at_most(most, brief);
+    bool lost = idle->looked && now - idle->looked > LOST;
+    idle->looked = now;
+    if (!lost && now - idle->began <= (most > brief ? most : brief)) return false;
+    idle->debt = lost ? share : at_most(idle->debt + now - idle->began, share);
+    return true;
+}
+
+/* A wait that was short enough for spinning pays as much debt as it took. */
+static void note_work(const tcc_team *team, int32_t self, tcc_idle *idle) {
+    if (!idle->since) return; /* the team's lines are the caller's at this moment */
+    int64_t waited = tcc_now() - idle->since;
+    if (waited <= patience(team->workers, self)) idle->debt -= at_most(waited, idle->debt);
+    idle->since = idle->began = idle->looked = 0;
+}
+
+static void serve(tcc_team *team, int32_t self, int32_t seat, tcc_idle *idle) {
+    uint64_t word = 0, last = 0;
     bool part = false; /* in a launch that others may still be at */
     tcc_ahead ahead = {0};
+    idle->began = idle->looked = 0;
     for (uint32_t spins = 1;; spins++) {
-        uint64_t next = tcc_workers_next(workers, last);
+        uint64_t next = next_word(team, last);
         if (next >> WORD_TICKET > last) {
             TCC_BETWEEN();
             word = next;
             last = word >> WORD_TICKET;
-            part = join(workers, self, word);
-            launch at = launch_of(workers, word);
-            ahead = share_ahead(&at, self);
-            idle_since = 0;
+            part = join(team, seat, word);
+            if (part) note_work(team, self, idle);
+            launch at = launch_of(team, word);
+            ahead = share_ahead(&at, seat);
             spins = 0;
             continue;
         }
         tcc_fetch(&ahead);
         tcc_relax();
-        if (part && spins % HELP_AFTER == 0) part = help(workers, self, word);
+        if (part && spins % HELP_AFTER == 0) part = help(team, seat, word);
         if (spins % LOOK_AT_CLOCK) continue;
-        if (!idle_since) idle_since = tcc_now();
-        if (tcc_now() - idle_since > patience(workers, self)) {
-            tcc_workers_sleep(workers, self, last);
-            idle_since = 0;
+        if (tcc_worker_leaves(team, self, seat)) return;
+        if (is_tired(team, self, idle)) {
+            tcc_worker_sleep(team, self, seat);
+            return;
         }
     }
 }
 
 /* ---- the caller's side --------------------------------------------------------------------------- */
 
-static int32_t alive(tcc_workers *workers) {
-    return atomic_load_explicit(&workers->started, memory_order_relaxed);
+void tcc_workers_settle(tcc_team *team) {
+    launch last = launch_at(team, team->ticket, team->open);
+    settle(team, &last, 0);
+    team->open = 0;
 }
 
-void tcc_workers_settle(tcc_workers *workers) {
-    launch last = launch_at(workers, workers->ticket, workers->open);
-    settle(workers, &last, 0);
-    workers->open = 0;
-}
-
-void tcc_workers_launch(tcc_workers *workers, const tcc_job *job) {
-    int32_t threads = job->threads;
-    if (TCC_UNLIKELY(alive(workers) < threads - 1)) {
-        if (!workers->refused) tcc_workers_start(workers, threads - 1, work);
-        if (threads > alive(workers) + 1) threads = alive(workers) + 1;
-    }
-    launch before = launch_at(workers, workers->ticket, workers->open);
-    uint64_t ticket = workers->ticket + 1;
-    uint64_t previous = workers->open ? workers->open - 1u : 0;
+void tcc_workers_launch(tcc_team *team, const tcc_job *job) {
+    int32_t threads = tcc_team_man(team, job->threads, serve);
+    launch before = launch_at(team, team->ticket, team->open);
+    uint64_t ticket = team->ticket + 1;
+    uint64_t previous = team->open ? team->open - 1u : 0;
     uint64_t seats = (uint64_t)threads - 1;
-    tcc_slot *slot = &workers->slots[ticket & 1];
+    tcc_slot *slot = &team->slots[ticket & 1];
     TCC_BETWEEN();
     atomic_store_explicit(&slot->kernel, job->kernel, memory_order_relaxed);
     atomic_store_explicit(&slot->buffers, job->buffers, memory_order_relaxed);
@@ -268,11 +312,10 @@ void tcc_workers_launch(tcc_workers *workers, const tcc_job *job) {
                           ticket << WORD_TICKET | previous << WORD_PREVIOUS | seats,
                           memory_order_release);
     TCC_BETWEEN();
-    tcc_workers_wake(workers, threads);
-    settle(workers, &before, 0);
-    workers->ticket = ticket;
-    workers->open = (uint16_t)threads;
-    workers->began = tcc_now();
-    launch at = launch_at(workers, ticket, threads);
-    run_own_range(workers, &at, 0);
+    settle(team, &before, 0);
+    team->ticket = ticket;
+    team->open = (uint16_t)threads;
+    team->began = tcc_now();
+    launch at = launch_at(team, ticket, threads);
+    run_own_range(team, &at, 0);
 }

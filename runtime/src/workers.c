@@ -8,36 +8,76 @@
 
 #include "workers.h"
 
-uint64_t tcc_workers_next(const tcc_workers *workers, uint64_t last) {
-    const tcc_slot *slot = &workers->slots[(last + 1) & 1];
-    return atomic_load_explicit(&slot->word, memory_order_acquire);
+static void sleep_at(_Atomic uint32_t *post, uint32_t value) {
+    syscall(SYS_futex, post, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
 }
 
-void tcc_workers_sleep(tcc_workers *workers, int32_t self, uint64_t last) {
-    uint64_t bit = UINT64_C(1) << (self % 64);
-    uint32_t bell = atomic_load(&workers->bell[self]);
+static uint32_t post_at(const tcc_team *team, int32_t seat) {
+    return POST_SERVES | (uint32_t)seat << POST_SEAT | team->number << POST_TEAM;
+}
+
+static bool change_post(tcc_workers *workers, int32_t self, uint32_t from, uint32_t to) {
     TCC_BETWEEN();
-    atomic_fetch_or(&workers->asleep[self / 64], bit);
-    /* A launch that goes out at this moment may miss the bit; its caller looks again as it works. */
-    while (tcc_workers_next(workers, last) >> WORD_TICKET <= last &&
-           atomic_load(&workers->bell[self]) == bell)
-        syscall(SYS_futex, &workers->bell[self], FUTEX_WAIT_PRIVATE, bell, NULL, NULL, 0);
-    atomic_fetch_and(&workers->asleep[self / 64], ~bit);
+    return atomic_compare_exchange_strong_explicit(&workers->posts[self].post, &from, to,
+                                                   memory_order_release, memory_order_relaxed);
+}
+
+/* ---- a worker's life ------------------------------------------------------------------------------ */
+
+static void note_one_less(tcc_workers *workers) {
+    atomic_fetch_sub_explicit(&workers->load, LOAD_HIRED, memory_order_relaxed);
+}
+
+bool tcc_worker_leaves(tcc_team *team, int32_t self, int32_t seat) {
+    if (!change_post(team->workers, self, post_at(team, seat) | POST_LEAVE, POST_FREE)) return false;
+    note_one_less(team->workers);
+    return true;
+}
+
+void tcc_worker_sleep(tcc_team *team, int32_t self, int32_t seat) {
+    tcc_workers *workers = team->workers;
+    if (!change_post(workers, self, post_at(team, seat), POST_ASLEEP)) return;
+    note_one_less(workers);
+    atomic_fetch_or_explicit(&team->gone[seat / 64], UINT64_C(1) << seat % 64, memory_order_relaxed);
+    sleep_at(&workers->posts[self].post, POST_ASLEEP);
+}
+
+/* Waits until the worker serves a seat; returns its post. */
+static uint32_t wait_for_post(tcc_workers *workers, int32_t self) {
+    _Atomic uint32_t *post = &workers->posts[self].post;
+    for (int64_t since = tcc_now();;) {
+        for (int turn = 0; turn < LOOK_AT_CLOCK; turn++) {
+            uint32_t now = atomic_load_explicit(post, memory_order_acquire);
+            if (now & POST_SERVES) return now;
+            if (now == POST_ASLEEP) sleep_at(post, POST_ASLEEP);
+            tcc_relax();
+        }
+        if (tcc_now() - since > FREE_NANOSECONDS) change_post(workers, self, POST_FREE, POST_ASLEEP);
+    }
+}
+
+static tcc_team *team_of(tcc_workers *workers, uint32_t post) {
+    return atomic_load_explicit(&workers->teams[post >> POST_TEAM], memory_order_relaxed);
 }
 
 typedef struct worker_start {
-    tcc_worker *worker;
     tcc_workers *workers;
+    tcc_service *service;
     int32_t self;
-    uint64_t last;
 } worker_start;
 
 static void *begin(void *argument) {
     worker_start start = *(worker_start *)argument;
     free(argument);
-    start.worker(start.workers, start.self, start.last);
+    for (tcc_idle idle = {0};;) {
+        uint32_t post = wait_for_post(start.workers, start.self);
+        int32_t seat = (int32_t)(post >> POST_SEAT & 0xFF);
+        start.service(team_of(start.workers, post), start.self, seat, &idle);
+    }
     return NULL;
 }
+
+/* ---- starting one ---------------------------------------------------------------------------------- */
 
 /* Signals sent to the process stay with the program's own threads.  Those that a thread's own
  * instructions raise must reach a handler, or the kernel kills the process without asking it; and
@@ -48,40 +88,114 @@ static void signals_to_block(sigset_t *out_set) {
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(out_set, own[i]);
 }
 
-void tcc_workers_start(tcc_workers *workers, int32_t wanted, tcc_worker *worker) {
+static bool start_thread(worker_start *start) {
     sigset_t blocked, old;
+    pthread_attr_t attributes;
+    pthread_t thread;
+    if (pthread_attr_init(&attributes)) return false;
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     signals_to_block(&blocked);
     pthread_sigmask(SIG_SETMASK, &blocked, &old);
-    pthread_attr_t attributes;
-    bool ready = pthread_attr_init(&attributes) == 0;
-    if (ready) pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    int32_t started = atomic_load_explicit(&workers->started, memory_order_relaxed);
-    while (ready && started < wanted) {
-        worker_start *start = malloc(sizeof *start);
-        pthread_t thread;
-        if (!start) break;
-        *start = (worker_start){worker, workers, started + 1, workers->ticket};
-        if (pthread_create(&thread, &attributes, begin, start)) {
-            free(start);
-            break;
-        }
-        atomic_store_explicit(&workers->started, ++started, memory_order_relaxed);
-    }
-    if (started < wanted) workers->refused = true;
-    if (ready) pthread_attr_destroy(&attributes);
+    bool started = !pthread_create(&thread, &attributes, begin, start);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
+    pthread_attr_destroy(&attributes);
+    return started;
 }
 
-void tcc_workers_wake(tcc_workers *workers, int32_t threads) {
-    for (int32_t group = 0; group * 64 < threads; group++) {
-        uint64_t asleep = atomic_load_explicit(&workers->asleep[group], memory_order_relaxed);
-        if (threads - group * 64 < 64) asleep &= (UINT64_C(1) << (threads - group * 64)) - 1;
-        while (TCC_UNLIKELY(asleep != 0)) {
-            int32_t self = group * 64 + __builtin_ctzll(asleep);
-            asleep &= asleep - 1;
-            atomic_fetch_and(&workers->asleep[group], ~(UINT64_C(1) << (self % 64)));
-            atomic_fetch_add(&workers->bell[self], 1);
-            syscall(SYS_futex, &workers->bell[self], FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
-        }
+/* A new worker that serves as `post` says; 0 where the system gives none. */
+static int32_t start_worker(tcc_workers *workers, uint32_t post, tcc_service *service) {
+    int32_t last = atomic_load_explicit(&workers->started, memory_order_relaxed);
+    do {
+        if (last == TCC_MAX_THREADS - 1 ||
+            atomic_load_explicit(&workers->refused, memory_order_relaxed))
+            return 0;
+    } while (!atomic_compare_exchange_weak_explicit(&workers->started, &last, last + 1,
+                                                    memory_order_relaxed, memory_order_relaxed));
+    worker_start *start = malloc(sizeof *start);
+    if (start) {
+        *start = (worker_start){workers, service, last + 1};
+        atomic_store_explicit(&workers->posts[last + 1].post, post, memory_order_relaxed);
+        if (start_thread(start)) return last + 1;
+        free(start);
+        atomic_store_explicit(&workers->posts[last + 1].post, POST_NOBODY, memory_order_relaxed);
     }
+    atomic_store_explicit(&workers->refused, true, memory_order_relaxed);
+    return 0;
+}
+
+/* ---- the owner's side: who serves a team --------------------------------------------------------------- */
+
+/* Counts one more worker, where the runs in progress leave it a CPU. */
+static bool note_one_more(tcc_workers *workers, int32_t wanted) {
+    uint64_t old = atomic_load_explicit(&workers->load, memory_order_relaxed);
+    int64_t cpus = workers->cpus > wanted ? workers->cpus : wanted;
+    do {
+        if ((int64_t)(old >> 40) + (int64_t)(old & 0xFFFF) >= cpus) return false;
+    } while (!atomic_compare_exchange_weak_explicit(&workers->load, &old, old + LOAD_HIRED,
+                                                    memory_order_relaxed, memory_order_relaxed));
+    return true;
+}
+
+static bool hire(tcc_workers *workers, int32_t self, uint32_t post) {
+    if (change_post(workers, self, POST_FREE, post)) return true;
+    if (!change_post(workers, self, POST_ASLEEP, post)) return false;
+    syscall(SYS_futex, &workers->posts[self].post, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    return true;
+}
+
+/* A worker for the seat: the one that it had, another one, a new one; 0 if there is none. */
+static int32_t find_worker(tcc_team *team, int32_t seat, tcc_service *service) {
+    tcc_workers *workers = team->workers;
+    uint32_t post = post_at(team, seat);
+    int32_t started = atomic_load_explicit(&workers->started, memory_order_relaxed);
+    int32_t first = team->members[seat] ? team->members[seat] : seat;
+    for (int32_t i = 0; i < started; i++) {
+        int32_t self = (first - 1 + i) % started + 1;
+        uint32_t now = atomic_load_explicit(&workers->posts[self].post, memory_order_relaxed);
+        if (now & (POST_FREE | POST_ASLEEP) && hire(workers, self, post)) return self;
+    }
+    return start_worker(workers, post, service);
+}
+
+/* Whether the seat has a worker now. */
+static bool man(tcc_team *team, int32_t seat, int32_t wanted, tcc_service *service) {
+    int32_t last = team->members[seat];
+    uint32_t post = post_at(team, seat);
+    if (last) { /* perhaps it still serves, or did not hear yet that it is to leave */
+        uint32_t now =
+            atomic_load_explicit(&team->workers->posts[last].post, memory_order_relaxed);
+        if (now == post || change_post(team->workers, last, post | POST_LEAVE, post)) return true;
+    }
+    if (!note_one_more(team->workers, wanted)) return false;
+    int32_t found = find_worker(team, seat, service);
+    if (found) team->members[seat] = (uint8_t)found;
+    else note_one_less(team->workers);
+    return found != 0;
+}
+
+/* Forgets seats whose workers fell asleep. */
+static void see_gone(tcc_team *team, int32_t threads) {
+    for (int32_t group = 0; group * 64 < threads; group++) {
+        if (!atomic_load_explicit(&team->gone[group], memory_order_relaxed)) continue;
+        uint64_t gone = atomic_exchange_explicit(&team->gone[group], 0, memory_order_relaxed);
+        int32_t seat = group * 64 + (gone ? __builtin_ctzll(gone) : 64);
+        if (seat < team->manned) team->manned = seat;
+    }
+}
+
+int32_t tcc_team_man(tcc_team *team, int32_t threads, tcc_service *service) {
+    see_gone(team, threads);
+    if (team->manned >= threads) return threads;
+    while (team->manned < threads && man(team, team->manned, threads, service)) team->manned++;
+    if (team->reached < team->manned) team->reached = team->manned;
+    return team->manned;
+}
+
+void tcc_team_trim(tcc_team *team, int32_t threads) {
+    for (int32_t seat = threads; seat < team->reached; seat++) {
+        uint32_t post = post_at(team, seat);
+        change_post(team->workers, team->members[seat], post, post | POST_LEAVE);
+    }
+    if (team->reached > threads) team->reached = threads;
+    if (team->manned > threads) team->manned = threads;
 }

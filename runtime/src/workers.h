@@ -1,5 +1,10 @@
 /* The process's workers and how a launch passes between threads; crew.c, threads.c and workers.c only.
  *
+ * Runs in progress have a *team* each: the run's caller has its first seat, workers have the others.
+ * A worker's *post* says which seat of which team it serves.  The team's owner hires a worker that
+ * serves nobody and tells it to leave; the worker itself leaves, between launches, and whoever falls
+ * asleep has left.  So a seat never has two workers.
+ *
  * A run's launches are numbered by *tickets*.  A launch lies in one of two slots, by the parity of
  * its ticket, so that the caller can hand out launch t while t-1 still has units in flight.  Every
  * thread walks the tickets in order and crosses from one to the next by reading how far the others
@@ -31,9 +36,14 @@
 #include "runtime.h"
 
 /* of the shared object's layout */
-#define WORKERS_VERSION 5
+#define WORKERS_VERSION 6
 
-enum { PIECES = 16, LINE_PAIR = 128 };
+enum {
+    PIECES = 16,
+    LINE_PAIR = 128,
+    MOST_TEAMS = TCC_MAX_THREADS / 2,
+    FREE_NANOSECONDS = 20000, /* spinning where other runs may want the CPU */
+};
 
 /* What a test's header changes: waits between the steps of a launch, or how threads wait. */
 #ifdef TCC_TRIAL
@@ -93,47 +103,100 @@ typedef struct tcc_seat {
                                                   took part; written by the owner alone */
 } tcc_seat;
 
-/* The shared object; another layout has another version, which is the type of the note. */
-struct tcc_workers {
-    uint32_t version;
-    void (*launch)(tcc_workers *workers, const tcc_job *job);
-    void (*settle)(tcc_workers *workers);
-    int64_t spin;    /* nanoseconds that an idle worker spins before it sleeps */
-    bool refused;    /* the system gave no more threads: do not ask at every launch */
-    uint64_t ticket; /* of the last launch; these three belong to the owner of `busy` */
-    uint16_t open;   /* threads of the last launch; 0 once it is settled */
+/* What a worker does, a word that it sleeps on: it is free, or asleep and free, or it serves. */
+enum {
+    POST_NOBODY = 0, /* no such worker */
+    POST_FREE = 1,
+    POST_ASLEEP = 2,
+    POST_SERVES = 4,
+    POST_LEAVE = 8, /* it is to leave the seat */
+    POST_SEAT = 8, /* bits up to the seat */
+    POST_TEAM = 16,
+};
+
+typedef struct tcc_post {
+    _Alignas(LINE_PAIR) _Atomic uint32_t post;
+} tcc_post;
+
+/* A run's seats and launches.  What stands before `busy` belongs to the owner of `busy`. */
+struct tcc_team {
+    uint64_t ticket;     /* of the last launch */
     int64_t alone_until; /* when the owner counts on its workers again (tcc_now); 0: now */
+    int64_t alone_for;   /* how long it did without them the last time; 0: never */
     int64_t began;       /* the last launch (tcc_now); only its maker reads it */
-    _Alignas(LINE_PAIR) atomic_bool busy;     /* a run has the workers */
-    _Alignas(LINE_PAIR) _Atomic int32_t runs; /* in progress, with workers or without */
-    _Atomic int32_t started;                  /* workers alive; the owner of `busy` starts more */
-    tcc_budget memory;                        /* of all artifacts */
-    _Alignas(LINE_PAIR) _Atomic uint64_t asleep[TCC_MAX_THREADS / 64];
-    _Atomic uint32_t bell[TCC_MAX_THREADS];
+    uint16_t open;       /* threads of the last launch; 0 once it is settled */
+    int32_t manned;      /* seats that have a thread, as far as the owner knows: 0 .. manned - 1 */
+    int32_t reached;     /* seats from here on never had a worker, or it was told to leave */
+    uint8_t members[TCC_MAX_THREADS]; /* the last worker of each seat; 0: none yet */
+    _Alignas(LINE_PAIR) atomic_bool busy; /* a run has the team */
+    /* what workers read */
+    _Alignas(LINE_PAIR) tcc_workers *workers;
+    uint32_t number;                             /* in `teams` */
+    _Atomic uint64_t gone[TCC_MAX_THREADS / 64]; /* seats whose worker fell asleep */
     tcc_slot slots[2];
     tcc_seat seats[TCC_MAX_THREADS];
 };
 
+/* Runs in progress, workers that they ask for, and workers that serve, in one word. */
+#define LOAD_RUN UINT64_C(1)
+#define LOAD_ASKED (UINT64_C(1) << 16)
+#define LOAD_HIRED (UINT64_C(1) << 40)
+
+typedef struct tcc_load {
+    int64_t runs, asked, hired;
+} tcc_load;
+
+/* The shared object; another layout has another version, which is the type of the note. */
+struct tcc_workers {
+    uint32_t version;
+    int32_t cpus; /* threads that all runs have together, unless one run asks for more */
+    void (*launch)(tcc_team *team, const tcc_job *job);
+    void (*settle)(tcc_team *team);
+    int64_t spin;   /* nanoseconds that all idle workers together spin before the last one sleeps */
+    uint32_t forks; /* how often this process is the child of a fork */
+    _Alignas(LINE_PAIR) _Atomic uint64_t load;
+    _Alignas(LINE_PAIR) _Atomic int32_t started; /* workers are 1 .. started */
+    atomic_bool refused;  /* the system gave no more threads: do not ask at every launch */
+    _Atomic int32_t warm; /* the team that was left last */
+    tcc_budget memory;    /* of all artifacts */
+    _Atomic(tcc_team *) teams[MOST_TEAMS];
+    tcc_post posts[TCC_MAX_THREADS];
+};
+
+
 /* Artifacts of other builds read the same object.  Where a number here has to change, so does
  * WORKERS_VERSION. */
 #define AT(type, member, offset) _Static_assert(offsetof(type, member) == (offset), #member " moved")
-_Static_assert(sizeof(tcc_workers) == 67328 && sizeof(tcc_job) == 72, "the shared object");
-_Static_assert(sizeof(tcc_slot) == 128 && sizeof(tcc_seat) == 256, "parts of the shared object");
+_Static_assert(sizeof(tcc_workers) == 34176 && sizeof(tcc_team) == 66432 && sizeof(tcc_job) == 72,
+               "the shared objects");
+_Static_assert(sizeof(tcc_slot) == 128 && sizeof(tcc_seat) == 256 && sizeof(tcc_post) == 128,
+               "parts of the shared objects");
+AT(tcc_workers, cpus, 4);
 AT(tcc_workers, launch, 8);
 AT(tcc_workers, settle, 16);
 AT(tcc_workers, spin, 24);
-AT(tcc_workers, refused, 32);
-AT(tcc_workers, ticket, 40);
-AT(tcc_workers, open, 48);
-AT(tcc_workers, alone_until, 56);
-AT(tcc_workers, busy, 128);
-AT(tcc_workers, runs, 256);
-AT(tcc_workers, started, 260);
-AT(tcc_workers, memory, 264);
-AT(tcc_workers, asleep, 384);
-AT(tcc_workers, bell, 416);
-AT(tcc_workers, slots, 1536);
-AT(tcc_workers, seats, 1792);
+AT(tcc_workers, forks, 32);
+AT(tcc_workers, load, 128);
+AT(tcc_workers, started, 256);
+AT(tcc_workers, refused, 260);
+AT(tcc_workers, warm, 264);
+AT(tcc_workers, memory, 272);
+AT(tcc_workers, teams, 320);
+AT(tcc_workers, posts, 1408);
+AT(tcc_team, ticket, 0);
+AT(tcc_team, alone_until, 8);
+AT(tcc_team, alone_for, 16);
+AT(tcc_team, began, 24);
+AT(tcc_team, open, 32);
+AT(tcc_team, manned, 36);
+AT(tcc_team, reached, 40);
+AT(tcc_team, members, 44);
+AT(tcc_team, busy, 384);
+AT(tcc_team, workers, 512);
+AT(tcc_team, number, 520);
+AT(tcc_team, gone, 528);
+AT(tcc_team, slots, 640);
+AT(tcc_team, seats, 896);
 AT(tcc_slot, word, 0);
 AT(tcc_slot, kernel, 8);
 AT(tcc_slot, buffers, 16);
@@ -162,25 +225,39 @@ static inline int64_t tcc_now(void) {
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
+static inline tcc_load tcc_load_of(const tcc_workers *workers) {
+    uint64_t load = atomic_load_explicit(&workers->load, memory_order_relaxed);
+    return (tcc_load){(int64_t)(load & 0xFFFF), (int64_t)(load >> 16 & 0xFFFFFF), (int64_t)(load >> 40)};
+}
+
 /* ---- workers.c ---------------------------------------------------------------------------------- */
 
-/* A worker's life from the launch after `last` on; it never ends. */
-typedef void tcc_worker(tcc_workers *workers, int32_t self, uint64_t last);
+/* What a worker knows of its idle times. */
+typedef struct tcc_idle {
+    int64_t since; /* its last launch; 0: it has not been long */
+    int64_t began; /* to spin; 0: it has not been long */
+    int64_t looked; /* at the clock, as it spun */
+    int64_t debt;  /* nanoseconds that it spun in vain, and has not made up for */
+} tcc_idle;
 
-/* Starts threads until `wanted` are alive or the system refuses.  For the owner of `busy`. */
-void tcc_workers_start(tcc_workers *workers, int32_t wanted, tcc_worker *worker);
-/* Wakes those of the first `threads` seats that sleep. */
-void tcc_workers_wake(tcc_workers *workers, int32_t threads);
-/* The word of the slot where the launch after `last` will be, or one after that. */
-uint64_t tcc_workers_next(const tcc_workers *workers, uint64_t last);
-/* Sleeps until there is such a launch, or somebody calls. */
-void tcc_workers_sleep(tcc_workers *workers, int32_t self, uint64_t last);
+/* A worker's service at a seat of a team, until it leaves. */
+typedef void tcc_service(tcc_team *team, int32_t self, int32_t seat, tcc_idle *idle);
+
+/* Sees to it that seats 1 .. threads-1 have workers; returns how many seats from the first on have a
+ * thread, `threads` at most.  For the team's owner. */
+int32_t tcc_team_man(tcc_team *team, int32_t threads, tcc_service *service);
+/* Tells the workers of seats `threads` and up to leave.  For the team's owner. */
+void tcc_team_trim(tcc_team *team, int32_t threads);
+/* Whether the worker left its seat, as it was told. */
+bool tcc_worker_leaves(tcc_team *team, int32_t self, int32_t seat);
+/* The worker leaves its seat and sleeps until it is hired, unless it was told to leave just now. */
+void tcc_worker_sleep(tcc_team *team, int32_t self, int32_t seat);
 
 /* ---- threads.c ---------------------------------------------------------------------------------- */
 
 /* What tcc_workers holds: launches, and waits for all of them. */
-void tcc_workers_launch(tcc_workers *workers, const tcc_job *job);
-void tcc_workers_settle(tcc_workers *workers);
+void tcc_workers_launch(tcc_team *team, const tcc_job *job);
+void tcc_workers_settle(tcc_team *team);
 
 /* ---- crew.c ------------------------------------------------------------------------------------- */
 

@@ -13,11 +13,11 @@ def explorer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_explorer(tmp_path_factory.mktemp("explorer"))
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_all_executions_hold(explorer: Path, scenario: str) -> None:
-    holds, text = explore(explorer, scenario, 2)
+@pytest.mark.parametrize(("scenario", "deviations"), SCENARIOS.items())
+def test_all_executions_hold(explorer: Path, scenario: str, deviations: int) -> None:
+    holds, text = explore(explorer, scenario, deviations)
     assert holds, text
-    assert f"{scenario}, 2 deviations: " in text
+    assert f"{scenario}, {deviations} deviations: " in text
 
 
 # the others are planted by scripts/stress

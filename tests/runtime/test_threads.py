@@ -122,7 +122,22 @@ def test_two_artifacts_share_one_pool_of_workers(kernels: bytes, tmp_path: Path)
     assert result.returncode == 0, result.stderr
 
 
-def test_the_last_piece_of_a_long_launch_is_no_stall(tmp_path: Path) -> None:
+def test_runs_at_once_share_the_workers_by_what_they_ask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TCC_NUM_THREADS", "8")
+    run(build_stress(tmp_path, main="shares.c"))
+
+
+@pytest.mark.parametrize("callers", [2, 5])
+def test_every_unit_runs_once_while_workers_change_teams(
+    delayed: Path, callers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TCC_NUM_THREADS", "8")
+    run(delayed, callers, 800, 6, 0, 300)
+
+
+def test_waits_show_who_lost_a_cpu_and_spinning_has_a_budget(tmp_path: Path) -> None:
     program = tmp_path / "stalls"
     source = Path(__file__).with_name("stalls.c")
     run_compiler = ("gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", f"-I{RUNTIME / 'src'}")

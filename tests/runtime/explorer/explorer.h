@@ -77,6 +77,7 @@ typedef struct scenario {
     int callers;
     void (*caller)(int number);
     int64_t spin; /* nanoseconds, of which a look at the clock takes a thousand */
+    int cpus;     /* that all runs share */
 } scenario;
 
 extern const scenario scenarios[];

@@ -95,6 +95,11 @@ int explorer_create(pthread_t *out, const pthread_attr_t *how, void *(*body)(voi
 int explorer_sigmask(int how, const void *set, void *old);
 int explorer_sigmask(int how, const void *set, void *old) { return (void)how, (void)set, (void)old, 0; }
 
+void explorer_free(void *at);
+void explorer_free(void *at) {
+    if (!memory_is_watched(at)) free(at); /* the scenarios' memory is cleared for each execution */
+}
+
 int explorer_clock(int clock, struct timespec *out);
 int explorer_clock(int clock, struct timespec *out) {
     (void)clock;

@@ -8,7 +8,7 @@
 const tcc_artifact tcc_artifact_info = {.name = "explorer"};
 
 
-enum { UNITS = 8, STEPS = 4, CALLERS = 2, STRIDE = 16 };
+enum { UNITS = 8, STEPS = 4, CALLERS = 2, TEAMS = 3, STRIDE = 16 };
 
 typedef struct run {
     tcc_crew crew;
@@ -23,11 +23,14 @@ typedef struct run {
 /* All that threads share. */
 static struct {
     tcc_workers workers;
+    tcc_team teams[TEAMS];
     run runs[CALLERS];
+    _Atomic int stage;
     int64_t rooms[CALLERS][MOST_THREADS][STRIDE / 8];
 } memory;
 
 static tcc_workers fresh;
+static int teams; /* that are made */
 
 /* Unit u of launch n needs the units u and its mirror of launch n - 1, and writes where launch n - 1
  * read. */
@@ -109,17 +112,62 @@ static void turns(int caller) {
     leave(of);
 }
 
+/* A run that has all CPUs at first gives one to the other. */
+static void giving(int caller) {
+    run *of = enter(caller, 3);
+    for (int i = caller; i < 2; i++) launch(of, 3 - caller);
+    leave(of);
+}
+
+/* Waits for another caller without learning what it did. */
+static void await(int stage) {
+    while (atomic_load_explicit(&memory.stage, memory_order_relaxed) != stage) spin_turn();
+}
+
+static void reach(int stage) {
+    atomic_store_explicit(&memory.stage, stage, memory_order_relaxed);
+}
+
+/* The worker of one team falls asleep, and then a team that is younger than the worker hires it. */
+static void taking(int caller) {
+    run *of = enter(caller, 2);
+    if (caller) await(1);
+    launch(of, 2);
+    tcc_crew_settle(&of->crew);
+    reach(1 + caller);
+    if (caller) {
+        await(3);
+        launch(of, 2);
+    } else {
+        await(2);
+        while (tcc_load_of(of->crew.workers).hired) spin_turn();
+        reach(3);
+    }
+    leave(of);
+}
+
+/* Two runs make their teams and start their workers at the same time. */
+static void making(int caller) {
+    run *of = enter(caller, 2);
+    launch(of, 2);
+    leave(of);
+}
+
 const scenario scenarios[] = {
-    {"pair", 1, pair, INT64_MAX},   {"pieces", 1, pieces, INT64_MAX},
-    {"growing", 1, growing, INT64_MAX}, {"settling", 1, settling, INT64_MAX},
-    {"sleeping", 1, pair, 0},       {"callers", 2, turns, INT64_MAX},
+    {"pair", 1, pair, INT64_MAX, 2},       {"pieces", 1, pieces, INT64_MAX, 2},
+    {"growing", 1, growing, INT64_MAX, 3}, {"settling", 1, settling, INT64_MAX, 3},
+    {"sleeping", 1, pair, 0, 2},           {"callers", 2, turns, INT64_MAX, 3},
+    {"giving", 2, giving, INT64_MAX, 3},   {"taking", 2, taking, 0, 3},
+    {"making", 2, making, 0, 4},
 };
 const int n_scenarios = sizeof scenarios / sizeof *scenarios;
 
 int explorer_memalign(void **out, size_t alignment, size_t bytes);
 int explorer_memalign(void **out, size_t alignment, size_t bytes) {
-    demand(bytes == sizeof memory.workers && alignment == LINE_PAIR, "only workers are allocated");
-    *out = &memory.workers;
+    bool is_team = bytes == sizeof *memory.teams;
+    demand(is_team || bytes == sizeof memory.workers, "only workers and teams are allocated");
+    demand(alignment == LINE_PAIR && teams < TEAMS, "there is room for them");
+    *out = is_team ? (void *)&memory.teams[teams++] : &memory.workers;
     return 0;
 }
 
@@ -132,7 +180,11 @@ void prepare_scenarios(void) {
 void begin_scenario(const scenario *which) {
     memory.workers = fresh;
     memory.workers.spin = which->spin;
+    memory.workers.cpus = which->cpus;
+    memset(memory.teams, 0, sizeof memory.teams);
+    teams = 0;
     memset(memory.runs, 0, sizeof memory.runs);
+    memory.stage = 0;
 }
 
 void end_scenario(void) {
@@ -142,18 +194,32 @@ void end_scenario(void) {
                 demand(memory.runs[caller].times[step][u] == 1, "every unit ran once");
 }
 
+static void print_part(size_t team, size_t place) {
+    const tcc_team *all = NULL;
+    size_t slot = place - (size_t)all->slots, seat = place - (size_t)all->seats;
+    if (slot < sizeof all->slots)
+        printf("team[%zu].slot[%zu]+%zu", team, slot / sizeof *all->slots, slot % sizeof *all->slots);
+    else if (seat < sizeof all->seats)
+        printf("team[%zu].seat[%zu]+%zu", team, seat / sizeof *all->seats, seat % sizeof *all->seats);
+    else
+        printf("team[%zu]+%zu", team, place);
+}
+
 void print_place(const volatile void *at) {
     size_t place = (size_t)((const volatile char *)at - (char *)&memory);
     const tcc_workers *all = NULL;
+    if (place - sizeof memory.workers < sizeof memory.teams) {
+        print_part((place - sizeof memory.workers) / sizeof *memory.teams,
+                   (place - sizeof memory.workers) % sizeof *memory.teams);
+        return;
+    }
 #define PART(name, of) \
     if (place - (size_t)&of < sizeof of) { \
         printf("%s[%zu]+%zu", name, (place - (size_t)&of) / sizeof of[0], (place - (size_t)&of) % sizeof of[0]); \
         return; \
     }
-    PART("slot", all->slots)
-    PART("seat", all->seats)
-    PART("bell", all->bell)
-    PART("asleep", all->asleep)
+    PART("post", all->posts)
+    PART("team", all->teams)
     printf("%s+%zu", place < sizeof memory.workers ? "workers" : "run",
            place < sizeof memory.workers ? place : place - sizeof memory.workers);
 }

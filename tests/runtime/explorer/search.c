@@ -11,6 +11,7 @@
  * Arguments: scenario, budget, and of how many bits the index into the table of states is. */
 #define _GNU_SOURCE
 #include <linux/futex.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -315,8 +316,14 @@ static void explore(void) {
     fflush(stdout);
 }
 
+static void note_signal(int signal) {
+    (void)signal;
+    demand(false, "pointers are seen with what they point to");
+}
+
 int main(int argc, char **argv) {
     if (argc != 4) return 2;
+    signal(SIGSEGV, note_signal);
     table_size = UINT64_C(1) << atoi(argv[3]);
     table = malloc(table_size * sizeof *table);
     prepare_scenarios();

@@ -1,0 +1,215 @@
+"""The bars of memory: arenas, plans, weights, pools, calls of the system's allocator, code."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from environment import PYTHON, ROOT
+from onnx import TensorProto, helper, numpy_helper, save
+from tcc.backends.artifact.toolchain import runtime_sources
+from tcc.driver import compile_model
+from tcc.options import read_options
+
+from bars.figures import (
+    RUNTIME,
+    TESTS,
+    Figure,
+    absent,
+    at_least,
+    at_most,
+    compiled,
+    output,
+    say,
+)
+
+sys.path.append(str(TESTS))
+
+from pool_traces import TRACES
+
+MIB = 1 << 20
+INSTANCES = ROOT / "../shared/data"
+WEIGHTS = 64 * MIB
+SYSTEM = ("crew.c", "threads.c", "workers.c", "limits.c", "groups.c", "status.c")
+# The runtime before the planner, the pool and shared weights.
+BEFORE = "6f283df"
+
+# A process with the module loaded says what it holds in proportional shares, before and after.
+HOLDER = """
+import sys
+import numpy as np
+from tcc.runtime import load
+def held():
+    with open("/proc/self/smaps_rollup") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith("Pss:"))
+np.ones(64, np.float32) @ np.ones((64, 64), np.float32)
+before = held()
+module = load(sys.argv[1], threads=1)
+module(np.ones((1, int(sys.argv[2])), np.float32))
+print("ready", flush=True)
+sys.stdin.readline()
+print(held() - before, flush=True)
+sys.stdin.readline()
+"""
+
+
+def arenas(folder: Path) -> Iterator[Figure]:
+    """Arenas of all models of the manifest, by scripts/arenas."""
+    del folder
+    command = (sys.executable, str(ROOT / "scripts" / "arenas"))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        rows = []
+        for line in process.stdout or ():
+            say(line.rstrip())
+            rows.append(line.split())
+    if process.returncode not in (0, 1):
+        raise subprocess.CalledProcessError(process.returncode, command)
+    fixed = {row[0]: int(row[1]) / int(row[2]) for row in rows[1:]}
+    ratios = {row[0]: float(row[4]) for row in rows[1:] if row[4] != "-"}
+    worst = max(ratios, key=ratios.__getitem__)
+    yield at_most(
+        "arenas of symbolic sizes over fixed, worst", ratios[worst], 1.05, note=f"({worst})"
+    )
+    good = sum(ratio <= 1.05 for ratio in ratios.values())
+    yield at_least("models with symbolic sizes within 1.05", good, 10, note=f"of {len(ratios)}")
+    worst = max(fixed, key=fixed.__getitem__)
+    yield at_most("arenas of fixed sizes over the bound, worst", fixed[worst], 1, note=f"({worst})")
+
+
+def growing(folder: Path) -> Iterator[Figure]:
+    program = compiled(folder, "growing", ("arena.c", "alloc.c", "status.c"))
+    times = {row: int(output(program, str(row))) for row in (48, 1 << 10, 64 << 10)}
+    yield at_most("arenas made anew in 100 growing steps", max(times.values()), 5)
+
+
+def minimalloc(folder: Path) -> Iterator[Figure]:
+    """MiniMalloc's instances by `python -m tcc.runtime.arena`."""
+    del folder
+    files = sorted(INSTANCES.glob("minimalloc_*.1048576.csv"))
+    if len(files) != 11:
+        yield absent("MiniMalloc's instances at capacity", ">= 11", f"not in {INSTANCES}")
+        return
+    seconds, fit = [], 0
+    for path in files:
+        say(f"minimalloc: {path.name}")
+        command = (str(PYTHON), "-m", "tcc.runtime.arena", str(path))
+        start = time.monotonic()
+        done = subprocess.run(
+            (*command, "--capacity", "1048576", "--seconds", "30"), capture_output=True, check=False
+        )
+        seconds.append(time.monotonic() - start)
+        fit += done.returncode == 0
+    yield at_least("MiniMalloc's instances at capacity", fit, 11)
+    yield at_most("their time together", sum(seconds), 60, "s")
+    yield at_most("the longest of them", max(seconds), 15, "s")
+
+
+def weights(folder: Path) -> Iterator[Figure]:
+    """Proportional shares of two processes with one artifact's weights."""
+    width = int((WEIGHTS / 4) ** 0.5)
+    array = np.random.default_rng(0).standard_normal((width, width), np.float32)
+    ports = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, width]) for name in ("x", "y")
+    ]
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])], "weights", ports[:1], ports[1:],
+        [numpy_helper.from_array(array, "w")],
+    )  # fmt: skip
+    path = folder / "weights.onnx"
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    compile_model(path, read_options({}), folder / "weights.so")
+    command = (str(PYTHON), "-c", HOLDER, str(folder / "weights.so"), str(width))
+    both = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    held = 0
+    for process in both:  # all are ready before the first one counts
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+    for process in both:
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write("\n")
+        process.stdin.flush()
+        held += int(process.stdout.readline())
+    for process in both:
+        process.communicate("\n")
+    yield at_most("memory of 2 processes over their weights", held / array.nbytes, 1.1)
+
+
+def mallocs(folder: Path) -> Iterator[Figure]:
+    """Allocating calls of runs whose result has a size that data decides, after warm-up."""
+    number = helper.make_tensor_value_info("n", TensorProto.INT64, [])
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["k"])
+    constants = [
+        numpy_helper.from_array(np.array(value, np.int64), name)
+        for name, value in (("zero", 0), ("one", 1))
+    ]
+    nodes = [
+        helper.make_node("Range", ["zero", "n", "one"], ["whole"]),
+        helper.make_node("Cast", ["whole"], ["y"], to=TensorProto.FLOAT),
+    ]
+    graph = helper.make_graph(nodes, "range", [number], [result], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    save(model, folder / "range.onnx")
+    compile_model(folder / "range.onnx", read_options({}), folder / "range.so")
+    program = compiled(folder, "interposed", (), "-rdynamic", "-w")
+    calls = int(output(program, folder / "range.so", "100000", "50"))
+    yield at_most("allocating calls in 50 runs after warm-up", calls, 0)
+
+
+def pool(folder: Path) -> Iterator[Figure]:
+    """Peaks on traces; times of a take and a give beside the C library's."""
+    sources = (*SYSTEM, "budget.c", "alloc.c")
+    parts = (f"pool/{path.name}" for path in sorted((RUNTIME / "src" / "pool").glob("*.c")))
+    program = compiled(folder, "pool", (*sources, *parts), "-w")
+    peaks = {}
+    for name, trace in TRACES.items():
+        committed, live = map(int, output(program, "trace", text="\n".join(trace) + "\n").split())
+        peaks[name] = committed / live
+    worst = max(peaks, key=peaks.__getitem__)
+    yield at_most("a pool's peak over what is live, worst", peaks[worst], 1.15, note=f"({worst})")
+    rows = {row[0]: row for row in map(str.split, output(program, "speed").splitlines())}
+    for kind in ("own", "shared"):
+        half, rare = float(rows[kind][2]), float(rows[kind][4])
+        yield at_most(f"take and give, {kind} pool, p50", half, 25, "ns")
+        yield at_most(f"take and give, {kind} pool, p99.9", rare, 1000, "ns")
+        yield at_most(
+            f"take and give, {kind} pool, over malloc", half / float(rows["malloc"][2]), 1
+        )
+
+
+def _code_bytes(folder: Path, sources: list[Path], include: Path) -> int:
+    """Loaded bytes of the runtime, compiled for its size alone."""
+    folder.mkdir()
+    flags = ("-std=c11", "-O2", "-fPIC", "-w", f"-I{include / 'include'}", f"-I{include / 'src'}")
+    for path in sources:
+        made = folder / f"{path.parent.name}-{path.stem}.o"
+        output("cc", *flags, "-c", path, "-o", made)
+    rows = output("size", *folder.glob("*.o")).splitlines()[1:]
+    return sum(int(row.split()[0]) + int(row.split()[1]) for row in rows)
+
+
+def code(folder: Path) -> Iterator[Figure]:
+    """The runtime's code and data beside those of the commit that the bar counts from."""
+    what = f"growth of an artifact's runtime since {BEFORE}"
+    archive = subprocess.run(
+        ("git", "archive", BEFORE, "runtime"), cwd=ROOT, capture_output=True, check=False
+    )
+    if archive.returncode:
+        yield absent(what, "<= 64 KiB", f"no commit {BEFORE}")
+        return
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
+        files.extractall(folder / "before", filter="data")
+    before = folder / "before" / "runtime"
+    old = [path for path in sorted(before.glob("src/**/*.c")) if "comm" not in path.parts]
+    grown = _code_bytes(folder / "now", list(runtime_sources()), RUNTIME)
+    grown -= _code_bytes(folder / "then", old, before)
+    yield at_most(what, grown / 1024, 64, "KiB")

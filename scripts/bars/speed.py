@@ -1,0 +1,108 @@
+"""The bars of time: processes at once, a call of Module, collectives."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import timeit
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from comm_times import Times, measured
+from environment import ROOT
+from onnx import TensorProto, helper, save
+from tcc import compile as compile_model
+from tcc.backends.artifact.comm_library import build_comm_library
+from tcc.backends.artifact.toolchain import find_toolchain
+
+from bars.figures import TESTS, Figure, absent, at_least, at_most, compiled, output, say
+from bars.memory import SYSTEM
+
+sys.path.append(str(TESTS / "comm"))
+
+from library import build_program
+
+TURNS, MILLISECONDS = 15, 400
+MIB = 1 << 20
+
+
+def processes(folder: Path) -> Iterator[Figure]:
+    """Two processes on two threads each over two on one each: medians of turns that alternate."""
+    program = compiled(folder, "crowd", SYSTEM)
+
+    def runs(threads: int) -> int:
+        found = output("taskset", "-c", "0,1", program, "2", "1", str(threads), str(MILLISECONDS))
+        return int(found.split()[0])
+
+    ratios = [runs(1) / max(1, runs(2)) for _ in range(TURNS)]
+    yield at_most("2 processes: 2 threads' time over 1 thread's", statistics.median(ratios), 1.3)
+
+
+def call(folder: Path) -> Iterator[Figure]:
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("x", "y")]
+    node = helper.make_node("Relu", ["x"], ["y"])
+    graph = helper.make_graph([node], "call", ports[:1], ports[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    save(model, folder / "call.onnx")
+    module, x = compile_model(folder / "call.onnx"), np.ones(4, np.float32)
+    rounds = timeit.repeat(lambda: module(x), number=1000, repeat=31)
+    yield at_most("a call of Module, NumPy arrays", statistics.median(rounds) * 1e3, 2, "us")
+
+
+def _own_times(times: Times) -> Iterator[Figure]:
+    for size, bar in ((4 << 10, 1), (64 << 10, 10), (MIB, 60)):
+        yield at_most(f"all_reduce of {size >> 10} KiB", times.staged[size], bar, "us")
+    for size in (s for s in times.staged if s >= 8 * MIB):
+        share = times.ratios["copy"][size]
+        yield at_least(f"all_reduce of {size >> 20} MiB over the copy limit", share, 0.75)
+    yield at_least("symmetric over staged, 32 MiB", 1 / times.ratios["symmetric"][32 * MIB], 1.6)
+
+
+def _peers(times: Times) -> Iterator[Figure]:
+    for name, bar in (("gloo", 5.0), ("MPI", 1.4)):
+        what = f"speed over {name}'s, worst size from 4 KiB on"
+        found = [times.ratios[peer] for peer in times.ratios if peer.startswith(name)]
+        if not found:
+            yield absent(what, f">= {bar:g}", "not installed")
+            continue
+        best = {size: min(its[size] for its in found) for size in times.staged}
+        worst = min(best, key=best.__getitem__)
+        yield at_least(what, best[worst], bar, note=f"({worst >> 10} KiB)")
+
+
+def _more_ranks(perf: Path) -> Iterator[Figure]:
+    """Four ranks on two CPUs beside two, at 1 MiB; rows hold p50 and p99."""
+
+    def row(ranks: int) -> list[str]:
+        flags = ("-b", "1M", "-e", "1M", "-n", "500", "-g", str(ranks))
+        text = output("taskset", "-c", "0,1", perf, *flags)
+        return next(line.split() for line in text.splitlines() if line[:1] not in "#")
+
+    two, four = zip(*((row(2), row(4)) for _ in range(5)), strict=True)
+    ratio = statistics.median(float(b[3]) / float(a[3]) for a, b in zip(two, four, strict=True))
+    yield at_most("4 ranks over 2 ranks, 2 CPUs, 1 MiB", ratio, 4)
+    worst = max(float(its[4]) for its in four) / 1e3
+    yield at_most("4 ranks, 2 CPUs, p99", worst, 20, "ms")
+
+
+def all_reduce(folder: Path) -> Iterator[Figure]:
+    """Between two pinned ranks, beside a copy and beside the peers that are installed."""
+    library = build_comm_library(find_toolchain(), folder)
+    perf = build_program(folder, str(ROOT / "runtime/bench/perf"), library)
+    say("all_reduce: five rounds of all sizes")
+    times = measured(perf, (), 5)
+    yield from _own_times(times)
+    yield from _peers(times)
+    yield from _more_ranks(perf)
+
+
+def collectives(folder: Path) -> Iterator[Figure]:
+    """The matrix and random deaths, by scripts/comm_check."""
+    del folder
+    command = (sys.executable, str(ROOT / "scripts" / "comm_check"), "--rounds", "1")
+    done = subprocess.run(command, stdout=sys.stderr, check=False)
+    what = "the matrix on 1 to 8 ranks, 500 random deaths"
+    good = done.returncode == 0
+    yield Figure(what, "all hold" if good else "some do not hold", "all hold", good)
