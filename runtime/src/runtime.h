@@ -524,14 +524,12 @@ void tcc_instance_aim_constants(tcc_instance *instance, const char *weights, cha
 tcc_status tcc_instance_aim_arena(tcc_instance *instance, char *base, int64_t size);
 
 /* collective.c: what the ranks of a comm do together. */
-/* TCC_UNSUPPORTED for a comm of another version. */
-tcc_status tcc_collective_fits(const tcc_comm *comm);
+tcc_status tcc_collective_fits(const tcc_comm *comm); /* TCC_UNSUPPORTED: of another version */
 /* Finds the comm of a run of a model with collectives; fails where it does not suit the model. */
 tcc_status tcc_collective_begin(tcc_run *run);
 /* Revokes the comm of a run that failed, if it has one: other ranks are no longer in step with it. */
 void tcc_collective_abort(const tcc_run *run);
-/* All earlier launches are done. */
-tcc_status tcc_collective(tcc_run *run, const tcc_code *code);
+tcc_status tcc_collective(tcc_run *run, const tcc_code *code); /* all earlier launches are done */
 
 /* arrays.c: the caller's arrays. */
 /* Copies a strided array to row-major order; elements have `element` bytes. */
