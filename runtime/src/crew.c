@@ -5,7 +5,6 @@
  * is the one that counts; whoever needs workers first puts them there with one compare-and-swap.
  * Artifacts are linked `-z nodelete`, so neither slot nor code ever goes away. */
 #define _GNU_SOURCE
-#include <link.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,34 +26,7 @@ __asm__(".pushsection .note.tcc,\"a\",%note\n"
         ".quad tcc_workers_slot - .\n"
         ".popsection\n");
 
-enum { NOTE_HEADER = 12, NOTE_BYTES = 24 };
-
 /* ---- finding the process's workers ------------------------------------------------------------ */
-
-static int find_slot(struct dl_phdr_info *object, size_t size, void *out_slot) {
-    (void)size;
-    for (int i = 0; i < object->dlpi_phnum; i++) {
-        if (object->dlpi_phdr[i].p_type != PT_NOTE) continue;
-        const char *note = (const char *)object->dlpi_addr + object->dlpi_phdr[i].p_vaddr;
-        const char *end = note + object->dlpi_phdr[i].p_memsz;
-        while (end - note >= NOTE_BYTES) {
-            uint32_t header[3];
-            memcpy(header, note, sizeof header);
-            if (header[0] == 4 && header[1] == 8 && header[2] == WORKERS_VERSION &&
-                memcmp(note + NOTE_HEADER, "tcc", 4) == 0) {
-                int64_t distance;
-                const char *content = note + NOTE_HEADER + 4;
-                memcpy(&distance, content, sizeof distance);
-                *(const char **)out_slot = content + distance;
-                return 1;
-            }
-            size_t name = (header[0] + 3u) & ~(size_t)3, content = (header[1] + 3u) & ~(size_t)3;
-            if (name + content > (size_t)(end - note) - NOTE_HEADER) break;
-            note += NOTE_HEADER + name + content;
-        }
-    }
-    return 0;
-}
 
 static tcc_workers *the_workers; /* cache of the slot's content; the same in all threads */
 
@@ -98,8 +70,8 @@ static tcc_workers *make_workers(void) {
 }
 
 static void find_workers(void) {
-    _Atomic(tcc_workers *) *slot = NULL;
-    if (!dl_iterate_phdr(find_slot, &slot)) slot = &tcc_workers_slot;
+    _Atomic(tcc_workers *) *slot = tcc_note_slot(WORKERS_VERSION);
+    if (!slot) slot = &tcc_workers_slot;
     tcc_workers *found = atomic_load(slot);
     if (!found) {
         tcc_workers *made = make_workers();

@@ -36,7 +36,7 @@ from pool_traces import TRACES
 MIB = 1 << 20
 INSTANCES = ROOT / "../shared/data"
 WEIGHTS = 64 * MIB
-SYSTEM = ("crew.c", "threads.c", "workers.c", "limits.c", "groups.c", "status.c")
+SYSTEM = ("crew.c", "threads.c", "workers.c", "notes.c", "limits.c", "groups.c", "status.c")
 # The runtime before the planner, the pool and shared weights.
 BEFORE = "6f283df"
 
