@@ -133,12 +133,12 @@ def up_and_down() -> Graph:
 def phases() -> Graph:
     """Transposed convolutions, of phases that begin in different places."""
     m = Model("phases")
-    x = m.op("relu", m.conv(m.input("x", 1, 3, symbol("h", 1, 9), 5), 6, 3, pad=1))
+    x = m.op("relu", m.conv(m.input("x", 1, 2, symbol("h", 1, 9), 3), 2, 3, pad=1))
     twice = ConvTransposeAttrs((2, 2), (1, 1), (1, 1), (0, 0), (1, 1), 1)
-    up = m.op("conv_transpose", x, m.weight(6, 4, 4, 4), m.weight(4), attrs=twice)
+    up = m.op("conv_transpose", x, m.weight(2, 2, 4, 4), m.weight(2), attrs=twice)
     thirds = ConvTransposeAttrs((3, 1), (1, 0), (0, 0), (0, 0), (1, 1), 2)
     return m.finish(
-        m.op("tanh", up), m.op("conv_transpose", up, m.weight(4, 2, 4, 1), attrs=thirds)
+        m.op("tanh", up), m.op("conv_transpose", up, m.weight(2, 1, 4, 1), attrs=thirds)
     )
 
 
