@@ -35,10 +35,13 @@ def collective_kind(name: str) -> CollectiveKind:
     return CollectiveKind[name.upper()]
 
 
+_REDUCTIONS = tuple(reduction.name.lower() for reduction in Reduction)
+
+
 def _infer(kind: CollectiveKind, types: Types, attrs: CollectiveAttrs) -> OutTypes:
     x, ranks = required(types, 0), attrs.ranks
     check_dtype(x.dtype, COLLECTIVE_DTYPES)
-    require(attrs.reduction.upper() in Reduction.__members__, f"no reduction {attrs.reduction}")
+    require(attrs.reduction in _REDUCTIONS, f"no reduction {attrs.reduction}")
     require(0 <= attrs.root < (ranks or 1 << 31), f"rank {attrs.root} of {ranks}")
     if not (kind.sends_blocks or kind.receives_blocks):
         return (x,)

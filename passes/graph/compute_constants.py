@@ -288,7 +288,8 @@ class _Forms:
         used = (v for n in nodes for i in indices_in(n) for v in free_vars(i))
         iters = tuple(v for v in dict.fromkeys(used) if v not in bound)
         sizes = [as_int(extent(v)) or 0 for v in iters]
-        if not iters or prod(sizes) > _PLACES * sum(self._arrays[n].size for n in sources):
+        most_places = _PLACES * sum(self._arrays[n].size for n in sources)
+        if not iters or not 0 < prod(sizes) <= most_places:
             return None
         at = tuple(map(of_atom, iters))
         if most is not None:

@@ -238,3 +238,10 @@ def test_kernels_compute_masks_and_ranges(
     want = evaluate_graph(graph, {"x": x})[graph.outputs[0].name]
     assert (want[:, 0, 3:36] == 0).all()
     assert (want[:, :, 36:] == -1).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.bool_])
+@pytest.mark.parametrize("shape", [(0, 7), (3, 0)])
+def test_constants_of_no_elements_have_no_formula(dtype: type, shape: tuple[int, ...]) -> None:
+    m = Model("nothing")
+    agree(m.finish(m.transpose(m.builder.constant(np.zeros(shape, dtype), "none"), 1, 0)))
