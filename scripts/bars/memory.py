@@ -32,11 +32,11 @@ from bars.figures import (
 sys.path.append(str(TESTS))
 
 from pool_traces import TRACES
+from trials import SYSTEM, WORKERS
 
 MIB = 1 << 20
 INSTANCES = ROOT / "../shared/data"
 WEIGHTS = 64 * MIB
-SYSTEM = ("crew.c", "threads.c", "workers.c", "notes.c", "limits.c", "groups.c", "status.c")
 # The runtime before the planner, the pool and shared weights.
 BEFORE = "6f283df"
 
@@ -167,7 +167,7 @@ def mallocs(folder: Path) -> Iterator[Figure]:
 
 def pool(folder: Path) -> Iterator[Figure]:
     """Peaks on traces; times of a take and a give beside the C library's."""
-    sources = (*SYSTEM, "budget.c", "alloc.c")
+    sources = (*WORKERS, *SYSTEM, "budget.c", "alloc.c")
     parts = (f"pool/{path.name}" for path in sorted((RUNTIME / "src" / "pool").glob("*.c")))
     program = compiled(folder, "pool", (*sources, *parts), "-w")
     peaks = {}

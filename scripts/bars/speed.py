@@ -18,11 +18,11 @@ from tcc.backends.artifact.comm_library import build_comm_library
 from tcc.backends.artifact.toolchain import find_toolchain
 
 from bars.figures import TESTS, Figure, absent, at_least, at_most, compiled, output, say
-from bars.memory import SYSTEM
 
-sys.path.append(str(TESTS / "comm"))
+sys.path += (str(TESTS), str(TESTS / "comm"))
 
 from library import build_program
+from trials import SYSTEM, WORKERS
 
 TURNS, MILLISECONDS = 15, 400
 MIB = 1 << 20
@@ -30,7 +30,7 @@ MIB = 1 << 20
 
 def processes(folder: Path) -> Iterator[Figure]:
     """Two processes on two threads each over two on one each: medians of turns that alternate."""
-    program = compiled(folder, "crowd", SYSTEM)
+    program = compiled(folder, "crowd", (*WORKERS, *SYSTEM))
 
     def runs(threads: int) -> int:
         found = output("taskset", "-c", "0,1", program, "2", "1", str(threads), str(MILLISECONDS))
