@@ -207,7 +207,7 @@ def _may_join(node: Node, *other: NodeKind) -> bool:
 
 @lru_cache(maxsize=4096)
 def _linear_params(expr: Expr) -> tuple[bool, ...] | None:
-    """As of `_Finder._linear`, of an expression."""
+    """As of `Scope._linear`, of an expression."""
     region = from_expr(expr)
     flat = Flattened(region, spread=True)
     if len(region.outputs) != 1:

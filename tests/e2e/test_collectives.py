@@ -170,7 +170,7 @@ def test_a_comm_of_another_version_is_refused(kinds: Path) -> None:
     table = Table(100, 99)
     comm = ctypes.pointer(table)  # a comm begins with the address of its table
 
-    class Comm:
+    class Comm:  # no real one has another version
         handle = ctypes.addressof(comm)
 
     with pytest.raises(tcc.UserError, match="the comm has version 99, this model knows version 1"):

@@ -17,6 +17,7 @@ from tests.ranks import on_ranks
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+# What needs the optional packages comes after the question whether they are there.
 import torch.distributed as dist  # noqa: E402
 import torch.distributed._functional_collectives as functional  # noqa: E402
 from torch import Tensor, nn  # noqa: E402

@@ -17,6 +17,7 @@ from tests.oracle.ranks import Rank, in_lockstep
 
 torch = pytest.importorskip("torch")
 
+# What needs the optional packages comes after the question whether they are there.
 import torch.distributed as dist  # noqa: E402
 import torch.distributed._functional_collectives as functional  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402

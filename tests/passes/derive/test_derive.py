@@ -390,8 +390,8 @@ def test_sizes_of_nothing_and_one(sizes: tuple[int, int, int, int], agree: Agree
 def test_a_wrong_candidate_is_an_internal_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check stands between the search and the graph: products of another operand are found."""
 
-    def wrong(*args: object) -> Found:
-        found = reassociated(*args)  # type: ignore[arg-type]
+    def wrong(*args: Any) -> Found:
+        found = reassociated(*args)
         best, *rest = found.candidates
         (first, *others) = best.region.stages
         factor, *more = first.factors

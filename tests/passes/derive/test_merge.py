@@ -264,11 +264,13 @@ def test_equal_layers_are_priced_once_and_work_grows_with_the_layers() -> None:
     assert calls_of(lambda: merge_contractions(many, All())) < 2.2 * first
 
 
-def test_constants_that_were_merged_for_one_size_are_for_all() -> None:
+def test_constants_that_were_merged_for_one_size_are_for_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     graph = heads(2)
     prices = Sizes()
     first = merge_contractions(graph, prices)
-    prices._seconds = lambda *_: 1.0  # type: ignore[method-assign]
+    monkeypatch.setattr(prices, "_seconds", lambda *_: 1.0)
     assert names(merge_contractions(graph, prices)) == names(first)
 
 
