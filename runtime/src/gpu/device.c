@@ -28,11 +28,17 @@ void tcc_gpu_leave(const tcc_gpu *gpu, const tcc_gpu_scope *scope) {
 
 /* ---- the device ------------------------------------------------------------------------------------ */
 
+/* The first one for a thread that uses none yet. */
 static int32_t current_device(const tcc_gpu_driver *driver) {
-    int found = 0;
-    int error = driver->platform == TCC_PLATFORM_CUDA ? driver->context_device(&found)
-                                                      : driver->get_device(&found);
-    return error ? 0 : found; /* a thread that uses none yet */
+    int found = 0, error;
+    if (driver->platform == TCC_PLATFORM_CUDA) {
+        void *context = NULL;
+        error = driver->context_current(&context);
+        if (context) error = driver->context_device(&found);
+    } else {
+        error = driver->get_device(&found);
+    }
+    return error ? 0 : found;
 }
 
 static tcc_status choose_device(tcc_gpu *gpu) {

@@ -60,6 +60,7 @@ static const row rows[] = {
     ROW(context_release, "cuDevicePrimaryCtxRelease_v2", NULL),
     ROW(context_push, "cuCtxPushCurrent_v2", NULL),
     ROW(context_pop, "cuCtxPopCurrent_v2", NULL),
+    ROW(context_current, "cuCtxGetCurrent", NULL),
     ROW(context_device, "cuCtxGetDevice", NULL),
     ROW(function_attribute, "cuFuncSetAttribute", NULL),
     ROW(driver_version, "cuDriverGetVersion", NULL),

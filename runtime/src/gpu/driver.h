@@ -89,6 +89,7 @@ typedef struct tcc_gpu_driver {
     int (*context_release)(int device);
     int (*context_push)(void *context);
     int (*context_pop)(void **out_context);
+    int (*context_current)(void **out_context);
     int (*context_device)(int *out_device);
     int (*function_attribute)(void *function, int attribute, int value);
     int (*driver_version)(int *out_version);
