@@ -123,9 +123,11 @@ def _sum(group: TileGroup, stage: GroupStage, block: int) -> tuple[list[Var], in
     all of it."""
     loops = reduced_axis(group, stage)
     least = 2 * SIDE if of_bytes(stage) else SIDE
-    last = most_positions(loops[-1:])
-    if len(loops) > 1 and last is not None and last >= block and not last % least:
-        loops = loops[-1:]
+    for each in reversed(loops) if len(loops) > 1 else ():
+        one = most_positions([each])
+        if one is not None and one >= block and not one % least:
+            loops = [each]
+            break
     size = most_positions(loops)
     return loops, max(least, block if size is None else min(block, power(size)))
 
