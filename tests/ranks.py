@@ -38,7 +38,11 @@ def run_ranks(
 ) -> list[str]:
     """What the ranks print, in their order; fails with the errors of those that fail."""
     ranks = start_ranks(size, script, library, *arguments, **variables)
-    ended = [process.communicate(timeout=100) for process in ranks]
+    try:
+        ended = [process.communicate(timeout=100) for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
     assert not any(process.returncode for process in ranks), ended
     return [out for out, _ in ended]
 

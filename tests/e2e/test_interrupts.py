@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from onnx import helper
 from tcc import cli
 from tcc.errors import UserError
 from tcc.runtime import Module, abi
+
+from tests.processes import started
 
 from .agreement import BOOL, FLOAT, INT64, model_of, value
 
@@ -121,18 +124,20 @@ def test_other_threads_are_not_disturbed(module: Module) -> None:
     assert found == [300_000] * 2
 
 
-def started(path: Path, *more: str, folder: Path | None = None) -> subprocess.Popen[str]:
-    words = more or ("run", str(path))
-    return subprocess.Popen(
+@contextmanager
+def command(*words: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """`tcc WORDS` on a run without end."""
+    with started(
         [sys.executable, "-m", "tcc", *words, *ENDLESS_INPUTS],
-        stderr=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(folder or path.parent)},
-    )  # fmt: skip
+        stderr=subprocess.PIPE, env=os.environ | {"TMPDIR": str(folder)},
+    ) as process:  # fmt: skip
+        yield process
 
 
 def test_a_process_has_a_deadline(counting: Path, tmp_path: Path) -> None:
     words = ["run", str(counting), "--output", "results", "--timeout", "1"]
-    process = started(counting, *words, folder=tmp_path)
-    _, said = process.communicate(timeout=60)
+    with command(*words, folder=tmp_path) as process:
+        _, said = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "error: this takes longer than it may\n  at: --timeout 1\n" in said
     assert list(tmp_path.iterdir()) == []
@@ -152,8 +157,8 @@ def test_a_process_has_a_deadline(counting: Path, tmp_path: Path) -> None:
 def test_commands_have_a_deadline(words: list[str], counting: Path, tmp_path: Path) -> None:
     """Each in a process of its own: the thread of a run that never ends goes with its process."""
     found = [str(counting.parent / w) if w.startswith("counting") else w for w in words]
-    process = started(counting, *found, "--timeout", "1", folder=tmp_path)
-    _, said = process.communicate(timeout=60)
+    with command(*found, "--timeout", "1", folder=tmp_path) as process:
+        _, said = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "error: this takes longer than it may\n  at: --timeout 1\n" in said
     assert list(tmp_path.iterdir()) == []
@@ -169,7 +174,7 @@ def test_a_command_within_its_deadline_is_not_disturbed(counting: Path) -> None:
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_command(counting: Path, sent: signal.Signals) -> None:
-    with started(counting) as process:
+    with command("run", str(counting), folder=counting.parent) as process:
         task = Path(f"/proc/{process.pid}/task")
         while process.poll() is None and len(list(task.iterdir())) < 2:
             threading.Event().wait(0.01)  # until the run has its thread

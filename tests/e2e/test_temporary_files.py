@@ -23,6 +23,8 @@ from onnx import helper, save
 from tcc import temporary as temporary_module
 from tcc.temporary import temporary_folder
 
+from tests.processes import started
+
 from .agreement import FLOAT, model_of, value
 
 ROOT = Path(__file__).parents[2]
@@ -91,7 +93,7 @@ def test_a_signal_in_a_compile_leaves_nothing(
     model: Path, temporary: Path, made: str, arguments: list[str], sent: signal.Signals
 ) -> None:
     command = [sys.executable, "-m", "tcc", *arguments, str(model)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=model.parent) as process:
+    with started(command, stderr=subprocess.PIPE, cwd=model.parent) as process:
         while process.poll() is None and not list(temporary.glob(made)):
             threading.Event().wait(0.001)
         process.send_signal(sent)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from tcc.backends.artifact.toolchain import runtime_folder, runtime_sources
 
+from tests.processes import finished
+
 FLAGS = (
     "-std=c11", "-O0", "-DTCC_TEST_FAIL_ALLOCATION", "-fsanitize=address,undefined",
     "-fno-sanitize-recover=all",
@@ -39,9 +41,6 @@ class Sanitized:
 
 def run_sanitized(program: Path, *arguments: str) -> str:
     """What it prints; fails with the sanitizers' report."""
-    result = subprocess.run(
-        (str(program), *arguments), capture_output=True, text=True, timeout=120, check=False,
-        env={**os.environ, "ASAN_OPTIONS": OPTIONS},
-    )  # fmt: skip
+    result = finished(program, *arguments, env={**os.environ, "ASAN_OPTIONS": OPTIONS})
     assert result.returncode == 0, result.stderr[-3000:]
     return result.stdout

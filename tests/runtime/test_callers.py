@@ -13,6 +13,8 @@ from tcc.backends.artifact.encode_program import encode_program
 from tcc.backends.artifact.toolchain import runtime_folder, runtime_sources
 from tcc.ir.program import Program
 
+from tests.processes import finished
+
 PROGRAMS = {"handles": programs.handles(), "growing": handle_programs.growing(4)}
 
 
@@ -30,10 +32,7 @@ def run(binary: Path, program: Program, callers: int, runs: int, fork: int) -> N
     record = encode_program(program)
     path = binary.with_name("record")
     path.write_bytes(struct.pack("<q", len(record)) + record)
-    result = subprocess.run(
-        (str(binary), str(path), str(len(programs.KERNEL_NAMES)), *map(str, (callers, runs, fork))),
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    result = finished(binary, path, len(programs.KERNEL_NAMES), callers, runs, fork)
     assert (result.returncode, result.stdout) == (0, "ok\n"), result.stderr[-3000:]
 
 

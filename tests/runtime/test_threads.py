@@ -11,6 +11,8 @@ import programs
 import pytest
 from trials import DELAYS, RUNTIME, aarch64_tools, build_for_aarch64, build_stress
 
+from tests.processes import finished
+
 # Two artifacts with a launch of two units that each take a while; three workers are asked for.
 TWO_ARTIFACTS = """
 import sys, threading
@@ -53,9 +55,7 @@ for task in set(Path("/proc/self/task").iterdir()) - before:
 
 
 def run(*command: str | Path | int) -> None:
-    result = subprocess.run(
-        tuple(map(str, command)), capture_output=True, text=True, timeout=120, check=False
-    )
+    result = finished(*command)
     assert (result.returncode, result.stdout) == (0, "ok\n"), result.stderr[-3000:]
 
 

@@ -102,12 +102,15 @@ def _split(
     """The statements that do not need the sums of the steps before, and those that do; None where
     such sums are in the shares, or in the next step by another way than the product."""
     sums = [c for c, y in zip(loop.carried, loop.yields, strict=True) if y is mixed.out]
-    known, shares, rescaled = set(sums), [], []
+    known = set(sums)
+    shares: list[Stmt] = []
+    rescaled: list[Stmt] = []
     for node in rest:
-        late = not known.isdisjoint(_reads(node))
-        (rescaled if late else shares).append(node)
-        if late:
-            known.update(getattr(node, "outs", (getattr(node, "out", None),)))
+        if known.isdisjoint(_reads(node)):
+            shares.append(node)
+        else:
+            rescaled.append(node)
+            known.update(_makes(node))
     if len(sums) != 1 or mixed.acc not in known or mixed.a in known:
         return None
     if not known.isdisjoint(loop.yields):
@@ -123,6 +126,15 @@ def _reads(node: Stmt) -> tuple[Block, ...]:
             return node.blocks
         case Relayout():
             return (node.block,)
+    return ()
+
+
+def _makes(node: Stmt) -> tuple[Block, ...]:
+    match node:
+        case Compute() | Relayout():
+            return (node.out,)
+        case Reduce():
+            return node.outs
     return ()
 
 

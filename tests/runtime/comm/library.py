@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from tcc.backends.artifact.toolchain import runtime_folder
+
+from tests.processes import finished
 
 HERE = Path(__file__).parent
 LIBRARIES = ("-lm", "-lpthread", "-ldl")
@@ -44,9 +45,6 @@ def build_whole(folder: Path, name: str, sources: Sequence[Path], *flags: str) -
 
 def run(*command: str | Path, seconds: float = 100, **variables: str) -> str:
     """What a program prints; fails with its errors."""
-    result = subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, timeout=seconds,
-        check=False, env=os.environ | variables,
-    )  # fmt: skip
+    result = finished(*command, seconds=seconds, env=os.environ | variables)
     assert result.returncode == 0, f"{command}: {result.returncode}\n{result.stderr[-3000:]}"
     return result.stdout

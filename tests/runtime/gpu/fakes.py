@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import signal
 import subprocess
 import traceback
 import warnings
@@ -54,6 +55,7 @@ def in_child(test: Callable[[], None]) -> None:
     if child == 0:
         status = 1
         try:
+            signal.alarm(120)
             os.close(read)
             gc.freeze()  # collecting what the tests' process holds would copy all of it
             test()

@@ -1,0 +1,45 @@
+"""Programs that tests start: whatever they start in turn ends with them.
+
+A rank that is stopped, or a forked child that waits for ever, would hold the pipes of a program
+that was killed, and the test would wait for their end.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+
+def finished(
+    *command: str | Path | int, seconds: float = 120, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """A program's exit code and what it printed; raises TimeoutError, with that, if it is late."""
+    words = [str(word) for word in command]
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+        with started(words, stdout=out, stderr=errors, env=env) as process:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(seconds)
+            late = process.poll() is None
+        out.seek(0), errors.seek(0)
+        printed, said = out.read(), errors.read()
+    if late:
+        raise TimeoutError(f"{words} took more than {seconds:g} s: {printed[-3000:]}{said[-3000:]}")
+    return subprocess.CompletedProcess(words, process.returncode, printed, said)
+
+
+@contextmanager
+def started(words: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A program in a group of its own; at the end the group is killed."""
+    process = subprocess.Popen(words, text=True, start_new_session=True, **options)
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
