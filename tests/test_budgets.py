@@ -87,7 +87,6 @@ def test_a_long_import_is_over_budget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_worker_that_takes_too_long_ends(worker: str) -> None:
     pool = WorkerPool(worker, 1, budgets=Budgets(kernel_seconds=1))
-    assert pool.answers([pool.submit("quick")]) == ["quick"]
     with pytest.raises(WorkerFailedError, match="--budget kernel_seconds=2"):
         pool.answers([pool.submit("slow")])
     pool.abandon()

@@ -183,7 +183,7 @@ def _copy_programs(folder: Path) -> None:
 def all_items(names: Sequence[str], archs: Sequence[str]) -> Iterator[Item]:
     """Kernels and models; with `names` those whose name begins with one of them.  Where kernels may
     be in Gluon, a twin in Triton follows each."""
-    yield from _small_items(names, CHECKED)
+    yield from _small_items(names, CHECKED, archs)
     yield from _items(names, Sizes(), MODELS, archs)
 
 
@@ -191,7 +191,7 @@ def rehearsed_items(names: Sequence[str]) -> Iterator[Item]:
     """Small kernels and a small model for the CPU, in precisions that it has; with `names` those
     whose name begins with one of them, of the large models too."""
     models = MODELS if names else REHEARSED
-    small = _small_items(names, SMALL)
+    small = _small_items(names, SMALL, ["cpu"])
     for item in (*small, *_items(names, SMALL, models, ["cpu"])):
         options = {**item.options}
         if options.get("precision") == "tf32":
@@ -213,12 +213,12 @@ def _items(
                     yield from _with_twin(item, archs)
 
 
-def _small_items(names: Sequence[str], sizes: Sizes) -> Iterator[Item]:
+def _small_items(names: Sequence[str], sizes: Sizes, archs: Sequence[str]) -> Iterator[Item]:
     """A kernel of each kind, of sizes that tools which watch every access finish soon."""
     for kernel in kernels(sizes):
         if is_wanted(PREFIX + kernel.name, names):
             item = kernel_item(replace(kernel, name=PREFIX + kernel.name))
-            yield replace(item, facts={**item.facts, "kind": "small"})
+            yield from _with_twin(replace(item, facts={**item.facts, "kind": "small"}), archs)
 
 
 def _with_twin(item: Item, archs: Sequence[str]) -> Iterator[Item]:
