@@ -66,7 +66,8 @@ static tcc_status join(tcc_comm *comm, tcc_shared *shared, tcc_shared *parent) {
     shared->spin = comm->size <= shared->met.cpus && (!parent || parent->spin) ? SPIN : 0;
     shared->patience = comm->settings.open_milliseconds * INT64_C(1000000);
     shared->parent = parent;
-    TCC_RETURN_IF_ERROR(tcc_shared_step(shared));
+    tcc_shared_publish(shared);
+    TCC_RETURN_IF_ERROR(tcc_shared_arrive(shared));
     shared->parent = NULL;
     shared->patience = comm->settings.operation_milliseconds * INT64_C(1000000);
     return TCC_OK;
@@ -163,7 +164,8 @@ const tcc_comm_backend tcc_comm_backend_shared = {
     .unfit = shared_unfit,
     .open = shared_open,
     .group = shared_group,
-    .run = tcc_shared_run,
+    .begin = tcc_shared_begin,
+    .advance = tcc_shared_advance,
     .transfer = tcc_shared_transfer,
     .symmetric = shared_symmetric,
     .error = shared_error,

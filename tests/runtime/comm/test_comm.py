@@ -15,7 +15,7 @@ from tcc.backends.artifact.comm_library import comm_sources
 SCENARIOS = (
     "dies_in_operation", "dies_before_open", "dies_while_opening", "dies_in_split", "dies_in_group",
     "dies_sending", "stops", "closes_early", "aborts", "differ", "differ_in_place", "refused",
-    "outlived", "wrong_size", "same_rank", "forks", "cycles", "small_files",
+    "starts", "dies_after_start", "aborts_after_start", "closes_after_start", "outlived", "wrong_size", "same_rank", "forks", "cycles", "small_files",
     "unfit", "wrong_arguments", "operates",
 )  # fmt: skip
 
@@ -46,7 +46,12 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_whole(folder, "faults", comm_sources(), *FAILING)
 
 
-@pytest.mark.parametrize("scenario", ["fails_somewhere", "cycles", "wrong_arguments", "operates"])
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        "fails_somewhere", "cycles", "wrong_arguments", "operates", "starts", "aborts_after_start",
+    ],
+)  # fmt: skip
 def test_sanitizers_see_nothing(failing: Path, scenario: str) -> None:
     assert run(failing, scenario) == "ok\n"
 
