@@ -57,6 +57,7 @@ static tcc_status allocate_tables(tcc_instance *instance) {
         {(void **)&instance->output_done, program->n_outputs, sizeof(bool)},
         {(void **)&instance->handles, program->n_outputs, sizeof(tcc_span)},
         {(void **)&instance->placers, program->n_plans, sizeof(tcc_placer *)},
+        {(void **)&instance->flights, program->n_tickets, sizeof(tcc_flight)},
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
         *tables[i].table = tcc_allocate_zero((size_t)tables[i].count, tables[i].size);
@@ -157,6 +158,7 @@ void tcc_instance_destroy(tcc_instance *instance) {
     tcc_free(instance->bound);
     tcc_free(instance->output_done);
     tcc_free(instance->handles);
+    tcc_free(instance->flights);
     tcc_free(instance->times);
     tcc_free(instance->views);
     tcc_free(instance);
@@ -179,6 +181,8 @@ static tcc_status run_program(tcc_run *run) {
     TCC_RETURN_IF_ERROR(tcc_instance_prepare(run));
     tcc_status status = make_arena(instance);
     if (status == TCC_OK) status = tcc_interpret(run, instance->model->program.body);
+    if (status == TCC_OK && run->in_flight)
+        status = tcc_fail(TCC_INTERNAL, "the program ends while a collective is under way");
     if (status == TCC_OK) status = tcc_ports_check_outputs_written(run);
     if (status == TCC_OK) status = tcc_values_give(run);
     if (TCC_UNLIKELY(status != TCC_OK)) tcc_collective_abort(run);

@@ -139,9 +139,9 @@ tcc_status tcc_program_decode(const void *bytes, size_t size, const tcc_kernel *
     if (size < sizeof header) return tcc_damaged("no header");
     memcpy(header, bytes, sizeof header);
     if (header[0] != TCC_PROGRAM_MAGIC) return tcc_damaged("no magic number");
-    if (header[1] < TCC_PROGRAM_VERSION || header[1] > TCC_PROGRAM_COLLECTIVES)
+    if (header[1] != TCC_PROGRAM_VERSION && header[1] != TCC_PROGRAM_COLLECTIVES)
         return tcc_fail(TCC_UNSUPPORTED,
-                        "the program has version %lld, this runtime knows versions %d to %d: "
+                        "the program has version %lld, this runtime knows versions %d and %d: "
                         "compile the model again",
                         (long long)header[1], TCC_PROGRAM_VERSION, TCC_PROGRAM_COLLECTIVES);
     int64_t room = (int64_t)size / 8;

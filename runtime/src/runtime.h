@@ -271,7 +271,7 @@ typedef tcc_status (*tcc_op)(struct tcc_op_call *call);
 struct tcc_code {
     int32_t kind;
     int32_t ahead;  /* of a launch: the largest weight of the launch after it; -1: none */
-    int64_t number; /* of a launch, call or collective: its place among them; of a plan: among plans */
+    int64_t number; /* of a launch, call, collective or wait: its place among them; of a plan: among plans */
     union {
         tcc_kernel kernel; /* of a launch; NULL on a GPU */
         tcc_op op;         /* of a call */
@@ -296,8 +296,9 @@ typedef struct tcc_program {
     tcc_body body;     /* the rest */
     int64_t max_buffers, max_ints, max_tensors, max_dims, max_results, max_rank; /* of any instruction */
     int64_t state_bytes;
-    int64_t n_steps; /* launches, calls and collectives */
-    int32_t ranks; /* that all collectives are for; 0: any number; -1: there are none */
+    int64_t n_steps; /* launches, calls, collectives and waits */
+    int64_t n_tickets;
+    int32_t ranks; /* that all collectives are for; 0: any number; -1: it needs no comm */
     int64_t known_arena; /* the arena's size where inputs do not change it; else 0 */
     const tcc_code *plans; /* list of those in the body */
     int64_t n_plans;
@@ -458,6 +459,7 @@ struct tcc_instance {
     tcc_heap heap;        /* of the run in progress */
     tcc_span *handles;    /* by output port: strings or a list as the program wrote them */
     struct tcc_placer **placers; /* of place.h, by number of a plan instruction */
+    struct tcc_flight *flights;  /* by ticket: collectives under way */
     tcc_time *times; /* by step's number; NULL: nobody asked */
     int (*poll)(void *context); /* NULL: nobody asked */
     void *poll_context;
@@ -476,7 +478,8 @@ typedef struct tcc_run {
     const tcc_allocator *allocator;
     tcc_crew crew;
     bool odd; /* which half of the launch tables is next */
-    tcc_comm *comm; /* of a model with collectives */
+    tcc_comm *comm;    /* of a model with collectives */
+    int32_t in_flight; /* collectives under way */
     int64_t polled; /* when a trip of a loop last polled, in ns; 0: no trip has begun */
 } tcc_run;
 
@@ -529,7 +532,18 @@ tcc_status tcc_collective_fits(const tcc_comm *comm); /* TCC_UNSUPPORTED: of ano
 tcc_status tcc_collective_begin(tcc_run *run);
 /* Revokes the comm of a run that failed, if it has one: other ranks are no longer in step with it. */
 void tcc_collective_abort(const tcc_run *run);
-tcc_status tcc_collective(tcc_run *run, const tcc_code *code); /* all earlier launches are done */
+/* A collective under way.  The comm counts its tickets on; 0: there is none. */
+typedef struct tcc_flight {
+    uint64_t ticket;
+    const char *send, *receive;
+} tcc_flight;
+/* All earlier launches are done. */
+tcc_status tcc_collective_start(tcc_run *run, const tcc_code *code);
+tcc_status tcc_collective_wait(tcc_run *run, const tcc_code *code);
+/* Fails where a collective under way has a buffer in this memory. */
+tcc_status tcc_collective_spares(const tcc_run *run, const tcc_span *memory);
+/* TCC_INT_RANK or TCC_INT_SIZE of the run's comm. */
+int32_t tcc_collective_number(const tcc_run *run, int64_t op);
 
 /* arrays.c: the caller's arrays. */
 /* Copies a strided array to row-major order; elements have `element` bytes. */

@@ -15,6 +15,7 @@ from tcc.ir.program import (
     ReadInt,
     Reduction,
     Relation,
+    Wait,
 )
 from tcc.ir.types import DTYPES
 
@@ -35,6 +36,7 @@ def checked() -> Program:
         ReadInt(k, given, DTYPES["i64"], 0),
         Check(Relation.LE, one, k, "k is too small"),
         total,
+        Wait(0, x, y),
     ]
     return b.program()
 

@@ -46,6 +46,7 @@ from tcc.ir.program import (
     Relation,
     State,
     View,
+    Wait,
     Weight,
 )
 from tcc.record import record
@@ -67,6 +68,7 @@ class Kind(Enum):
     CONDITION = "condition", "b", -1  # its first byte is read
     WHEN = "when", "r", -1  # used where there is no condition; its complement in that word
     KERNEL = "kernel", "k"
+    TICKET = "ticket", "t"
     PORT = "port"  # of an input
     AXIS = "axis"  # of the port before it
     NUMBER = "number"
@@ -153,6 +155,8 @@ _LET = "{target:defined} = "
 _LETS = {
     IntOp.CONST: "const {a:number}",
     IntOp.DIM: "dim({a:port}, {b:axis})",
+    IntOp.RANK: "rank()",
+    IntOp.SIZE: "size()",
 }
 INSTRUCTIONS = (
     *(
@@ -193,8 +197,9 @@ INSTRUCTIONS = (
         "collective",
         Collective,
         "collective {kind:collective} {reduction:reduction} {receive:written} = {send:read} "
-        "{count:used} : {dtype:dtype} ranks {ranks:number} root {root:number}",
+        "{count:used} : {dtype:dtype} ranks {ranks:number} root {root:number} {ticket:ticket}",
     ),
+    _row("wait", Wait, "wait {ticket:ticket} {receive:written} = {send:read}"),
 )
 PLACES = (
     _row("input", Input, "input({port:port})"),
