@@ -2,7 +2,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "runtime.h"
+#include "collective.h"
 #include "tcc_comm.h"
 
 static const tcc_comm_table *table_of(const tcc_comm *comm) {

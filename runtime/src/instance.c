@@ -1,6 +1,7 @@
 /* Instances: the memory of one run at a time. */
 #include <string.h>
 
+#include "collective.h"
 #include "place.h"
 #include "runtime.h"
 

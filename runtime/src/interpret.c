@@ -3,6 +3,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "collective.h"
 #include "place.h"
 #include "runtime.h"
 
