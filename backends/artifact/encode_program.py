@@ -10,7 +10,18 @@ from typing import Any
 from tcc.backends.artifact.words import WordWriter
 from tcc.errors import UserError
 from tcc.ir.lists import parse_list_type
-from tcc.ir.program import Buffer, Collective, Instr, IntOp, Let, Place, Port, Program, TensorRef
+from tcc.ir.program import (
+    Buffer,
+    Collective,
+    Instr,
+    IntOp,
+    Let,
+    Place,
+    Port,
+    Program,
+    Symmetric,
+    TensorRef,
+)
 from tcc.ir.program.operands import walk_instructions
 from tcc.ir.program.table import (
     CODES,
@@ -45,6 +56,7 @@ def encode_program(program: Program) -> bytes:
     writer = _Writer()
     writer.program(program)
     talks = any(map(_needs_comm, walk_instructions(program.body)))
+    talks |= any(isinstance(buffer.place, Symmetric) for buffer in program.buffers)
     return writer.table(MAGIC, COLLECTIVES if talks else VERSION, 8)
 
 

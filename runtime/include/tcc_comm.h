@@ -242,16 +242,23 @@ typedef struct tcc_comm_table {
     tcc_status (*start)(tcc_comm *comm, const tcc_comm_call *call, const void *send, void *receive,
                         uint64_t *out_ticket);
     tcc_status (*wait)(tcc_comm *comm, uint64_t ticket);
+    tcc_status (*scratch)(tcc_comm *comm, size_t bytes, void **out_memory);
 } tcc_comm_table;
 
 /* ---- symmetric arena ------------------------------------------------------------------------- */
 
 /* Makes the comm's symmetric arena: `bytes` zero bytes on every rank, page-aligned, valid until
  * close.  All ranks call it with equal sizes, once a comm.  An all_reduce whose buffers lie at the
- * same places in the arena on all ranks is done there without staging; buffers that some ranks have
+ * same places in the arena on all ranks is done there without staging where that is faster; buffers that some ranks have
  * in the arena and others not, or elsewhere in it, are a mismatch.  TCC_UNSUPPORTED on the backend
  * `mpi`. */
 TCC_COMM_API tcc_status tcc_comm_symmetric(tcc_comm *comm, size_t bytes, void **out_memory);
+
+/* At least `bytes` bytes on every rank for the run at hand of an artifact, in a symmetric arena of
+ * its own, valid until a call that needs more.  All ranks call it in the same order as operations;
+ * where one rank needs more than there is and another does not, the comm reports a mismatch.
+ * TCC_UNSUPPORTED on the backend `mpi`. */
+TCC_COMM_API tcc_status tcc_comm_scratch(tcc_comm *comm, size_t bytes, void **out_memory);
 
 /* ---- the process's comm ---------------------------------------------------------------------- */
 

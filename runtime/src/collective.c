@@ -122,6 +122,15 @@ tcc_status tcc_collective_spares(const tcc_run *run, const tcc_span *memory) {
     return TCC_OK;
 }
 
+tcc_status tcc_collective_memory(const tcc_run *run, tcc_span *memory) {
+    void *found;
+    tcc_status status = table_of(run->comm)->scratch(run->comm, (size_t)memory->size, &found);
+    if (status == TCC_UNSUPPORTED) return status;
+    if (status != TCC_OK) return failed(run, status);
+    memory->data = found;
+    return TCC_OK;
+}
+
 int32_t tcc_collective_number(const tcc_run *run, int64_t op) {
     const tcc_comm_table *table = table_of(run->comm);
     return op == TCC_INT_RANK ? table->rank(run->comm) : table->size(run->comm);

@@ -14,6 +14,9 @@ typedef struct tcc_flight {
     uint64_t ticket;
     const char *send, *receive;
 } tcc_flight;
+/* Symmetric memory of the run's comm for `memory->size` bytes, which it sets; TCC_UNSUPPORTED where
+ * the comm has none. */
+tcc_status tcc_collective_memory(const tcc_run *run, tcc_span *memory);
 /* All earlier launches are done. */
 tcc_status tcc_collective_start(tcc_run *run, const tcc_code *code);
 tcc_status tcc_collective_wait(tcc_run *run, const tcc_code *code);

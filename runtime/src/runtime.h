@@ -290,7 +290,7 @@ typedef struct tcc_program {
     int32_t n_inputs, n_outputs;
     const tcc_port_info *inputs, *outputs;
     const tcc_buffer *buffers;
-    const int64_t *arena_buffers; /* ids of the buffers placed in the arena */
+    const int64_t *arena_buffers; /* ids of the buffers placed in the arenas */
     int64_t n_arena_buffers;
     tcc_body prologue; /* the body's leading lets, checks and reads of inputs: it sizes the arena */
     tcc_body body;     /* the rest */
@@ -443,6 +443,7 @@ struct tcc_instance {
     int32_t threads_wanted; /* what `threads` stands for */
     int32_t threads_own;    /* overrides the model's number; -1: does not */
     tcc_arena arena, scratch, state;
+    tcc_arena symmetric; /* where the comm has no such memory */
     size_t scratch_stride;
     tcc_budget budget; /* of the three and the pool */
     tcc_pool *pool;
@@ -523,8 +524,10 @@ tcc_status tcc_instance_prepare(tcc_run *run);
 tcc_status tcc_instance_arena_size(const tcc_instance *instance, int64_t *out_size);
 /* Aims the buffers of weights and state, once. */
 void tcc_instance_aim_constants(tcc_instance *instance, const char *weights, char *state);
-/* Aims the arena's buffers at `size` bytes from `base` on. */
-tcc_status tcc_instance_aim_arena(tcc_instance *instance, char *base, int64_t size);
+/* Bytes of the symmetric arena: where the last of its buffers ends. */
+tcc_status tcc_instance_symmetric_size(const tcc_instance *instance, int64_t *out_size);
+/* Aims the buffers of both arenas. */
+tcc_status tcc_instance_aim_arena(tcc_instance *instance, tcc_span arena, tcc_span symmetric);
 
 /* arrays.c: the caller's arrays. */
 /* Copies a strided array to row-major order; elements have `element` bytes. */

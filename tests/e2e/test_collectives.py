@@ -283,11 +283,15 @@ class _Call(ctypes.Structure):
     )
 
 
+UNSUPPORTED = 3  # as in tcc.h
 _SIZE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 _START = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(_Call), ctypes.c_void_p, ctypes.c_void_p,
     ctypes.POINTER(ctypes.c_uint64),
 )  # fmt: skip
+_SCRATCH = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p)
+)
 _WAIT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64)
 
 
@@ -302,19 +306,31 @@ class _Table(ctypes.Structure):
         ("last_error", ctypes.c_void_p),
         ("start", _START),
         ("wait", _WAIT),
+        ("scratch", _SCRATCH),
     )
 
 
 class Watching:
     """A comm of one rank: operations are done when they are waited for, and `watch` is called with
-    their kind at each start and with 0 at each wait."""
+    their kind at each start and with 0 at each wait.  It has `room` bytes of symmetric memory;
+    without any it says that it has none."""
 
-    def __init__(self, watch: Callable[[int], None]) -> None:
+    def __init__(self, watch: Callable[[int], None], room: int) -> None:
         self.tickets: dict[int, tuple[int, int, int]] = {}
+        self.ends: set[int] = set()  # addresses of what was sent and received
+        self.memory = np.empty(room, np.uint8)
+
+        def scratch(_: int, size: int, memory: Any) -> int:
+            if not room:
+                return UNSUPPORTED
+            assert size <= room
+            memory[0] = self.memory.ctypes.data
+            return 0
 
         def start(_: int, call: Any, send: int, receive: int, ticket: Any) -> int:
             ticket[0] = len(self.tickets) + 1
             self.tickets[ticket[0]] = send, receive, 4 * call[0].count
+            self.ends |= {send, receive}
             watch(call[0].kind)
             return 0
 
@@ -326,14 +342,16 @@ class Watching:
 
         self._table = _Table(
             ctypes.sizeof(_Table), 1, _SIZE(lambda _: 0), _SIZE(lambda _: 1), None, None, None,
-            _START(start), _WAIT(wait),
+            _START(start), _WAIT(wait), _SCRATCH(scratch),
         )  # fmt: skip
         self._comm = ctypes.pointer(self._table)
         self.handle = ctypes.addressof(self._comm)
 
 
-def test_kernels_run_while_a_collective_is_under_way(tmp_path: Path) -> None:
-    """A kernel that needs no sum has written its result when the sum is waited for."""
+@pytest.mark.parametrize("room", [64 * 64 * 4, 0])
+def test_kernels_run_while_a_collective_is_under_way(room: int, tmp_path: Path) -> None:
+    """A kernel that needs no sum has written its result when the sum is waited for; what is summed
+    lies in symmetric memory where there is any."""
     shape = [64, 64]
     nodes = [
         node("Relu", ["x"], ["r"]),
@@ -349,7 +367,7 @@ def test_kernels_run_while_a_collective_is_under_way(tmp_path: Path) -> None:
     )
     y, beside = (np.full(shape, np.nan, np.float32) for _ in range(2))
     seen = []
-    comm = Watching(lambda kind: seen.append((kind, not np.isnan(beside).any())))
+    comm = Watching(lambda kind: seen.append((kind, not np.isnan(beside).any())), room)
     module = tcc.load(compiled(tmp_path, "apart", model), threads=1, comm=comm)  # type: ignore[arg-type]
     x, z = np.random.default_rng(1).standard_normal((2, *shape)).astype(np.float32)
     tensors = [abi.make_tensor(a.ctypes.data, (2, 32), a.shape, None) for a in (x, z, y, beside)]
@@ -359,6 +377,7 @@ def test_kernels_run_while_a_collective_is_under_way(tmp_path: Path) -> None:
     assert seen == [(1, False), (0, True)]
     np.testing.assert_array_equal(y, -np.maximum(x, 0))
     assert not comm.tickets
+    assert (comm.ends == {comm.memory.ctypes.data}) == bool(room)
 
 
 # ---- what cannot be compiled ---------------------------------------------------------------------

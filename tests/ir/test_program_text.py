@@ -21,6 +21,7 @@ program registers 9 scratch 64 arena r8
   buffer b5 = state(16) ""
   buffer b6 = dynamic() ""
   buffer b7 = alias() ""
+  buffer b8 = symmetric(r2, r3) ""
 {
   r0 = dim(0, 1)
   r1 = const -4

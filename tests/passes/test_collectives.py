@@ -19,7 +19,7 @@ from tcc.errors import UserError
 from tcc.ir.graph import Graph, GraphBuilder, Node
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.index import symbol
-from tcc.ir.program import Collective
+from tcc.ir.program import Collective, CollectiveKind, Program, Symmetric
 from tcc.ir.program.lockstep import check_lockstep
 from tcc.ir.program.verify import verify_program
 from tcc.ir.types import BOOL, F32, I64, tensor
@@ -72,6 +72,11 @@ def graph_on_ranks(graph: Graph, feeds: list[Feeds]) -> list[dict[str, Array]]:
     return in_lockstep(len(feeds), lambda rank: graph_on_rank(graph, feeds[rank.number], rank))
 
 
+def sums(program: Program) -> list[Collective]:
+    found = (i for i in program.body if isinstance(i, Collective))
+    return [i for i in found if i.kind is CollectiveKind.ALL_REDUCE]
+
+
 def test_ranks_agree_with_numpy_and_with_their_program() -> None:
     graph = every_kind()
     rng = np.random.default_rng(3)
@@ -96,6 +101,8 @@ def test_ranks_agree_with_numpy_and_with_their_program() -> None:
     kernels = [bound.kernel for bound in table.bounds]
     program = replace(program, kernels=tuple(f"k{n}" for n in range(len(kernels))))
     verify_program(program)
+    places = [{type(program.buffers[n].place) for n in (i.send, i.receive)} for i in sums(program)]
+    assert places == [{Symmetric}]
     check_lockstep(program, [kernel.results for kernel in kernels])
     data = encode_program(program)
     assert decode_program(data) == program

@@ -60,6 +60,15 @@ static tcc_status wait_for(tcc_comm *comm, uint64_t ticket) {
     return TCC_OK;
 }
 
+static tcc_status scratch(tcc_comm *comm, size_t bytes, void **out_memory) {
+    static void *memory;
+    (void)comm;
+    if (bytes > 1 << 20) return TCC_UNSUPPORTED;
+    free(memory);
+    *out_memory = memory = malloc(bytes);
+    return memory ? TCC_OK : TCC_OUT_OF_MEMORY;
+}
+
 static tcc_status abort_with(tcc_comm *comm, const char *reason) {
     if (!comm || !*reason) abort();
     done = tickets;
@@ -68,7 +77,7 @@ static tcc_status abort_with(tcc_comm *comm, const char *reason) {
 
 static const tcc_comm_table comm_table = {
     sizeof comm_table, TCC_COMM_VERSION, rank_of, size_of, touch, abort_with, tcc_last_error,
-    start, wait_for};
+    start, wait_for, scratch};
 static const tcc_comm_table *const comm = &comm_table; /* a comm begins with its table */
 
 /* What runs on some threads has scratch for all of them. */

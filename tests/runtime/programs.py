@@ -44,6 +44,7 @@ from tcc.ir.program import (
     Register,
     Relation,
     State,
+    Symmetric,
     TensorRef,
     View,
     Wait,
@@ -251,7 +252,7 @@ def every_instruction() -> Program:
     x, kb = b.buffer(Input(0), "x"), b.buffer(Input(1), "k")
     y = b.output("y", "f32", [k], "[3]")
     b.output("x_out", "f32", [n], "[n]", state=0)
-    w, a = b.buffer(Weight(0, 64)), b.buffer(Arena(0, k))
+    w, a, c = b.buffer(Weight(0, 64)), b.buffer(Arena(0, k)), b.buffer(Symmetric(k, n))
     state, dynamic = b.buffer(State(100)), b.buffer(Dynamic())
     alias, indices = b.buffer(Alias()), b.buffer(Dynamic())
     b.body += [
@@ -274,6 +275,7 @@ def every_instruction() -> Program:
             (0, 1, 1),
         ),
         Copy(y, dynamic, k),
+        Copy(c, y, k),
         Collective(CollectiveKind.ALL_TO_ALL, Reduction.SUM, x, y, k, DTYPES["f32"], 2, 0, 3),
         Wait(3, x, y),
         Loop(k, -1, flag, (Branch(w, (Copy(a, x, k),), (Copy(state, x, k),)),)),

@@ -9,14 +9,14 @@ kernels beyond an index into the artifact's kernel table, and no addresses.
              | PlanArena | Collective | Wait
 
 Semantics.  A register is written before it is read.  A buffer's address is fixed by its `Place`:
-arena ranges live as long as the run; `Dynamic` ones from their `Allocate` to the end of the run or
-their next `Allocate`; `View`s are re-aimed by the `View` instruction.  Sizes and offsets are bytes.
-Outside sizes nothing is computed on the host.
+arena and symmetric ranges live as long as the run; `Dynamic` ones from their `Allocate` to the end
+of the run or their next `Allocate`; `View`s are re-aimed by the `View` instruction.  Sizes and
+offsets are bytes.  Outside sizes nothing is computed on the host.
 
 The *prologue* is the body's leading `Let`s, `Check`s, `PlanArena`s and `ReadInt`s of inputs.  It
-writes all registers that the arena needs (its size; offset and size of every range), which no later
-instruction changes: after it the arena is made and its buffers get their addresses.  Kernels may
-count on 64-byte aligned arena, state, scratch and dynamic memory, and on weights as aligned as
+writes all registers that the arenas need (size; offset and size of every range), which no later
+instruction changes: after it the arenas are made and their buffers get their addresses.  Kernels
+may count on 64-byte aligned arenas, state, scratch and dynamic memory, and on weights as aligned as
 their offsets; the caller's arrays are aligned to one element.  `verify_program` proves all this.
 """
 
@@ -128,6 +128,15 @@ class Arena:
 
 
 @record
+class Symmetric:
+    """As `Arena`, in memory at the same place on all ranks, which ranks read and write for one
+    another: its ranges are planned by themselves, from offset 0 on."""
+
+    offset: Register
+    size: Register
+
+
+@record
 class State:
     """Bytes that live as long as the instance; zero at creation."""
 
@@ -144,7 +153,7 @@ class Alias:
     """Part of another buffer, aimed by `View`; must not be used before."""
 
 
-Place: TypeAlias = Input | Output | Weight | Arena | State | Dynamic | Alias
+Place: TypeAlias = Input | Output | Weight | Arena | State | Dynamic | Alias | Symmetric
 
 
 @record

@@ -45,6 +45,7 @@ from tcc.ir.program import (
     Reduction,
     Relation,
     State,
+    Symmetric,
     View,
     Wait,
     Weight,
@@ -209,6 +210,7 @@ PLACES = (
     _row("state", State, "state({size:number})"),
     _row("dynamic", Dynamic, "dynamic()"),
     _row("alias", Alias, "alias()"),
+    _row("symmetric", Symmetric, "symmetric({offset:used}, {size:used})"),
 )
 
 CODES = {node: code for code, node in enumerate(dict.fromkeys(r.node for r in INSTRUCTIONS))}

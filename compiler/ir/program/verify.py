@@ -30,6 +30,7 @@ from tcc.ir.program import (
     Program,
     Reduction,
     Register,
+    Symmetric,
     Wait,
     Weight,
     prologue_length,
@@ -58,7 +59,7 @@ def verify_program(program: Program) -> None:
 def _arena_registers(program: Program) -> Iterable[Register]:
     yield program.arena
     for buffer in program.buffers:
-        if isinstance(buffer.place, Arena):
+        if isinstance(buffer.place, Arena | Symmetric):
             yield buffer.place.offset
             yield buffer.place.size
 

@@ -140,7 +140,7 @@ static tcc_status reduce_in_place(tcc_shared *shared, const tcc_comm_work *work)
     if (shared->round) return TCC_OK;
     int64_t element = (int64_t)work->element, most = BLOCK / element;
     int64_t begin = bound(shared, work, shared->rank), last = bound(shared, work, shared->rank + 1);
-    ptrdiff_t stride = (ptrdiff_t)shared->arena_bytes;
+    ptrdiff_t stride = (ptrdiff_t)shared->arena->bytes;
     for (int64_t count; begin < last; begin += count) {
         count = least(most, last - begin);
         const void *inputs[TCC_COMM_MOST_LOCAL];
@@ -265,40 +265,50 @@ static tcc_status read_root(tcc_shared *shared, const tcc_comm_work *work) {
 
 /* ---- dispatch -------------------------------------------------------------------------------- */
 
-static bool in_arena(const tcc_shared *shared, const char *buffer, size_t bytes) {
-    const char *own = shared->arena + (size_t)shared->rank * shared->arena_bytes;
-    return shared->arena && buffer >= own && buffer + bytes <= own + shared->arena_bytes;
+/* A buffer's place in this rank's part of an arena; -1: it is not there. */
+static int64_t place_in(const tcc_shared *shared, const tcc_shared_arena *arena, const char *buffer,
+                        size_t bytes) {
+    const char *own = arena->memory + (size_t)shared->rank * arena->bytes;
+    bool there = arena->memory && buffer >= own && buffer + bytes <= own + arena->bytes;
+    return there ? buffer - own : -1;
 }
 
-static void place(const tcc_shared *shared, tcc_comm_work *work) {
+static void place(tcc_shared *shared, tcc_comm_work *work) {
     size_t bytes = (size_t)work->call.count * work->element;
-    if (work->call.kind != TCC_COMM_ALL_REDUCE || !in_arena(shared, work->send, bytes) ||
-        !in_arena(shared, work->receive, bytes))
-        return;
-    const char *own = shared->arena + (size_t)shared->rank * shared->arena_bytes;
-    work->descriptor.place = 1;
-    work->descriptor.where = (uint64_t)(work->send - own) * UINT64_C(0x9e3779b97f4a7c15) +
-                             (uint64_t)(work->receive - own);
+    shared->arena = NULL;
+    for (int i = 0; work->call.kind == TCC_COMM_ALL_REDUCE && i < TCC_COMM_ARENAS; i++) {
+        int64_t send = place_in(shared, &shared->arenas[i], work->send, bytes);
+        int64_t receive = place_in(shared, &shared->arenas[i], work->receive, bytes);
+        if (send < 0 || receive < 0) continue;
+        shared->arena = &shared->arenas[i];
+        work->descriptor.place = (uint8_t)(1 + i);
+        work->descriptor.where =
+            (uint64_t)send * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)receive;
+    }
 }
 
-/* What a rank pays for an all_reduce of its slots: steps, and bytes that it reads from others. */
+/* What a rank pays for an all_reduce: steps, and bytes that it moves. */
 static int64_t price(const tcc_shared *shared, int64_t steps, int64_t bytes) {
     enum { AWAKE = 300, ASLEEP = 20000, BYTES_A_NANOSECOND = 8 };
     return steps * (shared->spin ? AWAKE : ASLEEP) + bytes / BYTES_A_NANOSECOND;
 }
 
-static bool is_one_shot(const tcc_shared *shared, const tcc_comm_work *work) {
-    int64_t bytes = work->call.count * (int64_t)work->element, others = shared->size - 1;
-    int64_t one_shot = price(shared, bytes / SLICE + 1, others * bytes);
-    int64_t by_parts =
-        price(shared, 2 * (bytes / TCC_SHARED_SLOT + 1), 2 * others * (bytes / shared->size));
-    return one_shot <= by_parts;
-}
-
 static const tcc_shared_method one_shot = {1, SLICE, fill_slice, reduce_slots},
                                by_parts = {2, TCC_SHARED_SLOT, fill_parts, reduce_parts},
-                               in_place = {2, INT64_MAX, fill_nothing, reduce_in_place},
-                               scatter = {1, EACH, fill_blocks, reduce_blocks},
+                               in_place = {2, INT64_MAX, fill_nothing, reduce_in_place};
+
+static const tcc_shared_method *all_reduce(const tcc_shared *shared, const tcc_comm_work *work) {
+    int64_t bytes = work->call.count * (int64_t)work->element, others = shared->size - 1;
+    int64_t parts = 2 * others * (bytes / shared->size);
+    int64_t shots = bytes / SLICE + 1, at_once = price(shared, shots, others * bytes);
+    /* whoever uses slots fills its own, and writes all results */
+    if (shared->arena && price(shared, 2, parts) <= price(shared, shots, (others + 2) * bytes))
+        return &in_place;
+    int64_t by_slots = price(shared, 2 * (bytes / TCC_SHARED_SLOT + 1), parts);
+    return at_once <= by_slots ? &one_shot : &by_parts;
+}
+
+static const tcc_shared_method scatter = {1, EACH, fill_blocks, reduce_blocks},
                                gather = {1, SLICE, fill_own, gather_slots},
                                counts = {1, EACH, fill_counts, read_counts},
                                from_root = {1, SLICE, fill_root, read_root},
@@ -306,9 +316,7 @@ static const tcc_shared_method one_shot = {1, SLICE, fill_slice, reduce_slots},
 
 static const tcc_shared_method *method_of(const tcc_shared *shared, const tcc_comm_work *work) {
     switch (work->call.kind) {
-    case TCC_COMM_ALL_REDUCE:
-        if (work->descriptor.place) return &in_place;
-        return is_one_shot(shared, work) ? &one_shot : &by_parts;
+    case TCC_COMM_ALL_REDUCE: return all_reduce(shared, work);
     case TCC_COMM_REDUCE_SCATTER: return &scatter;
     case TCC_COMM_ALL_GATHER:
     case TCC_COMM_ALL_GATHER_V: return &gather;

@@ -50,6 +50,7 @@ static const tcc_comm_table functions = {
     .last_error = tcc_comm_last_error,
     .start = tcc_comm_start,
     .wait = tcc_comm_wait,
+    .scratch = tcc_comm_scratch,
 };
 
 static tcc_comm *make(const tcc_comm_settings *settings, int32_t rank, int32_t size) {
@@ -199,16 +200,61 @@ tcc_status tcc_comm_shrink(tcc_comm *comm, const int32_t *excluded, int32_t n,
     return status;
 }
 
+/* ---- symmetric memory ------------------------------------------------------------------------ */
+
+#define LEAST_SCRATCH ((size_t)1 << 16)
+#define MOST_SCRATCH ((size_t)1 << 40)
+
+static tcc_status make_arena(tcc_comm *comm, tcc_comm_arena arena, size_t bytes) {
+    if (!comm->backend->symmetric)
+        return tcc_fail(TCC_UNSUPPORTED, "the backend %s has no symmetric arena",
+                        comm->backend->name);
+    void *memory;
+    TCC_RETURN_IF_ERROR(comm->backend->symmetric(comm, arena, bytes, &memory));
+    comm->memory[arena] = memory;
+    comm->bytes[arena] = bytes;
+    return TCC_OK;
+}
+
 tcc_status tcc_comm_symmetric(tcc_comm *comm, size_t bytes, void **out_memory) {
     TCC_RETURN_IF_ERROR(usable(comm));
     bytes = tcc_memory_round(bytes);
     if (!out_memory || !bytes || bytes > SIZE_MAX / 2 / (size_t)comm->size)
         return tcc_fail(TCC_INVALID_ARGUMENT,
                         "symmetric: out_memory is NULL, or there are no bytes or too many");
-    if (!comm->backend->symmetric)
-        return tcc_fail(TCC_UNSUPPORTED, "the backend %s has no symmetric arena",
-                        comm->backend->name);
-    return comm->backend->symmetric(comm, bytes, out_memory);
+    if (comm->bytes[TCC_COMM_OWN])
+        return tcc_fail(TCC_INVALID_ARGUMENT, "the comm has a symmetric arena of %zu bytes already",
+                        comm->bytes[TCC_COMM_OWN]);
+    TCC_RETURN_IF_ERROR(make_arena(comm, TCC_COMM_OWN, bytes));
+    *out_memory = comm->memory[TCC_COMM_OWN];
+    return TCC_OK;
+}
+
+/* What the rank that asks for most asks for. */
+static tcc_status agree_on_bytes(tcc_comm *comm, int64_t *bytes) {
+    int64_t *all = tcc_allocate_zero((size_t)comm->size, sizeof *all);
+    if (!all) return TCC_OUT_OF_MEMORY;
+    tcc_status status = tcc_comm_all_gather(comm, bytes, all, 1, (tcc_dtype){0, 64, 1});
+    for (int32_t i = 0; status == TCC_OK && i < comm->size; i++)
+        if (all[i] > *bytes) *bytes = all[i];
+    tcc_free(all);
+    return status;
+}
+
+tcc_status tcc_comm_scratch(tcc_comm *comm, size_t bytes, void **out_memory) {
+    TCC_RETURN_IF_ERROR(usable(comm));
+    int64_t most = (int64_t)bytes;
+    if (!out_memory || !bytes || bytes > MOST_SCRATCH)
+        return tcc_fail(TCC_INVALID_ARGUMENT,
+                        "scratch: out_memory is NULL, or there are no bytes or too many");
+    if (bytes > comm->bytes[TCC_COMM_SCRATCH]) {
+        if (comm->backend->symmetric) TCC_RETURN_IF_ERROR(agree_on_bytes(comm, &most));
+        size_t room = LEAST_SCRATCH;
+        while (room < (size_t)most) room *= 2; /* sizes that grow need few new arenas */
+        TCC_RETURN_IF_ERROR(make_arena(comm, TCC_COMM_SCRATCH, room));
+    }
+    *out_memory = comm->memory[TCC_COMM_SCRATCH];
+    return TCC_OK;
 }
 
 /* ---- operations ------------------------------------------------------------------------------ */

@@ -33,8 +33,13 @@ static tcc_status map_segment(tcc_shared *shared) {
     return tcc_memory_populate(shared->slots + (size_t)shared->rank * own, own);
 }
 
+static void unmap_arena(const tcc_shared *shared, tcc_shared_arena *arena) {
+    if (arena->memory) munmap(arena->memory, arena->bytes * (size_t)shared->size);
+    *arena = (tcc_shared_arena){0};
+}
+
 static void release(tcc_shared *shared) {
-    if (shared->arena) munmap(shared->arena, shared->arena_bytes * (size_t)shared->size);
+    for (int i = 0; i < TCC_COMM_ARENAS; i++) unmap_arena(shared, &shared->arenas[i]);
     if (shared->segment) munmap(shared->segment, shared->bytes);
     tcc_comm_part(&shared->met);
     tcc_free(shared);
@@ -113,13 +118,12 @@ static tcc_status shared_group(tcc_comm *parent, const int32_t *members, bool le
     return make(child, full, left ? NULL : above);
 }
 
-static tcc_status shared_symmetric(tcc_comm *comm, size_t bytes, void **out_memory) {
+static tcc_status shared_symmetric(tcc_comm *comm, tcc_comm_arena which, size_t bytes,
+                                   void **out_memory) {
     tcc_shared *shared = comm->state;
-    if (shared->arena)
-        return tcc_fail(TCC_INVALID_ARGUMENT, "the comm has a symmetric arena of %zu bytes already",
-                        shared->arena_bytes);
-    char name[sizeof shared->name + 8];
-    snprintf(name, sizeof name, "%s/arena", shared->name);
+    tcc_shared_arena *arena = &shared->arenas[which];
+    char name[sizeof shared->name + 32];
+    snprintf(name, sizeof name, "%s/arena%d.%zu", shared->name, (int)which, bytes);
     tcc_comm_meeting meeting = {
         .name = name,
         .token = comm->settings.token,
@@ -137,9 +141,9 @@ static tcc_status shared_symmetric(tcc_comm *comm, size_t bytes, void **out_memo
     tcc_status status = tcc_memory_map(met.memory, meeting.memory, &memory);
     tcc_comm_part(&met);
     TCC_RETURN_IF_ERROR(status);
-    shared->arena = memory;
-    shared->arena_bytes = bytes;
-    *out_memory = shared->arena + (size_t)comm->rank * bytes;
+    unmap_arena(shared, arena);
+    *arena = (tcc_shared_arena){memory, bytes};
+    *out_memory = arena->memory + (size_t)comm->rank * bytes;
     return tcc_memory_populate(*out_memory, bytes);
 }
 

@@ -48,6 +48,12 @@ typedef struct tcc_shared_segment {
 
 typedef struct tcc_shared_method tcc_shared_method;
 
+/* Symmetric memory: all ranks' parts, one behind another. */
+typedef struct tcc_shared_arena {
+    char *memory;
+    size_t bytes; /* of one part */
+} tcc_shared_arena;
+
 typedef struct tcc_shared {
     tcc_shared_segment *segment;
     size_t bytes;
@@ -70,8 +76,8 @@ typedef struct tcc_shared {
     int64_t slice, length, begin; /* elements: of a slice, of all slices, before the one at hand */
     int round;                    /* steps of the slice at hand that are done */
     bool agreed;                  /* all ranks have been seen to do this work */
-    char *arena;               /* symmetric: all ranks' parts, one behind another */
-    size_t arena_bytes;        /* of one part */
+    tcc_shared_arena arenas[TCC_COMM_ARENAS];
+    const tcc_shared_arena *arena; /* of the collective at hand; NULL: none */
 } tcc_shared;
 
 /* ---- wait.c: what ranks wait for, and how that fails ----------------------------------------- */

@@ -44,6 +44,7 @@ from tcc.ir.program import (
     Register,
     Relation,
     State,
+    Symmetric,
     TensorRef,
     View,
     Wait,
@@ -140,6 +141,7 @@ class _Host:
         self._weights = weights
         self._registers: dict[Register, int] = {}
         self._arena: Array | None = None
+        self._symmetric: Array | None = None
         self._memory: dict[BufferId, Array] = {}
         self._started: dict[int, tuple[Collective, Array]] = {}  # with what it sends, by ticket
 
@@ -175,6 +177,8 @@ class _Host:
                 return self._weights[offset : offset + size]
             case Arena(offset, size):
                 return self._range(self._registers[offset], self._registers[size])
+            case Symmetric():
+                return self._symmetric_range(buffer.place)
             case State(size):
                 return np.zeros(size, np.uint8)
             case Output() | Dynamic() | Alias():
@@ -189,6 +193,15 @@ class _Host:
         if not 0 <= offset <= offset + size <= self._arena.size:
             raise InternalError(f"bytes {offset}..{offset + size} of {self._arena.size} of arena")
         return self._arena[offset : offset + size]
+
+    def _symmetric_range(self, place: Symmetric) -> Array:
+        """As large as the range that ends last needs it."""
+        if self._symmetric is None:
+            places = [b.place for b in self._program.buffers if isinstance(b.place, Symmetric)]
+            ends = [self._registers[p.offset] + self._registers[p.size] for p in places]
+            self._symmetric = np.full(max(ends), _POISON, np.uint8)
+        offset = self._registers[place.offset]
+        return self._symmetric[offset : offset + self._registers[place.size]]
 
     def _allocate(self, node: Allocate) -> None:
         size = self._registers[node.size]
@@ -212,7 +225,8 @@ class _Host:
             kept = self._bytes(instr.outputs[0].buffer)
         saved = kept.copy()
         for buffer in buffers:
-            if isinstance(self._program.buffers[buffer].place, Arena) and buffer in self._memory:
+            place = self._program.buffers[buffer].place
+            if isinstance(place, Arena | Symmetric) and buffer in self._memory:
                 self._memory[buffer][:] = _POISON
         kept[:] = saved
 

@@ -188,6 +188,7 @@ static void aborts(const setup *ranks) {
     tcc_comm_close(comm);
 }
 
+#include "scratch.h"
 #include "started.h"
 
 /* ---- ranks that differ ----------------------------------------------------------------------- */
@@ -545,6 +546,7 @@ static const scenario scenarios[] = {
     {"aborts_after_start", aborts_after_start, 3, -1, 0},
     {"closes_after_start", closes_after_start, 3, -1, 0},
     {"differ_in_place", differ_in_place, 2, -1, 0},
+    {"reduces_in_scratch", reduces_in_scratch, 3, -1, 0},
     {"refused", refused, 3, -1, 0},
     {"outlived", outlived, 3, -1, 0},
     {"wrong_size", wrong_size, 4, -1, 0},

@@ -17,7 +17,7 @@ SCENARIOS = (
     "dies_sending", "dies_after_start", "stops", "closes_early", "closes_after_start", "aborts",
     "aborts_after_start", "starts", "differ", "differ_in_place", "refused", "outlived",
     "wrong_size", "same_rank", "forks", "cycles", "small_files", "unfit", "wrong_arguments",
-    "operates",
+    "operates", "reduces_in_scratch",
 )  # fmt: skip
 
 
@@ -51,6 +51,7 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "scenario",
     [
         "fails_somewhere", "cycles", "wrong_arguments", "operates", "starts", "aborts_after_start",
+        "reduces_in_scratch",
     ],
 )  # fmt: skip
 def test_sanitizers_see_nothing(failing: Path, scenario: str) -> None:
