@@ -126,7 +126,9 @@ tcc_status tcc_collective_memory(const tcc_run *run, tcc_span *memory) {
     void *found;
     tcc_status status = table_of(run->comm)->scratch(run->comm, (size_t)memory->size, &found);
     if (status == TCC_UNSUPPORTED) return status;
-    if (status != TCC_OK) return failed(run, status);
+    if (status != TCC_OK)
+        return tcc_fail(status, "rank %d, which asks for memory that all ranks share: %.768s",
+                        table_of(run->comm)->rank(run->comm), table_of(run->comm)->last_error());
     memory->data = found;
     return TCC_OK;
 }

@@ -169,8 +169,8 @@ void tcc_instance_destroy(tcc_instance *instance) {
 /* From the comm, where ranks reduce in place; else the instance's own, and they do not. */
 static tcc_status make_symmetric(tcc_run *run, tcc_span *out_memory) {
     tcc_instance *instance = run->instance;
-    int64_t size;
-    TCC_RETURN_IF_ERROR(tcc_instance_symmetric_size(instance, &size));
+    int64_t size = 0;
+    if (run->comm) TCC_RETURN_IF_ERROR(tcc_instance_symmetric_size(instance, &size));
     *out_memory = (tcc_span){NULL, size};
     if (!size) return TCC_OK;
     tcc_status status = tcc_collective_memory(run, out_memory);

@@ -316,8 +316,10 @@ static tcc_status execute(tcc_run *run, const tcc_code *code) {
     case TCC_CODE_PLAN:
         return tcc_placer_run(run->instance->placers[code->number], run->instance->registers);
     case TCC_CODE_LAUNCH:
+        return TCC_UNLIKELY(run->instance->times != NULL) ? timed(run, code) : launch(run, code);
     case TCC_CODE_WAIT: /* its start has waited for those that write its buffers */
-        return TCC_UNLIKELY(run->instance->times != NULL) ? timed(run, code) : step(run, code);
+        return TCC_UNLIKELY(run->instance->times != NULL) ? timed(run, code)
+                                                          : tcc_collective_wait(run, code);
     default: break;
     }
     tcc_crew_settle(&run->crew);
