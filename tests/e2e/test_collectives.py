@@ -240,6 +240,11 @@ for run in (lambda: results.append(module(x)[0]), call):
     for thread in threads: thread.join()
     assert [r.tolist() for r in results] == [total] * 80
 
+# sizes that need more of the comm's memory, and less again
+for rows in (2, 40000, 60000, 20, 200000):
+    found = module(np.full((rows, 3), 1 + comm.rank, np.float32))[0]
+    assert found.shape == (rows, 3) and set(found.ravel()) == {4 + comm.rank}
+
 timed = load(sys.argv[1], timed=True, comm=comm)
 timed(x)
 steps = timed.manifest["variants"][0]["steps"]
