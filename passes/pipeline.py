@@ -44,6 +44,7 @@ from tcc.passes.moe.grouped_gemm import TileOf, group_gemms
 from tcc.passes.program.handles import erase_handles, with_ports
 from tcc.passes.program.lower_node import emit
 from tcc.passes.program.lowered import Grouped, Lowered, Plan
+from tcc.passes.program.overlap_collectives import overlap_collectives
 from tcc.passes.quantize.int8_matmul import int8_matmuls, int8_weight_matmuls
 from tcc.passes.quantize.precision import narrowed
 from tcc.passes.quantize.requantize import requantize
@@ -195,6 +196,10 @@ CPU: tuple[Step, ...] = (
     _EMIT,
     _IN_PLACE,
     ("share-halos", lambda plan, it: replace(it, program=share_halos(it.program))),
+    (
+        "overlap-collectives",
+        lambda plan, it: replace(it, program=overlap_collectives(it.program)),
+    ),
     _ARENA,
     _PORTS,
 )

@@ -10,7 +10,18 @@ from typing import Any
 from tcc.backends.artifact.words import WordWriter
 from tcc.errors import UserError
 from tcc.ir.lists import parse_list_type
-from tcc.ir.program import Buffer, Collective, Instr, Place, Port, Program, TensorRef
+from tcc.ir.program import (
+    Buffer,
+    Collective,
+    Instr,
+    IntOp,
+    Let,
+    Place,
+    Port,
+    Program,
+    Symmetric,
+    TensorRef,
+)
 from tcc.ir.program.operands import walk_instructions
 from tcc.ir.program.table import (
     CODES,
@@ -27,7 +38,7 @@ from tcc.ir.types import DTYPES, DType
 
 MAGIC = 0x0147525043435474
 VERSION = 3
-COLLECTIVES = 4  # the version of programs that have any
+COLLECTIVES = 5  # the version of programs that need a comm
 HEADER_WORDS = 5
 MAX_DEPTH = 64
 
@@ -44,8 +55,15 @@ def encode_program(program: Program) -> bytes:
     """
     writer = _Writer()
     writer.program(program)
-    talks = any(isinstance(i, Collective) for i in walk_instructions(program.body))
+    talks = any(map(_needs_comm, walk_instructions(program.body)))
+    talks |= any(isinstance(buffer.place, Symmetric) for buffer in program.buffers)
     return writer.table(MAGIC, COLLECTIVES if talks else VERSION, 8)
+
+
+def _needs_comm(instr: Instr) -> bool:
+    if isinstance(instr, Let):
+        return instr.op in (IntOp.RANK, IntOp.SIZE)
+    return isinstance(instr, Collective)
 
 
 class _Writer(WordWriter):
@@ -123,7 +141,7 @@ def decode_program(data: bytes) -> Program:
     magic, version, words, string_bytes, crc = struct.unpack_from(f"<{HEADER_WORDS}q", data)
     if magic != MAGIC:
         raise _damaged("it has no magic number")
-    if not VERSION <= version <= COLLECTIVES:
+    if version not in (VERSION, COLLECTIVES):
         raise UserError(
             "the artifact's program is of another version",
             why=f"it has version {version}, this tcc reads versions {VERSION} and {COLLECTIVES}",

@@ -31,6 +31,7 @@ from tcc.ir.program import (
     Register,
     Relation,
     View,
+    Wait,
     constant_registers,
 )
 from tcc.ir.program.arithmetic import MEANING, let_value
@@ -126,7 +127,7 @@ class ProgramPrinter(Lines):
                 self._if(taken, instr.then, instr.otherwise)
             case Loop():
                 self._loop(instr)
-            case PlanArena() | Collective():
+            case PlanArena() | Collective() | Wait():
                 raise InternalError("no C file has this instruction", where=str(instr))
             case _:
                 assert_never(instr)

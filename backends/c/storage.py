@@ -13,7 +13,7 @@ from typing import assert_never
 from tcc.backends.c.kernel import KernelFunction
 from tcc.backends.c.names import Names
 from tcc.backends.c.types import stored_as, value_type
-from tcc.errors import UserError
+from tcc.errors import InternalError, UserError
 from tcc.ir.program import (
     Alias,
     Allocate,
@@ -32,6 +32,7 @@ from tcc.ir.program import (
     Program,
     ReadInt,
     State,
+    Symmetric,
     View,
     Weight,
 )
@@ -145,6 +146,8 @@ def place_buffers(
                 if const:
                     made.constant.add(number)
                 made.pointers.append(f"    {const}{value_type(dtype)} *{name} = NULL;")
+            case Symmetric():
+                raise InternalError("no C file has this place", where=buffer.label)
             case _:
                 assert_never(place)
     _place_arena(made, ranges, names)

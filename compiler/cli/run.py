@@ -15,7 +15,7 @@ from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.opened import opened_artifact
 from tcc.cli.ranks import run_ranks
 from tcc.cli.show import array_lines, print_json, say, shape_record
-from tcc.errors import UserError
+from tcc.errors import TccError, UserError
 from tcc.runtime import Module
 from tcc.runtime import comm as comms
 
@@ -80,7 +80,7 @@ def run(
 
 @contextmanager
 def _rank(module: Module) -> Iterator[None]:
-    """This process as a rank, for a model with collectives."""
+    """This process as a rank, for a model with collectives; all ranks learn why it fails."""
     if module.ranks < 0:
         yield
         return
@@ -94,7 +94,11 @@ def _rank(module: Module) -> Iterator[None]:
         ) from error
     with comm:
         comm.share()
-        yield
+        try:
+            yield
+        except TccError as error:
+            comm.abort(f"rank {comm.rank} failed: {error.what}")
+            raise
 
 
 def _show_ranks(printed: Sequence[str], as_json: bool) -> None:

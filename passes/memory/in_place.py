@@ -3,9 +3,10 @@ buffer.
 
     c = conv(a); d = add(c, b); ... = d        ->        c = conv(a); c = add(c, b); ... = c
 
-Requires a program whose arena is not planned yet, and kernels with their groups.  Establishes that
-a launch which names a buffer twice, as an operand and a result, runs a kernel whose `in_place` has
-that pair: a kernel that reads each element only where it then replaces it.
+Requires a program whose arena is not planned yet and whose collectives are waited for at once, and
+kernels with their groups.  Establishes that a launch which names a buffer twice, as an operand and
+a result, runs a kernel whose `in_place` has that pair: a kernel that reads each element only where
+it then replaces it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def update_in_place(
     known: dict[int, tuple[_Pair, ...]] = {}
     for position, instr in enumerate(program.body):
         if isinstance(instr, Collective) and instr.kind is CollectiveKind.ALL_REDUCE:
-            merger.try_pair(position, (instr.send, instr.receive), (0, 1))
+            # its wait stands behind it yet
+            merger.try_pair(position, (instr.send, instr.receive), (0, 1), position + 1)
         if not isinstance(instr, Launch):
             continue
         if instr.kernel not in known:
@@ -96,25 +98,30 @@ class _Merger:
             for buffer in buffers_of(instr):
                 self._begun.setdefault(buffer, position)
 
-    def try_pair(self, position: int, named: Sequence[BufferId], pair: _Pair) -> bool:
+    def try_pair(
+        self, position: int, named: Sequence[BufferId], pair: _Pair, end: int | None = None
+    ) -> bool:
         """Merges two of the buffers that the instruction there names, a pair of positions among
-        them, if nothing reads the operand afterwards."""
+        them, if nothing reads the operand behind `end`, or behind `position`."""
         buffers = [self.moved.get(b, b) for b in named]
         operand, result = (buffers[n] for n in pair)
-        if not self._may_merge(operand, result, position) or buffers.count(operand) > 1:
+        if (
+            not self._may_merge(operand, result, position, end or position)
+            or buffers.count(operand) > 1
+        ):
             return False
         self.moved[result] = operand
         self._lives[operand] = Life(self._lives[operand].first, self._lives[result].last)
         return True
 
-    def _may_merge(self, operand: BufferId, result: BufferId, position: int) -> bool:
+    def _may_merge(self, operand: BufferId, result: BufferId, position: int, end: int) -> bool:
         a, b = (self._program.buffers[n].place for n in (operand, result))
         return (
             isinstance(a, Arena)
             and isinstance(b, Arena)
             and a.size == b.size
             and not {operand, result} & self._fixed
-            and self._lives[operand].last == position
+            and self._lives[operand].last == end
             and self._begun[result] == position
             and self._halos.get(operand) == self._halos.get(result)
         )

@@ -1,7 +1,9 @@
 """Plans the arena: offsets for all `Arena` buffers, by liveness over the whole program.
 
-Buffers whose lives overlap get disjoint ranges.  Where all sizes are static the planner that the
-pass is given chooses offsets; where inputs decide any, each run plans all of them by their lives.
+Operands and results of all_reduces lie in symmetric memory, where ranks reduce in place, and have a
+plan of their own.  Buffers whose lives overlap get disjoint ranges.  Where all sizes of a plan are
+static the planner that the pass is given chooses offsets; where inputs decide any, each run plans
+all of them by their lives.
 
 A position is the place of an instruction in a walk of the program.  What a loop's body touches and
 the outside too lives through the whole loop, for its next trip may read it.
@@ -19,6 +21,8 @@ from tcc.ir.program import (
     Arena,
     BufferId,
     Check,
+    Collective,
+    CollectiveKind,
     Instr,
     IntOp,
     Let,
@@ -26,6 +30,7 @@ from tcc.ir.program import (
     PlanArena,
     Program,
     Register,
+    Symmetric,
     View,
 )
 from tcc.ir.program.operands import (
@@ -61,12 +66,40 @@ ArenaPlanner: TypeAlias = Callable[[Sequence[Lifetime]], tuple[Sequence[int], in
 
 
 def plan_arena(program: Program, planner: ArenaPlanner) -> Program:
-    """`program` with every arena buffer's offset set, and its arena size."""
+    """`program` with the offsets of all arena buffers set, and its arena's size."""
     lives = _lives(program.body)
     program = _without_idle(program, lives)
-    sizes = {n: b.place.size for n, b in enumerate(program.buffers) if isinstance(b.place, Arena)}
     over = laid_over(program.body, lives)
     lives |= born_behind(lives, over)
+    reduced = _reduced(program) - {*over, *over.values()}
+    sizes = {n: b.place.size for n, b in enumerate(program.buffers) if isinstance(b.place, Arena)}
+    common = {n: size for n, size in sizes.items() if n in reduced}
+    own = {n: size for n, size in sizes.items() if n not in reduced}
+    if common:
+        program = _planned(program, Symmetric, common, lives, {}, planner)
+    return _planned(program, Arena, own, lives, over, planner)
+
+
+def _reduced(program: Program) -> set[BufferId]:
+    """Arena buffers whose all_reduces, one at least, are of arena buffers to arena buffers."""
+    found: set[BufferId] = set()
+    for instr in walk_instructions(program.body):
+        if isinstance(instr, Collective) and instr.kind is CollectiveKind.ALL_REDUCE:
+            ends = {instr.send, instr.receive}
+            if all(isinstance(program.buffers[n].place, Arena) for n in ends):
+                found |= ends
+    return found
+
+
+def _planned(
+    program: Program,
+    kind: type[Arena | Symmetric],
+    sizes: Mapping[BufferId, Register],
+    lives: Mapping[BufferId, Life],
+    over: Mapping[BufferId, BufferId],
+    planner: ArenaPlanner,
+) -> Program:
+    """`program` with offsets for the buffers of `sizes`, which become of this kind."""
     places = {n: place for place, n in enumerate(sizes)}
     under = {new: places[old] for old, new in over.items()}
     spans = [(lives[n].first, lives[n].last, under.get(n, -1)) for n in sizes]
@@ -75,7 +108,7 @@ def plan_arena(program: Program, planner: ArenaPlanner) -> Program:
         for i in walk_instructions(program.body)
         if isinstance(i, Let) and i.op is IntOp.CONST
     }
-    emitter = _Emitter(program, sizes)
+    emitter = _Emitter(program, kind, sizes)
     if set(sizes.values()) <= set(known):
         # an empty buffer has an address too
         rows = zip(spans, (max(known[r], 1) for r in sizes.values()), strict=True)
@@ -148,8 +181,10 @@ class _Emitter:
     Sizes of arena buffers depend on inputs alone, so they are computed at entry.
     """
 
-    def __init__(self, program: Program, sizes: Mapping[BufferId, Register]) -> None:
-        self._program, self._sizes = program, sizes
+    def __init__(
+        self, program: Program, kind: type[Arena | Symmetric], sizes: Mapping[BufferId, Register]
+    ) -> None:
+        self._program, self._kind, self._sizes = program, kind, sizes
         self._registers = program.registers
         self._entry, self._rest = _entry(program.body)
 
@@ -179,12 +214,12 @@ class _Emitter:
     ) -> Program:
         buffers = list(self._program.buffers)
         for (number, size), offset in zip(self._sizes.items(), offsets, strict=True):
-            buffers[number] = replace(buffers[number], place=Arena(offset, size))
+            buffers[number] = replace(buffers[number], place=self._kind(offset, size))
         return replace(
             self._program,
             buffers=tuple(buffers),
             registers=self._registers,
-            arena=end,
+            arena=end if self._kind is Arena else self._program.arena,
             body=(*self._entry, *plan, *self._rest),
         )
 

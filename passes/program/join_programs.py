@@ -28,6 +28,7 @@ from tcc.ir.program import (
     Place,
     Program,
     Register,
+    Symmetric,
     Weight,
     constant_registers,
     prologue_length,
@@ -121,8 +122,9 @@ class _Joined:
         place = buffer.place
         if isinstance(place, Weight):
             place = Weight(offsets[place.offset], place.size)
-        elif isinstance(place, Arena):
-            place = Arena(place.offset + self._registers, place.size + self._registers)
+        elif isinstance(place, Arena | Symmetric):
+            offset, size = place.offset + self._registers, place.size + self._registers
+            place = replace(place, offset=offset, size=size)
         if place in self._known:
             return self._known[place]
         self._buffers.append(replace(buffer, place=place))
@@ -183,7 +185,7 @@ def _needed(program: Program) -> set[int]:
     """Which instructions of the prologue compute what the arena needs."""
     wanted = {program.arena}
     for buffer in program.buffers:
-        if isinstance(buffer.place, Arena):
+        if isinstance(buffer.place, Arena | Symmetric):
             wanted |= {buffer.place.offset, buffer.place.size}
     found: set[int] = set()
     for number in reversed(range(prologue_length(program))):

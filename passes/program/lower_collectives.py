@@ -5,7 +5,7 @@ from __future__ import annotations
 from tcc.errors import InternalError
 from tcc.ir.graph import Node
 from tcc.ir.index import as_int, const
-from tcc.ir.program import Check, Collective, CollectiveKind, Reduction, Relation
+from tcc.ir.program import Check, Collective, CollectiveKind, Reduction, Relation, Wait
 from tcc.ir.types import element_count
 from tcc.ops.collective import CollectiveAttrs, collective_kind
 from tcc.passes.program.lower_graph import GraphLowering
@@ -14,7 +14,7 @@ COLLECTIVES = frozenset(kind.name.lower() for kind in CollectiveKind)
 
 
 def lower_collective(frame: GraphLowering, node: Node) -> None:
-    """One instruction; that blocks of open sizes are equal is checked before it."""
+    """A start, and a wait behind it; that blocks of open sizes are equal is checked before."""
     attrs: CollectiveAttrs = node.attrs
     kind, (x,), (y,) = collective_kind(node.op.name), node.inputs, node.outputs
     if x is None:
@@ -26,15 +26,14 @@ def lower_collective(frame: GraphLowering, node: Node) -> None:
     count = element_count((x if kind.receives_blocks else y).type.shape)
     if kind is CollectiveKind.ALL_TO_ALL:
         count = count // attrs.ranks
-    frame.out.append(
-        Collective(
-            kind,
-            Reduction[attrs.reduction.upper()],
-            frame.read(x),
-            frame.define(y),
-            frame.size(count),
-            x.type.dtype,
-            attrs.ranks,
-            attrs.root,
-        )
+    start = Collective(
+        kind,
+        Reduction[attrs.reduction.upper()],
+        frame.read(x),
+        frame.define(y),
+        frame.size(count),
+        x.type.dtype,
+        attrs.ranks,
+        attrs.root,
     )
+    frame.out += (start, Wait(start.ticket, start.send, start.receive))

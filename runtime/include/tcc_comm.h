@@ -12,6 +12,7 @@
  * Operations.  All ranks of a comm issue the same operations in the same order; `send` and
  * `receive` concern two ranks.  An operation returns when the calling rank's buffers may be used
  * again.  Every operation except send and receive also waits until all ranks have begun it.
+ * tcc_comm_start returns before, and tcc_comm_wait when the operation is done.
  * Element types are f16, bf16, f32, f64, i8, u8, i32 and i64.  Buffers need no alignment.  Send and
  * receive buffers must not overlap, except where a function says that they may be the same.
  *
@@ -22,7 +23,7 @@
  * integers wrap around.  An average is the sum divided by the number of ranks; of i8, u8 and i32
  * the sum is exact, of i64 it wraps around, and the quotient is rounded toward zero.
  *
- * Ownership.  The caller owns all buffers, and nothing of them is kept after an operation returns.
+ * Ownership.  The caller owns all buffers, and nothing of them is kept when an operation is done.
  * The symmetric arena belongs to its comm.  Close comms of a process before it ends; a plan is
  * freed before its comm is closed.
  *
@@ -206,6 +207,26 @@ TCC_COMM_API tcc_status tcc_comm_plan_make(tcc_comm *comm, const tcc_comm_call *
 TCC_COMM_API tcc_status tcc_comm_plan_post(tcc_comm_plan *plan, const void *send, void *receive);
 TCC_COMM_API void tcc_comm_plan_free(tcc_comm_plan *plan);
 
+/* ---- started operations ---------------------------------------------------------------------- */
+
+/* Starts a collective and gives it a ticket, a number above 0.  The buffers and arrays of counts are
+ * the operation's until tcc_comm_wait.  Operations begin and end in the order of the calls: one
+ * begins when those before it on this rank are done, and every blocking call first waits for all
+ * that was started.
+ * On the backend `shared` a rank that has begun has handed over its first slice (at most 256 KiB),
+ * which others read without it; further slices move in tcc_comm_wait and later calls of
+ * tcc_comm_start.  On `mpi` the ranks compare their operations beside the caller, and data move in
+ * tcc_comm_wait.  A started operation that fails revokes the comm.
+ * TCC_INVALID_ARGUMENT: also for send and receive, and while a group is open. */
+TCC_COMM_API tcc_status tcc_comm_start(tcc_comm *comm, const tcc_comm_call *call, const void *send,
+                                       void *receive, uint64_t *out_ticket);
+/* The same for the plan's operation.  The plan must not be freed before the wait. */
+TCC_COMM_API tcc_status tcc_comm_plan_start(tcc_comm_plan *plan, const void *send, void *receive,
+                                            uint64_t *out_ticket);
+/* Returns when the operation with this ticket is done, and all that were started before it.  It may
+ * be waited for more than once. */
+TCC_COMM_API tcc_status tcc_comm_wait(tcc_comm *comm, uint64_t ticket);
+
 /* ---- for code that is not linked with this library ------------------------------------------- */
 
 /* A comm begins with the address of its table, so that artifacts use it through the comm alone. */
@@ -218,16 +239,26 @@ typedef struct tcc_comm_table {
     tcc_status (*issue)(tcc_comm *comm, const tcc_comm_call *call, const void *send, void *receive);
     tcc_status (*abort)(tcc_comm *comm, const char *reason);
     const char *(*last_error)(void);
+    tcc_status (*start)(tcc_comm *comm, const tcc_comm_call *call, const void *send, void *receive,
+                        uint64_t *out_ticket);
+    tcc_status (*wait)(tcc_comm *comm, uint64_t ticket);
+    tcc_status (*scratch)(tcc_comm *comm, size_t bytes, void **out_memory);
 } tcc_comm_table;
 
 /* ---- symmetric arena ------------------------------------------------------------------------- */
 
 /* Makes the comm's symmetric arena: `bytes` zero bytes on every rank, page-aligned, valid until
  * close.  All ranks call it with equal sizes, once a comm.  An all_reduce whose buffers lie at the
- * same places in the arena on all ranks is done there without staging; buffers that some ranks have
+ * same places in the arena on all ranks is done there without staging where that is faster; buffers that some ranks have
  * in the arena and others not, or elsewhere in it, are a mismatch.  TCC_UNSUPPORTED on the backend
  * `mpi`. */
 TCC_COMM_API tcc_status tcc_comm_symmetric(tcc_comm *comm, size_t bytes, void **out_memory);
+
+/* At least `bytes` bytes on every rank for the run at hand of an artifact, in a symmetric arena of
+ * its own, valid until a call that needs more.  All ranks call it in the same order as operations;
+ * where one rank needs more than there is and another does not, the comm reports a mismatch.
+ * TCC_UNSUPPORTED on the backend `mpi`. */
+TCC_COMM_API tcc_status tcc_comm_scratch(tcc_comm *comm, size_t bytes, void **out_memory);
 
 /* ---- the process's comm ---------------------------------------------------------------------- */
 

@@ -1,7 +1,8 @@
 /* Collectives of a program, through the table of functions that a comm begins with. */
 #include <stdatomic.h>
+#include <string.h>
 
-#include "runtime.h"
+#include "collective.h"
 #include "tcc_comm.h"
 
 static const tcc_comm_table *table_of(const tcc_comm *comm) {
@@ -34,6 +35,9 @@ tcc_status tcc_collective_begin(tcc_run *run) {
                         "(tcc.load(path, comm=tcc.runtime.comm.open()), or instance_create_on of "
                         "tcc.h)");
     TCC_RETURN_IF_ERROR(tcc_collective_fits(run->comm));
+    /* a run that failed may have left some */
+    memset(instance->flights, 0,
+           (size_t)instance->model->program.n_tickets * sizeof *instance->flights);
     int32_t size = table_of(run->comm)->size(run->comm);
     if (wanted && size != wanted)
         return tcc_fail(TCC_UNSUPPORTED, "the model is for %d ranks, its comm has %d", wanted, size);
@@ -58,12 +62,17 @@ static tcc_status check_span(const tcc_span *span, int64_t blocks, int64_t bytes
     return tcc_fail(TCC_INTERNAL, "the program gives a collective more than a buffer holds");
 }
 
-tcc_status tcc_collective(tcc_run *run, const tcc_code *code) {
+static tcc_status failed(const tcc_run *run, tcc_status status) {
+    const tcc_comm_table *table = table_of(run->comm);
+    return tcc_fail(status, "rank %d: %.768s", table->rank(run->comm), table->last_error());
+}
+
+tcc_status tcc_collective_start(tcc_run *run, const tcc_code *code) {
     static const tcc_comm_kind kinds[TCC_COLLECTIVE_COUNT] = {
         TCC_COMM_ALL_REDUCE, TCC_COMM_REDUCE_SCATTER, TCC_COMM_ALL_GATHER, TCC_COMM_ALL_TO_ALL,
         TCC_COMM_BROADCAST};
     const tcc_instance *instance = run->instance;
-    const tcc_comm_table *table = table_of(run->comm);
+    tcc_flight *flight = &instance->flights[code->as.collective.ticket];
     int64_t ranks = code->as.collective.ranks, bytes;
     const tcc_comm_call call = {.struct_size = sizeof call,
                                 .kind = kinds[code->as.collective.kind],
@@ -79,7 +88,52 @@ tcc_status tcc_collective(tcc_run *run, const tcc_code *code) {
     if (__builtin_mul_overflow(call.count, call.dtype.bits / 8, &bytes)) bytes = -1;
     TCC_RETURN_IF_ERROR(check_span(send, sends ? ranks : 1, bytes));
     TCC_RETURN_IF_ERROR(check_span(receive, receives ? ranks : 1, bytes));
-    tcc_status status = table->issue(run->comm, &call, send->data, receive->data);
-    if (status == TCC_OK) return TCC_OK;
-    return tcc_fail(status, "rank %d: %.768s", table->rank(run->comm), table->last_error());
+    if (flight->ticket)
+        return tcc_fail(TCC_INTERNAL, "the program starts a collective while it is under way");
+    tcc_status status = table_of(run->comm)->start(run->comm, &call, send->data, receive->data,
+                                                   &flight->ticket);
+    if (status != TCC_OK) return failed(run, status);
+    flight->send = send->data;
+    flight->receive = receive->data;
+    run->in_flight++;
+    return TCC_OK;
+}
+
+tcc_status tcc_collective_wait(tcc_run *run, const tcc_code *code) {
+    tcc_flight *flight = &run->instance->flights[code->as.wait.ticket];
+    if (!flight->ticket)
+        return tcc_fail(TCC_INTERNAL, "the program waits for a collective that it did not start");
+    tcc_status status = table_of(run->comm)->wait(run->comm, flight->ticket);
+    if (status != TCC_OK) return failed(run, status);
+    flight->ticket = 0;
+    run->in_flight--;
+    return TCC_OK;
+}
+
+tcc_status tcc_collective_spares(const tcc_run *run, const tcc_span *memory) {
+    const tcc_instance *instance = run->instance;
+    for (int64_t i = 0; run->in_flight && i < instance->model->program.n_tickets; i++) {
+        const tcc_flight *flight = &instance->flights[i];
+        uintptr_t begin = (uintptr_t)memory->data, end = begin + (size_t)memory->size;
+        uintptr_t send = (uintptr_t)flight->send, receive = (uintptr_t)flight->receive;
+        if (flight->ticket && ((begin <= send && send <= end) || (begin <= receive && receive <= end)))
+            return tcc_fail(TCC_INTERNAL, "the program frees memory that a collective uses");
+    }
+    return TCC_OK;
+}
+
+tcc_status tcc_collective_memory(const tcc_run *run, tcc_span *memory) {
+    void *found;
+    tcc_status status = table_of(run->comm)->scratch(run->comm, (size_t)memory->size, &found);
+    if (status == TCC_UNSUPPORTED) return status;
+    if (status != TCC_OK)
+        return tcc_fail(status, "rank %d, which asks for memory that all ranks share: %.768s",
+                        table_of(run->comm)->rank(run->comm), table_of(run->comm)->last_error());
+    memory->data = found;
+    return TCC_OK;
+}
+
+int32_t tcc_collective_number(const tcc_run *run, int64_t op) {
+    const tcc_comm_table *table = table_of(run->comm);
+    return op == TCC_INT_RANK ? table->rank(run->comm) : table->size(run->comm);
 }

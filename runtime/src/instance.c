@@ -1,6 +1,7 @@
 /* Instances: the memory of one run at a time. */
 #include <string.h>
 
+#include "collective.h"
 #include "place.h"
 #include "runtime.h"
 
@@ -57,6 +58,7 @@ static tcc_status allocate_tables(tcc_instance *instance) {
         {(void **)&instance->output_done, program->n_outputs, sizeof(bool)},
         {(void **)&instance->handles, program->n_outputs, sizeof(tcc_span)},
         {(void **)&instance->placers, program->n_plans, sizeof(tcc_placer *)},
+        {(void **)&instance->flights, program->n_tickets, sizeof(tcc_flight)},
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
         *tables[i].table = tcc_allocate_zero((size_t)tables[i].count, tables[i].size);
@@ -142,6 +144,7 @@ void tcc_instance_destroy(tcc_instance *instance) {
     tcc_arena_release(&instance->arena);
     tcc_arena_release(&instance->scratch);
     tcc_arena_release(&instance->state);
+    tcc_arena_release(&instance->symmetric);
     for (int64_t i = 0; instance->placers && i < instance->model->program.n_plans; i++)
         tcc_placer_free(instance->placers[i]);
     tcc_free(instance->placers);
@@ -157,12 +160,31 @@ void tcc_instance_destroy(tcc_instance *instance) {
     tcc_free(instance->bound);
     tcc_free(instance->output_done);
     tcc_free(instance->handles);
+    tcc_free(instance->flights);
     tcc_free(instance->times);
     tcc_free(instance->views);
     tcc_free(instance);
 }
 
-static tcc_status make_arena(tcc_instance *instance) {
+/* From the comm, where ranks reduce in place; else the instance's own, and they do not. */
+static tcc_status make_symmetric(tcc_run *run, tcc_span *out_memory) {
+    tcc_instance *instance = run->instance;
+    int64_t size = 0;
+    if (run->comm) TCC_RETURN_IF_ERROR(tcc_instance_symmetric_size(instance, &size));
+    *out_memory = (tcc_span){NULL, size};
+    if (!size) return TCC_OK;
+    tcc_status status = tcc_collective_memory(run, out_memory);
+    if (status == TCC_UNSUPPORTED) {
+        status = reserve(instance, &instance->symmetric, (size_t)size);
+        out_memory->data = instance->symmetric.base;
+    }
+    if (status == TCC_OK && instance->flags & TCC_POISON) memset(out_memory->data, 0xFF, (size_t)size);
+    return status;
+}
+
+static tcc_status make_arenas(tcc_run *run) {
+    tcc_instance *instance = run->instance;
+    tcc_span symmetric;
     int64_t size = 0;
     TCC_RETURN_IF_ERROR(tcc_instance_arena_size(instance, &size));
     TCC_RETURN_IF_ERROR(reserve(instance, &instance->arena, (size_t)size));
@@ -170,15 +192,18 @@ static tcc_status make_arena(tcc_instance *instance) {
         if (instance->arena.base) memset(instance->arena.base, 0xFF, instance->arena.size);
         if (instance->scratch.base) memset(instance->scratch.base, 0xFF, instance->scratch.size);
     }
-    return tcc_instance_aim_arena(instance, instance->arena.base, size);
+    TCC_RETURN_IF_ERROR(make_symmetric(run, &symmetric));
+    return tcc_instance_aim_arena(instance, (tcc_span){instance->arena.base, size}, symmetric);
 }
 
 static tcc_status run_program(tcc_run *run) {
     tcc_instance *instance = run->instance;
     TCC_RETURN_IF_ERROR(set_threads(instance));
     TCC_RETURN_IF_ERROR(tcc_instance_prepare(run));
-    tcc_status status = make_arena(instance);
+    tcc_status status = make_arenas(run);
     if (status == TCC_OK) status = tcc_interpret(run, instance->model->program.body);
+    if (status == TCC_OK && run->in_flight)
+        status = tcc_fail(TCC_INTERNAL, "the program ends while a collective is under way");
     if (status == TCC_OK) status = tcc_ports_check_outputs_written(run);
     if (status == TCC_OK) status = tcc_values_give(run);
     if (TCC_UNLIKELY(status != TCC_OK)) tcc_collective_abort(run);

@@ -31,6 +31,7 @@ static tcc_status read_number(tcc_reader *reader, int32_t kind, int64_t *out_num
     case TCC_KIND_USED:
     case TCC_KIND_DEFINED: high = program->n_registers; break;
     case TCC_KIND_KERNEL: high = program->n_kernels; break;
+    case TCC_KIND_TICKET: high = TCC_MAX_TICKETS; break;
     case TCC_KIND_PORT: high = program->n_inputs; break;
     case TCC_KIND_ELEMENT: high = INT64_C(1) << 40; break;
     case TCC_KIND_LEAST: low = 1, high = INT64_MAX; break;
@@ -192,7 +193,19 @@ static tcc_status prepare_collective(const tcc_reader *reader, tcc_code *code) {
         return damaged("is for another number of ranks than one before it");
     if (ranks || program->ranks < 0) program->ranks = (int32_t)ranks;
     code->number = program->n_steps++;
+    raise_to(&program->n_tickets, code->as.collective.ticket + 1);
     return TCC_OK;
+}
+
+static void prepare_wait(const tcc_reader *reader, tcc_code *code) {
+    code->number = reader->program->n_steps++;
+    raise_to(&reader->program->n_tickets, code->as.wait.ticket + 1);
+}
+
+/* A program that asks for ranks needs a comm, of any size. */
+static void prepare_let(const tcc_reader *reader, const tcc_code *code) {
+    bool asks = code->as.let.op == TCC_INT_RANK || code->as.let.op == TCC_INT_SIZE;
+    if (asks && reader->program->ranks < 0) reader->program->ranks = 0;
 }
 
 static tcc_status read_instruction(tcc_reader *reader, int32_t depth, tcc_code *code) {
@@ -200,7 +213,9 @@ static tcc_status read_instruction(tcc_reader *reader, int32_t depth, tcc_code *
     TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, TCC_CODE_COUNT, &kind));
     code->kind = (int32_t)kind;
     TCC_RETURN_IF_ERROR(read_fields(reader, depth, code));
+    if (kind == TCC_CODE_LET) prepare_let(reader, code);
     if (kind == TCC_CODE_LAUNCH) prepare_launch(reader, code);
+    if (kind == TCC_CODE_WAIT) prepare_wait(reader, code);
     if (kind == TCC_CODE_COLLECTIVE) return prepare_collective(reader, code);
     if (kind == TCC_CODE_PLAN) return prepare_plan(reader, code);
     return kind == TCC_CODE_CALL ? prepare_call(reader, code) : TCC_OK;

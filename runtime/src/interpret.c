@@ -3,6 +3,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "collective.h"
 #include "place.h"
 #include "runtime.h"
 
@@ -15,7 +16,7 @@ static tcc_status evaluate(tcc_run *run, const tcc_code *code) {
     int64_t a = code->as.let.a, b = code->as.let.b;
     int64_t op = code->as.let.op;
     bool overflow = false;
-    if (op > TCC_INT_DIM) {
+    if (op > TCC_INT_DIM && op < TCC_INT_RANK) {
         a = registers[a];
         b = registers[b];
     }
@@ -27,6 +28,8 @@ static tcc_status evaluate(tcc_run *run, const tcc_code *code) {
     case TCC_INT_MUL: overflow = __builtin_mul_overflow(a, b, &value); break;
     case TCC_INT_MIN: value = a < b ? a : b; break;
     case TCC_INT_MAX: value = a > b ? a : b; break;
+    case TCC_INT_RANK:
+    case TCC_INT_SIZE: value = tcc_collective_number(run, op); break;
     default:
         if (b <= 0)
             return tcc_fail(TCC_INVALID_ARGUMENT, "a size is divided by %lld", (long long)b);
@@ -103,6 +106,7 @@ static tcc_status allocate(tcc_run *run, const tcc_code *code) {
                    : instance->executor->resize(run, id, size, keep < size ? keep : size);
     if (buffer->place == TCC_PLACE_OUTPUT) return allocate_output(run, (int32_t)buffer->a, size, span);
     void *memory = span->data;
+    TCC_RETURN_IF_ERROR(tcc_collective_spares(run, span));
     TCC_RETURN_IF_ERROR(tcc_pool_resize(instance->pool, &memory, (size_t)size,
                                         (size_t)(keep < size ? keep : size)));
     if ((instance->flags & TCC_POISON) && keep < size)
@@ -287,7 +291,8 @@ static tcc_status step(tcc_run *run, const tcc_code *code) {
     switch (code->kind) {
     case TCC_CODE_LAUNCH: return launch(run, code);
     case TCC_CODE_CALL: return call(run, code);
-    default: return tcc_collective(run, code);
+    case TCC_CODE_WAIT: return tcc_collective_wait(run, code);
+    default: return tcc_collective_start(run, code);
     }
 }
 
@@ -312,6 +317,9 @@ static tcc_status execute(tcc_run *run, const tcc_code *code) {
         return tcc_placer_run(run->instance->placers[code->number], run->instance->registers);
     case TCC_CODE_LAUNCH:
         return TCC_UNLIKELY(run->instance->times != NULL) ? timed(run, code) : launch(run, code);
+    case TCC_CODE_WAIT: /* its start has waited for those that write its buffers */
+        return TCC_UNLIKELY(run->instance->times != NULL) ? timed(run, code)
+                                                          : tcc_collective_wait(run, code);
     default: break;
     }
     tcc_crew_settle(&run->crew);

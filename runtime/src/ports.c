@@ -138,6 +138,7 @@ tcc_status tcc_ports_bind_inputs(tcc_run *run) {
             break;
         }
         case TCC_PLACE_ARENA:
+        case TCC_PLACE_SYMMETRIC:
         case TCC_PLACE_DYNAMIC:
         case TCC_PLACE_ALIAS: *span = (tcc_span){NULL, 0}; break;
         default: break; /* weights and state never move */

@@ -27,15 +27,30 @@ tcc_status tcc_instance_arena_size(const tcc_instance *instance, int64_t *out_si
     return tcc_fail(TCC_INTERNAL, "the program's arena has a negative size");
 }
 
-tcc_status tcc_instance_aim_arena(tcc_instance *instance, char *base, int64_t size) {
+tcc_status tcc_instance_symmetric_size(const tcc_instance *instance, int64_t *out_size) {
+    const tcc_program *program = &instance->model->program;
+    *out_size = 0;
+    for (int64_t i = 0, end; i < program->n_arena_buffers; i++) {
+        const tcc_buffer *buffer = &program->buffers[program->arena_buffers[i]];
+        if (buffer->place != TCC_PLACE_SYMMETRIC) continue;
+        int64_t offset = instance->registers[buffer->a], bytes = instance->registers[buffer->b];
+        if (offset < 0 || bytes < 0 || __builtin_add_overflow(offset, bytes, &end))
+            return tcc_fail(TCC_INTERNAL, "the program places a buffer outside its arena");
+        if (end > *out_size) *out_size = end;
+    }
+    return TCC_OK;
+}
+
+tcc_status tcc_instance_aim_arena(tcc_instance *instance, tcc_span arena, tcc_span symmetric) {
     const tcc_program *program = &instance->model->program;
     for (int64_t i = 0; i < program->n_arena_buffers; i++) {
         int64_t id = program->arena_buffers[i];
+        tcc_span all = program->buffers[id].place == TCC_PLACE_SYMMETRIC ? symmetric : arena;
         int64_t offset = instance->registers[program->buffers[id].a];
         int64_t bytes = instance->registers[program->buffers[id].b];
-        if (offset < 0 || bytes < 0 || offset > size || bytes > size - offset)
+        if (offset < 0 || bytes < 0 || offset > all.size || bytes > all.size - offset)
             return tcc_fail(TCC_INTERNAL, "the program places a buffer outside its arena");
-        instance->spans[id] = part_of(base, offset, bytes);
+        instance->spans[id] = part_of(all.data, offset, bytes);
     }
     return TCC_OK;
 }

@@ -52,10 +52,12 @@ static tcc_status check_buffer(tcc_reader *reader, tcc_buffer *buffer, bool *out
             return tcc_damaged("a weight outside the weights");
         return TCC_OK;
     case TCC_PLACE_ARENA:
+    case TCC_PLACE_SYMMETRIC:
         if (buffer->a < 0 || buffer->a >= program->n_registers || buffer->b < 0 ||
             buffer->b >= program->n_registers)
             return tcc_damaged("an arena range without registers");
         program->n_arena_buffers++;
+        if (buffer->place == TCC_PLACE_SYMMETRIC) program->ranks = 0; /* it needs a comm */
         return TCC_OK;
     case TCC_PLACE_STATE: {
         int64_t size = buffer->a;
@@ -93,7 +95,8 @@ static tcc_status read_buffers(tcc_reader *reader) {
     TCC_RETURN_IF_ERROR(tcc_reader_allocate(reader, program->n_arena_buffers,
                                             sizeof *arena_buffers, (void **)&arena_buffers));
     for (int64_t i = 0, n = 0; i < program->n_buffers; i++)
-        if (buffers[i].place == TCC_PLACE_ARENA) arena_buffers[n++] = i;
+        if (buffers[i].place == TCC_PLACE_ARENA || buffers[i].place == TCC_PLACE_SYMMETRIC)
+            arena_buffers[n++] = i;
     for (int32_t i = 0; i < program->n_outputs; i++)
         if (!output_seen[i] && program->outputs[i].port.state < 0)
             return tcc_damaged("an output that nothing writes");
@@ -139,9 +142,9 @@ tcc_status tcc_program_decode(const void *bytes, size_t size, const tcc_kernel *
     if (size < sizeof header) return tcc_damaged("no header");
     memcpy(header, bytes, sizeof header);
     if (header[0] != TCC_PROGRAM_MAGIC) return tcc_damaged("no magic number");
-    if (header[1] < TCC_PROGRAM_VERSION || header[1] > TCC_PROGRAM_COLLECTIVES)
+    if (header[1] != TCC_PROGRAM_VERSION && header[1] != TCC_PROGRAM_COLLECTIVES)
         return tcc_fail(TCC_UNSUPPORTED,
-                        "the program has version %lld, this runtime knows versions %d to %d: "
+                        "the program has version %lld, this runtime knows versions %d and %d: "
                         "compile the model again",
                         (long long)header[1], TCC_PROGRAM_VERSION, TCC_PROGRAM_COLLECTIVES);
     int64_t room = (int64_t)size / 8;

@@ -17,9 +17,10 @@
 #include "runtime.h"
 
 #define TCC_PROGRAM_MAGIC INT64_C(0x0147525043435474) /* "tTCCPRG\1" */
-/* A program with collectives has version TCC_PROGRAM_COLLECTIVES, any other TCC_PROGRAM_VERSION. */
-enum { TCC_PROGRAM_VERSION = 3, TCC_PROGRAM_COLLECTIVES = 4, TCC_PROGRAM_HEADER = 5, TCC_MAX_DEPTH = 64, TCC_MAX_RANK = 64 };
+/* A program that needs a comm has version TCC_PROGRAM_COLLECTIVES, any other TCC_PROGRAM_VERSION. */
+enum { TCC_PROGRAM_VERSION = 3, TCC_PROGRAM_COLLECTIVES = 5, TCC_PROGRAM_HEADER = 5, TCC_MAX_DEPTH = 64, TCC_MAX_RANK = 64 };
 #define TCC_MAX_REGISTERS (INT64_C(1) << 24)
+#define TCC_MAX_TICKETS (1 << 16)
 
 typedef struct tcc_reader {
     const char *words;

@@ -271,7 +271,7 @@ typedef tcc_status (*tcc_op)(struct tcc_op_call *call);
 struct tcc_code {
     int32_t kind;
     int32_t ahead;  /* of a launch: the largest weight of the launch after it; -1: none */
-    int64_t number; /* of a launch, call or collective: its place among them; of a plan: among plans */
+    int64_t number; /* of a launch, call, collective or wait: its place among them; of a plan: among plans */
     union {
         tcc_kernel kernel; /* of a launch; NULL on a GPU */
         tcc_op op;         /* of a call */
@@ -290,14 +290,15 @@ typedef struct tcc_program {
     int32_t n_inputs, n_outputs;
     const tcc_port_info *inputs, *outputs;
     const tcc_buffer *buffers;
-    const int64_t *arena_buffers; /* ids of the buffers placed in the arena */
+    const int64_t *arena_buffers; /* ids of the buffers placed in the arenas */
     int64_t n_arena_buffers;
     tcc_body prologue; /* the body's leading lets, checks and reads of inputs: it sizes the arena */
     tcc_body body;     /* the rest */
     int64_t max_buffers, max_ints, max_tensors, max_dims, max_results, max_rank; /* of any instruction */
     int64_t state_bytes;
-    int64_t n_steps; /* launches, calls and collectives */
-    int32_t ranks; /* that all collectives are for; 0: any number; -1: there are none */
+    int64_t n_steps; /* launches, calls, collectives and waits */
+    int64_t n_tickets;
+    int32_t ranks; /* that all collectives are for; 0: any number; -1: it needs no comm */
     int64_t known_arena; /* the arena's size where inputs do not change it; else 0 */
     const tcc_code *plans; /* list of those in the body */
     int64_t n_plans;
@@ -442,6 +443,7 @@ struct tcc_instance {
     int32_t threads_wanted; /* what `threads` stands for */
     int32_t threads_own;    /* overrides the model's number; -1: does not */
     tcc_arena arena, scratch, state;
+    tcc_arena symmetric; /* where the comm has no such memory */
     size_t scratch_stride;
     tcc_budget budget; /* of the three and the pool */
     tcc_pool *pool;
@@ -458,6 +460,7 @@ struct tcc_instance {
     tcc_heap heap;        /* of the run in progress */
     tcc_span *handles;    /* by output port: strings or a list as the program wrote them */
     struct tcc_placer **placers; /* of place.h, by number of a plan instruction */
+    struct tcc_flight *flights;  /* by ticket: collectives under way */
     tcc_time *times; /* by step's number; NULL: nobody asked */
     int (*poll)(void *context); /* NULL: nobody asked */
     void *poll_context;
@@ -476,7 +479,8 @@ typedef struct tcc_run {
     const tcc_allocator *allocator;
     tcc_crew crew;
     bool odd; /* which half of the launch tables is next */
-    tcc_comm *comm; /* of a model with collectives */
+    tcc_comm *comm;    /* of a model with collectives */
+    int32_t in_flight; /* collectives under way */
     int64_t polled; /* when a trip of a loop last polled, in ns; 0: no trip has begun */
 } tcc_run;
 
@@ -520,16 +524,10 @@ tcc_status tcc_instance_prepare(tcc_run *run);
 tcc_status tcc_instance_arena_size(const tcc_instance *instance, int64_t *out_size);
 /* Aims the buffers of weights and state, once. */
 void tcc_instance_aim_constants(tcc_instance *instance, const char *weights, char *state);
-/* Aims the arena's buffers at `size` bytes from `base` on. */
-tcc_status tcc_instance_aim_arena(tcc_instance *instance, char *base, int64_t size);
-
-/* collective.c: what the ranks of a comm do together. */
-tcc_status tcc_collective_fits(const tcc_comm *comm); /* TCC_UNSUPPORTED: of another version */
-/* Finds the comm of a run of a model with collectives; fails where it does not suit the model. */
-tcc_status tcc_collective_begin(tcc_run *run);
-/* Revokes the comm of a run that failed, if it has one: other ranks are no longer in step with it. */
-void tcc_collective_abort(const tcc_run *run);
-tcc_status tcc_collective(tcc_run *run, const tcc_code *code); /* all earlier launches are done */
+/* Bytes of the symmetric arena: where the last of its buffers ends. */
+tcc_status tcc_instance_symmetric_size(const tcc_instance *instance, int64_t *out_size);
+/* Aims the buffers of both arenas. */
+tcc_status tcc_instance_aim_arena(tcc_instance *instance, tcc_span arena, tcc_span symmetric);
 
 /* arrays.c: the caller's arrays. */
 /* Copies a strided array to row-major order; elements have `element` bytes. */

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import tcc
 from onnx import TensorProto, helper
 from tcc.driver import compile_model
 from tcc.options import read_options
+from tcc.runtime import abi
 
 from tests.ranks import on_ranks, run_ranks
 
@@ -239,6 +240,11 @@ for run in (lambda: results.append(module(x)[0]), call):
     for thread in threads: thread.join()
     assert [r.tolist() for r in results] == [total] * 80
 
+# sizes that need more of the comm's memory, and less again
+for rows in (2, 40000, 60000, 20, 200000):
+    found = module(np.full((rows, 3), 1 + comm.rank, np.float32))[0]
+    assert found.shape == (rows, 3) and set(found.ravel()) == {4 + comm.rank}
+
 timed = load(sys.argv[1], timed=True, comm=comm)
 timed(x)
 steps = timed.manifest["variants"][0]["steps"]
@@ -269,6 +275,114 @@ def test_the_comm_that_a_process_shares(comm_library: Path, kinds: Path) -> None
             "rank 1",
         ):
             assert said in text
+
+
+class _Call(ctypes.Structure):
+    _fields_ = (
+        ("struct_size", ctypes.c_uint32),
+        ("kind", ctypes.c_int),
+        ("reduction", ctypes.c_int),
+        ("dtype", ctypes.c_uint32),
+        ("root", ctypes.c_int32),
+        ("count", ctypes.c_int64),
+    )
+
+
+UNSUPPORTED = 3  # as in tcc.h
+_SIZE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
+_START = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(_Call), ctypes.c_void_p, ctypes.c_void_p,
+    ctypes.POINTER(ctypes.c_uint64),
+)  # fmt: skip
+_SCRATCH = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p)
+)
+_WAIT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64)
+
+
+class _Table(ctypes.Structure):
+    _fields_ = (
+        ("struct_size", ctypes.c_uint32),
+        ("version", ctypes.c_uint32),
+        ("rank", _SIZE),
+        ("size", _SIZE),
+        ("issue", ctypes.c_void_p),
+        ("abort", ctypes.c_void_p),
+        ("last_error", ctypes.c_void_p),
+        ("start", _START),
+        ("wait", _WAIT),
+        ("scratch", _SCRATCH),
+    )
+
+
+class Watching:
+    """A comm of one rank: operations are done when they are waited for, and `watch` is called with
+    their kind at each start and with 0 at each wait.  It has `room` bytes of symmetric memory;
+    without any it says that it has none."""
+
+    def __init__(self, watch: Callable[[int], None], room: int) -> None:
+        self.tickets: dict[int, tuple[int, int, int]] = {}
+        self.ends: set[int] = set()  # addresses of what was sent and received
+        self.memory = np.empty(room, np.uint8)
+
+        def scratch(_: int, size: int, memory: Any) -> int:
+            if not room:
+                return UNSUPPORTED
+            assert size <= room
+            memory[0] = self.memory.ctypes.data
+            return 0
+
+        def start(_: int, call: Any, send: int, receive: int, ticket: Any) -> int:
+            ticket[0] = len(self.tickets) + 1
+            self.tickets[ticket[0]] = send, receive, 4 * call[0].count
+            self.ends |= {send, receive}
+            watch(call[0].kind)
+            return 0
+
+        def wait(_: int, ticket: int) -> int:
+            watch(0)
+            send, receive, size = self.tickets.pop(ticket)
+            ctypes.memmove(receive, send, size)
+            return 0
+
+        self._table = _Table(
+            ctypes.sizeof(_Table), 1, _SIZE(lambda _: 0), _SIZE(lambda _: 1), None, None, None,
+            _START(start), _WAIT(wait), _SCRATCH(scratch),
+        )  # fmt: skip
+        self._comm = ctypes.pointer(self._table)
+        self.handle = ctypes.addressof(self._comm)
+
+
+@pytest.mark.parametrize("room", [64 * 64 * 4, 0])
+def test_kernels_run_while_a_collective_is_under_way(room: int, tmp_path: Path) -> None:
+    """A kernel that needs no sum has written its result when the sum is waited for; what is summed
+    lies in symmetric memory where there is any."""
+    shape = [64, 64]
+    nodes = [
+        node("Relu", ["x"], ["r"]),
+        microsoft("AllReduce", ["r"], ["sum"]),
+        node("Softmax", ["z"], ["beside"]),
+        node("Neg", ["sum"], ["y"]),
+    ]
+    model = model_of(
+        "apart",
+        nodes,
+        [value("x", FLOAT, shape), value("z", FLOAT, shape)],
+        [value("y", FLOAT, shape), value("beside", FLOAT, shape)],
+    )
+    y, beside = (np.full(shape, np.nan, np.float32) for _ in range(2))
+    seen = []
+    comm = Watching(lambda kind: seen.append((kind, not np.isnan(beside).any())), room)
+    module = tcc.load(compiled(tmp_path, "apart", model), threads=1, comm=comm)  # type: ignore[arg-type]
+    x, z = np.random.default_rng(1).standard_normal((2, *shape)).astype(np.float32)
+    tensors = [abi.make_tensor(a.ctypes.data, (2, 32), a.shape, None) for a in (x, z, y, beside)]
+    given, made = (abi.CTensor * 2)(*tensors[:2]), (abi.CTensor * 2)(*tensors[2:])
+    with module._instance() as instance:
+        assert module._api.run(instance, given, 2, made, 2, None, None) == 0
+    assert seen == [(1, False), (0, True)]
+    np.testing.assert_array_equal(y, -np.maximum(x, 0))
+    assert not comm.tickets
+    assert (comm.ends == {comm.memory.ctypes.data}) == bool(room)
 
 
 # ---- what cannot be compiled ---------------------------------------------------------------------

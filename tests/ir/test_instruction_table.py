@@ -26,6 +26,7 @@ from tcc.ir.program import (
     Relation,
     TensorRef,
     View,
+    Wait,
 )
 from tcc.ir.program.operands import (
     bodies_of,
@@ -49,7 +50,8 @@ def test_every_class_has_its_rows_and_every_field_its_kind() -> None:
         assert {field.name for field in row.fields} == {field.name for field in fields(row.node)}
         shown = {part.name for part in row.text if not isinstance(part, str)}
         hidden = {field.name for field in row.fields} - shown
-        assert hidden <= ({"op", "b"} if row.operation is IntOp.CONST else {"op"})
+        unused = {IntOp.CONST: {"b"}, IntOp.RANK: {"a", "b"}, IntOp.SIZE: {"a", "b"}}
+        assert hidden <= {"op", *unused.get(row.operation, ())}
     assert {row.operation for row in INSTRUCTIONS if row.node is Let} == set(IntOp)
 
 
@@ -77,6 +79,8 @@ def test_every_class_has_its_rows_and_every_field_its_kind() -> None:
             set(),
             (1, 2),
         ),
+        (Wait(5, 1, 2), set(), set(), (1, 2)),
+        (Let(3, IntOp.RANK), set(), {3}, ()),
     ],
     ids=lambda value: type(value).__name__ if hasattr(value, "__dataclass_fields__") else None,
 )

@@ -32,9 +32,9 @@ program registers 6 scratch 0 arena r2
 BODY
 }
 """
-REDUCE = "collective all_reduce sum b1 = b0 r0 : f32 ranks 0 root 0"
-EQUAL = "collective all_reduce sum b4 = b0 r0 : f32 ranks 0 root 0"
-OWN = "collective reduce_scatter sum b4 = b0 r1 : f32 ranks 2 root 0"
+REDUCE = "collective all_reduce sum b1 = b0 r0 : f32 ranks 0 root 0 t0 wait t0 b1 = b0"
+EQUAL = "collective all_reduce sum b4 = b0 r0 : f32 ranks 0 root 0 t0 wait t0 b4 = b0"
+OWN = "collective reduce_scatter sum b4 = b0 r1 : f32 ranks 2 root 0 t0 wait t0 b4 = b0"
 OVER = REDUCE.replace("b1 = b0", "b3 = b3")
 READ = "r3 = read b0[0] : i64"
 COMPARE = "launch k0 r0 (b4, b2, b3) ()"
@@ -60,6 +60,7 @@ def program(*lines: str) -> Program:
         # a sum lies over its operand, and over what a trip before it left
         ("copy b3 = b0 r1", OVER, BRANCH),
         (f"loop r3 < r0 {{ {REDUCE.replace('b1 = b0', 'b3 = b0')} {BRANCH} copy b3 = b0 r1 }}",),
+        (f"r3 = size() loop r4 < r3 {{ {REDUCE} }}",),
         # what differs decides nothing
         ("launch k0 r0 (b0, b2, b4) ()", EQUAL.replace("b0", "b4").replace("b4 =", "b3 ="), BRANCH),
         ("branch b0 { copy b3 = b2 r1 } else { }", REDUCE),
@@ -86,6 +87,7 @@ def test_equal_conditions_pass(lines: tuple[str, ...]) -> None:
         (("branch b0 { copy b3 = b2 r1 } else { }", BRANCH), "condition flag"),
         # a later trip has what an earlier one made
         ((f"loop r3 < r0 {{ {BRANCH} copy b3 = b4 r1 copy b4 = b0 r1 }}",), "condition flag"),
+        (("r3 = rank()", f"loop r4 < r3 {{ {REDUCE} }}"), "in a loop whose condition or number"),
         ((READ, f"loop r4 < r3 {{ {REDUCE} }}"), "in a loop whose condition or number"),
         ((READ, "r4 = add(r3, r0)", f"branch r4 {{ }} else {{ {REDUCE} }}"), "condition or number"),
         ((f"branch b0 {{ loop r3 < r0 {{ {REDUCE} }} }} else {{ }}",), "condition x"),

@@ -34,6 +34,7 @@ from tcc.ir.program import (
     Relation,
     TensorRef,
     View,
+    Wait,
     Weight,
 )
 from tcc.ir.program.verify import verify_program
@@ -83,14 +84,34 @@ def collective(
     return Collective(CollectiveKind[kind], reduction, send, receive, dtype=dtype, **given)
 
 
+SUM, WAIT = collective("ALL_REDUCE"), Wait(0, X, MIDDLE)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # beside what touches other buffers, and bodies; with two under way
+        (SUM, collective("ALL_REDUCE", W, POOL, ticket=7), WAIT, Wait(7, W, POOL)),
+        (SUM, Loop(0, -1, 3, (Copy(Y, W, 2),)), WAIT),
+        # a trip starts what the next one waits for
+        (SUM, Loop(0, -1, 3, (WAIT, Copy(MIDDLE, X, 2), SUM)), WAIT),
+    ],
+)
+def test_collectives_under_way(body: tuple[Instr, ...]) -> None:
+    verify_program(with_body(*WORK, *body))
+
+
 def test_a_correct_program_passes() -> None:
     verify_program(PROGRAM)
     verify_program(
         with_body(
             *WORK,
             collective("ALL_REDUCE", ranks=0, reduction=Reduction.AVG),
+            WAIT,
             collective("BROADCAST", ranks=0, root=5, dtype=I64),
+            WAIT,
             collective("ALL_TO_ALL", ranks=1),
+            WAIT,
         )
     )
 
@@ -129,6 +150,25 @@ def with_body(*body: Instr) -> Program:
         (with_body(*WORK, collective("ALL_GATHER", ranks=0)), "rank 0 of 0"),
         (with_body(*WORK, collective("BROADCAST", root=2)), "rank 2 of 2"),
         (with_body(*WORK, collective("BROADCAST", root=-1)), "rank -1 of 2"),
+        (with_body(*WORK, SUM), "a collective is not waited for"),
+        (with_body(*WORK, WAIT), "no collective with this ticket"),
+        (with_body(*WORK, SUM, WAIT, WAIT), "no collective with this ticket"),
+        (with_body(*WORK, SUM, Wait(0, X, Y)), "no collective with this ticket"),
+        (with_body(*WORK, SUM, Wait(1, X, MIDDLE)), "no collective with this ticket"),
+        (with_body(*WORK, SUM, collective("ALL_REDUCE", W, POOL)), "ticket 0 is not free"),
+        (with_body(*WORK, collective("ALL_REDUCE", ticket=1 << 16)), "ticket 65536 is not free"),
+        (with_body(*WORK, SUM, Copy(Y, MIDDLE, 2), WAIT), "touches a buffer of the collective"),
+        (with_body(*WORK, SUM, Copy(Y, X, 2), WAIT), "touches a buffer of the collective"),
+        (with_body(*WORK, SUM, ReadInt(4, X, I64), WAIT), "touches a buffer"),
+        (with_body(*WORK, SUM, Launch(0, 0, (MIDDLE,), ()), WAIT), "touches a buffer"),
+        (with_body(*WORK, SUM, Loop(0, -1, 3, (Copy(Y, X, 2),)), WAIT), "touches a buffer"),
+        (with_body(*WORK, SUM, Branch(X, (), ()), WAIT), "touches a buffer"),
+        # through what shares its memory, and where that is made anew
+        (with_body(*WORK, collective("ALL_REDUCE", receive=POOL), Copy(ALIAS, X, 2)), "touches a"),
+        (with_body(*WORK, collective("ALL_REDUCE", receive=ALIAS), Allocate(POOL, 2)), "touches a"),
+        (with_body(*WORK, SUM, Branch(W, (WAIT,), ())), "a body ends with other collectives"),
+        (with_body(*WORK, SUM, Branch(W, (WAIT,), (WAIT,))), "a body ends with other collectives"),
+        (with_body(*WORK, Loop(0, -1, 3, (SUM,)), WAIT), "a body ends with other collectives"),
         (with_body(*WORK, ReadInt(4, X, F32)), "reads a size from f32"),
         (with_body(*WORK, Launch(0, 0, (), (), 0)), "0 units for a thread"),
         (with_body(*WORK, Branch(-1, (), ())), "one buffer or one register"),

@@ -8,13 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tcc.backends.artifact.encode_program import COLLECTIVES, decode_program, encode_program
+from tcc.backends.artifact.encode_program import (
+    COLLECTIVES,
+    VERSION,
+    decode_program,
+    encode_program,
+)
 from tcc.backends.artifact.planner import arena_planner
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, GraphBuilder, Node
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.index import symbol
-from tcc.ir.program import Collective
+from tcc.ir.program import Collective, CollectiveKind, Program, Symmetric
 from tcc.ir.program.lockstep import check_lockstep
 from tcc.ir.program.verify import verify_program
 from tcc.ir.types import BOOL, F32, I64, tensor
@@ -24,6 +29,7 @@ from tcc.passes.memory.in_place import update_in_place
 from tcc.passes.memory.plan_arena import plan_arena
 from tcc.passes.program.lower_graph import lower_program, place_graph
 from tcc.passes.program.lower_node import check_runnable, lower_node
+from tcc.passes.program.overlap_collectives import overlap_collectives
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.schedule.cpu.core import CoreModel
 
@@ -66,6 +72,11 @@ def graph_on_ranks(graph: Graph, feeds: list[Feeds]) -> list[dict[str, Array]]:
     return in_lockstep(len(feeds), lambda rank: graph_on_rank(graph, feeds[rank.number], rank))
 
 
+def sums(program: Program) -> list[Collective]:
+    found = (i for i in program.body if isinstance(i, Collective))
+    return [i for i in found if i.kind is CollectiveKind.ALL_REDUCE]
+
+
 def test_ranks_agree_with_numpy_and_with_their_program() -> None:
     graph = every_kind()
     rng = np.random.default_rng(3)
@@ -86,10 +97,12 @@ def test_ranks_agree_with_numpy_and_with_their_program() -> None:
     program, table, _ = lower_program(
         place_graph(graph), CorePlanner(CoreModel(16, 16)), lower_node
     )
-    program = plan_arena(program, arena_planner())
+    program = plan_arena(overlap_collectives(program), arena_planner())
     kernels = [bound.kernel for bound in table.bounds]
     program = replace(program, kernels=tuple(f"k{n}" for n in range(len(kernels))))
     verify_program(program)
+    places = [{type(program.buffers[n].place) for n in (i.send, i.receive)} for i in sums(program)]
+    assert places == [{Symmetric}]
     check_lockstep(program, [kernel.results for kernel in kernels])
     data = encode_program(program)
     assert decode_program(data) == program
@@ -99,7 +112,7 @@ def test_ranks_agree_with_numpy_and_with_their_program() -> None:
         def exchange(node: Collective, x: Array) -> Array:
             attrs = CollectiveAttrs(node.ranks, node.reduction.name.lower(), node.root)
             return rank.meet(
-                replace(node, send=0, receive=0),
+                replace(node, send=0, receive=0, ticket=0),
                 x,
                 lambda xs: collected(node.kind, attrs, xs),
             )
@@ -132,7 +145,7 @@ def test_a_program_without_collectives_keeps_its_version() -> None:
     graph = b.finish(b.add(OPS["relu"], [b.input("x", tensor(F32, 3))]))
     program, _, _ = lower_program(place_graph(graph), CorePlanner(CoreModel(16, 16)), lower_node)
     data = encode_program(plan_arena(program, arena_planner()))
-    assert int.from_bytes(data[8:16], "little") == COLLECTIVES - 1
+    assert int.from_bytes(data[8:16], "little") == VERSION
 
 
 def trips(own: bool) -> Graph:

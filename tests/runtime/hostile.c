@@ -35,13 +35,49 @@ static tcc_status touch(tcc_comm *comm, const tcc_comm_call *call, const void *s
     return TCC_OK;
 }
 
+/* All that was started is done by the wait for the last one. */
+static struct started {
+    tcc_comm_call call;
+    const void *send;
+    void *receive;
+} started[1 << 10];
+static uint64_t tickets, done;
+
+static tcc_status start(tcc_comm *comm, const tcc_comm_call *call, const void *send, void *receive,
+                        uint64_t *out_ticket) {
+    (void)comm;
+    if (tickets - done == sizeof started / sizeof *started) return TCC_OUT_OF_MEMORY;
+    started[tickets % (sizeof started / sizeof *started)] = (struct started){*call, send, receive};
+    *out_ticket = ++tickets;
+    return TCC_OK;
+}
+
+static tcc_status wait_for(tcc_comm *comm, uint64_t ticket) {
+    for (; done < ticket; done++) {
+        const struct started *one = &started[done % (sizeof started / sizeof *started)];
+        TCC_RETURN_IF_ERROR(touch(comm, &one->call, one->send, one->receive));
+    }
+    return TCC_OK;
+}
+
+static tcc_status scratch(tcc_comm *comm, size_t bytes, void **out_memory) {
+    static void *memory;
+    (void)comm;
+    if (bytes > 1 << 20) return TCC_UNSUPPORTED;
+    free(memory);
+    *out_memory = memory = malloc(bytes);
+    return memory ? TCC_OK : TCC_OUT_OF_MEMORY;
+}
+
 static tcc_status abort_with(tcc_comm *comm, const char *reason) {
     if (!comm || !*reason) abort();
+    done = tickets;
     return TCC_OK;
 }
 
 static const tcc_comm_table comm_table = {
-    sizeof comm_table, TCC_COMM_VERSION, rank_of, size_of, touch, abort_with, tcc_last_error};
+    sizeof comm_table, TCC_COMM_VERSION, rank_of, size_of, touch, abort_with, tcc_last_error,
+    start, wait_for, scratch};
 static const tcc_comm_table *const comm = &comm_table; /* a comm begins with its table */
 
 /* What runs on some threads has scratch for all of them. */

@@ -44,8 +44,10 @@ from tcc.ir.program import (
     Register,
     Relation,
     State,
+    Symmetric,
     TensorRef,
     View,
+    Wait,
     Weight,
 )
 from tcc.ir.types import DTYPES
@@ -119,7 +121,7 @@ class Builder:
         self.registers += 1
         return self.registers - 1
 
-    def let(self, op: IntOp, a: int, b: int = 0) -> Register:
+    def let(self, op: IntOp, a: int = 0, b: int = 0) -> Register:
         target = self.register()
         self.body.append(Let(target, op, a, b))
         return target
@@ -235,7 +237,8 @@ def collectives() -> Program:
         count = half if kind.sends_blocks else n
         reduction = Reduction.MAX if kind.reduces else Reduction.SUM
         root = 1 if kind is CollectiveKind.BROADCAST else 0
-        b.body.append(Collective(kind, reduction, x, y, count, DTYPES["f32"], 2, root))
+        start = Collective(kind, reduction, x, y, count, DTYPES["f32"], 2, root, root)
+        b.body += [start, Wait(root, x, y)]
     return b.program()
 
 
@@ -249,13 +252,15 @@ def every_instruction() -> Program:
     x, kb = b.buffer(Input(0), "x"), b.buffer(Input(1), "k")
     y = b.output("y", "f32", [k], "[3]")
     b.output("x_out", "f32", [n], "[n]", state=0)
-    w, a = b.buffer(Weight(0, 64)), b.buffer(Arena(0, k))
+    w, a, c = b.buffer(Weight(0, 64)), b.buffer(Arena(0, k)), b.buffer(Symmetric(k, n))
     state, dynamic = b.buffer(State(100)), b.buffer(Dynamic())
     alias, indices = b.buffer(Alias()), b.buffer(Dynamic())
     b.body += [
         ReadInt(flag, kb, DTYPES["i64"], 0),
         Check(Relation.DIVIDES, k, n, "n is a multiple of 3"),
     ]
+    b.let(IntOp.RANK)
+    b.let(IntOp.SIZE)
     for op in (IntOp.ADD, IntOp.SUB, IntOp.MUL, IntOp.FLOORDIV, IntOp.MOD, IntOp.MIN, IntOp.MAX):
         b.let(op, n, k)
     b.allocate(y, k)
@@ -270,7 +275,9 @@ def every_instruction() -> Program:
             (0, 1, 1),
         ),
         Copy(y, dynamic, k),
-        Collective(CollectiveKind.ALL_TO_ALL, Reduction.SUM, x, y, k, DTYPES["f32"], 2),
+        Copy(c, y, k),
+        Collective(CollectiveKind.ALL_TO_ALL, Reduction.SUM, x, y, k, DTYPES["f32"], 2, 0, 3),
+        Wait(3, x, y),
         Loop(k, -1, flag, (Branch(w, (Copy(a, x, k),), (Copy(state, x, k),)),)),
         Branch(-1, (Copy(a, x, k),), (Copy(state, x, k),), flag),
     ]

@@ -1,4 +1,5 @@
-"""Collectives of hand-made programs: ranks that fail tell the others."""
+"""Collectives of hand-made programs: ranks that fail tell the others, and programs that use tickets
+wrongly are stopped."""
 
 from __future__ import annotations
 
@@ -7,14 +8,21 @@ from pathlib import Path
 import programs
 from programs import Builder
 from tcc.ir.program import (
+    Alias,
+    Allocate,
     Check,
     Collective,
     CollectiveKind,
+    Dynamic,
     Input,
+    Instr,
+    IntOp,
     Program,
     ReadInt,
     Reduction,
     Relation,
+    View,
+    Wait,
 )
 from tcc.ir.types import DTYPES
 
@@ -35,6 +43,7 @@ def checked() -> Program:
         ReadInt(k, given, DTYPES["i64"], 0),
         Check(Relation.LE, one, k, "k is too small"),
         total,
+        Wait(0, x, y),
     ]
     return b.program()
 
@@ -71,3 +80,86 @@ def test_a_run_that_fails_ends_the_runs_of_other_ranks(
     assert first.count(said) == 2  # in the run, and in all later ones
     assert second.startswith("k is too small (1, 0)")
     assert second.count(said) == 1
+
+
+NUMBERS = """
+import sys
+from tcc.runtime import comm as comms, load
+
+module = load(sys.argv[1])
+assert module.ranks == 0
+try:
+    module()
+except RuntimeError as error:
+    assert "there is no comm" in str(error), error
+with comms.open() as comm:
+    print(load(sys.argv[1], comm=comm)().tolist())
+"""
+
+
+def test_a_program_asks_for_its_rank_and_for_all_ranks(
+    kernels: bytes, comm_library: Path, tmp_path: Path
+) -> None:
+    """y = the number of ranks, rank + 1 times."""
+    b = Builder()
+    rank, size, one, four = b.let(IntOp.RANK), b.let(IntOp.SIZE), b.const(1), b.const(4)
+    count = b.let(IntOp.ADD, rank, one)
+    y = b.output("y", "f32", [count], "[rank + 1]")
+    b.allocate(y, b.let(IntOp.MUL, count, four))
+    b.launch("fill", count, [y], [size])
+    programs.link(b.program(), kernels, tmp_path / "numbers.so")
+    found = run_ranks(3, NUMBERS, comm_library, tmp_path / "numbers.so")
+    assert found == ["[3.0]\n", "[3.0, 3.0]\n", "[3.0, 3.0, 3.0]\n"]
+
+
+ONE = """
+import sys
+import numpy as np
+from tcc.runtime import comm as comms, load
+
+for path in sys.argv[1:]:
+    with comms.open() as comm:
+        try:
+            print(load(path, comm=comm)(np.ones(4, np.float32)).tolist())
+        except RuntimeError as error:
+            print(str(error).splitlines()[0])
+"""
+X, Y, POOL, PART = range(4)
+
+
+def start(send: int, receive: int, ticket: int = 0) -> Collective:
+    kind, dtype = CollectiveKind.ALL_REDUCE, DTYPES["f32"]
+    return Collective(kind, Reduction.SUM, send, receive, 1, dtype, 0, 0, ticket)
+
+
+WRONG: list[tuple[list[Instr], str]] = [
+    ([start(X, Y), Wait(0, X, Y)], "[1.0, 1.0, 1.0, 1.0]"),
+    ([start(X, Y), start(X, POOL), Wait(0, X, Y)], "starts a collective while it is under way"),
+    ([Wait(1, X, Y)], "waits for a collective that it did not start"),
+    ([start(X, Y), Wait(0, X, Y), Wait(0, X, Y)], "waits for a collective that it did not start"),
+    ([start(X, Y)], "ends while a collective is under way"),
+    ([start(X, POOL), Allocate(POOL, 2), Wait(0, X, POOL)], "frees memory that a collective uses"),
+    ([start(POOL, Y), Allocate(POOL, 2), Wait(0, X, POOL)], "frees memory that a collective uses"),
+    ([View(PART, POOL, 0), start(X, PART), Allocate(POOL, 2)], "frees memory that a collective"),
+    ([start(X, POOL), Wait(0, X, POOL), Allocate(POOL, 2), start(X, Y), Wait(0, X, Y)], "[1.0, "),
+]
+
+
+def test_wrong_tickets_are_stopped(kernels: bytes, comm_library: Path, tmp_path: Path) -> None:
+    """Nothing writes to memory that a run has given back."""
+    paths = [tmp_path / f"wrong{number}.so" for number in range(len(WRONG))]
+    for path, (body, _) in zip(paths, WRONG, strict=True):
+        b = Builder()
+        four, size = b.const(4), b.const(16)
+        b.input("x", "f32", [four], "[4]")
+        b.buffer(Input(0))
+        b.output("y", "f32", [four], "[4]")
+        b.buffer(Dynamic())
+        b.buffer(Alias())
+        b.allocate(Y, size)
+        b.allocate(POOL, size)
+        b.body += body
+        programs.link(b.program(), kernels, path)
+    (found,) = run_ranks(1, ONE, comm_library, *paths)
+    for line, (_, said) in zip(found.splitlines(), WRONG, strict=True):
+        assert said in line

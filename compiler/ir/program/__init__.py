@@ -6,17 +6,17 @@ kernels beyond an index into the artifact's kernel table, and no addresses.
 
     program  = registers, buffers, ports, body
     instr    = Let | ReadInt | Check | Allocate | View | Launch | CallOp | Copy | Branch | Loop
-             | PlanArena | Collective
+             | PlanArena | Collective | Wait
 
 Semantics.  A register is written before it is read.  A buffer's address is fixed by its `Place`:
-arena ranges live as long as the run; `Dynamic` ones from their `Allocate` to the end of the run or
-their next `Allocate`; `View`s are re-aimed by the `View` instruction.  Sizes and offsets are bytes.
-Outside sizes nothing is computed on the host.
+arena and symmetric ranges live as long as the run; `Dynamic` ones from their `Allocate` to the end
+of the run or their next `Allocate`; `View`s are re-aimed by the `View` instruction.  Sizes and
+offsets are bytes.  Outside sizes nothing is computed on the host.
 
 The *prologue* is the body's leading `Let`s, `Check`s, `PlanArena`s and `ReadInt`s of inputs.  It
-writes all registers that the arena needs (its size; offset and size of every range), which no later
-instruction changes: after it the arena is made and its buffers get their addresses.  Kernels may
-count on 64-byte aligned arena, state, scratch and dynamic memory, and on weights as aligned as
+writes all registers that the arenas need (size; offset and size of every range), which no later
+instruction changes: after it the arenas are made and their buffers get their addresses.  Kernels
+may count on 64-byte aligned arenas, state, scratch and dynamic memory, and on weights as aligned as
 their offsets; the caller's arrays are aligned to one element.  `verify_program` proves all this.
 """
 
@@ -45,6 +45,8 @@ class IntOp(Enum):
     MOD = 6
     MIN = 7
     MAX = 8
+    RANK = 9  # this process's number in the comm, from 0 on
+    SIZE = 10  # of the comm: its ranks
 
 
 class Relation(Enum):
@@ -126,6 +128,15 @@ class Arena:
 
 
 @record
+class Symmetric:
+    """As `Arena`, in memory at the same place on all ranks, which ranks read and write for one
+    another: its ranges are planned by themselves, from offset 0 on."""
+
+    offset: Register
+    size: Register
+
+
+@record
 class State:
     """Bytes that live as long as the instance; zero at creation."""
 
@@ -142,7 +153,7 @@ class Alias:
     """Part of another buffer, aimed by `View`; must not be used before."""
 
 
-Place: TypeAlias = Input | Output | Weight | Arena | State | Dynamic | Alias
+Place: TypeAlias = Input | Output | Weight | Arena | State | Dynamic | Alias | Symmetric
 
 
 @record
@@ -176,11 +187,12 @@ class Port:
 
 @record
 class Let:
-    """`register[target] = op(a, b)`; for CONST and DIM the operands are immediates."""
+    """`register[target] = op(a, b)`; for CONST and DIM the operands are immediates, for RANK and
+    SIZE there are none."""
 
     target: Register
     op: IntOp
-    a: int
+    a: int = 0
     b: int = 0
 
 
@@ -322,8 +334,10 @@ class PlanArena:
 
 @record
 class Collective:
-    """One collective operation of all ranks of the instance's comm; returns when it is done.
+    """Starts one collective operation of all ranks of the instance's comm.
 
+    It is done when `Wait` for `ticket` is.  Until then nothing else touches `send`, `receive` or
+    memory that these share with other buffers, and no other operation has the ticket.
     `count` is the number of elements of one rank's block, as in tcc_comm.h: `send` has `ranks`
     blocks for reduce_scatter and all_to_all, `receive` for all_gather and all_to_all, and else one.
     `ranks` is the size that the comm must have; 0 stands for any where no side has several blocks.
@@ -338,11 +352,24 @@ class Collective:
     dtype: DType
     ranks: int
     root: int = 0
+    ticket: int = 0
+
+
+@record
+class Wait:
+    """Returns when the collective with this ticket, `send` and `receive` is done.
+
+    A body ends with the same operations under way with which it began, the program with none.
+    """
+
+    ticket: int
+    send: BufferId
+    receive: BufferId
 
 
 Instr: TypeAlias = (
     Let | ReadInt | Check | Allocate | View | Launch | CallOp | Copy | Branch | Loop | PlanArena
-    | Collective
+    | Collective | Wait
 )  # fmt: skip
 Body: TypeAlias = tuple[Instr, ...]
 

@@ -2,9 +2,9 @@
 
 Sizes of inputs, weights, and results of all_reduce, all_gather and broadcast are equal on all
 ranks, and so is what is computed of these alone.  Elements of inputs may differ, and own blocks of
-reduce_scatter and all_to_all do.  No collective stands under a condition or trip count that may
-differ.  That inputs have equal sizes on all ranks is the callers' promise; where they break it the
-comm reports a mismatch.
+reduce_scatter and all_to_all do, and so do the ranks' numbers.  No collective stands under a
+condition or trip count that may differ.  That inputs have equal sizes on all ranks is the callers'
+promise; where they break it the comm reports a mismatch.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from tcc.ir.program import (
     Collective,
     Input,
     Instr,
+    IntOp,
     Launch,
+    Let,
     Loop,
     Output,
     Program,
     Register,
     State,
-    View,
+    Wait,
 )
-from tcc.ir.program.operands import bodies_of, operands, walk_instructions
+from tcc.ir.program.operands import bodies_of, operands, shared_memory, walk_instructions
 from tcc.ir.program.table import Kind
 
 _Value: TypeAlias = tuple[str, Register | BufferId]
@@ -50,16 +52,13 @@ class _Differing:
     program: Program
     results: Sequence[Sequence[int]]
     values: set[_Value] = field(default_factory=set)
-    # Buffers that views of one another make one memory.
+    # Buffers that lie in one memory.
     shared: dict[_Value, set[_Value]] = field(default_factory=dict)
 
     def check(self) -> None:
         """All runs: what one leaves in states the next one finds."""
-        for view in walk_instructions(self.program.body):
-            if isinstance(view, View):
-                ends: tuple[_Value, _Value] = ("b", view.buffer), ("b", view.base)
-                joined = set(ends).union(*(self.shared.get(end, ()) for end in ends))
-                self.shared |= dict.fromkeys(joined, joined)
+        for number, others in shared_memory(self.program).items():
+            self.shared["b", number] = {("b", other) for other in others}
         states: set[_Value] = set()
         for number, buffer in enumerate(self.program.buffers):
             match buffer.place:
@@ -98,6 +97,10 @@ class _Differing:
                         self._mark([("b", instr.receive)])
                     elif ("b", instr.receive) not in self.shared:
                         self.values.discard(("b", instr.receive))
+                case Wait():
+                    pass
+                case Let(op=IntOp.RANK):
+                    self._mark([("r", instr.target)])
                 case _:
                     read, made = self._operands(instr)
                     if under or not self.values.isdisjoint(read):

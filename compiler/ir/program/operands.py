@@ -6,10 +6,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tcc.ir.program import Body, BufferId, CallOp, Collective, Instr, Launch, Place, Register
+from tcc.ir.program import (
+    Body,
+    BufferId,
+    CallOp,
+    Collective,
+    Input,
+    Instr,
+    Launch,
+    Output,
+    Place,
+    Program,
+    Register,
+    View,
+    Wait,
+)
 from tcc.ir.program.table import Field, Form, Kind, row_of
 
-STEPS = (Launch, CallOp, Collective)  # what takes time of its own
+STEPS = (Launch, CallOp, Collective, Wait)  # what takes time of its own
 
 
 def operands(node: Instr | Place) -> Iterator[tuple[Kind, Any]]:
@@ -56,17 +70,35 @@ def walk_instructions(body: Sequence[Instr]) -> Iterator[Instr]:
 
 
 def steps_of(body: Sequence[Instr]) -> tuple[int | str, ...]:
-    """Launches (their kernel's number), calls (their function's name) and collectives (their
-    kind's name) in order of the text."""
+    """Launches (their kernel's number), calls (their function's name), collectives (their kind's
+    name) and waits ("wait") in order of the text."""
     return tuple(
         instr.kernel
         if isinstance(instr, Launch)
         else instr.op
         if isinstance(instr, CallOp)
+        else "wait"
+        if isinstance(instr, Wait)
         else instr.kind.name.lower()
         for instr in walk_instructions(body)
         if isinstance(instr, STEPS)
     )
+
+
+def shared_memory(program: Program) -> dict[BufferId, frozenset[BufferId]]:
+    """All buffers that lie in the memory of a buffer, itself too, for each where there are others:
+    views and their bases, and outputs that update inputs in place."""
+    pairs = [(i.buffer, i.base) for i in walk_instructions(program.body) if isinstance(i, View)]
+    ports = {b.place: n for n, b in enumerate(program.buffers) if isinstance(b.place, Input)}
+    for number, buffer in enumerate(program.buffers):
+        if isinstance(buffer.place, Output):
+            updated = ports.get(Input(program.outputs[buffer.place.port].state))
+            pairs += [(number, updated)] if updated is not None else []
+    shared: dict[BufferId, frozenset[BufferId]] = {}
+    for pair in pairs:
+        joined = frozenset(pair).union(*(shared.get(end, ()) for end in pair))
+        shared |= dict.fromkeys(joined, joined)
+    return shared
 
 
 def renumbered(

@@ -45,7 +45,9 @@ from tcc.ir.program import (
     Reduction,
     Relation,
     State,
+    Symmetric,
     View,
+    Wait,
     Weight,
 )
 from tcc.record import record
@@ -67,6 +69,7 @@ class Kind(Enum):
     CONDITION = "condition", "b", -1  # its first byte is read
     WHEN = "when", "r", -1  # used where there is no condition; its complement in that word
     KERNEL = "kernel", "k"
+    TICKET = "ticket", "t"
     PORT = "port"  # of an input
     AXIS = "axis"  # of the port before it
     NUMBER = "number"
@@ -153,6 +156,8 @@ _LET = "{target:defined} = "
 _LETS = {
     IntOp.CONST: "const {a:number}",
     IntOp.DIM: "dim({a:port}, {b:axis})",
+    IntOp.RANK: "rank()",
+    IntOp.SIZE: "size()",
 }
 INSTRUCTIONS = (
     *(
@@ -193,8 +198,9 @@ INSTRUCTIONS = (
         "collective",
         Collective,
         "collective {kind:collective} {reduction:reduction} {receive:written} = {send:read} "
-        "{count:used} : {dtype:dtype} ranks {ranks:number} root {root:number}",
+        "{count:used} : {dtype:dtype} ranks {ranks:number} root {root:number} {ticket:ticket}",
     ),
+    _row("wait", Wait, "wait {ticket:ticket} {receive:written} = {send:read}"),
 )
 PLACES = (
     _row("input", Input, "input({port:port})"),
@@ -204,6 +210,7 @@ PLACES = (
     _row("state", State, "state({size:number})"),
     _row("dynamic", Dynamic, "dynamic()"),
     _row("alias", Alias, "alias()"),
+    _row("symmetric", Symmetric, "symmetric({offset:used}, {size:used})"),
 )
 
 CODES = {node: code for code, node in enumerate(dict.fromkeys(r.node for r in INSTRUCTIONS))}

@@ -2,12 +2,13 @@
 
 Along every path: registers are written before they are read, aliases aimed and dynamic buffers and
 outputs allocated before they are used, outputs allocated exactly once and after the registers of
-their shape.  The arena's registers are written in the prologue and nowhere else.
+their shape.  Collectives are waited for before anything touches their buffers.  The arena's
+registers are written in the prologue and nowhere else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,18 +30,21 @@ from tcc.ir.program import (
     Program,
     Reduction,
     Register,
+    Symmetric,
+    Wait,
     Weight,
     prologue_length,
 )
-from tcc.ir.program.operands import bodies_of, operands
+from tcc.ir.program.operands import bodies_of, buffers_of, operands, shared_memory
 from tcc.ir.program.table import Kind
 
 MAX_DEPTH = 64
+MAX_TICKETS = 1 << 16
 
 
 def verify_program(program: Program) -> None:
     """Raises InternalError, with the instruction, at the first broken promise."""
-    state = _State(program)
+    state = _State(program, shared_memory(program))
     length = prologue_length(program)
     for instr in program.body[:length]:
         state.step(instr)
@@ -55,7 +59,7 @@ def verify_program(program: Program) -> None:
 def _arena_registers(program: Program) -> Iterable[Register]:
     yield program.arena
     for buffer in program.buffers:
-        if isinstance(buffer.place, Arena):
+        if isinstance(buffer.place, Arena | Symmetric):
             yield buffer.place.offset
             yield buffer.place.size
 
@@ -65,9 +69,11 @@ class _State:
     """What is known at one point of the program."""
 
     program: Program
+    shared: Mapping[BufferId, frozenset[BufferId]]
     written: frozenset[Register] = frozenset()
     ready: frozenset[BufferId] = frozenset()
     frozen: frozenset[Register] = frozenset()
+    flying: Mapping[int, Wait] = field(default_factory=dict)  # what is due, by ticket
     depth: int = 0
     at: Instr | None = field(default=None, repr=False)
 
@@ -90,6 +96,9 @@ class _State:
             len(instr.offsets) == len(instr.sizes) == len(instr.lives) / 3
         ):
             raise self.fail("a plan has lists of different lengths")
+        if isinstance(instr, Wait):
+            self._land(instr)
+        self._untouched(instr)
         if isinstance(instr, Collective):
             self._collective(instr)
         named = list(operands(instr))
@@ -149,9 +158,26 @@ class _State:
             raise self.fail(f"{kind.name.lower()} reduces nothing")
         if instr.ranks < blocks or not 0 <= instr.root < (instr.ranks or 1 << 31):
             raise self.fail(f"rank {instr.root} of {instr.ranks}")
+        if instr.ticket in self.flying or not 0 <= instr.ticket < MAX_TICKETS:
+            raise self.fail(f"ticket {instr.ticket} is not free")
+        self.flying = {**self.flying, instr.ticket: Wait(instr.ticket, instr.send, instr.receive)}
+
+    def _land(self, instr: Wait) -> None:
+        if self.flying.get(instr.ticket) != instr:
+            raise self.fail("no collective with this ticket and these buffers is under way")
+        self.flying = {t: wait for t, wait in self.flying.items() if t != instr.ticket}
+
+    def _untouched(self, instr: Instr) -> None:
+        """That it touches nothing that belongs to a collective under way."""
+        touched = {b for named in buffers_of(instr) for b in self.shared.get(named, (named,))}
+        for wait in self.flying.values():
+            if not touched.isdisjoint((wait.send, wait.receive)):
+                raise self.fail(f"touches a buffer of the collective with ticket {wait.ticket}")
 
     def finish(self) -> None:
         self.at = None
+        if self.flying:
+            raise self.fail("a collective is not waited for")
         for port in (*self.program.inputs, *self.program.outputs):
             for register in port.dims:
                 self.read(register, f"the shape of {port.name} needs")
@@ -218,4 +244,6 @@ class _State:
         inner.written, inner.ready = self.written, self.ready
         for instr in body:
             inner.step(instr)
+        if inner.flying != self.flying:
+            raise self.fail("a body ends with other collectives under way than it began with")
         return inner

@@ -150,6 +150,8 @@ tcc_status tcc_comm_check_call(const tcc_comm_call *call, int32_t rank, int32_t 
     int64_t sent, received;
     TCC_RETURN_IF_ERROR(check_counts(&work.call, size, work.element, &sent, &received));
     if (traits & COUNTS) work.call.count = 0;
+    if (!(traits & COUNTS)) work.call.send_counts = NULL;
+    if (call->kind != TCC_COMM_ALL_TO_ALL_V) work.call.receive_counts = NULL;
     work.descriptor = (tcc_comm_descriptor){
         .kind = (uint8_t)call->kind,
         .type = (uint8_t)work.type,

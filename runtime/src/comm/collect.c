@@ -1,4 +1,4 @@
-/* Collectives over the segment. */
+/* Collectives over the segment, a step at a time. */
 #include <string.h>
 
 #include "shared.h"
@@ -7,17 +7,39 @@ enum {
     SLICE = 64 << 10, /* bytes that a step moves where all ranks read all of it */
     BLOCK = 16 << 10, /* bytes that stay in the first cache */
     APART = 64,       /* bytes of a cache line, of which two ranks write no parts */
+    EACH = 0,         /* a slice has a part of the slot for each rank */
+};
+
+/* How an operation is done: in slices, all of which take so many steps.  In a slice's first step
+ * every rank fills its slot; in each it reads when all have come. */
+struct tcc_shared_method {
+    int steps;
+    int64_t bytes; /* of a slice */
+    void (*fill)(tcc_shared *shared, const tcc_comm_work *work);
+    tcc_status (*read)(tcc_shared *shared, const tcc_comm_work *work);
 };
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static char *slot_of(const tcc_shared *shared, int32_t rank) {
-    size_t which = (size_t)rank * 2 + (shared->steps & 1);
+    size_t which = (size_t)rank * 2 + (shared->slices & 1);
     return shared->slots + which * TCC_SHARED_SLOT;
 }
 
 static void copy(void *to, const void *from, int64_t count, size_t element) {
     if (count > 0 && to != from) memcpy(to, from, (size_t)count * element);
+}
+
+/* Elements of the slice at hand. */
+static int64_t slice_count(const tcc_shared *shared) {
+    return least(shared->slice, shared->length - shared->begin);
+}
+
+static void use(tcc_shared *shared, const tcc_shared_method *method, int64_t length) {
+    int64_t bytes = method->bytes == EACH ? TCC_SHARED_SLOT / shared->size : method->bytes;
+    shared->method = method;
+    shared->slice = bytes / (int64_t)shared->work->element;
+    shared->length = length;
 }
 
 /* ---- agreement ------------------------------------------------------------------------------- */
@@ -41,13 +63,35 @@ static tcc_status compare(tcc_shared *shared) {
     return TCC_OK;
 }
 
-/* Waits until all ranks have filled their slots of this step. */
-static tcc_status step(tcc_shared *shared) {
-    TCC_RETURN_IF_ERROR(tcc_shared_step(shared));
-    return shared->agreed ? TCC_OK : compare(shared);
+/* ---- all_reduce ------------------------------------------------------------------------------ */
+
+static void fill_nothing(tcc_shared *shared, const tcc_comm_work *work) {
+    (void)shared;
+    (void)work;
 }
 
-/* ---- all_reduce ------------------------------------------------------------------------------ */
+static tcc_status read_nothing(tcc_shared *shared, const tcc_comm_work *work) {
+    (void)shared;
+    (void)work;
+    return TCC_OK;
+}
+
+/* The slice, for all ranks to read. */
+static void fill_slice(tcc_shared *shared, const tcc_comm_work *work) {
+    const char *own = work->send + shared->begin * (int64_t)work->element;
+    copy(slot_of(shared, shared->rank), own, slice_count(shared), work->element);
+}
+
+/* Every rank reads all of all slots. */
+static tcc_status reduce_slots(tcc_shared *shared, const tcc_comm_work *work) {
+    int64_t at = shared->begin * (int64_t)work->element;
+    const void *inputs[TCC_COMM_MOST_LOCAL];
+    for (int32_t i = 0; i < shared->size; i++) inputs[i] = slot_of(shared, i);
+    inputs[shared->rank] = work->send + at;
+    tcc_comm_reduce(work->receive + at, inputs, shared->size, slice_count(shared), work->type,
+                    work->call.reduction);
+    return TCC_OK;
+}
 
 /* Elements before a rank's part of `count`, at a border of cache lines. */
 static int64_t part_begin(int64_t count, int32_t rank, int32_t size, size_t element) {
@@ -55,57 +99,48 @@ static int64_t part_begin(int64_t count, int32_t rank, int32_t size, size_t elem
     return least(count, all * rank / size * lines);
 }
 
-/* Every rank reads all of all slots. */
-static tcc_status reduce_one_shot(tcc_shared *shared, const tcc_comm_work *work) {
-    int64_t most = SLICE / (int64_t)work->element, total = work->call.count;
-    for (int64_t begin = 0; begin == 0 || begin < total; begin += most, shared->steps++) {
-        int64_t count = least(most, total - begin);
-        const char *own = work->send + begin * (int64_t)work->element;
-        copy(slot_of(shared, shared->rank), own, count, work->element);
-        TCC_RETURN_IF_ERROR(step(shared));
-        const void *inputs[TCC_COMM_MOST_LOCAL];
-        for (int32_t i = 0; i < shared->size; i++) inputs[i] = slot_of(shared, i);
-        inputs[shared->rank] = own;
-        tcc_comm_reduce(work->receive + begin * (int64_t)work->element, inputs, shared->size, count,
-                        work->type, work->call.reduction);
-    }
-    return TCC_OK;
+/* Elements of the slice before a rank's part of it. */
+static int64_t bound(const tcc_shared *shared, const tcc_comm_work *work, int32_t rank) {
+    return part_begin(slice_count(shared), rank, shared->size, work->element);
+}
+
+/* All parts of the slice but this rank's. */
+static void fill_parts(tcc_shared *shared, const tcc_comm_work *work) {
+    int64_t element = (int64_t)work->element;
+    int64_t first = bound(shared, work, shared->rank), last = bound(shared, work, shared->rank + 1);
+    const char *own = work->send + shared->begin * element;
+    char *slot = slot_of(shared, shared->rank);
+    copy(slot, own, first, work->element);
+    copy(slot + last * element, own + last * element, slice_count(shared) - last, work->element);
 }
 
 /* Every rank reduces its part of all slots, then reads all parts. */
-static tcc_status reduce_by_parts(tcc_shared *shared, const tcc_comm_work *work) {
-    int64_t element = (int64_t)work->element, most = TCC_SHARED_SLOT / element;
-    int64_t total = work->call.count;
-    for (int64_t begin = 0; begin < total; begin += most, shared->steps++) {
-        int64_t count = least(most, total - begin), bounds[TCC_COMM_MOST_LOCAL + 1];
-        for (int32_t i = 0; i <= shared->size; i++)
-            bounds[i] = part_begin(count, i, shared->size, work->element);
-        int64_t first = bounds[shared->rank], last = bounds[shared->rank + 1];
-        const char *own = work->send + begin * element;
-        char *out = work->receive + begin * element, *slot = slot_of(shared, shared->rank);
-        copy(slot, own, first, work->element);
-        copy(slot + last * element, own + last * element, count - last, work->element);
-        TCC_RETURN_IF_ERROR(step(shared));
+static tcc_status reduce_parts(tcc_shared *shared, const tcc_comm_work *work) {
+    int64_t element = (int64_t)work->element, at = shared->begin * element;
+    if (shared->round == 0) {
+        int64_t first = bound(shared, work, shared->rank);
         const void *inputs[TCC_COMM_MOST_LOCAL];
         for (int32_t i = 0; i < shared->size; i++) inputs[i] = slot_of(shared, i) + first * element;
-        inputs[shared->rank] = own + first * element;
-        tcc_comm_reduce(slot + first * element, inputs, shared->size, last - first, work->type,
+        inputs[shared->rank] = work->send + at + first * element;
+        tcc_comm_reduce(slot_of(shared, shared->rank) + first * element, inputs, shared->size,
+                        bound(shared, work, shared->rank + 1) - first, work->type,
                         work->call.reduction);
-        TCC_RETURN_IF_ERROR(step(shared));
-        for (int32_t i = 0; i < shared->size; i++)
-            copy(out + bounds[i] * element, slot_of(shared, i) + bounds[i] * element,
-                 bounds[i + 1] - bounds[i], work->element);
+        return TCC_OK;
+    }
+    for (int32_t i = 0; i < shared->size; i++) {
+        int64_t first = bound(shared, work, i);
+        copy(work->receive + at + first * element, slot_of(shared, i) + first * element,
+             bound(shared, work, i + 1) - first, work->element);
     }
     return TCC_OK;
 }
 
 /* Every rank reduces its part of all arenas, and writes it to all of them. */
 static tcc_status reduce_in_place(tcc_shared *shared, const tcc_comm_work *work) {
-    int64_t element = (int64_t)work->element, most = BLOCK / element, total = work->call.count;
-    int64_t last = part_begin(total, shared->rank + 1, shared->size, work->element);
-    ptrdiff_t stride = (ptrdiff_t)shared->arena_bytes;
-    TCC_RETURN_IF_ERROR(step(shared));
-    int64_t begin = part_begin(total, shared->rank, shared->size, work->element);
+    if (shared->round) return TCC_OK;
+    int64_t element = (int64_t)work->element, most = BLOCK / element;
+    int64_t begin = bound(shared, work, shared->rank), last = bound(shared, work, shared->rank + 1);
+    ptrdiff_t stride = (ptrdiff_t)shared->arena->bytes;
     for (int64_t count; begin < last; begin += count) {
         count = least(most, last - begin);
         const void *inputs[TCC_COMM_MOST_LOCAL];
@@ -116,99 +151,88 @@ static tcc_status reduce_in_place(tcc_shared *shared, const tcc_comm_work *work)
         for (int32_t i = 0; i < shared->size; i++)
             copy(out + (i - shared->rank) * stride, out, count, work->element);
     }
-    return step(shared);
-}
-
-/* What a rank pays for an all_reduce of its slots: steps, and bytes that it reads from others. */
-static int64_t price(const tcc_shared *shared, int64_t steps, int64_t bytes) {
-    enum { AWAKE = 300, ASLEEP = 20000, BYTES_A_NANOSECOND = 8 };
-    return steps * (shared->spin ? AWAKE : ASLEEP) + bytes / BYTES_A_NANOSECOND;
-}
-
-static tcc_status all_reduce(tcc_shared *shared, const tcc_comm_work *work) {
-    if (work->descriptor.place) return reduce_in_place(shared, work);
-    int64_t bytes = work->call.count * (int64_t)work->element, others = shared->size - 1;
-    int64_t one_shot = price(shared, bytes / SLICE + 1, others * bytes);
-    int64_t by_parts =
-        price(shared, 2 * (bytes / TCC_SHARED_SLOT + 1), 2 * others * (bytes / shared->size));
-    return one_shot <= by_parts ? reduce_one_shot(shared, work) : reduce_by_parts(shared, work);
+    return TCC_OK;
 }
 
 /* ---- the other collectives ------------------------------------------------------------------- */
 
-static tcc_status reduce_scatter(tcc_shared *shared, const tcc_comm_work *work) {
-    int64_t element = (int64_t)work->element, part = TCC_SHARED_SLOT / shared->size / element;
-    int64_t total = work->call.count;
-    for (int64_t begin = 0; begin == 0 || begin < total; begin += part, shared->steps++) {
-        int64_t count = least(part, total - begin);
-        char *slot = slot_of(shared, shared->rank);
-        for (int32_t i = 0; i < shared->size; i++)
-            if (i != shared->rank)
-                copy(slot + i * part * element, work->send + (i * total + begin) * element, count,
-                     work->element);
-        TCC_RETURN_IF_ERROR(step(shared));
-        const void *inputs[TCC_COMM_MOST_LOCAL];
-        for (int32_t i = 0; i < shared->size; i++)
-            inputs[i] = slot_of(shared, i) + shared->rank * part * element;
-        inputs[shared->rank] = work->send + (shared->rank * total + begin) * element;
-        tcc_comm_reduce(work->receive + begin * element, inputs, shared->size, count, work->type,
-                        work->call.reduction);
-    }
+/* A slice of every rank's block, each in a part of the slot. */
+static void fill_blocks(tcc_shared *shared, const tcc_comm_work *work) {
+    int64_t element = (int64_t)work->element;
+    for (int32_t i = 0; i < shared->size; i++)
+        if (i != shared->rank)
+            copy(slot_of(shared, shared->rank) + i * shared->slice * element,
+                 work->send + (i * shared->length + shared->begin) * element, slice_count(shared),
+                 work->element);
+}
+
+static tcc_status reduce_blocks(tcc_shared *shared, const tcc_comm_work *work) {
+    int64_t element = (int64_t)work->element;
+    const void *inputs[TCC_COMM_MOST_LOCAL];
+    for (int32_t i = 0; i < shared->size; i++)
+        inputs[i] = slot_of(shared, i) + shared->rank * shared->slice * element;
+    inputs[shared->rank] =
+        work->send + (shared->rank * shared->length + shared->begin) * element;
+    tcc_comm_reduce(work->receive + shared->begin * element, inputs, shared->size,
+                    slice_count(shared), work->type, work->call.reduction);
     return TCC_OK;
 }
 
 /* `counts` NULL: the call's count of every rank. */
-static tcc_status all_gather(tcc_shared *shared, const tcc_comm_work *work, const int64_t *counts) {
-    int64_t element = (int64_t)work->element, slice = SLICE / element, longest = work->call.count;
-    int64_t sizes[TCC_COMM_MOST_LOCAL], places[TCC_COMM_MOST_LOCAL], place = 0;
-    for (int32_t i = 0; i < shared->size; i++) {
-        sizes[i] = counts ? counts[i] : work->call.count;
-        places[i] = place;
-        place += sizes[i];
-        if (sizes[i] > longest) longest = sizes[i];
-    }
-    for (int64_t begin = 0; begin == 0 || begin < longest; begin += slice, shared->steps++) {
-        const char *own = work->send + begin * element;
-        int64_t count = least(slice, sizes[shared->rank] - begin);
-        copy(slot_of(shared, shared->rank), own, count, work->element);
-        TCC_RETURN_IF_ERROR(step(shared));
-        for (int32_t i = 0; i < shared->size; i++)
-            copy(work->receive + (places[i] + begin) * element,
-                 i == shared->rank ? own : slot_of(shared, i), least(slice, sizes[i] - begin),
-                 work->element);
-    }
+static int64_t count_of(const tcc_comm_work *work, const int64_t *counts, int32_t rank) {
+    return counts ? counts[rank] : work->call.count;
+}
+
+/* Elements of a rank's part that are in the slice at hand; not above 0 behind its end. */
+static int64_t in_slice(const tcc_shared *shared, const tcc_comm_work *work, const int64_t *counts,
+                        int32_t rank) {
+    return least(shared->slice, count_of(work, counts, rank) - shared->begin);
+}
+
+static void fill_own(tcc_shared *shared, const tcc_comm_work *work) {
+    copy(slot_of(shared, shared->rank), work->send + shared->begin * (int64_t)work->element,
+         in_slice(shared, work, work->call.send_counts, shared->rank), work->element);
+}
+
+static tcc_status gather_slots(tcc_shared *shared, const tcc_comm_work *work) {
+    int64_t element = (int64_t)work->element, at = shared->begin * element;
+    const int64_t *counts = work->call.send_counts;
+    char *to = work->receive;
+    for (int32_t i = 0; i < shared->size; to += count_of(work, counts, i++) * element)
+        copy(to + at, i == shared->rank ? work->send + at : slot_of(shared, i),
+             in_slice(shared, work, counts, i), work->element);
     return TCC_OK;
 }
 
-/* One rank's exchange with all others; `longest` is the longest part of any two ranks. */
-static tcc_status exchange(tcc_shared *shared, const tcc_comm_work *work, const int64_t *sent,
-                           const int64_t *received, int64_t longest) {
-    int64_t element = (int64_t)work->element, part = TCC_SHARED_SLOT / shared->size / element;
-    for (int64_t begin = 0; begin == 0 || begin < longest; begin += part, shared->steps++) {
-        char *slot = slot_of(shared, shared->rank);
-        const char *from = work->send;
-        for (int32_t i = 0; i < shared->size; from += sent[i++] * element)
-            copy(slot + i * part * element, from + begin * element, least(part, sent[i] - begin),
-                 work->element);
-        TCC_RETURN_IF_ERROR(step(shared));
-        char *to = work->receive;
-        for (int32_t i = 0; i < shared->size; to += received[i++] * element)
-            copy(to + begin * element, slot_of(shared, i) + shared->rank * part * element,
-                 least(part, received[i] - begin), work->element);
-    }
+static void fill_for_each(tcc_shared *shared, const tcc_comm_work *work) {
+    int64_t element = (int64_t)work->element;
+    const int64_t *counts = work->call.send_counts;
+    const char *from = work->send + shared->begin * element;
+    for (int32_t i = 0; i < shared->size; from += count_of(work, counts, i++) * element)
+        copy(slot_of(shared, shared->rank) + i * shared->slice * element, from,
+             in_slice(shared, work, counts, i), work->element);
+}
+
+static tcc_status read_from_each(tcc_shared *shared, const tcc_comm_work *work) {
+    int64_t element = (int64_t)work->element;
+    const int64_t *counts = work->call.receive_counts;
+    char *to = work->receive + shared->begin * element;
+    for (int32_t i = 0; i < shared->size; to += count_of(work, counts, i++) * element)
+        copy(to, slot_of(shared, i) + shared->rank * shared->slice * element,
+             in_slice(shared, work, counts, i), work->element);
     return TCC_OK;
 }
 
-static tcc_status all_to_all(tcc_shared *shared, const tcc_comm_work *work) {
-    int64_t counts[TCC_COMM_MOST_LOCAL];
-    for (int32_t i = 0; i < shared->size; i++) counts[i] = work->call.count;
-    return exchange(shared, work, counts, counts, work->call.count);
-}
+static const tcc_shared_method exchange = {1, EACH, fill_for_each, read_from_each};
 
-static tcc_status all_to_all_v(tcc_shared *shared, const tcc_comm_work *work) {
-    const int64_t *sent = work->call.send_counts, *received = work->call.receive_counts;
+static void fill_counts(tcc_shared *shared, const tcc_comm_work *work) {
+    const int64_t *sent = work->call.send_counts;
     memcpy(slot_of(shared, shared->rank), sent, (size_t)shared->size * sizeof *sent);
-    TCC_RETURN_IF_ERROR(step(shared));
+}
+
+/* All ranks know the longest part of any two then, and exchange behind this slice. */
+static tcc_status read_counts(tcc_shared *shared, const tcc_comm_work *work) {
+    const int64_t *received = work->call.receive_counts;
     int64_t longest = 0;
     for (int32_t i = 0; i < shared->size; i++) {
         const int64_t *its = (const int64_t *)(const void *)slot_of(shared, i);
@@ -222,67 +246,135 @@ static tcc_status all_to_all_v(tcc_shared *shared, const tcc_comm_work *work) {
                           shared->met.pids[shared->rank], (long long)received[i]);
         return tcc_shared_state(shared);
     }
-    shared->steps++;
-    return longest ? exchange(shared, work, sent, received, longest) : TCC_OK;
+    use(shared, &exchange, longest);
+    shared->begin = -shared->slice;
+    return TCC_OK;
 }
 
-static tcc_status broadcast(tcc_shared *shared, const tcc_comm_work *work) {
-    int64_t element = (int64_t)work->element, slice = SLICE / element, total = work->call.count;
+static void fill_root(tcc_shared *shared, const tcc_comm_work *work) {
+    if (work->call.root == shared->rank) fill_slice(shared, work);
+}
+
+static tcc_status read_root(tcc_shared *shared, const tcc_comm_work *work) {
+    int64_t at = shared->begin * (int64_t)work->element;
     bool root = work->call.root == shared->rank;
-    for (int64_t begin = 0; begin == 0 || begin < total; begin += slice, shared->steps++) {
-        int64_t count = least(slice, total - begin);
-        char *slot = slot_of(shared, work->call.root), *to = work->receive + begin * element;
-        const char *from = work->send + begin * element;
-        if (root) copy(slot, from, count, work->element);
-        TCC_RETURN_IF_ERROR(step(shared));
-        copy(to, root ? from : slot, count, work->element);
-    }
+    copy(work->receive + at, root ? work->send + at : slot_of(shared, work->call.root),
+         slice_count(shared), work->element);
     return TCC_OK;
 }
 
 /* ---- dispatch -------------------------------------------------------------------------------- */
 
-static bool in_arena(const tcc_shared *shared, const char *buffer, size_t bytes) {
-    const char *own = shared->arena + (size_t)shared->rank * shared->arena_bytes;
-    return shared->arena && buffer >= own && buffer + bytes <= own + shared->arena_bytes;
+/* A buffer's place in this rank's part of an arena; -1: it is not there. */
+static int64_t place_in(const tcc_shared *shared, const tcc_shared_arena *arena, const char *buffer,
+                        size_t bytes) {
+    const char *own = arena->memory + (size_t)shared->rank * arena->bytes;
+    bool there = arena->memory && buffer >= own && buffer + bytes <= own + arena->bytes;
+    return there ? buffer - own : -1;
 }
 
-static void place(const tcc_shared *shared, tcc_comm_work *work) {
+static void place(tcc_shared *shared, tcc_comm_work *work) {
     size_t bytes = (size_t)work->call.count * work->element;
-    if (work->call.kind != TCC_COMM_ALL_REDUCE || !in_arena(shared, work->send, bytes) ||
-        !in_arena(shared, work->receive, bytes))
-        return;
-    const char *own = shared->arena + (size_t)shared->rank * shared->arena_bytes;
-    work->descriptor.place = 1;
-    work->descriptor.where = (uint64_t)(work->send - own) * UINT64_C(0x9e3779b97f4a7c15) +
-                             (uint64_t)(work->receive - own);
-}
-
-static tcc_status carry_out(tcc_shared *shared, const tcc_comm_work *work) {
-    switch (work->call.kind) {
-    case TCC_COMM_ALL_REDUCE: return all_reduce(shared, work);
-    case TCC_COMM_REDUCE_SCATTER: return reduce_scatter(shared, work);
-    case TCC_COMM_ALL_GATHER: return all_gather(shared, work, NULL);
-    case TCC_COMM_ALL_GATHER_V: return all_gather(shared, work, work->call.send_counts);
-    case TCC_COMM_ALL_TO_ALL: return all_to_all(shared, work);
-    case TCC_COMM_ALL_TO_ALL_V: return all_to_all_v(shared, work);
-    case TCC_COMM_BROADCAST: return broadcast(shared, work);
-    default:
-        TCC_RETURN_IF_ERROR(step(shared));
-        shared->steps++;
-        return TCC_OK;
+    shared->arena = NULL;
+    for (int i = 0; work->call.kind == TCC_COMM_ALL_REDUCE && i < TCC_COMM_ARENAS; i++) {
+        int64_t send = place_in(shared, &shared->arenas[i], work->send, bytes);
+        int64_t receive = place_in(shared, &shared->arenas[i], work->receive, bytes);
+        if (send < 0 || receive < 0) continue;
+        shared->arena = &shared->arenas[i];
+        work->descriptor.place = (uint8_t)(1 + i);
+        work->descriptor.where =
+            (uint64_t)send * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)receive;
     }
 }
 
-tcc_status tcc_shared_run(tcc_comm *comm, const tcc_comm_work *asked) {
+/* What a rank pays for an all_reduce: steps, and bytes that it moves. */
+static int64_t price(const tcc_shared *shared, int64_t steps, int64_t bytes) {
+    enum { AWAKE = 300, ASLEEP = 20000, BYTES_A_NANOSECOND = 8 };
+    return steps * (shared->spin ? AWAKE : ASLEEP) + bytes / BYTES_A_NANOSECOND;
+}
+
+static const tcc_shared_method one_shot = {1, SLICE, fill_slice, reduce_slots},
+                               by_parts = {2, TCC_SHARED_SLOT, fill_parts, reduce_parts},
+                               in_place = {2, INT64_MAX, fill_nothing, reduce_in_place};
+
+static const tcc_shared_method *all_reduce(const tcc_shared *shared, const tcc_comm_work *work) {
+    int64_t bytes = work->call.count * (int64_t)work->element, others = shared->size - 1;
+    int64_t parts = 2 * others * (bytes / shared->size);
+    int64_t shots = bytes / SLICE + 1, at_once = price(shared, shots, others * bytes);
+    /* whoever uses slots fills its own, and writes all results */
+    if (shared->arena && price(shared, 2, parts) <= price(shared, shots, (others + 2) * bytes))
+        return &in_place;
+    int64_t by_slots = price(shared, 2 * (bytes / TCC_SHARED_SLOT + 1), parts);
+    return at_once <= by_slots ? &one_shot : &by_parts;
+}
+
+static const tcc_shared_method scatter = {1, EACH, fill_blocks, reduce_blocks},
+                               gather = {1, SLICE, fill_own, gather_slots},
+                               counts = {1, EACH, fill_counts, read_counts},
+                               from_root = {1, SLICE, fill_root, read_root},
+                               barrier = {1, SLICE, fill_nothing, read_nothing};
+
+static const tcc_shared_method *method_of(const tcc_shared *shared, const tcc_comm_work *work) {
+    switch (work->call.kind) {
+    case TCC_COMM_ALL_REDUCE: return all_reduce(shared, work);
+    case TCC_COMM_REDUCE_SCATTER: return &scatter;
+    case TCC_COMM_ALL_GATHER:
+    case TCC_COMM_ALL_GATHER_V: return &gather;
+    case TCC_COMM_ALL_TO_ALL: return &exchange;
+    case TCC_COMM_ALL_TO_ALL_V: return &counts;
+    case TCC_COMM_BROADCAST: return &from_root;
+    default: return &barrier;
+    }
+}
+
+/* Goes to the next step of the operation; false behind its last. */
+static bool next(tcc_shared *shared) {
+    if (++shared->round < shared->method->steps) return true;
+    shared->round = 0;
+    shared->slices++;
+    shared->begin += shared->slice;
+    return shared->begin < shared->length;
+}
+
+static void publish(tcc_shared *shared) {
+    if (shared->round == 0) shared->method->fill(shared, shared->work);
+    tcc_shared_publish(shared);
+}
+
+tcc_status tcc_shared_begin(tcc_comm *comm, const tcc_comm_work *asked) {
     tcc_shared *shared = comm->state;
     TCC_RETURN_IF_ERROR(tcc_shared_state(shared));
-    tcc_comm_work work = *asked;
-    place(shared, &work);
-    shared->work = &work;
+    shared->begun = *asked;
+    shared->work = &shared->begun;
+    place(shared, &shared->begun);
     shared->agreed = false;
-    shared->segment->ranks[shared->rank].descriptors[++shared->operations & 1] = work.descriptor;
-    tcc_status status = carry_out(shared, &work);
+    shared->segment->ranks[shared->rank].descriptors[++shared->operations & 1] =
+        shared->begun.descriptor;
+    shared->begin = shared->round = 0;
+    int64_t length = shared->work->call.count;
+    for (int32_t i = 0; asked->call.kind == TCC_COMM_ALL_GATHER_V && i < shared->size; i++)
+        if (asked->call.send_counts[i] > length) length = asked->call.send_counts[i];
+    use(shared, method_of(shared, shared->work), length);
+    publish(shared);
+    return TCC_OK;
+}
+
+tcc_status tcc_shared_advance(tcc_comm *comm, bool wait, bool *out_done) {
+    tcc_shared *shared = comm->state;
+    *out_done = false;
+    for (bool more = true; more;) {
+        if (!wait && !tcc_shared_arrived(shared)) return TCC_OK;
+        tcc_status status = wait ? tcc_shared_arrive(shared) : TCC_OK;
+        if (status == TCC_OK && !shared->agreed) status = compare(shared);
+        if (status == TCC_OK) status = shared->method->read(shared, shared->work);
+        if (status != TCC_OK) {
+            shared->work = NULL;
+            return status;
+        }
+        more = next(shared);
+        if (more) publish(shared);
+    }
     shared->work = NULL;
-    return status;
+    *out_done = true;
+    return TCC_OK;
 }

@@ -48,6 +48,9 @@ static const tcc_comm_table functions = {
     .issue = issue_call,
     .abort = tcc_comm_abort,
     .last_error = tcc_comm_last_error,
+    .start = tcc_comm_start,
+    .wait = tcc_comm_wait,
+    .scratch = tcc_comm_scratch,
 };
 
 static tcc_comm *make(const tcc_comm_settings *settings, int32_t rank, int32_t size) {
@@ -85,7 +88,8 @@ void tcc_comm_close(tcc_comm *comm) {
     if (!comm) return;
     tcc_comm_withdraw(comm);
     comm->backend->close(comm);
-    tcc_free(comm->group.works);
+    tcc_free(comm->group.queue.works);
+    tcc_free(comm->started.works);
     tcc_free(comm);
 }
 
@@ -97,6 +101,7 @@ const char *tcc_comm_last_error(void) { return tcc_last_error(); }
 tcc_status tcc_comm_abort(tcc_comm *comm, const char *reason) {
     TCC_RETURN_IF_ERROR(usable(comm));
     comm->backend->revoke(comm, TCC_CANCELLED, reason ? reason : "the comm was aborted");
+    atomic_store(&comm->dropped, true);
     return TCC_OK;
 }
 
@@ -195,42 +200,119 @@ tcc_status tcc_comm_shrink(tcc_comm *comm, const int32_t *excluded, int32_t n,
     return status;
 }
 
+/* ---- symmetric memory ------------------------------------------------------------------------ */
+
+#define LEAST_SCRATCH ((size_t)1 << 16)
+#define MOST_SCRATCH ((size_t)1 << 40)
+
+static tcc_status make_arena(tcc_comm *comm, tcc_comm_arena arena, size_t bytes) {
+    if (!comm->backend->symmetric)
+        return tcc_fail(TCC_UNSUPPORTED, "the backend %s has no symmetric arena",
+                        comm->backend->name);
+    void *memory;
+    TCC_RETURN_IF_ERROR(comm->backend->symmetric(comm, arena, bytes, &memory));
+    comm->memory[arena] = memory;
+    comm->bytes[arena] = bytes;
+    return TCC_OK;
+}
+
 tcc_status tcc_comm_symmetric(tcc_comm *comm, size_t bytes, void **out_memory) {
     TCC_RETURN_IF_ERROR(usable(comm));
     bytes = tcc_memory_round(bytes);
     if (!out_memory || !bytes || bytes > SIZE_MAX / 2 / (size_t)comm->size)
         return tcc_fail(TCC_INVALID_ARGUMENT,
                         "symmetric: out_memory is NULL, or there are no bytes or too many");
-    if (!comm->backend->symmetric)
-        return tcc_fail(TCC_UNSUPPORTED, "the backend %s has no symmetric arena",
-                        comm->backend->name);
-    return comm->backend->symmetric(comm, bytes, out_memory);
+    if (comm->bytes[TCC_COMM_OWN])
+        return tcc_fail(TCC_INVALID_ARGUMENT, "the comm has a symmetric arena of %zu bytes already",
+                        comm->bytes[TCC_COMM_OWN]);
+    TCC_RETURN_IF_ERROR(make_arena(comm, TCC_COMM_OWN, bytes));
+    *out_memory = comm->memory[TCC_COMM_OWN];
+    return TCC_OK;
+}
+
+/* What the rank that asks for most asks for. */
+static tcc_status agree_on_bytes(tcc_comm *comm, int64_t *bytes) {
+    int64_t *all = tcc_allocate_zero((size_t)comm->size, sizeof *all);
+    if (!all) return TCC_OUT_OF_MEMORY;
+    tcc_status status = tcc_comm_all_gather(comm, bytes, all, 1, (tcc_dtype){0, 64, 1});
+    for (int32_t i = 0; status == TCC_OK && i < comm->size; i++)
+        if (all[i] > *bytes) *bytes = all[i];
+    tcc_free(all);
+    return status;
+}
+
+tcc_status tcc_comm_scratch(tcc_comm *comm, size_t bytes, void **out_memory) {
+    TCC_RETURN_IF_ERROR(usable(comm));
+    int64_t most = (int64_t)bytes;
+    if (!out_memory || !bytes || bytes > MOST_SCRATCH)
+        return tcc_fail(TCC_INVALID_ARGUMENT,
+                        "scratch: out_memory is NULL, or there are no bytes or too many");
+    if (bytes > comm->bytes[TCC_COMM_SCRATCH]) {
+        if (comm->backend->symmetric) TCC_RETURN_IF_ERROR(agree_on_bytes(comm, &most));
+        size_t room = LEAST_SCRATCH;
+        while (room < (size_t)most) room *= 2; /* sizes that grow need few new arenas */
+        TCC_RETURN_IF_ERROR(make_arena(comm, TCC_COMM_SCRATCH, room));
+    }
+    *out_memory = comm->memory[TCC_COMM_SCRATCH];
+    return TCC_OK;
 }
 
 /* ---- operations ------------------------------------------------------------------------------ */
 
-static tcc_status post(tcc_comm *comm, const tcc_comm_work *work) {
-    if (tcc_comm_is_transfer(work->call.kind)) return comm->backend->transfer(comm, work, 1);
-    return comm->backend->run(comm, work);
-}
-
-static tcc_status queue(tcc_comm_group *group, const tcc_comm_work *work) {
-    if (group->n == group->room) {
-        int32_t room = group->room ? 2 * group->room : 16;
+static tcc_status append(tcc_comm_queue *queue, const tcc_comm_work *work) {
+    if (queue->n == queue->room) {
+        int32_t room = queue->room ? 2 * queue->room : 16;
         tcc_comm_work *more = tcc_allocate((size_t)room * sizeof *more);
         if (!more) return TCC_OUT_OF_MEMORY;
-        if (group->n) memcpy(more, group->works, (size_t)group->n * sizeof *more);
-        tcc_free(group->works);
-        group->works = more;
-        group->room = room;
+        if (queue->n) memcpy(more, queue->works, (size_t)queue->n * sizeof *more);
+        tcc_free(queue->works);
+        queue->works = more;
+        queue->room = room;
     }
-    group->works[group->n++] = *work;
+    queue->works[queue->n++] = *work;
     return TCC_OK;
+}
+
+/* Nothing is done any more with the buffers of started operations; other ranks learn why. */
+TCC_COLD static tcc_status drop(tcc_comm *comm, tcc_status status) {
+    char reason[512];
+    snprintf(reason, sizeof reason, "%s", tcc_last_error());
+    comm->backend->revoke(comm, status, reason);
+    atomic_store(&comm->dropped, true);
+    return comm->backend->error(comm);
+}
+
+/* Carries out started operations in their order up to the one with `ticket`; without `wait` as far
+ * as it need not wait. */
+static tcc_status carry_on(tcc_comm *comm, uint64_t ticket, bool wait) {
+    tcc_comm_queue *started = &comm->started;
+    for (bool done = true; done && comm->done < ticket;) {
+        if (atomic_load(&comm->dropped)) return comm->backend->error(comm);
+        tcc_status status = comm->backend->advance(comm, wait, &done);
+        if (status != TCC_OK) return drop(comm, status);
+        if (!done) continue;
+        comm->done++;
+        if (!--started->n) continue;
+        memmove(started->works, started->works + 1, (size_t)started->n * sizeof(tcc_comm_work));
+        status = comm->backend->begin(comm, started->works);
+        if (status != TCC_OK) (void)drop(comm, status); /* the next look finds it */
+    }
+    return TCC_OK;
+}
+
+/* All that was started is done before. */
+static tcc_status run(tcc_comm *comm, const tcc_comm_work *works, int32_t n) {
+    if (TCC_UNLIKELY(comm->done < comm->tickets))
+        TCC_RETURN_IF_ERROR(carry_on(comm, comm->tickets, true));
+    if (tcc_comm_is_transfer(works->call.kind)) return comm->backend->transfer(comm, works, n);
+    bool done;
+    TCC_RETURN_IF_ERROR(comm->backend->begin(comm, works));
+    return comm->backend->advance(comm, true, &done);
 }
 
 static tcc_status issue(tcc_comm *comm, tcc_comm_work *work, const void *send, void *receive) {
     TCC_RETURN_IF_ERROR(tcc_comm_check_buffers(work, comm->rank, comm->size, send, receive));
-    return comm->group.open ? queue(&comm->group, work) : post(comm, work);
+    return comm->group.open ? append(&comm->group.queue, work) : run(comm, work, 1);
 }
 
 static tcc_status call(tcc_comm *comm, const tcc_comm_call *asked, const void *send,
@@ -322,23 +404,61 @@ tcc_status tcc_comm_group_start(tcc_comm *comm) {
     TCC_RETURN_IF_ERROR(usable(comm));
     if (comm->group.open) return tcc_fail(TCC_INVALID_ARGUMENT, "a group is open already");
     comm->group.open = true;
-    comm->group.n = 0;
+    comm->group.queue.n = 0;
     return TCC_OK;
 }
 
 tcc_status tcc_comm_group_end(tcc_comm *comm) {
     TCC_RETURN_IF_ERROR(usable(comm));
-    tcc_comm_group *group = &comm->group;
-    if (!group->open) return tcc_fail(TCC_INVALID_ARGUMENT, "no group is open");
-    group->open = false;
+    if (!comm->group.open) return tcc_fail(TCC_INVALID_ARGUMENT, "no group is open");
+    comm->group.open = false;
+    const tcc_comm_queue *queue = &comm->group.queue;
     int32_t transfers = 0; /* moved to the front of the queue once the collectives are done */
-    for (int32_t i = 0; i < group->n; i++) {
-        if (tcc_comm_is_transfer(group->works[i].call.kind))
-            group->works[transfers++] = group->works[i];
+    for (int32_t i = 0; i < queue->n; i++) {
+        if (tcc_comm_is_transfer(queue->works[i].call.kind))
+            queue->works[transfers++] = queue->works[i];
         else
-            TCC_RETURN_IF_ERROR(comm->backend->run(comm, &group->works[i]));
+            TCC_RETURN_IF_ERROR(run(comm, &queue->works[i], 1));
     }
-    return transfers ? comm->backend->transfer(comm, group->works, transfers) : TCC_OK;
+    return transfers ? run(comm, queue->works, transfers) : TCC_OK;
+}
+
+/* ---- started operations ---------------------------------------------------------------------- */
+
+static tcc_status start(tcc_comm *comm, tcc_comm_work *work, const void *send, void *receive,
+                        uint64_t *out_ticket) {
+    if (!out_ticket || comm->group.open || tcc_comm_is_transfer(work->call.kind))
+        return tcc_fail(TCC_INVALID_ARGUMENT,
+                        "start: out_ticket is NULL, a group is open, or it is no collective");
+    TCC_RETURN_IF_ERROR(tcc_comm_check_buffers(work, comm->rank, comm->size, send, receive));
+    TCC_RETURN_IF_ERROR(carry_on(comm, comm->tickets, false));
+    TCC_RETURN_IF_ERROR(append(&comm->started, work));
+    tcc_status status =
+        comm->started.n > 1 ? TCC_OK : comm->backend->begin(comm, comm->started.works);
+    if (status != TCC_OK) {
+        comm->started.n = 0;
+        return status;
+    }
+    *out_ticket = ++comm->tickets;
+    return TCC_OK;
+}
+
+tcc_status tcc_comm_start(tcc_comm *comm, const tcc_comm_call *asked, const void *send,
+                          void *receive, uint64_t *out_ticket) {
+    TCC_RETURN_IF_ERROR(usable(comm));
+    if (!asked || asked->struct_size != sizeof *asked)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "start: the call is NULL, or of another version");
+    tcc_comm_work work;
+    TCC_RETURN_IF_ERROR(tcc_comm_check_call(asked, comm->rank, comm->size, &work));
+    return start(comm, &work, send, receive, out_ticket);
+}
+
+tcc_status tcc_comm_wait(tcc_comm *comm, uint64_t ticket) {
+    TCC_RETURN_IF_ERROR(usable(comm));
+    if (ticket == 0 || ticket > comm->tickets)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "wait: there is no ticket %llu",
+                        (unsigned long long)ticket);
+    return carry_on(comm, ticket, true);
 }
 
 /* ---- plans ----------------------------------------------------------------------------------- */
@@ -362,12 +482,12 @@ tcc_status tcc_comm_plan_make(tcc_comm *comm, const tcc_comm_call *asked,
     if (!plan) return TCC_OUT_OF_MEMORY;
     plan->comm = comm;
     plan->work = work;
-    if (asked->send_counts) {
-        memcpy(plan->counts, asked->send_counts, bytes);
+    if (work.call.send_counts) {
+        memcpy(plan->counts, work.call.send_counts, bytes);
         plan->work.call.send_counts = plan->counts;
     }
-    if (asked->receive_counts) {
-        memcpy(plan->counts + n, asked->receive_counts, bytes);
+    if (work.call.receive_counts) {
+        memcpy(plan->counts + n, work.call.receive_counts, bytes);
         plan->work.call.receive_counts = plan->counts + n;
     }
     *out_plan = plan;
@@ -377,6 +497,12 @@ tcc_status tcc_comm_plan_make(tcc_comm *comm, const tcc_comm_call *asked,
 tcc_status tcc_comm_plan_post(tcc_comm_plan *plan, const void *send, void *receive) {
     TCC_RETURN_IF_ERROR(usable(plan->comm));
     return issue(plan->comm, &plan->work, send, receive);
+}
+
+tcc_status tcc_comm_plan_start(tcc_comm_plan *plan, const void *send, void *receive,
+                               uint64_t *out_ticket) {
+    TCC_RETURN_IF_ERROR(usable(plan->comm));
+    return start(plan->comm, &plan->work, send, receive, out_ticket);
 }
 
 void tcc_comm_plan_free(tcc_comm_plan *plan) { tcc_free(plan); }

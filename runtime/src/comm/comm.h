@@ -119,6 +119,9 @@ uint32_t tcc_comm_forks(void);
 
 /* ---- comm.c: comms and what they share ------------------------------------------------------- */
 
+/* The caller's, and what runs of artifacts use by turns. */
+typedef enum tcc_comm_arena { TCC_COMM_OWN, TCC_COMM_SCRATCH, TCC_COMM_ARENAS } tcc_comm_arena;
+
 /* What carries out operations.  All functions but `revoke` and `error` are called by the thread
  * that uses the comm. */
 typedef struct tcc_comm_backend {
@@ -131,18 +134,27 @@ typedef struct tcc_comm_backend {
      * It fails where the parent does, unless `left`: the members are those that are left of it. */
     tcc_status (*group)(tcc_comm *parent, const int32_t *members, bool left, const char *name,
                         tcc_comm *child);
-    tcc_status (*run)(tcc_comm *comm, const tcc_comm_work *work);
+    /* Begins a collective, without waiting for ranks: one at a time, and no transfer before its
+     * end.  The work is copied. */
+    tcc_status (*begin)(tcc_comm *comm, const tcc_comm_work *work);
+    /* Carries on what has begun; to its end with `wait`, else as far as it need not wait. */
+    tcc_status (*advance)(tcc_comm *comm, bool wait, bool *out_done);
     /* Sends and receives that go on together. */
     tcc_status (*transfer)(tcc_comm *comm, const tcc_comm_work *works, int32_t n);
-    tcc_status (*symmetric)(tcc_comm *comm, size_t bytes, void **out_memory); /* may be NULL */
+    /* Makes the symmetric arena, in place of the one that is there; may be NULL. */
+    tcc_status (*symmetric)(tcc_comm *comm, tcc_comm_arena arena, size_t bytes, void **out_memory);
     tcc_status (*error)(tcc_comm *comm);
     void (*revoke)(tcc_comm *comm, tcc_status status, const char *reason);
     void (*close)(tcc_comm *comm);
 } tcc_comm_backend;
 
-typedef struct tcc_comm_group {
+typedef struct tcc_comm_queue {
     tcc_comm_work *works;
     int32_t n, room;
+} tcc_comm_queue;
+
+typedef struct tcc_comm_group {
+    tcc_comm_queue queue;
     bool open;
 } tcc_comm_group;
 
@@ -155,6 +167,11 @@ struct tcc_comm {
     uint32_t children;
     tcc_comm_settings settings;
     tcc_comm_group group;
+    tcc_comm_queue started; /* and not done; the first has begun */
+    void *memory[TCC_COMM_ARENAS]; /* this rank's parts */
+    size_t bytes[TCC_COMM_ARENAS];
+    uint64_t tickets, done; /* given out; of operations that are done */
+    _Atomic bool dropped;   /* started operations go on no more: the comm is revoked */
 };
 
 /* ---- process.c: the process's comm ----------------------------------------------------------- */

@@ -23,6 +23,9 @@ typedef struct mpi_comm {
     int *counts, *places, *send_counts, *send_places; /* bytes, by rank */
     tcc_comm_descriptor *all;                         /* of an operation, by rank */
     int64_t *matrix; /* of an all_to_all_v: what each rank sends, then what it expects */
+    tcc_comm_work work;         /* that has begun: ranks say what they are in */
+    tcc_mpi_handle saying;
+    bool begun;
     char *scratch;
     size_t room;
 } mpi_comm;
@@ -97,18 +100,26 @@ static char *scratch(mpi_comm *comm, size_t bytes) {
 }
 
 /* Every rank's part of `receive`, by `counts`; this rank's own is there already. */
-static tcc_status gather(mpi_comm *comm, void *receive) {
+static int begin_gather(mpi_comm *comm, void *receive, tcc_mpi_handle *request) {
     const tcc_mpi *mpi = comm->mpi;
-    tcc_mpi_handle request = 0;
     line_up(comm->counts, comm->places, comm->size);
-    int code = mpi->Iallgatherv(mpi->in_place, 0, mpi->byte, receive, comm->counts, comm->places,
-                                mpi->byte, comm->handle, &request);
+    return mpi->Iallgatherv(mpi->in_place, 0, mpi->byte, receive, comm->counts, comm->places,
+                            mpi->byte, comm->handle, request);
+}
+
+static tcc_status gather(mpi_comm *comm, void *receive) {
+    tcc_mpi_handle request = 0;
+    int code = begin_gather(comm, receive, &request);
     return await_one(comm, code, &request, "all_gather");
+}
+
+static void count_equal(mpi_comm *comm, size_t bytes) {
+    for (int32_t i = 0; i < comm->size; i++) comm->counts[i] = (int)bytes;
 }
 
 /* Equal parts of all ranks. */
 static tcc_status gather_equal(mpi_comm *comm, void *receive, size_t bytes) {
-    for (int32_t i = 0; i < comm->size; i++) comm->counts[i] = (int)bytes;
+    count_equal(comm, bytes);
     return gather(comm, receive);
 }
 
@@ -124,11 +135,10 @@ static tcc_status exchange(mpi_comm *comm, const void *send, void *receive) {
 
 /* ---- agreement ------------------------------------------------------------------------------- */
 
-static tcc_status agree(mpi_comm *comm, const tcc_comm_descriptor *mine) {
-    comm->all[comm->rank] = *mine;
-    TCC_RETURN_IF_ERROR(gather_equal(comm, comm->all, sizeof *mine));
+/* Whether all ranks have said that they are in the same operation. */
+static tcc_status agree(mpi_comm *comm) {
     for (int32_t i = 1; i < comm->size; i++) {
-        if (memcmp(&comm->all[0], &comm->all[i], sizeof *mine) == 0) continue;
+        if (memcmp(&comm->all[0], &comm->all[i], sizeof comm->all[0]) == 0) continue;
         char first[TCC_COMM_TEXT], other[TCC_COMM_TEXT], reason[sizeof comm->reason];
         snprintf(reason, sizeof reason, "ranks differ: rank 0 is in %s, rank %d in %s",
                  tcc_comm_text(&comm->all[0], first), i, tcc_comm_text(&comm->all[i], other));
@@ -296,11 +306,29 @@ static tcc_status check_size(const mpi_comm *comm, const tcc_comm_work *work) {
     return tcc_fail(TCC_UNSUPPORTED, "more than 2 GiB in one operation over MPI: divide it");
 }
 
-static tcc_status mpi_run(tcc_comm *of, const tcc_comm_work *work) {
+/* Ranks say what they are in; data move when all have. */
+static tcc_status mpi_begin(tcc_comm *of, const tcc_comm_work *work) {
     mpi_comm *comm = of->state;
     TCC_RETURN_IF_ERROR(state(comm));
     TCC_RETURN_IF_ERROR(check_size(comm, work));
-    TCC_RETURN_IF_ERROR(agree(comm, &work->descriptor));
+    comm->work = *work;
+    comm->all[comm->rank] = work->descriptor;
+    count_equal(comm, sizeof work->descriptor);
+    int code = begin_gather(comm, comm->all, &comm->saying);
+    if (code) return failed(comm, "all_gather", code);
+    comm->begun = true;
+    return TCC_OK;
+}
+
+static tcc_status mpi_advance(tcc_comm *of, bool wait, bool *out_done) {
+    mpi_comm *comm = of->state;
+    const tcc_comm_work *work = &comm->work;
+    *out_done = wait;
+    if (!wait) return TCC_OK;
+    TCC_RETURN_IF_ERROR(state(comm));
+    TCC_RETURN_IF_ERROR(await(comm, &comm->saying, 1, "all_gather"));
+    comm->begun = false;
+    TCC_RETURN_IF_ERROR(agree(comm));
     switch (work->call.kind) {
     case TCC_COMM_ALL_REDUCE:
     case TCC_COMM_REDUCE_SCATTER: return run_reduction(comm, work);
@@ -373,6 +401,7 @@ static tcc_status mpi_transfer(tcc_comm *of, const tcc_comm_work *works, int32_t
 
 static void mpi_close(tcc_comm *of) {
     mpi_comm *comm = of->state;
+    if (comm->begun) (void)give_up(comm, TCC_CANCELLED, "the comm was closed");
     if (!atomic_load(&comm->revoked)) { /* else memory and communicator are in use */
         if (comm->handle && of->forks == tcc_comm_forks())
             (void)comm->mpi->Comm_free(&comm->handle);
@@ -479,7 +508,8 @@ const tcc_comm_backend tcc_comm_backend_mpi = {
     .unfit = mpi_unfit,
     .open = mpi_open,
     .group = mpi_group,
-    .run = mpi_run,
+    .begin = mpi_begin,
+    .advance = mpi_advance,
     .transfer = mpi_transfer,
     .error = mpi_error,
     .revoke = mpi_revoke,

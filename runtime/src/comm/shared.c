@@ -33,8 +33,13 @@ static tcc_status map_segment(tcc_shared *shared) {
     return tcc_memory_populate(shared->slots + (size_t)shared->rank * own, own);
 }
 
+static void unmap_arena(const tcc_shared *shared, tcc_shared_arena *arena) {
+    if (arena->memory) munmap(arena->memory, arena->bytes * (size_t)shared->size);
+    *arena = (tcc_shared_arena){0};
+}
+
 static void release(tcc_shared *shared) {
-    if (shared->arena) munmap(shared->arena, shared->arena_bytes * (size_t)shared->size);
+    for (int i = 0; i < TCC_COMM_ARENAS; i++) unmap_arena(shared, &shared->arenas[i]);
     if (shared->segment) munmap(shared->segment, shared->bytes);
     tcc_comm_part(&shared->met);
     tcc_free(shared);
@@ -66,7 +71,8 @@ static tcc_status join(tcc_comm *comm, tcc_shared *shared, tcc_shared *parent) {
     shared->spin = comm->size <= shared->met.cpus && (!parent || parent->spin) ? SPIN : 0;
     shared->patience = comm->settings.open_milliseconds * INT64_C(1000000);
     shared->parent = parent;
-    TCC_RETURN_IF_ERROR(tcc_shared_step(shared));
+    tcc_shared_publish(shared);
+    TCC_RETURN_IF_ERROR(tcc_shared_arrive(shared));
     shared->parent = NULL;
     shared->patience = comm->settings.operation_milliseconds * INT64_C(1000000);
     return TCC_OK;
@@ -112,13 +118,12 @@ static tcc_status shared_group(tcc_comm *parent, const int32_t *members, bool le
     return make(child, full, left ? NULL : above);
 }
 
-static tcc_status shared_symmetric(tcc_comm *comm, size_t bytes, void **out_memory) {
+static tcc_status shared_symmetric(tcc_comm *comm, tcc_comm_arena which, size_t bytes,
+                                   void **out_memory) {
     tcc_shared *shared = comm->state;
-    if (shared->arena)
-        return tcc_fail(TCC_INVALID_ARGUMENT, "the comm has a symmetric arena of %zu bytes already",
-                        shared->arena_bytes);
-    char name[sizeof shared->name + 8];
-    snprintf(name, sizeof name, "%s/arena", shared->name);
+    tcc_shared_arena *arena = &shared->arenas[which];
+    char name[sizeof shared->name + 32];
+    snprintf(name, sizeof name, "%s/arena%d.%zu", shared->name, (int)which, bytes);
     tcc_comm_meeting meeting = {
         .name = name,
         .token = comm->settings.token,
@@ -136,9 +141,9 @@ static tcc_status shared_symmetric(tcc_comm *comm, size_t bytes, void **out_memo
     tcc_status status = tcc_memory_map(met.memory, meeting.memory, &memory);
     tcc_comm_part(&met);
     TCC_RETURN_IF_ERROR(status);
-    shared->arena = memory;
-    shared->arena_bytes = bytes;
-    *out_memory = shared->arena + (size_t)comm->rank * bytes;
+    unmap_arena(shared, arena);
+    *arena = (tcc_shared_arena){memory, bytes};
+    *out_memory = arena->memory + (size_t)comm->rank * bytes;
     return tcc_memory_populate(*out_memory, bytes);
 }
 
@@ -163,7 +168,8 @@ const tcc_comm_backend tcc_comm_backend_shared = {
     .unfit = shared_unfit,
     .open = shared_open,
     .group = shared_group,
-    .run = tcc_shared_run,
+    .begin = tcc_shared_begin,
+    .advance = tcc_shared_advance,
     .transfer = tcc_shared_transfer,
     .symmetric = shared_symmetric,
     .error = shared_error,

@@ -2,8 +2,9 @@
  *
  * Every rank has a line in the segment.  Its stage counts up: an operation is one or more steps, in
  * each of which a rank writes to its own slot, counts its stage up, waits until all others have the
- * same stage, and reads their slots.  Slots are double: a rank that counts up for the next step has
- * read all of this one, so that the step after the next may write over it. */
+ * same stage, and reads their slots.  An operation that has begun has counted up for its first step.
+ * Slots are double: a rank that counts up for the next step has read all of this one, so that the
+ * step after the next may write over it. */
 #ifndef TCC_COMM_SHARED_H
 #define TCC_COMM_SHARED_H
 
@@ -45,6 +46,14 @@ typedef struct tcc_shared_segment {
     tcc_shared_rank ranks[]; /* then all slots, then all channels */
 } tcc_shared_segment;
 
+typedef struct tcc_shared_method tcc_shared_method;
+
+/* Symmetric memory: all ranks' parts, one behind another. */
+typedef struct tcc_shared_arena {
+    char *memory;
+    size_t bytes; /* of one part */
+} tcc_shared_arena;
+
 typedef struct tcc_shared {
     tcc_shared_segment *segment;
     size_t bytes;
@@ -56,15 +65,19 @@ typedef struct tcc_shared {
     uint64_t pending;          /* ranks whose part of a transfer is outstanding, as bits */
     uint32_t stage;            /* of this rank */
     uint32_t operations;       /* parity chooses the descriptor */
-    uint32_t steps;            /* parity chooses the slot */
+    uint32_t slices;           /* parity chooses the slot */
     int64_t spin;              /* nanoseconds before it sleeps */
     int64_t deadline;          /* of the operation at hand: counted from its last progress */
     int64_t patience;          /* nanoseconds */
     struct tcc_shared *parent; /* while it opens: its error is this comm's */
     const tcc_comm_work *work; /* at hand */
-    bool agreed;               /* all ranks have been seen to do this work */
-    char *arena;               /* symmetric: all ranks' parts, one behind another */
-    size_t arena_bytes;        /* of one part */
+    tcc_comm_work begun;       /* the collective at hand, by this method */
+    const tcc_shared_method *method;
+    int64_t slice, length, begin; /* elements: of a slice, of all slices, before the one at hand */
+    int round;                    /* steps of the slice at hand that are done */
+    bool agreed;                  /* all ranks have been seen to do this work */
+    tcc_shared_arena arenas[TCC_COMM_ARENAS];
+    const tcc_shared_arena *arena; /* of the collective at hand; NULL: none */
 } tcc_shared;
 
 /* ---- wait.c: what ranks wait for, and how that fails ----------------------------------------- */
@@ -77,8 +90,12 @@ typedef bool tcc_shared_ready(tcc_shared *shared, void *what, int32_t *awaited);
 tcc_status tcc_shared_wait(tcc_shared *shared, tcc_shared_ready *ready, void *what);
 /* After a change that others may wait for: wakes those that sleep until this rank has made it. */
 void tcc_shared_ring(tcc_shared *shared);
-/* Counts this rank's stage up and waits for all others' to be the same. */
-tcc_status tcc_shared_step(tcc_shared *shared);
+/* Counts this rank's stage up. */
+void tcc_shared_publish(tcc_shared *shared);
+/* Whether all others' stages are the same. */
+bool tcc_shared_arrived(tcc_shared *shared);
+/* Waits until they are. */
+tcc_status tcc_shared_arrive(tcc_shared *shared);
 /* The first error counts; all ranks' operations return it. */
 void tcc_shared_revoke(tcc_shared *shared, tcc_status status, const char *format, ...)
     TCC_PRINTF(3, 4) TCC_COLD;
@@ -89,7 +106,8 @@ tcc_status tcc_shared_alive(tcc_shared *shared);
 
 /* ---- collect.c: collectives ------------------------------------------------------------------ */
 
-tcc_status tcc_shared_run(tcc_comm *comm, const tcc_comm_work *work);
+tcc_status tcc_shared_begin(tcc_comm *comm, const tcc_comm_work *work);
+tcc_status tcc_shared_advance(tcc_comm *comm, bool wait, bool *out_done);
 
 /* ---- channel.c: sends and receives ----------------------------------------------------------- */
 

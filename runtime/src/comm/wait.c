@@ -211,11 +211,19 @@ static bool all_there(tcc_shared *shared, void *what, int32_t *awaited) {
     return true;
 }
 
-tcc_status tcc_shared_step(tcc_shared *shared) {
+void tcc_shared_publish(tcc_shared *shared) {
     shared->stage++;
     /* a full barrier: see tcc_shared_ring */
     (void)atomic_exchange(&shared->segment->ranks[shared->rank].stage, shared->stage);
     tcc_shared_ring(shared);
+}
+
+bool tcc_shared_arrived(tcc_shared *shared) {
+    int32_t first = 0, awaited;
+    return all_there(shared, &first, &awaited);
+}
+
+tcc_status tcc_shared_arrive(tcc_shared *shared) {
     int32_t first = 0;
     return tcc_shared_wait(shared, all_there, &first);
 }

@@ -182,7 +182,7 @@ static tcc_status aim_arena(tcc_instance *instance) {
     if (instance->flags & TCC_POISON && size)
         TCC_GPU_TRY(device->gpu->driver, fill(device->arena.data, 0xFF, (size_t)size, device->queue),
                     "the arena cannot be filled");
-    return tcc_instance_aim_arena(instance, device->arena.data, size);
+    return tcc_instance_aim_arena(instance, (tcc_span){device->arena.data, size}, (tcc_span){NULL, 0});
 }
 
 static tcc_status run_program(tcc_run *run, void *stream) {

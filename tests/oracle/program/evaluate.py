@@ -44,8 +44,10 @@ from tcc.ir.program import (
     Register,
     Relation,
     State,
+    Symmetric,
     TensorRef,
     View,
+    Wait,
     Weight,
 )
 from tcc.ir.program.operands import buffers_of, walk_instructions
@@ -139,8 +141,9 @@ class _Host:
         self._weights = weights
         self._registers: dict[Register, int] = {}
         self._arena: Array | None = None
+        self._symmetric: Array | None = None
         self._memory: dict[BufferId, Array] = {}
-        self._bases: dict[BufferId, BufferId] = {}
+        self._started: dict[int, tuple[Collective, Array]] = {}  # with what it sends, by ticket
 
     def outputs(self) -> tuple[Array, ...]:
         """The arrays of the output ports."""
@@ -174,6 +177,8 @@ class _Host:
                 return self._weights[offset : offset + size]
             case Arena(offset, size):
                 return self._range(self._registers[offset], self._registers[size])
+            case Symmetric():
+                return self._symmetric_range(buffer.place)
             case State(size):
                 return np.zeros(size, np.uint8)
             case Output() | Dynamic() | Alias():
@@ -188,6 +193,15 @@ class _Host:
         if not 0 <= offset <= offset + size <= self._arena.size:
             raise InternalError(f"bytes {offset}..{offset + size} of {self._arena.size} of arena")
         return self._arena[offset : offset + size]
+
+    def _symmetric_range(self, place: Symmetric) -> Array:
+        """As large as the range that ends last needs it."""
+        if self._symmetric is None:
+            places = [b.place for b in self._program.buffers if isinstance(b.place, Symmetric)]
+            ends = [self._registers[p.offset] + self._registers[p.size] for p in places]
+            self._symmetric = np.full(max(ends), _POISON, np.uint8)
+        offset = self._registers[place.offset]
+        return self._symmetric[offset : offset + self._registers[place.size]]
 
     def _allocate(self, node: Allocate) -> None:
         size = self._registers[node.size]
@@ -211,7 +225,8 @@ class _Host:
             kept = self._bytes(instr.outputs[0].buffer)
         saved = kept.copy()
         for buffer in buffers:
-            if isinstance(self._program.buffers[buffer].place, Arena) and buffer in self._memory:
+            place = self._program.buffers[buffer].place
+            if isinstance(place, Arena | Symmetric) and buffer in self._memory:
                 self._memory[buffer][:] = _POISON
         kept[:] = saved
 
@@ -247,7 +262,7 @@ class _Host:
                 self._launch(instr)
             case CallOp():
                 self._call(instr)
-            case Copy() | Collective():
+            case Copy() | Collective() | Wait():
                 self._move(instr)
             case Branch():
                 taken = registers[instr.when] if instr.when >= 0 else self._flag(instr.condition)
@@ -259,9 +274,12 @@ class _Host:
             case _:
                 assert_never(instr)
 
-    def _move(self, node: Copy | Collective) -> None:
+    def _move(self, node: Copy | Collective | Wait) -> None:
         if isinstance(node, Collective):
-            self._collective(node)
+            self._start(node)
+            return
+        if isinstance(node, Wait):
+            self._wait(node)
             return
         size = self._registers[node.size]
         target, source = self._bytes(node.target), self._bytes(node.source)
@@ -350,9 +368,8 @@ class _Host:
             data = to_bytes(array, ref.dtype)
             self._bytes(ref.buffer)[: data.size] = data
 
-    def _collective(self, node: Collective) -> None:
-        if self._exchange is None:
-            raise InternalError("the program has collectives, and the evaluator has one rank")
+    def _start(self, node: Collective) -> None:
+        """What it receives holds nothing until it is waited for."""
         sent, received = (
             self._registers[node.count] * (node.ranks if blocks else 1) * node.dtype.bytes
             for blocks in (node.kind.sends_blocks, node.kind.receives_blocks)
@@ -360,7 +377,26 @@ class _Host:
         send, receive = self._bytes(node.send)[:sent], self._bytes(node.receive)[:received]
         if send.size < sent or receive.size < received:
             raise InternalError(f"{node} goes beyond a buffer")
-        receive[:] = to_bytes(self._exchange(node, from_bytes(send, node.dtype)), node.dtype)
+        if node.ticket in self._started:
+            raise InternalError(f"{node} has the ticket of another one under way")
+        self._started[node.ticket] = node, send.copy()
+        if node.send != node.receive:
+            receive[:] = _POISON
+
+    def _wait(self, node: Wait) -> None:
+        """Operations end in the order of their starts; until then what they send stays."""
+        if self._exchange is None:
+            raise InternalError("the program has collectives, and the evaluator has one rank")
+        if node.ticket not in self._started:
+            raise InternalError(f"{node} waits for nothing")
+        for ticket, (start, sent) in tuple(self._started.items()):
+            if not np.array_equal(self._bytes(start.send)[: sent.size], sent):
+                raise InternalError(f"what {start} sends was changed")
+            found = to_bytes(self._exchange(start, from_bytes(sent, start.dtype)), start.dtype)
+            self._bytes(start.receive)[: found.size] = found
+            del self._started[ticket]
+            if ticket == node.ticket:
+                return
 
     def _fill_halo(self, ref: TensorRef, ints: Sequence[int]) -> None:
         """Writes the bits `ints[0]` to the first and last places along each dimension."""

@@ -32,6 +32,19 @@ static void nap(double seconds) {
     nanosleep(&time, NULL);
 }
 
+/* The sum in two operations, which are under way together. */
+static tcc_status reduce_started(tcc_comm *comm, const float *send, float *receive, int64_t count) {
+    tcc_comm_call call = {.struct_size = sizeof call, .kind = TCC_COMM_ALL_REDUCE,
+                          .dtype = dtypes[F32], .count = count / 3};
+    uint64_t ticket;
+    tcc_status status = tcc_comm_start(comm, &call, send, receive, &ticket);
+    call.count = count - count / 3;
+    send += count / 3;
+    receive += count / 3;
+    if (status == TCC_OK) status = tcc_comm_start(comm, &call, send, receive, &ticket);
+    return status == TCC_OK ? tcc_comm_wait(comm, ticket) : status;
+}
+
 /* One random operation; all ranks draw the same.  An error ends the trial. */
 static tcc_status operate(tcc_comm *comm, uint64_t draw) {
     int rank = tcc_comm_rank(comm), size = tcc_comm_size(comm), root = (int)(draw % (uint64_t)size);
@@ -41,7 +54,10 @@ static tcc_status operate(tcc_comm *comm, uint64_t draw) {
     tcc_status status = TCC_OK;
     fill(F32, draw, rank, 0, count, (char *)send);
     switch (draw >> 32 & 3) {
-    case 0: status = tcc_comm_all_reduce(comm, send, receive, count, f32, TCC_COMM_SUM); break;
+    case 0:
+        status = draw & 32 ? reduce_started(comm, send, receive, count)
+                           : tcc_comm_all_reduce(comm, send, receive, count, f32, TCC_COMM_SUM);
+        break;
     case 1: status = tcc_comm_all_gather(comm, send, receive, count, f32); break;
     case 2: status = tcc_comm_broadcast(comm, send, receive, count, f32, root); break;
     default:

@@ -188,6 +188,9 @@ static void aborts(const setup *ranks) {
     tcc_comm_close(comm);
 }
 
+#include "scratch.h"
+#include "started.h"
+
 /* ---- ranks that differ ----------------------------------------------------------------------- */
 
 static int which_difference;
@@ -452,6 +455,16 @@ static void wrong_arguments(const setup *ranks) {
     CHECK_FAILS(tcc_comm_barrier(NULL), TCC_INVALID_ARGUMENT, "the comm is NULL");
     CHECK_OK(tcc_comm_symmetric(comm, 64, &memory));
     CHECK_FAILS(tcc_comm_symmetric(comm, 64, &memory), TCC_INVALID_ARGUMENT, "already");
+    tcc_comm_call call = {.struct_size = sizeof call, .kind = TCC_COMM_SEND, .dtype = f32,
+                          .root = 1 - self, .count = 1};
+    uint64_t ticket;
+    CHECK_FAILS(tcc_comm_start(comm, NULL, x, x, &ticket), TCC_INVALID_ARGUMENT, "call is NULL");
+    CHECK_FAILS(tcc_comm_start(comm, &call, x, x, &ticket), TCC_INVALID_ARGUMENT, "no collective");
+    call.kind = TCC_COMM_BARRIER;
+    CHECK_FAILS(tcc_comm_start(comm, &call, x, x, NULL), TCC_INVALID_ARGUMENT, "is NULL");
+    CHECK_FAILS(tcc_comm_wait(comm, 0), TCC_INVALID_ARGUMENT, "no ticket 0");
+    CHECK_OK(tcc_comm_start(comm, &call, NULL, NULL, &ticket));
+    CHECK_FAILS(tcc_comm_wait(comm, ticket + 1), TCC_INVALID_ARGUMENT, "no ticket 2");
     check_sum(comm);
     tcc_comm_close(comm);
 }
@@ -528,7 +541,12 @@ static const scenario scenarios[] = {
     {"stops", stops, 2, -1, 200},
     {"closes_early", closes_early, 3, -1, 0},
     {"aborts", aborts, 3, -1, 0},
+    {"starts", starts, 2, -1, 10000},
+    {"dies_after_start", dies_after_start, 3, 1, 0},
+    {"aborts_after_start", aborts_after_start, 3, -1, 0},
+    {"closes_after_start", closes_after_start, 3, -1, 0},
     {"differ_in_place", differ_in_place, 2, -1, 0},
+    {"reduces_in_scratch", reduces_in_scratch, 3, -1, 0},
     {"refused", refused, 3, -1, 0},
     {"outlived", outlived, 3, -1, 0},
     {"wrong_size", wrong_size, 4, -1, 0},

@@ -1,5 +1,5 @@
 /* Every operation, element type and reduction, with odd counts, in place or not, misaligned or not,
- * directly and as a plan, against the oracle; guard bytes around what is received.
+ * by its function, as a plan and started, against the oracle; guard bytes around what is received.
  *
  *     matrix RANKS short|long [BACKEND]
  *
@@ -42,11 +42,54 @@ static void check_guards(const char *what, const char *begin, size_t bytes) {
               "%s writes beside its buffer", what);
 }
 
-static void post(tcc_comm *comm, tcc_comm_call call, const void *send, void *receive) {
+/* A call on elements of type `of`. */
+#define CALL(name, ...)                                                                            \
+    ((tcc_comm_call){.kind = TCC_COMM_##name, .dtype = dtypes[of], __VA_ARGS__})
+
+/* By the function of its name. */
+static tcc_status call_directly(tcc_comm *comm, const tcc_comm_call *call, const void *send,
+                                void *receive) {
+    switch (call->kind) {
+    case TCC_COMM_ALL_REDUCE:
+        return tcc_comm_all_reduce(comm, send, receive, call->count, call->dtype, call->reduction);
+    case TCC_COMM_REDUCE_SCATTER:
+        return tcc_comm_reduce_scatter(comm, send, receive, call->count, call->dtype,
+                                       call->reduction);
+    case TCC_COMM_ALL_GATHER:
+        return tcc_comm_all_gather(comm, send, receive, call->count, call->dtype);
+    case TCC_COMM_ALL_GATHER_V:
+        return tcc_comm_all_gather_v(comm, send, receive, call->send_counts, call->dtype);
+    case TCC_COMM_ALL_TO_ALL:
+        return tcc_comm_all_to_all(comm, send, receive, call->count, call->dtype);
+    case TCC_COMM_ALL_TO_ALL_V:
+        return tcc_comm_all_to_all_v(comm, send, receive, call->send_counts, call->receive_counts,
+                                     call->dtype);
+    default:
+        return tcc_comm_broadcast(comm, send, receive, call->count, call->dtype, call->root);
+    }
+}
+
+/* By its function, as a plan, or started and waited for, in turns. */
+static void perform(tcc_comm *comm, tcc_comm_call call, const void *send, void *receive) {
     tcc_comm_plan *plan;
-    CHECK_OK(tcc_comm_plan_make(comm, &call, &plan));
-    CHECK_OK(tcc_comm_plan_post(plan, send, receive));
-    tcc_comm_plan_free(plan);
+    uint64_t ticket;
+    call.struct_size = sizeof call;
+    switch (cases % 4) {
+    case 0: CHECK_OK(call_directly(comm, &call, send, receive)); return;
+    case 1:
+        CHECK_OK(tcc_comm_start(comm, &call, send, receive, &ticket));
+        CHECK_OK(tcc_comm_wait(comm, ticket));
+        return;
+    default:
+        CHECK_OK(tcc_comm_plan_make(comm, &call, &plan));
+        if (cases & 1) {
+            CHECK_OK(tcc_comm_plan_start(plan, send, receive, &ticket));
+            CHECK_OK(tcc_comm_wait(comm, ticket));
+        } else {
+            CHECK_OK(tcc_comm_plan_post(plan, send, receive));
+        }
+        tcc_comm_plan_free(plan);
+    }
 }
 
 static void check_reduced(const char *what, type of, tcc_comm_reduction by, int n, int64_t begin,
@@ -78,13 +121,7 @@ static void test_all_reduce(tcc_comm *comm, type of, tcc_comm_reduction by, int6
     size_t bytes = (size_t)count * width(of);
     buffers at = make_buffers(bytes, bytes, same, 0, 0, misaligned);
     fill(of, cases, rank, 0, count, at.send);
-    if (cases & 1)
-        CHECK_OK(tcc_comm_all_reduce(comm, at.send, at.receive, count, dtypes[of], by));
-    else
-        post(comm,
-             (tcc_comm_call){sizeof(tcc_comm_call), TCC_COMM_ALL_REDUCE, by, dtypes[of], 0, count,
-                             NULL, NULL},
-             at.send, at.receive);
+    perform(comm, CALL(ALL_REDUCE, .count = count, .reduction = by), at.send, at.receive);
     check_reduced("all_reduce", of, by, size, 0, count, at.receive);
     check_guards("all_reduce", at.receive, bytes);
     if (!same) check_moved("what all_reduce sent", of, rank, 0, count, at.send);
@@ -98,7 +135,7 @@ static void test_reduce_scatter(tcc_comm *comm, type of, tcc_comm_reduction by, 
     buffers at =
         make_buffers(bytes * (size_t)size, bytes, same, 0, (ptrdiff_t)bytes * rank, misaligned);
     fill(of, cases, rank, 0, count * size, at.send);
-    CHECK_OK(tcc_comm_reduce_scatter(comm, at.send, at.receive, count, dtypes[of], by));
+    perform(comm, CALL(REDUCE_SCATTER, .count = count, .reduction = by), at.send, at.receive);
     check_reduced("reduce_scatter", of, by, size, rank * count, count, at.receive);
     if (!same) check_guards("reduce_scatter", at.receive, bytes);
     free_buffers(&at);
@@ -110,7 +147,7 @@ static void test_all_gather(tcc_comm *comm, type of, int64_t count, bool same, b
     buffers at =
         make_buffers(bytes, bytes * (size_t)size, same, (ptrdiff_t)bytes * rank, 0, misaligned);
     fill(of, cases, rank, 0, count, at.send);
-    CHECK_OK(tcc_comm_all_gather(comm, at.send, at.receive, count, dtypes[of]));
+    perform(comm, CALL(ALL_GATHER, .count = count), at.send, at.receive);
     for (int i = 0; i < size; i++)
         check_moved("all_gather", of, i, 0, count, at.receive + bytes * (size_t)i);
     check_guards("all_gather", at.receive, bytes * (size_t)size);
@@ -133,7 +170,7 @@ static void test_all_gather_v(tcc_comm *comm, type of, int64_t count, bool same,
     buffers at = make_buffers((size_t)counts[rank] * width(of), (size_t)total * width(of), same,
                               (ptrdiff_t)(before * (int64_t)width(of)), 0, misaligned);
     fill(of, cases, rank, 0, counts[rank], at.send);
-    CHECK_OK(tcc_comm_all_gather_v(comm, at.send, at.receive, counts, dtypes[of]));
+    perform(comm, CALL(ALL_GATHER_V, .send_counts = counts), at.send, at.receive);
     const char *next = at.receive;
     for (int i = 0; i < size; next += (size_t)counts[i++] * width(of))
         check_moved("all_gather_v", of, i, 0, counts[i], next);
@@ -146,7 +183,7 @@ static void test_all_to_all(tcc_comm *comm, type of, int64_t count, bool same, b
     size_t bytes = (size_t)count * width(of);
     buffers at = make_buffers(bytes * (size_t)size, bytes * (size_t)size, same, 0, 0, misaligned);
     fill(of, cases, rank, 0, count * size, at.send);
-    CHECK_OK(tcc_comm_all_to_all(comm, at.send, at.receive, count, dtypes[of]));
+    perform(comm, CALL(ALL_TO_ALL, .count = count), at.send, at.receive);
     for (int i = 0; i < size; i++)
         check_moved("all_to_all", of, i, rank * count, count, at.receive + bytes * (size_t)i);
     check_guards("all_to_all", at.receive, bytes * (size_t)size);
@@ -163,7 +200,8 @@ static void test_all_to_all_v(tcc_comm *comm, type of, int64_t count, bool misal
     buffers at =
         make_buffers((size_t)out * width(of), (size_t)in * width(of), false, 0, 0, misaligned);
     fill(of, cases, rank, 0, out, at.send);
-    CHECK_OK(tcc_comm_all_to_all_v(comm, at.send, at.receive, sent, received, dtypes[of]));
+    perform(comm, CALL(ALL_TO_ALL_V, .send_counts = sent, .receive_counts = received), at.send,
+            at.receive);
     const char *next = at.receive;
     for (int i = 0; i < size; next += (size_t)received[i++] * width(of)) {
         int64_t begin = 0; /* of this rank's part in rank i's data */
@@ -180,7 +218,7 @@ static void test_broadcast(tcc_comm *comm, type of, int64_t count, bool same, bo
     size_t bytes = (size_t)count * width(of);
     buffers at = make_buffers(bytes, bytes, same, 0, 0, misaligned);
     fill(of, cases, rank, 0, count, at.send);
-    CHECK_OK(tcc_comm_broadcast(comm, at.send, at.receive, count, dtypes[of], root));
+    perform(comm, CALL(BROADCAST, .count = count, .root = root), at.send, at.receive);
     check_moved("broadcast", of, root, 0, count, at.receive);
     check_guards("broadcast", at.receive, bytes);
     free_buffers(&at);
@@ -221,6 +259,44 @@ static void test_pair(tcc_comm *comm, type of, int64_t count) {
     free(data);
 }
 
+/* Several at once, each of another length, waited for in the order of `turns`; a send between them
+ * ends those before it. */
+static void test_started(tcc_comm *comm, type of, int64_t count) {
+    enum { SOME = 5 };
+    static const int turns[][SOME] = {{0, 1, 2, 3, 4}, {4, 3, 2, 1, 0}, {2, 2, 0, 4, 1}};
+    int rank = tcc_comm_rank(comm), size = tcc_comm_size(comm);
+    uint64_t tickets[SOME];
+    int64_t counts[SOME];
+    buffers at[SOME];
+    for (int i = 0; i < SOME; i++) {
+        counts[i] = count >> (3 * i % 4);
+        size_t bytes = (size_t)counts[i] * width(of);
+        at[i] = make_buffers(bytes, bytes * (size_t)(i % 2 ? size : 1), false, 0, 0, i & 1);
+        fill(of, cases, rank, 0, counts[i], at[i].send);
+        tcc_comm_call call = i % 2 ? CALL(ALL_GATHER, .count = counts[i])
+                                   : CALL(ALL_REDUCE, .count = counts[i], .reduction = TCC_COMM_MAX);
+        call.struct_size = sizeof call;
+        CHECK_OK(tcc_comm_start(comm, &call, at[i].send, at[i].receive, &tickets[i]));
+        if (i == 3 && cases % 5 == 0) test_pair(comm, of, 9);
+    }
+    for (int i = 0; i < SOME; i++) {
+        int which = turns[cases % 3][i];
+        CHECK_OK(tcc_comm_wait(comm, tickets[which]));
+        size_t bytes = (size_t)counts[which] * width(of);
+        if (which % 2 == 0)
+            check_reduced("all_reduce", of, TCC_COMM_MAX, size, 0, counts[which], at[which].receive);
+        for (int from = 0; which % 2 && from < size; from++)
+            check_moved("all_gather", of, from, 0, counts[which],
+                        at[which].receive + (size_t)from * bytes);
+    }
+    CHECK_OK(tcc_comm_wait(comm, tickets[SOME - 1]));
+    for (int i = 0; i < SOME; i++) {
+        check_guards("started", at[i].receive,
+                     (size_t)counts[i] * width(of) * (size_t)(i % 2 ? size : 1));
+        free_buffers(&at[i]);
+    }
+}
+
 static void test_case(tcc_comm *comm, type of, int64_t count, bool same, bool misaligned,
                       bool all_reductions) {
     for (int by = 0; by < (all_reductions ? 5 : 1); by++) {
@@ -236,6 +312,7 @@ static void test_case(tcc_comm *comm, type of, int64_t count, bool same, bool mi
     test_broadcast(comm, of, count, same, misaligned);
     test_ring(comm, of, count, misaligned);
     test_pair(comm, of, count);
+    test_started(comm, of, count);
     if (cases % 7 == 0) CHECK_OK(tcc_comm_barrier(comm));
 }
 

@@ -14,9 +14,10 @@ from tcc.backends.artifact.comm_library import comm_sources
 
 SCENARIOS = (
     "dies_in_operation", "dies_before_open", "dies_while_opening", "dies_in_split", "dies_in_group",
-    "dies_sending", "stops", "closes_early", "aborts", "differ", "differ_in_place", "refused",
-    "outlived", "wrong_size", "same_rank", "forks", "cycles", "small_files",
-    "unfit", "wrong_arguments", "operates",
+    "dies_sending", "dies_after_start", "stops", "closes_early", "closes_after_start", "aborts",
+    "aborts_after_start", "starts", "differ", "differ_in_place", "refused", "outlived",
+    "wrong_size", "same_rank", "forks", "cycles", "small_files", "unfit", "wrong_arguments",
+    "operates", "reduces_in_scratch",
 )  # fmt: skip
 
 
@@ -46,7 +47,13 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_whole(folder, "faults", comm_sources(), *FAILING)
 
 
-@pytest.mark.parametrize("scenario", ["fails_somewhere", "cycles", "wrong_arguments", "operates"])
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        "fails_somewhere", "cycles", "wrong_arguments", "operates", "starts", "aborts_after_start",
+        "reduces_in_scratch",
+    ],
+)  # fmt: skip
 def test_sanitizers_see_nothing(failing: Path, scenario: str) -> None:
     assert run(failing, scenario) == "ok\n"
 

@@ -73,6 +73,13 @@ static void operate(tcc_comm *comm, float *x, float *y, int64_t count, uint64_t 
     CHECK_OK(tcc_comm_all_gather(comm, x, y, part, f32));
     CHECK_OK(tcc_comm_all_to_all(comm, x, y, part, f32));
     CHECK_OK(tcc_comm_broadcast(comm, x, y, count, f32, size - 1));
+    const tcc_comm_call calls[] = {
+        {.struct_size = sizeof *calls, .kind = TCC_COMM_ALL_REDUCE, .dtype = f32, .count = count},
+        {.struct_size = sizeof *calls, .kind = TCC_COMM_BROADCAST, .dtype = f32, .count = part}};
+    uint64_t tickets[2];
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(tcc_comm_start(comm, &calls[i], x, i ? y + count : y, &tickets[i]));
+    CHECK_OK(tcc_comm_wait(comm, tickets[1]));
     CHECK_OK(tcc_comm_group_start(comm));
     CHECK_OK(tcc_comm_send(comm, x, count, f32, (rank + 1) % size));
     CHECK_OK(tcc_comm_receive(comm, y, count, f32, (rank + size - 1) % size));
@@ -85,11 +92,17 @@ static void *run(void *argument) {
     tcc_comm *comm, *pair;
     void *arena;
     CHECK_OK(tcc_comm_open(&config, &comm));
-    float *x = malloc(200000 * sizeof *x), *y = malloc(200000 * sizeof *y);
+    float *x = malloc(200000 * sizeof *x), *y = malloc(300000 * sizeof *y);
     CHECK(x && y, "out of memory");
     for (int i = 0; i < ROUNDS; i++) operate(comm, x, y, i % 2 ? 200000 : 1000, (uint64_t)i);
     CHECK_OK(tcc_comm_symmetric(comm, 400000, &arena));
     CHECK_OK(tcc_comm_all_reduce(comm, arena, arena, 100000, dtypes[F32], TCC_COMM_SUM));
+    for (size_t bytes = 1000; bytes < 1 << 20; bytes *= 30) {
+        CHECK_OK(tcc_comm_scratch(comm, bytes, &arena));
+        memset(arena, 0, bytes);
+        CHECK_OK(tcc_comm_all_reduce(comm, arena, arena, (int64_t)bytes / 4, dtypes[F32],
+                                     TCC_COMM_SUM));
+    }
     CHECK_OK(tcc_comm_split(comm, ranks.rank > 0, 0, &pair));
     if (ranks.rank) operate(pair, x, y, 3000, 99);
     tcc_comm_close(pair);

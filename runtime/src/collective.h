@@ -1,0 +1,28 @@
+/* collective.c: what the ranks of a comm do together. */
+#ifndef TCC_COLLECTIVE_H
+#define TCC_COLLECTIVE_H
+
+#include "runtime.h"
+
+tcc_status tcc_collective_fits(const tcc_comm *comm); /* TCC_UNSUPPORTED: of another version */
+/* Finds the comm of a run of a model with collectives; fails where it does not suit the model. */
+tcc_status tcc_collective_begin(tcc_run *run);
+/* Revokes the comm of a run that failed, if it has one: other ranks are no longer in step with it. */
+void tcc_collective_abort(const tcc_run *run);
+/* A collective under way.  The comm counts its tickets on; 0: there is none. */
+typedef struct tcc_flight {
+    uint64_t ticket;
+    const char *send, *receive;
+} tcc_flight;
+/* Symmetric memory of the run's comm for `memory->size` bytes, which it sets; TCC_UNSUPPORTED where
+ * the comm has none. */
+tcc_status tcc_collective_memory(const tcc_run *run, tcc_span *memory);
+/* All earlier launches are done. */
+tcc_status tcc_collective_start(tcc_run *run, const tcc_code *code);
+tcc_status tcc_collective_wait(tcc_run *run, const tcc_code *code);
+/* Fails where a collective under way has a buffer in this memory. */
+tcc_status tcc_collective_spares(const tcc_run *run, const tcc_span *memory);
+/* TCC_INT_RANK or TCC_INT_SIZE of the run's comm. */
+int32_t tcc_collective_number(const tcc_run *run, int64_t op);
+
+#endif
