@@ -10,17 +10,17 @@ caller, is constant, is seen by a call, or has its place elsewhere) is copied.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from tcc.ir.expr.scalar import Read
 from tcc.ir.graph import Graph, Node, Value
 from tcc.ir.index import Index, as_int, bounds, const, free_vars
 from tcc.ir.types import element_count
 from tcc.passes.fuse.compose import node_expr
+from tcc.record import entity
 from tcc.schedule.nest import TYPICAL
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class ConcatPart:
     """An operand of a joined value: its elements begin at `start` along the axis.
 
@@ -32,7 +32,7 @@ class ConcatPart:
     placed: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Join:
     """A concatenation without a kernel; `parts` have elements."""
 

@@ -14,7 +14,7 @@ whole pages apart.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from math import prod
 from typing import TypeAlias
@@ -44,7 +44,7 @@ from tcc.passes.fuse.partition import Group, NodeKind, classify
 from tcc.passes.fuse.split import split
 from tcc.passes.layout.pad_planes import LINE, crowded
 from tcc.passes.layout.weights import Rounded
-from tcc.record import record
+from tcc.record import entity, record
 from tcc.schedule.backend import KernelModel
 from tcc.schedule.nest import trips, typical
 
@@ -52,7 +52,7 @@ from tcc.schedule.nest import trips, typical
 Place: TypeAlias = Callable[[Indices], Iterable[Index]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Kernel:
     """A group's expression with the values it reads and stores."""
 
@@ -62,7 +62,7 @@ class Kernel:
     loc: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class ProgramStep:
     """One thing to run: a kernel, or a node that is no kernel (a call, control flow).
 
@@ -75,7 +75,7 @@ class ProgramStep:
     every: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Placed:
     """The steps of a graph in order, and the layouts of the values they store.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from math import inf, prod
 from typing import Any, TypeAlias
 
@@ -12,6 +11,7 @@ from tcc.ir.expr.scalar import Apply, Read, Scalar, StageRef, children, walk
 from tcc.ir.index import Index, Var, Vars, as_index, as_int, const, free_vars, maximum, minimum
 from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
+from tcc.record import entity
 from tcc.schedule.cpu.machine import Machine
 from tcc.schedule.footprint import Stride, Touch, place_of, touch
 from tcc.schedule.nest import EXPENSIVE, contraction_factors, depends, points, row_loop, trips
@@ -20,7 +20,7 @@ from tcc.schedule.nest import EXPENSIVE, contraction_factors, depends, points, r
 _MANY = 16
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class StageWork:
     """One stage.  For each vector of results and step of the reduction: `ops` simple vector
     instructions and `heavy` cycles of functions; `flops` are per element and step."""

@@ -4,7 +4,7 @@ operands of products that are made before they are multiplied."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from tcc.errors import InternalError
@@ -14,11 +14,12 @@ from tcc.ir.index import Index, Var, as_int, const, substitute
 from tcc.ir.tile import MemorySpace, TileBuffer
 from tcc.ir.tile.group import GroupStage, Rescale, Strip, TileGroup
 from tcc.passes.tile.cpu.ranges import BlockRange, Regions, positions, shape_of
+from tcc.record import entity
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.nest import reads_here
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Resident:
     """One component of a stage in scratch, for the region of a unit.
 
@@ -49,7 +50,7 @@ class Resident:
         return at
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Packed:
     """A `factor` of a sum of products in scratch, for one block of the results' loops and a K-block
     of the sum.  `steps` are elements between neighbours along each loop that it has an axis for."""
