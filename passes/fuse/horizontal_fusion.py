@@ -15,7 +15,6 @@ from itertools import chain
 from tcc.ir.expr import Expr
 from tcc.ir.graph import Graph, Node, Value, captures
 from tcc.passes.fuse.compose import compose
-from tcc.passes.fuse.cpu_legality import TYPICAL
 from tcc.passes.fuse.partition import Group, NodeKind, classify
 from tcc.schedule.backend import KernelModel
 
@@ -24,7 +23,7 @@ def fuse_horizontally(
     graph: Graph,
     groups: Sequence[Group],
     constants: Collection[Value],
-    model: KernelModel = TYPICAL,
+    model: KernelModel,
 ) -> tuple[Group, ...]:
     """The groups of a loop's body, united where a unit has in hand what the other one needs.
 

@@ -39,7 +39,6 @@ from tcc.ir.op import Trait
 from tcc.ir.types import TensorType
 from tcc.passes.fuse.compose import compose
 from tcc.passes.fuse.concat_in_place import ConcatPart, Join
-from tcc.passes.fuse.cpu_legality import TYPICAL
 from tcc.passes.fuse.partition import Group, NodeKind, classify
 from tcc.passes.fuse.split import split
 from tcc.passes.layout.pad_planes import LINE, crowded
@@ -144,7 +143,7 @@ class _Halo:
 def assign_layouts(
     graph: Graph,
     groups: Sequence[Group],
-    model: KernelModel = TYPICAL,
+    model: KernelModel,
 ) -> Placed:
     """Layouts for all values that the groups of `graph` store.
 

@@ -111,7 +111,7 @@ def constant(value: bool | int | float, dtype: DType, width: int = 1) -> Reg:
     return int_const(int(value), elem, width)
 
 
-def stored_constant(value: bool | int | float, dtype: DType, width: int = 1) -> Reg:
+def stored_constant(value: bool | int | float, dtype: DType, width: int) -> Reg:
     """A literal as it lies in memory."""
     elem = memory_element(dtype)
     if dtype.is_narrow:

@@ -49,7 +49,7 @@ def int_const(value: int, elem: str = "i64", width: int = 1) -> Reg:
     return Reg(elem, width, text if width == 1 else f"splat ({elem} {text})")
 
 
-def float_const(value: float, elem: str = "float", width: int = 1) -> Reg:
+def float_const(value: float, elem: str, width: int) -> Reg:
     """A constant rounded to `elem`, repeated over the lanes."""
     if elem == "float":
         value = round_to_f32(value)

@@ -49,7 +49,7 @@ def nest_loops(
     touches: tuple[Touch, ...],
     whole: Mapping[Var, int],
     *,
-    ahead: bool = False,
+    ahead: bool,
 ) -> NestLoops:
     """The streaming loop of one nest; `whole` are the elements along each of its variables in
     all."""

@@ -38,8 +38,8 @@ ComplexConverter = Callable[["ComplexContext"], Any]
 class ComplexContext(CallContext):
     """A call with complex tensors; element types are those of parts."""
 
-    def result_dtype(self, number: int | None = None) -> DType:
-        known = self.result(number).dtype
+    def result_dtype(self) -> DType:
+        known = self.result().dtype
         return element_type(_PARTS.get(known, known), self.loc)
 
     def as_known(self, found: Any, known: Tensor) -> Any:

@@ -62,10 +62,10 @@ class Places:
     shape: tuple[Index, ...]
 
 
-def places_of(ctx: CallContext, rank: int, name: str = "indices") -> Places:
+def places_of(ctx: CallContext, rank: int) -> Places:
     """The index tensors of a call, masks replaced by the positions where they hold."""
     tensors: list[Operand | None] = []
-    for value in ctx.arguments[name]:
+    for value in ctx.arguments["indices"]:
         if value is None:
             tensors.append(None)
         elif value.dtype in (BOOL, U8):
