@@ -507,7 +507,8 @@ class _Partition:
 
 
 def seen_by_others(graph: Graph) -> set[Value]:
-    """Values that more than kernels look at: the caller, bodies, calls and states."""
+    """Values that more than kernels look at: the caller, bodies, calls and states.  Their types and
+    their storage, row-major, are what these take."""
     seen = {*graph.inputs, *graph.outputs}
     seen.update(v for pair in graph.aliases for v in pair)
     for node in graph.nodes:

@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 from tcc.ir.expr import Expr, ExprBuilder, Stage, extent, reads, with_reads
 from tcc.ir.expr.scalar import Read, Scalar, read
-from tcc.ir.graph import Graph, Node, Value, uses
+from tcc.ir.graph import Graph, Node, Value
 from tcc.ir.index import (
     Index,
     Indices,
@@ -39,7 +39,7 @@ from tcc.ir.op import Trait
 from tcc.ir.types import TensorType
 from tcc.passes.fuse.compose import compose
 from tcc.passes.fuse.concat_in_place import ConcatPart, Join
-from tcc.passes.fuse.partition import Group, NodeKind, classify
+from tcc.passes.fuse.partition import Group, NodeKind, classify, seen_by_others
 from tcc.passes.fuse.split import split
 from tcc.passes.layout.pad_planes import LINE, crowded
 from tcc.passes.layout.weights import Rounded
@@ -178,7 +178,7 @@ def assign_layouts(
             made = [v for p in pieces for v in p.results]
             windows.update(v for v in made if v.type.shape[1:] in planes)
     wholes = {p.value: join for join in joins for p in join.parts}
-    pinned = _pinned(graph, steps)
+    pinned = seen_by_others(graph)
     for join in reversed(joins):  # parts of what others see lie as those see it
         pinned.update(p.value for p in join.parts if join.whole in pinned)
     last = _channels_last(steps, windows, pinned, joins)
@@ -262,20 +262,9 @@ def _stored(graph: Graph, steps: Sequence[ProgramStep]) -> list[Value]:
 
 def pinned_values(placed: Placed) -> set[Value]:
     """Values whose storage others define, and what is stored in or around such."""
-    found = _pinned(placed.graph, placed.steps)
+    found = seen_by_others(placed.graph)
     found |= {whole for part, whole in placed.wholes.items() if part in found}
     return found | {part for part, whole in placed.wholes.items() if whole in found}
-
-
-def _pinned(graph: Graph, steps: Sequence[ProgramStep]) -> set[Value]:
-    """Values whose storage others define: row-major."""
-    pinned = {*graph.inputs, *graph.outputs}
-    for step in steps:
-        if step.node is not None:
-            pinned.update((*uses(step.node), *step.node.outputs))
-    for a, b in graph.aliases:
-        pinned.update((a, b))
-    return pinned
 
 
 # ---- concatenations without a kernel ---------------------------------------------------------

@@ -27,6 +27,7 @@ from tcc.ir.program import (
     Program,
     Register,
     View,
+    constant_registers,
 )
 from tcc.ir.program.operands import (
     bodies_of,
@@ -70,11 +71,7 @@ def plan_arena(program: Program, planner: ArenaPlanner) -> Program:
     places = {n: place for place, n in enumerate(sizes)}
     under = {new: places[old] for old, new in over.items()}
     spans = [(lives[n].first, lives[n].last, under.get(n, -1)) for n in sizes]
-    known = {
-        i.target: i.a
-        for i in walk_instructions(program.body)
-        if isinstance(i, Let) and i.op is IntOp.CONST
-    }
+    known = constant_registers(program)
     emitter = _Emitter(program, sizes)
     if set(sizes.values()) <= set(known):
         # an empty buffer has an address too

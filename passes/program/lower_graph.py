@@ -78,11 +78,12 @@ class KernelTable:
     numbers: dict[Bound, int] = field(default_factory=dict)
     locs: list[str] = field(default_factory=list)
 
-    def number(self, planned: PlannedKernel) -> int:
-        found = self.numbers.setdefault(planned.bound, len(self.bounds))
+    def number(self, bound: Bound, loc: str) -> int:
+        """That of a kernel, which is added where it is new."""
+        found = self.numbers.setdefault(bound, len(self.bounds))
         if found == len(self.bounds):
-            self.bounds.append(planned.bound)
-            self.locs.append(planned.loc)
+            self.bounds.append(bound)
+            self.locs.append(loc)
         return found
 
 
@@ -246,7 +247,7 @@ class GraphLowering:
 
     def run(self, planned: PlannedKernel, buffers: tuple[BufferId, ...]) -> None:
         kernel = planned.bound.kernel
-        number = self.context.kernels.number(planned)
+        number = self.context.kernels.number(planned.bound, planned.loc)
         grid = const(1)
         for axis in kernel.axes:
             grid = grid * extent(axis)
