@@ -10,14 +10,15 @@ caller, is constant, is seen by a call, or has its place elsewhere) is copied.
 from __future__ import annotations
 
 from collections.abc import Collection
+from math import prod
 
 from tcc.ir.expr.scalar import Read
 from tcc.ir.graph import Graph, Node, Value
-from tcc.ir.index import Index, as_int, bounds, const, free_vars
+from tcc.ir.index import Index, as_int, const, free_vars
 from tcc.ir.types import element_count
 from tcc.passes.fuse.compose import node_expr
 from tcc.record import entity
-from tcc.schedule.nest import TYPICAL
+from tcc.schedule.nest import typical
 
 
 @entity
@@ -118,8 +119,4 @@ class _Joins:
 
 
 def _bytes(value: Value) -> int:
-    total = value.type.dtype.bytes
-    for dim in value.type.shape:
-        known, top = as_int(dim), bounds(dim)[1]
-        total *= known if known is not None else min(TYPICAL, TYPICAL if top is None else top)
-    return total
+    return value.type.dtype.bytes * prod(map(typical, value.type.shape))

@@ -171,7 +171,7 @@ def _widest(
     stage: Stage, accesses: Mapping[Read, Access], buffers: Sequence[GroupBuffer]
 ) -> Access | None:
     """The access of what is computed that varies with most loops of the stage."""
-    loops = {*stage.iters, *stage.reduce}
+    loops = {*stage.loops}
     moving = [a for a in accesses.values() if not buffers[a.buffer].constant]
     return max(moving, default=None, key=lambda a: len(loops & {*free_vars(a.offset)}))
 

@@ -406,7 +406,7 @@ def _pays(halo: _Halo, value: Value, stage: Stage) -> bool:
     spared a check."""
     padded, shape = _padded_shape(value, halo), value.type.shape
     stored = prod(map(typical, padded)) - prod(map(typical, shape))
-    return stored <= prod(map(trips, (*stage.iters, *stage.reduce)))
+    return stored <= prod(map(trips, stage.loops))
 
 
 def _widest(halos: Sequence[_Halo]) -> _Halo:

@@ -105,7 +105,7 @@ class StageFacts:
             for t in stage_touches(group, number, stage)
             if isinstance(t.source, int) and group.buffers[t.source].scope is not MemorySpace.LOCAL
         )
-        self.loops = (*stage.iters, *stage.reduce)
+        self.loops = stage.loops
         self.ops = weight(stage)
         both = factors(stage)
         self.sides: tuple[frozenset[Var], frozenset[Var]] | None = None

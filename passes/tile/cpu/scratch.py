@@ -16,7 +16,7 @@ from tcc.ir.tile.group import GroupStage, Rescale, Strip, TileGroup
 from tcc.passes.tile.cpu.ranges import BlockRange, Regions, positions, shape_of
 from tcc.record import entity
 from tcc.schedule.cpu.schedule import Schedule
-from tcc.schedule.nest import reads_here
+from tcc.schedule.nest import in_scratch, reads_here
 
 
 @entity
@@ -202,8 +202,8 @@ def unit_size(group: TileGroup, schedule: Schedule, var: Var) -> int:
 
 def _local(group: TileGroup, stage: GroupStage, component: int) -> int | None:
     """The local buffer of a component; several of a stage may share one."""
-    numbers = (a.buffer for a in stage.stores[component])
-    return next((n for n in numbers if group.buffers[n].scope is MemorySpace.LOCAL), None)
+    held = in_scratch(group, stage.stores[component])
+    return held[0].buffer if held else None
 
 
 def _static(size: Index) -> int:
@@ -217,9 +217,8 @@ def within(
     group: TileGroup, stage: GroupStage, component: int, mapping: Mapping[Var, Index]
 ) -> Index:
     """The place of a stage's element among its inner iterators, as `structure` numbers them."""
-    for target in stage.stores[component]:
-        if group.buffers[target.buffer].scope is MemorySpace.LOCAL:
-            return substitute(target.offset, mapping)
+    for target in in_scratch(group, stage.stores[component]):
+        return substitute(target.offset, mapping)
     at = const(0)
     for var in stage.iters:
         if var not in group.cut:

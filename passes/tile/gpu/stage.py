@@ -12,7 +12,7 @@ from functools import partial
 
 from tcc.ir.expr.scalar import Cast, Read, Scalar, literal, walk
 from tcc.ir.index import Index, Var, as_int, const
-from tcc.ir.tile import Block, Blocks, Contract, Guard, Reduce, Store
+from tcc.ir.tile import Block, Blocks, Contract, Reduce, Store
 from tcc.ir.tile.group import GroupStage
 from tcc.ir.types import BF16, F16, F32, FLOAT8, I8, I32
 from tcc.passes.tile.gpu.axes import Axis, AxisRange, BlockAxes
@@ -111,17 +111,11 @@ class BlockStage:
             for target in targets:
                 if target.buffer >= len(self.emitter.buffers):
                     continue  # what later stages read is a block
-                guards = [
-                    *(
-                        Guard(self.frame.place(g.index, shape), self.frame.place(g.extent, shape))
-                        for g in target.guards
-                    ),
-                    *self.frame.tails(shape),
-                ]
+                guards = self.frame.guards(target, shape)
                 offset = self.frame.place(target.offset, shape)
                 value = self.emitter.spread(block, shape)
                 buffer = self.emitter.buffers[target.buffer]
-                self.emitter.add(Store(buffer, (offset,), value, tuple(dict.fromkeys(guards))))
+                self.emitter.add(Store(buffer, (offset,), value, guards))
 
     # ---- identities and combinations ------------------------------------------------------------
 
