@@ -310,8 +310,7 @@ def _in_floats(value: Value) -> _Stored:
     dtype = value.type.dtype
 
     def value_of(node: Read, first: int) -> Scalar:
-        found = read(first, node.indices, dtype, fill=node.fill, indirect=node.indirect)
-        return cast(found, node.dtype)
+        return cast(read_from(node, first, dtype), node.dtype)
 
     return _Stored((value,), value_of)
 

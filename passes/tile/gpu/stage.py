@@ -20,10 +20,9 @@ from tcc.passes.tile.gpu.body import BlockEmitter, StageScalars
 from tcc.passes.tile.monoids import combinations, identities, identity_blocks
 from tcc.record import record
 from tcc.schedule.gpu.axes import factors
+from tcc.schedule.gpu.work import LEAST_BYTES, LEAST_SIDE
 from tcc.schedule.nest import depends
 
-# The smallest side of a block that is multiplied as a matrix, and the fewest bytes that are summed.
-LEAST_SIDE, LEAST_BYTES = 16, 32
 _NARROW = (BF16, F16, I8, *FLOAT8)
 
 
