@@ -172,8 +172,7 @@ def _complex(ctx: ComplexContext) -> Complex:
 
 def _together(ctx: ComplexContext, x: Complex) -> Operand:
     """The parts on a new last axis."""
-    parts = [ctx.unsqueeze(part, part.rank) for part in (x.real, x.imag)]
-    return ctx.concat(parts, x.real.rank)
+    return ctx.stack((x.real, x.imag), x.real.rank)
 
 
 def _taken_apart(ctx: ComplexContext, x: Operand) -> Complex:

@@ -88,8 +88,7 @@ def _positions(ctx: CallContext, mask: Operand) -> list[Operand]:
 
 def tuples(ctx: CallContext, places: Places) -> Operand:
     """The index tensors side by side on a last axis."""
-    parts = [ctx.unsqueeze(tensor, len(places.shape)) for tensor in places.tensors]
-    return ctx.concat(parts, len(places.shape))
+    return ctx.stack(places.tensors, len(places.shape))
 
 
 def _index(ctx: CallContext) -> Operand:
