@@ -8,13 +8,14 @@ from functools import partial
 from math import ceil, prod
 
 from tcc.ir.expr.scalar import Cast, Read, Scalar, StageRef, walk
-from tcc.ir.index import Index, Var, as_int, const, substitute
+from tcc.ir.index import Index, Var, as_int, const, free_vars, substitute
 from tcc.ir.tile import (
     Block,
     Blocks,
     Compute,
     Contract,
     Load,
+    Loop,
     MemorySpace,
     Reduce,
     Relayout,
@@ -147,8 +148,12 @@ class StageLowering:
             return StageLowering(self.around, blocks)._added(loops, done, old)
 
         counter = self.emitter.counter(region.size)
-        trip = partial(added, region.base + counter, part)
-        results = self.emitter.carry(counter, const(0), const(whole), part, carried, trip)
+        (loop,) = free_vars(counter)
+        args, results = (self.emitter.like(carried) for _ in range(2))
+        with self.emitter.body() as body:
+            yields = added(region.base + counter, part, args)
+        parts = (carried, args, tuple(body), yields, results)
+        self.emitter.add(Loop(loop, const(0), const(whole), part, *parts))
         if not size % part:
             return results
         return added(region.base + whole, size % part, results)
