@@ -191,7 +191,7 @@ def _needed(expr: Expr, operand: int) -> int:
     """How many elements of an operand are read, counted once per read of different iterators."""
     total = 0
     for stage in expr.stages:
-        inside = {*stage.iters, *stage.reduce}
+        inside = {*stage.loops}
         for scalar in dict.fromkeys(walk(*stage.body)):
             if isinstance(scalar, Read) and scalar.source == operand:
                 total += prod(_known(extent(v)) for v in _varies(scalar) & inside)

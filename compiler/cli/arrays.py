@@ -16,7 +16,7 @@ from tcc.cli.show import say
 from tcc.cli.sizes import fitting_shapes
 from tcc.errors import UserError, file_errors
 from tcc.ir.graph import carrier
-from tcc.ir.narrow import decode, encode
+from tcc.ir.narrow import bf16_bits, bf16_values, decode, encode
 from tcc.ir.op import Array, NamedArrays
 from tcc.ir.program import Program
 from tcc.ir.types import BF16, DTYPES, STRING, DType, DTypeKind
@@ -212,7 +212,7 @@ def _bits(array: Array, dtype: DType) -> Array:
         return array
     if dtype is not BF16:
         return encode(array, dtype)
-    return (carrier(array, BF16).view(np.uint32) >> 16).astype(np.uint16)
+    return bf16_bits(carrier(array, BF16))
 
 
 def _values(array: Array, dtype: DType) -> Array:
@@ -221,7 +221,7 @@ def _values(array: Array, dtype: DType) -> Array:
     if array.dtype.itemsize > 2 or array.dtype.kind not in "uiV":
         return array  # of another type than the port's: the run says so
     if dtype is BF16:
-        return (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        return bf16_values(array.view(np.uint16))
     return decode(array.view(np.uint8), dtype) if dtype.is_float else array.astype(dtype.carrier)
 
 

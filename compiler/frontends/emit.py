@@ -264,6 +264,14 @@ class Emitter:
             return x
         return self.emit("slice", x, starts=tuple(starts), steps=tuple(steps), sizes=tuple(sizes))
 
+    def element(self, x: Operand, axis: int, number: IndexLike) -> Operand:
+        """One element of an axis, which is gone."""
+        return self.squeeze(self.slice_axis(x, axis, number, 1), (axis,))
+
+    def stack(self, parts: Sequence[Operand], axis: int) -> Operand:
+        """`parts` as the elements of a new axis."""
+        return self.concat([self.unsqueeze(part, axis) for part in parts], axis)
+
     def concat(self, parts: Sequence[Operand], axis: int) -> Operand:
         return parts[0] if len(parts) == 1 else self.emit_all("concat", parts, axis=axis)[0]
 

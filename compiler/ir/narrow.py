@@ -1,4 +1,4 @@
-"""Floats of 8 and 4 bits and integers of 4 and 2: their values, codes and packed bytes.
+"""Floats of 16, 8 and 4 bits and integers of 4 and 2: their values, codes and packed bytes.
 
 A narrow float is sign, exponent, fraction: `FORMATS` says how wide and what its last codes mean.
 Rounding is to nearest, ties to the even code; beyond the largest value lies infinity, NaN, or,
@@ -137,6 +137,16 @@ def _value(narrow: FloatFormat, code: int) -> float:
 def rounded(values: Any, dtype: DType) -> Array:
     """Carried values rounded to a narrow type; integers wrap."""
     return decode(encode(values, dtype), dtype)
+
+
+def bf16_values(bits: Array) -> Array:
+    """The values of bf16, in f32, whose bits (u16) these are."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def bf16_bits(values: Array) -> Array:
+    """The bits (u16) of values of bf16, which f32 carries."""
+    return (values.view(np.uint32) >> 16).astype(np.uint16)
 
 
 def packed_size(count: int, dtype: DType) -> int:

@@ -26,7 +26,7 @@ def is_laborious(op: OpSpec, types: Types, attrs: Any) -> bool:
     if _largest(attrs) > _REACH:
         return True
     stages = () if op.expr is None else op.expr(types, attrs).stages
-    sizes = [[as_int(extent(v)) for v in (*s.iters, *s.reduce)] for s in stages]
+    sizes = [[as_int(extent(v)) for v in s.loops] for s in stages]
     return any(prod(n or 0 for n in own) > _POINTS for own in sizes)
 
 

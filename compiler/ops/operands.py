@@ -30,6 +30,11 @@ def require(condition: bool, message: str) -> None:
         raise ValueError(message)
 
 
+def none_negative(values: Sequence[Index], message: str) -> None:
+    """Raises ValueError(message) where a size is known to be below zero."""
+    require(all((as_int(size) or 0) >= 0 for size in values), message)
+
+
 def sizes(values: Sequence[IndexLike]) -> tuple[int, ...]:
     """Dims as integers; raises ValueError where one is symbolic."""
     found = tuple(as_int(d) for d in values)

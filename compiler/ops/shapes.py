@@ -94,7 +94,7 @@ def same_dtype(types: Types) -> DType:
     return found[0]
 
 
-def broadcast_dims(a: Index, b: Index, axis: Axes = None) -> Index:
+def broadcast_dims(a: Index, b: Index, axis: Axes) -> Index:
     """The dim that `a` and `b` broadcast to; one yields to the other.  `axis` is theirs, as
     `UnequalDimsError` has it."""
     if a is not b and const(1) not in (a, b):

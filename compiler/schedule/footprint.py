@@ -11,7 +11,7 @@ and `x[i + 128]` are 3 places 64 apart.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import ceil, prod
 
 from tcc.ir.expr.scalar import StageRef
@@ -26,7 +26,7 @@ from tcc.ir.index import (
     free_vars,
     step_in,
 )
-from tcc.record import record
+from tcc.record import entity, record
 from tcc.schedule.nest import TYPICAL, trips
 
 LINE = 64
@@ -50,7 +50,7 @@ class Stride:
         return found if self.within is None else min(found, self.within)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Touch:
     """A read or a `store` of elements of `size` bytes, `times` for each point of the loops.
 

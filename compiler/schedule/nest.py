@@ -9,6 +9,7 @@ from math import prod
 from tcc.ir.expr import Stage, extent
 from tcc.ir.expr.scalar import Apply, Cast, Read, Scalar, StageRef, walk
 from tcc.ir.index import Index, Var, Vars, as_int, bounds, free_vars, step_in
+from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.ir.types import BF16, F32, I8, I32, U8
 from tcc.record import record
@@ -178,12 +179,17 @@ def depends(stage: GroupStage, scalar: Scalar) -> frozenset[Var]:
             found.update((*free_vars(access.offset, *guards), *access.along))
         elif hasattr(node, "index"):
             found.update(free_vars(node.index))
-    return frozenset(found & {*stage.iters, *stage.reduce})
+    return frozenset(found & {*stage.loops})
 
 
 def anchor(group: TileGroup) -> GroupStage:
     """The stage that decides the loops: the one with most work."""
     return max(group.stages, key=lambda s: work(s) * weight(s))
+
+
+def in_scratch(group: TileGroup, accesses: Iterable[Access]) -> list[Access]:
+    """Those that touch the memory of a unit."""
+    return [a for a in accesses if group.buffers[a.buffer].scope is MemorySpace.LOCAL]
 
 
 def all_accesses(stage: GroupStage) -> tuple[Access, ...]:

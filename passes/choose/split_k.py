@@ -46,7 +46,7 @@ def split_k(expr: Expr, profile: BlockProfile, prices: Prices) -> tuple[Expr, in
         return None
     (number,) = totals
     stage = expr.stages[number]
-    sizes = [as_int(extent(v)) for v in (*stage.iters, *stage.reduce)]
+    sizes = [as_int(extent(v)) for v in stage.loops]
     if any(n is None or n < 1 for n in sizes) or is_leaf(from_expr(expr).stages[number]):
         return None
     cut = max(stage.reduce, key=lambda v: trips((v,)))

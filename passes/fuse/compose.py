@@ -57,10 +57,10 @@ def node_expr(node: Node) -> Expr | None:
 
 
 def _types(node: Node) -> tuple[TensorType | None, ...]:
-    return tuple(None if v is None else _stored(v.type) for v in node.inputs)
+    return tuple(None if v is None else stored_type(v.type) for v in node.inputs)
 
 
-def _stored(type: TensorType) -> TensorType:
+def stored_type(type: TensorType) -> TensorType:
     """Strings and lists are words that name them."""
     return TensorType(U64, type.shape) if type.dtype.is_handle else type
 

@@ -10,17 +10,18 @@ caller, is constant, is seen by a call, or has its place elsewhere) is copied.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from math import prod
 
 from tcc.ir.expr.scalar import Read
 from tcc.ir.graph import Graph, Node, Value
-from tcc.ir.index import Index, as_int, bounds, const, free_vars
+from tcc.ir.index import Index, as_int, const, free_vars
 from tcc.ir.types import element_count
 from tcc.passes.fuse.compose import node_expr
-from tcc.schedule.nest import TYPICAL
+from tcc.record import entity
+from tcc.schedule.nest import typical
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class ConcatPart:
     """An operand of a joined value: its elements begin at `start` along the axis.
 
@@ -32,7 +33,7 @@ class ConcatPart:
     placed: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Join:
     """A concatenation without a kernel; `parts` have elements."""
 
@@ -118,8 +119,4 @@ class _Joins:
 
 
 def _bytes(value: Value) -> int:
-    total = value.type.dtype.bytes
-    for dim in value.type.shape:
-        known, top = as_int(dim), bounds(dim)[1]
-        total *= known if known is not None else min(TYPICAL, TYPICAL if top is None else top)
-    return total
+    return value.type.dtype.bytes * prod(map(typical, value.type.shape))

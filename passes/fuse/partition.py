@@ -234,7 +234,7 @@ class _Partition:
         expr = node_expr(node)
         if expr is None or not all(isinstance(b, Read) for s in expr.stages for b in s.body):
             return None
-        joined = self._expr((node, *group.members), group)
+        joined = self._joined((node, *group.members), group)[0]
         return self._if_sound([node], group) if chooses_matrices(joined) else None
 
     def _completed(
@@ -311,7 +311,7 @@ class _Partition:
         if own is not NodeKind.MAP and any(
             self.traits[a].kind is NodeKind.CONTRACTION for a in fed
         ):
-            if len(group.anchors) == 1 and combines_once(self._expr(group.members, group)):
+            if len(group.anchors) == 1 and combines_once(self._joined(group.members, group)[0]):
                 return self._if_sound([node], group)
             return self._preparing(node, group) or self._choosing(node, group)
         return self._whole_or_streaming(node, group) if fed else self._if_sound([node], group)
@@ -358,14 +358,11 @@ class _Partition:
         of the same, and a node that makes a factor of the product from fewer elements comes too."""
         if self.traits[node].kind is not NodeKind.CONTRACTION:
             return None
-        if not combines_once(self._expr((node, *group.members), group)):
+        if not combines_once(self._joined((node, *group.members), group)[0]):
             return None
         made = [self.producers[v] for v in node.inputs if v is not None and v in self.producers]
         spread = [n for n in made if self.traits[n].kind is NodeKind.POINTWISE]
         return self._if_sound([node, *spread], group) if len(spread) == 1 else None
-
-    def _expr(self, members: Sequence[Node], group: Group) -> Expr:
-        return self._composed(members, group.results(self.graph, self.users))[0]
 
     def _if_sound(self, nodes: list[Node], group: Group) -> _Way:
         return nodes if self._sound(nodes, group) else None
@@ -445,8 +442,7 @@ class _Partition:
         return min(found)
 
     def _made_of(self, nodes: Sequence[Node]) -> tuple[Expr, tuple[bool, ...]]:
-        members = sorted(dict.fromkeys(nodes), key=self.position.__getitem__)
-        return self._composed(members, members[-1].outputs)
+        return self._composed(nodes, max(nodes, key=self.position.__getitem__).outputs)
 
     def _kernel(self, nodes: Sequence[Node]) -> float:
         return self.seconds(*self._made_of(nodes)) or 0.0
@@ -461,12 +457,11 @@ class _Partition:
         self, nodes: Sequence[Node], group: Group, stored: Sequence[Value] = ()
     ) -> tuple[Expr, tuple[bool, ...]]:
         """A kernel of the nodes with the results of a group and what is `stored`."""
-        members = sorted(dict.fromkeys(nodes), key=self.position.__getitem__)
-        return self._composed(members, (*group.results(self.graph, self.users), *stored))
+        return self._composed(nodes, (*group.results(self.graph, self.users), *stored))
 
     def _sound(self, nodes: Sequence[Node], group: Group, stored: Sequence[Value] = ()) -> bool:
         """Whether the group joined by `nodes` has a structure that lowers well."""
-        members = sorted({*nodes, *group.members}, key=self.position.__getitem__)
+        members = {*nodes, *group.members}
         results = (*group.results(self.graph, self.users), *stored)
         if not self.legal(*self._composed(members, results)):
             return False
@@ -474,17 +469,17 @@ class _Partition:
             return True
         return self._gain(members, results) >= self._gain(group.members, results)
 
-    def _gain(self, members: Sequence[Node], results: Sequence[Value]) -> float:
+    def _gain(self, members: Collection[Node], results: Sequence[Value]) -> float:
         """Cycles that the anchors of a kernel of `members` save by being in one."""
         if sum(map(self._is_anchor, members)) < 2:
             return 0.0
         return self.saved(*self._composed(members, results))
 
     def _composed(
-        self, members: Sequence[Node], results: Sequence[Value]
+        self, nodes: Collection[Node], results: Sequence[Value]
     ) -> tuple[Expr, tuple[bool, ...]]:
-        """The expression of a kernel of `members`, and which of its operands are constants."""
-        return self.composed(tuple(members), tuple(results))
+        """The expression of a kernel of `nodes`, and which of its operands are constants."""
+        return self.composed(tuple(sorted({*nodes}, key=self.position.__getitem__)), tuple(results))
 
     def _compose(
         self, members: tuple[Node, ...], results: tuple[Value, ...]
@@ -507,7 +502,8 @@ class _Partition:
 
 
 def seen_by_others(graph: Graph) -> set[Value]:
-    """Values that more than kernels look at: the caller, bodies, calls and states."""
+    """Values that more than kernels look at: the caller, bodies, calls and states.  Their types and
+    their storage, row-major, are what these take."""
     seen = {*graph.inputs, *graph.outputs}
     seen.update(v for pair in graph.aliases for v in pair)
     for node in graph.nodes:

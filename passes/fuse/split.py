@@ -11,7 +11,7 @@ which is of known size and small.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -21,11 +21,12 @@ from tcc.ir.graph import Value
 from tcc.passes.fuse.compose import canonical, drop_unused
 from tcc.passes.fuse.scratch_limit import too_large
 from tcc.passes.fuse.split_reductions import alone, in_parts
+from tcc.record import entity
 from tcc.schedule.backend import Divides
 from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class SplitKernel:
     """One kernel's expression, with the values it reads and stores."""
 

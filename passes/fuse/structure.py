@@ -171,7 +171,7 @@ def _widest(
     stage: Stage, accesses: Mapping[Read, Access], buffers: Sequence[GroupBuffer]
 ) -> Access | None:
     """The access of what is computed that varies with most loops of the stage."""
-    loops = {*stage.iters, *stage.reduce}
+    loops = {*stage.loops}
     moving = [a for a in accesses.values() if not buffers[a.buffer].constant]
     return max(moving, default=None, key=lambda a: len(loops & {*free_vars(a.offset)}))
 
@@ -204,13 +204,8 @@ def _access(source: int, node: Read, storage: Storage) -> Access:
     guards = _logical_guards(node, storage.shape)
     own = all(within(node.indices[a], storage.shape[a]) for a in storage.layout.shared)
     stored = place(storage.layout, node.indices)
-    if guards and own and _fills_agree(node, storage):
-        in_storage = [
-            Guard(i, n)
-            for i, n in zip(stored, storage.layout.sizes, strict=True)
-            if not within(i, n)
-        ]
-        guards = [] if not in_storage else guards
+    if own and _fills_agree(node, storage) and all(map(within, stored, storage.layout.sizes)):
+        guards = []
     return Access(source, flat(stored, storage.layout.sizes), tuple(guards))
 
 

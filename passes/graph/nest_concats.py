@@ -11,16 +11,17 @@ same axis side by side.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from tcc.ir.graph import Graph, Node, Value
 from tcc.ir.graph.rewrite import with_bodies
+from tcc.record import entity
 
 _Operands: TypeAlias = tuple[Value | None, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class _Known:
     axis: int
     operands: _Operands

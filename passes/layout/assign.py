@@ -14,14 +14,14 @@ whole pages apart.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from math import prod
 from typing import TypeAlias
 
 from tcc.ir.expr import Expr, ExprBuilder, Stage, extent, reads, with_reads
 from tcc.ir.expr.scalar import Read, Scalar, read
-from tcc.ir.graph import Graph, Node, Value, uses
+from tcc.ir.graph import Graph, Node, Value
 from tcc.ir.index import (
     Index,
     Indices,
@@ -39,12 +39,11 @@ from tcc.ir.op import Trait
 from tcc.ir.types import TensorType
 from tcc.passes.fuse.compose import compose
 from tcc.passes.fuse.concat_in_place import ConcatPart, Join
-from tcc.passes.fuse.cpu_legality import TYPICAL
-from tcc.passes.fuse.partition import Group, NodeKind, classify
+from tcc.passes.fuse.partition import Group, NodeKind, classify, seen_by_others
 from tcc.passes.fuse.split import split
 from tcc.passes.layout.pad_planes import LINE, crowded
 from tcc.passes.layout.weights import Rounded
-from tcc.record import record
+from tcc.record import entity, record
 from tcc.schedule.backend import KernelModel
 from tcc.schedule.nest import trips, typical
 
@@ -52,7 +51,7 @@ from tcc.schedule.nest import trips, typical
 Place: TypeAlias = Callable[[Indices], Iterable[Index]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Kernel:
     """A group's expression with the values it reads and stores."""
 
@@ -62,7 +61,7 @@ class Kernel:
     loc: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class ProgramStep:
     """One thing to run: a kernel, or a node that is no kernel (a call, control flow).
 
@@ -75,7 +74,7 @@ class ProgramStep:
     every: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Placed:
     """The steps of a graph in order, and the layouts of the values they store.
 
@@ -144,7 +143,7 @@ class _Halo:
 def assign_layouts(
     graph: Graph,
     groups: Sequence[Group],
-    model: KernelModel = TYPICAL,
+    model: KernelModel,
 ) -> Placed:
     """Layouts for all values that the groups of `graph` store.
 
@@ -179,7 +178,7 @@ def assign_layouts(
             made = [v for p in pieces for v in p.results]
             windows.update(v for v in made if v.type.shape[1:] in planes)
     wholes = {p.value: join for join in joins for p in join.parts}
-    pinned = _pinned(graph, steps)
+    pinned = seen_by_others(graph)
     for join in reversed(joins):  # parts of what others see lie as those see it
         pinned.update(p.value for p in join.parts if join.whole in pinned)
     last = _channels_last(steps, windows, pinned, joins)
@@ -263,20 +262,9 @@ def _stored(graph: Graph, steps: Sequence[ProgramStep]) -> list[Value]:
 
 def pinned_values(placed: Placed) -> set[Value]:
     """Values whose storage others define, and what is stored in or around such."""
-    found = _pinned(placed.graph, placed.steps)
+    found = seen_by_others(placed.graph)
     found |= {whole for part, whole in placed.wholes.items() if part in found}
     return found | {part for part, whole in placed.wholes.items() if whole in found}
-
-
-def _pinned(graph: Graph, steps: Sequence[ProgramStep]) -> set[Value]:
-    """Values whose storage others define: row-major."""
-    pinned = {*graph.inputs, *graph.outputs}
-    for step in steps:
-        if step.node is not None:
-            pinned.update((*uses(step.node), *step.node.outputs))
-    for a, b in graph.aliases:
-        pinned.update((a, b))
-    return pinned
 
 
 # ---- concatenations without a kernel ---------------------------------------------------------
@@ -418,7 +406,7 @@ def _pays(halo: _Halo, value: Value, stage: Stage) -> bool:
     spared a check."""
     padded, shape = _padded_shape(value, halo), value.type.shape
     stored = prod(map(typical, padded)) - prod(map(typical, shape))
-    return stored <= prod(map(trips, (*stage.iters, *stage.reduce)))
+    return stored <= prod(map(trips, stage.loops))
 
 
 def _widest(halos: Sequence[_Halo]) -> _Halo:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from itertools import combinations
 from math import inf
@@ -30,6 +30,7 @@ from tcc.ir.layout import Layout, axis_order
 from tcc.passes.choose.beam import Link, choose_together
 from tcc.passes.layout.assign import Kernel, Placed, operand_reads, pinned_values
 from tcc.passes.tile.plan import KernelPlanner
+from tcc.record import entity
 from tcc.schedule.alternatives import Alternative
 
 # By how much of its kernels' price another order counts as dearer: prices err.
@@ -45,7 +46,7 @@ _WHOLE = 32
 Order: TypeAlias = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class _Class:
     """Values that have one order, the rule's first, and the kernels that touch them."""
 

@@ -15,7 +15,7 @@ from tcc.errors import InternalError
 from tcc.ir.graph import ConstantStore, Handle
 from tcc.ir.index import Index, Quotient, Remainder, as_int, evaluate, var_of
 from tcc.ir.layout import Layout
-from tcc.ir.narrow import encode
+from tcc.ir.narrow import bf16_bits, encode
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, DType, element_count
 from tcc.record import record
@@ -102,7 +102,7 @@ def stored_bytes(array: Array, dtype: DType) -> Array:
         return encode(array, dtype).reshape(-1)
     flat = np.ascontiguousarray(array).reshape(-1)
     if dtype is BF16:
-        flat = (flat.view(np.uint32) >> 16).astype(np.uint16)
+        flat = bf16_bits(flat)
     return flat.view(np.uint8)
 
 

@@ -17,7 +17,7 @@ from math import gcd, prod
 
 from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import Read, Scalar, read
-from tcc.ir.graph import Value, uses
+from tcc.ir.graph import Value
 from tcc.ir.index import (
     Index,
     Indices,
@@ -33,6 +33,7 @@ from tcc.ir.index import (
 )
 from tcc.ir.layout import axis_order, permuted
 from tcc.ir.types import TensorType, element_count
+from tcc.passes.fuse.partition import seen_by_others
 from tcc.passes.layout.assign import Kernel, Placed, ProgramStep, copy_of, on_others, operand_reads
 from tcc.record import record
 from tcc.schedule.nest import TYPICAL
@@ -83,10 +84,8 @@ def _thinned_once(placed: Placed) -> Placed | None:
 def _lives(placed: Placed) -> dict[Value, _Life]:
     """Of the values that kernels make for kernels alone, and whose sizes data do not decide."""
     steps: dict[Value, list[int]] = {}
-    others = {*placed.graph.inputs, *placed.graph.outputs, *placed.wholes, *placed.wholes.values()}
+    others = {*seen_by_others(placed.graph), *placed.wholes, *placed.wholes.values()}
     for number, step in enumerate(placed.steps):
-        if step.node is not None:
-            others.update((*uses(step.node), *step.node.outputs))
         if step.kernel is not None:
             for value in dict.fromkeys((*step.kernel.results, *step.kernel.operands)):
                 steps.setdefault(value, []).append(number)

@@ -32,6 +32,7 @@ from tcc.ir.program import (
     Register,
     Symmetric,
     View,
+    constant_registers,
 )
 from tcc.ir.program.operands import (
     bodies_of,
@@ -103,11 +104,7 @@ def _planned(
     places = {n: place for place, n in enumerate(sizes)}
     under = {new: places[old] for old, new in over.items()}
     spans = [(lives[n].first, lives[n].last, under.get(n, -1)) for n in sizes]
-    known = {
-        i.target: i.a
-        for i in walk_instructions(program.body)
-        if isinstance(i, Let) and i.op is IntOp.CONST
-    }
+    known = constant_registers(program)
     emitter = _Emitter(program, kind, sizes)
     if set(sizes.values()) <= set(known):
         # an empty buffer has an address too

@@ -25,7 +25,7 @@ from tcc.ops.sizes import CheckIndicesAttrs
 from tcc.passes.graph.check_indices import add_check
 from tcc.passes.graph.emit import emit, express
 from tcc.passes.moe.forms import Grouping, from_tiles, places, rows, to_tiles
-from tcc.record import record
+from tcc.record import entity, record
 
 
 @record
@@ -50,7 +50,7 @@ class GroupedMatmul:
 TileOf = Callable[[GroupedMatmul], int | None]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Order:
     """How the rows of an index tensor are grouped, and what says so: see `places`."""
 
@@ -61,7 +61,7 @@ class Order:
     matrix: Value
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class _Tiled:
     """`tiles` are `[tiles, tile, n]`: the rows of a value whose axis `axis` is n."""
 
@@ -70,7 +70,7 @@ class _Tiled:
     axis: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class _Chosen:
     """A value is `source[index]`, its last two axes exchanged if `swapped`."""
 

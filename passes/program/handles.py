@@ -21,9 +21,9 @@ from tcc.ir.graph import Graph, GraphBuilder, Handle, Node, Value, bodies, walk_
 from tcc.ir.graph.rewrite import map_bodies
 from tcc.ir.lists import ListType
 from tcc.ir.program import Port, Program
-from tcc.ir.types import U64, TensorType
 from tcc.ops import OPS
 from tcc.ops.data.strings import StringDecodeAttrs, pack_strings
+from tcc.passes.fuse.compose import stored_type
 
 
 def has_handles(graph: Graph) -> bool:
@@ -76,7 +76,7 @@ class _Eraser:
     def value(self, value: Value) -> Value:
         if not value.type.dtype.is_handle:
             return value
-        return self._new.setdefault(value, Value(value.name, _word(value.type)))
+        return self._new.setdefault(value, Value(value.name, stored_type(value.type)))
 
     def graph(self, graph: Graph) -> Graph:
         for value, handle in graph.constants.items():
@@ -111,15 +111,11 @@ class _Eraser:
         return self.decoded[handle]
 
 
-def _word(type: TensorType) -> TensorType:
-    return TensorType(U64, type.shape) if type.dtype.is_handle else type
-
-
 def _word_types(attrs: Any) -> Any:
     """The attributes of control flow with the new types of its results."""
     if "types" not in (f.name for f in fields(attrs)):
         return attrs
-    return replace(attrs, types=tuple(map(_word, attrs.types)))
+    return replace(attrs, types=tuple(map(stored_type, attrs.types)))
 
 
 def with_ports(program: Program, graph: Graph) -> Program:

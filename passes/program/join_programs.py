@@ -133,11 +133,8 @@ class _Joined:
         return len(self._buffers) - 1
 
     def _kernel(self, special: Lowered, number: int) -> int:
-        bound, loc = special.table.bounds[number], special.table.locs[number]
-        found = self._table.numbers.setdefault(bound, len(self._kernels))
+        found = self._table.number(special.table.bounds[number], special.table.locs[number])
         if found == len(self._kernels):
-            self._table.bounds.append(bound)
-            self._table.locs.append(loc)
             self._kernels.append(special.kernels[number])
             self._alignments += special.alignments[number : number + 1]
         return found

@@ -14,8 +14,8 @@ from dataclasses import field, replace
 
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, Value
-from tcc.ir.index import Index, ceildiv, const, symbol, var_of
-from tcc.ir.program import Alias, Allocate, BufferId, Dynamic, IntOp, Let, Register, View
+from tcc.ir.index import Index, ceildiv, symbol, var_of
+from tcc.ir.program import Alias, Allocate, BufferId, Dynamic, Register, View
 from tcc.passes.layout.assign import Kernel
 from tcc.passes.program.lower_graph import GraphLowering, byte_count
 from tcc.record import record
@@ -100,7 +100,7 @@ def carry(
         buffers.append(buffer)
         for name, dim in changing.items():
             sizes[name] = frame.registers.fresh()
-            _assign(frame, sizes[name], frame.size(dim))
+            frame.assign(sizes[name], frame.size(dim))
     return Carried(tuple(inside), tuple(buffers), sizes, halves)
 
 
@@ -134,10 +134,6 @@ def _changing_sizes(value: Value, seen: Value, body: Graph) -> dict[str, Index]:
     return found
 
 
-def _assign(frame: GraphLowering, target: Register, source: Register) -> None:
-    frame.out.append(Let(target, IntOp.ADD, source, frame.size(const(0))))
-
-
 def next_trip(inner: GraphLowering, results: Sequence[Value], carried: Carried) -> None:
     """Hands the body's results to the next trip.
 
@@ -161,7 +157,7 @@ def next_trip(inner: GraphLowering, results: Sequence[Value], carried: Carried) 
             inner.out.append(Allocate(buffer, inner.size(byte_count(value.type))))
         inner.copy(buffer, source, value.type)
     for target, changed in changes:
-        _assign(inner, target, changed)
+        inner.assign(target, changed)
 
 
 def _size_changes(
@@ -174,7 +170,7 @@ def _size_changes(
             var = var_of(dim)
             if var is not None and var.name in carried.sizes and actual is not dim:
                 changed = inner.registers.fresh()
-                _assign(inner, changed, inner.size(actual))
+                inner.assign(changed, inner.size(actual))
                 changes.append((carried.sizes[var.name], changed))
     return changes
 
@@ -189,9 +185,7 @@ def define_carried(
         if both is None:
             frame.buffers[value] = buffer
         else:
-            last = frame.new_buffer(Alias(), value.name)
-            frame.out.append(View(last, both.buffer, frame.size(both.offset(trip))))
-            frame.buffers[value] = last
+            frame.buffers[value] = frame.view(both.buffer, both.offset(trip), value.name)
         for dim, inside in zip(value.type.shape, seen.type.shape, strict=True):
             var, own = var_of(dim), var_of(inside)
             if var is not None and own is not None and own.name in carried.sizes:

@@ -20,7 +20,7 @@ from tcc.ir.graph import Node, Value
 from tcc.ir.index import Index, as_int, const, nonnegative, var_of
 from tcc.ir.layout import part_of, row_major
 from tcc.ir.op import Array
-from tcc.ir.program import CallOp, Check, ReadInt, Register, Relation, TensorRef
+from tcc.ir.program import CallOp, ReadInt, Register, Relation, TensorRef
 from tcc.ir.types import dtype_of, element_count, integer_limits
 from tcc.ops.data.data_dependent import BindSizeAttrs
 from tcc.ops.data.indexing import REDUCTIONS
@@ -113,7 +113,7 @@ def bind(frame: GraphLowering, size: Index, register: Register, loc: str, least:
     var = var_of(size)
     if var is None or frame.registers.bound(var.name):
         message = f"{loc}: {size.key} is due"
-        frame.out.append(Check(Relation.EQ, register, frame.size(size), message))
+        frame.check(Relation.EQ, register, frame.size(size), message)
         return
     frame.registers.bind(var.name, register, late=True)
     check_facts(frame, f"{loc}, size {var.name}", var, register, least)
@@ -136,8 +136,7 @@ def lower_require(frame: GraphLowering, node: Node) -> None:
     if attrs.left is attrs.due:
         return
     left, right = frame.size(attrs.left), frame.size(attrs.due)
-    message = f"{node.loc}: {attrs.text}, because {attrs.reason}"
-    frame.out.append(Check(Relation.EQ, left, right, message))
+    frame.check(Relation.EQ, left, right, f"{node.loc}: {attrs.text}, because {attrs.reason}")
 
 
 def lower_broadcast_size(frame: GraphLowering, node: Node) -> None:
@@ -162,8 +161,8 @@ def lower_check_indices(frame: GraphLowering, node: Node) -> None:
     call(frame, "index_range", operands(frame, node), (), ints, (least, largest))
     low, high = frame.size(attrs.least), frame.size(attrs.size - 1)
     message = f"{node.loc}: {attrs.reason}"
-    frame.out.append(Check(Relation.LE, low, least, message))
-    frame.out.append(Check(Relation.LE, largest, high, message))
+    frame.check(Relation.LE, low, least, message)
+    frame.check(Relation.LE, largest, high, message)
 
 
 def _axis_or_all(attrs: Any) -> int:
@@ -183,8 +182,7 @@ def _top_k(frame: GraphLowering, node: Node) -> None:
     attrs, x = node.attrs, _operand(node, 0)
     k, extent = frame.size(attrs.k), frame.size(x.type.shape[attrs.axis])
     if as_int(attrs.k) is None or as_int(x.type.shape[attrs.axis]) is None:
-        message = f"{node.loc}: k is larger than the axis"
-        frame.out.append(Check(Relation.LE, k, extent, message))
+        frame.check(Relation.LE, k, extent, f"{node.loc}: k is larger than the axis")
     lower = plain(lambda a: (a.axis, a.largest, a.sorted))
     lower(frame, node)
 
@@ -209,7 +207,7 @@ def _update_by_kernel(frame: GraphLowering, node: Node) -> None:
     if not nonnegative(behind):
         least = frame.size(const(0))
         message = f"{node.loc}: the rows do not fit behind those that are there"
-        frame.out.append(Check(Relation.LE, least, frame.size(behind), message))
+        frame.check(Relation.LE, least, frame.size(behind), message)
     target = frame.define(y)
     if (y, x) not in frame.placed.graph.aliases:
         frame.copy(target, frame.read(x), x.type)

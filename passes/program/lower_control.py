@@ -20,7 +20,6 @@ from tcc.ir.program import (
     Allocate,
     Branch,
     BufferId,
-    Check,
     Dynamic,
     IntOp,
     Let,
@@ -99,8 +98,7 @@ def _bind_branch_sizes(
     for dim, actual in zip(outer.shape, result.shape, strict=True):
         var = var_of(dim)
         if var is not None and var.name in registers:
-            zero = inner.size(const(0))
-            inner.out.append(Let(registers[var.name], IntOp.ADD, inner.size(actual), zero))
+            inner.assign(registers[var.name], inner.size(actual))
 
 
 # ---- loop ---------------------------------------------------------------------------------------
@@ -197,13 +195,10 @@ def _same_row(
         var = var_of(dim)
         if var is not None and var.name in late:
             known, found = late[var.name], inner.size(actual)
-            apart, wrong = inner.registers.fresh(), inner.registers.fresh()
-            inner.out.append(Let(apart, IntOp.SUB, known, found))
-            inner.out.append(Let(wrong, IntOp.MUL, apart, trip))
+            wrong = inner.computed(IntOp.MUL, inner.computed(IntOp.SUB, known, found), trip)
             message = f"{node.loc}: a loop stacks rows of different sizes"
-            zero = inner.size(const(0))
-            inner.out.append(Check(Relation.EQ, wrong, zero, message))
-            inner.out.append(Let(known, IntOp.ADD, found, zero))
+            inner.check(Relation.EQ, wrong, inner.size(const(0)), message)
+            inner.assign(known, found)
         elif dim is not actual:
             raise UserError(
                 "a loop stacks rows of different sizes",
@@ -220,10 +215,8 @@ def _always_true(body: Graph) -> bool:
 
 def _append_row(inner: GraphLowering, row: Value, stack: BufferId, counter: Register) -> None:
     size = inner.size(byte_count(row.type))
-    offset = inner.registers.fresh()
-    end = inner.registers.fresh()
-    inner.out.append(Let(offset, IntOp.MUL, counter, size))
-    inner.out.append(Let(end, IntOp.ADD, offset, size))
+    offset = inner.computed(IntOp.MUL, counter, size)
+    end = inner.computed(IntOp.ADD, offset, size)
     inner.out.append(Allocate(stack, end, keep=True))
     view = inner.new_buffer(Alias(), f"{row.name}.row")
     inner.out.append(View(view, stack, offset))
@@ -270,6 +263,4 @@ def lower_scan(frame: GraphLowering, node: Node) -> None:
 
 def _slice(inner: GraphLowering, value: Value, base: BufferId, at: Index) -> BufferId:
     """A view of element `at` of a stack of values like `value`."""
-    view = inner.new_buffer(Alias(), f"{value.name}.slice")
-    inner.out.append(View(view, base, inner.size(at * byte_count(value.type))))
-    return view
+    return inner.view(base, at * byte_count(value.type), f"{value.name}.slice")

@@ -31,6 +31,7 @@ from tcc.ir.index import (
 from tcc.ir.layout import Layout, place, row_major
 from tcc.ir.op import Array
 from tcc.ir.program import (
+    Alias,
     Allocate,
     Arena,
     Buffer,
@@ -51,6 +52,7 @@ from tcc.ir.program import (
     Register,
     Relation,
     TensorRef,
+    View,
     Weight,
 )
 from tcc.ir.types import I64, DType, TensorType, dtype_of, element_count
@@ -76,11 +78,12 @@ class KernelTable:
     numbers: dict[Bound, int] = field(default_factory=dict)
     locs: list[str] = field(default_factory=list)
 
-    def number(self, planned: PlannedKernel) -> int:
-        found = self.numbers.setdefault(planned.bound, len(self.bounds))
+    def number(self, bound: Bound, loc: str) -> int:
+        """That of a kernel, which is added where it is new."""
+        found = self.numbers.setdefault(bound, len(self.bounds))
         if found == len(self.bounds):
-            self.bounds.append(planned.bound)
-            self.locs.append(planned.loc)
+            self.bounds.append(bound)
+            self.locs.append(loc)
         return found
 
 
@@ -118,6 +121,20 @@ class GraphLowering:
     def size(self, index: Index) -> Register:
         return self.registers.load(index, self.out)
 
+    def computed(self, op: IntOp, a: Register, b: Register) -> Register:
+        """A new register with what `op` makes of two others."""
+        found = self.registers.fresh()
+        self.out.append(Let(found, op, a, b))
+        return found
+
+    def assign(self, target: Register, source: Register) -> None:
+        """Sets a register that others read too."""
+        self.out.append(Let(target, IntOp.ADD, source, self.size(const(0))))
+
+    def check(self, relation: Relation, a: Register, b: Register, message: str) -> None:
+        """Every run checks it."""
+        self.out.append(Check(relation, a, b, message))
+
     def storage(self, value: Value) -> Index:
         """The bytes that a value takes."""
         return element_count(self.layout(value).sizes) * value.type.dtype.bytes
@@ -135,6 +152,12 @@ class GraphLowering:
     def new_buffer(self, where: Place, label: str) -> BufferId:
         self.context.buffers.append(Buffer(where, label))
         return len(self.context.buffers) - 1
+
+    def view(self, base: BufferId, at: Index, label: str) -> BufferId:
+        """What lies `at` so many bytes behind the beginning of another buffer."""
+        found = self.new_buffer(Alias(), label)
+        self.out.append(View(found, base, self.size(at)))
+        return found
 
     def temporary(self, size: Index, label: str) -> BufferId:
         """A buffer of `size` bytes: in the arena, or from the pool if data decides the size."""
@@ -224,7 +247,7 @@ class GraphLowering:
 
     def run(self, planned: PlannedKernel, buffers: tuple[BufferId, ...]) -> None:
         kernel = planned.bound.kernel
-        number = self.context.kernels.number(planned)
+        number = self.context.kernels.number(planned.bound, planned.loc)
         grid = const(1)
         for axis in kernel.axes:
             grid = grid * extent(axis)
@@ -422,7 +445,7 @@ def _bind_dim(
     if not unknown:
         wanted = frame.size(dim.size)
         message = f"{dim.what}: {dim.size.key} is due{_told(dim, frame)}"
-        frame.out.append(Check(Relation.EQ, dim.given, wanted, message))
+        frame.check(Relation.EQ, dim.given, wanted, message)
         registers[dim.value, dim.axis] = wanted
         return True
     found = _solved(frame, dim, unknown[0]) if len(unknown) == 1 else None
@@ -456,15 +479,12 @@ def _solved(frame: GraphLowering, dim: _Dim, var: Var) -> Register | None:
     if as_int(parts[1]) != 0:
         rest = frame.size(parts[1])
         message = f"{dim.what} ({dim.size.key}): at least {parts[1].key} is due"
-        frame.out.append(Check(Relation.LE, rest, found, message))
-        found = frame.registers.fresh()
-        frame.out.append(Let(found, IntOp.SUB, dim.given, rest))
+        frame.check(Relation.LE, rest, found, message)
+        found = frame.computed(IntOp.SUB, dim.given, rest)
     if factor > 1:
-        by, left = frame.size(const(factor)), found
-        message = f"{dim.what}: {dim.size.key} is due"
-        frame.out.append(Check(Relation.DIVIDES, by, left, message))
-        found = frame.registers.fresh()
-        frame.out.append(Let(found, IntOp.FLOORDIV, left, by))
+        by = frame.size(const(factor))
+        frame.check(Relation.DIVIDES, by, found, f"{dim.what}: {dim.size.key} is due")
+        found = frame.computed(IntOp.FLOORDIV, found, by)
     return found
 
 
@@ -473,14 +493,13 @@ def check_facts(frame: GraphLowering, what: str, var: Var, given: Register, leas
     least `least` anyway, as the size of an array is at least 0."""
     if var.lo > least:
         low = frame.size(const(var.lo))
-        frame.out.append(Check(Relation.LE, low, given, f"{what}: at least {var.lo} is due"))
+        frame.check(Relation.LE, low, given, f"{what}: at least {var.lo} is due")
     if var.hi is not None:
         high = frame.size(const(var.hi))
-        frame.out.append(Check(Relation.LE, given, high, f"{what}: at most {var.hi} is due"))
+        frame.check(Relation.LE, given, high, f"{what}: at most {var.hi} is due")
     if var.divisor > 1:
         by = frame.size(const(var.divisor))
-        message = f"{what}: a multiple of {var.divisor} is due"
-        frame.out.append(Check(Relation.DIVIDES, by, given, message))
+        frame.check(Relation.DIVIDES, by, given, f"{what}: a multiple of {var.divisor} is due")
 
 
 def _output_targets(frame: GraphLowering, graph: Graph) -> None:

@@ -39,7 +39,7 @@ from tcc.ir.expr.scalar import (
     read_from,
     walk,
 )
-from tcc.ir.graph import Graph, Handle, Value, uses
+from tcc.ir.graph import Graph, Handle, Value
 from tcc.ir.index import (
     Index,
     Indices,
@@ -57,6 +57,7 @@ from tcc.ir.op import Array
 from tcc.ir.types import BF16, F16, F32, I8, I32, DType, TensorType, element_count
 from tcc.ops.algebra.levels import nibbles
 from tcc.passes.fuse.compose import canonical
+from tcc.passes.fuse.partition import seen_by_others
 from tcc.passes.layout.assign import Kernel, Placed, operand_reads
 from tcc.passes.layout.weights import Rounded
 from tcc.passes.quantize.quantize_weights import group_size, quantized, rounded
@@ -191,7 +192,7 @@ class _Narrowing:
         if not everywhere and (self.precision.floats is not BF16 or not self.precision.pairs):
             return set()
         results = {v for k in self.kernels for v in k.results} | {*self.placed.wholes.values()}
-        able = (results - _pinned(self.placed)) | self.given
+        able = (results - seen_by_others(self.placed.graph)) | self.given
         able = {v for v in able if v.type.dtype is F32}
         for kernel in self.kernels:
             able -= {v for _, node, v in operand_reads(kernel) if not _exact(node)}
@@ -309,8 +310,7 @@ def _in_floats(value: Value) -> _Stored:
     dtype = value.type.dtype
 
     def value_of(node: Read, first: int) -> Scalar:
-        found = read(first, node.indices, dtype, fill=node.fill, indirect=node.indirect)
-        return cast(found, node.dtype)
+        return cast(read_from(node, first, dtype), node.dtype)
 
     return _Stored((value,), value_of)
 
@@ -407,16 +407,6 @@ def _is_weight(factor: Scalar, kernel: Kernel, constants: Mapping[Value, Graph])
     if not isinstance(factor, Read) or not isinstance(factor.source, int):
         return False
     return not factor.indirect and kernel.operands[factor.source] in constants
-
-
-def _pinned(placed: Placed) -> set[Value]:
-    """Values whose types others rely on."""
-    graph = placed.graph
-    pinned = {*graph.inputs, *graph.outputs, *(v for pair in graph.aliases for v in pair)}
-    for step in placed.steps:
-        if step.node is not None:
-            pinned.update((*uses(step.node), *step.node.outputs))
-    return pinned
 
 
 def _storages(wholes: Mapping[Value, Value]) -> list[set[Value]]:

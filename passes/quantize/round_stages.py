@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tcc.ir.expr import Expr, ExprBuilder, Stage, extent, reads, with_reads, with_stages
-from tcc.ir.expr.scalar import Read, Scalar, StageRef, cast, read
+from tcc.ir.expr.scalar import Read, Scalar, StageRef, cast, read, read_from
 from tcc.ir.index import free_vars
 from tcc.ir.types import DType
 
@@ -66,7 +66,6 @@ def _reading(stage: Stage, ref: StageRef, narrow: StageRef, dtype: DType) -> Sta
     def moved(node: Read) -> Scalar:
         if node.source != ref:
             return node
-        found = read(narrow, node.indices, dtype, fill=node.fill, indirect=node.indirect)
-        return cast(found, node.dtype)
+        return cast(read_from(node, narrow, dtype), node.dtype)
 
     return with_reads(stage, moved)

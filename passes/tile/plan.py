@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, inf
 from typing import TypeAlias
@@ -37,7 +36,7 @@ from tcc.ir.tile.group import Access, TileGroup
 from tcc.ir.types import element_count
 from tcc.passes.fuse.structure import Storage
 from tcc.passes.layout.assign import Kernel, usual_layouts
-from tcc.record import record
+from tcc.record import entity, record
 from tcc.schedule.backend import AnySchedule, KernelModel
 from tcc.schedule.nest import contraction_factors, weight, work
 
@@ -45,7 +44,7 @@ from tcc.schedule.nest import contraction_factors, weight, work
 _SMALL = 64
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Bound:
     """A tile kernel with its schedule; shared by all launches of equal structure."""
 
@@ -54,7 +53,7 @@ class Bound:
     group: TileGroup
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class PlannedKernel:
     """One launch: what it runs, and where each operand lies (constants in their own layout)."""
 

@@ -7,14 +7,14 @@ Integers of less than a byte have one of their own.
 
 from __future__ import annotations
 
-import struct
-
+import numpy as np
 from tcc.backends.cpu.llvm.blocks import register_element
 from tcc.backends.cpu.llvm.half import half_bits, half_value
 from tcc.backends.cpu.llvm.narrow import narrow_bits, narrow_value
-from tcc.backends.cpu.llvm.text import Code, Reg, float_const, int_const, round_to_f32
-from tcc.ir.narrow import encode, rounded
+from tcc.backends.cpu.llvm.text import Code, Reg, float_const, int_const
+from tcc.ir.graph import rounded_number
 from tcc.ir.types import BF16, BOOL, F16, F32, F64, DType
+from tcc.passes.layout.weights import stored_bytes
 
 
 def memory_element(dtype: DType) -> str:
@@ -79,49 +79,21 @@ def _bf16_value(code: Code, bits: Reg) -> Reg:
     return code.bitcast(code.op("shl", bits, 16), "float")
 
 
-def round_literal(value: float, dtype: DType) -> float:
-    """A Python float rounded once to `dtype`."""
-    if dtype is F16:
-        try:
-            half: float = struct.unpack("<e", struct.pack("<e", value))[0]
-        except OverflowError:
-            half = float("inf") if value > 0 else float("-inf")
-        return half
-    if dtype.is_narrow:
-        return float(rounded(round_to_f32(value), dtype))
-    if dtype is BF16:
-        bits = _bf16_bits(value)
-        wide: float = struct.unpack("<f", struct.pack("<I", bits << 16))[0]
-        return wide
-    return round_to_f32(value) if dtype is F32 else value
-
-
-def _bf16_bits(value: float) -> int:
-    bits: int = struct.unpack("<I", struct.pack("<f", round_to_f32(value)))[0]
-    if value != value:
-        return 0x7FC0
-    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
-
-
 def constant(value: bool | int | float, dtype: DType, width: int = 1) -> Reg:
     """A literal in registers."""
     elem = register_element(dtype)
     if dtype.is_float:
-        return float_const(round_literal(float(value), dtype), elem, width)
+        return float_const(rounded_number(value, dtype), elem, width)
     return int_const(int(value), elem, width)
 
 
-def stored_constant(value: bool | int | float, dtype: DType, width: int = 1) -> Reg:
+def stored_constant(value: bool | int | float, dtype: DType, width: int) -> Reg:
     """A literal as it lies in memory."""
     elem = memory_element(dtype)
-    if dtype.is_narrow:
-        carried = round_to_f32(value) if dtype.is_float else value
-        return int_const(int(encode(carried, dtype)), elem, width)
-    if dtype is BF16:
-        return int_const(_bf16_bits(float(value)), elem, width)
-    if dtype is F16:
-        bits = struct.unpack("<H", struct.pack("<e", round_literal(float(value), dtype)))[0]
-        return int_const(bits, elem, width)
+    if dtype.is_narrow or dtype in (BF16, F16):
+        exact = rounded_number(value, dtype) if dtype.is_float else value
+        raw = stored_bytes(np.asarray([exact], dtype.carrier), dtype)
+        return int_const(int.from_bytes(raw.tobytes(), "little"), elem, width)
     if dtype.is_float:
         return float_const(float(value), elem, width)
     return int_const(int(value), elem, width)

@@ -7,12 +7,13 @@ shares a value with later code that the present place dominates.
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
 
+from tcc.ir.graph import rounded_number
+from tcc.ir.types import F32
 from tcc.record import record
 from tcc.target import Target
 
@@ -49,22 +50,13 @@ def int_const(value: int, elem: str = "i64", width: int = 1) -> Reg:
     return Reg(elem, width, text if width == 1 else f"splat ({elem} {text})")
 
 
-def float_const(value: float, elem: str = "float", width: int = 1) -> Reg:
+def float_const(value: float, elem: str, width: int) -> Reg:
     """A constant rounded to `elem`, repeated over the lanes."""
     if elem == "float":
-        value = round_to_f32(value)
+        value = rounded_number(value, F32)
     bits = struct.unpack("<Q", struct.pack("<d", value))[0] if value == value else 0x7FF8 << 48
     text = f"0x{bits:016X}"
     return Reg(elem, width, text if width == 1 else f"splat ({elem} {text})")
-
-
-def round_to_f32(value: float) -> float:
-    """The f32 nearest to `value`; infinite where it overflows."""
-    try:
-        result: float = struct.unpack("<f", struct.pack("<f", value))[0]
-    except OverflowError:
-        return math.copysign(math.inf, value)
-    return result
 
 
 def number(like: Reg, value: float) -> Reg:

@@ -38,7 +38,7 @@ def measure_steps(
     steps: Sequence[int | str],
     inputs: Callable[[Module], NamedArrays],
     runs: int,
-    threads: int | None = None,
+    threads: int | None,
 ) -> tuple[StepTime, ...]:
     """Seconds of each of the `steps` of the artifact at `path`: the median of `runs` runs.
 

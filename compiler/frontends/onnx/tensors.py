@@ -19,7 +19,7 @@ import onnx
 from onnx import TensorProto
 from tcc.errors import UserError
 from tcc.frontends.model_file import open_data
-from tcc.ir.narrow import decode, packed_size, unpack
+from tcc.ir.narrow import bf16_values, decode, packed_size, unpack
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, BOOL, DTYPES, STRING, DType
 
@@ -249,7 +249,7 @@ def _decode(raw: Array, count: int, dtype: DType) -> Array:
     if dtype.is_narrow:
         return decode(unpack(raw, count, dtype) if dtype.is_packed else raw, dtype)
     if dtype is BF16:
-        return _bf16(raw.view(np.uint16))
+        return bf16_values(raw.view(np.uint16))
     if dtype is BOOL:
         return raw.astype(np.bool_)  # bytes other than 0 and 1 are true, and must not stay bytes
     return raw.view(dtype.carrier)
@@ -262,12 +262,8 @@ def _from_field(values: Sequence[int] | Sequence[float], count: int, dtype: DTyp
         return decode(unpack(codes, count, dtype) if fits else codes, dtype)
     if dtype.name in ("f16", "bf16"):
         bits = np.fromiter(values, np.int64, len(values)).astype(np.uint16)
-        return _bf16(bits) if dtype is BF16 else bits.view(np.float16)
+        return bf16_values(bits) if dtype is BF16 else bits.view(np.float16)
     if dtype.is_float:
         return np.fromiter(values, dtype.carrier, len(values))
     wide = np.uint64 if dtype.kind.value == "uint" and dtype.bits > 16 else np.int64
     return np.fromiter(values, wide, len(values)).astype(dtype.carrier)
-
-
-def _bf16(bits: Array) -> Array:
-    return (bits.astype(np.uint32) << 16).view(np.float32)

@@ -24,6 +24,7 @@ from tcc.frontends.model_file import map_file
 from tcc.frontends.torch.calls import Program
 from tcc.frontends.torch.tensors import element_type
 from tcc.frontends.torch.wire import member, numbers, program_of, scalar_type
+from tcc.ir.narrow import bf16_values
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, DType
 from tcc.record import record
@@ -199,7 +200,7 @@ class _Weights:
         self.given += array.nbytes
         if self.given > _USES * len(self.archive.data):
             raise ValueError("the weights take many times the file's size")
-        return (_widened(array), dtype) if dtype is BF16 else (array, dtype)
+        return (bf16_values(array), dtype) if dtype is BF16 else (array, dtype)
 
 
 def _view(stored: memoryview, dtype: DType, meta: Mapping[str, Any]) -> Array:
@@ -222,7 +223,3 @@ def _view(stored: memoryview, dtype: DType, meta: Mapping[str, Any]) -> Array:
     steps = [step * kind.itemsize for step in strides]
     flat = np.frombuffer(stored, np.uint8)
     return np.ndarray(sizes, kind, flat, offset * kind.itemsize, steps)
-
-
-def _widened(bits: Array) -> Array:
-    return (bits.astype(np.uint32) << 16).view(np.float32)

@@ -12,12 +12,11 @@ nothing behind it knows torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tcc.ir.op import Array
 from tcc.ir.types import DType
-from tcc.record import record
+from tcc.record import entity, record
 
 
 @record
@@ -88,7 +87,7 @@ class Number:
 Known: TypeAlias = Any
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Call:
     """One call.  Arguments are refs, numbers, texts, blocks, or lists of these; those without a
     name are numbered.  `used` are the numbers of its results that something reads."""
@@ -106,7 +105,7 @@ class Call:
         return f"{self.path + '/' if self.path else ''}{self.name} ({self.target})"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Block:
     """Calls in order.  `inputs` are named, each with what is known of it; an input that is a
     number, text or None has that value.  `outputs` are refs, numbers or None."""
@@ -130,7 +129,7 @@ class Fixed:
     value: Any
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Program:
     """A whole program.
 

@@ -67,8 +67,8 @@ class CallContext(Emitter):
         value = self.call.result
         return value if number is None else value[number]
 
-    def result_dtype(self, number: int | None = None) -> DType:
-        return element_type(self.result(number).dtype, self.loc)
+    def result_dtype(self) -> DType:
+        return element_type(self.result().dtype, self.loc)
 
     def result_shape(self, number: int | None = None) -> tuple[Index, ...]:
         return self.symbols.shape(self.result(number).shape, self.loc)

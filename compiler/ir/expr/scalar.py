@@ -280,9 +280,10 @@ def read(
     )
 
 
-def read_from(node: Read, source: Source) -> Read:
-    """The element of `source` that `node` reads of its own."""
-    return read(source, node.indices, node.dtype, fill=node.fill, indirect=node.indirect)
+def read_from(node: Read, source: Source, dtype: DType | None = None) -> Read:
+    """The element of `source` that `node` reads of its own, of its type if no other is given."""
+    kind = node.dtype if dtype is None else dtype
+    return read(source, node.indices, kind, fill=node.fill, indirect=node.indirect)
 
 
 def apply(function: str, *args: Scalar) -> Apply:

@@ -255,7 +255,7 @@ class GraphBuilder:
         type = TensorType(dtype or dtype_of(data), tuple(map(const, data.shape)))
         return self.constant_handle(self.store.put(data, dtype, sources), type, name)
 
-    def constant_handle(self, handle: Handle, type: TensorType, name: str = "const") -> Value:
+    def constant_handle(self, handle: Handle, type: TensorType, name: str) -> Value:
         found = self._by_handle.get(handle)
         if found is None:
             found = Value(self.fresh(name), type)

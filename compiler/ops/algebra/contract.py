@@ -84,7 +84,7 @@ def matmul_shape(a: TensorType, c: TensorType) -> Shape:
 
 def _matmul_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
     dtype = same_dtype(types)
-    return (TensorType(dtype, matmul_shape(required(types, 0), required(types, 1))),)
+    return (TensorType(dtype, matmul_shape(*present(types, 2))),)
 
 
 @in_f32

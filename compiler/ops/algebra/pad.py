@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, index_value, literal
-from tcc.ir.index import Index, as_int, const, maximum, minimum
+from tcc.ir.index import Index, const, maximum, minimum
 from tcc.ir.op import (
     Array,
     Arrays,
@@ -21,7 +21,7 @@ from tcc.ir.op import (
 )
 from tcc.ir.types import BOOL, I64, TensorType
 from tcc.ops.formula import choose, one_stage
-from tcc.ops.operands import array, inside, maybe_array, require, sizes
+from tcc.ops.operands import array, inside, maybe_array, none_negative, require, sizes
 from tcc.ops.shapes import MOVED, Point, Shape, optional, required
 from tcc.record import record
 
@@ -48,8 +48,7 @@ def _infer(types: Types, attrs: PadAttrs) -> OutTypes:
         d + before + after
         for d, before, after in zip(x.shape, attrs.before, attrs.after, strict=True)
     )
-    negative = [n for n in (as_int(d) for d in shape) if n is not None and n < 0]
-    require(not negative, f"pad crops more than {x} has")
+    none_negative(shape, f"pad crops more than {x} has")
     return (TensorType(x.dtype, shape),)
 
 

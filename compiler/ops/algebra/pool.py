@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from tcc.ir.expr import MONOIDS, Expr, ExprBuilder
 from tcc.ir.expr.scalar import Const, Scalar, StageRef, cast, index_value
-from tcc.ir.index import Index, IndexLike, as_index, as_int, ceildiv, const, maximum, minimum
+from tcc.ir.index import Index, IndexLike, as_index, ceildiv, const, maximum, minimum
 from tcc.ir.op import (
     Array,
     Arrays,
@@ -27,7 +27,7 @@ from tcc.ir.types import BOOL, I8, I64, U8, DType, TensorType, element_count
 from tcc.ops.algebra.contract import rounded
 from tcc.ops.algebra.window import border_fill, patch, window_count, window_places
 from tcc.ops.formula import choose, fn, wide
-from tcc.ops.operands import array, dims, inside, require, sizes
+from tcc.ops.operands import array, dims, inside, none_negative, require, sizes
 from tcc.ops.reference import in_f32
 from tcc.ops.shapes import FLOATS, Point, Shape, present, required
 from tcc.record import record
@@ -67,8 +67,7 @@ def _shape(x: TensorType, attrs: PoolAttrs) -> Shape:
     require(numbers, f"a pool takes numbers [batch, channel, spatial...], not {x}")
     require(all(len(v) == x.rank - 2 for v in _lists(attrs)), f"pool attributes do not fit {x}")
     image = _counts(x.shape[2:], attrs)
-    small = [n for n in (as_int(d) for d in image) if n is not None and n < 0]
-    require(not small, f"the window {attrs.kernel} is larger than the padded image of {x}")
+    none_negative(image, f"the window {attrs.kernel} is larger than the padded image of {x}")
     return (*x.shape[:2], *image)
 
 

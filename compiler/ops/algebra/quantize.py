@@ -180,7 +180,7 @@ def _quantize_reference(arrays: Arrays, attrs: QuantizeAttrs) -> OutArrays:
 
 
 def _dequantize_infer(types: Types, attrs: DequantizeAttrs) -> OutTypes:
-    x, scale, zero = required(types, 0), required(types, 1), optional(types, 2)
+    (x, scale), zero = present(types, 2), optional(types, 2)
     check_dtype(x.dtype, (*_LEVELS, I32))
     if zero is not None:
         check_dtype(zero.dtype, (x.dtype,), "the zero point")

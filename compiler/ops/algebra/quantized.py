@@ -170,7 +170,7 @@ def _conv_integer_reference(arrays: Arrays, attrs: ConvIntegerAttrs) -> OutArray
     # Less its border, which `convolve` takes for zeros.
     found = convolve(x - np.int32(attrs.border), w, attrs)
     whole = w.reshape(len(w), -1).sum(1, dtype=np.int32)
-    return (found + attrs.border * whole.reshape(-1, *[1] * (x.ndim - 2)),)
+    return (with_bias(found, attrs.border * whole),)
 
 
 def _conv_sum(

@@ -31,9 +31,9 @@ from tcc.ir.types import I64, TensorType, element_count
 from tcc.ops.algebra.contract import rounded
 from tcc.ops.algebra.pad import surrounded
 from tcc.ops.formula import choose, fn, wide
-from tcc.ops.operands import array, dims, inside, maybe_array, require, sizes
+from tcc.ops.operands import array, dims, inside, maybe_array, none_negative, require, sizes
 from tcc.ops.reference import given, in_f32
-from tcc.ops.shapes import FLOATS, Point, Shape, agree, optional, required, same_dtype
+from tcc.ops.shapes import FLOATS, Point, Shape, agree, optional, present, required, same_dtype
 from tcc.record import record
 
 
@@ -167,14 +167,13 @@ def conv_shape(x: TensorType, w: TensorType, attrs: ConvAttrs) -> Shape:
     agree(x.shape[1], w.shape[1] * attrs.group, "the channels of the image and of all groups")
     _whole_groups(attrs.group, w, 0, "filters")
     image = tuple(map(window_count, x.shape[2:], w.shape[2:], *lists))
-    small = [n for n in (as_int(d) for d in image) if n is not None and n < 0]
-    require(not small, f"the kernel of {w} is larger than the padded image of {x}")
+    none_negative(image, f"the kernel of {w} is larger than the padded image of {x}")
     return (x.shape[0], w.shape[0], *image)
 
 
 def _conv_infer(types: Types, attrs: ConvAttrs) -> OutTypes:
     dtype = same_dtype(types)
-    x, w, bias = required(types, 0), required(types, 1), optional(types, 2)
+    (x, w), bias = present(types, 2), optional(types, 2)
     shape = conv_shape(x, w, attrs)
     if bias is not None:
         _check_bias(bias, shape[1])
@@ -257,7 +256,7 @@ def _transposed(image: Shape, kernel: Shape, attrs: ConvTransposeAttrs) -> Shape
 
 def _transpose_infer(types: Types, attrs: ConvTransposeAttrs) -> OutTypes:
     dtype = same_dtype(types)
-    x, w, bias = required(types, 0), required(types, 1), optional(types, 2)
+    (x, w), bias = present(types, 2), optional(types, 2)
     require(x.rank >= 3 and w.rank == x.rank, f"conv_transpose of {x} with {w}")
     agree(x.shape[1], w.shape[0], "the channels of image and filters")
     _whole_groups(attrs.group, x, 1, "channels")

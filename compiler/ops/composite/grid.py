@@ -274,7 +274,7 @@ def _deform_infer(types: Types, attrs: DeformConvAttrs) -> OutTypes:
 
 
 def _deform_expr(types: Types, attrs: DeformConvAttrs) -> Expr:
-    x, w, conv = required(types, 0), required(types, 1), attrs.conv
+    (x, w), conv = present(types, 2), attrs.conv
     (y,) = _deform_infer(types, attrs)
     b = ExprBuilder(*types)
     n, m, *o = i = b.iters(*y.shape)

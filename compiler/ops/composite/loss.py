@@ -56,7 +56,7 @@ class LossAttrs:
 
 
 def _infer(types: Types, attrs: LossAttrs) -> OutTypes:
-    x, labels, weights = required(types, 0), required(types, 1), optional(types, 2)
+    (x, labels), weights = present(types, 2), optional(types, 2)
     check_dtype(x.dtype, FLOATS, "the scores")
     check_dtype(labels.dtype, (I32, I64), "the labels")
     check_rank(x, 2, "the scores")

@@ -88,7 +88,7 @@ def _layer_infer(types: Types, attrs: NormAttrs) -> OutTypes:
 
 
 def _layer_expr(types: Types, attrs: NormAttrs) -> Expr:
-    x, scale, bias = required(types, 0), required(types, 1), optional(types, 2)
+    (x, scale), bias = present(types, 2), optional(types, 2)
     b = ExprBuilder(*types)
     axes = last_axes(attrs.axis, x.rank)
     moments = moments_of(b, x.shape, axes, reader(b))

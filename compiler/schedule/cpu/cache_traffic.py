@@ -12,13 +12,14 @@ from dataclasses import dataclass
 
 from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import Var
+from tcc.record import entity
 from tcc.schedule.footprint import Touch
 
 # A cache that also holds what streams through serves about this share of its size.
 SHARE = 0.75
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class LoopOver:
     """`trips` steps of `step` elements along `var`: what is inside runs over `step` of them."""
 
@@ -27,7 +28,7 @@ class LoopOver:
     step: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class NestLoops:
     """One nest's loops, outermost first, of which the first `shared` are around all nests.
 
@@ -48,7 +49,7 @@ def nest_loops(
     touches: tuple[Touch, ...],
     whole: Mapping[Var, int],
     *,
-    ahead: bool = False,
+    ahead: bool,
 ) -> NestLoops:
     """The streaming loop of one nest; `whole` are the elements along each of its variables in
     all."""

@@ -447,9 +447,9 @@ def row_units(
     common: Vars,
     contraction: ContractionLoops,
     registers: CoreModel,
-    most: int = ROWS,
+    most: int,
     *,
-    bound: bool = False,
+    bound: bool,
 ) -> dict[Var, int]:
     """Elements of each row loop that a unit covers: about `most` rows in all (with `bound`, no
     more), in parts that give every core the same number of units where they are few.  An open loop

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from tcc.ir.index import Var, as_int
-from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.schedule.cpu.core import CoreModel
+from tcc.schedule.nest import in_scratch
 
 # Parts of the second-level cache that a unit holds where the weights stay there too, and where they
 # do not.
@@ -60,5 +60,4 @@ def constant_bytes(group: TileGroup, stage: GroupStage) -> int:
 
 def _local(group: TileGroup, stage: GroupStage) -> tuple[int, ...]:
     """The buffers in which a unit holds a stage."""
-    numbers = dict.fromkeys(a.buffer for a in stage.written)
-    return tuple(n for n in numbers if group.buffers[n].scope is MemorySpace.LOCAL)
+    return tuple(dict.fromkeys(a.buffer for a in in_scratch(group, stage.written)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from math import inf, prod
 from typing import Any, TypeAlias
 
@@ -12,6 +11,7 @@ from tcc.ir.expr.scalar import Apply, Read, Scalar, StageRef, children, walk
 from tcc.ir.index import Index, Var, Vars, as_index, as_int, const, free_vars, maximum, minimum
 from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
+from tcc.record import entity
 from tcc.schedule.cpu.machine import Machine
 from tcc.schedule.footprint import Stride, Touch, place_of, touch
 from tcc.schedule.nest import EXPENSIVE, contraction_factors, depends, points, row_loop, trips
@@ -20,7 +20,7 @@ from tcc.schedule.nest import EXPENSIVE, contraction_factors, depends, points, r
 _MANY = 16
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class StageWork:
     """One stage.  For each vector of results and step of the reduction: `ops` simple vector
     instructions and `heavy` cycles of functions; `flops` are per element and step."""
@@ -74,7 +74,7 @@ def group_bytes(group: TileGroup) -> int:
     found: dict[int, float] = {}
     for number, stage in enumerate(group.stages):
         whole = {v: trips(v) for v in stage.loops}
-        for source, item in _global_touches(group, number, stage):
+        for source, item in global_touches(group, number, stage):
             found[source] = max(found.get(source, 0), item.bytes_in(whole, 1))
     return round(sum(found.values()))
 
@@ -84,16 +84,15 @@ def _bytes_formula(group: TileGroup) -> Index:
     to all that there are."""
     found: dict[int, Index] = {}
     for number, stage in enumerate(group.stages):
-        for source, item in _global_touches(group, number, stage):
+        for source, item in global_touches(group, number, stage):
             own = prod((extent(v) for v in item.loops), start=const(item.times))
             own = minimum(own, group.buffers[source].size) * item.size
             found[source] = maximum(found.get(source, own), own)
     return sum(found.values(), start=const(0))
 
 
-def _global_touches(
-    group: TileGroup, number: int, stage: GroupStage
-) -> Iterator[tuple[int, Touch]]:
+def global_touches(group: TileGroup, number: int, stage: GroupStage) -> Iterator[tuple[int, Touch]]:
+    """What stage `number` touches of operands and results, each with its buffer."""
     for item in stage_touches(group, number, stage):
         if isinstance(item.source, int) and _is_global(group, item.source):
             yield item.source, item

@@ -8,11 +8,10 @@ from math import prod
 from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import Cast, StageRef
 from tcc.ir.index import Var, bounds, free_vars
-from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.ir.types import F32, FLOAT8, I8, I32
 from tcc.schedule.gpu.schedule import BlockSchedule
-from tcc.schedule.nest import Factors, contraction_factors, multiplied, stride
+from tcc.schedule.nest import Factors, contraction_factors, in_scratch, multiplied, stride
 
 
 def join(loops: Sequence[Var]) -> str:
@@ -69,9 +68,7 @@ def schedule_of(
 def own_axis(group: TileGroup, stage: GroupStage) -> list[Var]:
     """A stage's loops that neither all stages nor a streaming loop share, as what it holds lies."""
     own = [v for v in stage.iters if v not in group.cut]
-    stores = (a for targets in stage.stores for a in targets)
-    resident = (a for a in stores if group.buffers[a.buffer].scope is MemorySpace.LOCAL)
-    return _along(own, next(resident, None))
+    return _along(own, next(iter(in_scratch(group, stage.written)), None))
 
 
 def reduced_axis(group: TileGroup, stage: GroupStage) -> list[Var]:

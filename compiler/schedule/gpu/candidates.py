@@ -139,7 +139,7 @@ def _side_by_side(group: TileGroup) -> bool:
     reads = [a for n, a in stage.accesses.items() if isinstance(n.source, int)]
     if not stage.reduce or not reads:
         return False
-    loops = (*stage.iters, *stage.reduce)
+    loops = stage.loops
     widest = max(reads, key=lambda a: points(v for v in loops if stride(a, v) != 0))
     if any(stride(widest, v) == 1 for v in group.common if trips(v) >= 16):
         return True

@@ -66,7 +66,7 @@ def main_matmul(group: TileGroup) -> GroupStage | None:
         for stage in group.stages
         if (roles := _roles(stage)) and roles.rows and roles.columns and points(stage.reduce) >= 8
     ]
-    return max(found, key=lambda s: points((*s.iters, *s.reduce)), default=None)
+    return max(found, key=lambda s: points(s.loops), default=None)
 
 
 def matmul_schedules(group: TileGroup, main: GroupStage) -> list[BlockSchedule]:

@@ -12,11 +12,10 @@ from math import prod
 from typing import TypeAlias
 
 from tcc.ir.index import Var, Vars
-from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.types import BF16, F16, F32, I8, I32
 from tcc.record import record
-from tcc.schedule.cpu.work import stage_touches
+from tcc.schedule.cpu.work import global_touches
 from tcc.schedule.footprint import Touch
 from tcc.schedule.gpu.axes import factors, of_bytes
 from tcc.schedule.gpu.schedule import FLOAT8_NAME, BlockSchedule
@@ -100,12 +99,8 @@ class StageFacts:
 
     def __init__(self, group: TileGroup, number: int) -> None:
         self.stage = stage = group.stages[number]
-        self.touches = tuple(
-            t
-            for t in stage_touches(group, number, stage)
-            if isinstance(t.source, int) and group.buffers[t.source].scope is not MemorySpace.LOCAL
-        )
-        self.loops = (*stage.iters, *stage.reduce)
+        self.touches = tuple(t for _, t in global_touches(group, number, stage))
+        self.loops = stage.loops
         self.ops = weight(stage)
         both = factors(stage)
         self.sides: tuple[frozenset[Var], frozenset[Var]] | None = None

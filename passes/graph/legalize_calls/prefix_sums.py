@@ -45,17 +45,19 @@ class Totals:
         count: Index,
         term: Term,
         combination: Combination,
+        typical: int = _TYPICAL,
     ) -> None:
+        """`typical` is the length that a count counts as which is open."""
         self.b, self.lines, self.count = b, tuple(lines), count
         self.combination = combination
         self.within: StageRef | None = None
         size = as_int(count)
-        if (_TYPICAL if size is None else size) <= DIRECT:
+        if (typical if size is None else size) <= DIRECT:
             self.direct = self._direct(term)
             return
         blocks = ceildiv(count, BLOCK)
         self.within = self._within(blocks, term)
-        self.outer = Totals(b, lines, blocks, self._whole, combination)
+        self.outer = Totals(b, lines, blocks, self._whole, combination, -(-typical // BLOCK))
 
     def before(self, at: Indices, number: Index) -> Scalar:
         """The total of the elements before `number`, which is inside the line."""

@@ -15,11 +15,11 @@ from dataclasses import replace
 
 from tcc.ir.expr.scalar import Source, StageRef
 from tcc.ir.index import Index, Var, as_int, bounds, const, step_in
-from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import TileGroup
 from tcc.passes.layout.pad_planes import LINE
 from tcc.passes.tile.cpu.scratch import Resident
 from tcc.schedule.cpu.schedule import Schedule
+from tcc.schedule.nest import in_scratch
 
 
 def overlaid(
@@ -88,7 +88,7 @@ def _step(group: TileGroup, schedule: Schedule, source: int, number: int) -> int
         for node, access in stage.accesses.items()
         if isinstance(node.source, StageRef) and node.source.stage == source
     ]
-    stores = [a for a in stage.stores[0] if group.buffers[a.buffer].scope is MemorySpace.LOCAL]
+    stores = in_scratch(group, stage.stores[0])
     if any(a.guards for a in (*reads, *stores)):
         return None
     widths = {_width(a.offset, first[0]) for a in (*reads, *stores)}
@@ -131,7 +131,5 @@ def _overlaid_pair(
 
 def _count(group: TileGroup, source: int) -> int | None:
     """Elements of a stage at one point of the common loops."""
-    for target in group.stages[source].stores[0]:
-        if group.buffers[target.buffer].scope is MemorySpace.LOCAL:
-            return as_int(group.buffers[target.buffer].size)
-    return None
+    held = in_scratch(group, group.stages[source].stores[0])
+    return as_int(group.buffers[held[0].buffer].size) if held else None

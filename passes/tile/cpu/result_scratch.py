@@ -18,6 +18,7 @@ from tcc.ir.tile.group import Access, TileGroup
 from tcc.passes.tile.cpu.scratch import Resident
 from tcc.schedule.cpu.along import paired_loops
 from tcc.schedule.cpu.schedule import Schedule
+from tcc.schedule.nest import in_scratch
 
 
 def in_results(
@@ -91,8 +92,7 @@ def _replaced(group: TileGroup, schedule: Schedule, ref: StageRef) -> Iterator[t
 
 
 def _local(group: TileGroup, ref: StageRef) -> list[Access]:
-    stores = group.stages[ref.stage].stores[ref.component]
-    return [a for a in stores if group.buffers[a.buffer].scope is MemorySpace.LOCAL]
+    return in_scratch(group, group.stages[ref.stage].stores[ref.component])
 
 
 def _base(group: TileGroup, ref: StageRef, target: Access) -> Index | None:

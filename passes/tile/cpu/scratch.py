@@ -4,7 +4,7 @@ operands of products that are made before they are multiplied."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from tcc.errors import InternalError
@@ -14,11 +14,12 @@ from tcc.ir.index import Index, Var, as_int, const, substitute
 from tcc.ir.tile import MemorySpace, TileBuffer
 from tcc.ir.tile.group import GroupStage, Rescale, Strip, TileGroup
 from tcc.passes.tile.cpu.ranges import BlockRange, Regions, positions, shape_of
+from tcc.record import entity
 from tcc.schedule.cpu.schedule import Schedule
-from tcc.schedule.nest import reads_here
+from tcc.schedule.nest import in_scratch, reads_here
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Resident:
     """One component of a stage in scratch, for the region of a unit.
 
@@ -49,7 +50,7 @@ class Resident:
         return at
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Packed:
     """A `factor` of a sum of products in scratch, for one block of the results' loops and a K-block
     of the sum.  `steps` are elements between neighbours along each loop that it has an axis for."""
@@ -201,8 +202,8 @@ def unit_size(group: TileGroup, schedule: Schedule, var: Var) -> int:
 
 def _local(group: TileGroup, stage: GroupStage, component: int) -> int | None:
     """The local buffer of a component; several of a stage may share one."""
-    numbers = (a.buffer for a in stage.stores[component])
-    return next((n for n in numbers if group.buffers[n].scope is MemorySpace.LOCAL), None)
+    held = in_scratch(group, stage.stores[component])
+    return held[0].buffer if held else None
 
 
 def _static(size: Index) -> int:
@@ -216,9 +217,8 @@ def within(
     group: TileGroup, stage: GroupStage, component: int, mapping: Mapping[Var, Index]
 ) -> Index:
     """The place of a stage's element among its inner iterators, as `structure` numbers them."""
-    for target in stage.stores[component]:
-        if group.buffers[target.buffer].scope is MemorySpace.LOCAL:
-            return substitute(target.offset, mapping)
+    for target in in_scratch(group, stage.stores[component]):
+        return substitute(target.offset, mapping)
     at = const(0)
     for var in stage.iters:
         if var not in group.cut:

@@ -24,6 +24,7 @@ from tcc.ir.index import (
     substitute,
 )
 from tcc.ir.tile import Guard, lanes
+from tcc.ir.tile.group import Access
 from tcc.ir.types import element_count
 from tcc.record import record
 
@@ -122,14 +123,16 @@ class BlockAxes:
             p.axis.block if any(v in loops for v in p.axis.loops) else 1 for p in self.axes
         )
 
-    def tails(self, shape: tuple[int, ...]) -> tuple[Guard, ...]:
-        """The guards of ragged axes that a block of `shape` varies along."""
-        found = []
+    def guards(self, access: Access, shape: tuple[int, ...]) -> tuple[Guard, ...]:
+        """The guards of an access by a block of `shape`, and of ragged axes that it varies
+        along."""
+        own = access.guards
+        found = [Guard(self.place(g.index, shape), self.place(g.extent, shape)) for g in own]
         lane = iter(shape)
         for part, position in zip(self.parts, self.positions(shape), strict=True):
             if part.lanes and next(lane) > 1 and part.axis.ragged:
                 found.append(Guard(position, part.axis.total))
-        return tuple(found)
+        return tuple(dict.fromkeys(found))
 
 
 def _digits(loops: Sequence[Var], position: Index, index: Index) -> dict[Var, Index]:

@@ -197,23 +197,15 @@ class StageScalars(ScalarBlocks):
         indirect = tuple((v, self.block(s)) for v, s in node.indirect)
         indices = [access.offset, *(i for g in access.guards for i in (g.index, g.extent))]
         shape = self._shape(free_vars(*indices), (b for _, b in indirect))
-        guards = dict.fromkeys(self._guards(access, shape))
         return self.emitter.load(
             node.dtype,
             shape,
             self.emitter.buffers[access.buffer],
             self.frame.place(access.offset, shape),
-            tuple(guards),
+            self.frame.guards(access, shape),
             0 if node.fill is None else node.fill,
             indirect,
         )
-
-    def _guards(self, access: Access, shape: tuple[int, ...]) -> tuple[Guard, ...]:
-        own = (
-            Guard(self.frame.place(g.index, shape), self.frame.place(g.extent, shape))
-            for g in access.guards
-        )
-        return (*own, *self.frame.tails(shape))
 
     def _ready(self, node: Read, source: StageRef) -> Block:
         """The block of an earlier stage, with axes of one for what it does not have."""

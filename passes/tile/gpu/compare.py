@@ -11,7 +11,7 @@ leave room.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from tcc.ir.expr.scalar import Apply, Const, IndexValue, Scalar, apply, index_value, rebuild
 from tcc.ir.index import Index, Var, bounds, const, free_vars, substitute
@@ -25,16 +25,12 @@ _MOST = 1 << 30
 def in_few_bits(scalar: Scalar) -> Scalar:
     """`scalar` with its comparisons of indices in i32 where that gives what i64 does."""
 
-    def visit(node: Scalar) -> Scalar:
-        node = rebuild(node, visit)
-        if not isinstance(node, Apply) or node.function not in _COMPARISONS:
-            return node
-        a, b = map(_index, node.args)
-        if a is None or b is None or not (_fits(a) and _fits(b)):
+    def few(node: Apply, a: Index, b: Index) -> Scalar:
+        if not (_fits(a) and _fits(b)):
             return node
         return apply(node.function, index_value(a, I32), index_value(b, I32))
 
-    return visit(scalar)
+    return _with_comparisons(scalar, few)
 
 
 def on_one_side(scalar: Scalar, lanes: Collection[Var]) -> Scalar:
@@ -42,12 +38,8 @@ def on_one_side(scalar: Scalar, lanes: Collection[Var]) -> Scalar:
     both sides differ between lanes."""
     first = {v: const(0) for v in lanes}
 
-    def visit(node: Scalar) -> Scalar:
-        node = rebuild(node, visit)
-        if not isinstance(node, Apply) or node.function not in _COMPARISONS:
-            return node
-        a, b = map(_index, node.args)
-        if a is None or b is None or node.args[0].dtype is not I32:
+    def one_sided(node: Apply, a: Index, b: Index) -> Scalar:
+        if node.args[0].dtype is not I32:
             return node
         common = substitute(b, first)
         rest = b - common
@@ -56,6 +48,19 @@ def on_one_side(scalar: Scalar, lanes: Collection[Var]) -> Scalar:
         if known or not free_vars(common) or not (_fits(a) and _fits(common)):
             return node
         return apply(node.function, index_value(a - common, I32), index_value(rest, I32))
+
+    return _with_comparisons(scalar, one_sided)
+
+
+def _with_comparisons(scalar: Scalar, of: Callable[[Apply, Index, Index], Scalar]) -> Scalar:
+    """`scalar` with `of(node, a, b)` in place of each comparison of indices a and b."""
+
+    def visit(node: Scalar) -> Scalar:
+        node = rebuild(node, visit)
+        if not isinstance(node, Apply) or node.function not in _COMPARISONS:
+            return node
+        a, b = map(_index, node.args)
+        return node if a is None or b is None else of(node, a, b)
 
     return visit(scalar)
 

@@ -34,12 +34,13 @@ from tcc.ir.index import (
     step_in,
     substitute,
 )
-from tcc.ir.tile import Block, Guard, MemorySpace
+from tcc.ir.tile import Block, Guard
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.ir.types import I64
 from tcc.passes.tile.gpu.axes import Axis, AxisRange, BlockAxes, axis
 from tcc.passes.tile.gpu.body import Made, matched
 from tcc.schedule.gpu.schedule import BlockSchedule, NotBlocks
+from tcc.schedule.nest import in_scratch
 
 # Formulas put in for reads: more means that stages nest without end in sight.
 _MOST = 64
@@ -86,14 +87,8 @@ class Axes:
 
     def inner(self, stage: GroupStage, component: int) -> Index | None:
         """The offset of an element among those of the stage's own loops; None without such."""
-        return next(
-            (
-                a.offset
-                for a in stage.stores[component]
-                if self.group.buffers[a.buffer].scope is MemorySpace.LOCAL
-            ),
-            None,
-        )
+        held = in_scratch(self.group, stage.stores[component])
+        return held[0].offset if held else None
 
     def outer(self, loops: Collection[Var]) -> list[AxisRange]:
         """Parts of the parallel axes and the streaming loop that have some of `loops`, at some
@@ -259,9 +254,7 @@ def _values(
     """The source's own loops at a read of it: the digits of the offset."""
     if access is None:
         return {}
-    stored = [
-        a for a in source.stores[component] if group.buffers[a.buffer].scope is MemorySpace.LOCAL
-    ]
+    stored = in_scratch(group, source.stores[component])
     if len(stored) != 1:
         raise NotBlocks("a stage reads several formulas of an earlier one")
     own = [v for v in source.iters if v not in group.cut]

@@ -12,7 +12,7 @@ from functools import partial
 
 from tcc.ir.expr.scalar import Cast, Read, Scalar, literal, walk
 from tcc.ir.index import Index, Var, as_int, const
-from tcc.ir.tile import Block, Blocks, Contract, Guard, Reduce, Store
+from tcc.ir.tile import Block, Blocks, Contract, Reduce, Store
 from tcc.ir.tile.group import GroupStage
 from tcc.ir.types import BF16, F16, F32, FLOAT8, I8, I32
 from tcc.passes.tile.gpu.axes import Axis, AxisRange, BlockAxes
@@ -20,10 +20,9 @@ from tcc.passes.tile.gpu.body import BlockEmitter, StageScalars
 from tcc.passes.tile.monoids import combinations, identities, identity_blocks
 from tcc.record import record
 from tcc.schedule.gpu.axes import factors
+from tcc.schedule.gpu.work import LEAST_BYTES, LEAST_SIDE
 from tcc.schedule.nest import depends
 
-# The smallest side of a block that is multiplied as a matrix, and the fewest bytes that are summed.
-LEAST_SIDE, LEAST_BYTES = 16, 32
 _NARROW = (BF16, F16, I8, *FLOAT8)
 
 
@@ -111,17 +110,11 @@ class BlockStage:
             for target in targets:
                 if target.buffer >= len(self.emitter.buffers):
                     continue  # what later stages read is a block
-                guards = [
-                    *(
-                        Guard(self.frame.place(g.index, shape), self.frame.place(g.extent, shape))
-                        for g in target.guards
-                    ),
-                    *self.frame.tails(shape),
-                ]
+                guards = self.frame.guards(target, shape)
                 offset = self.frame.place(target.offset, shape)
                 value = self.emitter.spread(block, shape)
                 buffer = self.emitter.buffers[target.buffer]
-                self.emitter.add(Store(buffer, (offset,), value, tuple(dict.fromkeys(guards))))
+                self.emitter.add(Store(buffer, (offset,), value, guards))
 
     # ---- identities and combinations ------------------------------------------------------------
 

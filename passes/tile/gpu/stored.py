@@ -9,7 +9,7 @@ Establishes operands and results of the given type where they were f32.
 from __future__ import annotations
 
 from tcc.ir.expr import Expr, with_reads
-from tcc.ir.expr.scalar import Read, Scalar, StageRef, cast, read
+from tcc.ir.expr.scalar import Read, Scalar, StageRef, cast, read_from
 from tcc.ir.types import F32, DType, TensorType
 from tcc.passes.fuse.compose import canonical
 from tcc.passes.quantize.precision import cast_results
@@ -23,8 +23,7 @@ def stored_as(expr: Expr, floats: DType) -> Expr:
     def narrow(node: Read) -> Scalar:
         if isinstance(node.source, StageRef) or node.dtype is not F32:
             return node
-        found = read(node.source, node.indices, floats, fill=node.fill, indirect=node.indirect)
-        return cast(found, F32)
+        return cast(read_from(node, node.source, floats), F32)
 
     params = tuple(
         TensorType(floats, p.shape) if p is not None and p.dtype is F32 else p for p in expr.params

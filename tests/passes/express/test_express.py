@@ -114,6 +114,16 @@ def test_running_totals_of_lines_of_any_length(count: int, monkeypatch: pytest.M
         lines("cum_sum", CumSumAttrs(1, exclusive, reverse), x)
 
 
+def test_running_totals_of_lines_of_open_length() -> None:
+    b = GraphBuilder("open")
+    x = b.input("x", TensorType(I64, (symbol("n", lo=1),)))
+    graph = legalize_calls(b.finish(b.add(OPS["cum_sum"], [x], CumSumAttrs(0, False, False))))
+    for count in (1, BLOCK, BLOCK + 1, 3 * DIRECT):
+        given = np.random.default_rng(count).integers(-9, 9, count)
+        (found,) = evaluate_graph(graph, {"x": given}).values()
+        np.testing.assert_array_equal(found, np.cumsum(given))
+
+
 def test_totals_of_blocks_of_blocks() -> None:
     x = np.ones(BLOCK * DIRECT + 1, np.int64)
     b = ExprBuilder(tensor(I64, x.size))

@@ -10,6 +10,7 @@ be otherwise; then new rows go where each sequence ends.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from math import sqrt
 
 from tcc.frontends.onnx.context import Converter, NodeContext, Results
@@ -71,6 +72,12 @@ def _refuse(ctx: NodeContext, *inputs: int, **defaults: float | str) -> None:
             given = ctx.text(name) if kind is str else ctx.integer(name)
             if given != default:
                 raise ctx.fail(f"{name}={given} is not supported")
+
+
+def _columns(ctx: NodeContext, x: Operand, widths: Sequence[int]) -> list[Operand]:
+    """What lies side by side along axis 2, in parts of these widths."""
+    ends = accumulate(widths)
+    return [ctx.slice_axis(x, 2, end - n, n) for end, n in zip(ends, widths, strict=True)]
 
 
 # ---- rotary embedding ---------------------------------------------------------------------------
@@ -174,7 +181,7 @@ def _projected(ctx: NodeContext, count: int) -> list[Operand]:
         parts = as_int(packed.shape[3]) or 0
         if ctx.optional(3) is not None or parts != (3 if key is None else 2):
             raise ctx.fail(f"packed heads {packed.type!r} are not supported")
-        each = [ctx.squeeze(ctx.slice_axis(packed, 3, n, 1), (3,)) for n in range(parts)]
+        each = [ctx.element(packed, 3, n) for n in range(parts)]
         heads = [ctx.transpose(e, (0, 2, 1, 3)) for e in each]
         return heads if key is None else [_heads(ctx, first, count), *heads]
     if key is None or value is None:
@@ -220,18 +227,14 @@ def _attended(
     widths = ctx.integers("qkv_hidden_sizes", (width // 3,) * 3)
     if len(widths) != 3 or sum(widths) != width:
         raise ctx.fail(f"widths {widths} are not those of {made.type!r}")
-    starts = (0, widths[0], widths[0] + widths[1])
-    made = ctx.ranked(made, 3)
-    parts = [ctx.slice_axis(made, 2, s, w) for s, w in zip(starts, widths, strict=True)]
+    parts = _columns(ctx, ctx.ranked(made, 3), widths)
     q, k, v = (_heads(ctx, p, ctx.integer("num_heads")) for p in parts)
     cache, before = _cache(ctx, past, 5), const(0)
     if cache is not None:
         cache, before = ctx.holds(cache, 0, 2), cache.shape[3]
-        old = [ctx.squeeze(ctx.slice_axis(cache, 0, n, 1), (0,)) for n in range(2)]
+        old = [ctx.element(cache, 0, n) for n in range(2)]
         k, v = (ctx.concat([o, n], 2) for o, n in zip(old, (k, v), strict=True))
-    present = None
-    if ctx.wants(1):
-        present = ctx.concat([ctx.unsqueeze(o, 0) for o in (k, v)], 0)
+    present = ctx.stack((k, v), 0) if ctx.wants(1) else None
     shown = ctx.optional(mask)
     padding = None if shown is None else _padding(ctx, shown, q, k.shape[2])
     causal = ctx.flag("unidirectional")
@@ -313,9 +316,7 @@ def _apart(ctx: NodeContext, many: int, few: int) -> list[Operand]:
     if many < 1 or few < 1 or width is None or width % (many + 2 * few):
         raise ctx.fail(f"{q.type!r} does not hold {many} and twice {few} heads")
     each = width // (many + 2 * few)
-    starts = (0, many * each, (many + few) * each)
-    sizes = (many * each, few * each, few * each)
-    return [ctx.slice_axis(q, 2, s, n) for s, n in zip(starts, sizes, strict=True)]
+    return _columns(ctx, q, (many * each, few * each, few * each))
 
 
 def _head_norm(ctx: NodeContext, x: Operand, scale: Operand) -> Operand:

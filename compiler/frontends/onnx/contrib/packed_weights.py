@@ -154,7 +154,7 @@ def _elements(data: Array, shape: tuple[int, ...], dtype: DType) -> Array:
 
 
 def unpacked(
-    ctx: NodeContext, number: int, what: str, dtype: DType = U4, count: int | None = None
+    ctx: NodeContext, number: int, what: str, dtype: DType, count: int | None = None
 ) -> Operand:
     """A constant operand of bytes that hold levels along the last axis, as these; with `count` so
     many of each row, which ends with a byte."""

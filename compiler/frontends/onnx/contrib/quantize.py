@@ -104,7 +104,7 @@ def scaled_sums(
     ctx: Emitter,
     a: Sequence[Operand | None],
     c: Sequence[Operand | None],
-    bias: Operand | None = None,
+    bias: Operand | None,
 ) -> Operand:
     """The product of bytes with their scales and zero points, in floats."""
     zeros = [_vector(ctx, o[2]) for o in (a, c)]

@@ -367,9 +367,9 @@ def _scan_of_batch(ctx: NodeContext) -> Results:
         )
     parts = []
     for n in range(batch):
-        rows = [ctx.squeeze(ctx.slice_axis(o, 0, n, 1), (0,)) for o in operands]
+        rows = [ctx.element(o, 0, n) for o in operands]
         parts.append(_scan_of(ctx, rows))
-    return [ctx.concat([ctx.unsqueeze(o, 0) for o in each], 0) for each in zip(*parts, strict=True)]
+    return [ctx.stack(each, 0) for each in zip(*parts, strict=True)]
 
 
 def _scan_of(ctx: NodeContext, operands: Sequence[Operand]) -> Sequence[Operand]:
@@ -422,7 +422,7 @@ def _placed(ctx: NodeContext, x: Operand, axis: int) -> Operand:
 
 
 def _listed(ctx: NodeContext, name: str, count: int) -> tuple[int, ...]:
-    values = ctx.integers(name) if ctx.has(name) else (0,) * count
+    values = ctx.integers(name, (0,) * count)
     if len(values) != count:
         raise ctx.fail(f"{name} has {len(values)} entries; {count} are due")
     return values

@@ -232,7 +232,7 @@ def _unsqueeze(ctx: NodeContext) -> Results:
 
 def _transpose(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    perm = ctx.integers("perm") if ctx.has("perm") else tuple(reversed(range(x.rank)))
+    perm = ctx.integers("perm", range(x.rank)[::-1])
     if sorted(perm) != list(range(x.rank)):
         raise ctx.fail(f"perm {perm} is not a permutation of the axes of {x.type!r}")
     return ctx.transpose(x, perm)

@@ -50,7 +50,7 @@ def _direction(ctx: NodeContext, operand: Operand, number: int, rank: int) -> Op
     if operand.array is not None:
         return ctx.part_of(operand, operand.array[number])
     operand = ctx.holds(operand, 0, number + 1)
-    return ctx.squeeze(ctx.slice_axis(operand, 0, number, 1), (0,))
+    return ctx.element(operand, 0, number)
 
 
 def _transposed(ctx: NodeContext, matrix: Operand) -> Operand:
@@ -177,10 +177,8 @@ def _recurrent(ctx: NodeContext) -> Results:
     batch_first = ctx.flag("layout")
     layer = _layer(ctx, kind, len(backward), batch_first)
     results = [_run_direction(ctx, layer, n, reverse) for n, reverse in enumerate(backward)]
-    rows = ctx.concat([ctx.unsqueeze(r[0], 1) for r in results], 1)
-    last = [
-        ctx.concat([ctx.unsqueeze(r[n], 0) for r in results], 0) for n in range(1, 1 + kind.states)
-    ]
+    rows = ctx.stack([r[0] for r in results], 1)
+    last = [ctx.stack([r[n] for r in results], 0) for n in range(1, 1 + kind.states)]
     if batch_first:
         rows = ctx.transpose(rows, (2, 0, 1, 3))
         last = [ctx.transpose(state, (1, 0, 2)) for state in last]

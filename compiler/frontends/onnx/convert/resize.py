@@ -109,7 +109,7 @@ def _resize(ctx: NodeContext) -> Results:
     if ctx.opset < 11:
         return _upsample(ctx)
     x = ctx.input(0)
-    axes = ctx.axes(ctx.integers("axes") if ctx.has("axes") else range(x.rank), x.rank)
+    axes = ctx.axes(ctx.integers("axes", range(x.rank)), x.rank)
     target = _target(ctx, x, axes)
     coordinates, mode = ctx.text("coordinate_transformation_mode"), ctx.text("mode")
     antialias = ctx.flag("antialias") and mode in _REACH

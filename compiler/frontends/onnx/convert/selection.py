@@ -131,7 +131,7 @@ def _center_crop_pad(ctx: NodeContext) -> Results:
     """Cuts or pads around the centre; the odd element goes to the end."""
     x = ctx.input(0)
     wanted = ctx.sizes(ctx.input(1), "the shape")
-    axes = ctx.axes(ctx.integers("axes") if ctx.has("axes") else range(x.rank), x.rank)
+    axes = ctx.axes(ctx.integers("axes", range(x.rank)), x.rank)
     if len(wanted) != len(axes):
         raise ctx.fail(f"{len(wanted)} sizes for {len(axes)} axes")
     for axis, size in zip(axes, wanted, strict=True):

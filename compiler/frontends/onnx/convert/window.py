@@ -21,7 +21,7 @@ def _spatial(ctx: NodeContext, x: Operand) -> int:
 
 
 def _per_axis(ctx: NodeContext, name: str, axes: int) -> tuple[int, ...]:
-    values = ctx.integers(name) if ctx.has(name) else (1,) * axes
+    values = ctx.integers(name, (1,) * axes)
     if len(values) != axes or min(values) < 1:
         raise ctx.fail(f"{name} is {values}; {axes} positive numbers are due")
     return values
@@ -38,7 +38,7 @@ def _kernel_of(ctx: NodeContext, weight: Operand, axes: int) -> tuple[int, ...]:
 
 
 def _explicit(ctx: NodeContext, axes: int) -> Pads:
-    pads = ctx.integers("pads") if ctx.has("pads") else (0,) * 2 * axes
+    pads = ctx.integers("pads", (0,) * 2 * axes)
     if len(pads) != 2 * axes:
         raise ctx.fail(f"pads has {len(pads)} entries for {axes} spatial axes")
     if min(pads, default=0) < 0:
@@ -125,7 +125,7 @@ def _conv_transpose(ctx: NodeContext) -> Results:
     axes = _spatial(ctx, x)
     kernel = _kernel_of(ctx, weight, axes)
     strides, dilations = _per_axis(ctx, "strides", axes), _per_axis(ctx, "dilations", axes)
-    extra = ctx.integers("output_padding") if ctx.has("output_padding") else (0,) * axes
+    extra = ctx.integers("output_padding", (0,) * axes)
     if len(extra) != axes:
         raise ctx.fail(f"output_padding has {len(extra)} entries for {axes} spatial axes")
     before, after = _transposed_pads(ctx, x, kernel, strides, dilations, extra)

@@ -38,8 +38,8 @@ ComplexConverter = Callable[["ComplexContext"], Any]
 class ComplexContext(CallContext):
     """A call with complex tensors; element types are those of parts."""
 
-    def result_dtype(self, number: int | None = None) -> DType:
-        known = self.result(number).dtype
+    def result_dtype(self) -> DType:
+        known = self.result().dtype
         return element_type(_PARTS.get(known, known), self.loc)
 
     def as_known(self, found: Any, known: Tensor) -> Any:
@@ -172,8 +172,7 @@ def _complex(ctx: ComplexContext) -> Complex:
 
 def _together(ctx: ComplexContext, x: Complex) -> Operand:
     """The parts on a new last axis."""
-    parts = [ctx.unsqueeze(part, part.rank) for part in (x.real, x.imag)]
-    return ctx.concat(parts, x.real.rank)
+    return ctx.stack((x.real, x.imag), x.real.rank)
 
 
 def _taken_apart(ctx: ComplexContext, x: Operand) -> Complex:

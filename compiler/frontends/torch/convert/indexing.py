@@ -62,10 +62,10 @@ class Places:
     shape: tuple[Index, ...]
 
 
-def places_of(ctx: CallContext, rank: int, name: str = "indices") -> Places:
+def places_of(ctx: CallContext, rank: int) -> Places:
     """The index tensors of a call, masks replaced by the positions where they hold."""
     tensors: list[Operand | None] = []
-    for value in ctx.arguments[name]:
+    for value in ctx.arguments["indices"]:
         if value is None:
             tensors.append(None)
         elif value.dtype in (BOOL, U8):
@@ -88,8 +88,7 @@ def _positions(ctx: CallContext, mask: Operand) -> list[Operand]:
 
 def tuples(ctx: CallContext, places: Places) -> Operand:
     """The index tensors side by side on a last axis."""
-    parts = [ctx.unsqueeze(tensor, len(places.shape)) for tensor in places.tensors]
-    return ctx.concat(parts, len(places.shape))
+    return ctx.stack(places.tensors, len(places.shape))
 
 
 def _index(ctx: CallContext) -> Operand:

@@ -52,7 +52,7 @@ def _slice(ctx: CallContext) -> Operand:
 
 def select(ctx: CallContext, x: Operand, axis: int, position: Index) -> Operand:
     """The slice of `x` at one position of an axis, without the axis."""
-    return ctx.squeeze(ctx.slice_axis(x, axis, place(ctx, position, x.shape[axis]), 1), (axis,))
+    return ctx.element(x, axis, place(ctx, position, x.shape[axis]))
 
 
 def _select(ctx: CallContext) -> Operand:

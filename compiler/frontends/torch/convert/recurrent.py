@@ -70,9 +70,7 @@ def _recurrent(name: str, function: str = "tanh") -> Converter:
                 rows.append(found[0])
                 last.append(found[1:])
             x = ctx.concat(rows, 2)
-        ends = [
-            ctx.concat([ctx.unsqueeze(s, 0) for s in each], 0) for each in zip(*last, strict=True)
-        ]
+        ends = [ctx.stack(each, 0) for each in zip(*last, strict=True)]
         return [swap_axes(ctx, x, 0, 1) if ctx.flag("batch_first") else x, *ends]
 
     return convert
