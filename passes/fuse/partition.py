@@ -100,7 +100,7 @@ def partition(
 ) -> tuple[Group, ...]:
     """The groups in an order in which they can run; nodes without expression stand alone.
 
-    `model.legal` has the last word on a join; nothing joins across the nodes `ends`.
+    `model.legal` has the last word on a join; the nodes `ends` stay alone.
     """
     return _Partition(graph, model, ends).run()
 

@@ -50,8 +50,8 @@ class Cache:
 
     @property
     def room(self) -> float:
-        """Bytes, read in turns, that it keeps from one turn to the next.  (Measured on Ice Lake, one
-        core: 0.7, 0.8, 1 and 1.3 times the third cache come at 23, 20, 15 and 13 GB/s.)"""
+        """Bytes, read in turns, that it keeps from one turn to the next.  (Measured on one core of
+        an Ice Lake: 0.7, 0.8, 1 and 1.3 times the third cache at 23, 20, 15 and 13 GB/s.)"""
         return SHARE * self.size
 
 
