@@ -81,6 +81,8 @@ class CpuBackend(Backend):
                 self.asked += (merging(MergePrices(self.planner)),)
                 # As large as constants may become: they come from memory where that is saved.
                 most = schedule_planner(self.machine, round(constants * options.weight_growth))
+                if most.prices_as(self.planner):
+                    most = self.planner  # which then knows kernels that are priced again
                 pairs = options.precision == "bf16" and target.profile.multiplies_pairs
                 prices = Prices(most, 2.0 if pairs else 1.0)
                 strict = options.numerics == "strict"

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
-from tcc.ir.graph import Graph, GraphBuilder, Handle, Value
+from tcc.ir.graph import Graph, GraphBuilder, Handle, Node, Value
 from tcc.ir.types import TensorType
 from tcc.passes.layout.assign import Kernel
 from tcc.passes.program.lower_graph import place_graph
 from tcc.passes.tile.plan import KernelPlanner
 
 
-def priced_kernels(graph: Graph, planner: KernelPlanner) -> Iterator[tuple[Kernel, float]]:
-    """The kernels of a graph, each with its seconds."""
-    placed = place_graph(graph, model=planner)
+def priced_kernels(
+    graph: Graph, planner: KernelPlanner, ends: Collection[Node] = ()
+) -> Iterator[tuple[Kernel, float]]:
+    """The kernels of a graph, each with its seconds; the nodes `ends` stay kernels of their own."""
+    placed = place_graph(graph, model=planner, ends=ends)
     constants = dict.fromkeys(graph.constants)
     for kernel in placed.kernels:
         yield kernel, planner.seconds(kernel, placed.layouts, constants)

@@ -43,7 +43,7 @@ from tcc.passes.derive.prices import Prices
 from tcc.passes.derive.rewritten import reordered, searched
 from tcc.passes.derive.sites import Scope, Site, scopes
 from tcc.record import record
-from tcc.schedule.alternatives import Alternative, in_order
+from tcc.schedule.alternatives import Alternative
 
 # An option that is so many times as dear as the best is not looked at together with others.
 _HOPELESS = 1.15
@@ -222,20 +222,26 @@ def _links(
 
 
 def _contested(place: _Place) -> bool:
-    least, *others = (each.price for each in in_order(place))
-    return any(price <= _HOPELESS * least for price in others)
+    return sum(_hopeful(place)) > 1
+
+
+def _hopeful(place: _Place) -> list[bool]:
+    least = min(each.price for each in place)
+    return [each.price <= _HOPELESS * least for each in place]
 
 
 def _link(prices: Prices, scope: Scope, first: _Place, second: _Place) -> Link:
-    """What two convolutions take together beyond what they take alone, if both have a form."""
+    """What two convolutions take together beyond what they take alone, if both have a form that is
+    looked at."""
     sites = first[0].region, second[0].region
     nodes = [site.sink for site in sites]
     around = (n for node in nodes for n in epilogue(scope, node))
     both = scope.site(nodes, around, stored=True)
+    ones, others = _hopeful(first), _hopeful(second)
 
     def beyond(a: int, b: int) -> float:
         one, other = first[a].replacement, second[b].replacement
-        if one is None or other is None or one.seconds is None:
+        if one is None or other is None or one.seconds is None or not (ones[a] and others[b]):
             return 0.0
         taken = (sites[0], one.candidate), (sites[1], other.candidate)
         together, plain = (prices.seconds(both, t) for t in (taken, taken[1:]))

@@ -29,7 +29,7 @@ from tcc.passes.choose.price import priced_kernels, unread
 from tcc.passes.derive.affine import Size, loops_of, unit
 from tcc.passes.derive.candidate import MARGIN
 from tcc.passes.derive.convert import from_expr, to_expr
-from tcc.passes.derive.prices import POOL, site_graph
+from tcc.passes.derive.prices import site_graph, stand_ins
 from tcc.passes.derive.record import Region, is_leaf, shape_of
 from tcc.passes.derive.sites import Scope, scopes
 from tcc.passes.fuse.compose import node_expr
@@ -85,19 +85,21 @@ class MergePrices:
         site = scope.site([p.node for p in bundle], _neighbours(scope, bundle), stored=image)
         if site.key not in self._known:
             graph = site_graph(site)
-            own = (node for node in graph.nodes if node.loc != POOL)
+            apart = stand_ins(graph)
+            own = (node for node in graph.nodes if node not in apart)
             nodes = dict(zip(site.around, own, strict=True))
             copies = [Part(nodes[p.node], p.loop, p.axes) for p in bundle]
-            apart, *others = (
+            first, *others = (
                 Alternative(bundle, way, self._seconds(graph, [copies[each] for each in way]))
                 for way in _ways(len(bundle))
             )
-            self._known[site.key] = preferred(apart, others, MARGIN).replacement
+            self._known[site.key] = preferred(first, others, MARGIN).replacement
         return self._known[site.key]
 
     def _seconds(self, graph: Graph, groups: Sequence[Bundle]) -> float:
         joined = merged(graph, [g for g in groups if len(g) > 1], _unread)
-        return sum(seconds for _, seconds in priced_kernels(joined, self.planner))
+        found = priced_kernels(joined, self.planner, stand_ins(joined))
+        return sum(seconds for _, seconds in found)
 
 
 def merge_contractions(graph: Graph, prices: MergePrices) -> Graph:

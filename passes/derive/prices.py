@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from tcc.ir.graph import Graph, GraphBuilder, Value
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.index import as_index, as_int
 from tcc.ir.types import F32
 from tcc.ops import OPS
@@ -27,11 +27,10 @@ from tcc.passes.derive.candidate import Candidate
 from tcc.passes.derive.sites import Role, Site
 from tcc.passes.tile.plan import KernelPlanner
 
-# Elements along an axis that stand-ins for readers look at: pointwise work behind a site would be
-# done so many times over in their kernels, and stays in its own.
+# Elements along an axis that stand-ins for readers look at, for whose windows images are stored.
 _READ = 3
 # Where nodes of graphs come from.
-_DIRECT, POOL = "direct", "pool"
+_DIRECT, _POOL = "direct", "pool"
 
 # Sites among the nodes around one, and what computes them.
 Taken: TypeAlias = Sequence[tuple[Site, Candidate]]
@@ -62,7 +61,7 @@ class Prices:
         if key not in self._known:
             parts = self._kernels(site, taken)
             if not taken:
-                self._pools[around] = sum(s for loc, s in parts if loc.startswith(POOL))
+                self._pools[around] = sum(s for loc, s in parts if loc.startswith(_POOL))
             elif around not in self._pools:
                 self.seconds(site)
             self._known[key] = sum(s for _, s in parts) - self._pools[around]
@@ -71,15 +70,16 @@ class Prices:
     def _kernels(self, site: Site, taken: Taken) -> list[tuple[str, float]]:
         """Where each kernel comes from, and its seconds."""
         self.priced += 1
+        graph = site_graph(site, taken)
         return [
             (k.loc, seconds / (self._direct if k.loc.startswith(_DIRECT) else 1.0))
-            for k, seconds in priced_kernels(site_graph(site, taken), self.planner)
+            for k, seconds in priced_kernels(graph, self.planner, stand_ins(graph))
         ]
 
 
 def site_graph(site: Site, taken: Taken = ()) -> Graph:
     """A site and its neighbours by themselves: where nothing is taken, the nodes around it, in
-    order, and stand-ins, whose location is `POOL`, for what makes and reads images."""
+    order, and stand-ins, whose location is `_POOL`, for what makes and reads images."""
     b = GraphBuilder("site")
     new = {v: _outside(b, v, role) for v, role in site.read.items()}
     sinks = {s.sink: (s, candidate) for s, candidate in taken}
@@ -100,6 +100,11 @@ def site_graph(site: Site, taken: Taken = ()) -> Graph:
     )
 
 
+def stand_ins(graph: Graph) -> list[Node]:
+    """The nodes of a site's graph that stand for other kernels, and stay apart."""
+    return [node for node in graph.nodes if node.loc == _POOL]
+
+
 def _outside(b: GraphBuilder, value: Value, role: Role) -> Value:
     if role is Role.CONSTANT:
         return unread(b, value.type)
@@ -115,4 +120,4 @@ def _pool(b: GraphBuilder, value: Value, size: int = 1) -> Value:
     one, zero = (1,) * rank, (as_index(0),) * rank
     window = tuple(min(size, as_int(n) or 1) for n in value.type.shape[2:])
     attrs = OPS["max_pool"].attrs(window, one, zero, zero, one)
-    return b.add(OPS["max_pool"], [value], attrs, loc=POOL)[0]
+    return b.add(OPS["max_pool"], [value], attrs, loc=_POOL)[0]

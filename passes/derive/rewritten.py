@@ -159,7 +159,7 @@ def _derived(region: Region, strict: bool) -> tuple[int, tuple[State, ...]]:
     """How many states a search saw, and the candidates; of a region that lacks nothing none."""
     if next(wanted(region), None) is None:
         return 0, ()
-    found = search(region, lambda _: 0.0, _BUDGET, strict, guided=True)
+    found = search(region, _BUDGET, strict, guided=True)
     return found.states, found.candidates
 
 

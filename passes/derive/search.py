@@ -3,14 +3,13 @@
 States are regions, known by their fingerprints.  A queue holds those to go on from, fewest steps
 that nothing asked for first, then shortest chains: so a state is expanded once, with the fewest of
 both (limited discrepancy search; Harvey and Ginsberg 1995).  The states of a budget are the first
-of those of a larger one, which therefore never finds a dearer result.
+of those of a larger one, which therefore finds no less.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from tcc.passes.derive.canonical import fingerprint
 from tcc.passes.derive.derivation import applied
@@ -19,7 +18,6 @@ from tcc.passes.derive.record import Region
 from tcc.passes.derive.rules import RULES
 from tcc.passes.derive.rules.rule import Refused
 
-Price: TypeAlias = Callable[[Region], float]
 BUDGET = 500
 _MOST_STEPS = 24
 
@@ -37,27 +35,20 @@ class State(NamedTuple):
 
 
 class Derivation(NamedTuple):
-    """What a search found: `best` by price, which may be the origin; the `candidates`, all regions
-    whose contractions run at peak, in the order found; and how many `states` it saw."""
+    """The `candidates` of a search, all regions whose contractions run at peak, in the order found,
+    and how many `states` it saw."""
 
-    best: State
-    price: float
     candidates: tuple[State, ...]
     states: int
 
 
 def search(
-    region: Region,
-    price: Price,
-    budget: int = BUDGET,
-    strict: bool = False,
-    guided: bool = False,
+    region: Region, budget: int = BUDGET, strict: bool = False, guided: bool = False
 ) -> Derivation:
     """Derives from `region` until `budget` states are seen or no step is left.
 
-    `price` is asked once for the region and for every candidate.  `strict` keeps to the rules that
-    change no order of a sum, `guided` to the steps that mend what a contraction lacks.  Steps hold
-    by their own conditions; nothing is evaluated here.
+    `strict` keeps to the rules that change no order of a sum, `guided` to the steps that mend what
+    a contraction lacks.  Steps hold by their own conditions; nothing is evaluated here.
     """
     seen: set[bytes] = set()
     found: list[State] = []
@@ -82,12 +73,7 @@ def search(
                 see(new, extra)
         if not (explores or guided) and length < _MOST_STEPS:
             heappush(queue, (extra + 1, length, number, True, state))
-    best, least = State(region, ()), price(region)
-    for state in found:
-        own = price(state.region)
-        if own < least:
-            best, least = state, own
-    return Derivation(best, least, tuple(found), len(seen))
+    return Derivation(tuple(found), len(seen))
 
 
 def _after(state: State, steps: Steps, strict: bool) -> State | None:

@@ -24,7 +24,7 @@ A concatenation that `join` gives no kernel is a group of its own that nothing j
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
@@ -100,14 +100,14 @@ def partition(
 ) -> tuple[Group, ...]:
     """The groups in an order in which they can run; nodes without expression stand alone.
 
-    `model.legal` has the last word on a join; nothing joins across the nodes `ends`.
+    `model.legal` has the last word on a join; the nodes `ends` stay alone.
     """
     return _Partition(graph, model, ends).run()
 
 
 class _Partition:
     def __init__(self, graph: Graph, model: KernelModel, ends: Collection[Node]) -> None:
-        self.graph, self.model, self.ends = graph, model, ends
+        self.graph, self.model, self.ends = graph, model, frozenset(ends)
         self.users = graph.users()
         self.producers = {v: n for n in graph.nodes for v in n.outputs}
         self.kept = {*graph.outputs, *(v for pair in graph.aliases for v in pair)}
@@ -245,7 +245,9 @@ class _Partition:
         for member in chain:
             for value in member.inputs:
                 source = self.producers.get(value) if value is not None else None
-                if source is None or source in chain or value in self.kept or source in self.joins:
+                if source is None or source in chain or value in self.kept:
+                    continue
+                if source in self.joins or source in self.ends:
                     continue
                 if not self._readers(source).keys() <= {*chain, *group.members}:
                     continue
@@ -298,7 +300,11 @@ class _Partition:
     def _way(self, node: Node, group: Group) -> _Way:
         """What joins if the node does: itself, and what makes its join worth while; None where no
         sound kernel holds it."""
-        if node in self.joins or node in self.ends or group.join is not None:
+        if (
+            node in self.joins
+            or group.join is not None
+            or not self.ends.isdisjoint((node, group.sink))
+        ):
             return None
         if len(group.members) >= _MOST:
             return None
@@ -384,10 +390,15 @@ class _Partition:
         joined = sum(x or 0.0 for x in both)
         apart = sum(self._alone(g.members, g) or 0.0 for g in groups)
         way = max(ways, key=len)
-        own = self._seconds_of(way, groups)
-        if len(groups) == 1 and not stored and self._is_anchor(way[-1]):
-            joined, own = self._with_anchor_before(way, groups[0], joined, own)
-        return joined <= (apart + own) * self.model.tolerance
+        completed = (self._completed(way[-1], _ANCHORS, groups[0]) or [])[1:]
+        alone = len(groups) == 1 and not (stored and self._is_anchor(way[-1]))
+        before = completed if alone else []
+
+        def pays(joined: float) -> bool:
+            own = self._seconds_apart(way, before)
+            return all(joined <= (apart + each) * self.model.tolerance for each in own)
+
+        return pays(joined) or any(map(pays, self._with_anchor_before(way, before, groups[0])))
 
     def _first_of(self, way: list[Node], group: Group) -> list[Node]:
         """The nodes of a way that pays that had better join: all, or the first alone where a kernel
@@ -405,20 +416,13 @@ class _Partition:
         return best
 
     def _with_anchor_before(
-        self, way: list[Node], group: Group, joined: float, own: float
-    ) -> tuple[float, float]:
-        """The seconds of the joined kernel and of the nodes apart, with those of the anchor before
-        them: in the same kernel where it can be made and takes less, else in its own."""
-        before = (self._completed(way[-1], _ANCHORS, group) or [])[1:]
-        if not before:
-            return joined, own
-        rest = min(sum(self._kernel([n]) for n in before), self._kernel(before))
-        whole, made = [*way, *before, *group.members], [*way, *before]
-        if self._sound([*way, *before], group):
-            joined = min(joined, (self._alone(whole, group) or 0.0) - rest)
-        if self.legal(*self._made_of(made)):
-            own = min(own, self._kernel(made) - rest)
-        return joined, own
+        self, way: list[Node], before: list[Node], group: Group
+    ) -> Iterator[float]:
+        """Seconds that the anchor before an anchor leaves of a kernel with both, where that can be
+        made."""
+        made = [*way, *before]
+        if before and self._is_anchor(way[-1]) and self._sound(made, group):
+            yield (self._alone([*made, *group.members], group) or 0.0) - self._least(before)
 
     def _free(self, nodes: Sequence[Node], group: Group) -> bool:
         """Whether a join saves traffic and costs nothing: it repeats no work, and its stages
@@ -431,15 +435,20 @@ class _Partition:
             return False
         return not self.exchanges(*self._joined([*nodes, *group.members], group))
 
-    def _seconds_of(self, nodes: Sequence[Node], groups: Sequence[Group]) -> float:
-        """Seconds of the nodes in one kernel, in one each, or beyond those of the anchor that they
-        complete, whichever are the least."""
-        found = [sum(self._kernel([n]) for n in nodes), self._kernel(nodes)]
-        completed = self._completed(nodes[-1], _ANCHORS, groups[0]) if len(groups) == 1 else None
-        if completed is not None and not self._is_anchor(nodes[-1]):
-            whole = [*nodes, *completed[1:]]
-            found.append(max(0.0, self._kernel(whole) - self._kernel(completed[1:])))
-        return min(found)
+    def _seconds_apart(self, nodes: list[Node], before: list[Node]) -> Iterator[float]:
+        """Seconds of the nodes in one kernel each, in one, and beyond those of the anchor `before`
+        them in a kernel with it."""
+        yield sum(self._kernel([n]) for n in nodes)
+        yield self._kernel(nodes)
+        made = [*nodes, *before]
+        if before and not self._is_anchor(nodes[-1]):
+            yield max(0.0, self._kernel(made) - self._kernel(before))
+        elif before and self.legal(*self._made_of(made)):
+            yield self._kernel(made) - self._least(before)
+
+    def _least(self, nodes: Sequence[Node]) -> float:
+        """Seconds of the nodes in one kernel each, or in one, whichever are less."""
+        return min(sum(self._kernel([n]) for n in nodes), self._kernel(nodes))
 
     def _made_of(self, nodes: Sequence[Node]) -> tuple[Expr, tuple[bool, ...]]:
         return self._composed(nodes, max(nodes, key=self.position.__getitem__).outputs)

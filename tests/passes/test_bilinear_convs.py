@@ -19,7 +19,7 @@ from tcc.ir.types import F32, F64, DType, tensor
 from tcc.ops import OPS
 from tcc.passes.derive.bilinear.convolutions import Tiled, convolutions
 from tcc.passes.derive.bilinear.tiled_conv import AxisForm, Form, conv_of, points
-from tcc.passes.derive.derive import Derivations, derive
+from tcc.passes.derive.derive import Derivations, decisions, derive
 from tcc.passes.derive.prices import Prices, Taken
 from tcc.passes.derive.sites import Site, scopes
 from tcc.passes.fuse.partition import partition
@@ -479,14 +479,40 @@ class _Together(Products):
         return alone / 2 if both else alone
 
 
-def test_neighbours_are_chosen_together() -> None:
+class _Recorded(Products):
+    """A layer takes 500 as it is, 400 in F(4 x 4) and 520 in F(2 x 2), which is hopeless."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pairs: list[list[Form]] = []
+
+    def seconds(self, site: Site, taken: Taken = ()) -> float:
+        forms = list(forms_in(taken).values())
+        self.pairs += [forms] * (len(forms) > 1)
+        left = sum(n.op.name == "conv" for n in site.nodes) - len(forms)
+        return left * 500.0 + sum(520.0 if form == F2 else 400.0 for form in forms)
+
+
+def test_hopeless_forms_are_not_priced_together_with_neighbours() -> None:
+    prices = _Recorded()
+    for found in decisions(_chain(), Derivations(prices, growth=100)):
+        assert {o.seconds for o in found.options} - {None} == {400.0, 520.0}
+    assert prices.pairs
+    assert all(forms == [F4, F4] for forms in prices.pairs)
+
+
+def _chain() -> Graph:
     b = GraphBuilder("chain")
     x = b.input("x", tensor(F32, 1, 8, 6, 10))  # 6 tiles of 36 points, or 15 of 16
     same = OPS["conv"].attrs((1, 1), (const(1),) * 2, (const(1),) * 2, (1, 1), 1)
     for n in range(3):
         (x,) = b.add(OPS["conv"], [x, b.constant(np.full((8, 8, 3, 3), n + 1, np.float32))], same)
         (x,) = b.add(OPS["relu"], [x])
-    graph = b.finish([x])
+    return b.finish([x])
+
+
+def test_neighbours_are_chosen_together() -> None:
+    graph = _chain()
     nodes = [n for n in graph.nodes if n.op.name == "conv"]
     assert all(products(n, F4) == 216 and products(n, F2) == 240 for n in nodes)
     for limits, form in ((FREE, F4), (Derivations(_Together(), growth=100), F2)):

@@ -30,6 +30,14 @@ def names(graph: Graph) -> list[list[str]]:
     return [[n.op.name for n in g.members] for g in partition(graph, planner())]
 
 
+def test_nothing_joins_an_end_or_completes_its_sums() -> None:
+    graph = MODELS["conv_norm_relu"]()
+    for end in graph.nodes:
+        groups = partition(graph, planner(), ends=[end])
+        (own,) = (g for g in groups if end in g.members)
+        assert own.members == [end]
+
+
 def last_axis(rank: int) -> AxisAttrs:
     return AxisAttrs(rank - 1)
 

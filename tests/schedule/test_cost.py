@@ -240,13 +240,16 @@ def test_long_reductions_fit_by_runs() -> None:
     assert runs.ports > whole.ports
 
 
-def test_constants_come_from_the_first_cache_that_holds_all_of_them() -> None:
-    """Each unit of rows reads 2.4 MB of weights anew where the second cache does not hold them."""
+def test_constants_come_from_the_first_cache_that_keeps_all_of_them() -> None:
+    """Each unit of rows reads 2.4 MB of weights anew where the second cache does not keep them;
+    what passes through a cache in turns has a share of it."""
     group, schedule, own = matmul(96, 768, 768), gemm_schedule(24), 4 * 768 * 768
+    rooms = [int(cache.room) for cache in (MACHINE.l2, MACHINE.l3)]
     small, medium, large = (
-        Pricer(MACHINE, constants=bytes_).price(group, schedule)
-        for bytes_ in (MACHINE.l2.size, MACHINE.l3.size, None)
+        Pricer(MACHINE, constants=bytes_).price(group, schedule) for bytes_ in (*rooms, None)
     )
+    for room, price in zip(rooms, (medium, large), strict=True):
+        assert Pricer(MACHINE, constants=room + 1).price(group, schedule) == price
     rate = MACHINE.l3.read * HERTZ * MACHINE.cores
     assert medium.l3 - small.l3 >= own / rate
     assert medium.l3 == large.l3
@@ -520,6 +523,16 @@ def test_short_sums_along_vectors_overlap() -> None:
     short, long = (priced(*rows_summed(64, n)).compute * HERTZ / 32 for n in (32, 4096))
     assert short < 5 * MACHINE.fma_latency  # the latency, the drain and a mispredicted end: 70 more
     assert long >= 256 * MACHINE.fma_latency
+
+
+def test_short_sums_of_single_elements_overlap() -> None:
+    def cycles(count: int) -> float:
+        group, schedule = rows_summed(64, count)
+        alone = replace(schedule, nests=(Nest((0,), (), ()),))
+        return priced(group, alone).compute * HERTZ / 32
+
+    assert cycles(4) < MACHINE.fma_latency  # no sum waits for another
+    assert cycles(4096) >= 4096 * MACHINE.fma_latency
 
 
 def test_every_entry_of_an_inner_loop_costs() -> None:

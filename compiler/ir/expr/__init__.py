@@ -271,16 +271,24 @@ def _reads(body: Scalars) -> tuple[Read, ...]:
 
 def with_reads(stage: Stage, of: Callable[[Read], Scalar]) -> Stage:
     """`stage` with `of(read)` in the place of every read, the read's own operands being done."""
+    new = {node: of(node) for node in reads(stage) if not node.indirect}
+    if len(new) == len(reads(stage)) and all(node is read for node, read in new.items()):
+        return stage
 
     def leaf(node: Scalar) -> Scalar:
-        return of(node) if isinstance(node, Read) else node
+        return new.get(node) or of(node) if isinstance(node, Read) else node
 
     return replace(stage, body=transform_all(stage.body, leaf))
 
 
 def with_sources(stage: Stage, of: Callable[[Source], Source]) -> Stage:
     """`stage` reading the elements of `of(source)` for those of `source`."""
-    return with_reads(stage, lambda node: read_from(node, of(node.source)))
+
+    def moved(node: Read) -> Read:
+        source = of(node.source)
+        return node if source == node.source else read_from(node, source)
+
+    return with_reads(stage, moved)
 
 
 def with_stages(stage: Stage, of: Callable[[StageRef], StageRef]) -> Stage:

@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import Var
 from tcc.record import entity
+from tcc.schedule.cpu.machine import SHARE
 from tcc.schedule.footprint import Touch
-
-# A cache that also holds what streams through serves about this share of its size.
-SHARE = 0.75
 
 
 @entity

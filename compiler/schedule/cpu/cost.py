@@ -42,7 +42,7 @@ from tcc.schedule.nest import (
 
 # The part of a loop of sums that it takes to enter its innermost loop once more.
 _ENTRY = 0.147
-# Steps of sums along their vectors up to which the next ones start before these end.
+# Steps of sums along their vectors, or of one lane, up to which the next start before these end.
 _AHEAD = 32
 # Stores that one lane's takes the time of where it has a line of its own.
 _LANE = 2
@@ -71,20 +71,20 @@ class Price:
 class Pricer:
     """Prices groups for one machine, and remembers what it counted in them.
 
-    `constants` are the bytes of all the model's weights: more than the last cache holds (None) come
-    from memory at every run, more than the second holds from the third.  Operands that are computed
-    lie in the caches, as much as these keep of all that a group touches.  With `pairs` an
-    instruction multiplies two bf16 in the time of one f32.
+    `constants` are the bytes of all the model's weights: more than there is room for in the last
+    cache (None) come from memory at every run, than in the second from the third.  Operands that
+    are computed lie in the caches, as much as these keep of all that a group touches.  With `pairs`
+    an instruction multiplies two bf16 in the time of one f32.
     """
 
     def __init__(
         self, machine: Machine, constants: int | None = None, *, pairs: bool = False
     ) -> None:
-        self.machine, self._pairs = machine, pairs
-        # Caches that do not hold all constants from one run to the next: the second and the third.
-        sizes = (machine.l2.size, machine.l3.size)
-        self._cold = tuple(constants is None or constants > size for size in sizes)
-        self.rates = machine.rates(cold=self._cold[1])
+        # Whether the second and third cache lose constants between runs.  Equal keys: equal prices.
+        caches = machine.l2, machine.l3
+        cold = tuple(constants is None or constants > cache.room for cache in caches)
+        self.machine, self.key = machine, (machine, cold, pairs)
+        self.rates = machine.rates(cold=cold[1])
         self._counted: dict[TileGroup, tuple[StageWork, ...]] = {}
 
     def price(self, group: TileGroup, schedule: Schedule) -> Price:
@@ -92,7 +92,7 @@ class Pricer:
         counted = self._counted.get(group)
         if counted is None:
             counted = self._counted[group] = group_work(group, self.machine)
-        return _Pricing(self.machine, self._cold, self._pairs, group, schedule, counted).price()
+        return _Pricing(*self.key, group, schedule, counted).price()
 
 
 @dataclass(slots=True)
@@ -340,9 +340,9 @@ class _Pricing:
         if not stage.reduce:
             return compute + heavy
         entered = (points(stage.reduce[:-1]) - 1) * _ENTRY * machine.loop
-        short = vector in stage.reduce and k_blocks == 0 and steps * sums <= _AHEAD
+        short = vector not in stage.iters and k_blocks == 0 and steps * sums <= _AHEAD
         if short or hidden:
-            return steps * (compute + heavy) + sums * machine.fold + entered
+            return steps * (compute + heavy) + (sums * machine.fold if vector else 0.0) + entered
         # Each sum waits for its last value.
         compute = steps * (max(compute, machine.fma_latency) + heavy) + entered
         return compute + max(1, k_blocks) * machine.loop + k_blocks * sums * machine.wait

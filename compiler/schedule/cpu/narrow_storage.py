@@ -17,14 +17,14 @@ def most_uses(machine: Machine, dtype: DType, constants: int) -> float:
     """How many results of a run may use each element of a weight, for its products in f32 to be
     faster with the weight stored as `dtype`.
 
-    `constants` are the bytes of all the model's weights in f32: more than the last cache holds come
-    from memory at every run.  Reading a weight and multiplying it overlap in part: together they
-    take about the root of the sum of their squares.  Infinite for f32.
+    `constants` are the bytes of all the model's weights in f32: more than the last cache has
+    room for come from memory at every run.  Reading a weight and multiplying it overlap in part:
+    together they take about the root of the sum of their squares.  Infinite for f32.
     """
     if dtype not in _WIDENING:
         return inf
     cached = machine.cores * machine.l3.read * machine.hertz
-    beyond = constants > machine.l3.size
+    beyond = constants > machine.l3.room
     rate = machine.memory.reading(together=True) if beyond else cached
     multiply = 2 / machine.peak
     widen = multiply * (1 + _WIDENING[dtype] / _ROWS)

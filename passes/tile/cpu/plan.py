@@ -54,6 +54,12 @@ class CorePlanner(CpuKernels, KernelPlanner):
     def prices_layouts(self) -> bool:
         return self.pricer is not None
 
+    def prices_as(self, other: CorePlanner) -> bool:
+        """Whether both have prices, and the same for every kernel."""
+        if self.pricer is None or other.pricer is None:
+            return False
+        return (self.core, self.pricer.key) == (other.core, other.pricer.key)
+
     def settled(self, key: KernelKey, digests: Sequence[str | None]) -> Planned:
         """Programs of one model share constants: a kernel has them as those planned before it,
         unless that would make it slower."""
