@@ -1,7 +1,7 @@
 /* The pool: takes, gives and grows blocks; tcc_pool.h says what it promises. */
 #include <string.h>
 
-#include "pool.h"
+#include "cache.h"
 
 static void lock(tcc_pool *pool) {
     if (pool->shared) pthread_mutex_lock(&pool->lock);
@@ -29,7 +29,7 @@ static bool is_live(const tcc_pool *pool, uint32_t number) {
 
 /* With the lock held: something is free now that was not. */
 static bool find_memory(tcc_pool *pool, size_t missing) {
-    if (pool->caches) pool_caches_empty(pool);
+    if (pool->caches && pool_caches_empty(pool)) return true;
     if (pool->base && pool_decommit_free(pool)) return true;
     if (!pool->pressure) return false;
     unlock(pool); /* it may use the pool */
@@ -62,12 +62,10 @@ tcc_status tcc_pool_create_within(const tcc_pool_config *config, tcc_budget *par
     pool->pressure_context = config->pressure_context;
     if (config->memory) pool->memory = *config->memory;
     if (config->allocator) pool->allocator = *config->allocator;
-    if (pool->shared) {
-        pthread_mutex_init(&pool->lock, NULL);
-        if (pool_caches_create(pool) != TCC_OK) {
-            tcc_pool_destroy(pool);
-            return TCC_OUT_OF_MEMORY;
-        }
+    if (pool->shared) pthread_mutex_init(&pool->lock, NULL);
+    if (!pool->allocator.allocate && pool_caches_create(pool) != TCC_OK) {
+        tcc_pool_destroy(pool);
+        return TCC_OUT_OF_MEMORY;
     }
     *out_pool = pool;
     return TCC_OK;
@@ -81,18 +79,14 @@ void tcc_pool_destroy(tcc_pool *pool) {
     if (!pool) return;
     own_give_all(pool);
     pool_release(pool);
-    tcc_free(pool->caches);
+    tcc_free(pool->cache_memory);
     if (pool->shared) pthread_mutex_destroy(&pool->lock);
     tcc_free(pool);
 }
 
-/* Large sizes in steps of a sixteenth, so that blocks which grow leave gaps that fit others. */
-static uint64_t units_of(size_t bytes) {
-    uint64_t units = bytes ? (bytes - 1) / UNIT + 1 : 1;
-    if (units < GRANULE / UNIT) return units;
-    uint64_t rest = (UINT64_C(1) << (63 - __builtin_clzll(units) - 4)) - 1;
-    return (units + rest) & ~rest;
-}
+static pool_size size_of(size_t bytes) { return pool_size_of(bytes ? (bytes - 1) / UNIT + 1 : 1); }
+
+static uint64_t units_of(size_t bytes) { return size_of(bytes).units; }
 
 /* ---- take -------------------------------------------------------------------------------------------- */
 
@@ -102,12 +96,21 @@ static void count_live(tcc_pool *pool, uint64_t more) {
     if (pool->live > pool->most_live) pool->most_live = pool->live;
 }
 
+/* A block's descriptor, or 0; caches are emptied before more is committed than is meant to be. */
+static uint32_t find_block(tcc_pool *pool, uint64_t units) {
+    uint32_t number = blocks_take(&pool->all, units);
+    if (!number || !pool_exceeds(pool, &pool->all.table[number]) || !pool_caches_empty(pool)) return number;
+    blocks_give(&pool->all, number);
+    return blocks_take(&pool->all, units);
+}
+
 /* With the lock held: a block's descriptor and committed memory, or a status and its message. */
 static tcc_status take_block(tcc_pool *pool, size_t bytes, uint32_t *out_number) {
     if (!pool->base) TCC_RETURN_IF_ERROR(pool_reserve(pool));
     uint32_t number;
-    if (!pool_open_tables(pool, units_of(bytes))) return tcc_budget_refuse(&pool->budget, bytes);
-    while (!(number = blocks_take(&pool->all, units_of(bytes))))
+    uint64_t units = units_of(bytes);
+    if (!pool_open_tables(pool, units)) return tcc_budget_refuse(&pool->budget, bytes);
+    while (!(number = find_block(pool, units)))
         if (!find_memory(pool, bytes))
             return tcc_fail(TCC_OUT_OF_MEMORY,
                             "out of memory (%zu bytes for one array, of a pool of %zu)", bytes,
@@ -156,7 +159,8 @@ static size_t bytes_of(const tcc_pool *pool, const void *memory) {
 
 tcc_status tcc_pool_take(tcc_pool *pool, size_t bytes, void **out_memory) {
     tcc_status status = TCC_OK;
-    uint32_t number = pool->caches ? pool_cache_take(pool, units_of(bytes)) : 0;
+    uint32_t class = size_of(bytes).class;
+    uint32_t number = pool->caches && class < CACHED_CLASSES ? take_cached(pool, class) : 0;
     if (number) {
         *out_memory = address_of(pool, number);
     } else {
@@ -189,10 +193,10 @@ static tcc_status give(tcc_pool *pool, void *memory) {
 }
 
 tcc_status tcc_pool_give(tcc_pool *pool, void *memory) {
-    if (pool->caches && pool->base && !pool->allocator.allocate) {
+    if (pool->caches && pool->base) {
         uint32_t number = block_at(pool, memory);
         if (!is_live(pool, number)) return no_block(memory);
-        if (pool_cache_give(pool, number)) return TCC_OK;
+        if (give_cached(pool, number)) return TCC_OK;
     }
     lock(pool);
     tcc_status status = give(pool, memory);
@@ -275,7 +279,7 @@ tcc_status tcc_pool_resize(tcc_pool *pool, void **memory, size_t bytes, size_t k
 void tcc_pool_before_fork(tcc_pool *pool) { lock(pool); }
 
 void tcc_pool_after_fork(tcc_pool *pool, bool child) {
-    if (child && pool->caches) pool_caches_free(pool);
+    if (child && pool->caches) pool_caches_after_fork(pool);
     unlock(pool);
 }
 
@@ -283,14 +287,16 @@ void tcc_pool_after_fork(tcc_pool *pool, bool child) {
 
 void tcc_pool_reset(tcc_pool *pool) {
     own_give_all(pool);
-    if (pool->n_blocks) blocks_reset(&pool->all);
+    if (!pool->n_blocks || pool->live == pool->caches->bytes) return;
+    pool_caches_forget(pool);
+    blocks_reset(&pool->all);
     pool->n_blocks = 0;
     pool->live = 0;
 }
 
 void tcc_pool_trim(tcc_pool *pool) {
     lock(pool);
-    if (pool->caches) pool_caches_empty(pool);
+    if (pool->caches) (void)pool_caches_empty(pool);
     if (pool->base) (void)pool_decommit_free(pool);
     unlock(pool);
 }

@@ -1,0 +1,93 @@
+/* Caches of blocks that were given and are taken again, without a search and without the lock.
+ *
+ * A pool of one thread has one cache, a shared pool one for each of the first threads at a time; when a
+ * thread ends, the next one takes its cache over.  A thread is in its cache while `busy` says so, and
+ * pays for neither a lock nor an atomic read and write: who looks into all caches, which is rare, closes
+ * them and makes the other threads pass a barrier (membarrier of Linux 4.14), after which each of them
+ * is either seen to be busy or sees that its cache is closed.  Where that is lacking, threads enter by an
+ * exchange. */
+#ifndef TCC_POOL_CACHE_H
+#define TCC_POOL_CACHE_H
+
+#include <stdatomic.h>
+
+#include "pool.h"
+
+enum {
+    CACHED_CLASSES = 113,     /* blocks of up to 64 KiB */
+    MOST_CACHED = 2 << 20,    /* bytes in one cache */
+    THREADS = 16,             /* that have a cache of a shared pool */
+    LINE_PAIR = 128,
+};
+
+struct pool_cache {
+    _Alignas(LINE_PAIR) atomic_bool busy;
+    atomic_bool closed;
+    size_t bytes;
+    uint32_t first[CACHED_CLASSES]; /* by class: a list of descriptors */
+};
+
+/* Of the calling thread; -1: not known yet, THREADS: it has no cache. */
+extern _Thread_local int pool_place;
+int pool_claim_place(void);
+/* Whether threads can be made to pass a barrier. */
+extern bool pool_has_barrier;
+
+static inline void leave_cache(const tcc_pool *pool, pool_cache *cache) {
+    if (pool->shared) atomic_store_explicit(&cache->busy, false, memory_order_release);
+}
+
+/* The cache that the calling thread may use until it leaves it; NULL if there is none. */
+static inline pool_cache *enter_cache(const tcc_pool *pool) {
+    if (!pool->shared) return pool->caches;
+    int place = pool_place;
+    if (TCC_UNLIKELY(place < 0)) place = pool_claim_place();
+    if (TCC_UNLIKELY(place == THREADS)) return NULL;
+    pool_cache *cache = &pool->caches[place];
+    if (TCC_UNLIKELY(!pool_has_barrier))
+        (void)atomic_exchange(&cache->busy, true);
+    else
+        atomic_store_explicit(&cache->busy, true, memory_order_relaxed);
+    atomic_signal_fence(memory_order_seq_cst);
+    if (TCC_UNLIKELY(atomic_load(&cache->closed))) {
+        leave_cache(pool, cache);
+        return NULL;
+    }
+    return cache;
+}
+
+/* A block of one of CACHED_CLASSES; 0 if the caller's cache has none. */
+static inline uint32_t take_cached(tcc_pool *pool, uint32_t class) {
+    pool_cache *cache = enter_cache(pool);
+    if (TCC_UNLIKELY(!cache)) return 0;
+    uint32_t number = cache->first[class];
+    if (number) {
+        block *at = &pool->all.table[number];
+        cache->first[class] = at->next;
+        cache->bytes -= at->units * UNIT;
+        block_set_state(at, BLOCK_LIVE);
+    }
+    leave_cache(pool, cache);
+    return number;
+}
+
+/* False if the block in use is not kept, and is its giver's still. */
+static inline bool give_cached(tcc_pool *pool, uint32_t number) {
+    block *at = &pool->all.table[number];
+    pool_size size = pool_size_of(at->units);
+    if (size.class >= CACHED_CLASSES || size.units != at->units) return false;
+    pool_cache *cache = enter_cache(pool);
+    if (TCC_UNLIKELY(!cache)) return false;
+    size_t bytes = cache->bytes + at->units * UNIT;
+    bool kept = bytes <= MOST_CACHED;
+    if (kept) {
+        block_set_state(at, BLOCK_CACHED);
+        at->next = cache->first[size.class];
+        cache->first[size.class] = number;
+        cache->bytes = bytes;
+    }
+    leave_cache(pool, cache);
+    return kept;
+}
+
+#endif
