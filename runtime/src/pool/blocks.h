@@ -27,6 +27,7 @@ typedef struct block {
     uint32_t before, behind;   /* neighbours in the range */
     uint32_t previous, next;   /* in a list of free or of cached blocks, or of unused descriptors */
     uint32_t state;            /* of a shared pool, also read and written without the lock */
+    uint32_t class;            /* of a block in use: where it is cached; 0: nowhere */
 } block;
 
 static inline bool block_is_free(const block *at) {

@@ -12,41 +12,41 @@
 
 static atomic_bool claimed[THREADS];
 static pthread_key_t at_end;
-static bool has_key;
-_Thread_local int pool_place = -1;
-bool pool_has_barrier;
+static bool has_places;
+_Thread_local uint32_t pool_place = THREADS;
 
 static bool register_barrier(void) {
     return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0) == 0;
 }
 
 static void leave_place(void *place) {
-    pool_place = -1; /* what ends after this claims one anew */
+    pool_place = THREADS; /* what ends after this claims one anew */
     atomic_store_explicit((atomic_bool *)place, false, memory_order_release);
 }
 
 /* In the child there is no other thread. */
 static void after_fork(void) {
-    if (pool_has_barrier) (void)register_barrier();
-    for (int i = 0; i < THREADS; i++)
+    has_places = has_places && register_barrier();
+    if (!has_places) pool_place = THREADS;
+    for (uint32_t i = 0; i < THREADS; i++)
         if (i != pool_place) atomic_store_explicit(&claimed[i], false, memory_order_relaxed);
 }
 
 static void prepare_threads(void) {
-    pool_has_barrier = register_barrier();
-    has_key = pthread_key_create(&at_end, leave_place) == 0 && pthread_atfork(NULL, NULL, after_fork) == 0;
+    has_places = register_barrier() && pthread_key_create(&at_end, leave_place) == 0 &&
+                 pthread_atfork(NULL, NULL, after_fork) == 0;
 }
 
-int pool_claim_place(void) {
-    int place = 0;
-    while (place < THREADS && (atomic_load_explicit(&claimed[place], memory_order_relaxed) ||
-                               atomic_exchange_explicit(&claimed[place], true, memory_order_acquire)))
-        place++;
-    if (place < THREADS && (!has_key || pthread_setspecific(at_end, &claimed[place]))) {
-        atomic_store_explicit(&claimed[place], false, memory_order_release);
-        place = THREADS;
+uint32_t pool_claim_place(void) {
+    for (uint32_t i = 0; has_places && i < THREADS; i++) {
+        if (atomic_load_explicit(&claimed[i], memory_order_relaxed) ||
+            atomic_exchange_explicit(&claimed[i], true, memory_order_acquire))
+            continue;
+        if (pthread_setspecific(at_end, &claimed[i]) == 0) return pool_place = i;
+        atomic_store_explicit(&claimed[i], false, memory_order_release);
+        break;
     }
-    return pool_place = place;
+    return THREADS;
 }
 
 /* ---- all caches ------------------------------------------------------------------------------------- */
@@ -57,10 +57,10 @@ static int count_of(const tcc_pool *pool) { return pool->shared ? THREADS : 1; }
 static bool close_all(tcc_pool *pool) {
     if (!pool->shared) return true;
     for (int i = 0; i < THREADS; i++) atomic_store(&pool->caches[i].closed, true);
-    bool closed = !pool_has_barrier || syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0) == 0;
-    for (int i = 0; closed && i < THREADS; i++)
+    bool passed = !has_places || syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0) == 0;
+    for (int i = 0; passed && i < THREADS; i++)
         while (atomic_load(&pool->caches[i].busy)) sched_yield();
-    return closed;
+    return passed;
 }
 
 static void open_all(tcc_pool *pool) {

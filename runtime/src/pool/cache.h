@@ -4,8 +4,7 @@
  * thread ends, the next one takes its cache over.  A thread is in its cache while `busy` says so, and
  * pays for neither a lock nor an atomic read and write: who looks into all caches, which is rare, closes
  * them and makes the other threads pass a barrier (membarrier of Linux 4.14), after which each of them
- * is either seen to be busy or sees that its cache is closed.  Where that is lacking, threads enter by an
- * exchange. */
+ * is either seen to be busy or sees that its cache is closed.  Without membarrier no thread has one. */
 #ifndef TCC_POOL_CACHE_H
 #define TCC_POOL_CACHE_H
 
@@ -15,7 +14,7 @@
 
 enum {
     CACHED_CLASSES = 113,     /* blocks of up to 64 KiB */
-    MOST_CACHED = 2 << 20,    /* bytes in one cache */
+    MOST_CACHED = 4 << 20,    /* bytes in one cache */
     THREADS = 16,             /* that have a cache of a shared pool */
     LINE_PAIR = 128,
 };
@@ -27,11 +26,9 @@ struct pool_cache {
     uint32_t first[CACHED_CLASSES]; /* by class: a list of descriptors */
 };
 
-/* Of the calling thread; -1: not known yet, THREADS: it has no cache. */
-extern _Thread_local int pool_place;
-int pool_claim_place(void);
-/* Whether threads can be made to pass a barrier. */
-extern bool pool_has_barrier;
+/* Which of the caches the calling thread has; from THREADS on none, or none yet. */
+extern _Thread_local uint32_t pool_place;
+uint32_t pool_claim_place(void);
 
 static inline void leave_cache(const tcc_pool *pool, pool_cache *cache) {
     if (pool->shared) atomic_store_explicit(&cache->busy, false, memory_order_release);
@@ -40,16 +37,13 @@ static inline void leave_cache(const tcc_pool *pool, pool_cache *cache) {
 /* The cache that the calling thread may use until it leaves it; NULL if there is none. */
 static inline pool_cache *enter_cache(const tcc_pool *pool) {
     if (!pool->shared) return pool->caches;
-    int place = pool_place;
-    if (TCC_UNLIKELY(place < 0)) place = pool_claim_place();
-    if (TCC_UNLIKELY(place == THREADS)) return NULL;
+    uint32_t place = pool_place;
+    if (TCC_UNLIKELY(place >= THREADS)) place = pool_claim_place();
+    if (TCC_UNLIKELY(place >= THREADS)) return NULL;
     pool_cache *cache = &pool->caches[place];
-    if (TCC_UNLIKELY(!pool_has_barrier))
-        (void)atomic_exchange(&cache->busy, true);
-    else
-        atomic_store_explicit(&cache->busy, true, memory_order_relaxed);
+    atomic_store_explicit(&cache->busy, true, memory_order_relaxed);
     atomic_signal_fence(memory_order_seq_cst);
-    if (TCC_UNLIKELY(atomic_load(&cache->closed))) {
+    if (TCC_UNLIKELY(atomic_load_explicit(&cache->closed, memory_order_acquire))) {
         leave_cache(pool, cache);
         return NULL;
     }
@@ -74,16 +68,16 @@ static inline uint32_t take_cached(tcc_pool *pool, uint32_t class) {
 /* False if the block in use is not kept, and is its giver's still. */
 static inline bool give_cached(tcc_pool *pool, uint32_t number) {
     block *at = &pool->all.table[number];
-    pool_size size = pool_size_of(at->units);
-    if (size.class >= CACHED_CLASSES || size.units != at->units) return false;
+    uint32_t class = at->class;
+    if (!class) return false;
     pool_cache *cache = enter_cache(pool);
     if (TCC_UNLIKELY(!cache)) return false;
     size_t bytes = cache->bytes + at->units * UNIT;
     bool kept = bytes <= MOST_CACHED;
     if (kept) {
         block_set_state(at, BLOCK_CACHED);
-        at->next = cache->first[size.class];
-        cache->first[size.class] = number;
+        at->next = cache->first[class];
+        cache->first[class] = number;
         cache->bytes = bytes;
     }
     leave_cache(pool, cache);

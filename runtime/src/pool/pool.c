@@ -3,6 +3,8 @@
 
 #include "cache.h"
 
+#define NOINLINE __attribute__((noinline)) /* what is rare takes no registers from what is not */
+
 static void lock(tcc_pool *pool) {
     if (pool->shared) pthread_mutex_lock(&pool->lock);
 }
@@ -16,7 +18,7 @@ static char *address_of(const tcc_pool *pool, uint32_t number) {
 }
 
 /* The block that begins at an address, whatever its state; 0 if none does. */
-static uint32_t block_at(const tcc_pool *pool, const void *memory) {
+static inline uint32_t block_at(const tcc_pool *pool, const void *memory) {
     size_t offset = (size_t)((uintptr_t)memory - (uintptr_t)pool->base);
     size_t opened = __atomic_load_n(&pool->open_owners, __ATOMIC_ACQUIRE);
     if (offset >= pool->range || offset % UNIT || offset / UNIT >= opened / sizeof(uint32_t)) return 0;
@@ -88,6 +90,12 @@ static pool_size size_of(size_t bytes) { return pool_size_of(bytes ? (bytes - 1)
 
 static uint64_t units_of(size_t bytes) { return size_of(bytes).units; }
 
+/* Of a block in use, whose size has just been decided. */
+static void set_class(block *at) {
+    pool_size size = pool_size_of(at->units);
+    at->class = size.class < CACHED_CLASSES && size.units == at->units ? size.class : 0;
+}
+
 /* ---- take -------------------------------------------------------------------------------------------- */
 
 /* `more` units, which may be less than none. */
@@ -116,7 +124,8 @@ static tcc_status take_block(tcc_pool *pool, size_t bytes, uint32_t *out_number)
                             "out of memory (%zu bytes for one array, of a pool of %zu)", bytes,
                             pool->range);
     size_t missing, most = pool->most_live;
-    const block *at = &pool->all.table[number];
+    block *at = &pool->all.table[number];
+    set_class(at);
     count_live(pool, at->units);
     while (!pool_has(pool, at) && !pool_commit(pool, at, &missing))
         if (!find_memory(pool, missing)) {
@@ -157,20 +166,22 @@ static size_t bytes_of(const tcc_pool *pool, const void *memory) {
     return pool->all.table[block_at(pool, memory)].units * UNIT;
 }
 
+static NOINLINE tcc_status take_locked(tcc_pool *pool, size_t bytes, void **out_memory) {
+    lock(pool);
+    tcc_status status = take(pool, bytes, out_memory);
+    unlock(pool);
+    return status;
+}
+
 tcc_status tcc_pool_take(tcc_pool *pool, size_t bytes, void **out_memory) {
-    tcc_status status = TCC_OK;
     uint32_t class = size_of(bytes).class;
     uint32_t number = pool->caches && class < CACHED_CLASSES ? take_cached(pool, class) : 0;
-    if (number) {
+    if (number)
         *out_memory = address_of(pool, number);
-    } else {
-        lock(pool);
-        status = take(pool, bytes, out_memory);
-        unlock(pool);
-    }
-    if (TCC_UNLIKELY(pool->poison && status == TCC_OK))
-        memset(*out_memory, 0xFF, bytes_of(pool, *out_memory));
-    return status;
+    else
+        TCC_RETURN_IF_ERROR(take_locked(pool, bytes, out_memory));
+    if (TCC_UNLIKELY(pool->poison)) memset(*out_memory, 0xFF, bytes_of(pool, *out_memory));
+    return TCC_OK;
 }
 
 /* ---- give -------------------------------------------------------------------------------------------- */
@@ -192,16 +203,17 @@ static tcc_status give(tcc_pool *pool, void *memory) {
     return TCC_OK;
 }
 
-tcc_status tcc_pool_give(tcc_pool *pool, void *memory) {
-    if (pool->caches && pool->base) {
-        uint32_t number = block_at(pool, memory);
-        if (!is_live(pool, number)) return no_block(memory);
-        if (give_cached(pool, number)) return TCC_OK;
-    }
+static NOINLINE tcc_status give_locked(tcc_pool *pool, void *memory) {
     lock(pool);
     tcc_status status = give(pool, memory);
     unlock(pool);
     return status;
+}
+
+tcc_status tcc_pool_give(tcc_pool *pool, void *memory) {
+    uint32_t number = pool->caches ? block_at(pool, memory) : 0;
+    if (is_live(pool, number) && give_cached(pool, number)) return TCC_OK;
+    return give_locked(pool, memory);
 }
 
 /* ---- resize ------------------------------------------------------------------------------------------ */
@@ -220,6 +232,7 @@ static bool resize_here(tcc_pool *pool, uint32_t number, size_t bytes) {
         (void)blocks_resize(&pool->all, number, old); /* moving may help: a free block has memory */
         return false;
     }
+    set_class(at);
     count_live(pool, at->units - old);
     return true;
 }
@@ -239,6 +252,7 @@ static bool slide(tcc_pool *pool, void **memory, size_t bytes, size_t keep) {
     number = blocks_slide(&pool->all, number, wanted.units);
     memmove(address_of(pool, number), *memory, keep < old * UNIT ? keep : old * UNIT);
     *memory = address_of(pool, number);
+    set_class(&pool->all.table[number]);
     count_live(pool, pool->all.table[number].units - old);
     return true;
 }
