@@ -37,16 +37,20 @@ static void prepare_threads(void) {
                  pthread_atfork(NULL, NULL, after_fork) == 0;
 }
 
-uint32_t pool_claim_place(void) {
-    for (uint32_t i = 0; has_places && i < THREADS; i++) {
+bool pool_claim_place(void) {
+    if (!has_places || pool_place < THREADS) return false;
+    for (uint32_t i = 0; i < THREADS; i++) {
         if (atomic_load_explicit(&claimed[i], memory_order_relaxed) ||
             atomic_exchange_explicit(&claimed[i], true, memory_order_acquire))
             continue;
-        if (pthread_setspecific(at_end, &claimed[i]) == 0) return pool_place = i;
+        if (pthread_setspecific(at_end, &claimed[i]) == 0) {
+            pool_place = i;
+            return true;
+        }
         atomic_store_explicit(&claimed[i], false, memory_order_release);
         break;
     }
-    return THREADS;
+    return false;
 }
 
 /* ---- all caches ------------------------------------------------------------------------------------- */
@@ -80,7 +84,7 @@ tcc_status pool_caches_create(tcc_pool *pool) {
 }
 
 static void empty(tcc_pool *pool, pool_cache *cache) {
-    for (int class = 0; cache->bytes && class < CACHED_CLASSES; class++)
+    for (int class = 0; cache->units && class < CACHED_CLASSES; class++)
         for (uint32_t number = cache->first[class], next; number; number = next) {
             next = pool->all.table[number].next;
             cache->first[class] = next;
@@ -88,7 +92,7 @@ static void empty(tcc_pool *pool, pool_cache *cache) {
             pool->live -= pool->all.table[number].units * UNIT;
             blocks_give(&pool->all, number);
         }
-    cache->bytes = 0;
+    cache->units = 0;
 }
 
 bool pool_caches_empty(tcc_pool *pool) {
@@ -101,7 +105,7 @@ bool pool_caches_empty(tcc_pool *pool) {
 
 static void forget(pool_cache *cache) {
     memset(cache->first, 0, sizeof cache->first);
-    cache->bytes = 0;
+    cache->units = 0;
 }
 
 void pool_caches_forget(tcc_pool *pool) {
@@ -119,7 +123,7 @@ void pool_caches_after_fork(tcc_pool *pool) {
 
 static size_t count(const tcc_pool *pool, const pool_cache *cache) {
     size_t blocks = 0;
-    for (int class = 0; cache->bytes && class < CACHED_CLASSES; class++)
+    for (int class = 0; cache->units && class < CACHED_CLASSES; class++)
         for (uint32_t number = cache->first[class]; number; number = pool->all.table[number].next) blocks++;
     return blocks;
 }
@@ -129,7 +133,7 @@ size_t pool_caches_hold(tcc_pool *pool, size_t *out_blocks) {
     *out_blocks = 0;
     if (close_all(pool))
         for (int i = 0; i < count_of(pool); i++) {
-            bytes += pool->caches[i].bytes;
+            bytes += pool->caches[i].units * UNIT;
             *out_blocks += count(pool, &pool->caches[i]);
         }
     open_all(pool);

@@ -14,7 +14,7 @@
 
 enum {
     CACHED_CLASSES = 113,     /* blocks of up to 64 KiB */
-    MOST_CACHED = 4 << 20,    /* bytes in one cache */
+    MOST_CACHED = (4 << 20) / UNIT, /* in one cache */
     THREADS = 16,             /* that have a cache of a shared pool */
     LINE_PAIR = 128,
 };
@@ -22,35 +22,36 @@ enum {
 struct pool_cache {
     _Alignas(LINE_PAIR) atomic_bool busy;
     atomic_bool closed;
-    size_t bytes;
+    size_t units;
     uint32_t first[CACHED_CLASSES]; /* by class: a list of descriptors */
 };
 
 /* Which of the caches the calling thread has; from THREADS on none, or none yet. */
 extern _Thread_local uint32_t pool_place;
-uint32_t pool_claim_place(void);
+/* Whether the calling thread has one now that it lacked. */
+bool pool_claim_place(void);
 
-static inline void leave_cache(const tcc_pool *pool, pool_cache *cache) {
-    if (pool->shared) atomic_store_explicit(&cache->busy, false, memory_order_release);
+static inline void leave_cache(pool_cache *cache) {
+    atomic_store_explicit(&cache->busy, false, memory_order_release);
 }
 
-/* The cache that the calling thread may use until it leaves it; NULL if there is none. */
+/* The cache that the calling thread may use until `leave_cache`; NULL if there is none. */
 static inline pool_cache *enter_cache(const tcc_pool *pool) {
     if (!pool->shared) return pool->caches;
     uint32_t place = pool_place;
-    if (TCC_UNLIKELY(place >= THREADS)) place = pool_claim_place();
     if (TCC_UNLIKELY(place >= THREADS)) return NULL;
     pool_cache *cache = &pool->caches[place];
     atomic_store_explicit(&cache->busy, true, memory_order_relaxed);
     atomic_signal_fence(memory_order_seq_cst);
     if (TCC_UNLIKELY(atomic_load_explicit(&cache->closed, memory_order_acquire))) {
-        leave_cache(pool, cache);
+        leave_cache(cache);
         return NULL;
     }
     return cache;
 }
 
-/* A block of one of CACHED_CLASSES; 0 if the caller's cache has none. */
+/* A block of one of CACHED_CLASSES; 0 if the caller's cache has none.  Neither this nor the next function
+ * calls another: what is rare takes no registers from what is not. */
 static inline uint32_t take_cached(tcc_pool *pool, uint32_t class) {
     pool_cache *cache = enter_cache(pool);
     if (TCC_UNLIKELY(!cache)) return 0;
@@ -58,10 +59,10 @@ static inline uint32_t take_cached(tcc_pool *pool, uint32_t class) {
     if (number) {
         block *at = &pool->all.table[number];
         cache->first[class] = at->next;
-        cache->bytes -= at->units * UNIT;
+        cache->units -= at->units;
         block_set_state(at, BLOCK_LIVE);
     }
-    leave_cache(pool, cache);
+    leave_cache(cache);
     return number;
 }
 
@@ -72,15 +73,15 @@ static inline bool give_cached(tcc_pool *pool, uint32_t number) {
     if (!class) return false;
     pool_cache *cache = enter_cache(pool);
     if (TCC_UNLIKELY(!cache)) return false;
-    size_t bytes = cache->bytes + at->units * UNIT;
-    bool kept = bytes <= MOST_CACHED;
+    size_t units = cache->units + at->units;
+    bool kept = units <= MOST_CACHED;
     if (kept) {
         block_set_state(at, BLOCK_CACHED);
         at->next = cache->first[class];
         cache->first[class] = number;
-        cache->bytes = bytes;
+        cache->units = units;
     }
-    leave_cache(pool, cache);
+    leave_cache(cache);
     return kept;
 }
 

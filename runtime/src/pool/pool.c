@@ -3,7 +3,7 @@
 
 #include "cache.h"
 
-#define NOINLINE __attribute__((noinline)) /* what is rare takes no registers from what is not */
+#define NOINLINE __attribute__((noinline))
 
 static void lock(tcc_pool *pool) {
     if (pool->shared) pthread_mutex_lock(&pool->lock);
@@ -21,7 +21,7 @@ static char *address_of(const tcc_pool *pool, uint32_t number) {
 static inline uint32_t block_at(const tcc_pool *pool, const void *memory) {
     size_t offset = (size_t)((uintptr_t)memory - (uintptr_t)pool->base);
     size_t opened = __atomic_load_n(&pool->open_owners, __ATOMIC_ACQUIRE);
-    if (offset >= pool->range || offset % UNIT || offset / UNIT >= opened / sizeof(uint32_t)) return 0;
+    if (offset % UNIT || offset / UNIT >= opened / sizeof(uint32_t)) return 0;
     return __atomic_load_n(&pool->all.owner[offset / UNIT], __ATOMIC_RELAXED);
 }
 
@@ -65,7 +65,7 @@ tcc_status tcc_pool_create_within(const tcc_pool_config *config, tcc_budget *par
     if (config->memory) pool->memory = *config->memory;
     if (config->allocator) pool->allocator = *config->allocator;
     if (pool->shared) pthread_mutex_init(&pool->lock, NULL);
-    if (!pool->allocator.allocate && pool_caches_create(pool) != TCC_OK) {
+    if (!pool->allocator.allocate && !pool->poison && pool_caches_create(pool) != TCC_OK) {
         tcc_pool_destroy(pool);
         return TCC_OUT_OF_MEMORY;
     }
@@ -107,7 +107,9 @@ static void count_live(tcc_pool *pool, uint64_t more) {
 /* A block's descriptor, or 0; caches are emptied before more is committed than is meant to be. */
 static uint32_t find_block(tcc_pool *pool, uint64_t units) {
     uint32_t number = blocks_take(&pool->all, units);
-    if (!number || !pool_exceeds(pool, &pool->all.table[number]) || !pool_caches_empty(pool)) return number;
+    if (!number || !pool->caches || !pool_exceeds(pool, &pool->all.table[number]) ||
+        !pool_caches_empty(pool))
+        return number;
     blocks_give(&pool->all, number);
     return blocks_take(&pool->all, units);
 }
@@ -167,20 +169,19 @@ static size_t bytes_of(const tcc_pool *pool, const void *memory) {
 }
 
 static NOINLINE tcc_status take_locked(tcc_pool *pool, size_t bytes, void **out_memory) {
+    if (pool->shared && pool_claim_place()) return tcc_pool_take(pool, bytes, out_memory);
     lock(pool);
     tcc_status status = take(pool, bytes, out_memory);
     unlock(pool);
+    if (pool->poison && status == TCC_OK) memset(*out_memory, 0xFF, bytes_of(pool, *out_memory));
     return status;
 }
 
 tcc_status tcc_pool_take(tcc_pool *pool, size_t bytes, void **out_memory) {
     uint32_t class = size_of(bytes).class;
     uint32_t number = pool->caches && class < CACHED_CLASSES ? take_cached(pool, class) : 0;
-    if (number)
-        *out_memory = address_of(pool, number);
-    else
-        TCC_RETURN_IF_ERROR(take_locked(pool, bytes, out_memory));
-    if (TCC_UNLIKELY(pool->poison)) memset(*out_memory, 0xFF, bytes_of(pool, *out_memory));
+    if (TCC_UNLIKELY(!number)) return take_locked(pool, bytes, out_memory);
+    *out_memory = address_of(pool, number);
     return TCC_OK;
 }
 
@@ -204,6 +205,7 @@ static tcc_status give(tcc_pool *pool, void *memory) {
 }
 
 static NOINLINE tcc_status give_locked(tcc_pool *pool, void *memory) {
+    if (pool->shared && pool_claim_place()) return tcc_pool_give(pool, memory);
     lock(pool);
     tcc_status status = give(pool, memory);
     unlock(pool);
@@ -301,8 +303,8 @@ void tcc_pool_after_fork(tcc_pool *pool, bool child) {
 
 void tcc_pool_reset(tcc_pool *pool) {
     own_give_all(pool);
-    if (!pool->n_blocks || pool->live == pool->caches->bytes) return;
-    pool_caches_forget(pool);
+    if (!pool->n_blocks || (pool->caches && pool->live == pool->caches->units * UNIT)) return;
+    if (pool->caches) pool_caches_forget(pool);
     blocks_reset(&pool->all);
     pool->n_blocks = 0;
     pool->live = 0;

@@ -33,7 +33,7 @@ struct tcc_pool {
     size_t open_owners, open_table; /* bytes of all.owner and all.table that are memory */
     size_t live, most_live, n_blocks;
     uint64_t takes, failures;
-    pool_cache *caches;       /* NULL: of a pool with an allocator */
+    pool_cache *caches;       /* NULL: of a pool with an allocator, or with poison */
     void *cache_memory;       /* that they lie in */
     struct own_block *own;    /* in use, of a pool with an allocator */
 };
