@@ -105,7 +105,8 @@ def test_workers_take_modules(mlp: Module) -> None:
     worker = context.Process(target=work, args=(mlp, queue))
     worker.start()
     assert queue.get(timeout=60) == expected_mlp(X).tolist()
-    worker.join()
+    worker.join(60)
+    assert worker.exitcode == 0
 
 
 READS = """import pickle, sys

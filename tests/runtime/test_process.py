@@ -27,6 +27,7 @@ def test_a_forked_child_runs_with_threads_of_its_own(mlp_path: Path) -> None:
     assert np.array_equal(module(x), expected_mlp(x))
     child = os.fork()
     if child == 0:
+        signal.alarm(20)
         good = all(np.array_equal(module(x), expected_mlp(x)) for _ in range(50))
         os._exit(0 if good else 1)
     assert os.waitpid(child, 0)[1] == 0
