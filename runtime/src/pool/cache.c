@@ -1,6 +1,5 @@
 /* Caches of a pool; cache.h describes them. */
 #define _GNU_SOURCE
-#include <linux/membarrier.h>
 #include <sched.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -10,13 +9,16 @@
 
 /* ---- threads --------------------------------------------------------------------------------------- */
 
+/* Of <linux/membarrier.h>, as Linux 4.14 has it: MEMBARRIER_CMD_PRIVATE_EXPEDITED, and to register for it. */
+enum { BARRIER = 1 << 3, REGISTER = 1 << 4 };
+
 static atomic_bool claimed[THREADS];
 static pthread_key_t at_end;
 static bool has_places;
 _Thread_local uint32_t pool_place = THREADS;
 
 static bool register_barrier(void) {
-    return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0) == 0;
+    return syscall(SYS_membarrier, REGISTER, 0) == 0;
 }
 
 static void leave_place(void *place) {
@@ -61,7 +63,7 @@ static int count_of(const tcc_pool *pool) { return pool->shared ? THREADS : 1; }
 static bool close_all(tcc_pool *pool) {
     if (!pool->shared) return true;
     for (int i = 0; i < THREADS; i++) atomic_store(&pool->caches[i].closed, true);
-    bool passed = !has_places || syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0) == 0;
+    bool passed = !has_places || syscall(SYS_membarrier, BARRIER, 0) == 0;
     for (int i = 0; passed && i < THREADS; i++)
         while (atomic_load(&pool->caches[i].busy)) sched_yield();
     return passed;
