@@ -200,7 +200,7 @@ def pool(folder: Path) -> Iterator[Figure]:
     """Peaks on traces; times of a take and a give beside the C library's and others' malloc."""
     sources = (*WORKERS, *SYSTEM, "budget.c", "alloc.c")
     parts = (f"pool/{path.name}" for path in sorted((RUNTIME / "src" / "pool").glob("*.c")))
-    program = compiled(folder, "pool", (*sources, *parts), "-w")
+    program = compiled(folder, "pool_times", (*sources, *parts), "-w")
     peaks = {}
     for name, trace in TRACES.items():
         committed, live = map(int, output(program, "trace", text="\n".join(trace) + "\n").split())

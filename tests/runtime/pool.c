@@ -11,20 +11,9 @@
 #include <sys/syscall.h>
 #include <sys/sysinfo.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "runtime.h"
-
-const tcc_artifact tcc_artifact_info = {.name = "pool"};
-
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "line %d: %s; %s\n", __LINE__, #condition, tcc_last_error());          \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
+#include "pool.h"
 
 /* Stands before the C library's, counts barriers and can refuse them. */
 static atomic_int barriers;
@@ -43,14 +32,6 @@ long syscall(long number, ...) {
     static long (*next)(long number, ...);
     if (!next) next = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
     return next(number, a[0], a[1], a[2], a[3], a[4], a[5]);
-}
-
-static uint64_t state = 1;
-static uint64_t draw(void) { /* SplitMix64 */
-    uint64_t z = (state += UINT64_C(0x9E3779B97F4A7C15));
-    z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
-    z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
-    return z ^ z >> 31;
 }
 
 static size_t drawn_size(void) {
@@ -215,13 +196,6 @@ static void check_statistics(tcc_pool *pool, size_t limit) {
 }
 
 /* ---- modes --------------------------------------------------------------------------------------------- */
-
-static tcc_pool *made(tcc_pool_config config) {
-    tcc_pool *pool = NULL;
-    config.struct_size = sizeof config;
-    CHECK(tcc_pool_create(&config, &pool) == TCC_OK);
-    return pool;
-}
 
 /* Random takes, gives and resizes against the shadow; with a limit that is met, and without; shared and
  * not; at last all is given back and nothing is held. */
@@ -594,110 +568,9 @@ static int forks(int argc, char **argv) {
     return 0;
 }
 
-/* ---- traces -------------------------------------------------------------------------------------------- */
-
-static int64_t now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-}
-
-/* A trace from stdin: lines `take ID BYTES`, `resize ID BYTES`, `give ID`.  Prints the most bytes
- * committed and the most that were asked for at a time. */
-static int trace(int argc, char **argv) {
-    (void)argc, (void)argv;
-    enum { IDS = 1 << 16 };
-    static void *at[IDS];
-    static size_t sizes[IDS];
-    char word[16];
-    unsigned id;
-    size_t bytes, held = 0, most = 0;
-    tcc_pool *pool = made((tcc_pool_config){.range = (size_t)16 << 30});
-    while (scanf("%15s %u", word, &id) == 2) {
-        CHECK(id < IDS);
-        if (word[0] != 'g') CHECK(scanf("%zu", &bytes) == 1);
-        if (word[0] == 't') {
-            CHECK(!at[id] && tcc_pool_take(pool, bytes, &at[id]) == TCC_OK);
-        } else if (word[0] == 'r') {
-            size_t keep = sizes[id] < bytes ? sizes[id] : bytes;
-            CHECK(tcc_pool_resize(pool, &at[id], bytes, keep) == TCC_OK);
-        } else {
-            CHECK(tcc_pool_give(pool, at[id]) == TCC_OK);
-            at[id] = NULL;
-            bytes = 0;
-        }
-        held += bytes - sizes[id];
-        sizes[id] = bytes;
-        if (held > most) most = held;
-    }
-    tcc_pool_statistics found;
-    tcc_pool_statistics_of(pool, &found);
-    printf("%llu %zu\n", (unsigned long long)found.most_committed, most);
-    tcc_pool_destroy(pool);
-    return 0;
-}
-
-static int by_time(const void *a, const void *b) {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
-static uint32_t small_size(void) { return (uint32_t)(64 + draw() % 2000); }
-static uint32_t mixed_size(void) { return draw() % 8 ? small_size() : (uint32_t)(4096 + draw() % 60000); }
-static uint32_t large_size(void) { return (uint32_t)(65536 + draw() % 983040); }
-
-/* The time of a take and a give, among 300 blocks: nanoseconds of p50 and p99.9 of batches of 20, by
- * sizes, for a pool of one thread, a shared one, and malloc, or those that are named. */
-static int speed(int argc, char **argv) {
-    enum { BATCHES = 20000, BATCH = 20, HELD = 300 };
-    static const struct {
-        const char *name;
-        uint32_t (*size)(void);
-    } mixes[] = {{"small", small_size}, {"mixed", mixed_size}, {"large", large_size}};
-    static const char *const kinds[] = {"own", "shared", "malloc"};
-    static int64_t times[BATCHES];
-    static void *held[HELD];
-    static uint32_t sizes[1 << 16];
-    for (size_t mix = 0; mix < 3; mix++) {
-        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) sizes[i] = mixes[mix].size();
-        for (int kind = 0; kind < 3; kind++) {
-            if (argc > 0 && strcmp(argv[0], kinds[kind])) continue;
-            tcc_pool *pool = made((tcc_pool_config){.flags = kind == 1 ? TCC_POOL_SHARED : 0});
-            uint32_t next = 0;
-            memset(held, 0, sizeof held);
-            for (int batch = -2000; batch < BATCHES; batch++) {
-                int64_t start = now();
-                for (int i = 0; i < BATCH; i++) {
-                    uint32_t size = sizes[next++ & 0xFFFF];
-                    void **slot = &held[size * 7919u % HELD];
-                    if (kind == 2) {
-                        free(*slot);
-                        *slot = malloc(size);
-                    } else {
-                        if (*slot) (void)tcc_pool_give(pool, *slot);
-                        (void)tcc_pool_take(pool, size, slot);
-                    }
-                }
-                if (batch >= 0) times[batch] = now() - start;
-            }
-            qsort(times, BATCHES, sizeof *times, by_time);
-            printf("%s %s %.1f %.1f\n", mixes[mix].name, kinds[kind],
-                   (double)times[BATCHES / 2] / BATCH, (double)times[BATCHES / 1000 * 999] / BATCH);
-            for (int i = 0; kind == 2 && i < HELD; i++) free(held[i]);
-            tcc_pool_destroy(pool);
-        }
-    }
-    return 0;
-}
-
 int main(int argc, char **argv) {
-    static const struct {
-        const char *name;
-        int (*run)(int argc, char **argv);
-    } modes[] = {{"fuzz", fuzz}, {"failures", failures}, {"limits", limits}, {"pages", pages},
-                 {"caches", caches}, {"alone", alone}, {"emptied", emptied}, {"threads", threads}, {"forks", forks}, {"trace", trace},
-                 {"speed", speed}};
-    for (size_t i = 0; argc > 1 && i < sizeof modes / sizeof *modes; i++)
-        if (strcmp(argv[1], modes[i].name) == 0) return modes[i].run(argc - 2, argv + 2);
-    return 2;
+    static const mode modes[] = {{"fuzz", fuzz}, {"failures", failures}, {"limits", limits},
+                                 {"pages", pages}, {"caches", caches}, {"alone", alone},
+                                 {"emptied", emptied}, {"threads", threads}, {"forks", forks}};
+    return run_mode(modes, sizeof modes / sizeof *modes, argc, argv);
 }

@@ -48,7 +48,8 @@ def test_shared_pools_have_no_data_race(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_a_pool_holds_little_more_than_what_is_in_use(binary: Path, name: str) -> None:
+def test_a_pool_holds_little_more_than_what_is_in_use(sanitized: Sanitized, name: str) -> None:
+    binary = sanitized.program("time_pool", HERE / "pool_times.c")
     text = "\n".join(TRACES[name]) + "\n"
     result = subprocess.run(
         (binary, "trace"), input=text, capture_output=True, text=True, check=True, timeout=120
