@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Callable
 from ctypes import CFUNCTYPE, POINTER, Structure
 from functools import cache, lru_cache
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
@@ -164,18 +165,6 @@ class PoolConfig(Structure):
     )
 
 
-class PoolApi(Structure):
-    """The part of tcc_pool_api that Python uses."""
-
-    _fields_ = (
-        ("struct_size", ctypes.c_uint32),
-        ("create", ctypes.c_void_p),
-        ("destroy", ctypes.c_void_p),
-        ("take", CFUNCTYPE(_status, _handle, ctypes.c_size_t, POINTER(ctypes.c_void_p))),
-        ("give", CFUNCTYPE(_status, _handle, ctypes.c_void_p)),
-    )
-
-
 class Api(Structure):
     """tcc_api."""
 
@@ -208,8 +197,8 @@ class Api(Structure):
         ("instance_set_memory_limit", CFUNCTYPE(_status, _handle, ctypes.c_uint64)),
         ("memory", CFUNCTYPE(_status, _handle, POINTER(CMemory))),
         ("instance_set_pool", CFUNCTYPE(_status, _handle, POINTER(PoolConfig))),
-        ("pools", POINTER(PoolApi)),
-        ("result_pool", CFUNCTYPE(_status, POINTER(_handle))),
+        ("pools", ctypes.c_void_p),
+        ("result_pool", ctypes.c_void_p),
         (
             "instance_create_on",
             CFUNCTYPE(_status, _handle, ctypes.c_uint32, _handle, POINTER(_handle)),
@@ -218,12 +207,15 @@ class Api(Structure):
     )
 
 
-def python_function(library: ctypes.CDLL) -> Callable[..., int]:
-    """The function of Python's own that tcc_python_function of src/python.c describes; raises
-    SystemError in an interpreter without the stable ABI."""
-    entry = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)
-    made: Callable[..., int] = entry(("tcc_python_function", library))(np.ndarray)
-    return made
+def python_functions(library: ctypes.CDLL) -> tuple[Callable[..., Any], Callable[[int], Any]]:
+    """The functions of Python's own that tcc_python_functions of src/python.c describes.
+
+    Raises ValueError where the process has another Python or NumPy than it knows.
+    """
+    entry = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_ssize_t)
+    numpy = import_module("numpy._core._multiarray_umath")._ARRAY_API
+    run, memory = entry(("tcc_python_functions", library))(numpy, object.__basicsize__)
+    return run, memory
 
 
 def dtype_name(dtype: CDType) -> str:

@@ -1,17 +1,16 @@
-"""The arrays of a call's outputs: made at once where sizes are known, else as the run asks."""
+"""The arrays of outputs of a described call: of known sizes at once, else as the run asks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import call
+from math import prod
 from typing import Any
 
 import numpy as np
 from tcc.runtime import abi
 from tcc.runtime.devices import Maker
 from tcc.runtime.packed import is_packed, packed_size, unpack
-from tcc.runtime.result_pool import ResultPool
 from tcc.runtime.values import is_value, make_block
 
 
@@ -27,31 +26,18 @@ class Result:
 class Outputs:
     """Makes the arrays of a module's outputs.  Thread-safe."""
 
-    def __init__(self, ports: Sequence[Result], blocks: ResultPool) -> None:
-        self.ports, self.blocks = tuple(ports), blocks
+    def __init__(self, ports: Sequence[Result], memory: Callable[[int], Any]) -> None:
+        """`memory` is that of `abi.python_functions`."""
+        self.ports, self.memory = tuple(ports), memory
         self._kind: Any = abi.CTensor * max(1, len(ports))
         self.asks = any(port.state < 0 and port.shape is None for port in ports)
-        self._makers = [self._maker(port) for port in ports]
-
-    def _maker(self, port: Result) -> Callable[[], Any]:
-        if port.state >= 0 or port.shape is None or not is_plain(port.dtype):
-            return _nothing
-        return self.blocks.maker(port.shape, abi.numpy_dtype(port.dtype))
-
-    def arrays(self) -> tuple[Any, ...]:
-        """Arrays of plain numbers whose sizes are known; None for the other outputs."""
-        return tuple(map(call, self._makers))
-
-    def results(self, maker: Maker | None = None) -> Results:
-        """Outputs that are made as the run asks."""
-        return Results(self, self._kind(), maker)
 
     def start(self, inputs: Any, maker: Maker | None = None) -> Results:
         """The outputs of a call with descriptors `inputs`: arrays where sizes are known.
 
         `maker` makes them on a device; without it they are NumPy arrays.
         """
-        results = self.results(maker)
+        results = Results(self, self._kind(), maker)
         for i, port in enumerate(self.ports):
             if port.state >= 0:
                 results.tensors[i] = inputs[port.state]
@@ -64,10 +50,6 @@ class Outputs:
 def is_plain(dtype: str) -> bool:
     """Whether NumPy itself has the element type."""
     return dtype not in abi.EXTENSIONS and not is_value(dtype)
-
-
-def _nothing() -> None:
-    return None
 
 
 class Results:
@@ -103,7 +85,9 @@ class Results:
             self._packed[index] = shape
             array: Any = np.empty(max(1, packed_size(shape, dtype)), np.uint8)
         else:
-            array = self._outputs.blocks.maker(shape, abi.numpy_dtype(dtype))()
+            element = abi.numpy_dtype(dtype)
+            memory = self._outputs.memory(prod(shape) * element.itemsize)
+            array = np.ndarray(shape, element, memory)
         self.arrays[index] = array
         return int(array.ctypes.data)
 

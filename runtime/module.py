@@ -10,7 +10,9 @@ import ctypes
 import json
 import os
 import shutil
+import sys
 import tempfile
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from threading import Lock
 from typing import Any
 from weakref import WeakSet
 
+import numpy as np
 from tcc.runtime import abi
 from tcc.runtime.arrays import kind_of, view_of
 from tcc.runtime.calls import Outputs, Result, Results, is_plain
@@ -27,7 +30,6 @@ from tcc.runtime.comm import Comm
 from tcc.runtime.devices import HOST, Given, Maker, maker_like, stream_of
 from tcc.runtime.images import SIDE_SUFFIX, Image, foreign_machine, open_image, place
 from tcc.runtime.ports import Port, port_of, signature
-from tcc.runtime.result_pool import ResultPool
 from tcc.runtime.soname import set_soname
 from tcc.runtime.values import ResultMemory, arrays_in, describe, is_value, read_block
 
@@ -119,7 +121,7 @@ class Module:
         self._original = original  # whose file may be removed when it dies
         self._path, self._error, self._flags = path.absolute(), error, flags
         self._threads = -1 if threads is None else self._count(threads)
-        self._idle: list[int] = []
+        self._idle: deque[int] = deque()  # a list of one would shrink and grow at every call
         self._polls: dict[int, tuple[Any, list[BaseException]]] = {}
         self._lock = Lock()
         self._handle: int | None = None
@@ -139,39 +141,28 @@ class Module:
         self.variant: int = api.model_variant(handle)
         self._input_index = {port.name: i for i, port in enumerate(self.inputs)}
         self._updated = frozenset(port.state for port in self.outputs if port.state >= 0)
-        self._results = Outputs(
-            [_result(port) for port in self.outputs],
-            self._result_pool(),
-        )
+        self._run_plain, memory = self._python_functions()
+        self._results = Outputs([_result(port) for port in self.outputs], memory)
         self._stateful = self._statistics(None).state_bytes > 0
         self.ranks: int = api.model_ranks(handle)  # as in tcc.h
         self._alone = self._stateful or self.ranks >= 0  # a comm serves one run at a time
         self._plain = not self._alone and all(
             is_plain(port.dtype) for port in (*self.inputs, *self.outputs)
         )
-        self._run_arrays = abi.python_function(self._image.library)
         self._idle.append(self._create())  # its memory is checked now, not at the first run
         _MODULES.add(self)
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
         """Runs the model; see the class."""
-        if named or len(arrays) != len(self.inputs):
-            arrays = self._ordered(arrays, named)
-        results = self._run(arrays)
-        return results[0] if len(results) == 1 else tuple(results)
+        results = self._run(self._ordered(arrays, named) if named else arrays)
+        return results[0] if len(results) == 1 else results
 
     def _ordered(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-        if arrays and named:
+        if arrays:
             raise self._error(
                 "inputs were given both by position and by name",
                 where=str(self._path),
                 hint="use one of the two",
-            )
-        if arrays:
-            raise self._error(
-                f"expected {len(self.inputs)} inputs, got {len(arrays)}",
-                where=str(self._path),
-                hint=signature(self.inputs, self.outputs),
             )
         return self._in_order(named)
 
@@ -308,11 +299,17 @@ class Module:
             )
         return image, api
 
-    def _result_pool(self) -> ResultPool:
+    def _python_functions(self) -> tuple[Callable[..., Any], Callable[[int], Any]]:
         try:
-            return ResultPool(self._api)
-        except MemoryError as failure:
-            raise self._error(str(failure), where=str(self._path)) from failure
+            return abi.python_functions(self._image.library)
+        except (AttributeError, ValueError) as failure:
+            raise self._error(
+                "the artifact cannot be called from this Python",
+                where=str(self._path),
+                why="its calls were not built for the binary interfaces of Python "
+                f"{sys.version.split()[0]} with NumPy {np.__version__}",
+                hint="compile the model again with a tcc that supports these",
+            ) from failure
 
     def _ports(self, count: Any, describe: Any) -> tuple[Port, ...]:
         ports = []
@@ -423,7 +420,7 @@ class Module:
                 hint=signature(self.inputs, self.outputs),
             ) from failure
 
-    def _run(self, values: tuple[Any, ...]) -> Sequence[Any]:
+    def _run(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         if self._image.overwritten:
             raise self._error(
                 "the artifact was overwritten while it was loaded",
@@ -432,8 +429,17 @@ class Module:
                 hint="write another file and rename it, as Module.save does",
             )
         try:
-            results = self._run_plain(values) if self._plain else None
-            return self._run_described(values) if results is None else results
+            if self._plain:
+                instance = self._take()
+                try:
+                    results: Any = self._run_plain(instance, values)
+                    if type(results) is tuple:
+                        return results
+                    if results > 0:
+                        self._raise(results, instance, None)
+                finally:
+                    self._idle.append(instance)
+            return self._run_described(values)
         except MemoryError as failure:
             raise self._error(
                 "there is not enough memory for the arrays of the run",
@@ -442,31 +448,15 @@ class Module:
                 hint="give inputs, or sizes in them, for which results fit",
             ) from failure
 
-    def _run_plain(self, values: tuple[Any, ...]) -> Sequence[Any] | None:
-        """The outputs where all inputs are row-major NumPy arrays; None, and nothing is run, where
-        one is anything else."""
-        outputs = self._results
-        asked = outputs.results() if outputs.asks else None
-        allocator = asked.allocator() if asked else None
-        arrays = outputs.arrays()
-        instance = self._take()
-        try:
-            status = self._run_arrays(
-                instance, values, arrays, ctypes.addressof(allocator) if allocator else 0
-            )
-            if status > 0:
-                self._raise(status, instance, asked)
-        finally:
-            self._idle.append(instance)
-        if status < 0:
-            return None
-        if not asked and not self._updated:
-            return arrays
-        found = zip(self.outputs, arrays, asked.arrays if asked else arrays, strict=True)
-        return [values[p.state] if p.state >= 0 else b if a is None else a for p, a, b in found]
-
-    def _run_described(self, values: tuple[Any, ...]) -> Sequence[Any]:
+    def _run_described(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """The outputs for inputs of any kind."""
+        values = values or self._in_order({})  # which names the missing ones
+        if len(values) != len(self.inputs):
+            raise self._error(
+                f"expected {len(self.inputs)} inputs, got {len(values)}",
+                where=str(self._path),
+                hint=signature(self.inputs, self.outputs),
+            )
         given = [self._view(i, value) for i, value in enumerate(values)]
         tensors = (abi.CTensor * max(1, len(given)))(*(item.tensor for item in given))
         there = zip(values, given, strict=True)
@@ -483,10 +473,13 @@ class Module:
             self._raise(status, instance, results)
         results.unpack()
         kind = None if maker else self._kind_of(values)
-        return [
-            values[port.state] if port.state >= 0 else _finished(array, port.dtype, kind)
-            for array, port in zip(results.arrays, self.outputs, strict=True)
-        ]
+        outputs = zip(results.arrays, self.outputs, strict=True)
+        return tuple(
+            [
+                values[port.state] if port.state >= 0 else _finished(array, port.dtype, kind)
+                for array, port in outputs
+            ]
+        )
 
     def _kind_of(self, values: Sequence[Any]) -> Callable[[Any, str], Any]:
         given = zip(values, self.inputs, strict=True)

@@ -50,7 +50,7 @@ from tcc.runtime.soname import ROOM, set_soname
 
 EXPORTS = (
     "tcc_artifact_api",
-    "tcc_python_function",
+    "tcc_python_functions",
     "__tvm_ffi_main",
     "__tvm_ffi_run_into",
     "__tvm_ffi__metadata_main",

@@ -1,43 +1,76 @@
-/* A call from Python: NumPy arrays to descriptors and back without an object of Python's between them.
+/* Calls from Python: NumPy arrays to descriptors and back without an object of Python's between them.
  *
- * The artifact is linked with no Python: the process that calls this has one, and its functions are
- * looked up at the first call.  All of them, and the layout of Py_buffer, belong to the stable ABI of
- * Python 3.11.  Called with the GIL held; it is released while the model runs. */
+ * The artifact is linked with neither: Python's functions, all of its stable ABI of 3.11, are looked up
+ * in the process, NumPy's are at fixed places of the table in its capsule `_ARRAY_API`.  The layouts
+ * below are those that NumPy's macros compile into other libraries, the same in its versions 1 and 2.
+ * Called with the GIL held; it is released while the model runs. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <string.h>
 
 #include "runtime.h"
 
-/* Py_buffer of the stable ABI. */
-typedef struct py_buffer {
-    void *data, *owner;
-    ptrdiff_t bytes, item_bytes;
-    int read_only, ndim;
-    const char *format;
-    ptrdiff_t *shape, *strides, *suboffsets;
-    void *internal;
-} py_buffer;
-_Static_assert(sizeof(py_buffer) == 80 && sizeof(ptrdiff_t) == sizeof(int64_t), "Py_buffer's layout");
+/* What follows the header of an object that is an element type (PyArray_Descr). */
+typedef struct py_element {
+    void *type;
+    char kind, letter, order, unused;
+    int number;
+} py_element;
 
-enum { WRITABLE = 0x1, FORMAT = 0x4, SIZES = 0x8 }; /* of PyBUF_*; SIZES asks for row-major order */
-enum { UNSUITED = -1 };
+/* What follows the header of an array (PyArrayObject). */
+typedef struct py_array {
+    void *data;
+    int rank;
+    ptrdiff_t *sizes, *strides;
+    void *base, *element;
+    int flags;
+} py_array;
+_Static_assert(sizeof(ptrdiff_t) == sizeof(int64_t), "sizes of arrays are tcc_tensor's");
+
+/* Flags of arrays (NPY_ARRAY_*). */
+#define ROW_MAJOR 0x1u
+#define ALIGNED 0x100u
+#define WRITABLE 0x400u
+#define WARNS_OF_WRITES 0x80000000u
+
+/* By NumPy's number of an element type; no bits: it is none of the machine's plain numbers. */
+static const tcc_dtype element_types[] = {
+    [0] = {6, 8, 1},  [1] = {0, 8, 1},  [2] = {1, 8, 1},  [3] = {0, 16, 1},  [4] = {1, 16, 1},
+    [5] = {0, 32, 1}, [6] = {1, 32, 1}, [7] = {0, 64, 1}, [8] = {1, 64, 1},  [9] = {0, 64, 1},
+    [10] = {1, 64, 1}, [11] = {2, 32, 1}, [12] = {2, 64, 1}, [23] = {2, 16, 1},
+};
+enum { ELEMENT_TYPES = sizeof element_types / sizeof *element_types, UNSUITED = -1 };
+
+/* Bytes from which the memory of a result comes from the pool: the system clears what it lends, page by
+ * page, which costs more than writing a result once. */
+static const int64_t least_lent = 1 << 16;
 
 #define EXPORT __attribute__((visibility("default")))
 
 typedef struct py_table {
-    int (*get_buffer)(void *object, py_buffer *buffer, int flags);
-    void (*release)(py_buffer *buffer);
     void *(*item)(void *tuple, ptrdiff_t index);
     ptrdiff_t (*size)(void *tuple);
+    void *(*new_tuple)(ptrdiff_t size);
+    int (*set_item)(void *tuple, ptrdiff_t index, void *item);
     void *(*type)(void *object);
+    void (*keep)(void *object);
     void (*drop)(void *object);
-    void (*clear)(void);
+    void **memory_error, **value_error;
+    void (*fail)(void *error, const char *message);
     void *(*as_pointer)(void *integer);
+    ptrdiff_t (*as_size)(void *integer);
     void *(*from_long)(long number);
+    void *(*new_capsule)(void *pointer, const char *name, void (*destroy)(void *capsule));
+    void *(*pointer_of)(void *capsule, const char *name);
     void *(*new_function)(void *method, void *self, void *module);
     void *(*save_thread)(void);
     void (*restore_thread)(void *state);
+    ptrdiff_t header; /* bytes of an object before what is its own */
+    void *array;      /* the type of arrays */
+    void *(*element)(int number);
+    void *(*new_array)(void *type, void *element, int rank, const int64_t *sizes, const int64_t *strides,
+                       void *data, int flags, void *object);
+    int (*set_base)(void *array, void *base);
 } py_table;
 
 static py_table py; /* written and read with the GIL held */
@@ -49,111 +82,253 @@ static bool look_up(const char *name, void *out_function) {
 }
 
 static bool find_python(void) {
-    if (py.restore_thread) return true;
-    return look_up("PyObject_GetBuffer", &py.get_buffer) &&
-           look_up("PyBuffer_Release", &py.release) && look_up("PyTuple_GetItem", &py.item) &&
-           look_up("PyTuple_Size", &py.size) && look_up("PyObject_Type", &py.type) &&
-           look_up("Py_DecRef", &py.drop) && look_up("PyErr_Clear", &py.clear) &&
-           look_up("PyLong_AsVoidPtr", &py.as_pointer) &&
-           look_up("PyLong_FromLong", &py.from_long) &&
+    return look_up("PyErr_SetString", &py.fail) && look_up("PyExc_ValueError", &py.value_error) &&
+           look_up("PyExc_MemoryError", &py.memory_error) &&
+           look_up("PyTuple_GetItem", &py.item) && look_up("PyTuple_Size", &py.size) &&
+           look_up("PyTuple_New", &py.new_tuple) && look_up("PyTuple_SetItem", &py.set_item) &&
+           look_up("PyObject_Type", &py.type) && look_up("Py_IncRef", &py.keep) &&
+           look_up("Py_DecRef", &py.drop) && look_up("PyLong_AsVoidPtr", &py.as_pointer) &&
+           look_up("PyLong_AsSsize_t", &py.as_size) && look_up("PyLong_FromLong", &py.from_long) &&
+           look_up("PyCapsule_New", &py.new_capsule) &&
+           look_up("PyCapsule_GetPointer", &py.pointer_of) &&
            look_up("PyCFunction_NewEx", &py.new_function) &&
            look_up("PyEval_SaveThread", &py.save_thread) &&
            look_up("PyEval_RestoreThread", &py.restore_thread);
 }
 
-/* The element type that a buffer's format names; false for others than the machine's plain numbers. */
-static bool read_format(const py_buffer *buffer, tcc_dtype *out_dtype) {
-    static const struct {
-        const char *letters;
-        uint8_t code;
-    } kinds[] = {{"bhilq", 0}, {"BHILQ", 1}, {"efd", 2}, {"?", 6}};
-    const char *format = buffer->format ? buffer->format : "B";
-    if (!format[0] || format[1]) return false;
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (strchr(kinds[i].letters, format[0])) {
-            *out_dtype = (tcc_dtype){kinds[i].code, (uint8_t)(buffer->item_bytes * 8), 1};
-            return true;
-        }
-    return false;
+/* Takes what is needed from NumPy's table; false where it is of another version. */
+static bool find_numpy(void *const *table) {
+    unsigned (*version)(void) = NULL;
+    if (!table) return false;
+    memcpy(&version, &table[0], sizeof version);
+    if (version() >> 24 != 1 && version() >> 24 != 2) return false;
+    py.array = table[2];
+    memcpy(&py.element, &table[45], sizeof py.element);
+    memcpy(&py.new_array, &table[94], sizeof py.new_array);
+    memcpy(&py.set_base, &table[282], sizeof py.set_base);
+    return true;
 }
 
-/* A call's arrays: the inputs, then the outputs. */
+/* ---- results ---------------------------------------------------------------------------------------- */
+
+static const char lent_name[] = "the memory of a result";
+
+static void give_back(void *capsule) {
+    tcc_pool *pool = NULL;
+    if (tcc_result_pool(&pool) == TCC_OK)
+        (void)tcc_pool_give(pool, py.pointer_of(capsule, lent_name));
+}
+
+/* A capsule of memory from the pool, which has it back when the capsule dies. */
+static void *lend(int64_t bytes, void **out_memory) {
+    tcc_pool *pool = NULL;
+    if (bytes < 0) {
+        py.fail(*py.memory_error, "a result has more bytes than can be counted");
+        return NULL;
+    }
+    if (tcc_result_pool(&pool) != TCC_OK || tcc_pool_take(pool, (size_t)bytes, out_memory) != TCC_OK) {
+        py.fail(*py.memory_error, tcc_last_error());
+        return NULL;
+    }
+    void *capsule = py.new_capsule(*out_memory, lent_name, give_back);
+    if (!capsule) (void)tcc_pool_give(pool, *out_memory);
+    return capsule;
+}
+
+/* A new row-major array of any contents; NULL with an error of Python's set. */
+static void *new_array(tcc_dtype dtype, int32_t rank, const int64_t *sizes, void **out_data) {
+    int64_t bytes = tcc_byte_count(sizes, rank, dtype);
+    int number = 0, flags = 0;
+    void *owner = NULL;
+    *out_data = NULL;
+    while (memcmp(&element_types[number], &dtype, sizeof dtype)) number++;
+    if (bytes < 0 || bytes >= least_lent) {
+        owner = lend(bytes, out_data);
+        if (!owner) return NULL;
+        flags = ROW_MAJOR | ALIGNED | WRITABLE;
+    }
+    void *made = py.new_array(py.array, py.element(number), rank, sizes, NULL, *out_data, flags, NULL);
+    if (made && !owner) *out_data = ((py_array *)((char *)made + py.header))->data;
+    if (owner && !made) py.drop(owner);
+    if (owner && made && py.set_base(made, owner)) {
+        py.drop(made);
+        return NULL;
+    }
+    return made;
+}
+
+/* ---- a call ----------------------------------------------------------------------------------------- */
+
 typedef struct py_call {
-    py_buffer *buffers; /* of the first `count`; without an owner where there is no array */
-    tcc_tensor *tensors;
-    int32_t count;
+    const tcc_program *program;
+    tcc_tensor *inputs, *outputs;
+    int64_t *sizes; /* of the inputs: arrays may be reshaped while the model runs */
+    void **made;    /* by output: its array, or NULL */
+    void *thread;   /* of Python, while it does not hold the GIL */
+    bool failed;    /* an error of Python's is set */
 } py_call;
 
-/* Looks into an object; false if it is not of exactly the type `array`, row-major and of plain
- * numbers. */
-static bool view(py_call *call, void *object, void *array, int flags) {
-    void *type = py.type(object);
-    py.drop(type); /* the object keeps it */
-    py_buffer *buffer = &call->buffers[call->count];
-    if (type != array) return false;
-    if (py.get_buffer(object, buffer, FORMAT | SIZES | flags)) {
-        py.clear();
-        return false;
+/* The tables of an instance's calls, made at the first one. */
+static bool make_tables(tcc_instance *instance, py_call *call) {
+    const tcc_program *program = call->program;
+    size_t n_in = (size_t)program->n_inputs, n_out = (size_t)program->n_outputs, rank = 0;
+    if (!instance->views) {
+        for (size_t i = 0; i < n_in; i++) rank += (size_t)program->inputs[i].port.ndim;
+        instance->views = tcc_allocate((n_in + n_out) * sizeof(tcc_tensor) + n_out * sizeof(void *) +
+                                       rank * sizeof(int64_t));
     }
-    tcc_tensor *tensor = &call->tensors[call->count++];
-    *tensor = (tcc_tensor){.data = buffer->data, .device = {1, 0}, .ndim = buffer->ndim,
-                           .shape = (int64_t *)buffer->shape};
-    return read_format(buffer, &tensor->dtype);
+    call->inputs = instance->views;
+    call->outputs = call->inputs + n_in;
+    call->made = (void **)(call->outputs + n_out);
+    call->sizes = (int64_t *)(call->made + n_out);
+    return instance->views != NULL;
 }
 
-static bool view_all(py_call *call, const tcc_program *program, void *inputs, void *outputs,
-                     void *array) {
-    if (py.size(inputs) != program->n_inputs || py.size(outputs) != program->n_outputs) return false;
-    for (int32_t i = 0; i < program->n_inputs; i++) {
-        int flags = tcc_ports_feeds_state(program, i) ? WRITABLE : 0;
-        if (!view(call, py.item(inputs, i), array, flags)) return false;
-    }
-    for (int32_t i = 0; i < program->n_outputs; i++) {
-        if (view(call, py.item(outputs, i), array, WRITABLE)) continue;
-        call->buffers[call->count].owner = NULL;
-        call->tensors[call->count++] = (tcc_tensor){0};
+/* Looks into an input; false if it is no array of exactly NumPy's own type, of the port's rank, row-major
+ * and of plain numbers. */
+static bool view(py_call *call, void *object, const tcc_port *port, tcc_tensor *tensor, bool updated) {
+    void *type = py.type(object);
+    py.drop(type); /* the object keeps it */
+    if (type != py.array) return false;
+    const py_array *array = (py_array *)((char *)object + py.header);
+    const py_element *element = (py_element *)((char *)array->element + py.header);
+    unsigned wanted = ROW_MAJOR | ALIGNED | (updated ? WRITABLE : 0), flags = (unsigned)array->flags;
+    if ((flags & wanted) != wanted || (updated && flags & WARNS_OF_WRITES)) return false;
+    if (array->rank != port->ndim || element->order == '>') return false;
+    if (element->number < 0 || element->number >= ELEMENT_TYPES) return false;
+    *tensor = (tcc_tensor){.data = array->data, .device = {1, 0}, .ndim = array->rank,
+                           .dtype = element_types[element->number], .shape = call->sizes};
+    for (int i = 0; i < array->rank; i++) *call->sizes++ = array->sizes[i];
+    return tensor->dtype.bits != 0;
+}
+
+static bool view_all(py_call *call, void *inputs) {
+    const tcc_program *program = call->program;
+    if (py.size(inputs) != program->n_inputs) return false;
+    for (int32_t i = 0; i < program->n_inputs; i++)
+        if (!view(call, py.item(inputs, i), &program->inputs[i].port, &call->inputs[i],
+                  tcc_ports_feeds_state(program, i)))
+            return false;
+    return true;
+}
+
+static bool is_known(const tcc_port *port) {
+    for (int32_t i = 0; i < port->ndim; i++)
+        if (port->shape[i] < 0) return false;
+    return port->state < 0;
+}
+
+/* Makes the outputs whose sizes are known; the run asks for others that are not updated in place. */
+static bool make_known(py_call *call) {
+    for (int32_t i = 0; i < call->program->n_outputs; i++) {
+        const tcc_port *port = &call->program->outputs[i].port;
+        call->outputs[i] = (tcc_tensor){.device = {1, 0}, .ndim = port->ndim, .dtype = port->dtype,
+                                        .shape = (int64_t *)port->shape};
+        if (!is_known(port)) continue;
+        call->made[i] = new_array(port->dtype, port->ndim, port->shape, &call->outputs[i].data);
+        if (!call->made[i]) return false;
     }
     return true;
 }
 
-static int32_t run(tcc_instance *instance, void *inputs, void *outputs, void *array,
-                   const tcc_allocator *allocator) {
-    const tcc_program *program = &instance->model->program;
-    size_t room = (size_t)program->n_inputs + (size_t)program->n_outputs;
-    if (!instance->views)
-        instance->views = tcc_allocate(room * (sizeof(py_buffer) + sizeof(tcc_tensor)));
-    if (!instance->views) return TCC_OUT_OF_MEMORY;
-    py_call call = {instance->views, (tcc_tensor *)((py_buffer *)instance->views + room), 0};
-    int32_t status = UNSUITED;
-    if (view_all(&call, program, inputs, outputs, array)) {
-        void *state = py.save_thread();
-        status = (int32_t)tcc_instance_run(instance, call.tensors, program->n_inputs,
-                                           call.tensors + program->n_inputs, program->n_outputs,
-                                           allocator, NULL);
-        py.restore_thread(state);
+static int make_asked(void *context, int32_t output, const tcc_tensor *wanted, void **out_data) {
+    py_call *call = context;
+    py.restore_thread(call->thread);
+    call->made[output] = new_array(wanted->dtype, wanted->ndim, wanted->shape, out_data);
+    call->failed = !call->made[output];
+    call->thread = py.save_thread();
+    return call->failed;
+}
+
+/* A tuple of the outputs, which has taken what was made. */
+static void *finish(py_call *call, void *inputs) {
+    void *results = py.new_tuple(call->program->n_outputs);
+    for (int32_t i = 0; results && i < call->program->n_outputs; i++) {
+        int32_t state = call->program->outputs[i].port.state;
+        void *result = state < 0 ? call->made[i] : py.item(inputs, state);
+        if (state >= 0) py.keep(result);
+        call->made[i] = NULL;
+        (void)py.set_item(results, i, result);
     }
-    for (int32_t i = 0; i < call.count; i++)
-        if (call.buffers[i].owner) py.release(&call.buffers[i]);
-    return status;
+    return results;
 }
 
-static void *run_arrays(void *array, void *const *arguments, ptrdiff_t count) {
-    if (count != 4) return py.from_long(TCC_INVALID_ARGUMENT);
-    return py.from_long(run(py.as_pointer(arguments[0]), arguments[1], arguments[2], array,
-                            py.as_pointer(arguments[3])));
+static void *run(tcc_instance *instance, void *inputs) {
+    py_call call = {.program = &instance->model->program};
+    int32_t n_inputs = call.program->n_inputs, n_outputs = call.program->n_outputs;
+    if (!make_tables(instance, &call)) return py.from_long(TCC_OUT_OF_MEMORY);
+    if (!view_all(&call, inputs)) return py.from_long(UNSUITED);
+    memset(call.made, 0, (size_t)n_outputs * sizeof(void *));
+    const tcc_allocator allocator = {&call, make_asked};
+    tcc_status status = TCC_OUT_OF_MEMORY;
+    call.failed = !make_known(&call);
+    if (!call.failed) {
+        call.thread = py.save_thread();
+        status = tcc_instance_run(instance, call.inputs, n_inputs, call.outputs, n_outputs, &allocator,
+                                  NULL);
+        py.restore_thread(call.thread);
+    }
+    void *results = NULL;
+    if (status == TCC_OK)
+        results = finish(&call, inputs);
+    else if (!call.failed)
+        results = py.from_long((long)status);
+    for (int32_t i = 0; i < n_outputs; i++)
+        if (call.made[i]) py.drop(call.made[i]);
+    return results;
 }
 
-/* A function of Python, run(instance, inputs, outputs, allocator): the addresses of an instance and of
- * an allocator, or 0, and tuples of arrays, all of which are exactly of the type `array`.  An output
- * of None is an input that is updated in place, or comes from the allocator.  It returns a tcc_status,
- * or -1 where an input is no array that can be used as it is: nothing has happened then.
- * NULL where the process has no Python with the stable ABI. */
-EXPORT void *tcc_python_function(void *array) {
+/* ---- functions of Python ---------------------------------------------------------------------------- */
+
+static void *run_arrays(void *self, void *const *arguments, ptrdiff_t count) {
+    (void)self;
+    if (count != 2) return py.from_long(TCC_INVALID_ARGUMENT);
+    return run(py.as_pointer(arguments[0]), arguments[1]);
+}
+
+static void *new_memory(void *self, void *bytes) {
+    (void)self;
+    void *data = NULL;
+    const int64_t size = py.as_size(bytes);
+    if (size >= 0) return new_array((tcc_dtype){1, 8, 1}, 1, &size, &data);
+    py.fail(*py.memory_error, "a result has more bytes than can be counted");
+    return NULL;
+}
+
+/* A tuple of two functions of Python:
+ *
+ *   run(instance, inputs): runs an instance, by its address, of a model of plain numbers, on a tuple.
+ *     Returns a tuple of the outputs, or a tcc_status where the run fails, or -1, and nothing has
+ *     happened, where an input is no array of NumPy's own type that can be used as it is.  Raises what
+ *     making an output raises.
+ *   memory(bytes): a new array of bytes, from the pool of results if it is large.  Raises MemoryError.
+ *
+ * `numpy` is NumPy's capsule, `header` the size of an object without anything of its own.  Raises
+ * ValueError where the process's Python or NumPy is none that this file knows. */
+EXPORT void *tcc_python_functions(void *numpy, ptrdiff_t header) {
     static struct {
         const char *name;
         void *(*function)(void *self, void *const *arguments, ptrdiff_t count);
         int flags;
         const char *doc;
-    } method = {"run", run_arrays, 0x80 /* METH_FASTCALL */, NULL}; /* PyMethodDef */
-    return find_python() ? py.new_function(&method, array, NULL) : NULL;
+    } run_method = {"run", run_arrays, 0x80 /* METH_FASTCALL */, NULL}; /* PyMethodDef */
+    static struct {
+        const char *name;
+        void *(*function)(void *self, void *argument);
+        int flags;
+        const char *doc;
+    } memory_method = {"memory", new_memory, 0x8 /* METH_O */, NULL};
+    if (!find_python() || !find_numpy(py.pointer_of(numpy, NULL))) {
+        if (py.value_error) py.fail(*py.value_error, "the binary interfaces are not known");
+        return NULL;
+    }
+    py.header = header;
+    void *functions = py.new_tuple(2), *methods[] = {&run_method, &memory_method};
+    for (int i = 0; functions && i < 2; i++) {
+        void *made = py.new_function(methods[i], NULL, NULL);
+        if (made && py.set_item(functions, i, made) == 0) continue;
+        py.drop(functions);
+        return NULL;
+    }
+    return functions;
 }

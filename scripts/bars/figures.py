@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -53,11 +54,13 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def output(*command: str | Path, text: str | None = None) -> str:
-    """What a command prints; raises CalledProcessError with its errors shown where it fails."""
+def output(*command: str | Path, text: str | None = None, **variables: str) -> str:
+    """What a command prints, with these environment variables too; raises CalledProcessError with
+    its errors shown where it fails."""
     done = subprocess.run(
-        [str(part) for part in command], input=text, stdout=subprocess.PIPE, text=True, check=True
-    )
+        [str(part) for part in command], input=text, stdout=subprocess.PIPE, text=True, check=True,
+        env=os.environ | variables,
+    )  # fmt: skip
     return done.stdout
 
 

@@ -1,32 +1,37 @@
 /* Exercises pools: see `modes` for what each one does; exit code 1 names the first check that failed. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
+#include <linux/membarrier.h>
 #include <pthread.h>
+#include <semaphore.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/sysinfo.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "runtime.h"
+#include "pool.h"
 
-const tcc_artifact tcc_artifact_info = {.name = "pool"};
+/* Stands before the C library's, counts barriers and can refuse them. */
+static atomic_int barriers;
+static bool no_barrier;
 
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "line %d: %s; %s\n", __LINE__, #condition, tcc_last_error());          \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
-
-static uint64_t state = 1;
-static uint64_t draw(void) { /* SplitMix64 */
-    uint64_t z = (state += UINT64_C(0x9E3779B97F4A7C15));
-    z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
-    z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
-    return z ^ z >> 31;
+long syscall(long number, ...) {
+    long a[6];
+    va_list rest;
+    va_start(rest, number);
+    for (int i = 0; i < 6; i++) a[i] = va_arg(rest, long);
+    va_end(rest);
+    if (number == SYS_membarrier) {
+        barriers += a[0] == MEMBARRIER_CMD_PRIVATE_EXPEDITED;
+        if (no_barrier) return -1;
+    }
+    static long (*next)(long number, ...);
+    if (!next) next = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
+    return next(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
 
 static size_t drawn_size(void) {
@@ -191,13 +196,6 @@ static void check_statistics(tcc_pool *pool, size_t limit) {
 }
 
 /* ---- modes --------------------------------------------------------------------------------------------- */
-
-static tcc_pool *made(tcc_pool_config config) {
-    tcc_pool *pool = NULL;
-    config.struct_size = sizeof config;
-    CHECK(tcc_pool_create(&config, &pool) == TCC_OK);
-    return pool;
-}
 
 /* Random takes, gives and resizes against the shadow; with a limit that is met, and without; shared and
  * not; at last all is given back and nothing is held. */
@@ -415,6 +413,130 @@ static int threads(int argc, char **argv) {
     return 0;
 }
 
+static uint64_t takes_of(tcc_pool *pool) {
+    tcc_pool_statistics found;
+    tcc_pool_statistics_of(pool, &found);
+    return found.takes;
+}
+
+static void take_and_give(tcc_pool *pool, size_t bytes, int count) {
+    void *memory[64];
+    for (int i = 0; i < count; i++) CHECK(tcc_pool_take(pool, bytes, &memory[i]) == TCC_OK);
+    for (int i = 0; i < count; i++) CHECK(tcc_pool_give(pool, memory[i]) == TCC_OK);
+}
+
+static atomic_bool ended;
+
+static void *take_on(void *argument) {
+    uint64_t *words = NULL;
+    (void)argument;
+    for (uint64_t i = 1; !atomic_load_explicit(&ended, memory_order_relaxed); i++) {
+        void *memory = NULL;
+        CHECK(tcc_pool_take(common, 64 + i % 4 * 64, &memory) == TCC_OK);
+        if (words) {
+            CHECK(*words == i - 1);
+            *words = 0;
+            CHECK(tcc_pool_give(common, words) == TCC_OK);
+        }
+        words = memory;
+        *words = i;
+    }
+    CHECK(!words || tcc_pool_give(common, words) == TCC_OK);
+    return NULL;
+}
+
+/* Caches are emptied again and again, while their threads take and give without a pause. */
+static int emptied(int argc, char **argv) {
+    int times = argc > 0 ? atoi(argv[0]) : 20000;
+    enum { THREADS = 2 };
+    pthread_t all[THREADS];
+    common = made((tcc_pool_config){.flags = TCC_POOL_SHARED});
+    for (int i = 0; i < THREADS; i++) CHECK(pthread_create(&all[i], NULL, take_on, NULL) == 0);
+    for (int i = 0; i < times; i++) {
+        tcc_pool_statistics found;
+        tcc_pool_statistics_of(common, &found);
+        CHECK(found.blocks <= 2 * THREADS && found.live <= 2 * THREADS * 256);
+        if (i % 4 == 0) tcc_pool_trim(common);
+    }
+    atomic_store(&ended, true);
+    for (int i = 0; i < THREADS; i++) pthread_join(all[i], NULL);
+    tcc_pool_trim(common);
+    tcc_pool_statistics found;
+    tcc_pool_statistics_of(common, &found);
+    CHECK(found.committed == 0 && found.blocks == 0);
+    tcc_pool_destroy(common);
+    return 0;
+}
+
+static sem_t done, end;
+
+static void *take_and_wait(void *argument) {
+    take_and_give(common, 1000, 4);
+    CHECK(sem_post(&done) == 0);
+    if (argument) CHECK(sem_wait(&end) == 0);
+    return NULL;
+}
+
+/* Blocks that were given are taken again without a search; a cache passes from a thread that ends to the
+ * next one, is emptied while its thread lives, and before memory is refused. */
+static int caches(int argc, char **argv) {
+    (void)argc, (void)argv;
+    tcc_pool_statistics found;
+    pthread_t thread;
+    for (int shared = 0; shared < 2; shared++) {
+        tcc_pool *pool = made((tcc_pool_config){.flags = shared ? TCC_POOL_SHARED : 0, .limit = 8 << 20});
+        for (int i = 0; i < 5; i++) take_and_give(pool, 64 << 10, 3);
+        for (int i = 0; i < 5; i++) take_and_give(pool, (64 << 10) - 1000, 3); /* less than a step less */
+        CHECK(takes_of(pool) == 3);
+        take_and_give(pool, (64 << 10) + 1, 1);
+        take_and_give(pool, (64 << 10) + 1, 1);
+        CHECK(takes_of(pool) == 5);
+        void *memory = NULL;
+        CHECK(tcc_pool_take(pool, 100, &memory) == TCC_OK && tcc_pool_give(pool, memory) == TCC_OK);
+        CHECK(tcc_pool_give(pool, memory) == TCC_INVALID_ARGUMENT);
+        for (int i = 1; i <= 64; i++) take_and_give(pool, (size_t)i << 10, 2);
+        CHECK(tcc_pool_take(pool, 7 << 20, &memory) == TCC_OK && tcc_pool_give(pool, memory) == TCC_OK);
+        if (!shared) {
+            take_and_give(pool, 100, 2);
+            uint64_t before = takes_of(pool);
+            tcc_pool_reset(pool); /* nothing is in use: what is cached stays */
+            take_and_give(pool, 100, 2);
+            CHECK(takes_of(pool) == before);
+        }
+        tcc_pool_destroy(pool);
+    }
+    common = made((tcc_pool_config){.flags = TCC_POOL_SHARED});
+    CHECK(sem_init(&done, 0, 0) == 0 && sem_init(&end, 0, 0) == 0);
+    for (int i = 0; i < 40; i++) { /* more than there are caches */
+        CHECK(pthread_create(&thread, NULL, take_and_wait, NULL) == 0);
+        pthread_join(thread, NULL);
+    }
+    CHECK(takes_of(common) == 4);
+    enum { AT_ONCE = 40 };
+    pthread_t all[AT_ONCE];
+    for (int i = 0; i < AT_ONCE; i++) CHECK(pthread_create(&all[i], NULL, take_and_wait, &end) == 0);
+    for (int i = 0; i < AT_ONCE + 40; i++) CHECK(sem_wait(&done) == 0);
+    int before = barriers;
+    tcc_pool_trim(common);
+    CHECK(barriers == before + 1); /* no test would see the one execution in billions that lacks it */
+    tcc_pool_statistics_of(common, &found);
+    CHECK(found.committed == 0 && found.blocks == 0);
+    for (int i = 0; i < AT_ONCE; i++) CHECK(sem_post(&end) == 0);
+    for (int i = 0; i < AT_ONCE; i++) pthread_join(all[i], NULL);
+    tcc_pool_destroy(common);
+    return 0;
+}
+
+/* Where the kernel has no barrier, shared pools have no caches. */
+static int alone(int argc, char **argv) {
+    no_barrier = true;
+    tcc_pool *pool = made((tcc_pool_config){.flags = TCC_POOL_SHARED});
+    for (int i = 0; i < 5; i++) take_and_give(pool, 1000, 1);
+    CHECK(takes_of(pool) == 5);
+    tcc_pool_destroy(pool);
+    return threads(argc, argv);
+}
+
 /* The child of a fork takes and gives results, whoever was at it in the parent. */
 static void *take_results(void *argument) {
     for (int i = 0; i < *(int *)argument; i++) {
@@ -446,100 +568,9 @@ static int forks(int argc, char **argv) {
     return 0;
 }
 
-/* ---- traces -------------------------------------------------------------------------------------------- */
-
-static int64_t now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-}
-
-/* A trace from stdin: lines `take ID BYTES`, `resize ID BYTES`, `give ID`.  Prints the most bytes
- * committed and the most that were asked for at a time. */
-static int trace(int argc, char **argv) {
-    (void)argc, (void)argv;
-    enum { IDS = 1 << 16 };
-    static void *at[IDS];
-    static size_t sizes[IDS];
-    char word[16];
-    unsigned id;
-    size_t bytes, held = 0, most = 0;
-    tcc_pool *pool = made((tcc_pool_config){.range = (size_t)16 << 30});
-    while (scanf("%15s %u", word, &id) == 2) {
-        CHECK(id < IDS);
-        if (word[0] != 'g') CHECK(scanf("%zu", &bytes) == 1);
-        if (word[0] == 't') {
-            CHECK(!at[id] && tcc_pool_take(pool, bytes, &at[id]) == TCC_OK);
-        } else if (word[0] == 'r') {
-            size_t keep = sizes[id] < bytes ? sizes[id] : bytes;
-            CHECK(tcc_pool_resize(pool, &at[id], bytes, keep) == TCC_OK);
-        } else {
-            CHECK(tcc_pool_give(pool, at[id]) == TCC_OK);
-            at[id] = NULL;
-            bytes = 0;
-        }
-        held += bytes - sizes[id];
-        sizes[id] = bytes;
-        if (held > most) most = held;
-    }
-    tcc_pool_statistics found;
-    tcc_pool_statistics_of(pool, &found);
-    printf("%llu %zu\n", (unsigned long long)found.most_committed, most);
-    tcc_pool_destroy(pool);
-    return 0;
-}
-
-static int by_time(const void *a, const void *b) {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
-/* The time of a take and a give, among 300 blocks of mixed sizes: nanoseconds of p50 and p99.9 of
- * batches of 20, for a pool of one thread, a shared one, and malloc. */
-static int speed(int argc, char **argv) {
-    (void)argc, (void)argv;
-    enum { BATCHES = 20000, BATCH = 20, HELD = 300 };
-    static int64_t times[BATCHES];
-    static void *held[HELD];
-    static uint32_t sizes[1 << 16];
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        sizes[i] = (uint32_t)(draw() % 8 ? 64 + draw() % 2000 : 4096 + draw() % 60000);
-    for (int kind = 0; kind < 3; kind++) {
-        tcc_pool *pool = made((tcc_pool_config){.flags = kind == 1 ? TCC_POOL_SHARED : 0});
-        uint32_t next = 0;
-        memset(held, 0, sizeof held);
-        for (int batch = -2000; batch < BATCHES; batch++) {
-            int64_t start = now();
-            for (int i = 0; i < BATCH; i++) {
-                uint32_t size = sizes[next++ & 0xFFFF];
-                void **slot = &held[size * 7919u % HELD];
-                if (kind == 2) {
-                    free(*slot);
-                    *slot = malloc(size);
-                } else {
-                    if (*slot) (void)tcc_pool_give(pool, *slot);
-                    (void)tcc_pool_take(pool, size, slot);
-                }
-            }
-            if (batch >= 0) times[batch] = now() - start;
-        }
-        qsort(times, BATCHES, sizeof *times, by_time);
-        printf("%s p50 %.1f p99.9 %.1f\n", kind == 0 ? "own" : kind == 1 ? "shared" : "malloc",
-               (double)times[BATCHES / 2] / BATCH, (double)times[BATCHES / 1000 * 999] / BATCH);
-        if (kind == 2)
-            for (int i = 0; i < HELD; i++) free(held[i]);
-        tcc_pool_destroy(pool);
-    }
-    return 0;
-}
-
 int main(int argc, char **argv) {
-    static const struct {
-        const char *name;
-        int (*run)(int argc, char **argv);
-    } modes[] = {{"fuzz", fuzz}, {"failures", failures}, {"limits", limits}, {"pages", pages},
-                 {"threads", threads}, {"forks", forks}, {"trace", trace}, {"speed", speed}};
-    for (size_t i = 0; argc > 1 && i < sizeof modes / sizeof *modes; i++)
-        if (strcmp(argv[1], modes[i].name) == 0) return modes[i].run(argc - 2, argv + 2);
-    return 2;
+    static const mode modes[] = {{"fuzz", fuzz}, {"failures", failures}, {"limits", limits},
+                                 {"pages", pages}, {"caches", caches}, {"alone", alone},
+                                 {"emptied", emptied}, {"threads", threads}, {"forks", forks}};
+    return run_mode(modes, sizeof modes / sizeof *modes, argc, argv);
 }

@@ -27,7 +27,10 @@ def binary(sanitized: Sanitized) -> Path:
     return sanitized.program("exercise_pool", HERE / "pool.c")
 
 
-@pytest.mark.parametrize("mode", ["fuzz", "failures", "limits", "pages", "threads", "forks"])
+@pytest.mark.parametrize(
+    "mode",
+    ["fuzz", "failures", "limits", "pages", "caches", "alone", "emptied", "threads", "forks"],
+)
 def test_pools_keep_their_promises(binary: Path, mode: str) -> None:
     run_sanitized(binary, mode, *(("700",) if mode == "fuzz" else ()))
 
@@ -37,17 +40,19 @@ def test_shared_pools_have_no_data_race(tmp_path: Path) -> None:
     sources += sorted((RUNTIME / "src" / "pool").glob("*.c"))
     flags = ("-O1", "-fsanitize=thread", *includes(RUNTIME), "-lpthread")
     compile_c("cc", flags, [HERE / "pool.c", *sources, Path("-ldl")], tmp_path / "pool")
-    subprocess.run((tmp_path / "pool", "threads"), check=True)
+    for mode in (("threads",), ("caches",), ("emptied", "2000")):
+        subprocess.run((tmp_path / "pool", *mode), check=True, timeout=120)
 
 
 # ---- traces ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_a_pool_holds_little_more_than_what_is_in_use(binary: Path, name: str) -> None:
+def test_a_pool_holds_little_more_than_what_is_in_use(sanitized: Sanitized, name: str) -> None:
+    binary = sanitized.program("time_pool", HERE / "pool_times.c")
     text = "\n".join(TRACES[name]) + "\n"
     result = subprocess.run(
-        (binary, "trace"), input=text, capture_output=True, text=True, check=True
+        (binary, "trace"), input=text, capture_output=True, text=True, check=True, timeout=120
     )
     committed, live = map(int, result.stdout.split())
     assert live > 8 * MIB

@@ -7,23 +7,25 @@ import gc
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
 from tcc.runtime import Module, abi
-from tcc.runtime.result_pool import ResultPool
 
 torch = pytest.importorskip("torch")
 
 F32 = np.dtype(np.float32)
 SHAPE = (64, 1024)
+Memory: TypeAlias = Callable[[int], Any]
 
 
 @pytest.fixture
-def blocks(mlp: Module) -> ResultPool:
-    return ResultPool(mlp._api)
+def memory(mlp: Module) -> Memory:
+    return mlp._results.memory
 
 
 def committed(module: Module) -> int:
@@ -34,24 +36,24 @@ def committed(module: Module) -> int:
 
 
 def lent(
-    blocks: ResultPool, shape: tuple[int, ...], dtype: np.dtype[Any]
+    memory: Memory, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> tuple[np.ndarray[Any, Any], int]:
     """A new array, and its address."""
-    array = blocks.maker(shape, dtype)()
+    array = np.ndarray(shape, dtype, memory(prod(shape) * dtype.itemsize))
     return array, array.ctypes.data
 
 
-def test_memory_is_used_again_once_the_array_is_gone(blocks: ResultPool) -> None:
-    first, address = lent(blocks, SHAPE, F32)
+def test_memory_is_used_again_once_the_array_is_gone(memory: Memory) -> None:
+    first, address = lent(memory, SHAPE, F32)
     assert first.ctypes.data == address
     assert (first.shape, first.dtype, first.flags.c_contiguous) == (SHAPE, F32, True)
     first[:] = 1
-    second, elsewhere = lent(blocks, SHAPE, F32)
+    second, elsewhere = lent(memory, SHAPE, F32)
     assert elsewhere != address
     second[:] = 2
     assert np.all(first == 1)
     del first
-    assert lent(blocks, SHAPE, F32)[1] == address
+    assert lent(memory, SHAPE, F32)[1] == address
     assert np.all(second == 2)
 
 
@@ -66,28 +68,28 @@ def test_memory_is_used_again_once_the_array_is_gone(blocks: ResultPool) -> None
         lambda a: np.asarray(torch.from_numpy(a)),
     ],
 )
-def test_whatever_looks_at_an_array_keeps_its_memory(blocks: ResultPool, hold: Any) -> None:
-    array, address = lent(blocks, SHAPE, F32)
+def test_whatever_looks_at_an_array_keeps_its_memory(memory: Memory, hold: Any) -> None:
+    array, address = lent(memory, SHAPE, F32)
     array[:] = 7
     held = hold(array)
     before = bytes(np.asarray(held))
     del array
     gc.collect(0)
-    other, elsewhere = lent(blocks, SHAPE, F32)
+    other, elsewhere = lent(memory, SHAPE, F32)
     other[:] = 9
     assert elsewhere != address
     assert bytes(np.asarray(held)) == before
     del held
     gc.collect(0)
-    assert lent(blocks, SHAPE, F32)[1] == address
+    assert lent(memory, SHAPE, F32)[1] == address
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (5, 0, 3), (7,), (1 << 15,), (3, 12347), (1 << 20,)])
 @pytest.mark.parametrize("name", ["float32", "int64", "bool", "uint16", "float16"])
 def test_arrays_have_their_shape_and_large_ones_begin_a_cache_line(
-    blocks: ResultPool, shape: tuple[int, ...], name: str
+    memory: Memory, shape: tuple[int, ...], name: str
 ) -> None:
-    array, address = lent(blocks, shape, np.dtype(name))
+    array, address = lent(memory, shape, np.dtype(name))
     assert (array.shape, array.dtype.name, array.ctypes.data) == (shape, name, address)
     assert array.flags.c_contiguous
     assert array.flags.writeable
@@ -96,46 +98,46 @@ def test_arrays_have_their_shape_and_large_ones_begin_a_cache_line(
     assert np.all(array == 1)
 
 
-def test_memory_serves_results_that_grow_a_little(blocks: ResultPool) -> None:
-    address = lent(blocks, (100_000,), F32)[1]
-    assert lent(blocks, (101_000,), F32)[1] == address
+def test_memory_serves_results_that_grow_a_little(memory: Memory) -> None:
+    address = lent(memory, (100_000,), F32)[1]
+    assert lent(memory, (101_000,), F32)[1] == address
 
 
 def test_memory_that_nobody_holds_goes_back_where_it_is_asked_for(
-    mlp: Module, blocks: ResultPool
+    mlp: Module, memory: Memory
 ) -> None:
-    held = [lent(blocks, SHAPE, F32)[0] for _ in range(8)]
+    held = [lent(memory, SHAPE, F32)[0] for _ in range(8)]
     before = committed(mlp)
     assert before >= 8 * held[0].nbytes
     del held[2:]
     mlp._api.model_trim(mlp._handle)
     assert committed(mlp) <= before - 5 * held[0].nbytes
     held[0][:], held[1][:] = 1, 2
-    again = [lent(blocks, SHAPE, F32)[0] for _ in range(8)]
+    again = [lent(memory, SHAPE, F32)[0] for _ in range(8)]
     for array in again:
         array[:] = 3
     assert np.all(held[0] == 1)
     assert np.all(held[1] == 2)
 
 
-def test_the_limit_of_the_process_holds_for_results(mlp: Module, blocks: ResultPool) -> None:
-    array = lent(blocks, SHAPE, F32)[0]
+def test_the_limit_of_the_process_holds_for_results(mlp: Module, memory: Memory) -> None:
+    array = lent(memory, SHAPE, F32)[0]
     mlp._api.process_set_memory_limit(committed(mlp))
     try:
         with pytest.raises(MemoryError, match="the process holds"):
-            lent(blocks, (1 << 27,), F32)
+            lent(memory, (1 << 27,), F32)
     finally:
         mlp._api.process_set_memory_limit(0)
     assert array.base is not None
 
 
-def test_threads_never_share_a_block(blocks: ResultPool) -> None:
+def test_threads_never_share_a_block(memory: Memory) -> None:
     wrong: list[int] = []
 
     def work(number: int) -> None:
         held: list[tuple[np.ndarray[Any, Any], int]] = []
         for step in range(400):
-            array, _ = lent(blocks, (16, 1024 + 512 * (step % 3)), F32)
+            array, _ = lent(memory, (16, 1024 + 512 * (step % 3)), F32)
             mark = number * 1000 + step
             array[:] = mark
             held.append((array, mark))
@@ -153,8 +155,8 @@ def test_threads_never_share_a_block(blocks: ResultPool) -> None:
     assert not wrong
 
 
-def test_arrays_outlive_their_blocks(blocks: ResultPool) -> None:
-    array, _ = lent(blocks, SHAPE, F32)
+def test_arrays_outlive_their_blocks(memory: Memory) -> None:
+    array, _ = lent(memory, SHAPE, F32)
     array[:] = 3
     gc.collect(0)
     assert np.all(array == 3)
@@ -165,7 +167,6 @@ import sys
 from pathlib import Path
 import numpy as np
 import tcc
-from tcc.runtime.result_pool import ResultPool
 
 def writable():
     status = Path("/proc/self/status").read_text()
@@ -173,7 +174,7 @@ def writable():
 
 module = tcc.load(sys.argv[1])
 before = writable()
-array = ResultPool(module._api).maker((64, 1024), np.dtype(np.float32))()
+array = module._results.memory(1 << 18)
 print(writable() - before)
 """
 

@@ -56,10 +56,6 @@ static void own(blocks *all, uint64_t unit, uint32_t number) {
     __atomic_store_n(&all->owner[unit], number, __ATOMIC_RELAXED);
 }
 
-static void set_state(block *at, block_state state) {
-    __atomic_store_n(&at->state, (uint32_t)state, __ATOMIC_RELAXED);
-}
-
 /* Drops the block behind `number`, which takes over its units. */
 static void absorb_behind(blocks *all, uint32_t number) {
     block *at = &all->table[number];
@@ -145,12 +141,12 @@ uint32_t blocks_take(blocks *all, uint64_t units) {
     uint32_t number = find(all, units);
     if (number) {
         unlink_free(all, number);
-        set_state(&all->table[number], BLOCK_LIVE); /* so that the rest does not join it */
+        block_set_state(&all->table[number], BLOCK_LIVE); /* so that the rest does not join it */
         split(all, number, units);
     } else {
         number = take_end(all, units);
         if (!number) return 0;
-        set_state(&all->table[number], BLOCK_LIVE);
+        block_set_state(&all->table[number], BLOCK_LIVE);
     }
     own(all, all->table[number].start, number);
     return number;
@@ -159,7 +155,7 @@ uint32_t blocks_take(blocks *all, uint64_t units) {
 void blocks_give(blocks *all, uint32_t number) {
     block *at = &all->table[number];
     own(all, at->start, 0);
-    set_state(at, BLOCK_FREE);
+    block_set_state(at, BLOCK_FREE);
     uint32_t before = at->before;
     if (before && block_is_free(&all->table[before])) {
         unlink_free(all, before);
@@ -220,7 +216,7 @@ uint32_t blocks_slide(blocks *all, uint32_t number, uint64_t units) {
     own(all, all->table[number].start, 0);
     unlink_free(all, first);
     absorb_behind(all, first);
-    set_state(&all->table[first], BLOCK_LIVE);
+    block_set_state(&all->table[first], BLOCK_LIVE);
     own(all, all->table[first].start, first);
     (void)blocks_resize(all, first, units);
     return first;

@@ -25,12 +25,17 @@ typedef enum block_state { BLOCK_FREE = 0, BLOCK_LIVE = 1, BLOCK_CACHED = 2 } bl
 typedef struct block {
     uint64_t start, units;
     uint32_t before, behind;   /* neighbours in the range */
-    uint32_t previous, next;   /* in a list of free blocks, or of unused descriptors */
+    uint32_t previous, next;   /* in a list of free or of cached blocks, or of unused descriptors */
     uint32_t state;            /* of a shared pool, also read and written without the lock */
+    uint32_t class;            /* of a block in use: where it is cached; 0: nowhere */
 } block;
 
 static inline bool block_is_free(const block *at) {
     return __atomic_load_n(&at->state, __ATOMIC_RELAXED) == BLOCK_FREE;
+}
+
+static inline void block_set_state(block *at, block_state state) {
+    __atomic_store_n(&at->state, (uint32_t)state, __ATOMIC_RELAXED);
 }
 
 typedef struct blocks {

@@ -1,117 +1,143 @@
-/* Caches of a shared pool: small blocks that a thread gave and takes again, without the pool's lock.
- *
- * Threads are dealt to a fixed number of caches, so that nothing is left behind when one ends.  Two of
- * one cache never wait for each other: the second goes to the pool. */
-#include <stdatomic.h>
+/* Caches of a pool; cache.h describes them. */
+#define _GNU_SOURCE
+#include <sched.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
-#include "pool.h"
+#include "cache.h"
 
-enum { CACHES = 16, SIZES = 32, DEPTH = 8, LINE_PAIR = 128 }; /* blocks of up to SIZES units */
+/* ---- threads --------------------------------------------------------------------------------------- */
 
-struct pool_cache {
-    _Alignas(LINE_PAIR) atomic_bool busy;
-    uint8_t counts[SIZES];
-    uint32_t numbers[SIZES][DEPTH];
-};
+/* Of <linux/membarrier.h>, as Linux 4.14 has it: MEMBARRIER_CMD_PRIVATE_EXPEDITED, and to register for it. */
+enum { BARRIER = 1 << 3, REGISTER = 1 << 4 };
+
+static atomic_bool claimed[THREADS];
+static pthread_key_t at_end;
+static bool has_places;
+_Thread_local uint32_t pool_place = THREADS;
+
+static bool register_barrier(void) {
+    return syscall(SYS_membarrier, REGISTER, 0) == 0;
+}
+
+static void leave_place(void *place) {
+    pool_place = THREADS; /* what ends after this claims one anew */
+    atomic_store_explicit((atomic_bool *)place, false, memory_order_release);
+}
+
+/* In the child there is no other thread. */
+static void after_fork(void) {
+    has_places = has_places && register_barrier();
+    if (!has_places) pool_place = THREADS;
+    for (uint32_t i = 0; i < THREADS; i++)
+        if (i != pool_place) atomic_store_explicit(&claimed[i], false, memory_order_relaxed);
+}
+
+static void prepare_threads(void) {
+    has_places = register_barrier() && pthread_key_create(&at_end, leave_place) == 0 &&
+                 pthread_atfork(NULL, NULL, after_fork) == 0;
+}
+
+bool pool_claim_place(void) {
+    if (!has_places || pool_place < THREADS) return false;
+    for (uint32_t i = 0; i < THREADS; i++) {
+        if (atomic_load_explicit(&claimed[i], memory_order_relaxed) ||
+            atomic_exchange_explicit(&claimed[i], true, memory_order_acquire))
+            continue;
+        if (pthread_setspecific(at_end, &claimed[i]) == 0) {
+            pool_place = i;
+            return true;
+        }
+        atomic_store_explicit(&claimed[i], false, memory_order_release);
+        break;
+    }
+    return false;
+}
+
+/* ---- all caches ------------------------------------------------------------------------------------- */
+
+static int count_of(const tcc_pool *pool) { return pool->shared ? THREADS : 1; }
+
+/* With the lock held: until `open_all` no thread is in a cache.  False where that cannot be had. */
+static bool close_all(tcc_pool *pool) {
+    if (!pool->shared) return true;
+    for (int i = 0; i < THREADS; i++) atomic_store(&pool->caches[i].closed, true);
+    bool passed = !has_places || syscall(SYS_membarrier, BARRIER, 0) == 0;
+    for (int i = 0; passed && i < THREADS; i++)
+        while (atomic_load(&pool->caches[i].busy)) sched_yield();
+    return passed;
+}
+
+static void open_all(tcc_pool *pool) {
+    for (int i = 0; pool->shared && i < THREADS; i++)
+        atomic_store_explicit(&pool->caches[i].closed, false, memory_order_release);
+}
 
 tcc_status pool_caches_create(tcc_pool *pool) {
-    void *memory = NULL;
-    memory = tcc_allocate_zero(CACHES + 1, sizeof(pool_cache));
-    if (!memory) return TCC_OUT_OF_MEMORY;
-    pool->caches = memory;
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    if (pool->shared) pthread_once(&once, prepare_threads);
+    size_t bytes = (size_t)count_of(pool) * sizeof(pool_cache);
+    pool->cache_memory = tcc_allocate_zero(1, bytes + LINE_PAIR);
+    if (!pool->cache_memory) return TCC_OUT_OF_MEMORY;
+    uintptr_t start = (uintptr_t)pool->cache_memory;
+    pool->caches = (pool_cache *)((start + LINE_PAIR - 1) / LINE_PAIR * LINE_PAIR);
     return TCC_OK;
 }
 
-/* Aligned in what was allocated with one more. */
-static pool_cache *cache_at(const tcc_pool *pool, uint32_t index) {
-    uintptr_t start = ((uintptr_t)pool->caches + LINE_PAIR - 1) / LINE_PAIR * LINE_PAIR;
-    return (pool_cache *)start + index;
+static void empty(tcc_pool *pool, pool_cache *cache) {
+    for (int class = 0; cache->units && class < CACHED_CLASSES; class++)
+        for (uint32_t number = cache->first[class], next; number; number = next) {
+            next = pool->all.table[number].next;
+            cache->first[class] = next;
+            pool->n_blocks--;
+            pool->live -= pool->all.table[number].units * UNIT;
+            blocks_give(&pool->all, number);
+        }
+    cache->units = 0;
 }
 
-static pool_cache *own_cache(const tcc_pool *pool) {
-    static _Atomic uint32_t threads;
-    static _Thread_local uint32_t mine; /* counted from 1 */
-    if (TCC_UNLIKELY(!mine))
-        mine = 1 + atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed) % CACHES;
-    return cache_at(pool, mine - 1);
+bool pool_caches_empty(tcc_pool *pool) {
+    size_t before = pool->n_blocks;
+    if (close_all(pool))
+        for (int i = 0; i < count_of(pool); i++) empty(pool, &pool->caches[i]);
+    open_all(pool);
+    return pool->n_blocks != before;
 }
 
-static bool enter(pool_cache *cache) {
-    return !atomic_exchange_explicit(&cache->busy, true, memory_order_acquire);
+static void forget(pool_cache *cache) {
+    memset(cache->first, 0, sizeof cache->first);
+    cache->units = 0;
 }
 
-static void leave(pool_cache *cache) {
-    atomic_store_explicit(&cache->busy, false, memory_order_release);
+void pool_caches_forget(tcc_pool *pool) {
+    for (int i = 0; i < count_of(pool); i++) forget(&pool->caches[i]);
 }
 
-static bool change_state(tcc_pool *pool, uint32_t number, block_state from, block_state to) {
-    uint32_t expected = from;
-    return __atomic_compare_exchange_n(&pool->all.table[number].state, &expected, (uint32_t)to, false,
-                                       __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-}
-
-uint32_t pool_cache_take(tcc_pool *pool, uint64_t units) {
-    if (units > SIZES) return 0;
-    pool_cache *cache = own_cache(pool);
-    uint32_t number = 0;
-    if (!enter(cache)) return 0;
-    uint8_t *count = &cache->counts[units - 1];
-    if (*count) {
-        number = cache->numbers[units - 1][--*count];
-        (void)change_state(pool, number, BLOCK_CACHED, BLOCK_LIVE);
-    }
-    leave(cache);
-    return number;
-}
-
-bool pool_cache_give(tcc_pool *pool, uint32_t number) {
-    uint64_t units = pool->all.table[number].units;
-    if (units > SIZES) return false;
-    pool_cache *cache = own_cache(pool);
-    if (!enter(cache)) return false;
-    uint8_t *count = &cache->counts[units - 1];
-    bool kept = *count < DEPTH && change_state(pool, number, BLOCK_LIVE, BLOCK_CACHED);
-    if (kept) cache->numbers[units - 1][(*count)++] = number;
-    leave(cache);
-    return kept;
-}
-
-static void wait_for(pool_cache *cache) {
-    while (!enter(cache)) {
+void pool_caches_after_fork(tcc_pool *pool) {
+    for (int i = 0; i < THREADS; i++) {
+        pool_cache *cache = &pool->caches[i];
+        if (!atomic_load_explicit(&cache->busy, memory_order_relaxed)) continue;
+        forget(cache); /* a thread was changing it */
+        atomic_store_explicit(&cache->busy, false, memory_order_relaxed);
     }
 }
 
-void pool_caches_empty(tcc_pool *pool) {
-    for (uint32_t i = 0; i < CACHES; i++) {
-        pool_cache *cache = cache_at(pool, i);
-        wait_for(cache);
-        for (int size = 0; size < SIZES; size++)
-            while (cache->counts[size]) {
-                uint32_t number = cache->numbers[size][--cache->counts[size]];
-                pool->n_blocks--;
-                pool->live -= pool->all.table[number].units * UNIT;
-                blocks_give(&pool->all, number);
-            }
-        leave(cache);
-    }
-}
-
-void pool_caches_free(tcc_pool *pool) {
-    for (uint32_t i = 0; i < CACHES; i++) leave(cache_at(pool, i));
+static size_t count(const tcc_pool *pool, const pool_cache *cache) {
+    size_t blocks = 0;
+    for (int class = 0; cache->units && class < CACHED_CLASSES; class++)
+        for (uint32_t number = cache->first[class]; number; number = pool->all.table[number].next) blocks++;
+    return blocks;
 }
 
 size_t pool_caches_hold(tcc_pool *pool, size_t *out_blocks) {
-    size_t bytes = 0, blocks = 0;
-    for (uint32_t i = 0; i < CACHES; i++) {
-        pool_cache *cache = cache_at(pool, i);
-        wait_for(cache);
-        for (size_t size = 0; size < SIZES; size++) {
-            blocks += cache->counts[size];
-            bytes += cache->counts[size] * (size + 1) * UNIT;
+    size_t bytes = 0;
+    *out_blocks = 0;
+    if (close_all(pool))
+        for (int i = 0; i < count_of(pool); i++) {
+            bytes += pool->caches[i].units * UNIT;
+            *out_blocks += count(pool, &pool->caches[i]);
         }
-        leave(cache);
-    }
-    *out_blocks = blocks;
+    open_all(pool);
     return bytes;
 }

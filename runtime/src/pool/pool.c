@@ -1,7 +1,9 @@
 /* The pool: takes, gives and grows blocks; tcc_pool.h says what it promises. */
 #include <string.h>
 
-#include "pool.h"
+#include "cache.h"
+
+#define NOINLINE __attribute__((noinline))
 
 static void lock(tcc_pool *pool) {
     if (pool->shared) pthread_mutex_lock(&pool->lock);
@@ -16,10 +18,10 @@ static char *address_of(const tcc_pool *pool, uint32_t number) {
 }
 
 /* The block that begins at an address, whatever its state; 0 if none does. */
-static uint32_t block_at(const tcc_pool *pool, const void *memory) {
+static inline uint32_t block_at(const tcc_pool *pool, const void *memory) {
     size_t offset = (size_t)((uintptr_t)memory - (uintptr_t)pool->base);
     size_t opened = __atomic_load_n(&pool->open_owners, __ATOMIC_ACQUIRE);
-    if (offset >= pool->range || offset % UNIT || offset / UNIT >= opened / sizeof(uint32_t)) return 0;
+    if (offset % UNIT || offset / UNIT >= opened / sizeof(uint32_t)) return 0;
     return __atomic_load_n(&pool->all.owner[offset / UNIT], __ATOMIC_RELAXED);
 }
 
@@ -29,7 +31,7 @@ static bool is_live(const tcc_pool *pool, uint32_t number) {
 
 /* With the lock held: something is free now that was not. */
 static bool find_memory(tcc_pool *pool, size_t missing) {
-    if (pool->caches) pool_caches_empty(pool);
+    if (pool->caches && pool_caches_empty(pool)) return true;
     if (pool->base && pool_decommit_free(pool)) return true;
     if (!pool->pressure) return false;
     unlock(pool); /* it may use the pool */
@@ -62,12 +64,10 @@ tcc_status tcc_pool_create_within(const tcc_pool_config *config, tcc_budget *par
     pool->pressure_context = config->pressure_context;
     if (config->memory) pool->memory = *config->memory;
     if (config->allocator) pool->allocator = *config->allocator;
-    if (pool->shared) {
-        pthread_mutex_init(&pool->lock, NULL);
-        if (pool_caches_create(pool) != TCC_OK) {
-            tcc_pool_destroy(pool);
-            return TCC_OUT_OF_MEMORY;
-        }
+    if (pool->shared) pthread_mutex_init(&pool->lock, NULL);
+    if (!pool->allocator.allocate && !pool->poison && pool_caches_create(pool) != TCC_OK) {
+        tcc_pool_destroy(pool);
+        return TCC_OUT_OF_MEMORY;
     }
     *out_pool = pool;
     return TCC_OK;
@@ -81,17 +81,19 @@ void tcc_pool_destroy(tcc_pool *pool) {
     if (!pool) return;
     own_give_all(pool);
     pool_release(pool);
-    tcc_free(pool->caches);
+    tcc_free(pool->cache_memory);
     if (pool->shared) pthread_mutex_destroy(&pool->lock);
     tcc_free(pool);
 }
 
-/* Large sizes in steps of a sixteenth, so that blocks which grow leave gaps that fit others. */
-static uint64_t units_of(size_t bytes) {
-    uint64_t units = bytes ? (bytes - 1) / UNIT + 1 : 1;
-    if (units < GRANULE / UNIT) return units;
-    uint64_t rest = (UINT64_C(1) << (63 - __builtin_clzll(units) - 4)) - 1;
-    return (units + rest) & ~rest;
+static pool_size size_of(size_t bytes) { return pool_size_of(bytes ? (bytes - 1) / UNIT + 1 : 1); }
+
+static uint64_t units_of(size_t bytes) { return size_of(bytes).units; }
+
+/* Of a block in use, whose size has just been decided. */
+static void set_class(block *at) {
+    pool_size size = pool_size_of(at->units);
+    at->class = size.class < CACHED_CLASSES && size.units == at->units ? size.class : 0;
 }
 
 /* ---- take -------------------------------------------------------------------------------------------- */
@@ -102,18 +104,30 @@ static void count_live(tcc_pool *pool, uint64_t more) {
     if (pool->live > pool->most_live) pool->most_live = pool->live;
 }
 
+/* A block's descriptor, or 0; caches are emptied before more is committed than is meant to be. */
+static uint32_t find_block(tcc_pool *pool, uint64_t units) {
+    uint32_t number = blocks_take(&pool->all, units);
+    if (!number || !pool->caches || !pool_exceeds(pool, &pool->all.table[number]) ||
+        !pool_caches_empty(pool))
+        return number;
+    blocks_give(&pool->all, number);
+    return blocks_take(&pool->all, units);
+}
+
 /* With the lock held: a block's descriptor and committed memory, or a status and its message. */
 static tcc_status take_block(tcc_pool *pool, size_t bytes, uint32_t *out_number) {
     if (!pool->base) TCC_RETURN_IF_ERROR(pool_reserve(pool));
     uint32_t number;
-    if (!pool_open_tables(pool, units_of(bytes))) return tcc_budget_refuse(&pool->budget, bytes);
-    while (!(number = blocks_take(&pool->all, units_of(bytes))))
+    uint64_t units = units_of(bytes);
+    if (!pool_open_tables(pool, units)) return tcc_budget_refuse(&pool->budget, bytes);
+    while (!(number = find_block(pool, units)))
         if (!find_memory(pool, bytes))
             return tcc_fail(TCC_OUT_OF_MEMORY,
                             "out of memory (%zu bytes for one array, of a pool of %zu)", bytes,
                             pool->range);
     size_t missing, most = pool->most_live;
-    const block *at = &pool->all.table[number];
+    block *at = &pool->all.table[number];
+    set_class(at);
     count_live(pool, at->units);
     while (!pool_has(pool, at) && !pool_commit(pool, at, &missing))
         if (!find_memory(pool, missing)) {
@@ -154,19 +168,21 @@ static size_t bytes_of(const tcc_pool *pool, const void *memory) {
     return pool->all.table[block_at(pool, memory)].units * UNIT;
 }
 
-tcc_status tcc_pool_take(tcc_pool *pool, size_t bytes, void **out_memory) {
-    tcc_status status = TCC_OK;
-    uint32_t number = pool->caches ? pool_cache_take(pool, units_of(bytes)) : 0;
-    if (number) {
-        *out_memory = address_of(pool, number);
-    } else {
-        lock(pool);
-        status = take(pool, bytes, out_memory);
-        unlock(pool);
-    }
-    if (TCC_UNLIKELY(pool->poison && status == TCC_OK))
-        memset(*out_memory, 0xFF, bytes_of(pool, *out_memory));
+static NOINLINE tcc_status take_locked(tcc_pool *pool, size_t bytes, void **out_memory) {
+    if (pool->shared && pool_claim_place()) return tcc_pool_take(pool, bytes, out_memory);
+    lock(pool);
+    tcc_status status = take(pool, bytes, out_memory);
+    unlock(pool);
+    if (pool->poison && status == TCC_OK) memset(*out_memory, 0xFF, bytes_of(pool, *out_memory));
     return status;
+}
+
+tcc_status tcc_pool_take(tcc_pool *pool, size_t bytes, void **out_memory) {
+    uint32_t class = size_of(bytes).class;
+    uint32_t number = pool->caches && class < CACHED_CLASSES ? take_cached(pool, class) : 0;
+    if (TCC_UNLIKELY(!number)) return take_locked(pool, bytes, out_memory);
+    *out_memory = address_of(pool, number);
+    return TCC_OK;
 }
 
 /* ---- give -------------------------------------------------------------------------------------------- */
@@ -188,16 +204,18 @@ static tcc_status give(tcc_pool *pool, void *memory) {
     return TCC_OK;
 }
 
-tcc_status tcc_pool_give(tcc_pool *pool, void *memory) {
-    if (pool->caches && pool->base && !pool->allocator.allocate) {
-        uint32_t number = block_at(pool, memory);
-        if (!is_live(pool, number)) return no_block(memory);
-        if (pool_cache_give(pool, number)) return TCC_OK;
-    }
+static NOINLINE tcc_status give_locked(tcc_pool *pool, void *memory) {
+    if (pool->shared && pool_claim_place()) return tcc_pool_give(pool, memory);
     lock(pool);
     tcc_status status = give(pool, memory);
     unlock(pool);
     return status;
+}
+
+tcc_status tcc_pool_give(tcc_pool *pool, void *memory) {
+    uint32_t number = pool->caches ? block_at(pool, memory) : 0;
+    if (is_live(pool, number) && give_cached(pool, number)) return TCC_OK;
+    return give_locked(pool, memory);
 }
 
 /* ---- resize ------------------------------------------------------------------------------------------ */
@@ -216,6 +234,7 @@ static bool resize_here(tcc_pool *pool, uint32_t number, size_t bytes) {
         (void)blocks_resize(&pool->all, number, old); /* moving may help: a free block has memory */
         return false;
     }
+    set_class(at);
     count_live(pool, at->units - old);
     return true;
 }
@@ -235,6 +254,7 @@ static bool slide(tcc_pool *pool, void **memory, size_t bytes, size_t keep) {
     number = blocks_slide(&pool->all, number, wanted.units);
     memmove(address_of(pool, number), *memory, keep < old * UNIT ? keep : old * UNIT);
     *memory = address_of(pool, number);
+    set_class(&pool->all.table[number]);
     count_live(pool, pool->all.table[number].units - old);
     return true;
 }
@@ -275,7 +295,7 @@ tcc_status tcc_pool_resize(tcc_pool *pool, void **memory, size_t bytes, size_t k
 void tcc_pool_before_fork(tcc_pool *pool) { lock(pool); }
 
 void tcc_pool_after_fork(tcc_pool *pool, bool child) {
-    if (child && pool->caches) pool_caches_free(pool);
+    if (child && pool->caches) pool_caches_after_fork(pool);
     unlock(pool);
 }
 
@@ -283,14 +303,16 @@ void tcc_pool_after_fork(tcc_pool *pool, bool child) {
 
 void tcc_pool_reset(tcc_pool *pool) {
     own_give_all(pool);
-    if (pool->n_blocks) blocks_reset(&pool->all);
+    if (!pool->n_blocks || (pool->caches && pool->live == pool->caches->units * UNIT)) return;
+    if (pool->caches) pool_caches_forget(pool);
+    blocks_reset(&pool->all);
     pool->n_blocks = 0;
     pool->live = 0;
 }
 
 void tcc_pool_trim(tcc_pool *pool) {
     lock(pool);
-    if (pool->caches) pool_caches_empty(pool);
+    if (pool->caches) (void)pool_caches_empty(pool);
     if (pool->base) (void)pool_decommit_free(pool);
     unlock(pool);
 }

@@ -33,7 +33,8 @@ struct tcc_pool {
     size_t open_owners, open_table; /* bytes of all.owner and all.table that are memory */
     size_t live, most_live, n_blocks;
     uint64_t takes, failures;
-    pool_cache *caches;       /* of a shared pool */
+    pool_cache *caches;       /* NULL: of a pool with an allocator, or with poison */
+    void *cache_memory;       /* that they lie in */
     struct own_block *own;    /* in use, of a pool with an allocator */
 };
 
@@ -49,23 +50,38 @@ bool pool_open_tables(tcc_pool *pool, uint64_t units);
 static inline bool pool_has(const tcc_pool *pool, const block *at) {
     return at->start + at->units <= pool->solid << (GRANULE_BITS - 6);
 }
+/* Whether a block lacks memory that can only be had beyond what is meant to be committed. */
+bool pool_exceeds(const tcc_pool *pool, const block *at);
 /* Commits what a block needs.  Fails with the number of missing bytes and without a message. */
 bool pool_commit(tcc_pool *pool, const block *at, size_t *out_missing);
 /* Decommits what no block needs; false if there was nothing. */
 bool pool_decommit_free(tcc_pool *pool);
 
-/* ---- cache.c: blocks of a shared pool that a thread gave and may take again ------------------------ */
+/* ---- sizes ------------------------------------------------------------------------------------------ */
+
+/* Sizes from 2 KiB on go in steps of a sixteenth, so that blocks fit others, and gaps too. */
+typedef struct pool_size {
+    uint64_t units;
+    uint32_t class; /* sizes are numbered from the smallest on */
+} pool_size;
+
+/* The least size of `units` or more, which are not 0. */
+static inline pool_size pool_size_of(uint64_t units) {
+    uint32_t shift = 59 - (uint32_t)__builtin_clzll(units | 31);
+    uint64_t steps = (units + (UINT64_C(1) << shift) - 1) >> shift;
+    return (pool_size){steps << shift, shift * 16 + (uint32_t)steps};
+}
+
+/* ---- cache.c: blocks of up to 64 KiB that were given and may be taken again (cache.h) ---------------- */
 
 tcc_status pool_caches_create(tcc_pool *pool);
-/* Of a block of so many units; 0 if the thread has none. */
-uint32_t pool_cache_take(tcc_pool *pool, uint64_t units);
-/* False if the block is not kept, and is its giver's still. */
-bool pool_cache_give(tcc_pool *pool, uint32_t number);
-/* Gives the blocks of all caches back.  With the lock held. */
-void pool_caches_empty(tcc_pool *pool);
-/* In the child of a fork: nobody is in a cache, whatever it says. */
-void pool_caches_free(tcc_pool *pool);
-/* Bytes and number of the blocks in all caches. */
+/* Gives the blocks of all caches back; false if there were none.  With the lock held. */
+bool pool_caches_empty(tcc_pool *pool);
+/* Of a pool of one thread, whose blocks have all ended. */
+void pool_caches_forget(tcc_pool *pool);
+/* In the child of a fork, of a shared pool: nobody is in a cache, whatever it says. */
+void pool_caches_after_fork(tcc_pool *pool);
+/* Bytes and number of the blocks in all caches.  With the lock held. */
 size_t pool_caches_hold(tcc_pool *pool, size_t *out_blocks);
 
 /* ---- own.c: pools with the caller's allocator ------------------------------------------------------ */

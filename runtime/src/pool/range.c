@@ -178,14 +178,20 @@ bool pool_decommit_free(tcc_pool *pool) {
     return found;
 }
 
+/* How much more would be committed with `bytes` more than is meant to be. */
+static size_t excess_of(const tcc_pool *pool, size_t bytes) {
+    enum { SHARE = 32 };
+    size_t most = pool->most_live + pool->most_live / SHARE + GRANULE * 4;
+    size_t used = tcc_budget_used(&pool->budget) + bytes;
+    return used <= most ? 0 : used - most;
+}
+
 /* What is committed stays close to the most that was in use: for what a block needs beyond that, free
  * blocks lose as much, large ones first.  A few are looked at. */
 static void make_up_for(tcc_pool *pool, size_t bytes) {
-    enum { LOOKS = 64, SHARE = 32 };
-    size_t most = pool->most_live + pool->most_live / SHARE + GRANULE * 4;
-    size_t used = tcc_budget_used(&pool->budget) + bytes;
-    if (used <= most) return;
-    size_t excess = used - most;
+    enum { LOOKS = 64 };
+    size_t excess = excess_of(pool, bytes);
+    if (!excess) return;
     size_t taken = decommit_block(pool, &pool->all.table[pool->all.end], excess);
     uint32_t numbers[LOOKS], count = blocks_largest(&pool->all, numbers, LOOKS);
     for (uint32_t i = 0; i < count && taken < excess; i++)
@@ -216,9 +222,19 @@ static size_t ahead_of(const tcc_pool *pool, size_t behind) {
     return end > behind ? end : behind;
 }
 
+static size_t first_of(const block *at) { return at->start * UNIT / GRANULE; }
+
+static size_t behind_of(const block *at) {
+    return ((at->start + at->units) * UNIT + GRANULE - 1) / GRANULE;
+}
+
+bool pool_exceeds(const tcc_pool *pool, const block *at) {
+    size_t behind = behind_of(at), first = next(pool, first_of(at), behind, false);
+    return !pool_has(pool, at) && first < behind && excess_of(pool, (behind - first) * GRANULE);
+}
+
 bool pool_commit(tcc_pool *pool, const block *at, size_t *out_missing) {
-    size_t first = at->start * UNIT / GRANULE;
-    size_t behind = ((at->start + at->units) * UNIT + GRANULE - 1) / GRANULE;
+    size_t first = first_of(at), behind = behind_of(at);
     for (first = next(pool, first, behind, false); first < behind;
          first = next(pool, first, behind, false)) {
         size_t end = next(pool, first, behind, true);

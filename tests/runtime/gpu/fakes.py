@@ -46,8 +46,12 @@ def _compile(source: Path, target: Path, *flags: str) -> None:
     subprocess.run((*FLAGS, *flags, str(source), "-o", str(target), "-ldl"), check=True)
 
 
-def in_child(test: Callable[[], None]) -> None:
-    """Runs `test` in a forked process, where a fake driver may be loaded unseen by others."""
+def in_child(test: Callable[[], None], seconds: float = 300) -> None:
+    """Runs `test` in a forked process, where a fake driver may be loaded unseen by others.
+
+    A signal ends a child that takes longer than `seconds`: a lock that another thread of this
+    process held is held for ever there.
+    """
     read, write = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -55,7 +59,8 @@ def in_child(test: Callable[[], None]) -> None:
     if child == 0:
         status = 1
         try:
-            signal.alarm(120)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, seconds)
             os.close(read)
             gc.freeze()  # collecting what the tests' process holds would copy all of it
             test()

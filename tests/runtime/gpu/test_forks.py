@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes import Artifact, Driver, Fakes, check, on_host
+from fakes import Artifact, Driver, Fakes, check, in_child, on_host
 from gpu_programs import WEIGHTS, Linker
 from tcc.backends.artifact.gpu_binaries import Platform
 
@@ -35,6 +35,11 @@ def test_a_driver_that_forks_as_it_starts(fakes: Fakes, linked: Linker, platform
         runs(path)
 
     check(fakes, platform, test)
+
+
+def test_a_child_that_waits_for_ever_fails_its_test() -> None:
+    with pytest.raises(AssertionError, match=f"ended with status {signal.SIGALRM:d}"):
+        in_child(signal.pause, seconds=0.1)
 
 
 def test_a_fork_while_another_thread_starts_the_driver(fakes: Fakes, linked: Linker) -> None:

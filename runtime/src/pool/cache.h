@@ -1,0 +1,88 @@
+/* Caches of blocks that were given and are taken again, without a search and without the lock.
+ *
+ * A pool of one thread has one cache, a shared pool one for each of the first threads at a time; when a
+ * thread ends, the next one takes its cache over.  A thread is in its cache while `busy` says so, and
+ * pays for neither a lock nor an atomic read and write: who looks into all caches, which is rare, closes
+ * them and makes the other threads pass a barrier (membarrier of Linux 4.14), after which each of them
+ * is either seen to be busy or sees that its cache is closed.  Without membarrier no thread has one. */
+#ifndef TCC_POOL_CACHE_H
+#define TCC_POOL_CACHE_H
+
+#include <stdatomic.h>
+
+#include "pool.h"
+
+enum {
+    CACHED_CLASSES = 113,     /* blocks of up to 64 KiB */
+    MOST_CACHED = (4 << 20) / UNIT, /* in one cache */
+    THREADS = 16,             /* that have a cache of a shared pool */
+    LINE_PAIR = 128,
+};
+
+struct pool_cache {
+    _Alignas(LINE_PAIR) atomic_bool busy;
+    atomic_bool closed;
+    size_t units;
+    uint32_t first[CACHED_CLASSES]; /* by class: a list of descriptors */
+};
+
+/* Which of the caches the calling thread has; from THREADS on none, or none yet. */
+extern _Thread_local uint32_t pool_place;
+/* Whether the calling thread has one now that it lacked. */
+bool pool_claim_place(void);
+
+static inline void leave_cache(pool_cache *cache) {
+    atomic_store_explicit(&cache->busy, false, memory_order_release);
+}
+
+/* The cache that the calling thread may use until `leave_cache`; NULL if there is none. */
+static inline pool_cache *enter_cache(const tcc_pool *pool) {
+    if (!pool->shared) return pool->caches;
+    uint32_t place = pool_place;
+    if (TCC_UNLIKELY(place >= THREADS)) return NULL;
+    pool_cache *cache = &pool->caches[place];
+    atomic_store_explicit(&cache->busy, true, memory_order_relaxed);
+    atomic_signal_fence(memory_order_seq_cst);
+    if (TCC_UNLIKELY(atomic_load_explicit(&cache->closed, memory_order_acquire))) {
+        leave_cache(cache);
+        return NULL;
+    }
+    return cache;
+}
+
+/* A block of one of CACHED_CLASSES; 0 if the caller's cache has none.  Neither this nor the next function
+ * calls another: what is rare takes no registers from what is not. */
+static inline uint32_t take_cached(tcc_pool *pool, uint32_t class) {
+    pool_cache *cache = enter_cache(pool);
+    if (TCC_UNLIKELY(!cache)) return 0;
+    uint32_t number = cache->first[class];
+    if (number) {
+        block *at = &pool->all.table[number];
+        cache->first[class] = at->next;
+        cache->units -= at->units;
+        block_set_state(at, BLOCK_LIVE);
+    }
+    leave_cache(cache);
+    return number;
+}
+
+/* False if the block in use is not kept, and is its giver's still. */
+static inline bool give_cached(tcc_pool *pool, uint32_t number) {
+    block *at = &pool->all.table[number];
+    uint32_t class = at->class;
+    if (!class) return false;
+    pool_cache *cache = enter_cache(pool);
+    if (TCC_UNLIKELY(!cache)) return false;
+    size_t units = cache->units + at->units;
+    bool kept = units <= MOST_CACHED;
+    if (kept) {
+        block_set_state(at, BLOCK_CACHED);
+        at->next = cache->first[class];
+        cache->first[class] = number;
+        cache->units = units;
+    }
+    leave_cache(cache);
+    return kept;
+}
+
+#endif

@@ -1,0 +1,104 @@
+/* Memory and time that pools take: see the modes. */
+#define _GNU_SOURCE
+#include <time.h>
+
+#include "pool.h"
+
+static int64_t now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+/* A trace from stdin: lines `take ID BYTES`, `resize ID BYTES`, `give ID`.  Prints the most bytes
+ * committed and the most that were asked for at a time. */
+static int trace(int argc, char **argv) {
+    (void)argc, (void)argv;
+    enum { IDS = 1 << 16 };
+    static void *at[IDS];
+    static size_t sizes[IDS];
+    char word[16];
+    unsigned id;
+    size_t bytes, held = 0, most = 0;
+    tcc_pool *pool = made((tcc_pool_config){.range = (size_t)16 << 30});
+    while (scanf("%15s %u", word, &id) == 2) {
+        CHECK(id < IDS);
+        if (word[0] != 'g') CHECK(scanf("%zu", &bytes) == 1);
+        if (word[0] == 't') {
+            CHECK(!at[id] && tcc_pool_take(pool, bytes, &at[id]) == TCC_OK);
+        } else if (word[0] == 'r') {
+            size_t keep = sizes[id] < bytes ? sizes[id] : bytes;
+            CHECK(tcc_pool_resize(pool, &at[id], bytes, keep) == TCC_OK);
+        } else {
+            CHECK(tcc_pool_give(pool, at[id]) == TCC_OK);
+            at[id] = NULL;
+            bytes = 0;
+        }
+        held += bytes - sizes[id];
+        sizes[id] = bytes;
+        if (held > most) most = held;
+    }
+    tcc_pool_statistics found;
+    tcc_pool_statistics_of(pool, &found);
+    printf("%llu %zu\n", (unsigned long long)found.most_committed, most);
+    tcc_pool_destroy(pool);
+    return 0;
+}
+
+static int by_time(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static uint32_t small_size(void) { return (uint32_t)(64 + draw() % 2000); }
+static uint32_t mixed_size(void) { return draw() % 8 ? small_size() : (uint32_t)(4096 + draw() % 60000); }
+static uint32_t large_size(void) { return (uint32_t)(65536 + draw() % 983040); }
+
+/* The time of a take and a give, among 300 blocks: nanoseconds of p50 and p99.9 of batches of 20, by
+ * sizes, for a pool of one thread, a shared one, and malloc, or those that are named. */
+static int speed(int argc, char **argv) {
+    enum { BATCHES = 20000, BATCH = 20, HELD = 300 };
+    static const struct {
+        const char *name;
+        uint32_t (*size)(void);
+    } mixes[] = {{"small", small_size}, {"mixed", mixed_size}, {"large", large_size}};
+    static const char *const kinds[] = {"own", "shared", "malloc"};
+    static int64_t times[BATCHES];
+    static void *held[HELD];
+    static uint32_t sizes[1 << 16];
+    for (size_t mix = 0; mix < 3; mix++) {
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) sizes[i] = mixes[mix].size();
+        for (int kind = 0; kind < 3; kind++) {
+            if (argc > 0 && strcmp(argv[0], kinds[kind])) continue;
+            tcc_pool *pool = made((tcc_pool_config){.flags = kind == 1 ? TCC_POOL_SHARED : 0});
+            uint32_t next = 0;
+            memset(held, 0, sizeof held);
+            for (int batch = -2000; batch < BATCHES; batch++) {
+                int64_t start = now();
+                for (int i = 0; i < BATCH; i++) {
+                    uint32_t size = sizes[next++ & 0xFFFF];
+                    void **slot = &held[size * 7919u % HELD];
+                    if (kind == 2) {
+                        free(*slot);
+                        *slot = malloc(size);
+                    } else {
+                        if (*slot) (void)tcc_pool_give(pool, *slot);
+                        (void)tcc_pool_take(pool, size, slot);
+                    }
+                }
+                if (batch >= 0) times[batch] = now() - start;
+            }
+            qsort(times, BATCHES, sizeof *times, by_time);
+            printf("%s %s %.1f %.1f\n", mixes[mix].name, kinds[kind],
+                   (double)times[BATCHES / 2] / BATCH, (double)times[BATCHES / 1000 * 999] / BATCH);
+            for (int i = 0; kind == 2 && i < HELD; i++) free(held[i]);
+            tcc_pool_destroy(pool);
+        }
+    }
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    static const mode modes[] = {{"trace", trace}, {"speed", speed}};
+    return run_mode(modes, sizeof modes / sizeof *modes, argc, argv);
+}
