@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from threading import Barrier
 
-import llvmlite.binding as llvm
 from tcc import runtime
+from tcc.backends.artifact.toolchain import find_toolchain, run_tool
 from tcc.backends.cpu.calibrate_kernels import (
     BLOCKS,
     LIBRARY,
@@ -151,22 +151,20 @@ def _take(size: int) -> _Span:
 
 
 class LoadedCode:
-    """The functions of one LLVM module, callable by address as long as this object lives."""
+    """The functions of one LLVM module, linked and loaded as those of an artifact are."""
 
     def __init__(self, text: str, target: Target) -> None:
-        """Raises RuntimeError, with LLVM's message, for text that LLVM does not take."""
-        llvm.initialize_native_target()
-        llvm.initialize_native_asmprinter()
-        machine = llvm.Target.from_triple(target.triple).create_target_machine()
-        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
-        self._object = llvm.ObjectFileRef.from_data(compile_object(text, target))
-        self._engine.add_object_file(self._object)
-        self._engine.finalize_object()
+        """Raises RuntimeError, with LLVM's message, for text that LLVM does not take, and ToolError
+        where it cannot be linked."""
+        with temporary_folder() as folder:
+            (folder / "code.o").write_bytes(compile_object(text, target))
+            linked = ("-shared", "code.o", "-o", "code.so", "-lm")
+            run_tool((*find_toolchain().command, *linked), folder)
+            self._library = ctypes.CDLL(str(folder / "code.so"))
 
     def address(self, name: str) -> int:
         """The address of the function `name`."""
-        address: int = self._engine.get_function_address(name)
-        return address
+        return ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value or 0
 
 
 class _Loops:
