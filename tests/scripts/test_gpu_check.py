@@ -412,15 +412,6 @@ def test_the_plan_of_everything_does_what_judges_tcc_in_the_time() -> None:
     assert "(where time is left)" in forecast(steps, 470.0).splitlines()[-1]
 
 
-def test_checks_get_the_kernels_that_they_understand() -> None:
-    gluon, other = row("small_gemm", "small", "bf16"), row("small_softmax", "small", "f32")
-    twin = row("small_gemm_triton", "small", "bf16", twin_of="small_gemm")
-    steps = plan([gluon, twin, other], ["compute-sanitizer"])
-    seen = {step.name: step.item["of"] for step in steps if step.task == "sanitize"}
-    assert seen["memcheck"] == seen["synccheck"] == [i["name"] for i in (gluon, twin, other)]
-    assert seen["racecheck"] == seen["initcheck"] == [twin["name"], other["name"]]
-
-
 def test_goals_are_judged_by_what_was_measured() -> None:
     items = {
         "softmax_f32_8mb": {"facts": row("s", "kernel", "f32"), "share": 0.8},

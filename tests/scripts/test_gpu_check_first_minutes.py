@@ -29,6 +29,7 @@ from gpu.budget import Budget
 from gpu.devices import Cpu, Gpu
 from gpu.kernels import CHECKED, Kernel, kernels
 from gpu.names import MODELS, asks_for_models, is_wanted
+from gpu.plan import plan
 from models.manifest import model_spec
 from tests.backends.gpu.running import NEEDS_TRITON
 
@@ -246,3 +247,12 @@ def test_the_small_pass_and_the_models_have_kernels_in_gluon(tmp_path: Path) -> 
         [numpy_helper.from_array(v.astype(np.float32), n) for n, v in tensors.items()],
     )
     assert "gluon" in languages(helper.make_model(layer), tmp_path, precision="bf16")
+
+
+def test_checks_get_the_kernels_that_they_understand() -> None:
+    gluon, other = row("small_gemm", "small", "bf16"), row("small_softmax", "small", "f32")
+    twin = row("small_gemm_triton", "small", "bf16", twin_of="small_gemm")
+    steps = plan([gluon, twin, other], ["compute-sanitizer"])
+    seen = {step.name: step.item["of"] for step in steps if step.task == "sanitize"}
+    assert seen["memcheck"] == seen["synccheck"] == [i["name"] for i in (gluon, twin, other)]
+    assert seen["racecheck"] == seen["initcheck"] == [twin["name"], other["name"]]

@@ -3,7 +3,6 @@
  *
  *     faults SCENARIO */
 #include <pthread.h>
-#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -150,22 +149,19 @@ static void dies_sending(const setup *ranks) {
     tcc_comm_close(comm);
 }
 
-static atomic_bool *goes_on; /* of all processes: whether the stopped one does */
+static long *reached; /* of all processes: whether one came to a certain point */
 
 static void stops(const setup *ranks) {
     tcc_comm *comm = open_comm(ranks);
     check_sum(comm);
     if (ranks->rank == 1) {
         raise(SIGSTOP);
-        atomic_store(goes_on, true);
+        __atomic_store_n(reached, 1, __ATOMIC_SEQ_CST);
         CHECK_FAILS(tcc_comm_barrier(comm), TCC_TIMEOUT, "rank 1 (pid");
     } else {
         CHECK_FAILS(tcc_comm_barrier(comm), TCC_TIMEOUT, "did not come within 200 ms");
-        /* it may be late to stop */
-        for (struct timespec moment = {0, 1000000}; !ranks->rank && !atomic_load(goes_on);) {
-            kill(0, SIGCONT);
-            nanosleep(&moment, NULL);
-        }
+        while (!ranks->rank && !__atomic_load_n(reached, __ATOMIC_SEQ_CST))
+            kill(0, SIGCONT), usleep(1000); /* it may be late to stop */
     }
     tcc_comm_close(comm);
 }
@@ -480,7 +476,6 @@ static void wrong_arguments(const setup *ranks) {
 #ifdef FAILING
 long fail_after;
 static int failing_rank;
-static long *reached; /* of all processes: whether the n-th call came at all */
 
 /* Opens, reduces, makes an arena and splits until it works; the first try fails at a chosen call.
  */
@@ -570,6 +565,8 @@ static const scenario scenarios[] = {
 int main(int argc, char **argv) {
     const char *asked = argc > 1 ? argv[1] : "";
     setup ranks = {.name = own_name(asked)};
+    reached = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(reached != MAP_FAILED, "out of memory");
     if (strcmp(asked, "differ") == 0) {
         ranks.size = 4;
         for (which_difference = 0; which_difference < 8; which_difference++)
@@ -579,7 +576,6 @@ int main(int argc, char **argv) {
     }
 #ifdef FAILING
     if (strcmp(asked, "fails_somewhere") == 0) {
-        reached = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         ranks.size = 2;
         ranks.open_milliseconds = 300;
         for (failing_rank = 0; failing_rank < 2; failing_rank++) run_ranks(ranks, fails_somewhere);
@@ -587,8 +583,6 @@ int main(int argc, char **argv) {
         return 0;
     }
 #endif
-    goes_on = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(goes_on != MAP_FAILED, "out of memory");
     for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
         const scenario *one = &scenarios[i];
         if (strcmp(one->name, asked)) continue;
