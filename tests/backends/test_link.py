@@ -58,7 +58,7 @@ def test_only_the_interface_is_exported(artifact: Path) -> None:
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")
     names = {line.split()[-1].split("@")[0] for line in lines if line}
     assert names == {
-        "mini_api", "tcc_artifact_api", "tcc_python_function",
+        "mini_api", "tcc_artifact_api", "tcc_python_functions",
         "__tvm_ffi_main", "__tvm_ffi_run_into", "__tvm_ffi__metadata_main", "__tvm_ffi__doc_main",
     }  # fmt: skip
 

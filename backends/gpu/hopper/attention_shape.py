@@ -44,8 +44,7 @@ _NAMES = {"bf16": BF16, "f16": F16}
 @record
 class AttentionKernel:
     """The kernel of one half: `scores` and `mixed` are its products; `keys` and `values` are loaded
-    in the loop, `queries` before it.  Of a step's other statements `shares` need the scores, and
-    `rescaled` the sums of the steps before."""
+    in the loop, `queries` before it.  `widened` is the statement that casts the values."""
 
     kernel: TileKernel
     before: tuple[Stmt, ...]
@@ -56,8 +55,7 @@ class AttentionKernel:
     values: Side
     scores: Contract
     mixed: Contract
-    shares: tuple[Stmt, ...]
-    rescaled: tuple[Stmt, ...]
+    widened: Compute | None
 
 
 def attention_kernel(
@@ -84,58 +82,10 @@ def attention_kernel(
         return None
     if queries.load not in before or keys.load in before or brought.load in before:
         return None
-    zeros = next((n for n in loop.body if isinstance(n, Compute) and n.out is scores.acc), None)
-    own = (keys.load, brought.load, scores, mixed, widened, zeros)
-    rest = [n for n in loop.body if n not in own]
-    split = _split(loop, mixed, rest)
-    if split is None or zeros is None or not isinstance(zeros.body, Const) or zeros.body.value:
-        return None
     made = AttentionKernel(
-        halved, before, loop, after, queries, keys, brought, scores, mixed, *split
+        halved, before, loop, after, queries, keys, brought, scores, mixed, widened
     )
-    return made if _fits(made, dot) and _is_printable(made, rest) else None
-
-
-def _split(
-    loop: Loop, mixed: Contract, rest: Sequence[Stmt]
-) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...]] | None:
-    """The statements that do not need the sums of the steps before, and those that do; None where
-    such sums are in the shares, or in the next step by another way than the product."""
-    sums = [c for c, y in zip(loop.carried, loop.yields, strict=True) if y is mixed.out]
-    known = set(sums)
-    shares: list[Stmt] = []
-    rescaled: list[Stmt] = []
-    for node in rest:
-        if known.isdisjoint(_reads(node)):
-            shares.append(node)
-        else:
-            rescaled.append(node)
-            known.update(_makes(node))
-    if len(sums) != 1 or mixed.acc not in known or mixed.a in known:
-        return None
-    if not known.isdisjoint(loop.yields):
-        return None
-    return tuple(shares), tuple(rescaled)
-
-
-def _reads(node: Stmt) -> tuple[Block, ...]:
-    match node:
-        case Compute():
-            return node.args
-        case Reduce():
-            return node.blocks
-        case Relayout():
-            return (node.block,)
-    return ()
-
-
-def _makes(node: Stmt) -> tuple[Block, ...]:
-    match node:
-        case Compute() | Relayout():
-            return (node.out,)
-        case Reduce():
-            return node.outs
-    return ()
+    return made if _fits(made, dot) and _is_printable(made) else None
 
 
 def _cast_of(node: Compute) -> Block | None:
@@ -154,15 +104,20 @@ def _fits(made: AttentionKernel, dot: str) -> bool:
         return False
     if any(node.acc.dtype is not F32 or len(node.out_axes) != 2 for node in (scores, mixed)):
         return False
+    starts = [n.body for n in made.loop.body if isinstance(n, Compute) and n.out is scores.acc]
+    if not starts or not isinstance(starts[0], Const) or starts[0].value != 0:
+        return False
     sizes = (scores.out.shape[1], mixed.out.shape[1], scores.a.shape[1])
     return all(size in _WIDTHS for size in sizes)
 
 
-def _is_printable(made: AttentionKernel, rest: Sequence[Stmt]) -> bool:
+def _is_printable(made: AttentionKernel) -> bool:
     """Whether every other statement keeps rows where they are."""
-    every = (*made.before, *rest, *made.after)
+    loads = (made.queries.load, made.keys.load, made.values.load)
+    others = (*loads, made.scores, made.mixed, made.widened)
+    every = (*made.before, *made.loop.body, *made.after)
     stores = any(isinstance(node, Store) for node in made.after)
-    return stores and all(node is made.queries.load or _keeps_rows(node) for node in every)
+    return stores and all(node in others or _keeps_rows(node) for node in every)
 
 
 def _keeps_rows(node: Stmt) -> bool:
