@@ -36,7 +36,7 @@ assert workers() == after_first, workers()
 """
 
 
-# The masks of blocked signals of the two workers.
+# The masks of blocked signals of the workers.
 BLOCKED_SIGNALS = """
 import sys
 from pathlib import Path
@@ -106,7 +106,7 @@ def test_workers_leave_to_handlers_what_they_raise(mlp_path: Path) -> None:
     delivered = {signal.Signals[f"SIG{name}"] for name in names}
     never = {signal.SIGKILL, signal.SIGSTOP}
     masks = [int(line, 16) for line in result.stdout.split()]
-    assert len(masks) == 2
+    assert masks  # of two workers, or of one that slept before the other seat was manned
     for mask in masks:
         asked = {s for s in signal.Signals if not mask >> (s - 1) & 1}
         assert asked - never == delivered
