@@ -9,10 +9,8 @@ from tcc.record import record
 class FusionLimits:
     """Measured on cores with 1 MiB of second-level cache.
 
-    Work: body operations up to `cheap` are repeated for every stage that reads them; with at most
-    `few_rows` rows cheap stages are repeated for parts of columns, where they are less than one
-    part in `repeated` of all.  Totals of `thread_work` evaluations are taken in `parts` or more;
-    copying `launch_bytes` takes as long as a launch.
+    Work: body operations up to `cheap` are repeated for every stage that reads them; copying
+    `launch_bytes` takes as long as a launch.
 
     Memory, in bytes: `room` is what stages that are streamed may hold, in tiles of `stream_rows`;
     a row of `long_row` comes from beyond the second-level cache.  From `transposed_rows` on rows
@@ -23,13 +21,10 @@ class FusionLimits:
 
     `walks`: whether units walk along a loop where they need not; None, without prices: where rows
     are of more than `room` or `long_row`, or products read `transposed_rows` along their sums.
+    `repeats`: whether units do stages again whose results several units read.
     """
 
     cheap: int = 6
-    few_rows: int = 96
-    repeated: int = 32
-    thread_work: int = 1 << 17
-    parts: int = 8
     launch_bytes: int = 1 << 14
     room: int = 1 << 19
     stream_rows: int = 256
@@ -39,6 +34,7 @@ class FusionLimits:
     plain_rate: int = 10
     least_nanoseconds: int = 1000
     walks: bool | None = None
+    repeats: bool = False
 
 
 TYPICAL_LIMITS = FusionLimits()

@@ -12,12 +12,14 @@ from tcc.ir.tile import Compute, Contract, Load, walk_statements
 from tcc.ir.tile.group import GroupStage
 from tcc.ir.types import F32, DType
 from tcc.passes.fuse.combine import read_plainly
+from tcc.passes.fuse.forms import repeating_forms
 from tcc.passes.fuse.structure import build_group, row_major_storage, steps_evenly
 from tcc.passes.tile.gpu.lower import lower_blocks
 from tcc.passes.tile.gpu.stored import stored_as
 from tcc.schedule.gpu.choose import ranked
 from tcc.schedule.gpu.matmuls import is_matmul
 from tcc.schedule.gpu.schedule import TYPICAL_DEVICE, BlockProfile
+from tcc.schedule.limits import FusionLimits
 from tcc.schedule.nest import contraction_factors
 
 # Elements of a block that the registers of a unit hold beside others.
@@ -33,12 +35,19 @@ def is_gpu_kernel(
     """Whether one block kernel of `expr`, with everything row-major and f32 stored as `floats`, is
     worth having."""
     stored = stored_as(expr, floats)
-    operands, results = row_major_storage(stored, constants)
+    forms = repeating_forms(stored, profile.limits)
+    return any(_is_block_kernel(stored, constants, profile, form) for form in forms)
+
+
+def _is_block_kernel(
+    expr: Expr, constants: Sequence[bool], profile: BlockProfile, limits: FusionLimits
+) -> bool:
+    operands, results = row_major_storage(expr, constants)
     try:
-        loops = build_group(stored, operands, results, collapsed=False, limits=profile.limits)
+        loops = build_group(expr, operands, results, collapsed=False, limits=limits)
         if not all(map(_multiplies_loads, loops.stages)):
             return False
-        group = build_group(stored, operands, results, limits=profile.limits)
+        group = build_group(expr, operands, results, limits=limits)
         best = ranked(group, profile)[0]
         body = list(walk_statements(lower_blocks(group, best.schedule).body))
         # No join may turn a product of matrices into sums along lanes.

@@ -18,7 +18,7 @@ from tcc.ir.expr import Expr, extent
 from tcc.ir.expr.scalar import Read, reads_of_stages
 from tcc.ir.index import Index, Var, Vars, as_int, bounds, free_vars, step_in, within
 from tcc.ir.tile.group import Strip
-from tcc.passes.fuse.recompute import launch_loops
+from tcc.passes.fuse.recompute import repeating_loops
 from tcc.passes.fuse.unify_iterators import Shaped, common_loops, linked_stages, loops_at
 from tcc.record import record
 from tcc.schedule.limits import FusionLimits
@@ -74,7 +74,9 @@ def shared_loops(expr: Expr, limits: FusionLimits) -> Loops:
             if strips is not None:
                 both = {*common, loop}
                 return Loops(tuple(v for v in stages[-1].stage.iters if v in both), strips)
-    return replace(plain, common=launch_loops(stages, {out.stage for out in expr.outputs}, limits))
+    if not limits.repeats:
+        return plain
+    return replace(plain, common=repeating_loops(stages, {out.stage for out in expr.outputs}))
 
 
 def _uses(stages: Sequence[Shaped]) -> Mapping[int, list[_Use]]:

@@ -3,7 +3,7 @@
     m[i] = max(k) x[i, k] ; l = sum(i, k) f(x[i, k], m[i])   with i open
       ->  kernel { m } , kernel { l } that reads m
 
-So is one whose stages share no loop, though they have work for several threads (`partial.py`).
+So is one whose stages share no loop, where several threads then take less (`split_reductions.py`).
 What stages exchange away from the point that was just computed lies in a unit's scratch memory,
 which is of known size and small.
 """
@@ -20,7 +20,7 @@ from tcc.ir.expr.scalar import Source, StageRef, reads_of_stages
 from tcc.ir.graph import Value
 from tcc.passes.fuse.compose import canonical, drop_unused
 from tcc.passes.fuse.scratch_limit import too_large
-from tcc.passes.fuse.split_reductions import alone, in_parts
+from tcc.passes.fuse.split_reductions import in_parts, shares_no_loop
 from tcc.record import entity
 from tcc.schedule.backend import Divides
 from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
@@ -42,16 +42,22 @@ def split(
     lowers: Callable[[Expr], bool] | None = None,
     divides: Divides | None = None,
     limits: FusionLimits = TYPICAL_LIMITS,
+    seconds: Callable[[Expr], float] | None = None,
 ) -> tuple[SplitKernel, ...]:
     """`expr` as kernels in the order in which they run; values between them are new.
 
     `lowers` may ask for more cuts: of several stages, those that it denies are cut behind totals.
-    `divides` may rewrite a kernel and say behind which stage to cut it then.
+    `divides` may rewrite a kernel and say behind which stage to cut it then.  With the price of a
+    kernel in `seconds`, totals are taken in parts, and stages that share no loop are cut, where
+    that costs less.
     """
     base = results[0].name if results else ""
     names = (f"{base}.held{n}" for n in count())
-    whole = SplitKernel(in_parts(expr, limits), operands, results)
-    pieces = _split(whole, names, lowers, limits)
+    whole = SplitKernel(expr, operands, results)
+    split = _Split(names, lowers, limits, seconds)
+    pieces = split.pieces(whole)
+    for form in in_parts(expr) if seconds is not None else ():
+        pieces = min(pieces, split.pieces(replace(whole, expr=form)), key=split.total)
     if divides is None:
         return pieces
     found = ((p, divides(p.expr)) for p in pieces)
@@ -61,29 +67,44 @@ def split(
     return tuple(piece for half in halves for piece in half)
 
 
-def _split(
-    whole: SplitKernel,
-    names: Iterator[str],
-    lowers: Callable[[Expr], bool] | None,
-    limits: FusionLimits,
-) -> tuple[SplitKernel, ...]:
-    number = _where(whole.expr, lowers, limits)
-    if number is None:
-        return (whole,)
-    first, rest = _cut(whole, (number, *_beside(whole.expr, number)), names)
-    if _where(first.expr, lowers, limits) is not None:
-        first, rest = _cut(whole, (number,), names)
-    halves = (_split(p, names, lowers, limits) for p in (first, rest))
-    return tuple(piece for half in halves for piece in half)
+@entity
+class _Split:
+    """How kernels are cut, and the names of values between them."""
 
+    names: Iterator[str]
+    lowers: Callable[[Expr], bool] | None
+    limits: FusionLimits
+    seconds: Callable[[Expr], float] | None
 
-def _where(expr: Expr, lowers: Callable[[Expr], bool] | None, limits: FusionLimits) -> int | None:
-    """The stage behind which to cut; None for what one kernel can be."""
-    number = too_large(expr, limits)
-    number = alone(expr, limits) if number is None else number
-    if number is None and lowers is not None and len(expr.stages) > 1 and not lowers(expr):
-        return _first_total(expr)
-    return number
+    def pieces(self, whole: SplitKernel) -> tuple[SplitKernel, ...]:
+        number = self._where(whole)
+        if number is None:
+            return (whole,)
+        first, rest = self._cut(whole, number)
+        if self._where(first) is not None:
+            first, rest = _cut(whole, (number,), self.names)
+        return (*self.pieces(first), *self.pieces(rest))
+
+    def total(self, pieces: Sequence[SplitKernel]) -> float:
+        """Seconds of kernels, one after the other."""
+        assert self.seconds is not None
+        return sum(self.seconds(p.expr) for p in pieces)
+
+    def _cut(self, whole: SplitKernel, number: int) -> tuple[SplitKernel, SplitKernel]:
+        return _cut(whole, (number, *_beside(whole.expr, number)), self.names)
+
+    def _where(self, whole: SplitKernel) -> int | None:
+        """The stage behind which to cut; None for what one kernel can be, and had better be."""
+        expr = whole.expr
+        number = too_large(expr, self.limits)
+        if number is None and self.lowers is not None and len(expr.stages) > 1:
+            number = None if self.lowers(expr) else _first_total(expr)
+        if number is not None or self.seconds is None or not shares_no_loop(expr, self.limits):
+            return number
+        halves = ((n, self._cut(whole, n)) for n in range(len(expr.stages) - 1))
+        prices = {n: self.total(cut) for n, cut in halves if cut[1].results}
+        best = min(prices, key=prices.__getitem__, default=None)
+        return None if best is None or prices[best] >= self.seconds(expr) else best
 
 
 def _cut(

@@ -166,7 +166,9 @@ def assign_layouts(
             group.members, results := group.results(graph, users), model.limits
         )
         judge = None if model.scratch else partial(_alone, model)
-        pieces = split(expr, operands, results, judge, model.divides, model.limits)
+        pieces = split(
+            expr, operands, results, judge, model.divides, model.limits, partial(_seconds, model)
+        )
         for part in pieces:
             kernel = Kernel(part.expr, part.operands, part.results, _location(group))
             steps.append(ProgramStep(kernel))
@@ -218,6 +220,10 @@ def _slides(stage: Stage) -> bool:
 
 def _alone(model: KernelModel, expr: Expr) -> bool:
     return model.legal(expr, tuple(False for _ in expr.params))
+
+
+def _seconds(model: KernelModel, expr: Expr) -> float:
+    return model.alone(expr, tuple(False for _ in expr.params)) or 0.0
 
 
 def _layout(value: Value, last: bool, halo: _Halo | None, pinned: bool) -> Layout:

@@ -23,6 +23,7 @@ from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.ir.tile.verify_gpu import verify_blocks
 from tcc.ir.types import F32, DType, TensorType
 from tcc.passes.choose.split_k import split_k
+from tcc.passes.fuse.forms import repeating_forms
 from tcc.passes.fuse.gpu_legality import is_gpu_kernel
 from tcc.passes.fuse.structure import Storage, build_group, row_major_storage
 from tcc.passes.tile.gpu.lower import blocks_fit, lower_blocks
@@ -41,7 +42,7 @@ from tcc.schedule.gpu.candidates import candidates
 from tcc.schedule.gpu.choose import choose_blocks, ranked
 from tcc.schedule.gpu.cost import BlockPrice, BlockPricer
 from tcc.schedule.gpu.schedule import TYPICAL_DEVICE, BlockProfile, BlockSchedule, NotBlocks
-from tcc.schedule.limits import Rates
+from tcc.schedule.limits import FusionLimits, Rates
 from tcc.schedule.nest import depends, stride, trips
 
 
@@ -103,10 +104,22 @@ class BlockPlanner(KernelPlanner):
     def _packed(
         self, expr: Expr, operands: Sequence[Storage], results: Sequence[Storage]
     ) -> tuple[tuple[Storage, ...], TileGroup]:
-        """The operands with constants packed, and the group on them."""
-        loops = build_group(expr, operands, results, collapsed=False, limits=self.limits)
-        packed = pack_factors(loops, operands)
-        return packed, build_group(expr, packed, results, limits=self.limits)
+        """The operands with constants packed, and the group on them, in the cheapest form."""
+
+        def made(limits: FusionLimits) -> tuple[tuple[Storage, ...], TileGroup]:
+            loops = build_group(expr, operands, results, collapsed=False, limits=limits)
+            packed = pack_factors(loops, operands)
+            return packed, build_group(expr, packed, results, limits=limits)
+
+        forms = [made(form) for form in repeating_forms(expr, self.limits)]
+        return forms[0] if len(forms) == 1 else min(forms, key=lambda m: self._seconds_of(m[1]))
+
+    def _seconds_of(self, group: TileGroup) -> float:
+        """The least price of a group; infinite where it is no block kernel."""
+        try:
+            return ranked(group, self.profile)[0].price.seconds
+        except NotBlocks:
+            return inf
 
     def estimate(self, key: KernelKey) -> float:
         """The least price, infinite where it is no block kernel."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from tcc.ir.expr import Expr, ExprBuilder
@@ -9,9 +11,9 @@ from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.graph import Value
 from tcc.ir.types import F32, TensorType
 from tcc.ops.formula import fn
-from tcc.passes.fuse.split import split
-from tcc.passes.fuse.split_reductions import alone, in_parts
-from tcc.schedule.limits import TYPICAL_LIMITS
+from tcc.passes.fuse.split import SplitKernel, split
+
+from tests.passes.test_choose_layouts import planner
 
 SHAPE = (16, 96, 100)
 X = np.random.default_rng(2).standard_normal(SHAPE).astype(np.float32)
@@ -34,31 +36,47 @@ def centred(shape: tuple[int, ...]) -> Expr:
     return b.done()
 
 
+def pieces(expr: Expr) -> tuple[SplitKernel, ...]:
+    """The kernels of `expr` by price: x0, x1, ... in, y out."""
+    operands = tuple(Value(f"x{n}", t) for n, t in enumerate(expr.params) if t)
+    kernels = planner()
+
+    def seconds(expr: Expr) -> float:
+        found = kernels.alone(expr, [False] * len(expr.params))
+        assert found is not None
+        return found
+
+    results = tuple(Value("y", t) for t in expr.types)
+    return split(expr, operands, results, limits=kernels.limits, seconds=seconds)
+
+
+def run(kernels: Sequence[SplitKernel], *arrays: np.ndarray) -> np.ndarray:
+    """The value y."""
+    values = {f"x{n}": array for n, array in enumerate(arrays)}
+    for kernel in kernels:
+        results = evaluate_expr(kernel.expr, [values[v.name] for v in kernel.operands])
+        values.update(zip((v.name for v in kernel.results), results, strict=True))
+    return values["y"]
+
+
 @pytest.mark.parametrize(("monoid", "numpy"), [("max", np.max), ("sum", np.sum)])
 def test_a_large_total_is_one_of_parts(monoid: str, numpy: object) -> None:
-    found = in_parts(total(SHAPE, monoid), TYPICAL_LIMITS)
-    assert [len(s.iters) for s in found.stages] == [1, 0]
+    found = pieces(total(SHAPE, monoid))
+    assert [[len(s.iters) for s in p.expr.stages] for p in found] == [[1], [0]]
     assert callable(numpy)
-    (got,) = evaluate_expr(found, [X])
-    np.testing.assert_allclose(got, numpy(X.astype(np.float64)), rtol=1e-4)
+    np.testing.assert_allclose(run(found, X), numpy(X.astype(np.float64)), rtol=1e-4)
 
 
-def test_small_totals_stay() -> None:
-    small = total((16, 96, 10), "sum")
-    assert in_parts(small, TYPICAL_LIMITS) is small
+def test_a_small_total_is_a_kernel() -> None:
+    (found,) = pieces(small := total((2, 3, 10), "sum"))
+    assert found.expr is small
 
 
 def test_a_total_and_its_readers_are_kernels_with_loops_of_their_own() -> None:
-    expr = centred(SHAPE)
-    x, y = (Value(n, TensorType(F32, SHAPE)) for n in "xy")
-    pieces = split(expr, (x,), (y,))
+    found = pieces(centred(SHAPE))
     # Every unit of the second one repeats the short step over parts.
-    assert [len(p.expr.stages) for p in pieces] == [1, 2]
-    values = {x: X}
-    for piece in pieces:
-        results = evaluate_expr(piece.expr, [values[v] for v in piece.operands])
-        values.update(zip(piece.results, results, strict=True))
-    np.testing.assert_array_equal(values[y], X - X.max())
+    assert [len(p.expr.stages) for p in found] == [1, 2]
+    np.testing.assert_array_equal(run(found, X), X - X.max())
 
 
 def spread(*sources: int) -> Expr:
@@ -80,23 +98,17 @@ def test_totals_of_the_same_operands_are_one_kernel(
 ) -> None:
     expr = spread(*sources)
     arrays = [X, np.float32(2) * X[::-1]][: len(expr.params)]
-    operands = tuple(Value(f"x{n}", TensorType(F32, SHAPE)) for n in range(len(arrays)))
-    y = Value("y", TensorType(F32, SHAPE))
-    pieces = split(expr, operands, (y,))
-    assert [len(p.expr.stages) for p in pieces] == kernels
-    values = dict(zip(operands, arrays, strict=True))
-    for piece in pieces:
-        results = evaluate_expr(piece.expr, [values[v] for v in piece.operands])
-        values.update(zip(piece.results, results, strict=True))
+    found = pieces(expr)
+    assert [len(p.expr.stages) for p in found] == kernels
     low, high = arrays[sources[0]].min(), arrays[sources[1]].max()
-    np.testing.assert_array_equal(values[y], (X - low) / (high - low))
+    np.testing.assert_array_equal(run(found, *arrays), (X - low) / (high - low))
 
 
 def test_small_chains_and_shared_loops_stay_whole() -> None:
-    assert alone(centred((4, 5, 6)), TYPICAL_LIMITS) is None
+    assert len(pieces(centred((4, 5, 6)))) == 1
     b = ExprBuilder(TensorType(F32, SHAPE))
     i, j, k = b.iters(*SHAPE)
     top = b.stage((i, j), b.read(0, i, j, k), over=(k,), monoid="max")
     i, j, k = b.iters(*SHAPE)
     b.stage((i, j, k), fn("sub", b.read(0, i, j, k), b.read(top, i, j)))
-    assert alone(b.done(), TYPICAL_LIMITS) is None
+    assert len(pieces(b.done())) == 1
