@@ -147,12 +147,16 @@ def _run(
 
 
 def run_together(
-    cases: Sequence[Case], cpu: str, variants: Mapping[str, Variant], level: int = 2
+    cases: Sequence[Case],
+    cpu: str,
+    variants: Mapping[str, Variant],
+    level: int = 2,
+    numerics: str = "default",
 ) -> dict[str, Any]:
     """The outputs of the cases, compiled for `cpu` at `-O<level>`."""
     # Under xdist the other CPU has a batch of its own.
     jobs = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
-    options = read_options({"cpu": cpu, "jobs": jobs, "level": level})
+    options = read_options({"cpu": cpu, "jobs": jobs, "level": level, "numerics": numerics})
     graph = graph_of(cases, variants)
     with TemporaryDirectory() as folder, patch.object(driver, "load_model", lambda g, *_, **__: g):
         path = Path(folder, "batch.so")
