@@ -21,13 +21,15 @@ from tcc.record import record
 
 @record
 class CollectiveAttrs:
-    """`ranks` there are, or any number if that is 0; `reduction` is the name of a `Reduction`,
-    `root` the rank whose operand a broadcast gives, and `group` what the model calls the ranks."""
+    """`ranks` take part, or any number if that is 0; `reduction` is the name of a `Reduction`,
+    `root` the rank whose operand a broadcast gives, and `group` what the model calls the ranks.
+    `members` are those of a `Group`; without them all ranks take part."""
 
     ranks: int = 0
     reduction: str = "sum"
     root: int = 0
     group: str = ""
+    members: tuple[tuple[int, ...], ...] = ()
 
 
 def collective_kind(name: str) -> CollectiveKind:
@@ -42,6 +44,7 @@ def _infer(kind: CollectiveKind, types: Types, attrs: CollectiveAttrs) -> OutTyp
     x, ranks = required(types, 0), attrs.ranks
     check_dtype(x.dtype, COLLECTIVE_DTYPES)
     require(attrs.reduction in _REDUCTIONS, f"no reduction {attrs.reduction}")
+    require({*map(len, attrs.members)} <= {ranks}, f"a group of another size than {ranks}")
     require(0 <= attrs.root < (ranks or 1 << 31), f"rank {attrs.root} of {ranks}")
     if not (kind.sends_blocks or kind.receives_blocks):
         return (x,)

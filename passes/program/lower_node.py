@@ -67,7 +67,7 @@ def emit(plan: Plan, placed: Placed) -> Lowered:
 
 def check_runnable(graph: Graph) -> None:
     """Raises `UserError` with every node of `graph` that no target can run, bodies included, and
-    where collectives are of several groups."""
+    where collectives are of several groups whose ranks are not known."""
     missing = [
         node
         for node in walk_nodes(graph)
@@ -92,13 +92,15 @@ def check_without_calls(graph: Graph, kind: str) -> None:
 
 
 def _check_groups(nodes: Sequence[Node]) -> None:
+    nodes = [node for node in nodes if not node.attrs.members]
     groups = {n.attrs.group: n for n in nodes} | {n.attrs.ranks: n for n in nodes if n.attrs.ranks}
     if len({n.attrs.group for n in nodes}) > 1 or len({n.attrs.ranks for n in nodes} - {0}) > 1:
         raise _refusal(
             [*dict.fromkeys(groups.values())],
             "the model has collectives of several groups of ranks",
-            "a run has one comm, and names or sizes of groups differ at",
-            "export the model with all collectives on one group",
+            "names or sizes of groups differ, and their ranks are not known, at",
+            "export the model with all collectives on one group, or import the exported program "
+            "where torch.distributed has its groups",
         )
 
 

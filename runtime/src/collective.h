@@ -5,6 +5,9 @@
 #include "runtime.h"
 
 tcc_status tcc_collective_fits(const tcc_comm *comm); /* TCC_UNSUPPORTED: of another version */
+/* Finds the comms of the model's groups of ranks.  `comm` makes those that it has not, together with
+ * all its ranks, and is aborted where that fails. */
+tcc_status tcc_collective_groups(tcc_instance *instance, tcc_comm *comm);
 /* Finds the comm of a run of a model with collectives; fails where it does not suit the model. */
 tcc_status tcc_collective_begin(tcc_run *run);
 /* Revokes the comm of a run that failed, if it has one: other ranks are no longer in step with it. */
@@ -12,6 +15,7 @@ void tcc_collective_abort(const tcc_run *run);
 /* A collective under way.  The comm counts its tickets on; 0: there is none. */
 typedef struct tcc_flight {
     uint64_t ticket;
+    int64_t group; /* whose comm has it; -1: the run's */
     const char *send, *receive;
 } tcc_flight;
 /* Symmetric memory of the run's comm for `memory->size` bytes, which it sets; TCC_UNSUPPORTED where

@@ -32,6 +32,7 @@ static tcc_status read_number(tcc_reader *reader, int32_t kind, int64_t *out_num
     case TCC_KIND_DEFINED: high = program->n_registers; break;
     case TCC_KIND_KERNEL: high = program->n_kernels; break;
     case TCC_KIND_TICKET: high = TCC_MAX_TICKETS; break;
+    case TCC_KIND_GROUP: low = -1, high = program->n_groups; break;
     case TCC_KIND_PORT: high = program->n_inputs; break;
     case TCC_KIND_ELEMENT: high = INT64_C(1) << 40; break;
     case TCC_KIND_LEAST: low = 1, high = INT64_MAX; break;
@@ -70,6 +71,9 @@ static tcc_status read_single(tcc_reader *reader, const tcc_field *field, tcc_co
     case TCC_KIND_DTYPE: return tcc_read_dtype(reader, at);
     case TCC_KIND_INTEGER: return read_integer_type(reader, at);
     case TCC_KIND_CONDITION: return read_condition(reader, field + 1, at);
+    case TCC_KIND_GROUP:
+        *(int64_t *)at = -1;
+        return reader->program->n_groups ? read_number(reader, kind, at) : TCC_OK;
     case TCC_KIND_AXIS:
         return tcc_read_in(reader, 0, reader->program->inputs[code->as.let.a].port.ndim, at);
     case TCC_KIND_WHEN: {
@@ -189,8 +193,11 @@ static tcc_status prepare_collective(const tcc_reader *reader, tcc_code *code) {
                code->as.collective.kind == TCC_COLLECTIVE_BROADCAST;
     if (ranks < !any || ranks > INT32_MAX || root < 0 || root > INT32_MAX)
         return damaged("is for no possible number of ranks");
-    if (ranks && program->ranks > 0 && ranks != program->ranks)
-        return damaged("is for another number of ranks than one before it");
+    int64_t group = code->as.collective.group;
+    if (group < 0 ? ranks && program->ranks > 0 && ranks != program->ranks
+                  : ranks != program->groups[group].length)
+        return damaged("is for another number of ranks than one before it, or than its group");
+    if (group >= 0) ranks = 0; /* of the comm */
     if (ranks || program->ranks < 0) program->ranks = (int32_t)ranks;
     code->number = program->n_steps++;
     raise_to(&program->n_tickets, code->as.collective.ticket + 1);

@@ -285,6 +285,13 @@ typedef struct tcc_port_info {
     const int64_t *dims; /* registers */
 } tcc_port_info;
 
+/* Lists of ranks that have collectives of their own, one behind another, each of `length` ranks. */
+typedef struct tcc_rank_group {
+    const char *name;
+    int64_t lists, length;
+    const int32_t *ranks;
+} tcc_rank_group;
+
 typedef struct tcc_program {
     int64_t n_registers, n_buffers, n_kernels, scratch, arena;
     int32_t n_inputs, n_outputs;
@@ -298,7 +305,9 @@ typedef struct tcc_program {
     int64_t state_bytes;
     int64_t n_steps; /* launches, calls, collectives and waits */
     int64_t n_tickets;
-    int32_t ranks; /* that all collectives are for; 0: any number; -1: it needs no comm */
+    int32_t ranks; /* that collectives of all ranks are for; 0: any number; -1: it needs no comm */
+    const tcc_rank_group *groups;
+    int64_t n_groups;
     int64_t known_arena; /* the arena's size where inputs do not change it; else 0 */
     const tcc_code *plans; /* list of those in the body */
     int64_t n_plans;
@@ -461,6 +470,7 @@ struct tcc_instance {
     tcc_span *handles;    /* by output port: strings or a list as the program wrote them */
     struct tcc_placer **placers; /* of place.h, by number of a plan instruction */
     struct tcc_flight *flights;  /* by ticket: collectives under way */
+    tcc_comm **groups; /* by number of a group: the comm of this rank's list; they are their comm's */
     tcc_time *times; /* by step's number; NULL: nobody asked */
     int (*poll)(void *context); /* NULL: nobody asked */
     void *poll_context;
