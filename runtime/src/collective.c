@@ -31,7 +31,7 @@ static const int32_t *list_of(const tcc_rank_group *group, int32_t rank) {
     return NULL;
 }
 
-/* `in group NAME of ranks 0 2 ...`, for messages; nothing for all ranks. */
+/* ` in group NAME (the comm's ranks 0 2 ...)`, for messages; nothing for all ranks. */
 static const char *group_text(const tcc_program *program, int64_t number, int32_t rank,
                               char text[256]) {
     text[0] = 0;
@@ -40,8 +40,8 @@ static const char *group_text(const tcc_program *program, int64_t number, int32_
     const int32_t *list = list_of(group, rank);
     size_t used = (size_t)snprintf(text, 160, " in group %.100s", group->name);
     for (int64_t i = 0; list && i < group->length && i < 8; i++)
-        used += (size_t)snprintf(text + used, 256 - used, "%s%d", i ? " " : " of ranks ", list[i]);
-    if (list && group->length > 8) snprintf(text + used, 256 - used, " ...");
+        used += (size_t)snprintf(text + used, 256 - used, "%s%d", i ? " " : " (the comm's ranks ", list[i]);
+    if (list) snprintf(text + used, 256 - used, group->length > 8 ? " ...)" : ")");
     return text;
 }
 

@@ -3,6 +3,7 @@ wrongly are stopped."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -253,15 +254,21 @@ with comms.open(operation_seconds=20) as comm:
 
 
 def test_failures_name_the_group(kernels: bytes, comm_library: Path, tmp_path: Path) -> None:
-    other = Group("rows", ((0, 2), (1, 3)))
-    for name, groups in {
-        "whole": [ROWS],
-        "other": [other],
-        "some": [Group("some", ((0, 1),))],
-    }.items():
+    """Also the death of a rank that is in no group with some of the others."""
+    across = Group("rows", ((0, 2), (1, 3)))
+    made = {"whole": (ROWS, COLUMNS), "other": (across,), "some": (Group("some", ((0, 1),)),)}
+    for name, groups in made.items():
         programs.link(grouped(*groups), kernels, tmp_path / f"{name}.so")
-    paths = (tmp_path / f"{name}.so" for name in ("whole", "other", "some"))
+    paths = (tmp_path / f"{name}.so" for name in made)
     ended = run_ranks(4, FAULTS, comm_library, *paths, killed=[3])
     for rank, text in enumerate(ended):
-        print(rank, text)
-    assert 0
+        some, mixed, *dead = text.splitlines()
+        of = f"rank {rank} in group some .the comm's ranks 0 1.: " if rank < 2 else ""
+        assert re.match(of + "rank [23] has no place in group some of the model", some), some
+        of = ("0 2", "0 1", "2 3", "2 3")[rank]
+        assert mixed.startswith(f"rank {rank} in group rows (the comm's ranks {of}): rank "), mixed
+        assert re.search("gives a subgroup of ranks [0123] [0123], and one of these gives", mixed)
+        assert len(dead) == (0 if rank == 3 else 2)
+        for line in dead:
+            assert re.match(f"rank {rank} in group (rows|columns) .the comm's ranks ", line), line
+            assert re.search("the process of rank [01] .*ended|a run of rank [012] failed", line), line

@@ -200,7 +200,7 @@ TCC_COLD static tcc_status refuse_party(tcc_comm *comm, const int32_t *ranks, in
     size_t used = 0;
     for (int32_t i = 0; i < n && used < 100; i++)
         used += (size_t)snprintf(list + used, sizeof list - used, " %d", ranks[i]);
-    (void)tcc_fail(TCC_MISMATCH, "rank %d is in a subgroup of ranks%s, and one of these in another",
+    (void)tcc_fail(TCC_MISMATCH, "rank %d gives a subgroup of ranks%s, and one of these gives another",
                    comm->rank, list);
     return drop(comm, TCC_MISMATCH);
 }
