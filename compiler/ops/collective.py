@@ -11,9 +11,20 @@ from types import MappingProxyType
 
 import numpy as np
 from tcc.ir.index import as_int
-from tcc.ir.op import Array, Arrays, Infer, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    Infer,
+    NoAttrs,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Tolerance,
+    Trait,
+    Types,
+)
 from tcc.ir.program import COLLECTIVE_DTYPES, CollectiveKind, Reduction
-from tcc.ir.types import TensorType
+from tcc.ir.types import I64, TensorType
 from tcc.ops.operands import array, require
 from tcc.ops.shapes import check_dtype, required
 from tcc.record import record
@@ -117,4 +128,15 @@ OPS: tuple[OpSpec, ...] = (
     _row(CollectiveKind.ALL_GATHER, "All ranks' x one behind another, on every rank."),
     _row(CollectiveKind.ALL_TO_ALL, "A rank's own block of every rank's x."),
     _row(CollectiveKind.BROADCAST, "The x of one rank, on every rank."),
+    OpSpec(
+        "rank",
+        NoAttrs,
+        (0, 0),
+        lambda types, attrs: (TensorType(I64, ()),),
+        lambda arrays, attrs: (np.zeros((), np.int64),),
+        (),
+        Tolerance.EXACT,
+        "The number of the rank that computes it.",
+        traits=frozenset({Trait.OPAQUE, Trait.COLLECTIVE}),
+    ),
 )

@@ -271,4 +271,6 @@ def test_failures_name_the_group(kernels: bytes, comm_library: Path, tmp_path: P
         assert len(dead) == (0 if rank == 3 else 2)
         for line in dead:
             assert re.match(f"rank {rank} in group (rows|columns) .the comm's ranks ", line), line
-            assert re.search("the process of rank [01] .*ended|a run of rank [012] failed", line), line
+            assert re.search("the process of rank [01] .*ended|a run of rank [012] failed", line), (
+                line
+            )
