@@ -198,7 +198,8 @@ def _groups(held: Any) -> Any:
         return None
     meshes = held._layout.remap_to_tensor(held._rank_map)  # one behind another, with this one
     lines = (meshes.movedim(n + 1, -1).reshape(-1, held.size(n)) for n in range(held.ndim))
-    return tuple(_ranks(held.get_group(n), line.tolist()) for n, line in enumerate(lines))
+    lists = (map(sorted, line.tolist()) for line in lines)  # as torch orders groups
+    return tuple(_ranks(held.get_group(n), [*ranks]) for n, ranks in enumerate(lists))
 
 
 def _ranks(group: Any, lists: list[list[int]]) -> Ranks:
