@@ -65,7 +65,7 @@ def encode_program(program: Program) -> bytes:
 
 def _needs_comm(instr: Instr) -> bool:
     if isinstance(instr, Let):
-        return instr.op in (IntOp.RANK, IntOp.SIZE)
+        return instr.op is IntOp.RANK
     return isinstance(instr, Collective)
 
 

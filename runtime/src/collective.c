@@ -192,7 +192,4 @@ tcc_status tcc_collective_memory(const tcc_run *run, tcc_span *memory) {
     return TCC_OK;
 }
 
-int32_t tcc_collective_number(const tcc_run *run, int64_t op) {
-    const tcc_comm_table *table = table_of(run->comm);
-    return op == TCC_INT_RANK ? table->rank(run->comm) : table->size(run->comm);
-}
+int32_t tcc_collective_rank(const tcc_run *run) { return table_of(run->comm)->rank(run->comm); }

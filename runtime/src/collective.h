@@ -26,7 +26,6 @@ tcc_status tcc_collective_start(tcc_run *run, const tcc_code *code);
 tcc_status tcc_collective_wait(tcc_run *run, const tcc_code *code);
 /* Fails where a collective under way has a buffer in this memory. */
 tcc_status tcc_collective_spares(const tcc_run *run, const tcc_span *memory);
-/* TCC_INT_RANK or TCC_INT_SIZE of the run's comm. */
-int32_t tcc_collective_number(const tcc_run *run, int64_t op);
+int32_t tcc_collective_rank(const tcc_run *run); /* of this process in the run's comm */
 
 #endif

@@ -209,9 +209,9 @@ static void prepare_wait(const tcc_reader *reader, tcc_code *code) {
     raise_to(&reader->program->n_tickets, code->as.wait.ticket + 1);
 }
 
-/* A program that asks for ranks needs a comm, of any size. */
+/* A program that asks for its rank needs a comm, of any size. */
 static void prepare_let(const tcc_reader *reader, const tcc_code *code) {
-    bool asks = code->as.let.op == TCC_INT_RANK || code->as.let.op == TCC_INT_SIZE;
+    bool asks = code->as.let.op == TCC_INT_RANK;
     if (asks && reader->program->ranks < 0) reader->program->ranks = 0;
 }
 

@@ -66,7 +66,6 @@ def program(*lines: str) -> Program:
         # a sum lies over its operand, and over what a trip before it left
         ("copy b3 = b0 r1", OVER, BRANCH),
         (f"loop r3 < r0 {{ {REDUCE.replace('b1 = b0', 'b3 = b0')} {BRANCH} copy b3 = b0 r1 }}",),
-        (f"r3 = size() loop r4 < r3 {{ {REDUCE} }}",),
         # equal in a group, or in one that has it whole, is enough for its own collectives
         (EQUAL_ROWS, COMPARE, f"branch b3 {{ {ROWS} }} else {{ }}"),
         (EQUAL_ROWS, COMPARE, f"branch b3 {{ {PAIRS} }} else {{ }}"),

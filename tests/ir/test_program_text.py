@@ -38,7 +38,6 @@ program registers 9 scratch 64 arena r8
   call "sort" (b0 : f32[r0,r1]) (b1 : i64[], b3 : f32[r0]) (-1, 0) (r4)
   copy b3 = b0 r3
   r2 = rank()
-  r3 = size()
   collective all_reduce avg b3 = b0 r3 : f32 ranks 0 root 0 t0
   collective broadcast sum b3 = b0 r3 : i64 ranks 4 root 3 t12
   wait t12 b3 = b0

@@ -73,6 +73,8 @@ def own_list(members: Members, rank: Rank) -> tuple[int, ...]:
 
 def graph_on_rank(graph: Graph, feeds: Feeds, rank: Rank) -> dict[str, Array]:
     def exchange(node: Node, x: Array) -> Array:
+        if node.op.name == "rank":
+            return np.array(rank.number)
         kind, attrs = collective_kind(node.op.name), node.attrs
         call = (node.op.name, attrs, x.dtype.name, x.shape)
         ranks = own_list(attrs.members, rank)
@@ -141,8 +143,14 @@ def check_program(graph: Graph, feeds: list[Feeds], want: list[dict[str, Array]]
                 own_list(program.groups[node.group].members, rank) if node.group >= 0 else (),
             )
 
-        x = feeds[rank.number]["x"]
-        return evaluate_program(program, kernels, [x], np.zeros(0, np.uint8), exchange=exchange)
+        return evaluate_program(
+            program,
+            kernels,
+            [feeds[rank.number]["x"]],
+            np.zeros(0, np.uint8),
+            exchange=exchange,
+            rank=rank.number,
+        )
 
     for found, expected in zip(in_lockstep(len(feeds), run), want, strict=True):
         for array, name in zip(found, [p.name for p in program.outputs], strict=True):
@@ -169,6 +177,20 @@ def test_ranks_of_a_group_agree_with_a_job_of_their_own(group: str) -> None:
     assert program.groups == (Group(group, MESH[group]),)
     assert places(program) == [{Arena}]
     assert int.from_bytes(encode_program(program)[8:16], "little") == GROUPS
+
+
+def test_ranks_have_numbers() -> None:
+    b = GraphBuilder("g")
+    x, (number,) = b.input("x", tensor(F32, 3)), b.add(OPS["rank"], [])
+    (wide,) = b.add(OPS["cast"], [number], OPS["cast"].attrs(F32))
+    graph = b.finish(b.add(OPS["add"], [x, wide], names=["y"]))
+    feeds: list[Feeds] = [{"x": np.arange(3, dtype=np.float32)} for _ in range(3)]
+    want = graph_on_ranks(graph, feeds)
+    assert [r["y"].tolist() for r in want] == [[n, n + 1, n + 2] for n in range(3)]
+    program = check_program(graph, feeds, want)
+    assert int.from_bytes(encode_program(program)[8:16], "little") == COLLECTIVES
+    with pytest.raises(UserError, match="evaluated with all its ranks together"):
+        evaluate_graph(graph, feeds[0])
 
 
 def test_collectives_of_crossing_groups_overlap() -> None:

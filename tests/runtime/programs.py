@@ -265,7 +265,6 @@ def every_instruction() -> Program:
         Check(Relation.DIVIDES, k, n, "n is a multiple of 3"),
     ]
     b.let(IntOp.RANK)
-    b.let(IntOp.SIZE)
     for op in (IntOp.ADD, IntOp.SUB, IntOp.MUL, IntOp.FLOORDIV, IntOp.MOD, IntOp.MIN, IntOp.MAX):
         b.let(op, n, k)
     b.allocate(y, k)

@@ -101,19 +101,17 @@ with comms.open() as comm:
 """
 
 
-def test_a_program_asks_for_its_rank_and_for_all_ranks(
-    kernels: bytes, comm_library: Path, tmp_path: Path
-) -> None:
-    """y = the number of ranks, rank + 1 times."""
+def test_a_program_asks_for_its_rank(kernels: bytes, comm_library: Path, tmp_path: Path) -> None:
+    """y = the number of the rank, rank + 1 times."""
     b = Builder()
-    rank, size, one, four = b.let(IntOp.RANK), b.let(IntOp.SIZE), b.const(1), b.const(4)
+    rank, one, four = b.let(IntOp.RANK), b.const(1), b.const(4)
     count = b.let(IntOp.ADD, rank, one)
     y = b.output("y", "f32", [count], "[rank + 1]")
     b.allocate(y, b.let(IntOp.MUL, count, four))
-    b.launch("fill", count, [y], [size])
+    b.launch("fill", count, [y], [rank])
     programs.link(b.program(), kernels, tmp_path / "numbers.so")
     found = run_ranks(3, NUMBERS, comm_library, tmp_path / "numbers.so")
-    assert found == ["[3.0]\n", "[3.0, 3.0]\n", "[3.0, 3.0, 3.0]\n"]
+    assert found == ["[0.0]\n", "[1.0, 1.0]\n", "[2.0, 2.0, 2.0]\n"]
 
 
 ONE = """

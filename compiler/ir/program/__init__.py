@@ -46,7 +46,6 @@ class IntOp(Enum):
     MIN = 7
     MAX = 8
     RANK = 9  # this process's number in the comm, from 0 on
-    SIZE = 10  # of the comm: its ranks
 
 
 class Relation(Enum):
@@ -187,8 +186,8 @@ class Port:
 
 @record
 class Let:
-    """`register[target] = op(a, b)`; for CONST and DIM the operands are immediates, for RANK and
-    SIZE there are none."""
+    """`register[target] = op(a, b)`; for CONST and DIM the operands are immediates, for RANK there
+    are none."""
 
     target: Register
     op: IntOp

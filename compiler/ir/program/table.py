@@ -159,7 +159,6 @@ _LETS = {
     IntOp.CONST: "const {a:number}",
     IntOp.DIM: "dim({a:port}, {b:axis})",
     IntOp.RANK: "rank()",
-    IntOp.SIZE: "size()",
 }
 INSTRUCTIONS = (
     *(
