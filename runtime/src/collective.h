@@ -4,6 +4,13 @@
 
 #include "runtime.h"
 
+/* Lists of ranks that have collectives of their own, one behind another, each of `length` ranks. */
+typedef struct tcc_rank_group {
+    const char *name;
+    int64_t lists, length;
+    const int32_t *ranks;
+} tcc_rank_group;
+
 tcc_status tcc_collective_fits(const tcc_comm *comm); /* TCC_UNSUPPORTED: of another version */
 /* Finds the comms of the model's groups of ranks.  `comm` makes those that it has not, together with
  * all its ranks, and is aborted where that fails. */

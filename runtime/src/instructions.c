@@ -1,6 +1,7 @@
 /* Decodes a program's instructions, and finds the prologue that sizes the arena. */
 #include <string.h>
 
+#include "collective.h"
 #include "program.h"
 
 static tcc_status damaged(const char *what) {

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "collective.h"
+
 /* ---- sections ---------------------------------------------------------------------------------- */
 
 static tcc_status read_ports(tcc_reader *reader, int64_t count, bool output,

@@ -285,13 +285,6 @@ typedef struct tcc_port_info {
     const int64_t *dims; /* registers */
 } tcc_port_info;
 
-/* Lists of ranks that have collectives of their own, one behind another, each of `length` ranks. */
-typedef struct tcc_rank_group {
-    const char *name;
-    int64_t lists, length;
-    const int32_t *ranks;
-} tcc_rank_group;
-
 typedef struct tcc_program {
     int64_t n_registers, n_buffers, n_kernels, scratch, arena;
     int32_t n_inputs, n_outputs;
@@ -306,7 +299,7 @@ typedef struct tcc_program {
     int64_t n_steps; /* launches, calls, collectives and waits */
     int64_t n_tickets;
     int32_t ranks; /* that collectives of all ranks are for; 0: any number; -1: it needs no comm */
-    const tcc_rank_group *groups;
+    const struct tcc_rank_group *groups; /* of collective.h */
     int64_t n_groups;
     int64_t known_arena; /* the arena's size where inputs do not change it; else 0 */
     const tcc_code *plans; /* list of those in the body */
@@ -461,9 +454,7 @@ struct tcc_instance {
     void **launch_buffers;   /* twice the room for the largest launch: two may be in flight */
     int64_t *launch_ints;
     struct tcc_op_tensor *tensors;
-    int64_t *dims;
-    int64_t *results;
-    int64_t *shape;  /* of the output being allocated */
+    int64_t *dims, *results, *shape; /* the last of the output being allocated */
     tcc_span *bound; /* by input port: the caller's array, or a row-major copy */
     bool *output_done;
     tcc_heap heap;        /* of the run in progress */
