@@ -13,6 +13,7 @@ from tcc.ir.lists import parse_list_type
 from tcc.ir.program import (
     Buffer,
     Collective,
+    Group,
     Instr,
     IntOp,
     Let,
@@ -39,6 +40,7 @@ from tcc.ir.types import DTYPES, DType
 MAGIC = 0x0147525043435474
 VERSION = 3
 COLLECTIVES = 5  # the version of programs that need a comm
+GROUPS = 6  # the version of those that have groups of its ranks
 HEADER_WORDS = 5
 MAX_DEPTH = 64
 
@@ -57,12 +59,13 @@ def encode_program(program: Program) -> bytes:
     writer.program(program)
     talks = any(map(_needs_comm, walk_instructions(program.body)))
     talks |= any(isinstance(buffer.place, Symmetric) for buffer in program.buffers)
-    return writer.table(MAGIC, COLLECTIVES if talks else VERSION, 8)
+    version = GROUPS if program.groups else COLLECTIVES if talks else VERSION
+    return writer.table(MAGIC, version, 8)
 
 
 def _needs_comm(instr: Instr) -> bool:
     if isinstance(instr, Let):
-        return instr.op in (IntOp.RANK, IntOp.SIZE)
+        return instr.op is IntOp.RANK
     return isinstance(instr, Collective)
 
 
@@ -85,6 +88,14 @@ class _Writer(WordWriter):
             self.string(buffer.label)
         for kernel in program.kernels:
             self.string(kernel)
+        self.grouped = bool(program.groups)
+        if self.grouped:
+            self.put(len(program.groups))
+        for group in program.groups:
+            self.string(group.name)
+            self.put(len(group.members), len(group.members[0]))
+            for ranks in group.members:
+                self.put(*ranks)
         self.body(program.body)
 
     def place(self, place: Place) -> None:
@@ -116,6 +127,8 @@ class _Writer(WordWriter):
             case Kind.WHEN:
                 if value != kind.absent:
                     self.words[-1] = ~value
+            case Kind.GROUP if not self.grouped:
+                pass
             case _:
                 self.put(int(value))
 
@@ -141,17 +154,17 @@ def decode_program(data: bytes) -> Program:
     magic, version, words, string_bytes, crc = struct.unpack_from(f"<{HEADER_WORDS}q", data)
     if magic != MAGIC:
         raise _damaged("it has no magic number")
-    if version not in (VERSION, COLLECTIVES):
+    if version not in (VERSION, COLLECTIVES, GROUPS):
         raise UserError(
             "the artifact's program is of another version",
-            why=f"it has version {version}, this tcc reads versions {VERSION} and {COLLECTIVES}",
+            why=f"it has version {version}, this tcc reads {VERSION}, {COLLECTIVES} and {GROUPS}",
             hint="compile the model again",
         )
     if words < HEADER_WORDS or words * 8 + string_bytes != len(data):
         raise _damaged("it has another size than it says")
     if zlib.crc32(data[HEADER_WORDS * 8 :]) != crc:
         raise _damaged("its checksum is wrong")
-    reader = _Reader(struct.unpack_from(f"<{words}q", data), data[words * 8 :])
+    reader = _Reader(struct.unpack_from(f"<{words}q", data), data[words * 8 :], version == GROUPS)
     try:
         return reader.program()
     except (IndexError, KeyError, ValueError) as error:
@@ -165,8 +178,9 @@ def _damaged(why: str) -> UserError:
 class _Reader:
     """Reads words in order; IndexError, KeyError or ValueError mean damage."""
 
-    def __init__(self, words: tuple[int, ...], strings: bytes) -> None:
+    def __init__(self, words: tuple[int, ...], strings: bytes, grouped: bool) -> None:
         self._words, self._strings, self._at = words, strings, HEADER_WORDS
+        self._grouped = grouped
 
     def one(self) -> int:
         self._at += 1
@@ -198,6 +212,7 @@ class _Reader:
             kernels=tuple(self.string() for _ in range(kernels)),
             scratch=scratch,
             arena=arena,
+            groups=tuple(self.group() for _ in range(self.count() if self._grouped else 0)),
             body=self.body(0),
         )
         if self._at != len(self._words):
@@ -209,6 +224,10 @@ class _Reader:
         dims, text = self.many(self.one()), self.string()
         dtype = parse_list_type(text) if word == _LIST else _DTYPES[word >> 8, word & 0xFF]
         return Port(name, dtype, dims, text, self.one())
+
+    def group(self) -> Group:
+        name, lists, length = self.string(), self.count(), self.count()
+        return Group(name, tuple(self.many(length) for _ in range(lists)))
 
     def buffer(self) -> Buffer:
         code, *numbers = self.many(3)
@@ -260,6 +279,8 @@ class _Reader:
             case Kind.FLAG:
                 return bool(self.one())
             case Kind.WHEN:
+                return kind.absent
+            case Kind.GROUP if not self._grouped:
                 return kind.absent
             case _:
                 return self.one()

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 from tcc.errors import UserError
-from tcc.frontends.scope import Operand, Scope
+from tcc.frontends.scope import LARGEST_SIZE, Operand, Scope
 from tcc.ir.graph import GraphBuilder
 from tcc.ir.index import Index, IndexLike, as_index, as_int, const, maximum
 from tcc.ir.types import F32, I32, I64, STRING, DType, element_count
@@ -76,12 +76,18 @@ class Emitter:
         return axes
 
     def sizes(
-        self, operand: Operand, hint: str, lo: int = 0, *, signed: bool = False
+        self,
+        operand: Operand,
+        hint: str,
+        lo: int = 0,
+        hi: int = LARGEST_SIZE,
+        *,
+        signed: bool = False,
     ) -> tuple[Index, ...]:
         """The elements of an integer vector; where only the run knows them, new size symbols.
 
-        `lo` is the least value such a symbol may have; the run refuses smaller ones, but not those
-        below zero where numbers are `signed`: they may be no array's size.
+        `lo` and `hi` are the ends of what such a symbol may be; the run refuses others, but not
+        those below zero where numbers are `signed`: they may be no array's size.
         """
         known = operand.known
         if known is not None:
@@ -93,7 +99,7 @@ class Emitter:
                 raise self.fail(f"{hint} is a tensor of type {operand.type!r}, not a short vector")
             symbols = []
             for element in range(shape[0] if shape else 1):
-                fresh = self.scope.session.fresh_symbol(f"{operand.name}.{element}", lo)
+                fresh = self.scope.session.fresh_symbol(f"{operand.name}.{element}", lo, hi)
                 attrs = OPS["bind_size"].attrs(fresh, element, signed)
                 self.scope.builder.add(OPS["bind_size"], [operand.value], attrs, loc=self.loc)
                 symbols.append(fresh)

@@ -11,9 +11,20 @@ from types import MappingProxyType
 
 import numpy as np
 from tcc.ir.index import as_int
-from tcc.ir.op import Array, Arrays, Infer, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
+from tcc.ir.op import (
+    Array,
+    Arrays,
+    Infer,
+    NoAttrs,
+    OpSpec,
+    OutArrays,
+    OutTypes,
+    Tolerance,
+    Trait,
+    Types,
+)
 from tcc.ir.program import COLLECTIVE_DTYPES, CollectiveKind, Reduction
-from tcc.ir.types import TensorType
+from tcc.ir.types import I64, TensorType
 from tcc.ops.operands import array, require
 from tcc.ops.shapes import check_dtype, required
 from tcc.record import record
@@ -21,13 +32,15 @@ from tcc.record import record
 
 @record
 class CollectiveAttrs:
-    """`ranks` there are, or any number if that is 0; `reduction` is the name of a `Reduction`,
-    `root` the rank whose operand a broadcast gives, and `group` what the model calls the ranks."""
+    """`ranks` take part, or any number if that is 0; `reduction` is the name of a `Reduction`,
+    `root` the rank whose operand a broadcast gives, and `group` what the model calls the ranks.
+    `members` are those of a `Group`; without them all ranks take part."""
 
     ranks: int = 0
     reduction: str = "sum"
     root: int = 0
     group: str = ""
+    members: tuple[tuple[int, ...], ...] = ()
 
 
 def collective_kind(name: str) -> CollectiveKind:
@@ -42,6 +55,7 @@ def _infer(kind: CollectiveKind, types: Types, attrs: CollectiveAttrs) -> OutTyp
     x, ranks = required(types, 0), attrs.ranks
     check_dtype(x.dtype, COLLECTIVE_DTYPES)
     require(attrs.reduction in _REDUCTIONS, f"no reduction {attrs.reduction}")
+    require({*map(len, attrs.members)} <= {ranks}, f"a group of another size than {ranks}")
     require(0 <= attrs.root < (ranks or 1 << 31), f"rank {attrs.root} of {ranks}")
     if not (kind.sends_blocks or kind.receives_blocks):
         return (x,)
@@ -114,4 +128,15 @@ OPS: tuple[OpSpec, ...] = (
     _row(CollectiveKind.ALL_GATHER, "All ranks' x one behind another, on every rank."),
     _row(CollectiveKind.ALL_TO_ALL, "A rank's own block of every rank's x."),
     _row(CollectiveKind.BROADCAST, "The x of one rank, on every rank."),
+    OpSpec(
+        "rank",
+        NoAttrs,
+        (0, 0),
+        lambda types, attrs: (TensorType(I64, ()),),
+        lambda arrays, attrs: (np.zeros((), np.int64),),
+        (),
+        Tolerance.EXACT,
+        "The number of the rank that computes it.",
+        traits=frozenset({Trait.OPAQUE, Trait.COLLECTIVE}),
+    ),
 )

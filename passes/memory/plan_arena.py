@@ -82,10 +82,15 @@ def plan_arena(program: Program, planner: ArenaPlanner) -> Program:
 
 
 def _reduced(program: Program) -> set[BufferId]:
-    """Arena buffers whose all_reduces, one at least, are of arena buffers to arena buffers."""
+    """Arena buffers whose all_reduces of all ranks, one at least, are of arena buffers to arena
+    buffers."""
     found: set[BufferId] = set()
     for instr in walk_instructions(program.body):
-        if isinstance(instr, Collective) and instr.kind is CollectiveKind.ALL_REDUCE:
+        if (
+            isinstance(instr, Collective)
+            and instr.kind is CollectiveKind.ALL_REDUCE
+            and instr.group < 0
+        ):
             ends = {instr.send, instr.receive}
             if all(isinstance(program.buffers[n].place, Arena) for n in ends):
                 found |= ends

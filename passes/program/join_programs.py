@@ -65,6 +65,7 @@ class _Joined:
         self._constants = constant_registers(program)
         self._registers, self._arena = program.registers, program.arena
         self._buffers = list(program.buffers)
+        self._groups = {group: number for number, group in enumerate(program.groups)}
         self._known = {b.place: n for n, b in enumerate(self._buffers) if _is_shared(b.place)}
         self._table = KernelTable(
             list(general.table.bounds), dict(general.table.numbers), list(general.table.locs)
@@ -80,6 +81,7 @@ class _Joined:
             self._place_buffers(special),
             [self._kernel(special, n) for n in range(len(special.kernels))],
             self._late_sizes(program),
+            [self._groups.setdefault(group, len(self._groups)) for group in program.groups],
         )
         self._registers += program.registers
         length = prologue_length(program)
@@ -102,6 +104,7 @@ class _Joined:
             buffers=tuple(self._buffers),
             arena=self._arena,
             body=(*self._entry, *body),
+            groups=tuple(self._groups),
         )
         return replace(
             self._general,
@@ -198,7 +201,7 @@ def _needed(program: Program) -> set[int]:
 
 @record
 class _Moved:
-    """Rewrites instructions: registers by an offset, buffers and kernels by tables.
+    """Rewrites instructions: registers by an offset, buffers, kernels and groups by tables.
 
     `late` are copies of sizes, by the number of the output's buffer, due before its `Allocate`.
     """
@@ -207,6 +210,7 @@ class _Moved:
     buffers: Sequence[BufferId]
     kernels: Sequence[int]
     late: Mapping[BufferId, Sequence[tuple[Register, Register]]]
+    groups: Sequence[int]
 
     def register(self, register: Register) -> Register:
         return register + self.offset
@@ -226,5 +230,6 @@ class _Moved:
             "r": self.register,
             "b": self.buffers.__getitem__,
             "k": self.kernels.__getitem__,
+            "g": self.groups.__getitem__,
         }
         return renumbered(instr, moves, self.body)

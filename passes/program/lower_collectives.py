@@ -4,13 +4,39 @@ from __future__ import annotations
 
 from tcc.errors import InternalError
 from tcc.ir.graph import Node
-from tcc.ir.index import as_int, const
-from tcc.ir.program import Check, Collective, CollectiveKind, Reduction, Relation, Wait
+from tcc.ir.index import as_int, const, symbol
+from tcc.ir.program import (
+    Check,
+    Collective,
+    CollectiveKind,
+    Group,
+    IntOp,
+    Let,
+    Reduction,
+    Relation,
+    Wait,
+)
 from tcc.ir.types import element_count
 from tcc.ops.collective import CollectiveAttrs, collective_kind
 from tcc.passes.program.lower_graph import GraphLowering
 
-COLLECTIVES = frozenset(kind.name.lower() for kind in CollectiveKind)
+COLLECTIVES = frozenset({"rank", *(kind.name.lower() for kind in CollectiveKind)})
+
+
+def _group(frame: GraphLowering, attrs: CollectiveAttrs) -> int:
+    """The number of the group of a collective, which is added where it is new."""
+    if not attrs.members:
+        return -1
+    groups = frame.context.groups
+    return groups.setdefault(Group(attrs.group, attrs.members), len(groups))
+
+
+def lower_rank(frame: GraphLowering, node: Node) -> None:
+    """The number of this process, from a register to memory."""
+    register = frame.registers.fresh()
+    frame.out.append(Let(register, IntOp.RANK))
+    frame.registers.bind(name := f"rank.{register}", register)
+    frame.store_size(symbol(name), frame.define(node.outputs[0]))
 
 
 def lower_collective(frame: GraphLowering, node: Node) -> None:
@@ -35,5 +61,6 @@ def lower_collective(frame: GraphLowering, node: Node) -> None:
         x.type.dtype,
         attrs.ranks,
         attrs.root,
+        group=_group(frame, attrs),
     )
     frame.out += (start, Wait(start.ticket, start.send, start.receive))

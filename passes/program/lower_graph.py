@@ -40,6 +40,7 @@ from tcc.ir.program import (
     Check,
     Copy,
     Dynamic,
+    Group,
     Input,
     Instr,
     IntOp,
@@ -98,6 +99,7 @@ class Context:
     precision: Precision
     buffers: list[Buffer] = field(default_factory=list)
     constants: dict[tuple[str, Layout], BufferId] = field(default_factory=dict)
+    groups: dict[Group, int] = field(default_factory=dict)  # in order of first use
 
 
 @dataclass(slots=True)
@@ -376,7 +378,7 @@ def lower_program(
     outputs = _output_ports(frame, graph)
     program = Program(
         ports, outputs, frame.registers.count, tuple(context.buffers), (), 0, -1,
-        tuple(frame.out),
+        tuple(frame.out), tuple(context.groups),
     )  # fmt: skip
     return program, context.kernels, context.weights
 

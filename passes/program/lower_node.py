@@ -24,7 +24,7 @@ from tcc.passes.program.lower_calls import (
     lower_check_indices,
     lower_require,
 )
-from tcc.passes.program.lower_collectives import COLLECTIVES, lower_collective
+from tcc.passes.program.lower_collectives import COLLECTIVES, lower_collective, lower_rank
 from tcc.passes.program.lower_control import lower_if, lower_loop, lower_scan
 from tcc.passes.program.lower_graph import GraphLowering, lower_program
 from tcc.passes.program.lower_handles import HANDLE_CALLS
@@ -40,6 +40,7 @@ _LOWER: Mapping[str, Lower] = MappingProxyType(
         "require": lower_require,
         "check_indices": lower_check_indices,
         **dict.fromkeys(COLLECTIVES, lower_collective),
+        "rank": lower_rank,
         **CALLS,
         **HANDLE_CALLS,
     }
@@ -67,7 +68,7 @@ def emit(plan: Plan, placed: Placed) -> Lowered:
 
 def check_runnable(graph: Graph) -> None:
     """Raises `UserError` with every node of `graph` that no target can run, bodies included, and
-    where collectives are of several groups."""
+    where collectives are of several groups whose ranks are not known."""
     missing = [
         node
         for node in walk_nodes(graph)
@@ -92,13 +93,15 @@ def check_without_calls(graph: Graph, kind: str) -> None:
 
 
 def _check_groups(nodes: Sequence[Node]) -> None:
+    nodes = [n for n in nodes if n.inputs and not n.attrs.members]
     groups = {n.attrs.group: n for n in nodes} | {n.attrs.ranks: n for n in nodes if n.attrs.ranks}
     if len({n.attrs.group for n in nodes}) > 1 or len({n.attrs.ranks for n in nodes} - {0}) > 1:
         raise _refusal(
             [*dict.fromkeys(groups.values())],
             "the model has collectives of several groups of ranks",
-            "a run has one comm, and names or sizes of groups differ at",
-            "export the model with all collectives on one group",
+            "names or sizes of groups differ, and their ranks are not known, at",
+            "export the model with all collectives on one group, or import the exported program "
+            "where torch.distributed has its groups",
         )
 
 

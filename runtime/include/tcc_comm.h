@@ -115,12 +115,21 @@ TCC_COMM_API const char *tcc_comm_backend_name(const tcc_comm *comm);
 TCC_COMM_API tcc_status tcc_comm_split(tcc_comm *comm, int32_t color, int32_t key,
                                        tcc_comm **out_comm);
 
+/* The comm of `n` ranks of `comm`, in this order and this process among them.  It belongs to `comm`,
+ * which keeps it until it is closed: later calls with these ranks give the same one, and
+ * tcc_comm_abort aborts it too.  All ranks of `comm` call it in the same order as operations, each
+ * with the list that has it, and `out_comm` is not closed.  TCC_MISMATCH, which revokes `comm`:
+ * ranks of one list give different lists. */
+TCC_COMM_API tcc_status tcc_comm_subgroup(tcc_comm *comm, const int32_t *ranks, int32_t n,
+                                          tcc_comm **out_comm);
+
 /* A new comm without the `n` ranks of `excluded`; called by all others, with equal lists, also on a
  * revoked comm.  TCC_UNSUPPORTED on the backend `mpi`. */
 TCC_COMM_API tcc_status tcc_comm_shrink(tcc_comm *comm, const int32_t *excluded, int32_t n,
                                         tcc_comm **out_comm);
 
-/* Revokes the comm on all ranks with TCC_CANCELLED and this reason.  On the backend `mpi` other
+/* Revokes the comm on all ranks with TCC_CANCELLED and this reason, and its subgroups that this
+ * process is in on their ranks.  On the backend `mpi` other
  * ranks learn of it by their deadline. */
 TCC_COMM_API tcc_status tcc_comm_abort(tcc_comm *comm, const char *reason);
 
@@ -243,6 +252,7 @@ typedef struct tcc_comm_table {
                         uint64_t *out_ticket);
     tcc_status (*wait)(tcc_comm *comm, uint64_t ticket);
     tcc_status (*scratch)(tcc_comm *comm, size_t bytes, void **out_memory);
+    tcc_status (*subgroup)(tcc_comm *comm, const int32_t *ranks, int32_t n, tcc_comm **out_comm);
 } tcc_comm_table;
 
 /* ---- symmetric arena ------------------------------------------------------------------------- */

@@ -22,6 +22,53 @@ static tcc_comm *process_comm(void) {
     return slot ? atomic_load(slot) : NULL;
 }
 
+/* ---- groups of ranks --------------------------------------------------------------------------- */
+
+/* The group's list that has the rank, and the rank's place in it; NULL: none. */
+static const int32_t *list_of(const tcc_rank_group *group, int32_t rank) {
+    for (int64_t i = 0; i < group->lists * group->length; i++)
+        if (group->ranks[i] == rank) return group->ranks + i / group->length * group->length;
+    return NULL;
+}
+
+/* ` in group NAME (the comm's ranks 0 2 ...)`, for messages; nothing for all ranks. */
+static const char *group_text(const tcc_program *program, int64_t number, int32_t rank,
+                              char text[256]) {
+    text[0] = 0;
+    if (number < 0) return text;
+    const tcc_rank_group *group = &program->groups[number];
+    const int32_t *list = list_of(group, rank);
+    size_t used = (size_t)snprintf(text, 160, " in group %.100s", group->name);
+    for (int64_t i = 0; list && i < group->length && i < 8; i++)
+        used += (size_t)snprintf(text + used, 256 - used, "%s%d", i ? " " : " (the comm's ranks ", list[i]);
+    if (list) snprintf(text + used, 256 - used, group->length > 8 ? " ...)" : ")");
+    return text;
+}
+
+tcc_status tcc_collective_groups(tcc_instance *instance, tcc_comm *comm) {
+    const tcc_program *program = &instance->model->program;
+    const tcc_comm_table *table = table_of(comm);
+    int32_t rank = table->rank(comm);
+    tcc_status status = TCC_OK;
+    char text[256];
+    for (int64_t i = 0; i < program->n_groups && status == TCC_OK; i++) {
+        const int32_t *list = list_of(&program->groups[i], rank);
+        (void)group_text(program, i, rank, text);
+        if (!list)
+            status = tcc_fail(TCC_UNSUPPORTED, "rank %d has no place%s of the model", rank, text);
+        else if ((status = table->subgroup(comm, list, (int32_t)program->groups[i].length,
+                                           &instance->groups[i])) != TCC_OK)
+            status = tcc_fail(status, "rank %d%s: %.512s", rank, text, table->last_error());
+    }
+    if (status == TCC_OK) return TCC_OK;
+    char reason[512];
+    snprintf(reason, sizeof reason, "%s", tcc_last_error());
+    (void)table->abort(comm, reason); /* the other ranks wait for this one */
+    return tcc_fail(status, "%s", reason);
+}
+
+/* ---- runs ---------------------------------------------------------------------------------------- */
+
 tcc_status tcc_collective_begin(tcc_run *run) {
     tcc_instance *instance = run->instance;
     int32_t wanted = instance->model->program.ranks;
@@ -41,7 +88,7 @@ tcc_status tcc_collective_begin(tcc_run *run) {
     int32_t size = table_of(run->comm)->size(run->comm);
     if (wanted && size != wanted)
         return tcc_fail(TCC_UNSUPPORTED, "the model is for %d ranks, its comm has %d", wanted, size);
-    return TCC_OK;
+    return tcc_collective_groups(instance, run->comm);
 }
 
 void tcc_collective_abort(const tcc_run *run) {
@@ -62,9 +109,17 @@ static tcc_status check_span(const tcc_span *span, int64_t blocks, int64_t bytes
     return tcc_fail(TCC_INTERNAL, "the program gives a collective more than a buffer holds");
 }
 
-static tcc_status failed(const tcc_run *run, tcc_status status) {
+static tcc_comm *comm_of(const tcc_run *run, int64_t group) {
+    return group < 0 ? run->comm : run->instance->groups[group];
+}
+
+static tcc_status failed(const tcc_run *run, int64_t group, tcc_status status) {
     const tcc_comm_table *table = table_of(run->comm);
-    return tcc_fail(status, "rank %d: %.768s", table->rank(run->comm), table->last_error());
+    int32_t rank = table->rank(run->comm);
+    char text[256];
+    return tcc_fail(status, "rank %d%s: %.600s", rank,
+                    group_text(&run->instance->model->program, group, rank, text),
+                    table->last_error());
 }
 
 tcc_status tcc_collective_start(tcc_run *run, const tcc_code *code) {
@@ -90,9 +145,12 @@ tcc_status tcc_collective_start(tcc_run *run, const tcc_code *code) {
     TCC_RETURN_IF_ERROR(check_span(receive, receives ? ranks : 1, bytes));
     if (flight->ticket)
         return tcc_fail(TCC_INTERNAL, "the program starts a collective while it is under way");
-    tcc_status status = table_of(run->comm)->start(run->comm, &call, send->data, receive->data,
-                                                   &flight->ticket);
-    if (status != TCC_OK) return failed(run, status);
+    int64_t group = code->as.collective.group;
+    tcc_comm *comm = comm_of(run, group);
+    tcc_status status =
+        table_of(comm)->start(comm, &call, send->data, receive->data, &flight->ticket);
+    if (status != TCC_OK) return failed(run, group, status);
+    flight->group = group;
     flight->send = send->data;
     flight->receive = receive->data;
     run->in_flight++;
@@ -103,8 +161,9 @@ tcc_status tcc_collective_wait(tcc_run *run, const tcc_code *code) {
     tcc_flight *flight = &run->instance->flights[code->as.wait.ticket];
     if (!flight->ticket)
         return tcc_fail(TCC_INTERNAL, "the program waits for a collective that it did not start");
-    tcc_status status = table_of(run->comm)->wait(run->comm, flight->ticket);
-    if (status != TCC_OK) return failed(run, status);
+    tcc_comm *comm = comm_of(run, flight->group);
+    tcc_status status = table_of(comm)->wait(comm, flight->ticket);
+    if (status != TCC_OK) return failed(run, flight->group, status);
     flight->ticket = 0;
     run->in_flight--;
     return TCC_OK;
@@ -133,7 +192,4 @@ tcc_status tcc_collective_memory(const tcc_run *run, tcc_span *memory) {
     return TCC_OK;
 }
 
-int32_t tcc_collective_number(const tcc_run *run, int64_t op) {
-    const tcc_comm_table *table = table_of(run->comm);
-    return op == TCC_INT_RANK ? table->rank(run->comm) : table->size(run->comm);
-}
+int32_t tcc_collective_rank(const tcc_run *run) { return table_of(run->comm)->rank(run->comm); }

@@ -4,7 +4,17 @@
 
 #include "runtime.h"
 
+/* Lists of ranks that have collectives of their own, one behind another, each of `length` ranks. */
+typedef struct tcc_rank_group {
+    const char *name;
+    int64_t lists, length;
+    const int32_t *ranks;
+} tcc_rank_group;
+
 tcc_status tcc_collective_fits(const tcc_comm *comm); /* TCC_UNSUPPORTED: of another version */
+/* Finds the comms of the model's groups of ranks.  `comm` makes those that it has not, together with
+ * all its ranks, and is aborted where that fails. */
+tcc_status tcc_collective_groups(tcc_instance *instance, tcc_comm *comm);
 /* Finds the comm of a run of a model with collectives; fails where it does not suit the model. */
 tcc_status tcc_collective_begin(tcc_run *run);
 /* Revokes the comm of a run that failed, if it has one: other ranks are no longer in step with it. */
@@ -12,6 +22,7 @@ void tcc_collective_abort(const tcc_run *run);
 /* A collective under way.  The comm counts its tickets on; 0: there is none. */
 typedef struct tcc_flight {
     uint64_t ticket;
+    int64_t group; /* whose comm has it; -1: the run's */
     const char *send, *receive;
 } tcc_flight;
 /* Symmetric memory of the run's comm for `memory->size` bytes, which it sets; TCC_UNSUPPORTED where
@@ -22,7 +33,6 @@ tcc_status tcc_collective_start(tcc_run *run, const tcc_code *code);
 tcc_status tcc_collective_wait(tcc_run *run, const tcc_code *code);
 /* Fails where a collective under way has a buffer in this memory. */
 tcc_status tcc_collective_spares(const tcc_run *run, const tcc_span *memory);
-/* TCC_INT_RANK or TCC_INT_SIZE of the run's comm. */
-int32_t tcc_collective_number(const tcc_run *run, int64_t op);
+int32_t tcc_collective_rank(const tcc_run *run); /* of this process in the run's comm */
 
 #endif

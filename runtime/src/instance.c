@@ -59,6 +59,7 @@ static tcc_status allocate_tables(tcc_instance *instance) {
         {(void **)&instance->handles, program->n_outputs, sizeof(tcc_span)},
         {(void **)&instance->placers, program->n_plans, sizeof(tcc_placer *)},
         {(void **)&instance->flights, program->n_tickets, sizeof(tcc_flight)},
+        {(void **)&instance->groups, program->n_groups, sizeof(tcc_comm *)},
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
         *tables[i].table = tcc_allocate_zero((size_t)tables[i].count, tables[i].size);
@@ -128,6 +129,7 @@ tcc_status tcc_instance_create_on(tcc_model *model, uint32_t flags, tcc_comm *co
     }
     if (status == TCC_OK)
         status = model->gpu ? tcc_gpu_instance_create(instance) : reserve_memory(instance);
+    if (status == TCC_OK && comm) status = tcc_collective_groups(instance, comm);
     if (status != TCC_OK) {
         tcc_instance_destroy(instance);
         return status;
@@ -161,6 +163,7 @@ void tcc_instance_destroy(tcc_instance *instance) {
     tcc_free(instance->output_done);
     tcc_free(instance->handles);
     tcc_free(instance->flights);
+    tcc_free(instance->groups);
     tcc_free(instance->times);
     tcc_free(instance->views);
     tcc_free(instance);

@@ -1,6 +1,7 @@
 /* Decodes a program's instructions, and finds the prologue that sizes the arena. */
 #include <string.h>
 
+#include "collective.h"
 #include "program.h"
 
 static tcc_status damaged(const char *what) {
@@ -32,6 +33,7 @@ static tcc_status read_number(tcc_reader *reader, int32_t kind, int64_t *out_num
     case TCC_KIND_DEFINED: high = program->n_registers; break;
     case TCC_KIND_KERNEL: high = program->n_kernels; break;
     case TCC_KIND_TICKET: high = TCC_MAX_TICKETS; break;
+    case TCC_KIND_GROUP: low = -1, high = program->n_groups; break;
     case TCC_KIND_PORT: high = program->n_inputs; break;
     case TCC_KIND_ELEMENT: high = INT64_C(1) << 40; break;
     case TCC_KIND_LEAST: low = 1, high = INT64_MAX; break;
@@ -70,6 +72,9 @@ static tcc_status read_single(tcc_reader *reader, const tcc_field *field, tcc_co
     case TCC_KIND_DTYPE: return tcc_read_dtype(reader, at);
     case TCC_KIND_INTEGER: return read_integer_type(reader, at);
     case TCC_KIND_CONDITION: return read_condition(reader, field + 1, at);
+    case TCC_KIND_GROUP:
+        *(int64_t *)at = -1;
+        return reader->program->n_groups ? read_number(reader, kind, at) : TCC_OK;
     case TCC_KIND_AXIS:
         return tcc_read_in(reader, 0, reader->program->inputs[code->as.let.a].port.ndim, at);
     case TCC_KIND_WHEN: {
@@ -189,8 +194,11 @@ static tcc_status prepare_collective(const tcc_reader *reader, tcc_code *code) {
                code->as.collective.kind == TCC_COLLECTIVE_BROADCAST;
     if (ranks < !any || ranks > INT32_MAX || root < 0 || root > INT32_MAX)
         return damaged("is for no possible number of ranks");
-    if (ranks && program->ranks > 0 && ranks != program->ranks)
-        return damaged("is for another number of ranks than one before it");
+    int64_t group = code->as.collective.group;
+    if (group < 0 ? ranks && program->ranks > 0 && ranks != program->ranks
+                  : ranks != program->groups[group].length)
+        return damaged("is for another number of ranks than one before it, or than its group");
+    if (group >= 0) ranks = 0; /* of the comm */
     if (ranks || program->ranks < 0) program->ranks = (int32_t)ranks;
     code->number = program->n_steps++;
     raise_to(&program->n_tickets, code->as.collective.ticket + 1);
@@ -202,9 +210,9 @@ static void prepare_wait(const tcc_reader *reader, tcc_code *code) {
     raise_to(&reader->program->n_tickets, code->as.wait.ticket + 1);
 }
 
-/* A program that asks for ranks needs a comm, of any size. */
+/* A program that asks for its rank needs a comm, of any size. */
 static void prepare_let(const tcc_reader *reader, const tcc_code *code) {
-    bool asks = code->as.let.op == TCC_INT_RANK || code->as.let.op == TCC_INT_SIZE;
+    bool asks = code->as.let.op == TCC_INT_RANK;
     if (asks && reader->program->ranks < 0) reader->program->ranks = 0;
 }
 

@@ -11,7 +11,7 @@ enum { TCC_CODE_LET, TCC_CODE_READ, TCC_CODE_CHECK, TCC_CODE_ALLOCATE, TCC_CODE_
        TCC_CODE_LAUNCH, TCC_CODE_CALL, TCC_CODE_COPY, TCC_CODE_BRANCH, TCC_CODE_LOOP,
        TCC_CODE_PLAN, TCC_CODE_COLLECTIVE, TCC_CODE_WAIT, TCC_CODE_COUNT };
 enum { TCC_INT_CONST, TCC_INT_DIM, TCC_INT_ADD, TCC_INT_SUB, TCC_INT_MUL, TCC_INT_FLOORDIV,
-       TCC_INT_MOD, TCC_INT_MIN, TCC_INT_MAX, TCC_INT_RANK, TCC_INT_SIZE, TCC_INT_COUNT };
+       TCC_INT_MOD, TCC_INT_MIN, TCC_INT_MAX, TCC_INT_RANK, TCC_INT_COUNT };
 enum { TCC_REL_EQ, TCC_REL_LE, TCC_REL_LT, TCC_REL_DIVIDES, TCC_REL_COUNT };
 enum { TCC_COLLECTIVE_ALL_REDUCE, TCC_COLLECTIVE_REDUCE_SCATTER, TCC_COLLECTIVE_ALL_GATHER,
        TCC_COLLECTIVE_ALL_TO_ALL, TCC_COLLECTIVE_BROADCAST, TCC_COLLECTIVE_COUNT };
@@ -19,12 +19,13 @@ enum { TCC_REDUCTION_SUM, TCC_REDUCTION_PROD, TCC_REDUCTION_MIN, TCC_REDUCTION_M
        TCC_REDUCTION_AVG, TCC_REDUCTION_COUNT };
 enum { TCC_KIND_NONE, TCC_KIND_USED, TCC_KIND_DEFINED, TCC_KIND_READ, TCC_KIND_WRITTEN,
        TCC_KIND_TOUCHED, TCC_KIND_ALLOCATED, TCC_KIND_AIMED, TCC_KIND_CONDITION, TCC_KIND_WHEN,
-       TCC_KIND_KERNEL, TCC_KIND_TICKET, TCC_KIND_PORT, TCC_KIND_AXIS, TCC_KIND_NUMBER,
-       TCC_KIND_ELEMENT, TCC_KIND_LEAST, TCC_KIND_FLAG, TCC_KIND_OPERATION, TCC_KIND_RELATION,
-       TCC_KIND_COLLECTIVE, TCC_KIND_REDUCTION, TCC_KIND_DTYPE, TCC_KIND_INTEGER, TCC_KIND_STRING,
-       TCC_KIND_FUNCTION, TCC_KIND_BODY, TCC_KIND_OPERAND, TCC_KIND_COUNT };
+       TCC_KIND_KERNEL, TCC_KIND_TICKET, TCC_KIND_GROUP, TCC_KIND_PORT, TCC_KIND_AXIS,
+       TCC_KIND_NUMBER, TCC_KIND_ELEMENT, TCC_KIND_LEAST, TCC_KIND_FLAG, TCC_KIND_OPERATION,
+       TCC_KIND_RELATION, TCC_KIND_COLLECTIVE, TCC_KIND_REDUCTION, TCC_KIND_DTYPE,
+       TCC_KIND_INTEGER, TCC_KIND_STRING, TCC_KIND_FUNCTION, TCC_KIND_BODY, TCC_KIND_OPERAND,
+       TCC_KIND_COUNT };
 enum { TCC_HAS_ONE, TCC_HAS_MANY, TCC_HAS_TENSORS, TCC_HAS_COUNT };
-enum { TCC_MOST_FIELDS = 9 };
+enum { TCC_MOST_FIELDS = 10 };
 
 /* The fields of instructions in the order of their words. */
 typedef union tcc_fields {
@@ -39,7 +40,7 @@ typedef union tcc_fields {
     struct { int64_t condition; int64_t when; tcc_body then; tcc_body otherwise; } branch;
     struct { int64_t trips; int64_t condition; int64_t counter; tcc_body body; } loop;
     struct { int64_t end; tcc_operands offsets; tcc_operands sizes; tcc_operands lives; } plan;
-    struct { int64_t kind; int64_t reduction; int64_t send; int64_t receive; int64_t count; tcc_dtype dtype; int64_t ranks; int64_t root; int64_t ticket; } collective;
+    struct { int64_t kind; int64_t reduction; int64_t send; int64_t receive; int64_t count; tcc_dtype dtype; int64_t ranks; int64_t root; int64_t ticket; int64_t group; } collective;
     struct { int64_t ticket; int64_t send; int64_t receive; } wait;
 } tcc_fields;
 
@@ -127,6 +128,7 @@ typedef struct tcc_field {
         TCC_FIELD(NUMBER, ONE, collective.ranks), \
         TCC_FIELD(NUMBER, ONE, collective.root), \
         TCC_FIELD(TICKET, ONE, collective.ticket), \
+        TCC_FIELD(GROUP, ONE, collective.group), \
     }, \
     { /* wait */ \
         TCC_FIELD(TICKET, ONE, wait.ticket), \
@@ -144,7 +146,6 @@ typedef struct tcc_field {
     {TCC_KIND_USED, TCC_KIND_USED}, \
     {TCC_KIND_USED, TCC_KIND_USED}, \
     {TCC_KIND_USED, TCC_KIND_USED}, \
-    {TCC_KIND_NUMBER, TCC_KIND_NUMBER}, \
     {TCC_KIND_NUMBER, TCC_KIND_NUMBER}, \
 }
 

@@ -28,8 +28,7 @@ static tcc_status evaluate(tcc_run *run, const tcc_code *code) {
     case TCC_INT_MUL: overflow = __builtin_mul_overflow(a, b, &value); break;
     case TCC_INT_MIN: value = a < b ? a : b; break;
     case TCC_INT_MAX: value = a > b ? a : b; break;
-    case TCC_INT_RANK:
-    case TCC_INT_SIZE: value = tcc_collective_number(run, op); break;
+    case TCC_INT_RANK: value = tcc_collective_rank(run); break;
     default:
         if (b <= 0)
             return tcc_fail(TCC_INVALID_ARGUMENT, "a size is divided by %lld", (long long)b);

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "collective.h"
+
 /* ---- sections ---------------------------------------------------------------------------------- */
 
 static tcc_status read_ports(tcc_reader *reader, int64_t count, bool output,
@@ -105,7 +107,35 @@ static tcc_status read_buffers(tcc_reader *reader) {
     return TCC_OK;
 }
 
-static tcc_status read_sections(tcc_reader *reader, int64_t n_kernels) {
+static tcc_status read_group(tcc_reader *reader, tcc_rank_group *group) {
+    int32_t *ranks = NULL;
+    TCC_RETURN_IF_ERROR(tcc_read_string(reader, &group->name));
+    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 1, INT32_MAX, &group->lists));
+    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 1, INT32_MAX, &group->length));
+    int64_t count = group->lists * group->length, rank;
+    if (count > reader->count - reader->position) return tcc_damaged("more ranks than words");
+    TCC_RETURN_IF_ERROR(tcc_reader_allocate(reader, count, sizeof *ranks, (void **)&ranks));
+    for (int64_t i = 0; i < count; i++) {
+        TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, INT32_MAX, &rank));
+        ranks[i] = (int32_t)rank;
+    }
+    group->ranks = ranks;
+    return TCC_OK;
+}
+
+static tcc_status read_groups(tcc_reader *reader) {
+    tcc_program *program = reader->program;
+    tcc_rank_group *groups = NULL;
+    int64_t count;
+    TCC_RETURN_IF_ERROR(tcc_read_count(reader, 5, &count));
+    TCC_RETURN_IF_ERROR(tcc_reader_allocate(reader, count, sizeof *groups, (void **)&groups));
+    for (int64_t i = 0; i < count; i++) TCC_RETURN_IF_ERROR(read_group(reader, &groups[i]));
+    program->groups = groups;
+    program->n_groups = count;
+    return TCC_OK;
+}
+
+static tcc_status read_sections(tcc_reader *reader, int64_t n_kernels, bool grouped) {
     tcc_program *program = reader->program;
     int64_t n_inputs, n_outputs;
     TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, TCC_MAX_REGISTERS, &program->n_registers));
@@ -128,6 +158,7 @@ static tcc_status read_sections(tcc_reader *reader, int64_t n_kernels) {
         const char *name;
         TCC_RETURN_IF_ERROR(tcc_read_string(reader, &name));
     }
+    if (grouped) TCC_RETURN_IF_ERROR(read_groups(reader));
     tcc_body body;
     TCC_RETURN_IF_ERROR(tcc_read_body(reader, 0, &body));
     if (reader->position != reader->count) return tcc_damaged("words behind its end");
@@ -142,11 +173,13 @@ tcc_status tcc_program_decode(const void *bytes, size_t size, const tcc_kernel *
     if (size < sizeof header) return tcc_damaged("no header");
     memcpy(header, bytes, sizeof header);
     if (header[0] != TCC_PROGRAM_MAGIC) return tcc_damaged("no magic number");
-    if (header[1] != TCC_PROGRAM_VERSION && header[1] != TCC_PROGRAM_COLLECTIVES)
+    bool grouped = header[1] == TCC_PROGRAM_GROUPS;
+    if (!grouped && header[1] != TCC_PROGRAM_VERSION && header[1] != TCC_PROGRAM_COLLECTIVES)
         return tcc_fail(TCC_UNSUPPORTED,
-                        "the program has version %lld, this runtime knows versions %d and %d: "
+                        "the program has version %lld, this runtime knows versions %d, %d and %d: "
                         "compile the model again",
-                        (long long)header[1], TCC_PROGRAM_VERSION, TCC_PROGRAM_COLLECTIVES);
+                        (long long)header[1], TCC_PROGRAM_VERSION, TCC_PROGRAM_COLLECTIVES,
+                        TCC_PROGRAM_GROUPS);
     int64_t room = (int64_t)size / 8;
     if (size % 8 || header[2] < TCC_PROGRAM_HEADER || header[2] > room || header[3] < 0 ||
         header[3] != (room - header[2]) * 8)
@@ -161,7 +194,7 @@ tcc_status tcc_program_decode(const void *bytes, size_t size, const tcc_kernel *
                          .program = out_program,
                          .kernels = kernels,
                          .weight_bytes = weight_bytes};
-    tcc_status status = read_sections(&reader, n_kernels);
+    tcc_status status = read_sections(&reader, n_kernels, grouped);
     if (status != TCC_OK) tcc_program_free(out_program);
     return status;
 }

@@ -5,6 +5,7 @@
  *   ports     name, dtype, rank, dim registers..., text, state               inputs, then outputs
  *   buffers   place, a, b, label
  *   kernels   name
+ *   groups    count, then name, lists, ranks a list, ranks...               in TCC_PROGRAM_GROUPS alone
  *   body      count, instructions...
  *   strings   UTF-8, each ended by NUL; a string above is (offset, length); padded to 8 bytes
  *
@@ -17,8 +18,10 @@
 #include "runtime.h"
 
 #define TCC_PROGRAM_MAGIC INT64_C(0x0147525043435474) /* "tTCCPRG\1" */
-/* A program that needs a comm has version TCC_PROGRAM_COLLECTIVES, any other TCC_PROGRAM_VERSION. */
-enum { TCC_PROGRAM_VERSION = 3, TCC_PROGRAM_COLLECTIVES = 5, TCC_PROGRAM_HEADER = 5, TCC_MAX_DEPTH = 64, TCC_MAX_RANK = 64 };
+/* A program with groups of ranks has version TCC_PROGRAM_GROUPS, any other that needs a comm
+ * TCC_PROGRAM_COLLECTIVES, and all others TCC_PROGRAM_VERSION. */
+enum { TCC_PROGRAM_VERSION = 3, TCC_PROGRAM_COLLECTIVES = 5, TCC_PROGRAM_GROUPS = 6 };
+enum { TCC_PROGRAM_HEADER = 5, TCC_MAX_DEPTH = 64, TCC_MAX_RANK = 64 };
 #define TCC_MAX_REGISTERS (INT64_C(1) << 24)
 #define TCC_MAX_TICKETS (1 << 16)
 

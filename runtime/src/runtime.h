@@ -298,7 +298,9 @@ typedef struct tcc_program {
     int64_t state_bytes;
     int64_t n_steps; /* launches, calls, collectives and waits */
     int64_t n_tickets;
-    int32_t ranks; /* that all collectives are for; 0: any number; -1: it needs no comm */
+    int32_t ranks; /* that collectives of all ranks are for; 0: any number; -1: it needs no comm */
+    const struct tcc_rank_group *groups; /* of collective.h */
+    int64_t n_groups;
     int64_t known_arena; /* the arena's size where inputs do not change it; else 0 */
     const tcc_code *plans; /* list of those in the body */
     int64_t n_plans;
@@ -452,15 +454,14 @@ struct tcc_instance {
     void **launch_buffers;   /* twice the room for the largest launch: two may be in flight */
     int64_t *launch_ints;
     struct tcc_op_tensor *tensors;
-    int64_t *dims;
-    int64_t *results;
-    int64_t *shape;  /* of the output being allocated */
+    int64_t *dims, *results, *shape; /* the last of the output being allocated */
     tcc_span *bound; /* by input port: the caller's array, or a row-major copy */
     bool *output_done;
     tcc_heap heap;        /* of the run in progress */
     tcc_span *handles;    /* by output port: strings or a list as the program wrote them */
     struct tcc_placer **placers; /* of place.h, by number of a plan instruction */
     struct tcc_flight *flights;  /* by ticket: collectives under way */
+    tcc_comm **groups; /* by number of a group: the comm of this rank's list; they are their comm's */
     tcc_time *times; /* by step's number; NULL: nobody asked */
     int (*poll)(void *context); /* NULL: nobody asked */
     void *poll_context;

@@ -13,7 +13,7 @@ import onnx
 import pytest
 import tcc
 from onnx import TensorProto, helper
-from tcc.driver import compile_model
+from tcc.driver import compile_model, load_model
 from tcc.options import read_options
 from tcc.runtime import abi
 
@@ -48,9 +48,9 @@ def every_kind() -> onnx.ModelProto:
         node("Relu", ["x"], ["r"]),
         microsoft("AllReduce", ["r"], ["total_"]),
         node("Add", ["total_", "r"], ["total"]),
-        microsoft("AllGather", ["r"], ["rows_"], group_size=2),
+        microsoft("AllGather", ["r"], ["rows_"], group_size=2, axis=0),
         node("Neg", ["rows_"], ["rows"]),
-        microsoft("AllGather", ["r"], ["columns"], group_size=2, axis=1),
+        microsoft("AllGather", ["r"], ["columns"], group_size=2),
         microsoft("AllToAll", ["x"], ["exchanged"], group_size=2),
     ]
     outputs = [
@@ -312,6 +312,7 @@ class _Table(ctypes.Structure):
         ("start", _START),
         ("wait", _WAIT),
         ("scratch", _SCRATCH),
+        ("subgroup", ctypes.c_void_p),
     )
 
 
@@ -396,6 +397,23 @@ def test_conditions_that_may_differ_are_refused(tmp_path: Path) -> None:
     with pytest.raises(tcc.UserError, match="ranks may issue different collectives") as caught:
         compiled(tmp_path, "refused", model)
     assert "may differ between ranks" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        microsoft("AllReduce", ["x", "x"], ["y"]),
+        microsoft("AllReduce", ["x"], ["y"], group_type=1),
+        microsoft("AllGather", ["x"], ["y"], group_size=2, ranks=[0, 1]),
+        microsoft("AllToAll", ["x"], ["y"], group_size=2, axis=0),
+    ],
+    ids=lambda node: node.op_type,
+)
+def test_groups_that_onnx_runtime_does_not_have_are_refused(wrong: Any) -> None:
+    model = model_of("wrong", [wrong], [value("x", FLOAT, [4, 3])], [value("y", FLOAT, None)])
+    with pytest.raises(tcc.UserError, match="are not supported") as caught:
+        load_model(model)
+    assert wrong.op_type in caught.value.where
 
 
 @pytest.mark.parametrize("target", ["cuda:sm_80", "c"])

@@ -1,11 +1,13 @@
-"""A BERT layer whose heads and neurons are divided between two ranks, as torch exports it, agrees
-with the whole layer."""
+"""A BERT layer whose heads and neurons are divided between ranks, as torch exports it, agrees with
+the whole layer: on two ranks, and on a mesh of two times two that divides the batch too."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,19 +23,21 @@ transformers = pytest.importorskip("transformers")
 import torch.distributed as dist  # noqa: E402
 import torch.distributed._functional_collectives as functional  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 from transformers.models.bert.modeling_bert import BertLayer  # noqa: E402
 
 RANKS = 2
 
 
-@pytest.fixture
-def group() -> Iterator[dist.ProcessGroup]:
-    """A group of ranks that computes nothing: an export only records what is issued on it."""
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
-    assert dist.group.WORLD is not None
-    yield dist.group.WORLD
-    dist.destroy_process_group()
+@contextmanager
+def ranks(size: int, rank: int) -> Iterator[None]:
+    """Ranks that compute nothing: an export only records what is issued on them."""
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 class Rows(nn.Module):
@@ -71,26 +75,122 @@ def divided(layer: BertLayer, rank: int, group: dist.ProcessGroup) -> BertLayer:
     return made
 
 
-def test_a_layer_on_two_ranks(group: dist.ProcessGroup, comm_library: Path, tmp_path: Path) -> None:
+def bert_layer(hidden: int) -> BertLayer:
     config = transformers.BertConfig(
-        hidden_size=128, num_attention_heads=4, intermediate_size=256, attn_implementation="sdpa"
+        hidden_size=hidden,
+        num_attention_heads=4,
+        intermediate_size=2 * hidden,
+        attn_implementation="sdpa",
     )
     torch.manual_seed(4)
-    layer, x = BertLayer(config).eval(), torch.randn(2, 11, 128)
-    for rank in range(RANKS):
-        program = torch.export.export(divided(layer, rank, group), (x,))
-        given = program
-        if rank:  # one is compiled as torch has it, one as its archive has it
-            given = tmp_path / "layer.pt2"
-            torch.export.save(program, given)
-        compile_model(given, read_options({"jobs": 1}), tmp_path / f"layer{rank}.so")
-    name = program.graph_signature.user_inputs[0]
-    feeds = {str(name): x.numpy()}
-    found = on_ranks(tmp_path, comm_library, {"layer{rank}": [feeds] * RANKS})["layer{rank}"]
+    return BertLayer(config).eval()
+
+
+def whole(layer: BertLayer, x: Tensor) -> np.ndarray[Any, Any]:
     with torch.no_grad():
-        want = layer(x)
-    want = (want if isinstance(want, Tensor) else want[0]).numpy()
-    for results in found:
-        (y,) = results.values()
-        np.testing.assert_allclose(y, want, rtol=0, atol=1e-5 * np.abs(want).max())
-    np.testing.assert_array_equal(*(next(iter(r.values())) for r in found))
+        found = layer(x)
+    return np.asarray(found if isinstance(found, Tensor) else found[0])
+
+
+def check(results: Sequence[Mapping[str, Any]], want: np.ndarray[Any, Any]) -> None:
+    """All ranks have one result, bit for bit, and it is the whole layer's."""
+    arrays = [array for found in results for array in found.values()]
+    assert len(arrays) == len(results)
+    for array in arrays:
+        np.testing.assert_allclose(array, want, rtol=0, atol=1e-5 * np.abs(want).max())
+        np.testing.assert_array_equal(array, arrays[0])
+
+
+def test_a_layer_on_two_ranks(comm_library: Path, tmp_path: Path) -> None:
+    layer, x = bert_layer(128), torch.randn(2, 11, 128)
+    with ranks(RANKS, 0):
+        for rank in range(RANKS):
+            program = torch.export.export(divided(layer, rank, dist.group.WORLD), (x,))
+            given = program
+            if rank:  # one is compiled as torch has it, one as its archive has it
+                given = tmp_path / "layer.pt2"
+                torch.export.save(program, given)
+            compile_model(given, read_options({"jobs": 1}), tmp_path / f"layer{rank}.so")
+    feeds = {str(program.graph_signature.user_inputs[0]): x.numpy()}
+    found = on_ranks(tmp_path, comm_library, {"layer{rank}": [feeds] * RANKS})["layer{rank}"]
+    check(found, whole(layer, x))
+
+
+# ---- a mesh --------------------------------------------------------------------------------------
+
+
+class Gathered(nn.Module):
+    """What all ranks of a group make of their parts of the batch."""
+
+    def __init__(self, layer: nn.Module, group: Any) -> None:
+        super().__init__()
+        self.layer, self.group = layer, group
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layer(x)
+        y = y if isinstance(y, Tensor) else y[0]
+        return functional.all_gather_tensor(y, 0, self.group)
+
+
+class Part(nn.Module):
+    """A rank's columns or rows of a matrix that every rank has whole; rows are summed."""
+
+    def __init__(self, whole: nn.Linear, mesh: DeviceMesh, axis: int) -> None:
+        super().__init__()
+        self.whole, self.mesh, self.axis = whole, mesh, axis
+
+    def forward(self, x: Tensor) -> Tensor:
+        # what torch itself uses where it shares out tensors
+        size, place = self.whole.weight.shape[self.axis] // RANKS, self.mesh._sym_get_coordinate(0)
+        weight = self.whole.weight.narrow(self.axis, place * size, size)
+        if self.axis:
+            part = nn.functional.linear(x, weight)
+            return functional.all_reduce(part, "sum", self.mesh) + self.whole.bias
+        return nn.functional.linear(x, weight, self.whole.bias.narrow(0, place * size, size))
+
+
+def placed(layer: BertLayer, mesh: DeviceMesh) -> BertLayer:
+    """The share of whatever rank runs it."""
+    made = divided(layer, 0, dist.group.WORLD)
+    heads, given = made.attention.self, layer.attention.self
+    for name in ("query", "key", "value"):
+        setattr(heads, name, Part(getattr(given, name), mesh, 0))
+    made.attention.output.dense = Part(layer.attention.output.dense, mesh, 1)
+    made.intermediate.dense = Part(layer.intermediate.dense, mesh, 0)
+    made.output.dense = Part(layer.output.dense, mesh, 1)
+    return made
+
+
+DIMENSIONS = ("data", "tensor")
+
+
+def test_a_mesh_of_ranks(comm_library: Path, tmp_path: Path) -> None:
+    """All ranks have one artifact, which takes their shares by rank."""
+    layer, x = bert_layer(64), torch.randn(2, 11, 64)
+    with ranks(4, 2), dist.config.patch(compile_on_one_rank=True):
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=DIMENSIONS)
+        model = Gathered(placed(layer, mesh["tensor"]), (mesh, 0))
+        program = torch.export.export(model, (x[:1],))
+        compile_model(program, read_options({"jobs": 1}), tmp_path / "one.so")
+    name = str(program.graph_signature.user_inputs[0])
+    feeds = [{name: x[rank // 2 : rank // 2 + 1].numpy()} for rank in range(4)]
+    check(on_ranks(tmp_path, comm_library, {"one": feeds})["one"], whole(layer, x))
+
+
+def test_artifacts_of_ranks_of_a_mesh(comm_library: Path, tmp_path: Path) -> None:
+    """Each rank has an artifact of its own shares, which knows the groups that it is in."""
+    torch.manual_seed(5)
+    first, second = nn.Linear(16, 64), nn.Linear(64, 16)
+    x = torch.randn(6, 16)
+    for rank in range(4):
+        with ranks(4, rank):
+            mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=DIMENSIONS)
+            rows = Rows(second, rank % 2, mesh.get_group("tensor"))
+            share = nn.Sequential(columns(first, rank % 2), nn.ReLU(), rows)
+            model = Gathered(share, mesh.get_group("data"))
+            program = torch.export.export(model, (x[:3],))
+            compile_model(program, read_options({"jobs": 1}), tmp_path / f"own{rank}.so")
+    feeds = [{"x": x[rank // 2 * 3 : rank // 2 * 3 + 3].numpy()} for rank in range(4)]
+    found = on_ranks(tmp_path, comm_library, {"own{rank}": feeds})["own{rank}"]
+    with torch.no_grad():
+        check(found, np.asarray(second(torch.relu(first(x)))))

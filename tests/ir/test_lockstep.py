@@ -24,6 +24,9 @@ program registers 6 scratch 0 arena r2
   buffer b3 = arena(r1, r2) "flag"
   buffer b4 = arena(r1, r2) "other"
   buffer b5 = alias() ""
+  group "rows" (0, 1) (2, 3)
+  group "columns" (0, 2) (1, 3)
+  group "pairs" (1, 0) (3, 2)
 {
   r0 = dim(0, 0)
   r1 = const 0
@@ -35,6 +38,9 @@ BODY
 REDUCE = "collective all_reduce sum b1 = b0 r0 : f32 ranks 0 root 0 t0 wait t0 b1 = b0"
 EQUAL = "collective all_reduce sum b4 = b0 r0 : f32 ranks 0 root 0 t0 wait t0 b4 = b0"
 OWN = "collective reduce_scatter sum b4 = b0 r1 : f32 ranks 2 root 0 t0 wait t0 b4 = b0"
+ROWS, COLUMNS, PAIRS = (REDUCE.replace("0 t0 ", f"0 t0 in g{n} ", 1) for n in range(3))
+ROWS, COLUMNS, PAIRS = (text.replace("ranks 0", "ranks 2") for text in (ROWS, COLUMNS, PAIRS))
+EQUAL_ROWS = ROWS.replace("b1 = b0", "b4 = b0")
 OVER = REDUCE.replace("b1 = b0", "b3 = b3")
 READ = "r3 = read b0[0] : i64"
 COMPARE = "launch k0 r0 (b4, b2, b3) ()"
@@ -60,7 +66,11 @@ def program(*lines: str) -> Program:
         # a sum lies over its operand, and over what a trip before it left
         ("copy b3 = b0 r1", OVER, BRANCH),
         (f"loop r3 < r0 {{ {REDUCE.replace('b1 = b0', 'b3 = b0')} {BRANCH} copy b3 = b0 r1 }}",),
-        (f"r3 = size() loop r4 < r3 {{ {REDUCE} }}",),
+        # equal in a group, or in one that has it whole, is enough for its own collectives
+        (EQUAL_ROWS, COMPARE, f"branch b3 {{ {ROWS} }} else {{ }}"),
+        (EQUAL_ROWS, COMPARE, f"branch b3 {{ {PAIRS} }} else {{ }}"),
+        (EQUAL, COMPARE, f"branch b3 {{ {ROWS} }} else {{ {COLUMNS} }}"),
+        (COLUMNS, EQUAL_ROWS, COMPARE, f"loop r3 < r0 while b3 {{ {ROWS} }}", REDUCE),
         # what differs decides nothing
         ("launch k0 r0 (b0, b2, b4) ()", EQUAL.replace("b0", "b4").replace("b4 =", "b3 ="), BRANCH),
         ("branch b0 { copy b3 = b2 r1 } else { }", REDUCE),
@@ -87,6 +97,14 @@ def test_equal_conditions_pass(lines: tuple[str, ...]) -> None:
         (("branch b0 { copy b3 = b2 r1 } else { }", BRANCH), "condition flag"),
         # a later trip has what an earlier one made
         ((f"loop r3 < r0 {{ {BRANCH} copy b3 = b4 r1 copy b4 = b0 r1 }}",), "condition flag"),
+        # equal in a group alone
+        ((EQUAL_ROWS, COMPARE, BRANCH), "condition flag"),
+        ((EQUAL_ROWS, COMPARE, f"branch b3 {{ {COLUMNS} }} else {{ }}"), "condition flag"),
+        ((COMPARE.replace("b4", "b0"), f"branch b3 {{ {ROWS} }} else {{ }}"), "condition flag"),
+        (
+            (EQUAL_ROWS, COMPARE, f"branch b3 {{ {EQUAL_ROWS} }} else {{ }}", BRANCH),
+            "condition flag",
+        ),
         (("r3 = rank()", f"loop r4 < r3 {{ {REDUCE} }}"), "in a loop whose condition or number"),
         ((READ, f"loop r4 < r3 {{ {REDUCE} }}"), "in a loop whose condition or number"),
         ((READ, "r4 = add(r3, r0)", f"branch r4 {{ }} else {{ {REDUCE} }}"), "condition or number"),

@@ -22,6 +22,8 @@ program registers 9 scratch 64 arena r8
   buffer b6 = dynamic() ""
   buffer b7 = alias() ""
   buffer b8 = symmetric(r2, r3) ""
+  group "rows \\"of\\" two" (0, 1) (3, 2)
+  group "" (2)
 {
   r0 = dim(0, 1)
   r1 = const -4
@@ -36,10 +38,10 @@ program registers 9 scratch 64 arena r8
   call "sort" (b0 : f32[r0,r1]) (b1 : i64[], b3 : f32[r0]) (-1, 0) (r4)
   copy b3 = b0 r3
   r2 = rank()
-  r3 = size()
   collective all_reduce avg b3 = b0 r3 : f32 ranks 0 root 0 t0
   collective broadcast sum b3 = b0 r3 : i64 ranks 4 root 3 t12
   wait t12 b3 = b0
+  collective all_gather sum b3 = b0 r3 : u8 ranks 1 root 0 t1 in g1
   branch b5 {
     loop r5 < r0 while b5 {
     }
@@ -74,6 +76,8 @@ def test_every_instruction_round_trips() -> None:
         ("weight(64, 128)", "wait(64, 128)", "no place has this form"),
         ("weight(64, 128)", "weight(64)", "',' is due"),
         ("launch k0", "launch b0", "k0, k1"),
+        ("in g1", "in t1", "g0, g1"),
+        ("(3, 2)", "(3 2)", "',' is due"),
     ],
 )
 def test_wrong_texts_are_refused_with_their_place(old: str, new: str, message: str) -> None:

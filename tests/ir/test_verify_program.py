@@ -19,6 +19,7 @@ from tcc.ir.program import (
     CollectiveKind,
     Copy,
     Dynamic,
+    Group,
     Input,
     Instr,
     IntOp,
@@ -120,6 +121,16 @@ def with_body(*body: Instr) -> Program:
     return replace(PROGRAM, body=ENTRY + body)
 
 
+def with_group(*members: tuple[int, ...], ranks: int = 2, group: int = 0) -> Program:
+    body = (*WORK, collective("ALL_REDUCE", ranks=ranks, group=group), WAIT)
+    return replace(with_body(*body), groups=(Group("rows", members),))
+
+
+def test_groups() -> None:
+    verify_program(with_group((0, 1)))
+    verify_program(with_group((5, 1, 2), (0, 9, 3), ranks=3))
+
+
 @pytest.mark.parametrize(
     ("program", "pattern"),
     [
@@ -150,6 +161,14 @@ def with_body(*body: Instr) -> Program:
         (with_body(*WORK, collective("ALL_GATHER", ranks=0)), "rank 0 of 0"),
         (with_body(*WORK, collective("BROADCAST", root=2)), "rank 2 of 2"),
         (with_body(*WORK, collective("BROADCAST", root=-1)), "rank -1 of 2"),
+        (with_group((0, 1), group=1), "group 1 of 1"),
+        (with_group((0, 1), ranks=0), "0 ranks in group 0"),
+        (with_group((0, 1), ranks=3), "3 ranks in group 0"),
+        (with_group(), "a list of no rank"),
+        (with_group((), ranks=0), "a list of no rank"),
+        (with_group((0, 1), (2, -1)), "a list of no rank"),
+        (with_group((0, 1), (2, 1)), "a rank twice"),
+        (with_group((0, 1), (2,)), "lists of different lengths"),
         (with_body(*WORK, SUM), "a collective is not waited for"),
         (with_body(*WORK, WAIT), "no collective with this ticket"),
         (with_body(*WORK, SUM, WAIT, WAIT), "no collective with this ticket"),

@@ -1,14 +1,16 @@
 """Runs the ranks of one job in lockstep in this process, one at a time.
 
-A rank goes on until it reaches a collective or its end; then the next one does.  When all ranks
-wait in a collective it is computed for all.  Where one waits that no other will meet, because that
-one has ended or is in another collective, every rank ends with `Stuck`: so nothing ever hangs.
+A rank goes on until it reaches a collective or its end; then the next one does.  When all have
+stopped, each collective in which all its ranks wait is computed for them, and they go on.  Where
+there is none, because ranks wait for others that have ended or are in another collective, every
+rank ends with `Stuck`: so nothing ever hangs.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tcc.ir.op import Array
@@ -28,9 +30,12 @@ class Rank:
     def __init__(self, job: _Job, number: int) -> None:
         self._job, self.number = job, number
 
-    def meet(self, call: Hashable, operand: Array, collected: Collected) -> Array:
-        """This rank's result of the collective `call`, which all ranks issue with equal `call`s."""
-        return self._job.meet(self.number, call, operand, collected)
+    def meet(
+        self, call: Hashable, operand: Array, collected: Collected, ranks: Sequence[int] = ()
+    ) -> Array:
+        """This rank's result of the collective `call`, which all of `ranks`, or of the job, issue
+        with equal `call`s.  Operands and results are in the order of `ranks`."""
+        return self._job.meet(self.number, _Call(call, tuple(ranks), operand, collected))
 
 
 def in_lockstep(size: int, run: Callable[[Rank], T]) -> list[T]:
@@ -41,11 +46,21 @@ def in_lockstep(size: int, run: Callable[[Rank], T]) -> list[T]:
     return _Job(size).run(run)
 
 
+@dataclass
+class _Call:
+    """A collective in which a rank waits."""
+
+    name: Hashable
+    ranks: tuple[int, ...]
+    operand: Array
+    collected: Collected
+
+
 class _Job:
     def __init__(self, size: int) -> None:
         self._turn = [threading.Event() for _ in range(size)]
-        self._calls: list[tuple[Hashable, Array, Collected] | None] = [None] * size
-        self._results: list[Array | None] = [None] * size
+        self._calls: dict[int, _Call] = {}  # by rank that waits
+        self._results: dict[int, Array] = {}
         self._ended: dict[int, Any] = {}  # what ranks returned
         self._error: BaseException | None = None
         self._done = threading.Event()
@@ -77,35 +92,39 @@ class _Job:
             self._error = self._error or error
             self._done.set()
 
-    def meet(self, number: int, call: Hashable, operand: Array, collected: Collected) -> Array:
-        self._calls[number] = call, operand, collected
+    def meet(self, number: int, call: _Call) -> Array:
+        call.ranks = call.ranks or tuple(range(len(self._turn)))
+        self._calls[number] = call
         self._turn[number].clear()
         self._go_on(number)
         self._turn[number].wait()
         if self._error is not None:
             raise self._error
-        found, self._results[number] = self._results[number], None
-        assert found is not None
-        return found
+        return self._results.pop(number)
 
     def _go_on(self, number: int) -> None:
-        """The turn is the next rank's; behind the last one all of them have stopped."""
-        last = number == len(self._turn) - 1
-        if last and len(self._ended) == len(self._turn):
+        """The turn is that of the next rank that can go on; behind the last all have stopped."""
+        if len(self._ended) == len(self._turn):
             self._done.set()
             return
-        if last:
+        idle = {*self._calls, *self._ended}
+        later = [n for n in range(number + 1, len(self._turn)) if n not in idle]
+        if not later:
             self._collect()
-        self._turn[(number + 1) % len(self._turn)].set()
+            idle = {*self._calls, *self._ended}
+            later = [n for n in range(len(self._turn)) if n not in idle]
+        self._turn[later[0]].set()
 
     def _collect(self) -> None:
-        waiting = {n: call[0] for n, call in enumerate(self._calls) if call is not None}
-        told = [f"rank {n} waits in {call}" for n, call in waiting.items()]
+        """Computes every collective in which all its ranks wait."""
+        told = [f"rank {n} waits in {call.name}" for n, call in sorted(self._calls.items())]
         told += [f"rank {n} has ended" for n in self._ended]
-        if self._ended or len(set(waiting.values())) > 1:
+        for call in list(self._calls.values()):
+            met = [self._calls[n] for n in call.ranks if n in self._calls]
+            if len({(m.name, m.ranks) for m in met}) == 1 and len(met) == len(call.ranks):
+                results = call.collected([m.operand for m in met])
+                self._results.update(zip(call.ranks, results, strict=True))
+                for n in call.ranks:
+                    del self._calls[n]
+        if len(self._calls) + len(self._ended) == len(self._turn):
             raise Stuck("; ".join(told))
-        operands = [call[1] for call in self._calls if call is not None]
-        first = self._calls[0]
-        assert first is not None
-        self._results = list(first[2](operands))
-        self._calls = [None] * len(self._calls)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tcc.backends.artifact.encode_program import (
     COLLECTIVES,
+    GROUPS,
     VERSION,
     decode_program,
     encode_program,
@@ -18,9 +19,11 @@ from tcc.backends.artifact.planner import arena_planner
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, GraphBuilder, Node
 from tcc.ir.graph.evaluate import evaluate_graph
+from tcc.ir.graph.text import graph_text
 from tcc.ir.index import symbol
-from tcc.ir.program import Collective, CollectiveKind, Program, Symmetric
+from tcc.ir.program import Arena, Collective, CollectiveKind, Group, Program, Symmetric
 from tcc.ir.program.lockstep import check_lockstep
+from tcc.ir.program.text import program_text
 from tcc.ir.program.verify import verify_program
 from tcc.ir.types import BOOL, F32, I64, tensor
 from tcc.ops import OPS
@@ -33,11 +36,14 @@ from tcc.passes.program.overlap_collectives import overlap_collectives
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.schedule.cpu.core import CoreModel
 
+from tests.oracle.graph.parse import parse_graph
 from tests.oracle.program.evaluate import evaluate_program
+from tests.oracle.program.parse import parse_program
 from tests.oracle.ranks import Rank, Stuck, in_lockstep
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Feeds = Mapping[str, Array]
+Members = tuple[tuple[int, ...], ...]
 ATTRS = {
     "all_reduce": CollectiveAttrs(0, "max"),
     "reduce_scatter": CollectiveAttrs(2, "avg"),
@@ -47,23 +53,32 @@ ATTRS = {
 }
 
 
-def every_kind() -> Graph:
+def every_kind(group: str = "", members: Members = ()) -> Graph:
     """Each kind behind a kernel and before one, over rows of an open number."""
     b = GraphBuilder("g")
     x = b.input("x", tensor(F32, symbol("n", 1, 100), 3))
     (clipped,) = b.add(OPS["relu"], [x])
     outputs = []
     for name, attrs in ATTRS.items():
+        if members:
+            attrs = replace(attrs, ranks=2, group=group, members=members)
         (y,) = b.add(OPS[name], [clipped], attrs)
         outputs += b.add(OPS["add"], [y, y], names=[f"{name}_twice"])
     return b.finish(outputs)
 
 
+def own_list(members: Members, rank: Rank) -> tuple[int, ...]:
+    return next((ranks for ranks in members if rank.number in ranks), ())
+
+
 def graph_on_rank(graph: Graph, feeds: Feeds, rank: Rank) -> dict[str, Array]:
     def exchange(node: Node, x: Array) -> Array:
+        if node.op.name == "rank":
+            return np.array(rank.number)
         kind, attrs = collective_kind(node.op.name), node.attrs
         call = (node.op.name, attrs, x.dtype.name, x.shape)
-        return rank.meet(call, x, lambda xs: collected(kind, attrs, xs))
+        ranks = own_list(attrs.members, rank)
+        return rank.meet(call, x, lambda xs: collected(kind, attrs, xs), ranks)
 
     return evaluate_graph(graph, feeds, exchange=exchange)
 
@@ -94,6 +109,19 @@ def test_ranks_agree_with_numpy_and_with_their_program() -> None:
         }.items():
             np.testing.assert_array_equal(found[f"{name}_twice"], 2 * array, err_msg=name)
 
+    program = check_program(graph, feeds, want)
+    assert places(program) == [{Symmetric}]
+    assert int.from_bytes(encode_program(program)[8:16], "little") == COLLECTIVES
+
+
+def places(program: Program) -> list[set[type]]:
+    """Where sums have their ends."""
+    ends = ((i.send, i.receive) for i in sums(program))
+    return [{type(program.buffers[n].place) for n in pair} for pair in ends]
+
+
+def check_program(graph: Graph, feeds: list[Feeds], want: list[dict[str, Array]]) -> Program:
+    """The program of a graph of one input, which gives on all ranks what is wanted."""
     program, table, _ = lower_program(
         place_graph(graph), CorePlanner(CoreModel(16, 16)), lower_node
     )
@@ -101,12 +129,9 @@ def test_ranks_agree_with_numpy_and_with_their_program() -> None:
     kernels = [bound.kernel for bound in table.bounds]
     program = replace(program, kernels=tuple(f"k{n}" for n in range(len(kernels))))
     verify_program(program)
-    places = [{type(program.buffers[n].place) for n in (i.send, i.receive)} for i in sums(program)]
-    assert places == [{Symmetric}]
     check_lockstep(program, [kernel.results for kernel in kernels])
-    data = encode_program(program)
-    assert decode_program(data) == program
-    assert int.from_bytes(data[8:16], "little") == COLLECTIVES
+    assert decode_program(encode_program(program)) == program
+    assert parse_program(program_text(program)) == program
 
     def run(rank: Rank) -> tuple[Array, ...]:
         def exchange(node: Collective, x: Array) -> Array:
@@ -115,14 +140,79 @@ def test_ranks_agree_with_numpy_and_with_their_program() -> None:
                 replace(node, send=0, receive=0, ticket=0),
                 x,
                 lambda xs: collected(node.kind, attrs, xs),
+                own_list(program.groups[node.group].members, rank) if node.group >= 0 else (),
             )
 
-        x = feeds[rank.number]["x"]
-        return evaluate_program(program, kernels, [x], np.zeros(0, np.uint8), exchange=exchange)
+        return evaluate_program(
+            program,
+            kernels,
+            [feeds[rank.number]["x"]],
+            np.zeros(0, np.uint8),
+            exchange=exchange,
+            rank=rank.number,
+        )
 
-    for found, expected in zip(in_lockstep(2, run), want, strict=True):
+    for found, expected in zip(in_lockstep(len(feeds), run), want, strict=True):
         for array, name in zip(found, [p.name for p in program.outputs], strict=True):
             np.testing.assert_array_equal(array, expected[name], err_msg=name)
+    return program
+
+
+MESH: dict[str, Members] = {"rows": ((0, 1), (2, 3)), "columns": ((2, 0), (1, 3))}
+
+
+@pytest.mark.parametrize("group", MESH)
+def test_ranks_of_a_group_agree_with_a_job_of_their_own(group: str) -> None:
+    rng = np.random.default_rng(4)
+    feeds: list[Feeds] = [{"x": rng.standard_normal((4, 3)).astype(np.float32)} for _ in range(4)]
+    graph = every_kind(group, MESH[group])
+    assert graph_text(parse_graph(graph_text(graph), OPS, graph.store)) == graph_text(graph)
+    want = graph_on_ranks(graph, feeds)
+    for ranks in MESH[group]:
+        alone = graph_on_ranks(every_kind(), [feeds[rank] for rank in ranks])
+        for rank, results in zip(ranks, alone, strict=True):
+            for name, array in results.items():
+                np.testing.assert_array_equal(want[rank][name], array, err_msg=name)
+    program = check_program(graph, feeds, want)
+    assert program.groups == (Group(group, MESH[group]),)
+    assert places(program) == [{Arena}]
+    assert int.from_bytes(encode_program(program)[8:16], "little") == GROUPS
+
+
+def test_ranks_have_numbers() -> None:
+    b = GraphBuilder("g")
+    x, (number,) = b.input("x", tensor(F32, 3)), b.add(OPS["rank"], [])
+    (wide,) = b.add(OPS["cast"], [number], OPS["cast"].attrs(F32))
+    graph = b.finish(b.add(OPS["add"], [x, wide], names=["y"]))
+    feeds: list[Feeds] = [{"x": np.arange(3, dtype=np.float32)} for _ in range(3)]
+    want = graph_on_ranks(graph, feeds)
+    assert [r["y"].tolist() for r in want] == [[n, n + 1, n + 2] for n in range(3)]
+    program = check_program(graph, feeds, want)
+    assert int.from_bytes(encode_program(program)[8:16], "little") == COLLECTIVES
+    with pytest.raises(UserError, match="evaluated with all its ranks together"):
+        evaluate_graph(graph, feeds[0])
+
+
+def test_collectives_of_crossing_groups_overlap() -> None:
+    """Sums of rows, of columns and of all ranks: two of a mesh make one of all."""
+    b = GraphBuilder("g")
+    x = b.input("x", tensor(F32, 64))
+    attrs = {n: CollectiveAttrs(2, group=n, members=members) for n, members in MESH.items()}
+    (rows,) = b.add(OPS["all_reduce"], [x], attrs["rows"])
+    (columns,) = b.add(OPS["all_reduce"], [x], attrs["columns"])
+    outputs = [
+        *b.add(OPS["all_reduce"], [rows], attrs["columns"]),
+        *b.add(OPS["all_reduce"], [columns], attrs["rows"]),
+        *b.add(OPS["all_reduce"], [x], CollectiveAttrs()),
+    ]
+    graph = b.finish(outputs)
+    feeds: list[Feeds] = [{"x": np.full(64, 1 << rank, np.float32)} for rank in range(4)]
+    want = graph_on_ranks(graph, feeds)
+    assert [set(r[name]) for r in want for name in r] == [{15.0}] * 12
+    program = check_program(graph, feeds, want)
+    assert [g.name for g in program.groups] == ["rows", "columns"]
+    assert [s.group for s in sums(program)] == [0, 1, 1, 0, -1]
+    assert max(s.ticket for s in sums(program)) > 0
 
 
 def test_a_sum_lies_over_its_operand_where_that_dies() -> None:

@@ -15,18 +15,20 @@ const tcc_artifact tcc_artifact_info = {.name = "hostile"};
 
 extern int64_t tcc_test_fail_after;
 
-static int32_t comm_size;
+struct tcc_comm {
+    const tcc_comm_table *table; /* a comm begins with it */
+    int32_t size;
+};
 
 static int32_t rank_of(const tcc_comm *comm) { return comm ? 0 : -1; }
-static int32_t size_of(const tcc_comm *comm) { return comm ? comm_size : -1; }
+static int32_t size_of(const tcc_comm *comm) { return comm->size; }
 
 static tcc_status touch(tcc_comm *comm, const tcc_comm_call *call, const void *send, void *receive) {
-    (void)comm;
     size_t block = (size_t)call->count * (call->dtype.bits / 8u), sent = block, received = block;
     if (call->kind == TCC_COMM_ALL_TO_ALL || call->kind == TCC_COMM_REDUCE_SCATTER)
-        sent *= (size_t)comm_size;
+        sent *= (size_t)comm->size;
     if (call->kind == TCC_COMM_ALL_TO_ALL || call->kind == TCC_COMM_ALL_GATHER)
-        received *= (size_t)comm_size;
+        received *= (size_t)comm->size;
     char *copy = malloc(sent + 1);
     if (!copy) return TCC_OUT_OF_MEMORY;
     memcpy(copy, send, sent);
@@ -37,6 +39,7 @@ static tcc_status touch(tcc_comm *comm, const tcc_comm_call *call, const void *s
 
 /* All that was started is done by the wait for the last one. */
 static struct started {
+    tcc_comm *comm;
     tcc_comm_call call;
     const void *send;
     void *receive;
@@ -45,17 +48,17 @@ static uint64_t tickets, done;
 
 static tcc_status start(tcc_comm *comm, const tcc_comm_call *call, const void *send, void *receive,
                         uint64_t *out_ticket) {
-    (void)comm;
     if (tickets - done == sizeof started / sizeof *started) return TCC_OUT_OF_MEMORY;
-    started[tickets % (sizeof started / sizeof *started)] = (struct started){*call, send, receive};
+    started[tickets % (sizeof started / sizeof *started)] = (struct started){comm, *call, send, receive};
     *out_ticket = ++tickets;
     return TCC_OK;
 }
 
 static tcc_status wait_for(tcc_comm *comm, uint64_t ticket) {
+    (void)comm;
     for (; done < ticket; done++) {
         const struct started *one = &started[done % (sizeof started / sizeof *started)];
-        TCC_RETURN_IF_ERROR(touch(comm, &one->call, one->send, one->receive));
+        TCC_RETURN_IF_ERROR(touch(one->comm, &one->call, one->send, one->receive));
     }
     return TCC_OK;
 }
@@ -75,10 +78,22 @@ static tcc_status abort_with(tcc_comm *comm, const char *reason) {
     return TCC_OK;
 }
 
+static tcc_status subgroup(tcc_comm *comm, const int32_t *ranks, int32_t n, tcc_comm **out_comm) {
+    static tcc_comm made[16];
+    static size_t count;
+    for (int32_t i = 0, found = 0; i < n || !found; i++) {
+        if (i == n) abort(); /* this rank is not of the list */
+        found |= ranks[i] == 0;
+    }
+    *out_comm = &made[count++ % 16];
+    **out_comm = (tcc_comm){comm->table, n};
+    return TCC_OK;
+}
+
 static const tcc_comm_table comm_table = {
     sizeof comm_table, TCC_COMM_VERSION, rank_of, size_of, touch, abort_with, tcc_last_error,
-    start, wait_for, scratch};
-static const tcc_comm_table *const comm = &comm_table; /* a comm begins with its table */
+    start, wait_for, scratch, subgroup};
+static tcc_comm comm = {&comm_table, 0};
 
 /* What runs on some threads has scratch for all of them. */
 static tcc_status run_on(tcc_instance *instance, const tcc_tensor *inputs, int32_t threads) {
@@ -95,8 +110,8 @@ static tcc_status run_on(tcc_instance *instance, const tcc_tensor *inputs, int32
 
 static tcc_status run(tcc_model *model, bool again) {
     tcc_instance *instance = NULL;
-    comm_size = model->program.ranks > 0 ? model->program.ranks : 2;
-    tcc_status status = tcc_instance_create_on(model, 0, (tcc_comm *)(void *)&comm, &instance);
+    comm.size = model->program.ranks > 0 ? model->program.ranks : 2;
+    tcc_status status = tcc_instance_create_on(model, 0, &comm, &instance);
     if (status != TCC_OK) return status;
     tcc_tensor *inputs = make_inputs(model);
     status = run_on(instance, inputs, 1);

@@ -28,6 +28,7 @@ from tcc.ir.program import (
     CollectiveKind,
     Copy,
     Dynamic,
+    Group,
     Input,
     Instr,
     IntOp,
@@ -113,6 +114,7 @@ class Builder:
     registers: int = 0
     scratch: int = 0
     arena: Register = 0
+    groups: tuple[Group, ...] = ()
 
     def __post_init__(self) -> None:
         self.arena = self.let(IntOp.CONST, 0)
@@ -160,7 +162,7 @@ class Builder:
     def program(self) -> Program:
         return Program(
             tuple(self.inputs), tuple(self.outputs), self.registers, tuple(self.buffers),
-            KERNEL_NAMES, self.scratch, self.arena, tuple(self.body),
+            KERNEL_NAMES, self.scratch, self.arena, tuple(self.body), self.groups,
         )  # fmt: skip
 
 
@@ -224,20 +226,23 @@ def planned(steps: int = 4) -> Program:
     return b.program()
 
 
-def collectives() -> Program:
-    """y = every kind of collective in turn, of x: f32[n], on two ranks; y has 2n elements."""
+def collectives(groups: tuple[Group, ...] = ()) -> Program:
+    """y = every kind of collective in turn, of x: f32[n], on two ranks, or in the groups of two by
+    turns; y has 2n elements."""
     b = Builder()
+    b.groups = groups
     b.const(1000)  # register 0, which a damaged count may name
     n, two = b.let(IntOp.DIM, 0, 0), b.const(2)
     half, twice = b.let(IntOp.FLOORDIV, n, two), b.let(IntOp.MUL, n, two)
     b.input("x", "f32", [n], "[n]")
     x, y = b.buffer(Input(0)), b.output("y", "f32", [twice], "[2*n]")
     b.allocate(y, b.let(IntOp.MUL, n, b.const(8)))
-    for kind in CollectiveKind:
+    for number, kind in enumerate(CollectiveKind):
         count = half if kind.sends_blocks else n
         reduction = Reduction.MAX if kind.reduces else Reduction.SUM
         root = 1 if kind is CollectiveKind.BROADCAST else 0
-        start = Collective(kind, reduction, x, y, count, DTYPES["f32"], 2, root, root)
+        group = number % len(groups) if groups else -1
+        start = Collective(kind, reduction, x, y, count, DTYPES["f32"], 2, root, root, group)
         b.body += [start, Wait(root, x, y)]
     return b.program()
 
@@ -260,7 +265,6 @@ def every_instruction() -> Program:
         Check(Relation.DIVIDES, k, n, "n is a multiple of 3"),
     ]
     b.let(IntOp.RANK)
-    b.let(IntOp.SIZE)
     for op in (IntOp.ADD, IntOp.SUB, IntOp.MUL, IntOp.FLOORDIV, IntOp.MOD, IntOp.MIN, IntOp.MAX):
         b.let(op, n, k)
     b.allocate(y, k)

@@ -3,8 +3,10 @@ wrongly are stopped."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import numpy as np
 import programs
 from programs import Builder
 from tcc.ir.program import (
@@ -14,6 +16,7 @@ from tcc.ir.program import (
     Collective,
     CollectiveKind,
     Dynamic,
+    Group,
     Input,
     Instr,
     IntOp,
@@ -25,8 +28,9 @@ from tcc.ir.program import (
     Wait,
 )
 from tcc.ir.types import DTYPES
+from tcc.ops.collective import CollectiveAttrs, collected
 
-from tests.ranks import run_ranks
+from tests.ranks import on_ranks, run_ranks
 
 
 def checked() -> Program:
@@ -97,19 +101,17 @@ with comms.open() as comm:
 """
 
 
-def test_a_program_asks_for_its_rank_and_for_all_ranks(
-    kernels: bytes, comm_library: Path, tmp_path: Path
-) -> None:
-    """y = the number of ranks, rank + 1 times."""
+def test_a_program_asks_for_its_rank(kernels: bytes, comm_library: Path, tmp_path: Path) -> None:
+    """y = the number of the rank, rank + 1 times."""
     b = Builder()
-    rank, size, one, four = b.let(IntOp.RANK), b.let(IntOp.SIZE), b.const(1), b.const(4)
+    rank, one, four = b.let(IntOp.RANK), b.const(1), b.const(4)
     count = b.let(IntOp.ADD, rank, one)
     y = b.output("y", "f32", [count], "[rank + 1]")
     b.allocate(y, b.let(IntOp.MUL, count, four))
-    b.launch("fill", count, [y], [size])
+    b.launch("fill", count, [y], [rank])
     programs.link(b.program(), kernels, tmp_path / "numbers.so")
     found = run_ranks(3, NUMBERS, comm_library, tmp_path / "numbers.so")
-    assert found == ["[3.0]\n", "[3.0, 3.0]\n", "[3.0, 3.0, 3.0]\n"]
+    assert found == ["[0.0]\n", "[1.0, 1.0]\n", "[2.0, 2.0, 2.0]\n"]
 
 
 ONE = """
@@ -163,3 +165,110 @@ def test_wrong_tickets_are_stopped(kernels: bytes, comm_library: Path, tmp_path:
     (found,) = run_ranks(1, ONE, comm_library, *paths)
     for line, (_, said) in zip(found.splitlines(), WRONG, strict=True):
         assert said in line
+
+
+# ---- groups of ranks -----------------------------------------------------------------------------
+
+ROWS, COLUMNS = Group("rows", ((0, 1), (2, 3))), Group("columns", ((2, 0), (3, 1)))
+
+
+def grouped(*groups: Group) -> Program:
+    """For each group and kind of collective an output of 8 elements at most, from x: f32[4]."""
+    b = Builder()
+    b.groups = groups
+    sizes = {n: b.const(n) for n in (2, 4, 8)}
+    b.input("x", "f32", [sizes[4]], "[4]")
+    x = b.buffer(Input(0))
+    for number, group in enumerate(groups):
+        for kind in CollectiveKind:
+            elements = 8 if kind is CollectiveKind.ALL_GATHER else 2 if kind is SCATTER else 4
+            count = sizes[2 if kind.sends_blocks else 4]
+            y = b.output(f"{group.name} {kind.name}", "f32", [sizes[elements]], "")
+            b.allocate(y, b.const(4 * elements))
+            root = int(kind is CollectiveKind.BROADCAST)
+            operation = (kind, Reduction.SUM, x, y, count, DTYPES["f32"], 2, root)
+            b.body += [Collective(*operation, group=number), Wait(0, x, y)]
+    return b.program()
+
+
+SCATTER = CollectiveKind.REDUCE_SCATTER
+
+
+def test_groups_of_ranks_agree_with_numpy(
+    kernels: bytes, comm_library: Path, tmp_path: Path
+) -> None:
+    """In the order of their lists; a program of a rank's own lists meets those of all lists."""
+    programs.link(grouped(ROWS, COLUMNS), kernels, tmp_path / "grouped.so")
+    for rank in range(4):
+        own = [
+            Group(group.name, tuple(ranks for ranks in group.members if rank in ranks))
+            for group in (ROWS, COLUMNS)
+        ]
+        whole = rank % 2
+        program = grouped(*((ROWS, COLUMNS) if whole else own))
+        programs.link(program, kernels, tmp_path / f"own{rank}.so")
+    xs = [np.arange(4, dtype=np.float32) + 10 * rank for rank in range(4)]
+    feeds = [{"x": x} for x in xs]
+    found = on_ranks(tmp_path, comm_library, {"grouped": feeds, "own{rank}": feeds})
+    for group in (ROWS, COLUMNS):
+        for kind in CollectiveKind:
+            root = int(kind is CollectiveKind.BROADCAST)
+            for ranks in group.members:
+                want = collected(kind, CollectiveAttrs(2, root=root), [xs[r] for r in ranks])
+                for rank, array in zip(ranks, want, strict=True):
+                    results = found["grouped"][rank]
+                    np.testing.assert_array_equal(results[f"{group.name} {kind.name}"], array)
+    for whole, own in zip(found["grouped"], found["own{rank}"], strict=True):
+        for a, b in zip(whole.values(), own.values(), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+FAULTS = """
+import os, signal, sys
+import numpy as np
+from tcc.runtime import comm as comms, load
+
+_, whole, others, some = sys.argv
+rank = int(os.environ["TCC_RANK"])
+
+def refused(path, comm):
+    try:
+        load(path, comm=comm)(np.ones(4, np.float32))
+    except RuntimeError as error:
+        return str(error).replace("\\n", " ")
+
+# all find out that one rank has no place, and that ranks are of different lists
+for name, path in (("some", some), ("mixed", others if rank == 0 else whole)):
+    with comms.open(rendezvous=os.environ["TCC_RENDEZVOUS"] + name) as comm:
+        print(refused(path, comm))
+with comms.open(operation_seconds=20) as comm:
+    module = load(whole, comm=comm)
+    module(np.ones(4, np.float32))
+    if rank == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    print(refused(whole, comm))
+    print(refused(whole, comm))
+"""
+
+
+def test_failures_name_the_group(kernels: bytes, comm_library: Path, tmp_path: Path) -> None:
+    """Also the death of a rank that is in no group with some of the others."""
+    across = Group("rows", ((0, 2), (1, 3)))
+    made = {"whole": (ROWS, COLUMNS), "other": (across,), "some": (Group("some", ((0, 1),)),)}
+    for name, groups in made.items():
+        programs.link(grouped(*groups), kernels, tmp_path / f"{name}.so")
+    paths = (tmp_path / f"{name}.so" for name in made)
+    ended = run_ranks(4, FAULTS, comm_library, *paths, killed=[3])
+    for rank, text in enumerate(ended):
+        some, mixed, *dead = text.splitlines()
+        of = f"rank {rank} in group some .the comm's ranks 0 1.: " if rank < 2 else ""
+        assert re.match(of + "rank [23] has no place in group some of the model", some), some
+        of = ("0 2", "0 1", "2 3", "2 3")[rank]
+        assert mixed.startswith(f"rank {rank} in group rows (the comm's ranks {of}): rank "), mixed
+        assert re.search("gives a subgroup of ranks [0123] [0123], and one of these gives", mixed)
+        assert len(dead) == (0 if rank == 3 else 2)
+        for line in dead:
+            assert re.match(f"rank {rank} in group (rows|columns) .the comm's ranks ", line), line
+            assert re.search("the process of rank [01] .*ended|a run of rank [012] failed", line), (
+                line
+            )

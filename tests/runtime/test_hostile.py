@@ -14,10 +14,11 @@ import programs
 import pytest
 from sanitized import Sanitized, run_sanitized
 from tcc.backends.artifact.encode_program import HEADER_WORDS, encode_program
-from tcc.ir.program import Program
+from tcc.ir.program import Group, Program
 
 # One worker compiles the runtime with sanitizers, also where tests are spread over several.
 pytestmark = pytest.mark.xdist_group("sanitized-runtime")
+GROUPS = (Group("rows", ((0, 1), (2, 3))), Group("columns", ((2, 0),)))
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +51,7 @@ def test_whole_programs_decode_and_run(hostile: Path) -> None:
     assert run(hostile, [encode_program(programs.mlp()[0])]) == (1, 1, 1)
     assert run(hostile, [encode_program(programs.planned())]) == (1, 1, 1)
     assert run(hostile, [encode_program(programs.collectives())]) == (1, 1, 1)
+    assert run(hostile, [encode_program(programs.collectives(GROUPS))]) == (1, 1, 1)
     assert run(hostile, [encode_program(programs.every_instruction())])[0] == 1
 
 
@@ -72,6 +74,7 @@ def test_every_word_replaced_never_crashes(hostile: Path) -> None:
         programs.mlp()[0],
         programs.planned(),
         programs.collectives(),
+        programs.collectives(GROUPS),
         programs.no_loops(),
         programs.handles(),
     )
@@ -149,8 +152,9 @@ def test_element_types_and_ports_that_cannot_be_are_refused(hostile: Path) -> No
         programs.handles(),
         handle_programs.growing(3),
         programs.planned(),
+        programs.collectives(GROUPS),
     ],
-    ids=["mlp", "scratch", "handles", "growing", "planned"],
+    ids=["mlp", "scratch", "handles", "growing", "planned", "groups"],
 )
 def test_every_failing_allocation_is_reported_and_leaks_nothing(
     hostile: Path, program: Program

@@ -65,6 +65,15 @@ class Opaque:
 
 
 @record
+class Ranks:
+    """A group of ranks: what messages call it, and its `members` as a `Group` of programs has them.
+    Without members it is all ranks, or their number is not known."""
+
+    name: str
+    members: tuple[tuple[int, ...], ...] = ()
+
+
+@record
 class Tensor:
     """A tensor without contents; `strides` and `offset`, in elements, say where torch keeps it in
     its memory."""
@@ -124,7 +133,8 @@ class Constant:
 
 @record
 class Fixed:
-    """An input of the program that the export fixed to a number, a text or None."""
+    """An input of the program that the export fixed to a number, a text, None, or a group of ranks,
+    or groups along each dimension of a mesh."""
 
     value: Any
 

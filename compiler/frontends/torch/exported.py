@@ -5,12 +5,13 @@ from __future__ import annotations
 import warnings
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from tcc.errors import UserError
 from tcc.frontends.torch.calls import (
     Block,
@@ -23,6 +24,7 @@ from tcc.frontends.torch.calls import (
     Number,
     Opaque,
     Program,
+    Ranks,
     Ref,
     Size,
     Tensor,
@@ -93,7 +95,8 @@ def described(program: Any) -> Program:
     signature = program.graph_signature
     specs = {spec.arg.name: spec for spec in signature.input_specs}
     inputs = program.graph.find_nodes(op="placeholder")
-    owned = {n.name: o for n in inputs if (o := _owner(specs[n.name], n)) is not None}
+    held = {n.name: program.constants.get(specs[n.name].target) for n in inputs}
+    owned = {n.name: o for n in inputs if (o := _owner(specs[n.name], n, held[n.name])) is not None}
     by_target = {o.name: name for name, o in owned.items() if isinstance(o, Constant)}
     updates = [s for s in signature.output_specs if s.kind.name.endswith("_MUTATION")]
     names = {s.target: by_target.get(s.target, s.target) for s in updates}
@@ -131,8 +134,10 @@ def _symbol_names(inputs: Iterable[Any]) -> dict[str, str]:
 # ---- inputs, constants, results ------------------------------------------------------------------
 
 
-def _owner(spec: Any, node: Any) -> Constant | Fixed | None:
+def _owner(spec: Any, node: Any, held: Any) -> Constant | Fixed | None:
     kind = spec.kind.name
+    if kind == "CUSTOM_OBJ" and (groups := _groups(held)) is not None:
+        return Fixed(groups)
     if kind in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
         return Constant(spec.target)
     if kind != "USER_INPUT":
@@ -180,6 +185,39 @@ def _end(value: Any) -> int | None:
     return int(value) if getattr(value, "is_Integer", False) else None
 
 
+# ---- groups of ranks -----------------------------------------------------------------------------
+
+
+def _groups(held: Any) -> Any:
+    """A group of ranks, or those along each dimension of a mesh; None for any other object."""
+    if not dist.is_available():
+        return None
+    if isinstance(held, dist.ProcessGroup):
+        return _ranks(held, [dist.get_process_group_ranks(held)])
+    if not isinstance(held, dist.DeviceMesh):
+        return None
+    meshes = held._layout.remap_to_tensor(held._rank_map)  # one behind another, with this one
+    lines = (meshes.movedim(n + 1, -1).reshape(-1, held.size(n)) for n in range(held.ndim))
+    lists = (map(sorted, line.tolist()) for line in lines)  # as torch orders groups
+    return tuple(_ranks(held.get_group(n), [*ranks]) for n, ranks in enumerate(lists))
+
+
+def _ranks(group: Any, lists: list[list[int]]) -> Ranks:
+    if lists == [[*range(dist.get_world_size())]]:
+        return Ranks("")
+    return Ranks(group.group_desc, tuple(map(tuple, lists)))
+
+
+def _named_group(name: str) -> Ranks:
+    """The group of this name; of its members those that are with this process, where
+    torch.distributed has it."""
+    if dist.is_available() and dist.is_initialized():
+        with suppress(ValueError, RuntimeError):
+            found: Ranks = _groups(dist.distributed_c10d._resolve_process_group(name))
+            return found
+    return Ranks(name)
+
+
 # ---- calls ---------------------------------------------------------------------------------------
 
 
@@ -194,12 +232,15 @@ def _block(graph: Any) -> Block:
 
 def _call(node: Any) -> Call:
     bound = _bound(node.target, node.args, node.kwargs)
+    arguments = {name: _argument(value) for name, value in bound.items()}
+    if isinstance(group := arguments.get("group_name"), str):
+        arguments["group_name"] = _named_group(group)
     stack = node.meta.get("nn_module_stack") or {}
     path = next(reversed([entry[0] for entry in stack.values()]), "")
     return Call(
         node.name,
         _target(node.target),
-        {name: _argument(value) for name, value in bound.items()},
+        arguments,
         _known(node.meta.get("val")),
         path.removeprefix("L['self']").lstrip("."),
         frozenset(user.args[1] for user in node.users if _target(user.target) == GETITEM),

@@ -178,14 +178,15 @@ class _Evaluator:
             raise
 
     def _collective(self, node: Node, arrays: Arrays) -> OutArrays:
-        if self._exchange is None or arrays[0] is None:
+        x = arrays[0] if arrays else np.zeros(0)
+        if self._exchange is None or x is None:
             raise UserError(
                 "a collective is evaluated with all its ranks together",
                 where=node.loc,
                 why=f"{node.op.name} needs what other ranks have",
                 hint="compile the model and run it on all ranks",
             )
-        return (self._exchange(node, arrays[0]),)
+        return (self._exchange(node, x),)
 
     def _body(self, body: Graph, inputs: Sequence[Array], outer: _Frame) -> list[Array]:
         sizes = dict(outer.sizes)

@@ -46,7 +46,6 @@ class IntOp(Enum):
     MIN = 7
     MAX = 8
     RANK = 9  # this process's number in the comm, from 0 on
-    SIZE = 10  # of the comm: its ranks
 
 
 class Relation(Enum):
@@ -187,8 +186,8 @@ class Port:
 
 @record
 class Let:
-    """`register[target] = op(a, b)`; for CONST and DIM the operands are immediates, for RANK and
-    SIZE there are none."""
+    """`register[target] = op(a, b)`; for CONST and DIM the operands are immediates, for RANK there
+    are none."""
 
     target: Register
     op: IntOp
@@ -334,7 +333,7 @@ class PlanArena:
 
 @record
 class Collective:
-    """Starts one collective operation of all ranks of the instance's comm.
+    """Starts one collective operation of all ranks of the instance's comm, or of a group of them.
 
     It is done when `Wait` for `ticket` is.  Until then nothing else touches `send`, `receive` or
     memory that these share with other buffers, and no other operation has the ticket.
@@ -342,6 +341,8 @@ class Collective:
     blocks for reduce_scatter and all_to_all, `receive` for all_gather and all_to_all, and else one.
     `ranks` is the size that the comm must have; 0 stands for any where no side has several blocks.
     `reduction` is SUM where nothing is reduced, and `root` 0 where nothing is broadcast.
+    With a `group`, the number of one, the operation is of that group's ranks alone: these are
+    `ranks`, and `root` counts among them.
     """
 
     kind: CollectiveKind
@@ -353,6 +354,7 @@ class Collective:
     ranks: int
     root: int = 0
     ticket: int = 0
+    group: int = -1
 
 
 @record
@@ -375,6 +377,20 @@ Body: TypeAlias = tuple[Instr, ...]
 
 
 @record
+class Group:
+    """Ranks of the comm that have collectives of their own.
+
+    `members` are disjoint lists of ranks, all of one length.  A rank of the comm that runs the
+    program is in one of them: it takes part with the ranks of its list, which are numbered in the
+    order of the list.  A program for some ranks may leave out the lists of others.  `name` is for
+    people.
+    """
+
+    name: str
+    members: tuple[tuple[int, ...], ...]
+
+
+@record
 class Program:
     """A whole model for the host.  `kernels` names the symbols behind kernel numbers, in order."""
 
@@ -386,6 +402,7 @@ class Program:
     scratch: int
     arena: Register
     body: Body = field(default=())
+    groups: tuple[Group, ...] = ()
 
 
 def prologue_length(program: Program) -> int:

@@ -1,10 +1,14 @@
-"""Proves that all ranks which run a program issue the same collectives in the same order.
+"""Proves that the ranks of each group, or of the comm, issue the same collectives on it in the same
+order.
 
 Sizes of inputs, weights, and results of all_reduce, all_gather and broadcast are equal on all
-ranks, and so is what is computed of these alone.  Elements of inputs may differ, and own blocks of
-reduce_scatter and all_to_all do, and so do the ranks' numbers.  No collective stands under a
-condition or trip count that may differ.  That inputs have equal sizes on all ranks is the callers'
-promise; where they break it the comm reports a mismatch.
+ranks that take part, and so is what is computed of these alone.  Elements of inputs may differ, and
+own blocks of reduce_scatter and all_to_all do, and so do the ranks' numbers.  No collective stands
+under a condition or trip count that may differ between its ranks.  That inputs have equal sizes on
+all ranks is the callers' promise; where they break it the comm reports a mismatch.
+
+Groups that share ranks cannot hold one another up: every rank issues its collectives in the order
+of the text, trip by trip, so the first of them that is not done has all its ranks.
 """
 
 from __future__ import annotations
@@ -41,16 +45,19 @@ _MADE = (Kind.DEFINED, Kind.WRITTEN, Kind.AIMED)
 def check_lockstep(program: Program, results: Sequence[Sequence[int]]) -> None:
     """Raises UserError where a collective stands under what may differ between ranks; `results`
     are the positions of each kernel's results among its buffers."""
-    if any(isinstance(i, Collective) for i in walk_instructions(program.body)):
-        _Differing(program, results).check()
+    found = (i.group for i in walk_instructions(program.body) if isinstance(i, Collective))
+    for group in dict.fromkeys(found):
+        _Differing(program, results, group).check()
 
 
 @dataclass
 class _Differing:
-    """The registers and buffers that may differ between ranks, at one point of the program."""
+    """The registers and buffers that may differ between ranks of one group, -1 for all ranks, at
+    one point of the program."""
 
     program: Program
     results: Sequence[Sequence[int]]
+    group: int
     values: set[_Value] = field(default_factory=set)
     # Buffers that lie in one memory.
     shared: dict[_Value, set[_Value]] = field(default_factory=dict)
@@ -93,7 +100,7 @@ class _Differing:
                     self.values = sides
                 case Collective():
                     equal = not instr.kind.sends_blocks and ("r", instr.count) not in self.values
-                    if not equal:
+                    if under or not (equal and self._covered(instr.group)):
                         self._mark([("b", instr.receive)])
                     elif ("b", instr.receive) not in self.shared:
                         self.values.discard(("b", instr.receive))
@@ -105,6 +112,16 @@ class _Differing:
                     read, made = self._operands(instr)
                     if under or not self.values.isdisjoint(read):
                         self._mark(made)
+
+    def _covered(self, group: int) -> bool:
+        """Whether ranks that are together in this proof's group are together in `group`."""
+        if group in (-1, self.group):
+            return True
+        whole = [frozenset(ranks) for ranks in self.program.groups[group].members]
+        return self.group >= 0 and all(
+            any(ranks.issuperset(part) for ranks in whole)
+            for part in self.program.groups[self.group].members
+        )
 
     def _mark(self, values: Sequence[_Value]) -> None:
         for value in values:
@@ -124,7 +141,7 @@ class _Differing:
         if not (under or not self.values.isdisjoint(read)):
             return False
         for inner in walk_instructions(bodies_of(instr)[0] + bodies_of(instr)[-1]):
-            if isinstance(inner, Collective):
+            if isinstance(inner, Collective) and inner.group == self.group:
                 raise self._refusal(inner, instr)
         self._mark(made)
         return True
@@ -147,5 +164,6 @@ class _Differing:
             why=f"it stands in a {type(under).__name__.lower()} whose "
             f"{f'condition {label}' if label else 'condition or number of trips'} "
             "may differ between ranks",
-            hint="compute the condition from results of all_reduce, all_gather or broadcast",
+            hint="compute the condition from results of all_reduce, all_gather or broadcast of "
+            "the same ranks",
         )

@@ -9,7 +9,8 @@ of the rows is that of the codes in the bytes.
 kind.  `{word field:kind}` is left out, with its word, where the field has the kind's absent value.
 
 An instruction's words are its code and its fields in the order of the class: single ones first,
-then the counts of all lists, the items of all lists, and the bodies, each with its count.
+then the counts of all lists, the items of all lists, and the bodies, each with its count.  A
+program without groups has no words for fields of kind GROUP.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class Kind(Enum):
     WHEN = "when", "r", -1  # used where there is no condition; its complement in that word
     KERNEL = "kernel", "k"
     TICKET = "ticket", "t"
+    GROUP = "group", "g", -1
     PORT = "port"  # of an input
     AXIS = "axis"  # of the port before it
     NUMBER = "number"
@@ -157,7 +159,6 @@ _LETS = {
     IntOp.CONST: "const {a:number}",
     IntOp.DIM: "dim({a:port}, {b:axis})",
     IntOp.RANK: "rank()",
-    IntOp.SIZE: "size()",
 }
 INSTRUCTIONS = (
     *(
@@ -198,7 +199,8 @@ INSTRUCTIONS = (
         "collective",
         Collective,
         "collective {kind:collective} {reduction:reduction} {receive:written} = {send:read} "
-        "{count:used} : {dtype:dtype} ranks {ranks:number} root {root:number} {ticket:ticket}",
+        "{count:used} : {dtype:dtype} ranks {ranks:number} root {root:number} {ticket:ticket}"
+        "{in group:group}",
     ),
     _row("wait", Wait, "wait {ticket:ticket} {receive:written} = {send:read}"),
 )

@@ -6,6 +6,7 @@
       kernel "relu"
       buffer b0 = input(0) "x"
       buffer b1 = output(0) "y"
+      group "rows" (0, 1) (2, 3)
     {
       r0 = dim(0, 0)
       r1 = const 4
@@ -37,6 +38,9 @@ def program_text(program: Program) -> str:
     lines += (f"  kernel {json.dumps(name)}" for name in program.kernels)
     for number, buffer in enumerate(program.buffers):
         lines.append(f"  buffer b{number} = {_node(buffer.place)} {json.dumps(buffer.label)}")
+    for group in program.groups:
+        lists = (f"({', '.join(map(str, ranks))})" for ranks in group.members)
+        lines.append(" ".join((f"  group {json.dumps(group.name)}", *lists)))
     return "\n".join([*lines, _body(program.body, "")]) + "\n"
 
 

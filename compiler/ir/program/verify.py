@@ -2,8 +2,9 @@
 
 Along every path: registers are written before they are read, aliases aimed and dynamic buffers and
 outputs allocated before they are used, outputs allocated exactly once and after the registers of
-their shape.  Collectives are waited for before anything touches their buffers.  The arena's
-registers are written in the prologue and nowhere else.
+their shape.  Collectives are waited for before anything touches their buffers, and those of a
+group are for as many ranks as it has.  The arena's registers are written in the prologue and
+nowhere else.
 """
 
 from __future__ import annotations
@@ -45,6 +46,12 @@ MAX_TICKETS = 1 << 16
 def verify_program(program: Program) -> None:
     """Raises InternalError, with the instruction, at the first broken promise."""
     state = _State(program, shared_memory(program))
+    for group in program.groups:
+        ranks = [rank for ranks in group.members for rank in ranks]
+        if min(ranks, default=-1) < 0 or len({*ranks}) < len(ranks):
+            raise state.fail(f"group {group.name} has a list of no rank, or a rank twice")
+        if len({*map(len, group.members)}) > 1:
+            raise state.fail(f"group {group.name} has lists of different lengths")
     length = prologue_length(program)
     for instr in program.body[:length]:
         state.step(instr)
@@ -158,9 +165,16 @@ class _State:
             raise self.fail(f"{kind.name.lower()} reduces nothing")
         if instr.ranks < blocks or not 0 <= instr.root < (instr.ranks or 1 << 31):
             raise self.fail(f"rank {instr.root} of {instr.ranks}")
+        if instr.group >= 0 and instr.ranks != self._ranks(instr.group):
+            raise self.fail(f"{instr.ranks} ranks in group {instr.group}")
         if instr.ticket in self.flying or not 0 <= instr.ticket < MAX_TICKETS:
             raise self.fail(f"ticket {instr.ticket} is not free")
         self.flying = {**self.flying, instr.ticket: Wait(instr.ticket, instr.send, instr.receive)}
+
+    def _ranks(self, group: int) -> int:
+        if group >= len(self.program.groups):
+            raise self.fail(f"group {group} of {len(self.program.groups)}")
+        return len(self.program.groups[group].members[0])
 
     def _land(self, instr: Wait) -> None:
         if self.flying.get(instr.ticket) != instr:

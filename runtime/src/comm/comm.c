@@ -39,6 +39,7 @@ static tcc_status choose(const tcc_comm_settings *settings, const tcc_comm_backe
 
 static tcc_status issue_call(tcc_comm *comm, const tcc_comm_call *asked, const void *send,
                              void *receive);
+static tcc_status drop(tcc_comm *comm, tcc_status status);
 
 static const tcc_comm_table functions = {
     .struct_size = sizeof functions,
@@ -51,6 +52,7 @@ static const tcc_comm_table functions = {
     .start = tcc_comm_start,
     .wait = tcc_comm_wait,
     .scratch = tcc_comm_scratch,
+    .subgroup = tcc_comm_subgroup,
 };
 
 static tcc_comm *make(const tcc_comm_settings *settings, int32_t rank, int32_t size) {
@@ -86,6 +88,11 @@ tcc_status tcc_comm_open(const tcc_comm_config *config, tcc_comm **out_comm) {
 
 void tcc_comm_close(tcc_comm *comm) {
     if (!comm) return;
+    for (tcc_comm *child = atomic_load(&comm->subgroups), *next; child; child = next) {
+        next = child->next;
+        tcc_comm_close(child);
+    }
+    tcc_free(comm->members);
     tcc_comm_withdraw(comm);
     comm->backend->close(comm);
     tcc_free(comm->group.queue.works);
@@ -102,6 +109,8 @@ tcc_status tcc_comm_abort(tcc_comm *comm, const char *reason) {
     TCC_RETURN_IF_ERROR(usable(comm));
     comm->backend->revoke(comm, TCC_CANCELLED, reason ? reason : "the comm was aborted");
     atomic_store(&comm->dropped, true);
+    for (tcc_comm *child = atomic_load(&comm->subgroups); child; child = child->next)
+        (void)tcc_comm_abort(child, reason);
     return TCC_OK;
 }
 
@@ -142,32 +151,100 @@ static tcc_status gather_choices(tcc_comm *comm, choice mine, choice *all) {
     return tcc_comm_all_gather(comm, &mine, all, sizeof mine / 4, word);
 }
 
+/* Ranks that are together in a new comm; this process is number `self`. */
+typedef struct party {
+    int32_t *members; /* room for all ranks */
+    int32_t n, self;
+} party;
+
+/* The ranks that give this color, in the order of keys and then of ranks. */
+static tcc_status gather_party(tcc_comm *comm, int32_t color, int32_t key, party *out_party) {
+    size_t size = (size_t)comm->size;
+    choice *all = tcc_allocate_zero(size, sizeof *all);
+    *out_party = (party){.members = tcc_allocate_zero(size, sizeof *out_party->members)};
+    tcc_status status = all && out_party->members ? TCC_OK : TCC_OUT_OF_MEMORY;
+    if (status == TCC_OK) status = gather_choices(comm, (choice){color, key, comm->rank}, all);
+    comm->children++;
+    if (status == TCC_OK) qsort(all, size, sizeof *all, by_key);
+    for (size_t i = 0; status == TCC_OK && i < size; i++) {
+        if (all[i].color != color) continue;
+        if (all[i].rank == comm->rank) out_party->self = out_party->n;
+        out_party->members[out_party->n++] = all[i].rank;
+    }
+    tcc_free(all);
+    return status;
+}
+
+static tcc_status make_party(tcc_comm *comm, int32_t color, const party *party,
+                             tcc_comm **out_comm) {
+    char name[48];
+    snprintf(name, sizeof name, "/%u.%d", comm->children, color);
+    return make_child(comm, party->members, party->n, party->self, false, name, out_comm);
+}
+
 tcc_status tcc_comm_split(tcc_comm *comm, int32_t color, int32_t key, tcc_comm **out_comm) {
     TCC_RETURN_IF_ERROR(usable(comm));
     if (!out_comm || comm->group.open)
         return tcc_fail(TCC_INVALID_ARGUMENT, "split: out_comm is NULL, or a group is open");
     *out_comm = NULL;
-    size_t size = (size_t)comm->size;
-    choice *all = tcc_allocate_zero(size, sizeof *all);
-    int32_t *members = tcc_allocate_zero(size, sizeof *members);
-    tcc_status status = all && members ? TCC_OK : TCC_OUT_OF_MEMORY;
-    if (status == TCC_OK) status = gather_choices(comm, (choice){color, key, comm->rank}, all);
-    comm->children++;
-    if (status == TCC_OK && color >= 0) {
-        int32_t n = 0, self = 0;
-        qsort(all, size, sizeof *all, by_key);
-        for (size_t i = 0; i < size; i++) {
-            if (all[i].color != color) continue;
-            if (all[i].rank == comm->rank) self = n;
-            members[n++] = all[i].rank;
-        }
-        char name[48];
-        snprintf(name, sizeof name, "/%u.%d", comm->children, color);
-        status = make_child(comm, members, n, self, false, name, out_comm);
-    }
-    tcc_free(all);
-    tcc_free(members);
+    party party;
+    tcc_status status = gather_party(comm, color, key, &party);
+    if (status == TCC_OK && color >= 0) status = make_party(comm, color, &party, out_comm);
+    tcc_free(party.members);
     return status;
+}
+
+/* Other ranks wait for a comm that will not be. */
+TCC_COLD static tcc_status refuse_party(tcc_comm *comm, const int32_t *ranks, int32_t n) {
+    char list[128] = "";
+    size_t used = 0;
+    for (int32_t i = 0; i < n && used < 100; i++)
+        used += (size_t)snprintf(list + used, sizeof list - used, " %d", ranks[i]);
+    (void)tcc_fail(TCC_MISMATCH, "rank %d gives a subgroup of ranks%s, and one of these gives another",
+                   comm->rank, list);
+    return drop(comm, TCC_MISMATCH);
+}
+
+/* A comm of these ranks, of which this process is number `key`, for `comm` to keep. */
+static tcc_status make_subgroup(tcc_comm *comm, const int32_t *ranks, int32_t n, int32_t key,
+                                tcc_comm **out_comm) {
+    party party;
+    tcc_status status = gather_party(comm, ranks[0], key, &party);
+    if (status == TCC_OK &&
+        (party.n != n || memcmp(party.members, ranks, (size_t)n * sizeof *ranks) != 0))
+        status = refuse_party(comm, ranks, n);
+    if (status == TCC_OK) status = make_party(comm, ranks[0], &party, out_comm);
+    if (status != TCC_OK) {
+        tcc_free(party.members);
+        return status;
+    }
+    (*out_comm)->members = party.members;
+    (*out_comm)->next = atomic_load(&comm->subgroups);
+    atomic_store(&comm->subgroups, *out_comm);
+    return TCC_OK;
+}
+
+tcc_status tcc_comm_subgroup(tcc_comm *comm, const int32_t *ranks, int32_t n,
+                             tcc_comm **out_comm) {
+    TCC_RETURN_IF_ERROR(usable(comm));
+    if (!ranks || !out_comm || comm->group.open)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "subgroup: a pointer is NULL, or a group is open");
+    *out_comm = NULL;
+    int32_t self = -1;
+    for (int32_t i = 0; i < n; i++) {
+        if (ranks[i] < 0 || ranks[i] >= comm->size)
+            return tcc_fail(TCC_INVALID_ARGUMENT, "subgroup: rank %d of a comm of %d ranks", ranks[i],
+                            comm->size);
+        if (ranks[i] == comm->rank) self = i;
+    }
+    if (self < 0)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "subgroup: rank %d is not of its own list", comm->rank);
+    for (tcc_comm *child = atomic_load(&comm->subgroups); child; child = child->next)
+        if (child->size == n && memcmp(child->members, ranks, (size_t)n * sizeof *ranks) == 0) {
+            *out_comm = child;
+            return TCC_OK;
+        }
+    return make_subgroup(comm, ranks, n, self, out_comm);
 }
 
 tcc_status tcc_comm_shrink(tcc_comm *comm, const int32_t *excluded, int32_t n,

@@ -172,6 +172,9 @@ struct tcc_comm {
     size_t bytes[TCC_COMM_ARENAS];
     uint64_t tickets, done; /* given out; of operations that are done */
     _Atomic bool dropped;   /* started operations go on no more: the comm is revoked */
+    _Atomic(tcc_comm *) subgroups; /* a list of those it keeps */
+    tcc_comm *next;                /* in the list of the comm that keeps this one */
+    int32_t *members;              /* of a subgroup: their ranks in that comm */
 };
 
 /* ---- process.c: the process's comm ----------------------------------------------------------- */

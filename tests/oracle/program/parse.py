@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from tcc.ir.program import Buffer, Instr, Port, Program, TensorRef
+from tcc.ir.program import Buffer, Group, Instr, Port, Program, TensorRef
 from tcc.ir.program.table import ENUMS, INSTRUCTIONS, PLACES, Field, Form, Kind, Row
 
 from tests.oracle.expr.parse import read_dtype
@@ -65,8 +65,17 @@ class _Parser:
             cursor.expect("=")
             place = self._node(_PLACES, "no place has this form")
             buffers.append(Buffer(place, cursor.kind("string")))
+        groups = self._repeated("group", self._group)
         body = self._body()
-        return Program(inputs, outputs, registers, tuple(buffers), kernels, scratch, arena, body)
+        return Program(
+            inputs, outputs, registers, tuple(buffers), kernels, scratch, arena, body, groups
+        )
+
+    def _group(self) -> Group:
+        name, lists = self._cursor.kind("string"), []
+        while self._cursor.at("("):
+            lists.append(self._listed(self._cursor.integer))
+        return Group(name, tuple(lists))
 
     def _repeated(self, word: str, item: Callable[[], _T]) -> tuple[_T, ...]:
         found: list[_T] = []

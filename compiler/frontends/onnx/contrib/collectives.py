@@ -1,4 +1,7 @@
-"""Converters of com.microsoft's collectives, whose ranks are those of the comm of a run."""
+"""Converters of com.microsoft's collectives, whose ranks are those of the comm of a run.
+
+ONNX Runtime has one group, of all ranks: `group_size` is its size.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,25 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from tcc.frontends.onnx.context import Converter, NodeContext, Results
+from tcc.frontends.scope import Operand
+
+
+def _operand(ctx: NodeContext, *known: str) -> Operand:
+    """The only input.  All ranks take part: a node may say how many, and not which."""
+    others = sorted({a.name for a in ctx.node.attribute} - {*known})
+    if others or len(ctx.inputs) != 1:
+        raise ctx.fail(f"{len(ctx.inputs)} inputs and attributes {others} are not supported")
+    return ctx.input(0)
 
 
 def _all_reduce(ctx: NodeContext) -> Results:
-    return ctx.emit("all_reduce", ctx.input(0))
+    return ctx.emit("all_reduce", _operand(ctx))
 
 
 def _all_gather(ctx: NodeContext) -> Results:
     """All ranks' operands one behind another along `axis`, which goes to the front meanwhile."""
-    x = ctx.input(0)
-    axis = ctx.axis(ctx.integer("axis", 0), x.rank)
+    x = _operand(ctx, "axis", "group_size")
+    axis = ctx.axis(ctx.integer("axis", 1), x.rank)
     others = [n for n in range(x.rank) if n != axis]
     front = ctx.transpose(x, [axis, *others]) if axis else x
     found = ctx.emit("all_gather", front, ranks=ctx.integer("group_size", 1))
@@ -23,7 +35,8 @@ def _all_gather(ctx: NodeContext) -> Results:
 
 
 def _all_to_all(ctx: NodeContext) -> Results:
-    return ctx.emit("all_to_all", ctx.input(0), ranks=ctx.integer("group_size", 1))
+    x = _operand(ctx, "group_size")
+    return ctx.emit("all_to_all", x, ranks=ctx.integer("group_size", 1))
 
 
 CONVERTERS: Mapping[str, Converter] = MappingProxyType(

@@ -6,24 +6,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+import numpy as np
 from tcc.frontends.scope import Operand
+from tcc.frontends.torch.calls import Ranks
 from tcc.frontends.torch.context import CallContext, Converter
+from tcc.ir.index import Index, as_int
+from tcc.ir.types import I64
 
 
 def _collective(op: str, root: str = "") -> Converter:
     """The op on the operand; of the call's arguments those that it has, and `root` of that name."""
 
     def convert(ctx: CallContext) -> Operand:
+        group, sized = _group(ctx), ctx.has("group_size")
         return ctx.emit(
             op,
-            ctx.lined("input") if ctx.has("group_size") else ctx.operand("input"),
-            ranks=ctx.integer("group_size") if ctx.has("group_size") else 0,
+            ctx.lined("input") if sized else ctx.operand("input"),
+            ranks=ctx.integer("group_size") if sized else len(next(iter(group.members), ())),
             reduction=_REDUCTIONS.get(name := ctx.given("reduce_op", "sum"), name),
             root=ctx.integer(root) if root else 0,
-            group=ctx.text("group_name"),
+            group=group.name,
+            members=group.members,
         )
 
     return convert
+
+
+def _group(ctx: CallContext) -> Ranks:
+    given = ctx.arguments["group_name"]
+    return given if isinstance(given, Ranks) else Ranks(str(given))
 
 
 # torch's names of reductions that have others here.
@@ -34,8 +45,20 @@ def _all_to_all(ctx: CallContext) -> Operand:
     sent, received = (ctx.integers(f"{side}_split_sizes") for side in ("input", "output"))
     if len({*sent, *received}) != 1:
         raise ctx.fail(f"blocks of different sizes: {sent} and {received}", "pad them to one size")
-    group = ctx.text("group_name")
-    return ctx.emit("all_to_all", ctx.operand("input"), ranks=len(sent), group=group)
+    group, x = _group(ctx), ctx.operand("input")
+    return ctx.emit("all_to_all", x, ranks=len(sent), group=group.name, members=group.members)
+
+
+def _coordinate(ctx: CallContext) -> Index:
+    """Where this rank is along a dimension of a mesh, of which `full_mesh` has several one behind
+    another."""
+    mesh, axis = ctx.operand("full_mesh", I64), ctx.integer("index") + 1
+    size = as_int(mesh.shape[axis]) or 0
+    place = np.arange(size).reshape(-1, *[1] * (mesh.rank - axis - 1))
+    found = ctx.where(ctx.emit("equal", mesh, ctx.emit("rank")), ctx.constant(place), -1)
+    last = ctx.reduce("max", ctx.flat(found), 0, keepdims=True)
+    (number,) = ctx.sizes(last, "the rank's place in the mesh", 0, size - 1)
+    return number
 
 
 CONVERTERS: Mapping[str, Converter] = MappingProxyType(
@@ -46,5 +69,7 @@ CONVERTERS: Mapping[str, Converter] = MappingProxyType(
         "_c10d_functional.broadcast": _collective("broadcast", "src"),
         "_c10d_functional.all_to_all_single": _all_to_all,
         "_c10d_functional.wait_tensor": lambda ctx: ctx.operand("tensor"),
+        "_dtensor.mesh_get_process_group": lambda ctx: ctx.arguments["mesh"][ctx.integer("dim")],
+        "device_mesh._runtime_compute_coordinate_on_dim": _coordinate,
     }
 )
