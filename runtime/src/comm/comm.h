@@ -172,7 +172,18 @@ struct tcc_comm {
     size_t bytes[TCC_COMM_ARENAS];
     uint64_t tickets, done; /* given out; of operations that are done */
     _Atomic bool dropped;   /* started operations go on no more: the comm is revoked */
+    tcc_comm_device *device; /* NULL: none was opened */
 };
+
+/* TCC_OK where this process may use the comm. */
+tcc_status tcc_comm_usable(const tcc_comm *comm);
+/* Revokes the comm for all ranks; also from a thread that only watches. */
+void tcc_comm_revoke(tcc_comm *comm, tcc_status status, const char *reason);
+
+/* ---- device.c: operations on GPUs ------------------------------------------------------------ */
+
+/* The comm is about to be freed: its device goes on without it. */
+void tcc_comm_device_leave(tcc_comm *comm);
 
 /* ---- process.c: the process's comm ----------------------------------------------------------- */
 
