@@ -3,14 +3,9 @@
 #include <string.h>
 
 #include "collective.h"
-#include "tcc_comm.h"
-
-static const tcc_comm_table *table_of(const tcc_comm *comm) {
-    return *(const tcc_comm_table *const *)(const void *)comm;
-}
 
 tcc_status tcc_collective_fits(const tcc_comm *comm) {
-    const tcc_comm_table *table = table_of(comm);
+    const tcc_comm_table *table = tcc_collective_table(comm);
     if (table->version == TCC_COMM_VERSION && table->struct_size >= sizeof *table) return TCC_OK;
     return tcc_fail(TCC_UNSUPPORTED, "the comm has version %u, this model knows version %d",
                     table->version, TCC_COMM_VERSION);
@@ -25,8 +20,6 @@ static tcc_comm *process_comm(void) {
 tcc_status tcc_collective_begin(tcc_run *run) {
     tcc_instance *instance = run->instance;
     int32_t wanted = instance->model->program.ranks;
-    if (instance->device)
-        return tcc_fail(TCC_UNSUPPORTED, "the model has collectives, which run on CPUs only");
     run->comm = instance->comm ? instance->comm : process_comm();
     if (!run->comm)
         return tcc_fail(TCC_UNSUPPORTED,
@@ -38,7 +31,7 @@ tcc_status tcc_collective_begin(tcc_run *run) {
     /* a run that failed may have left some */
     memset(instance->flights, 0,
            (size_t)instance->model->program.n_tickets * sizeof *instance->flights);
-    int32_t size = table_of(run->comm)->size(run->comm);
+    int32_t size = tcc_collective_table(run->comm)->size(run->comm);
     if (wanted && size != wanted)
         return tcc_fail(TCC_UNSUPPORTED, "the model is for %d ranks, its comm has %d", wanted, size);
     return TCC_OK;
@@ -47,7 +40,7 @@ tcc_status tcc_collective_begin(tcc_run *run) {
 void tcc_collective_abort(const tcc_run *run) {
     char reason[512];
     if (!run->comm) return;
-    const tcc_comm_table *table = table_of(run->comm);
+    const tcc_comm_table *table = tcc_collective_table(run->comm);
     snprintf(reason, sizeof reason, "a run of rank %d failed: %s", table->rank(run->comm),
              tcc_last_error());
     (void)table->abort(run->comm, reason);
@@ -62,8 +55,8 @@ static tcc_status check_span(const tcc_span *span, int64_t blocks, int64_t bytes
     return tcc_fail(TCC_INTERNAL, "the program gives a collective more than a buffer holds");
 }
 
-static tcc_status failed(const tcc_run *run, tcc_status status) {
-    const tcc_comm_table *table = table_of(run->comm);
+tcc_status tcc_collective_failed(const tcc_run *run, tcc_status status) {
+    const tcc_comm_table *table = tcc_collective_table(run->comm);
     return tcc_fail(status, "rank %d: %.768s", table->rank(run->comm), table->last_error());
 }
 
@@ -90,9 +83,16 @@ tcc_status tcc_collective_start(tcc_run *run, const tcc_code *code) {
     TCC_RETURN_IF_ERROR(check_span(receive, receives ? ranks : 1, bytes));
     if (flight->ticket)
         return tcc_fail(TCC_INTERNAL, "the program starts a collective while it is under way");
-    tcc_status status = table_of(run->comm)->start(run->comm, &call, send->data, receive->data,
-                                                   &flight->ticket);
-    if (status != TCC_OK) return failed(run, status);
+    if (instance->executor) {
+        TCC_RETURN_IF_ERROR(instance->executor->start(run, &call, send->data, receive->data,
+                                                      code->as.collective.ticket));
+        flight->ticket = 1;
+    } else {
+        const tcc_comm_table *table = tcc_collective_table(run->comm);
+        tcc_status status =
+            table->start(run->comm, &call, send->data, receive->data, &flight->ticket);
+        if (status != TCC_OK) return tcc_collective_failed(run, status);
+    }
     flight->send = send->data;
     flight->receive = receive->data;
     run->in_flight++;
@@ -103,8 +103,13 @@ tcc_status tcc_collective_wait(tcc_run *run, const tcc_code *code) {
     tcc_flight *flight = &run->instance->flights[code->as.wait.ticket];
     if (!flight->ticket)
         return tcc_fail(TCC_INTERNAL, "the program waits for a collective that it did not start");
-    tcc_status status = table_of(run->comm)->wait(run->comm, flight->ticket);
-    if (status != TCC_OK) return failed(run, status);
+    const tcc_executor *executor = run->instance->executor;
+    if (executor) {
+        TCC_RETURN_IF_ERROR(executor->wait(run, code->as.wait.ticket));
+    } else {
+        tcc_status status = tcc_collective_table(run->comm)->wait(run->comm, flight->ticket);
+        if (status != TCC_OK) return tcc_collective_failed(run, status);
+    }
     flight->ticket = 0;
     run->in_flight--;
     return TCC_OK;
@@ -124,16 +129,16 @@ tcc_status tcc_collective_spares(const tcc_run *run, const tcc_span *memory) {
 
 tcc_status tcc_collective_memory(const tcc_run *run, tcc_span *memory) {
     void *found;
-    tcc_status status = table_of(run->comm)->scratch(run->comm, (size_t)memory->size, &found);
+    tcc_status status = tcc_collective_table(run->comm)->scratch(run->comm, (size_t)memory->size, &found);
     if (status == TCC_UNSUPPORTED) return status;
     if (status != TCC_OK)
         return tcc_fail(status, "rank %d, which asks for memory that all ranks share: %.768s",
-                        table_of(run->comm)->rank(run->comm), table_of(run->comm)->last_error());
+                        tcc_collective_table(run->comm)->rank(run->comm), tcc_collective_table(run->comm)->last_error());
     memory->data = found;
     return TCC_OK;
 }
 
 int32_t tcc_collective_number(const tcc_run *run, int64_t op) {
-    const tcc_comm_table *table = table_of(run->comm);
+    const tcc_comm_table *table = tcc_collective_table(run->comm);
     return op == TCC_INT_RANK ? table->rank(run->comm) : table->size(run->comm);
 }

@@ -3,10 +3,17 @@
 #define TCC_COLLECTIVE_H
 
 #include "runtime.h"
+#include "tcc_comm.h"
 
+/* The functions that a comm begins with. */
+static inline const tcc_comm_table *tcc_collective_table(const tcc_comm *comm) {
+    return *(const tcc_comm_table *const *)(const void *)comm;
+}
 tcc_status tcc_collective_fits(const tcc_comm *comm); /* TCC_UNSUPPORTED: of another version */
 /* Finds the comm of a run of a model with collectives; fails where it does not suit the model. */
 tcc_status tcc_collective_begin(tcc_run *run);
+/* The comm's failure, with the rank that it failed on. */
+tcc_status tcc_collective_failed(const tcc_run *run, tcc_status status) TCC_COLD;
 /* Revokes the comm of a run that failed, if it has one: other ranks are no longer in step with it. */
 void tcc_collective_abort(const tcc_run *run);
 /* A collective under way.  The comm counts its tickets on; 0: there is none. */

@@ -29,6 +29,10 @@ void tcc_gpu_drop_graph(const tcc_gpu_instance *device, tcc_gpu_graph *graph) {
     graph->executable = NULL;
 }
 
+void tcc_gpu_drop_graphs(tcc_gpu_instance *device) {
+    for (int32_t i = 0; i < TCC_GPU_GRAPHS; i++) tcc_gpu_drop_graph(device, &device->graphs[i]);
+}
+
 static tcc_gpu_graph *find(tcc_gpu_instance *device, size_t bytes) {
     for (int32_t i = 0; i < TCC_GPU_GRAPHS; i++) {
         tcc_gpu_graph *graph = &device->graphs[i];

@@ -52,6 +52,23 @@ def in_child(test: Callable[[], None], seconds: float = 300) -> None:
     A signal ends a child that takes longer than `seconds`: a lock that another thread of this
     process held is held for ever there.
     """
+    in_children([test], seconds)
+
+
+def in_children(tests: Sequence[Callable[[], None]], seconds: float = 300) -> None:
+    """As `in_child`, all tests at once, each in a process of its own."""
+    children = [_forked(test, seconds) for test in tests]
+    ended = []
+    for child, read in children:
+        with os.fdopen(read) as pipe:
+            text = pipe.read()
+        ended.append((os.waitpid(child, 0)[1], text))
+    bad = [text or f"the child ended with status {waited}" for waited, text in ended if waited]
+    assert not bad, "\n".join(bad)
+
+
+def _forked(test: Callable[[], None], seconds: float) -> tuple[int, int]:
+    """The child, and the file that its traceback can be read from."""
     read, write = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -71,10 +88,7 @@ def in_child(test: Callable[[], None], seconds: float = 300) -> None:
         finally:
             os._exit(status)
     os.close(write)
-    with os.fdopen(read) as pipe:
-        text = pipe.read()
-    _, waited = os.waitpid(child, 0)
-    assert waited == 0, text or f"the child ended with status {waited}"
+    return child, read
 
 
 class Driver:
