@@ -115,6 +115,11 @@ tcc_status tcc_collective_wait(tcc_run *run, const tcc_code *code) {
     return TCC_OK;
 }
 
+tcc_status tcc_collective_none(const tcc_run *run) {
+    if (!run->in_flight) return TCC_OK;
+    return tcc_fail(TCC_INTERNAL, "the program ends while a collective is under way");
+}
+
 tcc_status tcc_collective_spares(const tcc_run *run, const tcc_span *memory) {
     const tcc_instance *instance = run->instance;
     for (int64_t i = 0; run->in_flight && i < instance->model->program.n_tickets; i++) {

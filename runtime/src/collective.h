@@ -27,6 +27,7 @@ tcc_status tcc_collective_memory(const tcc_run *run, tcc_span *memory);
 /* All earlier launches are done. */
 tcc_status tcc_collective_start(tcc_run *run, const tcc_code *code);
 tcc_status tcc_collective_wait(tcc_run *run, const tcc_code *code);
+tcc_status tcc_collective_none(const tcc_run *run); /* TCC_INTERNAL: one is under way at the end */
 /* Fails where a collective under way has a buffer in this memory. */
 tcc_status tcc_collective_spares(const tcc_run *run, const tcc_span *memory);
 /* TCC_INT_RANK or TCC_INT_SIZE of the run's comm. */

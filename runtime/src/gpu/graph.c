@@ -117,6 +117,7 @@ tcc_status tcc_gpu_run_graph(tcc_run *run) {
     memcpy(device->key, instance->registers,
            (size_t)program->n_registers * sizeof *instance->registers);
     TCC_RETURN_IF_ERROR(resolve(run));
+    TCC_RETURN_IF_ERROR(tcc_collective_none(run));
     if (device->kernels > TCC_GPU_MOST_KERNELS) return enqueue(run);
     make_key(instance, device->key);
     tcc_gpu_graph *graph = find(device, bytes);

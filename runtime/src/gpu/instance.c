@@ -222,8 +222,7 @@ static tcc_status run_program(tcc_run *run) {
         TCC_RETURN_IF_ERROR(tcc_gpu_run_graph(run));
     else
         TCC_RETURN_IF_ERROR(tcc_interpret(run, instance->model->program.body));
-    if (run->in_flight)
-        return tcc_fail(TCC_INTERNAL, "the program ends while a collective is under way");
+    TCC_RETURN_IF_ERROR(tcc_collective_none(run));
     TCC_RETURN_IF_ERROR(tcc_ports_check_outputs_written(run));
     return tcc_gpu_download(run);
 }

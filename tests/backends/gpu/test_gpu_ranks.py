@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,8 +65,9 @@ class Ranks:
         def rank(number: int) -> None:
             os.environ.update({**self.variables, **job, "TCC_RANK": str(number)})
             kind = self.kind
-            device = Device(Path(self.variables["FAKE_DRIVER"]), kind.platform,
-                            kind.engine(made[number]))
+            device = Device(
+                Path(self.variables["FAKE_DRIVER"]), kind.platform, kind.engine(made[number])
+            )
             device.configure(kind.arch, shared=65536 if kind.platform is Platform.HIP else 232448)
             with device.blamed(), comms.open(operation_seconds=100) as comm:
                 module = tcc.load(made[number].path, comm=comm)
@@ -84,12 +85,12 @@ class Ranks:
 @pytest.fixture(scope="module", params=KINDS, ids=lambda kind: kind.library)
 def ranks(
     request: pytest.FixtureRequest, comm_library: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Ranks]:
+) -> Ranks:
     for arch in FORMATS.values():
         formats(arch)  # here, not in every child
     kind: Kind = request.param
     variables = build_nccl(tmp_path_factory.mktemp(kind.library), kind.library)
-    yield Ranks(kind, variables | {"TCC_COMM_LIBRARY": str(comm_library)})
+    return Ranks(kind, variables | {"TCC_COMM_LIBRARY": str(comm_library)})
 
 
 def part(first: Array, second: Array, bias: Array, x: Array) -> Small:
