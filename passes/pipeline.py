@@ -182,6 +182,10 @@ _ARENA: Step = (
     "plan-arena",
     lambda plan, it: replace(it, program=plan_arena(it.program, plan.arena)),
 )
+_OVERLAP: Step = (
+    "overlap-collectives",
+    lambda plan, it: replace(it, program=overlap_collectives(it.program)),
+)
 _PORTS: Step = ("describe-ports", _describe_ports)
 CPU: tuple[Step, ...] = (
     _PACK_IO,
@@ -196,10 +200,7 @@ CPU: tuple[Step, ...] = (
     _EMIT,
     _IN_PLACE,
     ("share-halos", lambda plan, it: replace(it, program=share_halos(it.program))),
-    (
-        "overlap-collectives",
-        lambda plan, it: replace(it, program=overlap_collectives(it.program)),
-    ),
+    _OVERLAP,
     _ARENA,
     _PORTS,
 )
@@ -212,7 +213,11 @@ GPU_PROGRAM: tuple[Step, ...] = (
         "align-buffers",
         lambda plan, it: replace(it, alignments=buffer_alignments(it.program, it.kernels)),
     ),
-    _ARENA,
+    _OVERLAP,
+    (
+        "plan-arena",  # no rank reads another's memory
+        lambda plan, it: replace(it, program=plan_arena(it.program, plan.arena, shared=False)),
+    ),
 )
 GPU: tuple[Step, ...] = (
     _PACK_IO,

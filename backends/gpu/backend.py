@@ -35,7 +35,7 @@ from tcc.passes.pipeline import (
     merging,
 )
 from tcc.passes.program.handles import check_without_handles
-from tcc.passes.program.lower_node import check_without_calls, check_without_collectives
+from tcc.passes.program.lower_node import check_without_calls
 from tcc.passes.program.lowered import Lowered, Plan
 from tcc.passes.quantize.precision import Precision
 from tcc.passes.tile.gpu.plan import BlockPlanner, block_schedule
@@ -113,7 +113,6 @@ class GpuBackend(Backend):
         """Raises UserError with every node that only a function of the host computes, unless these
         are allowed; and with strings and lists, which devices do not have."""
         check_without_handles(graph, self.target.kind)
-        check_without_collectives(graph, self.target.kind)
         if not self.options.allow_host:
             check_without_calls(graph, self.target.kind)
 

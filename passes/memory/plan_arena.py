@@ -66,13 +66,15 @@ class Lifetime:
 ArenaPlanner: TypeAlias = Callable[[Sequence[Lifetime]], tuple[Sequence[int], int]]
 
 
-def plan_arena(program: Program, planner: ArenaPlanner) -> Program:
-    """`program` with the offsets of all arena buffers set, and its arena's size."""
+def plan_arena(program: Program, planner: ArenaPlanner, *, shared: bool = True) -> Program:
+    """`program` with the offsets of all arena buffers set, and its arena's size.
+
+    Where ranks have `shared` memory, operands and results of sums over ranks lie there."""
     lives = _lives(program.body)
     program = _without_idle(program, lives)
     over = laid_over(program.body, lives)
     lives |= born_behind(lives, over)
-    reduced = _reduced(program) - {*over, *over.values()}
+    reduced = _reduced(program) - {*over, *over.values()} if shared else set()
     sizes = {n: b.place.size for n, b in enumerate(program.buffers) if isinstance(b.place, Arena)}
     common = {n: size for n, size in sizes.items() if n in reduced}
     own = {n: size for n, size in sizes.items() if n not in reduced}

@@ -113,8 +113,8 @@ def check_without_collectives(graph: Graph, kind: str) -> None:
         raise _refusal(
             nodes,
             f"the model has collectives, which {kind} targets do not have",
-            "there is code for the CPU alone of",
-            "compile for the CPU: --target cpu",
+            "there is code for CPUs and GPUs alone of",
+            "compile for one of them: --target cpu, cuda or rocm",
         )
 
 

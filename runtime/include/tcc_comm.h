@@ -27,7 +27,7 @@
  * The symmetric arena belongs to its comm.  Close comms of a process before it ends; a plan is
  * freed before its comm is closed.
  *
- * Threads.  A comm serves one thread at a time.  tcc_comm_abort, tcc_comm_error, tcc_comm_rank and
+ * Threads.  A comm and its device serve one thread at a time.  tcc_comm_abort, tcc_comm_error, tcc_comm_rank and
  * tcc_comm_size may be called from any thread at any time before tcc_comm_close.
  *
  * Failure.  Functions return a tcc_status, and tcc_comm_last_error holds the reason for the calling
@@ -236,6 +236,47 @@ TCC_COMM_API tcc_status tcc_comm_plan_start(tcc_comm_plan *plan, const void *sen
  * be waited for more than once. */
 TCC_COMM_API tcc_status tcc_comm_wait(tcc_comm *comm, uint64_t ticket);
 
+/* ---- operations on GPUs ---------------------------------------------------------------------- */
+
+/* Ranks whose buffers lie on GPUs, one GPU a rank.  NCCL (CUDA) or RCCL (ROCm) carries out the
+ * operations on the caller's streams; the comm tells the ranks where they meet, and watches them.
+ * These libraries choose the order of a reduction: its rounding may depend on the size, sums of f16
+ * and bf16 may be rounded at every step, minimum and maximum may drop a NaN, and ranks have equal
+ * bits where the library gives them. */
+typedef struct tcc_comm_device tcc_comm_device;
+
+/* Joins the GPU that is current in the calling thread; all ranks call it as an operation.  The
+ * library is the file TCC_NCCL_LIBRARY or TCC_RCCL_LIBRARY, else libnccl.so.2 or librccl.so.1, from
+ * version 2.14 on.  `device_type` is DLPack's: 2 for CUDA, 10 for ROCm.  Later calls give the same
+ * device, and each is closed.  The device outlives its comm, but refuses operations then.
+ * TCC_UNSUPPORTED: a rank has no library; the comm stays usable.  TCC_MISMATCH: ranks have
+ * different libraries.  Any other failure revokes the comm. */
+TCC_COMM_API tcc_status tcc_comm_device_open(tcc_comm *comm, int32_t device_type,
+                                             tcc_comm_device **out_device);
+
+/* What was recorded in graphs must be gone before the last of its users closes a device, else that
+ * call waits for it.  `device` may be NULL. */
+TCC_COMM_API void tcc_comm_device_close(tcc_comm_device *device);
+
+/* Puts the operation into `stream`, which may be recorded, and returns; the buffers are the
+ * operation's until the stream has come past it.  The operation of one rank waits on its GPU for
+ * those of the others; ranks that differ are not told, but end by their deadline.
+ * TCC_UNSUPPORTED: barrier, avg of integers, and all_to_all in place. */
+TCC_COMM_API tcc_status tcc_comm_device_start(tcc_comm_device *device, const tcc_comm_call *call,
+                                              const void *send, void *receive, void *stream);
+
+/* Operations between group_start and group_end begin together at group_end, in no order among
+ * sends and receives.  Arrays of counts stay valid until then.  Groups do not nest. */
+TCC_COMM_API tcc_status tcc_comm_device_group_start(tcc_comm_device *device);
+TCC_COMM_API tcc_status tcc_comm_device_group_end(tcc_comm_device *device);
+
+/* Calls wait(of), which waits for a stream with operations in it, and stores its result.  The wait
+ * ends by the deadline of operations at the latest: then, as where the comm is revoked at any other
+ * time, operations on all ranks' GPUs are aborted, within 20 ms where the backend `shared` tells
+ * the ranks, and this returns the error that revoked the comm. */
+TCC_COMM_API tcc_status tcc_comm_device_wait(tcc_comm_device *device, int (*wait)(void *of),
+                                             void *of, int *out_result);
+
 /* ---- for code that is not linked with this library ------------------------------------------- */
 
 /* A comm begins with the address of its table, so that artifacts use it through the comm alone. */
@@ -253,6 +294,12 @@ typedef struct tcc_comm_table {
     tcc_status (*wait)(tcc_comm *comm, uint64_t ticket);
     tcc_status (*scratch)(tcc_comm *comm, size_t bytes, void **out_memory);
     tcc_status (*subgroup)(tcc_comm *comm, const int32_t *ranks, int32_t n, tcc_comm **out_comm);
+    tcc_status (*device_open)(tcc_comm *comm, int32_t device_type, tcc_comm_device **out_device);
+    void (*device_close)(tcc_comm_device *device);
+    tcc_status (*device_start)(tcc_comm_device *device, const tcc_comm_call *call, const void *send,
+                               void *receive, void *stream);
+    tcc_status (*device_wait)(tcc_comm_device *device, int (*wait)(void *of), void *of,
+                              int *out_result);
 } tcc_comm_table;
 
 /* ---- symmetric arena ------------------------------------------------------------------------- */

@@ -3,14 +3,9 @@
 #include <string.h>
 
 #include "collective.h"
-#include "tcc_comm.h"
-
-static const tcc_comm_table *table_of(const tcc_comm *comm) {
-    return *(const tcc_comm_table *const *)(const void *)comm;
-}
 
 tcc_status tcc_collective_fits(const tcc_comm *comm) {
-    const tcc_comm_table *table = table_of(comm);
+    const tcc_comm_table *table = tcc_collective_table(comm);
     if (table->version == TCC_COMM_VERSION && table->struct_size >= sizeof *table) return TCC_OK;
     return tcc_fail(TCC_UNSUPPORTED, "the comm has version %u, this model knows version %d",
                     table->version, TCC_COMM_VERSION);
@@ -47,7 +42,7 @@ static const char *group_text(const tcc_program *program, int64_t number, int32_
 
 tcc_status tcc_collective_groups(tcc_instance *instance, tcc_comm *comm) {
     const tcc_program *program = &instance->model->program;
-    const tcc_comm_table *table = table_of(comm);
+    const tcc_comm_table *table = tcc_collective_table(comm);
     int32_t rank = table->rank(comm);
     tcc_status status = TCC_OK;
     char text[256];
@@ -72,8 +67,6 @@ tcc_status tcc_collective_groups(tcc_instance *instance, tcc_comm *comm) {
 tcc_status tcc_collective_begin(tcc_run *run) {
     tcc_instance *instance = run->instance;
     int32_t wanted = instance->model->program.ranks;
-    if (instance->device)
-        return tcc_fail(TCC_UNSUPPORTED, "the model has collectives, which run on CPUs only");
     run->comm = instance->comm ? instance->comm : process_comm();
     if (!run->comm)
         return tcc_fail(TCC_UNSUPPORTED,
@@ -85,7 +78,7 @@ tcc_status tcc_collective_begin(tcc_run *run) {
     /* a run that failed may have left some */
     memset(instance->flights, 0,
            (size_t)instance->model->program.n_tickets * sizeof *instance->flights);
-    int32_t size = table_of(run->comm)->size(run->comm);
+    int32_t size = tcc_collective_table(run->comm)->size(run->comm);
     if (wanted && size != wanted)
         return tcc_fail(TCC_UNSUPPORTED, "the model is for %d ranks, its comm has %d", wanted, size);
     return tcc_collective_groups(instance, run->comm);
@@ -94,7 +87,7 @@ tcc_status tcc_collective_begin(tcc_run *run) {
 void tcc_collective_abort(const tcc_run *run) {
     char reason[512];
     if (!run->comm) return;
-    const tcc_comm_table *table = table_of(run->comm);
+    const tcc_comm_table *table = tcc_collective_table(run->comm);
     snprintf(reason, sizeof reason, "a run of rank %d failed: %s", table->rank(run->comm),
              tcc_last_error());
     (void)table->abort(run->comm, reason);
@@ -114,12 +107,16 @@ static tcc_comm *comm_of(const tcc_run *run, int64_t group) {
 }
 
 static tcc_status failed(const tcc_run *run, int64_t group, tcc_status status) {
-    const tcc_comm_table *table = table_of(run->comm);
+    const tcc_comm_table *table = tcc_collective_table(run->comm);
     int32_t rank = table->rank(run->comm);
     char text[256];
     return tcc_fail(status, "rank %d%s: %.600s", rank,
                     group_text(&run->instance->model->program, group, rank, text),
                     table->last_error());
+}
+
+tcc_status tcc_collective_failed(const tcc_run *run, tcc_status status) {
+    return failed(run, -1, status);
 }
 
 tcc_status tcc_collective_start(tcc_run *run, const tcc_code *code) {
@@ -146,10 +143,16 @@ tcc_status tcc_collective_start(tcc_run *run, const tcc_code *code) {
     if (flight->ticket)
         return tcc_fail(TCC_INTERNAL, "the program starts a collective while it is under way");
     int64_t group = code->as.collective.group;
-    tcc_comm *comm = comm_of(run, group);
-    tcc_status status =
-        table_of(comm)->start(comm, &call, send->data, receive->data, &flight->ticket);
-    if (status != TCC_OK) return failed(run, group, status);
+    if (instance->executor) {
+        TCC_RETURN_IF_ERROR(instance->executor->start(run, &call, send->data, receive->data,
+                                                      code->as.collective.ticket));
+        flight->ticket = 1;
+    } else {
+        tcc_comm *comm = comm_of(run, group);
+        tcc_status status = tcc_collective_table(comm)->start(comm, &call, send->data,
+                                                              receive->data, &flight->ticket);
+        if (status != TCC_OK) return failed(run, group, status);
+    }
     flight->group = group;
     flight->send = send->data;
     flight->receive = receive->data;
@@ -161,12 +164,22 @@ tcc_status tcc_collective_wait(tcc_run *run, const tcc_code *code) {
     tcc_flight *flight = &run->instance->flights[code->as.wait.ticket];
     if (!flight->ticket)
         return tcc_fail(TCC_INTERNAL, "the program waits for a collective that it did not start");
-    tcc_comm *comm = comm_of(run, flight->group);
-    tcc_status status = table_of(comm)->wait(comm, flight->ticket);
-    if (status != TCC_OK) return failed(run, flight->group, status);
+    const tcc_executor *executor = run->instance->executor;
+    if (executor) {
+        TCC_RETURN_IF_ERROR(executor->wait(run, code->as.wait.ticket));
+    } else {
+        tcc_comm *comm = comm_of(run, flight->group);
+        tcc_status status = tcc_collective_table(comm)->wait(comm, flight->ticket);
+        if (status != TCC_OK) return failed(run, flight->group, status);
+    }
     flight->ticket = 0;
     run->in_flight--;
     return TCC_OK;
+}
+
+tcc_status tcc_collective_none(const tcc_run *run) {
+    if (!run->in_flight) return TCC_OK;
+    return tcc_fail(TCC_INTERNAL, "the program ends while a collective is under way");
 }
 
 tcc_status tcc_collective_spares(const tcc_run *run, const tcc_span *memory) {
@@ -183,13 +196,15 @@ tcc_status tcc_collective_spares(const tcc_run *run, const tcc_span *memory) {
 
 tcc_status tcc_collective_memory(const tcc_run *run, tcc_span *memory) {
     void *found;
-    tcc_status status = table_of(run->comm)->scratch(run->comm, (size_t)memory->size, &found);
+    tcc_status status = tcc_collective_table(run->comm)->scratch(run->comm, (size_t)memory->size, &found);
     if (status == TCC_UNSUPPORTED) return status;
     if (status != TCC_OK)
         return tcc_fail(status, "rank %d, which asks for memory that all ranks share: %.768s",
-                        table_of(run->comm)->rank(run->comm), table_of(run->comm)->last_error());
+                        tcc_collective_table(run->comm)->rank(run->comm), tcc_collective_table(run->comm)->last_error());
     memory->data = found;
     return TCC_OK;
 }
 
-int32_t tcc_collective_rank(const tcc_run *run) { return table_of(run->comm)->rank(run->comm); }
+int32_t tcc_collective_rank(const tcc_run *run) {
+    return tcc_collective_table(run->comm)->rank(run->comm);
+}

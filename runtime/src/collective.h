@@ -3,7 +3,12 @@
 #define TCC_COLLECTIVE_H
 
 #include "runtime.h"
+#include "tcc_comm.h"
 
+/* The functions that a comm begins with. */
+static inline const tcc_comm_table *tcc_collective_table(const tcc_comm *comm) {
+    return *(const tcc_comm_table *const *)(const void *)comm;
+}
 /* Lists of ranks that have collectives of their own, one behind another, each of `length` ranks. */
 typedef struct tcc_rank_group {
     const char *name;
@@ -17,6 +22,8 @@ tcc_status tcc_collective_fits(const tcc_comm *comm); /* TCC_UNSUPPORTED: of ano
 tcc_status tcc_collective_groups(tcc_instance *instance, tcc_comm *comm);
 /* Finds the comm of a run of a model with collectives; fails where it does not suit the model. */
 tcc_status tcc_collective_begin(tcc_run *run);
+/* The comm's failure, with the rank that it failed on. */
+tcc_status tcc_collective_failed(const tcc_run *run, tcc_status status) TCC_COLD;
 /* Revokes the comm of a run that failed, if it has one: other ranks are no longer in step with it. */
 void tcc_collective_abort(const tcc_run *run);
 /* A collective under way.  The comm counts its tickets on; 0: there is none. */
@@ -31,6 +38,7 @@ tcc_status tcc_collective_memory(const tcc_run *run, tcc_span *memory);
 /* All earlier launches are done. */
 tcc_status tcc_collective_start(tcc_run *run, const tcc_code *code);
 tcc_status tcc_collective_wait(tcc_run *run, const tcc_code *code);
+tcc_status tcc_collective_none(const tcc_run *run); /* TCC_INTERNAL: one is under way at the end */
 /* Fails where a collective under way has a buffer in this memory. */
 tcc_status tcc_collective_spares(const tcc_run *run, const tcc_span *memory);
 int32_t tcc_collective_rank(const tcc_run *run); /* of this process in the run's comm */

@@ -205,8 +205,7 @@ static tcc_status run_program(tcc_run *run) {
     TCC_RETURN_IF_ERROR(tcc_instance_prepare(run));
     tcc_status status = make_arenas(run);
     if (status == TCC_OK) status = tcc_interpret(run, instance->model->program.body);
-    if (status == TCC_OK && run->in_flight)
-        status = tcc_fail(TCC_INTERNAL, "the program ends while a collective is under way");
+    if (status == TCC_OK) status = tcc_collective_none(run);
     if (status == TCC_OK) status = tcc_ports_check_outputs_written(run);
     if (status == TCC_OK) status = tcc_values_give(run);
     if (TCC_UNLIKELY(status != TCC_OK)) tcc_collective_abort(run);

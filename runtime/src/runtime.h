@@ -266,6 +266,7 @@ typedef struct tcc_operands {
 #include "instructions.h"
 
 struct tcc_op_call;
+struct tcc_comm_call;
 typedef tcc_status (*tcc_op)(struct tcc_op_call *call);
 
 struct tcc_code {
@@ -499,6 +500,10 @@ typedef struct tcc_executor {
     tcc_status (*fetch)(tcc_run *run, int64_t buffer, int64_t offset, int64_t size,
                         void *out_bytes);
     tcc_status (*settle)(tcc_run *run); /* waits for all earlier work */
+    /* A collective, behind all earlier work, and what waits for it, by its ticket. */
+    tcc_status (*start)(tcc_run *run, const struct tcc_comm_call *call, const char *send,
+                        char *receive, int64_t ticket);
+    tcc_status (*wait)(tcc_run *run, int64_t ticket);
 } tcc_executor;
 
 /* A run on a GPU, from the caller's arrays to the results. */
@@ -517,7 +522,6 @@ tcc_status tcc_instance_set_pool(tcc_instance *instance, const tcc_pool_config *
 tcc_status tcc_instance_run(tcc_instance *instance, const tcc_tensor *inputs, int32_t n_inputs,
                             tcc_tensor *outputs, int32_t n_outputs, const tcc_allocator *allocator,
                             void *stream);
-
 tcc_status tcc_interpret(tcc_run *run, tcc_body body);
 /* Empties the heap, binds the arrays and runs the prologue: all sizes are known then. */
 tcc_status tcc_instance_prepare(tcc_run *run);
@@ -556,18 +560,15 @@ tcc_status tcc_values_give(tcc_run *run);
 const char *tcc_dtype_name(tcc_dtype dtype, char text[16]);
 
 /* variants.c: what of an artifact runs here. */
-
 /* Fills the variant, program and weights of `model`, and its GPU if it has one.  On failure
  * nothing is held. */
 tcc_status tcc_variant_open(const tcc_artifact *artifact, tcc_model *model);
-
 tcc_status tcc_model_get(tcc_model **out_model);
 void tcc_model_release(tcc_model *model);
 tcc_status tcc_model_call(tcc_model *model, const tcc_tensor *inputs, int32_t n_inputs,
                           tcc_tensor *outputs, int32_t n_outputs, const tcc_allocator *allocator,
                           void *stream);
 void tcc_model_trim(tcc_model *model);
-
 const tcc_api *tcc_runtime_api(void);
 
 /* ---- ops/: C functions that CallOp reaches ------------------------------------------------------------- */

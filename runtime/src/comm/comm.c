@@ -6,7 +6,7 @@
 
 static const tcc_comm_backend *const backends[] = {&tcc_comm_backend_shared, &tcc_comm_backend_mpi};
 
-static tcc_status usable(const tcc_comm *comm) {
+tcc_status tcc_comm_usable(const tcc_comm *comm) {
     if (!comm) return tcc_fail(TCC_INVALID_ARGUMENT, "the comm is NULL");
     if (TCC_UNLIKELY(comm->forks != tcc_comm_forks()))
         return tcc_fail(TCC_INVALID_ARGUMENT,
@@ -53,6 +53,10 @@ static const tcc_comm_table functions = {
     .wait = tcc_comm_wait,
     .scratch = tcc_comm_scratch,
     .subgroup = tcc_comm_subgroup,
+    .device_open = tcc_comm_device_open,
+    .device_close = tcc_comm_device_close,
+    .device_start = tcc_comm_device_start,
+    .device_wait = tcc_comm_device_wait,
 };
 
 static tcc_comm *make(const tcc_comm_settings *settings, int32_t rank, int32_t size) {
@@ -94,6 +98,7 @@ void tcc_comm_close(tcc_comm *comm) {
     }
     tcc_free(comm->members);
     tcc_comm_withdraw(comm);
+    tcc_comm_device_leave(comm);
     comm->backend->close(comm);
     tcc_free(comm->group.queue.works);
     tcc_free(comm->started.works);
@@ -105,17 +110,21 @@ int32_t tcc_comm_size(const tcc_comm *comm) { return comm->size; }
 const char *tcc_comm_backend_name(const tcc_comm *comm) { return comm->backend->name; }
 const char *tcc_comm_last_error(void) { return tcc_last_error(); }
 
-tcc_status tcc_comm_abort(tcc_comm *comm, const char *reason) {
-    TCC_RETURN_IF_ERROR(usable(comm));
-    comm->backend->revoke(comm, TCC_CANCELLED, reason ? reason : "the comm was aborted");
+void tcc_comm_revoke(tcc_comm *comm, tcc_status status, const char *reason) {
+    comm->backend->revoke(comm, status, reason);
     atomic_store(&comm->dropped, true);
+}
+
+tcc_status tcc_comm_abort(tcc_comm *comm, const char *reason) {
+    TCC_RETURN_IF_ERROR(tcc_comm_usable(comm));
+    tcc_comm_revoke(comm, TCC_CANCELLED, reason ? reason : "the comm was aborted");
     for (tcc_comm *child = atomic_load(&comm->subgroups); child; child = child->next)
         (void)tcc_comm_abort(child, reason);
     return TCC_OK;
 }
 
 tcc_status tcc_comm_error(tcc_comm *comm) {
-    TCC_RETURN_IF_ERROR(usable(comm));
+    TCC_RETURN_IF_ERROR(tcc_comm_usable(comm));
     return comm->backend->error(comm);
 }
 
@@ -183,7 +192,7 @@ static tcc_status make_party(tcc_comm *comm, int32_t color, const party *party,
 }
 
 tcc_status tcc_comm_split(tcc_comm *comm, int32_t color, int32_t key, tcc_comm **out_comm) {
-    TCC_RETURN_IF_ERROR(usable(comm));
+    TCC_RETURN_IF_ERROR(tcc_comm_usable(comm));
     if (!out_comm || comm->group.open)
         return tcc_fail(TCC_INVALID_ARGUMENT, "split: out_comm is NULL, or a group is open");
     *out_comm = NULL;
@@ -226,7 +235,7 @@ static tcc_status make_subgroup(tcc_comm *comm, const int32_t *ranks, int32_t n,
 
 tcc_status tcc_comm_subgroup(tcc_comm *comm, const int32_t *ranks, int32_t n,
                              tcc_comm **out_comm) {
-    TCC_RETURN_IF_ERROR(usable(comm));
+    TCC_RETURN_IF_ERROR(tcc_comm_usable(comm));
     if (!ranks || !out_comm || comm->group.open)
         return tcc_fail(TCC_INVALID_ARGUMENT, "subgroup: a pointer is NULL, or a group is open");
     *out_comm = NULL;
@@ -249,7 +258,7 @@ tcc_status tcc_comm_subgroup(tcc_comm *comm, const int32_t *ranks, int32_t n,
 
 tcc_status tcc_comm_shrink(tcc_comm *comm, const int32_t *excluded, int32_t n,
                            tcc_comm **out_comm) {
-    TCC_RETURN_IF_ERROR(usable(comm));
+    TCC_RETURN_IF_ERROR(tcc_comm_usable(comm));
     if (!out_comm || n < 0 || (n > 0 && !excluded))
         return tcc_fail(TCC_INVALID_ARGUMENT, "shrink: a pointer is NULL, or n is negative");
     *out_comm = NULL;
@@ -294,7 +303,7 @@ static tcc_status make_arena(tcc_comm *comm, tcc_comm_arena arena, size_t bytes)
 }
 
 tcc_status tcc_comm_symmetric(tcc_comm *comm, size_t bytes, void **out_memory) {
-    TCC_RETURN_IF_ERROR(usable(comm));
+    TCC_RETURN_IF_ERROR(tcc_comm_usable(comm));
     bytes = tcc_memory_round(bytes);
     if (!out_memory || !bytes || bytes > SIZE_MAX / 2 / (size_t)comm->size)
         return tcc_fail(TCC_INVALID_ARGUMENT,
@@ -319,7 +328,7 @@ static tcc_status agree_on_bytes(tcc_comm *comm, int64_t *bytes) {
 }
 
 tcc_status tcc_comm_scratch(tcc_comm *comm, size_t bytes, void **out_memory) {
-    TCC_RETURN_IF_ERROR(usable(comm));
+    TCC_RETURN_IF_ERROR(tcc_comm_usable(comm));
     int64_t most = (int64_t)bytes;
     if (!out_memory || !bytes || bytes > MOST_SCRATCH)
         return tcc_fail(TCC_INVALID_ARGUMENT,
@@ -354,8 +363,7 @@ static tcc_status append(tcc_comm_queue *queue, const tcc_comm_work *work) {
 TCC_COLD static tcc_status drop(tcc_comm *comm, tcc_status status) {
     char reason[512];
     snprintf(reason, sizeof reason, "%s", tcc_last_error());
-    comm->backend->revoke(comm, status, reason);
-    atomic_store(&comm->dropped, true);
+    tcc_comm_revoke(comm, status, reason);
     return comm->backend->error(comm);
 }
 
@@ -395,7 +403,7 @@ static tcc_status issue(tcc_comm *comm, tcc_comm_work *work, const void *send, v
 static tcc_status call(tcc_comm *comm, const tcc_comm_call *asked, const void *send,
                        void *receive) {
     tcc_comm_work work;
-    TCC_RETURN_IF_ERROR(usable(comm));
+    TCC_RETURN_IF_ERROR(tcc_comm_usable(comm));
     TCC_RETURN_IF_ERROR(tcc_comm_check_call(asked, comm->rank, comm->size, &work));
     return issue(comm, &work, send, receive);
 }
@@ -478,7 +486,7 @@ tcc_status tcc_comm_barrier(tcc_comm *comm) {
 /* ---- groups of operations -------------------------------------------------------------------- */
 
 tcc_status tcc_comm_group_start(tcc_comm *comm) {
-    TCC_RETURN_IF_ERROR(usable(comm));
+    TCC_RETURN_IF_ERROR(tcc_comm_usable(comm));
     if (comm->group.open) return tcc_fail(TCC_INVALID_ARGUMENT, "a group is open already");
     comm->group.open = true;
     comm->group.queue.n = 0;
@@ -486,7 +494,7 @@ tcc_status tcc_comm_group_start(tcc_comm *comm) {
 }
 
 tcc_status tcc_comm_group_end(tcc_comm *comm) {
-    TCC_RETURN_IF_ERROR(usable(comm));
+    TCC_RETURN_IF_ERROR(tcc_comm_usable(comm));
     if (!comm->group.open) return tcc_fail(TCC_INVALID_ARGUMENT, "no group is open");
     comm->group.open = false;
     const tcc_comm_queue *queue = &comm->group.queue;
@@ -522,7 +530,7 @@ static tcc_status start(tcc_comm *comm, tcc_comm_work *work, const void *send, v
 
 tcc_status tcc_comm_start(tcc_comm *comm, const tcc_comm_call *asked, const void *send,
                           void *receive, uint64_t *out_ticket) {
-    TCC_RETURN_IF_ERROR(usable(comm));
+    TCC_RETURN_IF_ERROR(tcc_comm_usable(comm));
     if (!asked || asked->struct_size != sizeof *asked)
         return tcc_fail(TCC_INVALID_ARGUMENT, "start: the call is NULL, or of another version");
     tcc_comm_work work;
@@ -531,7 +539,7 @@ tcc_status tcc_comm_start(tcc_comm *comm, const tcc_comm_call *asked, const void
 }
 
 tcc_status tcc_comm_wait(tcc_comm *comm, uint64_t ticket) {
-    TCC_RETURN_IF_ERROR(usable(comm));
+    TCC_RETURN_IF_ERROR(tcc_comm_usable(comm));
     if (ticket == 0 || ticket > comm->tickets)
         return tcc_fail(TCC_INVALID_ARGUMENT, "wait: there is no ticket %llu",
                         (unsigned long long)ticket);
@@ -548,7 +556,7 @@ struct tcc_comm_plan {
 
 tcc_status tcc_comm_plan_make(tcc_comm *comm, const tcc_comm_call *asked,
                               tcc_comm_plan **out_plan) {
-    TCC_RETURN_IF_ERROR(usable(comm));
+    TCC_RETURN_IF_ERROR(tcc_comm_usable(comm));
     if (!asked || !out_plan || asked->struct_size != sizeof *asked)
         return tcc_fail(TCC_INVALID_ARGUMENT,
                         "tcc_comm_plan_make: a pointer is NULL, or the call is of another version");
@@ -572,13 +580,13 @@ tcc_status tcc_comm_plan_make(tcc_comm *comm, const tcc_comm_call *asked,
 }
 
 tcc_status tcc_comm_plan_post(tcc_comm_plan *plan, const void *send, void *receive) {
-    TCC_RETURN_IF_ERROR(usable(plan->comm));
+    TCC_RETURN_IF_ERROR(tcc_comm_usable(plan->comm));
     return issue(plan->comm, &plan->work, send, receive);
 }
 
 tcc_status tcc_comm_plan_start(tcc_comm_plan *plan, const void *send, void *receive,
                                uint64_t *out_ticket) {
-    TCC_RETURN_IF_ERROR(usable(plan->comm));
+    TCC_RETURN_IF_ERROR(tcc_comm_usable(plan->comm));
     return start(plan->comm, &plan->work, send, receive, out_ticket);
 }
 

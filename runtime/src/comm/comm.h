@@ -175,7 +175,18 @@ struct tcc_comm {
     _Atomic(tcc_comm *) subgroups; /* a list of those it keeps */
     tcc_comm *next;                /* in the list of the comm that keeps this one */
     int32_t *members;              /* of a subgroup: their ranks in that comm */
+    tcc_comm_device *device; /* NULL: none was opened */
 };
+
+/* TCC_OK where this process may use the comm. */
+tcc_status tcc_comm_usable(const tcc_comm *comm);
+/* Revokes the comm for all ranks; also from a thread that only watches. */
+void tcc_comm_revoke(tcc_comm *comm, tcc_status status, const char *reason);
+
+/* ---- device.c: operations on GPUs ------------------------------------------------------------ */
+
+/* The comm is about to be freed: its device goes on without it. */
+void tcc_comm_device_leave(tcc_comm *comm);
 
 /* ---- process.c: the process's comm ----------------------------------------------------------- */
 

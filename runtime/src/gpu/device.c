@@ -113,6 +113,7 @@ tcc_status tcc_gpu_find_device(tcc_gpu *gpu) {
 typedef struct survey {
     int64_t launches;
     bool fixed; /* nothing depends on data that the device makes */
+    bool overlaps;
 } survey;
 
 static tcc_status check_launch(const tcc_gpu *gpu, const tcc_code *code) {
@@ -153,6 +154,12 @@ static tcc_status check_body(const tcc_gpu *gpu, const tcc_program *program, tcc
             TCC_RETURN_IF_ERROR(check_body(gpu, program, code->as.branch.then, found));
             TCC_RETURN_IF_ERROR(check_body(gpu, program, code->as.branch.otherwise, found));
             break;
+        case TCC_CODE_COLLECTIVE:
+            if (code->as.collective.group >= 0)
+                return tcc_fail(TCC_UNSUPPORTED, "collectives of groups of ranks do not run on GPUs");
+            if (i + 1 == body.count || body.code[i + 1].kind != TCC_CODE_WAIT)
+                found->overlaps = true;
+            break;
         case TCC_CODE_LOOP:
             if (code->as.loop.condition >= 0) found->fixed = false;
             found->launches++; /* of its body several */
@@ -174,6 +181,7 @@ static tcc_status check_program(tcc_gpu *gpu, const tcc_program *program) {
     TCC_RETURN_IF_ERROR(check_body(gpu, program, program->body, &found));
     const char *graphs = getenv("TCC_GRAPHS");
     gpu->wait = is_set("TCC_SYNC");
+    gpu->overlaps = found.overlaps;
     gpu->graphs = found.fixed && found.launches > 1 && !gpu->wait && !(graphs && !strcmp(graphs, "0"));
     return TCC_OK;
 }

@@ -5,10 +5,12 @@
 
 tcc_status tcc_gpu_wait(const tcc_gpu_instance *device) {
     const tcc_gpu *gpu = device->gpu;
-    TCC_GPU_TRY(gpu->driver, stream_wait(device->queue),
-                "model '%s' failed on %s (TCC_SYNC=1 tells in which kernel)",
-                tcc_artifact_info.name, gpu->name);
-    return TCC_OK;
+    int error = 0;
+    TCC_RETURN_IF_ERROR(tcc_gpu_wait_watched(device, &error));
+    if (!error) return TCC_OK;
+    return tcc_gpu_fail(gpu->driver, error,
+                        "model '%s' failed on %s (TCC_SYNC=1 tells in which kernel)",
+                        tcc_artifact_info.name, gpu->name);
 }
 
 /* ---- kernels ----------------------------------------------------------------------------------------- */
@@ -71,9 +73,10 @@ static tcc_status launch(tcc_run *run, const tcc_code *code, int64_t units) {
                 launch(gpu->functions[code->as.launch.kernel], (unsigned)units, 1, 1,
                        kernel->threads, 1, 1, kernel->shared, device->queue, device->params, NULL),
                 "kernel '%.128s' cannot be started", kernel->symbol);
-    if (TCC_UNLIKELY(gpu->wait && !device->recorded))
-        TCC_GPU_TRY(gpu->driver, stream_wait(device->queue), "kernel '%.128s' failed",
-                    kernel->symbol);
+    if (!TCC_UNLIKELY(gpu->wait && !device->recorded)) return TCC_OK;
+    int error = 0;
+    TCC_RETURN_IF_ERROR(tcc_gpu_wait_watched(device, &error));
+    if (error) return tcc_gpu_fail(gpu->driver, error, "kernel '%.128s' failed", kernel->symbol);
     return TCC_OK;
 }
 
@@ -167,6 +170,7 @@ static tcc_status resize(tcc_run *run, int64_t id, int64_t size, int64_t keep) {
     tcc_span *span = &instance->spans[id];
     size_t capacity = span->data ? device->capacities[id] : 0;
     device->read_from = NULL;
+    TCC_RETURN_IF_ERROR(tcc_collective_spares(run, span));
     if (!span->data || (size_t)size > capacity) {
         size_t grown = (size_t)size > capacity + capacity / 2 ? (size_t)size : capacity + capacity / 2;
         void *memory = NULL;
@@ -261,4 +265,6 @@ const tcc_executor tcc_gpu_executor = {
     .resize = resize,
     .fetch = fetch,
     .settle = settle,
+    .start = tcc_gpu_start,
+    .wait = tcc_gpu_await,
 };

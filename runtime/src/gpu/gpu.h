@@ -2,6 +2,7 @@
 #ifndef TCC_GPU_H
 #define TCC_GPU_H
 
+#include "../collective.h"
 #include "images.h"
 
 /* ---- find.c, device.c: the device, the kernels and the weights on it --------------------------------------- */
@@ -21,6 +22,7 @@ struct tcc_gpu {
     int driver_version;
     bool pools;  /* memory is taken and given in the order of a stream */
     bool graphs; /* runs of equal sizes are recorded */
+    bool overlaps; /* collectives go on beside kernels */
     bool wait;   /* TCC_SYNC: after every kernel, so that failures have a name */
     bool refused; /* the driver is none for the variant's code */
 };
@@ -118,6 +120,11 @@ struct tcc_gpu_instance {
     tcc_gpu_graph graphs[TCC_GPU_GRAPHS];
     uint64_t runs;
     int64_t kernels; /* of the run, as resolving found */
+    tcc_comm_device *joined; /* to the comm of the last run that had one */
+    const tcc_comm_table *talk; /* its functions */
+    void *beside; /* the stream of collectives that go on beside kernels; NULL: the run's */
+    void *begun;  /* events: what a collective there waits for, and by ticket its end */
+    void **ended;
 };
 
 /* ---- execute.c: instructions on the device --------------------------------------------------------- */
@@ -128,6 +135,18 @@ extern const tcc_executor tcc_gpu_executor;
 void tcc_gpu_free_dynamic(tcc_instance *instance);
 /* Waits until the run's work so far is done. */
 tcc_status tcc_gpu_wait(const tcc_gpu_instance *device);
+
+/* ---- collective.c: collectives in the order of the run's stream, or beside its kernels ---------------- */
+
+/* Joins the device to the comm of a run that has one; fails where the ranks do not meet. */
+tcc_status tcc_gpu_join(tcc_run *run);
+/* No longer joined, and without the graphs of that comm's operations. */
+void tcc_gpu_part(tcc_gpu_instance *device);
+/* The driver's stream_wait for the run's stream, which the comm watches; its error. */
+tcc_status tcc_gpu_wait_watched(const tcc_gpu_instance *device, int *out_error);
+tcc_status tcc_gpu_start(tcc_run *run, const tcc_comm_call *call, const char *send, char *receive,
+                         int64_t ticket);
+tcc_status tcc_gpu_await(tcc_run *run, int64_t ticket);
 
 /* ---- transfer.c: the caller's arrays ----------------------------------------------------------------- */
 
@@ -145,5 +164,6 @@ int64_t tcc_gpu_key_words(const tcc_program *program);
 /* Runs the body, recorded from the second run with equal sizes and addresses on. */
 tcc_status tcc_gpu_run_graph(tcc_run *run);
 void tcc_gpu_drop_graph(const tcc_gpu_instance *device, tcc_gpu_graph *graph);
+void tcc_gpu_drop_graphs(tcc_gpu_instance *device); /* none of them is running */
 
 #endif

@@ -29,6 +29,10 @@ void tcc_gpu_drop_graph(const tcc_gpu_instance *device, tcc_gpu_graph *graph) {
     graph->executable = NULL;
 }
 
+void tcc_gpu_drop_graphs(tcc_gpu_instance *device) {
+    for (int32_t i = 0; i < TCC_GPU_GRAPHS; i++) tcc_gpu_drop_graph(device, &device->graphs[i]);
+}
+
 static tcc_gpu_graph *find(tcc_gpu_instance *device, size_t bytes) {
     for (int32_t i = 0; i < TCC_GPU_GRAPHS; i++) {
         tcc_gpu_graph *graph = &device->graphs[i];
@@ -113,6 +117,7 @@ tcc_status tcc_gpu_run_graph(tcc_run *run) {
     memcpy(device->key, instance->registers,
            (size_t)program->n_registers * sizeof *instance->registers);
     TCC_RETURN_IF_ERROR(resolve(run));
+    TCC_RETURN_IF_ERROR(tcc_collective_none(run));
     if (device->kernels > TCC_GPU_MOST_KERNELS) return enqueue(run);
     make_key(instance, device->key);
     tcc_gpu_graph *graph = find(device, bytes);

@@ -26,6 +26,7 @@ static tcc_status allocate_tables(tcc_instance *instance, tcc_gpu_instance *devi
         {(void **)&device->params, params, sizeof(void *)},
         {&device->map_room, device->gpu->most_maps + 1, sizeof(tcc_gpu_tensor_map)},
         {(void **)&device->key, tcc_gpu_key_words(program), sizeof(int64_t)},
+        {(void **)&device->ended, program->n_tickets, sizeof(void *)},
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
         *tables[i].table = tcc_allocate_zero((size_t)tables[i].count, tables[i].size);
@@ -48,6 +49,19 @@ static tcc_status make_streams(tcc_gpu_instance *device) {
     return TCC_OK;
 }
 
+static tcc_status make_beside(tcc_gpu_instance *device, int64_t tickets) {
+    const tcc_gpu *gpu = device->gpu;
+    if (!gpu->overlaps) return TCC_OK;
+    TCC_GPU_TRY(gpu->driver, stream_create(&device->beside, TCC_GPU_NON_BLOCKING), "no stream on %s",
+                gpu->name);
+    TCC_GPU_TRY(gpu->driver, event_create(&device->begun, TCC_GPU_NO_TIMING), "no event on %s",
+                gpu->name);
+    for (int64_t i = 0; i < tickets; i++)
+        TCC_GPU_TRY(gpu->driver, event_create(&device->ended[i], TCC_GPU_NO_TIMING),
+                    "no event on %s", gpu->name);
+    return TCC_OK;
+}
+
 static tcc_status make_state(tcc_instance *instance) {
     tcc_gpu_instance *device = instance->device;
     const tcc_gpu *gpu = device->gpu;
@@ -66,6 +80,7 @@ static tcc_status fill_instance(tcc_instance *instance) {
     const tcc_program *program = &instance->model->program;
     TCC_RETURN_IF_ERROR(allocate_tables(instance, device));
     TCC_RETURN_IF_ERROR(make_streams(device));
+    TCC_RETURN_IF_ERROR(make_beside(device, program->n_tickets));
     TCC_RETURN_IF_ERROR(make_state(instance));
     return tcc_gpu_grow(device, &device->arena, (size_t)program->known_arena, "arena");
 }
@@ -90,7 +105,8 @@ static void release_memory(tcc_instance *instance) {
     const tcc_gpu_driver *driver = device->gpu->driver;
     const tcc_program *program = &instance->model->program;
     if (device->pending) (void)driver->event_wait(device->event);
-    for (int32_t i = 0; i < TCC_GPU_GRAPHS; i++) tcc_gpu_drop_graph(device, &device->graphs[i]);
+    tcc_gpu_part(device);
+    tcc_gpu_drop_graphs(device);
     tcc_gpu_release_array(device->gpu, &device->arena);
     tcc_gpu_release_array(device->gpu, &device->state);
     for (tcc_gpu_kept *kept = device->kept; kept; kept = kept->next)
@@ -100,6 +116,10 @@ static void release_memory(tcc_instance *instance) {
     for (int32_t i = 0; device->outputs && i < program->n_outputs; i++)
         tcc_gpu_release_array(device->gpu, &device->outputs[i]);
     if (device->word) (void)driver->release_host(device->word);
+    for (int64_t i = 0; device->ended && i < program->n_tickets; i++)
+        if (device->ended[i]) (void)driver->event_destroy(device->ended[i]);
+    if (device->begun) (void)driver->event_destroy(device->begun);
+    if (device->beside) (void)driver->stream_destroy(device->beside);
     if (device->event) (void)driver->event_destroy(device->event);
     if (device->capture) (void)driver->stream_destroy(device->capture);
     if (device->stream) (void)driver->stream_destroy(device->stream);
@@ -129,6 +149,7 @@ void tcc_gpu_instance_destroy(tcc_instance *instance) {
     tcc_free(device->params);
     tcc_free(device->map_room);
     tcc_free(device->key);
+    tcc_free(device->ended);
     tcc_free(device);
     instance->device = NULL;
 }
@@ -185,17 +206,23 @@ static tcc_status aim_arena(tcc_instance *instance) {
     return tcc_instance_aim_arena(instance, (tcc_span){device->arena.data, size}, (tcc_span){NULL, 0});
 }
 
-static tcc_status run_program(tcc_run *run, void *stream) {
-    tcc_instance *instance = run->instance;
-    TCC_RETURN_IF_ERROR(look_for_recording(instance->device, stream));
+/* What fails here concerns this rank alone: nothing has begun. */
+static tcc_status prepare(tcc_run *run, void *stream) {
+    TCC_RETURN_IF_ERROR(look_for_recording(run->instance->device, stream));
     TCC_RETURN_IF_ERROR(begin(run));
     TCC_RETURN_IF_ERROR(tcc_instance_prepare(run));
+    return tcc_gpu_join(run);
+}
+
+static tcc_status run_program(tcc_run *run) {
+    tcc_instance *instance = run->instance;
     TCC_RETURN_IF_ERROR(tcc_gpu_upload(run));
     TCC_RETURN_IF_ERROR(aim_arena(instance));
     if (instance->device->gpu->graphs && !instance->times && !instance->device->recorded)
         TCC_RETURN_IF_ERROR(tcc_gpu_run_graph(run));
     else
         TCC_RETURN_IF_ERROR(tcc_interpret(run, instance->model->program.body));
+    TCC_RETURN_IF_ERROR(tcc_collective_none(run));
     TCC_RETURN_IF_ERROR(tcc_ports_check_outputs_written(run));
     return tcc_gpu_download(run);
 }
@@ -228,12 +255,16 @@ tcc_status tcc_gpu_run(tcc_run *run, void *stream) {
     tcc_gpu_instance *device = run->instance->device;
     tcc_gpu_scope scope;
     TCC_RETURN_IF_ERROR(tcc_gpu_enter(device->gpu, &scope));
-    tcc_status status = run_program(run, stream);
+    tcc_status status = prepare(run, stream);
+    bool begun = status == TCC_OK;
+    if (begun) status = run_program(run);
     tcc_gpu_free_dynamic(run->instance);
-    if (status == TCC_OK)
-        status = finish(run, stream);
-    else if (!device->recorded)
-        await_all(device);
+    bool ended = status == TCC_OK;
+    if (ended) status = finish(run, stream);
+    /* other ranks learn it, and what waits for them on the device ends */
+    if (status != TCC_OK && begun) tcc_collective_abort(run);
+    if (!ended && !device->recorded) await_all(device);
+    if (status != TCC_OK && run->comm) tcc_gpu_drop_graphs(device);
     tcc_gpu_leave(device->gpu, &scope);
     return status;
 }

@@ -17,7 +17,7 @@ from library import build_program, build_whole
 def programs(comm_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the programs of this folder that are linked with the library."""
     folder = tmp_path_factory.mktemp("comm")
-    for name in ("matrix", "faults", "chaos", "joined"):
+    for name in ("matrix", "faults", "chaos", "joined", "device_faults"):
         build_program(folder, name, comm_library)
     # it looks inside
     inside = [path for path in comm_sources() if path.stem in ("environment", "status")]

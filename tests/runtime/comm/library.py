@@ -6,12 +6,16 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from tcc.backends.artifact.gpu_binaries import Platform
 from tcc.backends.artifact.toolchain import runtime_folder
 
 from tests.processes import finished
+from tests.runtime.gpu.fakes import Fakes
 
 HERE = Path(__file__).parent
 LIBRARIES = ("-lm", "-lpthread", "-ldl")
+# The libraries that move data between GPUs, by what test programs call them.
+DEVICE_LIBRARIES = {"nccl": Platform.CUDA, "rccl": Platform.HIP}
 # Calls of the library to the system can be made to fail, and sanitizers watch it.
 FAILING = (
     "-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-DFAILING",
@@ -41,6 +45,17 @@ def build_whole(folder: Path, name: str, sources: Sequence[Path], *flags: str) -
     parts = [str(path) for path in sources]
     run(*_command(*flags), str(HERE / f"{name}.c"), *parts, "-o", made, *LIBRARIES)
     return made
+
+
+def build_nccl(folder: Path, name: str) -> dict[str, str]:
+    """fake_nccl.c as NCCL or RCCL, with the stand-in driver: variables for programs and ranks."""
+    driver = Fakes(folder).driver(DEVICE_LIBRARIES[name])
+    made = folder / f"lib{name}.so"
+    hip = ("-DRCCL",) if name == "rccl" else ()
+    flags = ("-O1", "-shared", "-fPIC", "-fvisibility=hidden", *hip)
+    run(*_command(*flags), str(HERE / "fake_nccl.c"), "-o", made, *LIBRARIES)
+    files = {"FAKE_DRIVER": driver, f"TCC_{name.upper()}_LIBRARY": made, "TMPDIR": folder}
+    return {variable: str(path) for variable, path in files.items()}
 
 
 def run(*command: str | Path, seconds: float = 100, **variables: str) -> str:

@@ -1,13 +1,14 @@
 /* Every operation, element type and reduction, with odd counts, in place or not, misaligned or not,
  * by its function, as a plan and started, against the oracle; guard bytes around what is received.
  *
- *     matrix RANKS short|long [BACKEND]
+ *     matrix RANKS short|long [BACKEND [nccl|rccl]]
  *
- * RANKS 0: this process is one rank, as a launcher's environment says. */
+ * RANKS 0: this process is one rank, as a launcher's environment says.  With nccl or rccl buffers lie
+ * on stand-in GPUs (on_devices.h); what these libraries cannot do is left out. */
 #include <stdbool.h>
 
+#include "on_devices.h"
 #include "oracle.h"
-#include "ranks.h"
 
 enum { GUARD = 64, GUARD_BYTE = 0x5a };
 
@@ -18,19 +19,26 @@ typedef struct buffers {
     char *block;
     char *send, *receive;
     size_t bytes;
+    bool same;
 } buffers;
+
+static const char *platform; /* NULL: buffers are the host's */
+static gpu device;
+static tcc_comm_device *joined;
+static void *stream;
+static buffers last; /* that were made */
 
 /* `place` is where send lies in receive, or receive in send, when `same`. */
 static buffers make_buffers(size_t send, size_t receive, bool same, ptrdiff_t send_at,
                             ptrdiff_t receive_at, bool misaligned) {
     size_t room = (same ? (send > receive ? send : receive) : send + receive) + 4 * GUARD + 2;
-    buffers made = {.block = malloc(room), .bytes = room};
+    buffers made = {.block = malloc(room), .bytes = room, .same = same};
     CHECK(made.block, "out of memory");
     memset(made.block, GUARD_BYTE, room);
     char *base = made.block + GUARD + (misaligned ? 1 : 0);
     made.send = same ? base + send_at : base;
     made.receive = same ? base + receive_at : base + send + 2 * GUARD;
-    return made;
+    return last = made;
 }
 
 static void free_buffers(buffers *of) { free(of->block); }
@@ -44,7 +52,8 @@ static void check_guards(const char *what, const char *begin, size_t bytes) {
 
 /* A call on elements of type `of`. */
 #define CALL(name, ...)                                                                            \
-    ((tcc_comm_call){.kind = TCC_COMM_##name, .dtype = dtypes[of], __VA_ARGS__})
+    ((tcc_comm_call){.struct_size = sizeof(tcc_comm_call), .kind = TCC_COMM_##name,                \
+                     .dtype = dtypes[of], __VA_ARGS__})
 
 /* By the function of its name. */
 static tcc_status call_directly(tcc_comm *comm, const tcc_comm_call *call, const void *send,
@@ -69,11 +78,41 @@ static tcc_status call_directly(tcc_comm *comm, const tcc_comm_call *call, const
     }
 }
 
+/* Calls with parts of the block that was made last: on the device, with all of the block there; in
+ * every third case recorded in a graph, which goes twice where it does not write what it reads. */
+static void perform_there(const tcc_comm_call *calls, const void *const *sends,
+                          void *const *receives, int n) {
+    uint64_t there = device.array(last.block, last.bytes);
+    bool again = cases % 3 == 0, group = n > 1;
+    CHECK(there, "no device memory");
+    if (again) CHECK(!device.begin(stream), "it cannot be recorded");
+    if (group) CHECK_OK(tcc_comm_device_group_start(joined));
+    for (int i = 0; i < n; i++) {
+        const char *send = sends[i];
+        char *receive = receives[i];
+        CHECK_OK(tcc_comm_device_start(
+            joined, &calls[i], send ? (void *)(there + (uint64_t)(send - last.block)) : NULL,
+            receive ? (void *)(there + (uint64_t)(receive - last.block)) : NULL, stream));
+    }
+    if (group) CHECK_OK(tcc_comm_device_group_end(joined));
+    void *graph = again ? device.end(stream) : NULL;
+    for (int i = 0; again && i < (last.same ? 1 : 2); i++)
+        device.replay(graph, stream);
+    int error;
+    CHECK_OK(tcc_comm_device_wait(joined, device.settle, stream, &error));
+    CHECK(!error && !device.read(there, last.block, last.bytes), "error %d of the driver", error);
+    if (graph) device.forget(graph);
+    device.give(there);
+}
+
 /* By its function, as a plan, or started and waited for, in turns. */
 static void perform(tcc_comm *comm, tcc_comm_call call, const void *send, void *receive) {
     tcc_comm_plan *plan;
     uint64_t ticket;
-    call.struct_size = sizeof call;
+    if (joined) {
+        perform_there(&call, &send, &receive, 1);
+        return;
+    }
     switch (cases % 4) {
     case 0: CHECK_OK(call_directly(comm, &call, send, receive)); return;
     case 1:
@@ -229,17 +268,27 @@ static void test_broadcast(tcc_comm *comm, type of, int64_t count, bool same, bo
 static void test_ring(tcc_comm *comm, type of, int64_t count, bool misaligned) {
     int rank = tcc_comm_rank(comm), size = tcc_comm_size(comm);
     if (size == 1) return;
-    int next = (rank + 1) % size, last = (rank + size - 1) % size;
+    int next = (rank + 1) % size, last_rank = (rank + size - 1) % size;
     size_t bytes = (size_t)count * width(of);
     buffers at = make_buffers(2 * bytes, 2 * bytes, false, 0, 0, misaligned);
     fill(of, cases, rank, 0, 2 * count, at.send);
-    CHECK_OK(tcc_comm_group_start(comm));
-    for (size_t part = 0; part < 2; part++) {
-        CHECK_OK(tcc_comm_send(comm, at.send + part * bytes, count, dtypes[of], next));
-        CHECK_OK(tcc_comm_receive(comm, at.receive + part * bytes, count, dtypes[of], last));
+    if (joined) {
+        char *in = at.receive, *out = at.send;
+        const tcc_comm_call calls[] = {CALL(SEND, .count = count, .root = next),
+                                       CALL(RECEIVE, .count = count, .root = last_rank),
+                                       CALL(SEND, .count = count, .root = next),
+                                       CALL(RECEIVE, .count = count, .root = last_rank)};
+        perform_there(calls, (const void *[]){out, NULL, out + bytes, NULL},
+                      (void *[]){NULL, in, NULL, in + bytes}, 4);
+    } else {
+        CHECK_OK(tcc_comm_group_start(comm));
     }
-    CHECK_OK(tcc_comm_group_end(comm));
-    check_moved("send and receive", of, last, 0, 2 * count, at.receive);
+    for (size_t part = 0; !joined && part < 2; part++) {
+        CHECK_OK(tcc_comm_send(comm, at.send + part * bytes, count, dtypes[of], next));
+        CHECK_OK(tcc_comm_receive(comm, at.receive + part * bytes, count, dtypes[of], last_rank));
+    }
+    if (!joined) CHECK_OK(tcc_comm_group_end(comm));
+    check_moved("send and receive", of, last_rank, 0, 2 * count, at.receive);
     check_guards("receive", at.receive, 2 * bytes);
     free_buffers(&at);
 }
@@ -275,7 +324,6 @@ static void test_started(tcc_comm *comm, type of, int64_t count) {
         fill(of, cases, rank, 0, counts[i], at[i].send);
         tcc_comm_call call = i % 2 ? CALL(ALL_GATHER, .count = counts[i])
                                    : CALL(ALL_REDUCE, .count = counts[i], .reduction = TCC_COMM_MAX);
-        call.struct_size = sizeof call;
         CHECK_OK(tcc_comm_start(comm, &call, at[i].send, at[i].receive, &tickets[i]));
         if (i == 3 && cases % 5 == 0) test_pair(comm, of, 9);
     }
@@ -301,16 +349,18 @@ static void test_case(tcc_comm *comm, type of, int64_t count, bool same, bool mi
                       bool all_reductions) {
     for (int by = 0; by < (all_reductions ? 5 : 1); by++) {
         cases++;
+        if (joined && by == TCC_COMM_AVG && of > F64) continue;
         test_all_reduce(comm, of, (tcc_comm_reduction)by, count, same, misaligned);
         test_reduce_scatter(comm, of, (tcc_comm_reduction)by, count, same, misaligned);
     }
     cases++;
     test_all_gather(comm, of, count, same, misaligned);
     test_all_gather_v(comm, of, count, same, misaligned);
-    test_all_to_all(comm, of, count, same, misaligned);
+    test_all_to_all(comm, of, count, same && !joined, misaligned);
     test_all_to_all_v(comm, of, count, misaligned);
     test_broadcast(comm, of, count, same, misaligned);
     test_ring(comm, of, count, misaligned);
+    if (joined) return;
     test_pair(comm, of, count);
     test_started(comm, of, count);
     if (cases % 7 == 0) CHECK_OK(tcc_comm_barrier(comm));
@@ -321,6 +371,11 @@ static void matrix(const setup *ranks) {
     tcc_comm *comm;
     tcc_comm_config config = config_of(ranks);
     CHECK_OK(tcc_comm_open(&config, &comm));
+    if (platform) {
+        device = open_gpu(platform);
+        stream = device.stream();
+        CHECK_OK(tcc_comm_device_open(comm, device.type, &joined));
+    }
     for (int of = 0; of < TYPES; of++) {
         for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
             for (int way = 0; way < 4; way++)
@@ -331,6 +386,7 @@ static void matrix(const setup *ranks) {
         int64_t many = is_long ? (1 << 18) + 7 : (150000 + of) / (int)width((type)of);
         test_case(comm, (type)of, many, of & 1, of & 2, is_long);
     }
+    tcc_comm_device_close(joined);
     tcc_comm_close(comm);
 }
 
@@ -339,6 +395,7 @@ int main(int argc, char **argv) {
     is_long = strcmp(argv[2], "long") == 0;
     setup ranks = {
         .size = atoi(argv[1]), .name = own_name("matrix"), .backends = argc > 3 ? argv[3] : NULL};
+    platform = argc > 4 ? argv[4] : NULL;
     if (ranks.size) {
         run_ranks(ranks, matrix);
         puts("ok");

@@ -29,13 +29,25 @@ EXPORT int fake_begin(void *handle) {
 }
 EXPORT void *fake_end(stream *stream) {
     work *made = calloc(1, sizeof *made);
+    int error = 0;
     made->kind = GRAPH;
-    made->list = stream->first;
-    stream->first = NULL;
-    stream->last = &stream->first;
-    stream->queued = stream->done;
-    stream->capturing = false;
-    return made;
+    made->list = end_capture(stream, &error);
+    return error ? NULL : made;
 }
 EXPORT int fake_replay(work *executable, void *stream) { return add(stream, *executable); }
 EXPORT int fake_settle(void *stream) { return settle(stream_of(stream)); }
+EXPORT void fake_forget(work *executable) { drop_guests(executable->list); free(executable); }
+
+/* For libraries that put work of their own into streams: fake_nccl.c. */
+EXPORT int fake_guest(void *handle, int (*perform)(void *of), void (*drop)(void *of), void *of) {
+    return add(handle, (work){.kind = GUEST, .guest = perform, .drop = drop, .of = of});
+}
+EXPORT int fake_number_of(void *handle) {
+    for (int i = 0; i < 256; i++)
+        if (all[i] == stream_of(handle)) return number_of(handle);
+    return -1; /* no stream */
+}
+EXPORT int fake_is_captured(void *handle) { return stream_of(handle)->capturing; }
+EXPORT void *fake_memory(uint64_t address, size_t bytes) {
+    return is_live(address, bytes) ? real(address) : NULL;
+}

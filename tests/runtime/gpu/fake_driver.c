@@ -14,7 +14,7 @@
 
 /* ---- work ------------------------------------------------------------------------------------------ */
 
-enum { TO_DEVICE, TO_HOST, ON_DEVICE, FILL, LAUNCH, WAIT, GIVE, GRAPH };
+enum { TO_DEVICE, TO_HOST, ON_DEVICE, FILL, LAUNCH, WAIT, GIVE, GUEST, GRAPH };
 typedef void (*kernel)(void **params, unsigned grid, unsigned threads);
 #include "fake_emulator.h"
 typedef struct function {
@@ -37,6 +37,9 @@ typedef struct work {
     struct stream *stream; /* to wait for */
     long until;
     struct work *list;
+    int (*guest)(void *of); /* another library's, which `drop` tells when a graph loses it */
+    void (*drop)(void *of);
+    void *of;
 } work;
 typedef struct stream {
     work *first, **last;
@@ -44,6 +47,8 @@ typedef struct stream {
     bool capturing;
     int number;
     int error;
+    struct stream *origin; /* where it was joined to a capture: whose */
+    long joined, added;    /* of the work added since: what the origin has waited for */
 } stream;
 typedef struct event { stream *stream; long at; bool captured; } event;
 static stream legacy = {.last = &legacy.first};
@@ -91,6 +96,7 @@ static int perform(work *item) {
     case LAUNCH: return perform_launch(item);
     case WAIT: run_until(item->stream, item->until); return 0;
     case GIVE: return give((void *)item->target);
+    case GUEST: return item->guest(item->of);
     default:
         for (work *part = item->list; part; part = part->next) {
             int error = perform(part);
@@ -128,6 +134,8 @@ static void run_all(void) {
 static int add(void *handle, work item) {
     stream *stream = stream_of(handle);
     work *kept = malloc(sizeof *kept);
+    stream->added++;
+    if (stream->origin) stream = stream->origin; /* the order of calls is one that it may have */
     *kept = item;
     kept->next = NULL;
     *stream->last = kept;
@@ -445,6 +453,15 @@ EXPORT int NAME(cuStreamIsCapturing, hipStreamIsCapturing)(void *handle, int *ou
 }
 EXPORT int NAME(cuStreamWaitEvent, hipStreamWaitEvent)(void *handle, event *event, unsigned flags) {
     CALLED("stream=%d of=%d flags=%u", number_of(handle), event->stream->number, flags);
+    stream *waits = stream_of(handle), *of = event->stream;
+    if (event->captured && of->capturing && !waits->capturing) { /* it joins the capture */
+        waits->capturing = true;
+        waits->origin = of->origin ? of->origin : of;
+        waits->joined = waits->added - 1;
+        return 0;
+    }
+    if (of->origin && of->origin == waits) of->joined = event->at;
+    if (waits->capturing && event->captured) return 0;
     if (stream_of(handle)->capturing != event->captured)
         return event->captured ? CAPTURED_EVENT : NOT_OF_CAPTURE;
     if (event->stream == stream_of(handle)) return 0;
@@ -467,7 +484,7 @@ EXPORT int NAME(cuEventRecord, hipEventRecord)(event *event, void *handle) {
     CALLED("stream=%d", number_of(handle));
     event->stream = stream_of(handle);
     event->captured = event->stream->capturing;
-    event->at = event->stream->queued;
+    event->at = event->stream->origin ? event->stream->added : event->stream->queued;
     return 0;
 }
 EXPORT int NAME(cuEventSynchronize, hipEventSynchronize)(event *event) {

@@ -1,5 +1,24 @@
 /* Recorded work of the fake driver; a part of fake_driver.c. */
-typedef struct graph { work *first; } graph;
+typedef struct graph { work *first; bool taken; } graph;
+/* What was captured; streams that joined must have been waited for. */
+static work *end_capture(stream *stream, int *out_error) {
+    work *first = stream->first;
+    for (int i = 0; i < 256; i++) {
+        if (!all[i] || all[i]->origin != stream) continue;
+        if (all[i]->joined != all[i]->added) *out_error = UNJOINED;
+        all[i]->origin = NULL;
+        all[i]->capturing = false;
+    }
+    stream->first = NULL;
+    stream->last = &stream->first;
+    stream->queued = stream->done;
+    stream->capturing = false;
+    return first;
+}
+static void drop_guests(const work *list) {
+    for (; list; list = list->next)
+        if (list->kind == GUEST && list->drop) list->drop(list->of);
+}
 EXPORT int NAME(cuStreamBeginCapture_v2, hipStreamBeginCapture)(stream *stream, int mode) {
     CALLED("stream=%d mode=%d", stream->number, mode);
     if (stream->capturing) return CAPTURE_FORBIDS;
@@ -10,12 +29,9 @@ EXPORT int NAME(cuStreamBeginCapture_v2, hipStreamBeginCapture)(stream *stream, 
 EXPORT int NAME(cuStreamEndCapture, hipStreamEndCapture)(stream *stream, graph **out) {
     int error = called(__func__, "stream=%d", stream->number);
     graph *made = calloc(1, sizeof *made);
-    made->first = stream->first;
-    stream->first = NULL;
-    stream->last = &stream->first;
-    stream->queued = stream->done;
-    stream->capturing = false;
+    made->first = end_capture(stream, &error);
     *out = NULL;
+    if (error) drop_guests(made->first);
     if (error) return error;
     the.graphs++;
     *out = made;
@@ -27,6 +43,7 @@ EXPORT int NAME(cuGraphInstantiateWithFlags, hipGraphInstantiateWithFlags)(work 
     work *made = calloc(1, sizeof *made);
     made->kind = GRAPH;
     made->list = graph->first;
+    graph->taken = true;
     the.executables++;
     *out = made;
     return 0;
@@ -38,6 +55,7 @@ EXPORT int NAME(cuGraphLaunch, hipGraphLaunch)(work *executable, void *stream) {
 }
 EXPORT int NAME(cuGraphDestroy, hipGraphDestroy)(graph *graph) {
     CALLED(" ");
+    if (!graph->taken) drop_guests(graph->first);
     free(graph);
     the.graphs--;
     return 0;
@@ -45,6 +63,7 @@ EXPORT int NAME(cuGraphDestroy, hipGraphDestroy)(graph *graph) {
 EXPORT int NAME(cuGraphExecDestroy, hipGraphExecDestroy)(work *executable) {
     CALLED(" ");
     run_all();
+    drop_guests(executable->list);
     free(executable);
     the.executables--;
     return 0;

@@ -52,6 +52,23 @@ def in_child(test: Callable[[], None], seconds: float = 300) -> None:
     A signal ends a child that takes longer than `seconds`: a lock that another thread of this
     process held is held for ever there.
     """
+    in_children([test], seconds)
+
+
+def in_children(tests: Sequence[Callable[[], None]], seconds: float = 300) -> None:
+    """As `in_child`, all tests at once, each in a process of its own."""
+    children = [_forked(test, seconds) for test in tests]
+    ended = []
+    for child, read in children:
+        with os.fdopen(read) as pipe:
+            text = pipe.read()
+        ended.append((os.waitpid(child, 0)[1], text))
+    bad = [text or f"the child ended with status {waited}" for waited, text in ended if waited]
+    assert not bad, "\n".join(bad)
+
+
+def _forked(test: Callable[[], None], seconds: float) -> tuple[int, int]:
+    """The child, and the file that its traceback can be read from."""
     read, write = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -71,10 +88,7 @@ def in_child(test: Callable[[], None], seconds: float = 300) -> None:
         finally:
             os._exit(status)
     os.close(write)
-    with os.fdopen(read) as pipe:
-        text = pipe.read()
-    _, waited = os.waitpid(child, 0)
-    assert waited == 0, text or f"the child ended with status {waited}"
+    return child, read
 
 
 class Driver:
@@ -94,6 +108,7 @@ class Driver:
         library.fake_begin.argtypes = library.fake_end.argtypes = (ctypes.c_void_p,)
         library.fake_end.restype = ctypes.c_void_p
         library.fake_replay.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+        library.fake_forget.argtypes = (ctypes.c_void_p,)
         library.fake_most_taken.restype = ctypes.c_size_t
 
     def configure(
@@ -177,6 +192,10 @@ class Driver:
         assert self._library.fake_replay(graph, stream) == 0
         self.settle(stream)
 
+    def forget(self, graph: int) -> None:
+        """A caller's graph is gone."""
+        self._library.fake_forget(graph)
+
     def most_taken(self) -> int:
         return int(self._library.fake_most_taken())
 
@@ -184,13 +203,14 @@ class Driver:
 class Artifact:
     """One instance of an artifact through its C interface; RuntimeError has its message."""
 
-    def __init__(self, path: Path, flags: int = 0) -> None:
+    def __init__(self, path: Path, flags: int = 0, comm: ctypes.c_void_p | None = None) -> None:
         entry = ctypes.CDLL(str(path)).tcc_artifact_api
         entry.restype = ctypes.POINTER(abi.Api)
         self.api = entry().contents
         self._model, self._instance = ctypes.c_void_p(), ctypes.c_void_p()
         self._check(self.api.model_get(ctypes.byref(self._model)))
-        status = self.api.instance_create(self._model, flags, ctypes.byref(self._instance))
+        made = ctypes.byref(self._instance)
+        status = self.api.instance_create_on(self._model, flags, comm, made)
         if status:
             message = self.api.last_error().decode()
             self.api.model_release(self._model)

@@ -1,0 +1,417 @@
+/* The GPUs of a comm's ranks: they meet by an operation of the comm, and a thread of each rank
+ * watches the comm and the library, so that no operation waits on a GPU for a rank that failed.
+ *
+ * The library's communicator does not block: calls of it are short and made with the lock, and the
+ * watching thread, which alone aborts it, takes it out of reach first. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+#include <time.h>
+
+#include "nccl.h"
+
+enum {
+    PERIOD = 10000000, /* nanoseconds between two looks of the watching thread */
+    LOOKS = 256,       /* at a call in progress, before it sleeps between them */
+    NAP = 100000       /* nanoseconds */
+};
+
+struct tcc_comm_device {
+    const tcc_nccl *nccl;
+    int32_t device_type, rank, size;
+    int64_t patience; /* nanoseconds */
+    uint32_t forks;   /* of this process when it was opened */
+    pthread_t watcher;
+    bool watched, grouping;
+    tcc_nccl_work *works; /* of the open group */
+    int32_t n, room;
+    /* with the lock */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int32_t users;     /* the comm, while it is open, and who opened the device */
+    tcc_comm *comm;    /* NULL: closed */
+    void *handle;      /* the library's communicator; NULL: out of reach */
+    void *doomed;      /* to be aborted */
+    tcc_status status; /* why; TCC_OK: it is not */
+    char reason[512];
+    int64_t waiting; /* since when a caller waits for a stream; 0: none does */
+    char doing[TCC_COMM_TEXT];
+};
+
+/* ---- failure --------------------------------------------------------------------------------- */
+
+/* With the lock: the first failure counts. */
+static void retire(tcc_comm_device *device, tcc_status status, const char *reason) {
+    if (device->status != TCC_OK) return;
+    device->status = status;
+    snprintf(device->reason, sizeof device->reason, "%s", reason);
+    device->doomed = device->handle;
+    device->handle = NULL;
+    pthread_cond_signal(&device->changed);
+}
+
+/* With the lock: all ranks learn why. */
+TCC_PRINTF(3, 4)
+static void fail_all(tcc_comm_device *device, tcc_status status, const char *format, ...) {
+    char reason[sizeof device->reason];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(reason, sizeof reason, format, arguments);
+    va_end(arguments);
+    if (device->status != TCC_OK) return;
+    if (device->comm) tcc_comm_revoke(device->comm, status, reason);
+    retire(device, status, reason);
+}
+
+static tcc_status status_of(int result) {
+    switch (result) {
+    case TCC_NCCL_DEVICE_FAILED: return TCC_DEVICE;
+    case TCC_NCCL_INVALID_ARGUMENT:
+    case TCC_NCCL_INVALID_USAGE: return TCC_INVALID_ARGUMENT;
+    case TCC_NCCL_REMOTE: return TCC_PEER_DEAD;
+    default: return TCC_SYSTEM;
+    }
+}
+
+/* With the lock. */
+static void fail_by(tcc_comm_device *device, int result, const char *call) {
+    const tcc_nccl *nccl = device->nccl;
+    if (device->status != TCC_OK) return;
+    const char *hint = result == TCC_NCCL_INVALID_USAGE
+                           ? "; does each rank have a GPU of its own (TCC_DEVICE)?"
+                           : "";
+    const char *more = nccl->GetLastError(device->handle);
+    fail_all(device, status_of(result), "rank %d: %s in %s: %s%s%.200s%s", device->rank, call,
+           device->doing, nccl->GetErrorString(result), more && *more ? ": " : "",
+           more ? more : "", hint);
+}
+
+/* With the lock. */
+static tcc_status state(const tcc_comm_device *device) {
+    if (device->status != TCC_OK) return tcc_fail(device->status, "%s", device->reason);
+    if (device->comm) return TCC_OK;
+    return tcc_fail(TCC_INVALID_ARGUMENT, "the device's comm is closed");
+}
+
+static tcc_status usable(const tcc_comm_device *device) {
+    if (!device) return tcc_fail(TCC_INVALID_ARGUMENT, "the device is NULL");
+    if (device->forks == tcc_comm_forks()) return TCC_OK;
+    return tcc_fail(TCC_INVALID_ARGUMENT,
+                    "this process was forked from rank %d, to which the device belongs",
+                    device->rank);
+}
+
+/* ---- the watching thread --------------------------------------------------------------------- */
+
+/* With the lock: an error of the library that came since. */
+static void look_at_library(tcc_comm_device *device) {
+    int result = TCC_NCCL_SUCCESS, failed;
+    if (!device->handle) return;
+    failed = device->nccl->CommGetAsyncError(device->handle, &result);
+    if (failed) result = failed;
+    if (result != TCC_NCCL_SUCCESS && result != TCC_NCCL_IN_PROGRESS)
+        fail_by(device, result, "an error");
+}
+
+static void look_around(tcc_comm_device *device) {
+    tcc_status status = device->comm->backend->error(device->comm);
+    if (status != TCC_OK) retire(device, status, tcc_last_error());
+    look_at_library(device);
+    if (device->waiting && tcc_comm_now() - device->waiting > device->patience)
+        fail_all(device, TCC_TIMEOUT,
+                 "rank %d waited %lld ms in vain for its GPU; the last operation is %s",
+                 device->rank, (long long)(device->patience / 1000000), device->doing);
+}
+
+static void *watch(void *of) {
+    tcc_comm_device *device = of;
+    pthread_mutex_lock(&device->lock);
+    while (device->comm && !device->doomed) {
+        look_around(device);
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        int64_t next = until.tv_nsec + PERIOD;
+        until.tv_sec += next / 1000000000;
+        until.tv_nsec = next % 1000000000;
+        if (!device->doomed) pthread_cond_timedwait(&device->changed, &device->lock, &until);
+    }
+    void *doomed = device->doomed;
+    pthread_mutex_unlock(&device->lock);
+    /* it waits for graphs with operations in them, which their owners drop when a run fails */
+    if (doomed) (void)device->nccl->CommAbort(doomed);
+    return NULL;
+}
+
+/* Signals are for the threads of the program. */
+static int start_watching(tcc_comm_device *device) {
+    sigset_t every, before;
+    sigfillset(&every);
+    pthread_sigmask(SIG_SETMASK, &every, &before);
+    int error = pthread_create(&device->watcher, NULL, watch, device);
+    device->watched = !error;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+/* What ranks say to one another before they open. */
+typedef struct hello {
+    int32_t status, device_type, version;
+    tcc_nccl_id id; /* of rank 0 */
+    char reason[240];
+} hello;
+
+static void introduce(const tcc_comm *comm, int32_t device_type, hello *out) {
+    const tcc_nccl *nccl = tcc_nccl_library(device_type);
+    *out = (hello){.status = TCC_OK, .device_type = device_type};
+    if (!nccl) {
+        out->status = TCC_UNSUPPORTED;
+        snprintf(out->reason, sizeof out->reason, "%s", tcc_last_error());
+        return;
+    }
+    out->version = nccl->version;
+    int result = comm->rank ? 0 : nccl->GetUniqueId(&out->id);
+    if (!result) return;
+    out->status = (int32_t)status_of(result);
+    snprintf(out->reason, sizeof out->reason, "ncclGetUniqueId: %s", nccl->GetErrorString(result));
+}
+
+static tcc_status agree(const hello *all, int32_t size) {
+    for (int32_t i = 0; i < size; i++)
+        if (all[i].status)
+            return tcc_fail((tcc_status)all[i].status, "rank %d: %.*s", i,
+                            (int)sizeof all[i].reason, all[i].reason);
+    for (int32_t i = 1; i < size; i++)
+        if (all[i].device_type != all[0].device_type || all[i].version != all[0].version)
+            return tcc_fail(TCC_MISMATCH,
+                            "ranks differ: rank 0 has version %d of the library for device type "
+                            "%d, rank %d version %d for %d",
+                            all[0].version, all[0].device_type, i, all[i].version,
+                            all[i].device_type);
+    return TCC_OK;
+}
+
+/* All ranks learn the id, or that one of them cannot open. */
+static tcc_status meet(tcc_comm *comm, int32_t device_type, tcc_nccl_id *out_id) {
+    hello own, *all = tcc_allocate_zero((size_t)comm->size, sizeof *all);
+    if (!all) return TCC_OUT_OF_MEMORY;
+    introduce(comm, device_type, &own);
+    tcc_status status = tcc_comm_all_gather(comm, &own, all, sizeof own, (tcc_dtype){1, 8, 1});
+    if (status == TCC_OK) status = agree(all, comm->size);
+    if (status == TCC_OK) *out_id = all[0].id;
+    tcc_free(all);
+    return status;
+}
+
+/* Waits while a call is in progress, and revokes the comm where it fails or takes too long. */
+static tcc_status settle(tcc_comm_device *device, int result, const char *call, int64_t patience) {
+    int64_t deadline = tcc_comm_now() + patience;
+    for (int looks = 0; result == TCC_NCCL_IN_PROGRESS; looks++) {
+        if (looks < LOOKS)
+            sched_yield();
+        else
+            tcc_comm_pause(NAP);
+        pthread_mutex_lock(&device->lock);
+        tcc_status status = state(device);
+        if (status == TCC_OK) {
+            int failed = device->nccl->CommGetAsyncError(device->handle, &result);
+            if (failed) result = failed;
+            if (result == TCC_NCCL_IN_PROGRESS && tcc_comm_now() > deadline)
+                fail_all(device, TCC_TIMEOUT, "rank %d waited %lld ms in vain for %s in %s",
+                       device->rank, (long long)(patience / 1000000), call, device->doing);
+            status = state(device);
+        }
+        pthread_mutex_unlock(&device->lock);
+        TCC_RETURN_IF_ERROR(status);
+    }
+    if (result == TCC_NCCL_SUCCESS) return TCC_OK;
+    pthread_mutex_lock(&device->lock);
+    fail_by(device, result, call);
+    tcc_status status = state(device);
+    pthread_mutex_unlock(&device->lock);
+    return status;
+}
+
+static void destroy(tcc_comm_device *device) {
+    pthread_cond_destroy(&device->changed);
+    pthread_mutex_destroy(&device->lock);
+    tcc_free(device->works);
+    tcc_free(device);
+}
+
+static tcc_comm_device *make(tcc_comm *comm, int32_t device_type) {
+    tcc_comm_device *device = tcc_allocate_zero(1, sizeof *device);
+    if (!device) return NULL;
+    device->nccl = tcc_nccl_library(device_type);
+    device->device_type = device_type;
+    device->rank = comm->rank;
+    device->size = comm->size;
+    device->patience = comm->settings.operation_milliseconds * INT64_C(1000000);
+    device->forks = comm->forks;
+    device->comm = comm;
+    device->users = 1;
+    snprintf(device->doing, sizeof device->doing, "opening");
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_mutex_init(&device->lock, NULL);
+    pthread_cond_init(&device->changed, &clock);
+    pthread_condattr_destroy(&clock);
+    return device;
+}
+
+/* The watching thread is there first: it ends a call that waits for a rank which failed. */
+static tcc_status connect_ranks(tcc_comm_device *device, tcc_nccl_id id) {
+    enum { MAGIC = (int)0xcafebeef, LAYOUT = 21400 };
+    tcc_nccl_config config = {sizeof config, (uint32_t)MAGIC, LAYOUT, 0};
+    int error = start_watching(device), result = TCC_NCCL_SUCCESS;
+    pthread_mutex_lock(&device->lock);
+    if (error)
+        fail_all(device, TCC_SYSTEM, "rank %d: no thread to watch its GPU: %s", device->rank,
+                 strerror(error));
+    tcc_status status = state(device);
+    if (status == TCC_OK)
+        result = device->nccl->CommInitRankConfig(&device->handle, device->size, id, device->rank,
+                                                  &config);
+    int64_t patience = device->comm->settings.open_milliseconds * INT64_C(1000000);
+    pthread_mutex_unlock(&device->lock);
+    TCC_RETURN_IF_ERROR(status);
+    return settle(device, result, "ncclCommInitRankConfig", patience);
+}
+
+/* Who ends the last use takes the communicator down, when the watching thread has ended. */
+static void end_use(tcc_comm_device *device, bool by_comm) {
+    pthread_mutex_lock(&device->lock);
+    if (by_comm) {
+        device->comm = NULL;
+        pthread_cond_signal(&device->changed);
+    }
+    bool last = --device->users == 0;
+    pthread_mutex_unlock(&device->lock);
+    if (!last) return;
+    if (device->watched) pthread_join(device->watcher, NULL);
+    if (device->handle) (void)device->nccl->CommDestroy(device->handle);
+    destroy(device);
+}
+
+static tcc_status open_first(tcc_comm *comm, int32_t device_type) {
+    tcc_nccl_id id;
+    TCC_RETURN_IF_ERROR(meet(comm, device_type, &id));
+    tcc_comm_device *device = make(comm, device_type);
+    if (!device) return TCC_OUT_OF_MEMORY;
+    tcc_status status = connect_ranks(device, id);
+    if (status == TCC_OK)
+        comm->device = device;
+    else
+        end_use(device, true);
+    return status;
+}
+
+tcc_status tcc_comm_device_open(tcc_comm *comm, int32_t device_type,
+                                tcc_comm_device **out_device) {
+    TCC_RETURN_IF_ERROR(tcc_comm_usable(comm));
+    if (!out_device) return tcc_fail(TCC_INVALID_ARGUMENT, "device_open: out_device is NULL");
+    *out_device = NULL;
+    if (!comm->device) TCC_RETURN_IF_ERROR(open_first(comm, device_type));
+    tcc_comm_device *device = comm->device;
+    if (device->device_type != device_type)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "the comm has a device of type %d already, not %d",
+                        device->device_type, device_type);
+    pthread_mutex_lock(&device->lock);
+    tcc_status status = state(device);
+    if (status == TCC_OK) device->users++;
+    pthread_mutex_unlock(&device->lock);
+    if (status == TCC_OK) *out_device = device;
+    return status;
+}
+
+/* A child of a fork has neither the thread nor the GPU: it leaves all as it is. */
+void tcc_comm_device_close(tcc_comm_device *device) {
+    if (device && device->forks == tcc_comm_forks()) end_use(device, false);
+}
+
+void tcc_comm_device_leave(tcc_comm *comm) {
+    if (comm->device && comm->device->forks == tcc_comm_forks()) end_use(comm->device, true);
+    comm->device = NULL;
+}
+
+/* ---- operations ------------------------------------------------------------------------------ */
+
+static tcc_status issue(tcc_comm_device *device, const tcc_nccl_work *works, int32_t n) {
+    int result = TCC_NCCL_SUCCESS;
+    const char *call = "";
+    pthread_mutex_lock(&device->lock);
+    if (device->comm && atomic_load(&device->comm->dropped)) look_around(device);
+    tcc_status status = state(device);
+    if (status == TCC_OK) {
+        (void)tcc_comm_text(&works->work.descriptor, device->doing);
+        result = tcc_nccl_issue(device->nccl, device->handle, device->rank, device->size, works, n,
+                                &call);
+    }
+    pthread_mutex_unlock(&device->lock);
+    return status != TCC_OK ? status : settle(device, result, call, device->patience);
+}
+
+static tcc_status append(tcc_comm_device *device, const tcc_nccl_work *work) {
+    if (device->n == device->room) {
+        int32_t room = device->room ? 2 * device->room : 16;
+        tcc_nccl_work *more = tcc_allocate((size_t)room * sizeof *more);
+        if (!more) return TCC_OUT_OF_MEMORY;
+        if (device->n) memcpy(more, device->works, (size_t)device->n * sizeof *more);
+        tcc_free(device->works);
+        device->works = more;
+        device->room = room;
+    }
+    device->works[device->n++] = *work;
+    return TCC_OK;
+}
+
+tcc_status tcc_comm_device_start(tcc_comm_device *device, const tcc_comm_call *call,
+                                 const void *send, void *receive, void *stream) {
+    TCC_RETURN_IF_ERROR(usable(device));
+    if (!call || call->struct_size != sizeof *call)
+        return tcc_fail(TCC_INVALID_ARGUMENT,
+                        "device_start: the call is NULL, or of another version");
+    tcc_nccl_work item = {.stream = stream};
+    TCC_RETURN_IF_ERROR(tcc_comm_check_call(call, device->rank, device->size, &item.work));
+    TCC_RETURN_IF_ERROR(
+        tcc_comm_check_buffers(&item.work, device->rank, device->size, send, receive));
+    TCC_RETURN_IF_ERROR(tcc_nccl_check(device->nccl, &item.work));
+    return device->grouping ? append(device, &item) : issue(device, &item, 1);
+}
+
+tcc_status tcc_comm_device_group_start(tcc_comm_device *device) {
+    TCC_RETURN_IF_ERROR(usable(device));
+    if (device->grouping) return tcc_fail(TCC_INVALID_ARGUMENT, "a group is open already");
+    device->grouping = true;
+    device->n = 0;
+    return TCC_OK;
+}
+
+tcc_status tcc_comm_device_group_end(tcc_comm_device *device) {
+    TCC_RETURN_IF_ERROR(usable(device));
+    if (!device->grouping) return tcc_fail(TCC_INVALID_ARGUMENT, "no group is open");
+    device->grouping = false;
+    return device->n ? issue(device, device->works, device->n) : TCC_OK;
+}
+
+tcc_status tcc_comm_device_wait(tcc_comm_device *device, int (*wait)(void *of), void *of,
+                                int *out_result) {
+    TCC_RETURN_IF_ERROR(usable(device));
+    if (!wait || !out_result)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "device_wait: a pointer is NULL");
+    pthread_mutex_lock(&device->lock);
+    device->waiting = tcc_comm_now();
+    pthread_mutex_unlock(&device->lock);
+    *out_result = wait(of);
+    pthread_mutex_lock(&device->lock);
+    device->waiting = 0;
+    look_at_library(device); /* what failed left unspecified results */
+    tcc_status status = device->status ? tcc_fail(device->status, "%s", device->reason) : TCC_OK;
+    pthread_mutex_unlock(&device->lock);
+    return status;
+}

@@ -1,0 +1,106 @@
+/* Finding NCCL and RCCL.  Names, values and layouts are from the public interface of NCCL 2.14
+ * (nccl.h), which RCCL shares and later versions keep. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "nccl.h"
+
+enum { OLDEST = 21400 };
+
+typedef struct library {
+    const char *name, *variable, *files[3], *remedy;
+    int32_t device_type; /* DLPack's */
+} library;
+
+static const library libraries[] = {
+    {"NCCL", "TCC_NCCL_LIBRARY", {"libnccl.so.2", "libnccl.so"}, "the wheel nvidia-nccl-cu12", 2},
+    {"RCCL", "TCC_RCCL_LIBRARY", {"librccl.so.1", "librccl.so"}, "ROCm", 10},
+};
+enum { LIBRARIES = sizeof libraries / sizeof *libraries };
+
+typedef struct function_row {
+    const char *name;
+    size_t place;
+} function_row;
+
+#define ROW(name) {"nccl" #name, offsetof(tcc_nccl, name)}
+static const function_row functions[] = {
+    ROW(GetVersion),        ROW(GetUniqueId),    ROW(CommInitRankConfig), ROW(CommDestroy),
+    ROW(CommAbort),         ROW(GetErrorString), ROW(GetLastError),       ROW(AllReduce),
+    ROW(CommGetAsyncError), ROW(ReduceScatter),  ROW(AllGather),          ROW(Broadcast),
+    ROW(Send),              ROW(Recv),           ROW(GroupStart),         ROW(GroupEnd),
+};
+
+typedef struct found {
+    tcc_nccl nccl;
+    bool usable;
+    char file[256], reason[512];
+} found;
+
+static found all[LIBRARIES];
+
+/* The file that is asked for alone, else one that is in the process, else any. */
+static void *load(const library *row, found *out) {
+    const char *asked = getenv(row->variable);
+    if (asked && *asked) {
+        void *loaded = dlopen(asked, RTLD_NOW | RTLD_LOCAL);
+        if (!loaded) snprintf(out->reason, sizeof out->reason, "%s: %s", row->variable, dlerror());
+        snprintf(out->file, sizeof out->file, "%s", asked);
+        return loaded;
+    }
+    for (int turn = 0; turn < 2; turn++)
+        for (int i = 0; row->files[i]; i++) {
+            int mode = RTLD_NOW | RTLD_LOCAL | (turn ? 0 : RTLD_NOLOAD);
+            void *loaded = dlopen(row->files[i], mode);
+            snprintf(out->file, sizeof out->file, "%s", row->files[i]);
+            if (loaded) return loaded;
+        }
+    snprintf(out->reason, sizeof out->reason,
+             "%s is not found (%s): install %s, or set %s to the library's path", row->name,
+             row->files[0], row->remedy, row->variable);
+    return NULL;
+}
+
+static bool fill(void *loaded, found *out) {
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+        void *function = dlsym(loaded, functions[i].name);
+        if (!function) {
+            snprintf(out->reason, sizeof out->reason, "%s has no %s: version 2.14 is needed",
+                     out->file, functions[i].name);
+            return false;
+        }
+        memcpy((char *)&out->nccl + functions[i].place, &function, sizeof function);
+    }
+    return true;
+}
+
+static void find_one(const library *row, found *out) {
+    void *loaded = load(row, out); /* it stays: threads of it may run */
+    if (!loaded || !fill(loaded, out)) return;
+    out->nccl.name = row->name;
+    out->nccl.file = out->file;
+    int result = out->nccl.GetVersion(&out->nccl.version), version = out->nccl.version;
+    out->usable = !result && version >= OLDEST;
+    if (!out->usable)
+        snprintf(out->reason, sizeof out->reason, "%s is of version %d.%d.%d, 2.14 is needed",
+                 out->file, version / 10000, version / 100 % 100, version % 100);
+}
+
+static void find(void) {
+    for (int i = 0; i < LIBRARIES; i++) find_one(&libraries[i], &all[i]);
+}
+
+const tcc_nccl *tcc_nccl_library(int32_t device_type) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, find);
+    for (int i = 0; i < LIBRARIES; i++) {
+        if (libraries[i].device_type != device_type) continue;
+        if (all[i].usable) return &all[i].nccl;
+        tcc_fail(TCC_UNSUPPORTED, "%s", all[i].reason);
+        return NULL;
+    }
+    tcc_fail(TCC_INVALID_ARGUMENT, "device type %d: expected 2 (CUDA) or 10 (ROCm)", device_type);
+    return NULL;
+}

@@ -1,0 +1,82 @@
+/* Collectives between GPUs: the comm's device puts them into a stream.
+ *
+ * Where all of a program's are waited for at once they go to the run's stream.  Else they go to a
+ * stream beside it, which begins them behind all earlier work, and waits are events: kernels between
+ * a start and its wait run beside the collective, also in a graph. */
+#include "gpu.h"
+
+/* ---- the comm of a run ------------------------------------------------------------------------------- */
+
+tcc_status tcc_gpu_join(tcc_run *run) {
+    tcc_gpu_instance *device = run->instance->device;
+    if (!run->comm) return TCC_OK;
+    if (!device->joined)
+        TCC_RETURN_IF_ERROR(tcc_gpu_unless_recorded(
+            device, "its ranks have not met on their GPUs: run it once before"));
+    const tcc_comm_table *table = tcc_collective_table(run->comm);
+    tcc_comm_device *found = NULL;
+    tcc_status status = table->device_open(run->comm, device->gpu->driver->device_type, &found);
+    if (status != TCC_OK) return tcc_collective_failed(run, status);
+    if (found == device->joined) { /* it was its user already */
+        table->device_close(found);
+        return TCC_OK;
+    }
+    tcc_gpu_part(device);
+    device->joined = found;
+    device->talk = table;
+    return TCC_OK;
+}
+
+void tcc_gpu_part(tcc_gpu_instance *device) {
+    if (!device->joined) return;
+    if (device->pending) (void)device->gpu->driver->event_wait(device->event);
+    tcc_gpu_drop_graphs(device); /* the library waits for these */
+    device->talk->device_close(device->joined);
+    device->joined = NULL;
+}
+
+static int wait_for_stream(void *of) {
+    const tcc_gpu_instance *device = of;
+    return device->gpu->driver->stream_wait(device->queue);
+}
+
+tcc_status tcc_gpu_wait_watched(const tcc_gpu_instance *device, int *out_error) {
+    if (!device->joined) {
+        *out_error = wait_for_stream((void *)device);
+        return TCC_OK;
+    }
+    tcc_status status =
+        device->talk->device_wait(device->joined, wait_for_stream, (void *)device, out_error);
+    return status == TCC_OK ? TCC_OK : tcc_fail(status, "%s", device->talk->last_error());
+}
+
+/* ---- instructions ------------------------------------------------------------------------------------ */
+
+tcc_status tcc_gpu_start(tcc_run *run, const tcc_comm_call *call, const char *send, char *receive,
+                         int64_t ticket) {
+    tcc_gpu_instance *device = run->instance->device;
+    const tcc_gpu_driver *driver = device->gpu->driver;
+    void *stream = device->beside ? device->beside : device->queue;
+    if (device->phase == TCC_PHASE_RESOLVE) return TCC_OK;
+    device->read_from = NULL;
+    if (device->beside) {
+        TCC_GPU_TRY(driver, event_record(device->begun, device->queue),
+                    "a collective cannot be put behind kernels");
+        TCC_GPU_TRY(driver, stream_wait_event(stream, device->begun, 0),
+                    "a collective cannot be put behind kernels");
+    }
+    tcc_status status = device->talk->device_start(device->joined, call, send, receive, stream);
+    if (status != TCC_OK) return tcc_collective_failed(run, status);
+    if (device->beside)
+        TCC_GPU_TRY(driver, event_record(device->ended[ticket], stream),
+                    "the end of a collective cannot be marked");
+    return TCC_OK;
+}
+
+tcc_status tcc_gpu_await(tcc_run *run, int64_t ticket) {
+    tcc_gpu_instance *device = run->instance->device;
+    if (device->phase == TCC_PHASE_RESOLVE || !device->beside) return TCC_OK;
+    TCC_GPU_TRY(device->gpu->driver, stream_wait_event(device->queue, device->ended[ticket], 0),
+                "kernels cannot be put behind a collective");
+    return TCC_OK;
+}

@@ -1,0 +1,143 @@
+"""Models with collectives on two ranks, each a process with a GPU: an emulator executes the machine
+code of their kernels, and a stand-in for NCCL or RCCL moves what it is told to move."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tcc
+from tcc.backends.artifact.gpu_binaries import Platform
+from tcc.runtime import comm as comms
+
+from tests.e2e.test_collectives import every_kind
+from tests.runtime.comm.library import build_nccl
+from tests.runtime.gpu.fakes import in_children
+
+from .emulator.amd.decode import FORMATS, formats
+from .emulator.amd.engine import AmdEngine
+from .emulator.artifacts import Made, compiled
+from .emulator.device import Device, Engine
+from .emulator.models import Array, Small, normal
+from .emulator.ptx.engine import PtxEngine
+from .running import NEEDS_TRITON
+
+pytestmark = NEEDS_TRITON
+RANKS, RUNS = 2, 3  # the second is recorded, the third is replayed
+
+
+@dataclass(frozen=True)
+class Kind:
+    """GPUs of a vendor, and the library between them."""
+
+    platform: Platform
+    library: str
+    target: str
+    arch: str
+    engine: Callable[[Made], Engine]
+
+
+KINDS = (
+    Kind(Platform.CUDA, "nccl", "cuda:sm_90", "sm_90", lambda made: PtxEngine(made.kernels)),
+    Kind(Platform.HIP, "rccl", "rocm:gfx942", "gfx942:sramecc+:xnack-", lambda _: AmdEngine()),
+)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Runs artifacts, one a rank."""
+
+    kind: Kind
+    variables: Mapping[str, str]
+
+    def run(
+        self, made: Sequence[Made], feeds: Sequence[Mapping[str, Array]], folder: Path
+    ) -> list[Mapping[str, Array]]:
+        """The results of each rank, which are those of every run."""
+        job = {"TCC_SIZE": str(len(made)), "TCC_RENDEZVOUS": f"test-{uuid.uuid4()}"}
+
+        def rank(number: int) -> None:
+            os.environ.update({**self.variables, **job, "TCC_RANK": str(number)})
+            kind = self.kind
+            device = Device(
+                Path(self.variables["FAKE_DRIVER"]), kind.platform, kind.engine(made[number])
+            )
+            device.configure(kind.arch, shared=65536 if kind.platform is Platform.HIP else 232448)
+            with device.blamed(), comms.open(operation_seconds=100) as comm:
+                module = tcc.load(made[number].path, comm=comm)
+                found = [module.run(dict(feeds[number])) for _ in range(RUNS)]
+            assert device.launches
+            for other in found[1:]:
+                for name, value in found[0].items():
+                    np.testing.assert_array_equal(other[name], value)
+            np.savez(folder / f"found{number}.npz", **found[0])
+
+        in_children([lambda number=number: rank(number) for number in range(len(made))])
+        return [dict(np.load(folder / f"found{number}.npz")) for number in range(len(made))]
+
+
+@pytest.fixture(scope="module", params=KINDS, ids=lambda kind: kind.library)
+def ranks(
+    request: pytest.FixtureRequest, comm_library: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Ranks:
+    for arch in FORMATS.values():
+        formats(arch)  # here, not in every child
+    kind: Kind = request.param
+    variables = build_nccl(tmp_path_factory.mktemp(kind.library), kind.library)
+    return Ranks(kind, variables | {"TCC_COMM_LIBRARY": str(comm_library)})
+
+
+def part(first: Array, second: Array, bias: Array, x: Array) -> Small:
+    """A rank's columns of one matrix, and its rows of the next: what ranks find is summed."""
+    return Small(
+        """(float[5,24] x) => (float[5,20] y, float[5,20] z) {
+        p = MatMul(x, a) h = Relu(p) q = MatMul(h, b) s = com.microsoft.AllReduce(q)
+        y = Add(s, c) e = Exp(x) z = MatMul(e, d) }""",
+        {"x": x},
+        {"a": first, "b": second, "c": bias, "d": normal(5, 24, 20, scale=0.1)},
+    )
+
+
+def test_a_perceptron_divided_between_two_ranks(ranks: Ranks, tmp_path: Path) -> None:
+    """What does not need the sum is computed beside it."""
+    x, bias = normal(1, 5, 24), normal(2, 20)
+    first, second = normal(3, 24, 32, scale=0.2), normal(4, 32, 20, scale=0.2)
+    halves = zip(np.split(first, RANKS, 1), np.split(second, RANKS), strict=True)
+    made = [
+        compiled(part(a, b, bias, x), ranks.kind.target, tmp_path / f"m{rank}.so")
+        for rank, (a, b) in enumerate(halves)
+    ]
+    found = ranks.run(made, [{"x": x}] * RANKS, tmp_path)
+    wide = [array.astype(np.float64) for array in (x, first, second, bias)]
+    want = np.maximum(wide[0] @ wide[1], 0) @ wide[2] + wide[3]
+    beside = np.exp(wide[0]) @ normal(5, 24, 20, scale=0.1).astype(np.float64)
+    for results in found:
+        np.testing.assert_allclose(results["y"], want, rtol=0, atol=1e-5 * np.abs(want).max())
+        np.testing.assert_allclose(results["z"], beside, rtol=0, atol=1e-5 * np.abs(beside).max())
+
+
+class EveryKind(Small):
+    """The model of tests/e2e."""
+
+    def model(self) -> Any:
+        return every_kind()
+
+
+def test_all_kinds_over_an_open_number_of_rows(ranks: Ranks, tmp_path: Path) -> None:
+    made = [compiled(EveryKind("", {}), ranks.kind.target, tmp_path / "kinds.so")] * RANKS
+    xs = [normal(rank, 4, 3) for rank in range(RANKS)]
+    a, b = (np.maximum(x, 0) for x in xs)
+    found = ranks.run(made, [{"x": x} for x in xs], tmp_path)
+    for rank, (x, results) in enumerate(zip(xs, found, strict=True)):
+        half = slice(2 * rank, 2 * rank + 2)
+        np.testing.assert_array_equal(results["total"], a + b + np.maximum(x, 0))
+        np.testing.assert_array_equal(results["rows"], -np.concatenate([a, b]))
+        np.testing.assert_array_equal(results["columns"], np.concatenate([a, b], 1))
+        want = np.concatenate([xs[0][half], xs[1][half]])
+        np.testing.assert_array_equal(results["exchanged"], want)

@@ -1,0 +1,49 @@
+/* Buffers on stand-in GPUs: the driver of tests/runtime/gpu and fake_nccl.c.
+ *
+ * FAKE_DRIVER is the driver's file, TCC_NCCL_LIBRARY or TCC_RCCL_LIBRARY the library's. */
+#ifndef ON_DEVICES_H
+#define ON_DEVICES_H
+
+#include <dlfcn.h>
+
+#include "ranks.h"
+
+typedef struct gpu {
+    int32_t type; /* DLPack's */
+    uint64_t (*array)(const void *data, size_t bytes);
+    int (*read)(uint64_t address, void *data, size_t bytes);
+    int (*give)(uint64_t address);
+    void *(*stream)(void);
+    int (*settle)(void *stream);
+    int (*begin)(void *stream); /* records, until `end` */
+    void *(*end)(void *stream);
+    int (*replay)(void *graph, void *stream);
+    void (*forget)(void *graph);
+} gpu;
+
+static inline void *symbol_of(void *library, const char *name) {
+    void *found = dlsym(library, name);
+    CHECK(found, "no %s", name);
+    return found;
+}
+
+/* The driver must be in the process before the library looks for it. */
+static inline gpu open_gpu(const char *platform) {
+    const char *path = getenv("FAKE_DRIVER");
+    CHECK(path, "FAKE_DRIVER is not set");
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    CHECK(library, "%s", dlerror());
+    gpu made = {.type = strcmp(platform, "rccl") ? 2 : 10};
+    *(void **)&made.array = symbol_of(library, "fake_array");
+    *(void **)&made.read = symbol_of(library, "fake_read");
+    *(void **)&made.give = symbol_of(library, "fake_give");
+    *(void **)&made.stream = symbol_of(library, "fake_stream");
+    *(void **)&made.settle = symbol_of(library, "fake_settle");
+    *(void **)&made.begin = symbol_of(library, "fake_begin");
+    *(void **)&made.end = symbol_of(library, "fake_end");
+    *(void **)&made.replay = symbol_of(library, "fake_replay");
+    *(void **)&made.forget = symbol_of(library, "fake_forget");
+    return made;
+}
+
+#endif

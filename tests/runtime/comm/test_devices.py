@@ -1,0 +1,58 @@
+"""Comms of ranks with GPUs, over libraries that check every call: every operation against exact
+oracles, and every fault."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from library import DEVICE_LIBRARIES, HERE, build_nccl, build_whole, run
+from tcc.backends.artifact.comm_library import comm_sources
+
+SCENARIOS = tuple(
+    re.findall(r'^    \{"(\w+)", \1, ', (HERE / "device_faults.c").read_text(), re.MULTILINE)
+)
+
+
+@pytest.fixture(scope="module")
+def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+    """Of programs over each library."""
+    return {name: build_nccl(tmp_path_factory.mktemp(name), name) for name in DEVICE_LIBRARIES}
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("nccl", 1), ("nccl", 3), ("rccl", 2)])
+def test_the_matrix_over_devices(
+    programs: Path, variables: dict[str, dict[str, str]], name: str, ranks: int
+) -> None:
+    command = (programs / "matrix", str(ranks), "short", "shared", name)
+    assert run(*command, **variables[name]) == "ok\n"
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_faults_of_devices(
+    programs: Path, variables: dict[str, dict[str, str]], scenario: str
+) -> None:
+    assert run(programs / "device_faults", scenario, **variables["nccl"]) == "ok\n"
+
+
+def test_the_watching_thread_has_no_data_race(
+    variables: dict[str, dict[str, str]], tmp_path: Path
+) -> None:
+    flags = ("-O0", "-g", "-fsanitize=thread")
+    program = build_whole(tmp_path, "device_faults", comm_sources(), *flags)
+    for scenario in ("dies_in_operation", "comes_late", "aborts", "outlives", "records"):
+        found = run(program, scenario, TSAN_OPTIONS="halt_on_error=1", **variables["nccl"])
+        assert found == "ok\n"
+
+
+def test_sanitizers_see_nothing_of_devices(
+    variables: dict[str, dict[str, str]], tmp_path: Path
+) -> None:
+    flags = ("-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    program = build_whole(tmp_path, "device_faults", comm_sources(), *flags)
+    own = tmp_path / "leaks.txt"  # of the stand-ins
+    own.write_text("leak:libnccl.so\nleak:CUDA.so\n")
+    watched = {"LSAN_OPTIONS": f"suppressions={own}:print_suppressions=0"}
+    for scenario in ("fails_somewhere", "outlives"):
+        assert run(program, scenario, **watched, **variables["nccl"]) == "ok\n"

@@ -1,0 +1,390 @@
+"""Collectives of hand-made programs between stand-in GPUs: the order of calls, recorded runs, and
+what happens to a run when a rank fails."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import ARCHS, Artifact, Driver, Fakes, in_children, on_device, on_host
+from gpu_programs import GpuBuilder, images, link
+from tcc.backends.artifact.gpu_binaries import Platform
+from tcc.ir.program import (
+    Allocate,
+    Arena,
+    Collective,
+    CollectiveKind,
+    Dynamic,
+    Input,
+    Instr,
+    IntOp,
+    Program,
+    Reduction,
+    Wait,
+)
+from tcc.ir.types import DTYPES
+from tcc.runtime import comm as comms
+from tcc.runtime import load
+
+from tests.runtime.comm.library import build_nccl
+
+N = 20
+ALL_REDUCE = "ncclAllReduce count=20 type=7 op=0 peer=0 stream="
+
+
+def summing(*, apart: bool) -> Program:
+    """y = relu(x) + the sum of all ranks' x, for x: f32[20]; with `apart` the kernel of relu is
+    between start and wait."""
+    b = GpuBuilder()
+    n, size, zero = b.const(N), b.const(4 * N), b.const(0)
+    b.arena = b.let(IntOp.ADD, b.const(512), size)
+    b.input("x", "f32", [n], "[20]")
+    x, rest = b.buffer(Input(0)), b.buffer(Arena(zero, size))
+    total = b.buffer(Arena(b.const(512), size))
+    y = b.output("y", "f32", [n], "[20]")
+    b.allocate(y, size)
+    kind, dtype = CollectiveKind.ALL_REDUCE, DTYPES["f32"]
+    start, wait = Collective(kind, Reduction.SUM, x, total, n, dtype, 0), Wait(0, x, total)
+    b.body.append(start)
+    if not apart:
+        b.body.append(wait)
+    b.launch("relu", b.blocks(n), [x, rest], [n])
+    if apart:
+        b.body.append(wait)
+    b.launch("add", b.blocks(n), [rest, total, y], [n])
+    return b.program()
+
+
+def without_wait() -> Program:
+    program = summing(apart=False)
+    return _with_body(program, [i for i in program.body if not isinstance(i, Wait)])
+
+
+def waiting_twice() -> Program:
+    program = summing(apart=False)
+    return _with_body(program, [*program.body, *(i for i in program.body if isinstance(i, Wait))])
+
+
+def freeing() -> Program:
+    """It allocates anew what a collective writes."""
+    program = summing(apart=True)
+    (start,) = (i for i in program.body if isinstance(i, Collective))
+    (size,) = (i.size for i in program.body if isinstance(i, Allocate))
+    buffers = list(program.buffers)
+    buffers[start.receive] = replace(buffers[start.receive], place=Dynamic())
+    anew = Allocate(start.receive, size)
+    body = [j for i in program.body for j in ([anew, i, anew] if i is start else [i])]
+    return _with_body(replace(program, buffers=tuple(buffers)), body)
+
+
+def _with_body(program: Program, body: Sequence[Instr]) -> Program:
+    return replace(program, body=tuple(body))
+
+
+@dataclass(frozen=True)
+class Job:
+    """Processes with a stand-in GPU each, on one comm."""
+
+    platform: Platform
+    variables: dict[str, str]
+    folder: Path
+    kernels: Path
+
+    def artifact(self, name: str, program: Program) -> Path:
+        out = self.folder / f"{name}.so"
+        if not out.exists():
+            link(program, images(self.kernels, self.platform), out)
+        return out
+
+    def run(
+        self, size: int, test: Callable[[comms.Comm, Driver], None], *, dies: bool = False,
+        **variables: str,
+    ) -> None:  # fmt: skip
+        """`test` on every rank; all that was made is gone at its end.  With `dies` rank 1 ends."""
+        job = {"TCC_SIZE": str(size), "TCC_RENDEZVOUS": f"test-{uuid.uuid4()}"}
+
+        def rank(number: int) -> None:
+            os.environ.update({**self.variables, **job, **variables, "TCC_RANK": str(number)})
+            driver = Driver(Path(self.variables["FAKE_DRIVER"]), self.platform)
+            driver.configure(ARCHS[self.platform])
+            with comms.open(operation_seconds=20) as comm:
+                test(comm, driver)
+            gc.collect()
+            assert not any(driver.live().values()), driver.live()
+            assert library(self.variables).fake_nccl_live() == 0
+
+        ranks: list[Callable[[], None]] = [partial(rank, number) for number in range(size)]
+        if not dies:
+            in_children(ranks, 60)
+            return
+        with pytest.raises(AssertionError, match=r"\Athe child ended with status 9\n?\Z"):
+            in_children(ranks, 60)
+
+
+def library(variables: dict[str, str]) -> ctypes.CDLL:
+    """The stand-in for NCCL or RCCL."""
+    return ctypes.CDLL(next(path for name, path in variables.items() if "CCL_LIB" in name))
+
+
+def operations(variables: dict[str, str]) -> list[str]:
+    """What the library was asked for since the last call of this."""
+    text = ctypes.create_string_buffer(1 << 16)
+    library(variables).fake_nccl_log(text, ctypes.c_size_t(1 << 16))
+    return text.value.decode().splitlines()
+
+
+@pytest.fixture(scope="module", params=Platform, ids=lambda platform: platform.name)
+def job(
+    request: pytest.FixtureRequest, fakes: Fakes, comm_library: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Job:  # fmt: skip
+    platform: Platform = request.param
+    folder = tmp_path_factory.mktemp("collectives")
+    variables = build_nccl(folder, "nccl" if platform is Platform.CUDA else "rccl")
+    return Job(platform, variables | {"TCC_COMM_LIBRARY": str(comm_library)}, folder, fakes.kernels)
+
+
+def short(lines: list[str]) -> list[str]:
+    """What is done on streams: the name without prefix, and the stream."""
+    found = []
+    for line in lines:
+        name, *words = line.removeprefix("cu").removeprefix("hip").split()
+        if any(part in name for part in ("Event", "Launch", "Capture")):
+            given = [word for word in words if word.startswith(("stream=", "of="))]
+            name = name.removeprefix("Module").replace("LaunchKernel", "Launch")
+            found.append(" ".join([name.removesuffix("_v2"), *given]))
+    return found
+
+
+X = np.linspace(-1, 1, N, dtype=np.float32)
+
+
+def expected(size: int, rank: int) -> np.ndarray[Any, Any]:
+    return np.maximum(X * (rank + 1), 0) + X * (size * (size + 1) // 2)
+
+
+def test_waits_at_once_need_no_stream_of_their_own(job: Job) -> None:
+    path = job.artifact("at_once", summing(apart=False))
+
+    def test(comm: comms.Comm, driver: Driver) -> None:
+        module = load(path, comm=comm)
+        for streams in ([1], [2], []):  # as it is, recorded, replayed
+            driver.log()
+            np.testing.assert_array_equal(module(X), expected(1, 0))
+            assert operations(job.variables) == [f"{ALL_REDUCE}{number}" for number in streams]
+            events = [line for line in short(driver.log()) if "Event" in line]
+            assert not events
+        del module
+
+    job.run(1, test)
+
+
+def test_kernels_run_beside_a_collective(job: Job) -> None:
+    """The stream beside begins behind earlier work, and the wait is an event; so in a graph."""
+    path = job.artifact("apart", summing(apart=True))
+
+    def calls(queue: int) -> list[str]:
+        return [
+            f"EventRecord stream={queue}", f"StreamWaitEvent stream=3 of={queue}",
+            "EventRecord stream=3", f"Launch stream={queue}",
+            f"StreamWaitEvent stream={queue} of=3", f"Launch stream={queue}",
+        ]  # fmt: skip
+
+    recorded = ["StreamBeginCapture stream=2", *calls(2), "StreamEndCapture stream=2"]
+    runs = (
+        (["3"], calls(1)),
+        (["3"], [*recorded, "GraphLaunch stream=1"]),
+        ([], ["GraphLaunch stream=1"]),
+    )
+
+    def test(comm: comms.Comm, driver: Driver) -> None:
+        module = load(path, comm=comm)
+        for streams, lines in runs:
+            driver.log()
+            np.testing.assert_array_equal(module(X), expected(1, 0))
+            assert operations(job.variables) == [f"{ALL_REDUCE}{number}" for number in streams]
+            assert short(driver.log()) == lines
+        del module
+
+    job.run(1, test)
+
+
+def test_two_ranks_on_streams_of_their_callers(job: Job) -> None:
+    """Runs return before they are done; the caller may record them, once its ranks have met."""
+    path = job.artifact("apart", summing(apart=True))
+
+    def test(comm: comms.Comm, driver: Driver) -> None:
+        artifact, stream = Artifact(path, comm=comm.handle), driver.stream()
+        x, y = driver.array(X * (comm.rank + 1)), driver.array(X)
+        tensors = [on_device(driver, x, [N])], [on_device(driver, y, [N])]
+        with (
+            driver.recording(stream),
+            pytest.raises(RuntimeError, match="have not met on"),
+        ):
+            artifact.run(*tensors, stream)
+        for _ in range(4):
+            artifact.run(*tensors, stream)
+            driver.settle(stream)
+            np.testing.assert_array_equal(driver.read(y, [N]), expected(2, comm.rank))
+        with driver.recording(stream) as graph:
+            artifact.run(*tensors, stream)
+        for _ in range(2):
+            driver.replay(graph[0], stream)
+            np.testing.assert_array_equal(driver.read(y, [N]), expected(2, comm.rank))
+        driver.forget(graph[0])
+        comm.barrier()
+        artifact.close()
+        driver.give(x)
+        driver.give(y)
+
+    job.run(2, test)
+
+
+def test_a_comm_may_be_closed_before_its_models(job: Job) -> None:
+    """Recorded runs hold the library's communicator until the instance goes, or has another."""
+    path = job.artifact("apart", summing(apart=True))
+    kept: list[Any] = []
+
+    def test(comm: comms.Comm, driver: Driver) -> None:
+        module = load(path, comm=comm)
+        kept.append(module)
+        for _ in range(3):
+            module(X)
+        comm.close()
+        assert library(job.variables).fake_nccl_live() == 1
+        with pytest.raises(comms.CommError):
+            comm.barrier()
+        kept.clear()
+        del module
+        gc.collect()
+
+    job.run(1, test)
+
+
+def test_the_processs_comm_may_change_between_runs(job: Job) -> None:
+    path = job.artifact("apart", summing(apart=True))
+
+    def test(comm: comms.Comm, driver: Driver) -> None:
+        module = load(path)
+        for turn in range(2):
+            with comms.open(rendezvous=f"{os.environ['TCC_RENDEZVOUS']}-{turn}") as other:
+                other.share()
+                for _ in range(3):
+                    np.testing.assert_array_equal(module(X), expected(1, 0))
+            assert library(job.variables).fake_nccl_live() == 1  # the module's
+        del module
+
+    job.run(1, test)
+
+
+def test_a_rank_that_dies_ends_the_runs_of_others(job: Job) -> None:
+    path = job.artifact("apart", summing(apart=True))
+
+    def test(comm: comms.Comm, driver: Driver) -> None:
+        module = load(path, comm=comm)
+        for _ in range(3):
+            module(X)
+        comm.barrier()
+        if comm.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match=r"the process of rank 1 \(pid"):
+                module(X)
+        assert driver.live()["executables"] == 0  # the library waits for graphs
+        del module
+
+    job.run(2, test, dies=True)
+
+
+def test_a_run_that_fails_ends_the_runs_of_other_ranks(job: Job) -> None:
+    path = job.artifact("apart", summing(apart=True))
+    call = "cuEventRecord" if job.platform is Platform.CUDA else "hipEventRecord"
+
+    def test(comm: comms.Comm, driver: Driver) -> None:
+        module = load(path, comm=comm)
+        module(X)
+        with pytest.raises(RuntimeError, match="x"):
+            module(X[1:])  # arrays that are refused leave the comm as it is
+        module(X)
+        comm.barrier()
+        if comm.rank == 1:
+            del module
+            module = load(path, comm=comm)  # whose run is not recorded yet
+            driver.fail(call, 1, 700)
+            with pytest.raises(RuntimeError, match="a collective cannot be put behind kernels"):
+                module(X)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="a run of rank 1 failed: a collective cannot"):
+                module(X)
+        del module
+
+    job.run(2, test)
+
+
+def test_a_library_that_is_missing_is_named(job: Job) -> None:
+    path = job.artifact("apart", summing(apart=True))
+    name = "TCC_NCCL_LIBRARY" if job.platform is Platform.CUDA else "TCC_RCCL_LIBRARY"
+
+    def test(comm: comms.Comm, driver: Driver) -> None:
+        module = load(path, comm=comm)
+        with pytest.raises(RuntimeError, match=f"rank 0: rank 0: {name}: /no/lib.so: cannot open"):
+            module(X)
+        comm.barrier()  # nothing was begun
+        del module
+
+    job.run(1, test, **{name: "/no/lib.so"})
+
+
+@pytest.mark.parametrize("call", ["EventRecord", "StreamWaitEvent", "StreamEndCapture",
+                                  "StreamSynchronize", "GraphInstantiateWithFlags"])  # fmt: skip
+def test_calls_of_the_driver_that_fail(job: Job, call: str) -> None:
+    """Each at its first use, in the first run or in the one that is recorded."""
+    path = job.artifact("apart", summing(apart=True))
+    prefix = "cu" if job.platform is Platform.CUDA else "hip"
+
+    def test(comm: comms.Comm, driver: Driver) -> None:
+        for runs in (0, 1):
+            with comms.open(rendezvous=f"{os.environ['TCC_RENDEZVOUS']}-{runs}") as own:
+                module = load(path, comm=own)
+                for _ in range(runs):
+                    module(X)
+                if runs == 0 and call not in ("EventRecord", "StreamWaitEvent"):
+                    module(X)
+                driver.fail(prefix + call, 1, 901)
+                with pytest.raises(RuntimeError, match=r"error 901, ERROR_FAKE"):
+                    module(X)
+                with pytest.raises(RuntimeError, match="a run of rank 0 failed"):
+                    module(X)
+                del module
+
+    job.run(1, test)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (without_wait, "ends while a collective is under way"),
+        (waiting_twice, "waits for a collective that it did not start"),
+        (freeing, "frees memory that a collective uses"),
+    ],
+)
+def test_wrong_tickets_are_stopped(job: Job, make: Callable[[], Program], said: str) -> None:
+    path = job.artifact(make.__name__, make())
+
+    def test(comm: comms.Comm, driver: Driver) -> None:
+        artifact, y = Artifact(path, comm=comm.handle), np.empty(N, np.float32)
+        with pytest.raises(RuntimeError, match=said):
+            artifact.run([on_host(X)], [on_host(y)])
+        artifact.close()
+
+    job.run(1, test)
