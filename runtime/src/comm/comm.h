@@ -105,6 +105,24 @@ void tcc_comm_part(tcc_comm_met *met);
 /* Fills in that nobody was met. */
 void tcc_comm_alone(tcc_comm_met *out_met);
 
+/* ---- exchange.c: ranks of several hosts meet ------------------------------------------------- */
+
+enum { TCC_COMM_MOST_BLOB = 64 << 10 }; /* bytes that one rank tells */
+
+typedef struct tcc_comm_exchange {
+    const char *address; /* "host:port" or "[host]:port", where rank 0 listens */
+    int32_t port_offset; /* added to the port */
+    const char *token;   /* it crosses the network as it is */
+    int32_t rank, size, epoch;
+    int64_t deadline; /* of tcc_comm_now */
+    size_t bytes;     /* of each rank's blob; equal on all ranks */
+} tcc_comm_exchange;
+
+/* Gives every rank the blobs of all, one behind another by rank.  Fails on every rank by the
+ * deadline, with the names of both that differ: equal tokens, sizes, epochs and bytes belong
+ * together.  A stranger at the port is refused and harms nobody. */
+tcc_status tcc_comm_exchange_blobs(const tcc_comm_exchange *about, const void *blob, void *out_all);
+
 /* ---- clock.c: time and deadlines ------------------------------------------------------------- */
 
 /* Nanoseconds of the monotonic clock. */

@@ -12,11 +12,9 @@ from tests.processes import finished
 
 HERE = Path(__file__).parent
 LIBRARIES = ("-lm", "-lpthread", "-ldl")
-# Calls of the library to the system can be made to fail, and sanitizers watch it.
-FAILING = (
-    "-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-DFAILING",
-    "-include", str(HERE / "failing.h"),
-)  # fmt: skip
+WATCHED = ("-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+# Calls of the library to the system can be made to fail.
+FAILING = (*WATCHED, "-DFAILING", "-include", str(HERE / "failing.h"))
 # Ranks are threads, and share what they map.
 THREADS = ("-O0", "-g", "-fsanitize=thread", "-include", str(HERE / "one_mapping.h"))
 
