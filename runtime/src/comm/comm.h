@@ -68,6 +68,8 @@ typedef struct tcc_comm_settings {
     int32_t rank, size, local_rank, local_size; /* the last two may stay -1: not known */
     int32_t epoch;
     char rendezvous[201], token[65], backends[64];
+    char address[201];   /* where ranks of several hosts meet: the rendezvous, or the launcher's */
+    int32_t port_offset; /* from its port to one that the launcher does not have */
     int32_t open_milliseconds, operation_milliseconds;
 } tcc_comm_settings;
 
@@ -180,6 +182,7 @@ struct tcc_comm {
     const tcc_comm_table *table; /* first, as tcc_comm.h says */
     const tcc_comm_backend *backend;
     void *state; /* of the backend */
+    const char *name; /* of what the backend uses; NULL: the backend's */
     int32_t rank, size;
     uint32_t forks; /* of this process when the comm was made */
     uint32_t children;
@@ -197,6 +200,7 @@ struct tcc_comm {
 /* No longer the process's comm, if it was. */
 void tcc_comm_withdraw(tcc_comm *comm);
 
-extern const tcc_comm_backend tcc_comm_backend_shared, tcc_comm_backend_mpi;
+extern const tcc_comm_backend tcc_comm_backend_shared, tcc_comm_backend_plugin,
+    tcc_comm_backend_mpi;
 
 #endif

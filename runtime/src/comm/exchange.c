@@ -85,7 +85,7 @@ static void clean(char *text, size_t room) {
 /* Resolves "host:port" or "[host]:port"; the caller frees the list.  `*out_list` is NULL where the
  * name is not known yet. */
 static tcc_status resolve(const tcc_comm_exchange *about, struct addrinfo **out_list) {
-    char machine[sizeof((tcc_comm_settings *)0)->rendezvous];
+    char machine[sizeof((tcc_comm_settings *)0)->address];
     snprintf(machine, sizeof machine, "%s", about->address);
     char *colon = strrchr(machine, ':'), *end = NULL, *name = machine;
     unsigned long port = colon ? strtoul(colon + 1, &end, 10) : 0;
