@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from environment import ROOT
+from hosts.launchers import Launcher
 
 LEAST, MOST, FACTOR = 4 << 10, 32 << 20, 2
 RUNS = 200
@@ -44,19 +45,19 @@ def _own(perf: Path, *flags: str) -> tuple[Sizes, Sizes]:
     return {int(r[0]): float(r[3]) for r in rows}, {int(r[0]): float(r[7]) for r in rows}
 
 
-def _peers(folder: Path, launchers: Sequence[tuple[Sequence[str], Path]]) -> dict[str, list[str]]:
+def _peers(folder: Path, launchers: Sequence[Launcher]) -> dict[str, list[str]]:
     """The command of each peer that is there; MPI's programs are compiled into `folder`."""
     arguments = [str(n) for n in (LEAST, MOST, FACTOR, RUNS)]
     found: dict[str, list[str]] = {}
     if importlib.util.find_spec("torch"):
         found["gloo"] = [sys.executable, str(ROOT / "scripts" / "comm_gloo.py"), *arguments]
-    for launcher, _library in launchers:
-        prefix = Path(launcher[0]).parents[1]
+    for launcher in launchers:
+        prefix = launcher.mpiexec.parents[1]
         program = folder / f"mpi_peer-{prefix.name}"
         if not program.exists():
             source = str(ROOT / "runtime" / "bench" / "mpi_peer.c")
             _run((prefix / "bin" / "mpicc", "-O2", source, "-o", program))
-        found[f"MPI of {prefix}"] = [*launcher, str(program), *arguments]
+        found[f"MPI of {prefix}"] = [*launcher.command(2), str(program), *arguments]
     return found
 
 
@@ -68,7 +69,7 @@ class Times:
     ratios: dict[str, Sizes]
 
 
-def measured(perf: Path, launchers: Sequence[tuple[Sequence[str], Path]], rounds: int) -> Times:
+def measured(perf: Path, launchers: Sequence[Launcher], rounds: int) -> Times:
     """Times all_reduce, staged and symmetric, a copy, and the peers that are there, in turns."""
     peers = _peers(perf.parent, launchers)
     staged: dict[int, list[float]] = defaultdict(list)
@@ -90,7 +91,7 @@ def measured(perf: Path, launchers: Sequence[tuple[Sequence[str], Path]], rounds
     )
 
 
-def times(perf: Path, launchers: Sequence[tuple[Sequence[str], Path]], rounds: int) -> None:
+def times(perf: Path, launchers: Sequence[Launcher], rounds: int) -> None:
     """Prints for each size the microseconds, then what others take as multiples of it."""
     found = measured(perf, launchers, rounds)
     print(f"all_reduce of f32, 2 pinned ranks, median of {rounds} rounds in turns")

@@ -1,7 +1,8 @@
-"""The bars of time: processes at once, a call of Module, collectives."""
+"""The bars of time: processes at once, a call of Module; and those of collectives."""
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
@@ -12,6 +13,9 @@ from pathlib import Path
 import numpy as np
 from comm_times import Times, measured
 from environment import ROOT
+from hosts.check import outcomes
+from hosts.launchers import launchers
+from hosts.link import why_not
 from onnx import TensorProto, helper, save
 from tcc import compile as compile_model
 from tcc.backends.artifact.comm_library import build_comm_library
@@ -107,3 +111,17 @@ def collectives(folder: Path) -> Iterator[Figure]:
     what = "the matrix on 1 to 8 ranks, 500 random deaths"
     good = done.returncode == 0
     yield Figure(what, "all hold" if good else "some do not hold", "all hold", good)
+
+
+def two_hosts(folder: Path) -> Iterator[Figure]:
+    """The matrix and failures over MPI between two hosts, with the first library of $TCC_TEST_MPI,
+    or of .venv."""
+    prefix = Path(os.environ.get("TCC_TEST_MPI", sys.prefix))
+    found, reason = launchers((prefix,)), why_not()
+    if reason or not found:
+        yield absent("two hosts, over MPI", "all hold", reason or f"no MPI library in {prefix}")
+        return
+    library = build_comm_library(find_toolchain(), folder)
+    programs = {name: build_program(folder, name, library) for name in ("matrix", "apart")}
+    for outcome in outcomes(found[0], programs, 4):
+        yield Figure(outcome.what, outcome.seen, "holds", outcome.good)

@@ -4,7 +4,8 @@
 
 #include "packet.h"
 
-static const tcc_comm_backend *const backends[] = {&tcc_comm_backend_shared, &tcc_comm_backend_mpi};
+static const tcc_comm_backend *const backends[] = {
+    &tcc_comm_backend_shared, &tcc_comm_backend_plugin, &tcc_comm_backend_mpi};
 
 tcc_status tcc_comm_usable(const tcc_comm *comm) {
     if (!comm) return tcc_fail(TCC_INVALID_ARGUMENT, "the comm is NULL");
@@ -27,7 +28,7 @@ static tcc_status choose(const tcc_comm_settings *settings, const tcc_comm_backe
         for (size_t i = 0; i < sizeof backends / sizeof *backends; i++)
             if (strcmp(backends[i]->name, name) == 0) found = backends[i];
         if (!found)
-            return tcc_fail(TCC_INVALID_ARGUMENT, "no backend '%s': expected shared or mpi", name);
+            return tcc_fail(TCC_INVALID_ARGUMENT, "no backend '%s': expected shared, plugin or mpi", name);
         const char *reason = found->unfit(settings);
         *out_backend = found;
         if (!reason) return TCC_OK;
@@ -107,7 +108,9 @@ void tcc_comm_close(tcc_comm *comm) {
 
 int32_t tcc_comm_rank(const tcc_comm *comm) { return comm->rank; }
 int32_t tcc_comm_size(const tcc_comm *comm) { return comm->size; }
-const char *tcc_comm_backend_name(const tcc_comm *comm) { return comm->backend->name; }
+const char *tcc_comm_backend_name(const tcc_comm *comm) {
+    return comm->name ? comm->name : comm->backend->name;
+}
 const char *tcc_comm_last_error(void) { return tcc_last_error(); }
 
 void tcc_comm_revoke(tcc_comm *comm, tcc_status status, const char *reason) {

@@ -68,6 +68,8 @@ typedef struct tcc_comm_settings {
     int32_t rank, size, local_rank, local_size; /* the last two may stay -1: not known */
     int32_t epoch;
     char rendezvous[201], token[65], backends[64];
+    char address[201];   /* where ranks of several hosts meet: the rendezvous, or the launcher's */
+    int32_t port_offset; /* from its port to one that the launcher does not have */
     int32_t open_milliseconds, operation_milliseconds;
 } tcc_comm_settings;
 
@@ -104,6 +106,24 @@ tcc_status tcc_comm_meet(const tcc_comm_meeting *meeting, tcc_comm_met *out_met)
 void tcc_comm_part(tcc_comm_met *met);
 /* Fills in that nobody was met. */
 void tcc_comm_alone(tcc_comm_met *out_met);
+
+/* ---- exchange.c: ranks of several hosts meet ------------------------------------------------- */
+
+enum { TCC_COMM_MOST_BLOB = 64 << 10 }; /* bytes that one rank tells */
+
+typedef struct tcc_comm_exchange {
+    const char *address; /* "host:port" or "[host]:port", where rank 0 listens */
+    int32_t port_offset; /* added to the port */
+    const char *token;   /* it crosses the network as it is */
+    int32_t rank, size, epoch;
+    int64_t deadline; /* of tcc_comm_now */
+    size_t bytes;     /* of each rank's blob; equal on all ranks */
+} tcc_comm_exchange;
+
+/* Gives every rank the blobs of all, one behind another by rank.  Fails on every rank by the
+ * deadline, with the names of both that differ: equal tokens, sizes, epochs and bytes belong
+ * together.  A stranger at the port is refused and harms nobody. */
+tcc_status tcc_comm_exchange_blobs(const tcc_comm_exchange *about, const void *blob, void *out_all);
 
 /* ---- clock.c: time and deadlines ------------------------------------------------------------- */
 
@@ -162,6 +182,7 @@ struct tcc_comm {
     const tcc_comm_table *table; /* first, as tcc_comm.h says */
     const tcc_comm_backend *backend;
     void *state; /* of the backend */
+    const char *name; /* of what the backend uses; NULL: the backend's */
     int32_t rank, size;
     uint32_t forks; /* of this process when the comm was made */
     uint32_t children;
@@ -193,6 +214,7 @@ void tcc_comm_device_leave(tcc_comm *comm);
 /* No longer the process's comm, if it was. */
 void tcc_comm_withdraw(tcc_comm *comm);
 
-extern const tcc_comm_backend tcc_comm_backend_shared, tcc_comm_backend_mpi;
+extern const tcc_comm_backend tcc_comm_backend_shared, tcc_comm_backend_plugin,
+    tcc_comm_backend_mpi;
 
 #endif

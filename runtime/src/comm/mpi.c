@@ -1,473 +1,147 @@
-/* Comms over MPI, which moves bytes only: reductions are done here, in the order of ranks. */
-#define _GNU_SOURCE
+/* The engine MPI. */
 #include <limits.h>
-#include <sched.h>
 #include <string.h>
 
+#include "engine.h"
 #include "mpi.h"
 
-enum {
-    SMALL = 8 << 10,  /* bytes of an all_reduce up to which all ranks get all data */
-    CHUNK = 32 << 20, /* bytes of a reduction at once, which bounds its memory */
-    HEADER_TAG = 1,
-    DATA_TAG = 2,
-};
-
-typedef struct mpi_comm {
+/* A communicator; MPI reads the arrays of a collective until it is done. */
+typedef struct mpi_group {
     const tcc_mpi *mpi;
     tcc_mpi_handle handle;
-    int32_t size, rank;
-    int64_t patience;         /* nanoseconds */
-    _Atomic uint32_t revoked; /* 0, 1 while the reason is written, or 2 + status */
-    char reason[512];
+    int32_t size;
     int *counts, *places, *send_counts, *send_places; /* bytes, by rank */
-    tcc_comm_descriptor *all;                         /* of an operation, by rank */
-    int64_t *matrix; /* of an all_to_all_v: what each rank sends, then what it expects */
-    tcc_comm_work work;         /* that has begun: ranks say what they are in */
-    tcc_mpi_handle saying;
-    bool begun;
-    char *scratch;
-    size_t room;
-} mpi_comm;
+} mpi_group;
 
-/* ---- failure --------------------------------------------------------------------------------- */
-
-static tcc_status state(mpi_comm *comm) {
-    uint32_t revoked = atomic_load(&comm->revoked);
-    if (revoked < 2) return TCC_OK;
-    return tcc_fail((tcc_status)(revoked - 2), "%s", comm->reason);
+static tcc_status check(const mpi_group *group, const char *what, int code) {
+    return code ? tcc_mpi_fail(group->mpi, what, code) : TCC_OK;
 }
 
-/* What is on its way cannot be called back: memory that it needs stays. */
-static tcc_status give_up(mpi_comm *comm, tcc_status status, const char *reason) {
-    uint32_t before = 0;
-    if (atomic_compare_exchange_strong(&comm->revoked, &before, 1)) {
-        snprintf(comm->reason, sizeof comm->reason, "%s", reason);
-        atomic_store(&comm->revoked, 2 + (uint32_t)status);
-        tcc_mpi_stay();
+static void to_int(const size_t *from, int *out, int32_t n) {
+    for (int32_t i = 0; i < n; i++) out[i] = (int)from[i];
+}
+
+/* `counts`, and `places` one behind another. */
+static void line_up(mpi_group *group, const size_t *bytes) {
+    to_int(bytes, group->counts, group->size);
+    for (int32_t i = 0, place = 0; i < group->size; place += group->counts[i++])
+        group->places[i] = place;
+}
+
+static tcc_status mpi_all_gather(void *of, void *data, const size_t *bytes, uintptr_t *out_request) {
+    mpi_group *group = of;
+    const tcc_mpi *mpi = group->mpi;
+    line_up(group, bytes);
+    return check(group, "MPI_Iallgatherv",
+                 mpi->Iallgatherv(mpi->in_place, 0, mpi->byte, data, group->counts, group->places,
+                                  mpi->byte, group->handle, out_request));
+}
+
+static tcc_status mpi_all_to_all(void *of, const void *send, const size_t *send_bytes,
+                                 const size_t *send_places, void *receive,
+                                 const size_t *receive_bytes, uintptr_t *out_request) {
+    mpi_group *group = of;
+    const tcc_mpi *mpi = group->mpi;
+    line_up(group, receive_bytes);
+    to_int(send_bytes, group->send_counts, group->size);
+    to_int(send_places, group->send_places, group->size);
+    return check(group, "MPI_Ialltoallv",
+                 mpi->Ialltoallv(send, group->send_counts, group->send_places, mpi->byte, receive,
+                                 group->counts, group->places, mpi->byte, group->handle,
+                                 out_request));
+}
+
+static tcc_status mpi_broadcast(void *of, void *data, size_t bytes, int32_t root,
+                                uintptr_t *out_request) {
+    const mpi_group *group = of;
+    const tcc_mpi *mpi = group->mpi;
+    return check(group, "MPI_Ibcast",
+                 mpi->Ibcast(data, (int)bytes, mpi->byte, root, group->handle, out_request));
+}
+
+static tcc_status mpi_send(void *of, const void *data, size_t bytes, int32_t peer, int32_t tag,
+                           uintptr_t *out_request) {
+    const mpi_group *group = of;
+    const tcc_mpi *mpi = group->mpi;
+    return check(group, "MPI_Isend",
+                 mpi->Isend(data, (int)bytes, mpi->byte, peer, tag, group->handle, out_request));
+}
+
+static tcc_status mpi_receive(void *of, void *data, size_t bytes, int32_t peer, int32_t tag,
+                              uintptr_t *out_request) {
+    const mpi_group *group = of;
+    const tcc_mpi *mpi = group->mpi;
+    return check(group, "MPI_Irecv",
+                 mpi->Irecv(data, (int)bytes, mpi->byte, peer, tag, group->handle, out_request));
+}
+
+static tcc_status mpi_test(void *of, uintptr_t *request, int32_t *out_done) {
+    const mpi_group *group = of;
+    return check(group, "MPI_Test", group->mpi->Test(request, out_done, group->mpi->ignore));
+}
+
+/* ---- groups ---------------------------------------------------------------------------------- */
+
+static void mpi_close(void *of) {
+    mpi_group *group = of;
+    if (group->handle) (void)group->mpi->Comm_free(&group->handle);
+    tcc_free(group->counts);
+    tcc_free(group);
+}
+
+static void mpi_leave(void *of) {
+    (void)of;
+    tcc_mpi_stay();
+}
+
+static mpi_group *make(const tcc_mpi *mpi, int32_t size) {
+    size_t n = (size_t)size;
+    mpi_group *group = tcc_allocate_zero(1, sizeof *group);
+    if (!group) return NULL;
+    *group = (mpi_group){.mpi = mpi, .size = size,
+                         .counts = tcc_allocate_zero(4 * n, sizeof *group->counts)};
+    if (!group->counts) {
+        tcc_free(group);
+        return NULL;
     }
-    return state(comm);
+    group->places = group->counts + n;
+    group->send_counts = group->places + n;
+    group->send_places = group->send_counts + n;
+    return group;
 }
 
-static tcc_status failed(mpi_comm *comm, const char *what, int code) {
-    tcc_status status = tcc_mpi_fail(comm->mpi, what, code);
-    char reason[sizeof comm->reason];
-    snprintf(reason, sizeof reason, "%s", tcc_last_error());
-    return give_up(comm, status, reason);
-}
-
-/* Waits for requests; in time, or the comm is revoked. */
-static tcc_status await(mpi_comm *comm, tcc_mpi_handle *requests, int32_t n, const char *what) {
-    int64_t deadline = tcc_comm_now() + comm->patience;
-    for (int32_t first = 0, looks = 1; first < n; looks++) {
-        int done = 0, code = comm->mpi->Test(&requests[first], &done, comm->mpi->ignore);
-        if (code) return failed(comm, what, code);
-        if (done) {
-            first++;
-            continue;
-        }
-        if (looks % 64) continue;
-        TCC_RETURN_IF_ERROR(state(comm));
-        if (tcc_comm_now() > deadline) {
-            char reason[160];
-            snprintf(reason, sizeof reason, "%s: rank %d waited %lld ms in vain for other ranks",
-                     what, comm->rank, (long long)(comm->patience / 1000000));
-            return give_up(comm, TCC_TIMEOUT, reason);
-        }
-        sched_yield(); /* there may be more ranks than CPUs */
+/* Keeps a group whose communicator was made by a call with this code, else closes it. */
+static tcc_status keep(mpi_group *group, const char *what, int code, void **out_group) {
+    if (!code) code = group->mpi->Comm_set_errhandler(group->handle, group->mpi->errors_return);
+    if (code) {
+        tcc_status status = tcc_mpi_fail(group->mpi, what, code);
+        mpi_close(group);
+        return status;
     }
+    *out_group = group;
     return TCC_OK;
 }
 
-static tcc_status await_one(mpi_comm *comm, int code, tcc_mpi_handle *request, const char *what) {
-    return code ? failed(comm, what, code) : await(comm, request, 1, what);
-}
-
-/* ---- movement -------------------------------------------------------------------------------- */
-
-/* `places` from `counts`, both of bytes. */
-static void line_up(const int *counts, int *places, int32_t n) {
-    for (int32_t i = 0, place = 0; i < n; place += counts[i++]) places[i] = place;
-}
-
-/* At least `bytes` bytes, valid until the next call. */
-static char *scratch(mpi_comm *comm, size_t bytes) {
-    if (bytes <= comm->room && comm->scratch) return comm->scratch;
-    tcc_free(comm->scratch);
-    comm->scratch = tcc_allocate(bytes);
-    comm->room = comm->scratch ? bytes : 0;
-    return comm->scratch;
-}
-
-/* Every rank's part of `receive`, by `counts`; this rank's own is there already. */
-static int begin_gather(mpi_comm *comm, void *receive, tcc_mpi_handle *request) {
-    const tcc_mpi *mpi = comm->mpi;
-    line_up(comm->counts, comm->places, comm->size);
-    return mpi->Iallgatherv(mpi->in_place, 0, mpi->byte, receive, comm->counts, comm->places,
-                            mpi->byte, comm->handle, request);
-}
-
-static tcc_status gather(mpi_comm *comm, void *receive) {
-    tcc_mpi_handle request = 0;
-    int code = begin_gather(comm, receive, &request);
-    return await_one(comm, code, &request, "all_gather");
-}
-
-static void count_equal(mpi_comm *comm, size_t bytes) {
-    for (int32_t i = 0; i < comm->size; i++) comm->counts[i] = (int)bytes;
-}
-
-/* Equal parts of all ranks. */
-static tcc_status gather_equal(mpi_comm *comm, void *receive, size_t bytes) {
-    count_equal(comm, bytes);
-    return gather(comm, receive);
-}
-
-/* By `send_counts`, `send_places` and `counts`; what is received lies one behind another. */
-static tcc_status exchange(mpi_comm *comm, const void *send, void *receive) {
-    const tcc_mpi *mpi = comm->mpi;
-    tcc_mpi_handle request = 0;
-    line_up(comm->counts, comm->places, comm->size);
-    int code = mpi->Ialltoallv(send, comm->send_counts, comm->send_places, mpi->byte, receive,
-                               comm->counts, comm->places, mpi->byte, comm->handle, &request);
-    return await_one(comm, code, &request, "all_to_all");
-}
-
-/* ---- agreement ------------------------------------------------------------------------------- */
-
-/* Whether all ranks have said that they are in the same operation. */
-static tcc_status agree(mpi_comm *comm) {
-    for (int32_t i = 1; i < comm->size; i++) {
-        if (memcmp(&comm->all[0], &comm->all[i], sizeof comm->all[0]) == 0) continue;
-        char first[TCC_COMM_TEXT], other[TCC_COMM_TEXT], reason[sizeof comm->reason];
-        snprintf(reason, sizeof reason, "ranks differ: rank 0 is in %s, rank %d in %s",
-                 tcc_comm_text(&comm->all[0], first), i, tcc_comm_text(&comm->all[i], other));
-        return give_up(comm, TCC_MISMATCH, reason);
-    }
-    return TCC_OK;
-}
-
-/* All ranks look at all counts, so that all of them fail where two do not fit. */
-static tcc_status agree_on_counts(mpi_comm *comm, const tcc_comm_call *call) {
-    size_t n = (size_t)comm->size, row = 2 * n;
-    memcpy(&comm->matrix[(size_t)comm->rank * row], call->send_counts, n * sizeof(int64_t));
-    memcpy(&comm->matrix[(size_t)comm->rank * row + n], call->receive_counts, n * sizeof(int64_t));
-    TCC_RETURN_IF_ERROR(gather_equal(comm, comm->matrix, row * sizeof(int64_t)));
-    for (size_t from = 0; from < n; from++)
-        for (size_t to = 0; to < n; to++) {
-            int64_t sent = comm->matrix[from * row + to],
-                    expected = comm->matrix[to * row + n + from];
-            if (sent == expected) continue;
-            char reason[160];
-            snprintf(reason, sizeof reason,
-                     "all_to_all_v: rank %zu sends %lld elements to rank %zu, which expects %lld",
-                     from, (long long)sent, to, (long long)expected);
-            return give_up(comm, TCC_MISMATCH, reason);
-        }
-    return TCC_OK;
-}
-
-/* ---- reductions ------------------------------------------------------------------------------ */
-
-/* Reduces pieces of `count` elements, which lie one behind another. */
-static void reduce_pieces(const mpi_comm *comm, const tcc_comm_work *work, const char *pieces,
-                          int64_t count, void *out, const void **inputs) {
-    for (int32_t i = 0; i < comm->size; i++)
-        inputs[i] = pieces + (size_t)i * (size_t)count * work->element;
-    tcc_comm_reduce(out, inputs, comm->size, count, work->type, work->call.reduction);
-}
-
-/* All data to all ranks. */
-static tcc_status reduce_small(mpi_comm *comm, const tcc_comm_work *work, const void **inputs) {
-    size_t bytes = (size_t)work->call.count * work->element;
-    char *pieces = scratch(comm, bytes * (size_t)comm->size);
-    if (!pieces) return TCC_OUT_OF_MEMORY;
-    if (bytes) memcpy(pieces + (size_t)comm->rank * bytes, work->send, bytes);
-    TCC_RETURN_IF_ERROR(gather_equal(comm, pieces, bytes));
-    reduce_pieces(comm, work, pieces, work->call.count, work->receive, inputs);
-    return TCC_OK;
-}
-
-/* Every rank reduces its part of a chunk, then gets all parts. */
-static tcc_status reduce_chunk(mpi_comm *comm, const tcc_comm_work *work, int64_t begin,
-                               int64_t count, const void **inputs) {
-    size_t element = work->element, n = (size_t)comm->size;
-    int64_t part = (count + comm->size - 1) / comm->size, own = 0;
-    char *pieces = scratch(comm, (size_t)part * element * n), *out = work->receive;
-    if (!pieces) return TCC_OUT_OF_MEMORY;
-    for (int32_t i = 0; i < comm->size; i++) {
-        int64_t first = i * part < count ? i * part : count;
-        int64_t last = first + part < count ? first + part : count;
-        comm->send_counts[i] = (int)((size_t)(last - first) * element);
-        if (i == comm->rank) own = last - first;
-    }
-    for (int32_t i = 0; i < comm->size; i++) comm->counts[i] = comm->send_counts[comm->rank];
-    line_up(comm->send_counts, comm->send_places, comm->size);
-    TCC_RETURN_IF_ERROR(exchange(comm, work->send + (size_t)begin * element, pieces));
-    out += (size_t)begin * element;
-    reduce_pieces(comm, work, pieces, own, out + comm->send_places[comm->rank], inputs);
-    memcpy(comm->counts, comm->send_counts, n * sizeof *comm->counts);
-    return gather(comm, out);
-}
-
-static tcc_status all_reduce(mpi_comm *comm, const tcc_comm_work *work, const void **inputs) {
-    int64_t total = work->call.count, most = CHUNK / (int64_t)work->element;
-    if ((size_t)total * work->element <= SMALL) return reduce_small(comm, work, inputs);
-    for (int64_t begin = 0; begin < total; begin += most) {
-        int64_t count = total - begin < most ? total - begin : most;
-        TCC_RETURN_IF_ERROR(reduce_chunk(comm, work, begin, count, inputs));
-    }
-    return TCC_OK;
-}
-
-static tcc_status reduce_scatter(mpi_comm *comm, const tcc_comm_work *work, const void **inputs) {
-    int64_t total = work->call.count, most = CHUNK / (int64_t)work->element / comm->size + 1;
-    for (int64_t begin = 0; begin < total; begin += most) {
-        int64_t count = total - begin < most ? total - begin : most;
-        size_t bytes = (size_t)count * work->element;
-        char *pieces = scratch(comm, bytes * (size_t)comm->size);
-        if (!pieces) return TCC_OUT_OF_MEMORY;
-        for (int32_t i = 0; i < comm->size; i++) {
-            comm->send_counts[i] = comm->counts[i] = (int)bytes;
-            comm->send_places[i] = (int)((size_t)(i * total) * work->element);
-        }
-        TCC_RETURN_IF_ERROR(exchange(comm, work->send + (size_t)begin * work->element, pieces));
-        reduce_pieces(comm, work, pieces, count, work->receive + (size_t)begin * work->element,
-                      inputs);
-    }
-    return TCC_OK;
-}
-
-static tcc_status run_reduction(mpi_comm *comm, const tcc_comm_work *work) {
-    const void **inputs = tcc_allocate((size_t)comm->size * sizeof *inputs);
-    if (!inputs) return TCC_OUT_OF_MEMORY;
-    tcc_status status = work->call.kind == TCC_COMM_ALL_REDUCE ? all_reduce(comm, work, inputs)
-                                                               : reduce_scatter(comm, work, inputs);
-    tcc_free((void *)inputs);
-    return status;
-}
-
-/* ---- the other operations -------------------------------------------------------------------- */
-
-static tcc_status all_gather(mpi_comm *comm, const tcc_comm_work *work) {
-    bool ragged = work->call.kind == TCC_COMM_ALL_GATHER_V;
-    for (int32_t i = 0; i < comm->size; i++) {
-        int64_t count = ragged ? work->call.send_counts[i] : work->call.count;
-        comm->counts[i] = (int)((size_t)count * work->element);
-    }
-    line_up(comm->counts, comm->places, comm->size);
-    char *own = work->receive + comm->places[comm->rank];
-    if (comm->counts[comm->rank] && own != work->send)
-        memcpy(own, work->send, (size_t)comm->counts[comm->rank]);
-    return gather(comm, work->receive);
-}
-
-static tcc_status all_to_all(mpi_comm *comm, const tcc_comm_work *work) {
-    bool ragged = work->call.kind == TCC_COMM_ALL_TO_ALL_V;
-    if (ragged) TCC_RETURN_IF_ERROR(agree_on_counts(comm, &work->call));
-    for (int32_t i = 0; i < comm->size; i++) {
-        int64_t sent = ragged ? work->call.send_counts[i] : work->call.count;
-        int64_t received = ragged ? work->call.receive_counts[i] : work->call.count;
-        comm->send_counts[i] = (int)((size_t)sent * work->element);
-        comm->counts[i] = (int)((size_t)received * work->element);
-    }
-    line_up(comm->send_counts, comm->send_places, comm->size);
-    if (work->send != work->receive) return exchange(comm, work->send, work->receive);
-    size_t bytes = (size_t)work->call.count * work->element * (size_t)comm->size;
-    char *copy = scratch(comm, bytes);
-    if (!copy) return TCC_OUT_OF_MEMORY;
-    if (bytes) memcpy(copy, work->send, bytes);
-    return exchange(comm, copy, work->receive);
-}
-
-static tcc_status broadcast(mpi_comm *comm, const tcc_comm_work *work) {
-    size_t bytes = (size_t)work->call.count * work->element;
-    tcc_mpi_handle request = 0;
-    if (work->call.root == comm->rank && bytes && work->send != work->receive)
-        memcpy(work->receive, work->send, bytes);
-    int code = comm->mpi->Ibcast(work->receive, (int)bytes, comm->mpi->byte, work->call.root,
-                                 comm->handle, &request);
-    return await_one(comm, code, &request, "broadcast");
-}
-
-/* MPI's functions that every library has count bytes in an int. */
-static tcc_status check_size(const mpi_comm *comm, const tcc_comm_work *work) {
-    int64_t elements = work->call.count, most = INT_MAX / (int64_t)work->element;
-    if (work->call.kind != TCC_COMM_ALL_REDUCE && work->call.kind != TCC_COMM_BROADCAST &&
-        !tcc_comm_is_transfer(work->call.kind))
-        elements = elements > most ? most + 1 : elements * comm->size;
-    if (work->call.kind == TCC_COMM_ALL_REDUCE) elements = 0; /* it goes by chunks */
-    for (int32_t i = 0; work->call.send_counts && i < comm->size; i++) {
-        elements += work->call.send_counts[i];
-        if (work->call.receive_counts && work->call.receive_counts[i] > most - elements)
-            elements = most + 1;
-    }
-    if (elements <= most) return TCC_OK;
-    return tcc_fail(TCC_UNSUPPORTED, "more than 2 GiB in one operation over MPI: divide it");
-}
-
-/* Ranks say what they are in; data move when all have. */
-static tcc_status mpi_begin(tcc_comm *of, const tcc_comm_work *work) {
-    mpi_comm *comm = of->state;
-    TCC_RETURN_IF_ERROR(state(comm));
-    TCC_RETURN_IF_ERROR(check_size(comm, work));
-    comm->work = *work;
-    comm->all[comm->rank] = work->descriptor;
-    count_equal(comm, sizeof work->descriptor);
-    int code = begin_gather(comm, comm->all, &comm->saying);
-    if (code) return failed(comm, "all_gather", code);
-    comm->begun = true;
-    return TCC_OK;
-}
-
-static tcc_status mpi_advance(tcc_comm *of, bool wait, bool *out_done) {
-    mpi_comm *comm = of->state;
-    const tcc_comm_work *work = &comm->work;
-    *out_done = wait;
-    if (!wait) return TCC_OK;
-    TCC_RETURN_IF_ERROR(state(comm));
-    TCC_RETURN_IF_ERROR(await(comm, &comm->saying, 1, "all_gather"));
-    comm->begun = false;
-    TCC_RETURN_IF_ERROR(agree(comm));
-    switch (work->call.kind) {
-    case TCC_COMM_ALL_REDUCE:
-    case TCC_COMM_REDUCE_SCATTER: return run_reduction(comm, work);
-    case TCC_COMM_ALL_GATHER:
-    case TCC_COMM_ALL_GATHER_V: return all_gather(comm, work);
-    case TCC_COMM_ALL_TO_ALL:
-    case TCC_COMM_ALL_TO_ALL_V: return all_to_all(comm, work);
-    case TCC_COMM_BROADCAST: return broadcast(comm, work);
-    default: return TCC_OK; /* to agree on a barrier is one */
-    }
-}
-
-/* ---- sends and receives ---------------------------------------------------------------------- */
-
-/* Each message is its descriptor and its data. */
-typedef struct letter {
-    tcc_comm_descriptor said;
-    tcc_mpi_handle requests[2];
-} letter;
-
-static int post_letter(mpi_comm *comm, const tcc_comm_work *work, letter *out) {
-    const tcc_mpi *mpi = comm->mpi;
-    int bytes = (int)((size_t)work->call.count * work->element), peer = work->call.root, code;
-    out->said = work->descriptor;
-    if (work->call.kind == TCC_COMM_SEND) {
-        code = mpi->Isend(&out->said, sizeof out->said, mpi->byte, peer, HEADER_TAG, comm->handle,
-                          &out->requests[0]);
-        return code ? code
-                    : mpi->Isend(work->send, bytes, mpi->byte, peer, DATA_TAG, comm->handle,
-                                 &out->requests[1]);
-    }
-    code = mpi->Irecv(&out->said, sizeof out->said, mpi->byte, peer, HEADER_TAG, comm->handle,
-                      &out->requests[0]);
-    return code ? code
-                : mpi->Irecv(work->receive, bytes, mpi->byte, peer, DATA_TAG, comm->handle,
-                             &out->requests[1]);
-}
-
-static tcc_status end_letter(mpi_comm *comm, const tcc_comm_work *work, letter *of) {
-    TCC_RETURN_IF_ERROR(await(comm, of->requests, 1, "a message"));
-    if (work->call.kind == TCC_COMM_RECEIVE &&
-        (of->said.count != work->call.count || of->said.type != work->type)) {
-        char own[TCC_COMM_TEXT], other[TCC_COMM_TEXT], reason[sizeof comm->reason];
-        snprintf(reason, sizeof reason, "ranks differ: rank %d is in %s, rank %d in %s", comm->rank,
-                 tcc_comm_text(&work->descriptor, own), work->call.root,
-                 tcc_comm_text(&of->said, other));
-        return give_up(comm, TCC_MISMATCH, reason);
-    }
-    return await(comm, &of->requests[1], 1, "a message");
-}
-
-static tcc_status mpi_transfer(tcc_comm *of, const tcc_comm_work *works, int32_t n) {
-    mpi_comm *comm = of->state;
-    TCC_RETURN_IF_ERROR(state(comm));
-    for (int32_t i = 0; i < n; i++) TCC_RETURN_IF_ERROR(check_size(comm, &works[i]));
-    letter *letters = tcc_allocate_zero((size_t)n, sizeof *letters);
-    if (!letters) return TCC_OUT_OF_MEMORY;
-    tcc_status status = TCC_OK;
-    for (int32_t i = 0; i < n && status == TCC_OK; i++) {
-        int code = post_letter(comm, &works[i], &letters[i]);
-        if (code) status = failed(comm, "a message", code);
-    }
-    for (int32_t i = 0; i < n && status == TCC_OK; i++)
-        status = end_letter(comm, &works[i], &letters[i]);
-    if (status == TCC_OK) tcc_free(letters); /* else some are on their way */
-    return status;
-}
-
-/* ---- opening and closing --------------------------------------------------------------------- */
-
-static void mpi_close(tcc_comm *of) {
-    mpi_comm *comm = of->state;
-    if (comm->begun) (void)give_up(comm, TCC_CANCELLED, "the comm was closed");
-    if (!atomic_load(&comm->revoked)) { /* else memory and communicator are in use */
-        if (comm->handle && of->forks == tcc_comm_forks())
-            (void)comm->mpi->Comm_free(&comm->handle);
-        tcc_free(comm->scratch);
-        tcc_free(comm->counts);
-        tcc_free(comm->all);
-        tcc_free(comm->matrix);
-        tcc_free(comm);
-    }
-    of->state = NULL;
-}
-
-static tcc_status make(tcc_comm *of, const tcc_mpi *mpi, mpi_comm **out_comm) {
-    mpi_comm *comm = tcc_allocate_zero(1, sizeof *comm);
-    if (!comm) return TCC_OUT_OF_MEMORY;
-    size_t n = (size_t)of->size;
-    of->state = comm;
-    comm->mpi = mpi;
-    comm->size = of->size;
-    comm->rank = of->rank;
-    comm->patience = of->settings.operation_milliseconds * INT64_C(1000000);
-    comm->counts = tcc_allocate_zero(4 * n, sizeof *comm->counts);
-    comm->all = tcc_allocate_zero(n, sizeof *comm->all);
-    comm->matrix = tcc_allocate_zero(2 * n * n, sizeof *comm->matrix);
-    if (!comm->counts || !comm->all || !comm->matrix) {
-        mpi_close(of);
-        return TCC_OUT_OF_MEMORY;
-    }
-    comm->places = comm->counts + n;
-    comm->send_counts = comm->places + n;
-    comm->send_places = comm->send_counts + n;
-    *out_comm = comm;
-    return TCC_OK;
-}
-
-static const char *mpi_unfit(const tcc_comm_settings *settings) {
-    (void)settings;
-    return tcc_mpi_library() ? NULL : tcc_last_error();
-}
-
-static tcc_status check_world(tcc_comm *comm, const tcc_mpi *mpi) {
+static tcc_status check_world(const tcc_comm_engine_host *host, const tcc_mpi *mpi) {
     int rank = -1, size = -1, code = mpi->Comm_rank(mpi->world, &rank);
     if (!code) code = mpi->Comm_size(mpi->world, &size);
     if (code) return tcc_mpi_fail(mpi, "MPI_Comm_size", code);
-    if (rank == comm->rank && size == comm->size) return TCC_OK;
+    if (rank == host->rank && size == host->size) return TCC_OK;
     return tcc_fail(
         TCC_INVALID_ARGUMENT,
         "this process is rank %d of %d, but rank %d of %d in the world of %s: start it by "
         "that library's mpirun",
-        comm->rank, comm->size, rank, size, mpi->name);
+        host->rank, host->size, rank, size, mpi->name);
 }
 
-static tcc_status mpi_open(tcc_comm *of, const tcc_comm_settings *settings) {
-    (void)settings;
-    mpi_comm *comm;
+static tcc_status mpi_open(const tcc_comm_engine_host *host, void **out_group) {
     const tcc_mpi *mpi = tcc_mpi_library();
     if (!mpi) return TCC_UNSUPPORTED;
     TCC_RETURN_IF_ERROR(tcc_mpi_start(mpi));
-    TCC_RETURN_IF_ERROR(check_world(of, mpi));
-    TCC_RETURN_IF_ERROR(make(of, mpi, &comm));
-    int code = mpi->Comm_dup(mpi->world, &comm->handle);
-    if (!code) code = mpi->Comm_set_errhandler(comm->handle, mpi->errors_return);
-    if (!code) return TCC_OK;
-    tcc_status status = tcc_mpi_fail(mpi, "MPI_Comm_dup", code);
-    mpi_close(of);
-    return status;
+    TCC_RETURN_IF_ERROR(check_world(host, mpi));
+    mpi_group *group = make(mpi, host->size);
+    if (!group) return TCC_OUT_OF_MEMORY;
+    return keep(group, "MPI_Comm_dup", mpi->Comm_dup(mpi->world, &group->handle), out_group);
 }
 
 /* A tag of MPI, which tells groups apart that are made at once. */
@@ -477,41 +151,48 @@ static int tag_of(const char *name) {
     return (int)(state & 0x7fff);
 }
 
-static tcc_status mpi_group(tcc_comm *above, const int32_t *members, bool left, const char *name,
-                            tcc_comm *child) {
-    (void)left;
-    mpi_comm *parent = above->state, *comm;
+static tcc_status mpi_split(void *of, const int32_t *members, int32_t n, int32_t self,
+                            const char *name, void **out_group) {
+    (void)self; /* ranks have the order of the members */
+    const mpi_group *parent = of;
     const tcc_mpi *mpi = parent->mpi;
-    TCC_RETURN_IF_ERROR(state(parent));
-    TCC_RETURN_IF_ERROR(make(child, mpi, &comm));
+    mpi_group *group = make(mpi, n);
+    if (!group) return TCC_OUT_OF_MEMORY;
     tcc_mpi_handle all = 0, some = 0;
     int code = mpi->Comm_group(parent->handle, &all);
-    if (!code) code = mpi->Group_incl(all, child->size, members, &some);
-    if (!code) code = mpi->Comm_create_group(parent->handle, some, tag_of(name), &comm->handle);
-    if (!code) code = mpi->Comm_set_errhandler(comm->handle, mpi->errors_return);
+    if (!code) code = mpi->Group_incl(all, n, members, &some);
+    if (!code) code = mpi->Comm_create_group(parent->handle, some, tag_of(name), &group->handle);
     if (some) (void)mpi->Group_free(&some);
     if (all) (void)mpi->Group_free(&all);
-    if (!code) return TCC_OK;
-    tcc_status status = failed(parent, "MPI_Comm_create_group", code);
-    mpi_close(child);
-    return status;
+    return keep(group, "MPI_Comm_create_group", code, out_group);
 }
 
-static tcc_status mpi_error(tcc_comm *comm) { return state(comm->state); }
+static const tcc_comm_engine engine = {
+    .struct_size = sizeof engine,
+    .version = TCC_COMM_PLUGIN_VERSION,
+    .name = "mpi",
+    .most_bytes = INT_MAX, /* functions that every library has count in an int */
+    .open = mpi_open,
+    .split = mpi_split,
+    .close = mpi_close,
+    .all_gather = mpi_all_gather,
+    .all_to_all = mpi_all_to_all,
+    .broadcast = mpi_broadcast,
+    .send = mpi_send,
+    .receive = mpi_receive,
+    .test = mpi_test,
+    .leave = mpi_leave,
+};
 
-static void mpi_revoke(tcc_comm *comm, tcc_status status, const char *reason) {
-    (void)give_up(comm->state, status, reason);
+static const char *unfit(const tcc_comm_settings *settings) {
+    (void)settings;
+    return tcc_mpi_library() ? NULL : tcc_last_error();
+}
+
+static tcc_status open_comm(tcc_comm *comm, const tcc_comm_settings *settings) {
+    (void)settings; /* of the comm */
+    return tcc_engine_open(comm, &engine);
 }
 
 const tcc_comm_backend tcc_comm_backend_mpi = {
-    .name = "mpi",
-    .unfit = mpi_unfit,
-    .open = mpi_open,
-    .group = mpi_group,
-    .begin = mpi_begin,
-    .advance = mpi_advance,
-    .transfer = mpi_transfer,
-    .error = mpi_error,
-    .revoke = mpi_revoke,
-    .close = mpi_close,
-};
+    .name = "mpi", .unfit = unfit, .open = open_comm, TCC_ENGINE_FUNCTIONS};

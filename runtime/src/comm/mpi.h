@@ -18,6 +18,7 @@ typedef struct tcc_mpi {
     void *ignore;   /* instead of a status */
     void *in_place; /* instead of data to send that lies in the receive buffer */
     int multiple;   /* the highest level of thread support */
+    int ended;      /* the error code that says that a peer's process has ended, or 0 */
     int (*Initialized)(int *out_flag);
     int (*Finalized)(int *out_flag);
     int (*Init_thread)(int *argc, char ***argv, int required, int *out_provided);

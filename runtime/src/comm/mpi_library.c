@@ -79,6 +79,7 @@ static bool fill_constants(void *library, interface kind, tcc_mpi *out) {
         out->byte = (tcc_mpi_handle)dlsym(library, "ompi_mpi_byte");
         out->errors_return = (tcc_mpi_handle)dlsym(library, "ompi_mpi_errors_return");
         out->multiple = 3;
+        out->ended = 75; /* MPI_ERR_PROC_FAILED of Open MPI 5, under mpirun --with-ft ulfm */
     }
     return out->world && out->byte && out->errors_return;
 }
@@ -158,5 +159,6 @@ tcc_status tcc_mpi_fail(const tcc_mpi *mpi, const char *what, int code) {
     char text[8192] = "";
     int length = 0;
     if (mpi->Error_string(code, text, &length)) snprintf(text, sizeof text, "error %d", code);
-    return tcc_fail(TCC_SYSTEM, "%s of %s: %.400s", what, mpi->name, text);
+    tcc_status status = mpi->ended && code == mpi->ended ? TCC_PEER_DEAD : TCC_SYSTEM;
+    return tcc_fail(status, "%s of %s: %.400s", what, mpi->name, text);
 }

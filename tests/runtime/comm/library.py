@@ -16,11 +16,9 @@ HERE = Path(__file__).parent
 LIBRARIES = ("-lm", "-lpthread", "-ldl")
 # The libraries that move data between GPUs, by what test programs call them.
 DEVICE_LIBRARIES = {"nccl": Platform.CUDA, "rccl": Platform.HIP}
-# Calls of the library to the system can be made to fail, and sanitizers watch it.
-FAILING = (
-    "-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-DFAILING",
-    "-include", str(HERE / "failing.h"),
-)  # fmt: skip
+WATCHED = ("-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+# Calls of the library to the system can be made to fail.
+FAILING = (*WATCHED, "-DFAILING", "-include", str(HERE / "failing.h"))
 # Ranks are threads, and share what they map.
 THREADS = ("-O0", "-g", "-fsanitize=thread", "-include", str(HERE / "one_mapping.h"))
 

@@ -366,6 +366,22 @@ static void test_case(tcc_comm *comm, type of, int64_t count, bool same, bool mi
     if (cases % 7 == 0) CHECK_OK(tcc_comm_barrier(comm));
 }
 
+/* Halves of the ranks, at work at the same time, in the opposite order. */
+static void test_split(tcc_comm *comm) {
+    int rank = tcc_comm_rank(comm), size = tcc_comm_size(comm), color = rank % 2;
+    tcc_comm *half;
+    int64_t mine = rank + 1, sum, expected = 0;
+    for (int i = color; i < size; i += 2) expected += i + 1;
+    CHECK_OK(tcc_comm_split(comm, color, -rank, &half));
+    CHECK_OK(tcc_comm_all_reduce(half, &mine, &sum, 1, dtypes[I64], TCC_COMM_SUM));
+    CHECK(sum == expected, "the half's sum is %lld, not %lld", (long long)sum, (long long)expected);
+    int members = tcc_comm_size(half), last = (size - 1 - color) / 2 * 2 + color;
+    CHECK(tcc_comm_rank(half) == (last - rank) / 2 && members == last / 2 + 1, "rank %d of %d",
+          tcc_comm_rank(half), members);
+    test_case(half, F32, 67, false, false, true);
+    tcc_comm_close(half);
+}
+
 static void matrix(const setup *ranks) {
     static const int64_t counts[] = {0, 1, 3, 67, 1023}; /* of elements */
     tcc_comm *comm;
@@ -386,6 +402,7 @@ static void matrix(const setup *ranks) {
         int64_t many = is_long ? (1 << 18) + 7 : (150000 + of) / (int)width((type)of);
         test_case(comm, (type)of, many, of & 1, of & 2, is_long);
     }
+    test_split(comm);
     tcc_comm_device_close(joined);
     tcc_comm_close(comm);
 }

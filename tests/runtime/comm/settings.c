@@ -1,5 +1,7 @@
-/* Prints what a launcher's environment says: rank, size, local rank, local size, epoch, rendezvous.
- */
+/* Prints what a launcher's environment says: rank, size, local rank, local size, epoch, rendezvous,
+ * and at which address and port ranks of several hosts meet, where that is another. */
+#include <string.h>
+
 #include "../../../runtime/src/comm/comm.h"
 
 int main(void) {
@@ -10,7 +12,10 @@ int main(void) {
         printf("%d: %s\n", (int)status, tcc_last_error());
         return 0;
     }
-    printf("%d %d %d %d %d %s\n", settings.rank, settings.size, settings.local_rank,
+    printf("%d %d %d %d %d %s", settings.rank, settings.size, settings.local_rank,
            settings.local_size, settings.epoch, settings.rendezvous);
+    if (settings.port_offset) printf(" port + %d", settings.port_offset);
+    if (strcmp(settings.address, settings.rendezvous)) printf(" at %s", settings.address);
+    puts("");
     return 0;
 }

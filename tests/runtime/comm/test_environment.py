@@ -36,22 +36,31 @@ def settings(programs: Path, variables: dict[str, str]) -> str:
     [
         (TCC, "1 4 -1 -1 0 job"),
         (TCC | {"TCC_LOCAL_RANK": "1", "TCC_LOCAL_SIZE": "4", "TCC_EPOCH": "3"}, "1 4 1 4 3 job"),
-        (TORCHRUN, "3 8 3 4 2 node0:29500"),
+        (TORCHRUN, "3 8 3 4 2 node0:29500 port + 1"),
         (OPEN_MPI, "1 2 1 2 0 prterun-node0-9@1"),
         (HYDRA, "0 2 0 1 0"),
         (SLURM, "5 6 1 -1 0 77:0"),
         (SLURM | {"SLURM_STEP_NUM_NODES": "1"}, "5 6 1 6 0 77:0"),
         (KUBERNETES, "2 3 -1 1 0 indexed"),
         # launchers nest: the inner one's ranks count
-        (SLURM | TORCHRUN, "3 8 3 4 2 node0:29500"),
+        (SLURM | TORCHRUN, "3 8 3 4 2 node0:29500 port + 1"),
         (KUBERNETES | {"TCC_SIZE": "2"} | OPEN_MPI, "1 2 1 2 0 indexed"),
         # the same said twice
         (OPEN_MPI | {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"},
-         "1 2 -1 -1 0 a:1"),
+         "1 2 -1 -1 0 a:1 port + 1"),
         # a name for the job goes before the launcher's
         (TORCHRUN | {"TCC_RENDEZVOUS": "mine"}, "3 8 3 4 2 mine"),
         # RANK and WORLD_SIZE are common names: torchrun's come with an address
         (TCC | {"RANK": "3", "WORLD_SIZE": "8"}, "1 4 -1 -1 0 job"),
+        # ranks of several hosts meet at the first one, at the job's port
+        (SLURM | {"SLURM_STEP_NODELIST": "node[07-09,12],other"},
+         "5 6 1 -1 0 77:0 at node07:65224"),
+        (SLURM | {"SLURM_STEP_NODELIST": "a-1,b-2"}, "5 6 1 -1 0 77:0 at a-1:65224"),
+        (SLURM | {"SLURM_STEP_NODELIST": "a", "TCC_RENDEZVOUS": "b:1"}, "5 6 1 -1 0 b:1"),
+        # what a launcher does not say
+        (KUBERNETES | {"TCC_EPOCH": "4", "TCC_LOCAL_SIZE": "3", "TCC_LOCAL_RANK": "2"},
+         "2 3 2 3 4 indexed"),
+        (HYDRA | {"TCC_EPOCH": "4", "TCC_RENDEZVOUS": "a:1"}, "0 2 0 1 4 a:1"),
         # a batch script of Slurm is no step
         ({k: v for k, v in SLURM.items() if k != "SLURM_STEP_ID"} | TCC, "1 4 -1 -1 0 job"),
     ],
@@ -76,6 +85,13 @@ def test_launchers(programs: Path, variables: dict[str, str], expected: str) -> 
          "1: TCC_LOCAL_RANK=1 and TCC_LOCAL_SIZE=1 contradict"),
         (TCC | OPEN_MPI, "1: TCC_SIZE=4 and OMPI_COMM_WORLD_SIZE=2 contradict"),
         (TORCHRUN | HYDRA, "1: RANK=3 and PMI_RANK=0 contradict"),
+        (TORCHRUN | {"TCC_EPOCH": "1"},
+         "1: TCC_EPOCH=1 and TORCHELASTIC_RESTART_COUNT=2 contradict"),
+        (TORCHRUN | {"TCC_LOCAL_SIZE": "8"},
+         "1: TCC_LOCAL_SIZE=8 and LOCAL_WORLD_SIZE=4 contradict"),
+        (HYDRA | {"TCC_LOCAL_RANK": "1"}, "1: TCC_LOCAL_RANK=1 and MPI_LOCALRANKID=0 contradict"),
+        (HYDRA | OPEN_MPI | {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0"},
+         "1: OMPI_COMM_WORLD_LOCAL_SIZE=2 and MPI_LOCALNRANKS=1 contradict"),
         (TCC | {"TCC_RENDEZVOUS": "x" * 201}, "1: TCC_RENDEZVOUS: more than 200 bytes"),
         (TCC | {"TCC_TOKEN": "x" * 65}, "1: token: more than 64 bytes"),
     ],

@@ -1,0 +1,87 @@
+/* tcc_comm_plugin.h: an engine that moves bytes between ranks, as a backend of tcc_comm.h, version 1.
+ *
+ * A plugin is a shared object with the function tcc_comm_plugin_get.  The environment variable
+ * TCC_COMM_PLUGIN names its file, and comms whose backends list `plugin` (as they do if nothing is
+ * asked for) use it where the backends before it do not fit.
+ *
+ * An engine moves bytes.  All else is the library's: reductions, checks of calls and of what ranks
+ * issue, deadlines, failure.
+ *
+ * A group is a comm's ranks.  One collective of a group is under way at a time, and no transfer
+ * beside it; transfers of a group go on together; groups do not wait for one another.  Functions
+ * that take `out_request` begin an operation and return before it is done: the plugin may store what
+ * it needs in *out_request, and `test` is called with its address until the operation is done or
+ * the comm fails.  Arrays of sizes may change when the function returns; buffers belong to the
+ * operation until it is done.  Ranks begin a group's collectives in one order with sizes that fit.
+ *
+ * Failure.  Functions return a tcc_status and, where it is not TCC_OK, call the host's `fail` in
+ * the same thread.  A group that has failed gets no other call, its `close` neither, for what is under way
+ * cannot be called back: its memory stays.
+ *
+ * Threads.  All functions of a group are called by one thread at a time. */
+#ifndef TCC_COMM_PLUGIN_H
+#define TCC_COMM_PLUGIN_H
+
+#include "tcc.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TCC_COMM_PLUGIN_VERSION 1
+
+/* The library's side; the struct is valid in `open`, and `fail` for the process's life. */
+typedef struct tcc_comm_engine_host {
+    uint32_t struct_size; /* bytes of this struct: later versions append, never change */
+    int32_t rank, size;
+    int32_t open_milliseconds, operation_milliseconds; /* deadlines */
+    /* Gives every rank the `bytes` bytes of all, one behind another by rank, at most 65,536 of
+     * each; over TCP at the address HOST:PORT that ranks meet at.  In `open` alone; all ranks call
+     * it in one order with equal sizes. */
+    tcc_status (*exchange)(const struct tcc_comm_engine_host *host, const void *blob, size_t bytes,
+                           void *out_all);
+    /* Sets the reason of the calling thread's error; returns `status`. */
+    tcc_status (*fail)(tcc_status status, const char *reason);
+} tcc_comm_engine_host;
+
+typedef struct tcc_comm_engine {
+    uint32_t struct_size; /* sizeof(tcc_comm_engine) */
+    uint32_t version;     /* TCC_COMM_PLUGIN_VERSION */
+    const char *name;
+    int64_t most_bytes; /* of one operation, all ranks' data together; 0: no bound */
+    /* Joins the host's rank to all others; returns when all have come, or by the deadline. */
+    tcc_status (*open)(const tcc_comm_engine_host *host, void **out_group);
+    /* A group of the `n` ranks `members`, of which this rank is number `self`; called by these, with
+     * one `name`, which no other group made from `group` has. */
+    tcc_status (*split)(void *group, const int32_t *members, int32_t n, int32_t self,
+                        const char *name, void **out_group);
+    void (*close)(void *group);
+    /* Rank r's `bytes[r]` bytes of `data` to all, one behind another; this rank's are there. */
+    tcc_status (*all_gather)(void *group, void *data, const size_t *bytes, uintptr_t *out_request);
+    /* send_bytes[r] bytes from send + send_places[r] to rank r, and receive_bytes[r] from it, one
+     * behind another in `receive`. */
+    tcc_status (*all_to_all)(void *group, const void *send, const size_t *send_bytes,
+                             const size_t *send_places, void *receive, const size_t *receive_bytes,
+                             uintptr_t *out_request);
+    tcc_status (*broadcast)(void *group, void *data, size_t bytes, int32_t root,
+                            uintptr_t *out_request);
+    /* Messages to one rank arrive in order for each tag, which is 1 or 2. */
+    tcc_status (*send)(void *group, const void *data, size_t bytes, int32_t peer, int32_t tag,
+                       uintptr_t *out_request);
+    tcc_status (*receive)(void *group, void *data, size_t bytes, int32_t peer, int32_t tag,
+                          uintptr_t *out_request);
+    /* Carries on what is under way without waiting; whether the request is done. */
+    tcc_status (*test)(void *group, uintptr_t *request, int32_t *out_done);
+    /* The comm has failed: nothing may wait for other ranks any more.  From any thread; may be
+     * NULL. */
+    void (*leave)(void *group);
+} tcc_comm_engine;
+
+/* The plugin's engine for this version of the interface; NULL where it knows none. */
+__attribute__((visibility("default"))) const tcc_comm_engine *tcc_comm_plugin_get(uint32_t version);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,91 @@
+"""Comms over MPI between two hosts (`link.py`), whose link delays and loses packets."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hosts.launchers import Launcher
+from hosts.link import ADDRESSES
+
+LINK = Path(__file__).with_name("link.py")
+FAILURES = ("kill", "stop", "cut")
+SECONDS = 300  # of one run
+PEER_DEAD = "9"  # of tcc.h
+# The matrix moves more; ranks that see through the hosts to one memory move fewer.
+LEAST_PACKETS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was tried, whether it holds, and what was seen."""
+
+    what: str
+    good: bool
+    seen: str
+
+
+def _run(launcher: Launcher, ranks: int, command: str, after: str = "") -> tuple[str, str]:
+    """What ranks on two hosts, and the shell command `after` on the first, print.
+
+    Ranks start from a shell, which hides from the launcher that they die, and do not heed SIGUSR1,
+    by which Hydra says it.
+    """
+    rank = ("sh", "-c", f"trap '' USR1; {command}; true")
+    agent = "$LINK_AGENT"  # the shell's
+    started = shlex.join((*launcher.on_hosts(ranks, ADDRESSES, agent), *rank))
+    started = started.replace(shlex.quote(agent), agent)
+    variables = {"TCC_MPI_LIBRARY": str(launcher.library)}
+    try:
+        done = subprocess.run(
+            (sys.executable, str(LINK), "sh", "-c", f"{started}; {after or 'true'}"),
+            capture_output=True, text=True, check=False, timeout=SECONDS,
+            env=os.environ | variables,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return "", f"not ended after {SECONDS} s"
+    return done.stdout, done.stderr
+
+
+def _last_line(text: str) -> str:
+    return next(reversed(text.strip().splitlines()), "nothing printed")
+
+
+def _matrix(launcher: Launcher, program: Path, ranks: int) -> Outcome:
+    printed, said = _run(launcher, ranks, f"{program} 0 short mpi")
+    found = re.search(r"link: (\d+) packets carried, (\d+) lost", said)
+    carried, lost = (int(found[1]), int(found[2])) if found else (0, 0)
+    good = printed.count("ok") == ranks and carried >= LEAST_PACKETS and lost > 0
+    seen = f"{carried} packets carried, {lost} lost" if good else _last_line(said)
+    return Outcome(f"matrix, {ranks} ranks on two hosts, {launcher.name}", good, seen)
+
+
+def _failure(launcher: Launcher, program: Path, ranks: int, how: str) -> Outcome:
+    """All other ranks have an error in time, which `apart` judges; Open MPI says of what kind.
+
+    MPICH is told to use libfabric: over UCX its library crashes in a rank that sends to one that
+    has ended (MPICH 5.0.2).
+    """
+    command = f"MPIR_CVAR_CH4_NETMOD=ofi {program} {how} mpi $TMPDIR/report"
+    printed, said = _run(launcher, ranks, command, "cat $TMPDIR/report")
+    reports = re.findall(r"^rank (\d+): status (\d+) after (\d+) ms", printed, re.M)
+    expected = {str(rank) for rank in range(ranks if how == "cut" else ranks - 1)}
+    good = expected <= {rank for rank, _, _ in reports}
+    if how == "kill" and launcher.is_open_mpi:
+        good &= {status for _, status, _ in reports} == {PEER_DEAD}
+    times = "errors after " + ", ".join(f"{took} ms" for _, _, took in reports)
+    what = f"{how}, {ranks} ranks on two hosts, {launcher.name}"
+    return Outcome(what, good, times if good else f"{len(reports)} reports; {_last_line(said)}")
+
+
+def outcomes(launcher: Launcher, programs: Mapping[str, Path], ranks: int) -> Iterator[Outcome]:
+    """The matrix, then each kind of failure; `programs` has `matrix` and `apart`."""
+    yield _matrix(launcher, programs["matrix"], ranks)
+    for how in FAILURES:
+        yield _failure(launcher, programs["apart"], ranks, how)

@@ -1,0 +1,331 @@
+/* Ranks that meet over TCP on the loopback device, with all that may go wrong.
+ *
+ *     exchanges SCENARIO */
+#define _GNU_SOURCE
+#include <netinet/in.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include "../../../runtime/src/comm/comm.h"
+#include "leaks.h"
+#include "ranks.h"
+
+enum {
+    SHORT = 300,  /* milliseconds, of what times out */
+    LONG = 20000, /* of what does not */
+    GREETING_BYTES = 152,
+    ANSWER_BYTES = 416,
+};
+
+static char address[64];
+static uint16_t port;
+
+/* A port of the loopback device that nobody has. */
+static int listener_at(uint16_t wanted) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(wanted)};
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof at;
+    const int yes = 1;
+    int made = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    setsockopt(made, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    CHECK(bind(made, (struct sockaddr *)&at, size) == 0 && listen(made, 1000) == 0, "listen: %s",
+          strerror(errno));
+    getsockname(made, (struct sockaddr *)&at, &size);
+    port = ntohs(at.sin_port);
+    return made;
+}
+
+static int connected(void) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(port)};
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    for (int made;; close(made), usleep(1000)) {
+        made = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        CHECK(made >= 0, "socket: %s", strerror(errno));
+        if (connect(made, (struct sockaddr *)&at, sizeof at) == 0) return made;
+    }
+}
+
+/* ---- ranks as threads ------------------------------------------------------------------------ */
+
+typedef struct rank {
+    tcc_comm_exchange about;
+    int32_t number;
+    pthread_t thread;
+    char blob[4096], *all;
+    tcc_status status;
+    char reason[512];
+} rank;
+
+static rank rank_of(int32_t number, int32_t size, size_t bytes, int milliseconds) {
+    rank made = {.number = number,
+                 .about = {.address = address, .token = "secret", .rank = number, .size = size,
+                           .epoch = 5, .bytes = bytes,
+                           .deadline = tcc_comm_now() + milliseconds * INT64_C(1000000)}};
+    for (size_t i = 0; i < bytes; i++) made.blob[i] = (char)(i * 7 + (size_t)number * 31 + 1);
+    return made;
+}
+
+static void *run(void *of) {
+    rank *self = of;
+    self->all = malloc((size_t)self->about.size * self->about.bytes + 1);
+    self->status = tcc_comm_exchange_blobs(&self->about, self->blob, self->all);
+    snprintf(self->reason, sizeof self->reason, "%s", tcc_last_error());
+    return NULL;
+}
+
+static void run_all(rank *ranks, int n) {
+    for (int i = n; i-- > 0;) pthread_create(&ranks[i].thread, NULL, run, &ranks[i]);
+    for (int i = 0; i < n; i++) pthread_join(ranks[i].thread, NULL);
+}
+
+/* Frees what the rank got; checks it where it is to succeed. */
+static void end(rank *of, tcc_status expected, const char *first, const char *second) {
+    CHECK(of->status == expected, "rank %d: status %d: %s", of->number, (int)of->status, of->reason);
+    if (expected != TCC_OK)
+        CHECK(strstr(of->reason, first) && strstr(of->reason, second), "rank %d: no '%s' and '%s' in %s",
+              of->number, first, second, of->reason);
+    size_t bytes = of->about.bytes;
+    for (int32_t from = 0; expected == TCC_OK && from < of->about.size; from++)
+        for (size_t i = 0; i < bytes; i++)
+            CHECK(of->all[(size_t)from * bytes + i] == (char)(i * 7 + (size_t)from * 31 + 1),
+                  "byte %zu of rank %d", i, from);
+    free(of->all);
+}
+
+/* ---- scenarios ------------------------------------------------------------------------------- */
+
+static void agrees(void) {
+    static const int sizes[] = {1, 2, 3, 9};
+    static const size_t bytes[] = {0, 1, 128, 4096};
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < 4; k++) {
+            rank ranks[9];
+            for (int32_t r = 0; r < sizes[i]; r++) ranks[r] = rank_of(r, sizes[i], bytes[k], LONG);
+            run_all(ranks, sizes[i]);
+            for (int32_t r = 0; r < sizes[i]; r++) end(&ranks[r], TCC_OK, "", "");
+        }
+}
+
+static void wrong_token(void) {
+    rank ranks[] = {rank_of(0, 3, 8, SHORT), rank_of(1, 3, 8, LONG), rank_of(2, 3, 8, LONG)};
+    ranks[1].about.token = "another";
+    run_all(ranks, 3);
+    end(&ranks[0], TCC_TIMEOUT, "did not greet rank 0 (", ": 1");
+    end(&ranks[1], TCC_INVALID_ARGUMENT, "the token of rank 1 (", "is not that of rank 0 (");
+    end(&ranks[2], TCC_TIMEOUT, "did not greet rank 0 (", ": 1");
+}
+
+/* Rank 1 is of an earlier epoch than rank 0, then of a later one. */
+static void stale_epoch(void) {
+    rank early[] = {rank_of(0, 2, 8, SHORT), rank_of(1, 2, 8, LONG)};
+    early[1].about.epoch = 4;
+    run_all(early, 2);
+    end(&early[0], TCC_TIMEOUT, "did not greet rank 0 (", ": 1");
+    end(&early[1], TCC_INVALID_ARGUMENT, "epoch 4 of rank 1 (", "rank 0 (");
+    rank late[] = {rank_of(0, 2, 8, LONG), rank_of(1, 2, 8, SHORT)};
+    late[1].about.epoch = 6;
+    run_all(late, 2);
+    end(&late[0], TCC_INVALID_ARGUMENT, "epoch 5 of rank 0 (", "rank 1 (");
+    end(&late[1], TCC_TIMEOUT, "rank 1 (", "in vain for rank 0 at '127.0.0.1:");
+}
+
+/* A rank of a later epoch ends the meeting of the earlier one, and meets its own rank 0. */
+static void restarts(void) {
+    rank ranks[] = {rank_of(0, 2, 8, LONG), rank_of(1, 2, 8, LONG), rank_of(0, 2, 8, LONG)};
+    ranks[1].about.epoch = ranks[2].about.epoch = 6;
+    for (int i = 0; i < 2; i++) pthread_create(&ranks[i].thread, NULL, run, &ranks[i]);
+    pthread_join(ranks[0].thread, NULL);
+    pthread_create(&ranks[2].thread, NULL, run, &ranks[2]);
+    pthread_join(ranks[1].thread, NULL);
+    pthread_join(ranks[2].thread, NULL);
+    end(&ranks[0], TCC_INVALID_ARGUMENT, "epoch 5 of rank 0 (", "is in epoch 6");
+    end(&ranks[1], TCC_OK, "", "");
+    end(&ranks[2], TCC_OK, "", "");
+}
+
+static void differ(void) {
+    rank sizes[] = {rank_of(0, 3, 8, LONG), rank_of(1, 2, 8, LONG)};
+    run_all(sizes, 2);
+    for (int i = 0; i < 2; i++)
+        end(&sizes[i], TCC_MISMATCH, "of 3 ranks with 8 bytes each, rank 1 (", "one of 2 with 8");
+    rank bytes[] = {rank_of(0, 2, 8, LONG), rank_of(1, 2, 4000, LONG)};
+    run_all(bytes, 2);
+    for (int i = 0; i < 2; i++)
+        end(&bytes[i], TCC_MISMATCH, "of 2 ranks with 8 bytes each, rank 1 (", "one of 2 with 4000");
+    rank too_much = rank_of(0, 2, 8, SHORT);
+    too_much.about.bytes = TCC_COMM_MOST_BLOB + 1;
+    too_much.status = tcc_comm_exchange_blobs(&too_much.about, too_much.blob, NULL);
+    CHECK(too_much.status == TCC_INVALID_ARGUMENT, "%s", tcc_last_error());
+}
+
+static void same_rank(void) {
+    rank ranks[] = {rank_of(0, 3, 8, SHORT), rank_of(1, 3, 8, LONG), rank_of(1, 3, 8, LONG)};
+    run_all(ranks, 3);
+    end(&ranks[0], TCC_TIMEOUT, "did not greet rank 0 (", ": 2");
+    bool second = ranks[2].status == TCC_INVALID_ARGUMENT;
+    end(&ranks[second ? 2 : 1], TCC_INVALID_ARGUMENT, "rank 1 is two processes: ", ", pid ");
+    end(&ranks[second ? 1 : 2], TCC_TIMEOUT, "did not greet rank 0 (", ": 2");
+}
+
+/* Strangers that connect and say nothing, more than there is room for, keep nobody out. */
+static void silence(void) {
+    rank ranks[] = {rank_of(0, 2, 8, LONG), rank_of(1, 2, 8, LONG)};
+    int strangers[200];
+    pthread_create(&ranks[0].thread, NULL, run, &ranks[0]);
+    for (int i = 0; i < 200; i++) strangers[i] = connected();
+    pthread_create(&ranks[1].thread, NULL, run, &ranks[1]);
+    for (int i = 0; i < 2; i++) pthread_join(ranks[i].thread, NULL);
+    for (int i = 0; i < 200; i++) close(strangers[i]);
+    for (int i = 0; i < 2; i++) end(&ranks[i], TCC_OK, "", "");
+}
+
+/* Another process has the port, and says nothing; then it answers in its own way. */
+static void taken(void) {
+    int other = listener_at(port);
+    rank ranks[] = {rank_of(0, 2, 8, SHORT), rank_of(1, 2, 8, SHORT)};
+    run_all(ranks, 2);
+    end(&ranks[0], TCC_TIMEOUT, "another process listens at '127.0.0.1:", "where rank 0 (");
+    end(&ranks[1], TCC_TIMEOUT, "rank 1 (", "in vain for rank 0 at '127.0.0.1:");
+    close(other);
+    other = listener_at(port);
+    rank alone = rank_of(1, 2, 8, LONG);
+    pthread_create(&alone.thread, NULL, run, &alone);
+    int visitor = accept(other, NULL, NULL);
+    CHECK(write(visitor, "HTTP/1.1 400 Bad Request\r\n\r\n", 28) == 28, "%s", strerror(errno));
+    pthread_join(alone.thread, NULL);
+    close(visitor);
+    close(other);
+    end(&alone, TCC_INVALID_ARGUMENT, "what answers rank 1 (", "is not rank 0 of this library");
+}
+
+/* The greeting of `of`, as it goes over the wire. */
+static size_t greeting_of_rank(rank *of, char *out, size_t room) {
+    int other = listener_at(port);
+    pthread_create(&of->thread, NULL, run, of);
+    int visitor = accept(other, NULL, NULL);
+    size_t got = 0, size = GREETING_BYTES + of->about.bytes;
+    CHECK(size <= room, "a greeting of %zu bytes", size);
+    for (ssize_t n; got < size && (n = read(visitor, out + got, size - got)) > 0;) got += (size_t)n;
+    CHECK(write(visitor, "no", 2) == 2 && write(visitor, "body", 4) == 4, "%s", strerror(errno));
+    close(visitor);
+    close(other);
+    pthread_join(of->thread, NULL);
+    free(of->all);
+    return got;
+}
+
+static void dies(void) {
+    char greeting[512];
+    rank ranks[] = {rank_of(0, 3, 8, LONG), rank_of(1, 3, 8, LONG)};
+    size_t size = greeting_of_rank(&ranks[1], greeting, sizeof greeting);
+    pthread_create(&ranks[0].thread, NULL, run, &ranks[0]);
+    int visitor = connected();
+    CHECK(write(visitor, greeting, size) == (ssize_t)size, "%s", strerror(errno));
+    close(visitor);
+    pthread_join(ranks[0].thread, NULL);
+    end(&ranks[0], TCC_PEER_DEAD, "rank 1 (", "gave up or ended while ranks met rank 0 (");
+}
+
+static uint64_t draw_state = 1;
+
+static uint64_t draw(void) {
+    draw_state = draw_state * UINT64_C(6364136223846793005) + 1442695040888963407u;
+    return draw_state >> 33;
+}
+
+/* Changes some bytes and the length. */
+static size_t mutate(const char *from, size_t size, char *out, size_t room) {
+    memcpy(out, from, size);
+    for (uint64_t n = draw() % 8; n-- > 0;) out[draw() % size] = (char)draw();
+    uint32_t word = (uint32_t)draw() << (draw() % 32);
+    if (draw() % 4 == 0) memcpy(out + 4 * (draw() % 6), &word, sizeof word);
+    if (draw() % 3) return size;
+    size_t length = draw() % room;
+    for (size_t i = size; i < length; i++) out[i] = (char)draw();
+    return length;
+}
+
+/* Thousands of greetings without the token, then the right one; memory does not grow with them. */
+static void hostile(void) {
+    enum { MANY = 4000, ROOM = 2000 };
+    char greeting[512], changed[ROOM];
+    rank ranks[] = {rank_of(0, 2, 8, LONG), rank_of(1, 2, 8, LONG)}, other = ranks[1];
+    other.about.token = "guessed";
+    size_t size = greeting_of_rank(&other, greeting, sizeof greeting);
+    struct rusage before, after;
+    leaks open_before = count_leaks();
+    pthread_create(&ranks[0].thread, NULL, run, &ranks[0]);
+    for (int i = 0; i < MANY; i++) {
+        int visitor = connected();
+        size_t length = mutate(greeting, size, changed, ROOM);
+        (void)!send(visitor, changed, length, MSG_NOSIGNAL);
+        close(visitor);
+        if (i == MANY / 2) getrusage(RUSAGE_SELF, &before);
+    }
+    getrusage(RUSAGE_SELF, &after);
+    CHECK(after.ru_maxrss - before.ru_maxrss < 1024, "%ld KiB more", after.ru_maxrss - before.ru_maxrss);
+    pthread_create(&ranks[1].thread, NULL, run, &ranks[1]);
+    for (int i = 0; i < 2; i++) pthread_join(ranks[i].thread, NULL);
+    for (int i = 0; i < 2; i++) end(&ranks[i], TCC_OK, "", "");
+    CHECK(count_leaks().descriptors == open_before.descriptors, "descriptors are left");
+}
+
+/* Greetings with the token, and answers, that are changed: a status, and no harm. */
+static void garbled(void) {
+    char greeting[512], changed[1000], answer[1000];
+    rank pattern = rank_of(1, 2, 8, LONG);
+    size_t size = greeting_of_rank(&pattern, greeting, sizeof greeting);
+    for (int i = 0; i < 100; i++) {
+        rank host = rank_of(0, 3, 8, 10);
+        pthread_create(&host.thread, NULL, run, &host);
+        int visitor = connected();
+        size_t length = mutate(greeting, size, changed, sizeof changed);
+        (void)!send(visitor, changed, length, MSG_NOSIGNAL);
+        shutdown(visitor, SHUT_WR);
+        while (read(visitor, answer, sizeof answer) > 0) {
+        }
+        close(visitor);
+        pthread_join(host.thread, NULL);
+        CHECK(host.status != TCC_OK && *host.reason, "a meeting of one");
+        free(host.all);
+    }
+    int other = listener_at(port);
+    for (int i = 0; i < 100; i++) {
+        rank guest = rank_of(1, 2, 8, 10);
+        memset(answer, 0, sizeof answer);
+        memcpy(answer, "acct", 4);
+        pthread_create(&guest.thread, NULL, run, &guest);
+        int visitor = accept(other, NULL, NULL);
+        (void)!send(visitor, changed, mutate(answer, ANSWER_BYTES, changed, 1000), MSG_NOSIGNAL);
+        close(visitor);
+        pthread_join(guest.thread, NULL);
+        free(guest.all);
+    }
+    close(other);
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} scenarios[] = {
+    {"agrees", agrees},     {"wrong_token", wrong_token}, {"stale_epoch", stale_epoch},
+    {"restarts", restarts}, {"differ", differ},           {"same_rank", same_rank},
+    {"silence", silence},   {"taken", taken},             {"dies", dies},
+    {"hostile", hostile},   {"garbled", garbled},
+};
+
+int main(int argc, char **argv) {
+    if (argc != 2) return 2;
+    close(listener_at(0));
+    snprintf(address, sizeof address, "127.0.0.1:%d", (int)port);
+    for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++)
+        if (strcmp(scenarios[i].name, argv[1]) == 0) {
+            leaks before = count_leaks();
+            scenarios[i].run();
+            CHECK(count_leaks().descriptors == before.descriptors, "descriptors are left");
+            puts("ok");
+            return 0;
+        }
+    return 2;
+}
