@@ -27,6 +27,7 @@ from typing import Any, TypeAlias
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, constant_bytes
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.passes.choose.beam import Link, choose_together
+from tcc.passes.derive.bilinear.blocked import LEVELS, blocked
 from tcc.passes.derive.bilinear.conv_forms import forms_of
 from tcc.passes.derive.bilinear.convolutions import (
     Tiled,
@@ -38,7 +39,7 @@ from tcc.passes.derive.bilinear.convolutions import (
     tiled,
 )
 from tcc.passes.derive.bilinear.tiled_conv import Conv, Form
-from tcc.passes.derive.candidate import MARGIN, Candidate, Found, dearer
+from tcc.passes.derive.candidate import Candidate, Found, dearer
 from tcc.passes.derive.prices import Prices
 from tcc.passes.derive.rewritten import reordered, searched
 from tcc.passes.derive.sites import Scope, Site, scopes
@@ -54,12 +55,14 @@ class Derivations:
     """What prices are made by, how many times their size all weights together may take, and the
     bilinear `forms` of a convolution that are allowed.
 
+    Products of matrices may be computed by blocks of `levels`.
     `strict` keeps to what gives every result the terms that it had, in their order.
     """
 
     prices: Prices
     growth: float = 4.0
     forms: Callable[[Conv], Iterable[Form]] = forms_of
+    levels: tuple[int, ...] = LEVELS
     strict: bool = False
 
 
@@ -171,7 +174,7 @@ def _decided(site: Site, limits: Derivations) -> Decision:
     for candidate, worth in pairs:
         factor, seconds = dearer(candidate), None
         if direct is None or not worth:
-            why = f"saves less than {MARGIN:.0%} of the estimate"
+            why = f"saves less than {candidate.margin:.0%} of the estimate"
         elif candidate.least_seconds(prices.planner.rates) * factor >= direct:
             why = "its products alone take longer"
         elif not (why := candidate.refused()):
@@ -186,12 +189,15 @@ def _decided(site: Site, limits: Derivations) -> Decision:
 def _found(site: Site, limits: Derivations) -> list[Found]:
     """What each generator of candidates finds for a site."""
     prices, conv = limits.prices, fitting(site)
-    derived = searched(site, prices.planner.rates, limits.strict)
+    rates = prices.planner.rates
+    derived = searched(site, rates, limits.strict)
     if limits.strict:
         return [derived]
+    by_blocks = blocked(site, rates, limits.levels)
     if conv is None:
-        return [reordered(site, prices.planner.rates), derived]
-    return [tiled(conv, limits.forms(conv), prices.least_seconds, limits.growth), derived]
+        return [reordered(site, rates), derived, by_blocks]
+    forms = tiled(conv, limits.forms(conv), prices.least_seconds, limits.growth)
+    return [forms, derived, by_blocks]
 
 
 # ---- sites together -----------------------------------------------------------------------------

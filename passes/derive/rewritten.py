@@ -69,7 +69,7 @@ class Rewritten(Candidate):
 
     def unchecked(self, site: Site) -> str:
         try:
-            same = agree(composed(site.nodes), self.region)
+            same = self.agrees(site)
         except Unchecked as error:
             return error.what
         if not same:
@@ -80,6 +80,10 @@ class Rewritten(Candidate):
                 hint="compile with --no-derive, and report the model",
             )
         return ""
+
+    def agrees(self, site: Site) -> bool:
+        """Whether it computes what the site does.  Raises Unchecked where that cannot be told."""
+        return agree(composed(site.nodes), self.region)
 
     def emit(
         self, b: GraphBuilder, operands: Sequence[Value], arrays: Arrays | None
