@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from types import MappingProxyType
@@ -163,13 +164,16 @@ def _variant(
     label: str,
     earlier: Sequence[Variant],
 ) -> Variant:
-    with trace.stage(label + "generate code"):
-        general, *specials = (code.fitted(part, _names(part), trace) for part in parts)
-        lowered = join_programs(general, specials)
-        names = _names(lowered)
-        made = code.generate(lowered, names)
-    with trace.stage(label + "pack weights"):
-        packed = _shared([part() for part in lowered.weights.parts()], earlier)
+    # Copies of arrays let other threads run, and processes make the code.
+    with ThreadPoolExecutor(1) as beside:
+        with trace.stage(label + "generate code"):
+            general, *specials = (code.fitted(part, _names(part), trace) for part in parts)
+            lowered = join_programs(general, specials)
+            names = _names(lowered)
+            arrays = beside.submit(lambda: [part() for part in lowered.weights.parts()])
+            made = code.generate(lowered, names)
+        with trace.stage(label + "pack weights"):
+            packed = _shared(arrays.result(), earlier)
     program = replace(lowered.program, kernels=names, scratch=made.scratch)
     verify_program(program)
     check_lockstep(program, [kernel.results for kernel in lowered.kernels])

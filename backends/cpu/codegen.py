@@ -38,13 +38,11 @@ _CALLED = re.compile(r"\bcall .*?(@[^ (]+)\(")
 _COMMON = re.compile(r"^(?:target|declare|attributes) .*\n", re.M)
 
 
-_IN_PLACE = "always_inliner instruction_combine simplify_cfg global_dead_code_eliminate"
-# Text is in SSA form with tiled loops: LLVM's own pipeline takes twice as long for no gain.  All
-# passes are of that pipeline: NewGVN, which is not, took guarded loads for others.
-_PASSES = (
-    "always_inliner simplify_cfg instruction_combine loop_rotate simplify_cfg "
-    "instruction_combine dead_code_elimination global_dead_code_eliminate"
-)
+_IN_PLACE = "always_inliner instruction_combine global_dead_code_eliminate"
+# Text is in SSA form with tiled loops: LLVM's own pipeline takes twice as long for no gain, and code
+# is the same where loops are rotated and simplified again.  All passes are of that pipeline: NewGVN,
+# which is not, took guarded loads for others.
+_PASSES = "always_inliner simplify_cfg instruction_combine global_dead_code_eliminate"
 
 
 def optimize(text: str, target: Target) -> llvm.ModuleRef:
