@@ -298,10 +298,13 @@ typedef struct tcc_api {
      * fails.  All ranks run their models in one order, with inputs of equal sizes, and the caller
      * keeps runs and operations on one comm apart.  A run that fails aborts the comm, for the ranks
      * are out of step then.  One whose arrays the model refuses does not: where other ranks' arrays
-     * are not refused too, these wait in their first collective until its deadline. */
+     * are not refused too, these wait in their first collective until its deadline.
+     * A model with groups of ranks asks the comm for theirs here, or in its first run on the process's
+     * comm: all ranks do that in one order too, and one that has no place in a group aborts the comm. */
     tcc_status (*instance_create_on)(tcc_model *model, uint32_t flags, tcc_comm *comm,
                                      tcc_instance **out_instance);
-    /* The number of ranks that the model is for; 0: any number; -1: it has no collectives. */
+    /* The number of ranks that the model is for; 0: any number, or what its groups of ranks say; -1: it
+     * has no collectives. */
     int32_t (*model_ranks)(const tcc_model *model);
 } tcc_api;
 

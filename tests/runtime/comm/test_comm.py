@@ -50,8 +50,8 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "scenario",
     [
-        "fails_somewhere", "cycles", "keeps_subgroups", "differs_in_subgroup", "wrong_arguments", "operates", "starts", "aborts_after_start",
-        "reduces_in_scratch",
+        "fails_somewhere", "cycles", "keeps_subgroups", "differs_in_subgroup", "wrong_arguments",
+        "operates", "starts", "aborts_after_start", "reduces_in_scratch",
     ],
 )  # fmt: skip
 def test_sanitizers_see_nothing(failing: Path, scenario: str) -> None:
