@@ -155,7 +155,7 @@ typedef struct tcc_allocator {
 
 typedef struct tcc_statistics {
     uint64_t weight_bytes;    /* mapped once per process */
-    uint64_t arena_bytes;     /* per instance: planned memory of the last run's sizes */
+    uint64_t arena_bytes;     /* per instance: planned memory of the last run's sizes, symmetric too */
     uint64_t scratch_bytes;   /* per instance: private memory of all threads */
     uint64_t state_bytes;     /* per instance: memory that outlives a run */
     uint64_t pool_bytes;      /* per instance: held for sizes that data decides */
@@ -176,6 +176,7 @@ typedef struct tcc_memory {
     uint64_t pool_committed, pool_live; /* held, and in use, for sizes that data decides */
     uint64_t used, most, limit; /* of the instance: all of these together */
     uint64_t process_used, process_most, process_limit; /* of all instances and pools */
+    uint64_t symmetric; /* that runs need for what ranks sum; lies in the comm where that has memory */
 } tcc_memory;
 
 /* tcc_pool.h has these. */
