@@ -118,7 +118,7 @@ class CMemory(Structure):
         ("pool_committed", ctypes.c_uint64), ("pool_live", ctypes.c_uint64),
         ("used", ctypes.c_uint64), ("most", ctypes.c_uint64), ("limit", ctypes.c_uint64),
         ("process_used", ctypes.c_uint64), ("process_most", ctypes.c_uint64),
-        ("process_limit", ctypes.c_uint64),
+        ("process_limit", ctypes.c_uint64), ("symmetric", ctypes.c_uint64),
     )  # fmt: skip
 
 

@@ -2,6 +2,9 @@
 
     comm = tcc.runtime.comm.open()      # which rank this is, the launcher says
     total = comm.all_reduce(x)          # on every rank the sum of all ranks' x
+    started = comm.start("all_gather", x)
+    ...                                 # work that needs no result of it
+    rows = started.wait()
 
 tcc_comm.h states what every operation guarantees.  Element types are f16, f32, f64, i8, u8, i32
 and i64, and bfloat16 of ml_dtypes.
@@ -23,6 +26,10 @@ from tcc.runtime.abi import DTYPE_CODES, CDType
 
 LIBRARY = Path(__file__).parent / "lib" / "libtcc_comm.so"
 REDUCTIONS = ("sum", "prod", "min", "max", "avg")
+# what can be started, with the numbers of tcc_comm_kind
+KINDS = MappingProxyType(
+    {"all_reduce": 1, "reduce_scatter": 2, "all_gather": 3, "all_to_all": 5, "broadcast": 7}
+)
 # by the number of tcc_status
 STATUSES = MappingProxyType(
     {
@@ -62,6 +69,15 @@ class _Config(ctypes.Structure):
     )  # fmt: skip
 
 
+class _Call(ctypes.Structure):
+    """tcc_comm_call."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_uint32), ("kind", _INT), ("reduction", _INT), ("dtype", CDType),
+        ("root", _INT), ("count", _LONG), ("send_counts", _POINTER), ("receive_counts", _POINTER),
+    )  # fmt: skip
+
+
 @cache
 def _library() -> ctypes.CDLL:
     path = os.environ.get("TCC_COMM_LIBRARY") or str(LIBRARY)
@@ -85,6 +101,9 @@ def _library() -> ctypes.CDLL:
         "split": (_INT, _INT, ctypes.POINTER(_POINTER)),
         "shrink": (ctypes.POINTER(_INT), _INT, ctypes.POINTER(_POINTER)),
         "symmetric": (ctypes.c_size_t, ctypes.POINTER(_POINTER)),
+        "scratch": (ctypes.c_size_t, ctypes.POINTER(_POINTER)),
+        "start": (ctypes.POINTER(_Call), _POINTER, _POINTER, ctypes.POINTER(ctypes.c_uint64)),
+        "wait": (ctypes.c_uint64,),
         "abort": (ctypes.c_char_p,),
         "error": (),
         "group_start": (),
@@ -150,6 +169,20 @@ def open(
     return Comm(made)
 
 
+class Started:
+    """A collective under way.  Its operand must not change, nor its result be read, before `wait`
+    returns."""
+
+    def __init__(self, comm: Comm, ticket: int, result: Array) -> None:
+        self._comm, self._ticket, self._result = comm, ticket, result
+
+    def wait(self) -> Array:
+        """The result, when the operation and all that were started before it are done; again the
+        same where it has been waited for.  Raises CommError."""
+        self._comm._land(self._ticket)
+        return self._result
+
+
 class Comm:
     """A comm.  It serves one thread at a time, and is closed by `close` or at the end of `with`.
 
@@ -160,6 +193,8 @@ class Comm:
     def __init__(self, handle: ctypes.c_void_p) -> None:
         self._library = _library()
         self._handle: ctypes.c_void_p | None = handle
+        self._flying: dict[int, tuple[Array, Array]] = {}  # what started operations read and write
+        self._landed = 0  # the last ticket whose operation is known to be done
 
     def __enter__(self) -> Self:
         return self
@@ -168,10 +203,14 @@ class Comm:
         self.close()
 
     def close(self) -> None:
-        """Leaves the comm; arrays of `symmetric` are invalid from then on."""
+        """Leaves the comm; arrays of `symmetric` and `scratch` are invalid from then on.
+
+        Operations that were started give no result.
+        """
         if self._handle is not None:
             self._library.tcc_comm_close(self._handle)
             self._handle = None
+            self._flying.clear()
 
     @property
     def rank(self) -> int:
@@ -254,6 +293,45 @@ class Comm:
         self._call("broadcast", x.ctypes.data, found.ctypes.data, x.size, _dtype(x), root)
         return found
 
+    def start(
+        self,
+        kind: str,
+        x: Array,
+        reduction: str = "sum",
+        root: int = 0,
+        *,
+        out: Array | None = None,
+    ) -> Started:
+        """Starts the method that is called `kind`, one of KINDS, on `x`.
+
+        Shapes of `x` and of the result, or `out`, are the method's.  Operations begin and end in
+        the order of the calls, blocking ones included.  Raises CommError, `wait` too.
+        """
+        if kind not in KINDS:
+            raise CommError(
+                "invalid argument", f"kind {kind!r}: expected one of {', '.join(KINDS)}"
+            )
+        sends_parts = kind in ("reduce_scatter", "all_to_all")
+        x = self._parts(x) if sends_parts else np.asarray(x, order="C")
+        shapes = {"reduce_scatter": x.shape[1:], "all_gather": (self.size, *x.shape)}
+        found = self._result(shapes.get(kind, x.shape), x, out)
+        count = x.size // self.size if sends_parts else x.size
+        call = _Call(
+            ctypes.sizeof(_Call), KINDS[kind], _reduction(reduction), _dtype(x), root, count
+        )
+        ticket = ctypes.c_uint64()
+        self._call("start", call, x.ctypes.data, found.ctypes.data, ctypes.byref(ticket))
+        self._flying[ticket.value] = x, found
+        return Started(self, ticket.value, found)
+
+    def _land(self, ticket: int) -> None:
+        if ticket <= self._landed:
+            return
+        self._call("wait", ticket)
+        self._landed = ticket
+        for done in [number for number in self._flying if number <= ticket]:
+            del self._flying[done]
+
     def send(self, x: Array, peer: int) -> None:
         """Sends `x` to a rank that receives an array of its size and dtype."""
         x = np.asarray(x, order="C")
@@ -283,8 +361,17 @@ class Comm:
 
     def symmetric(self, size: int) -> Array:
         """The symmetric arena: `size` zero bytes (u8), valid until `close`."""
+        return self._shared_memory("symmetric", size)
+
+    def scratch(self, size: int) -> Array:
+        """`size` bytes (u8) of the memory that runs of artifacts on this comm use by turns: at the
+        same place on every rank, so that ranks reduce there without copies.  Valid until a run or
+        a call needs more, or `close`.  All ranks call it with equal sizes."""
+        return self._shared_memory("scratch", size)
+
+    def _shared_memory(self, name: str, size: int) -> Array:
         made = _POINTER()
-        self._call("symmetric", size, ctypes.byref(made))
+        self._call(name, size, ctypes.byref(made))
         assert made.value is not None
         return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(made.value))
 

@@ -82,8 +82,8 @@ def load(
     The default is TCC_NUM_THREADS, else the CPUs this process may use.  With `poison` memory is
     filled with NaN patterns before each use (for tests).  With `timed` the time of every kernel is
     taken, see `Module.times`.  A model with collectives runs on `comm`, else on the process's comm
-    (`Comm.share`).  Raises `error` where the file cannot be loaded, or was compiled for a CPU with
-    more features than this one.
+    (`Comm.share`); where it has groups of ranks, all ranks load it together.  Raises `error` where
+    the file cannot be loaded, or was compiled for a CPU with more features than this one.
     """
     flags = (abi.POISON if poison else 0) | (abi.TIMES if timed else 0)
     return Module(Path(path), threads, flags, error, comm=comm)

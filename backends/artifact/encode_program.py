@@ -13,13 +13,13 @@ from tcc.ir.lists import parse_list_type
 from tcc.ir.program import (
     Buffer,
     Collective,
-    Group,
     Instr,
     IntOp,
     Let,
     Place,
     Port,
     Program,
+    RankGroup,
     Symmetric,
     TensorRef,
 )
@@ -225,9 +225,9 @@ class _Reader:
         dtype = parse_list_type(text) if word == _LIST else _DTYPES[word >> 8, word & 0xFF]
         return Port(name, dtype, dims, text, self.one())
 
-    def group(self) -> Group:
+    def group(self) -> RankGroup:
         name, lists, length = self.string(), self.count(), self.count()
-        return Group(name, tuple(self.many(length) for _ in range(lists)))
+        return RankGroup(name, tuple(self.many(length) for _ in range(lists)))
 
     def buffer(self) -> Buffer:
         code, *numbers = self.many(3)

@@ -34,7 +34,7 @@ from tcc.record import record
 class CollectiveAttrs:
     """`ranks` take part, or any number if that is 0; `reduction` is the name of a `Reduction`,
     `root` the rank whose operand a broadcast gives, and `group` what the model calls the ranks.
-    `members` are those of a `Group`; without them all ranks take part."""
+    `members` are those of a `RankGroup`; without them all ranks take part."""
 
     ranks: int = 0
     reduction: str = "sum"

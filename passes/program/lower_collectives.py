@@ -9,9 +9,9 @@ from tcc.ir.program import (
     Check,
     Collective,
     CollectiveKind,
-    Group,
     IntOp,
     Let,
+    RankGroup,
     Reduction,
     Relation,
     Wait,
@@ -28,7 +28,7 @@ def _group(frame: GraphLowering, attrs: CollectiveAttrs) -> int:
     if not attrs.members:
         return -1
     groups = frame.context.groups
-    return groups.setdefault(Group(attrs.group, attrs.members), len(groups))
+    return groups.setdefault(RankGroup(attrs.group, attrs.members), len(groups))
 
 
 def lower_rank(frame: GraphLowering, node: Node) -> None:

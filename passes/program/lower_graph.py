@@ -40,7 +40,6 @@ from tcc.ir.program import (
     Check,
     Copy,
     Dynamic,
-    Group,
     Input,
     Instr,
     IntOp,
@@ -50,6 +49,7 @@ from tcc.ir.program import (
     Place,
     Port,
     Program,
+    RankGroup,
     Register,
     Relation,
     TensorRef,
@@ -99,7 +99,7 @@ class Context:
     precision: Precision
     buffers: list[Buffer] = field(default_factory=list)
     constants: dict[tuple[str, Layout], BufferId] = field(default_factory=dict)
-    groups: dict[Group, int] = field(default_factory=dict)  # in order of first use
+    groups: dict[RankGroup, int] = field(default_factory=dict)  # in order of first use
 
 
 @dataclass(slots=True)

@@ -155,7 +155,7 @@ typedef struct tcc_allocator {
 
 typedef struct tcc_statistics {
     uint64_t weight_bytes;    /* mapped once per process */
-    uint64_t arena_bytes;     /* per instance: planned memory of the last run's sizes */
+    uint64_t arena_bytes;     /* per instance: planned memory of the last run's sizes, symmetric too */
     uint64_t scratch_bytes;   /* per instance: private memory of all threads */
     uint64_t state_bytes;     /* per instance: memory that outlives a run */
     uint64_t pool_bytes;      /* per instance: held for sizes that data decides */
@@ -176,6 +176,7 @@ typedef struct tcc_memory {
     uint64_t pool_committed, pool_live; /* held, and in use, for sizes that data decides */
     uint64_t used, most, limit; /* of the instance: all of these together */
     uint64_t process_used, process_most, process_limit; /* of all instances and pools */
+    uint64_t symmetric; /* that runs need for what ranks sum; lies in the comm where that has memory */
 } tcc_memory;
 
 /* tcc_pool.h has these. */
@@ -298,10 +299,13 @@ typedef struct tcc_api {
      * fails.  All ranks run their models in one order, with inputs of equal sizes, and the caller
      * keeps runs and operations on one comm apart.  A run that fails aborts the comm, for the ranks
      * are out of step then.  One whose arrays the model refuses does not: where other ranks' arrays
-     * are not refused too, these wait in their first collective until its deadline. */
+     * are not refused too, these wait in their first collective until its deadline.
+     * A model with groups of ranks asks the comm for theirs here, or in its first run on the process's
+     * comm: all ranks do that in one order too, and one that has no place in a group aborts the comm. */
     tcc_status (*instance_create_on)(tcc_model *model, uint32_t flags, tcc_comm *comm,
                                      tcc_instance **out_instance);
-    /* The number of ranks that the model is for; 0: any number; -1: it has no collectives. */
+    /* The number of ranks that the model is for; 0: any number, or what its groups of ranks say; -1: it
+     * has no collectives. */
     int32_t (*model_ranks)(const tcc_model *model);
 } tcc_api;
 

@@ -68,7 +68,7 @@ static tcc_status statistics(const tcc_model *model, const tcc_instance *instanc
     if (instance && instance->threads_own >= 0) threads = instance->threads_own;
     TCC_RETURN_IF_ERROR(tcc_threads_resolve(threads, &out->threads));
     if (instance) {
-        out->arena_bytes = instance->arena.size;
+        out->arena_bytes = instance->arena.size + instance->symmetric.size;
         out->scratch_bytes = instance->scratch.size;
         tcc_pool_statistics pool;
         tcc_pool_statistics_of(instance->pool, &pool);
@@ -98,24 +98,27 @@ static tcc_status process_set_memory_limit(uint64_t bytes) {
 }
 
 static tcc_status memory(tcc_instance *instance, tcc_memory *out) {
-    if (!out || out->struct_size < sizeof *out)
-        return tcc_fail(TCC_INVALID_ARGUMENT, "no place for the numbers of this version");
+    if (!out || out->struct_size < offsetof(tcc_memory, symmetric)) /* the first version's */
+        return tcc_fail(TCC_INVALID_ARGUMENT, "no place for the numbers of any version");
     const tcc_budget *process = tcc_process_budget();
-    *out = (tcc_memory){.struct_size = out->struct_size,
+    tcc_memory found = {.struct_size = out->struct_size,
                         .process_used = tcc_budget_used(process),
                         .process_most = process->most,
                         .process_limit = process->limit};
-    if (!instance) return TCC_OK;
-    tcc_pool_statistics pool;
-    tcc_pool_statistics_of(instance->pool, &pool);
-    out->arena = instance->arena.size;
-    out->scratch = instance->scratch.size;
-    out->state = instance->state.size;
-    out->pool_committed = pool.committed;
-    out->pool_live = pool.live;
-    out->used = tcc_budget_used(&instance->budget);
-    out->most = instance->budget.most;
-    out->limit = instance->budget.limit;
+    if (instance) {
+        tcc_pool_statistics pool;
+        tcc_pool_statistics_of(instance->pool, &pool);
+        found.arena = instance->arena.size;
+        found.scratch = instance->scratch.size;
+        found.state = instance->state.size;
+        found.pool_committed = pool.committed;
+        found.pool_live = pool.live;
+        found.used = tcc_budget_used(&instance->budget);
+        found.most = instance->budget.most;
+        found.limit = instance->budget.limit;
+        found.symmetric = instance->symmetric.size;
+    }
+    memcpy(out, &found, out->struct_size < sizeof found ? out->struct_size : sizeof found);
     return TCC_OK;
 }
 

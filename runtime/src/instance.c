@@ -5,18 +5,21 @@
 #include "place.h"
 #include "runtime.h"
 
-/* Arenas and the pool count together: what the pool does not need makes room for an arena. */
+/* Arenas and the pool count together: what the pool does not need makes room for an arena of so many
+ * bytes, of which `more` are new. */
+static tcc_status charge(tcc_instance *instance, size_t more, size_t size) {
+    tcc_budget *budget = &instance->budget;
+    if (tcc_budget_take(budget, more)) return TCC_OK;
+    tcc_pool_trim(instance->pool);
+    return tcc_budget_take(budget, more) ? TCC_OK : tcc_budget_refuse(budget, size);
+}
+
 static tcc_status reserve(tcc_instance *instance, tcc_arena *arena, size_t size) {
     if (size <= arena->size) return TCC_OK;
-    tcc_budget *budget = &instance->budget;
     size = tcc_arena_rounded(size);
-    size_t more = size - arena->size; /* one that is made anew goes first */
-    if (!tcc_budget_take(budget, more)) {
-        tcc_pool_trim(instance->pool);
-        if (!tcc_budget_take(budget, more)) return tcc_budget_refuse(budget, size);
-    }
+    TCC_RETURN_IF_ERROR(charge(instance, size - arena->size, size)); /* made anew, the old goes first */
     tcc_status status = tcc_arena_reserve(arena, size);
-    tcc_budget_give(budget, size - arena->size);
+    tcc_budget_give(&instance->budget, size - arena->size);
     return status;
 }
 
@@ -169,17 +172,27 @@ void tcc_instance_destroy(tcc_instance *instance) {
     tcc_free(instance);
 }
 
-/* From the comm, where ranks reduce in place; else the instance's own, and they do not. */
+/* From the comm, where ranks reduce in place; else the instance's own, and they do not.  It counts as
+ * the instance's either way. */
 static tcc_status make_symmetric(tcc_run *run, tcc_span *out_memory) {
     tcc_instance *instance = run->instance;
     int64_t size = 0;
     if (run->comm) TCC_RETURN_IF_ERROR(tcc_instance_symmetric_size(instance, &size));
     *out_memory = (tcc_span){NULL, size};
     if (!size) return TCC_OK;
+    tcc_arena *own = &instance->symmetric;
+    if (!own->base && own->size < (size_t)size) {
+        TCC_RETURN_IF_ERROR(charge(instance, (size_t)size - own->size, (size_t)size));
+        own->size = (size_t)size;
+    }
     tcc_status status = tcc_collective_memory(run, out_memory);
     if (status == TCC_UNSUPPORTED) {
-        status = reserve(instance, &instance->symmetric, (size_t)size);
-        out_memory->data = instance->symmetric.base;
+        if (!own->base) {
+            tcc_budget_give(&instance->budget, own->size);
+            own->size = 0;
+        }
+        status = reserve(instance, own, (size_t)size);
+        out_memory->data = own->base;
     }
     if (status == TCC_OK && instance->flags & TCC_POISON) memset(out_memory->data, 0xFF, (size_t)size);
     return status;

@@ -446,9 +446,9 @@ struct tcc_instance {
     int32_t threads_wanted; /* what `threads` stands for */
     int32_t threads_own;    /* overrides the model's number; -1: does not */
     tcc_arena arena, scratch, state;
-    tcc_arena symmetric; /* where the comm has no such memory */
+    tcc_arena symmetric; /* counts bytes of the comm too, where that has such memory */
     size_t scratch_stride;
-    tcc_budget budget; /* of the three and the pool */
+    tcc_budget budget; /* of the four and the pool */
     tcc_pool *pool;
     int64_t *registers;
     tcc_span *spans;         /* by buffer id */

@@ -288,7 +288,7 @@ class _Call(ctypes.Structure):
     )
 
 
-UNSUPPORTED = 3  # as in tcc.h
+OUT_OF_MEMORY, UNSUPPORTED = 2, 3  # as in tcc.h
 _SIZE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 _START = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(_Call), ctypes.c_void_p, ctypes.c_void_p,
@@ -297,6 +297,7 @@ _START = ctypes.CFUNCTYPE(
 _SCRATCH = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p)
 )
+_ABORT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
 _WAIT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64)
 
 
@@ -307,7 +308,7 @@ class _Table(ctypes.Structure):
         ("rank", _SIZE),
         ("size", _SIZE),
         ("issue", ctypes.c_void_p),
-        ("abort", ctypes.c_void_p),
+        ("abort", _ABORT),
         ("last_error", ctypes.c_void_p),
         ("start", _START),
         ("wait", _WAIT),
@@ -323,6 +324,7 @@ class Watching:
 
     def __init__(self, watch: Callable[[int], None], room: int) -> None:
         self.tickets: dict[int, tuple[int, int, int]] = {}
+        self.aborted: list[str] = []
         self.ends: set[int] = set()  # addresses of what was sent and received
         self.memory = np.empty(room, np.uint8)
 
@@ -331,6 +333,10 @@ class Watching:
                 return UNSUPPORTED
             assert size <= room
             memory[0] = self.memory.ctypes.data
+            return 0
+
+        def abort(_: int, reason: bytes) -> int:
+            self.aborted.append(reason.decode())
             return 0
 
         def start(_: int, call: Any, send: int, receive: int, ticket: Any) -> int:
@@ -347,8 +353,8 @@ class Watching:
             return 0
 
         self._table = _Table(
-            ctypes.sizeof(_Table), 1, _SIZE(lambda _: 0), _SIZE(lambda _: 1), None, None, None,
-            _START(start), _WAIT(wait), _SCRATCH(scratch),
+            ctypes.sizeof(_Table), 1, _SIZE(lambda _: 0), _SIZE(lambda _: 1), None, _ABORT(abort),
+            None, _START(start), _WAIT(wait), _SCRATCH(scratch),
         )  # fmt: skip
         self._comm = ctypes.pointer(self._table)
         self.handle = ctypes.addressof(self._comm)
@@ -385,6 +391,39 @@ def test_kernels_run_while_a_collective_is_under_way(room: int, tmp_path: Path) 
     np.testing.assert_array_equal(y, -np.maximum(x, 0))
     assert not comm.tickets
     assert (comm.ends == {comm.memory.ctypes.data}) == bool(room)
+
+
+@pytest.mark.parametrize("room", [1 << 16, 0])
+def test_what_is_summed_counts_as_the_instances(room: int, tmp_path: Path) -> None:
+    """Wherever it lies, within the instance's limit, and once for all runs."""
+    nodes = [node("Relu", ["x"], ["r"]), microsoft("AllReduce", ["r"], ["s"])]
+    ports = [value(name, FLOAT, [4000]) for name in "xy"]
+    model = model_of("counted", [*nodes, node("Neg", ["s"], ["y"])], ports[:1], ports[1:])
+    comm: Any = Watching(lambda kind: None, room)
+    module = tcc.load(compiled(tmp_path, "counted", model), threads=1, comm=comm)
+    x, y = np.ones((2, 4000), np.float32)
+    given, made = (abi.make_tensor(a.ctypes.data, (2, 32), a.shape, None) for a in (x, y))
+
+    def memory() -> abi.CMemory:
+        found = abi.CMemory(ctypes.sizeof(abi.CMemory))
+        assert module._api.memory(instance, ctypes.byref(found)) == 0
+        assert found.used == found.arena + found.scratch + found.state + found.symmetric
+        return found
+
+    with module._instance() as instance:
+        before = memory()
+        assert before.symmetric == 0
+        for limit, status in ((before.used + 15_999, OUT_OF_MEMORY), (before.used + 16_000, 0)):
+            assert module._api.instance_set_memory_limit(instance, limit) == 0
+            for _ in range(2):
+                assert module._api.run(instance, given, 1, made, 1, None, None) == status
+            assert memory().symmetric == (0 if status else 16_000)
+    assert module.statistics().arena_bytes == memory().arena + 16_000
+    assert len(comm.aborted) == 2
+    assert "allows it" in comm.aborted[0]
+    old = abi.CMemory(abi.CMemory.symmetric.offset, symmetric=7)  # of a caller who knows less
+    assert module._api.memory(instance, ctypes.byref(old)) == 0
+    assert (old.used, old.symmetric) == (memory().used, 7)
 
 
 # ---- what cannot be compiled ---------------------------------------------------------------------

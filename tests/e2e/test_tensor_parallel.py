@@ -4,6 +4,7 @@ the whole layer: on two ranks, and on a mesh of two times two that divides the b
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -178,19 +179,27 @@ def test_a_mesh_of_ranks(comm_library: Path, tmp_path: Path) -> None:
 
 
 def test_artifacts_of_ranks_of_a_mesh(comm_library: Path, tmp_path: Path) -> None:
-    """Each rank has an artifact of its own shares, which knows the groups that it is in."""
+    """Each rank has an artifact of its own shares, which knows the groups that it is in, for any
+    number of rows, with code of its own for three of them."""
     torch.manual_seed(5)
     first, second = nn.Linear(16, 64), nn.Linear(64, 16)
     x = torch.randn(6, 16)
     for rank in range(4):
         with ranks(4, rank):
             mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=DIMENSIONS)
-            rows = Rows(second, rank % 2, mesh.get_group("tensor"))
-            share = nn.Sequential(columns(first, rank % 2), nn.ReLU(), rows)
+            part = Rows(second, rank % 2, mesh.get_group("tensor"))
+            share = nn.Sequential(columns(first, rank % 2), nn.ReLU(), part)
             model = Gathered(share, mesh.get_group("data"))
-            program = torch.export.export(model, (x[:3],))
-            compile_model(program, read_options({"jobs": 1}), tmp_path / f"own{rank}.so")
-    feeds = [{"x": x[rank // 2 * 3 : rank // 2 * 3 + 3].numpy()} for rank in range(4)]
-    found = on_ranks(tmp_path, comm_library, {"own{rank}": feeds})["own{rank}"]
+            rows = {"x": {0: torch.export.Dim("rows")}}
+            program = torch.export.export(model, (x[:2],), dynamic_shapes=rows)
+            options = read_options({"jobs": 1, "buckets": {"rows": [3]}})
+            compile_model(program, options, tmp_path / f"own{rank}.so")
+            os.link(tmp_path / f"own{rank}.so", tmp_path / f"same{rank}.so")
+    feeds, others = (
+        [{"x": x[rank // 2 * n : rank // 2 * n + n].numpy()} for rank in range(4)] for n in (3, 2)
+    )
+    found = on_ranks(tmp_path, comm_library, {"own{rank}": feeds, "same{rank}": others})
     with torch.no_grad():
-        check(found, np.asarray(second(torch.relu(first(x)))))
+        want = np.asarray(second(torch.relu(first(x))))
+    check(found["own{rank}"], want)
+    check(found["same{rank}"], want[:4])

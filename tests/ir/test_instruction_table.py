@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import get_args
 
 import pytest
@@ -100,11 +100,20 @@ def test_bodies_are_walked_in_order() -> None:
 
 
 def test_renumbering_moves_each_number_as_its_kind_says() -> None:
-    moves = {"r": lambda n: n + 100, "b": lambda n: n + 200, "k": lambda n: n + 300}
+    moves = {
+        "r": lambda n: n + 100,
+        "b": lambda n: n + 200,
+        "k": lambda n: n + 300,
+        "g": lambda n: n + 400,
+    }
     assert renumbered(Let(0, IntOp.CONST, 5), moves) == Let(100, IntOp.CONST, 5)
     assert renumbered(Let(0, IntOp.DIM, 5, 6), moves) == Let(100, IntOp.DIM, 5, 6)
     assert renumbered(Let(0, IntOp.ADD, 5, 6), moves) == Let(100, IntOp.ADD, 105, 106)
     assert renumbered(Launch(1, 2, (3,), (4,), 5), moves) == Launch(301, 102, (203,), (104,), 5)
+    start = Collective(CollectiveKind.BROADCAST, Reduction.SUM, 1, 2, 3, F32, 4, 5, 6)
+    moved = replace(start, send=201, receive=202, count=103)
+    assert renumbered(start, moves) == moved
+    assert renumbered(replace(start, group=7), moves) == replace(moved, group=407)
     assert renumbered(CALL, moves) == CallOp(
         "sort",
         (TensorRef(201, F32, (102, 103)),),

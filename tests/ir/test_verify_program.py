@@ -19,7 +19,6 @@ from tcc.ir.program import (
     CollectiveKind,
     Copy,
     Dynamic,
-    Group,
     Input,
     Instr,
     IntOp,
@@ -30,6 +29,7 @@ from tcc.ir.program import (
     PlanArena,
     Port,
     Program,
+    RankGroup,
     ReadInt,
     Reduction,
     Relation,
@@ -123,7 +123,7 @@ def with_body(*body: Instr) -> Program:
 
 def with_group(*members: tuple[int, ...], ranks: int = 2, group: int = 0) -> Program:
     body = (*WORK, collective("ALL_REDUCE", ranks=ranks, group=group), WAIT)
-    return replace(with_body(*body), groups=(Group("rows", members),))
+    return replace(with_body(*body), groups=(RankGroup("rows", members),))
 
 
 def test_groups() -> None:

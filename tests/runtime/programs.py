@@ -28,7 +28,6 @@ from tcc.ir.program import (
     CollectiveKind,
     Copy,
     Dynamic,
-    Group,
     Input,
     Instr,
     IntOp,
@@ -40,6 +39,7 @@ from tcc.ir.program import (
     PlanArena,
     Port,
     Program,
+    RankGroup,
     ReadInt,
     Reduction,
     Register,
@@ -114,7 +114,7 @@ class Builder:
     registers: int = 0
     scratch: int = 0
     arena: Register = 0
-    groups: tuple[Group, ...] = ()
+    groups: tuple[RankGroup, ...] = ()
 
     def __post_init__(self) -> None:
         self.arena = self.let(IntOp.CONST, 0)
@@ -226,7 +226,7 @@ def planned(steps: int = 4) -> Program:
     return b.program()
 
 
-def collectives(groups: tuple[Group, ...] = ()) -> Program:
+def collectives(groups: tuple[RankGroup, ...] = ()) -> Program:
     """y = every kind of collective in turn, of x: f32[n], on two ranks, or in the groups of two by
     turns; y has 2n elements."""
     b = Builder()

@@ -16,11 +16,11 @@ from tcc.ir.program import (
     Collective,
     CollectiveKind,
     Dynamic,
-    Group,
     Input,
     Instr,
     IntOp,
     Program,
+    RankGroup,
     ReadInt,
     Reduction,
     Relation,
@@ -169,10 +169,10 @@ def test_wrong_tickets_are_stopped(kernels: bytes, comm_library: Path, tmp_path:
 
 # ---- groups of ranks -----------------------------------------------------------------------------
 
-ROWS, COLUMNS = Group("rows", ((0, 1), (2, 3))), Group("columns", ((2, 0), (3, 1)))
+ROWS, COLUMNS = RankGroup("rows", ((0, 1), (2, 3))), RankGroup("columns", ((2, 0), (3, 1)))
 
 
-def grouped(*groups: Group) -> Program:
+def grouped(*groups: RankGroup) -> Program:
     """For each group and kind of collective an output of 8 elements at most, from x: f32[4]."""
     b = Builder()
     b.groups = groups
@@ -201,7 +201,7 @@ def test_groups_of_ranks_agree_with_numpy(
     programs.link(grouped(ROWS, COLUMNS), kernels, tmp_path / "grouped.so")
     for rank in range(4):
         own = [
-            Group(group.name, tuple(ranks for ranks in group.members if rank in ranks))
+            RankGroup(group.name, tuple(ranks for ranks in group.members if rank in ranks))
             for group in (ROWS, COLUMNS)
         ]
         whole = rank % 2
@@ -253,8 +253,8 @@ with comms.open(operation_seconds=20) as comm:
 
 def test_failures_name_the_group(kernels: bytes, comm_library: Path, tmp_path: Path) -> None:
     """Also the death of a rank that is in no group with some of the others."""
-    across = Group("rows", ((0, 2), (1, 3)))
-    made = {"whole": (ROWS, COLUMNS), "other": (across,), "some": (Group("some", ((0, 1),)),)}
+    across = RankGroup("rows", ((0, 2), (1, 3)))
+    made = {"whole": (ROWS, COLUMNS), "other": (across,), "some": (RankGroup("some", ((0, 1),)),)}
     for name, groups in made.items():
         programs.link(grouped(*groups), kernels, tmp_path / f"{name}.so")
     paths = (tmp_path / f"{name}.so" for name in made)

@@ -14,11 +14,11 @@ import programs
 import pytest
 from sanitized import Sanitized, run_sanitized
 from tcc.backends.artifact.encode_program import HEADER_WORDS, encode_program
-from tcc.ir.program import Group, Program
+from tcc.ir.program import Program, RankGroup
 
 # One worker compiles the runtime with sanitizers, also where tests are spread over several.
 pytestmark = pytest.mark.xdist_group("sanitized-runtime")
-GROUPS = (Group("rows", ((0, 1), (2, 3))), Group("columns", ((2, 0),)))
+GROUPS = (RankGroup("rows", ((0, 1), (2, 3))), RankGroup("columns", ((2, 0),)))
 
 
 @pytest.fixture(scope="module")

@@ -66,8 +66,8 @@ class Opaque:
 
 @record
 class Ranks:
-    """A group of ranks: what messages call it, and its `members` as a `Group` of programs has them.
-    Without members it is all ranks, or their number is not known."""
+    """A group of ranks: what messages call it, and its `members` as a `RankGroup` of programs has
+    them.  Without members it is all ranks, or they are not known."""
 
     name: str
     members: tuple[tuple[int, ...], ...] = ()

@@ -377,7 +377,7 @@ Body: TypeAlias = tuple[Instr, ...]
 
 
 @record
-class Group:
+class RankGroup:
     """Ranks of the comm that have collectives of their own.
 
     `members` are disjoint lists of ranks, all of one length.  A rank of the comm that runs the
@@ -402,7 +402,7 @@ class Program:
     scratch: int
     arena: Register
     body: Body = field(default=())
-    groups: tuple[Group, ...] = ()
+    groups: tuple[RankGroup, ...] = ()
 
 
 def prologue_length(program: Program) -> int:

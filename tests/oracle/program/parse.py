@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from tcc.ir.program import Buffer, Group, Instr, Port, Program, TensorRef
+from tcc.ir.program import Buffer, Instr, Port, Program, RankGroup, TensorRef
 from tcc.ir.program.table import ENUMS, INSTRUCTIONS, PLACES, Field, Form, Kind, Row
 
 from tests.oracle.expr.parse import read_dtype
@@ -71,11 +71,11 @@ class _Parser:
             inputs, outputs, registers, tuple(buffers), kernels, scratch, arena, body, groups
         )
 
-    def _group(self) -> Group:
+    def _group(self) -> RankGroup:
         name, lists = self._cursor.kind("string"), []
         while self._cursor.at("("):
             lists.append(self._listed(self._cursor.integer))
-        return Group(name, tuple(lists))
+        return RankGroup(name, tuple(lists))
 
     def _repeated(self, word: str, item: Callable[[], _T]) -> tuple[_T, ...]:
         found: list[_T] = []

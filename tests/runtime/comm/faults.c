@@ -104,26 +104,6 @@ static void dies_while_opening(const setup *ranks) {
     CHECK_FAILS(tcc_comm_open(&config, &comm), TCC_PEER_DEAD, "rank 1 (pid");
 }
 
-/* A rank ends before the first operation of a comm that was split, or as it is split. */
-static void dies_in_split(const setup *ranks) {
-    tcc_comm *comm = open_comm(ranks), *half = NULL;
-    if (ranks->rank == 3) {
-        int32_t color[3] = {1, 0, 3}, all[12];
-        CHECK_OK(tcc_comm_all_gather(comm, color, all, 3, i32)); /* as split begins */
-        raise(SIGKILL);
-    }
-    tcc_status status = tcc_comm_split(comm, ranks->rank % 2, 0, &half);
-    if (status == TCC_OK) { /* the even ranks may have met before they knew */
-        CHECK(ranks->rank % 2 == 0, "a comm with a dead rank was made");
-        status = tcc_comm_barrier(half);
-        tcc_comm_close(half);
-    }
-    CHECK(status == TCC_OK || status == TCC_PEER_DEAD, "status %d: %s", (int)status,
-          tcc_comm_last_error());
-    CHECK_FAILS(tcc_comm_barrier(comm), TCC_PEER_DEAD, "rank 3 (pid");
-    tcc_comm_close(comm);
-}
-
 static void dies_in_group(const setup *ranks) {
     tcc_comm *comm = open_comm(ranks), *half = NULL;
     CHECK_OK(tcc_comm_split(comm, ranks->rank % 2, 0, &half));
@@ -194,6 +174,7 @@ static void aborts(const setup *ranks) {
 
 #include "scratch.h"
 #include "started.h"
+#include "subgroups.h"
 
 /* ---- ranks that differ ----------------------------------------------------------------------- */
 
@@ -486,7 +467,7 @@ static void fails_somewhere(const setup *ranks) {
         for (int tries = 0;; tries++) {
             CHECK(tries < 100, "call %d of rank %d: no open works: %s", i, failing_rank,
                   tcc_comm_last_error());
-            tcc_comm *comm = NULL, *half = NULL;
+            tcc_comm *comm = NULL, *half = NULL, *whole = NULL;
             void *memory;
             tcc_comm_config config = config_of(ranks);
             config.epoch = i;
@@ -494,8 +475,9 @@ static void fails_somewhere(const setup *ranks) {
             int32_t value = 1, sum = 0;
             if (status == TCC_OK) status = tcc_comm_symmetric(comm, 8192, &memory);
             if (status == TCC_OK) status = tcc_comm_split(comm, 0, 0, &half);
+            if (status == TCC_OK) status = tcc_comm_subgroup(comm, EVERY_RANK, ranks->size, &whole);
             if (status == TCC_OK)
-                status = tcc_comm_all_reduce(half, &value, &sum, 1, i32, TCC_COMM_SUM);
+                status = tcc_comm_all_reduce(i % 2 ? half : whole, &value, &sum, 1, i32, TCC_COMM_SUM);
             if (status == TCC_OK)
                 CHECK(sum == ranks->size, "the sum is %d", sum);
             else if (comm)
@@ -556,6 +538,8 @@ static const scenario scenarios[] = {
     {"same_rank", same_rank, 4, -1, 0},
     {"forks", forks, 2, -1, 0},
     {"cycles", cycles, 4, -1, 0},
+    {"keeps_subgroups", keeps_subgroups, 4, -1, 0},
+    {"differs_in_subgroup", differs_in_subgroup, 4, -1, 0},
     {"small_files", small_files, 1, -1, 0},
     {"operates", operates, 3, -1, 0},
     {"unfit", unfit, 1, -1, 0},

@@ -16,8 +16,8 @@ SCENARIOS = (
     "dies_in_operation", "dies_before_open", "dies_while_opening", "dies_in_split", "dies_in_group",
     "dies_sending", "dies_after_start", "stops", "closes_early", "closes_after_start", "aborts",
     "aborts_after_start", "starts", "differ", "differ_in_place", "refused", "outlived",
-    "wrong_size", "same_rank", "forks", "cycles", "small_files", "unfit", "wrong_arguments",
-    "operates", "reduces_in_scratch",
+    "wrong_size", "same_rank", "forks", "cycles", "keeps_subgroups", "differs_in_subgroup",
+    "small_files", "unfit", "wrong_arguments", "operates", "reduces_in_scratch",
 )  # fmt: skip
 
 
@@ -50,8 +50,8 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "scenario",
     [
-        "fails_somewhere", "cycles", "wrong_arguments", "operates", "starts", "aborts_after_start",
-        "reduces_in_scratch",
+        "fails_somewhere", "cycles", "keeps_subgroups", "differs_in_subgroup", "wrong_arguments",
+        "operates", "starts", "aborts_after_start", "reduces_in_scratch",
     ],
 )  # fmt: skip
 def test_sanitizers_see_nothing(failing: Path, scenario: str) -> None:

@@ -42,6 +42,28 @@ with comms.open() as comm:
     arena[:] = rank + 1
     comm.all_reduce(arena, out=arena)
     assert arena.tolist() == [size * (size + 1) / 2] * 20
+    memory = comm.scratch(80).view("f4")
+    memory[:] = rank + 1
+    comm.all_reduce(memory, out=memory)
+    assert memory.tolist() == [size * (size + 1) / 2] * 20
+    assert comm.scratch(40).ctypes.data == memory.ctypes.data
+    wanted = {
+        "all_reduce": total, "reduce_scatter": total[rank], "all_gather": np.stack(data),
+        "all_to_all": np.stack([x[rank] for x in data]), "broadcast": data[0],
+    }
+    # operands and results that nobody holds stay until they are waited for, in any order
+    assert [*comms.KINDS] == [*wanted]
+    started = {kind: comm.start(kind, mine.copy()) for kind in comms.KINDS}
+    for kind in reversed(comms.KINDS):
+        np.testing.assert_array_equal(started[kind].wait(), wanted[kind])
+    assert started["broadcast"].wait() is started["broadcast"].wait()
+    comm.start("all_reduce", np.ones(1 << 20, "f4"))
+    late = comm.start("all_reduce", mine, "max", out=out)
+    np.testing.assert_array_equal(comm.all_reduce(mine), total)
+    assert late.wait() is out
+    np.testing.assert_array_equal(out, np.max(data, axis=0))
+    np.testing.assert_array_equal(comm.start("broadcast", mine, root=1).wait(), data[1])
+    assert not comm._flying
     group = comm.split(0 if rank < 2 else -1, key=-rank)
     if group:
         with group:
@@ -54,6 +76,10 @@ with comms.open() as comm:
         (lambda: comm.all_to_all(np.zeros(size + 1)), "expected shape"),
         (lambda: comm.broadcast(mine, size), "broadcast: rank"),
         (lambda: comm.send(mine, rank), "the peer is the calling rank"),
+        (lambda: comm.start("send", mine), "'send': expected one of all_reduce"),
+        (lambda: comm.start("all_to_all", np.zeros(size + 1)), "expected shape"),
+        (lambda: comm.start("all_gather", mine, out=mine), "row-major float32 array of shape"),
+        (lambda: comm.scratch(0), "scratch: out_memory is NULL, or there are no bytes"),
     ):
         try:
             wrong()
@@ -61,6 +87,7 @@ with comms.open() as comm:
             assert text in str(error), error
         else:
             raise AssertionError(text)
+    forgotten = comm.start("all_reduce", mine)
     comm.barrier()
     if rank == 0:
         comm.abort("no more")
@@ -69,6 +96,10 @@ with comms.open() as comm:
             comm.barrier()
     except comms.CommError as error:
         assert error.status == "cancelled" and "no more" in str(error), error
+try:
+    forgotten.wait()
+except comms.CommError as error:
+    assert "the comm is closed" in str(error), error
 print("ok")
 """
 

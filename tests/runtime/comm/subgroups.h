@@ -1,0 +1,86 @@
+/* Scenarios of faults.c: comms of some ranks. */
+#ifndef SUBGROUPS_H
+#define SUBGROUPS_H
+
+static const int32_t EVERY_RANK[] = {0, 1, 2, 3};
+
+/* A rank ends before the first operation of a comm that was split, or as it is split. */
+static void dies_in_split(const setup *ranks) {
+    tcc_comm *comm = open_comm(ranks), *half = NULL;
+    if (ranks->rank == 3) {
+        int32_t color[3] = {1, 0, 3}, all[12];
+        CHECK_OK(tcc_comm_all_gather(comm, color, all, 3, i32)); /* as split begins */
+        raise(SIGKILL);
+    }
+    tcc_status status = tcc_comm_split(comm, ranks->rank % 2, 0, &half);
+    if (status == TCC_OK) { /* the even ranks may have met before they knew */
+        CHECK(ranks->rank % 2 == 0, "a comm with a dead rank was made");
+        status = tcc_comm_barrier(half);
+        tcc_comm_close(half);
+    }
+    CHECK(status == TCC_OK || status == TCC_PEER_DEAD, "status %d: %s", (int)status,
+          tcc_comm_last_error());
+    CHECK_FAILS(tcc_comm_barrier(comm), TCC_PEER_DEAD, "rank 3 (pid");
+    tcc_comm_close(comm);
+}
+
+static void sums_in(tcc_comm *comm, int32_t own, int32_t want) {
+    int32_t sum = 0;
+    CHECK_OK(tcc_comm_all_reduce(comm, &own, &sum, 1, i32, TCC_COMM_SUM));
+    CHECK(sum == want, "the sum is %d, not %d", sum, want);
+}
+
+/* Four ranks as rows and columns; lists keep their order, and equal ones have one comm. */
+static void keeps_subgroups(const setup *ranks) {
+    static const int32_t rows[2][2] = {{0, 1}, {3, 2}}, columns[2][2] = {{0, 2}, {3, 1}};
+    leaks before = {0}, after;
+    for (int round = 0; round < 3; round++) {
+        tcc_comm *comm = open_comm(ranks), *row, *column, *again;
+        int32_t rank = ranks->rank, own = 1 << rank;
+        const int32_t *list = rows[rank / 2], *other = columns[rank % 2];
+        CHECK_OK(tcc_comm_subgroup(comm, list, 2, &row));
+        CHECK_OK(tcc_comm_subgroup(comm, other, 2, &column));
+        CHECK_OK(tcc_comm_subgroup(comm, list, 2, &again));
+        CHECK(row == again && row != column, "a list has no comm, or two");
+        CHECK(tcc_comm_size(row) == 2 && list[tcc_comm_rank(row)] == rank, "another order");
+        CHECK(other[tcc_comm_rank(column)] == rank, "another order");
+        sums_in(row, own, (1 << list[0]) + (1 << list[1]));
+        sums_in(column, own, (1 << other[0]) + (1 << other[1]));
+        sums_in(comm, own, 15);
+        const int32_t wrong[2] = {rank, 4}, foreign[1] = {(rank + 1) % 4};
+        CHECK_FAILS(tcc_comm_subgroup(comm, wrong, 2, &again), TCC_INVALID_ARGUMENT, "rank 4 of a");
+        CHECK_FAILS(tcc_comm_subgroup(comm, foreign, 1, &again), TCC_INVALID_ARGUMENT, "own list");
+        CHECK_FAILS(tcc_comm_subgroup(comm, NULL, 0, &again), TCC_INVALID_ARGUMENT, "NULL");
+        sums_in(comm, own, 15);
+        if (rank == 3) CHECK_OK(tcc_comm_abort(comm, "no more")); /* rank 3 is not in every list */
+        int32_t sum;
+        tcc_status status = TCC_OK;
+        if (rank != 0) /* each waits for a rank that knows */
+            status = tcc_comm_all_reduce(rank == 1 ? column : row, &own, &sum, 1, i32, TCC_COMM_SUM);
+        CHECK(rank == 0 || (status == TCC_CANCELLED && strstr(tcc_comm_last_error(), "no more")),
+              "status %d: %s", (int)status, tcc_comm_last_error());
+        tcc_comm_close(comm);
+        if (round == 0) before = count_leaks();
+    }
+    after = count_leaks();
+    CHECK(after.descriptors == before.descriptors && after.mappings == before.mappings,
+          "%d descriptors and %d mappings, then %d and %d", before.descriptors, before.mappings,
+          after.descriptors, after.mappings);
+}
+
+/* Rank 0 gives a list that the others of it do not give: all ranks learn it, whatever they gave. */
+static void differs_in_subgroup(const setup *ranks) {
+    static const int32_t lists[4][2] = {{0, 2}, {0, 1}, {2, 3}, {2, 3}};
+    tcc_comm *comm = open_comm(ranks), *group;
+    int32_t own = 1, sum;
+    tcc_status status = tcc_comm_subgroup(comm, lists[ranks->rank], 2, &group);
+    if (status == TCC_OK) { /* ranks 2 and 3 may have met before they learned it */
+        CHECK(ranks->rank > 1, "lists that differ met");
+        status = tcc_comm_all_reduce(comm, &own, &sum, 1, i32, TCC_COMM_SUM);
+    }
+    CHECK(status == TCC_MISMATCH && strstr(tcc_comm_last_error(), "gives a subgroup of ranks"),
+          "status %d: %s", (int)status, tcc_comm_last_error());
+    tcc_comm_close(comm);
+}
+
+#endif
