@@ -62,8 +62,15 @@ static void fail_all(tcc_comm_device *device, tcc_status status, const char *for
     vsnprintf(reason, sizeof reason, format, arguments);
     va_end(arguments);
     if (device->status != TCC_OK) return;
-    if (device->comm) tcc_comm_revoke(device->comm, status, reason);
-    retire(device, status, reason);
+    tcc_status first = TCC_OK;
+    if (device->comm) {
+        tcc_comm_revoke(device->comm, status, reason);
+        first = device->comm->backend->error(device->comm); /* it may be another rank's */
+    }
+    if (first != TCC_OK)
+        retire(device, first, tcc_last_error());
+    else
+        retire(device, status, reason);
 }
 
 static tcc_status status_of(int result) {
