@@ -1,5 +1,4 @@
-"""`scripts/gpu_check`'s collectives: what judges them, over a stand-in for NCCL that is wrong at will;
-without a GPU."""
+"""`scripts/gpu_check`'s collectives: what judges them, over a stand-in for NCCL; without a GPU."""
 
 from __future__ import annotations
 
