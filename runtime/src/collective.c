@@ -87,8 +87,7 @@ tcc_status tcc_collective_start(tcc_run *run, const tcc_code *code) {
     if (flight->ticket)
         return tcc_fail(TCC_INTERNAL, "the program starts a collective while it is under way");
     if (instance->executor) {
-        TCC_RETURN_IF_ERROR(instance->executor->start(run, &call, send->data, receive->data,
-                                                      code->as.collective.ticket));
+        TCC_RETURN_IF_ERROR(instance->executor->start(run, &call, code));
         flight->ticket = 1;
     } else {
         const tcc_comm_table *table = tcc_collective_table(run->comm);
