@@ -35,7 +35,7 @@ def op_record(op: OpSpec) -> dict[str, Any]:
         "onnx": [op.onnx.name] if op.onnx else [],
         "dtypes": [dtype.name for dtype in op.dtypes],
         "form": form,
-        "gpu": op.name not in _HOST_ONLY | COLLECTIVES,
+        "gpu": op.name not in _HOST_ONLY,
         "doc": op.doc.strip().splitlines()[0],
     }
 
@@ -95,8 +95,8 @@ def ops(names: tuple[str, ...], as_onnx: bool, as_json: bool) -> None:
     for record in records:
         click.echo(f"{record['name']:{width}}  {record['doc']}")
         if names and record["dtypes"]:
-            host = "not at all" if record["form"] == "collective" else "only with --allow-host"
-            place = "kernels" if record["gpu"] else host
+            made = "NCCL or RCCL" if record["form"] == "collective" else "kernels"
+            place = made if record["gpu"] else "only with --allow-host"
             for line in (
                 f"ONNX: {', '.join(record['onnx']) or '-'}",
                 f"types: {' '.join(record['dtypes'])}",

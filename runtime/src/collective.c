@@ -6,7 +6,10 @@
 
 tcc_status tcc_collective_fits(const tcc_comm *comm) {
     const tcc_comm_table *table = tcc_collective_table(comm);
-    if (table->version == TCC_COMM_VERSION && table->struct_size >= sizeof *table) return TCC_OK;
+    /* what follows is of GPUs */
+    if (table->version == TCC_COMM_VERSION &&
+        table->struct_size >= offsetof(tcc_comm_table, device_open))
+        return TCC_OK;
     return tcc_fail(TCC_UNSUPPORTED, "the comm has version %u, this model knows version %d",
                     table->version, TCC_COMM_VERSION);
 }
@@ -144,8 +147,7 @@ tcc_status tcc_collective_start(tcc_run *run, const tcc_code *code) {
         return tcc_fail(TCC_INTERNAL, "the program starts a collective while it is under way");
     int64_t group = code->as.collective.group;
     if (instance->executor) {
-        TCC_RETURN_IF_ERROR(instance->executor->start(run, &call, send->data, receive->data,
-                                                      code->as.collective.ticket));
+        TCC_RETURN_IF_ERROR(instance->executor->start(run, &call, code));
         flight->ticket = 1;
     } else {
         tcc_comm *comm = comm_of(run, group);

@@ -497,13 +497,10 @@ typedef struct tcc_executor {
     /* Makes the dynamic buffer hold `size` bytes, the first `keep` of them as they were. */
     tcc_status (*resize)(tcc_run *run, int64_t buffer, int64_t size, int64_t keep);
     /* Reads a buffer after all earlier work is done. */
-    tcc_status (*fetch)(tcc_run *run, int64_t buffer, int64_t offset, int64_t size,
-                        void *out_bytes);
+    tcc_status (*fetch)(tcc_run *run, int64_t buffer, int64_t offset, int64_t size, void *out_bytes);
     tcc_status (*settle)(tcc_run *run); /* waits for all earlier work */
-    /* A collective, behind all earlier work, and what waits for it, by its ticket. */
-    tcc_status (*start)(tcc_run *run, const struct tcc_comm_call *call, const char *send,
-                        char *receive, int64_t ticket);
-    tcc_status (*wait)(tcc_run *run, int64_t ticket);
+    tcc_status (*start)(tcc_run *run, const struct tcc_comm_call *call, const tcc_code *code);
+    tcc_status (*wait)(tcc_run *run, int64_t ticket); /* later work is behind the collective */
 } tcc_executor;
 
 /* A run on a GPU, from the caller's arrays to the results. */

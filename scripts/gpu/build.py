@@ -16,6 +16,8 @@ from typing import Any
 import onnx
 from environment import ROOT
 from tcc import __version__
+from tcc.backends.artifact.comm_library import build_comm_library
+from tcc.backends.artifact.toolchain import find_toolchain
 from tcc.driver import compile_model
 from tcc.errors import TccError
 from tcc.options import TOLERANCES, read_options
@@ -24,7 +26,7 @@ from gpu.carry import pack
 from gpu.draws import Draw
 from gpu.graphs import graph_json, reseed
 from gpu.kernels import CHECKED, SMALL, Kernel, Sizes, kernels
-from gpu.names import MODELS, is_wanted, split
+from gpu.names import COLLECTIVES, MODELS, is_wanted, split
 from gpu.names import SMALL as PREFIX
 from models.manifest import InputSpec, model_spec
 
@@ -170,6 +172,24 @@ def make_folder(
     return index
 
 
+# The model of gpu.collectives.check_model.
+_SUMMING = """<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
+g (float[8,16] x) => (float[8,16] y) {
+  s = com.microsoft.AllReduce(x) r = Relu(x) y = Add(r, s) }"""
+
+
+def add_collectives(folder: Path, archs: Sequence[str]) -> dict[str, Any]:
+    """The communication library and a model with a collective; the row of the index.  Raises
+    TccError."""
+    out = folder / "artifacts" / f"{COLLECTIVES}.so"
+    compile_with_tcc(onnx.parser.parse_model(_SUMMING), {"target": target_of(archs)}, out)
+    build_comm_library(find_toolchain(), folder / _RUNTIME / "lib")
+    return {
+        "name": COLLECTIVES, "kind": COLLECTIVES, "group": COLLECTIVES, "precision": "f32",
+        "tolerance": 0.0,
+    }  # fmt: skip
+
+
 def _copy_programs(folder: Path) -> None:
     shutil.copy(ROOT / "scripts" / "gpu_check", folder / "gpu_check")
     for source in sorted((ROOT / "scripts" / "gpu").glob("*.py")):
@@ -238,6 +258,9 @@ def main() -> int:
     archs = chosen.archs.split(",")
     items = rehearsed_items(names) if archs == ["cpu"] else all_items(names, archs)
     index = make_folder(chosen.out, items, archs, compile_with_tcc)
+    if archs != ["cpu"] and is_wanted(COLLECTIVES, names):
+        index["items"].append(add_collectives(chosen.out, archs))
+        (chosen.out / "index.json").write_text(json.dumps(index, indent=1))
     size = sum(path.stat().st_size for path in chosen.out.rglob("*") if path.is_file())
     print(
         f"{chosen.out}: {len(index['items'])} items, {len(index['refused'])} refused, "

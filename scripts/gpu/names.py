@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 # In a batch of 16 products are large enough for kernels in Gluon.
 MODELS = ("resnet50", "bert_base", "vit_b16", "gpt2_prefill", "gpt2_decode", "bert_base.b16")
+# Operations between ranks, and a model with one.
+COLLECTIVES = "collectives"
 # Before the names of kernels of a small pass.
 SMALL = "small_"
 

@@ -25,6 +25,7 @@ READY = Kind(150.0, 5.0, 10.0)
 KINDS = {
     "device": Kind(60.0, 10.0, 5.0),
     "small": Kind(20.0, 5.0, 1.0),
+    "collectives": Kind(60.0, 10.0, 10.0),
     "sanitize": Kind(75.0, 20.0, 30.0),
     "profile": Kind(60.0, 20.0, 20.0),
     "model": Kind(75.0, 10.0, 8.0),
@@ -71,6 +72,7 @@ def plan(items: Sequence[Mapping[str, Any]], tools: Sequence[str] = ()) -> Itera
     yield Step("device", {})
     yield from (Step("small", item) for item in small)
     yield from checks[:1]
+    yield from (Step("collectives", item) for item in items if item["kind"] == "collectives")
     yield from (Step("kernel", item) for item in first)
     yield from checks[1:]
     yield from (Step("model", item) for item in urgent)

@@ -9,7 +9,7 @@ from typing import Any
 GOALS = {"memory": 0.85, "matrix": 0.95}
 ATTENTION = ("attention_bf16", 500e12)
 # Steps: those that judge tcc, and those that time others only.
-OURS = ("device", "small", "sanitize", "model", "kernel")
+OURS = ("device", "small", "sanitize", "collectives", "model", "kernel")
 OTHERS = ("compiled", "autotuned", "jax", "profile")
 MODES = ("compiled", "autotuned")
 _MISSING = "-"
@@ -105,6 +105,9 @@ def _tools(results: Mapping[str, Any]) -> Iterator[str]:
         worst = max((item["error"] for item in small if "error" in item), default=float("nan"))
         done = sum("error" in item for item in small)
         yield f"small sizes: {done} of {len(small)} kernels ran, largest error {worst:.1e}"
+    for name, item in results["items"].items():
+        if item["facts"]["kind"] == "collectives":
+            yield f"{name}: {item.get('said', 'failed')}"
     for name, tool in results.get("tools", {}).items():
         yield f"{name}: {tool.get('said', 'failed')}"
 

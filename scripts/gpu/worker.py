@@ -23,6 +23,7 @@ from tcc import runtime
 from torch import Tensor
 
 from gpu.carry import unpack
+from gpu.collectives import check
 from gpu.devices import Device, device_of
 from gpu.measure import TYPES, Timing, Work, compare, draw, error, input_sets, latency
 from gpu.torch_graph import build, draws_of
@@ -213,9 +214,15 @@ def jax(request: Request, where: Device) -> dict[str, Any]:
     return {**found, "jax_error": error(outputs, wanted)}
 
 
+def collectives(request: Request, where: Device) -> dict[str, Any]:
+    """Operations of a comm of one rank, and a model with one."""
+    del where
+    return check(Path(request["folder"]))
+
+
 TASKS: dict[str, Callable[[Request, Device], dict[str, Any]]] = {
     "device": device, "small": small, "kernel": kernel, "model": model, "compiled": compiled,
-    "autotuned": autotuned, "jax": jax,
+    "autotuned": autotuned, "jax": jax, "collectives": collectives,
 }  # fmt: skip
 
 

@@ -7,16 +7,6 @@
 static const tcc_comm_backend *const backends[] = {
     &tcc_comm_backend_shared, &tcc_comm_backend_plugin, &tcc_comm_backend_mpi};
 
-tcc_status tcc_comm_usable(const tcc_comm *comm) {
-    if (!comm) return tcc_fail(TCC_INVALID_ARGUMENT, "the comm is NULL");
-    if (TCC_UNLIKELY(comm->forks != tcc_comm_forks()))
-        return tcc_fail(TCC_INVALID_ARGUMENT,
-                        "this process was forked from rank %d, to which the comm belongs: open one "
-                        "of its own",
-                        comm->rank);
-    return TCC_OK;
-}
-
 /* ---- opening and closing --------------------------------------------------------------------- */
 
 /* The first of the listed backends that fits; with the reasons of all if none does. */
@@ -112,11 +102,6 @@ const char *tcc_comm_backend_name(const tcc_comm *comm) {
     return comm->name ? comm->name : comm->backend->name;
 }
 const char *tcc_comm_last_error(void) { return tcc_last_error(); }
-
-void tcc_comm_revoke(tcc_comm *comm, tcc_status status, const char *reason) {
-    comm->backend->revoke(comm, status, reason);
-    atomic_store(&comm->dropped, true);
-}
 
 tcc_status tcc_comm_abort(tcc_comm *comm, const char *reason) {
     TCC_RETURN_IF_ERROR(tcc_comm_usable(comm));

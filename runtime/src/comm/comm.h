@@ -136,6 +136,8 @@ void tcc_comm_pause(int64_t nanoseconds);
 /* How often this process is a fork's child, counted from the first call on: a comm refuses where
  * the number is another than when it was made. */
 uint32_t tcc_comm_forks(void);
+/* TCC_OK where this process may use the comm. */
+tcc_status tcc_comm_usable(const tcc_comm *comm);
 
 /* ---- comm.c: comms and what they share ------------------------------------------------------- */
 
@@ -199,10 +201,11 @@ struct tcc_comm {
     tcc_comm_device *device; /* NULL: none was opened */
 };
 
-/* TCC_OK where this process may use the comm. */
-tcc_status tcc_comm_usable(const tcc_comm *comm);
 /* Revokes the comm for all ranks; also from a thread that only watches. */
-void tcc_comm_revoke(tcc_comm *comm, tcc_status status, const char *reason);
+static inline void tcc_comm_revoke(tcc_comm *comm, tcc_status status, const char *reason) {
+    comm->backend->revoke(comm, status, reason);
+    atomic_store(&comm->dropped, true);
+}
 
 /* ---- device.c: operations on GPUs ------------------------------------------------------------ */
 

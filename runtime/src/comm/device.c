@@ -62,8 +62,15 @@ static void fail_all(tcc_comm_device *device, tcc_status status, const char *for
     vsnprintf(reason, sizeof reason, format, arguments);
     va_end(arguments);
     if (device->status != TCC_OK) return;
-    if (device->comm) tcc_comm_revoke(device->comm, status, reason);
-    retire(device, status, reason);
+    tcc_status first = TCC_OK;
+    if (device->comm) {
+        tcc_comm_revoke(device->comm, status, reason);
+        first = device->comm->backend->error(device->comm); /* it may be another rank's */
+    }
+    if (first != TCC_OK)
+        retire(device, first, tcc_last_error());
+    else
+        retire(device, status, reason);
 }
 
 static tcc_status status_of(int result) {
@@ -200,7 +207,9 @@ static tcc_status meet(tcc_comm *comm, int32_t device_type, tcc_nccl_id *out_id)
     hello own, *all = tcc_allocate_zero((size_t)comm->size, sizeof *all);
     if (!all) return TCC_OUT_OF_MEMORY;
     introduce(comm, device_type, &own);
-    tcc_status status = tcc_comm_all_gather(comm, &own, all, sizeof own, (tcc_dtype){1, 8, 1});
+    const tcc_comm_call call = {.struct_size = sizeof call, .kind = TCC_COMM_ALL_GATHER,
+                                .dtype = {1, 8, 1}, .count = sizeof own};
+    tcc_status status = comm->table->issue(comm, &call, &own, all);
     if (status == TCC_OK) status = agree(all, comm->size);
     if (status == TCC_OK) *out_id = all[0].id;
     tcc_free(all);

@@ -1,4 +1,4 @@
-/* How often this process is a fork's child. */
+/* How often this process is a fork's child, and so whether a comm is its own. */
 #define _GNU_SOURCE
 #include <pthread.h>
 
@@ -14,4 +14,14 @@ uint32_t tcc_comm_forks(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, watch_forks);
     return atomic_load_explicit(&forks, memory_order_relaxed);
+}
+
+tcc_status tcc_comm_usable(const tcc_comm *comm) {
+    if (!comm) return tcc_fail(TCC_INVALID_ARGUMENT, "the comm is NULL");
+    if (TCC_UNLIKELY(comm->forks != tcc_comm_forks()))
+        return tcc_fail(TCC_INVALID_ARGUMENT,
+                        "this process was forked from rank %d, to which the comm belongs: open one "
+                        "of its own",
+                        comm->rank);
+    return TCC_OK;
 }

@@ -14,6 +14,9 @@ tcc_status tcc_gpu_join(tcc_run *run) {
         TCC_RETURN_IF_ERROR(tcc_gpu_unless_recorded(
             device, "its ranks have not met on their GPUs: run it once before"));
     const tcc_comm_table *table = tcc_collective_table(run->comm);
+    if (table->struct_size < sizeof *table)
+        return tcc_fail(TCC_UNSUPPORTED,
+                        "the comm's library is older than this model and knows no GPUs");
     tcc_comm_device *found = NULL;
     tcc_status status = table->device_open(run->comm, device->gpu->driver->device_type, &found);
     if (status != TCC_OK) return tcc_collective_failed(run, status);
@@ -52,10 +55,10 @@ tcc_status tcc_gpu_wait_watched(const tcc_gpu_instance *device, int *out_error) 
 
 /* ---- instructions ------------------------------------------------------------------------------------ */
 
-tcc_status tcc_gpu_start(tcc_run *run, const tcc_comm_call *call, const char *send, char *receive,
-                         int64_t ticket) {
+tcc_status tcc_gpu_start(tcc_run *run, const tcc_comm_call *call, const tcc_code *code) {
     tcc_gpu_instance *device = run->instance->device;
     const tcc_gpu_driver *driver = device->gpu->driver;
+    const tcc_span *spans = run->instance->spans;
     void *stream = device->beside ? device->beside : device->queue;
     if (device->phase == TCC_PHASE_RESOLVE) return TCC_OK;
     device->read_from = NULL;
@@ -65,10 +68,12 @@ tcc_status tcc_gpu_start(tcc_run *run, const tcc_comm_call *call, const char *se
         TCC_GPU_TRY(driver, stream_wait_event(stream, device->begun, 0),
                     "a collective cannot be put behind kernels");
     }
-    tcc_status status = device->talk->device_start(device->joined, call, send, receive, stream);
+    tcc_status status = device->talk->device_start(
+        device->joined, call, spans[code->as.collective.send].data,
+        spans[code->as.collective.receive].data, stream);
     if (status != TCC_OK) return tcc_collective_failed(run, status);
     if (device->beside)
-        TCC_GPU_TRY(driver, event_record(device->ended[ticket], stream),
+        TCC_GPU_TRY(driver, event_record(device->ended[code->as.collective.ticket], stream),
                     "the end of a collective cannot be marked");
     return TCC_OK;
 }

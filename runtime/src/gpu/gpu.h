@@ -144,8 +144,7 @@ tcc_status tcc_gpu_join(tcc_run *run);
 void tcc_gpu_part(tcc_gpu_instance *device);
 /* The driver's stream_wait for the run's stream, which the comm watches; its error. */
 tcc_status tcc_gpu_wait_watched(const tcc_gpu_instance *device, int *out_error);
-tcc_status tcc_gpu_start(tcc_run *run, const tcc_comm_call *call, const char *send, char *receive,
-                         int64_t ticket);
+tcc_status tcc_gpu_start(tcc_run *run, const tcc_comm_call *call, const tcc_code *code);
 tcc_status tcc_gpu_await(tcc_run *run, int64_t ticket);
 
 /* ---- transfer.c: the caller's arrays ----------------------------------------------------------------- */
