@@ -34,24 +34,24 @@ static const char help[] =
     "  -d, --datatype NAME  f32 (float), f64 (double), f16 (half), bf16 (bfloat16), i8 (int8),\n"
     "                       u8 (uint8), i32 (int32), i64 (int64) or all (f32)\n"
     "  -r, --root RANK      of a broadcast (0)\n"
-    "  -a, --average N      times are 0: rank 0's, 1: the mean of all ranks', 2: the least, 3: the\n"
-    "                       most (1)\n"
+    "  -a, --average N      times are 0: rank 0's, 1: the mean of all ranks', 2: the least,\n"
+    "                       3: the most (1)\n"
     "  -T, --timeout N      seconds that an operation waits without progress (300)\n"
     "  -g, --ngpus N        processes, one a rank, which this program starts; without it a\n"
     "                       launcher says which rank this process is\n"
     "Others:\n"
     "  --symmetric          buffers lie in the symmetric arena\n"
-    "  --rewrite            before every operation each rank writes all that it sends, as a kernel\n"
-    "                       would, and waits for the others\n"
+    "  --rewrite            before every operation each rank writes all that it sends, as a\n"
+    "                       kernel would, and waits for the others\n"
     "  --pin                each rank runs on one CPU\n"
     "  --backend NAMES      as in tcc_comm_config\n"
     "\n"
-    "A size is that of all ranks' data together where an operation gathers or scatters.  algbw is\n"
-    "bytes over the mean time; busbw is algbw times 2 (n - 1) / n for all_reduce, (n - 1) / n for\n"
-    "the three that gather or scatter, 1 for broadcast.  copy is the median time of a memcpy of as\n"
-    "many bytes in all ranks at once, taken between the operations of that size, and copies is p50\n"
-    "over copy.  Times are microseconds, bandwidths GB/s (10^9).  Exit code: 1 where a result is\n"
-    "wrong or an operation fails, 2 for a wrong option.\n"
+    "A size is that of all ranks' data together where an operation gathers or scatters.\n"
+    "algbw is bytes over the mean time; busbw is algbw times 2 (n - 1) / n for all_reduce,\n"
+    "(n - 1) / n for the three that gather or scatter, 1 for broadcast.  copy is the median\n"
+    "time of a memcpy of as many bytes in all ranks at once, taken behind the operations of\n"
+    "that size, and copies is p50 over copy.  Times are microseconds, bandwidths GB/s (10^9).\n"
+    "Exit code: 1 where a result is wrong or an operation fails, 2 for a wrong option.\n"
     "\n"
     "  tcc-perf all_reduce -g 2 --pin -b 4K -e 32M\n"
     "  mpiexec -n 4 tcc-perf all_to_all -d bf16 --backend mpi\n";
@@ -86,9 +86,9 @@ typedef struct type_row {
 } type_row;
 
 static const type_row types[] = {
-    {"f32", "float", {2, 32, 1}},  {"f64", "double", {2, 64, 1}}, {"f16", "half", {2, 16, 1}},
-    {"bf16", "bfloat16", {4, 16, 1}}, {"i8", "int8", {0, 8, 1}},  {"u8", "uint8", {1, 8, 1}},
-    {"i32", "int32", {0, 32, 1}},  {"i64", "int64", {0, 64, 1}},
+    {"f32", "float", {2, 32, 1}},     {"f64", "double", {2, 64, 1}}, {"f16", "half", {2, 16, 1}},
+    {"bf16", "bfloat16", {4, 16, 1}}, {"i8", "int8", {0, 8, 1}},     {"u8", "uint8", {1, 8, 1}},
+    {"i32", "int32", {0, 32, 1}},     {"i64", "int64", {0, 64, 1}},
 };
 enum { TYPES = sizeof types / sizeof *types };
 
@@ -261,9 +261,12 @@ static void run_size(bench *b, int64_t bytes) {
     int64_t count = bytes / width / (kind->parts ? n : 1), all = kind->parts ? count * n : count;
     int64_t sent = kind->kind == TCC_COMM_ALL_GATHER ? count : all;
     int64_t out = kind->kind == TCC_COMM_REDUCE_SCATTER ? count : all;
-    tcc_comm_call call = {.struct_size = sizeof call, .kind = kind->kind,
-                          .dtype = b->type->dtype, .count = count,
-                          .reduction = (tcc_comm_reduction)b->op, .root = (int32_t)b->asked->root};
+    tcc_comm_call call = {.struct_size = sizeof call,
+                          .kind = kind->kind,
+                          .dtype = b->type->dtype,
+                          .count = count,
+                          .reduction = (tcc_comm_reduction)b->op,
+                          .root = (int32_t)b->asked->root};
     tcc_comm_plan *plan;
     must(tcc_comm_plan_make(b->comm, &call, &plan));
     int64_t wrong = b->asked->check ? count_wrong(b, plan, count, sent, out) : 0;
@@ -389,13 +392,16 @@ static void name_op(options *out, const char *name) {
 enum { SYMMETRIC = 256, REWRITE, PIN, BACKEND };
 
 static const struct option long_options[] = {
-    {"minbytes", 1, NULL, 'b'},     {"maxbytes", 1, NULL, 'e'}, {"stepfactor", 1, NULL, 'f'},
-    {"stepbytes", 1, NULL, 'i'},    {"iters", 1, NULL, 'n'},    {"warmup_iters", 1, NULL, 'w'},
-    {"agg_iters", 1, NULL, 'm'},    {"check", 1, NULL, 'c'},    {"op", 1, NULL, 'o'},
-    {"datatype", 1, NULL, 'd'},     {"root", 1, NULL, 'r'},     {"average", 1, NULL, 'a'},
-    {"timeout", 1, NULL, 'T'},      {"ngpus", 1, NULL, 'g'},    {"help", 0, NULL, 'h'},
-    {"symmetric", 0, NULL, SYMMETRIC}, {"rewrite", 0, NULL, REWRITE}, {"pin", 0, NULL, PIN},
-    {"backend", 1, NULL, BACKEND},  {NULL, 0, NULL, 0},
+    {"minbytes", 1, NULL, 'b'},    {"maxbytes", 1, NULL, 'e'},
+    {"stepfactor", 1, NULL, 'f'},  {"stepbytes", 1, NULL, 'i'},
+    {"iters", 1, NULL, 'n'},       {"warmup_iters", 1, NULL, 'w'},
+    {"agg_iters", 1, NULL, 'm'},   {"check", 1, NULL, 'c'},
+    {"op", 1, NULL, 'o'},          {"datatype", 1, NULL, 'd'},
+    {"root", 1, NULL, 'r'},        {"average", 1, NULL, 'a'},
+    {"timeout", 1, NULL, 'T'},     {"ngpus", 1, NULL, 'g'},
+    {"help", 0, NULL, 'h'},        {"symmetric", 0, NULL, SYMMETRIC},
+    {"rewrite", 0, NULL, REWRITE}, {"pin", 0, NULL, PIN},
+    {"backend", 1, NULL, BACKEND}, {NULL, 0, NULL, 0},
 };
 
 /* Where an option's number is kept, or NULL. */
@@ -436,8 +442,15 @@ static void take_option(options *out, int flag) {
 }
 
 static options read_options(int argc, char **argv) {
-    options out = {.least = 8, .most = 32 << 20, .factor = 2, .runs = 20, .warmup = 5, .group = 1,
-                   .average = 1, .check = true, .seconds = 300};
+    options out = {.least = 8,
+                   .most = 32 << 20,
+                   .factor = 2,
+                   .runs = 20,
+                   .warmup = 5,
+                   .group = 1,
+                   .average = 1,
+                   .check = true,
+                   .seconds = 300};
     if (argc > 1 && argv[1][0] != '-') {
         while (out.kind < KINDS && strcmp(kinds[out.kind].name, argv[1])) out.kind++;
         if (out.kind == KINDS) misuse(argv[1], "a KIND");

@@ -86,8 +86,8 @@ typedef struct tcc_comm_config {
     int32_t rank, size;
     int32_t local_rank, local_size; /* among the ranks of this host */
     int32_t epoch;             /* counts restarts of the job; ranks of another one are refused */
-    const char *rendezvous;    /* a name that all ranks of one job share, 1 to 200 bytes; for plugins
-                                * HOST:PORT, where rank 0 listens */
+    const char *rendezvous;    /* a name that all ranks of one job share, 1 to 200 bytes; for
+                                * plugins HOST:PORT, where rank 0 listens */
     const char *token;         /* a secret of the job, up to 64 bytes; "" if there is none */
     const char *backends;      /* names by preference, "shared,plugin,mpi" if NULL */
     int32_t open_milliseconds; /* deadline of open, split, shrink and symmetric; 0: 60,000 */

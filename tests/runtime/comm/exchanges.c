@@ -59,8 +59,12 @@ typedef struct rank {
 
 static rank rank_of(int32_t number, int32_t size, size_t bytes, int milliseconds) {
     rank made = {.number = number,
-                 .about = {.address = address, .token = "secret", .rank = number, .size = size,
-                           .epoch = 5, .bytes = bytes,
+                 .about = {.address = address,
+                           .token = "secret",
+                           .rank = number,
+                           .size = size,
+                           .epoch = 5,
+                           .bytes = bytes,
                            .deadline = tcc_comm_now() + milliseconds * INT64_C(1000000)}};
     for (size_t i = 0; i < bytes; i++) made.blob[i] = (char)(i * 7 + (size_t)number * 31 + 1);
     return made;
@@ -81,10 +85,11 @@ static void run_all(rank *ranks, int n) {
 
 /* Frees what the rank got; checks it where it is to succeed. */
 static void end(rank *of, tcc_status expected, const char *first, const char *second) {
-    CHECK(of->status == expected, "rank %d: status %d: %s", of->number, (int)of->status, of->reason);
+    CHECK(of->status == expected, "rank %d: status %d: %s", of->number, (int)of->status,
+          of->reason);
     if (expected != TCC_OK)
-        CHECK(strstr(of->reason, first) && strstr(of->reason, second), "rank %d: no '%s' and '%s' in %s",
-              of->number, first, second, of->reason);
+        CHECK(strstr(of->reason, first) && strstr(of->reason, second),
+              "rank %d: no '%s' and '%s' in %s", of->number, first, second, of->reason);
     size_t bytes = of->about.bytes;
     for (int32_t from = 0; expected == TCC_OK && from < of->about.size; from++)
         for (size_t i = 0; i < bytes; i++)
@@ -152,7 +157,8 @@ static void differ(void) {
     rank bytes[] = {rank_of(0, 2, 8, LONG), rank_of(1, 2, 4000, LONG)};
     run_all(bytes, 2);
     for (int i = 0; i < 2; i++)
-        end(&bytes[i], TCC_MISMATCH, "of 2 ranks with 8 bytes each, rank 1 (", "one of 2 with 4000");
+        end(&bytes[i], TCC_MISMATCH, "of 2 ranks with 8 bytes each, rank 1 (",
+            "one of 2 with 4000");
     rank too_much = rank_of(0, 2, 8, SHORT);
     too_much.about.bytes = TCC_COMM_MOST_BLOB + 1;
     too_much.status = tcc_comm_exchange_blobs(&too_much.about, too_much.blob, NULL);
@@ -264,7 +270,8 @@ static void hostile(void) {
         if (i == MANY / 2) getrusage(RUSAGE_SELF, &before);
     }
     getrusage(RUSAGE_SELF, &after);
-    CHECK(after.ru_maxrss - before.ru_maxrss < 1024, "%ld KiB more", after.ru_maxrss - before.ru_maxrss);
+    CHECK(after.ru_maxrss - before.ru_maxrss < 1024, "%ld KiB more",
+          after.ru_maxrss - before.ru_maxrss);
     pthread_create(&ranks[1].thread, NULL, run, &ranks[1]);
     for (int i = 0; i < 2; i++) pthread_join(ranks[i].thread, NULL);
     for (int i = 0; i < 2; i++) end(&ranks[i], TCC_OK, "", "");
@@ -309,10 +316,17 @@ static const struct {
     const char *name;
     void (*run)(void);
 } scenarios[] = {
-    {"agrees", agrees},     {"wrong_token", wrong_token}, {"stale_epoch", stale_epoch},
-    {"restarts", restarts}, {"differ", differ},           {"same_rank", same_rank},
-    {"silence", silence},   {"taken", taken},             {"dies", dies},
-    {"hostile", hostile},   {"garbled", garbled},
+    {"agrees", agrees},
+    {"wrong_token", wrong_token},
+    {"stale_epoch", stale_epoch},
+    {"restarts", restarts},
+    {"differ", differ},
+    {"same_rank", same_rank},
+    {"silence", silence},
+    {"taken", taken},
+    {"dies", dies},
+    {"hostile", hostile},
+    {"garbled", garbled},
 };
 
 int main(int argc, char **argv) {
