@@ -1,6 +1,6 @@
 /* Ranks of several hosts tell one another where they are, over TCP: rank 0 listens, the others
- * greet it with their blobs, and every rank gets those of all.  Greetings may come from anyone: a visitor
- * costs a greeting and a blob of memory, there is a bound on visitors, and nobody is waited for. */
+ * greet it with their blobs, and every rank gets those of all.  Greetings may come from anyone: a
+ * visitor costs a greeting and a blob of memory, which are there before, and nobody is waited for. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <netdb.h>
