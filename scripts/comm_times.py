@@ -37,12 +37,22 @@ def _peer(text: str) -> Sizes:
     return {int(row[0]): float(row[1]) for row in rows}
 
 
+def table(text: str) -> list[dict[str, str]]:
+    """The rows that tcc-perf prints, by the names of its columns."""
+    lines = text.splitlines()
+    names = next(line.split()[1:] for line in reversed(lines) if line.startswith("#"))
+    rows = (line.split() for line in lines if not line.startswith("#"))
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
 def _own(perf: Path, *flags: str) -> tuple[Sizes, Sizes]:
-    """Medians by bytes: of all_reduce, and of a copy of as many bytes."""
-    sizes = ("-b", str(LEAST), "-e", str(MOST), "-f", str(FACTOR), "-n", str(RUNS))
-    text = _run((perf, *sizes, "-g", "2", "-p", *flags))
-    rows = [line.split() for line in text.splitlines() if not line.startswith("#")]
-    return {int(r[0]): float(r[3]) for r in rows}, {int(r[0]): float(r[7]) for r in rows}
+    """Rank 0's medians by bytes: of all_reduce, and of a copy of as many bytes."""
+    sizes = ("-b", str(LEAST), "-e", str(MOST), "-f", str(FACTOR), "-n", str(RUNS), "-a", "0")
+    rows = table(_run((perf, *sizes, "-c", "0", "-g", "2", "--pin", *flags)))
+    return (
+        {int(row["bytes"]): float(row["p50"]) for row in rows},
+        {int(row["bytes"]): float(row["copy"]) for row in rows},
+    )
 
 
 def _peers(folder: Path, launchers: Sequence[Launcher]) -> dict[str, list[str]]:
@@ -75,8 +85,8 @@ def measured(perf: Path, launchers: Sequence[Launcher], rounds: int) -> Times:
     staged: dict[int, list[float]] = defaultdict(list)
     ratios: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for _ in range(rounds):
-        own, copies = _own(perf, "-r")
-        others = {"copy": copies, "symmetric": _own(perf, "-s", "-r")[0]}
+        own, copies = _own(perf, "--rewrite")
+        others = {"copy": copies, "symmetric": _own(perf, "--symmetric", "--rewrite")[0]}
         others |= {name: _peer(_run(command)) for name, command in peers.items()}
         for size, taken in own.items():
             staged[size].append(taken)

@@ -1,38 +1,64 @@
-/* tcc-perf: times of collectives between the processes of this host, with the flags of nccl-tests.
- *
- *     tcc-perf [KIND] [-b MIN] [-e MAX] [-f FACTOR] [-n RUNS] [-w WARMUP] [-g RANKS] [-c 0|1]
- *              [-s] [-r] [-p] [-k BACKEND]
+/* tcc-perf: times of collectives between processes.  `tcc-perf --help` says how it is used.
  *
  * Compile it with cc -O2 -Iinclude bench/perf.c -Llib -ltcc_comm -o tcc-perf in the runtime's
- * folder.
- *
- * KIND: all_reduce (if not given), reduce_scatter, all_gather, all_to_all or broadcast, of f32 by
- * sum. -b, -e: bytes, as in 8, 4K, 32M.  -f: the next size is FACTOR times the last.  -g:
- * processes, which this program starts; without it a launcher's environment says which rank this
- * one is.  -c 1 checks all results.  -s: buffers in the symmetric arena.  -r: before every run each
- * rank writes all that it sends, as a kernel would, and waits for the others.  -p: each rank is
- * pinned to one CPU.
- *
- * A size is that of all ranks' data together where an operation gathers or scatters, as in
- * nccl-tests. algbw is bytes over mean time; busbw is algbw times 2 (n - 1) / n for all_reduce, (n
- * - 1) / n for the three that gather or scatter, 1 for broadcast.  copy is the median time of a
- * memcpy of as many bytes in all ranks at once, measured between the runs of that size; copies is
- * p50 over copy. Times are microseconds, bandwidths GB/s (10^9), both of rank 0. */
+ * folder. */
 #define _GNU_SOURCE
+#include <getopt.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "tcc_comm.h"
 
+static const char help[] =
+    "tcc-perf [KIND] [OPTION ...]: times a collective between processes, size by size.\n"
+    "\n"
+    "KIND: all_reduce (if not given), reduce_scatter, all_gather, all_to_all or broadcast.\n"
+    "\n"
+    "Options of nccl-tests:\n"
+    "  -b, --minbytes N     the first size, as in 8, 4K, 32M (8)\n"
+    "  -e, --maxbytes N     the last size (32M)\n"
+    "  -f, --stepfactor N   the next size is N times the last (2)\n"
+    "  -i, --stepbytes N    the next size is N bytes more\n"
+    "  -n, --iters N        timed operations of a size (20)\n"
+    "  -w, --warmup_iters N operations before them (5)\n"
+    "  -m, --agg_iters N    operations in one group; times are of one (1)\n"
+    "  -c, --check 0|1      whether results are checked (1)\n"
+    "  -o, --op NAME        sum, prod, min, max, avg or all (sum)\n"
+    "  -d, --datatype NAME  f32 (float), f64 (double), f16 (half), bf16 (bfloat16), i8 (int8),\n"
+    "                       u8 (uint8), i32 (int32), i64 (int64) or all (f32)\n"
+    "  -r, --root RANK      of a broadcast (0)\n"
+    "  -a, --average N      times are 0: rank 0's, 1: the mean of all ranks', 2: the least,\n"
+    "                       3: the most (1)\n"
+    "  -T, --timeout N      seconds that an operation waits without progress (300)\n"
+    "  -g, --ngpus N        processes, one a rank, which this program starts; without it a\n"
+    "                       launcher says which rank this process is\n"
+    "Others:\n"
+    "  --symmetric          buffers lie in the symmetric arena\n"
+    "  --rewrite            before every operation each rank writes all that it sends, as a\n"
+    "                       kernel would, and waits for the others\n"
+    "  --pin                each rank runs on one CPU\n"
+    "  --backend NAMES      as in tcc_comm_config\n"
+    "\n"
+    "A size is that of all ranks' data together where an operation gathers or scatters.\n"
+    "algbw is bytes over the mean time; busbw is algbw times 2 (n - 1) / n for all_reduce,\n"
+    "(n - 1) / n for the three that gather or scatter, 1 for broadcast.  copy is the median\n"
+    "time of a memcpy of as many bytes in all ranks at once, taken behind the operations of\n"
+    "that size, and copies is p50 over copy.  Times are microseconds, bandwidths GB/s (10^9).\n"
+    "Exit code: 1 where a result is wrong or an operation fails, 2 for a wrong option.\n"
+    "\n"
+    "  tcc-perf all_reduce -g 2 --pin -b 4K -e 32M\n"
+    "  mpiexec -n 4 tcc-perf all_to_all -d bf16 --backend mpi\n";
+
 typedef struct options {
-    int kind;
-    int64_t least, most, factor, runs, warmup;
+    int kind, first_type, last_type, first_op, last_op, average;
+    int64_t least, most, factor, step, runs, warmup, group, root, seconds;
     int32_t ranks; /* 0: the launcher's */
     bool check, symmetric, rewrites, pinned;
     const char *backend, *name;
@@ -42,7 +68,7 @@ typedef struct kind_row {
     const char *name;
     tcc_comm_kind kind;
     bool parts; /* the size is that of all ranks together */
-    double bus; /* busbw is algbw times this times (n - 1) / n */
+    double bus; /* busbw is algbw times this times (n - 1) / n; 0: times 1 */
 } kind_row;
 
 static const kind_row kinds[] = {
@@ -54,9 +80,29 @@ static const kind_row kinds[] = {
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
+typedef struct type_row {
+    const char *name, *other; /* nccl-tests' name */
+    tcc_dtype dtype;
+} type_row;
+
+static const type_row types[] = {
+    {"f32", "float", {2, 32, 1}},     {"f64", "double", {2, 64, 1}}, {"f16", "half", {2, 16, 1}},
+    {"bf16", "bfloat16", {4, 16, 1}}, {"i8", "int8", {0, 8, 1}},     {"u8", "uint8", {1, 8, 1}},
+    {"i32", "int32", {0, 32, 1}},     {"i64", "int64", {0, 64, 1}},
+};
+enum { TYPES = sizeof types / sizeof *types };
+
+static const char *const ops[] = {"sum", "prod", "min", "max", "avg"}; /* tcc_comm_reduction */
+enum { OPS = sizeof ops / sizeof *ops };
+
 static void fail(const char *what) {
     fprintf(stderr, "tcc-perf: %s\n", what);
     exit(1);
+}
+
+static void misuse(const char *what, const char *expected) {
+    fprintf(stderr, "tcc-perf: %s: expected %s; see tcc-perf --help\n", what, expected);
+    exit(2);
 }
 
 static void must(tcc_status status) {
@@ -80,82 +126,163 @@ static double share_of(double *times, int64_t n, double share) {
     return times[which < n ? which : n - 1];
 }
 
+/* ---- values, which are exact in every type --------------------------------------------------- */
+
+/* Rank r's element `index`: a product of all ranks' is at most 128, and their mean is whole. */
+static int64_t value_of(int op, int32_t rank, int32_t size, int64_t index) {
+    int64_t draw = index * 7 + rank * 3 + index / 5;
+    if (op == TCC_COMM_PROD) return rank < 7 ? 1 + draw % 2 : 1;
+    if (op != TCC_COMM_AVG) return draw % 4;
+    bool paired = rank % 2 || rank + 1 < size; /* ranks 2k and 2k + 1 differ from it by as much */
+    return index % 5 + 1 + (paired ? 1 - rank % 2 * 2 : 0);
+}
+
+/* Stores a whole number of 0 to 255; its bits below those of a bf16 are 0. */
+static void store(const type_row *type, int64_t value, char *out) {
+    float number = (float)value;
+    double wide = (double)value;
+    uint32_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    if (type->dtype.code == 4)
+        bits >>= 16;
+    else if (type->dtype.code == 2 && type->dtype.bits == 16)
+        bits = bits ? (bits - ((127 - 15) << 23)) >> 13 : 0;
+    else if (type->dtype.code == 2 && type->dtype.bits == 64)
+        memcpy(&value, &wide, sizeof value);
+    else if (type->dtype.code != 2)
+        bits = (uint32_t)value;
+    memcpy(out, type->dtype.bits == 64 ? (const void *)&value : &bits, type->dtype.bits / 8);
+}
+
+static int64_t reduced(int op, int32_t size, int64_t index) {
+    int64_t result = value_of(op, 0, size, index);
+    for (int32_t rank = 1; rank < size; rank++) {
+        int64_t next = value_of(op, rank, size, index);
+        switch (op) {
+        case TCC_COMM_PROD: result *= next; break;
+        case TCC_COMM_MIN: result = next < result ? next : result; break;
+        case TCC_COMM_MAX: result = next > result ? next : result; break;
+        default: result += next; break;
+        }
+    }
+    return op == TCC_COMM_AVG ? result / size : result;
+}
+
 /* ---- one size -------------------------------------------------------------------------------- */
 
 typedef struct bench {
     const options *asked;
     tcc_comm *comm;
+    const type_row *type;
+    int op;
     char *send, *receive; /* `most` bytes each */
     double *times, *copies;
+    int64_t wrong; /* of all sizes */
 } bench;
 
-/* Whole numbers, so that any order of additions gives the same. */
-static float value_of(int32_t rank, int64_t index) {
-    return (float)((index * 7 + rank * 3) % 1024);
-}
-
-static float expected(const bench *b, int64_t count, int64_t index) {
+static int64_t expected(const bench *b, int64_t count, int64_t index) {
     int32_t rank = tcc_comm_rank(b->comm), size = tcc_comm_size(b->comm);
-    int64_t part = count > 0 ? index / count : 0;
-    float sum = 0;
+    int64_t from = count > 0 ? index / count : 0, at = count > 0 ? index % count : 0;
     switch (kinds[b->asked->kind].kind) {
-    case TCC_COMM_ALL_GATHER: return value_of((int32_t)part, index % count);
-    case TCC_COMM_ALL_TO_ALL: return value_of((int32_t)part, rank * count + index % count);
-    case TCC_COMM_BROADCAST: return value_of(0, index);
-    case TCC_COMM_REDUCE_SCATTER: index += rank * count; break;
-    default: break;
+    case TCC_COMM_ALL_GATHER: return value_of(b->op, (int32_t)from, size, at);
+    case TCC_COMM_ALL_TO_ALL: return value_of(b->op, (int32_t)from, size, rank * count + at);
+    case TCC_COMM_BROADCAST: return value_of(b->op, (int32_t)b->asked->root, size, index);
+    case TCC_COMM_REDUCE_SCATTER: return reduced(b->op, size, rank * count + index);
+    default: return reduced(b->op, size, index);
     }
-    for (int32_t i = 0; i < size; i++) sum += value_of(i, index);
-    return sum;
 }
 
-static int64_t count_wrong(const bench *b, tcc_comm_plan *plan, int64_t count, int64_t out) {
-    int64_t wrong = 0, all = b->asked->most / 4;
-    for (int64_t i = 0; i < all; i++)
-        ((float *)(void *)b->send)[i] = value_of(tcc_comm_rank(b->comm), i);
+static int64_t count_wrong(const bench *b, tcc_comm_plan *plan, int64_t count, int64_t sent,
+                           int64_t out) {
+    size_t width = b->type->dtype.bits / 8;
+    int32_t rank = tcc_comm_rank(b->comm), size = tcc_comm_size(b->comm);
+    for (int64_t i = 0; i < sent; i++)
+        store(b->type, value_of(b->op, rank, size, i), b->send + (size_t)i * width);
+    memset(b->receive, 0xa5, (size_t)out * width);
     must(tcc_comm_plan_post(plan, b->send, b->receive));
-    const float *found = (const float *)(const void *)b->receive;
-    for (int64_t i = 0; i < out; i++) wrong += found[i] != expected(b, count, i);
-    return wrong;
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < out; i++) {
+        char right[8];
+        store(b->type, expected(b, count, i), right);
+        wrong += memcmp(right, b->receive + (size_t)i * width, width) != 0;
+    }
+    int64_t all = 0;
+    must(tcc_comm_all_reduce(b->comm, &wrong, &all, 1, (tcc_dtype){0, 64, 1}, TCC_COMM_SUM));
+    return all;
 }
 
-static void run_size(bench *b, int64_t bytes) {
-    const kind_row *kind = &kinds[b->asked->kind];
-    int32_t n = tcc_comm_size(b->comm), rank = tcc_comm_rank(b->comm);
-    int64_t count = bytes / 4 / (kind->parts ? n : 1), all = kind->parts ? count * n : count;
-    int64_t out = kind->kind == TCC_COMM_REDUCE_SCATTER ? count : all, runs = b->asked->runs;
-    tcc_comm_call call = {
-        .struct_size = sizeof call, .kind = kind->kind, .dtype = {2, 32, 1}, .count = count};
-    tcc_comm_plan *plan;
-    must(tcc_comm_plan_make(b->comm, &call, &plan));
-    int64_t wrong = b->asked->check ? count_wrong(b, plan, count, out) : 0;
+/* Operations that begin together, or one. */
+static void post(const bench *b, tcc_comm_plan *plan) {
+    int64_t n = b->asked->group;
+    if (n > 1) must(tcc_comm_group_start(b->comm));
+    for (int64_t i = 0; i < n; i++) must(tcc_comm_plan_post(plan, b->send, b->receive));
+    if (n > 1) must(tcc_comm_group_end(b->comm));
+}
+
+/* Mean microseconds of one operation. */
+static double time_runs(bench *b, tcc_comm_plan *plan, size_t bytes) {
+    int64_t runs = b->asked->runs;
     double total = 0;
     for (int64_t i = -b->asked->warmup; i < runs; i++) {
         if (b->asked->rewrites) {
-            memset(b->send, (int)(i & 31), (size_t)(all * 4));
+            memset(b->send, (int)(i & 31), bytes);
             must(tcc_comm_barrier(b->comm));
         }
         double began = now();
-        must(tcc_comm_plan_post(plan, b->send, b->receive));
-        double ended = now();
+        post(b, plan);
+        double took = (now() - began) / (double)b->asked->group;
         if (i < 0) continue;
-        b->times[i] = ended - began;
-        total += ended - began;
+        b->times[i] = took;
+        total += took;
     }
     for (int64_t i = 0; i < runs; i++) {
         must(tcc_comm_barrier(b->comm));
         double began = now();
-        memcpy(b->receive, b->send, (size_t)(all * 4));
+        memcpy(b->receive, b->send, bytes);
         b->copies[i] = now() - began;
     }
+    return total / (double)runs;
+}
+
+enum { MEAN, P50, P99, COPY, FIGURES };
+
+/* What the ranks measured, as one. */
+static void combine(const bench *b, double figures[FIGURES]) {
+    static const tcc_comm_reduction ways[] = {0, TCC_COMM_AVG, TCC_COMM_MIN, TCC_COMM_MAX};
+    if (b->asked->average)
+        must(tcc_comm_all_reduce(b->comm, figures, figures, FIGURES, (tcc_dtype){2, 64, 1},
+                                 ways[b->asked->average]));
+}
+
+static void run_size(bench *b, int64_t bytes) {
+    const kind_row *kind = &kinds[b->asked->kind];
+    int32_t n = tcc_comm_size(b->comm);
+    int64_t width = b->type->dtype.bits / 8, runs = b->asked->runs;
+    int64_t count = bytes / width / (kind->parts ? n : 1), all = kind->parts ? count * n : count;
+    int64_t sent = kind->kind == TCC_COMM_ALL_GATHER ? count : all;
+    int64_t out = kind->kind == TCC_COMM_REDUCE_SCATTER ? count : all;
+    tcc_comm_call call = {.struct_size = sizeof call,
+                          .kind = kind->kind,
+                          .dtype = b->type->dtype,
+                          .count = count,
+                          .reduction = (tcc_comm_reduction)b->op,
+                          .root = (int32_t)b->asked->root};
+    tcc_comm_plan *plan;
+    must(tcc_comm_plan_make(b->comm, &call, &plan));
+    int64_t wrong = b->asked->check ? count_wrong(b, plan, count, sent, out) : 0;
+    double figures[FIGURES] = {time_runs(b, plan, (size_t)(all * width))};
     tcc_comm_plan_free(plan);
-    if (rank) return;
-    double p50 = share_of(b->times, runs, 0.5), p99 = share_of(b->times, runs, 0.99);
-    double mean = total / (double)runs, copy = share_of(b->copies, runs, 0.5);
-    double algorithm = (double)(all * 4) / mean * 1e-3;
+    figures[P50] = share_of(b->times, runs, 0.5);
+    figures[P99] = share_of(b->times, runs, 0.99);
+    figures[COPY] = share_of(b->copies, runs, 0.5);
+    combine(b, figures);
+    b->wrong += wrong;
+    if (tcc_comm_rank(b->comm)) return;
+    double algorithm = (double)(all * width) / figures[MEAN] * 1e-3;
     double bus = kind->bus > 0 ? algorithm * kind->bus * (n - 1) / n : algorithm;
-    printf("%12lld %12lld %9.2f %9.2f %9.2f %8.2f %8.2f %9.2f %7.2f ", (long long)(all * 4),
-           (long long)count, mean, p50, p99, algorithm, bus, copy, p50 / copy);
+    printf("%12lld %12lld %5s %5s %9.2f %9.2f %9.2f %8.2f %8.2f %9.2f %7.2f ",
+           (long long)(all * width), (long long)count, b->type->name, ops[b->op], figures[MEAN],
+           figures[P50], figures[P99], algorithm, bus, figures[COPY], figures[P50] / figures[COPY]);
     if (b->asked->check)
         printf("%6lld\n", (long long)wrong);
     else
@@ -165,8 +292,18 @@ static void run_size(bench *b, int64_t bytes) {
 
 /* ---- one rank -------------------------------------------------------------------------------- */
 
-static void run_rank(const options *asked, int32_t rank) {
-    bench b = {.asked = asked};
+static void print_head(const bench *b) {
+    const options *asked = b->asked;
+    if (tcc_comm_rank(b->comm)) return;
+    printf("# %s, %d ranks, backend %s%s%s\n"
+           "# %10s %12s %5s %5s %9s %9s %9s %8s %8s %9s %7s %6s\n",
+           kinds[asked->kind].name, tcc_comm_size(b->comm), tcc_comm_backend_name(b->comm),
+           asked->symmetric ? ", symmetric" : "", asked->pinned ? ", pinned" : "", "bytes", "count",
+           "type", "op", "mean", "p50", "p99", "algbw", "busbw", "copy", "copies", "wrong");
+}
+
+static void open_comm(bench *b, int32_t rank) {
+    const options *asked = b->asked;
     tcc_comm_config config = TCC_COMM_CONFIG;
     if (asked->ranks) {
         config.rank = rank;
@@ -174,39 +311,45 @@ static void run_rank(const options *asked, int32_t rank) {
         config.rendezvous = asked->name;
     }
     config.backends = asked->backend;
-    must(tcc_comm_open(&config, &b.comm));
-    if (asked->pinned) {
-        cpu_set_t cpus;
-        CPU_ZERO(&cpus);
-        CPU_SET((size_t)(tcc_comm_rank(b.comm) % sysconf(_SC_NPROCESSORS_ONLN)), &cpus);
-        if (sched_setaffinity(0, sizeof cpus, &cpus)) fail("a CPU to pin to");
-    }
+    config.operation_milliseconds = (int32_t)asked->seconds * 1000;
+    must(tcc_comm_open(&config, &b->comm));
+    if (asked->root >= tcc_comm_size(b->comm)) misuse("--root", "a rank");
+    if (!asked->pinned) return;
+    cpu_set_t cpus;
+    CPU_ZERO(&cpus);
+    CPU_SET((size_t)(tcc_comm_rank(b->comm) % sysconf(_SC_NPROCESSORS_ONLN)), &cpus);
+    if (sched_setaffinity(0, sizeof cpus, &cpus)) fail("a CPU to pin to");
+}
+
+/* Whether all results are right. */
+static bool run_rank(const options *asked, int32_t rank) {
+    bench b = {.asked = asked};
+    open_comm(&b, rank);
     size_t bytes = (size_t)asked->most + 4096;
     void *arena = NULL;
-    if (asked->symmetric) {
+    if (asked->symmetric)
         must(tcc_comm_symmetric(b.comm, 2 * bytes, &arena));
-    } else if (posix_memalign(&arena, 4096, 2 * bytes)) {
+    else if (posix_memalign(&arena, 4096, 2 * bytes))
         fail("out of memory");
-    }
     memset(arena, 0, 2 * bytes);
     b.send = arena;
     b.receive = b.send + bytes;
     b.times = calloc((size_t)asked->runs, sizeof *b.times);
     b.copies = calloc((size_t)asked->runs, sizeof *b.copies);
     if (!b.times || !b.copies) fail("out of memory");
-    if (tcc_comm_rank(b.comm) == 0)
-        printf("# %s of f32 by sum, %d ranks, backend %s%s%s\n"
-               "# %10s %12s %9s %9s %9s %8s %8s %9s %7s %6s\n",
-               kinds[asked->kind].name, tcc_comm_size(b.comm), tcc_comm_backend_name(b.comm),
-               asked->symmetric ? ", symmetric" : "", asked->pinned ? ", pinned" : "", "bytes",
-               "count", "mean us", "p50 us", "p99 us", "algbw", "busbw", "copy us", "copies",
-               "wrong");
-    for (int64_t size = asked->least; size <= asked->most; size *= asked->factor)
-        run_size(&b, size);
+    print_head(&b);
+    for (int type = asked->first_type; type <= asked->last_type; type++)
+        for (b.op = asked->first_op; b.op <= asked->last_op; b.op++) {
+            b.type = &types[type];
+            for (int64_t size = asked->least; size <= asked->most;
+                 size = asked->step ? size + asked->step : size * asked->factor)
+                run_size(&b, size);
+        }
     free(b.times);
     free(b.copies);
     tcc_comm_close(b.comm);
     if (!asked->symmetric) free(arena);
+    return b.wrong == 0;
 }
 
 /* ---- options --------------------------------------------------------------------------------- */
@@ -214,47 +357,114 @@ static void run_rank(const options *asked, int32_t rank) {
 static int64_t number_of(const char *text) {
     char *end;
     long long number = strtoll(text, &end, 10);
-    if (*end == 'K' || *end == 'k')
-        number <<= 10, end++;
-    else if (*end == 'M' || *end == 'm')
-        number <<= 20, end++;
-    else if (*end == 'G' || *end == 'g')
-        number <<= 30, end++;
-    if (*end || number < 0 || end == text) fail("expected a number such as 8, 4K or 32M");
-    return number;
+    const char *units = "KMG", *unit = *end ? strchr(units, *end & ~32) : NULL;
+    int shift = unit ? 10 * (int)(unit - units + 1) : 0;
+    if (unit) end++;
+    if (*end || number < 0 || end == text || number > INT64_MAX >> 40)
+        misuse(text, "a number such as 8, 4K or 32M");
+    return number << shift;
+}
+
+static void name_type(options *out, const char *name) {
+    out->first_type = 0;
+    out->last_type = TYPES - 1;
+    if (strcmp(name, "all") == 0) return;
+    for (int i = 0; i < TYPES; i++)
+        if (strcmp(types[i].name, name) == 0 || strcmp(types[i].other, name) == 0) {
+            out->first_type = out->last_type = i;
+            return;
+        }
+    misuse(name, "a datatype");
+}
+
+static void name_op(options *out, const char *name) {
+    out->first_op = 0;
+    out->last_op = OPS - 1;
+    if (strcmp(name, "all") == 0) return;
+    for (int i = 0; i < OPS; i++)
+        if (strcmp(ops[i], name) == 0) {
+            out->first_op = out->last_op = i;
+            return;
+        }
+    misuse(name, "sum, prod, min, max, avg or all");
+}
+
+enum { SYMMETRIC = 256, REWRITE, PIN, BACKEND };
+
+static const struct option long_options[] = {
+    {"minbytes", 1, NULL, 'b'},    {"maxbytes", 1, NULL, 'e'},
+    {"stepfactor", 1, NULL, 'f'},  {"stepbytes", 1, NULL, 'i'},
+    {"iters", 1, NULL, 'n'},       {"warmup_iters", 1, NULL, 'w'},
+    {"agg_iters", 1, NULL, 'm'},   {"check", 1, NULL, 'c'},
+    {"op", 1, NULL, 'o'},          {"datatype", 1, NULL, 'd'},
+    {"root", 1, NULL, 'r'},        {"average", 1, NULL, 'a'},
+    {"timeout", 1, NULL, 'T'},     {"ngpus", 1, NULL, 'g'},
+    {"help", 0, NULL, 'h'},        {"symmetric", 0, NULL, SYMMETRIC},
+    {"rewrite", 0, NULL, REWRITE}, {"pin", 0, NULL, PIN},
+    {"backend", 1, NULL, BACKEND}, {NULL, 0, NULL, 0},
+};
+
+/* Where an option's number is kept, or NULL. */
+static int64_t *place_of(options *out, int flag) {
+    switch (flag) {
+    case 'b': return &out->least;
+    case 'e': return &out->most;
+    case 'f': return &out->factor;
+    case 'i': return &out->step;
+    case 'n': return &out->runs;
+    case 'w': return &out->warmup;
+    case 'm': return &out->group;
+    case 'r': return &out->root;
+    case 'T': return &out->seconds;
+    default: return NULL;
+    }
 }
 
 static void take_option(options *out, int flag) {
+    int64_t *place = place_of(out, flag);
+    if (place) {
+        *place = number_of(optarg);
+        return;
+    }
     switch (flag) {
-    case 'b': out->least = number_of(optarg); break;
-    case 'e': out->most = number_of(optarg); break;
-    case 'f': out->factor = number_of(optarg); break;
-    case 'n': out->runs = number_of(optarg); break;
-    case 'w': out->warmup = number_of(optarg); break;
-    case 'g': out->ranks = (int32_t)number_of(optarg); break;
     case 'c': out->check = number_of(optarg) != 0; break;
-    case 's': out->symmetric = true; break;
-    case 'r': out->rewrites = true; break;
-    case 'p': out->pinned = true; break;
-    case 'k': out->backend = optarg; break;
+    case 'g': out->ranks = (int32_t)number_of(optarg); break;
+    case 'a': out->average = (int)number_of(optarg); break;
+    case 'o': name_op(out, optarg); break;
+    case 'd': name_type(out, optarg); break;
+    case SYMMETRIC: out->symmetric = true; break;
+    case REWRITE: out->rewrites = true; break;
+    case PIN: out->pinned = true; break;
+    case BACKEND: out->backend = optarg; break;
+    case 'h': fputs(help, stdout); exit(0);
     default: exit(2);
     }
 }
 
 static options read_options(int argc, char **argv) {
-    options out = {.least = 8, .most = 32 << 20, .factor = 2, .runs = 20, .warmup = 5};
+    options out = {.least = 8,
+                   .most = 32 << 20,
+                   .factor = 2,
+                   .runs = 20,
+                   .warmup = 5,
+                   .group = 1,
+                   .average = 1,
+                   .check = true,
+                   .seconds = 300};
     if (argc > 1 && argv[1][0] != '-') {
-        for (out.kind = 0; out.kind < KINDS && strcmp(kinds[out.kind].name, argv[1]); out.kind++) {
-        }
-        if (out.kind == KINDS)
-            fail("KIND is all_reduce, reduce_scatter, all_gather, all_to_all or broadcast");
+        while (out.kind < KINDS && strcmp(kinds[out.kind].name, argv[1])) out.kind++;
+        if (out.kind == KINDS) misuse(argv[1], "a KIND");
         argc--;
         argv++;
     }
-    for (int flag; (flag = getopt(argc, argv, "b:e:f:n:w:g:c:srpk:")) != -1;)
+    for (int flag; (flag = getopt_long(argc, argv, "b:e:f:i:n:w:m:c:o:d:r:a:T:g:h", long_options,
+                                       NULL)) != -1;)
         take_option(&out, flag);
-    if (out.factor < 2 || out.runs < 1 || out.least < 4 || out.most < out.least || optind < argc)
-        fail("expected FACTOR > 1, RUNS > 0 and 4 <= MIN <= MAX");
+    if (optind < argc) misuse(argv[optind], "options alone after KIND");
+    if (out.factor < 2 || out.runs < 1 || out.group < 1 || out.least < 8 || out.most < out.least)
+        misuse("sizes", "a factor of 2 or more, operations, and 8 <= MIN <= MAX");
+    if (out.average > 3 || out.ranks > 1024 || out.seconds > 1000000)
+        misuse("--average, --ngpus, --timeout", "0 to 3, at most 1024, at most 1000000");
     return out;
 }
 
@@ -266,12 +476,9 @@ int main(int argc, char **argv) {
     for (int32_t i = 1; i < asked.ranks; i++) {
         pid_t child = fork();
         if (child < 0) fail("fork failed");
-        if (child) continue;
-        run_rank(&asked, i);
-        return 0;
+        if (child == 0) return !run_rank(&asked, i);
     }
-    run_rank(&asked, 0);
-    int status, bad = 0;
-    while (wait(&status) > 0) bad |= status;
-    return bad != 0;
+    bool bad = !run_rank(&asked, 0);
+    for (int status; wait(&status) > 0;) bad |= status != 0;
+    return bad;
 }

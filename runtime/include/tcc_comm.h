@@ -86,9 +86,10 @@ typedef struct tcc_comm_config {
     int32_t rank, size;
     int32_t local_rank, local_size; /* among the ranks of this host */
     int32_t epoch;             /* counts restarts of the job; ranks of another one are refused */
-    const char *rendezvous;    /* a name that all ranks of one job share, 1 to 200 bytes */
+    const char *rendezvous;    /* a name that all ranks of one job share, 1 to 200 bytes; for
+                                * plugins HOST:PORT, where rank 0 listens */
     const char *token;         /* a secret of the job, up to 64 bytes; "" if there is none */
-    const char *backends;      /* names by preference, "shared,mpi" if NULL */
+    const char *backends;      /* names by preference, "shared,plugin,mpi" if NULL */
     int32_t open_milliseconds; /* deadline of open, split, shrink and symmetric; 0: 60,000 */
     int32_t operation_milliseconds; /* deadline of an operation; 0: 300,000 */
 } tcc_comm_config;
@@ -97,7 +98,8 @@ typedef struct tcc_comm_config {
 
 /* Joins this process to the job as one rank; returns when all ranks have come.  The first backend
  * of the list that fits is used: `shared` where all ranks are of one host, at most 64 of them;
- * `mpi` where an MPI library is found.  Processes of `shared` find one another by an abstract
+ * `plugin` where TCC_COMM_PLUGIN names an engine (tcc_comm_plugin.h); `mpi` where an MPI library is
+ * found.  Processes of `shared` find one another by an abstract
  * socket, have the same user, and share one network namespace. TCC_INVALID_ARGUMENT: a field or an
  * environment variable is wrong, two of them contradict, or the token or the epoch is not the
  * job's.  TCC_MISMATCH: ranks give different sizes.  TCC_TIMEOUT: a rank did not come. */
@@ -109,6 +111,7 @@ TCC_COMM_API void tcc_comm_close(tcc_comm *comm);
 
 TCC_COMM_API int32_t tcc_comm_rank(const tcc_comm *comm);
 TCC_COMM_API int32_t tcc_comm_size(const tcc_comm *comm);
+/* "shared", "mpi", or the name of the plugin's engine. */
 TCC_COMM_API const char *tcc_comm_backend_name(const tcc_comm *comm);
 
 /* One new comm for each color, ranked by key and then by old rank; NULL for a negative color. */
@@ -124,13 +127,13 @@ TCC_COMM_API tcc_status tcc_comm_subgroup(tcc_comm *comm, const int32_t *ranks, 
                                           tcc_comm **out_comm);
 
 /* A new comm without the `n` ranks of `excluded`; called by all others, with equal lists, also on a
- * revoked comm.  TCC_UNSUPPORTED on the backend `mpi`. */
+ * revoked comm.  TCC_UNSUPPORTED on the backends `plugin` and `mpi`. */
 TCC_COMM_API tcc_status tcc_comm_shrink(tcc_comm *comm, const int32_t *excluded, int32_t n,
                                         tcc_comm **out_comm);
 
 /* Revokes the comm on all ranks with TCC_CANCELLED and this reason, and its subgroups that this
- * process is in on their ranks.  On the backend `mpi` other
- * ranks learn of it by their deadline. */
+ * process is in on their ranks.  On the backends `plugin` and `mpi` other ranks learn of it by their
+ * deadline. */
 TCC_COMM_API tcc_status tcc_comm_abort(tcc_comm *comm, const char *reason);
 
 /* TCC_OK, or the error that revoked the comm; also TCC_PEER_DEAD if a rank's process has ended
@@ -224,8 +227,8 @@ TCC_COMM_API void tcc_comm_plan_free(tcc_comm_plan *plan);
  * that was started.
  * On the backend `shared` a rank that has begun has handed over its first slice (at most 256 KiB),
  * which others read without it; further slices move in tcc_comm_wait and later calls of
- * tcc_comm_start.  On `mpi` the ranks compare their operations beside the caller, and data move in
- * tcc_comm_wait.  A started operation that fails revokes the comm.
+ * tcc_comm_start.  On `plugin` and `mpi` the ranks compare their operations beside the caller,
+ * and data move in tcc_comm_wait.  A started operation that fails revokes the comm.
  * TCC_INVALID_ARGUMENT: also for send and receive, and while a group is open. */
 TCC_COMM_API tcc_status tcc_comm_start(tcc_comm *comm, const tcc_comm_call *call, const void *send,
                                        void *receive, uint64_t *out_ticket);
@@ -307,14 +310,14 @@ typedef struct tcc_comm_table {
 /* Makes the comm's symmetric arena: `bytes` zero bytes on every rank, page-aligned, valid until
  * close.  All ranks call it with equal sizes, once a comm.  An all_reduce whose buffers lie at the
  * same places in the arena on all ranks is done there without staging where that is faster; buffers that some ranks have
- * in the arena and others not, or elsewhere in it, are a mismatch.  TCC_UNSUPPORTED on the backend
- * `mpi`. */
+ * in the arena and others not, or elsewhere in it, are a mismatch.  TCC_UNSUPPORTED on the
+ * backends `plugin` and `mpi`. */
 TCC_COMM_API tcc_status tcc_comm_symmetric(tcc_comm *comm, size_t bytes, void **out_memory);
 
 /* At least `bytes` bytes on every rank for the run at hand of an artifact, in a symmetric arena of
  * its own, valid until a call that needs more.  All ranks call it in the same order as operations;
  * where one rank needs more than there is and another does not, the comm reports a mismatch.
- * TCC_UNSUPPORTED on the backend `mpi`. */
+ * TCC_UNSUPPORTED on the backends `plugin` and `mpi`. */
 TCC_COMM_API tcc_status tcc_comm_scratch(tcc_comm *comm, size_t bytes, void **out_memory);
 
 /* ---- the process's comm ---------------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* tcc_comm_plugin.h: an engine that moves bytes between ranks, as a backend of tcc_comm.h, version 1.
+/* tcc_comm_plugin.h: an engine that moves bytes between ranks, for comms (tcc_comm.h); version 1.
  *
  * A plugin is a shared object with the function tcc_comm_plugin_get.  The environment variable
  * TCC_COMM_PLUGIN names its file, and comms whose backends list `plugin` (as they do if nothing is
@@ -9,16 +9,16 @@
  *
  * A group is a comm's ranks.  One collective of a group is under way at a time, and no transfer
  * beside it; transfers of a group go on together; groups do not wait for one another.  Functions
- * that take `out_request` begin an operation and return before it is done: the plugin may store what
- * it needs in *out_request, and `test` is called with its address until the operation is done or
- * the comm fails.  Arrays of sizes may change when the function returns; buffers belong to the
+ * that take `out_request` begin an operation and return before it is done: the plugin may store
+ * what it needs in *out_request, and `test` is called with its address until the operation is done
+ * or the comm fails.  Arrays of sizes may change when the function returns; buffers belong to the
  * operation until it is done.  Ranks begin a group's collectives in one order with sizes that fit.
  *
  * Failure.  Functions return a tcc_status and, where it is not TCC_OK, call the host's `fail` in
- * the same thread.  A group that has failed gets no other call, its `close` neither, for what is under way
- * cannot be called back: its memory stays.
+ * the same thread.  A group that has failed gets no other call, its `close` neither, for what is
+ * under way cannot be called back: its memory stays.
  *
- * Threads.  All functions of a group are called by one thread at a time. */
+ * Threads.  All functions of a group but `leave` are called by one thread at a time. */
 #ifndef TCC_COMM_PLUGIN_H
 #define TCC_COMM_PLUGIN_H
 
@@ -51,8 +51,8 @@ typedef struct tcc_comm_engine {
     int64_t most_bytes; /* of one operation, all ranks' data together; 0: no bound */
     /* Joins the host's rank to all others; returns when all have come, or by the deadline. */
     tcc_status (*open)(const tcc_comm_engine_host *host, void **out_group);
-    /* A group of the `n` ranks `members`, of which this rank is number `self`; called by these, with
-     * one `name`, which no other group made from `group` has. */
+    /* A group of the `n` ranks `members`, of which this rank is number `self`; called by these,
+     * with one `name`, which no other group made from `group` has. */
     tcc_status (*split)(void *group, const int32_t *members, int32_t n, int32_t self,
                         const char *name, void **out_group);
     void (*close)(void *group);

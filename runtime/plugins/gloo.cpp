@@ -291,8 +291,19 @@ tcc_status test(void *of, uintptr_t *request, int32_t *out_done) {
 } // namespace
 
 extern "C" const tcc_comm_engine *tcc_comm_plugin_get(uint32_t version) {
-    static const tcc_comm_engine engine = {
-        sizeof(tcc_comm_engine), TCC_COMM_PLUGIN_VERSION, "gloo", 0, open_group, split, close_group,
-        all_gather, all_to_all, broadcast, send, receive, test, nullptr};
+    static const tcc_comm_engine engine = {sizeof(tcc_comm_engine),
+                                           TCC_COMM_PLUGIN_VERSION,
+                                           "gloo",
+                                           0,
+                                           open_group,
+                                           split,
+                                           close_group,
+                                           all_gather,
+                                           all_to_all,
+                                           broadcast,
+                                           send,
+                                           receive,
+                                           test,
+                                           nullptr};
     return version == TCC_COMM_PLUGIN_VERSION ? &engine : nullptr;
 }

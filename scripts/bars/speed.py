@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from comm_times import Times, measured
+from comm_times import Times, measured, table
 from environment import ROOT
 from hosts.check import outcomes
 from hosts.launchers import launchers
@@ -78,17 +78,17 @@ def _peers(times: Times) -> Iterator[Figure]:
 
 
 def _more_ranks(perf: Path) -> Iterator[Figure]:
-    """Four ranks on two CPUs beside two, at 1 MiB; rows hold p50 and p99."""
+    """Four ranks on two CPUs beside two, at 1 MiB."""
 
-    def row(ranks: int) -> list[str]:
-        flags = ("-b", "1M", "-e", "1M", "-n", "500", "-g", str(ranks))
-        text = output("taskset", "-c", "0,1", perf, *flags)
-        return next(line.split() for line in text.splitlines() if line[:1] not in "#")
+    def row(ranks: int) -> dict[str, float]:
+        flags = ("-b", "1M", "-e", "1M", "-n", "500", "-c", "0", "-a", "0", "-g", str(ranks))
+        found = table(output("taskset", "-c", "0,1", perf, *flags))[0]
+        return {name: float(found[name]) for name in ("p50", "p99")}
 
     two, four = zip(*((row(2), row(4)) for _ in range(5)), strict=True)
-    ratio = statistics.median(float(b[3]) / float(a[3]) for a, b in zip(two, four, strict=True))
+    ratio = statistics.median(b["p50"] / a["p50"] for a, b in zip(two, four, strict=True))
     yield at_most("4 ranks over 2 ranks, 2 CPUs, 1 MiB", ratio, 4)
-    worst = max(float(its[4]) for its in four) / 1e3
+    worst = max(its["p99"] for its in four) / 1e3
     yield at_most("4 ranks, 2 CPUs, p99", worst, 20, "ms")
 
 

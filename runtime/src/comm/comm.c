@@ -4,8 +4,8 @@
 
 #include "packet.h"
 
-static const tcc_comm_backend *const backends[] = {
-    &tcc_comm_backend_shared, &tcc_comm_backend_plugin, &tcc_comm_backend_mpi};
+static const tcc_comm_backend *const backends[] = {&tcc_comm_backend_shared,
+                                                   &tcc_comm_backend_plugin, &tcc_comm_backend_mpi};
 
 /* ---- opening and closing --------------------------------------------------------------------- */
 
@@ -18,7 +18,8 @@ static tcc_status choose(const tcc_comm_settings *settings, const tcc_comm_backe
         for (size_t i = 0; i < sizeof backends / sizeof *backends; i++)
             if (strcmp(backends[i]->name, name) == 0) found = backends[i];
         if (!found)
-            return tcc_fail(TCC_INVALID_ARGUMENT, "no backend '%s': expected shared, plugin or mpi", name);
+            return tcc_fail(TCC_INVALID_ARGUMENT, "no backend '%s': expected shared, plugin or mpi",
+                            name);
         const char *reason = found->unfit(settings);
         *out_backend = found;
         if (!reason) return TCC_OK;

@@ -21,9 +21,9 @@ typedef struct engine_comm {
     _Atomic uint32_t revoked; /* 0, 1 while the reason is written, or 2 + status */
     char reason[512];
     size_t *counts, *places, *send_counts, *send_places; /* bytes, by rank */
-    tcc_comm_descriptor *all;                         /* of an operation, by rank */
-    int64_t *matrix; /* of an all_to_all_v: what each rank sends, then what it expects */
-    tcc_comm_work work;         /* that has begun: ranks say what they are in */
+    tcc_comm_descriptor *all;                            /* of an operation, by rank */
+    int64_t *matrix;    /* of an all_to_all_v: what each rank sends, then what it expects */
+    tcc_comm_work work; /* that has begun: ranks say what they are in */
     uintptr_t saying;
     bool begun;
     char *scratch;
@@ -214,7 +214,8 @@ static tcc_status all_reduce(engine_comm *comm, const tcc_comm_work *work, const
     return TCC_OK;
 }
 
-static tcc_status reduce_scatter(engine_comm *comm, const tcc_comm_work *work, const void **inputs) {
+static tcc_status reduce_scatter(engine_comm *comm, const tcc_comm_work *work,
+                                 const void **inputs) {
     int64_t total = work->call.count, most = CHUNK / (int64_t)work->element / comm->size + 1;
     for (int64_t begin = 0; begin < total; begin += most) {
         int64_t count = total - begin < most ? total - begin : most;
@@ -483,8 +484,8 @@ tcc_status tcc_engine_group(tcc_comm *above, const int32_t *members, bool left, 
     engine_comm *parent = above->state, *comm;
     TCC_RETURN_IF_ERROR(state(parent));
     TCC_RETURN_IF_ERROR(make(child, parent->engine, &comm));
-    tcc_status status = parent->engine->split(parent->group, members, child->size, child->rank,
-                                              name, &comm->group);
+    tcc_status status =
+        parent->engine->split(parent->group, members, child->size, child->rank, name, &comm->group);
     if (status != TCC_OK) status = failed(parent, "split", status);
     return keep(child, comm, status);
 }

@@ -142,8 +142,8 @@ static tcc_status name_meeting(const launcher *from, tcc_comm_settings *out) {
 /* Two variables for one number; -1: not set. */
 static tcc_status compare(const char *a, int32_t from_a, const char *b, int32_t from_b) {
     if (from_a < 0 || from_b < 0 || from_a == from_b) return TCC_OK;
-    return tcc_fail(TCC_INVALID_ARGUMENT, "%s=%d and %s=%d contradict: unset one of them", a, from_a,
-                    b, from_b);
+    return tcc_fail(TCC_INVALID_ARGUMENT, "%s=%d and %s=%d contradict: unset one of them", a,
+                    from_a, b, from_b);
 }
 
 static tcc_status compare_all(const launcher *a, const tcc_comm_settings *from_a, const launcher *b,
@@ -160,8 +160,8 @@ static tcc_status compare_all(const launcher *a, const tcc_comm_settings *from_a
 /* What the launcher does not say, TCC's own variables may. */
 static tcc_status complete(const launcher *from, tcc_comm_settings *settings) {
     const launcher *own = &launchers[0];
-    tcc_comm_settings its = {.rank = -1, .size = -1, .local_rank = -1, .local_size = -1,
-                             .epoch = -1};
+    tcc_comm_settings its = {
+        .rank = -1, .size = -1, .local_rank = -1, .local_size = -1, .epoch = -1};
     TCC_RETURN_IF_ERROR(number_of(own->local_rank, &its.local_rank));
     TCC_RETURN_IF_ERROR(number_of(own->local_size, &its.local_size));
     TCC_RETURN_IF_ERROR(number_of(own->epoch, &its.epoch));
@@ -187,8 +187,8 @@ static tcc_status read_environment(tcc_comm_settings *settings) {
     for (int i = 0; i < LAUNCHERS; i++) {
         const launcher *next = &launchers[i];
         if (!is_complete(next) || (found && next->outer)) continue;
-        tcc_comm_settings its = {.rank = -1, .size = -1, .local_rank = -1, .local_size = -1,
-                                 .epoch = -1};
+        tcc_comm_settings its = {
+            .rank = -1, .size = -1, .local_rank = -1, .local_size = -1, .epoch = -1};
         TCC_RETURN_IF_ERROR(read_launcher(next, &its));
         if (found) {
             TCC_RETURN_IF_ERROR(compare_all(found, settings, next, &its));

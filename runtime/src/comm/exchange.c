@@ -1,6 +1,6 @@
-/* Ranks of several hosts tell one another where they are, over TCP: rank 0 listens, the others greet
- * it with their blobs, and every rank gets those of all.  Greetings may come from anyone: a visitor
- * costs a greeting and a blob of memory, there is a bound on visitors, and nobody is waited for. */
+/* Ranks of several hosts tell one another where they are, over TCP: rank 0 listens, the others
+ * greet it with their blobs, and every rank gets those of all.  Greetings may come from anyone: a
+ * visitor costs a greeting and a blob of memory, which are there before, and nobody is waited for. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <netdb.h>
@@ -15,10 +15,10 @@
 enum {
     GREETING = 0x74636367,
     ANSWER = 0x74636361,
-    SLICE = 5,        /* milliseconds between two looks at the deadline */
-    STRANGERS = 16,   /* visitors beside the ranks that are expected */
-    COME_AGAIN = -1,  /* instead of a status: rank 0 is of an earlier epoch */
-    NEW = -1,         /* instead of a rank */
+    SLICE = 5,       /* milliseconds between two looks at the deadline */
+    STRANGERS = 16,  /* visitors beside the ranks that are expected */
+    COME_AGAIN = -1, /* instead of a status: rank 0 is of an earlier epoch */
+    NEW = -1,        /* instead of a rank */
     REFUSED = -2,
     NAME = 64,
 };
@@ -53,7 +53,7 @@ typedef struct host {
     int32_t n_visitors, most_visitors, n_arrived;
     struct pollfd *polled;
     char (*names)[NAME]; /* by rank; "" has not come */
-    char *messages; /* of all visitors */
+    char *messages;      /* of all visitors */
     char *all;
 } host;
 
@@ -101,8 +101,8 @@ static tcc_status resolve(const tcc_comm_exchange *about, struct addrinfo **out_
     }
     char digits[8];
     snprintf(digits, sizeof digits, "%lu", port + (unsigned)about->port_offset);
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM,
-                             .ai_flags = AI_NUMERICSERV};
+    struct addrinfo hints = {
+        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     if (getaddrinfo(name, digits, &hints, out_list)) *out_list = NULL;
     return TCC_OK;
 }
@@ -145,7 +145,8 @@ static void refuse(visitor *to, int32_t status, const char *text) {
     said.status = status;
     snprintf(said.text, sizeof said.text, "%s", text);
     (void)!send(to->connection, &said, sizeof said, MSG_NOSIGNAL);
-    (void)shutdown(to->connection, SHUT_WR); /* it is closed when all is read: else TCP may lose this */
+    /* it is closed when all is read, else TCP may lose this answer */
+    (void)shutdown(to->connection, SHUT_WR);
     to->rank = REFUSED;
 }
 
@@ -293,8 +294,7 @@ static tcc_status bind_at(host *host, const struct addrinfo *at) {
     if (host->listener < 0) return TCC_SYSTEM;
     /* an earlier meeting's connections may linger */
     (void)setsockopt(host->listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    while (bind(host->listener, at->ai_addr, at->ai_addrlen) ||
-           listen(host->listener, SOMAXCONN)) {
+    while (bind(host->listener, at->ai_addr, at->ai_addrlen) || listen(host->listener, SOMAXCONN)) {
         if (errno != EADDRINUSE)
             return tcc_fail(TCC_SYSTEM, "rank 0 (%s) cannot listen at '%s': %s", host->mine.name,
                             host->about->address, strerror(errno));
@@ -311,8 +311,8 @@ static tcc_status listen_at(host *host) {
     struct addrinfo *list;
     TCC_RETURN_IF_ERROR(resolve(host->about, &list));
     if (!list)
-        return tcc_fail(TCC_INVALID_ARGUMENT, "no address is known for '%s', where rank 0 (%s) is "
-                                              "to listen",
+        return tcc_fail(TCC_INVALID_ARGUMENT,
+                        "no address is known for '%s', where rank 0 (%s) is to listen",
                         host->about->address, host->mine.name);
     tcc_status status = bind_at(host, list);
     freeaddrinfo(list);
@@ -355,7 +355,8 @@ static tcc_status make_room_for_ranks(host *host) {
 static void leave(host *host) {
     for (int32_t i = 0; i < host->n_visitors; i++) {
         const visitor *from = &host->visitors[i];
-        for (int tries = 0; tries < 64; tries++) /* TCP forgets an answer where more is to be read */
+        /* TCP forgets an answer where more is to be read */
+        for (int tries = 0; tries < 64; tries++)
             if (recv(from->connection, from->message, sizeof(greeting), 0) <= 0) break;
         close(from->connection);
     }
@@ -390,7 +391,8 @@ static tcc_status in_time(const tcc_comm_exchange *about, const greeting *mine) 
 }
 
 /* Whether a connection is made before the deadline. */
-static bool is_connected(const tcc_comm_exchange *about, int connection, const struct addrinfo *at) {
+static bool is_connected(const tcc_comm_exchange *about, int connection,
+                         const struct addrinfo *at) {
     if (connect(connection, at->ai_addr, at->ai_addrlen) == 0) return true;
     if (errno != EINPROGRESS) return false;
     struct pollfd polled = {connection, POLLOUT, 0};
@@ -459,13 +461,14 @@ static tcc_status exchange_as_visitor(const tcc_comm_exchange *about, const void
     return status;
 }
 
-tcc_status tcc_comm_exchange_blobs(const tcc_comm_exchange *about, const void *blob, void *out_all) {
+tcc_status tcc_comm_exchange_blobs(const tcc_comm_exchange *about, const void *blob,
+                                   void *out_all) {
     if (about->bytes > TCC_COMM_MOST_BLOB || about->size < 1 || about->rank >= about->size)
-        return tcc_fail(TCC_INVALID_ARGUMENT, "an exchange of %zu bytes by rank %d of %d: at most %d",
-                        about->bytes, about->rank, about->size, (int)TCC_COMM_MOST_BLOB);
+        return tcc_fail(TCC_INVALID_ARGUMENT,
+                        "an exchange of %zu bytes by rank %d of %d: at most %d", about->bytes,
+                        about->rank, about->size, (int)TCC_COMM_MOST_BLOB);
     char *all = out_all;
     if (about->bytes) memcpy(all + (size_t)about->rank * about->bytes, blob, about->bytes);
     if (about->size == 1) return TCC_OK;
-    return about->rank == 0 ? exchange_as_host(about, all)
-                            : exchange_as_visitor(about, blob, all);
+    return about->rank == 0 ? exchange_as_host(about, all) : exchange_as_visitor(about, blob, all);
 }

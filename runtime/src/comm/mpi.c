@@ -28,7 +28,8 @@ static void line_up(mpi_group *group, const size_t *bytes) {
         group->places[i] = place;
 }
 
-static tcc_status mpi_all_gather(void *of, void *data, const size_t *bytes, uintptr_t *out_request) {
+static tcc_status mpi_all_gather(void *of, void *data, const size_t *bytes,
+                                 uintptr_t *out_request) {
     mpi_group *group = of;
     const tcc_mpi *mpi = group->mpi;
     line_up(group, bytes);
@@ -98,8 +99,8 @@ static mpi_group *make(const tcc_mpi *mpi, int32_t size) {
     size_t n = (size_t)size;
     mpi_group *group = tcc_allocate_zero(1, sizeof *group);
     if (!group) return NULL;
-    *group = (mpi_group){.mpi = mpi, .size = size,
-                         .counts = tcc_allocate_zero(4 * n, sizeof *group->counts)};
+    *group = (mpi_group){
+        .mpi = mpi, .size = size, .counts = tcc_allocate_zero(4 * n, sizeof *group->counts)};
     if (!group->counts) {
         tcc_free(group);
         return NULL;

@@ -47,7 +47,8 @@ static void report(const char *path, int rank, tcc_status status, int64_t took) 
 
 int main(int argc, char **argv) {
     if (argc != 4) return 2;
-    signal(SIGUSR1, SIG_IGN); /* Hydra's word that a rank has ended, where it lets the others live */
+    /* Hydra's word that a rank has ended, where it lets the others live */
+    signal(SIGUSR1, SIG_IGN);
     static int32_t x[COUNT], sum[COUNT];
     tcc_dtype i32 = {0, 32, 1};
     tcc_comm *comm;

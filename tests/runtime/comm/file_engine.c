@@ -175,8 +175,18 @@ static tcc_status file_test(void *of, uintptr_t *asked, int32_t *out_done) {
 }
 
 static tcc_comm_engine engine = {
-    sizeof engine, VERSION, "files", 0, file_open, file_split, file_close, file_all_gather,
-    file_all_to_all, file_broadcast, file_send, file_receive, file_test, NULL,
+    .struct_size = sizeof engine,
+    .version = VERSION,
+    .name = "files",
+    .open = file_open,
+    .split = file_split,
+    .close = file_close,
+    .all_gather = file_all_gather,
+    .all_to_all = file_all_to_all,
+    .broadcast = file_broadcast,
+    .send = file_send,
+    .receive = file_receive,
+    .test = file_test,
 };
 
 const tcc_comm_engine *tcc_comm_plugin_get(uint32_t version) {

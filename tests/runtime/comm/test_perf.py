@@ -1,0 +1,94 @@
+"""tcc-perf: its options, its checks of results, its table."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from library import build_program, run
+from tcc.backends.artifact.toolchain import runtime_folder
+
+sys.path.append(str(Path(__file__).resolve().parents[3] / "scripts"))
+
+from comm_times import table
+
+KINDS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast")
+TYPES, OPS = 8, 5
+
+
+@pytest.fixture(scope="module")
+def perf(tmp_path_factory: pytest.TempPathFactory, comm_library: Path) -> Path:
+    source = runtime_folder() / "bench" / "perf"
+    return build_program(tmp_path_factory.mktemp("perf"), str(source), comm_library)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_results_of_every_type_and_operator_are_checked(perf: Path, kind: str) -> None:
+    sizes = ("-b", "24", "-e", "5K", "-f", "13", "-n", "1", "-w", "0")
+    rows = table(run(perf, kind, *sizes, "-d", "all", "-o", "all", "-r", "1", "-g", "2"))
+    assert len(rows) == TYPES * OPS * 3
+    assert {row["wrong"] for row in rows} == {"0"}
+    assert len({(row["type"], row["op"]) for row in rows}) == TYPES * OPS
+
+
+def test_a_wrong_result_is_counted_and_is_the_exit_code(tmp_path: Path, comm_library: Path) -> None:
+    text = (runtime_folder() / "bench" / "perf.c").read_text()
+    right = "default: return reduced(b->op, size, index);"
+    planted = text.replace(right, right.replace("index);", "index) + (index == 5);"))
+    assert planted != text
+    (tmp_path / "planted.c").write_text(planted)
+    program = build_program(tmp_path, str(tmp_path / "planted"), comm_library)
+    command = (program, "-b", "64", "-e", "64", "-n", "1", "-w", "0", "-g", "2")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert [row["wrong"] for row in table(done.stdout)] == ["2"]  # one on each rank
+
+
+def test_bandwidths_follow_from_the_mean_time(perf: Path) -> None:
+    text = run(perf, "all_gather", "-b", "1M", "-e", "2M", "--stepbytes", "512K", "-n", "3",
+               "-g", "2", "-c", "0", "--symmetric", "--rewrite", "--pin", "-a", "3")  # fmt: skip
+    rows = table(text)
+    assert "all_gather, 2 ranks, backend shared, symmetric, pinned" in text
+    assert [int(row["bytes"]) for row in rows] == [1 << 20, 3 << 19, 2 << 20]
+    for row in rows:
+        algorithm = int(row["bytes"]) / float(row["mean"]) * 1e-3
+        assert float(row["algbw"]) == pytest.approx(algorithm, abs=0.01)
+        assert float(row["busbw"]) == pytest.approx(algorithm / 2, abs=0.01)
+        assert float(row["p50"]) <= float(row["p99"])
+        ratio = float(row["p50"]) / float(row["copy"])
+        assert float(row["copies"]) == pytest.approx(ratio, rel=0.01)
+        assert row["wrong"] == "-"
+
+
+def test_help_has_an_example_and_names_every_option(perf: Path) -> None:
+    text = run(perf, "--help")
+    assert "\n  tcc-perf all_reduce -g 2 --pin -b 4K -e 32M\n" in text
+    source = (runtime_folder() / "bench" / "perf.c").read_text()
+    options = re.findall(r'\{"(\w+)", [01], NULL, ', source)
+    assert len(options) == 19
+    assert [name for name in options if f"--{name} " not in text and name != "help"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("gather",), "gather: expected a KIND"),
+        (("-b", "4Q"), "4Q: expected a number such as 8, 4K or 32M"),
+        (("-b", "-1"), "-1: expected a number"),
+        (("-b", "64", "-e", "32"), "8 <= MIN <= MAX"),
+        (("-f", "1"), "a factor of 2 or more"),
+        (("-o", "mean"), "mean: expected sum, prod, min, max, avg or all"),
+        (("-d", "f8"), "f8: expected a datatype"),
+        (("-a", "4"), "--average"),
+        (("broadcast", "-g", "1", "-r", "1"), "--root: expected a rank"),
+        (("all_reduce", "-c", "0", "again"), "again: expected options alone after KIND"),
+        (("--what",), "unrecognized option"),
+    ],
+)
+def test_wrong_options_are_named(perf: Path, arguments: tuple[str, ...], said: str) -> None:
+    done = subprocess.run((perf, *arguments), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
