@@ -38,6 +38,7 @@ from tcc.passes.layout.pack_io import packed_io
 from tcc.passes.manager import Pass, run_passes
 from tcc.passes.memory.compact_buffers import compacted
 from tcc.passes.memory.in_place import update_in_place
+from tcc.passes.memory.order_steps import order_steps
 from tcc.passes.memory.plan_arena import plan_arena
 from tcc.passes.memory.share_halos import share_halos
 from tcc.passes.moe.grouped_gemm import TileOf, group_gemms
@@ -163,6 +164,11 @@ def _update_in_place(_: Plan, lowered: Lowered) -> Lowered:
     return replace(lowered, program=program, kernels=kernels)
 
 
+def _order(_: Plan, lowered: Lowered) -> Lowered:
+    results = [kernel.results for kernel in lowered.kernels]
+    return replace(lowered, program=order_steps(lowered.program, results))
+
+
 def _describe_ports(plan: Plan, lowered: Lowered) -> Lowered:
     assert plan.ports is not None
     return replace(lowered, program=with_ports(lowered.program, plan.ports))
@@ -178,6 +184,7 @@ _ASSIGN: tuple[Step, ...] = (
 _NARROW: Step = ("narrow-storage", _narrow)
 _PLACE = (*_ASSIGN, _NARROW)
 _IN_PLACE: Step = ("update-in-place", _update_in_place)
+_ORDER: Step = ("order-steps", _order)
 _ARENA: Step = (
     "plan-arena",
     lambda plan, it: replace(it, program=plan_arena(it.program, plan.arena)),
@@ -199,13 +206,14 @@ CPU: tuple[Step, ...] = (
     ("compact-buffers", lambda plan, placed: compacted(placed)),
     _EMIT,
     _IN_PLACE,
+    _ORDER,
     ("share-halos", lambda plan, it: replace(it, program=share_halos(it.program))),
     _OVERLAP,
     _ARENA,
     _PORTS,
 )
 # No gaps between values, no strings: what a file of C has.
-PORTABLE: tuple[Step, ...] = (_PACK_IO, _COMPUTE, *_PLACE, _EMIT, _IN_PLACE, _ARENA, _PORTS)
+PORTABLE: tuple[Step, ...] = (_PACK_IO, _COMPUTE, *_PLACE, _EMIT, _IN_PLACE, _ORDER, _ARENA, _PORTS)
 # From the second on with other schedules, where kernels did not fit.
 GPU_PROGRAM: tuple[Step, ...] = (
     _EMIT,
@@ -213,6 +221,7 @@ GPU_PROGRAM: tuple[Step, ...] = (
         "align-buffers",
         lambda plan, it: replace(it, alignments=buffer_alignments(it.program, it.kernels)),
     ),
+    _ORDER,
     _OVERLAP,
     (
         "plan-arena",  # no rank reads another's memory

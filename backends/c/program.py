@@ -34,7 +34,7 @@ from tcc.ir.program import (
     Wait,
     constant_registers,
 )
-from tcc.ir.program.arithmetic import MEANING, let_value
+from tcc.ir.program.arithmetic import MEANING, let_values
 from tcc.ir.program.operands import defined_registers, walk_instructions
 from tcc.ir.tile import MemorySpace
 from tcc.ir.types import BOOL, U8, DType
@@ -64,13 +64,8 @@ def known_registers(program: Program) -> dict[Register, int]:
     dims = {(n, axis): constants[dim] for n, port in ports for axis, dim in enumerate(port.dims)}
     body = list(walk_instructions(program.body))
     times = Counter(register for instr in body for register in defined_registers(instr))
-    known: dict[Register, int] = {}
-    for instr in body:
-        if isinstance(instr, Let) and times[instr.target] == 1:
-            value = let_value(instr, known, dims)
-            if value is not None:
-                known[instr.target] = value
-    return known
+    once = (i for i in body if isinstance(i, Let) and times[i.target] == 1)
+    return let_values(once, dims)
 
 
 class ProgramPrinter(Lines):

@@ -70,10 +70,8 @@ def plan_arena(program: Program, planner: ArenaPlanner, *, shared: bool = True) 
     """`program` with the offsets of all arena buffers set, and its arena's size.
 
     Where ranks have `shared` memory, operands and results of sums over ranks lie there."""
-    lives = _lives(program.body)
+    lives, over = arena_lives(program.body)
     program = _without_idle(program, lives)
-    over = laid_over(program.body, lives)
-    lives |= born_behind(lives, over)
     reduced = _reduced(program) - {*over, *over.values()} if shared else set()
     sizes = {n: b.place.size for n, b in enumerate(program.buffers) if isinstance(b.place, Arena)}
     common = {n: size for n, size in sizes.items() if n in reduced}
@@ -133,8 +131,11 @@ def _without_idle(program: Program, lives: Mapping[BufferId, Life]) -> Program:
 # ---- liveness -----------------------------------------------------------------------------------
 
 
-def _lives(body: Sequence[Instr]) -> dict[BufferId, Life]:
-    """From the first to the last touch of each buffer, through the views of it."""
+def arena_lives(
+    body: Sequence[Instr],
+) -> tuple[Mapping[BufferId, Life], Mapping[BufferId, BufferId]]:
+    """From the first to the last touch of each buffer, through the views of it; buffers that lie
+    over others live from behind the death of these, by which they are given."""
     touches: dict[BufferId, set[int]] = {}
     loops: list[tuple[int, int]] = []
     _scan(body, 0, touches, loops)
@@ -143,7 +144,9 @@ def _lives(body: Sequence[Instr]) -> dict[BufferId, Life]:
         touches[view.base] |= touches[view.buffer]
     for at in touches.values():
         _through_loops(at, loops)
-    return {buffer: Life(min(at), max(at)) for buffer, at in touches.items()}
+    lives = {buffer: Life(min(at), max(at)) for buffer, at in touches.items()}
+    over = laid_over(body, lives)
+    return lives | born_behind(lives, over), over
 
 
 def _through_loops(touches: set[int], loops: Sequence[tuple[int, int]]) -> None:

@@ -15,10 +15,10 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 
-from tcc.ir.program import Body, BufferId, Collective, Instr, Program, Wait
+from tcc.ir.program import Body, Collective, Instr, Program, Wait
 from tcc.ir.program.operands import (
-    buffers_of,
     defined_registers,
+    memory_of,
     renumbered,
     shared_memory,
     used_registers,
@@ -32,17 +32,13 @@ def overlap_collectives(program: Program) -> Program:
         return program
     shared = shared_memory(program)
 
-    def touched(instrs: Iterable[Instr]) -> set[BufferId]:
-        named = (b for instr in instrs for b in buffers_of(instr))
-        return {other for b in named for other in shared.get(b, (b,))}
-
     def may_pass(moved: Instr, other: Instr) -> bool:
         inside = tuple(walk_instructions((other,)))
         made = {register for instr in inside for register in defined_registers(instr)}
         return (
             not any(isinstance(instr, type(moved)) for instr in inside)
             and used_registers(moved).isdisjoint(made)
-            and touched((moved,)).isdisjoint(touched(inside))
+            and not any(memory_of(moved, shared) & memory_of(i, shared) for i in inside)
         )
 
     return replace(program, body=_apart(program.body, may_pass, ()))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
-from tcc.ir.program import IntOp, Let, Register, Relation
+from tcc.ir.program import Instr, IntOp, Let, Register, Relation
 
 MEANING: Mapping[IntOp | Relation, Callable[[int, int], int]] = MappingProxyType(
     {
@@ -40,3 +40,14 @@ def let_value(
     if a is None or b is None or (let.op in (IntOp.FLOORDIV, IntOp.MOD) and b <= 0):
         return None
     return MEANING[let.op](a, b)
+
+
+def let_values(body: Iterable[Instr], dims: Mapping[tuple[int, int], int]) -> dict[Register, int]:
+    """What the `Let`s among instructions that run one after another write, as far as these `dims`
+    of inputs, by port and axis, are enough to know it."""
+    registers: dict[Register, int] = {}
+    for instr in body:
+        value = let_value(instr, registers, dims) if isinstance(instr, Let) else None
+        if isinstance(instr, Let) and value is not None:
+            registers[instr.target] = value
+    return registers

@@ -101,6 +101,12 @@ def shared_memory(program: Program) -> dict[BufferId, frozenset[BufferId]]:
     return shared
 
 
+def memory_of(instr: Instr, shared: Mapping[BufferId, frozenset[BufferId]]) -> set[BufferId]:
+    """The buffers that an instruction itself names, and those that share memory with them;
+    `shared` is as of `shared_memory`."""
+    return {other for b in buffers_of(instr) for other in shared.get(b, (b,))}
+
+
 def renumbered(
     instr: Instr,
     moves: Mapping[str, Callable[[int], int]],

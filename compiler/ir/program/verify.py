@@ -36,7 +36,7 @@ from tcc.ir.program import (
     Weight,
     prologue_length,
 )
-from tcc.ir.program.operands import bodies_of, buffers_of, operands, shared_memory
+from tcc.ir.program.operands import bodies_of, memory_of, operands, shared_memory
 from tcc.ir.program.table import Kind
 
 MAX_DEPTH = 64
@@ -183,7 +183,7 @@ class _State:
 
     def _untouched(self, instr: Instr) -> None:
         """That it touches nothing that belongs to a collective under way."""
-        touched = {b for named in buffers_of(instr) for b in self.shared.get(named, (named,))}
+        touched = memory_of(instr, self.shared)
         for wait in self.flying.values():
             if not touched.isdisjoint((wait.send, wait.receive)):
                 raise self.fail(f"touches a buffer of the collective with ticket {wait.ticket}")

@@ -1,0 +1,222 @@
+"""Orders launches, calls and copies so that fewer bytes of the arena are live at one time.
+
+    a = f(x); b = f(y); c = max(a); d = max(b)  ->  a = f(x); c = max(a); b = f(y); d = max(b)
+
+Requires a program whose arena is not planned yet.  Establishes a program of the same instructions
+in which two keep their order where one writes what the other touches.  Checks, control flow,
+collectives, calls that decide sizes, and calls that compact buffers keep their place among all
+others.  No price knows the order of launches, and caches favour that of the graph: the program
+changes only where the most bytes that are live at one time become fewer.
+
+The search adds one instruction after another to the sets of those that may be done first, and keeps
+the least peak of each set: B. H. Ahn et al., Ordering Chaos: Memory-Aware Scheduling of Irregularly
+Wired Neural Networks for Edge Devices (MLSys 2020).  An instruction that exceeds no peak and leaves
+no more bytes behind comes at once: no order is the worse for it.  The search is exact unless there
+are more ways on than `WORK` allows; then the sets of the least peaks go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from operator import le
+from typing import TypeAlias
+
+from tcc.ir.program import (
+    Allocate,
+    Arena,
+    Body,
+    BufferId,
+    CallOp,
+    Copy,
+    Instr,
+    Launch,
+    Let,
+    Loop,
+    Program,
+    View,
+)
+from tcc.ir.program.arithmetic import let_values
+from tcc.ir.program.operands import (
+    memory_of,
+    operands,
+    renumbered,
+    shared_memory,
+)
+from tcc.ir.program.table import Kind
+from tcc.passes.memory.merge_buffers import most_live
+from tcc.passes.memory.plan_arena import arena_lives
+from tcc.record import record
+from tcc.schedule.nest import TYPICAL
+
+# Ways on that the search of a stretch looks at, and sizes at which no order may take more bytes.
+WORK = 1 << 14
+SIZES = (TYPICAL, 1, TYPICAL * 16)
+
+_WRITES = (Kind.DEFINED, Kind.ALLOCATED, Kind.AIMED, Kind.WRITTEN)
+# The peak, instructions that came before earlier ones, live bytes, what may come next, the order.
+_State: TypeAlias = tuple[int, int, int, list[int], tuple[int, ...]]
+
+
+def order_steps(program: Program, results: Sequence[Sequence[int]]) -> Program:
+    """`program` with its instructions in such an order.
+
+    `results` are the positions, by kernel, of the buffers that it writes.  Symbols of sizes count
+    as the first of `SIZES`, and at none of these the program takes more than before.
+    """
+    sizes = [_sizes(program, size) for size in SIZES]
+    stretches = _Stretches(program, results, sizes[0])
+    body = stretches.ordered(_most_live(stretches.ordered(0), sizes[0]))
+    old, new = ([_most_live(b, s) for s in sizes] for b in (program.body, body))
+    better = new[0] < old[0] and all(map(le, new, old))
+    return replace(program, body=body) if better else program
+
+
+def _most_live(body: Body, sizes: Mapping[BufferId, int]) -> int:
+    return most_live(arena_lives(body)[0], sizes)
+
+
+def _sizes(program: Program, size: int) -> dict[BufferId, int]:
+    """Bytes of the arena's buffers where each dimension that inputs decide is `size`."""
+    ports = enumerate(program.inputs)
+    dims = {(n, axis): size for n, port in ports for axis, _ in enumerate(port.dims)}
+    known = let_values(program.body, dims)
+    places = ((n, b.place) for n, b in enumerate(program.buffers))
+    return {n: known[p.size] for n, p in places if isinstance(p, Arena) and p.size in known}
+
+
+def _moves(instr: Instr) -> bool:
+    """Whether an instruction has no effect but on what it writes, so that nothing counts on it."""
+    if isinstance(instr, CallOp):
+        return bool(instr.outputs) and not instr.results and instr.op != "thin"
+    return isinstance(instr, Let | Allocate | View | Launch | Copy)
+
+
+class _Stretches:
+    """The instructions of a program between those that keep their place."""
+
+    def __init__(
+        self, program: Program, results: Sequence[Sequence[int]], sizes: Mapping[BufferId, int]
+    ) -> None:
+        self._program, self._results = program, results
+        self._shared, lives = shared_memory(program), arena_lives(program.body)[0]
+        self._spans = {b: (lives[b], size) for b, size in sizes.items() if b in lives}
+
+    def ordered(self, limit: int) -> Body:
+        """The program's body with each stretch in the order of the least peak that is found; peaks
+        up to `limit` count alike."""
+        at = 0
+
+        def inside(body: Body) -> Body:
+            nonlocal at
+            found: list[Instr] = []
+            for moves, group in groupby(body, _moves):
+                instrs = tuple(group)
+                if moves:
+                    found += [instrs[n] for n in self._stretch(at, instrs).order(limit)]
+                    at += len(instrs)
+                    continue
+                for instr in instrs:
+                    at += 1
+                    found.append(renumbered(instr, {}, inside))
+                    at += isinstance(instr, Loop)
+            return tuple(found)
+
+        return inside(self._program.body)
+
+    def _stretch(self, at: int, instrs: Body) -> _Stretch:
+        """What the search needs to know of the instructions that begin at a position."""
+        count, needs = len(instrs), list[int]()
+        touches: list[set[BufferId]] = []
+        users = {
+            b: (life.first < at) << count | (life.last >= at + count) << count + 1
+            for b, (life, _) in self._spans.items()
+        }
+        last: dict[int, tuple[int, int]] = {}  # of memory and registers: what wrote and what reads
+        for n, instr in enumerate(instrs):
+            bit, found = 1 << n, 0
+            touched, written = self._accesses(instr)
+            for key in touched | written:
+                writer, readers = last.get(key, (0, 0))
+                found |= writer | readers if key in written else writer
+                last[key] = (bit, 0) if key in written else (writer, readers | bit)
+            needs.append(found)
+            touches.append(memory_of(instr, self._shared) & users.keys())
+            for buffer in touches[-1]:
+                users[buffer] |= bit
+        live = sum(size for life, size in self._spans.values() if life.first < at <= life.last)
+        return _Stretch(needs, [[(users[b], self._spans[b][1]) for b in t] for t in touches], live)
+
+    def _accesses(self, instr: Instr) -> tuple[set[int], set[int]]:
+        """What an instruction touches and what it writes: memory by the least number of a buffer
+        there, registers by negative numbers.  Sizes and allocations keep their order, for outputs
+        are allocated when their shapes are known."""
+        made: Sequence[int] = ()
+        if isinstance(instr, Launch):
+            made = [instr.buffers[n] for n in self._results[instr.kernel]]
+        touched: set[int] = set()
+        written = {~self._program.registers} if isinstance(instr, Let | Allocate) else set()
+        for kind, value in operands(instr):
+            if kind.letter in ("b", "r"):
+                key = min(self._shared.get(value, (value,))) if kind.letter == "b" else ~value
+                touched.add(key)
+                if kind in _WRITES or (kind is Kind.TOUCHED and value in made):
+                    written.add(key)
+        return touched, written
+
+
+@record
+class _Stretch:
+    """Instructions by their numbers: those that each needs as bits, the buffers that each touches,
+    and the bytes that are live before all of them.
+
+    Of a buffer there are the instructions that touch it as bits, and its bytes.  Beside them one
+    that is done before all others touches what is live there, and one that is never done touches
+    what lives on behind them.
+    """
+
+    needs: Sequence[int]
+    touched: Sequence[Sequence[tuple[int, int]]]
+    live: int
+
+    def order(self, limit: int) -> Sequence[int]:
+        """The order of the least peak that is found; peaks up to `limit` count alike, and of equal
+        peaks the order near that of the numbers is taken."""
+        plain = range(len(self.needs))
+        floor = max(limit, self.live, *(sum(size for _, size in t) for t in self.touched))
+        done, live, present = 1 << len(plain), self.live, 0
+        for n in plain:
+            most, live = self._step(done, live, n)
+            done, present = done | 1 << n, max(present, most)
+        if present <= floor:
+            return plain
+        after = [[m for m in plain if self.needs[m] >> n & 1] for n in plain]
+        first = [n for n in plain if not self.needs[n]]
+        states: dict[int, _State] = {1 << len(plain): (floor, 0, self.live, first, ())}
+        for _ in plain:
+            longer: dict[int, _State] = {}
+            room = WORK // len(plain)
+            for done, (peak, moved, live, ready, order) in sorted(
+                states.items(), key=lambda state: state[1][:2]
+            ):
+                moves = [(n, *self._step(done, live, n)) for n in ready]
+                free = [move for move in moves if move[1] <= peak and move[2] <= live]
+                for n, most, left in free[:1] or moves:
+                    key, skipped = done | 1 << n, n - (done & (1 << n) - 1).bit_count()
+                    cost = max(most, peak), moved + skipped
+                    if cost < longer.get(key, (present,))[:2]:
+                        new = (m for m in after[n] if not self.needs[m] & ~key)
+                        rest = sorted({*ready, *new} - {n})
+                        longer[key] = *cost, left, rest, (*order, n)
+                room -= len(ready)
+                if room <= 0:
+                    break
+            states = longer
+        return next((state[4] for state in states.values()), plain)
+
+    def _step(self, done: int, live: int, n: int) -> tuple[int, int]:
+        """The bytes that are live at an instruction, and behind it, if those of `done` are done."""
+        most = live + sum(size for users, size in self.touched[n] if not users & done)
+        rest = ~(done | 1 << n)
+        return most, most - sum(size for users, size in self.touched[n] if not users & rest)
