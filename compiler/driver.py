@@ -30,6 +30,7 @@ from tcc.ir.op import Array, NamedArrays
 from tcc.ir.types import DTypeKind, TensorType
 from tcc.options import Options, SymbolicShape, read_options
 from tcc.passes.derive.derive import Decision, decisions
+from tcc.passes.derive.replayed import replayed
 from tcc.passes.graph.state import appended_rows
 from tcc.passes.pipeline import BEFORE_DERIVE
 from tcc.passes.program.lower_node import check_runnable
@@ -223,9 +224,13 @@ def evaluate_model(
     return evaluate_graph(replace(graph, constants={**graph.constants, **changed}), inputs)
 
 
-def model_derivations(model: Path, given: Sequence[str]) -> list[Decision]:
+def model_derivations(
+    model: Path, given: Sequence[str], chain: str | None = None
+) -> list[Decision]:
     """What the search for cheaper orders of sums finds in a model, for this machine's processor;
-    `given` are the texts of `--input`."""
+    `given` are the texts of `--input`, `chain` is one to replay besides.
+
+    Raises UserError for a chain that does not hold in the model."""
     options = Options(inputs=optional_inputs(model, given))
     trace = Trace(last=BEFORE_DERIVE)
     graph = load_model(model, dict(options.inputs), budgets=options.budgets)
@@ -234,7 +239,10 @@ def model_derivations(model: Path, given: Sequence[str]) -> list[Decision]:
     try:
         optimise(graph, codes, options, trace)
     except Stopped as stopped:
-        return [] if limits is None else decisions(stopped.form, limits)
+        if limits is None:
+            return []
+        found = decisions(stopped.form, limits)
+        return found if chain is None else replayed(found, chain, limits)
     raise InternalError(f"a compile went past the step {BEFORE_DERIVE}")
 
 

@@ -16,6 +16,8 @@ from goals import (
     wanted_ratio,
 )
 
+# The peer that is tcc without derivations.
+UNDERIVED = "no-derive"
 LEGEND = (
     "times: medians in ms; (best): the same peer's best round",
     "ratio: the faster baseline at its best round over tcc at its median, which the goals speak of",
@@ -23,6 +25,7 @@ LEGEND = (
     "runs: kernels launched in one run; MB: moved through memory in one run; unfused: node by node",
     "fma, read: multiply-adds of the model, bytes of its weights, over the peaks of all threads",
 )
+DERIVED = "derived: without derivations over with them in the same round, the median over rounds"
 
 
 def heading(results: Mapping[str, Any]) -> str:
@@ -37,6 +40,7 @@ def columns(results: Mapping[str, Any]) -> list[str]:
     cells = ["model", "tcc"]
     for kind in results["peers"]:
         cells += [kind, "(best)"] if kind in BASELINES[results["precision"]] else [kind]
+    cells += ["derived"] if UNDERIVED in results["peers"] else []
     return [*cells, *"ratio paired best goal runs MB unfused fma read".split()]
 
 
@@ -49,6 +53,8 @@ def cells(results: Mapping[str, Any], model: str) -> list[str]:
         found.append(_ms(peers[kind], "median"))
         if kind in kinds:
             found.append(_ms(peers[kind], "best"))
+    if UNDERIVED in results["peers"]:
+        found.append(_number(paired_ratio(row, (UNDERIVED,))))
     wanted = wanted_ratio(suite_of(results), model)
     flops = row["flops"] / peers["tcc"]["median"] / row["peaks"]["flops"][1]
     traffic = row["traffic"] or {}
@@ -69,7 +75,8 @@ def cells(results: Mapping[str, Any], model: str) -> list[str]:
 def table(results: Mapping[str, Any]) -> str:
     """The whole report as text."""
     rows = [columns(results), *(cells(results, model) for model in results["models"])]
-    lines = [heading(results), *_lacks(results), *LEGEND, "", *aligned(rows), ""]
+    legend = (*LEGEND, *[DERIVED] * (UNDERIVED in results["peers"]))
+    lines = [heading(results), *_lacks(results), *legend, "", *aligned(rows), ""]
     lines += [_peaks_line(results), *_disturbances(results), *_absences(results), ""]
     verdicts = list(judge(results))
     if verdicts:

@@ -97,7 +97,9 @@ def ratio(row: Mapping[str, Any], kinds: tuple[str, ...], theirs: str, own: str)
 def paired_ratio(row: Mapping[str, Any], kinds: tuple[str, ...]) -> float | None:
     """The median over rounds of the faster of `kinds` over tcc in the same round: what drift of
     the machine moves least."""
-    theirs = [row["peers"][kind]["rounds"] for kind in kinds if "rounds" in row["peers"][kind]]
+    theirs = [
+        row["peers"][kind]["rounds"] for kind in kinds if "rounds" in row["peers"].get(kind, {})
+    ]
     if not theirs:
         return None
     rounds = zip(*theirs, row["peers"]["tcc"]["rounds"], strict=True)

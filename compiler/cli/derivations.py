@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tcc.errors import UserError
+from tcc.passes.derive.algebra.cost import constant_stages, products
 from tcc.passes.derive.convert import region_text
 from tcc.passes.derive.derive import Decision
+from tcc.passes.derive.record import Region
+from tcc.passes.derive.replayed import REPLAYED
+from tcc.passes.derive.rewritten import Rewritten
 from tcc.passes.derive.sites import composed
 
 
@@ -24,15 +29,17 @@ def derivation_records(found: Sequence[Decision]) -> list[dict[str, Any]]:
 
 def _record(equal: Sequence[Decision]) -> dict[str, Any]:
     first = equal[0]
+    region = composed(first.site.nodes)
     taken = [d.chosen.candidate for d in equal if d.chosen is not None]
     return {
-        "sink": first.site.nodes[-1].loc or first.site.nodes[-1].outputs[0].name,
+        "sink": first.site.name,
         "nodes": [node.op.name for node in first.site.nodes],
         "sites": len(equal),
         "estimate": first.estimate,
         "seconds": first.seconds,
         "states": first.states,
-        "expression": region_text(composed(first.site.nodes)),
+        "expression": region_text(region),
+        "stages": _stages(region, first.site.constants),
         "candidates": [
             {
                 "chain": option.candidate.chain,
@@ -41,10 +48,48 @@ def _record(equal: Sequence[Decision]) -> dict[str, Any]:
                 "chosen": taken.count(option.candidate),
                 "why": option.why,
                 "expression": option.candidate.text,
+                "stages": _stages(option.candidate.region, first.site.constants)
+                if isinstance(option.candidate, Rewritten)
+                else [],
             }
             for option in first.options
         ],
     }
+
+
+def _stages(region: Region, constants: Sequence[bool]) -> list[dict[str, Any]]:
+    """The parameters and the stages of a region, in order, with the names of those that each reads;
+    what is `known` is made ahead of the run."""
+
+    def named(source: int) -> str:
+        return f"p{source}" if source >= 0 else f"s{~source}"
+
+    found: list[dict[str, Any]] = [
+        {"name": named(n), "type": str(param), "does": "operand", "reads": []}
+        for n, param in enumerate(region.params)
+    ]
+    for n, stage in enumerate(region.stages):
+        does = f"{stage.monoid} over {list(stage.sums)}" if stage.monoid else "point by point"
+        if many := products(stage):
+            does += f", {many / 1e6:,.1f} M products"
+        reads = dict.fromkeys(named(f.source) for f in stage.factors if f.source is not None)
+        of = ", ".join(f"{t}[{','.join(map(str, stage.iters))}]" for t in stage.dtypes)
+        found.append({"name": named(~n), "type": of, "does": does, "reads": list(reads)})
+    known = (*constants, *constant_stages(region, constants))
+    return [{**row, "known": own} for row, own in zip(found, known, strict=True)]
+
+
+def drawn(records: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The site and the candidate to draw: what is replayed, else the first that is taken.
+
+    Raises UserError where there is neither."""
+    pairs = [(site, c) for site in records for c in site["candidates"]]
+    shown = [p for p in pairs if p[1]["why"].startswith(REPLAYED)]
+    shown += [p for p in pairs if p[1]["chosen"]]
+    if not shown:
+        why = "nothing of the model is computed in another way"
+        raise UserError("there is no derivation to draw", where="--svg", why=why, hint="--replay")
+    return shown[0]
 
 
 def derivation_lines(records: Sequence[dict[str, Any]]) -> Iterator[str]:

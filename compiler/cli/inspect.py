@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 from tcc.artifact import needed_glibc, read_manifest
 from tcc.cli.arrays import inputs_of
 from tcc.cli.choices import PATH, json_flag, run_flags
 from tcc.cli.deadline import interruptible, timeout_flag
-from tcc.cli.derivations import derivation_lines, derivation_records
+from tcc.cli.derivation_svg import derivation_svg
+from tcc.cli.derivations import derivation_lines, derivation_records, drawn
 from tcc.cli.kernels.facts import KernelFacts, kernel_facts
 from tcc.cli.kernels.forms import FORMS, form_text
 from tcc.cli.kernels.gpu_builds import build_lines
@@ -47,6 +48,16 @@ from tcc.errors import UserError
     is_flag=True,
     help="Of an ONNX file: other orders of its sums and products, and why each is taken or not.",
 )
+@click.option(
+    "--replay",
+    type=click.File(errors="replace"),
+    help="Of --derivations: also a chain from a file, `site NAME` and then its steps.",
+)
+@click.option(
+    "--svg",
+    type=click.File("w", atomic=True),
+    help="Of --derivations: draws a site before and after, replayed or the first that is taken.",
+)
 @json_flag
 @timeout_flag
 def inspect(
@@ -60,6 +71,8 @@ def inspect(
     form: str | None,
     kernel: str | None,
     derivations: bool,
+    replay: TextIO | None,
+    svg: TextIO | None,
     as_json: bool,
 ) -> None:
     """Shows what ARTIFACT (or the one compiled from an ONNX file) holds.
@@ -70,11 +83,14 @@ def inspect(
     Example:
       tcc inspect model.so --measure --threads 2 --timeout 60
       tcc inspect model.onnx --form tile --kernel 0
-      tcc inspect model.onnx --derivations
+      tcc inspect model.onnx --derivations --svg site.svg
     """
     if derivations:
-        _show_derivations(artifact, inputs, as_json)
+        _show_derivations(artifact, inputs, replay, svg, as_json)
         return
+    if replay or svg:
+        flag = "--replay" if replay else "--svg"
+        raise UserError("derivations are not asked for", where=flag, hint="add --derivations")
     if form is not None:
         click.echo(form_text(artifact, form, kernel, inputs))
         return
@@ -116,14 +132,20 @@ def inspect(
             say(line)
 
 
-def _show_derivations(model: Path, inputs: tuple[str, ...], as_json: bool) -> None:
+def _show_derivations(
+    model: Path, inputs: tuple[str, ...], replay: TextIO | None, svg: TextIO | None, as_json: bool
+) -> None:
     if model.suffix == ".so":
         raise UserError(
             "an artifact does not hold what it was derived from",
             where="--derivations",
             hint="give the ONNX file",
         )
-    records = derivation_records(model_derivations(model, inputs))
+    chain = None if replay is None else replay.read()
+    records = derivation_records(model_derivations(model, inputs, chain))
+    if svg is not None:
+        picture = derivation_svg(*drawn(records))
+        svg.write(picture)
     if as_json:
         print_json(records)
         return

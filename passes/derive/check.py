@@ -238,7 +238,8 @@ class _Values:
         for factor in stage.factors:
             if factor.source is not None and factor.source < 0 and all(self._shape(factor.source)):
                 at = [self._affine(form, loops) for form in factor.forms]
-                flat = _clipped(at, self._shape(factor.source)).reshape(-1, len(at))
+                inside = _clipped(at, self._shape(factor.source))
+                flat = inside.reshape(prod(inside.shape[:-1]), len(at))
                 wanted.setdefault(~factor.source, []).append(flat)
         for number, places in wanted.items():
             if len(places) > 1 and sum(map(len, places)) <= _CHUNK * 4:

@@ -61,6 +61,11 @@ class Site:
     def sink(self) -> Node:
         return self.nodes[-1]
 
+    @property
+    def name(self) -> str:
+        """Where the sink comes from, or what its result is called."""
+        return self.sink.loc or self.sink.outputs[0].name
+
     def places_of(self, nodes: Sequence[Node]) -> tuple[int, ...]:
         """Where nodes stand among those around."""
         return tuple(map(self.around.index, nodes))

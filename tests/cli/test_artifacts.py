@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import onnx
@@ -220,6 +221,48 @@ def test_derivations_are_shown_with_their_reasons(
     assert site["candidates"][0]["seconds"] < site["seconds"]
     assert cli.execute(["inspect", str(relu(tmp_path)), "--derivations"]) == 0
     assert "0 sites" in capsys.readouterr().out
+    picture = tmp_path / "site.svg"
+    assert (
+        cli.execute(["inspect", str(relu(tmp_path)), "--derivations", "--svg", str(picture)]) == 2
+    )
+    assert "no derivation to draw" in capsys.readouterr().err
+    assert not picture.exists()
+
+
+def test_a_chain_is_replayed_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, chain, picture = (str(tmp_path / n) for n in ("linear.onnx", "chain.txt", "site.svg"))
+    text = (
+        '<ir_version: 8, opset_import: ["" : 17]> '
+        "g (float[6,8] q, float[8,10] k) => (float[6,10] y) {y = MatMul(q, k)}"
+    )
+    onnx.save(onnx.parser.parse_model(text), path)
+    command = ["inspect", path, "--derivations", "--replay", chain]
+    steps = "strassen stage=0 levels=1; winograd stage=2 levels=1"
+    Path(chain).write_text(f"site -> y (MatMul)\n{steps}\n")
+    assert cli.execute([*command, "--svg", picture, "--json"]) == 0
+    (site,) = json.loads(capsys.readouterr().out)
+    replayed = site["candidates"][0]
+    assert (replayed["chain"], replayed["why"]) == (steps, "replayed")
+    assert replayed["seconds"] > 0
+    products = [stage for stage in replayed["stages"] if "products" in stage["does"]]
+    assert [stage["type"] for stage in products] == ["f32[7,7,2,3]"]
+    drawn = ElementTree.parse(picture).getroot()
+    texts = [t.text or "" for t in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    for row in (*site["stages"], *replayed["stages"]):
+        assert f"{row['name']}: {row['type']}" in texts
+    lines = [p for p in drawn.iter("{http://www.w3.org/2000/svg}path") if p.get("fill") == "none"]
+    assert len(lines) == sum(len(r["reads"]) for r in (*site["stages"], *replayed["stages"]))
+    for text, said in (
+        ("site other\nnest stage=0 loops=2", "line 1: site other"),
+        ("", "names no site"),
+        ("site -> y (MatMul)\nstrassen stage=0 levels=1\nsplit stage=9", "step 2: split stage=9"),
+        ("site -> y (MatMul)\nstrassen stage=0 levels=3", "step 1: strassen"),
+    ):
+        Path(chain).write_text(text)
+        assert cli.execute(command) == 2
+        assert said in capsys.readouterr().err
+    assert cli.execute([*command[:2], *command[3:]]) == 2
+    assert "add --derivations" in capsys.readouterr().err
 
 
 def test_a_form_that_there_is_not(

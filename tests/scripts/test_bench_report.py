@@ -85,6 +85,20 @@ def test_pairs_are_taken_round_by_round() -> None:
     assert goals.paired_ratio(one, ("ort", "openvino")) == pytest.approx(1.5)  # 2, 1.5, 0.75
 
 
+def test_derivations_have_a_column_where_both_were_timed() -> None:
+    one = row((0.01, 0.01), ort=(0.02, 0.02), openvino=(0.03, 0.03))
+    alone = results({"unet": one})
+    assert "derived" not in bench_table.table(alone)
+    one["peers"]["no-derive"] = {**times(0.03, 0.02), "rounds": [0.022, 0.018]}
+    one["peers"]["tcc"]["rounds"] = [0.01, 0.01]
+    both = {**alone, "peers": ["no-derive", *alone["peers"]]}
+    columns, cells = bench_table.columns(both), bench_table.cells(both, "unet")
+    assert cells[columns.index("derived")] == "2.00"
+    assert cells[columns.index("no-derive")] == "30.000"
+    assert len(columns) == len(cells)
+    assert "without derivations over with them" in bench_table.table(both)
+
+
 def test_the_mean_needs_every_model() -> None:
     rows = {m: row((0.01, 0.01), **{"openvino-bf16": (0.02, 0.02)}) for m in ("a", "b")}
     rows["b"]["peers"]["openvino-bf16"] = times(0.02, 0.005)

@@ -33,7 +33,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
-from itertools import product
 from math import gcd, lcm
 from typing import TypeAlias
 
@@ -81,24 +80,6 @@ class Bilinear:
         sizes = [_size(a) * _size(b) for a, b in zip(self.inputs, self.weights, strict=True)]
         sums = (sum(abs(c) * s for c, s in zip(row, sizes, strict=True)) for row in self.results)
         return max(map(Fraction, sums)) / terms
-
-
-def correlation(results: int, taps: int) -> Tensor:
-    """The map y[i] = sum(k) x[i + k] * w[k]."""
-    return tuple(
-        tuple(tuple(int(j == i + k) for k in range(taps)) for j in range(results + taps - 1))
-        for i in range(results)
-    )
-
-
-def block_product() -> Tensor:
-    """The product of two matrices of 2 x 2 blocks, counted row by row: y[i, j] of x[i, k] and
-    w[k, j]."""
-    blocks = tuple(product(range(2), repeat=2))
-    return tuple(
-        tuple(tuple(int((a, b, d) == (i, c, j)) for c, d in blocks) for a, b in blocks)
-        for i, j in blocks
-    )
 
 
 @lru_cache(maxsize=64)

@@ -8,12 +8,13 @@ of convolutions (`conv_forms`): infinities and NaNs spread over the rows and col
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
 from math import prod
 from typing import NamedTuple
 
 from tcc.passes.derive.algebra.cost import constant_stages, count
 from tcc.passes.derive.algebra.instance import shrunk
-from tcc.passes.derive.bilinear.algorithms import Bilinear, Matrix
+from tcc.passes.derive.bilinear.algorithms import STRASSEN, Bilinear, Matrix
 from tcc.passes.derive.bilinear.conv_forms import FormWork, is_allowed
 from tcc.passes.derive.bilinear.shared_sums import shared_sums
 from tcc.passes.derive.candidate import Found, dearer
@@ -81,26 +82,20 @@ def blocked(site: Site, rates: Rates, levels: Iterable[int] = LEVELS) -> Found:
     """For each stage of a site that is a product of matrices, and each number of `levels`, the
     algorithm with the lowest estimate, if its bound is lower than the product's; of these the
     `_PRICED` best."""
-    region, numbers = composed(site.nodes), tuple(levels)
+
+    def dear(candidate: Blocked) -> float:
+        return candidate.estimate * dearer(candidate)
+
     found: list[Blocked] = []
+    region, numbers = composed(site.nodes), tuple(levels)
     for own in _products(region, site.constants):
-        direct = _work(own, None, 0).least_seconds(rates)
+        direct = _work(own, STRASSEN, 0).least_seconds(rates)
         for number in numbers:
-            every = [
-                _candidate(site, region, own, name, number, rates) for name in BLOCK_ALGORITHMS
-            ]
-            fit = [c for c in every if c is not None and _least(c) < direct]
-            found += sorted(fit, key=_dear)[:1]
-    return Found(None, sorted(found, key=_dear)[:_PRICED], 0)
-
-
-def _least(candidate: Blocked) -> float:
-    """The bound as it counts, without the margin for errors of prices."""
-    return candidate.least * (dearer(candidate) - candidate.margin)
-
-
-def _dear(candidate: Blocked) -> float:
-    return candidate.estimate * dearer(candidate)
+            every = _candidates(site, region, own, number, rates)
+            # Prices err, but bounds do not.
+            fit = [c for c in every if c.least * (dearer(c) - c.margin) < direct]
+            found += sorted(fit, key=dear)[:1]
+    return Found(None, sorted(found, key=dear)[:_PRICED], 0)
 
 
 def _products(region: Region, constants: Sequence[bool]) -> Iterator[_Product]:
@@ -110,55 +105,45 @@ def _products(region: Region, constants: Sequence[bool]) -> Iterator[_Product]:
             cut = cut_loops(region, number)
         except Refused:
             continue
-        sources = [f.source for f in stage.factors if f.source is not None]
+        sources = (f.source or 0 for f in stage.factors)
         known = tuple(constants[s] if s >= 0 else fixed[~s] for s in sources)
-        if not all(known):
+        if not fixed[number]:
             yield _Product(number, stage, cut, known)
 
 
-def _candidate(
-    site: Site, region: Region, own: _Product, name: str, levels: int, rates: Rates
-) -> Blocked | None:
-    """The site with a product by blocks; None where the error policy or a rule refuses it."""
-    algorithm = BLOCK_ALGORITHMS[name]
-    amplified = float(algorithm.amplification(2) ** levels)
-    if not is_allowed(amplified, _roundings(own, algorithm, levels), count(own.stage.sums)):
-        return None
-    work = _work(own, algorithm, levels)
-    least = work.least_seconds(rates)
-    steps = _steps(name, own.number, levels)
-    try:
-        made = _after(region, steps)
-    except Refused:
-        return None
-    chain = "; ".join(map(str, steps))
-    seconds = least + work.exchanged / rates.bytes
-    return Blocked(chain, seconds, made, site.constants, steps, levels, amplified, least)
-
-
-def _steps(name: str, number: int, levels: int) -> tuple[Step, ...]:
-    """Of as many levels each as a step may have; the products of a step are its third stage."""
-    most = range(0, levels, MOST_LEVELS)
-    return tuple(
-        Step(name, number + 2 * n, (min(MOST_LEVELS, levels - done),))
-        for n, done in enumerate(most)
-    )
+def _candidates(
+    site: Site, region: Region, own: _Product, levels: int, rates: Rates
+) -> Iterator[Blocked]:
+    """The site with a product by blocks, by each algorithm that the error policy allows and for
+    which the matrices are large enough."""
+    for name, algorithm in BLOCK_ALGORITHMS.items():
+        amplified = float(algorithm.amplification(2) ** levels)
+        steps = tuple(
+            Step(name, own.number + done, (min(MOST_LEVELS, levels - done),))
+            for done in range(0, levels, MOST_LEVELS)
+        )
+        try:
+            made = _after(region, steps)
+        except Refused:
+            continue
+        if is_allowed(amplified, _roundings(own, algorithm, levels), count(own.stage.sums)):
+            work = _work(own, algorithm, levels)
+            least = work.least_seconds(rates)
+            seconds, chain = least + work.exchanged / rates.bytes, "; ".join(map(str, steps))
+            yield Blocked(chain, seconds, made, site.constants, steps, levels, amplified, least)
 
 
 def _after(region: Region, steps: Sequence[Step]) -> Region:
-    for step in steps:
-        region = applied(region, step)
-    return region
+    return reduce(applied, steps, region)
 
 
 def _roundings(own: _Product, algorithm: Bilinear, levels: int) -> int:
     """The most roundings between an operand and a result."""
-    sides = (algorithm.inputs, algorithm.weights)
-    pairs = zip(sides, own.known, strict=True)
-    each = [0 if known else shared_sums(matrix).roundings for matrix, known in pairs]
-    outward = shared_sums(algorithm.results).roundings
-    terms = count(_blocks(own, levels)[len(own.stage.iters) :])
-    return levels * (max(each) + outward) + any(own.known) + terms
+    inputs, weights, results = (
+        shared_sums(m).roundings for m in (algorithm.inputs, algorithm.weights, algorithm.results)
+    )
+    terms = prod(_blocks(own, levels)[len(own.stage.iters) :])
+    return levels * (max(inputs, weights) + results) + terms
 
 
 def _blocks(own: _Product, levels: int) -> list[int]:
@@ -167,20 +152,21 @@ def _blocks(own: _Product, levels: int) -> list[int]:
     return [-(-n // 2**levels) if k in own.cut else n for k, n in enumerate(sizes)]
 
 
-def _work(own: _Product, algorithm: Bilinear | None, levels: int) -> FormWork:
+def _work(own: _Product, algorithm: Bilinear, levels: int) -> FormWork:
     """What a product by blocks does at each run; of no `levels` the product as it is."""
-    blocks, results = _blocks(own, levels), range(len(own.stage.iters))
-    sizes = [prod(blocks[k] for k in depends(f)) for f in own.stage.factors]
-    weights = sum(n for n, known in zip(sizes, own.known, strict=True) if known)
-    if algorithm is None:
-        return FormWork(prod(blocks), 0, 4 * weights, 0)
-    times, made = algorithm.products**levels, prod(blocks[k] for k in results)
-    sides = zip(sizes, own.known, (algorithm.inputs, algorithm.weights), strict=True)
-    sums = sum(n * _additions(m, levels) for n, known, m in sides if not known)
-    sums += made * _additions(algorithm.results, levels)
-    exchanged = 4 * times * (sum(sizes) - weights + made)
+    blocks, times = _blocks(own, levels), algorithm.products**levels
+    weights = exchanged = 0
+    made = prod(blocks[: len(own.stage.iters)])
+    sums = made * _additions(algorithm.results, levels)
+    sides = zip(own.stage.factors, own.known, (algorithm.inputs, algorithm.weights), strict=True)
+    for factor, known, matrix in sides:
+        size = prod(blocks[k] for k in depends(factor))
+        weights += size * known
+        exchanged += size * (not known)
+        sums += size * (not known) * _additions(matrix, levels)
+    exchanged = 4 * times * (exchanged + made) if levels else 0
     if levels > MOST_LEVELS:  # what the step before hands on
-        exchanged += _work(own, algorithm, levels - 1 - (levels - 1) % MOST_LEVELS).exchanged
+        exchanged += _work(own, algorithm, MOST_LEVELS).exchanged
     return FormWork(times * prod(blocks), sums, 4 * times * weights, exchanged)
 
 

@@ -15,13 +15,15 @@ zeros there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from itertools import product
-from math import prod
 
-from tcc.ir.expr.scalar import Scalar, apply, argument, literal
+from tcc.ir.expr.scalar import Scalar, argument
 from tcc.ir.types import F32, I64
-from tcc.passes.derive.affine import Affine, Size, combine, constant, digit, loops_of, unit
+from tcc.ops.formula import chosen
+from tcc.passes.derive.affine import Size, combine, constant, digit, loops_of, unit
+from tcc.passes.derive.algebra.cost import count
 from tcc.passes.derive.bilinear.algorithms import STRASSEN, WINOGRAD, Bilinear, Matrix
 from tcc.passes.derive.bilinear.shared_sums import along, grid_of, shared_sums
 from tcc.passes.derive.edit import depends, moved, spliced
@@ -59,18 +61,10 @@ def _reads_once(region: Region, stage: Stage, factor: Factor) -> bool:
     """Whether a factor has no more points than its source has elements."""
     if factor.source is None:
         return False
-    points, sizes = [stage.loops[k] for k in depends(factor)], [*shape_of(region, factor.source)]
-    for size in [n for n in points if not isinstance(n, int)]:
-        if size not in sizes:
-            return False
-        points.remove(size)
-        sizes.remove(size)
-    return prod(n for n in points if isinstance(n, int)) <= prod(
-        n for n in sizes if isinstance(n, int)
-    )
+    return count(stage.loops[k] for k in depends(factor)) <= count(shape_of(region, factor.source))
 
 
-def _longest(stage: Stage, loops: Iterator[int] | frozenset[int] | set[int]) -> int:
+def _longest(stage: Stage, loops: AbstractSet[int]) -> int:
     """Of some loops the one of the largest extent that is a number, the first of several."""
     known = [(n, -k) for k in loops if isinstance(n := stage.loops[k], int)]
     if not known:
@@ -93,13 +87,13 @@ def by_blocks(region: Region, number: int, levels: int, *, algorithm: Bilinear) 
             raise Refused(f"beyond the {extent} points of the sum a matrix has no zeros")
     row, column, step = cut
     a, b = stage.factors
-    first, count = len(stage.iters), len(blocks) + 1
+    first, wide = len(stage.iters), len(blocks) + 1
     sums = [
         _sums_of_blocks(region, stage, a, (row, step), blocks, algorithm.inputs, levels),
         _sums_of_blocks(region, stage, b, (step, column), blocks, algorithm.weights, levels),
     ]
     factors = tuple(
-        Factor(~(number + n), 0, tuple(unit(k, count) for k in (0, *(m + 1 for m in own))), F32)
+        Factor(~(number + n), 0, tuple(unit(k, wide) for k in (0, *(m + 1 for m in own))), F32)
         for n, own in enumerate(map(_kept, (a, b)))
     )
     iters = (algorithm.products**levels, *blocks[:first])
@@ -136,17 +130,13 @@ def _sums_of_blocks(
         grid[at] = argument(len(factors), F32)
         shifted = list(maps)
         for loop, place in zip(cut, _place(at), strict=True):
-            shifted[loop] = _plus(maps[loop], blocks[loop], place, iters)
+            shifted[loop] = combine([(1, maps[loop])], iters, blocks[loop] * place)
         factors.append(moved(factor, shifted, iters))
     which = Factor(None, 0, (unit(0, len(iters)),), I64)
     values = along(grid, [shared_sums(matrix)] * levels)
-    body = (_chosen(argument(len(factors), I64), list(values.flat)),)
+    body = (chosen(argument(len(factors), I64), list(values.flat)),)
     made = Stage(iters, (), None, (*factors, which), body)
     return made._replace(factors=tuple(filled(region, made, f) for f in made.factors))
-
-
-def _plus(form: Affine, block: Size, place: int, extents: tuple[Size, ...]) -> Affine:
-    return combine([(1, form)], extents, block * place)
 
 
 def _results(
@@ -169,7 +159,7 @@ def _results(
     for at in sorted(product(range(4), repeat=levels), key=_place):
         rows[_place(at)[0]].append(values[at])
     row, column = (argument(len(points) + n, I64) for n in range(2))
-    body = (_chosen(row, [_chosen(column, values) for values in rows]),)
+    body = (chosen(row, [chosen(column, values) for values in rows]),)
     factors = (Factor(source, 0, (constant(p, len(loops)), *loops), F32) for p in points)
     return Stage(stage.iters, (), None, (*factors, *which), body)
 
@@ -180,15 +170,6 @@ def _place(at: tuple[int, ...]) -> tuple[int, int]:
     for number in at:
         row, column = 2 * row + number // 2, 2 * column + number % 2
     return row, column
-
-
-def _chosen(which: Scalar, values: Sequence[Scalar]) -> Scalar:
-    """`values[which]`."""
-    found = values[-1]
-    for number in reversed(range(len(values) - 1)):
-        same = apply("eq", which, literal(number, I64))
-        found = apply("select", same, values[number], found)
-    return found
 
 
 def levels_of(region: Region, number: int) -> Iterator[Arguments]:

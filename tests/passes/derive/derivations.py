@@ -235,7 +235,7 @@ CASES: Mapping[str, Case] = MappingProxyType(
             (Contraction((3, 3), _NONE, (4,), 56 * 56, 16, _NONE),),
         ),
         "matmul": Case(
-            10,
+            20,
             lambda: matmul(512, 1024, 4096),
             lambda: matmul(5, 6, 4),
             (Contraction(_NONE, _NONE, (7,), 256, 512, _NONE),),

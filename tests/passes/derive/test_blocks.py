@@ -16,7 +16,7 @@ from tcc.ir.index import symbol
 from tcc.ir.types import F32, F64, tensor
 from tcc.passes.derive.algebra.fold import fold
 from tcc.passes.derive.bilinear import blocked as module
-from tcc.passes.derive.bilinear.algorithms import STRASSEN, WINOGRAD, Bilinear, block_product
+from tcc.passes.derive.bilinear.algorithms import STRASSEN, WINOGRAD, Bilinear
 from tcc.passes.derive.bilinear.blocked import Blocked, blocked
 from tcc.passes.derive.bilinear.shared_sums import shared_sums
 from tcc.passes.derive.check import equal_at
@@ -28,6 +28,7 @@ from tcc.passes.derive.rules.rule import Refused
 from tcc.passes.derive.sites import Site, composed, sites
 from tcc.schedule.limits import Rates
 
+from tests.passes.bilinear_maps import block_product
 from tests.passes.fuse.models import Model
 
 from .regions import affine, convolution, matmul, operands, values

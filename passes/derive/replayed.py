@@ -1,0 +1,50 @@
+"""A chain of steps from a file as an option of the site that it names.
+
+site /layer/MatMul
+strassen stage=0 levels=1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tcc.errors import UserError
+from tcc.passes.derive.algebra.cost import estimate
+from tcc.passes.derive.derivation import replay
+from tcc.passes.derive.derive import Decision, Derivations, Option
+from tcc.passes.derive.rewritten import Rewritten
+from tcc.passes.derive.sites import composed
+
+# How the reason of the option begins.
+REPLAYED = "replayed"
+
+
+def replayed(found: Sequence[Decision], text: str, limits: Derivations) -> list[Decision]:
+    """`found` with what the chain in `text` makes of its site as that site's first option, priced.
+
+    A step ends at its line or a semicolon.  Raises UserError for a text that begins with no site of
+    the model, and for a step that does not hold there.
+    """
+    first, *lines = text.strip().splitlines() or [""]
+    name = first.removeprefix("site ").strip()
+    names = list(dict.fromkeys(d.site.name for d in found))
+    if not first.startswith("site ") or name not in names:
+        raise UserError(
+            "a derivation does not replay",
+            where=f"line 1: {first}",
+            why=f"it names no site of this model: {', '.join(names) or 'there are none'}",
+            hint="begin with a line `site NAME`, and replay the chain on its own model",
+        )
+    chain = [step.strip() for line in lines for step in line.split(";") if step.strip()]
+    return [_with_chain(d, chain, limits) if d.site.name == name else d for d in found]
+
+
+def _with_chain(decision: Decision, chain: Sequence[str], limits: Derivations) -> Decision:
+    site, prices = decision.site, limits.prices
+    region = replay(composed(site.nodes), chain)
+    seconds = estimate(region, site.constants, prices.planner.rates)
+    candidate = Rewritten("; ".join(chain), seconds, region, site.constants)
+    why = ": ".join(filter(None, (REPLAYED, candidate.unchecked(site))))
+    option = Option(candidate, prices.seconds(site, ((site, candidate),)), why)
+    return replace(decision, seconds=prices.seconds(site), options=(option, *decision.options))
