@@ -400,7 +400,7 @@ class _NestLowering:
 
     def _identity(self, spans: Spans, _: Regions) -> None:
         """Sums that wait in scratch start at the identity."""
-        for number, _, lowering in self._lowerings(spans):
+        for number, _outer, lowering in self._lowerings(spans):
             lowering.hold(number, lowering.identities())
 
     def _flush(self, spans: Spans, _: Regions) -> None:
