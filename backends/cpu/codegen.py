@@ -39,8 +39,8 @@ _COMMON = re.compile(r"^(?:target|declare|attributes) .*\n", re.M)
 
 
 _IN_PLACE = "always_inliner instruction_combine global_dead_code_eliminate"
-# Text is in SSA form with tiled loops: LLVM's own pipeline takes twice as long for no gain, and code
-# is the same where loops are rotated and simplified again.  All passes are of that pipeline: NewGVN,
+# Text is in SSA form with tiled loops: LLVM's own pipeline takes twice as long for no gain, and
+# rotating loops or simplifying again gives the same code.  All passes are of that pipeline: NewGVN,
 # which is not, took guarded loads for others.
 _PASSES = "always_inliner simplify_cfg instruction_combine global_dead_code_eliminate"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from math import isclose
 from typing import TypeAlias
 
 import numpy as np
@@ -30,7 +31,7 @@ from tcc.record import record
 from tcc.schedule.limits import Rates
 
 # States of a search by what contractions lack, and regions that are handed on.
-_BUDGET, _PRICED = 128, 4
+_BUDGET, _PRICED = 128, 2
 
 # The value of a component of a constant stage.
 _Folded: TypeAlias = Callable[[int, int], Value]
@@ -141,7 +142,8 @@ def reordered(site: Site, rates: Rates) -> Found:
 
 def searched(site: Site, rates: Rates, strict: bool = False) -> Found:
     """The regions a search by what the site's contractions lack finds that are estimated to be
-    cheapest.  Contractions that do not run at peak are not estimated, but priced."""
+    cheapest, one of equal estimates: the others nest the same loops in another order.  Contractions
+    that do not run at peak are not estimated, but priced."""
     region = composed(site.nodes)
     states, found = _derived(region, strict)
 
@@ -149,7 +151,10 @@ def searched(site: Site, rates: Rates, strict: bool = False) -> Found:
         return estimate(state.region, site.constants, rates)
 
     own = estimate(region, site.constants, rates) if is_regular(region) else None
-    best = sorted(((seconds(s), n) for n, s in enumerate(found) if s.chain))[:_PRICED]
+    best: list[tuple[float, int]] = []
+    for price, n in sorted((seconds(s), n) for n, s in enumerate(found) if s.chain):
+        if len(best) < _PRICED and not (best and isclose(price, best[-1][0])):
+            best.append((price, n))
     chains = ("; ".join(found[n].text) for _, n in best)
     candidates = [
         Rewritten(chain, price, found[n].region, site.constants)

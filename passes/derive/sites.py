@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from tcc.ir.expr import Expr
-from tcc.ir.graph import Graph, Handle, Node, Value, captures, walk_graphs
+from tcc.ir.graph import Graph, Handle, Node, Value, walk_graphs
 from tcc.ir.index import as_int
 from tcc.ir.types import element_count
 from tcc.passes.derive.algebra.terms import WIDE, Flattened, is_near_one
@@ -106,11 +106,7 @@ class Scope:
 
     def __init__(self, graph: Graph, known: Mapping[Value, Handle]) -> None:
         self.graph, self.known = graph, known
-        self.users = graph.users()
-        self.producers = graph.producers()
-        self.kept = {*graph.outputs, *(v for pair in graph.aliases for v in pair)}
-        for node in graph.nodes:
-            self.kept.update(captures(node))
+        self.users, self.producers, self.kept = graph.users(), graph.producers(), graph.kept()
         self.order = {node: n for n, node in enumerate(graph.nodes)}
 
     def sums(self) -> Iterator[Site]:

@@ -24,16 +24,15 @@ from tcc.ir.expr.scalar import (
     Scalar,
     Source,
     StageRef,
-    index_value,
     read,
     reads_of_stages,
+    substitute_all,
     substitute_indices,
     transform,
-    transform_all,
     walk,
 )
 from tcc.ir.graph import Node, Value
-from tcc.ir.index import Index, Var, Vars, free_vars, iterator, substitute, var_of, within
+from tcc.ir.index import Index, Var, Vars, free_vars, iterator, var_of, within
 from tcc.ir.op import exact
 from tcc.ir.types import U64, TensorType
 from tcc.passes.fuse.hoist import hoist_normalisers
@@ -172,23 +171,11 @@ def _bound(stage: Stage) -> Vars:
 
 def _renamed(stage: Stage, mapping: Mapping[Var, Index]) -> Stage:
     """`stage` with iterators and data-dependent indices renamed, all at once."""
-
-    def leaf(node: Scalar) -> Scalar:
-        match node:
-            case Read():
-                at = tuple(substitute(i, mapping) for i in node.indices)
-                indirect = tuple((free_vars(mapping[v])[0], s) for v, s in node.indirect)
-                return read(node.source, at, node.dtype, fill=node.fill, indirect=indirect)
-            case IndexValue():
-                return index_value(substitute(node.index, mapping), node.dtype)
-            case _:
-                return node
-
     return replace(
         stage,
         iters=_vars(stage.iters, mapping),
         reduce=_vars(stage.reduce, mapping),
-        body=transform_all(stage.body, leaf),
+        body=substitute_all(stage.body, mapping),
     )
 
 

@@ -32,7 +32,7 @@ from typing import TypeAlias
 
 from tcc.ir.expr import Expr, Stage, reads
 from tcc.ir.expr.scalar import Read, walk
-from tcc.ir.graph import Graph, Node, Value, captures, uses
+from tcc.ir.graph import Graph, Node, Value, uses
 from tcc.ir.index import nonnegative
 from tcc.ir.op import Trait
 from tcc.ir.tile import MemorySpace
@@ -109,10 +109,7 @@ class _Partition:
     def __init__(self, graph: Graph, model: KernelModel, ends: Collection[Node]) -> None:
         self.graph, self.model, self.ends = graph, model, frozenset(ends)
         self.users = graph.users()
-        self.producers = {v: n for n in graph.nodes for v in n.outputs}
-        self.kept = {*graph.outputs, *(v for pair in graph.aliases for v in pair)}
-        for node in graph.nodes:
-            self.kept.update(captures(node))
+        self.producers, self.kept = graph.producers(), graph.kept()
         self.position = {node: n for n, node in enumerate(graph.nodes)}
         self.traits = {node: classify(node) for node in graph.nodes}
         self.joins = find_joins(graph, seen_by_others(graph), model.limits.launch_bytes)

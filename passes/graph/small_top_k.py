@@ -9,6 +9,8 @@ largest is left; equal elements keep their order, and NaN comes first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tcc.ir.expr import MONOIDS, Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, apply, index_value
 from tcc.ir.graph import Graph, GraphBuilder, Node
@@ -51,13 +53,13 @@ def _expr(x: TensorType, axis: int, count: int) -> Expr:
             taken = apply("eq", place, b.read(_place(earlier), *at))
             terms = [choose(taken, e, t) for e, t in zip(none, terms, strict=True)]
         best.append(b.stage(at, *terms, over=(j,), monoid="argmax"))
-    at = b.iters(*before, count, *after)
-    rest = (*at[:axis], *at[axis + 1 :])
-    values = b.stage(at, chosen(at[axis], [b.read(s, *rest) for s in best]))
-    at = b.iters(*before, count, *after)
-    rest = (*at[:axis], *at[axis + 1 :])
-    places = b.stage(at, chosen(at[axis], [b.read(_place(s), *rest) for s in best]))
-    return b.done(values, places)
+
+    def joined(parts: Sequence[StageRef]) -> StageRef:
+        at = b.iters(*before, count, *after)
+        rest = (*at[:axis], *at[axis + 1 :])
+        return b.stage(at, chosen(at[axis], [b.read(s, *rest) for s in parts]))
+
+    return b.done(joined(best), joined([*map(_place, best)]))
 
 
 def _place(best: StageRef) -> StageRef:

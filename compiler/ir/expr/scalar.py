@@ -20,7 +20,16 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
-from tcc.ir.index import Index, IndexLike, Indices, Substitution, Var, as_index, substitute
+from tcc.ir.index import (
+    Index,
+    IndexLike,
+    Indices,
+    Substitution,
+    Var,
+    as_index,
+    free_vars,
+    substitute,
+)
 from tcc.ir.index.interned import intern
 from tcc.ir.types import BOOL, DType, DTypeKind
 from tcc.record import entity, record
@@ -406,7 +415,7 @@ def substitute_indices(scalar: Scalar, mapping: Substitution) -> Scalar:
 
 
 def substitute_all(roots: Scalars, mapping: Substitution) -> Scalars:
-    """`substitute_indices` of each root."""
+    """`substitute_indices` of each root; data-dependent indices get the names of variables."""
 
     def leaf(node: Scalar) -> Scalar:
         match node:
@@ -414,7 +423,10 @@ def substitute_all(roots: Scalars, mapping: Substitution) -> Scalars:
                 at = tuple(substitute(i, mapping) for i in node.indices)
                 if at == node.indices:
                     return node
-                return read(node.source, at, node.dtype, fill=node.fill, indirect=node.indirect)
+                bound = tuple(
+                    (free_vars(mapping[v])[0] if v in mapping else v, s) for v, s in node.indirect
+                )
+                return read(node.source, at, node.dtype, fill=node.fill, indirect=bound)
             case IndexValue():
                 return index_value(substitute(node.index, mapping), node.dtype)
             case _:

@@ -131,6 +131,11 @@ class Graph:
     def producers(self) -> dict[Value, Node]:
         return {out: node for node in self.nodes for out in node.outputs}
 
+    def kept(self) -> set[Value]:
+        """The values that others than nodes read: outputs, aliases, captures of bodies."""
+        aliases = (v for pair in self.aliases for v in pair)
+        return {*self.outputs, *aliases, *(v for node in self.nodes for v in captures(node))}
+
     def users(self) -> dict[Value, list[Node]]:
         """The nodes that read each value, body captures included; graph outputs are not nodes."""
         users: dict[Value, list[Node]] = {}

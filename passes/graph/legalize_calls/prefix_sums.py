@@ -61,18 +61,19 @@ class Totals:
 
     def before(self, at: Indices, number: Index) -> Scalar:
         """The total of the elements before `number`, which is inside the line."""
-        fill = self.combination.identity
-        if self.within is None:
-            return self.b.read(self.direct, *at, number - 1, fill=fill)
-        inside = self.b.read(self.within, *at, number // BLOCK, number % BLOCK - 1, fill=fill)
-        return self._joined(self.outer.before(at, number // BLOCK), inside)
+        return self._through(at, number, 1, self.combination.identity)
 
     def up_to(self, at: Indices, number: Index) -> Scalar:
         """The total of the elements up to `number` and of it."""
+        return self._through(at, number, 0)
+
+    def _through(self, at: Indices, number: Index, back: int, fill: int | None = None) -> Scalar:
+        """The total through so many elements before `number`; `fill` where none is before it."""
         if self.within is None:
-            return self.b.read(self.direct, *at, number)
-        inside = self.b.read(self.within, *at, number // BLOCK, number % BLOCK)
-        return self._joined(self.outer.before(at, number // BLOCK), inside)
+            return self.b.read(self.direct, *at, number - back, fill=fill)
+        block, each = number // BLOCK, number % BLOCK - back
+        inside = self.b.read(self.within, *at, block, each, fill=fill)
+        return apply(self.combination.function, self.outer.before(at, block), inside)
 
     def _whole(self, at: Indices, number: Index) -> Scalar:
         """The total of a block."""
@@ -96,6 +97,3 @@ class Totals:
     def _masked(self, k: Index, number: Index, term: Scalar) -> Scalar:
         counts = apply("le", index_value(k, I64), index_value(number, I64))
         return choose(counts, term, self.combination.identity)
-
-    def _joined(self, before: Scalar, inside: Scalar) -> Scalar:
-        return apply(self.combination.function, before, inside)

@@ -400,17 +400,20 @@ class _NestLowering:
 
     def _identity(self, spans: Spans, _: Regions) -> None:
         """Sums that wait in scratch start at the identity."""
-        outer = self._outer(spans)
-        for number, stage in self.stages:
-            lowering = StageLowering(self._around(stage, outer, {}, {}))
+        for number, _outer, lowering in self._lowerings(spans):
             lowering.hold(number, lowering.identities())
 
     def _flush(self, spans: Spans, _: Regions) -> None:
         """Sums that are results go from scratch to where results lie."""
+        for number, outer, lowering in self._lowerings(spans):
+            lowering.store(self._load(number, outer))
+
+    def _lowerings(
+        self, spans: Spans
+    ) -> Iterator[tuple[int, tuple[BlockRange, ...], StageLowering]]:
         outer = self._outer(spans)
         for number, stage in self.stages:
-            lowering = StageLowering(self._around(stage, outer, {}, {}))
-            lowering.store(self._load(number, outer))
+            yield number, outer, StageLowering(self._around(stage, outer, {}, {}))
 
     def _stores_sums(self) -> bool:
         buffers = self.parent.group.buffers
