@@ -109,17 +109,13 @@ static tcc_comm *comm_of(const tcc_run *run, int64_t group) {
     return group < 0 ? run->comm : run->instance->groups[group];
 }
 
-static tcc_status failed(const tcc_run *run, int64_t group, tcc_status status) {
+tcc_status tcc_collective_failed(const tcc_run *run, int64_t group, tcc_status status) {
     const tcc_comm_table *table = tcc_collective_table(run->comm);
     int32_t rank = table->rank(run->comm);
     char text[256];
     return tcc_fail(status, "rank %d%s: %.600s", rank,
                     group_text(&run->instance->model->program, group, rank, text),
                     table->last_error());
-}
-
-tcc_status tcc_collective_failed(const tcc_run *run, tcc_status status) {
-    return failed(run, -1, status);
 }
 
 tcc_status tcc_collective_start(tcc_run *run, const tcc_code *code) {
@@ -153,7 +149,7 @@ tcc_status tcc_collective_start(tcc_run *run, const tcc_code *code) {
         tcc_comm *comm = comm_of(run, group);
         tcc_status status = tcc_collective_table(comm)->start(comm, &call, send->data,
                                                               receive->data, &flight->ticket);
-        if (status != TCC_OK) return failed(run, group, status);
+        if (status != TCC_OK) return tcc_collective_failed(run, group, status);
     }
     flight->group = group;
     flight->send = send->data;
@@ -172,7 +168,7 @@ tcc_status tcc_collective_wait(tcc_run *run, const tcc_code *code) {
     } else {
         tcc_comm *comm = comm_of(run, flight->group);
         tcc_status status = tcc_collective_table(comm)->wait(comm, flight->ticket);
-        if (status != TCC_OK) return failed(run, flight->group, status);
+        if (status != TCC_OK) return tcc_collective_failed(run, flight->group, status);
     }
     flight->ticket = 0;
     run->in_flight--;

@@ -19,7 +19,7 @@ tcc_status tcc_gpu_join(tcc_run *run) {
                         "the comm's library is older than this model and knows no GPUs");
     tcc_comm_device *found = NULL;
     tcc_status status = table->device_open(run->comm, device->gpu->driver->device_type, &found);
-    if (status != TCC_OK) return tcc_collective_failed(run, status);
+    if (status != TCC_OK) return tcc_collective_failed(run, -1, status);
     if (found == device->joined) { /* it was its user already */
         table->device_close(found);
         return TCC_OK;
@@ -27,6 +27,16 @@ tcc_status tcc_gpu_join(tcc_run *run) {
     tcc_gpu_part(device);
     device->joined = found;
     device->talk = table;
+    for (int64_t i = 0; i < run->instance->model->program.n_groups; i++) {
+        status = table->device_open(run->instance->groups[i], device->gpu->driver->device_type,
+                                    &device->parties[i]);
+        if (status != TCC_OK) {
+            status = tcc_collective_failed(run, i, status);
+            tcc_gpu_part(device);
+            return status;
+        }
+        device->n_parties = i + 1;
+    }
     return TCC_OK;
 }
 
@@ -34,22 +44,38 @@ void tcc_gpu_part(tcc_gpu_instance *device) {
     if (!device->joined) return;
     if (device->pending) (void)device->gpu->driver->event_wait(device->event);
     tcc_gpu_drop_graphs(device); /* the library waits for these */
+    while (device->n_parties) device->talk->device_close(device->parties[--device->n_parties]);
     device->talk->device_close(device->joined);
     device->joined = NULL;
 }
 
+/* A wait that the comms of so many groups are still to watch. */
+typedef struct watched_wait {
+    const tcc_gpu_instance *device;
+    int64_t parties;
+    tcc_status status; /* of a group's comm that failed */
+} watched_wait;
+
 static int wait_for_stream(void *of) {
-    const tcc_gpu_instance *device = of;
-    return device->gpu->driver->stream_wait(device->queue);
+    watched_wait *wait = of;
+    const tcc_gpu_instance *device = wait->device;
+    if (!wait->parties) return device->gpu->driver->stream_wait(device->queue);
+    int error = 0;
+    tcc_status status = device->talk->device_wait(device->parties[--wait->parties],
+                                                  wait_for_stream, wait, &error);
+    if (status != TCC_OK) wait->status = status;
+    return error;
 }
 
 tcc_status tcc_gpu_wait_watched(const tcc_gpu_instance *device, int *out_error) {
+    watched_wait wait = {device, device->n_parties, TCC_OK};
     if (!device->joined) {
-        *out_error = wait_for_stream((void *)device);
+        *out_error = wait_for_stream(&wait);
         return TCC_OK;
     }
     tcc_status status =
-        device->talk->device_wait(device->joined, wait_for_stream, (void *)device, out_error);
+        device->talk->device_wait(device->joined, wait_for_stream, &wait, out_error);
+    if (status == TCC_OK) status = wait.status;
     return status == TCC_OK ? TCC_OK : tcc_fail(status, "%s", device->talk->last_error());
 }
 
@@ -68,10 +94,11 @@ tcc_status tcc_gpu_start(tcc_run *run, const tcc_comm_call *call, const tcc_code
         TCC_GPU_TRY(driver, stream_wait_event(stream, device->begun, 0),
                     "a collective cannot be put behind kernels");
     }
+    int64_t group = code->as.collective.group;
     tcc_status status = device->talk->device_start(
-        device->joined, call, spans[code->as.collective.send].data,
+        group < 0 ? device->joined : device->parties[group], call, spans[code->as.collective.send].data,
         spans[code->as.collective.receive].data, stream);
-    if (status != TCC_OK) return tcc_collective_failed(run, status);
+    if (status != TCC_OK) return tcc_collective_failed(run, group, status);
     if (device->beside)
         TCC_GPU_TRY(driver, event_record(device->ended[code->as.collective.ticket], stream),
                     "the end of a collective cannot be marked");

@@ -155,8 +155,6 @@ static tcc_status check_body(const tcc_gpu *gpu, const tcc_program *program, tcc
             TCC_RETURN_IF_ERROR(check_body(gpu, program, code->as.branch.otherwise, found));
             break;
         case TCC_CODE_COLLECTIVE:
-            if (code->as.collective.group >= 0)
-                return tcc_fail(TCC_UNSUPPORTED, "collectives of groups of ranks do not run on GPUs");
             if (i + 1 == body.count || body.code[i + 1].kind != TCC_CODE_WAIT)
                 found->overlaps = true;
             break;

@@ -121,7 +121,9 @@ struct tcc_gpu_instance {
     uint64_t runs;
     int64_t kernels; /* of the run, as resolving found */
     tcc_comm_device *joined; /* to the comm of the last run that had one */
-    const tcc_comm_table *talk; /* its functions */
+    tcc_comm_device **parties;  /* by number of a group: joined to that of its comm */
+    int64_t n_parties;
+    const tcc_comm_table *talk; /* their functions */
     void *beside; /* the stream of collectives that go on beside kernels; NULL: the run's */
     void *begun;  /* events: what a collective there waits for, and by ticket its end */
     void **ended;

@@ -27,6 +27,7 @@ static tcc_status allocate_tables(tcc_instance *instance, tcc_gpu_instance *devi
         {&device->map_room, device->gpu->most_maps + 1, sizeof(tcc_gpu_tensor_map)},
         {(void **)&device->key, tcc_gpu_key_words(program), sizeof(int64_t)},
         {(void **)&device->ended, program->n_tickets, sizeof(void *)},
+        {(void **)&device->parties, program->n_groups, sizeof(void *)},
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
         *tables[i].table = tcc_allocate_zero((size_t)tables[i].count, tables[i].size);
@@ -150,6 +151,7 @@ void tcc_gpu_instance_destroy(tcc_instance *instance) {
     tcc_free(device->map_room);
     tcc_free(device->key);
     tcc_free(device->ended);
+    tcc_free(device->parties);
     tcc_free(device);
     instance->device = NULL;
 }

@@ -29,6 +29,7 @@ from tcc.ir.program import (
     Instr,
     IntOp,
     Program,
+    RankGroup,
     Reduction,
     Wait,
 )
@@ -63,6 +64,16 @@ def summing(*, apart: bool) -> Program:
         b.body.append(wait)
     b.launch("add", b.blocks(n), [rest, total, y], [n])
     return b.program()
+
+
+def among(lists: tuple[tuple[int, ...], ...]) -> Program:
+    """`summing` among the ranks of each list."""
+    program = summing(apart=True)
+    body = [
+        replace(i, group=0, ranks=len(lists[0])) if isinstance(i, Collective) else i
+        for i in program.body
+    ]
+    return _with_body(replace(program, groups=(RankGroup("some", lists),)), body)
 
 
 def without_wait() -> Program:
@@ -248,6 +259,29 @@ def test_two_ranks_on_streams_of_their_callers(job: Job) -> None:
         driver.give(y)
 
     job.run(2, test)
+
+
+def test_groups_of_ranks_have_communicators_of_their_own(job: Job) -> None:
+    """Recorded runs too; and a rank of another group that dies ends them."""
+    path = job.artifact("among", among(((0, 2), (1, 3))))
+
+    def test(comm: comms.Comm, driver: Driver) -> None:
+        module, own, other = load(path, comm=comm), comm.rank + 1, (comm.rank + 2) % 4 + 1
+        for _ in range(3):
+            want = np.maximum(own * X, 0) + (own + other) * X
+            np.testing.assert_array_equal(module(own * X), want)
+        comm.barrier()
+        if comm.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        def until_it_fails() -> None:
+            while True:
+                module(own * X)
+
+        with pytest.raises(RuntimeError, match=r"the process of rank 1 \(pid"):
+            until_it_fails()
+
+    job.run(4, test, dies=True)
 
 
 def test_a_comm_may_be_closed_before_its_models(job: Job) -> None:
