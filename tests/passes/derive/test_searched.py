@@ -16,6 +16,7 @@ from tcc.passes.derive.algebra.cost import products
 from tcc.passes.derive.convert import to_expr
 from tcc.passes.derive.derive import Decision, decisions, derive
 from tcc.passes.derive.record import Region
+from tcc.passes.derive.rewritten import Rewritten
 from tcc.passes.derive.rules import RULES
 from tcc.passes.derive.search import State
 from tcc.passes.graph.decompose import is_derived
@@ -70,6 +71,15 @@ def test_strict_numerics_regroup_a_band_in_the_order_of_its_sums(agree: Agree) -
     agree(graph, derive(graph, strict), tolerance=0)
     taps = conv(7, 64)
     assert derive(taps, strict) is taps
+
+
+def test_one_region_of_equal_estimates_is_priced() -> None:
+    """A window's sums may be split along either axis: the same kernels."""
+    graph = conv(28, 16)
+    found = [o.candidate for o in only(graph).options if isinstance(o.candidate, Rewritten)]
+    estimates = [candidate.estimate for candidate in found]
+    assert len(estimates) == 2
+    assert estimates[1] > 1.0001 * estimates[0]
 
 
 def test_a_dense_band_stays() -> None:
