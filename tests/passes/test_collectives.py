@@ -125,7 +125,10 @@ def check_program(graph: Graph, feeds: list[Feeds], want: list[dict[str, Array]]
     program, table, _ = lower_program(
         place_graph(graph), CorePlanner(CoreModel(16, 16)), lower_node
     )
-    program = plan_arena(overlap_collectives(program), arena_planner())
+    apart = overlap_collectives(program)
+    own = plan_arena(apart, arena_planner(), shared=False)  # without memory that all ranks read
+    assert not any(isinstance(buffer.place, Symmetric) for buffer in own.buffers)
+    program = plan_arena(apart, arena_planner())
     kernels = [bound.kernel for bound in table.bounds]
     program = replace(program, kernels=tuple(f"k{n}" for n in range(len(kernels))))
     verify_program(program)

@@ -48,13 +48,14 @@ static void note(issue *to, int result, const char *call) {
 
 #define NOTE(to, name, ...) note(to, (to)->nccl->name(__VA_ARGS__), "nccl" #name)
 
-static void send(issue *to, const tcc_comm_work *work, const char *data, int64_t count,
-                 int32_t peer) {
+static void send_to(issue *to, const tcc_comm_work *work, const char *data, int64_t count,
+                    int32_t peer) {
     if (count)
         NOTE(to, Send, data, (size_t)count, types[work->type], peer, to->comm, to->stream);
 }
 
-static void receive(issue *to, const tcc_comm_work *work, char *data, int64_t count, int32_t peer) {
+static void receive_from(issue *to, const tcc_comm_work *work, char *data, int64_t count,
+                         int32_t peer) {
     if (count)
         NOTE(to, Recv, data, (size_t)count, types[work->type], peer, to->comm, to->stream);
 }
@@ -64,8 +65,8 @@ static void gather_parts(issue *to, const tcc_comm_work *work) {
     char *part = work->receive;
     for (int32_t i = 0; i < to->size; i++) {
         if (i != to->rank || part != work->send) { /* in place this rank's part is there */
-            send(to, work, work->send, counts[to->rank], i);
-            receive(to, work, part, counts[i], i);
+            send_to(to, work, work->send, counts[to->rank], i);
+            receive_from(to, work, part, counts[i], i);
         }
         part += (size_t)counts[i] * work->element;
     }
@@ -78,8 +79,8 @@ static void exchange_parts(issue *to, const tcc_comm_work *work) {
     for (int32_t i = 0; i < to->size; i++) {
         int64_t sent = call->send_counts ? call->send_counts[i] : call->count;
         int64_t received = call->send_counts ? call->receive_counts[i] : call->count;
-        send(to, work, from, sent, i);
-        receive(to, work, part, received, i);
+        send_to(to, work, from, sent, i);
+        receive_from(to, work, part, received, i);
         from += (size_t)sent * work->element;
         part += (size_t)received * work->element;
     }
@@ -106,8 +107,8 @@ static void issue_one(issue *to, const tcc_comm_work *work) {
              call->root, to->comm, to->stream);
         return;
     case TCC_COMM_ALL_GATHER_V: gather_parts(to, work); return;
-    case TCC_COMM_SEND: send(to, work, work->send, call->count, call->root); return;
-    case TCC_COMM_RECEIVE: receive(to, work, work->receive, call->count, call->root); return;
+    case TCC_COMM_SEND: send_to(to, work, work->send, call->count, call->root); return;
+    case TCC_COMM_RECEIVE: receive_from(to, work, work->receive, call->count, call->root); return;
     default: exchange_parts(to, work);
     }
 }

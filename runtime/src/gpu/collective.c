@@ -9,7 +9,7 @@
 
 tcc_status tcc_gpu_join(tcc_run *run) {
     tcc_gpu_instance *device = run->instance->device;
-    if (!run->comm) return TCC_OK;
+    if (!run->comm || !run->instance->model->program.n_tickets) return TCC_OK;
     if (!device->joined)
         TCC_RETURN_IF_ERROR(tcc_gpu_unless_recorded(
             device, "its ranks have not met on their GPUs: run it once before"));
