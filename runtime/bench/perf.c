@@ -360,7 +360,7 @@ static int64_t number_of(const char *text) {
     const char *units = "KMG", *unit = *end ? strchr(units, *end & ~32) : NULL;
     int shift = unit ? 10 * (int)(unit - units + 1) : 0;
     if (unit) end++;
-    if (*end || number < 0 || end == text || number > INT64_MAX >> 40)
+    if (*end || number < 0 || end == text || number > INT64_MAX >> shift)
         misuse(text, "a number such as 8, 4K or 32M");
     return number << shift;
 }
