@@ -85,6 +85,7 @@ def test_help_has_an_example_and_names_every_option(perf: Path) -> None:
         (("-b", "-1"), "-1: expected a number"),
         (("-e", "9999999999G"), "9999999999G: expected a number"),
         (("-b", "64", "-e", "32"), "8 <= MIN <= MAX"),
+        (("-e", "1025G"), "MAX <= 1024G"),
         (("-f", "1"), "a factor of 2 or more"),
         (("-o", "mean"), "mean: expected sum, prod, min, max, avg or all"),
         (("-d", "f8"), "f8: expected a datatype"),
