@@ -360,7 +360,7 @@ static int64_t number_of(const char *text) {
     const char *units = "KMG", *unit = *end ? strchr(units, *end & ~32) : NULL;
     int shift = unit ? 10 * (int)(unit - units + 1) : 0;
     if (unit) end++;
-    if (*end || number < 0 || end == text || number > INT64_MAX >> 40)
+    if (*end || number < 0 || end == text || number > INT64_MAX >> shift)
         misuse(text, "a number such as 8, 4K or 32M");
     return number << shift;
 }
@@ -461,8 +461,9 @@ static options read_options(int argc, char **argv) {
                                        NULL)) != -1;)
         take_option(&out, flag);
     if (optind < argc) misuse(argv[optind], "options alone after KIND");
-    if (out.factor < 2 || out.runs < 1 || out.group < 1 || out.least < 8 || out.most < out.least)
-        misuse("sizes", "a factor of 2 or more, operations, and 8 <= MIN <= MAX");
+    if (out.factor < 2 || out.runs < 1 || out.group < 1 || out.least < 8 || out.most < out.least ||
+        out.most > INT64_C(1) << 40)
+        misuse("sizes", "a factor of 2 or more, operations, and 8 <= MIN <= MAX <= 1024G");
     if (out.average > 3 || out.ranks > 1024 || out.seconds > 1000000)
         misuse("--average, --ngpus, --timeout", "0 to 3, at most 1024, at most 1000000");
     return out;

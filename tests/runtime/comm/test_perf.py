@@ -63,6 +63,11 @@ def test_bandwidths_follow_from_the_mean_time(perf: Path) -> None:
         assert row["wrong"] == "-"
 
 
+def test_sizes_are_numbers_with_or_without_a_unit(perf: Path) -> None:
+    text = run(perf, "-b", "16777216", "-e", "16M", "-n", "1", "-w", "0", "-g", "1", "-c", "0")
+    assert [row["bytes"] for row in table(text)] == ["16777216"]
+
+
 def test_help_has_an_example_and_names_every_option(perf: Path) -> None:
     text = run(perf, "--help")
     assert "\n  tcc-perf all_reduce -g 2 --pin -b 4K -e 32M\n" in text
@@ -78,7 +83,9 @@ def test_help_has_an_example_and_names_every_option(perf: Path) -> None:
         (("gather",), "gather: expected a KIND"),
         (("-b", "4Q"), "4Q: expected a number such as 8, 4K or 32M"),
         (("-b", "-1"), "-1: expected a number"),
+        (("-e", "9999999999G"), "9999999999G: expected a number"),
         (("-b", "64", "-e", "32"), "8 <= MIN <= MAX"),
+        (("-e", "1025G"), "MAX <= 1024G"),
         (("-f", "1"), "a factor of 2 or more"),
         (("-o", "mean"), "mean: expected sum, prod, min, max, avg or all"),
         (("-d", "f8"), "f8: expected a datatype"),
