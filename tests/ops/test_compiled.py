@@ -25,7 +25,7 @@ BATCH = 120
 # name sizes.
 NO_RESULT = (
     "if", "loop", "scan", "require", "broadcast_size", "check_indices", "bind_size",
-    "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast",
+    "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "rank",
 )  # fmt: skip
 # Their operands are no arrays: tests/e2e/test_lists.py compiles them.
 OF_LISTS = ("list_at", "list_concat", "list_erase", "list_expect", "list_insert", "list_length")

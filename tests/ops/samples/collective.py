@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import numpy as np
+from tcc.ir.op import NoAttrs
 from tcc.ir.program import CollectiveKind
 from tcc.ops import OPS
 from tcc.ops.collective import CollectiveAttrs
@@ -26,4 +27,7 @@ def _samples(kind: CollectiveKind) -> Samples:
     return samples
 
 
-SAMPLES: Mapping[str, Samples] = {kind.name.lower(): _samples(kind) for kind in CollectiveKind}
+SAMPLES: Mapping[str, Samples] = {
+    **{kind.name.lower(): _samples(kind) for kind in CollectiveKind},
+    "rank": lambda _: iter((Sample((), NoAttrs(), "alone"),)),
+}
