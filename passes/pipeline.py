@@ -164,11 +164,6 @@ def _update_in_place(_: Plan, lowered: Lowered) -> Lowered:
     return replace(lowered, program=program, kernels=kernels)
 
 
-def _order(_: Plan, lowered: Lowered) -> Lowered:
-    results = [kernel.results for kernel in lowered.kernels]
-    return replace(lowered, program=order_steps(lowered.program, results))
-
-
 def _describe_ports(plan: Plan, lowered: Lowered) -> Lowered:
     assert plan.ports is not None
     return replace(lowered, program=with_ports(lowered.program, plan.ports))
@@ -184,7 +179,12 @@ _ASSIGN: tuple[Step, ...] = (
 _NARROW: Step = ("narrow-storage", _narrow)
 _PLACE = (*_ASSIGN, _NARROW)
 _IN_PLACE: Step = ("update-in-place", _update_in_place)
-_ORDER: Step = ("order-steps", _order)
+_ORDER: Step = (
+    "order-steps",
+    lambda plan, it: replace(
+        it, program=order_steps(it.program, [kernel.results for kernel in it.kernels])
+    ),
+)
 _ARENA: Step = (
     "plan-arena",
     lambda plan, it: replace(it, program=plan_arena(it.program, plan.arena)),

@@ -17,8 +17,8 @@ from tcc.ir.program import (
     Instr,
     Program,
     Register,
-    constant_registers,
 )
+from tcc.ir.program.arithmetic import let_values
 from tcc.ir.program.operands import STEPS, buffers_of, renumbered, walk_instructions
 from tcc.ir.types import DType
 from tcc.record import record
@@ -35,9 +35,10 @@ class Life:
     last: int
 
 
-def known_sizes(program: Program) -> dict[BufferId, int]:
-    """Bytes of the arena's buffers of known size."""
-    known = constant_registers(program)
+def known_sizes(program: Program, dims: Mapping[tuple[int, int], int]) -> dict[BufferId, int]:
+    """Bytes of the arena's buffers whose sizes are known where these dimensions of inputs are, by
+    port and axis."""
+    known = let_values(program.body, dims)
     return {
         n: known[b.place.size]
         for n, b in enumerate(program.buffers)

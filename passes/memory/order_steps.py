@@ -25,7 +25,6 @@ from typing import TypeAlias
 
 from tcc.ir.program import (
     Allocate,
-    Arena,
     Body,
     BufferId,
     CallOp,
@@ -37,17 +36,16 @@ from tcc.ir.program import (
     Program,
     View,
 )
-from tcc.ir.program.arithmetic import let_values
 from tcc.ir.program.operands import (
+    buffers_of,
     memory_of,
     operands,
     renumbered,
     shared_memory,
 )
 from tcc.ir.program.table import Kind
-from tcc.passes.memory.merge_buffers import most_live
+from tcc.passes.memory.merge_buffers import known_sizes, most_live
 from tcc.passes.memory.plan_arena import arena_lives
-from tcc.record import record
 from tcc.schedule.nest import TYPICAL
 
 # Ways on that the search of a stretch looks at, and sizes at which no order may take more bytes.
@@ -55,6 +53,8 @@ WORK = 1 << 14
 SIZES = (TYPICAL, 1, TYPICAL * 16)
 
 _WRITES = (Kind.DEFINED, Kind.ALLOCATED, Kind.AIMED, Kind.WRITTEN)
+# Which instructions touch a buffer, as bits, and its bytes.
+_Touched: TypeAlias = tuple[int, int]
 # The peak, instructions that came before earlier ones, live bytes, what may come next, the order.
 _State: TypeAlias = tuple[int, int, int, list[int], tuple[int, ...]]
 
@@ -65,25 +65,12 @@ def order_steps(program: Program, results: Sequence[Sequence[int]]) -> Program:
     `results` are the positions, by kernel, of the buffers that it writes.  Symbols of sizes count
     as the first of `SIZES`, and at none of these the program takes more than before.
     """
-    sizes = [_sizes(program, size) for size in SIZES]
+    axes = [(n, axis) for n, port in enumerate(program.inputs) for axis, _ in enumerate(port.dims)]
+    sizes = [known_sizes(program, dict.fromkeys(axes, size)) for size in SIZES]
     stretches = _Stretches(program, results, sizes[0])
-    body = stretches.ordered(_most_live(stretches.ordered(0), sizes[0]))
-    old, new = ([_most_live(b, s) for s in sizes] for b in (program.body, body))
-    better = new[0] < old[0] and all(map(le, new, old))
-    return replace(program, body=body) if better else program
-
-
-def _most_live(body: Body, sizes: Mapping[BufferId, int]) -> int:
-    return most_live(arena_lives(body)[0], sizes)
-
-
-def _sizes(program: Program, size: int) -> dict[BufferId, int]:
-    """Bytes of the arena's buffers where each dimension that inputs decide is `size`."""
-    ports = enumerate(program.inputs)
-    dims = {(n, axis): size for n, port in ports for axis, _ in enumerate(port.dims)}
-    known = let_values(program.body, dims)
-    places = ((n, b.place) for n, b in enumerate(program.buffers))
-    return {n: known[p.size] for n, p in places if isinstance(p, Arena) and p.size in known}
+    body = stretches.ordered(most_live(arena_lives(stretches.ordered(0))[0], sizes[0]))
+    old, new = ([most_live(arena_lives(b)[0], s) for s in sizes] for b in (program.body, body))
+    return replace(program, body=body) if new < old and all(map(le, new, old)) else program
 
 
 def _moves(instr: Instr) -> bool:
@@ -114,7 +101,7 @@ class _Stretches:
             for moves, group in groupby(body, _moves):
                 instrs = tuple(group)
                 if moves:
-                    found += [instrs[n] for n in self._stretch(at, instrs).order(limit)]
+                    found += [instrs[n] for n in self._order(at, instrs, limit)]
                     at += len(instrs)
                     continue
                 for instr in instrs:
@@ -125,37 +112,45 @@ class _Stretches:
 
         return inside(self._program.body)
 
-    def _stretch(self, at: int, instrs: Body) -> _Stretch:
-        """What the search needs to know of the instructions that begin at a position."""
+    def _order(self, at: int, instrs: Body, limit: int) -> Sequence[int]:
+        """The order of the instructions that begin at a position.
+
+        Of each there are those before it that it needs, as bits, and the buffers that it touches:
+        all that touch these, as bits, and the bytes.  One more is done before all and touches what
+        is live there, another is never done and touches what lives on.
+        """
         count, needs = len(instrs), list[int]()
-        touches: list[set[BufferId]] = []
         users = {
             b: (life.first < at) << count | (life.last >= at + count) << count + 1
             for b, (life, _) in self._spans.items()
         }
+        named = [memory_of(instr, self._shared) & users.keys() for instr in instrs]
         last: dict[int, tuple[int, int]] = {}  # of memory and registers: what wrote and what reads
         for n, instr in enumerate(instrs):
             bit, found = 1 << n, 0
             touched, written = self._accesses(instr)
             for key in touched | written:
                 writer, readers = last.get(key, (0, 0))
-                found |= writer | readers if key in written else writer
-                last[key] = (bit, 0) if key in written else (writer, readers | bit)
+                found |= writer
+                if key in written:
+                    found |= readers
+                    last[key] = bit, 0
+                else:
+                    last[key] = writer, readers | bit
             needs.append(found)
-            touches.append(memory_of(instr, self._shared) & users.keys())
-            for buffer in touches[-1]:
+            for buffer in named[n]:
                 users[buffer] |= bit
         live = sum(size for life, size in self._spans.values() if life.first < at <= life.last)
-        return _Stretch(needs, [[(users[b], self._spans[b][1]) for b in t] for t in touches], live)
+        buffers = [[(users[b], self._spans[b][1]) for b in its] for its in named]
+        return _least(needs, buffers, live, limit)
 
     def _accesses(self, instr: Instr) -> tuple[set[int], set[int]]:
         """What an instruction touches and what it writes: memory by the least number of a buffer
         there, registers by negative numbers.  Sizes and allocations keep their order, for outputs
         are allocated when their shapes are known."""
-        made: Sequence[int] = ()
-        if isinstance(instr, Launch):
-            made = [instr.buffers[n] for n in self._results[instr.kernel]]
-        touched: set[int] = set()
+        launched = self._results[instr.kernel] if isinstance(instr, Launch) else ()
+        made = [buffers_of(instr)[n] for n in launched]
+        touched = set[int]()
         written = {~self._program.registers} if isinstance(instr, Let | Allocate) else set()
         for kind, value in operands(instr):
             if kind.letter in ("b", "r"):
@@ -166,57 +161,45 @@ class _Stretches:
         return touched, written
 
 
-@record
-class _Stretch:
-    """Instructions by their numbers: those that each needs as bits, the buffers that each touches,
-    and the bytes that are live before all of them.
+def _least(
+    needs: Sequence[int], buffers: Sequence[Sequence[_Touched]], entering: int, limit: int
+) -> Sequence[int]:
+    """The order of the least peak that is found; peaks up to `limit` count alike, and of equal
+    peaks the order near that of the numbers is taken."""
+    plain = range(len(needs))
+    floor = max(limit, entering, *(sum(size for _, size in t) for t in buffers))
+    done, live, present = 1 << len(plain), entering, 0
+    for n in plain:
+        most, live = _step(buffers[n], done, live, 1 << n)
+        done, present = done | 1 << n, max(present, most)
+    if present <= floor:
+        return plain
+    after = [[m for m in plain if needs[m] >> n & 1] for n in plain]
+    ready = [n for n in plain if not needs[n]]
+    states: dict[int, _State] = {1 << len(plain): (floor, 0, entering, ready, ())}
+    for _ in plain:
+        longer: dict[int, _State] = {}
+        room = WORK // len(plain)
+        for done, (peak, moved, live, ready, order) in sorted(
+            states.items(), key=lambda state: state[1][:2]
+        ):
+            moves = [(n, *_step(buffers[n], done, live, 1 << n)) for n in ready]
+            free = [move for move in moves if move[1] <= peak and move[2] <= live]
+            for n, most, left in free[:1] or moves:
+                key = done | 1 << n
+                cost = max(most, peak), moved + n - (done & (1 << n) - 1).bit_count()
+                if cost < longer.get(key, (present,))[:2]:
+                    new = (m for m in after[n] if not needs[m] & ~key)
+                    rest = sorted({*ready, *new} - {n})
+                    longer[key] = *cost, left, rest, (*order, n)
+            room -= len(ready)
+            if room <= 0:
+                break
+        states = longer
+    return next((state[4] for state in states.values()), plain)
 
-    Of a buffer there are the instructions that touch it as bits, and its bytes.  Beside them one
-    that is done before all others touches what is live there, and one that is never done touches
-    what lives on behind them.
-    """
 
-    needs: Sequence[int]
-    touched: Sequence[Sequence[tuple[int, int]]]
-    live: int
-
-    def order(self, limit: int) -> Sequence[int]:
-        """The order of the least peak that is found; peaks up to `limit` count alike, and of equal
-        peaks the order near that of the numbers is taken."""
-        plain = range(len(self.needs))
-        floor = max(limit, self.live, *(sum(size for _, size in t) for t in self.touched))
-        done, live, present = 1 << len(plain), self.live, 0
-        for n in plain:
-            most, live = self._step(done, live, n)
-            done, present = done | 1 << n, max(present, most)
-        if present <= floor:
-            return plain
-        after = [[m for m in plain if self.needs[m] >> n & 1] for n in plain]
-        first = [n for n in plain if not self.needs[n]]
-        states: dict[int, _State] = {1 << len(plain): (floor, 0, self.live, first, ())}
-        for _ in plain:
-            longer: dict[int, _State] = {}
-            room = WORK // len(plain)
-            for done, (peak, moved, live, ready, order) in sorted(
-                states.items(), key=lambda state: state[1][:2]
-            ):
-                moves = [(n, *self._step(done, live, n)) for n in ready]
-                free = [move for move in moves if move[1] <= peak and move[2] <= live]
-                for n, most, left in free[:1] or moves:
-                    key, skipped = done | 1 << n, n - (done & (1 << n) - 1).bit_count()
-                    cost = max(most, peak), moved + skipped
-                    if cost < longer.get(key, (present,))[:2]:
-                        new = (m for m in after[n] if not self.needs[m] & ~key)
-                        rest = sorted({*ready, *new} - {n})
-                        longer[key] = *cost, left, rest, (*order, n)
-                room -= len(ready)
-                if room <= 0:
-                    break
-            states = longer
-        return next((state[4] for state in states.values()), plain)
-
-    def _step(self, done: int, live: int, n: int) -> tuple[int, int]:
-        """The bytes that are live at an instruction, and behind it, if those of `done` are done."""
-        most = live + sum(size for users, size in self.touched[n] if not users & done)
-        rest = ~(done | 1 << n)
-        return most, most - sum(size for users, size in self.touched[n] if not users & rest)
+def _step(buffers: Sequence[_Touched], done: int, live: int, bit: int) -> tuple[int, int]:
+    """The bytes that are live at an instruction, and behind it, if those of `done` are done."""
+    most = live + sum(size for users, size in buffers if not users & done)
+    return most, most - sum(size for users, size in buffers if not users & ~(done | bit))

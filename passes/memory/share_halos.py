@@ -25,7 +25,7 @@ from tcc.passes.memory.merge_buffers import (
 
 def share_halos(program: Program) -> Program:
     """`program` with values of equal halos in one buffer, where that takes no more memory."""
-    sizes = known_sizes(program)
+    sizes = known_sizes(program, {})
     fixed = fixed_buffers(program)
     live = {n: life for n, life in lives_of(program).items() if n in sizes}
     most = most_live(live, sizes)

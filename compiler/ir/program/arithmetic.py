@@ -43,11 +43,12 @@ def let_value(
 
 
 def let_values(body: Iterable[Instr], dims: Mapping[tuple[int, int], int]) -> dict[Register, int]:
-    """What the `Let`s among instructions that run one after another write, as far as these `dims`
-    of inputs, by port and axis, are enough to know it."""
+    """What registers hold behind instructions that run one after another, as far as their `Let`s
+    and these `dims` of inputs, by port and axis, are enough to know it."""
     registers: dict[Register, int] = {}
     for instr in body:
-        value = let_value(instr, registers, dims) if isinstance(instr, Let) else None
-        if isinstance(instr, Let) and value is not None:
-            registers[instr.target] = value
+        if isinstance(instr, Let):
+            value = let_value(instr, registers, dims)
+            registers.pop(instr.target, None)
+            registers |= {} if value is None else {instr.target: value}
     return registers
