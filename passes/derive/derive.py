@@ -4,16 +4,17 @@
     %y = matmul(%s, %v)      4,096 x 4,096   ->   %y = expression(%q, %t)
 
 Sites are sums of products (`sites`), which are written anew in other orders (`rewritten`), and
-convolutions, which are computed in bilinear forms (`bilinear`).  The candidates whose estimates and
-bounds are low are priced as the kernels that they become, and all sites are chosen for together:
-neighbours by what they take together, weights within their bounds.  What is made of constants is
-computed here in f64 and rounded once.  Another region is checked against what it replaces by exact
-values (`check`).
+convolutions, which are computed in bilinear forms (`bilinear`), as products of matrices may be.
+The candidates whose estimates and bounds are low are priced as the kernels that they become, and
+all sites are chosen for together: neighbours by what they take together, weights within their
+bounds.  What is made of constants is computed here in f64 and rounded once.  Another region is
+checked against what it replaces by exact values (`check`).
 
 Orders of sums change rounding only.  A result is finite where the products of the largest
 magnitudes of its factors are, summed; an infinity or a NaN of an operand makes the same results
 infinite or NaN as before, though which of both may differ.  Numbers that are not near one stay
-where they are, differences are not multiplied out, and no division by data is moved.
+where they are, differences are not multiplied out, and no division by data is moved.  Bilinear
+forms keep the bound of `bilinear`, and spread infinities and NaNs over tiles or blocks.
 Requires folded constants.
 """
 

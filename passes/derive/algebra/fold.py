@@ -6,7 +6,7 @@ m[k, j] = w[k, j] + sum(r) a[k, r] * b[r, j]          of constants w, a, b: one 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from string import ascii_letters
 from typing import Any
 
@@ -48,13 +48,17 @@ def fold(
     fixed = constant_stages(region, constants)
     made: dict[int, tuple[Array, ...]] = {}
 
+    @cache
+    def operand(number: int, is_float: bool) -> Array:
+        found = operands[number]
+        assert found is not None
+        return np.asarray(found, np.float64) if is_float else found
+
     def array(factor: Factor) -> Array:
         assert factor.source is not None
         if factor.source < 0:
             return made[~factor.source][factor.component]
-        found = operands[factor.source]
-        assert found is not None
-        return np.asarray(found, np.float64) if factor.dtype.is_float else found
+        return operand(factor.source, factor.dtype.is_float)
 
     for number, stage in enumerate(region.stages):
         if fixed[number]:
