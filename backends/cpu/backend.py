@@ -15,7 +15,6 @@ from tcc.errors import UserError
 from tcc.ir.graph import Graph
 from tcc.ir.types import DTYPES, F32
 from tcc.options import Options
-from tcc.passes.derive.bilinear.blocked import LEVELS
 from tcc.passes.derive.derive import Derivations
 from tcc.passes.derive.merge import MergePrices
 from tcc.passes.derive.prices import Prices
@@ -87,10 +86,7 @@ class CpuBackend(Backend):
                 pairs = options.precision == "bf16" and target.profile.multiplies_pairs
                 prices = Prices(most, 2.0 if pairs else 1.0)
                 strict = options.numerics == "strict"
-                levels = LEVELS if options.precision == "f32" else ()
-                self.derivations = Derivations(
-                    prices, options.weight_growth, levels=levels, strict=strict
-                )
+                self.derivations = Derivations(prices, options.weight_growth, strict=strict)
 
     @classmethod
     def refused(cls, options: Options) -> Mapping[str, str]:

@@ -231,11 +231,11 @@ def gpu_passes(gpus: Sequence[GpuProfile], options: Options) -> tuple[Pass, ...]
 
 
 def gpu_derivations(gpus: Sequence[GpuProfile], options: Options) -> Derivations | None:
-    """What sums of products are priced by for all `gpus`; no bilinear algorithms, which
+    """What sums of products are priced by for all `gpus`; no forms of convolutions, which
     have been measured on cores alone."""
     if options.level < 2 or options.numerics == "strict" or not options.derive:
         return None
-    return Derivations(Prices(_planner(gpus, options)), options.weight_growth, lambda _: (), ())
+    return Derivations(Prices(_planner(gpus, options)), options.weight_growth, lambda _: ())
 
 
 def _planner(gpus: Sequence[GpuProfile], options: Options) -> BlockPlanner:

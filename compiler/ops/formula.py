@@ -38,12 +38,11 @@ def choose(condition: Scalar, yes: Term, no: Term) -> Scalar:
     return fn("select", condition, yes, no)
 
 
-def chosen(which: Index | Scalar, values: Sequence[Scalar]) -> Scalar:
+def chosen(which: Index, values: Sequence[Scalar]) -> Scalar:
     """`values[which]`."""
-    place = index_value(which, I64) if isinstance(which, Index) else which
     found = values[-1]
     for number in reversed(range(len(values) - 1)):
-        found = choose(fn("eq", place, number), values[number], found)
+        found = choose(fn("eq", index_value(which, I64), number), values[number], found)
     return found
 
 

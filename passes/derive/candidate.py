@@ -41,11 +41,6 @@ class Candidate:
         """How many times as far as a direct sum a result may be off, for as many roundings."""
         return 1.0
 
-    @property
-    def margin(self) -> float:
-        """The part of its price that it has to save."""
-        return MARGIN
-
     @abstractmethod
     def growth(self, site: Site) -> int:
         """Bytes by which constants grow."""
@@ -85,4 +80,4 @@ class Found(NamedTuple):
 
 def dearer(candidate: Candidate) -> float:
     """How many times as dear as its price a candidate counts."""
-    return 1 + candidate.margin + ROUNDING * log2(candidate.amplification)
+    return 1 + MARGIN + ROUNDING * log2(candidate.amplification)

@@ -224,26 +224,12 @@ class _Values:
         loops = [*(at[:, k, None] for k in range(at.shape[1])), *inner.T[:, None, :]]
         assert not isinstance(stage.body, expr.Stage)
         must = _unconditional(stage.body)
-        self._read_together(stage, loops)
         factors = [self._factor(f, loops, n in must) for n, f in enumerate(stage.factors)]
         full = len(at), len(inner)
         values = [np.broadcast_to(v, full) for v in self._field.body(stage.body, factors)]
         if stage.monoid is None:
             return [v[:, 0] for v in values]
         return self._field.combined(stage.monoid, stage.dtypes, values)
-
-    def _read_together(self, stage: Stage, loops: list[Values]) -> None:
-        """Computes what several factors read of one stage at all of their points at once."""
-        wanted: dict[int, list[Values]] = {}
-        for factor in stage.factors:
-            if factor.source is not None and factor.source < 0 and all(self._shape(factor.source)):
-                at = [self._affine(form, loops) for form in factor.forms]
-                inside = _clipped(at, self._shape(factor.source))
-                flat = inside.reshape(prod(inside.shape[:-1]), len(at))
-                wanted.setdefault(~factor.source, []).append(flat)
-        for number, places in wanted.items():
-            if len(places) > 1 and sum(map(len, places)) <= _CHUNK * 4:
-                self.stage(number, np.concatenate(places))
 
     def _factor(self, factor: Factor, loops: list[Values], must: bool) -> Values:
         prime = self._field.prime
@@ -256,14 +242,17 @@ class _Values:
             inside = inside & (place >= 0) & (place < size)
         if factor.fill is None and must and not np.all(inside):
             raise _Outside
-        clipped = _clipped(at, shape)
+        every = np.broadcast_shapes(*(p.shape for p in at), ())
+        clipped = np.zeros((*every, len(at)), np.int64)
+        for axis, (place, size) in enumerate(zip(at, shape, strict=True)):
+            clipped[..., axis] = np.clip(place, 0, max(size - 1, 0))
         outside = np.array(
             key_of("outside", self._side) % prime
             if factor.fill is None
             else element(factor.fill.value, prime)
         )
         if not all(shape):
-            return np.broadcast_to(outside, clipped.shape[:-1])
+            return np.broadcast_to(outside, every)
         return np.where(inside, self._read(factor, clipped, shape), outside)
 
     def _read(self, factor: Factor, at: Values, shape: Sequence[int]) -> Values:
@@ -302,15 +291,6 @@ def _unconditional(body: Sequence[Scalar]) -> set[int]:
             lazy = isinstance(scalar, Apply) and scalar.function == "select"
             rest += children(scalar)[:1] if lazy else children(scalar)
     return {s.number for s in seen if isinstance(s, Arg)}
-
-
-def _clipped(at: Sequence[Values], shape: Sequence[int]) -> Values:
-    """Indices, a row of them for each point, moved inside of a shape."""
-    every = np.broadcast_shapes(*(p.shape for p in at), ())
-    clipped = np.zeros((*every, len(at)), np.int64)
-    for axis, (place, size) in enumerate(zip(at, shape, strict=True)):
-        clipped[..., axis] = np.clip(place, 0, max(size - 1, 0))
-    return clipped
 
 
 def _distinct(places: Values) -> Values:

@@ -4,17 +4,16 @@
     %y = matmul(%s, %v)      4,096 x 4,096   ->   %y = expression(%q, %t)
 
 Sites are sums of products (`sites`), which are written anew in other orders (`rewritten`), and
-convolutions, which are computed in bilinear forms (`bilinear`), as products of matrices may be.
-The candidates whose estimates and bounds are low are priced as the kernels that they become, and
-all sites are chosen for together: neighbours by what they take together, weights within their
-bounds.  What is made of constants is computed here in f64 and rounded once.  Another region is
-checked against what it replaces by exact values (`check`).
+convolutions, which are computed in bilinear forms (`bilinear`).  The candidates whose estimates and
+bounds are low are priced as the kernels that they become, and all sites are chosen for together:
+neighbours by what they take together, weights within their bounds.  What is made of constants is
+computed here in f64 and rounded once.  Another region is checked against what it replaces by exact
+values (`check`).
 
 Orders of sums change rounding only.  A result is finite where the products of the largest
 magnitudes of its factors are, summed; an infinity or a NaN of an operand makes the same results
 infinite or NaN as before, though which of both may differ.  Numbers that are not near one stay
-where they are, differences are not multiplied out, and no division by data is moved.  Bilinear
-forms keep the bound of `bilinear`, and spread infinities and NaNs over tiles or blocks.
+where they are, differences are not multiplied out, and no division by data is moved.
 Requires folded constants.
 """
 
@@ -28,7 +27,6 @@ from typing import Any, TypeAlias
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, constant_bytes
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.passes.choose.beam import Link, choose_together
-from tcc.passes.derive.bilinear.blocked import LEVELS, blocked
 from tcc.passes.derive.bilinear.conv_forms import forms_of
 from tcc.passes.derive.bilinear.convolutions import (
     Tiled,
@@ -40,7 +38,7 @@ from tcc.passes.derive.bilinear.convolutions import (
     tiled,
 )
 from tcc.passes.derive.bilinear.tiled_conv import Conv, Form
-from tcc.passes.derive.candidate import Candidate, Found, dearer
+from tcc.passes.derive.candidate import MARGIN, Candidate, Found, dearer
 from tcc.passes.derive.prices import Prices
 from tcc.passes.derive.rewritten import reordered, searched
 from tcc.passes.derive.sites import Scope, Site, scopes
@@ -56,14 +54,12 @@ class Derivations:
     """What prices are made by, how many times their size all weights together may take, and the
     bilinear `forms` of a convolution that are allowed.
 
-    Products of matrices may be computed by blocks of `levels`.
     `strict` keeps to what gives every result the terms that it had, in their order.
     """
 
     prices: Prices
     growth: float = 4.0
     forms: Callable[[Conv], Iterable[Form]] = forms_of
-    levels: tuple[int, ...] = LEVELS
     strict: bool = False
 
 
@@ -175,7 +171,7 @@ def _decided(site: Site, limits: Derivations) -> Decision:
     for candidate, worth in pairs:
         factor, seconds = dearer(candidate), None
         if direct is None or not worth:
-            why = f"saves less than {candidate.margin:.0%} of the estimate"
+            why = f"saves less than {MARGIN:.0%} of the estimate"
         elif candidate.least_seconds(prices.planner.rates) * factor >= direct:
             why = "its products alone take longer"
         elif not (why := candidate.refused()):
@@ -190,15 +186,12 @@ def _decided(site: Site, limits: Derivations) -> Decision:
 def _found(site: Site, limits: Derivations) -> list[Found]:
     """What each generator of candidates finds for a site."""
     prices, conv = limits.prices, fitting(site)
-    rates = prices.planner.rates
-    derived = searched(site, rates, limits.strict)
+    derived = searched(site, prices.planner.rates, limits.strict)
     if limits.strict:
         return [derived]
-    by_blocks = blocked(site, rates, limits.levels)
     if conv is None:
-        return [reordered(site, rates), derived, by_blocks]
-    forms = tiled(conv, limits.forms(conv), prices.least_seconds, limits.growth)
-    return [forms, derived, by_blocks]
+        return [reordered(site, prices.planner.rates), derived]
+    return [tiled(conv, limits.forms(conv), prices.least_seconds, limits.growth), derived]
 
 
 # ---- sites together -----------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """A chain of steps from a file as an option of the site that it names.
 
 site /layer/MatMul
-strassen stage=0 levels=1
+split stage=0 loop=2 inner=64 shift=0
 """
 
 from __future__ import annotations

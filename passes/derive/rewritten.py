@@ -70,7 +70,7 @@ class Rewritten(Candidate):
 
     def unchecked(self, site: Site) -> str:
         try:
-            same = self.agrees(site)
+            same = agree(composed(site.nodes), self.region)
         except Unchecked as error:
             return error.what
         if not same:
@@ -81,10 +81,6 @@ class Rewritten(Candidate):
                 hint="compile with --no-derive, and report the model",
             )
         return ""
-
-    def agrees(self, site: Site) -> bool:
-        """Whether it computes what the site does.  Raises Unchecked where that cannot be told."""
-        return agree(composed(site.nodes), self.region)
 
     def emit(
         self, b: GraphBuilder, operands: Sequence[Value], arrays: Arrays | None

@@ -237,7 +237,7 @@ def test_a_chain_is_replayed_and_drawn(tmp_path: Path, capsys: pytest.CaptureFix
     )
     onnx.save(onnx.parser.parse_model(text), path)
     command = ["inspect", path, "--derivations", "--replay", chain]
-    steps = "strassen stage=0 levels=1; winograd stage=2 levels=1"
+    steps = "split stage=0 loop=2 inner=4 shift=0; nest stage=0 loops=2"
     Path(chain).write_text(f"site -> y (MatMul)\n{steps}\n")
     assert cli.execute([*command, "--svg", picture, "--json"]) == 0
     (site,) = json.loads(capsys.readouterr().out)
@@ -245,7 +245,7 @@ def test_a_chain_is_replayed_and_drawn(tmp_path: Path, capsys: pytest.CaptureFix
     assert (replayed["chain"], replayed["why"]) == (steps, "replayed")
     assert replayed["seconds"] > 0
     products = [stage for stage in replayed["stages"] if "products" in stage["does"]]
-    assert [stage["type"] for stage in products] == ["f32[7,7,2,3]"]
+    assert [stage["type"] for stage in products] == ["f32[6,10,2]"]
     drawn = ElementTree.parse(picture).getroot()
     texts = [t.text or "" for t in drawn.iter("{http://www.w3.org/2000/svg}text")]
     for row in (*site["stages"], *replayed["stages"]):
@@ -255,8 +255,8 @@ def test_a_chain_is_replayed_and_drawn(tmp_path: Path, capsys: pytest.CaptureFix
     for text, said in (
         ("site other\nnest stage=0 loops=2", "line 1: site other"),
         ("", "names no site"),
-        ("site -> y (MatMul)\nstrassen stage=0 levels=1\nsplit stage=9", "step 2: split stage=9"),
-        ("site -> y (MatMul)\nstrassen stage=0 levels=3", "step 1: strassen"),
+        ("site -> y (MatMul)\nreverse stage=0 loop=2\nsplit stage=9", "step 2: split stage=9"),
+        ("site -> y (MatMul)\nnest stage=0 loops=2", "step 1: nest"),
     ):
         Path(chain).write_text(text)
         assert cli.execute(command) == 2

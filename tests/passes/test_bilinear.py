@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from tcc.ir.index import const
-from tcc.passes.derive.bilinear.algorithms import MOST_PRODUCTS, Matrix, toom_cook
+from tcc.passes.derive.bilinear.algorithms import MOST_PRODUCTS, Matrix, correlation, toom_cook
 from tcc.passes.derive.bilinear.conv_forms import amplification, forms_of, roundings
 from tcc.passes.derive.bilinear.shared_sums import Arithmetic, shared_sums
 from tcc.passes.derive.bilinear.tiled_conv import Axis, AxisForm, Conv, Form
-
-from tests.passes.bilinear_maps import correlation
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

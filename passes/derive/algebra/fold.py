@@ -6,7 +6,7 @@ m[k, j] = w[k, j] + sum(r) a[k, r] * b[r, j]          of constants w, a, b: one 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from string import ascii_letters
 from typing import Any
 
@@ -16,12 +16,10 @@ from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.expr.scalar import Arg, Cast, Const, Scalar, argument, cast, literal, rebuild
 from tcc.ir.op import Array
 from tcc.ir.types import F64, DType, tensor
-from tcc.passes.derive.affine import Affine, constant, units
+from tcc.passes.derive.affine import Affine
 from tcc.passes.derive.algebra.cost import constant_stages, count
 from tcc.passes.derive.convert import to_expr
-from tcc.passes.derive.edit import over
 from tcc.passes.derive.record import Factor, Region, Stage, constant_of, is_leaf
-from tcc.passes.derive.rules.neutral import decided
 
 # Products that are computed ahead of the run, and elements that an evaluation point by point may
 # take: some seconds.
@@ -48,17 +46,13 @@ def fold(
     fixed = constant_stages(region, constants)
     made: dict[int, tuple[Array, ...]] = {}
 
-    @cache
-    def operand(number: int, is_float: bool) -> Array:
-        found = operands[number]
-        assert found is not None
-        return np.asarray(found, np.float64) if is_float else found
-
     def array(factor: Factor) -> Array:
         assert factor.source is not None
         if factor.source < 0:
             return made[~factor.source][factor.component]
-        return operand(factor.source, factor.dtype.is_float)
+        found = operands[factor.source]
+        assert found is not None
+        return np.asarray(found, np.float64) if factor.dtype.is_float else found
 
     for number, stage in enumerate(region.stages):
         if fixed[number]:
@@ -100,17 +94,7 @@ def _contracted(stage: Stage, array: Callable[[Factor], Array]) -> tuple[Array, 
 
 
 def evaluated(stage: Stage, array: Callable[[Factor], Array]) -> tuple[Array, ...]:
-    """The components of any stage that is no leaf, element by element; floats are f64.
-
-    Where the first loop chooses between formulas, each is evaluated for its part alone."""
-    loops = units(len(stage.loops))
-    if stage.iters and any(f.source is None and f.forms == loops[:1] for f in stage.factors):
-        rest = units(len(loops) - 1)
-        parts = [
-            evaluated(decided(over(stage, stage.iters[1:], stage.sums, [at, *rest])), array)
-            for at in (constant(n, len(rest)) for n in range(count(stage.iters[:1])))
-        ]
-        return tuple(np.stack(each) for each in zip(*parts, strict=True))
+    """The components of any stage that is no leaf, element by element; floats are f64."""
     arrays = [array(f) for f in stage.factors if f.source is not None]
     return tuple(evaluate_expr(_in_f64(stage, tuple(a.shape for a in arrays)), arrays))
 

@@ -35,13 +35,6 @@ def agree(a: Region, b: Region) -> bool:
     return equal_at(*_small(a, b), most=_MOST) or equal_at(a, b, points=2, most=_MOST)
 
 
-def shrunk(region: Region, parts: int) -> Region:
-    """The region at small sizes, each of which leaves what its own leaves when cut in `parts`."""
-    order = sorted(_sizes(region))
-    small = {size: parts * n + size % parts for n, size in enumerate(order, 2)}
-    return _shrunk(region, {size: n for size, n in small.items() if n < size})
-
-
 def _small(a: Region, b: Region) -> tuple[Region, Region]:
     """The two at small sizes."""
     free = _free(a), _free(b)

@@ -13,10 +13,6 @@ Computations, 1980; Lavin and Gray 2016), give F(m, t): m results of a correlati
 m + t - 1 products, one for each of as many points.  Algorithms of several axes are nested:
 their factors are Kronecker products.
 
-Strassen's algorithm (Numerische Mathematik 13, 1969) multiplies matrices of 2 x 2 blocks in 7
-products of blocks, not 8, with 18 additions of blocks; Winograd's variant (1971) has 15, for its
-sums share terms.
-
 Rounding.  With n roundings at most between an operand and a result and unit roundoff u, a result
 of operands |x[j]| <= X and |w[k]| <= W is off by at most
 
@@ -82,6 +78,14 @@ class Bilinear:
         return max(map(Fraction, sums)) / terms
 
 
+def correlation(results: int, taps: int) -> Tensor:
+    """The map y[i] = sum(k) x[i + k] * w[k]."""
+    return tuple(
+        tuple(tuple(int(j == i + k) for k in range(taps)) for j in range(results + taps - 1))
+        for i in range(results)
+    )
+
+
 @lru_cache(maxsize=64)
 def toom_cook(results: int, taps: int) -> Bilinear:
     """F(results, taps).  Requires at most `MOST_PRODUCTS` products.
@@ -130,23 +134,3 @@ def _denominator(row: Row) -> Fraction:
 
 def _size(row: Row) -> Fraction:
     return sum(map(abs, row), Fraction(0))
-
-
-# ---- products of matrices -----------------------------------------------------------------------
-
-
-def _matrix(*rows: str) -> Matrix:
-    """Rows of 1, 0 and -1, written +, 0 and -."""
-    return tuple(tuple(Fraction("-0+".index(c) - 1) for c in row) for row in rows)
-
-
-STRASSEN = Bilinear(
-    _matrix("+00+", "00++", "+000", "000+", "++00", "-0+0", "0+0-"),
-    _matrix("+00+", "+000", "0+0-", "-0+0", "000+", "++00", "00++"),
-    _matrix("+00+-0+", "00+0+00", "0+0+000", "+-+00+0"),
-)
-WINOGRAD = Bilinear(
-    _matrix("+000", "0+00", "++--", "000+", "00++", "+0--", "+0-0"),
-    _matrix("+000", "00+0", "000+", "-++-", "-+00", "-+0-", "0-0+"),
-    _matrix("++00000", "+0+0++0", "+00+0++", "+000+++"),
-)

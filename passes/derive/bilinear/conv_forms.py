@@ -42,14 +42,10 @@ def forms_of(conv: Conv) -> Iterator[Form]:
     fewest = min(2, sum(len(own) > 1 for own in choices))
     terms = prod(axis.taps for axis in conv.axes) * (conv.channels // conv.groups)
     for form in found:
-        several = sum(f != DIRECT for f in form) >= max(1, fewest)
-        if several and is_allowed(amplification(conv, form), roundings(conv, form), terms):
-            yield form
-
-
-def is_allowed(amplification: float, roundings: int, terms: int) -> bool:
-    """Whether the error policy allows an algorithm for sums of so many terms."""
-    return UNIT_ROUNDOFF * amplification <= AMPLIFIED and roundings <= terms
+        if sum(f != DIRECT for f in form) >= max(1, fewest):
+            small = UNIT_ROUNDOFF * amplification(conv, form) <= AMPLIFIED
+            if small and roundings(conv, form) <= terms:
+                yield form
 
 
 def amplification(conv: Conv, form: Form) -> float:

@@ -16,19 +16,14 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import combinations
 from math import gcd
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-from tcc.ops.formula import fn
 from tcc.passes.derive.bilinear.algorithms import Matrix
 from tcc.record import record
 
 _T = TypeVar("_T")
 # Factors by the number of the value they multiply.
 Sum: TypeAlias = Mapping[int, int]
-# Scalars of an expression.
-Grid: TypeAlias = NDArray[Any]
 # Two values with their factors, which have no common divisor, the first positive.
 _Pair: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
 
@@ -157,26 +152,3 @@ def _signed(terms: Sequence[tuple[_T, int]], by: Arithmetic[_T]) -> tuple[_T, in
     for value, own in others:
         total = by.add(total, value) if own == sign else by.sub(total, value)
     return total, sign
-
-
-# ---- sums of scalars ----------------------------------------------------------------------------
-
-
-def grid_of(sizes: Sequence[int]) -> Grid:
-    """An array of so many scalars along each axis, to be filled."""
-    return np.empty(sizes, dtype=object)
-
-
-_SCALARS: Arithmetic[Any] = Arithmetic(
-    np.frompyfunc(lambda a, b: fn("add", a, b), 2, 1),
-    np.frompyfunc(lambda a, b: fn("sub", a, b), 2, 1),
-    np.frompyfunc(lambda by, a: fn("mul", by, a), 2, 1),
-)
-
-
-def along(grid: Grid, sums: Sequence[SharedSums]) -> Grid:
-    """The sums of a grid of scalars along one axis after the other."""
-    for axis, each in enumerate(sums):
-        lines = each.of(list(np.moveaxis(grid, axis, 0)[..., None]), _SCALARS)
-        grid = np.moveaxis(np.stack(lines), 0, axis)[..., 0]
-    return grid

@@ -24,6 +24,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar
 from tcc.ir.graph import Node
@@ -32,9 +33,11 @@ from tcc.ir.op import Array
 from tcc.ir.types import F32, TensorType, tensor
 from tcc.ops.formula import chosen, fn
 from tcc.passes.derive.bilinear.algorithms import Bilinear, toom_cook
-from tcc.passes.derive.bilinear.shared_sums import SharedSums, along, grid_of, shared_sums
+from tcc.passes.derive.bilinear.shared_sums import Arithmetic, SharedSums, shared_sums
 from tcc.passes.graph.decompose import split_kernels
 from tcc.record import record
+
+_Grid: TypeAlias = NDArray[Any]
 
 
 @record
@@ -259,11 +262,11 @@ def input_transform(conv: Conv, form: Form, image: TensorType) -> Expr:
             axes, at[:rank], at[rank : 2 * rank], at[2 * rank :], strict=True
         )
     ]
-    grid = grid_of([f.points for f in form])
+    grid = _grid([f.points for f in form])
     for where in np.ndindex(*grid.shape):
         spot = (places[axis][k] for axis, k in enumerate(where))
         grid[where] = b.read(0, n, c, *spot, fill=0)
-    values = along(grid, [f.sums[0] for f in form])
+    values = _along(grid, [f.sums[0] for f in form])
     return b.finish((point, n, *at, c), chosen(point, list(values.flat)))
 
 
@@ -290,10 +293,10 @@ def output_transform(conv: Conv, form: Form, m: TensorType, bias: TensorType | N
     turns = [i % axis.turns for i, axis in zip(y, conv.axes, strict=True)]
     at = [i // axis.turns for i, axis in zip(y, conv.axes, strict=True)]
     tiles = [i // f.tile for i, f in zip(at, form, strict=True)]
-    grid = grid_of([f.points for f in form])
+    grid = _grid([f.points for f in form])
     for point, where in enumerate(np.ndindex(*grid.shape)):
         grid[where] = b.read(0, point, n, *turns, *tiles, o)
-    values = along(grid, [f.sums[1] for f in form])
+    values = _along(grid, [f.sums[1] for f in form])
     value = _chosen([i % f.tile for i, f in zip(at, form, strict=True)], values)
     return b.finish((n, o, *y), value if bias is None else fn("add", value, b.read(1, o)))
 
@@ -306,6 +309,25 @@ def largest_of_four(image: TensorType, result: TensorType) -> Expr:
     return b.finish(
         (n, c, i, j), fn("max", fn("max", four[0], four[1]), fn("max", four[2], four[3]))
     )
+
+
+def _grid(sizes: Sequence[int]) -> _Grid:
+    return np.empty(sizes, dtype=object)
+
+
+_SCALARS: Arithmetic[Any] = Arithmetic(
+    np.frompyfunc(lambda a, b: fn("add", a, b), 2, 1),
+    np.frompyfunc(lambda a, b: fn("sub", a, b), 2, 1),
+    np.frompyfunc(lambda by, a: fn("mul", by, a), 2, 1),
+)
+
+
+def _along(grid: _Grid, sums: Sequence[SharedSums]) -> _Grid:
+    """The sums of a grid of scalars along one axis after the other."""
+    for axis, each in enumerate(sums):
+        lines = each.of(list(np.moveaxis(grid, axis, 0)[..., None]), _SCALARS)
+        grid = np.moveaxis(np.stack(lines), 0, axis)[..., 0]
+    return grid
 
 
 def _chosen(which: Sequence[Index], values: Any) -> Scalar:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from tcc.passes.derive.rules import bounds, digits, operands, substitute, sums
-from tcc.passes.derive.rules.blocks import BLOCK_RULES
 from tcc.passes.derive.rules.rule import Rule
 
 RULES = MappingProxyType(
@@ -20,6 +19,5 @@ RULES = MappingProxyType(
         "relax": Rule(bounds.relax, bounds.relaxations, ("loop", "extent"), False),
         "regroup": Rule(operands.regroup, operands.regroupings, ("factor",), True),
         "inline": Rule(operands.inline, operands.regroupings, ("factor",), False),
-        **BLOCK_RULES,
     }
 )

@@ -22,7 +22,6 @@ from tcc.ir.expr.scalar import (
 )
 from tcc.ir.types import BOOL
 from tcc.passes.derive.affine import Affine, interval, loops_of
-from tcc.passes.derive.edit import used
 from tcc.passes.derive.record import Region, Stage, shape_of, widens
 
 
@@ -49,17 +48,6 @@ def folded(
         return node
 
     return transform_all(body, leaf)
-
-
-def decided(stage: Stage) -> Stage:
-    """The stage with index values that are numbers in the body, with what follows from them."""
-    known: dict[Scalar, Const] = {}
-    for place, factor in enumerate(stage.factors):
-        form = factor.forms[0] if factor.source is None else None
-        if form is not None and not loops_of(form) and isinstance(form.offset, int):
-            known[argument(place, factor.dtype)] = literal(form.offset, factor.dtype)
-    assert isinstance(stage.body, tuple)
-    return used(stage._replace(body=folded(stage.body, known))) if known else stage
 
 
 def _folded(node: Apply, absorbs: bool) -> Scalar:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from tcc.ir.expr.scalar import Const, argument, literal
+from tcc.ir.expr.scalar import Const, Scalar, argument, literal
 from tcc.passes.derive.affine import (
     Affine,
     Affines,
@@ -13,12 +13,13 @@ from tcc.passes.derive.affine import (
     Sizes,
     is_inside,
     is_nonnegative,
+    loops_of,
     unit,
     units,
 )
-from tcc.passes.derive.edit import drop_unused, moved, over, readers, spliced
+from tcc.passes.derive.edit import drop_unused, moved, over, readers, spliced, used
 from tcc.passes.derive.record import Factor, Region, Stage, is_leaf, reads_inside
-from tcc.passes.derive.rules.neutral import decided
+from tcc.passes.derive.rules.neutral import folded
 
 Arguments: TypeAlias = tuple[int, ...]
 
@@ -75,7 +76,13 @@ def remade(
     Index values that are numbers stand in the body, with what follows from them."""
     new = over(stage, loops[:results], loops[results:], maps)
     new = new._replace(factors=tuple(filled(region, new, f) for f in new.factors))
-    return decided(new)
+    known: dict[Scalar, Const] = {}
+    for place, factor in enumerate(new.factors):
+        form = factor.forms[0] if factor.source is None else None
+        if form is not None and not loops_of(form) and isinstance(form.offset, int):
+            known[argument(place, factor.dtype)] = literal(form.offset, factor.dtype)
+    assert isinstance(new.body, tuple)
+    return used(new._replace(body=folded(new.body, known))) if known else new
 
 
 def filled(region: Region, stage: Stage, factor: Factor) -> Factor:

@@ -23,7 +23,7 @@ from tcc.passes.derive.rules.rule import Refused
 from tcc.passes.derive.search import State
 from tcc.schedule.limits import TYPICAL_RATES
 
-from .regions import affine, matmul
+from .regions import affine
 
 
 def price(region: Region) -> float:
@@ -233,12 +233,6 @@ CASES: Mapping[str, Case] = MappingProxyType(
             lambda: conv(1, 64, (56, 56), 64, (3, 3), (1, 1), group=4),
             lambda: conv(1, 4, (4, 3), 6, (3, 3), (1, 1), group=2),
             (Contraction((3, 3), _NONE, (4,), 56 * 56, 16, _NONE),),
-        ),
-        "matmul": Case(
-            20,
-            lambda: matmul(512, 1024, 4096),
-            lambda: matmul(5, 6, 4),
-            (Contraction(_NONE, _NONE, (7,), 256, 512, _NONE),),
         ),
     }
 )  # fmt: skip
