@@ -12,24 +12,28 @@ class FusionLimits:
     Work: body operations up to `cheap` are repeated for every stage that reads them; copying
     `launch_bytes` takes as long as a launch.
 
-    Memory: `room` is how many bytes stages that are streamed may hold.  From `transposed_rows` on
-    rows fill a vector if turned around.
+    Memory, in bytes: `room` is what stages that are streamed may hold, in tiles of `stream_rows`;
+    a row of `long_row` comes from beyond the second-level cache.  From `transposed_rows` on rows
+    fill a vector if turned around.
 
     Threads: a core does `contraction_rate` body operations of a contraction in a nanosecond and
     `plain_rate` others; a thread with less than `least_nanoseconds` to do costs more than it saves.
 
-    `walks`: whether units walk along a loop where they need not.
+    `walks`: whether units walk along a loop where they need not; None, without prices: where rows
+    are of more than `room` or `long_row`, or products read `transposed_rows` along their sums.
     `repeats`: whether units do stages again whose results several units read.
     """
 
     cheap: int = 6
     launch_bytes: int = 1 << 14
     room: int = 1 << 19
+    stream_rows: int = 256
+    long_row: int = 1 << 20
     transposed_rows: int = 8
     contraction_rate: int = 200
     plain_rate: int = 10
     least_nanoseconds: int = 1000
-    walks: bool = False
+    walks: bool | None = None
     repeats: bool = False
 
 

@@ -12,7 +12,7 @@ from tcc.ir.tile import Compute, Contract, Load, walk_statements
 from tcc.ir.tile.group import GroupStage
 from tcc.ir.types import F32, DType
 from tcc.passes.fuse.combine import read_plainly
-from tcc.passes.fuse.forms import kernel_forms
+from tcc.passes.fuse.forms import repeating_forms
 from tcc.passes.fuse.structure import build_group, row_major_storage, steps_evenly
 from tcc.passes.tile.gpu.lower import lower_blocks
 from tcc.passes.tile.gpu.stored import stored_as
@@ -35,7 +35,7 @@ def is_gpu_kernel(
     """Whether one block kernel of `expr`, with everything row-major and f32 stored as `floats`, is
     worth having."""
     stored = stored_as(expr, floats)
-    forms = kernel_forms(stored, profile.limits)
+    forms = repeating_forms(stored, profile.limits)
     return any(_is_block_kernel(stored, constants, profile, form) for form in forms)
 
 

@@ -1,8 +1,8 @@
-"""Groups that walk along a loop a run at a time.
+"""Whether a group walks along a loop a run at a time, because units cannot hold all of it.
 
-A unit that holds whole rows computes every reduction once (the split form).  Rows of symbolic size
-are walked (the online form of `online_reductions`), and others where that is asked for: nothing
-then grows with the length of the loop.
+A unit that holds whole rows computes every reduction once (the split form).  Rows of symbolic
+size, or of more bytes than a core's cache, are walked instead (the online form of `states`):
+nothing then grows with the length of the loop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tcc.schedule.nest import multiplied
 @lru_cache(maxsize=512)
 def streamed(expr: Expr, limits: FusionLimits) -> Streamed | None:
     """The online form of `expr`, where it is wanted and there is one."""
-    if len(expr.stages) == 1 or not (limits.walks or _is_open(expr)):
+    if len(expr.stages) == 1 or not _too_much(expr, limits):
         return None
     found = derive(expr)
     if found is None:
@@ -42,14 +42,44 @@ def resident_bytes(linked: Sequence[Shaped], number: int, cut: tuple[Var, ...]) 
     return None if count is None else count * max(s.dtype.bytes for s in stage.body)
 
 
-def _is_open(expr: Expr) -> bool:
-    """Whether a unit would have to hold a value of no known size."""
+def _too_much(expr: Expr, limits: FusionLimits) -> bool:
     linked = linked_stages(expr)
     common = common_loops(linked)
-    return any(
-        needs_memory(linked, number, common) and resident_bytes(linked, number, common) is None
-        for number in range(len(linked))
-    )
+    total = 0
+    for number in range(len(linked)):
+        away = needs_memory(linked, number, common)
+        if away or linked[number].stage.monoid is not None:
+            size = resident_bytes(linked, number, common)
+            if size is None and away:
+                return True
+            total += size or 0
+    if limits.walks is not None:
+        return limits.walks
+    if common and any(map(_factors, expr.stages)):
+        rows = (as_int(extent(v)) or limits.stream_rows for v in _rows(linked, common))
+        total *= min(limits.stream_rows, max(rows))
+    if total > limits.room or _reads_long_rows(expr, limits):
+        return True
+    return any(_multiplies_rows(s, limits) for s in expr.stages)
+
+
+def _rows(linked: Sequence[Shaped], common: tuple[Var, ...]) -> tuple[Var, ...]:
+    """The common loops along which products read one factor again, else the innermost one."""
+    found: set[Var] = set()
+    for shaped in linked:
+        if factors := _factors(shaped.stage):
+            a, b = (set(free_vars(*f.indices)) for f in factors)
+            found |= a ^ b
+    return tuple(v for v in common if v in found) or common[-1:]
+
+
+def _reads_long_rows(expr: Expr, limits: FusionLimits) -> bool:
+    sizes = [
+        as_int(extent(stage.reduce[0]))
+        for stage in expr.stages
+        if len(stage.reduce) == 1 and any(isinstance(r.source, int) for r in reads(stage))
+    ]
+    return len(sizes) > 1 and any(s is not None and s * 4 > limits.long_row for s in sizes)
 
 
 def _multiplies_rows(stage: Stage, limits: FusionLimits) -> bool:

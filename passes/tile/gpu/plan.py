@@ -23,7 +23,7 @@ from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.ir.tile.verify_gpu import verify_blocks
 from tcc.ir.types import F32, DType, TensorType
 from tcc.passes.choose.split_k import split_k
-from tcc.passes.fuse.forms import kernel_forms
+from tcc.passes.fuse.forms import repeating_forms
 from tcc.passes.fuse.gpu_legality import is_gpu_kernel
 from tcc.passes.fuse.structure import Storage, build_group, row_major_storage
 from tcc.passes.tile.gpu.lower import blocks_fit, lower_blocks
@@ -104,21 +104,15 @@ class BlockPlanner(KernelPlanner):
     def _packed(
         self, expr: Expr, operands: Sequence[Storage], results: Sequence[Storage]
     ) -> tuple[tuple[Storage, ...], TileGroup]:
-        """The operands with constants packed, and the group on them: in a form that walks, or else
-        repeats nothing, unless another is cheaper by more than prices tell apart."""
+        """The operands with constants packed, and the group on them, in the cheapest form."""
 
         def made(limits: FusionLimits) -> tuple[tuple[Storage, ...], TileGroup]:
             loops = build_group(expr, operands, results, collapsed=False, limits=limits)
             packed = pack_factors(loops, operands)
             return packed, build_group(expr, packed, results, limits=limits)
 
-        forms = sorted(kernel_forms(expr, self.limits), key=lambda f: (not f.walks, f.repeats))
-        best, *others = map(made, forms)
-        seconds = self._seconds_of(best[1]) if others else 0.0
-        for other in others:
-            if (less := self._seconds_of(other[1])) * self.tolerance < seconds:
-                best, seconds = other, less
-        return best
+        forms = [made(form) for form in repeating_forms(expr, self.limits)]
+        return forms[0] if len(forms) == 1 else min(forms, key=lambda m: self._seconds_of(m[1]))
 
     def _seconds_of(self, group: TileGroup) -> float:
         """The least price of a group; infinite where it is no block kernel."""
