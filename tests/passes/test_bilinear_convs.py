@@ -270,12 +270,21 @@ def test_one_kernel_where_units_hold_what_transforms_and_products_exchange(chann
     assert [n.op.name for n in group.members] == [*["expression"] * 3, "add", "relu"]
 
 
-@pytest.mark.parametrize("high", [7, 14])
-def test_three_kernels_where_each_unit_would_read_many_weights(high: int) -> None:
-    """The weights of 512 channels take 37.7 MB, what a few tiles exchange at most 4.7 MB."""
+def grouped(high: int) -> list[list[str]]:
+    """The kernels of a convolution whose weights take 37.7 MB, which come from memory."""
     graph = derive(Conv(512, 512, high=high, wide=high, fused=True).graph(), FREE)
-    groups = [[n.op.name for n in group.members] for group in partition(graph, planner())]
-    assert groups == [["expression"], ["expression"], ["expression", "add", "relu"]]
+    kernels = CorePlanner(planner().core, Pricer(SERVER, 36 * 512 * 512 * 4))
+    return [[n.op.name for n in group.members] for group in partition(graph, kernels)]
+
+
+def test_three_kernels_where_each_unit_would_read_many_weights() -> None:
+    """What a few tiles exchange takes at most 4.7 MB."""
+    assert grouped(14) == [["expression"], ["expression"], ["expression", "add", "relu"]]
+
+
+def test_one_kernel_where_units_transform_few_tiles_again() -> None:
+    """A unit has the weights of some channels, and few tiles are soon transformed."""
+    assert grouped(7) == [[*["expression"] * 3, "add", "relu"]]
 
 
 @dataclass(frozen=True)

@@ -116,10 +116,8 @@ class BlockPlanner(KernelPlanner):
 
     def _seconds_of(self, group: TileGroup) -> float:
         """The least price of a group; infinite where it is no block kernel."""
-        try:
-            return ranked(group, self.profile)[0].price.seconds
-        except NotBlocks:
-            return inf
+        fits = blocks_fit(group, self.profile)
+        return ranked(group, self.profile)[0].price.seconds if fits else inf
 
     def estimate(self, key: KernelKey) -> float:
         """The least price, infinite where it is no block kernel."""
