@@ -419,7 +419,11 @@ tcc_status tcc_comm_device_wait(tcc_comm_device *device, int (*wait)(void *of), 
     *out_result = wait(of);
     pthread_mutex_lock(&device->lock);
     device->waiting = 0;
-    look_at_library(device); /* what failed left unspecified results */
+    /* what failed left unspecified results, here or where it ended the operation */
+    if (device->comm)
+        look_around(device);
+    else
+        look_at_library(device);
     tcc_status status = device->status ? tcc_fail(device->status, "%s", device->reason) : TCC_OK;
     pthread_mutex_unlock(&device->lock);
     return status;

@@ -27,6 +27,7 @@ tcc_status tcc_gpu_join(tcc_run *run) {
     tcc_gpu_part(device);
     device->joined = found;
     device->talk = table;
+    device->party_groups = run->instance->model->program.groups;
     for (int64_t i = 0; i < run->instance->model->program.n_groups; i++) {
         status = table->device_open(run->instance->groups[i], device->gpu->driver->device_type,
                                     &device->parties[i]);
@@ -54,28 +55,34 @@ typedef struct watched_wait {
     const tcc_gpu_instance *device;
     int64_t parties;
     tcc_status status; /* of a group's comm that failed */
+    char reason[512];
 } watched_wait;
 
 static int wait_for_stream(void *of) {
     watched_wait *wait = of;
     const tcc_gpu_instance *device = wait->device;
     if (!wait->parties) return device->gpu->driver->stream_wait(device->queue);
+    int64_t group = --wait->parties;
     int error = 0;
-    tcc_status status = device->talk->device_wait(device->parties[--wait->parties],
-                                                  wait_for_stream, wait, &error);
-    if (status != TCC_OK) wait->status = status;
+    tcc_status status =
+        device->talk->device_wait(device->parties[group], wait_for_stream, wait, &error);
+    if (status != TCC_OK) {
+        wait->status = status;
+        snprintf(wait->reason, sizeof wait->reason, "in group %.100s: %.400s",
+                 device->party_groups[group].name, device->talk->last_error());
+    }
     return error;
 }
 
 tcc_status tcc_gpu_wait_watched(const tcc_gpu_instance *device, int *out_error) {
-    watched_wait wait = {device, device->n_parties, TCC_OK};
+    watched_wait wait = {.device = device, .parties = device->n_parties};
     if (!device->joined) {
         *out_error = wait_for_stream(&wait);
         return TCC_OK;
     }
     tcc_status status =
         device->talk->device_wait(device->joined, wait_for_stream, &wait, out_error);
-    if (status == TCC_OK) status = wait.status;
+    if (status == TCC_OK && wait.status != TCC_OK) return tcc_fail(wait.status, "%s", wait.reason);
     return status == TCC_OK ? TCC_OK : tcc_fail(status, "%s", device->talk->last_error());
 }
 

@@ -123,6 +123,7 @@ struct tcc_gpu_instance {
     tcc_comm_device *joined; /* to the comm of the last run that had one */
     tcc_comm_device **parties;  /* by number of a group: joined to that of its comm */
     int64_t n_parties;
+    const tcc_rank_group *party_groups;
     const tcc_comm_table *talk; /* their functions */
     void *beside; /* the stream of collectives that go on beside kernels; NULL: the run's */
     void *begun;  /* events: what a collective there waits for, and by ticket its end */
