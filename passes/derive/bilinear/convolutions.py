@@ -123,12 +123,12 @@ def tiled(
     conv: Conv, forms: Iterable[Form], least: Callable[[Conv, Form], float], growth: float
 ) -> Found:
     """The `forms` with lower bounds than the direct one, `least`, that are worth a price: the least
-    first, those after it with ever smaller weights."""
+    first, those after it with ever smaller weights, the last within `growth` if any form is."""
     most = least(conv, (DIRECT,) * len(conv.axes))
     every = [Tiled(_name(form), least(conv, form), conv, form) for form in forms]
     found = [each for each in every if dearer(each) * each.estimate < most]
     found.sort(key=lambda each: dearer(each) * each.estimate)
-    return Found(most, tuple(_few(found, growth))[:_PRICED], len(every))
+    return Found(most, tuple(_few(found, growth)), len(every))
 
 
 def _name(form: Form) -> str:
@@ -137,17 +137,22 @@ def _name(form: Form) -> str:
     return f"F({', '.join(' x '.join(map(str, own)) for own in sizes)})"
 
 
-def _few(found: Sequence[Tiled], growth: float) -> Iterator[Tiled]:
+def _few(found: Sequence[Tiled], growth: float) -> list[Tiled]:
     """Those that are worth a price, in their order."""
     sizes = [_weights(each.conv, each.form) for each in found]
-    direct = _weights(found[0].conv, (DIRECT,) * len(found[0].form)) if found else 0
+    most = growth * _weights(found[0].conv, (DIRECT,) * len(found[0].form)) if found else 0
     pairs = list(zip(found, sizes, strict=True))
-    near = _NEAR * min((c.estimate for c, n in pairs if n <= growth * direct), default=inf)
+    within = [each for each, size in pairs if size <= most]
+    near = _NEAR * min((each.estimate for each in within), default=inf)
+    few: list[Tiled] = []
     smallest = inf
     for each, size in pairs:
-        if size <= smallest and each.estimate <= near:
+        if len(few) < _PRICED and size <= smallest and each.estimate <= near:
             smallest = _SMALLER * size
-            yield each
+            few.append(each)
+    if within and smallest > _SMALLER * most:
+        few[-1] = within[0]
+    return few
 
 
 def _weights(conv: Conv, form: Form) -> int:

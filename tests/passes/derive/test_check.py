@@ -12,15 +12,16 @@ from tcc.ir.index import symbol
 from tcc.ir.op import OpSpec
 from tcc.ir.types import F32, I64, tensor
 from tcc.ops import OPS
-from tcc.passes.derive.affine import Affine, Digit, combine, digit, unit
+from tcc.passes.derive.affine import Affine
 from tcc.passes.derive.check import Unchecked, equal_at
 from tcc.passes.derive.convert import from_expr
 from tcc.passes.derive.edit import chosen, inlined, over, spliced
 from tcc.passes.derive.field import PRIMES, Field, element
-from tcc.passes.derive.record import Factor, Region, Stage, is_leaf, product
+from tcc.passes.derive.record import Region, is_leaf
 from tcc.passes.derive.rules.digits import split
 
-from .regions import affine, chain, convolution, matmul, operands, values
+from .mistakes import mistakes
+from .regions import chain, convolution, matmul, operands, values
 from .test_convert import ROWS, expressions
 
 
@@ -36,92 +37,11 @@ def test_an_op_equals_itself_with_its_sums_turned(op: OpSpec) -> None:
         assert equal_at(region, other, points=2)
 
 
-def offset_add(size: int, taps: int, shift: int = 0) -> Region:
-    """A convolution as a product per tap, added at an offset."""
-    region = convolution(size, taps)
-    wide = size + taps - 1
-    inner = Stage(
-        (wide, wide, taps, taps), (), None,
-        (
-            Factor(0, 0, (affine(1, 0, 0, 0, plus=-(taps // 2)),
-                          affine(0, 1, 0, 0, plus=-(taps // 2))), F32, literal(0, F32)),
-            Factor(1, 0, (affine(0, 0, 1, 0), affine(0, 0, 0, 1)), F32),
-        ),
-        product((F32, F32), F32),
-    )  # fmt: skip
-    at = (
-        affine(1, 0, 1, 0, plus=shift), affine(0, 1, 0, 1),
-        affine(0, 0, 1, 0), affine(0, 0, 0, 1),
-    )  # fmt: skip
-    fill = literal(0, F32) if shift else None
-    outer = Stage(
-        (size, size), (taps, taps), "sum", (Factor(~0, 0, at, F32, fill),), product((F32,), F32)
-    )
-    return Region(region.params, (inner, outer), ((1, 0),))
-
-
-@pytest.mark.parametrize("size", [5, 300])
-def test_a_convolution_is_its_offset_add(size: int) -> None:
-    assert equal_at(convolution(size), offset_add(size, 3))
-    assert not equal_at(convolution(size), offset_add(size, 3, shift=1))
-    assert not equal_at(convolution(size), offset_add(size, 3, shift=-1))
-
-
-@pytest.mark.parametrize("size", [6, 1000])
-def test_planted_mistakes_are_found(size: int) -> None:
-    region = convolution(size)
-    (stage,) = region.stages
-    image, kernel = stage.factors
-
-    def wrong(**changes: object) -> Region:
-        return spliced(region, 0, (stage._replace(**changes),))  # type: ignore[arg-type]
-
-    rows, columns = image.forms
-    shifted = image._replace(forms=(rows._replace(offset=0), columns))
-    unpadded = image._replace(fill=None)
-    ones = image._replace(fill=literal(1, F32))
-    assert equal_at(region, region)
-    for other in (
-        convolution(size, swapped=True),
-        wrong(factors=(shifted, kernel)),
-        wrong(factors=(unpadded, kernel)),
-        wrong(factors=(ones, kernel)),
-        wrong(sums=(2, 3)),
-        wrong(sums=(3, 2)),
-        wrong(monoid="max"),
-        wrong(factors=(image, image)),
-        wrong(body=product((F32, F32), F32, 1 / 3)),
-    ):
-        assert not equal_at(region, other)
-    assert not equal_at(region, convolution(size + 1))
-
-
-def band(grouped: bool, batched: bool = False) -> Region:
-    """sum(k) A[m, k] * B[m + 4*w - 8 else 0, k] over 10,000 rows, or B's rows by residues modulo 4:
-    in one sequence, over whose seams the band slides, or as a batch."""
-    zero = literal(0, F32)
-    m, _, k = (unit(n, 3) for n in range(3))
-    at: tuple[Affine, ...] = (affine(1, 4, 0, plus=-8),)
-    stages: list[Stage] = []
-    if grouped:
-        row, residue = Affine((0, 1, 0), -2, digit(m, 4).digits), digit(m, 1, 4)
-        at = residue, row
-        rows, source = (4, 2500), Affine((1, 4, 0))
-        if not batched:
-            at = (combine(((2500, residue), (1, row)), (10_000, 5, 8)),)
-            row = unit(0, 2)
-            rows = (10_000,)
-            source = Affine((0, 0), 0, (Digit(4, row, 1, 2500), Digit(1, row, 2500, 0)))
-        forms = source, unit(len(rows), len(rows) + 1)
-        stages = [Stage((*rows, 8), (), None, (Factor(1, 0, forms, F32),), product((F32,), F32))]
-    factors = Factor(0, 0, (m, k), F32), Factor(~0 if grouped else 1, 0, (*at, k), F32, zero)
-    stages.append(Stage((10_000, 5), (8,), "sum", factors, product((F32, F32), F32)))
-    return Region((tensor(F32, 10_000, 8),) * 2, tuple(stages), ((len(stages) - 1, 0),))
-
-
-def test_a_dilated_band_is_a_batch_of_residues_and_no_sequence() -> None:
-    assert equal_at(band(False), band(True, batched=True))
-    assert not equal_at(band(False), band(True), points=4)
+@pytest.mark.parametrize("size", [6, 300])
+def test_mistakes_are_seen(size: int) -> None:
+    for name, (origin, right, wrong) in mistakes(size):
+        assert equal_at(origin, right), name
+        assert not equal_at(origin, wrong, points=4), name
 
 
 def test_reassociation_and_splits_are_equal() -> None:

@@ -16,7 +16,6 @@ from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.text import graph_text
 from tcc.ir.index import as_index, symbol
 from tcc.ir.types import F16
-from tcc.ops import OPS
 from tcc.ops.algebra.contract import GemmAttrs
 from tcc.ops.algebra.movement import SliceAttrs
 from tcc.ops.algebra.reduce import ReduceAttrs
@@ -27,27 +26,27 @@ from tcc.passes.derive.algebra.fold import fold
 from tcc.passes.derive.algebra.instance import agree as same
 from tcc.passes.derive.algebra.reassociate import Found, reassociated
 from tcc.passes.derive.candidate import MARGIN
-from tcc.passes.derive.derive import Decision, Derivations, Option, decisions, derive
-from tcc.passes.derive.prices import Prices
+from tcc.passes.derive.derive import Decision, Option, decisions, derive
 from tcc.passes.derive.record import Region
 from tcc.passes.derive.sites import composed, sites
-from tcc.passes.tile.cpu.plan import CorePlanner
-from tcc.schedule.cpu.core import CoreModel
-from tcc.schedule.cpu.cost import Pricer
-from tcc.schedule.cpu.machine import MACHINES
 from tcc.schedule.limits import Rates
 from tcc.target import parse_target
 
 from tests.passes.fuse.models import MODELS, Model
 
+from .site_cases import (
+    GRAPHS,
+    SITES,
+    is_exact,
+    is_reached,
+    limits,
+    linear_attention,
+    low_rank,
+    updated,
+)
+
 Array = np.ndarray[Any, np.dtype[Any]]
 Agree = Callable[..., None]
-SERVER = MACHINES["icelake-server"]
-
-
-def limits(growth: float = 4.0) -> Derivations:
-    core = CoreModel(16, 32, SERVER.l2.size, SERVER.cores)
-    return Derivations(Prices(CorePlanner(core, Pricer(SERVER))), growth)
 
 
 def ops(graph: Graph) -> list[str]:
@@ -60,60 +59,37 @@ def chains(graph: Graph) -> list[str]:
     return [d.chosen.candidate.chain for d in found if d.chosen is not None]
 
 
-def linear_attention(tokens: int = 256, width: int = 8, heads: int = 2) -> Graph:
-    m = Model("linear_attention")
-    q, k, v = (m.input(name, 1, tokens, heads * width) for name in "qkv")
-
-    def split(x: Value) -> Value:
-        return m.transpose(m.reshape(x, 1, tokens, heads, width), 0, 2, 1, 3)
-
-    scores = m.op("matmul", split(q), m.transpose(split(k), 0, 1, 3, 2))
-    return m.finish(m.op("matmul", scores, split(v)))
-
-
-def low_rank(rows: int = 64, width: int = 192, rank: int = 24) -> Graph:
-    """`xW + (xA)B` of constants."""
-    m = Model("low_rank")
-    x, w = m.input("x", rows, width), m.weight(width, width)
-    side = m.op("matmul", m.op("matmul", x, m.weight(width, rank)), m.weight(rank, width))
-    return m.finish(m.op("add", m.op("matmul", x, w), side))
+PAYS = (
+    "3x3 of 56",
+    "2x2 phases",
+    "linear attention",
+    "low rank",
+    "update of inputs",
+    "diag(AB)",
+    "trace(AB)",
+    "sum(AB)",
+)
 
 
-def updated(rows: int = 1, width: int = 192, rank: int = 8) -> Graph:
-    """`x(W + AB)` of inputs."""
-    m = Model("updated")
-    x, w = m.input("x", rows, width), m.input("w", width, width)
-    side = m.op("matmul", m.input("a", width, rank), m.input("b", rank, width))
-    return m.finish(m.op("matmul", x, m.op("add", w, side)))
+@pytest.mark.parametrize("name", SITES)
+def test_sites_are_derived_exactly(name: str) -> None:
+    case = SITES[name]
+    (found,) = decisions(case.graph(), limits())
+    candidates = [o.candidate for o in found.options if case.goal in o.candidate.chain]
+    assert candidates
+    assert all(is_exact(found.site, candidate) for candidate in candidates)
 
 
-def diagonal(equation: str = "ii->i", size: int = 320) -> Graph:
-    m = Model("diagonal")
-    product = m.op("matmul", m.input("a", size, size), m.input("b", size, size))
-    return m.finish(m.op("einsum", product, attrs=OPS["einsum"].attrs(equation)))
-
-
-def total(size: int = 96) -> Graph:
-    m = Model("total")
-    product = m.op("matmul", m.input("a", size, size), m.input("b", size, size))
-    return m.finish(m.op("reduce_sum", product, attrs=ReduceAttrs((0, 1), False)))
-
-
-PAYS = {
-    "linear attention": (linear_attention(), "(x0 (x1 x2))"),
-    "low rank": (low_rank(), "take x0 out of two terms"),
-    "updated": (updated(), "multiply out"),
-    "diagonal": (diagonal(), "(x0 x1)"),
-    "trace": (diagonal("ii->"), "(x0 x1)"),
-    "total": (total(), "(x0 x1)"),
-}
+@pytest.mark.parametrize("name", GRAPHS)
+def test_products_are_merged_and_grouped_exactly(name: str) -> None:
+    assert is_reached(GRAPHS[name])
 
 
 @pytest.mark.parametrize("name", PAYS)
 def test_cheaper_orders_are_taken(name: str, agree: Agree) -> None:
-    graph, step = PAYS[name]
+    graph, goal = SITES[name].graph(), SITES[name].goal
     (chain,) = chains(graph)
-    assert step in chain
+    assert goal in chain
     after = derive(graph, limits())
     agree(graph, after, tolerance=1e-5)
     planner = limits().prices.planner
@@ -410,7 +386,7 @@ def test_a_wrong_candidate_is_an_internal_error(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_bounds_leave_unpriced_is_dearer() -> None:
-    graphs = [graph for graph, _ in PAYS.values()]
+    graphs = [SITES[name].graph() for name in PAYS]
     found = [d for graph in graphs for d in decisions(graph, limits())]
     bounded = [(d, o) for d in found for o in d.options if o.why.startswith("its products")]
     assert all(_seconds(d, o) > (1 - MARGIN) * (d.seconds or 0) for d, o in bounded)

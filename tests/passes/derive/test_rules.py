@@ -9,15 +9,15 @@ import pytest
 from tcc.ir.expr.scalar import argument, literal
 from tcc.ir.index import symbol
 from tcc.ir.types import BF16, F32, tensor
-from tcc.passes.derive.affine import Affine, Digit, unit, units
+from tcc.passes.derive.affine import Affine, Digit, units
 from tcc.passes.derive.check import equal_at
 from tcc.passes.derive.derivation import parse_step, replay
-from tcc.passes.derive.edit import chosen, spliced
+from tcc.passes.derive.edit import spliced
 from tcc.passes.derive.record import Factor, Region, Stage, product
 from tcc.passes.derive.rules import RULES
 from tcc.passes.derive.rules.rule import Refused, relaid, remade
 
-from .derivations import CASES, band, conv
+from .derivations import conv
 from .regions import affine, convolution, matmul, operands, values
 
 
@@ -196,40 +196,3 @@ def test_sums_in_short_floats_are_nested_in_none() -> None:
     region = spliced(convolution(), 0, (short,))
     with pytest.raises(Refused, match="rounded once more"):
         RULES["nest"].apply(region, 0, 2)
-
-
-# ---- the unsound forms of others ----------------------------------------------------------------
-
-
-def test_residues_in_a_sequence_and_plain_reshapes_are_seen() -> None:
-    """Groups of residues one after the other let a window read its neighbour's rows; a reshape of
-    rows takes neighbours for residues."""
-    region = band(2, 24, 3, 2, 4, sums=False)
-    right = replay(region, ["split stage=0 loop=1 inner=4 shift=0"])
-    assert equal_at(region, right)
-    stage = region.stages[0]
-    left, other = stage.factors
-    row = Affine((0, 1, 0, 0))
-    moved = row._replace(steps=(0, 1, 1, 0), offset=-2)  # as if group edges were none
-
-    def regrouped(form: Affine) -> Affine:
-        return Affine((0, 0, 0, 0), 0, (Digit(4, form, 1, 6), Digit(1, form, 6, 0)))
-
-    forms = tuple(map(regrouped, (row, moved)))
-    wrong = stage._replace(factors=(
-        left._replace(forms=(left.forms[0], forms[0], left.forms[2])),
-        other._replace(forms=(other.forms[0], forms[1], other.forms[2])),
-    ))  # fmt: skip
-    at = Affine((0, 0, 0), 0, (Digit(6, unit(1, 3), 1, 4), Digit(1, unit(1, 3), 4, 0)))
-    back = Factor(~0, 0, (unit(0, 3), at, unit(2, 3)), F32)
-    outer = Stage(stage.iters, (), None, (back,), (argument(0, F32),))
-    assert not equal_at(region, Region(region.params, (wrong, outer), ((1, 0),)))
-    # Dilation 2 by a reshape: rows 2*x + a as [a, x].
-    dilated = CASES["3x3 d2"].small()
-    split = replay(dilated, ["split stage=0 loop=2 inner=2 shift=0"])
-    inner, copy = split.stages
-    order = list(range(len(inner.iters)))
-    order[2], order[3] = 3, 2
-    turned = chosen(inner, order, range(len(order), len(inner.loops)))
-    assert equal_at(dilated, split)
-    assert not equal_at(dilated, Region(dilated.params, (turned, copy), split.outputs))

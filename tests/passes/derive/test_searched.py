@@ -26,7 +26,7 @@ from tcc.passes.pipeline import run_pipeline
 from tests.passes.fuse.models import Model
 
 from .derivations import band
-from .test_derive import limits
+from .site_cases import conv, limits
 
 Agree = Callable[..., None]
 
@@ -39,12 +39,6 @@ def banded(dilation: int, *, sums: bool = False) -> Graph:
     inputs = [m.op("relu", m.input(f"x{n}", *shape)) for n, shape in enumerate(shapes)]
     (y,) = express(m.builder, to_expr(region), *inputs)
     return m.finish(m.op("relu", y))
-
-
-def conv(size: int, channels: int, *, stride: int = 1) -> Graph:
-    m = Model("conv")
-    x = m.op("relu", m.input("x", 1, channels, size, size))
-    return m.finish(m.op("relu", m.conv(x, channels, 3, stride=stride, pad=1)))
 
 
 def only(graph: Graph) -> Decision:

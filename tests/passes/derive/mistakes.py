@@ -1,0 +1,222 @@
+"""Wrong regions that a check has to see: mistakes by name, and changes drawn at random.
+
+The unsound forms are those of derivations in the literature: residues one after the other, over
+whose seams windows slide, and a reshape that takes neighbours for residues.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from tcc.ir.expr.scalar import argument, literal
+from tcc.ir.types import F32, tensor
+from tcc.passes.derive.affine import Affine, Digit, combine, digit, unit
+from tcc.passes.derive.derivation import Step, applied, replay
+from tcc.passes.derive.edit import chosen, spliced
+from tcc.passes.derive.record import Factor, Region, Stage, product
+from tcc.passes.derive.rules.rule import Refused
+from tcc.passes.derive.search import search
+
+from .derivations import CASES, band
+from .regions import affine, convolution, operands, values
+
+
+class Pair(NamedTuple):
+    """A region, one that computes the same, and one that does not."""
+
+    origin: Region
+    right: Region
+    wrong: Region
+
+
+def agree(a: Region, b: Region) -> bool:
+    """Whether two regions give the same for integers everywhere; False where one reads outside."""
+    arrays = operands(a)
+    try:
+        pairs = zip(values(a, arrays), values(b, arrays), strict=True)
+        return all(x.shape == y.shape and np.array_equal(x, y) for x, y in pairs)
+    except (IndexError, ValueError):
+        return False
+
+
+# ---- by name -------------------------------------------------------------------------------------
+
+
+def mistakes(size: int) -> Iterator[tuple[str, Pair]]:
+    """Mistakes in a convolution of `size` x `size` points and in dilated bands, by name."""
+    region = convolution(size)
+    (stage,) = region.stages
+    image, kernel = stage.factors
+
+    def wrong(**changes: object) -> Region:
+        return spliced(region, 0, (stage._replace(**changes),))  # type: ignore[arg-type]
+
+    rows, columns = image.forms
+    shifted = image._replace(forms=(rows._replace(offset=0), columns))
+    ones = image._replace(fill=literal(1, F32))
+    right = offset_add(size, 3)
+    yield from (
+        (name, Pair(region, right, other))
+        for name, other in {
+            "swapped kernel indices": convolution(size, swapped=True),
+            "a shifted image": wrong(factors=(shifted, kernel)),
+            "lost padding": wrong(factors=(image._replace(fill=None), kernel)),
+            "padding with ones": wrong(factors=(ones, kernel)),
+            "a tap less": wrong(sums=(2, 3)),
+            "a tap less along columns": wrong(sums=(3, 2)),
+            "the largest term": wrong(monoid="max"),
+            "the image twice": wrong(factors=(image, image)),
+            "a third": wrong(body=product((F32, F32), F32, 1 / 3)),
+            "another size": convolution(size + 1),
+            "offsets one too far": offset_add(size, 3, shift=1),
+            "offsets one too near": offset_add(size, 3, shift=-1),
+        }.items()
+    )
+    yield (
+        "residues in a sequence",
+        Pair(residues(False), residues(True, batched=True), residues(True)),
+    )
+    yield "group edges", group_edges()
+    yield "dilation by a reshape", reshaped()
+
+
+def offset_add(size: int, taps: int, shift: int = 0) -> Region:
+    """A convolution as a product per tap, added at an offset."""
+    region = convolution(size, taps)
+    wide = size + taps - 1
+    inner = Stage(
+        (wide, wide, taps, taps), (), None,
+        (
+            Factor(0, 0, (affine(1, 0, 0, 0, plus=-(taps // 2)),
+                          affine(0, 1, 0, 0, plus=-(taps // 2))), F32, literal(0, F32)),
+            Factor(1, 0, (affine(0, 0, 1, 0), affine(0, 0, 0, 1)), F32),
+        ),
+        product((F32, F32), F32),
+    )  # fmt: skip
+    at = (
+        affine(1, 0, 1, 0, plus=shift), affine(0, 1, 0, 1),
+        affine(0, 0, 1, 0), affine(0, 0, 0, 1),
+    )  # fmt: skip
+    fill = literal(0, F32) if shift else None
+    outer = Stage(
+        (size, size), (taps, taps), "sum", (Factor(~0, 0, at, F32, fill),), product((F32,), F32)
+    )
+    return Region(region.params, (inner, outer), ((1, 0),))
+
+
+def residues(grouped: bool, batched: bool = False) -> Region:
+    """sum(k) A[m, k] * B[m + 4*w - 8 else 0, k] over 10,000 rows, or B's rows by residues modulo 4:
+    in one sequence, over whose seams the band slides, or as a batch."""
+    zero = literal(0, F32)
+    m, _, k = (unit(n, 3) for n in range(3))
+    at: tuple[Affine, ...] = (affine(1, 4, 0, plus=-8),)
+    stages: list[Stage] = []
+    if grouped:
+        row, residue = Affine((0, 1, 0), -2, digit(m, 4).digits), digit(m, 1, 4)
+        at = residue, row
+        rows, source = (4, 2500), Affine((1, 4, 0))
+        if not batched:
+            at = (combine(((2500, residue), (1, row)), (10_000, 5, 8)),)
+            row = unit(0, 2)
+            rows = (10_000,)
+            source = Affine((0, 0), 0, (Digit(4, row, 1, 2500), Digit(1, row, 2500, 0)))
+        forms = source, unit(len(rows), len(rows) + 1)
+        stages = [Stage((*rows, 8), (), None, (Factor(1, 0, forms, F32),), product((F32,), F32))]
+    factors = Factor(0, 0, (m, k), F32), Factor(~0 if grouped else 1, 0, (*at, k), F32, zero)
+    stages.append(Stage((10_000, 5), (8,), "sum", factors, product((F32, F32), F32)))
+    return Region((tensor(F32, 10_000, 8),) * 2, tuple(stages), ((len(stages) - 1, 0),))
+
+
+def group_edges() -> Pair:
+    """Residues one after the other: a window reads rows of its neighbour."""
+    region = band(2, 24, 3, 2, 4, sums=False)
+    right = replay(region, ["split stage=0 loop=1 inner=4 shift=0"])
+    stage = region.stages[0]
+    left, other = stage.factors
+    row = Affine((0, 1, 0, 0))
+    moved = row._replace(steps=(0, 1, 1, 0), offset=-2)  # as if group edges were none
+
+    def regrouped(form: Affine) -> Affine:
+        return Affine((0, 0, 0, 0), 0, (Digit(4, form, 1, 6), Digit(1, form, 6, 0)))
+
+    forms = tuple(map(regrouped, (row, moved)))
+    wrong = stage._replace(factors=(
+        left._replace(forms=(left.forms[0], forms[0], left.forms[2])),
+        other._replace(forms=(other.forms[0], forms[1], other.forms[2])),
+    ))  # fmt: skip
+    at = Affine((0, 0, 0), 0, (Digit(6, unit(1, 3), 1, 4), Digit(1, unit(1, 3), 4, 0)))
+    back = Factor(~0, 0, (unit(0, 3), at, unit(2, 3)), F32)
+    outer = Stage(stage.iters, (), None, (back,), (argument(0, F32),))
+    return Pair(region, right, Region(region.params, (wrong, outer), ((1, 0),)))
+
+
+def reshaped() -> Pair:
+    """Dilation 2 by a reshape: rows 2*x + a as [a, x]."""
+    dilated = CASES["3x3 d2"].small()
+    split = replay(dilated, ["split stage=0 loop=2 inner=2 shift=0"])
+    inner, copy = split.stages
+    order = list(range(len(inner.iters)))
+    order[2], order[3] = 3, 2
+    turned = chosen(inner, order, range(len(order), len(inner.loops)))
+    return Pair(dilated, split, Region(dilated.params, (turned, copy), split.outputs))
+
+
+# ---- at random ----------------------------------------------------------------------------------
+
+
+def mutated(step: Step, rng: random.Random) -> Step:
+    """A step with one number changed."""
+    place = rng.randrange(len(step.arguments) + 1)
+    by = rng.choice((-2, -1, 1, 2))
+    if place == len(step.arguments):
+        return step._replace(stage=step.stage + by)
+    arguments = list(step.arguments)
+    arguments[place] += by
+    return step._replace(arguments=tuple(arguments))
+
+
+def wrong_chain(seed: int) -> tuple[Region, Region | None]:
+    """A region, and what a right chain with one number changed makes of it; None if that is
+    refused."""
+    rng = random.Random(seed)
+    region = origin = CASES[rng.choice(list(CASES))].small()
+    chain = rng.choice(search(region, 40).candidates).chain
+    wrong = rng.randrange(len(chain)) if chain else 0
+    for number, step in enumerate(chain):
+        try:
+            region = applied(region, mutated(step, rng) if number == wrong else step)
+        except Refused:
+            return origin, None
+    return origin, region
+
+
+def wrong_result(seed: int) -> tuple[Region, Region]:
+    """A region, and what a right chain makes of it with one access changed: its fill, two axes, or
+    an offset."""
+    rng = random.Random(seed)
+    origin = CASES[rng.choice(list(CASES))].small()
+    region = rng.choice(search(origin, 40).candidates).region
+    number = rng.randrange(len(region.stages))
+    stage = region.stages[number]
+    place = rng.randrange(len(stage.factors))
+    factor = stage.factors[place]
+    axis = rng.randrange(len(factor.forms))
+    form = factor.forms[axis]
+    if rng.random() < 0.3 and factor.fill is not None:
+        factor = factor._replace(fill=literal(1, factor.dtype))
+    elif rng.random() < 0.5 and len(factor.forms) > 1:
+        forms = list(factor.forms)
+        forms[axis - 1], forms[axis] = forms[axis], forms[axis - 1]
+        factor = factor._replace(forms=tuple(forms))
+    else:
+        assert isinstance(form.offset, int)
+        moved = form._replace(offset=form.offset + rng.choice((-1, 1)))
+        forms = [moved if n == axis else f for n, f in enumerate(factor.forms)]
+        factor = factor._replace(forms=tuple(forms))
+    factors = [factor if n == place else f for n, f in enumerate(stage.factors)]
+    stages = list(region.stages)
+    stages[number] = stage._replace(factors=tuple(factors))
+    return origin, region._replace(stages=tuple(stages))

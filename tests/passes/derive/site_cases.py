@@ -1,0 +1,216 @@
+"""Graphs whose sites are to be derived by the whole pass, with the prices of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+from tcc.ir.graph import Graph, Value
+from tcc.ir.graph.evaluate import evaluate_graph
+from tcc.ir.types import I64
+from tcc.ops import OPS
+from tcc.ops.algebra.reduce import ReduceAttrs
+from tcc.ops.algebra.window import ConvTransposeAttrs
+from tcc.ops.shapes import AxisAttrs
+from tcc.passes.derive.bilinear.algorithms import correlation
+from tcc.passes.derive.bilinear.convolutions import Tiled
+from tcc.passes.derive.candidate import Candidate
+from tcc.passes.derive.check import equal_at
+from tcc.passes.derive.derive import Derivations
+from tcc.passes.derive.merge import MergePrices, merge_contractions
+from tcc.passes.derive.prices import Prices
+from tcc.passes.derive.rewritten import Rewritten
+from tcc.passes.derive.sites import Site, composed
+from tcc.passes.moe.grouped_gemm import group_gemms
+from tcc.passes.moe.price import GroupedGemmPrices
+from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.schedule.cpu.core import CoreModel
+from tcc.schedule.cpu.cost import Pricer
+from tcc.schedule.cpu.machine import MACHINES
+
+from tests.passes.fuse.models import Model
+
+SERVER = MACHINES["icelake-server"]
+
+
+def planner() -> CorePlanner:
+    core = CoreModel(16, 32, SERVER.l2.size, SERVER.cores)
+    return CorePlanner(core, Pricer(SERVER))
+
+
+def limits(growth: float = 4.0) -> Derivations:
+    return Derivations(Prices(planner()), growth)
+
+
+# ---- graphs -------------------------------------------------------------------------------------
+
+
+def linear_attention(tokens: int = 256, width: int = 8, heads: int = 2) -> Graph:
+    m = Model("linear_attention")
+    q, k, v = (m.input(name, 1, tokens, heads * width) for name in "qkv")
+
+    def split(x: Value) -> Value:
+        return m.transpose(m.reshape(x, 1, tokens, heads, width), 0, 2, 1, 3)
+
+    scores = m.op("matmul", split(q), m.transpose(split(k), 0, 1, 3, 2))
+    return m.finish(m.op("matmul", scores, split(v)))
+
+
+def low_rank(rows: int = 64, width: int = 192, rank: int = 24) -> Graph:
+    """`xW + (xA)B` of constants."""
+    m = Model("low_rank")
+    x, w = m.input("x", rows, width), m.weight(width, width)
+    side = m.op("matmul", m.op("matmul", x, m.weight(width, rank)), m.weight(rank, width))
+    return m.finish(m.op("add", m.op("matmul", x, w), side))
+
+
+def updated(rows: int = 1, width: int = 192, rank: int = 8) -> Graph:
+    """`x(W + AB)` of inputs."""
+    m = Model("updated")
+    x, w = m.input("x", rows, width), m.input("w", width, width)
+    side = m.op("matmul", m.input("a", width, rank), m.input("b", rank, width))
+    return m.finish(m.op("matmul", x, m.op("add", w, side)))
+
+
+def diagonal(equation: str = "ii->i", size: int = 320) -> Graph:
+    m = Model("diagonal")
+    product = m.op("matmul", m.input("a", size, size), m.input("b", size, size))
+    return m.finish(m.op("einsum", product, attrs=OPS["einsum"].attrs(equation)))
+
+
+def total(size: int = 96) -> Graph:
+    m = Model("total")
+    product = m.op("matmul", m.input("a", size, size), m.input("b", size, size))
+    return m.finish(m.op("reduce_sum", product, attrs=ReduceAttrs((0, 1), False)))
+
+
+def normalised(rows: int = 64, width: int = 2048, features: int = 64) -> Graph:
+    """A root mean square norm before a matmul."""
+    m = Model("normalised")
+    x = m.op("relu", m.input("x", rows, width))
+    mean = m.op("reduce_mean", m.op("mul", x, x), attrs=ReduceAttrs((1,), True))
+    scale = m.op("reciprocal", m.op("sqrt", m.op("add", mean, m.scalar(1e-5))))
+    rows_ = m.op("mul", m.op("mul", x, scale), m.weight(width))
+    return m.finish(m.op("relu", m.op("matmul", rows_, m.weight(width, features))))
+
+
+def conv(size: int, channels: int, *, stride: int = 1) -> Graph:
+    m = Model("conv")
+    x = m.op("relu", m.input("x", 1, channels, size, size))
+    return m.finish(m.op("relu", m.conv(x, channels, 3, stride=stride, pad=1)))
+
+
+def upsampled(size: int = 24, channels: int = 64, features: int = 64) -> Graph:
+    """A transposed convolution of 4 x 4 taps, whose stride 2 makes four phases of 2 x 2."""
+    m = Model("upsampled")
+    x = m.op("relu", m.input("x", 1, channels, size, size))
+    attrs = ConvTransposeAttrs((2, 2), (1, 1), (1, 1), (0, 0), (1, 1), 1)
+    weights = m.weight(channels, features, 4, 4), m.weight(features)
+    return m.finish(m.op("relu", m.op("conv_transpose", x, *weights, attrs=attrs)))
+
+
+# ---- derived sites ------------------------------------------------------------------------------
+
+
+class SiteCase(NamedTuple):
+    """A graph of one site, and a part of a chain that a candidate for it has."""
+
+    graph: Callable[[], Graph]
+    goal: str
+
+
+SITES: Mapping[str, SiteCase] = MappingProxyType(
+    {
+        "3x3 of 56": SiteCase(partial(conv, 56, 64), "F(4 x 4, 3 x 3)"),
+        "3x3 of 14": SiteCase(partial(conv, 14, 256), "F(2 x 2, 3 x 3)"),
+        "2x2 phases": SiteCase(upsampled, "F(3 x 3, 2 x 2)"),
+        "linear attention": SiteCase(linear_attention, "(x0 (x1 x2))"),
+        "low rank": SiteCase(low_rank, "take x0 out of two terms"),
+        "update of inputs": SiteCase(updated, "multiply out"),
+        "diag(AB)": SiteCase(diagonal, "(x0 x1)"),
+        "trace(AB)": SiteCase(partial(diagonal, "ii->"), "(x0 x1)"),
+        "sum(AB)": SiteCase(total, "(x0 x1)"),
+        "scale of RMSNorm": SiteCase(normalised, "((x0 (x2 x3)) x1)"),
+    }
+)
+
+
+def is_exact(site: Site, candidate: Candidate) -> bool:
+    """Whether a candidate computes what its site does: a region by its values modulo two primes, a
+    bilinear form by the identity of its factors, in rational numbers."""
+    if isinstance(candidate, Tiled):
+        forms = [each for each in candidate.form if each.points > 1]
+        return all(f.algorithm.computes(correlation(f.tile, f.taps)) for f in forms)
+    assert isinstance(candidate, Rewritten)
+    return equal_at(composed(site.nodes), candidate.region)
+
+
+# ---- merged and grouped products ----------------------------------------------------------------
+
+
+class Whole(Model):
+    """A graph whose weights are small whole numbers, so that sums of f32 are exact."""
+
+    def weight(self, *shape: int, low: float = -3) -> Value:
+        array = self._rng.integers(int(low), 4, shape).astype(np.float32)
+        return self.builder.constant(array, "w")
+
+
+class GraphCase(NamedTuple):
+    """A graph of whole numbers, a pass that makes it another, and how many nodes of an op that
+    has."""
+
+    graph: Callable[[], Graph]
+    derived: Callable[[Graph], Graph]
+    op: str
+    count: int
+
+
+def shared_rows(width: int = 512) -> Graph:
+    """A token's queries, keys and values."""
+    m = Whole("shared_rows")
+    x = m.op("relu", m.input("x", 1, width))
+    weights = (m.weight(width, n) for n in (width, 64, 64))
+    return m.finish(*(m.op("abs", m.op("matmul", x, w)) for w in weights))
+
+
+def experts(tokens: int = 256, depth: int = 64, width: int = 128, number: int = 4) -> Graph:
+    """Rows by matrices that data choose, two for each."""
+    m = Whole("experts")
+    index, rows = m.input("index", tokens, 2, dtype=I64), m.input("x", tokens, 1, 1, depth)
+    chosen = m.op("gather", m.weight(number, depth, width), index, attrs=AxisAttrs(0))
+    return m.finish(m.op("abs", m.op("matmul", rows, chosen)))
+
+
+def merged(graph: Graph) -> Graph:
+    return merge_contractions(graph, MergePrices(planner()))
+
+
+def grouped(graph: Graph) -> Graph:
+    return group_gemms(graph, GroupedGemmPrices(planner(), (16, 32)).tile_of)
+
+
+GRAPHS: Mapping[str, GraphCase] = MappingProxyType(
+    {
+        "shared rows": GraphCase(shared_rows, merged, "matmul", 1),
+        "experts' rows": GraphCase(experts, grouped, "expression", 4),
+    }
+)
+
+
+def is_reached(case: GraphCase) -> bool:
+    """Whether the other graph has the nodes and gives exactly what the first one does."""
+    graph = case.graph()
+    after = case.derived(graph)
+    if [node.op.name for node in after.nodes].count(case.op) != case.count:
+        return False
+    rng = np.random.default_rng(len(graph.name))
+    feeds = {
+        v.name: rng.integers(0, 4, v.type.static_shape).astype(v.type.dtype.carrier)
+        for v in graph.inputs
+    }
+    want, got = evaluate_graph(graph, feeds), evaluate_graph(after, feeds)
+    return all(np.array_equal(got[name], array) for name, array in want.items())
