@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from tcc.errors import InternalError, UserError
 from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr import evaluate as module
 from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.expr.scalar import apply, index_value, literal
 from tcc.ir.graph import Graph, GraphBuilder
@@ -211,3 +212,34 @@ def test_a_read_that_nothing_drops_must_stay_inside() -> None:
     b.stage((i,), b.read(0, i + 1))
     with pytest.raises(IndexError):
         evaluate_expr(b.done(), [f32(1, 2, 3, 4)])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_large_reads_are_numpys(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Indices along axes of their own, shared ones, steps, repetitions and places outside."""
+    monkeypatch.setattr(module, "_SMALL", 0)
+    rng = np.random.default_rng(seed)
+    for _ in range(50):
+        grid = rng.integers(1, 5, rng.integers(1, 5))
+        array = rng.standard_normal(rng.integers(1, 6, rng.integers(0, 4)))
+        at = [_index(rng, grid, size) for size in array.shape]
+        try:
+            wanted = array[tuple(at)]
+        except IndexError:
+            with pytest.raises(IndexError):
+                module._taken(array, at)
+        else:
+            assert np.array_equal(module._taken(array, at), wanted)
+            assert np.shape(module._taken(array, at)) == np.shape(wanted)
+
+
+def _index(rng: np.random.Generator, grid: Any, size: int) -> Any:
+    """A number, or an index that varies along one or two axes of a grid; now and then outside."""
+    axes = rng.choice(len(grid), min(len(grid), rng.integers(0, 3)), replace=False)
+    if not len(axes):
+        return np.asarray(rng.integers(0, size))
+    shape = [n if k in axes else 1 for k, n in enumerate(grid)]
+    if len(axes) == 1 and rng.random() < 0.7:
+        steps = np.arange(grid[axes[0]]) * rng.choice((1, 1, -1, 2))
+        return np.reshape(steps + rng.integers(0, size), shape)
+    return rng.integers(-1, size, shape) + (rng.random() < 0.1)

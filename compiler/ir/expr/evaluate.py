@@ -30,6 +30,7 @@ from tcc.ir.op import Array, Arrays, OutArrays
 from tcc.ir.types import BOOL, DType, DTypeKind, integer_limits
 
 _GRID_LIMIT = 1 << 24
+_SMALL = 1 << 12
 
 
 def evaluate_expr(
@@ -175,12 +176,28 @@ class _Body:
         for index, size in zip(at, array.shape, strict=True):
             inside = inside & (index >= 0) & (index < size)
         if node.fill is None and (node in self._must or np.all(inside)):
-            return array[tuple(at)] if at else array
+            return _taken(array, at)
         fill = np.asarray(_poison(node.dtype) if node.fill is None else node.fill, array.dtype)
         if array.size == 0:
             return np.broadcast_to(fill, np.shape(inside))
         clipped = [np.clip(i, 0, n - 1) for i, n in zip(at, array.shape, strict=True)]
-        return np.where(inside, array[tuple(clipped)], fill)
+        return np.where(inside, _taken(array, clipped), fill)
+
+
+def _taken(array: Any, at: Sequence[Any]) -> Any:
+    """`array[at]`; large ones axis by axis, where each index varies along an axis of its own."""
+    shape = np.broadcast_shapes(*(i.shape for i in at))
+    alone = all(i.size == max(i.shape, default=1) for i in at)
+    if not alone or not _SMALL < prod(shape) == prod(i.size for i in at):
+        return array[tuple(at)]
+    for axis, index in enumerate(at):
+        line = index.reshape(-1)
+        part: Any = range(line[0], line[-1] + 1)
+        is_slice = part and line[0] >= 0 and array.shape[axis] >= part.stop
+        part = slice(line[0], part.stop) if is_slice and np.array_equal(line, part) else line
+        array = array[(slice(None),) * axis + (part,)]
+    order = sorted(range(len(at)), key=lambda n: -[*at[n].shape[::-1], 1].index(at[n].size))
+    return array.transpose(order).reshape(shape)
 
 
 def _poison(dtype: DType) -> float:
