@@ -5,6 +5,7 @@ answers one JSON line when it is ready, then one JSON line for each line it read
 
     time COUNT      -> {"seconds": [...]}       wall seconds of COUNT runs
     outputs FILE    -> {"outputs": count}       writes the outputs of one run to FILE (npz)
+    again           -> {"ready": true}          prepares anew: INPUTS.npz is another by now
 
 A failure is answered with {"error": text} and ends the worker.  What the runtime prints goes to
 stderr.
@@ -17,6 +18,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -61,12 +63,13 @@ def serve(prepare: Callable[[], Run]) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # stdout is the protocol's alone, whatever the runtime prints
     try:
-        run = prepare()
-        run()
-        _reply(answers, {"ready": True})
-        for line in sys.stdin:
+        for line in chain(["again"], sys.stdin):
             verb, _, rest = line.strip().partition(" ")
-            if verb == "time":
+            if verb == "again":
+                run = prepare()
+                run()
+                _reply(answers, {"ready": True})
+            elif verb == "time":
                 _reply(answers, _timed(run, int(rest)))
             else:
                 outputs = run()
