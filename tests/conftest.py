@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import os
 import tempfile
@@ -12,11 +11,17 @@ from pathlib import Path
 import pytest
 from tcc.backends.artifact.comm_library import LIBRARY, build_comm_library
 from tcc.backends.artifact.toolchain import find_toolchain
+from tcc.backends.idle_pool import RESTING
+
+from tests.once import made_once
 
 # Tests run one to a core: a product whose threads wait for one another takes three times as long.
 # NumPy and torch read these when they are imported.
 os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
+
+# From one compile to the next lie minutes of other tests, and a process takes a second to start.
+RESTING._seconds = 600.0
 
 gc.disable()  # what is imported and collected lives to the end
 
@@ -57,14 +62,13 @@ def _shares(item: pytest.Item) -> bool:
 
 @pytest.fixture(scope="session")
 def comm_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """libtcc_comm.so, compiled once by all workers of a run."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "comm_library"
-    folder.mkdir(exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        made = folder / LIBRARY
-        return made if made.is_file() else build_comm_library(find_toolchain(), folder)
+    """libtcc_comm.so."""
+    folder = made_once(
+        tmp_path_factory,
+        "comm_library",
+        lambda folder: build_comm_library(find_toolchain(), folder),
+    )
+    return folder / LIBRARY
 
 
 @pytest.fixture

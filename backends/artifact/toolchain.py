@@ -212,7 +212,8 @@ def build_runtime(toolchain: Toolchain, parent: Path) -> Path:
     return folder
 
 
-def _version(command: Sequence[str]) -> str:
+@cache
+def _version(command: tuple[str, ...]) -> str:
     return next(iter(run_tool((*command, "--version"), Path.cwd()).splitlines()), "")
 
 

@@ -309,8 +309,8 @@ class LayerCheck:
         path, feeds = self._written(piece)
         runs: dict[str, Callable[[], NamedArrays]] = {}
         if find_spec("onnxruntime") is not None:
-            peer = partial(Peer, "ort-plain", path, feeds, self.threads)
-            runs["ONNX Runtime without optimisations"] = partial(_outputs_of, peer)
+            plain = partial(_outputs_of, "ort-plain", path, feeds, self.threads)
+            runs["ONNX Runtime without optimisations"] = plain
         runs["the reference evaluator"] = partial(evaluate_model, path, feeds)
         reasons = []
         for name, run in runs.items():
@@ -329,7 +329,7 @@ class LayerCheck:
         path, feeds = self._written(piece)
         self._report.compiles += 1
         compiled = compile_model(path, self.options, self.folder / "layers.so")
-        return _outputs_of(partial(Peer, "tcc", compiled.path, feeds, self.threads))
+        return _outputs_of("tcc", compiled.path, feeds, self.threads)
 
 
 class _NoReferenceError(ToolError):
@@ -340,8 +340,8 @@ class _NoReferenceError(ToolError):
 _UNIT = {"f2": 2.0**-11, "f4": 2.0**-24, "f8": 2.0**-53}
 
 
-def _outputs_of(start: Callable[[], Peer]) -> NamedArrays:
-    with start() as peer:
+def _outputs_of(kind: str, model: Path, feeds: NamedArrays, threads: int) -> NamedArrays:
+    with Peer(kind, model, feeds, threads) as peer:
         return peer.outputs()
 
 

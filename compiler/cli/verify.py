@@ -152,7 +152,7 @@ def verify(
         given = _as_the_model_takes(values, module.manifest)
         got = as_values(interruptible(lambda: module.run(arrays)), module.outputs)
     own = any(is_carried(port) for port in (*module.inputs, *module.outputs))
-    oracle, want = _expected(model, given, own)
+    oracle, (want,) = _expected(model, [given], own)
     allowed = _tolerance(module.manifest, model, module.outputs) if tolerance is None else tolerance
     found = [compare(name, got[name], want[name], allowed) for name in want]
     precision = precision_text(module.manifest)
@@ -178,12 +178,13 @@ def _also(
     """What else may come of the model, and what makes it: weights as they are `stored`, the
     reference's own optimisations, and inputs that are rounded otherwise."""
     if stored:
-        yield "rounded weights", _expected(model, inputs, own, stored)[1]
+        yield "rounded weights", _expected(model, [inputs], own, stored)[1][0]
     if _is_onnx_runtime(own):
         with Peer("ort", model, inputs, 1) as peer:
             yield "ONNX Runtime's own optimisations", peer.outputs()
-        for seed in range(_NUDGES):
-            yield "inputs changed by one rounding", _expected(model, _nudged(inputs, seed), own)[1]
+        nudged = [_nudged(inputs, seed) for seed in range(_NUDGES)]
+        for made in _expected(model, nudged, own)[1]:
+            yield "inputs changed by one rounding", made
 
 
 def _nudged(inputs: NamedArrays, seed: int) -> dict[str, Array]:
@@ -319,18 +320,22 @@ def _as_the_model_takes(inputs: NamedArrays, manifest: Mapping[str, Any]) -> dic
 
 def _expected(
     model: Path,
-    inputs: NamedArrays,
+    inputs: Sequence[NamedArrays],
     own: bool,
     weights: NamedArrays = MappingProxyType({}),
-) -> tuple[str, NamedArrays]:
-    """The oracle's name and its outputs, with `weights` for those of the model: `own` where others
-    do not take types that NumPy lacks."""
+) -> tuple[str, list[NamedArrays]]:
+    """The oracle's name and its outputs on each of `inputs`, with `weights` for those of the model:
+    `own` where others do not take types that NumPy lacks."""
     if not _is_onnx_runtime(own):
-        return "the reference evaluator", evaluate_model(model, inputs, weights)
+        return "the reference evaluator", [evaluate_model(model, x, weights) for x in inputs]
     with temporary_folder() as folder:
         file = folder / "weights.npz"
         write_arrays(file, weights)
         plain = PEERS["ort-plain"]
         row = replace(plain, arguments=(*plain.arguments, str(file)))
-        with Peer("ort-plain", model, inputs, 1, row=row) as peer:
-            return "ONNX Runtime", peer.outputs()
+        with Peer("ort-plain", model, inputs[0], 1, row=row) as peer:
+            found: list[NamedArrays] = [peer.outputs()]
+            for others in inputs[1:]:
+                peer.give(others)
+                found.append(peer.outputs())
+            return "ONNX Runtime", found

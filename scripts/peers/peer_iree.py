@@ -50,4 +50,4 @@ def prepare(model: Path, feed: Path, threads: int) -> Callable[[], Mapping[str, 
 
 
 if __name__ == "__main__":
-    serve(lambda: prepare(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])))
+    serve(prepare)

@@ -40,4 +40,4 @@ def _flat(results: tuple[torch.Tensor | list[torch.Tensor], ...]) -> list[torch.
 
 
 if __name__ == "__main__":
-    serve(lambda: prepare(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])))
+    serve(prepare)

@@ -4,7 +4,6 @@ The ONNX importer of Relax, its default pipeline for CPUs, this machine's proces
 """
 
 import os
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -35,4 +34,4 @@ def prepare(model: Path, feed: Path, threads: int) -> Callable[[], Mapping[str, 
 
 
 if __name__ == "__main__":
-    serve(lambda: prepare(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])))
+    serve(prepare)

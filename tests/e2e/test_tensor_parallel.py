@@ -18,7 +18,6 @@ from tcc.options import read_options
 from tests.ranks import on_ranks
 
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
 
 # What needs the optional packages comes after the question whether they are there.
 import torch.distributed as dist  # noqa: E402
@@ -26,7 +25,6 @@ import torch.distributed._functional_collectives as functional  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
-from transformers.models.bert.modeling_bert import BertLayer  # noqa: E402
 
 RANKS = 2
 
@@ -62,7 +60,7 @@ def columns(whole: nn.Linear, rank: int) -> nn.Linear:
     return made
 
 
-def divided(layer: BertLayer, rank: int, group: dist.ProcessGroup) -> BertLayer:
+def divided(layer: Any, rank: int, group: dist.ProcessGroup) -> nn.Module:
     """A rank's share: two sums over ranks, behind attention and behind the neurons."""
     made = copy.deepcopy(layer)
     heads = made.attention.self
@@ -76,18 +74,22 @@ def divided(layer: BertLayer, rank: int, group: dist.ProcessGroup) -> BertLayer:
     return made
 
 
-def bert_layer(hidden: int) -> BertLayer:
-    config = transformers.BertConfig(
+def bert_layer(hidden: int) -> nn.Module:
+    """A layer with random weights.  Its library is imported here: that takes seconds, and all
+    workers collect this file."""
+    bert = pytest.importorskip("transformers.models.bert.modeling_bert")
+    config = bert.BertConfig(
         hidden_size=hidden,
         num_attention_heads=4,
         intermediate_size=2 * hidden,
         attn_implementation="sdpa",
     )
     torch.manual_seed(4)
-    return BertLayer(config).eval()
+    layer: nn.Module = bert.BertLayer(config).eval()
+    return layer
 
 
-def whole(layer: BertLayer, x: Tensor) -> np.ndarray[Any, Any]:
+def whole(layer: nn.Module, x: Tensor) -> np.ndarray[Any, Any]:
     with torch.no_grad():
         found = layer(x)
     return np.asarray(found if isinstance(found, Tensor) else found[0])
@@ -150,7 +152,7 @@ class Part(nn.Module):
         return nn.functional.linear(x, weight, self.whole.bias.narrow(0, place * size, size))
 
 
-def placed(layer: BertLayer, mesh: DeviceMesh) -> BertLayer:
+def placed(layer: nn.Module, mesh: DeviceMesh) -> Any:
     """The share of whatever rank runs it."""
     made = divided(layer, 0, dist.group.WORLD)
     heads, given = made.attention.self, layer.attention.self

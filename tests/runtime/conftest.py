@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from tcc.runtime import Module, load
 
+from tests.once import made_once
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 import programs
-from op_library import Ops
+from op_library import Ops, build_ops
 from programs import Builder
-from sanitized import Sanitized
+from sanitized import Sanitized, build_sanitized
 
 
 @pytest.fixture(scope="session")
@@ -25,12 +27,12 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.fixture(scope="session")
 def ops(tmp_path_factory: pytest.TempPathFactory) -> Ops:
-    return Ops(tmp_path_factory.mktemp("ops"))
+    return Ops(made_once(tmp_path_factory, "ops", build_ops))
 
 
 @pytest.fixture(scope="session")
 def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Sanitized:
-    return Sanitized(tmp_path_factory.mktemp("sanitized"))
+    return Sanitized(made_once(tmp_path_factory, "sanitized", build_sanitized))
 
 
 @pytest.fixture(scope="module")

@@ -58,26 +58,20 @@ def tensors(arrays: Sequence[Array], like: np.dtype[Any] | None, code: int | Non
     return (OpTensor * max(1, len(made)))(*made)
 
 
+def build_ops(folder: Path) -> None:
+    """Writes harness.so, the runtime and its harness, with all warnings as errors."""
+    base = runtime_folder()
+    flags = ("-std=c11", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror")
+    includes = (f"-I{base / 'include'}", f"-I{base / 'src'}")
+    sources = (Path(__file__).with_name("harness.c"), *runtime_sources())
+    command = ("cc", *flags, *includes, *map(str, sources), "-o", "harness.so")
+    subprocess.run((*command, "-lm", "-lpthread", "-ldl"), cwd=folder, check=True)
+
+
 class Ops:
-    """The runtime's ops in a library of their own, built with all warnings as errors."""
+    """The runtime's ops in the library that `build_ops` wrote into `folder`."""
 
     def __init__(self, folder: Path) -> None:
-        base = runtime_folder()
-        flags = ("-std=c11", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror")
-        includes = (f"-I{base / 'include'}", f"-I{base / 'src'}")
-        sources = [str(Path(__file__).with_name("harness.c")), *map(str, runtime_sources())]
-        command = (
-            "cc",
-            *flags,
-            *includes,
-            *sources,
-            "-o",
-            "harness.so",
-            "-lm",
-            "-lpthread",
-            "-ldl",
-        )
-        subprocess.run(command, cwd=folder, check=True)
         self.library = ctypes.CDLL(str(folder / "harness.so"))
         self.library.harness_pool.restype = ctypes.c_void_p
         self.library.harness_error.restype = ctypes.c_char_p

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tcc.backends.artifact.toolchain import runtime_folder, runtime_sources
@@ -17,25 +18,40 @@ FLAGS = (
 OPTIONS = "allocator_may_return_null=1:detect_leaks=1:max_allocation_size_mb=256"
 
 
+def _command() -> tuple[str, ...]:
+    base = runtime_folder()
+    return ("cc", *FLAGS, f"-I{base / 'include'}", f"-I{base / 'src'}")
+
+
+def build_sanitized(folder: Path) -> None:
+    """Compiles the runtime to objects in `folder`: another worker may be waiting for them, so all
+    processors do."""
+
+    def compile_one(source: Path) -> None:
+        made = folder / source.parent.name  # two folders have files of one name
+        made.mkdir(exist_ok=True)
+        subprocess.run((*_command(), "-c", str(source)), cwd=made, check=True)
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(compile_one, runtime_sources()))
+
+
 class Sanitized:
-    """Objects of the runtime in `folder`; allocations and trips of loops can be made to fail."""
+    """Programs with the objects that `build_sanitized` wrote into `folder`; allocations and trips
+    of loops can be made to fail."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        base = runtime_folder()
-        self._compile = ("cc", *FLAGS, f"-I{base / 'include'}", f"-I{base / 'src'}")
-        for name in sorted({path.parent for path in runtime_sources()}):
-            sources = [str(path) for path in runtime_sources() if path.parent == name]
-            (folder / name.name).mkdir()  # two folders have files of one name
-            subprocess.run((*self._compile, "-c", *sources), cwd=folder / name.name, check=True)
 
     def program(self, name: str, *sources: Path) -> Path:
-        """The program of these C files and the runtime."""
+        """The program of these C files and the runtime; no other has its name."""
         made = self.folder / name
         if not made.exists():
             objects = [str(path) for path in sorted(self.folder.glob("*/*.o"))]
-            command = (*self._compile, *map(str, sources), *objects, "-o", str(made))
+            own = self.folder / f"{name}.{os.getpid()}"  # two workers may be making it
+            command = (*_command(), *map(str, sources), *objects, "-o", str(own))
             subprocess.run((*command, "-lm", "-lpthread", "-ldl"), check=True)
+            own.rename(made)
         return made
 
 

@@ -5,7 +5,6 @@ Set up for latency as its documentation says: one stream over all threads, input
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -35,5 +34,4 @@ def prepare(model: Path, feed: Path, threads: int, precision: str) -> Run:
 
 
 if __name__ == "__main__":
-    model, feed, threads = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-    serve(lambda: prepare(model, feed, threads, sys.argv[4]))
+    serve(prepare)

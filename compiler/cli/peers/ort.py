@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import onnxruntime
-from tcc.cli.peers.worker import Array, Run, read_arrays, serve
+from tcc.cli.peers.worker import Run, read_arrays, serve
 
 
-def prepare(
-    model: Path, feed: Path, threads: int, optimised: bool, weights: Mapping[str, Array]
-) -> Run:
-    """A function that runs the model once on the arrays of `feed`; `weights` take the place of
-    initialisers of these names."""
+def prepare(model: Path, feed: Path, threads: int, mode: str = "", weights: str = "") -> Run:
+    """A function that runs the model once on the arrays of `feed`; those of the file `weights` take
+    the place of initialisers of their names."""
     onnxruntime.disable_telemetry_events()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    level = onnxruntime.GraphOptimizationLevel
-    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimised else level.ORT_DISABLE_ALL
-    kept = {name: onnxruntime.OrtValue.ortvalue_from_numpy(a) for name, a in weights.items()}
+    if mode == "unoptimised":
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    stored = read_arrays(Path(weights)) if weights else {}
+    kept = {name: onnxruntime.OrtValue.ortvalue_from_numpy(a) for name, a in stored.items()}
     for name, value in kept.items():
         options.add_initializer(name, value)
     session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
@@ -32,7 +29,4 @@ def prepare(
 
 
 if __name__ == "__main__":
-    model, feed, threads = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-    optimised = "unoptimised" not in sys.argv[4:]
-    weights = read_arrays(Path(sys.argv[5])) if sys.argv[5:] else {}
-    serve(lambda: prepare(model, feed, threads, optimised, weights))
+    serve(prepare)

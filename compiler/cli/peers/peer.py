@@ -83,11 +83,11 @@ class Peer(AbstractContextManager["Peer"]):
         self._check_installed()
         self._ending = ExitStack()
         folder = self._folder = self._ending.enter_context(temporary_folder("tcc-peer-"))
-        feed = folder / "inputs.npz"
-        write_arrays(feed, inputs)
+        self._feed = folder / "inputs.npz"
+        write_arrays(self._feed, inputs)
         # -P: a random.so that was compiled into the current folder is no module
         started_as = [] if self._row.module.endswith(".py") else ["-P", "-m"]
-        arguments = [str(model), str(feed), str(threads), *self._row.arguments]
+        arguments = [str(model), str(self._feed), str(threads), *self._row.arguments]
         with (folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, *started_as, self._row.module, *arguments],
@@ -115,6 +115,11 @@ class Peer(AbstractContextManager["Peer"]):
     def seconds(self, count: int) -> list[float]:
         """Wall seconds of `count` runs, one after the other."""
         return [float(value) for value in self._ask(f"time {count}")["seconds"]]
+
+    def give(self, inputs: NamedArrays) -> None:
+        """Has the model run on other inputs from now on."""
+        write_arrays(self._feed, inputs)
+        self._ask("again")
 
     def outputs(self) -> dict[str, Array]:
         """The outputs by name."""

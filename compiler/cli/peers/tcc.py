@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from tcc.artifact import load
@@ -17,4 +16,4 @@ def prepare(artifact: Path, feed: Path, threads: int) -> Run:
 
 
 if __name__ == "__main__":
-    serve(lambda: prepare(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])))
+    serve(prepare)

@@ -1,10 +1,11 @@
 """The worker's side of a peer: a process that runs one model when it is asked.
 
-A worker is started as `python -m tcc.cli.peer_X MODEL INPUTS.npz THREADS [ARGUMENT ...]`.  It
+A worker is started as `python -m tcc.cli.peers.X MODEL INPUTS.npz THREADS [ARGUMENT ...]`.  It
 answers one JSON line when it is ready, then one JSON line for each line it reads:
 
-    time COUNT      -> {"seconds": [...]}       wall seconds of COUNT runs
-    outputs FILE    -> {"outputs": count}       writes the outputs of one run to FILE (npz)
+    time COUNT      -> {"seconds": [...]}   wall seconds of COUNT runs
+    outputs FILE    -> {}                   writes the outputs of one run to FILE (npz)
+    again           -> {}                   prepares anew: INPUTS.npz is another by now
 
 A failure is answered with {"error": text} and ends the worker.  What the runtime prints goes to
 stderr.
@@ -17,6 +18,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -56,22 +58,24 @@ def read_arrays(path: Path) -> dict[str, Array]:
         return dict(zip(map(str, held["arr_0"]), found, strict=True))
 
 
-def serve(prepare: Callable[[], Run]) -> None:
-    """Answers requests on stdin until it ends; `prepare()` gives the function that runs once."""
+def serve(prepare: Callable[..., Run]) -> None:
+    """Answers requests on stdin until it ends; `prepare(MODEL, INPUTS.npz, THREADS, *ARGUMENTS)`,
+    two paths, a number and texts, gives the function that runs once."""
+    model, feed, threads, *rest = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # stdout is the protocol's alone, whatever the runtime prints
     try:
-        run = prepare()
-        run()
-        _reply(answers, {"ready": True})
-        for line in sys.stdin:
-            verb, _, rest = line.strip().partition(" ")
-            if verb == "time":
-                _reply(answers, _timed(run, int(rest)))
+        for line in chain(["again"], sys.stdin):
+            verb, _, operand = line.strip().partition(" ")
+            if verb == "again":
+                run = prepare(Path(model), Path(feed), int(threads), *rest)
+                run()
+                _reply(answers, {})
+            elif verb == "time":
+                _reply(answers, _timed(run, int(operand)))
             else:
-                outputs = run()
-                write_arrays(Path(rest), outputs)
-                _reply(answers, {"outputs": len(outputs)})
+                write_arrays(Path(operand), run())
+                _reply(answers, {})
     except Exception as error:
         _reply(answers, {"error": f"{type(error).__name__}: {error}"})
 

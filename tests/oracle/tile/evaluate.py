@@ -7,7 +7,8 @@ every active access is checked against the sizes of its buffer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import assert_never
+from functools import cache
+from typing import Any, assert_never
 
 import numpy as np
 from tcc.ir.expr import MONOIDS, extent
@@ -59,6 +60,18 @@ def evaluate_kernel(
             _Unit(memory, env).run(kernel.body)
 
 
+@cache
+def _lanes(shape: tuple[int, ...]) -> dict[str, Array]:
+    lanes = np.ix_(*(np.arange(size, dtype=np.int64) for size in shape))
+    return {f"l{axis}": along for axis, along in enumerate(lanes)}
+
+
+def _full(value: Array | int, shape: tuple[int, ...]) -> Array:
+    """Much as `np.broadcast_to`, which takes longer than all else here does."""
+    found = np.asarray(value)
+    return found if found.shape == shape else np.broadcast_to(found, shape)
+
+
 def _poisoned(buffer: TileBuffer, env: Mapping[str, int]) -> Array:
     shape = [int(evaluate(size, env)) for size in buffer.sizes]
     if buffer.dtype.is_float:
@@ -88,13 +101,13 @@ class _Unit:
                 args = [blocks[b] for b in node.args]
                 grid = self._grid(node.out.shape)
                 (value,) = evaluate_scalars((node.body,), grid, args)
-                self._define(node.out, np.broadcast_to(value, node.out.shape))
+                self._define(node.out, _full(value, node.out.shape))
             case Contract():
                 self._contract(node)
             case Reduce():
                 self._reduce(node)
             case Broadcast():
-                self._define(node.out, np.broadcast_to(blocks[node.block], node.out.shape))
+                self._define(node.out, _full(blocks[node.block], node.out.shape))
             case Relayout():
                 moved = blocks[node.block].transpose(node.order)
                 self._define(node.out, moved.reshape(node.out.shape))
@@ -111,54 +124,49 @@ class _Unit:
     def _define(self, block: Block, value: Array) -> None:
         if value.shape != block.shape:
             raise ValueError(f"{block.name} has shape {value.shape}, not {block.shape}")
-        self._blocks[block] = np.array(carrier(value.astype(block.dtype.carrier), block.dtype))
+        self._blocks[block] = np.asarray(carrier(value.astype(block.dtype.carrier), block.dtype))
 
     # ---- memory -------------------------------------------------------------------------------
 
     def _grid(self, shape: tuple[int, ...]) -> dict[str, Array | int]:
         """The variables in sight, lanes as arrays that vary along their own axis."""
-        grid: dict[str, Array | int] = dict(self._env)
-        for axis, size in enumerate(shape):
-            along = [1] * len(shape)
-            along[axis] = size
-            grid[f"l{axis}"] = np.arange(size, dtype=np.int64).reshape(along)
-        return grid
+        return {**self._env, **_lanes(shape)}
 
     def _places(
         self, node: Load | Store, shape: tuple[int, ...]
-    ) -> tuple[tuple[Array, ...], Array]:
-        """Where the elements of a block lie, and which are active; inactive ones lie at 0."""
+    ) -> tuple[tuple[Array | int, ...], Array]:
+        """Where the elements of a block lie, and which are active; inactive ones lie at 0.  What
+        is equal along an axis of `shape` may have one element there."""
         grid = self._grid(shape)
         for var, block in node.indirect:
             grid[var.name] = np.broadcast_to(self._blocks[block], shape).astype(np.int64)
-        active = np.ones(shape, np.bool_)
+        active: Any = np.True_
         for guard in node.guards:
             index, stop = evaluate(guard.index, grid), evaluate(guard.extent, grid)
-            active &= np.broadcast_to((np.asarray(index) >= 0) & (index < np.asarray(stop)), shape)
+            active = active & (index >= 0) & (index < stop)
         at = []
         for index, size in zip(node.indices, self._memory[node.buffer].shape, strict=True):
-            where = np.broadcast_to(np.asarray(evaluate(index, grid)), shape)
-            if np.any(active & ((where < 0) | (where >= size))):
+            where = evaluate(index, grid)
+            if (active & ((where < 0) | (where >= size))).any():
                 raise IndexError(f"{node.buffer.name}[{index}] outside [0, {size})")
-            at.append(np.where(active, where, 0))
+            at.append(np.where(active, where, 0) if node.guards else where)
         return tuple(at), active
 
     def _load(self, node: Load) -> None:
         at, active = self._places(node, node.out.shape)
         array = self._memory[node.buffer]
         fill = np.asarray(node.fill).astype(array.dtype)
-        if not active.any():
-            self._define(node.out, np.full(node.out.shape, fill))
-            return
-        self._define(node.out, np.where(active, array[at], fill))
+        found = np.where(active, array[at], fill) if active.any() else fill
+        self._define(node.out, _full(found, node.out.shape))
 
     def _store(self, node: Store) -> None:
         at, active = self._places(node, node.block.shape)
         array = self._memory[node.buffer]
-        flat = np.zeros(active.shape, np.int64)
+        flat: Array | int = 0
         for index, size in zip(at, array.shape, strict=True):
             flat = flat * size + index
-        array.flat[flat[active]] = self._blocks[node.block][active]
+        chosen, block = _full(active, node.block.shape), self._blocks[node.block]
+        array.flat[_full(flat, block.shape)[chosen]] = block[chosen]
 
     # ---- arithmetic ---------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -26,5 +27,5 @@ def linked(fakes: Fakes, tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """These tests go first: each forks, which takes seconds once a worker has loaded thousands of
     kernels.  The others keep their order."""
-    here = Path(__file__).parent
-    items.sort(key=lambda item: here not in item.path.parents)
+    here = f"{Path(__file__).parent}{os.sep}"
+    items.sort(key=lambda item: not str(item.path).startswith(here))
