@@ -150,8 +150,9 @@ static int64_t in_slice(const tcc_shared *shared, const tcc_comm_work *work, con
 }
 
 static void fill_own(tcc_shared *shared, const tcc_comm_work *work) {
-    tcc_shared_copy(slot_of(shared, shared->rank), work->send + shared->begin * (int64_t)work->element,
-         in_slice(shared, work, work->call.send_counts, shared->rank), work->element);
+    tcc_shared_copy(slot_of(shared, shared->rank),
+                    work->send + shared->begin * (int64_t)work->element,
+                    in_slice(shared, work, work->call.send_counts, shared->rank), work->element);
 }
 
 static tcc_status gather_slots(tcc_shared *shared, const tcc_comm_work *work) {
@@ -160,7 +161,7 @@ static tcc_status gather_slots(tcc_shared *shared, const tcc_comm_work *work) {
     char *to = work->receive;
     for (int32_t i = 0; i < shared->size; to += count_of(work, counts, i++) * element)
         tcc_shared_hand(shared, to + at, i == shared->rank ? work->send + at : slot_of(shared, i),
-             in_slice(shared, work, counts, i), work->element);
+                        in_slice(shared, work, counts, i), work->element);
     return TCC_OK;
 }
 
@@ -179,7 +180,7 @@ static tcc_status read_from_each(tcc_shared *shared, const tcc_comm_work *work) 
     char *to = work->receive + shared->begin * element;
     for (int32_t i = 0; i < shared->size; to += count_of(work, counts, i++) * element)
         tcc_shared_hand(shared, to, slot_of(shared, i) + shared->rank * shared->slice * element,
-             in_slice(shared, work, counts, i), work->element);
+                        in_slice(shared, work, counts, i), work->element);
     return TCC_OK;
 }
 
@@ -218,8 +219,9 @@ static void fill_root(tcc_shared *shared, const tcc_comm_work *work) {
 static tcc_status read_root(tcc_shared *shared, const tcc_comm_work *work) {
     int64_t at = shared->begin * (int64_t)work->element;
     bool root = work->call.root == shared->rank;
-    tcc_shared_hand(shared, work->receive + at, root ? work->send + at : slot_of(shared, work->call.root),
-         slice_count(shared), work->element);
+    tcc_shared_hand(shared, work->receive + at,
+                    root ? work->send + at : slot_of(shared, work->call.root), slice_count(shared),
+                    work->element);
     return TCC_OK;
 }
 

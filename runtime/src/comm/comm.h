@@ -40,7 +40,7 @@ void tcc_comm_copied(void);
 
 /* What all ranks of a comm must agree on in an operation.  It has no padding: bytes are compared. */
 typedef struct tcc_comm_descriptor {
-    uint8_t kind, type, reduction, place; /* place: 1 + the number of the symmetric arena; 0: none */
+    uint8_t kind, type, reduction, place; /* place: 1 + the symmetric arena's number; 0: none */
     int32_t root;
     int64_t count;  /* elements; of all_gather_v the hash of the counts */
     uint64_t where; /* in the symmetric arena: the buffers' offsets, mixed */

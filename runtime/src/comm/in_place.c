@@ -76,7 +76,8 @@ static tcc_status take_from_root(tcc_shared *shared, const tcc_comm_work *work) 
     return TCC_OK;
 }
 
-/* Which buffers of a kind lie in the arena, at the same places on all ranks, and its method. */
+/* Which buffers of a kind lie in the arena, at the same places on all ranks, and its method; no
+ * method where a kind needs slots. */
 typedef struct kind_row {
     bool send, receive;
     tcc_shared_method method;
@@ -92,9 +93,8 @@ static const kind_row kinds[] = {
     [TCC_COMM_ALL_TO_ALL] = ROW(true, true, fill_nothing, take_from_all),
     [TCC_COMM_BROADCAST] = ROW(false, true, fill_root, take_from_root),
 };
-enum { KINDS = sizeof kinds / sizeof *kinds };
 
-/* ---- where buffers lie ------------------------------------------------------------------------- */
+/* ---- where buffers lie ----------------------------------------------------------------------- */
 
 /* Sets `where` to the place of the buffers that the kind asks for in a rank's part of an arena. */
 static bool lies_in(const tcc_shared_arena *arena, int32_t part, const tcc_comm_work *work,
@@ -105,7 +105,8 @@ static bool lies_in(const tcc_shared_arena *arena, int32_t part, const tcc_comm_
     *where = 0;
     for (int i = 0; arena->memory && i < 2; i++) {
         if (!(i ? kind->receive : kind->send)) continue;
-        if (!buffers[i] || buffers[i] < own || buffers[i] + sizes[i] > own + arena->bytes) return false;
+        if (!buffers[i] || buffers[i] < own || buffers[i] + sizes[i] > own + arena->bytes)
+            return false;
         *where = *where * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)(buffers[i] - own);
     }
     return arena->memory;
@@ -126,11 +127,11 @@ static int64_t staged(const tcc_shared *shared, const tcc_comm_work *work) {
 
 const tcc_shared_method *tcc_shared_in_place(tcc_comm *comm, tcc_comm_work *work, int64_t steps) {
     tcc_shared *shared = comm->state;
-    const kind_row *kind = &kinds[work->descriptor.kind % KINDS];
+    const kind_row *kind = &kinds[work->call.kind];
     shared->arena = NULL;
-    if (work->descriptor.kind >= KINDS || !kind->method.read) return NULL;
-    /* who takes from where another receives may find the wrong data there */
-    if (kind->send && kind->receive && work->call.kind == TCC_COMM_ALL_TO_ALL && work->send == work->receive) return NULL;
+    if (!kind->method.read) return NULL;
+    /* there a rank would receive where others have not yet read */
+    if (work->call.kind == TCC_COMM_ALL_TO_ALL && work->send == work->receive) return NULL;
     for (int i = 0; i < 2 * TCC_COMM_ARENAS; i++) {
         bool kept = i >= TCC_COMM_ARENAS;
         if (kept && !comm->keeper) break;
@@ -144,6 +145,6 @@ const tcc_shared_method *tcc_shared_in_place(tcc_comm *comm, tcc_comm_work *work
         work->descriptor.where = where;
     }
     if (!shared->arena) return NULL;
-    int64_t saved = staged(shared, work);
-    return tcc_shared_price(shared, STEPS, 0) <= tcc_shared_price(shared, steps, saved) ? &kind->method : NULL;
+    int64_t saved = tcc_shared_price(shared, steps, staged(shared, work));
+    return tcc_shared_price(shared, STEPS, 0) <= saved ? &kind->method : NULL;
 }

@@ -31,7 +31,8 @@ void tcc_shared_reduce(const tcc_shared *shared, const tcc_comm_work *work,
         some = least(most, count - begin);
         const void *from[TCC_COMM_MOST_LOCAL];
         for (int32_t i = 0; i < shared->size; i++) from[i] = inputs[i] + begin * element;
-        char *made = slot ? slot + begin * element : shared->past ? block : outs[0] + begin * element;
+        char *made = (slot ? slot : outs[0]) + begin * element;
+        if (!slot && shared->past) made = block;
         tcc_comm_reduce(made, from, shared->size, some, work->type, work->call.reduction);
         for (int32_t i = 0; i < n; i++)
             tcc_shared_hand(shared, outs[i] + begin * element, made, some, work->element);

@@ -115,15 +115,15 @@ tcc_status tcc_shared_state(tcc_shared *shared);
 /* Also looks whether all ranks' processes live; those that have closed the comm may end. */
 tcc_status tcc_shared_alive(tcc_shared *shared);
 
-/* ---- move.c: bytes and elements of the operation at hand -------------------------------------- */
+/* ---- move.c: bytes and elements of the operation at hand ------------------------------------- */
 
 /* Copies between memory of this rank, or from another's. */
 void tcc_shared_copy(void *to, const void *from, int64_t count, size_t element);
 /* The same to what a rank receives. */
 void tcc_shared_hand(const tcc_shared *shared, void *to, const void *from, int64_t count,
                      size_t element);
-/* Reduces `count` elements of all ranks' `inputs` to `slot`, unless it is NULL, and to the `n` places
- * `outs` where ranks receive. */
+/* Reduces `count` elements of all ranks' `inputs` to `slot`, unless it is NULL, and to the `n`
+ * places `outs` where ranks receive. */
 void tcc_shared_reduce(const tcc_shared *shared, const tcc_comm_work *work,
                        const char *const *inputs, int64_t count, char *slot, char *const *outs,
                        int32_t n);
@@ -135,8 +135,8 @@ int64_t tcc_shared_price(const tcc_shared *shared, int64_t steps, int64_t bytes)
 
 /* ---- in_place.c: collectives in symmetric memory --------------------------------------------- */
 
-/* Finds the arena that has the buffers, and says so in the work's descriptor.  The method that needs
- * no slots, if it takes at most the time of one with slots, which has so many steps; else NULL. */
+/* Finds the arena that has the buffers, and says so in the work's descriptor.  Returns the method
+ * that needs no slots, or NULL where one with slots, which has so many steps, takes less time. */
 const tcc_shared_method *tcc_shared_in_place(tcc_comm *comm, tcc_comm_work *work, int64_t steps);
 
 /* ---- collect.c: collectives ------------------------------------------------------------------ */
