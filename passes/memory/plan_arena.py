@@ -1,9 +1,9 @@
 """Plans the arena: offsets for all `Arena` buffers, by liveness over the whole program.
 
 Operands and results of collectives lie in symmetric memory, where ranks read and write one
-another's, and have a plan of their own.  Buffers whose lives overlap get disjoint ranges.  Where all
-sizes of a plan are static the planner that the pass is given chooses offsets; where inputs decide
-any, each run plans all of them by their lives.
+another's, and have a plan of their own.  Buffers whose lives overlap get disjoint ranges.  Where
+all sizes of a plan are static the planner that the pass is given chooses offsets; where inputs
+decide any, each run plans all of them by their lives.
 
 A position is the place of an instruction in a walk of the program.  What a loop's body touches and
 the outside too lives through the whole loop, for its next trip may read it.

@@ -21,7 +21,7 @@ from tcc.ir.graph import Graph, GraphBuilder, Node
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.text import graph_text
 from tcc.ir.index import symbol
-from tcc.ir.program import Arena, Collective, CollectiveKind, Program, RankGroup, Symmetric
+from tcc.ir.program import Collective, CollectiveKind, Program, RankGroup, Symmetric
 from tcc.ir.program.lockstep import check_lockstep
 from tcc.ir.program.text import program_text
 from tcc.ir.program.verify import verify_program
