@@ -286,9 +286,9 @@ tcc_status tcc_shared_begin(tcc_comm *comm, const tcc_comm_work *asked) {
     shared->work = &shared->begun;
     shared->agreed = false;
     shared->begin = shared->round = 0;
-    /* half of the last cache is for what else runs */
+    /* three quarters of the last cache are for what else runs */
     int64_t touched = (int64_t)(asked->sent + asked->received) * shared->size;
-    shared->past = touched > tcc_comm_last_cache() / 2 && tcc_comm_last_cache();
+    shared->past = touched > tcc_comm_last_cache() / 4 && tcc_comm_last_cache();
     int64_t length = length_of(shared, asked);
     use(shared, method_of(shared, asked), length);
     const tcc_shared_method *in_place = tcc_shared_in_place(

@@ -63,35 +63,21 @@ static tcc_status take_from_all(tcc_shared *shared, const tcc_comm_work *work) {
     return TCC_OK;
 }
 
-/* The others read it from where the root receives. */
-static void fill_root(tcc_shared *shared, const tcc_comm_work *work) {
-    if (work->call.root == shared->rank)
-        tcc_shared_copy(work->receive, work->send, work->call.count, work->element);
-}
-
-static tcc_status take_from_root(tcc_shared *shared, const tcc_comm_work *work) {
-    if (!shared->round && work->call.root != shared->rank)
-        tcc_shared_hand(shared, work->receive, work->receive + away(shared, work->call.root),
-                        work->call.count, work->element);
-    return TCC_OK;
-}
-
 /* Which buffers of a kind lie in the arena, at the same places on all ranks, and its method; no
- * method where a kind needs slots. */
+ * method where a kind needs slots: a broadcast goes on in slices while its root reads the next. */
 typedef struct kind_row {
     bool send, receive;
     tcc_shared_method method;
 } kind_row;
 
-#define ROW(send, receive, fill, read) {send, receive, {STEPS, INT64_MAX, fill, read}}
+#define ROW(send, receive, read) {send, receive, {STEPS, INT64_MAX, fill_nothing, read}}
 
-static const kind_row kinds[] = {
-    [TCC_COMM_ALL_REDUCE] = ROW(true, true, fill_nothing, reduce_for_all),
-    [TCC_COMM_REDUCE_SCATTER] = ROW(true, false, fill_nothing, reduce_own),
-    [TCC_COMM_ALL_GATHER] = ROW(false, true, fill_nothing, hand_to_all),
-    [TCC_COMM_ALL_GATHER_V] = ROW(false, true, fill_nothing, hand_to_all),
-    [TCC_COMM_ALL_TO_ALL] = ROW(true, true, fill_nothing, take_from_all),
-    [TCC_COMM_BROADCAST] = ROW(false, true, fill_root, take_from_root),
+static const kind_row kinds[TCC_COMM_SEND] = {
+    [TCC_COMM_ALL_REDUCE] = ROW(true, true, reduce_for_all),
+    [TCC_COMM_REDUCE_SCATTER] = ROW(true, false, reduce_own),
+    [TCC_COMM_ALL_GATHER] = ROW(false, true, hand_to_all),
+    [TCC_COMM_ALL_GATHER_V] = ROW(false, true, hand_to_all),
+    [TCC_COMM_ALL_TO_ALL] = ROW(true, true, take_from_all),
 };
 
 /* ---- where buffers lie ----------------------------------------------------------------------- */
@@ -121,7 +107,7 @@ static int64_t staged(const tcc_shared *shared, const tcc_comm_work *work) {
     case TCC_COMM_REDUCE_SCATTER:
     case TCC_COMM_ALL_TO_ALL: return others * bytes;
     case TCC_COMM_ALL_GATHER_V: return (int64_t)work->received / shared->size;
-    default: return bytes;
+    default: return bytes; /* all_gather */
     }
 }
 
