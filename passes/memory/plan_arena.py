@@ -1,9 +1,9 @@
 """Plans the arena: offsets for all `Arena` buffers, by liveness over the whole program.
 
-Operands and results of all_reduces lie in symmetric memory, where ranks reduce in place, and have a
-plan of their own.  Buffers whose lives overlap get disjoint ranges.  Where all sizes of a plan are
-static the planner that the pass is given chooses offsets; where inputs decide any, each run plans
-all of them by their lives.
+Operands and results of collectives lie in symmetric memory, where ranks read and write one
+another's, and have a plan of their own.  Buffers whose lives overlap get disjoint ranges.  Where
+all sizes of a plan are static the planner that the pass is given chooses offsets; where inputs
+decide any, each run plans all of them by their lives.
 
 A position is the place of an instruction in a walk of the program.  What a loop's body touches and
 the outside too lives through the whole loop, for its next trip may read it.
@@ -22,7 +22,6 @@ from tcc.ir.program import (
     BufferId,
     Check,
     Collective,
-    CollectiveKind,
     Instr,
     IntOp,
     Let,
@@ -69,31 +68,33 @@ ArenaPlanner: TypeAlias = Callable[[Sequence[Lifetime]], tuple[Sequence[int], in
 def plan_arena(program: Program, planner: ArenaPlanner, *, shared: bool = True) -> Program:
     """`program` with the offsets of all arena buffers set, and its arena's size.
 
-    Where ranks have `shared` memory, operands and results of sums over ranks lie there."""
+    Where ranks have `shared` memory, operands and results of collectives lie there."""
     lives, over = arena_lives(program.body)
     program = _without_idle(program, lives)
-    reduced = _reduced(program) - {*over, *over.values()} if shared else set()
+    exchanged = _exchanged(program) - {*over, *over.values()} if shared else set()
     sizes = {n: b.place.size for n, b in enumerate(program.buffers) if isinstance(b.place, Arena)}
-    common = {n: size for n, size in sizes.items() if n in reduced}
-    own = {n: size for n, size in sizes.items() if n not in reduced}
+    common = {n: sizes.pop(n) for n in sorted(exchanged)}
     if common:
         program = _planned(program, Symmetric, common, lives, {}, planner)
-    return _planned(program, Arena, own, lives, over, planner)
+    return _planned(program, Arena, sizes, lives, over, planner)
 
 
-def _reduced(program: Program) -> set[BufferId]:
-    """Arena buffers whose all_reduces of all ranks, one at least, are of arena buffers to arena
-    buffers."""
+def _exchanged(program: Program) -> set[BufferId]:
+    """Arena buffers in which ranks read and write one another's blocks.
+
+    Collectives of groups take part if there are any of all ranks, or if all are of one group: their
+    memory belongs to all ranks, or to the group's."""
+    collectives = [i for i in walk_instructions(program.body) if isinstance(i, Collective)]
+    groups = {i.group for i in collectives}
+    if -1 not in groups and len(groups) > 1:
+        return set()
     found: set[BufferId] = set()
-    for instr in walk_instructions(program.body):
-        if (
-            isinstance(instr, Collective)
-            and instr.kind is CollectiveKind.ALL_REDUCE
-            and instr.group < 0
-        ):
-            ends = {instr.send, instr.receive}
-            if all(isinstance(program.buffers[n].place, Arena) for n in ends):
-                found |= ends
+    for instr in collectives:
+        kind, ends = instr.kind, {instr.send, instr.receive}
+        if kind.sends_blocks != kind.receives_blocks:
+            ends = {instr.send if kind.sends_blocks else instr.receive}
+        if all(isinstance(program.buffers[n].place, Arena) for n in ends):
+            found |= ends
     return found
 
 
@@ -112,9 +113,12 @@ def _planned(
     known = constant_registers(program)
     emitter = _Emitter(program, kind, sizes)
     if set(sizes.values()) <= set(known):
-        # an empty buffer has an address too
-        rows = zip(spans, (max(known[r], 1) for r in sizes.values()), strict=True)
-        offsets, end = planner([Lifetime(*span[:2], size, span[2]) for span, size in rows])
+        offsets, end = planner(
+            [  # an empty buffer has an address too
+                Lifetime(first, last, max(known[size], 1), below)
+                for (first, last, below), size in zip(spans, sizes.values(), strict=True)
+            ]
+        )
         return emitter.fixed(offsets, end)
     return emitter.planned([number for span in spans for number in span])
 
@@ -143,18 +147,13 @@ def arena_lives(
     for view in reversed([i for i in walk_instructions(body) if isinstance(i, View)]):
         touches[view.base] |= touches[view.buffer]
     for at in touches.values():
-        _through_loops(at, loops)
+        for start, end in loops:
+            # what is touched inside a loop and outside may be read in any later trip
+            if len({start < position < end for position in at}) > 1:
+                at.update((start, end))
     lives = {buffer: Life(min(at), max(at)) for buffer, at in touches.items()}
     over = laid_over(body, lives)
     return lives | born_behind(lives, over), over
-
-
-def _through_loops(touches: set[int], loops: Sequence[tuple[int, int]]) -> None:
-    """What is touched inside a loop and outside may be read in any later trip."""
-    for start, end in loops:
-        inside = [start < at < end for at in touches]
-        if any(inside) and not all(inside):
-            touches |= {start, end}
 
 
 def _scan(

@@ -308,9 +308,11 @@ typedef struct tcc_comm_table {
 /* ---- symmetric arena ------------------------------------------------------------------------- */
 
 /* Makes the comm's symmetric arena: `bytes` zero bytes on every rank, page-aligned, valid until
- * close.  All ranks call it with equal sizes, once a comm.  An all_reduce whose buffers lie at the
- * same places in the arena on all ranks is done there without staging where that is faster; buffers that some ranks have
- * in the arena and others not, or elsewhere in it, are a mismatch.  TCC_UNSUPPORTED on the
+ * close.  All ranks call it with equal sizes, once a comm.  A collective of the comm or of a subgroup
+ * of it is done in the arena without staging, where that is faster, if these buffers lie at the same
+ * places in it on all ranks: both of all_reduce and of all_to_all (not in place), send of
+ * reduce_scatter, receive of all_gather and all_gather_v.  Such buffers that some ranks
+ * have in the arena and others not, or elsewhere in it, are a mismatch.  TCC_UNSUPPORTED on the
  * backends `plugin` and `mpi`. */
 TCC_COMM_API tcc_status tcc_comm_symmetric(tcc_comm *comm, size_t bytes, void **out_memory);
 

@@ -193,12 +193,14 @@ tcc_status tcc_collective_spares(const tcc_run *run, const tcc_span *memory) {
 }
 
 tcc_status tcc_collective_memory(const tcc_run *run, tcc_span *memory) {
+    const tcc_comm_table *table = tcc_collective_table(run->comm);
+    tcc_comm *comm = comm_of(run, run->instance->model->program.sharers);
     void *found;
-    tcc_status status = tcc_collective_table(run->comm)->scratch(run->comm, (size_t)memory->size, &found);
+    tcc_status status = tcc_collective_table(comm)->scratch(comm, (size_t)memory->size, &found);
     if (status == TCC_UNSUPPORTED) return status;
     if (status != TCC_OK)
-        return tcc_fail(status, "rank %d, which asks for memory that all ranks share: %.768s",
-                        tcc_collective_table(run->comm)->rank(run->comm), tcc_collective_table(run->comm)->last_error());
+        return tcc_fail(status, "rank %d, which asks for memory that ranks share: %.768s",
+                        table->rank(run->comm), table->last_error());
     memory->data = found;
     return TCC_OK;
 }

@@ -32,8 +32,8 @@ typedef struct tcc_flight {
     int64_t group; /* whose comm has it; -1: the run's */
     const char *send, *receive;
 } tcc_flight;
-/* Symmetric memory of the run's comm for `memory->size` bytes, which it sets; TCC_UNSUPPORTED where
- * the comm has none. */
+/* Symmetric memory for `memory->size` bytes, which it sets: of the comm of the group that all
+ * collectives are of, else of the run's.  TCC_UNSUPPORTED where the comm has none. */
 tcc_status tcc_collective_memory(const tcc_run *run, tcc_span *memory);
 /* All earlier launches are done. */
 tcc_status tcc_collective_start(tcc_run *run, const tcc_code *code);

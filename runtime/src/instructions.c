@@ -201,6 +201,7 @@ static tcc_status prepare_collective(const tcc_reader *reader, tcc_code *code) {
     if (group >= 0) ranks = 0; /* of the comm */
     if (ranks || program->ranks < 0) program->ranks = (int32_t)ranks;
     code->number = program->n_steps++;
+    program->sharers = !program->n_tickets || program->sharers == group ? group : -1;
     raise_to(&program->n_tickets, code->as.collective.ticket + 1);
     return TCC_OK;
 }

@@ -302,6 +302,7 @@ typedef struct tcc_program {
     int32_t ranks; /* that collectives of all ranks are for; 0: any number; -1: it needs no comm */
     const struct tcc_rank_group *groups; /* of collective.h */
     int64_t n_groups;
+    int64_t sharers; /* the group that all collectives are of, whose ranks share memory; or -1 */
     int64_t known_arena; /* the arena's size where inputs do not change it; else 0 */
     const tcc_code *plans; /* list of those in the body */
     int64_t n_plans;

@@ -21,7 +21,7 @@ from tcc.ir.graph import Graph, GraphBuilder, Node
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.text import graph_text
 from tcc.ir.index import symbol
-from tcc.ir.program import Arena, Collective, CollectiveKind, Program, RankGroup, Symmetric
+from tcc.ir.program import Collective, CollectiveKind, Program, RankGroup, Symmetric
 from tcc.ir.program.lockstep import check_lockstep
 from tcc.ir.program.text import program_text
 from tcc.ir.program.verify import verify_program
@@ -178,7 +178,7 @@ def test_ranks_of_a_group_agree_with_a_job_of_their_own(group: str) -> None:
                 np.testing.assert_array_equal(want[rank][name], array, err_msg=name)
     program = check_program(graph, feeds, want)
     assert program.groups == (RankGroup(group, MESH[group]),)
-    assert places(program) == [{Arena}]
+    assert places(program) == [{Symmetric}]
     assert int.from_bytes(encode_program(program)[8:16], "little") == GROUPS
 
 

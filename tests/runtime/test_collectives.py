@@ -15,6 +15,7 @@ from tcc.ir.program import (
     Check,
     Collective,
     CollectiveKind,
+    Copy,
     Dynamic,
     Input,
     Instr,
@@ -24,6 +25,7 @@ from tcc.ir.program import (
     ReadInt,
     Reduction,
     Relation,
+    Symmetric,
     View,
     Wait,
 )
@@ -221,6 +223,66 @@ def test_groups_of_ranks_agree_with_numpy(
     for whole, own in zip(found["grouped"], found["own{rank}"], strict=True):
         for a, b in zip(whole.values(), own.values(), strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+def in_symmetric_memory(*groups: RankGroup) -> Program:
+    """Every kind from symmetric memory to symmetric memory, of x: f32[n], by groups in turn."""
+    b = Builder()
+    b.groups = groups
+    n, four = b.let(IntOp.DIM, 0, 0), b.const(4)
+    half, twice = b.let(IntOp.FLOORDIV, n, b.const(2)), b.let(IntOp.ADD, n, n)
+    size, room = b.let(IntOp.MUL, n, four), b.let(IntOp.MUL, twice, four)
+    b.input("x", "f32", [n], "[n]")
+    x = b.buffer(Input(0))
+    send, receive = b.buffer(Symmetric(b.arena, size)), b.buffer(Symmetric(size, room))
+    for number, kind in enumerate(CollectiveKind):
+        count = twice if kind is CollectiveKind.ALL_GATHER else half if kind is SCATTER else n
+        y, bytes_ = b.output(kind.name, "f32", [count], ""), b.let(IntOp.MUL, count, four)
+        b.allocate(y, bytes_)
+        b.launch("relu", n, [x, send], [])
+        root, group = int(kind is CollectiveKind.BROADCAST), number % len(groups)
+        each = half if kind.sends_blocks else n
+        operation = (kind, Reduction.SUM, send, receive, each, DTYPES["f32"], 2, root)
+        b.body += [Collective(*operation, group=group), Wait(0, send, receive)]
+        b.body.append(Copy(y, receive, bytes_))
+    return b.program()
+
+
+APART = """
+import sys
+import numpy as np
+from tcc.ir.program import CollectiveKind
+from tcc.ops.collective import CollectiveAttrs, collected
+from tcc.runtime import comm as comms, load
+
+with comms.open(operation_seconds=20) as comm:
+    alone = len(sys.argv) == 3  # with one group
+    rank, mesh = comm.rank, {"rows": [[0, 1], [2, 3]], "columns": [[2, 0], [3, 1]]}
+    module = load(sys.argv[1], comm=comm)
+    for n in (4, 30000, 8, 70000) if rank < 2 or not alone else (60,):
+        found = module.run({"x": np.arange(n, dtype=np.float32) + 10 * rank})
+        for number, kind in enumerate(CollectiveKind):
+            names = sys.argv[2:]
+            (ranks,) = (r for r in mesh[names[number % len(names)]] if rank in r)
+            xs = [np.arange(n, dtype=np.float32) + 10 * r for r in ranks]
+            want = collected(kind, CollectiveAttrs(2, root=int(kind.name == "BROADCAST")), xs)
+            np.testing.assert_array_equal(found[kind.name], want[ranks.index(rank)], kind.name)
+"""
+
+
+def test_symmetric_memory_is_of_the_group_that_all_collectives_are_of(
+    kernels: bytes, comm_library: Path, tmp_path: Path
+) -> None:
+    """So groups run apart: as often as they like, with sizes of their own."""
+    programs.link(in_symmetric_memory(ROWS), kernels, tmp_path / "rows.so")
+    run_ranks(4, APART, comm_library, tmp_path / "rows.so", "rows")
+
+
+def test_groups_share_the_symmetric_memory_of_all_ranks(
+    kernels: bytes, comm_library: Path, tmp_path: Path
+) -> None:
+    programs.link(in_symmetric_memory(ROWS, COLUMNS), kernels, tmp_path / "both.so")
+    run_ranks(4, APART, comm_library, tmp_path / "both.so", "rows", "columns")
 
 
 FAULTS = """

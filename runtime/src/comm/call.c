@@ -199,5 +199,7 @@ tcc_status tcc_comm_check_buffers(tcc_comm_work *work, int32_t rank, int32_t siz
                         kinds[call->kind].name);
     work->send = sends ? send : NULL;
     work->receive = receive;
+    work->sent = send_bytes;
+    work->received = bytes;
     return TCC_OK;
 }

@@ -5,18 +5,7 @@
 
 enum {
     SLICE = 64 << 10, /* bytes that a step moves where all ranks read all of it */
-    BLOCK = 16 << 10, /* bytes that stay in the first cache */
-    APART = 64,       /* bytes of a cache line, of which two ranks write no parts */
     EACH = 0,         /* a slice has a part of the slot for each rank */
-};
-
-/* How an operation is done: in slices, all of which take so many steps.  In a slice's first step
- * every rank fills its slot; in each it reads when all have come. */
-struct tcc_shared_method {
-    int steps;
-    int64_t bytes; /* of a slice */
-    void (*fill)(tcc_shared *shared, const tcc_comm_work *work);
-    tcc_status (*read)(tcc_shared *shared, const tcc_comm_work *work);
 };
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -24,10 +13,6 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static char *slot_of(const tcc_shared *shared, int32_t rank) {
     size_t which = (size_t)rank * 2 + (shared->slices & 1);
     return shared->slots + which * TCC_SHARED_SLOT;
-}
-
-static void copy(void *to, const void *from, int64_t count, size_t element) {
-    if (count > 0 && to != from) memcpy(to, from, (size_t)count * element);
 }
 
 /* Elements of the slice at hand. */
@@ -79,29 +64,28 @@ static tcc_status read_nothing(tcc_shared *shared, const tcc_comm_work *work) {
 /* The slice, for all ranks to read. */
 static void fill_slice(tcc_shared *shared, const tcc_comm_work *work) {
     const char *own = work->send + shared->begin * (int64_t)work->element;
-    copy(slot_of(shared, shared->rank), own, slice_count(shared), work->element);
+    tcc_shared_copy(slot_of(shared, shared->rank), own, slice_count(shared), work->element);
+}
+
+/* Reduces a part of all slots' slices, of which this rank's lies where it sends. */
+static void reduce_slices(const tcc_shared *shared, const tcc_comm_work *work, int64_t begin,
+                          int64_t count, char *slot) {
+    int64_t element = (int64_t)work->element, at = (shared->begin + begin) * element;
+    const char *inputs[TCC_COMM_MOST_LOCAL];
+    for (int32_t i = 0; i < shared->size; i++)
+        inputs[i] = i == shared->rank ? work->send + at : slot_of(shared, i) + begin * element;
+    tcc_shared_reduce(shared, work, inputs, count, slot, (char *[]){work->receive + at}, 1);
 }
 
 /* Every rank reads all of all slots. */
 static tcc_status reduce_slots(tcc_shared *shared, const tcc_comm_work *work) {
-    int64_t at = shared->begin * (int64_t)work->element;
-    const void *inputs[TCC_COMM_MOST_LOCAL];
-    for (int32_t i = 0; i < shared->size; i++) inputs[i] = slot_of(shared, i);
-    inputs[shared->rank] = work->send + at;
-    tcc_comm_reduce(work->receive + at, inputs, shared->size, slice_count(shared), work->type,
-                    work->call.reduction);
+    reduce_slices(shared, work, 0, slice_count(shared), NULL);
     return TCC_OK;
-}
-
-/* Elements before a rank's part of `count`, at a border of cache lines. */
-static int64_t part_begin(int64_t count, int32_t rank, int32_t size, size_t element) {
-    int64_t lines = (int64_t)(APART / element), all = (count + lines - 1) / lines;
-    return least(count, all * rank / size * lines);
 }
 
 /* Elements of the slice before a rank's part of it. */
 static int64_t bound(const tcc_shared *shared, const tcc_comm_work *work, int32_t rank) {
-    return part_begin(slice_count(shared), rank, shared->size, work->element);
+    return tcc_shared_part(shared, work, slice_count(shared), rank);
 }
 
 /* All parts of the slice but this rank's. */
@@ -110,46 +94,22 @@ static void fill_parts(tcc_shared *shared, const tcc_comm_work *work) {
     int64_t first = bound(shared, work, shared->rank), last = bound(shared, work, shared->rank + 1);
     const char *own = work->send + shared->begin * element;
     char *slot = slot_of(shared, shared->rank);
-    copy(slot, own, first, work->element);
-    copy(slot + last * element, own + last * element, slice_count(shared) - last, work->element);
+    tcc_shared_copy(slot, own, first, work->element);
+    tcc_shared_copy(slot + last * element, own + last * element, slice_count(shared) - last,
+                    work->element);
 }
 
-/* Every rank reduces its part of all slots, then reads all parts. */
+/* Every rank reduces its part of all slots, then reads the others' parts. */
 static tcc_status reduce_parts(tcc_shared *shared, const tcc_comm_work *work) {
-    int64_t element = (int64_t)work->element, at = shared->begin * element;
-    if (shared->round == 0) {
-        int64_t first = bound(shared, work, shared->rank);
-        const void *inputs[TCC_COMM_MOST_LOCAL];
-        for (int32_t i = 0; i < shared->size; i++) inputs[i] = slot_of(shared, i) + first * element;
-        inputs[shared->rank] = work->send + at + first * element;
-        tcc_comm_reduce(slot_of(shared, shared->rank) + first * element, inputs, shared->size,
-                        bound(shared, work, shared->rank + 1) - first, work->type,
-                        work->call.reduction);
-        return TCC_OK;
-    }
+    int64_t element = (int64_t)work->element;
     for (int32_t i = 0; i < shared->size; i++) {
-        int64_t first = bound(shared, work, i);
-        copy(work->receive + at + first * element, slot_of(shared, i) + first * element,
-             bound(shared, work, i + 1) - first, work->element);
-    }
-    return TCC_OK;
-}
-
-/* Every rank reduces its part of all arenas, and writes it to all of them. */
-static tcc_status reduce_in_place(tcc_shared *shared, const tcc_comm_work *work) {
-    if (shared->round) return TCC_OK;
-    int64_t element = (int64_t)work->element, most = BLOCK / element;
-    int64_t begin = bound(shared, work, shared->rank), last = bound(shared, work, shared->rank + 1);
-    ptrdiff_t stride = (ptrdiff_t)shared->arena->bytes;
-    for (int64_t count; begin < last; begin += count) {
-        count = least(most, last - begin);
-        const void *inputs[TCC_COMM_MOST_LOCAL];
-        for (int32_t i = 0; i < shared->size; i++)
-            inputs[i] = work->send + (i - shared->rank) * stride + begin * element;
-        char *out = work->receive + begin * element;
-        tcc_comm_reduce(out, inputs, shared->size, count, work->type, work->call.reduction);
-        for (int32_t i = 0; i < shared->size; i++)
-            copy(out + (i - shared->rank) * stride, out, count, work->element);
+        int64_t first = bound(shared, work, i), count = bound(shared, work, i + 1) - first;
+        char *part = slot_of(shared, i) + first * element;
+        if (i == shared->rank && shared->round == 0)
+            reduce_slices(shared, work, first, count, part);
+        if (i != shared->rank && shared->round == 1)
+            tcc_shared_hand(shared, work->receive + (shared->begin + first) * element, part, count,
+                            work->element);
     }
     return TCC_OK;
 }
@@ -161,20 +121,20 @@ static void fill_blocks(tcc_shared *shared, const tcc_comm_work *work) {
     int64_t element = (int64_t)work->element;
     for (int32_t i = 0; i < shared->size; i++)
         if (i != shared->rank)
-            copy(slot_of(shared, shared->rank) + i * shared->slice * element,
+            tcc_shared_copy(slot_of(shared, shared->rank) + i * shared->slice * element,
                  work->send + (i * shared->length + shared->begin) * element, slice_count(shared),
                  work->element);
 }
 
 static tcc_status reduce_blocks(tcc_shared *shared, const tcc_comm_work *work) {
     int64_t element = (int64_t)work->element;
-    const void *inputs[TCC_COMM_MOST_LOCAL];
+    const char *inputs[TCC_COMM_MOST_LOCAL];
     for (int32_t i = 0; i < shared->size; i++)
         inputs[i] = slot_of(shared, i) + shared->rank * shared->slice * element;
     inputs[shared->rank] =
         work->send + (shared->rank * shared->length + shared->begin) * element;
-    tcc_comm_reduce(work->receive + shared->begin * element, inputs, shared->size,
-                    slice_count(shared), work->type, work->call.reduction);
+    tcc_shared_reduce(shared, work, inputs, slice_count(shared), NULL,
+                      (char *[]){work->receive + shared->begin * element}, 1);
     return TCC_OK;
 }
 
@@ -190,8 +150,9 @@ static int64_t in_slice(const tcc_shared *shared, const tcc_comm_work *work, con
 }
 
 static void fill_own(tcc_shared *shared, const tcc_comm_work *work) {
-    copy(slot_of(shared, shared->rank), work->send + shared->begin * (int64_t)work->element,
-         in_slice(shared, work, work->call.send_counts, shared->rank), work->element);
+    tcc_shared_copy(slot_of(shared, shared->rank),
+                    work->send + shared->begin * (int64_t)work->element,
+                    in_slice(shared, work, work->call.send_counts, shared->rank), work->element);
 }
 
 static tcc_status gather_slots(tcc_shared *shared, const tcc_comm_work *work) {
@@ -199,8 +160,8 @@ static tcc_status gather_slots(tcc_shared *shared, const tcc_comm_work *work) {
     const int64_t *counts = work->call.send_counts;
     char *to = work->receive;
     for (int32_t i = 0; i < shared->size; to += count_of(work, counts, i++) * element)
-        copy(to + at, i == shared->rank ? work->send + at : slot_of(shared, i),
-             in_slice(shared, work, counts, i), work->element);
+        tcc_shared_hand(shared, to + at, i == shared->rank ? work->send + at : slot_of(shared, i),
+                        in_slice(shared, work, counts, i), work->element);
     return TCC_OK;
 }
 
@@ -209,7 +170,7 @@ static void fill_for_each(tcc_shared *shared, const tcc_comm_work *work) {
     const int64_t *counts = work->call.send_counts;
     const char *from = work->send + shared->begin * element;
     for (int32_t i = 0; i < shared->size; from += count_of(work, counts, i++) * element)
-        copy(slot_of(shared, shared->rank) + i * shared->slice * element, from,
+        tcc_shared_copy(slot_of(shared, shared->rank) + i * shared->slice * element, from,
              in_slice(shared, work, counts, i), work->element);
 }
 
@@ -218,8 +179,8 @@ static tcc_status read_from_each(tcc_shared *shared, const tcc_comm_work *work) 
     const int64_t *counts = work->call.receive_counts;
     char *to = work->receive + shared->begin * element;
     for (int32_t i = 0; i < shared->size; to += count_of(work, counts, i++) * element)
-        copy(to, slot_of(shared, i) + shared->rank * shared->slice * element,
-             in_slice(shared, work, counts, i), work->element);
+        tcc_shared_hand(shared, to, slot_of(shared, i) + shared->rank * shared->slice * element,
+                        in_slice(shared, work, counts, i), work->element);
     return TCC_OK;
 }
 
@@ -258,53 +219,22 @@ static void fill_root(tcc_shared *shared, const tcc_comm_work *work) {
 static tcc_status read_root(tcc_shared *shared, const tcc_comm_work *work) {
     int64_t at = shared->begin * (int64_t)work->element;
     bool root = work->call.root == shared->rank;
-    copy(work->receive + at, root ? work->send + at : slot_of(shared, work->call.root),
-         slice_count(shared), work->element);
+    tcc_shared_hand(shared, work->receive + at,
+                    root ? work->send + at : slot_of(shared, work->call.root), slice_count(shared),
+                    work->element);
     return TCC_OK;
 }
 
 /* ---- dispatch -------------------------------------------------------------------------------- */
 
-/* A buffer's place in this rank's part of an arena; -1: it is not there. */
-static int64_t place_in(const tcc_shared *shared, const tcc_shared_arena *arena, const char *buffer,
-                        size_t bytes) {
-    const char *own = arena->memory + (size_t)shared->rank * arena->bytes;
-    bool there = arena->memory && buffer >= own && buffer + bytes <= own + arena->bytes;
-    return there ? buffer - own : -1;
-}
-
-static void place(tcc_shared *shared, tcc_comm_work *work) {
-    size_t bytes = (size_t)work->call.count * work->element;
-    shared->arena = NULL;
-    for (int i = 0; work->call.kind == TCC_COMM_ALL_REDUCE && i < TCC_COMM_ARENAS; i++) {
-        int64_t send = place_in(shared, &shared->arenas[i], work->send, bytes);
-        int64_t receive = place_in(shared, &shared->arenas[i], work->receive, bytes);
-        if (send < 0 || receive < 0) continue;
-        shared->arena = &shared->arenas[i];
-        work->descriptor.place = (uint8_t)(1 + i);
-        work->descriptor.where =
-            (uint64_t)send * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)receive;
-    }
-}
-
-/* What a rank pays for an all_reduce: steps, and bytes that it moves. */
-static int64_t price(const tcc_shared *shared, int64_t steps, int64_t bytes) {
-    enum { AWAKE = 300, ASLEEP = 20000, BYTES_A_NANOSECOND = 8 };
-    return steps * (shared->spin ? AWAKE : ASLEEP) + bytes / BYTES_A_NANOSECOND;
-}
-
 static const tcc_shared_method one_shot = {1, SLICE, fill_slice, reduce_slots},
-                               by_parts = {2, TCC_SHARED_SLOT, fill_parts, reduce_parts},
-                               in_place = {2, INT64_MAX, fill_nothing, reduce_in_place};
+                               by_parts = {2, TCC_SHARED_SLOT, fill_parts, reduce_parts};
 
 static const tcc_shared_method *all_reduce(const tcc_shared *shared, const tcc_comm_work *work) {
     int64_t bytes = work->call.count * (int64_t)work->element, others = shared->size - 1;
     int64_t parts = 2 * others * (bytes / shared->size);
-    int64_t shots = bytes / SLICE + 1, at_once = price(shared, shots, others * bytes);
-    /* whoever uses slots fills its own, and writes all results */
-    if (shared->arena && price(shared, 2, parts) <= price(shared, shots, (others + 2) * bytes))
-        return &in_place;
-    int64_t by_slots = price(shared, 2 * (bytes / TCC_SHARED_SLOT + 1), parts);
+    int64_t at_once = tcc_shared_price(shared, bytes / SLICE + 1, others * bytes);
+    int64_t by_slots = tcc_shared_price(shared, 2 * (bytes / by_parts.bytes + 1), parts);
     return at_once <= by_slots ? &one_shot : &by_parts;
 }
 
@@ -341,20 +271,31 @@ static void publish(tcc_shared *shared) {
     tcc_shared_publish(shared);
 }
 
+/* Elements of the longest part that a rank has. */
+static int64_t length_of(const tcc_shared *shared, const tcc_comm_work *work) {
+    int64_t length = work->call.count;
+    for (int32_t i = 0; work->call.kind == TCC_COMM_ALL_GATHER_V && i < shared->size; i++)
+        if (work->call.send_counts[i] > length) length = work->call.send_counts[i];
+    return length;
+}
+
 tcc_status tcc_shared_begin(tcc_comm *comm, const tcc_comm_work *asked) {
     tcc_shared *shared = comm->state;
     TCC_RETURN_IF_ERROR(tcc_shared_state(shared));
     shared->begun = *asked;
     shared->work = &shared->begun;
-    place(shared, &shared->begun);
     shared->agreed = false;
+    shared->begin = shared->round = 0;
+    /* three quarters of the last cache are for what else runs */
+    int64_t touched = (int64_t)(asked->sent + asked->received) * shared->size;
+    shared->past = touched > tcc_comm_last_cache() / 4 && tcc_comm_last_cache();
+    int64_t length = length_of(shared, asked);
+    use(shared, method_of(shared, asked), length);
+    const tcc_shared_method *in_place = tcc_shared_in_place(
+        comm, &shared->begun, shared->method->steps * (length / shared->slice + 1));
+    if (in_place) use(shared, in_place, length);
     shared->segment->ranks[shared->rank].descriptors[++shared->operations & 1] =
         shared->begun.descriptor;
-    shared->begin = shared->round = 0;
-    int64_t length = shared->work->call.count;
-    for (int32_t i = 0; asked->call.kind == TCC_COMM_ALL_GATHER_V && i < shared->size; i++)
-        if (asked->call.send_counts[i] > length) length = asked->call.send_counts[i];
-    use(shared, method_of(shared, shared->work), length);
     publish(shared);
     return TCC_OK;
 }
@@ -367,6 +308,7 @@ tcc_status tcc_shared_advance(tcc_comm *comm, bool wait, bool *out_done) {
         tcc_status status = wait ? tcc_shared_arrive(shared) : TCC_OK;
         if (status == TCC_OK && !shared->agreed) status = compare(shared);
         if (status == TCC_OK) status = shared->method->read(shared, shared->work);
+        if (shared->past) tcc_comm_copied();
         if (status != TCC_OK) {
             shared->work = NULL;
             return status;

@@ -216,6 +216,7 @@ static tcc_status make_subgroup(tcc_comm *comm, const int32_t *ranks, int32_t n,
         tcc_free(party.members);
         return status;
     }
+    (*out_comm)->keeper = comm;
     (*out_comm)->members = party.members;
     (*out_comm)->next = atomic_load(&comm->subgroups);
     atomic_store(&comm->subgroups, *out_comm);

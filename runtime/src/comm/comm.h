@@ -27,11 +27,20 @@ typedef enum tcc_comm_type {
 void tcc_comm_reduce(void *out, const void *const *inputs, int32_t n, int64_t count,
                      tcc_comm_type type, tcc_comm_reduction reduction);
 
+/* ---- copy.c: copies past the caches ---------------------------------------------------------- */
+
+/* Bytes of the last cache that this machine reports, which its cores share; 0: not known. */
+int64_t tcc_comm_last_cache(void);
+/* As memcpy, but what it writes stays in no cache where the processor can do so; others see it only
+ * behind tcc_comm_copied. */
+void tcc_comm_copy_past(void *to, const void *from, size_t bytes);
+void tcc_comm_copied(void);
+
 /* ---- call.c: what a call asks for ------------------------------------------------------------ */
 
 /* What all ranks of a comm must agree on in an operation.  It has no padding: bytes are compared. */
 typedef struct tcc_comm_descriptor {
-    uint8_t kind, type, reduction, place; /* place 1: in the symmetric arena */
+    uint8_t kind, type, reduction, place; /* place: 1 + the symmetric arena's number; 0: none */
     int32_t root;
     int64_t count;  /* elements; of all_gather_v the hash of the counts */
     uint64_t where; /* in the symmetric arena: the buffers' offsets, mixed */
@@ -44,6 +53,7 @@ typedef struct tcc_comm_work {
     size_t element; /* bytes */
     const char *send;
     char *receive;
+    size_t sent, received; /* bytes of the buffers */
     tcc_comm_descriptor descriptor;
 } tcc_comm_work;
 
@@ -197,7 +207,8 @@ struct tcc_comm {
     _Atomic bool dropped;   /* started operations go on no more: the comm is revoked */
     _Atomic(tcc_comm *) subgroups; /* a list of those it keeps */
     tcc_comm *next;                /* in the list of the comm that keeps this one */
-    int32_t *members;              /* of a subgroup: their ranks in that comm */
+    tcc_comm *keeper;              /* of a subgroup: that comm */
+    int32_t *members;              /* of a subgroup: their ranks in the keeper */
     tcc_comm_device *device; /* NULL: none was opened */
 };
 

@@ -46,7 +46,16 @@ typedef struct tcc_shared_segment {
     tcc_shared_rank ranks[]; /* then all slots, then all channels */
 } tcc_shared_segment;
 
-typedef struct tcc_shared_method tcc_shared_method;
+typedef struct tcc_shared tcc_shared;
+
+/* How an operation is done: in slices, all of which take so many steps.  In a slice's first step
+ * every rank fills its slot; in each it reads when all have come. */
+typedef struct tcc_shared_method {
+    int steps;
+    int64_t bytes; /* of a slice */
+    void (*fill)(tcc_shared *shared, const tcc_comm_work *work);
+    tcc_status (*read)(tcc_shared *shared, const tcc_comm_work *work);
+} tcc_shared_method;
 
 /* Symmetric memory: all ranks' parts, one behind another. */
 typedef struct tcc_shared_arena {
@@ -54,7 +63,7 @@ typedef struct tcc_shared_arena {
     size_t bytes; /* of one part */
 } tcc_shared_arena;
 
-typedef struct tcc_shared {
+struct tcc_shared {
     tcc_shared_segment *segment;
     size_t bytes;
     char *slots;                  /* two of each rank */
@@ -76,9 +85,11 @@ typedef struct tcc_shared {
     int64_t slice, length, begin; /* elements: of a slice, of all slices, before the one at hand */
     int round;                    /* steps of the slice at hand that are done */
     bool agreed;                  /* all ranks have been seen to do this work */
+    bool past;                    /* what this rank receives goes past the caches */
     tcc_shared_arena arenas[TCC_COMM_ARENAS];
     const tcc_shared_arena *arena; /* of the collective at hand; NULL: none */
-} tcc_shared;
+    const int32_t *members;        /* the parts of it that ranks have; NULL: those of their numbers */
+};
 
 /* ---- wait.c: what ranks wait for, and how that fails ----------------------------------------- */
 
@@ -103,6 +114,30 @@ void tcc_shared_revoke(tcc_shared *shared, tcc_status status, const char *format
 tcc_status tcc_shared_state(tcc_shared *shared);
 /* Also looks whether all ranks' processes live; those that have closed the comm may end. */
 tcc_status tcc_shared_alive(tcc_shared *shared);
+
+/* ---- move.c: bytes and elements of the operation at hand ------------------------------------- */
+
+/* Copies between memory of this rank, or from another's. */
+void tcc_shared_copy(void *to, const void *from, int64_t count, size_t element);
+/* The same to what a rank receives. */
+void tcc_shared_hand(const tcc_shared *shared, void *to, const void *from, int64_t count,
+                     size_t element);
+/* Reduces `count` elements of all ranks' `inputs` to `slot`, unless it is NULL, and to the `n`
+ * places `outs` where ranks receive. */
+void tcc_shared_reduce(const tcc_shared *shared, const tcc_comm_work *work,
+                       const char *const *inputs, int64_t count, char *slot, char *const *outs,
+                       int32_t n);
+/* Elements before a rank's part of `count`, at a border of cache lines. */
+int64_t tcc_shared_part(const tcc_shared *shared, const tcc_comm_work *work, int64_t count,
+                        int32_t rank);
+/* What a rank pays for steps, and for bytes that it moves: nanoseconds. */
+int64_t tcc_shared_price(const tcc_shared *shared, int64_t steps, int64_t bytes);
+
+/* ---- in_place.c: collectives in symmetric memory --------------------------------------------- */
+
+/* Finds the arena that has the buffers, and says so in the work's descriptor.  Returns the method
+ * that needs no slots, or NULL where one with slots, which has so many steps, takes less time. */
+const tcc_shared_method *tcc_shared_in_place(tcc_comm *comm, tcc_comm_work *work, int64_t steps);
 
 /* ---- collect.c: collectives ------------------------------------------------------------------ */
 

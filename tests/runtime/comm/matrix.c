@@ -1,5 +1,6 @@
 /* Every operation, element type and reduction, with odd counts, in place or not, misaligned or not,
  * by its function, as a plan and started, against the oracle; guard bytes around what is received.
+ * On the backend `shared` also in its symmetric arena, by all ranks and by groups of them.
  *
  *     matrix RANKS short|long [BACKEND [nccl|rccl]]
  *
@@ -27,21 +28,37 @@ static gpu device;
 static tcc_comm_device *joined;
 static void *stream;
 static buffers last; /* that were made */
+static char *arena;  /* NULL: buffers are malloc's */
+static size_t arena_used, arena_users;
+enum { ARENA = 16 << 20 };
+
+/* Of the arena, in the order of the calls; all of it is free again where the last block is. */
+static char *make_block(size_t bytes) {
+    if (!arena) return malloc(bytes);
+    char *block = arena + arena_used;
+    arena_used += (bytes + 63) / 64 * 64;
+    arena_users++;
+    return arena_used <= ARENA ? block : NULL;
+}
+
+static void free_buffers(buffers *of) {
+    if (!arena) free(of->block);
+    if (arena && !--arena_users) arena_used = 0;
+}
 
 /* `place` is where send lies in receive, or receive in send, when `same`. */
 static buffers make_buffers(size_t send, size_t receive, bool same, ptrdiff_t send_at,
                             ptrdiff_t receive_at, bool misaligned) {
     size_t room = (same ? (send > receive ? send : receive) : send + receive) + 4 * GUARD + 2;
-    buffers made = {.block = malloc(room), .bytes = room, .same = same};
+    buffers made = {.block = make_block(room), .bytes = room, .same = same};
     CHECK(made.block, "out of memory");
     memset(made.block, GUARD_BYTE, room);
     char *base = made.block + GUARD + (misaligned ? 1 : 0);
-    made.send = same ? base + send_at : base;
-    made.receive = same ? base + receive_at : base + send + 2 * GUARD;
+    /* what is received first: ranks send different sizes, but have it at the same place */
+    made.send = same ? base + send_at : base + receive + 2 * GUARD;
+    made.receive = same ? base + receive_at : base;
     return last = made;
 }
-
-static void free_buffers(buffers *of) { free(of->block); }
 
 static void check_guards(const char *what, const char *begin, size_t bytes) {
     for (int i = 1; i <= GUARD / 2; i++)
@@ -382,8 +399,37 @@ static void test_split(tcc_comm *comm) {
     tcc_comm_close(half);
 }
 
+static const int64_t counts[] = {0, 1, 3, 67, 1023}; /* of elements */
+
+/* In the arena of `keeper`, by the ranks of `comm`. */
+static void test_in_arena(tcc_comm *keeper, tcc_comm *comm) {
+    CHECK_OK(tcc_comm_barrier(keeper)); /* nobody is at work in a part that others begin with */
+    for (int of = 0; of < TYPES; of++) {
+        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+            if (is_long || (of + (int)i) % 3 == 0)
+                test_case(comm, (type)of, counts[i], (of + i) & 1, i & 2, false);
+        int64_t many = (is_long ? 400000 : 70000 + of) / (int)width((type)of);
+        test_case(comm, (type)of, many, of & 1, of & 2, is_long);
+    }
+}
+
+static void test_symmetric(tcc_comm *comm) {
+    int32_t rank = tcc_comm_rank(comm), size = tcc_comm_size(comm), n = 0, members[MOST_RANKS];
+    void *memory;
+    tcc_comm *group;
+    tcc_status status = tcc_comm_symmetric(comm, ARENA, &memory);
+    if (status == TCC_UNSUPPORTED && strcmp(tcc_comm_backend_name(comm), "shared")) return;
+    CHECK_OK(status);
+    arena = memory;
+    test_in_arena(comm, comm);
+    for (int32_t i = size - 1; i >= 0; i--) /* every other one, from the last on */
+        if (i % 2 == rank % 2) members[n++] = i;
+    CHECK_OK(tcc_comm_subgroup(comm, members, n, &group));
+    test_in_arena(comm, group);
+    arena = NULL;
+}
+
 static void matrix(const setup *ranks) {
-    static const int64_t counts[] = {0, 1, 3, 67, 1023}; /* of elements */
     tcc_comm *comm;
     tcc_comm_config config = config_of(ranks);
     CHECK_OK(tcc_comm_open(&config, &comm));
@@ -403,6 +449,7 @@ static void matrix(const setup *ranks) {
         test_case(comm, (type)of, many, of & 1, of & 2, is_long);
     }
     if (!joined) test_split(comm);
+    if (!joined) test_symmetric(comm);
     tcc_comm_device_close(joined);
     tcc_comm_close(comm);
 }

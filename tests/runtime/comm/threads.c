@@ -95,8 +95,16 @@ static void *run(void *argument) {
     float *x = malloc(200000 * sizeof *x), *y = malloc(300000 * sizeof *y);
     CHECK(x && y, "out of memory");
     for (int i = 0; i < ROUNDS; i++) operate(comm, x, y, i % 2 ? 200000 : 1000, (uint64_t)i);
-    CHECK_OK(tcc_comm_symmetric(comm, 400000, &arena));
+    CHECK_OK(tcc_comm_symmetric(comm, 500000 * sizeof *x, &arena));
     CHECK_OK(tcc_comm_all_reduce(comm, arena, arena, 100000, dtypes[F32], TCC_COMM_SUM));
+    float *there = arena;
+    operate(comm, there, there + 200000, 90000, 7);
+    int32_t members[RANKS], n = 0;
+    for (int32_t i = RANKS - 1; i >= 0; i--)
+        if (!i == !ranks.rank) members[n++] = i;
+    CHECK_OK(tcc_comm_subgroup(comm, members, n, &pair));
+    if (ranks.rank) operate(pair, there, there + 200000, 90000, 8);
+    CHECK_OK(tcc_comm_barrier(comm));
     for (size_t bytes = 1000; bytes < 1 << 20; bytes *= 30) {
         CHECK_OK(tcc_comm_scratch(comm, bytes, &arena));
         memset(arena, 0, bytes);
