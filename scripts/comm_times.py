@@ -62,12 +62,11 @@ def _peers(folder: Path, launchers: Sequence[Launcher]) -> dict[str, list[str]]:
     if importlib.util.find_spec("torch"):
         found["gloo"] = [sys.executable, str(ROOT / "scripts" / "comm_gloo.py"), *arguments]
     for launcher in launchers:
-        prefix = launcher.mpiexec.parents[1]
-        program = folder / f"mpi_peer-{prefix.name}"
+        program = folder / f"{launcher.mpiexec.parents[1].name}-{launcher.compiler.name}"
         if not program.exists():
             source = str(ROOT / "runtime" / "bench" / "mpi_peer.c")
-            _run((prefix / "bin" / "mpicc", "-O2", source, "-o", program))
-        found[f"MPI of {prefix}"] = [*launcher.command(2), str(program), *arguments]
+            _run((launcher.compiler, "-O2", source, "-o", program))
+            found[f"MPI of {launcher.mpiexec}"] = [*launcher.command(2), str(program), *arguments]
     return found
 
 

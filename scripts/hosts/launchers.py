@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-LIBRARIES = ("libmpi_abi.so.1", "libmpi.so.40", "libmpi.so.12")
+# A launcher and the library of its programs, in a prefix; Debian's have names of their own.
+_PAIRS = (
+    ("bin/mpiexec", "lib/libmpi_abi.so.1"),
+    ("bin/mpiexec", "lib/libmpi.so.40"),
+    ("bin/mpiexec", "lib/libmpi.so.12"),
+    ("bin/mpiexec.openmpi", "lib/x86_64-linux-gnu/libmpi.so.40"),
+    ("bin/mpiexec.mpich", "lib/x86_64-linux-gnu/libmpich.so.12"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +22,20 @@ class Launcher:
 
     mpiexec: Path
     library: Path
-    is_open_mpi: bool
+
+    @property
+    def is_open_mpi(self) -> bool:
+        return self.library.name == "libmpi.so.40"
+
+    @property
+    def reaches_hosts(self) -> bool:
+        """Whether `on_hosts` knows its options: those of Open MPI 4, which is Debian's, are others."""
+        return not self.is_open_mpi or self.mpiexec.name == "mpiexec"
+
+    @property
+    def compiler(self) -> Path:
+        """The C compiler for its programs."""
+        return self.mpiexec.with_name(self.mpiexec.name.replace("mpiexec", "mpicc"))
 
     @property
     def name(self) -> str:
@@ -43,18 +62,10 @@ class Launcher:
 
 
 def launchers(prefixes: Sequence[Path]) -> list[Launcher]:
-    """The launcher and the library of each binary interface that is there.
-
-    A prefix has bin/mpiexec and lib/.
-    """
+    """The launcher and the library of each binary interface that is in one of the prefixes."""
     found = []
     for prefix in prefixes:
-        mpiexec = prefix / "bin" / "mpiexec"
-        paths = [prefix / "lib" / name for name in LIBRARIES]
-        there = [path for path in paths if path.is_file() and mpiexec.is_file()]
-        if there:
-            said = subprocess.run(
-                [mpiexec, "--version"], capture_output=True, text=True, check=False
-            )
-            found += [Launcher(mpiexec, path, "Open MPI" in said.stdout) for path in there]
+        for mpiexec, library in ((prefix / a, prefix / b) for a, b in _PAIRS):
+            if mpiexec.is_file() and library.is_file():
+                found.append(Launcher(mpiexec, library))
     return found

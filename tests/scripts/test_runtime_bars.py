@@ -17,7 +17,7 @@ sys.path.insert(0, str(SCRIPTS))
 from comm_times import Times
 
 from bars.figures import Figure, absent, at_least, at_most
-from bars.speed import _own_times, _peers
+from bars.speed import _outcome, _own_times, _peers
 
 MIB = 1 << 20
 
@@ -81,3 +81,17 @@ def test_collectives_are_judged_by_the_worst_size_and_the_best_peer() -> None:
     gloo, mpi = _peers(times)
     assert (gloo.value, gloo.met) == ("2 (4 KiB)", False)
     assert (mpi.value, mpi.met) == ("1 (1024 KiB)", False)
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict"),
+    [
+        ("matrix, 2 ranks over /usr/lib/libmpi.so.40: ok: 3 ranks\n", "met"),
+        ("chaos: FAILED rank 1: no answer\n", "MISSED"),
+        ("two hosts: not here: no network namespaces\n", "not here"),
+    ],
+)
+def test_a_line_of_comm_check_is_a_figure(line: str, verdict: str) -> None:
+    figure = _outcome(line)
+    assert figure.what == line.partition(":")[0]
+    assert figure.row().endswith(f" {verdict}")
