@@ -27,7 +27,7 @@ def comm_sources() -> tuple[Path, ...]:
     """The library's C files, in a fixed order."""
     source = runtime_folder() / "src"
     return (
-        *(source / f"{name}.c" for name in ("alloc", "notes", "status")),
+        *(source / f"{name}.c" for name in ("alloc", "launchers", "notes", "status")),
         *sorted((source / "comm").glob("*.c")),
     )
 

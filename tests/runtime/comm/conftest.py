@@ -12,6 +12,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from library import build_program, build_whole
 
+# Programs with files of the library, whose inside they look at.
+INSIDE = {"settings": ("environment", "launchers", "status"), "hosts": ("hosts",)}
+
 
 @pytest.fixture(scope="session")
 def programs(comm_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -19,7 +22,9 @@ def programs(comm_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     folder = tmp_path_factory.mktemp("comm")
     for name in ("matrix", "faults", "chaos", "joined", "device_faults"):
         build_program(folder, name, comm_library)
-    # it looks inside
-    inside = [path for path in comm_sources() if path.stem in ("environment", "status")]
+    inside = [
+        path for path in comm_sources() if path.stem in ("environment", "launchers", "status")
+    ]
     build_whole(folder, "settings", inside, "-O1")
+    build_whole(folder, "hosts", [path for path in comm_sources() if path.stem == "hosts"], "-O1")
     return folder

@@ -64,3 +64,48 @@ def run_ranks(
             for i in range(size)
         ]
         return [rank.result() for rank in ranks]
+
+
+def has_oneccl(prefix: Path) -> bool:
+    """Whether oneCCL's headers are in this prefix."""
+    return (prefix / "include" / "oneapi" / "ccl.hpp").is_file()
+
+
+def build_oneccl(folder: Path, prefix: Path) -> Path:
+    """The adapter for the oneCCL of a prefix with include/ and lib/."""
+    made = folder / "tcc_oneccl.so"
+    command = ("c++", "-std=c++17", "-O1", "-fPIC", "-shared", INCLUDES, "-isystem")
+    link = (f"-L{prefix}/lib", "-lccl", "-Wl,--allow-shlib-undefined", "-lpthread")
+    run(*command, prefix / "include", runtime_folder() / "plugins" / "oneccl.cpp", *link,
+        "-o", made)  # fmt: skip
+    return made
+
+
+def oneccl_variables(prefix: Path) -> dict[str, str]:
+    """For programs that load the adapter without MPI: where the libraries lie, and few spins."""
+    before = os.environ.get("LD_LIBRARY_PATH", "")
+    return {
+        "LD_LIBRARY_PATH": f"{prefix / 'lib'}:{before}", "CCL_PROCESS_LAUNCHER": "none",
+        "CCL_ATL_TRANSPORT": "ofi", "CCL_LOG_LEVEL": "error", "CCL_YIELD": "sched_yield",
+    }  # fmt: skip
+
+
+def has_ucc(prefix: Path) -> bool:
+    """Whether UCC's headers are in this prefix."""
+    return (prefix / "include" / "ucc" / "api" / "ucc.h").is_file()
+
+
+def build_ucc(folder: Path, prefix: Path) -> Path:
+    """The adapter for the UCC of a prefix with include/ and lib/."""
+    made = folder / "tcc_ucc.so"
+    command = ("cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", "-shared", INCLUDES)
+    link = (f"-L{prefix}/lib", "-lucc", "-Wl,--allow-shlib-undefined")
+    run(*command, f"-isystem{prefix}/include", runtime_folder() / "plugins" / "ucc.c", *link,
+        "-o", made)  # fmt: skip
+    return made
+
+
+def ucc_variables(prefix: Path) -> dict[str, str]:
+    """For programs that load the adapter: where the libraries lie, and the loopback device."""
+    before = os.environ.get("LD_LIBRARY_PATH", "")
+    return {"LD_LIBRARY_PATH": f"{prefix / 'lib'}:{before}", "UCX_NET_DEVICES": "lo"}
