@@ -16,7 +16,7 @@ from tcc.temporary import temporary_folder
 
 LIBRARY = "libtcc_comm.so"
 # -O3 for the loops of reduce.c, which become vector code; the library stays loaded, for it
-# registers functions for forks and for the end of the process.
+# registers functions for forks and the end of the process.
 FLAGS = (
     "-std=c11", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-ffp-contract=off", "-g0",
     "-Wall", "-Wextra", "-Wl,-z,nodelete", f"-Wl,-soname,{LIBRARY}",

@@ -7,6 +7,8 @@
  * oneCCL moves bytes over MPI where Intel MPI's mpirun starts the ranks.  Under other launchers it
  * needs CCL_PROCESS_LAUNCHER=none CCL_ATL_TRANSPORT=ofi, and FI_PROVIDER may name the network.
  *
+ * A rank that dies ends the others: oneCCL aborts a process whose connection to a peer breaks.
+ *
  * A group has three communicators: one for collectives and one for the messages of each tag, for
  * oneCCL's messages have no tags.  Threads of oneCCL carry on what is under way. */
 #include <oneapi/ccl.hpp>

@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from library import run
-from plugins import (
-    build_file_engine,
-    build_gloo,
-    build_oneccl,
-    build_ucc,
-    gloo_variables,
-    has_gloo,
-    has_oneccl,
-    has_ucc,
-    oneccl_variables,
-    run_ranks,
-    ucc_variables,
-)
+from plugins import LIBRARIES, build_file_engine, run_ranks
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -69,34 +54,13 @@ def test_a_rendezvous_without_a_port_is_named(programs: Path, tmp_path: Path) ->
 # ---- libraries that may be installed -----------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Library:
-    """An engine's library: the variable that names its prefix, and what builds and runs over it."""
-
-    variable: str
-    remedy: str
-    has: Callable[[Path], bool]
-    build: Callable[[Path, Path], Path]
-    variables: Callable[[Path], dict[str, str]]
-
-
-LIBRARIES = {
-    "gloo": Library("TCC_TEST_GLOO", "libgloo-dev", has_gloo, build_gloo, gloo_variables),
-    "oneccl": Library(
-        "TCC_TEST_ONECCL", "oneCCL (the wheel oneccl-devel)", has_oneccl, build_oneccl,
-        oneccl_variables,
-    ),
-    "ucc": Library("TCC_TEST_UCC", "UCC", has_ucc, build_ucc, ucc_variables),
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_the_matrix_over_a_library(programs: Path, tmp_path: Path, name: str) -> None:
     library = LIBRARIES[name]
-    prefix = Path(os.environ.get(library.variable, "/usr"))
-    if not library.has(prefix):
-        pytest.skip(f"{prefix} lacks it: install {library.remedy}, or set {library.variable}")
+    prefix = library.prefix
+    if not library.is_in(prefix):
+        variable = f"TCC_TEST_{name.upper()}"
+        pytest.skip(f"{prefix} has no {name}: install {library.remedy}, or set {variable}")
     command = (programs / "matrix", "0", "short", "plugin")
-    variables = library.variables(prefix)
-    printed = run_ranks(2, library.build(tmp_path, prefix), *command, **variables)
-    assert printed == ["ok\n"] * 2
+    plugin = library.build(tmp_path, prefix)
+    assert run_ranks(2, plugin, *command, **library.environment(prefix)) == ["ok\n"] * 2
