@@ -101,9 +101,9 @@ typedef struct tcc_string {
  * number of this rank on its host, as a launcher says (TCC_LOCAL_RANK, or torchrun's, mpirun's or
  * srun's variable), else the first.  Models without collectives share devices where ranks exceed
  * them; those with collectives are then refused, unless a variable of visible devices leaves each
- * process one.  One for GPUs and the CPU runs on the CPU where no
- * GPU of this machine fits it and TCC_DEVICE names none, and where TCC_DEVICE is "cpu".  It takes arrays there in place, those of the host
- * (also pinned: 3 and 11) by copies there and back. */
+ * process one.  One for GPUs and the CPU runs on the CPU where no GPU of this machine fits it and
+ * TCC_DEVICE names none, and where TCC_DEVICE is "cpu".  It takes arrays there in place, those of
+ * the host (also pinned: 3 and 11) by copies there and back. */
 typedef struct tcc_device {
     int32_t type;
     int32_t id;
