@@ -63,4 +63,6 @@ def test_the_matrix_over_a_library(programs: Path, tmp_path: Path, name: str) ->
         pytest.skip(f"{prefix} has no {name}: install {library.remedy}, or set {variable}")
     command = (programs / "matrix", "0", "short", "plugin")
     plugin = library.build(tmp_path, prefix)
-    assert run_ranks(2, plugin, *command, **library.environment(prefix)) == ["ok\n"] * 2
+    printed = run_ranks(2, plugin, *command, **library.environment(prefix))
+    # oneCCL prints its variables, too
+    assert [text.splitlines()[-1] for text in printed] == ["ok", "ok"]
