@@ -47,7 +47,7 @@ class Library:
         made = folder / f"tcc_{Path(self.source).stem}.so"
         language = ("c++", "-std=c++17") if self.source.endswith(".cpp") else ("cc", "-std=c11")
         warnings = ("-Wall", "-Wextra", "-Werror")
-        run(*language, *warnings, "-O1", "-fPIC", "-shared", INCLUDES, "-isystem",
+        run(*language, *warnings, "-O1", "-fPIC", "-shared", INCLUDES, "-idirafter",
             prefix / "include", runtime_folder() / "plugins" / self.source, f"-L{prefix}/lib",
             f"-l{self.name}", "-Wl,--allow-shlib-undefined", "-lpthread", "-o", made)  # fmt: skip
         return made
