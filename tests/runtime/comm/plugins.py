@@ -36,7 +36,7 @@ class Library:
 
     @property
     def prefix(self) -> Path:
-        """Where tests look for it: TCC_TEST_GLOO, TCC_TEST_ONECCL, TCC_TEST_UCC, or /usr."""
+        """Where tests look for it: TCC_TEST_GLOO or TCC_TEST_ONECCL, else /usr."""
         return Path(os.environ.get(f"TCC_TEST_{Path(self.source).stem.upper()}", "/usr"))
 
     def is_in(self, prefix: Path) -> bool:
@@ -45,9 +45,8 @@ class Library:
     def build(self, folder: Path, prefix: Path) -> Path:
         """The adapter for the library of a prefix."""
         made = folder / f"tcc_{Path(self.source).stem}.so"
-        language = ("c++", "-std=c++17") if self.source.endswith(".cpp") else ("cc", "-std=c11")
         warnings = ("-Wall", "-Wextra", "-Werror")
-        run(*language, *warnings, "-O1", "-fPIC", "-shared", INCLUDES, "-idirafter",
+        run("c++", "-std=c++17", *warnings, "-O1", "-fPIC", "-shared", INCLUDES, "-idirafter",
             prefix / "include", runtime_folder() / "plugins" / self.source, f"-L{prefix}/lib",
             f"-l{self.name}", "-Wl,--allow-shlib-undefined", "-lpthread", "-o", made)  # fmt: skip
         return made
@@ -68,7 +67,6 @@ LIBRARIES = {
         "ccl", "oneapi/ccl.hpp", "oneccl.cpp", "oneCCL (the wheel oneccl-devel)",
         {"CCL_PROCESS_LAUNCHER": "none", "CCL_ATL_TRANSPORT": "ofi", "CCL_YIELD": "sched_yield"},
     ),
-    "ucc": Library("ucc", "ucc/api/ucc.h", "ucc.c", "UCC", {"UCX_NET_DEVICES": "lo"}),
 }  # fmt: skip
 
 
