@@ -111,7 +111,7 @@ def _library() -> ctypes.CDLL:
     }
     for name, arguments in signatures.items():
         getattr(library, f"tcc_comm_{name}").argtypes = (_POINTER, *arguments)
-    for name in ("rank", "size", "close", "backend_name", "share"):
+    for name in ("rank", "size", "local_rank", "local_size", "close", "backend_name", "share"):
         getattr(library, f"tcc_comm_{name}").argtypes = (_POINTER,)
     library.tcc_comm_open.argtypes = (ctypes.POINTER(_Config), ctypes.POINTER(_POINTER))
     library.tcc_comm_backend_name.restype = ctypes.c_char_p
@@ -219,6 +219,16 @@ class Comm:
     @property
     def size(self) -> int:
         return int(self._library.tcc_comm_size(self._open()))
+
+    @property
+    def local_rank(self) -> int:
+        """This process's number among the job's on its host; also of comms made from this one."""
+        return int(self._library.tcc_comm_local_rank(self._open()))
+
+    @property
+    def local_size(self) -> int:
+        """How many of the job's processes are on this one's host."""
+        return int(self._library.tcc_comm_local_size(self._open()))
 
     @property
     def backend(self) -> str:

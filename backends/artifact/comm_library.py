@@ -16,7 +16,7 @@ from tcc.temporary import temporary_folder
 
 LIBRARY = "libtcc_comm.so"
 # -O3 for the loops of reduce.c, which become vector code; the library stays loaded, for it
-# registers functions for forks and for the end of the process.
+# registers functions for forks and the end of the process.
 FLAGS = (
     "-std=c11", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-ffp-contract=off", "-g0",
     "-Wall", "-Wextra", "-Wl,-z,nodelete", f"-Wl,-soname,{LIBRARY}",
@@ -27,7 +27,7 @@ def comm_sources() -> tuple[Path, ...]:
     """The library's C files, in a fixed order."""
     source = runtime_folder() / "src"
     return (
-        *(source / f"{name}.c" for name in ("alloc", "notes", "status")),
+        *(source / f"{name}.c" for name in ("alloc", "launchers", "notes", "status")),
         *sorted((source / "comm").glob("*.c")),
     )
 

@@ -19,7 +19,11 @@
 static const char help[] =
     "tcc-perf [KIND] [OPTION ...]: times a collective between processes, size by size.\n"
     "\n"
-    "KIND: all_reduce (if not given), reduce_scatter, all_gather, all_to_all or broadcast.\n"
+    "KIND: all_reduce (if not given), reduce_scatter, all_gather, all_gather_v, all_to_all,\n"
+    "all_to_all_v, broadcast, sendrecv or barrier.  In sendrecv each rank sends to the next and\n"
+    "receives from the one before.  Ranks have unequal parts in the kinds with _v: rank r has r + 1\n"
+    "shares of all_gather_v, and of all_to_all_v rank i sends (i + j) % n + 1 shares to rank j.\n"
+    "A barrier has one size, 0.\n"
     "\n"
     "Options of nccl-tests:\n"
     "  -b, --minbytes N     the first size, as in 8, 4K, 32M (8)\n"
@@ -48,9 +52,10 @@ static const char help[] =
     "\n"
     "A size is that of all ranks' data together where an operation gathers or scatters.\n"
     "algbw is bytes over the mean time; busbw is algbw times 2 (n - 1) / n for all_reduce,\n"
-    "(n - 1) / n for the three that gather or scatter, 1 for broadcast.  copy is the median\n"
-    "time of a memcpy of as many bytes in all ranks at once, taken behind the operations of\n"
-    "that size, and copies is p50 over copy.  Times are microseconds, bandwidths GB/s (10^9).\n"
+    "(n - 1) / n for those that gather or scatter, 1 for broadcast and sendrecv (as in\n"
+    "doc/PERFORMANCE.md of nccl-tests).  copy is the median time of a memcpy of as many bytes in\n"
+    "all ranks at once, taken behind the operations of that size, and copies is p50 over copy.\n"
+    "Times are microseconds, bandwidths GB/s (10^9).\n"
     "Exit code: 1 where a result is wrong or an operation fails, 2 for a wrong option.\n"
     "\n"
     "  tcc-perf all_reduce -g 2 --pin -b 4K -e 32M\n"
@@ -67,16 +72,21 @@ typedef struct options {
 typedef struct kind_row {
     const char *name;
     tcc_comm_kind kind;
-    bool parts; /* the size is that of all ranks together */
-    double bus; /* busbw is algbw times this times (n - 1) / n; 0: times 1 */
+    bool parts;  /* the size is that of all ranks together */
+    bool ragged; /* whose parts differ */
+    double bus;  /* busbw is algbw times this times (n - 1) / n; 0: times 1 */
 } kind_row;
 
 static const kind_row kinds[] = {
-    {"all_reduce", TCC_COMM_ALL_REDUCE, false, 2},
-    {"reduce_scatter", TCC_COMM_REDUCE_SCATTER, true, 1},
-    {"all_gather", TCC_COMM_ALL_GATHER, true, 1},
-    {"all_to_all", TCC_COMM_ALL_TO_ALL, true, 1},
-    {"broadcast", TCC_COMM_BROADCAST, false, 0},
+    {"all_reduce", TCC_COMM_ALL_REDUCE, false, false, 2},
+    {"reduce_scatter", TCC_COMM_REDUCE_SCATTER, true, false, 1},
+    {"all_gather", TCC_COMM_ALL_GATHER, true, false, 1},
+    {"all_gather_v", TCC_COMM_ALL_GATHER_V, true, true, 1},
+    {"all_to_all", TCC_COMM_ALL_TO_ALL, true, false, 1},
+    {"all_to_all_v", TCC_COMM_ALL_TO_ALL_V, true, true, 1},
+    {"broadcast", TCC_COMM_BROADCAST, false, false, 0},
+    {"sendrecv", TCC_COMM_SEND, false, false, 0},
+    {"barrier", TCC_COMM_BARRIER, false, false, 0},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -175,52 +185,80 @@ typedef struct bench {
     tcc_comm *comm;
     const type_row *type;
     int op;
-    char *send, *receive; /* `most` bytes each */
+    tcc_comm_plan *plans[2]; /* of one operation; sendrecv has two */
+    int64_t *counts;         /* elements that come from each rank, where an operation gathers */
+    char *send, *receive;    /* `most` bytes each */
     double *times, *copies;
     int64_t wrong; /* of all sizes */
 } bench;
 
-static int64_t expected(const bench *b, int64_t count, int64_t index) {
-    int32_t rank = tcc_comm_rank(b->comm), size = tcc_comm_size(b->comm);
-    int64_t from = count > 0 ? index / count : 0, at = count > 0 ? index % count : 0;
-    switch (kinds[b->asked->kind].kind) {
-    case TCC_COMM_ALL_GATHER: return value_of(b->op, (int32_t)from, size, at);
-    case TCC_COMM_ALL_TO_ALL: return value_of(b->op, (int32_t)from, size, rank * count + at);
+/* Elements that rank `from` has for rank `to`, of `all` elements that it has for all. */
+static int64_t part_of(const kind_row *kind, int64_t all, int32_t size, int32_t from, int32_t to) {
+    if (!kind->ragged) return all / size;
+    int64_t turn = kind->kind == TCC_COMM_ALL_TO_ALL_V ? (from + to) % size : from;
+    int64_t share = all * 2 / ((int64_t)size * (size + 1)), rest = all;
+    for (int64_t i = 1; i < size; i++) rest -= i * share;
+    return turn + 1 < size ? (turn + 1) * share : rest;
+}
+
+/* Where in what rank `from` sends the elements for rank `to` begin. */
+static int64_t place_of_part(const kind_row *kind, int64_t all, int32_t size, int32_t from,
+                             int32_t to) {
+    int64_t place = 0;
+    for (int32_t i = 0; i < to; i++) place += part_of(kind, all, size, from, i);
+    return place;
+}
+
+/* The element that is received at `index`; `all` counts those of all ranks together. */
+static int64_t expected(const bench *b, int64_t all, int64_t index) {
+    const kind_row *kind = &kinds[b->asked->kind];
+    int32_t rank = tcc_comm_rank(b->comm), size = tcc_comm_size(b->comm), from = 0;
+    switch (kind->kind) {
+    case TCC_COMM_ALL_GATHER:
+    case TCC_COMM_ALL_GATHER_V:
+        while (index >= b->counts[from]) index -= b->counts[from++];
+        return value_of(b->op, from, size, index);
+    case TCC_COMM_ALL_TO_ALL:
+    case TCC_COMM_ALL_TO_ALL_V:
+        while (index >= b->counts[from]) index -= b->counts[from++];
+        return value_of(b->op, from, size, place_of_part(kind, all, size, from, rank) + index);
     case TCC_COMM_BROADCAST: return value_of(b->op, (int32_t)b->asked->root, size, index);
-    case TCC_COMM_REDUCE_SCATTER: return reduced(b->op, size, rank * count + index);
+    case TCC_COMM_SEND: return value_of(b->op, (rank + size - 1) % size, size, index);
+    case TCC_COMM_REDUCE_SCATTER: return reduced(b->op, size, rank * (all / size) + index);
     default: return reduced(b->op, size, index);
     }
 }
 
-static int64_t count_wrong(const bench *b, tcc_comm_plan *plan, int64_t count, int64_t sent,
-                           int64_t out) {
+/* Operations that begin together, or one. */
+static void post(const bench *b, int64_t n) {
+    bool grouped = n > 1 || b->plans[1];
+    if (grouped) must(tcc_comm_group_start(b->comm));
+    for (int64_t i = 0; i < n; i++)
+        for (int which = 0; which < 2 && b->plans[which]; which++)
+            must(tcc_comm_plan_post(b->plans[which], b->send, b->receive));
+    if (grouped) must(tcc_comm_group_end(b->comm));
+}
+
+static int64_t count_wrong(const bench *b, int64_t all, int64_t sent, int64_t out) {
     size_t width = b->type->dtype.bits / 8;
     int32_t rank = tcc_comm_rank(b->comm), size = tcc_comm_size(b->comm);
     for (int64_t i = 0; i < sent; i++)
         store(b->type, value_of(b->op, rank, size, i), b->send + (size_t)i * width);
     memset(b->receive, 0xa5, (size_t)out * width);
-    must(tcc_comm_plan_post(plan, b->send, b->receive));
+    post(b, 1);
     int64_t wrong = 0;
     for (int64_t i = 0; i < out; i++) {
         char right[8];
-        store(b->type, expected(b, count, i), right);
+        store(b->type, expected(b, all, i), right);
         wrong += memcmp(right, b->receive + (size_t)i * width, width) != 0;
     }
-    int64_t all = 0;
-    must(tcc_comm_all_reduce(b->comm, &wrong, &all, 1, (tcc_dtype){0, 64, 1}, TCC_COMM_SUM));
-    return all;
-}
-
-/* Operations that begin together, or one. */
-static void post(const bench *b, tcc_comm_plan *plan) {
-    int64_t n = b->asked->group;
-    if (n > 1) must(tcc_comm_group_start(b->comm));
-    for (int64_t i = 0; i < n; i++) must(tcc_comm_plan_post(plan, b->send, b->receive));
-    if (n > 1) must(tcc_comm_group_end(b->comm));
+    int64_t total = 0;
+    must(tcc_comm_all_reduce(b->comm, &wrong, &total, 1, (tcc_dtype){0, 64, 1}, TCC_COMM_SUM));
+    return total;
 }
 
 /* Mean microseconds of one operation. */
-static double time_runs(bench *b, tcc_comm_plan *plan, size_t bytes) {
+static double time_runs(bench *b, size_t bytes) {
     int64_t runs = b->asked->runs;
     double total = 0;
     for (int64_t i = -b->asked->warmup; i < runs; i++) {
@@ -229,7 +267,7 @@ static double time_runs(bench *b, tcc_comm_plan *plan, size_t bytes) {
             must(tcc_comm_barrier(b->comm));
         }
         double began = now();
-        post(b, plan);
+        post(b, b->asked->group);
         double took = (now() - began) / (double)b->asked->group;
         if (i < 0) continue;
         b->times[i] = took;
@@ -254,35 +292,53 @@ static void combine(const bench *b, double figures[FIGURES]) {
                                  ways[b->asked->average]));
 }
 
-static void run_size(bench *b, int64_t bytes) {
+/* Plans of one operation with these elements. */
+static void make_plans(bench *b, int64_t count) {
     const kind_row *kind = &kinds[b->asked->kind];
-    int32_t n = tcc_comm_size(b->comm);
-    int64_t width = b->type->dtype.bits / 8, runs = b->asked->runs;
-    int64_t count = bytes / width / (kind->parts ? n : 1), all = kind->parts ? count * n : count;
-    int64_t sent = kind->kind == TCC_COMM_ALL_GATHER ? count : all;
-    int64_t out = kind->kind == TCC_COMM_REDUCE_SCATTER ? count : all;
+    int32_t rank = tcc_comm_rank(b->comm), n = tcc_comm_size(b->comm);
     tcc_comm_call call = {.struct_size = sizeof call,
                           .kind = kind->kind,
                           .dtype = b->type->dtype,
                           .count = count,
                           .reduction = (tcc_comm_reduction)b->op,
                           .root = (int32_t)b->asked->root};
-    tcc_comm_plan *plan;
-    must(tcc_comm_plan_make(b->comm, &call, &plan));
-    int64_t wrong = b->asked->check ? count_wrong(b, plan, count, sent, out) : 0;
-    double figures[FIGURES] = {time_runs(b, plan, (size_t)(all * width))};
-    tcc_comm_plan_free(plan);
+    if (kind->ragged) call.send_counts = call.receive_counts = b->counts;
+    if (kind->kind == TCC_COMM_SEND) call.root = (rank + 1) % n;
+    must(tcc_comm_plan_make(b->comm, &call, &b->plans[0]));
+    b->plans[1] = NULL;
+    if (kind->kind != TCC_COMM_SEND) return;
+    call.kind = TCC_COMM_RECEIVE;
+    call.root = (rank + n - 1) % n;
+    must(tcc_comm_plan_make(b->comm, &call, &b->plans[1]));
+}
+
+static void run_size(bench *b, int64_t bytes) {
+    const kind_row *kind = &kinds[b->asked->kind];
+    int32_t rank = tcc_comm_rank(b->comm), n = tcc_comm_size(b->comm);
+    int64_t width = b->type->dtype.bits / 8, runs = b->asked->runs;
+    int64_t count = bytes / width / (kind->parts ? n : 1);
+    int64_t all = kind->ragged ? bytes / width : kind->parts ? count * n : count;
+    for (int32_t i = 0; i < n; i++) b->counts[i] = part_of(kind, all, n, i, rank);
+    bool gathers = kind->kind == TCC_COMM_ALL_GATHER || kind->kind == TCC_COMM_ALL_GATHER_V;
+    int64_t sent = gathers ? b->counts[rank] : all;
+    int64_t out = kind->kind == TCC_COMM_REDUCE_SCATTER ? count : all;
+    make_plans(b, kind->ragged ? 0 : count);
+    int64_t wrong = b->asked->check ? count_wrong(b, all, sent, out) : 0;
+    double figures[FIGURES] = {time_runs(b, (size_t)(all * width))};
+    for (int which = 0; which < 2; which++)
+        if (b->plans[which]) tcc_comm_plan_free(b->plans[which]);
     figures[P50] = share_of(b->times, runs, 0.5);
     figures[P99] = share_of(b->times, runs, 0.99);
     figures[COPY] = share_of(b->copies, runs, 0.5);
     combine(b, figures);
     b->wrong += wrong;
-    if (tcc_comm_rank(b->comm)) return;
+    if (rank) return;
     double algorithm = (double)(all * width) / figures[MEAN] * 1e-3;
     double bus = kind->bus > 0 ? algorithm * kind->bus * (n - 1) / n : algorithm;
     printf("%12lld %12lld %5s %5s %9.2f %9.2f %9.2f %8.2f %8.2f %9.2f %7.2f ",
            (long long)(all * width), (long long)count, b->type->name, ops[b->op], figures[MEAN],
-           figures[P50], figures[P99], algorithm, bus, figures[COPY], figures[P50] / figures[COPY]);
+           figures[P50], figures[P99], algorithm, bus, figures[COPY],
+           all ? figures[P50] / figures[COPY] : 0);
     if (b->asked->check)
         printf("%6lld\n", (long long)wrong);
     else
@@ -314,6 +370,8 @@ static void open_comm(bench *b, int32_t rank) {
     config.operation_milliseconds = (int32_t)asked->seconds * 1000;
     must(tcc_comm_open(&config, &b->comm));
     if (asked->root >= tcc_comm_size(b->comm)) misuse("--root", "a rank");
+    if (kinds[asked->kind].kind == TCC_COMM_SEND && tcc_comm_size(b->comm) < 2)
+        misuse("sendrecv", "2 or more ranks");
     if (!asked->pinned) return;
     cpu_set_t cpus;
     CPU_ZERO(&cpus);
@@ -336,17 +394,21 @@ static bool run_rank(const options *asked, int32_t rank) {
     b.receive = b.send + bytes;
     b.times = calloc((size_t)asked->runs, sizeof *b.times);
     b.copies = calloc((size_t)asked->runs, sizeof *b.copies);
-    if (!b.times || !b.copies) fail("out of memory");
+    b.counts = calloc((size_t)tcc_comm_size(b.comm), sizeof *b.counts);
+    if (!b.times || !b.copies || !b.counts) fail("out of memory");
     print_head(&b);
     for (int type = asked->first_type; type <= asked->last_type; type++)
         for (b.op = asked->first_op; b.op <= asked->last_op; b.op++) {
             b.type = &types[type];
-            for (int64_t size = asked->least; size <= asked->most;
+            bool sized = kinds[asked->kind].kind != TCC_COMM_BARRIER;
+            if (!sized) run_size(&b, 0);
+            for (int64_t size = asked->least; sized && size <= asked->most;
                  size = asked->step ? size + asked->step : size * asked->factor)
                 run_size(&b, size);
         }
     free(b.times);
     free(b.copies);
+    free(b.counts);
     tcc_comm_close(b.comm);
     if (!asked->symmetric) free(arena);
     return b.wrong == 0;

@@ -96,10 +96,14 @@ typedef struct tcc_string {
 } tcc_string;
 
 /* Device as in DLPack: type 1 is the CPU, 2 CUDA, 10 ROCm.  A model for the CPU takes arrays of type
- * 1.  A model for GPUs runs on one device of the process: the number in TCC_DEVICE, else the calling
- * thread's current one when the model is loaded.  One for GPUs and the CPU runs on the CPU where no
- * GPU of this machine fits it and TCC_DEVICE names none, and where TCC_DEVICE is "cpu".  It takes arrays there in place, those of the host
- * (also pinned: 3 and 11) by copies there and back. */
+ * 1.  A model for GPUs runs on one device of the process: the number in TCC_DEVICE, else the one that
+ * the calling thread uses when the model is loaded (with HIP: if it is not the first), else the
+ * number of this rank on its host, as a launcher says (TCC_LOCAL_RANK, or torchrun's, mpirun's or
+ * srun's variable), else the first.  Models without collectives share devices where ranks exceed
+ * them; those with collectives are then refused, unless a variable of visible devices leaves each
+ * process one.  One for GPUs and the CPU runs on the CPU where no GPU of this machine fits it and
+ * TCC_DEVICE names none, and where TCC_DEVICE is "cpu".  It takes arrays there in place, those of
+ * the host (also pinned: 3 and 11) by copies there and back. */
 typedef struct tcc_device {
     int32_t type;
     int32_t id;

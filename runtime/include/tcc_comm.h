@@ -111,6 +111,10 @@ TCC_COMM_API void tcc_comm_close(tcc_comm *comm);
 
 TCC_COMM_API int32_t tcc_comm_rank(const tcc_comm *comm);
 TCC_COMM_API int32_t tcc_comm_size(const tcc_comm *comm);
+/* This process's number among the job's processes on its host, and how many these are: as the config
+ * or a launcher says, else as the ranks find when they meet.  Also of comms made from this one. */
+TCC_COMM_API int32_t tcc_comm_local_rank(const tcc_comm *comm);
+TCC_COMM_API int32_t tcc_comm_local_size(const tcc_comm *comm);
 /* "shared", "mpi", or the name of the plugin's engine. */
 TCC_COMM_API const char *tcc_comm_backend_name(const tcc_comm *comm);
 
@@ -303,6 +307,8 @@ typedef struct tcc_comm_table {
                                void *receive, void *stream);
     tcc_status (*device_wait)(tcc_comm_device *device, int (*wait)(void *of), void *of,
                               int *out_result);
+    int32_t (*local_rank)(const tcc_comm *comm);
+    int32_t (*local_size)(const tcc_comm *comm);
 } tcc_comm_table;
 
 /* ---- symmetric arena ------------------------------------------------------------------------- */

@@ -49,6 +49,8 @@ static const tcc_comm_table functions = {
     .device_close = tcc_comm_device_close,
     .device_start = tcc_comm_device_start,
     .device_wait = tcc_comm_device_wait,
+    .local_rank = tcc_comm_local_rank,
+    .local_size = tcc_comm_local_size,
 };
 
 static tcc_comm *make(const tcc_comm_settings *settings, int32_t rank, int32_t size) {
@@ -99,6 +101,8 @@ void tcc_comm_close(tcc_comm *comm) {
 
 int32_t tcc_comm_rank(const tcc_comm *comm) { return comm->rank; }
 int32_t tcc_comm_size(const tcc_comm *comm) { return comm->size; }
+int32_t tcc_comm_local_rank(const tcc_comm *comm) { return comm->settings.local_rank; }
+int32_t tcc_comm_local_size(const tcc_comm *comm) { return comm->settings.local_size; }
 const char *tcc_comm_backend_name(const tcc_comm *comm) {
     return comm->name ? comm->name : comm->backend->name;
 }

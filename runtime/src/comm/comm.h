@@ -86,6 +86,28 @@ typedef struct tcc_comm_settings {
 /* Fills the settings from the config and, where it has gaps, from environment variables. */
 tcc_status tcc_comm_settle(const tcc_comm_config *config, tcc_comm_settings *out_settings);
 
+/* ---- hosts.c: which ranks run on one host ---------------------------------------------------- */
+
+/* Equal for processes of one host and one network namespace, which `shared` needs. */
+typedef struct tcc_comm_host {
+    char name[104];
+} tcc_comm_host;
+
+void tcc_comm_this_host(tcc_comm_host *out);
+/* The number of a rank among those of its host, and how many these are. */
+void tcc_comm_count_local(const tcc_comm_host *all, int32_t n, int32_t rank,
+                          int32_t *out_local_rank, int32_t *out_local_size);
+
+/* ---- functions.c: tables of a library's functions -------------------------------------------- */
+
+typedef struct tcc_comm_function {
+    const char *name;
+    size_t place; /* in the table */
+} tcc_comm_function;
+
+/* NULL, or the name of a function that the library lacks. */
+const char *tcc_comm_fill(void *library, const tcc_comm_function *rows, size_t n, void *table);
+
 /* ---- rendezvous.c: processes of one host meet ------------------------------------------------ */
 
 enum { TCC_COMM_MOST_LOCAL = 64 };

@@ -88,7 +88,7 @@ static void fail_by(tcc_comm_device *device, int result, const char *call) {
     const tcc_nccl *nccl = device->nccl;
     if (device->status != TCC_OK) return;
     const char *hint = result == TCC_NCCL_INVALID_USAGE
-                           ? "; does each rank have a GPU of its own (TCC_DEVICE)?"
+                           ? "; does each rank have a GPU of its own (TCC_DEVICE, visible devices)?"
                            : "";
     const char *more = nccl->GetLastError(device->handle);
     fail_all(device, status_of(result), "rank %d: %s in %s: %s%s%.200s%s", device->rank, call,

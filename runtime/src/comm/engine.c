@@ -472,10 +472,27 @@ static tcc_status keep(tcc_comm *of, engine_comm *comm, tcc_status status) {
     return TCC_OK;
 }
 
+/* Where no launcher says which ranks are of this host, the ranks tell one another. */
+static tcc_status find_local(tcc_comm *of) {
+    engine_comm *comm = of->state;
+    tcc_comm_host *hosts = (void *)scratch(comm, (size_t)comm->size * sizeof *hosts);
+    if (!hosts) return TCC_OUT_OF_MEMORY;
+    tcc_comm_this_host(&hosts[comm->rank]);
+    TCC_RETURN_IF_ERROR(gather_equal(comm, hosts, sizeof *hosts));
+    int32_t rank, size;
+    tcc_comm_count_local(hosts, comm->size, comm->rank, &rank, &size);
+    if (of->settings.local_rank < 0) of->settings.local_rank = rank;
+    if (of->settings.local_size < 0) of->settings.local_size = size;
+    return TCC_OK;
+}
+
 tcc_status tcc_engine_open(tcc_comm *of, const tcc_comm_engine *engine) {
     engine_comm *comm;
     TCC_RETURN_IF_ERROR(make(of, engine, &comm));
-    return keep(of, comm, engine->open(&comm->host.seen, &comm->group));
+    TCC_RETURN_IF_ERROR(keep(of, comm, engine->open(&comm->host.seen, &comm->group)));
+    tcc_status status = find_local(of);
+    if (status != TCC_OK) tcc_engine_close(of);
+    return status;
 }
 
 tcc_status tcc_engine_group(tcc_comm *above, const int32_t *members, bool left, const char *name,

@@ -23,13 +23,8 @@ static const file_row files[] = {
 };
 enum { FILES = sizeof files / sizeof *files };
 
-typedef struct function_row {
-    const char *name;
-    size_t place;
-} function_row;
-
 #define ROW(name) {"MPI_" #name, offsetof(tcc_mpi, name)}
-static const function_row functions[] = {
+static const tcc_comm_function functions[] = {
     ROW(Initialized),  ROW(Finalized),
     ROW(Init_thread),  ROW(Finalize),
     ROW(Error_string), ROW(Comm_rank),
@@ -47,15 +42,10 @@ static bool found;
 static char reason[512];
 
 static bool fill_functions(void *library, tcc_mpi *out) {
-    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
-        void *function = dlsym(library, functions[i].name);
-        if (!function) {
-            snprintf(reason, sizeof reason, "%s has no %s", out->name, functions[i].name);
-            return false;
-        }
-        memcpy((char *)out + functions[i].place, &function, sizeof function);
-    }
-    return true;
+    size_t n = sizeof functions / sizeof *functions;
+    const char *lacks = tcc_comm_fill(library, functions, n, out);
+    if (lacks) snprintf(reason, sizeof reason, "%s has no %s", out->name, lacks);
+    return !lacks;
 }
 
 static bool fill_constants(void *library, interface kind, tcc_mpi *out) {

@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
-#include <string.h>
 
 #include "nccl.h"
 
@@ -20,13 +19,8 @@ static const library libraries[] = {
 };
 enum { LIBRARIES = sizeof libraries / sizeof *libraries };
 
-typedef struct function_row {
-    const char *name;
-    size_t place;
-} function_row;
-
 #define ROW(name) {"nccl" #name, offsetof(tcc_nccl, name)}
-static const function_row functions[] = {
+static const tcc_comm_function functions[] = {
     ROW(GetVersion),        ROW(GetUniqueId),    ROW(CommInitRankConfig), ROW(CommDestroy),
     ROW(CommAbort),         ROW(GetErrorString), ROW(GetLastError),       ROW(AllReduce),
     ROW(CommGetAsyncError), ROW(ReduceScatter),  ROW(AllGather),          ROW(Broadcast),
@@ -64,16 +58,12 @@ static void *load(const library *row, found *out) {
 }
 
 static bool fill(void *loaded, found *out) {
-    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
-        void *function = dlsym(loaded, functions[i].name);
-        if (!function) {
-            snprintf(out->reason, sizeof out->reason, "%s has no %s: version 2.14 is needed",
-                     out->file, functions[i].name);
-            return false;
-        }
-        memcpy((char *)&out->nccl + functions[i].place, &function, sizeof function);
-    }
-    return true;
+    size_t n = sizeof functions / sizeof *functions;
+    const char *lacks = tcc_comm_fill(loaded, functions, n, &out->nccl);
+    if (lacks)
+        snprintf(out->reason, sizeof out->reason, "%s has no %s: version 2.14 is needed", out->file,
+                 lacks);
+    return !lacks;
 }
 
 static void find_one(const library *row, found *out) {

@@ -104,7 +104,10 @@ static const char *shared_unfit(const tcc_comm_settings *settings) {
 }
 
 static tcc_status shared_open(tcc_comm *comm, const tcc_comm_settings *settings) {
-    return make(comm, settings->rendezvous, NULL);
+    TCC_RETURN_IF_ERROR(make(comm, settings->rendezvous, NULL));
+    if (comm->settings.local_rank < 0) comm->settings.local_rank = comm->rank;
+    comm->settings.local_size = comm->size;
+    return TCC_OK;
 }
 
 static tcc_status shared_group(tcc_comm *parent, const int32_t *members, bool left,

@@ -1,8 +1,10 @@
 /* A model's device: which one, its architecture, the kernels made for it and the weights on it. */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "../launchers.h"
 #include "gpu.h"
 
 /* ---- the thread's device --------------------------------------------------------------------------- */
@@ -28,34 +30,67 @@ void tcc_gpu_leave(const tcc_gpu *gpu, const tcc_gpu_scope *scope) {
 
 /* ---- the device ------------------------------------------------------------------------------------ */
 
-/* The first one for a thread that uses none yet. */
-static int32_t current_device(const tcc_gpu_driver *driver) {
-    int found = 0, error;
+/* The device that the calling thread uses, if it has chosen one: HIP's first is that of every thread. */
+static bool current_device(const tcc_gpu_driver *driver, int *out) {
     if (driver->platform == TCC_PLATFORM_CUDA) {
         void *context = NULL;
-        error = driver->context_current(&context);
-        if (context) error = driver->context_device(&found);
-    } else {
-        error = driver->get_device(&found);
+        return !driver->context_current(&context) && context && !driver->context_device(out);
     }
-    return error ? 0 : found;
+    return !driver->get_device(out) && *out;
+}
+
+/* Whether a variable of the driver says which devices the process sees. */
+static bool sees_some(const tcc_gpu_driver *driver) {
+    if (tcc_variable("CUDA_VISIBLE_DEVICES")) return true; /* HIP's too */
+    return driver->platform == TCC_PLATFORM_HIP && (tcc_variable("HIP_VISIBLE_DEVICES") ||
+                                                    tcc_variable("ROCR_VISIBLE_DEVICES"));
+}
+
+/* The number of this rank on its host, and of these ranks, as the process's comm or a launcher says. */
+static tcc_status find_local_rank(tcc_launch *out) {
+    _Atomic(tcc_comm *) *slot = tcc_note_slot(TCC_COMM_NOTE);
+    const tcc_comm *comm = slot ? atomic_load(slot) : NULL;
+    const tcc_comm_table *table = comm ? tcc_collective_table(comm) : NULL;
+    bool found;
+    if (!table || table->version != TCC_COMM_VERSION || table->struct_size < sizeof *table)
+        return tcc_launch_read(out, &found);
+    out->local_rank = table->local_rank(comm);
+    out->local_size = table->local_size(comm);
+    return TCC_OK;
+}
+
+/* The device with the number of this rank on its host.  Ranks that see one device each may have been
+ * given it by their launcher. */
+static tcc_status choose_by_rank(tcc_gpu *gpu, int count) {
+    tcc_launch launch;
+    TCC_RETURN_IF_ERROR(find_local_rank(&launch));
+    if (launch.local_rank < 0 || (count == 1 && sees_some(gpu->driver))) return TCC_OK;
+    gpu->ordinal = launch.local_rank % count;
+    gpu->ranks = launch.local_size > launch.local_rank ? launch.local_size : launch.local_rank + 1;
+    return TCC_OK;
+}
+
+static tcc_status choose_by_name(tcc_gpu *gpu, const char *name, int count) {
+    char *end = NULL;
+    long number = strtol(name, &end, 10);
+    if (*end || number < 0 || number >= count)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "TCC_DEVICE: expected 0 to %d, got '%.32s'", count - 1,
+                        name);
+    gpu->ordinal = (int)number;
+    return TCC_OK;
 }
 
 static tcc_status choose_device(tcc_gpu *gpu) {
     const tcc_gpu_driver *driver = gpu->driver;
+    const char *name = tcc_variable("TCC_DEVICE");
     int count = 0;
     TCC_GPU_TRY(driver, device_count(&count), "GPUs cannot be counted");
     if (count < 1) return tcc_fail(TCC_UNSUPPORTED, "there is no GPU for %s here", driver->name);
-    const char *wanted = getenv("TCC_DEVICE");
-    gpu->ordinal = current_device(driver);
-    if (wanted && *wanted) {
-        char *end = NULL;
-        long number = strtol(wanted, &end, 10);
-        if (*end || number < 0 || number >= count)
-            return tcc_fail(TCC_INVALID_ARGUMENT, "TCC_DEVICE: expected 0 to %d, got '%.32s'",
-                            count - 1, wanted);
-        gpu->ordinal = (int)number;
-    }
+    gpu->devices = count;
+    if (name)
+        TCC_RETURN_IF_ERROR(choose_by_name(gpu, name, count));
+    else if (!current_device(driver, &gpu->ordinal))
+        TCC_RETURN_IF_ERROR(choose_by_rank(gpu, count));
     TCC_GPU_TRY(driver, device_get(&gpu->device, gpu->ordinal), "GPU %d cannot be used",
                 gpu->ordinal);
     TCC_GPU_TRY(driver, device_name(gpu->name, sizeof gpu->name - 1, gpu->device),
@@ -330,6 +365,12 @@ static tcc_status prepare(tcc_gpu *gpu, const tcc_program *program, const char *
 
 tcc_status tcc_gpu_open(tcc_gpu *gpu, const tcc_program *program, const char *weights, size_t bytes,
                         const char *model) {
+    if (program->ranks >= 0 && gpu->ranks > gpu->devices)
+        return tcc_fail(TCC_INVALID_ARGUMENT,
+                        "model '%s' needs a GPU for each rank, but %d ranks run on this host, and %s "
+                        "has %d here: start fewer ranks on it, or choose a GPU for each rank by "
+                        "TCC_DEVICE",
+                        model, gpu->ranks, gpu->driver->name, gpu->devices);
     if (gpu->driver->context_retain)
         TCC_GPU_TRY(gpu->driver, context_retain(&gpu->context, gpu->device),
                     "%s cannot be opened", gpu->name);

@@ -10,6 +10,7 @@
 struct tcc_gpu {
     const tcc_gpu_driver *driver;
     int ordinal, device;
+    int devices, ranks; /* that the process sees; that share them by their numbers, or 0 */
     void *context; /* CUDA's primary context of the device */
     char name[128], arch[64];
     tcc_gpu_images images;

@@ -14,6 +14,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from library import build_program, build_whole
 
+# Programs with files of the library, whose inside they look at.
+INSIDE = {"settings": ("environment", "launchers", "status"), "hosts": ("hosts",)}
+
 
 @pytest.fixture(scope="session")
 def programs(comm_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -22,8 +25,8 @@ def programs(comm_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     def build(folder: Path) -> None:
         for name in ("matrix", "faults", "chaos", "joined", "device_faults"):
             build_program(folder, name, comm_library)
-        # it looks inside
-        inside = [path for path in comm_sources() if path.stem in ("environment", "status")]
-        build_whole(folder, "settings", inside, "-O1")
+        for name, stems in INSIDE.items():
+            sources = [path for path in comm_sources() if path.stem in stems]
+            build_whole(folder, name, sources, "-O1")
 
     return made_once(tmp_path_factory, "comm", build)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from library import HERE, run
@@ -22,26 +24,50 @@ def build_file_engine(folder: Path, *flags: str) -> Path:
     return made
 
 
-def has_gloo(prefix: Path) -> bool:
-    """Whether Gloo's headers are in this prefix."""
-    return (prefix / "include" / "gloo" / "transport" / "tcp" / "device.h").is_file()
+@dataclass(frozen=True)
+class Library:
+    """An engine's library, in a prefix with include/ and lib/, and its adapter."""
+
+    name: str  # of the adapter's linker flag
+    header: str  # that the adapter includes
+    source: str  # in runtime/plugins
+    remedy: str
+    variables: Mapping[str, str]  # for ranks on this host
+
+    @property
+    def prefix(self) -> Path:
+        """Where tests look for it: TCC_TEST_GLOO or TCC_TEST_ONECCL, else /usr."""
+        return Path(os.environ.get(f"TCC_TEST_{Path(self.source).stem.upper()}", "/usr"))
+
+    def is_in(self, prefix: Path) -> bool:
+        return (prefix / "include" / self.header).is_file()
+
+    def build(self, folder: Path, prefix: Path) -> Path:
+        """The adapter for the library of a prefix."""
+        made = folder / f"tcc_{Path(self.source).stem}.so"
+        warnings = ("-Wall", "-Wextra", "-Werror")
+        run("c++", "-std=c++17", *warnings, "-O1", "-fPIC", "-shared", INCLUDES, "-idirafter",
+            prefix / "include", runtime_folder() / "plugins" / self.source, f"-L{prefix}/lib",
+            f"-l{self.name}", "-Wl,--allow-shlib-undefined", "-lpthread", "-o", made)  # fmt: skip
+        return made
+
+    def environment(self, prefix: Path) -> dict[str, str]:
+        """Variables for programs that load the adapter."""
+        paths = (prefix / "lib", prefix / "lib" / "x86_64-linux-gnu")
+        before = os.environ.get("LD_LIBRARY_PATH", "")
+        return {"LD_LIBRARY_PATH": ":".join((*map(str, paths), before)), **self.variables}
 
 
-def build_gloo(folder: Path, prefix: Path) -> Path:
-    """The adapter for the Gloo of a prefix with include/ and lib/."""
-    made = folder / "tcc_gloo.so"
-    command = ("c++", "-std=c++17", "-O1", "-fPIC", "-shared", INCLUDES, "-isystem")
-    link = (f"-L{prefix}/lib", "-lgloo", "-Wl,--allow-shlib-undefined", "-lpthread")
-    run(*command, prefix / "include", runtime_folder() / "plugins" / "gloo.cpp", *link, "-o", made)
-    return made
-
-
-def gloo_variables(prefix: Path) -> dict[str, str]:
-    """For programs that load the adapter: the loopback device, where the libraries lie."""
-    paths = (prefix / "lib", prefix / "lib" / "x86_64-linux-gnu")
-    before = os.environ.get("LD_LIBRARY_PATH", "")
-    found = ":".join((*map(str, paths), before))
-    return {"GLOO_SOCKET_IFNAME": "lo", "LD_LIBRARY_PATH": found}
+LIBRARIES = {
+    "gloo": Library(
+        "gloo", "gloo/transport/tcp/device.h", "gloo.cpp", "libgloo-dev",
+        {"GLOO_SOCKET_IFNAME": "lo"},
+    ),
+    "oneccl": Library(
+        "ccl", "oneapi/ccl.hpp", "oneccl.cpp", "oneCCL (the wheel oneccl-devel)",
+        {"CCL_PROCESS_LAUNCHER": "none", "CCL_ATL_TRANSPORT": "ofi", "CCL_YIELD": "sched_yield"},
+    ),
+}  # fmt: skip
 
 
 def free_port() -> int:

@@ -15,7 +15,11 @@ sys.path.append(str(Path(__file__).resolve().parents[3] / "scripts"))
 
 from comm_times import table
 
-KINDS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast")
+# Of two ranks: what a kind's busbw is times algbw, as doc/PERFORMANCE.md of nccl-tests says.
+KINDS = {
+    "all_reduce": 1.0, "reduce_scatter": 0.5, "all_gather": 0.5, "all_gather_v": 0.5,
+    "all_to_all": 0.5, "all_to_all_v": 0.5, "broadcast": 1.0, "sendrecv": 1.0,
+}  # fmt: skip
 TYPES, OPS = 8, 5
 
 
@@ -32,19 +36,26 @@ def test_results_of_every_type_and_operator_are_checked(perf: Path, kind: str) -
     assert len(rows) == TYPES * OPS * 3
     assert {row["wrong"] for row in rows} == {"0"}
     assert len({(row["type"], row["op"]) for row in rows}) == TYPES * OPS
+    for row in rows:
+        bus = KINDS[kind] * float(row["algbw"])
+        assert float(row["busbw"]) == pytest.approx(bus, abs=0.0101)
 
 
 def test_a_wrong_result_is_counted_and_is_the_exit_code(tmp_path: Path, comm_library: Path) -> None:
     text = (runtime_folder() / "bench" / "perf.c").read_text()
-    right = "default: return reduced(b->op, size, index);"
-    planted = text.replace(right, right.replace("index);", "index) + (index == 5);"))
-    assert planted != text
-    (tmp_path / "planted.c").write_text(planted)
+    for right in (  # of the reductions, and of messages
+        "default: return reduced(b->op, size, index)",
+        "case TCC_COMM_SEND: return value_of(b->op, (rank + size - 1) % size, size, index)",
+    ):
+        assert text.count(right + ";") == 1
+        text = text.replace(right, f"{right} + (index == 5)")
+    (tmp_path / "planted.c").write_text(text)
     program = build_program(tmp_path, str(tmp_path / "planted"), comm_library)
-    command = (program, "-b", "64", "-e", "64", "-n", "1", "-w", "0", "-g", "2")
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert [row["wrong"] for row in table(done.stdout)] == ["2"]  # one on each rank
+    for kind in ("all_reduce", "sendrecv"):
+        command = (program, kind, "-b", "64", "-e", "64", "-n", "1", "-w", "0", "-g", "2")
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert [row["wrong"] for row in table(done.stdout)] == ["2"]  # one on each rank
 
 
 def test_bandwidths_follow_from_the_mean_time(perf: Path) -> None:
@@ -61,6 +72,21 @@ def test_bandwidths_follow_from_the_mean_time(perf: Path) -> None:
         ratio = float(row["p50"]) / float(row["copy"])
         assert float(row["copies"]) == pytest.approx(ratio, rel=0.01)
         assert row["wrong"] == "-"
+
+
+@pytest.mark.parametrize("kind", ["all_gather_v", "all_to_all_v", "sendrecv"])
+def test_unequal_parts_and_messages_of_three_ranks_are_right(perf: Path, kind: str) -> None:
+    sizes = ("-b", "8", "-e", "200K", "-f", "7", "-n", "1", "-w", "0", "-m", "2")
+    rows = table(run(perf, kind, *sizes, "-d", "i64", "-g", "3"))
+    assert len(rows) == 6
+    assert {row["wrong"] for row in rows} == {"0"}
+    assert [int(row["bytes"]) for row in rows] == [8 * 7**i for i in range(6)]
+
+
+def test_a_barrier_has_one_row(perf: Path) -> None:
+    (row,) = table(run(perf, "barrier", "-n", "2", "-w", "0", "-g", "2"))
+    assert (row["bytes"], row["busbw"], row["copies"], row["wrong"]) == ("0", "0.00", "0.00", "0")
+    assert float(row["p50"]) > 0
 
 
 def test_sizes_are_numbers_with_or_without_a_unit(perf: Path) -> None:
@@ -91,6 +117,7 @@ def test_help_has_an_example_and_names_every_option(perf: Path) -> None:
         (("-d", "f8"), "f8: expected a datatype"),
         (("-a", "4"), "--average"),
         (("broadcast", "-g", "1", "-r", "1"), "--root: expected a rank"),
+        (("sendrecv", "-g", "1"), "sendrecv: expected 2 or more ranks"),
         (("all_reduce", "-c", "0", "again"), "again: expected options alone after KIND"),
         (("--what",), "unrecognized option"),
     ],

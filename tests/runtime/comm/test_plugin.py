@@ -1,15 +1,12 @@
-"""Engines from shared objects: one of files, and Gloo where it is installed."""
+"""Engines from shared objects: one of files, and libraries where they are installed."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 from library import run
-from plugins import build_file_engine, build_gloo, gloo_variables, has_gloo, run_ranks
-
-GLOO = Path(os.environ.get("TCC_TEST_GLOO", "/usr"))
+from plugins import LIBRARIES, build_file_engine, run_ranks
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -54,12 +51,18 @@ def test_a_rendezvous_without_a_port_is_named(programs: Path, tmp_path: Path) ->
         run(programs / "matrix", "0", "short", "plugin", **variables)
 
 
-# ---- Gloo --------------------------------------------------------------------------------------
+# ---- libraries that may be installed -----------------------------------------------------------
 
 
-def test_the_matrix_over_gloo(programs: Path, tmp_path: Path) -> None:
-    if not has_gloo(GLOO):
-        pytest.skip(f"no Gloo in {GLOO}: install libgloo-dev, or set TCC_TEST_GLOO to its prefix")
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_the_matrix_over_a_library(programs: Path, tmp_path: Path, name: str) -> None:
+    library = LIBRARIES[name]
+    prefix = library.prefix
+    if not library.is_in(prefix):
+        variable = f"TCC_TEST_{name.upper()}"
+        pytest.skip(f"{prefix} has no {name}: install {library.remedy}, or set {variable}")
     command = (programs / "matrix", "0", "short", "plugin")
-    printed = run_ranks(2, build_gloo(tmp_path, GLOO), *command, **gloo_variables(GLOO))
-    assert printed == ["ok\n"] * 2
+    plugin = library.build(tmp_path, prefix)
+    printed = run_ranks(2, plugin, *command, **library.environment(prefix))
+    # oneCCL prints its variables, too
+    assert [text.splitlines()[-1] for text in printed] == ["ok", "ok"]

@@ -27,7 +27,7 @@ static struct {
     char arch[64];
     size_t total, taken, most_taken;
     int contexts, pushed, processors, version;
-    int modules, streams, events, graphs, executables, hosts, current;
+    int modules, streams, events, graphs, executables, hosts, current, retained;
     int forks, held_by; /* as it starts: a helper process; a byte from this file, or 0 */
 } the = {.processors = 2, .version = 12040, .major = 9, .devices = 2, .shared = 232448, .pools = 1, .arch = "gfx942:sramecc+:xnack-",
          .total = 1 << 30};

@@ -177,11 +177,12 @@ EXPORT int hipGetDeviceProperties(char *properties, int ordinal) {
     strcpy(properties + 396, the.arch);
     return 0;
 }
-static bool has_context(void) { return the.current == 0 || the.current == 1; }
+static bool has_context(void) { return the.current >= 0 && the.current < the.devices; }
 #else
 EXPORT int cuDevicePrimaryCtxRetain(void **out, int device) {
     CALLED("%d", device);
     the.contexts++;
+    the.retained = device - 40; /* of one device at a time */
     *out = &the;
     return 0;
 }
@@ -197,7 +198,7 @@ EXPORT int cuCtxGetCurrent(void **out) { CALLED(" "); *out = the.pushed ? &the :
 EXPORT int cuCtxGetDevice(int *out) {
     CALLED(" ");
     if (!the.pushed) abort(); /* a sanitizer shows whatever the driver refuses */
-    *out = 0;
+    *out = the.retained;
     return 0;
 }
 EXPORT int cuFuncSetAttribute(void *code, int attribute, int value) {

@@ -1,0 +1,220 @@
+/* What launchers put into the environment. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "launchers.h"
+
+/* One launcher's variables; NULL where it has none.  Launchers nest: Slurm and Kubernetes start
+ * others, whose ranks are finer than theirs, so they count only where no inner one is. */
+typedef struct launcher {
+    const char *rank, *size, *local_rank, *local_size, *epoch;
+    const char *marker;     /* it must be set, too */
+    const char *meeting[3]; /* together they name the job */
+    const char *nodes;      /* the list of hosts: ranks meet at a port of the first, by the job */
+    int32_t port_offset;    /* 1: the launcher listens at the meeting's port itself */
+    bool outer;
+} launcher;
+
+static const launcher launchers[] = {
+    {.rank = "TCC_RANK",
+     .size = "TCC_SIZE",
+     .local_rank = "TCC_LOCAL_RANK",
+     .local_size = "TCC_LOCAL_SIZE",
+     .epoch = "TCC_EPOCH",
+     .meeting = {"TCC_RENDEZVOUS"}},
+    /* torchrun */
+    {.rank = "RANK",
+     .size = "WORLD_SIZE",
+     .local_rank = "LOCAL_RANK",
+     .local_size = "LOCAL_WORLD_SIZE",
+     .epoch = "TORCHELASTIC_RESTART_COUNT",
+     .marker = "MASTER_ADDR",
+     .meeting = {"MASTER_ADDR", "MASTER_PORT"},
+     .port_offset = 1},
+    /* Open MPI */
+    {.rank = "OMPI_COMM_WORLD_RANK",
+     .size = "OMPI_COMM_WORLD_SIZE",
+     .local_rank = "OMPI_COMM_WORLD_LOCAL_RANK",
+     .local_size = "OMPI_COMM_WORLD_LOCAL_SIZE",
+     .meeting = {"PMIX_NAMESPACE"}},
+    /* Hydra, of MPICH and Intel MPI */
+    {.rank = "PMI_RANK",
+     .size = "PMI_SIZE",
+     .local_rank = "MPI_LOCALRANKID",
+     .local_size = "MPI_LOCALNRANKS"},
+    {.rank = "SLURM_PROCID",
+     .size = "SLURM_STEP_NUM_TASKS",
+     .local_rank = "SLURM_LOCALID",
+     .epoch = "SLURM_RESTART_COUNT",
+     .marker = "SLURM_STEP_ID",
+     .meeting = {"SLURM_JOB_ID", "SLURM_STEP_ID"},
+     .nodes = "SLURM_STEP_NODELIST",
+     .outer = true},
+    /* Kubernetes' indexed jobs */
+    {.rank = "JOB_COMPLETION_INDEX", .size = "TCC_SIZE", .outer = true},
+};
+enum { LAUNCHERS = sizeof launchers / sizeof *launchers };
+
+static const tcc_launch nothing = {
+    .rank = -1, .size = -1, .local_rank = -1, .local_size = -1, .epoch = -1};
+
+/* ---- variables ------------------------------------------------------------------------------- */
+
+const char *tcc_variable(const char *name) {
+    const char *value = name ? getenv(name) : NULL;
+    return value && *value ? value : NULL;
+}
+
+/* `*out` stays as it is where the variable is not set. */
+static tcc_status number_of(const char *name, int32_t *out) {
+    const char *value = tcc_variable(name);
+    if (!value) return TCC_OK;
+    char *end;
+    errno = 0;
+    long number = strtol(value, &end, 10);
+    if (errno || *end || end == value || number < 0 || number > INT32_MAX)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "%s=%s: expected a number from 0 on", name, value);
+    *out = (int32_t)number;
+    return TCC_OK;
+}
+
+static bool is_complete(const launcher *from) {
+    return tcc_variable(from->rank) && tcc_variable(from->size) &&
+           (!from->marker || tcc_variable(from->marker));
+}
+
+static tcc_status read_launcher(const launcher *from, tcc_launch *out) {
+    TCC_RETURN_IF_ERROR(number_of(from->rank, &out->rank));
+    TCC_RETURN_IF_ERROR(number_of(from->size, &out->size));
+    TCC_RETURN_IF_ERROR(number_of(from->local_rank, &out->local_rank));
+    TCC_RETURN_IF_ERROR(number_of(from->local_size, &out->local_size));
+    TCC_RETURN_IF_ERROR(number_of(from->epoch, &out->epoch));
+    if (out->rank >= out->size)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "%s=%d and %s=%d contradict: ranks count from 0",
+                        from->rank, out->rank, from->size, out->size);
+    if (out->local_size > out->size)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "%s=%d and %s=%d contradict", from->local_size,
+                        out->local_size, from->size, out->size);
+    if (out->local_size >= 0 && out->local_rank >= out->local_size)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "%s=%d and %s=%d contradict: ranks count from 0",
+                        from->local_rank, out->local_rank, from->local_size, out->local_size);
+    return TCC_OK;
+}
+
+/* The first host of Slurm's list, as in "a", "a,b" and "a[01-04,7],b". */
+static void copy_first_host(const char *list, char *out, size_t room) {
+    size_t used = 0;
+    for (bool inside = false; *list && used + 1 < room; list++) {
+        if (*list == ',' || *list == ']' || (inside && *list == '-')) break;
+        inside |= *list == '[';
+        if (*list != '[') out[used++] = *list;
+    }
+    out[used] = 0;
+}
+
+enum { FIRST_PORT = 61440, PORTS = 4096 }; /* above those that systems give out */
+
+static tcc_status name_address(const launcher *from, tcc_launch *out) {
+    const char *nodes = tcc_variable(from->nodes);
+    char host[sizeof out->address - 8];
+    uint32_t job = 0;
+    if (!nodes) return TCC_OK;
+    for (const char *c = out->rendezvous; *c; c++) job = job * 10 + (uint8_t)*c;
+    copy_first_host(nodes, host, sizeof host);
+    snprintf(out->address, sizeof out->address, "%s:%u", host, FIRST_PORT + job % PORTS);
+    return TCC_OK;
+}
+
+static tcc_status name_meeting(const launcher *from, tcc_launch *out) {
+    size_t used = 0, room = sizeof out->rendezvous;
+    for (int i = 0; i < 3 && from->meeting[i]; i++) {
+        const char *part = tcc_variable(from->meeting[i]);
+        if (!part) continue;
+        int length = snprintf(out->rendezvous + used, room - used, "%s%s", used ? ":" : "", part);
+        if (length < 0 || (size_t)length >= room - used)
+            return tcc_fail(TCC_INVALID_ARGUMENT, "%s: more than %zu bytes name the job",
+                            from->meeting[i], room - 1);
+        used += (size_t)length;
+        out->port_offset = from->port_offset;
+        *out->address = 0;
+    }
+    return name_address(from, out);
+}
+
+/* Two variables for one number; -1: not set. */
+static tcc_status compare(const char *a, int32_t from_a, const char *b, int32_t from_b) {
+    if (from_a < 0 || from_b < 0 || from_a == from_b) return TCC_OK;
+    return tcc_fail(TCC_INVALID_ARGUMENT, "%s=%d and %s=%d contradict: unset one of them", a,
+                    from_a, b, from_b);
+}
+
+static tcc_status compare_all(const launcher *a, const tcc_launch *from_a, const launcher *b,
+                              const tcc_launch *from_b) {
+    TCC_RETURN_IF_ERROR(compare(a->rank, from_a->rank, b->rank, from_b->rank));
+    TCC_RETURN_IF_ERROR(compare(a->size, from_a->size, b->size, from_b->size));
+    TCC_RETURN_IF_ERROR(
+        compare(a->local_rank, from_a->local_rank, b->local_rank, from_b->local_rank));
+    TCC_RETURN_IF_ERROR(
+        compare(a->local_size, from_a->local_size, b->local_size, from_b->local_size));
+    return compare(a->epoch, from_a->epoch, b->epoch, from_b->epoch);
+}
+
+/* What the launcher does not say, TCC's own variables may. */
+static tcc_status complete(const launcher *from, tcc_launch *settings) {
+    const launcher *own = &launchers[0];
+    tcc_launch its = nothing;
+    TCC_RETURN_IF_ERROR(number_of(own->local_rank, &its.local_rank));
+    TCC_RETURN_IF_ERROR(number_of(own->local_size, &its.local_size));
+    TCC_RETURN_IF_ERROR(number_of(own->epoch, &its.epoch));
+    TCC_RETURN_IF_ERROR(compare_all(own, &its, from, settings));
+    if (its.local_rank >= 0) settings->local_rank = its.local_rank;
+    if (its.local_size >= 0) settings->local_size = its.local_size;
+    if (its.epoch >= 0) settings->epoch = its.epoch;
+    return TCC_OK;
+}
+
+static tcc_status half_set(const launcher *from) {
+    bool rank = tcc_variable(from->rank) != NULL;
+    if (rank == (tcc_variable(from->size) != NULL)) return TCC_OK;
+    if (!rank && tcc_variable("JOB_COMPLETION_INDEX")) return TCC_OK;
+    return tcc_fail(TCC_INVALID_ARGUMENT, "%s is set and %s is not", rank ? from->rank : from->size,
+                    rank ? from->size : from->rank);
+}
+
+/* The innermost launcher's; those of two at the same depth must agree. */
+tcc_status tcc_launch_read(tcc_launch *out, bool *out_found) {
+    const launcher *found = NULL;
+    *out = nothing;
+    *out_found = false;
+    TCC_RETURN_IF_ERROR(half_set(&launchers[0]));
+    for (int i = 0; i < LAUNCHERS; i++) {
+        const launcher *next = &launchers[i];
+        if (!is_complete(next) || (found && next->outer)) continue;
+        tcc_launch its = nothing;
+        TCC_RETURN_IF_ERROR(read_launcher(next, &its));
+        if (found) {
+            TCC_RETURN_IF_ERROR(compare_all(found, out, next, &its));
+            continue;
+        }
+        TCC_RETURN_IF_ERROR(name_meeting(next, &its));
+        found = next;
+        *out = its;
+    }
+    if (!found) return TCC_OK;
+    *out_found = true;
+    int32_t nodes = 0;
+    if (found->outer && found->marker)
+        TCC_RETURN_IF_ERROR(number_of("SLURM_STEP_NUM_NODES", &nodes));
+    TCC_RETURN_IF_ERROR(complete(found, out));
+    if (out->local_size < 0 && nodes == 1) out->local_size = out->size;
+    if (out->local_size < 0 && found->outer && !found->marker)
+        out->local_size = 1; /* a pod is a host of its own */
+    return name_meeting(&launchers[0], out);
+}
+
+tcc_status tcc_launch_name(tcc_launch *out) {
+    TCC_RETURN_IF_ERROR(name_meeting(&launchers[0], out));
+    return number_of(launchers[0].epoch, &out->epoch);
+}
