@@ -11,13 +11,13 @@ from pathlib import Path
 HERE = Path(__file__).parent
 RUNTIME = HERE.parents[1] / "runtime"
 EXPLORER = HERE / "explorer"
-WORKERS = ("crew.c", "threads.c", "workers.c")
+WORKERS = ("crew.c", "threads.c", "width.c", "workers.c")
 SYSTEM = ("limits.c", "groups.c", "status.c", "notes.c")
 CROSS, QEMU = "aarch64-linux-gnu-gcc", "qemu-aarch64"
 # each with the budget of deviations that a test has time for
 SCENARIOS = {
     "pair": 2, "pieces": 2, "growing": 2, "settling": 2, "sleeping": 2, "callers": 2, "giving": 1,
-    "taking": 2, "making": 2,
+    "taking": 2, "making": 2, "narrowing": 2,
 }  # fmt: skip
 DELAYS = (f"-I{HERE}", '-DTCC_TRIAL="delays.h"')
 
@@ -74,6 +74,14 @@ EARLY_SEATS = Fault(
     "        memory_order_relaxed);\n"
     "    TCC_BETWEEN();\n    atomic_store_explicit(&slot->kernel",
     "growing",
+)
+# A run that is to have one thread does a launch while workers are still at the one before.
+UNSETTLED = Fault(
+    "alone beside its workers",
+    "crew.c",
+    "    tcc_crew_settle(crew);\n    if (job->units > 0)",
+    "    if (job->units > 0)",
+    "narrowing",
 )
 # Every access of the workers that orders others, without its order.
 UNORDERED = (
