@@ -64,7 +64,6 @@ int32_t tcc_team_width(tcc_team *team) {
     if (!team->width) return TCC_MAX_THREADS;
     if (tcc_now() >= team->narrow_until) {
         team->width = 0;
-        team->used.at = 0;
         return TCC_MAX_THREADS;
     }
     tcc_team_trim(team, team->width);

@@ -64,7 +64,7 @@ def _relaxed(name: str, file: str, old: str, scenario: str = "pair") -> Fault:
 
 
 # The fault of version 3: a slot's number of seats changed while it still showed the old ticket.
-EARLY_SEATS = Fault(
+_EARLY_SEATS = Fault(
     "seats before the ticket",
     "threads.c",
     "    TCC_BETWEEN();\n    atomic_store_explicit(&slot->kernel",
@@ -76,13 +76,14 @@ EARLY_SEATS = Fault(
     "growing",
 )
 # A run that is to have one thread does a launch while workers are still at the one before.
-UNSETTLED = Fault(
+_UNSETTLED = Fault(
     "alone beside its workers",
     "crew.c",
     "    tcc_crew_settle(crew);\n    if (job->units > 0)",
     "    if (job->units > 0)",
     "narrowing",
 )
+MISPLACED = (_EARLY_SEATS, _UNSETTLED)
 # Every access of the workers that orders others, without its order.
 UNORDERED = (
     _relaxed("publish", "threads.c", "previous << WORD_PREVIOUS | seats,\n"
