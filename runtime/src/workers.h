@@ -118,7 +118,8 @@ typedef struct tcc_post {
     _Alignas(LINE_PAIR) _Atomic uint32_t post;
 } tcc_post;
 
-/* What a thread has used at a time; `at` (tcc_now) is 0 where nobody looked. */
+/* What a thread has used at a time; `at` (tcc_now) is 0 where nobody looked, and `cpu` -1 where the system
+ * does not say. */
 typedef struct tcc_use {
     int64_t at, cpu; /* nanoseconds */
     int64_t sleeps;  /* how often it gave its CPU up of its own accord */

@@ -14,10 +14,11 @@ static int64_t clock_now;
 
 static int64_t tcc_now(void) { return clock_now; }
 
-static int64_t cpu_now, sleeps_now;
+static int64_t cpu_now, sleeps_now, looks;
 static bool refuses; /* to say what a thread used */
 
 static int read_cpu(int64_t now, struct timespec *out) {
+    looks++;
     *out = (struct timespec){now / 1000000000, now % 1000000000};
     return refuses;
 }
@@ -134,10 +135,16 @@ static void expect_losses(void) {
     (void)first_width(WINDOW, WINDOW);
     memset(&team.used.thread, 1, sizeof team.used.thread);
     expect("another thread", width_after(WINDOW, 0), all);
+    sleeps_now = 0;
+    (void)first_width(WINDOW, WINDOW);
     refuses = true;
     expect("nobody says", width_after(WINDOW, 0), all);
+    looks = 0;
+    expect("nor soon after", width_after(WINDOW - 1, 0), all);
+    expect("nobody is asked so soon", looks, 0);
     refuses = false;
-    expect("somebody says again", width_after(WINDOW, 0), all);
+    expect("somebody says again", width_after(1, 0), all);
+    expect("with what was said before", width_after(WINDOW, 0), 1);
     team.open = 0;
 }
 

@@ -1,9 +1,9 @@
 /* Two-level segregated fit over a range of 64-byte units; blocks.c and pool.c only.
  *
  * After M. Masmano, I. Ripoll, A. Crespo, J. Real: TLSF, a new dynamic memory allocator for real-time
- * systems (ECRTS 2004), with two changes.  Descriptors lie beside the range.  The free end of the
+ * systems (ECRTS 2004), with three changes.  Descriptors lie beside the range.  The free end of the
  * range is no list's member: blocks are cut from it only where no list has one, so that the part in
- * use stays short. */
+ * use stays short.  Free blocks that may lack memory are cold, and have lists of their own. */
 #ifndef TCC_POOL_BLOCKS_H
 #define TCC_POOL_BLOCKS_H
 
