@@ -143,6 +143,7 @@ static void expect_losses(void) {
     expect("nor soon after", width_after(WINDOW - 1, 0), all);
     expect("nobody is asked so soon", looks, 0);
     refuses = false;
+    cpu_now = 0;
     expect("somebody says again", width_after(1, 0), all);
     expect("with what was said before", width_after(WINDOW, 0), 1);
     team.open = 0;
@@ -160,6 +161,11 @@ static void expect_backing_off(void) {
         int64_t next = 2 * last < MOST_NARROW ? 2 * last : MOST_NARROW;
         expect("for longer", team.narrow_until - clock_now, next);
     }
+    clock_now = team.narrow_until;
+    (void)tcc_team_width(&team);
+    for (int i = 0; i < 3; i++) (void)width_after(WINDOW, WINDOW);
+    expect("they did not pay yet", width_after(WINDOW, WINDOW / 2), 1);
+    expect("as long as it may be", team.narrow_until - clock_now, MOST_NARROW);
     clock_now = team.narrow_until;
     (void)tcc_team_width(&team);
     for (int i = 0; i < 10; i++) (void)width_after(WINDOW, WINDOW);
