@@ -41,15 +41,18 @@ static tcc_use use_at(int64_t now) {
     struct timespec cpu;
     struct rusage counts;
     if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu) || getrusage(RUSAGE_THREAD, &counts))
-        return (tcc_use){now, -1, 0, pthread_self()};
-    return (tcc_use){now, (int64_t)cpu.tv_sec * 1000000000 + cpu.tv_nsec, counts.ru_nvcsw,
-                     pthread_self()};
+        return (tcc_use){now, -1, 0};
+    return (tcc_use){now, (int64_t)cpu.tv_sec * 1000000000 + cpu.tv_nsec, counts.ru_nvcsw};
 }
+
+static _Thread_local int64_t looked; /* when this thread did: another one may have looked since */
 
 TCC_COLD static void look_at_use(tcc_team *team) {
     tcc_use last = team->used, now = use_at(team->began);
+    bool same = last.at && last.at == looked;
     team->used = now;
-    if (!last.at || last.cpu < 0 || now.cpu < 0 || !pthread_equal(last.thread, now.thread)) return;
+    looked = now.at;
+    if (!same || last.cpu < 0 || now.cpu < 0) return;
     if (last.sleeps != now.sleeps) return; /* who slept did not want a CPU */
     int64_t passed = now.at - last.at, lost = passed - (now.cpu - last.cpu);
     if (lost >= passed / LOSS)

@@ -123,7 +123,6 @@ typedef struct tcc_post {
 typedef struct tcc_use {
     int64_t at, cpu; /* nanoseconds */
     int64_t sleeps;  /* how often it gave its CPU up of its own accord */
-    pthread_t thread;
 } tcc_use;
 
 /* A run's seats and launches.  What stands before `busy` belongs to the owner of `busy`. */
