@@ -90,10 +90,11 @@ static pool_size size_of(size_t bytes) { return pool_size_of(bytes ? (bytes - 1)
 
 static uint64_t units_of(size_t bytes) { return size_of(bytes).units; }
 
-/* Of a block in use, whose size has just been decided. */
+/* Of a block in use, whose size has just been decided; caches have none that lacks memory. */
 static void set_class(block *at) {
     pool_size size = pool_size_of(at->units);
-    at->class = size.class < CACHED_CLASSES && size.units == at->units ? (uint8_t)size.class : 0;
+    bool cached = size.class < CACHED_CLASSES && size.units == at->units && !at->cold;
+    at->class = cached ? (uint8_t)size.class : 0;
 }
 
 /* ---- take -------------------------------------------------------------------------------------------- */
@@ -127,7 +128,6 @@ static tcc_status take_block(tcc_pool *pool, size_t bytes, uint32_t *out_number)
                             pool->range);
     size_t missing, most = pool->most_live;
     block *at = &pool->all.table[number];
-    set_class(at);
     count_live(pool, at->units);
     while (at->cold && !pool_has(pool, at) && !pool_commit(pool, at, &missing))
         if (!find_memory(pool, missing)) {
@@ -137,6 +137,7 @@ static tcc_status take_block(tcc_pool *pool, size_t bytes, uint32_t *out_number)
             return tcc_budget_refuse(&pool->budget, missing);
         }
     at->cold = 0;
+    set_class(at);
     pool->most_live = most; /* the callback may have given back what was counted */
     count_live(pool, 0);
     pool->n_blocks++;
@@ -257,9 +258,10 @@ static bool slide(tcc_pool *pool, void **memory, size_t bytes, size_t keep) {
     number = blocks_slide(&pool->all, number, wanted.units);
     memmove(address_of(pool, number), *memory, keep < old * UNIT ? keep : old * UNIT);
     *memory = address_of(pool, number);
-    pool->all.table[number].cold = pool->all.table[number].units > wanted.units;
-    set_class(&pool->all.table[number]);
-    count_live(pool, pool->all.table[number].units - old);
+    block *at = &pool->all.table[number];
+    at->cold = at->units > wanted.units;
+    set_class(at);
+    count_live(pool, at->units - old);
     return true;
 }
 
