@@ -41,8 +41,9 @@ static tcc_use use_at(int64_t now) {
     struct timespec cpu;
     struct rusage counts;
     if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu) || getrusage(RUSAGE_THREAD, &counts))
-        return (tcc_use){now, -1, 0};
-    return (tcc_use){now, (int64_t)cpu.tv_sec * 1000000000 + cpu.tv_nsec, counts.ru_nvcsw};
+        return (tcc_use){now, -1, 0, 0};
+    int64_t nanoseconds = (int64_t)cpu.tv_sec * 1000000000 + cpu.tv_nsec;
+    return (tcc_use){now, nanoseconds, counts.ru_nvcsw, counts.ru_nivcsw};
 }
 
 static _Thread_local int64_t looked; /* when this thread did: another one may have looked since */
@@ -54,6 +55,7 @@ TCC_COLD static void look_at_use(tcc_team *team) {
     looked = now.at;
     if (!same || last.cpu < 0 || now.cpu < 0) return;
     if (last.sleeps != now.sleeps) return; /* who slept did not want a CPU */
+    if (last.yields == now.yields) return; /* no thread of this machine took it: a hypervisor did */
     int64_t passed = now.at - last.at, lost = passed - (now.cpu - last.cpu);
     if (lost >= passed / LOSS)
         narrow(team, (int32_t)(team->open * (passed - lost) / passed), last.at, lost);

@@ -123,6 +123,7 @@ typedef struct tcc_post {
 typedef struct tcc_use {
     int64_t at, cpu; /* nanoseconds */
     int64_t sleeps;  /* how often it gave its CPU up of its own accord */
+    int64_t yields;  /* how often it made room for another thread though it had work */
 } tcc_use;
 
 /* A run's seats and launches.  What stands before `busy` belongs to the owner of `busy`. */

@@ -13,8 +13,9 @@ static int64_t clock_now;
 
 static int64_t tcc_now(void) { return clock_now; }
 
-static int64_t cpu_now, sleeps_now, looks;
+static int64_t cpu_now, sleeps_now, yields_now, looks;
 static bool refuses; /* to say what a thread used */
+static bool taken = true; /* by another thread: what is lost */
 
 static int read_cpu(int64_t now, struct timespec *out) {
     looks++;
@@ -22,7 +23,7 @@ static int read_cpu(int64_t now, struct timespec *out) {
     return refuses;
 }
 #define clock_gettime(clock, out) read_cpu(cpu_now, out)
-#define getrusage(who, out) ((out)->ru_nvcsw = sleeps_now, 0)
+#define getrusage(who, out) ((out)->ru_nvcsw = sleeps_now, (out)->ru_nivcsw = yields_now, 0)
 
 #include "threads.c"
 #include "width.c"
@@ -103,6 +104,7 @@ static void expect_widths(void) {
 static int32_t width_after(int64_t passed, int64_t ran) {
     clock_now += passed;
     cpu_now += ran;
+    yields_now += taken;
     team.began = clock_now;
     tcc_team_note_launch(&team);
     return tcc_team_width(&team);
@@ -131,6 +133,9 @@ static void expect_losses(void) {
     sleeps_now++;
     expect("it slept", width_after(WINDOW, 0), all);
     expect("it slept no more", width_after(WINDOW, WINDOW / 2), 4);
+    taken = false;
+    expect("a hypervisor took it", first_width(WINDOW, 0), all);
+    taken = true;
     (void)first_width(WINDOW, WINDOW);
     looked = 0;
     expect("another thread", width_after(WINDOW, 0), all);
