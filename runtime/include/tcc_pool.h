@@ -14,7 +14,7 @@
  * range may be memory that the host cannot read, and a wrong address is found.  A take and a give
  * need a bounded number of steps, whatever the pool holds; blocks of up to 64 KiB that were given go to
  * a cache, and are taken again without a search.  Memory is committed as blocks need it, and free blocks
- * lose theirs where more than a thirty-second of the most that was in use at a time (and a quarter of a
+ * lose theirs where more than a sixteenth of the most that was in use at a time (and a quarter of a
  * megabyte, and 4 MiB in a cache) would lie idle.  No take fails for what lies in a cache.
  *
  * Ownership.  The pool owns its memory; a block is its taker's until it is given back.  destroy frees

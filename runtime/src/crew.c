@@ -44,7 +44,9 @@ static void forget_workers(void) {
         if (!team) break;
         team->ticket += 2;
         team->open = 0;
-        team->alone_for = 0;
+        team->narrow_for = 0;
+        team->width = 0;
+        team->used.at = 0;
         team->manned = team->reached = 1;
         atomic_store(&team->busy, false);
     }
@@ -185,17 +187,14 @@ static bool has_team(tcc_crew *crew) {
     return false;
 }
 
-/* Whether the workers may be counted on; for their owner. */
-static bool reliable(const tcc_team *team) {
-    return !team->alone_for || tcc_now() >= team->alone_until;
-}
-
 void tcc_crew_launch(tcc_crew *crew, const tcc_job *job) {
     if (job->threads > 1 && crew->workers) {
         tcc_job fair = *job;
         fair.threads = fair_threads(crew, job->threads);
         if (fair.threads > job->units) fair.threads = (int32_t)job->units;
-        if (fair.threads > 1 && has_team(crew) && reliable(crew->team)) {
+        int32_t width = fair.threads > 1 && has_team(crew) ? tcc_team_width(crew->team) : 1;
+        if (fair.threads > width) fair.threads = width;
+        if (fair.threads > 1) {
             crew->workers->launch(crew->team, &fair);
             return;
         }

@@ -9,11 +9,8 @@
 #include "workers.h"
 
 enum {
-    STALL = 300000,       /* nanoseconds of waiting that show that a worker has lost its CPU */
-    SLICE = 50000,        /* nanoseconds of sleep while it has */
+    SLICE = 50000, /* nanoseconds of sleep while another thread has lost its CPU */
     LOST = 100000, /* nanoseconds between two looks at the clock: a spinner has lost its CPU */
-    MOST_ALONE = 500000000,
-    PAYS = 8, /* times the wait that workers are to be of use before it */
     MOST_AHEAD = 1 << 18, /* bytes: they are to stay in a core's second-level cache */
 };
 
@@ -98,36 +95,17 @@ static bool steal(tcc_team *team, const launch *at, int32_t self, int32_t seat) 
     return true;
 }
 
-/* Whether a wait shows that another thread has lost its CPU.  One that has it is at a piece of at most
- * half its range, which takes no longer than the caller's own range took. */
-static bool is_stall(const tcc_team *team, int64_t since, int64_t now) {
-    return now - since >= STALL && now - since >= since - team->began;
-}
-
 /* A pause in a wait for others that are at a piece; `since` is the wait's first pause.  Returns the
  * turns until the next one.  A caller that waits for a thread without a CPU sleeps, for its own CPU
  * may be what the other one needs. */
 TCC_COLD static int32_t pause_waiting(const tcc_team *team, int32_t self, int64_t *since) {
     if (!*since) *since = tcc_now();
-    if (self == 0 && is_stall(team, *since, tcc_now())) {
+    if (self == 0 && tcc_team_stalls(team, *since, tcc_now())) {
         nanosleep(&(struct timespec){0, SLICE}, NULL);
         return STEAL_AFTER;
     }
     sched_yield();
     return YIELD_AFTER;
-}
-
-/* A worker that lost its CPU inside a launch may do so again at the next: the caller does without the
- * workers for twice as long as it waited; for twice as long as the last time, if it had them too short
- * for that to pay.  So a crowded machine costs a run a part of its speed, not a time slice for every
- * launch. */
-static void note_wait(tcc_team *team, int64_t since) {
-    int64_t now = tcc_now(), waited = now - since;
-    if (!is_stall(team, since, now)) return;
-    bool again = since - team->alone_until < PAYS * waited && team->alone_for > waited;
-    int64_t alone = 2 * (again ? team->alone_for : waited);
-    team->alone_for = alone < MOST_ALONE ? alone : MOST_ALONE;
-    team->alone_until = now + team->alone_for;
 }
 
 static void serve(tcc_team *team, int32_t self, int32_t seat, tcc_idle *idle);
@@ -149,7 +127,7 @@ static void run_own_range(tcc_team *team, const launch *at, int32_t self) {
         tcc_relax();
         if (--turns == 0) turns = pause_waiting(team, self, &since);
     }
-    if (since && self == 0) note_wait(team, since);
+    if (since && self == 0) tcc_team_note_wait(team, at->threads, since);
     TCC_BETWEEN();
     atomic_store_explicit(&seat->done, at->ticket, memory_order_release);
 }
@@ -189,7 +167,7 @@ static void settle(tcc_team *team, const launch *at, int32_t self) {
             if (steal(team, at, self, seat)) turns = YIELD_AFTER;
             else if (turns == 0) turns = pause_waiting(team, self, &since);
         }
-        if (since && self == 0) note_wait(team, since);
+        if (since && self == 0) tcc_team_note_wait(team, at->threads, since);
     }
 }
 
@@ -316,6 +294,7 @@ void tcc_workers_launch(tcc_team *team, const tcc_job *job) {
     team->ticket = ticket;
     team->open = (uint16_t)threads;
     team->began = tcc_now();
+    tcc_team_note_launch(team);
     launch at = launch_at(team, ticket, threads);
     run_own_range(team, &at, 0);
 }

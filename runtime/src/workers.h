@@ -36,7 +36,7 @@
 #include "runtime.h"
 
 /* of the shared object's layout */
-#define WORKERS_VERSION 6
+#define WORKERS_VERSION 7
 
 enum {
     PIECES = 16,
@@ -118,16 +118,26 @@ typedef struct tcc_post {
     _Alignas(LINE_PAIR) _Atomic uint32_t post;
 } tcc_post;
 
+/* What a thread has used at a time; `at` (tcc_now) is 0 where nobody looked, and `cpu` -1 where the system
+ * does not say. */
+typedef struct tcc_use {
+    int64_t at, cpu; /* nanoseconds */
+    int64_t sleeps;  /* how often it gave its CPU up of its own accord */
+    int64_t yields;  /* how often it made room for another thread though it had work */
+} tcc_use;
+
 /* A run's seats and launches.  What stands before `busy` belongs to the owner of `busy`. */
 struct tcc_team {
     uint64_t ticket;     /* of the last launch */
-    int64_t alone_until; /* when the owner counts on its workers again (tcc_now); 0: now */
-    int64_t alone_for;   /* how long it did without them the last time; 0: never */
+    int64_t narrow_until; /* when launches have all their threads again (tcc_now) */
+    int64_t narrow_for;   /* how long they had fewer the last time; 0: never */
     int64_t began;       /* the last launch (tcc_now); only its maker reads it */
     uint16_t open;       /* threads of the last launch; 0 once it is settled */
     int32_t manned;      /* seats that have a thread, as far as the owner knows: 0 .. manned - 1 */
     int32_t reached;     /* seats from here on never had a worker, or it was told to leave */
     uint8_t members[TCC_MAX_THREADS]; /* the last worker of each seat; 0: none yet */
+    int32_t width;       /* the most threads of a launch until `narrow_until`; 0: no limit */
+    tcc_use used;        /* by the owner when it last looked */
     _Alignas(LINE_PAIR) atomic_bool busy; /* a run has the team */
     /* what workers read */
     _Alignas(LINE_PAIR) tcc_workers *workers;
@@ -184,13 +194,15 @@ AT(tcc_workers, memory, 272);
 AT(tcc_workers, teams, 320);
 AT(tcc_workers, posts, 1408);
 AT(tcc_team, ticket, 0);
-AT(tcc_team, alone_until, 8);
-AT(tcc_team, alone_for, 16);
+AT(tcc_team, narrow_until, 8);
+AT(tcc_team, narrow_for, 16);
 AT(tcc_team, began, 24);
 AT(tcc_team, open, 32);
 AT(tcc_team, manned, 36);
 AT(tcc_team, reached, 40);
 AT(tcc_team, members, 44);
+AT(tcc_team, width, 300);
+AT(tcc_team, used, 304);
 AT(tcc_team, busy, 384);
 AT(tcc_team, workers, 512);
 AT(tcc_team, number, 520);
@@ -252,6 +264,18 @@ void tcc_team_trim(tcc_team *team, int32_t threads);
 bool tcc_worker_leaves(tcc_team *team, int32_t self, int32_t seat);
 /* The worker leaves its seat and sleeps until it is hired, unless it was told to leave just now. */
 void tcc_worker_sleep(tcc_team *team, int32_t self, int32_t seat);
+
+/* ---- width.c ------------------------------------------------------------------------------------ */
+
+/* Whether a wait shows that another thread has lost its CPU.  A thread that has it is at a piece of at
+ * most half its range, which takes no longer than the caller's own range took. */
+bool tcc_team_stalls(const tcc_team *team, int64_t since, int64_t now);
+/* After a wait for the other threads of a launch, which had `threads`. */
+void tcc_team_note_wait(tcc_team *team, int32_t threads, int64_t since);
+/* As a launch begins, on `open` threads. */
+void tcc_team_note_launch(tcc_team *team);
+/* The most threads that the next launch is to have; workers beyond them are told to leave. */
+int32_t tcc_team_width(tcc_team *team);
 
 /* ---- threads.c ---------------------------------------------------------------------------------- */
 

@@ -98,7 +98,48 @@ static int speed(int argc, char **argv) {
     return 0;
 }
 
+/* Memory that is always there, and counts how often it was asked for or given back. */
+static long n_calls;
+
+static void *reserve(void *context, size_t bytes) {
+    (void)context;
+    void *memory = NULL;
+    return posix_memalign(&memory, 2 << 20, bytes) ? NULL : memory;
+}
+
+static int commit(void *context, void *start, size_t bytes) {
+    (void)context, (void)start, (void)bytes;
+    n_calls++;
+    return 0;
+}
+
+static void decommit(void *context, void *start, size_t bytes) { (void)commit(context, start, bytes); }
+
+static void release(void *context, void *base, size_t bytes) {
+    (void)context, (void)bytes;
+    free(base);
+}
+
+/* Blocks of large sizes come and go among 300.  Prints how many takes and gives there were after some to
+ * begin with, and how many calls for memory they made. */
+static int calls(int argc, char **argv) {
+    (void)argc, (void)argv;
+    enum { BEFORE = 40000, PAIRS = 80000, HELD = 300 };
+    static const tcc_pool_memory memory = {NULL, reserve, commit, decommit, release};
+    static void *held[HELD];
+    tcc_pool *pool = made((tcc_pool_config){.range = (size_t)512 << 20, .memory = &memory});
+    for (int i = 0; i < BEFORE + PAIRS; i++) {
+        if (i == BEFORE) n_calls = 0;
+        void **slot = &held[draw() % HELD];
+        if (*slot) CHECK(tcc_pool_give(pool, *slot) == TCC_OK);
+        CHECK(tcc_pool_take(pool, large_size(), slot) == TCC_OK);
+    }
+    printf("%d %ld\n", PAIRS, n_calls);
+    tcc_pool_destroy(pool);
+    return 0;
+}
+
 int main(int argc, char **argv) {
-    static const mode modes[] = {{"trace", trace}, {"speed", speed}};
+    static const mode modes[] = {{"trace", trace}, {"speed", speed}, {"calls", calls}};
     return run_mode(modes, sizeof modes / sizeof *modes, argc, argv);
 }

@@ -20,7 +20,7 @@ static void launch(tcc_crew *crew, int32_t threads) {
     tcc_job job = {work, NULL, NULL, CPUS, scratch, STRIDE, threads, NULL, 0};
     tcc_crew_launch(crew, &job);
     tcc_crew_settle(crew);
-    if (crew->team) crew->team->alone_until = 0; /* whoever else uses the machine */
+    if (crew->team) crew->team->width = 0; /* whoever else uses the machine */
 }
 
 static int32_t seats(const tcc_crew *crew) { return crew->team ? crew->team->manned : 1; }

@@ -1,5 +1,5 @@
-/* When a wait shows that a worker has lost its CPU, what the caller then does, and how long workers
- * spin: the rules of threads.c under a clock of its own. */
+/* When launches have fewer threads, and for how long, and how long workers spin: the rules of width.c and
+ * threads.c under clocks of their own. */
 #define _GNU_SOURCE
 #define tcc_now system_now
 #include "workers.h"
@@ -7,13 +7,30 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 
 static int64_t clock_now;
 
 static int64_t tcc_now(void) { return clock_now; }
 
-#include "threads.c"
+static int64_t cpu_now, sleeps_now, yields_now, looks;
+static bool refuses; /* to say what a thread used */
+static bool taken = true; /* by another thread: what is lost */
 
+static int read_cpu(int64_t now, struct timespec *out) {
+    looks++;
+    *out = (struct timespec){now / 1000000000, now % 1000000000};
+    return refuses;
+}
+#define clock_gettime(clock, out) read_cpu(cpu_now, out)
+#define getrusage(who, out) ((out)->ru_nvcsw = sleeps_now, (out)->ru_nivcsw = yields_now, 0)
+
+#include "threads.c"
+#include "width.c"
+
+static int32_t trimmed;
+
+void tcc_team_trim(tcc_team *t, int32_t threads) { (void)t, trimmed = threads; }
 int32_t tcc_team_man(tcc_team *t, int32_t n, tcc_service *f) { return (void)t, (void)f, n; }
 bool tcc_worker_leaves(tcc_team *t, int32_t self, int32_t seat) { return (void)t, self + seat < 0; }
 void tcc_worker_sleep(tcc_team *t, int32_t self, int32_t seat) { (void)t, (void)self, (void)seat; }
@@ -31,34 +48,135 @@ static void expect(const char *what, int64_t found, int64_t expected) {
 
 /* ---- stalls ---------------------------------------------------------------------------------------- */
 
-/* For how long the caller works alone after a launch whose own range took it `own` nanoseconds, and
- * which it then waited for. */
-static int64_t alone(int64_t own, int64_t waited) {
+/* For how long launches are narrow after one on `threads`, whose caller's range took it `own`
+ * nanoseconds, and which it then waited for. */
+static int64_t narrow_after(int32_t threads, int64_t own, int64_t waited) {
     team.began = clock_now;
     clock_now += own + waited;
-    int64_t until = team.alone_until;
-    note_wait(&team, team.began + own);
-    return team.alone_until != until ? team.alone_until - clock_now : 0;
+    int64_t until = team.narrow_until;
+    tcc_team_note_wait(&team, threads, team.began + own);
+    return team.narrow_until != until ? team.narrow_until - clock_now : 0;
 }
 
-static int64_t first_alone(int64_t own, int64_t waited) {
-    team.alone_for = 0;
-    return alone(own, waited);
+static void forget(void) {
+    team.narrow_for = team.narrow_until = team.width = 0;
+    team.used.at = 0;
+}
+
+static int64_t first_narrow(int64_t own, int64_t waited) {
+    forget();
+    return narrow_after(2, own, waited);
 }
 
 static void expect_stalls(void) {
-    expect("a short wait", first_alone(50 * US, 299999), 0);
-    expect("a long wait", first_alone(50 * US, 300 * US), 600 * US);
-    expect("the other one's last piece", first_alone(5000 * US, 400 * US), 0);
-    expect("nearly as long as its own", first_alone(5000 * US, 4999 * US), 0);
-    expect("as long as its own", first_alone(5000 * US, 5000 * US), 10000 * US);
-    for (int64_t last = 10000 * US; last < MOST_ALONE; last *= 2) {
-        clock_now = team.alone_until;
-        int64_t next = 2 * last < MOST_ALONE ? 2 * last : MOST_ALONE;
-        expect("again at once", alone(50 * US, 1000 * US), next);
+    expect("a short wait", first_narrow(50 * US, 299999), 0);
+    expect("a long wait", first_narrow(50 * US, 300 * US), 600 * US);
+    expect("the other one's last piece", first_narrow(5000 * US, 400 * US), 0);
+    expect("nearly as long as its own", first_narrow(5000 * US, 4999 * US), 0);
+    expect("as long as its own", first_narrow(5000 * US, 5000 * US), 10000 * US);
+    for (int64_t last = 10000 * US; last < MOST_NARROW; last *= 2) {
+        clock_now = team.narrow_until;
+        int64_t next = 2 * last < MOST_NARROW ? 2 * last : MOST_NARROW;
+        expect("again at once", narrow_after(2, 50 * US, 1000 * US), next);
     }
-    clock_now = team.alone_until + PAYS * 1000 * US;
-    expect("again after it paid", alone(50 * US, 1000 * US), 2000 * US);
+    clock_now = team.narrow_until + PAYS * 1000 * US;
+    expect("again after it paid", narrow_after(2, 50 * US, 1000 * US), 2000 * US);
+}
+
+static void expect_widths(void) {
+    forget();
+    expect("nothing happened", tcc_team_width(&team), TCC_MAX_THREADS);
+    expect("one thread less", narrow_after(8, 50 * US, 1000 * US), 2000 * US);
+    expect("width", tcc_team_width(&team), 7);
+    expect("workers that may stay", trimmed, 7);
+    clock_now += 500 * US;
+    expect("once more, for longer", narrow_after(7, 50 * US, 1000 * US), 4000 * US);
+    expect("its width", tcc_team_width(&team), 6);
+    clock_now = team.narrow_until - 1;
+    expect("until the end", tcc_team_width(&team), 6);
+    clock_now++;
+    expect("and then", tcc_team_width(&team), TCC_MAX_THREADS);
+}
+
+/* ---- lost CPUs ------------------------------------------------------------------------------------- */
+
+/* The width after the caller had a CPU for `ran` of `passed` nanoseconds from one launch to the next. */
+static int32_t width_after(int64_t passed, int64_t ran) {
+    clock_now += passed;
+    cpu_now += ran;
+    yields_now += taken;
+    team.began = clock_now;
+    tcc_team_note_launch(&team);
+    return tcc_team_width(&team);
+}
+
+static int32_t first_width(int64_t passed, int64_t ran) {
+    forget();
+    (void)width_after(WINDOW, WINDOW);
+    return width_after(passed, ran);
+}
+
+static void expect_losses(void) {
+    const int32_t all = TCC_MAX_THREADS;
+    team.open = 8;
+    expect("all of the time", first_width(WINDOW, WINDOW), all);
+    expect("a passing daemon", first_width(WINDOW, WINDOW * 4 / 5), all);
+    expect("half of the time", first_width(WINDOW, WINDOW / 2), 4);
+    expect("twice what it lost", team.narrow_until - clock_now, WINDOW);
+    expect("none of the time", first_width(WINDOW, 0), 1);
+    expect("three quarters", first_width(8 * WINDOW, 6 * WINDOW), 6);
+    expect("too early to tell", first_width(WINDOW - 1, 0), all);
+    (void)width_after(1, 0);
+    expect("with what was seen before", tcc_team_width(&team), 1);
+
+    (void)first_width(WINDOW, WINDOW);
+    sleeps_now++;
+    expect("it slept", width_after(WINDOW, 0), all);
+    expect("it slept no more", width_after(WINDOW, WINDOW / 2), 4);
+    taken = false;
+    expect("a hypervisor took it", first_width(WINDOW, 0), all);
+    taken = true;
+    (void)first_width(WINDOW, WINDOW);
+    looked = 0;
+    expect("another thread", width_after(WINDOW, 0), all);
+    sleeps_now = 0;
+    (void)first_width(WINDOW, WINDOW);
+    refuses = true;
+    expect("nobody says", width_after(WINDOW, 0), all);
+    looks = 0;
+    expect("nor soon after", width_after(WINDOW - 1, 0), all);
+    expect("nobody is asked so soon", looks, 0);
+    refuses = false;
+    cpu_now = 0;
+    expect("somebody says again", width_after(1, 0), all);
+    expect("with what was said before", width_after(WINDOW, 0), 1);
+    team.open = 0;
+}
+
+/* Two looks after each narrow while, both bad: the whiles double, and nothing of them is counted. */
+static void expect_backing_off(void) {
+    team.open = 2;
+    (void)first_width(WINDOW, WINDOW / 2);
+    for (int64_t last = WINDOW; last < MOST_NARROW; last *= 2) {
+        clock_now = team.narrow_until;
+        expect("all are tried", tcc_team_width(&team), TCC_MAX_THREADS);
+        expect("from here on", width_after(100 * US, 0), TCC_MAX_THREADS);
+        expect("in vain", width_after(WINDOW, WINDOW / 2), 1);
+        int64_t next = 2 * last < MOST_NARROW ? 2 * last : MOST_NARROW;
+        expect("for longer", team.narrow_until - clock_now, next);
+    }
+    clock_now = team.narrow_until;
+    (void)tcc_team_width(&team);
+    for (int i = 0; i < 3; i++) (void)width_after(WINDOW, WINDOW);
+    expect("they did not pay yet", width_after(WINDOW, WINDOW / 2), 1);
+    expect("as long as it may be", team.narrow_until - clock_now, MOST_NARROW);
+    clock_now = team.narrow_until;
+    (void)tcc_team_width(&team);
+    for (int i = 0; i < 10; i++) (void)width_after(WINDOW, WINDOW);
+    expect("they paid", width_after(WINDOW, WINDOW / 2), 1);
+    expect("a short while again", team.narrow_until - clock_now, WINDOW);
+    forget();
+    team.open = 0;
 }
 
 /* ---- spinning -------------------------------------------------------------------------------------- */
@@ -112,6 +230,9 @@ static void expect_budget(void) {
 
 int main(void) {
     expect_stalls();
+    expect_widths();
+    expect_losses();
+    expect_backing_off();
     expect_spins();
     expect_budget();
     puts("ok");

@@ -48,7 +48,7 @@ static void *caller(void *argument) {
             tcc_job job = {count, buffers[step % 2], ints[step % 2], units, scratch, STRIDE,
                            step % 2 ? limit : threads, scratch, STRIDE};
 #ifdef TCC_TRIAL /* whose threads take turns, so that workers may be counted on */
-            if (crew.team) crew.team->alone_until = 0;
+            if (crew.team) crew.team->width = 0;
 #endif
             tcc_crew_launch(&crew, &job);
         }

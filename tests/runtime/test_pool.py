@@ -47,6 +47,13 @@ def test_shared_pools_have_no_data_race(tmp_path: Path) -> None:
 # ---- traces ------------------------------------------------------------------------------------
 
 
+def test_large_blocks_come_and_go_in_memory_that_is_there(sanitized: Sanitized) -> None:
+    binary = sanitized.program("time_pool", HERE / "pool_times.c")
+    result = subprocess.run((binary, "calls"), capture_output=True, text=True, check=True)
+    pairs, calls = map(int, result.stdout.split())
+    assert calls * 25 <= pairs
+
+
 @pytest.mark.parametrize("name", TRACES)
 def test_a_pool_holds_little_more_than_what_is_in_use(sanitized: Sanitized, name: str) -> None:
     binary = sanitized.program("time_pool", HERE / "pool_times.c")

@@ -11,13 +11,13 @@ from pathlib import Path
 HERE = Path(__file__).parent
 RUNTIME = HERE.parents[1] / "runtime"
 EXPLORER = HERE / "explorer"
-WORKERS = ("crew.c", "threads.c", "workers.c")
+WORKERS = ("crew.c", "threads.c", "width.c", "workers.c")
 SYSTEM = ("limits.c", "groups.c", "status.c", "notes.c")
 CROSS, QEMU = "aarch64-linux-gnu-gcc", "qemu-aarch64"
 # each with the budget of deviations that a test has time for
 SCENARIOS = {
     "pair": 2, "pieces": 2, "growing": 2, "settling": 2, "sleeping": 2, "callers": 2, "giving": 1,
-    "taking": 2, "making": 2,
+    "taking": 2, "making": 2, "narrowing": 2,
 }  # fmt: skip
 DELAYS = (f"-I{HERE}", '-DTCC_TRIAL="delays.h"')
 
@@ -64,7 +64,7 @@ def _relaxed(name: str, file: str, old: str, scenario: str = "pair") -> Fault:
 
 
 # The fault of version 3: a slot's number of seats changed while it still showed the old ticket.
-EARLY_SEATS = Fault(
+_EARLY_SEATS = Fault(
     "seats before the ticket",
     "threads.c",
     "    TCC_BETWEEN();\n    atomic_store_explicit(&slot->kernel",
@@ -75,6 +75,15 @@ EARLY_SEATS = Fault(
     "    TCC_BETWEEN();\n    atomic_store_explicit(&slot->kernel",
     "growing",
 )
+# A run that is to have one thread does a launch while workers are still at the one before.
+_UNSETTLED = Fault(
+    "alone beside its workers",
+    "crew.c",
+    "    tcc_crew_settle(crew);\n    if (job->units > 0)",
+    "    if (job->units > 0)",
+    "narrowing",
+)
+MISPLACED = (_EARLY_SEATS, _UNSETTLED)
 # Every access of the workers that orders others, without its order.
 UNORDERED = (
     _relaxed("publish", "threads.c", "previous << WORD_PREVIOUS | seats,\n"

@@ -1,28 +1,31 @@
 /* Two-level segregated fit; blocks.h describes it. */
 #include "blocks.h"
 
-enum { TRIES = 8 }; /* blocks of a size's own class that are looked at: the class has smaller ones too */
+enum { TRIES = 8 }; /* blocks of a size's own list that are looked at: it has smaller ones too */
 
 static uint32_t log2_of(uint64_t number) { return 63u - (uint32_t)__builtin_clzll(number); }
 
-/* The class whose blocks have `units` or more, up to the next class; units > 0. */
-static void class_of(uint64_t units, uint32_t *out_level, uint32_t *out_step) {
-    uint32_t level = units < STEPS ? 0 : log2_of(units) - STEP_BITS + 1;
-    *out_level = level;
-    *out_step = level ? (uint32_t)(units >> (level - 1)) & (STEPS - 1) : (uint32_t)units;
+/* The list of blocks of `units` or more, up to the next list's; units > 0. */
+static uint32_t list_of(uint64_t units) {
+    if (units < STEPS) return (uint32_t)units;
+    uint32_t shift = log2_of(units) - STEP_BITS;
+    return shift * STEPS + (uint32_t)(units >> shift);
 }
 
 static void link_free(blocks *all, uint32_t number) {
     block *at = &all->table[number];
-    uint32_t level, step;
-    class_of(at->units, &level, &step);
-    uint32_t *list = &all->lists[level][step];
+    free_blocks *in = &all->free[at->cold];
+    uint32_t list = list_of(at->units), first = in->lists[list];
+    at->list = (uint16_t)list;
     at->previous = 0;
-    at->next = *list;
-    if (*list) all->table[*list].previous = number;
-    *list = number;
-    all->steps[level] |= UINT32_C(1) << step;
-    all->levels |= UINT64_C(1) << level;
+    at->next = first;
+    in->lists[list] = number;
+    if (first) {
+        all->table[first].previous = number;
+        return;
+    }
+    in->steps[list / STEPS] |= UINT32_C(1) << list % STEPS;
+    in->levels |= UINT64_C(1) << list / STEPS;
 }
 
 static void unlink_free(blocks *all, uint32_t number) {
@@ -32,12 +35,12 @@ static void unlink_free(blocks *all, uint32_t number) {
         all->table[at->previous].next = at->next;
         return;
     }
-    uint32_t level, step;
-    class_of(at->units, &level, &step);
-    all->lists[level][step] = at->next;
+    free_blocks *in = &all->free[at->cold];
+    uint32_t list = at->list, level = list / STEPS;
+    in->lists[list] = at->next;
     if (at->next) return;
-    all->steps[level] &= ~(UINT32_C(1) << step);
-    if (!all->steps[level]) all->levels &= ~(UINT64_C(1) << level);
+    in->steps[level] &= ~(UINT32_C(1) << list % STEPS);
+    if (!in->steps[level]) in->levels &= ~(UINT64_C(1) << level);
 }
 
 /* ---- descriptors --------------------------------------------------------------------------------- */
@@ -62,6 +65,7 @@ static void absorb_behind(blocks *all, uint32_t number) {
     uint32_t gone = at->behind;
     block *other = &all->table[gone];
     at->units += other->units;
+    at->cold |= other->cold;
     at->behind = other->behind;
     if (at->behind) all->table[at->behind].before = number;
     other->next = all->unused;
@@ -87,6 +91,7 @@ static void split(blocks *all, uint32_t number, uint64_t units) {
     uint64_t moved = at->units - units;
     at->units = units;
     all->table[rest].start -= moved;
+    all->table[rest].cold |= at->cold;
     all->table[rest].units += moved;
     if (rest != all->end) link_free(all, rest);
 }
@@ -96,7 +101,7 @@ static void split(blocks *all, uint32_t number, uint64_t units) {
 void blocks_begin(blocks *all, uint64_t units) {
     all->made = 2;
     all->end = 1;
-    all->table[1] = (block){.units = units};
+    all->table[1] = (block){.units = units, .cold = 1};
 }
 
 /* The first of a list that is large enough, among its first ones. */
@@ -106,19 +111,18 @@ static uint32_t find_in(const blocks *all, uint32_t number, uint64_t units) {
     return 0;
 }
 
-static uint32_t find(const blocks *all, uint64_t units) {
-    uint32_t level, step;
-    class_of(units, &level, &step);
-    uint32_t own_class = find_in(all, all->lists[level][step], units);
-    if (own_class) return own_class;
-    uint32_t larger = step + 1 < STEPS ? all->steps[level] & ~UINT32_C(0) << (step + 1) : 0;
+static uint32_t find(const blocks *all, const free_blocks *in, uint64_t units) {
+    uint32_t list = list_of(units), level = list / STEPS;
+    uint32_t own_list = find_in(all, in->lists[list], units);
+    if (own_list) return own_list;
+    uint32_t larger = in->steps[level] & (uint32_t)(~UINT64_C(1) << list % STEPS);
     if (!larger) {
-        uint64_t levels = all->levels & ~UINT64_C(0) << (level + 1);
+        uint64_t levels = in->levels & ~UINT64_C(1) << level;
         if (!levels) return 0;
         level = (uint32_t)__builtin_ctzll(levels);
-        larger = all->steps[level];
+        larger = in->steps[level];
     }
-    return all->lists[level][__builtin_ctz(larger)];
+    return in->lists[level * STEPS + (uint32_t)__builtin_ctz(larger)];
 }
 
 /* From the front of the free end. */
@@ -128,7 +132,7 @@ static uint32_t take_end(blocks *all, uint64_t units) {
     uint32_t number = make_descriptor(all);
     if (!number) return 0;
     all->table[number] =
-        (block){.start = end->start, .units = units, .before = end->before, .behind = all->end};
+        (block){.start = end->start, .units = units, .before = end->before, .behind = all->end, .cold = 1};
     if (end->before) all->table[end->before].behind = number;
     end->before = number;
     end->start += units;
@@ -138,7 +142,8 @@ static uint32_t take_end(blocks *all, uint64_t units) {
 
 uint32_t blocks_take(blocks *all, uint64_t units) {
     if (units > MOST_UNITS) return 0;
-    uint32_t number = find(all, units);
+    uint32_t number = find(all, &all->free[0], units);
+    if (!number) number = find(all, &all->free[1], units);
     if (number) {
         unlink_free(all, number);
         block_set_state(&all->table[number], BLOCK_LIVE); /* so that the rest does not join it */
@@ -193,6 +198,7 @@ bool blocks_resize(blocks *all, uint32_t number, uint64_t units) {
         other->start += more;
         other->units -= more;
         at->units = units;
+        at->cold = 1;
         return true;
     }
     unlink_free(all, at->behind);
@@ -222,21 +228,38 @@ uint32_t blocks_slide(blocks *all, uint32_t number, uint64_t units) {
     return first;
 }
 
-uint32_t blocks_largest(const blocks *all, uint32_t *out_numbers, uint32_t most) {
+void blocks_cool(blocks *all, uint32_t number) {
+    if (number == all->end || all->table[number].cold) return;
+    unlink_free(all, number);
+    all->table[number].cold = 1;
+    link_free(all, number);
+}
+
+uint32_t blocks_largest(const blocks *all, bool cold, uint32_t *out_numbers, uint32_t most) {
+    const free_blocks *in = &all->free[cold];
     uint32_t count = 0;
-    for (uint64_t levels = all->levels; levels;) {
+    for (uint64_t levels = in->levels; levels;) {
         uint32_t level = log2_of(levels);
         levels ^= UINT64_C(1) << level;
-        for (uint32_t steps = all->steps[level]; steps;) {
+        for (uint32_t steps = in->steps[level]; steps;) {
             uint32_t step = log2_of(steps);
             steps ^= UINT32_C(1) << step;
-            for (uint32_t at = all->lists[level][step]; at; at = all->table[at].next) {
+            for (uint32_t at = in->lists[level * STEPS + step]; at; at = all->table[at].next) {
                 if (count == most) return count;
                 out_numbers[count++] = at;
             }
         }
     }
     return count;
+}
+
+static void forget(free_blocks *in) {
+    for (uint32_t level = 0; level < LEVELS; level++) {
+        if (!in->steps[level]) continue;
+        in->steps[level] = 0;
+        for (uint32_t step = 0; step < STEPS; step++) in->lists[level * STEPS + step] = 0;
+    }
+    in->levels = 0;
 }
 
 void blocks_reset(blocks *all) {
@@ -246,12 +269,8 @@ void blocks_reset(blocks *all) {
         if (!block_is_free(at)) own(all, at->start, 0);
         units += at->units;
     }
-    for (uint32_t level = 0; level < LEVELS; level++) {
-        if (!all->steps[level]) continue;
-        all->steps[level] = 0;
-        for (uint32_t step = 0; step < STEPS; step++) all->lists[level][step] = 0;
-    }
-    all->levels = 0;
+    forget(&all->free[0]);
+    forget(&all->free[1]);
     all->unused = 0;
     blocks_begin(all, units);
 }

@@ -90,10 +90,11 @@ static pool_size size_of(size_t bytes) { return pool_size_of(bytes ? (bytes - 1)
 
 static uint64_t units_of(size_t bytes) { return size_of(bytes).units; }
 
-/* Of a block in use, whose size has just been decided. */
+/* Of a block in use, whose size has just been decided; caches have none that lacks memory. */
 static void set_class(block *at) {
     pool_size size = pool_size_of(at->units);
-    at->class = size.class < CACHED_CLASSES && size.units == at->units ? size.class : 0;
+    bool cached = size.class < CACHED_CLASSES && size.units == at->units && !at->cold;
+    at->class = cached ? (uint8_t)size.class : 0;
 }
 
 /* ---- take -------------------------------------------------------------------------------------------- */
@@ -107,8 +108,8 @@ static void count_live(tcc_pool *pool, uint64_t more) {
 /* A block's descriptor, or 0; caches are emptied before more is committed than is meant to be. */
 static uint32_t find_block(tcc_pool *pool, uint64_t units) {
     uint32_t number = blocks_take(&pool->all, units);
-    if (!number || !pool->caches || !pool_exceeds(pool, &pool->all.table[number]) ||
-        !pool_caches_empty(pool))
+    const block *at = &pool->all.table[number];
+    if (!number || !at->cold || !pool->caches || !pool_exceeds(pool, at) || !pool_caches_empty(pool))
         return number;
     blocks_give(&pool->all, number);
     return blocks_take(&pool->all, units);
@@ -127,15 +128,16 @@ static tcc_status take_block(tcc_pool *pool, size_t bytes, uint32_t *out_number)
                             pool->range);
     size_t missing, most = pool->most_live;
     block *at = &pool->all.table[number];
-    set_class(at);
     count_live(pool, at->units);
-    while (!pool_has(pool, at) && !pool_commit(pool, at, &missing))
+    while (at->cold && !pool_has(pool, at) && !pool_commit(pool, at, &missing))
         if (!find_memory(pool, missing)) {
             count_live(pool, -at->units);
             pool->most_live = most;
             blocks_give(&pool->all, number);
             return tcc_budget_refuse(&pool->budget, missing);
         }
+    at->cold = 0;
+    set_class(at);
     pool->most_live = most; /* the callback may have given back what was counted */
     count_live(pool, 0);
     pool->n_blocks++;
@@ -230,10 +232,12 @@ static bool resize_here(tcc_pool *pool, uint32_t number, size_t bytes) {
     size_t missing;
     if (units <= old && old - units <= units / 8) return true; /* room to grow again */
     if (!pool_open_tables(pool, units) || !blocks_resize(&pool->all, number, units)) return false;
-    if (units > old && !pool_commit(pool, at, &missing)) {
+    if (at->cold && !pool_commit(pool, at, &missing)) {
         (void)blocks_resize(&pool->all, number, old); /* moving may help: a free block has memory */
+        at->cold = at->units > old;
         return false;
     }
+    at->cold = 0;
     set_class(at);
     count_live(pool, at->units - old);
     return true;
@@ -254,8 +258,10 @@ static bool slide(tcc_pool *pool, void **memory, size_t bytes, size_t keep) {
     number = blocks_slide(&pool->all, number, wanted.units);
     memmove(address_of(pool, number), *memory, keep < old * UNIT ? keep : old * UNIT);
     *memory = address_of(pool, number);
-    set_class(&pool->all.table[number]);
-    count_live(pool, pool->all.table[number].units - old);
+    block *at = &pool->all.table[number];
+    at->cold = at->units > wanted.units;
+    set_class(at);
+    count_live(pool, at->units - old);
     return true;
 }
 

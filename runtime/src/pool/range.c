@@ -150,7 +150,8 @@ static size_t next(const tcc_pool *pool, size_t first, size_t behind, bool commi
 }
 
 /* Takes at most `most` bytes of memory away from a free block; returns how many. */
-static size_t decommit_block(tcc_pool *pool, const block *at, size_t most) {
+static size_t decommit_block(tcc_pool *pool, uint32_t number, size_t most) {
+    const block *at = &pool->all.table[number];
     size_t first = (at->start * UNIT + GRANULE - 1) / GRANULE, taken = 0;
     size_t behind = (at->start + at->units) * UNIT / GRANULE;
     if (behind > pool->frontier) behind = pool->frontier;
@@ -166,36 +167,40 @@ static size_t decommit_block(tcc_pool *pool, const block *at, size_t most) {
         if (first < pool->solid) pool->solid = first;
         taken += (end - first) * GRANULE;
     }
+    if (taken) blocks_cool(&pool->all, number);
     return taken;
 }
 
 bool pool_decommit_free(tcc_pool *pool) {
     bool found = false;
     for (uint32_t number = pool->all.end; number; number = pool->all.table[number].before) {
-        const block *at = &pool->all.table[number];
-        if (block_is_free(at) && decommit_block(pool, at, SIZE_MAX / 2)) found = true;
+        if (block_is_free(&pool->all.table[number]) && decommit_block(pool, number, SIZE_MAX / 2))
+            found = true;
     }
     return found;
 }
 
 /* How much more would be committed with `bytes` more than is meant to be. */
 static size_t excess_of(const tcc_pool *pool, size_t bytes) {
-    enum { SHARE = 32 };
+    enum { SHARE = 16 };
     size_t most = pool->most_live + pool->most_live / SHARE + GRANULE * 4;
     size_t used = tcc_budget_used(&pool->budget) + bytes;
     return used <= most ? 0 : used - most;
 }
 
 /* What is committed stays close to the most that was in use: for what a block needs beyond that, free
- * blocks lose as much, large ones first.  A few are looked at. */
+ * blocks lose as much, cold and large ones first.  A few are looked at. */
 static void make_up_for(tcc_pool *pool, size_t bytes) {
     enum { LOOKS = 64 };
     size_t excess = excess_of(pool, bytes);
     if (!excess) return;
-    size_t taken = decommit_block(pool, &pool->all.table[pool->all.end], excess);
-    uint32_t numbers[LOOKS], count = blocks_largest(&pool->all, numbers, LOOKS);
-    for (uint32_t i = 0; i < count && taken < excess; i++)
-        taken += decommit_block(pool, &pool->all.table[numbers[i]], excess - taken);
+    size_t taken = decommit_block(pool, pool->all.end, excess);
+    uint32_t numbers[LOOKS];
+    for (int cold = 1; cold >= 0; cold--) {
+        uint32_t count = blocks_largest(&pool->all, cold, numbers, LOOKS);
+        for (uint32_t i = 0; i < count && taken < excess; i++)
+            taken += decommit_block(pool, numbers[i], excess - taken);
+    }
 }
 
 static bool commit_run(tcc_pool *pool, size_t first, size_t behind, size_t *out_missing) {

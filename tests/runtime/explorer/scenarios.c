@@ -153,12 +153,27 @@ static void making(int caller) {
     leave(of);
 }
 
+/* A run that loses its CPUs has fewer threads, one alone, and all again. */
+static void narrowing(int caller) {
+    static const int32_t widths[] = {0, 2, 1, 0};
+    run *of = enter(caller, 3);
+    for (int i = 0; i < 4; i++) {
+        if (of->crew.team) {
+            of->crew.team->width = widths[i] ? widths[i] : TCC_MAX_THREADS;
+            of->crew.team->narrow_until = widths[i] ? INT64_MAX : 0;
+        }
+        launch(of, 3);
+    }
+    demand(!of->crew.team->width, "all threads are tried again");
+    leave(of);
+}
+
 const scenario scenarios[] = {
     {"pair", 1, pair, INT64_MAX, 2},       {"pieces", 1, pieces, INT64_MAX, 2},
     {"growing", 1, growing, INT64_MAX, 3}, {"settling", 1, settling, INT64_MAX, 3},
     {"sleeping", 1, pair, 0, 2},           {"callers", 2, turns, INT64_MAX, 3},
     {"giving", 2, giving, INT64_MAX, 3},   {"taking", 2, taking, 0, 3},
-    {"making", 2, making, 0, 4},
+    {"making", 2, making, 0, 4},           {"narrowing", 1, narrowing, INT64_MAX, 3},
 };
 const int n_scenarios = sizeof scenarios / sizeof *scenarios;
 
