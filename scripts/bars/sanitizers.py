@@ -1,4 +1,4 @@
-"""The bars of the runtime's C code under sanitizers and valgrind, by the tests that run it there."""
+"""The runtime's C code under sanitizers and valgrind, by the tests that run it there."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Launcher:
 
     @property
     def reaches_hosts(self) -> bool:
-        """Whether `on_hosts` knows its options: those of Open MPI 4, which is Debian's, are others."""
+        """Whether `on_hosts` knows its options: Debian's Open MPI 4 has others."""
         return not self.is_open_mpi or self.mpiexec.name == "mpiexec"
 
     @property
