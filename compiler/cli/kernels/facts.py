@@ -35,7 +35,7 @@ class KernelFact:
     """One kernel: what it comes from, and the work and predicted time of one launch;
     `contraction_flops` are those of its `flops` that sum products.  `limit` is what the price says
     it waits for, where that is in the manifest.  With `formulas` (of the two kinds of flops and the
-    bytes, over `sizes`) all this is of typical sizes."""
+    bytes, over `sizes`) all this is of the `typical` ones."""
 
     symbol: str
     source: str
@@ -45,6 +45,7 @@ class KernelFact:
     seconds: float
     limit: str | None = None
     sizes: tuple[str, ...] = ()
+    typical: tuple[int, ...] = ()
     formulas: tuple[str, ...] = ()
 
     def at(self, sizes: Sequence[int | None]) -> KernelFact | None:
@@ -85,8 +86,9 @@ def kernel_facts(manifest: dict[str, Any], path: Path, variant: int = 0) -> Kern
                 **{name: _typed(row[name], kind) for name, kind in _PLAIN.items()},
                 seconds=_rate(row["seconds"]),
                 limit=_typed(row.get("limit"), str, NoneType),
-                sizes=_texts(row.get("sizes", [])),
-                formulas=_texts(row.get("formulas", [])),
+                sizes=_all(row.get("sizes", []), str),
+                typical=_all(row.get("typical", []), int),
+                formulas=_all(row.get("formulas", []), str),
             )
             for row in described["kernels"]
         )
@@ -145,8 +147,8 @@ def _value(node: ast.expr, sizes: Sequence[int]) -> int:
     raise ValueError(f"{type(node).__name__} is no part of a formula")
 
 
-def _texts(items: Any) -> tuple[str, ...]:
-    return tuple(_typed(item, str) for item in _typed(items, list))
+def _all(items: Any, kind: type) -> tuple[Any, ...]:
+    return tuple(_typed(item, kind) for item in _typed(items, list))
 
 
 def _rate(value: Any) -> float:

@@ -8,7 +8,6 @@ from tcc.cli.kernels.facts import KernelFact, KernelFacts
 from tcc.cli.kernels.steps import StepTime
 from tcc.cli.show import aligned
 from tcc.record import record
-from tcc.schedule.nest import TYPICAL
 
 
 @record
@@ -91,7 +90,9 @@ def symbolic_sizes_line(facts: KernelFacts, measured: bool) -> str | None:
         return None
     if measured:
         return "symbolic sizes: work is that of this run; there is none where its data decide"
-    return f"symbolic sizes: counted as {TYPICAL}, or as the most that they may be"
+    counted = {size for k in facts.kernels for size in zip(k.sizes, k.typical, strict=False)}
+    sizes = ", ".join(f"{name} = {size}" for name, size in sorted(counted))
+    return f"symbolic sizes: counted as {sizes}"
 
 
 def _time(row: KernelRow) -> float:

@@ -14,7 +14,15 @@ from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.record import entity
 from tcc.schedule.cpu.machine import Machine
 from tcc.schedule.footprint import Stride, Touch, place_of, touch
-from tcc.schedule.nest import EXPENSIVE, contraction_factors, depends, points, row_loop, trips
+from tcc.schedule.nest import (
+    EXPENSIVE,
+    contraction_factors,
+    depends,
+    points,
+    row_loop,
+    trips,
+    typical_value,
+)
 
 # For so many points in a row an index is made once beside them.
 _MANY = 16
@@ -39,8 +47,8 @@ def group_work(group: TileGroup, machine: Machine) -> tuple[StageWork, ...]:
 
 
 def work_facts(group: TileGroup, sizes: Sequence[Var]) -> dict[str, Any]:
-    """What one launch does, as manifests have it: with symbolic sizes that of typical ones, and the
-    three formulas of the kernel's `sizes`."""
+    """What one launch does, as manifests have it: with symbolic sizes that of typical ones, these,
+    and the three formulas of the kernel's `sizes`."""
     found = {
         "flops": group_flops(group),
         "contraction_flops": contraction_flops(group),
@@ -51,12 +59,13 @@ def work_facts(group: TileGroup, sizes: Sequence[Var]) -> dict[str, Any]:
         return found
     flops = (as_index(count(group, extent)) for count in (group_flops, contraction_flops))
     formulas = [formula.key for formula in (*flops, _bytes_formula(group))]
-    return {**found, "sizes": [v.name for v in sizes], "formulas": formulas}
+    counted = {v.name: typical_value(v) for v in sizes}
+    return {**found, "sizes": [*counted], "typical": [*counted.values()], "formulas": formulas}
 
 
 def group_flops(group: TileGroup, count: Callable[[Var], Any] = trips) -> Any:
     """Floating-point operations; a multiply-add is two, any function one.  Symbolic sizes count as
-    `TYPICAL`; as themselves, in an `Index`, where `count` is `extent`."""
+    typical ones; as themselves, in an `Index`, where `count` is `extent`."""
     return sum(_flops(stage) * prod(count(v) for v in stage.loops) for stage in group.stages)
 
 
