@@ -56,11 +56,10 @@ class GroupedGemmPrices:
 
 def _typical(matmul: GroupedMatmul) -> GroupedMatmul:
     """`matmul` with symbolic sizes as they are priced."""
-
-    def closed(type_: TensorType) -> TensorType:
-        return TensorType(type_.dtype, tuple(const(typical(dim)) for dim in type_.shape))
-
-    rows, matrices, index = map(closed, (matmul.rows, matmul.matrices, matmul.index))
+    rows, matrices, index = (
+        TensorType(type_.dtype, tuple(const(typical(dim)) for dim in type_.shape))
+        for type_ in (matmul.rows, matmul.matrices, matmul.index)
+    )
     return GroupedMatmul(rows, matrices, index, matmul.swapped)
 
 

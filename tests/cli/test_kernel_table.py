@@ -92,11 +92,7 @@ def test_contractions_count_with_the_whole_time_of_their_kernels() -> None:
 
 def with_formulas(*formulas: str) -> dict[str, Any]:
     manifest = copy.deepcopy(MANIFEST)
-    manifest["variants"][0]["kernels"][0] |= {
-        "sizes": ["n", "m"],
-        "typical": [128, 1],
-        "formulas": list(formulas),
-    }
+    manifest["variants"][0]["kernels"][0] |= {"sizes": ["n", "m"], "formulas": list(formulas)}
     return manifest
 
 
@@ -115,8 +111,7 @@ def test_work_of_open_sizes_is_that_of_the_run() -> None:
     assert rows["k0"].share == pytest.approx(1840e-9 / 8e-6)
     assert contractions(facts, times) == (60 + 2 * 200, pytest.approx(8e-6))
     assert "this run" in str(symbolic_sizes_line(facts, measured=True))
-    line = symbolic_sizes_line(facts, measured=False)
-    assert line == "symbolic sizes: counted as m = 1, n = 128"
+    assert "typical" in str(symbolic_sizes_line(facts, measured=False))
     assert symbolic_sizes_line(kernel_facts(MANIFEST, PATH), measured=True) is None
 
 

@@ -35,7 +35,7 @@ class KernelFact:
     """One kernel: what it comes from, and the work and predicted time of one launch;
     `contraction_flops` are those of its `flops` that sum products.  `limit` is what the price says
     it waits for, where that is in the manifest.  With `formulas` (of the two kinds of flops and the
-    bytes, over `sizes`) all this is of the `typical` ones."""
+    bytes, over `sizes`) all this is of typical sizes."""
 
     symbol: str
     source: str
@@ -45,7 +45,6 @@ class KernelFact:
     seconds: float
     limit: str | None = None
     sizes: tuple[str, ...] = ()
-    typical: tuple[int, ...] = ()
     formulas: tuple[str, ...] = ()
 
     def at(self, sizes: Sequence[int | None]) -> KernelFact | None:
@@ -86,9 +85,8 @@ def kernel_facts(manifest: dict[str, Any], path: Path, variant: int = 0) -> Kern
                 **{name: _typed(row[name], kind) for name, kind in _PLAIN.items()},
                 seconds=_rate(row["seconds"]),
                 limit=_typed(row.get("limit"), str, NoneType),
-                sizes=_all(row.get("sizes", []), str),
-                typical=_all(row.get("typical", []), int),
-                formulas=_all(row.get("formulas", []), str),
+                sizes=_texts(row.get("sizes", [])),
+                formulas=_texts(row.get("formulas", [])),
             )
             for row in described["kernels"]
         )
@@ -147,8 +145,8 @@ def _value(node: ast.expr, sizes: Sequence[int]) -> int:
     raise ValueError(f"{type(node).__name__} is no part of a formula")
 
 
-def _all(items: Any, kind: type) -> tuple[Any, ...]:
-    return tuple(_typed(item, kind) for item in _typed(items, list))
+def _texts(items: Any) -> tuple[str, ...]:
+    return tuple(_typed(item, str) for item in _typed(items, list))
 
 
 def _rate(value: Any) -> float:

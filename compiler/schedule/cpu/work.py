@@ -14,15 +14,7 @@ from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.record import entity
 from tcc.schedule.cpu.machine import Machine
 from tcc.schedule.footprint import Stride, Touch, place_of, touch
-from tcc.schedule.nest import (
-    EXPENSIVE,
-    contraction_factors,
-    depends,
-    points,
-    row_loop,
-    trips,
-    typical_value,
-)
+from tcc.schedule.nest import EXPENSIVE, contraction_factors, depends, points, row_loop, trips
 
 # For so many points in a row an index is made once beside them.
 _MANY = 16
@@ -47,8 +39,8 @@ def group_work(group: TileGroup, machine: Machine) -> tuple[StageWork, ...]:
 
 
 def work_facts(group: TileGroup, sizes: Sequence[Var]) -> dict[str, Any]:
-    """What one launch does, as manifests have it: with symbolic sizes that of typical ones, these,
-    and the three formulas of the kernel's `sizes`."""
+    """What one launch does, as manifests have it: with symbolic sizes that of typical ones, and the
+    three formulas of the kernel's `sizes`."""
     found = {
         "flops": group_flops(group),
         "contraction_flops": contraction_flops(group),
@@ -59,8 +51,7 @@ def work_facts(group: TileGroup, sizes: Sequence[Var]) -> dict[str, Any]:
         return found
     flops = (as_index(count(group, extent)) for count in (group_flops, contraction_flops))
     formulas = [formula.key for formula in (*flops, _bytes_formula(group))]
-    counted = {v.name: typical_value(v) for v in sizes}
-    return {**found, "sizes": [*counted], "typical": [*counted.values()], "formulas": formulas}
+    return {**found, "sizes": [v.name for v in sizes], "formulas": formulas}
 
 
 def group_flops(group: TileGroup, count: Callable[[Var], Any] = trips) -> Any:
