@@ -64,7 +64,7 @@ def test_typical_sizes_are_given_by_name() -> None:
     assert (var.name, var.lo, var.hi, var.typical) == ("n", 1, 64, 5)
     text = graph_text(graph)
     assert "size n in [1,64] typical 5" in text
-    assert graph_text(parse_graph(text, graph.store)) == text
+    assert graph_text(parse_graph(text, OPS, graph.store)) == text
     for name, size in (("m", 5), ("n", 65)):
         with pytest.raises(UserError, match="size"):
             with_typical(graph, {name: size})
