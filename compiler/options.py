@@ -156,6 +156,10 @@ def _states(value: Any) -> tuple[tuple[str, str], ...]:
     return tuple((_text(past), _text(now)) for past, now in _pairs(value, "PAST=PRESENT"))
 
 
+def _sizes(value: Any) -> tuple[tuple[str, int], ...]:
+    return tuple((_text(name), _positive(size)) for name, size in _pairs(value, "SYM=SIZE"))
+
+
 def _buckets(value: Any) -> tuple[tuple[str, Shape], ...]:
     def sizes(given: Any) -> Shape:
         parts = given.split(",") if isinstance(given, str) else tuple(given)
@@ -207,6 +211,12 @@ class Options:
         "place of a size, as in tokens=1xlength, keeps it symbolic under that name.  An input that "
         "an initialiser gives a default becomes one that every run gives.",
         _shapes, default=(), repeated=True,
+    )
+    typical: tuple[tuple[str, int], ...] = _option(
+        "--typical", "SYM=SIZE",
+        "The value of a symbolic size for which the general code is chosen, as in seq=512; it "
+        "serves all others too.  Default: that of a torch program's example inputs, else 128.",
+        _sizes, default=(), repeated=True,
     )
     buckets: tuple[tuple[str, Shape], ...] = _option(
         "--bucket", "SYM=SIZE,...",

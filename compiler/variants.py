@@ -25,7 +25,7 @@ from tcc.ir.program.operands import steps_of
 from tcc.ir.program.verify import verify_program
 from tcc.options import Options
 from tcc.passes.derive.derive import Derivations
-from tcc.passes.graph.fix_sizes import fix_sizes
+from tcc.passes.graph.fix_sizes import fix_sizes, with_typical
 from tcc.passes.manager import Pass
 from tcc.passes.pipeline import FOLD_FACTORS, run_pipeline, step_names
 from tcc.passes.program.join_programs import join_programs
@@ -77,6 +77,7 @@ def optimise(
     """`graph` as each variant will lower it, for all sizes and then for each bucket; variants that
     ask for the same share them."""
     done: dict[tuple[Derivations | None, tuple[Pass, ...]], tuple[Graph, ...]] = {}
+    graph = with_typical(graph, dict(options.typical))
     given = (graph, *(fix_sizes(graph, sizes) for sizes in options.bucket_sizes))
     graphs = []
     folds = (FOLD_FACTORS,) if options.derive and options.numerics != "strict" else ()

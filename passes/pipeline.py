@@ -53,6 +53,7 @@ from tcc.passes.quantize.signed_operands import with_signed_operands
 from tcc.passes.quantize.weight_quant_matmul import weight_quant_matmuls
 from tcc.passes.quantize.zero_points import split_zero_points
 from tcc.passes.tile.gpu.align import buffer_alignments
+from tcc.schedule.nest import typical
 
 FOLD_FACTORS = Pass("fold-factors", fold_factors, level=1)
 DECOMPOSE_TRANSPOSED = Pass("decompose-transposed", decompose_transposed, level=1)
@@ -164,6 +165,14 @@ def _update_in_place(_: Plan, lowered: Lowered) -> Lowered:
     return replace(lowered, program=program, kernels=kernels)
 
 
+def _order(lowered: Lowered) -> Lowered:
+    results = [kernel.results for kernel in lowered.kernels]
+    placed = lowered.placed
+    shapes = [placed.surface.get(v.name, v.type).shape for v in placed.graph.inputs]
+    dims = {(n, axis): typical(dim) for n, s in enumerate(shapes) for axis, dim in enumerate(s)}
+    return replace(lowered, program=order_steps(lowered.program, results, dims))
+
+
 def _describe_ports(plan: Plan, lowered: Lowered) -> Lowered:
     assert plan.ports is not None
     return replace(lowered, program=with_ports(lowered.program, plan.ports))
@@ -179,12 +188,7 @@ _ASSIGN: tuple[Step, ...] = (
 _NARROW: Step = ("narrow-storage", _narrow)
 _PLACE = (*_ASSIGN, _NARROW)
 _IN_PLACE: Step = ("update-in-place", _update_in_place)
-_ORDER: Step = (
-    "order-steps",
-    lambda plan, it: replace(
-        it, program=order_steps(it.program, [kernel.results for kernel in it.kernels])
-    ),
-)
+_ORDER: Step = ("order-steps", lambda plan, it: _order(it))
 _ARENA: Step = (
     "plan-arena",
     lambda plan, it: replace(it, program=plan_arena(it.program, plan.arena)),

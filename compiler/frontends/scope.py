@@ -177,14 +177,16 @@ class ImportSession:
     def __post_init__(self) -> None:
         self.until = time.monotonic() + self.budgets.import_seconds
 
-    def fresh_symbol(self, hint: str, lo: int = 0, hi: int = LARGEST_SIZE) -> Index:
+    def fresh_symbol(
+        self, hint: str, lo: int = 0, hi: int = LARGEST_SIZE, typical: int | None = None
+    ) -> Index:
         """A size symbol whose name, made of `hint`, no other symbol of the model has."""
         name = first = _identifier(hint)
         while name in self.symbols:
             self.symbols[first] += 1
             name = f"{first}.{self.symbols[first]}"
         self.symbols[name] = 0
-        return symbol(name, lo, hi)
+        return symbol(name, lo, hi, typical=typical)
 
 
 def _identifier(text: str) -> str:

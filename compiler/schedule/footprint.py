@@ -24,10 +24,11 @@ from tcc.ir.index import (
     Var,
     as_int,
     free_vars,
+    of_atom,
     step_in,
 )
 from tcc.record import entity, record
-from tcc.schedule.nest import TYPICAL, trips
+from tcc.schedule.nest import typical
 
 LINE = 64
 
@@ -162,7 +163,7 @@ def place_of(offset: Index, loops: Collection[Var]) -> tuple[tuple[Stride, ...],
         if any(v in loops for a in monomial for v in _vars(a)):
             steps += _of_term(monomial, coeff, loops)
         else:
-            base += coeff * prod(map(_size, monomial))
+            base += coeff * prod(typical(of_atom(atom)) for atom in monomial)
     return tuple(_joined(steps)), base
 
 
@@ -174,7 +175,7 @@ def _of_term(monomial: Monomial, coeff: int, loops: Collection[Var]) -> list[Str
     size = abs(coeff)
     for other in monomial:
         if other is not atom:  # a row as long as a symbolic size
-            size *= _size(other)
+            size *= typical(of_atom(other))
     if isinstance(atom, Var):
         return [Stride(atom, size)]
     used = [v for v in _vars(atom) if v in loops]
@@ -199,11 +200,6 @@ def _cut(quotient: bool, var: Var, by: int, den: int, size: int) -> Stride | Non
     return (
         Stride(var, size, every=den // by) if quotient else Stride(var, size * by, within=den // by)
     )
-
-
-def _size(atom: Atom) -> int:
-    """What counts for a symbolic size."""
-    return trips(atom) if isinstance(atom, Var) and atom.extent else TYPICAL
 
 
 def _vars(atom: Atom) -> tuple[Var, ...]:

@@ -44,7 +44,7 @@ from tcc.ir.index.prove import at_most
 from tcc.ir.op import Array
 from tcc.ir.tile.group import StreamLoop, TileGroup
 from tcc.record import record
-from tcc.schedule.nest import TYPICAL, trips
+from tcc.schedule.nest import trips, typical_value
 
 # The least and the greatest value of an index in a unit.
 Ends: TypeAlias = tuple[Index, Index]
@@ -86,7 +86,7 @@ def covered(group: TileGroup, units: tuple[tuple[Var, int], ...], block: int) ->
     """The part of the streaming loop of `group` that each unit goes along, with an axis for each
     of the loops that are cut into `units`, where it leaves out blocks of `block` elements.
 
-    Symbolic sizes count as `TYPICAL`.
+    Symbolic sizes count as typical ones.
     """
     limits, stream = limits_of(group), group.stream
     assert stream is not None
@@ -99,7 +99,7 @@ def covered(group: TileGroup, units: tuple[tuple[Var, int], ...], block: int) ->
         values[var.name] = np.arange(ceil(trips(var) / size)).reshape(shape)
     firsts, stops = needed(limits, unit)
     sizes = (v for index in (*firsts, *stops) for v in free_vars(index) if v.extent is None)
-    values |= {v.name: TYPICAL for v in sizes}
+    values |= {v.name: typical_value(v) for v in sizes}
     size = max(1, trips(stream.loop))
     start, stop = np.zeros([1] * len(units)), np.full([1] * len(units), size)
     for first in firsts:

@@ -8,13 +8,13 @@ from math import prod
 
 from tcc.ir.expr import Stage, extent
 from tcc.ir.expr.scalar import Apply, Cast, Read, Scalar, StageRef, walk
-from tcc.ir.index import Index, Var, Vars, as_int, bounds, free_vars, step_in
+from tcc.ir.index import Index, Var, Vars, as_int, evaluate, free_vars, step_in
 from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.ir.types import BF16, F32, I8, I32, U8
 from tcc.record import record
 
-# A symbolic extent counts as this many trips: long enough to be worth a vector.
+# A symbol counts as so much where no typical size is given: long enough to be worth a vector.
 TYPICAL = 128
 # Lanes up to so many elements from one another come out of as many vectors, by shuffles.
 FEW_APART = 4
@@ -70,17 +70,29 @@ def _is_byte(scalar: Scalar) -> bool:
 
 @lru_cache(1 << 14)
 def trips(var: Var) -> int:
-    """The number of trips of a loop, `TYPICAL` where it is not known."""
+    """The number of trips of a loop at the typical value of each symbol."""
     return typical(extent(var))
 
 
 def typical(size: Index) -> int:
-    """A size, `TYPICAL` where it is not known."""
+    """A size as all prices count it: each symbol counts as its typical value, or where none is
+    given as the value of its range that is next to `TYPICAL`, a loop as its trips.  Symbolic sizes
+    count as at least 1."""
     known = as_int(size)
-    if known is not None:
-        return known
-    top = bounds(size)[1]
-    return TYPICAL if top is None else min(top, TYPICAL)
+    return known if known is not None else _typical(size)
+
+
+@lru_cache(1 << 14)
+def _typical(size: Index) -> int:
+    return max(1, int(evaluate(size, {v.name: typical_value(v) for v in free_vars(size)})))
+
+
+def typical_value(var: Var) -> int:
+    """What a symbol or a loop counts as in a size."""
+    if var.extent is not None:
+        return trips(var)
+    at_most = TYPICAL if var.hi is None else min(TYPICAL, var.hi)
+    return max(at_most, var.lo) if var.typical is None else var.typical
 
 
 def stride(access: Access, var: Var) -> int | None:

@@ -1,9 +1,10 @@
-"""Gives symbols of a graph's inputs a size: the graph of one bucket.
+"""Gives symbols of a graph's inputs a size: the graph of one bucket; or a typical size.
 
     graph(%x : f32[n,seq]) { ... }   with seq = 64   ->   graph(%x : f32[n,64]) { ... }
 
-Requires nothing.  Establishes a graph without these symbols, in bodies and attributes too; every
-type is inferred anew.  Constants are those of the same store.
+Requires nothing.  Establishes a graph without these symbols, or where these count as their typical
+sizes, in bodies and attributes too; every type is inferred anew.  Constants are those of the same
+store.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from tcc.errors import InternalError, UserError
 from tcc.ir.graph import Graph
 from tcc.ir.graph.rewrite import with_sizes
-from tcc.ir.index import Index, Var, const, free_vars, var_of
+from tcc.ir.index import Var, const, free_vars, symbol, var_of
 from tcc.passes.graph.settle_sizes import settle_sizes
 
 Sizes = Mapping[str, int]
@@ -25,17 +26,7 @@ def fix_sizes(graph: Graph, sizes: Sizes) -> Graph:
     Raises UserError for a name that is no symbolic size of an input, and for sizes that the model
     excludes.
     """
-    symbols = input_symbols(graph)
-    bound: dict[Var, Index] = {}
-    for name, size in sizes.items():
-        if name not in symbols:
-            raise UserError(
-                f"no input has a symbolic size {name!r}",
-                where=f"--bucket {name}={size}",
-                hint=f"symbolic sizes are: {', '.join(symbols) or 'none'}",
-            )
-        _check_size(symbols[name], size)
-        bound[symbols[name]] = const(size)
+    bound = {var: const(size) for var, size in _named(graph, sizes, "--bucket").items()}
     try:
         return settle_sizes(with_sizes(graph, bound))
     except InternalError as error:
@@ -50,6 +41,33 @@ def fix_sizes(graph: Graph, sizes: Sizes) -> Graph:
         ) from None
 
 
+def with_typical(graph: Graph, sizes: Sizes) -> Graph:
+    """`graph` with each symbol named in `sizes` counted as its size wherever prices are compared.
+
+    Raises UserError for a name that is no symbolic size of an input, and for a size out of range.
+    """
+    bound = {
+        var: symbol(var.name, var.lo, var.hi, var.divisor, size)
+        for var, size in _named(graph, sizes, "--typical").items()
+    }
+    return with_sizes(graph, bound) if bound else graph
+
+
+def _named(graph: Graph, sizes: Sizes, flag: str) -> dict[Var, int]:
+    """The symbols of the inputs with these names, which `flag` gives their sizes."""
+    symbols = input_symbols(graph)
+    for name, size in sizes.items():
+        where = f"{flag} {name}={size}"
+        if name not in symbols:
+            raise UserError(
+                f"no input has a symbolic size {name!r}",
+                where=where,
+                hint=f"symbolic sizes are: {', '.join(symbols) or 'none'}",
+            )
+        _check_size(symbols[name], size, where)
+    return {symbols[name]: size for name, size in sizes.items()}
+
+
 def input_symbols(graph: Graph) -> dict[str, Var]:
     """The symbols that are the size of a dimension of some input, by name."""
     dims = (dim for value in graph.inputs for dim in value.type.shape)
@@ -58,12 +76,12 @@ def input_symbols(graph: Graph) -> dict[str, Var]:
     return {v.name: v for v in used if v.name in alone}
 
 
-def _check_size(var: Var, size: int) -> None:
+def _check_size(var: Var, size: int, where: str) -> None:
     high = "" if var.hi is None else f" and at most {var.hi}"
     if size < var.lo or (var.hi is not None and size > var.hi) or size % var.divisor:
         raise UserError(
             f"the model has no size {var.name} = {size}",
-            where=f"--bucket {var.name}={size}",
+            where=where,
             why=f"{var.name} is at least {var.lo}{high}"
             + (f", a multiple of {var.divisor}" if var.divisor > 1 else ""),
         )

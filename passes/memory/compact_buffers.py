@@ -25,7 +25,6 @@ from tcc.ir.index import (
     as_int,
     ceildiv,
     const,
-    evaluate,
     free_vars,
     linear_in,
     substitute,
@@ -36,7 +35,7 @@ from tcc.ir.types import TensorType, element_count
 from tcc.passes.fuse.partition import seen_by_others
 from tcc.passes.layout.assign import Kernel, Placed, ProgramStep, copy_of, on_others, operand_reads
 from tcc.record import record
-from tcc.schedule.nest import TYPICAL
+from tcc.schedule.nest import typical
 
 # Keeping more than a part of this size costs more time than memory is worth.
 _PART = 4
@@ -97,15 +96,9 @@ def _lives(placed: Placed) -> dict[Value, _Life]:
             continue
         count = element_count(placed.layouts[value].sizes)
         if set(free_vars(count)) <= symbols:
-            size = _typical(count) * value.type.dtype.bytes
+            size = typical(count) * value.type.dtype.bytes
             found[value] = _Life(tuple(touched), size)
     return found
-
-
-def _typical(index: Index) -> int:
-    """Its value where each symbol has the size that schedules are priced at."""
-    sizes = {v.name: min(max(TYPICAL, v.lo or 0), v.hi or TYPICAL) for v in free_vars(index)}
-    return int(evaluate(index, sizes))
 
 
 def _live_bytes(placed: Placed, lives: Mapping[Value, _Life]) -> list[int]:

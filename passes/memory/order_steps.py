@@ -46,11 +46,9 @@ from tcc.ir.program.operands import (
 from tcc.ir.program.table import Kind
 from tcc.passes.memory.merge_buffers import known_sizes, most_live
 from tcc.passes.memory.plan_arena import arena_lives
-from tcc.schedule.nest import TYPICAL
 
-# Ways on that the search of a stretch looks at, and sizes at which no order may take more bytes.
+# Ways on that the search of a stretch looks at.
 WORK = 1 << 14
-SIZES = (TYPICAL, 1, TYPICAL * 16)
 
 _WRITES = (Kind.DEFINED, Kind.ALLOCATED, Kind.AIMED, Kind.WRITTEN)
 # Which instructions touch a buffer, as bits, and its bytes.
@@ -59,14 +57,17 @@ _Touched: TypeAlias = tuple[int, int]
 _State: TypeAlias = tuple[int, int, int, list[int], tuple[int, ...]]
 
 
-def order_steps(program: Program, results: Sequence[Sequence[int]]) -> Program:
+def order_steps(
+    program: Program, results: Sequence[Sequence[int]], dims: Mapping[tuple[int, int], int]
+) -> Program:
     """`program` with its instructions in such an order.
 
-    `results` are the positions, by kernel, of the buffers that it writes.  Symbols of sizes count
-    as the first of `SIZES`, and at none of these the program takes more than before.
+    `results` are the positions, by kernel, of the buffers that it writes, `dims` the typical sizes
+    of its inputs by port and axis.  The order is one for these, at which the program takes no more
+    than before where all are 1, or sixteen times as large.
     """
-    axes = [(n, axis) for n, port in enumerate(program.inputs) for axis, _ in enumerate(port.dims)]
-    sizes = [known_sizes(program, dict.fromkeys(axes, size)) for size in SIZES]
+    others = dict.fromkeys(dims, 1), {at: 16 * size for at, size in dims.items()}
+    sizes = [known_sizes(program, given) for given in (dims, *others)]
     stretches = _Stretches(program, results, sizes[0])
     body = stretches.ordered(most_live(arena_lives(stretches.ordered(0))[0], sizes[0]))
     old, new = ([most_live(arena_lives(b)[0], s) for s in sizes] for b in (program.body, body))

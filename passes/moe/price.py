@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tcc.ir.graph import Graph, GraphBuilder, Value
-from tcc.ir.index import const, free_vars, substitute
+from tcc.ir.index import const
 from tcc.ir.types import TensorType
 from tcc.passes.choose.price import priced_kernels, unread
 from tcc.passes.graph.emit import emit
@@ -25,7 +25,7 @@ from tcc.passes.moe.grouped_gemm import (
 )
 from tcc.passes.tile.plan import KernelPlanner
 from tcc.schedule.alternatives import Alternative, preferred
-from tcc.schedule.nest import TYPICAL
+from tcc.schedule.nest import typical
 
 
 @dataclass(slots=True)
@@ -56,12 +56,10 @@ class GroupedGemmPrices:
 
 def _typical(matmul: GroupedMatmul) -> GroupedMatmul:
     """`matmul` with symbolic sizes as they are priced."""
-
-    def closed(type_: TensorType) -> TensorType:
-        sizes = {v: const(min(TYPICAL, v.hi or TYPICAL)) for d in type_.shape for v in free_vars(d)}
-        return TensorType(type_.dtype, tuple(substitute(d, sizes) for d in type_.shape))
-
-    rows, matrices, index = map(closed, (matmul.rows, matmul.matrices, matmul.index))
+    rows, matrices, index = (
+        TensorType(type_.dtype, tuple(const(typical(dim)) for dim in type_.shape))
+        for type_ in (matmul.rows, matmul.matrices, matmul.index)
+    )
     return GroupedMatmul(rows, matrices, index, matmul.swapped)
 
 

@@ -111,7 +111,7 @@ def test_work_of_open_sizes_is_that_of_the_run() -> None:
     assert rows["k0"].share == pytest.approx(1840e-9 / 8e-6)
     assert contractions(facts, times) == (60 + 2 * 200, pytest.approx(8e-6))
     assert "this run" in str(symbolic_sizes_line(facts, measured=True))
-    assert "128" in str(symbolic_sizes_line(facts, measured=False))
+    assert "typical" in str(symbolic_sizes_line(facts, measured=False))
     assert symbolic_sizes_line(kernel_facts(MANIFEST, PATH), measured=True) is None
 
 

@@ -91,6 +91,7 @@ CASES = {
         ("compile", "m.onnx", "--bucket", "n=3", "--bucket", "m=4"), SYMBOLIC_FILE
     ),
     "compile-too-small-bucket": Case(("compile", "m.onnx", "--bucket", "p=4,2"), SYMBOLIC_FILE),
+    "compile-typical-of-no-size": Case(("compile", "m.onnx", "--typical", "q=4"), SYMBOLIC_FILE),
     "compile-folder": Case(("compile", ".")),
     "compile-empty-file": Case(("compile", "m.onnx"), (("m.onnx", b""),)),
     "compile-text-file": Case(("compile", "m.onnx"), (("m.onnx", b"not a model at all\n"),)),

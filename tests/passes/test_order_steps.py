@@ -62,7 +62,8 @@ def ordered(program: Program) -> tuple[Program, Program]:
     """A program as launches with kernels' numbers, and ordered."""
     kernels = tuple(f"k{n}" for n in range(MOST + 1))
     before = replace(program, kernels=kernels, body=numbered(program.body))
-    return before, order_steps(before, RESULTS)
+    dims = {(n, axis): 128 for n, p in enumerate(program.inputs) for axis, _ in enumerate(p.dims)}
+    return before, order_steps(before, RESULTS, dims)
 
 
 # ---- peaks ---------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from tcc.cli.kernels.facts import KernelFact, KernelFacts
 from tcc.cli.kernels.steps import StepTime
 from tcc.cli.show import aligned
 from tcc.record import record
-from tcc.schedule.nest import TYPICAL
 
 
 @record
@@ -91,7 +90,7 @@ def symbolic_sizes_line(facts: KernelFacts, measured: bool) -> str | None:
         return None
     if measured:
         return "symbolic sizes: work is that of this run; there is none where its data decide"
-    return f"symbolic sizes: counted as {TYPICAL}, or as the most that they may be"
+    return "symbolic sizes: counted as their typical values (tcc compile --typical)"
 
 
 def _time(row: KernelRow) -> float:

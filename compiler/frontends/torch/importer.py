@@ -42,7 +42,7 @@ def import_program(
     """
     session = ImportSession(TensorReader(None), {}, _no_nodes)
     scope = Scope(session, GraphBuilder("model"), {})
-    symbols = Symbols(session, program.ranges, partial(late_size, scope))
+    symbols = Symbols(session, program.ranges, partial(late_size, scope), program.hints)
     values = define_inputs(scope, symbols, program, shapes or {})
     require_guards(scope, symbols, program)
     results = _Importer(symbols, program.trusted).run(scope, program.block, list(values.values()))

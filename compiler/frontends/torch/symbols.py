@@ -81,6 +81,7 @@ class Symbols:
 
     `ranges` are the program's constraints: the least and largest value of a symbol, by its name;
     `late` gives a size that rounds what fractions of sizes do not say, as each run computes it.
+    `examples` are the values of symbols in the inputs that the program was made with, where known.
     """
 
     def __init__(
@@ -88,9 +89,11 @@ class Symbols:
         session: ImportSession,
         ranges: Mapping[str, tuple[int | None, int | None]],
         late: Callable[[Symbols, Formula], Index],
+        examples: Mapping[str, int],
     ) -> None:
         self._session = session
         self._ranges = ranges
+        self._examples = examples
         self._late = late
         self._known: dict[str, Index] = {}
 
@@ -107,7 +110,8 @@ class Symbols:
             self.define(str(size), index)
 
     def fresh(self, symbol: str, hint: str) -> Index:
-        """A new size for the symbol, in the range that the program gives it.
+        """A new size for the symbol, in the range that the program gives it, typically as in the
+        example inputs.
 
         torch traces as if symbolic sizes were at least 2, writes that as their range, and runs them
         with 1 all the same.
@@ -115,7 +119,10 @@ class Symbols:
         lower, upper = self._ranges.get(symbol, (None, None))
         lo = 1 if lower == 2 else max(lower or 0, 0)
         hi = LARGEST_SIZE if upper is None else min(upper, LARGEST_SIZE)
-        made = self._session.fresh_symbol(hint, lo, max(lo, hi))
+        hi, typical = max(lo, hi), self._examples.get(symbol)
+        if typical is not None and not lo <= typical <= hi:
+            typical = None
+        made = self._session.fresh_symbol(hint, lo, hi, typical)
         self.define(symbol, made)
         return made
 

@@ -88,13 +88,14 @@ def quoted(name: str) -> str:
 
 
 def size_line(var: Var) -> str:
-    """`size n in [1,64] divisor 4`"""
+    """`size n in [1,64] divisor 4 typical 32`"""
     return f"size {var.key} {_facts(var)}"
 
 
 def _facts(var: Var) -> str:
     divisor = "" if var.divisor == 1 else f" divisor {var.divisor}"
-    return f"in [{var.lo},{'' if var.hi is None else var.hi}]{divisor}"
+    typical = "" if var.typical is None else f" typical {var.typical}"
+    return f"in [{var.lo},{'' if var.hi is None else var.hi}]{divisor}{typical}"
 
 
 def _graph_symbols(graph: Graph) -> Iterable[Var]:

@@ -9,7 +9,8 @@ normal form are the same object, so equality is identity and hashing is cheap.
 
 A `Var` is a size symbol or a loop iterator.  It carries what is known of it (an inclusive range,
 a divisor, for an iterator its extent), because that is all the simplifier needs to prove that
-`(64*h + d) // 64` is `h`.  Two vars are the same when name *and* facts agree.
+`(64*h + d) // 64` is `h`; and what prices count a symbol as, where that is given.  Two vars are
+the same when name *and* facts agree.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Var:
     divisor: int
     extent: Index | None
     key: str
+    typical: int | None = None
 
 
 @entity
@@ -150,16 +152,15 @@ def of_atom(atom: Atom) -> Index:
     return _sorted((((atom,), 1),), 0)
 
 
-def symbol(name: str, lo: int = 0, hi: int | None = None, divisor: int = 1) -> Index:
-    """A size symbol in `[lo, hi]` that `divisor` divides; a one-point range is its constant."""
+def symbol(
+    name: str, lo: int = 0, hi: int | None = None, divisor: int = 1, typical: int | None = None
+) -> Index:
+    """A size symbol in `[lo, hi]` that `divisor` divides, which prices count as `typical`; a
+    one-point range is its constant."""
     if hi is not None and lo == hi:
         return const(lo)
-    return of_atom(
-        intern(
-            ("sym", name, lo, hi, divisor),
-            lambda: Var(name, lo, hi, divisor, None, name_text(name)),
-        )
-    )
+    key = ("sym", name, lo, hi, divisor, typical)
+    return of_atom(intern(key, lambda: Var(name, lo, hi, divisor, None, name_text(name), typical)))
 
 
 @lru_cache(1 << 14)

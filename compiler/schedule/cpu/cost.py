@@ -88,7 +88,7 @@ class Pricer:
         self._counted: dict[TileGroup, tuple[StageWork, ...]] = {}
 
     def price(self, group: TileGroup, schedule: Schedule) -> Price:
-        """The price of `group` under `schedule`; symbolic sizes count as `TYPICAL`."""
+        """The price of `group` under `schedule`; symbolic sizes count as typical ones."""
         counted = self._counted.get(group)
         if counted is None:
             counted = self._counted[group] = group_work(group, self.machine)

@@ -56,7 +56,7 @@ def work_facts(group: TileGroup, sizes: Sequence[Var]) -> dict[str, Any]:
 
 def group_flops(group: TileGroup, count: Callable[[Var], Any] = trips) -> Any:
     """Floating-point operations; a multiply-add is two, any function one.  Symbolic sizes count as
-    `TYPICAL`; as themselves, in an `Index`, where `count` is `extent`."""
+    typical ones; as themselves, in an `Index`, where `count` is `extent`."""
     return sum(_flops(stage) * prod(count(v) for v in stage.loops) for stage in group.stages)
 
 

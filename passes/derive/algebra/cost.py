@@ -7,28 +7,20 @@ by point is made again wherever it is read.  Symbolic sizes count as typical one
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from math import prod
 
 from tcc.ir import expr
 from tcc.ir.expr.scalar import Apply, Arg, Scalar, children, walk
-from tcc.ir.index import Index, as_int, const, free_vars, substitute
 from tcc.passes.derive.affine import Size
 from tcc.passes.derive.edit import depends, readers
 from tcc.passes.derive.record import Factor, Region, Stage, constant_of, shape_of
 from tcc.schedule.limits import Rates
-from tcc.schedule.nest import TYPICAL
+from tcc.schedule.nest import typical
 
 
 def count(sizes: Iterable[Size]) -> int:
     """How many points a box of these extents has."""
-    return prod(size if isinstance(size, int) else _typical(size) for size in sizes)
-
-
-@lru_cache(maxsize=1024)
-def _typical(size: Index) -> int:
-    closed = {v: const(min(TYPICAL, v.hi or TYPICAL)) for v in free_vars(size)}
-    return as_int(substitute(size, closed)) or 0
+    return prod(size if isinstance(size, int) else typical(size) for size in sizes)
 
 
 def constant_stages(region: Region, constants: Sequence[bool]) -> list[bool]:

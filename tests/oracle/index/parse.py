@@ -96,7 +96,7 @@ def read_sizes(cursor: Cursor) -> dict[str, Index]:
 
 
 def read_symbol(cursor: Cursor, name: str) -> Index:
-    """`in [1,64] divisor 4`, the facts of the variable `name`."""
+    """`in [1,64] divisor 4 typical 32`, the facts of the variable `name`."""
     token = cursor.peek()
     cursor.expect("in")
     cursor.expect("[")
@@ -107,4 +107,5 @@ def read_symbol(cursor: Cursor, name: str) -> Index:
     divisor = cursor.integer() if cursor.take("divisor") else 1
     if divisor <= 0 or hi == lo:
         raise cursor.error("a size has a positive divisor and more than one value", token)
-    return symbol(name, lo, hi, divisor)
+    typical = cursor.integer() if cursor.take("typical") else None
+    return symbol(name, lo, hi, divisor, typical)
