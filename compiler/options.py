@@ -157,7 +157,7 @@ def _states(value: Any) -> tuple[tuple[str, str], ...]:
 
 
 def _sizes(value: Any) -> tuple[tuple[str, int], ...]:
-    return tuple((_text(name), _positive(size)) for name, size in _pairs(value, "SYM=SIZE"))
+    return tuple((name, _positive(size)) for name, size in _pairs(value, "SYM=SIZE"))
 
 
 def _buckets(value: Any) -> tuple[tuple[str, Shape], ...]:

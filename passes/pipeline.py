@@ -167,9 +167,8 @@ def _update_in_place(_: Plan, lowered: Lowered) -> Lowered:
 
 def _order(lowered: Lowered) -> Lowered:
     results = [kernel.results for kernel in lowered.kernels]
-    placed = lowered.placed
-    shapes = [placed.surface.get(v.name, v.type).shape for v in placed.graph.inputs]
-    dims = {(n, axis): typical(dim) for n, s in enumerate(shapes) for axis, dim in enumerate(s)}
+    inputs = enumerate(lowered.placed.graph.inputs)
+    dims = {(n, axis): typical(dim) for n, v in inputs for axis, dim in enumerate(v.type.shape)}
     return replace(lowered, program=order_steps(lowered.program, results, dims))
 
 

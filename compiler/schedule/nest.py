@@ -82,7 +82,7 @@ def typical(size: Index) -> int:
     return known if known is not None else _typical(size)
 
 
-@lru_cache(1 << 14)
+@lru_cache(16384)
 def _typical(size: Index) -> int:
     return max(1, int(evaluate(size, {v.name: typical_value(v) for v in free_vars(size)})))
 

@@ -110,17 +110,21 @@ def described(program: Any) -> Program:
         {str(symbol): (_end(r.lower), _end(r.upper)) for symbol, r in ranges.items()},
         _symbol_names(inputs),
         tuple(getattr(program, "_guards_code", ())),
-        {},
+        {str(size): size.node.hint for size in _symbolic_sizes(inputs)},
         lambda name: contents(tensors[name], f"constant {name}"),
         trusted=True,
     )
 
 
+def _symbolic_sizes(inputs: Iterable[Any]) -> list[torch.SymInt]:
+    sizes = (s for n in inputs for s in getattr(n.meta.get("val"), "shape", ()))
+    return [s for s in sizes if isinstance(s, torch.SymInt)]
+
+
 def _symbol_names(inputs: Iterable[Any]) -> dict[str, str]:
     """The names of the `Dim`s that symbols stand for; torch notes them beside where it found each
     symbol, and under their own names where only multiples of them are sizes."""
-    sizes = (s for n in inputs for s in getattr(n.meta.get("val"), "shape", ()))
-    scopes = {id(s.node.shape_env): s.node.shape_env for s in sizes if isinstance(s, torch.SymInt)}
+    scopes = {id(s.node.shape_env): s.node.shape_env for s in _symbolic_sizes(inputs)}
     names: dict[str, str] = {}
     for scope in scopes.values():
         given = getattr(scope, "source_name_to_debug_name", {})

@@ -119,9 +119,8 @@ class Symbols:
         lower, upper = self._ranges.get(symbol, (None, None))
         lo = 1 if lower == 2 else max(lower or 0, 0)
         hi = LARGEST_SIZE if upper is None else min(upper, LARGEST_SIZE)
-        hi, typical = max(lo, hi), self._examples.get(symbol)
-        if typical is not None and not lo <= typical <= hi:
-            typical = None
+        hi, example = max(lo, hi), self._examples.get(symbol)
+        typical = example if example in range(lo, hi + 1) else None
         made = self._session.fresh_symbol(hint, lo, hi, typical)
         self.define(symbol, made)
         return made
