@@ -117,8 +117,8 @@ def test_a_cut_link_loses_all_and_heals(clock: Clock) -> None:
 
 
 def test_launchers_have_their_own_options() -> None:
-    hydra = Launcher(Path("/a/bin/mpiexec"), Path("/a/lib/libmpi_abi.so.1"), False)
-    open_mpi = Launcher(Path("/b/bin/mpiexec"), Path("/b/lib/libmpi.so.40"), True)
+    hydra = Launcher(Path("/a/bin/mpiexec"), Path("/a/lib/libmpi_abi.so.1"))
+    open_mpi = Launcher(Path("/b/bin/mpiexec"), Path("/b/lib/libmpi.so.40"))
     assert (hydra.name, hydra.command(2)) == ("a/libmpi_abi.so.1", ("/a/bin/mpiexec", "-n", "2"))
     assert "x,y" in hydra.on_hosts(4, ("x", "y"), "agent")
     assert "--allow-run-as-root" in open_mpi.command(2)

@@ -25,7 +25,7 @@ from tcc.ir.expr.scalar import (
     walk,
 )
 from tcc.ir.graph import carrier
-from tcc.ir.index import Vars, evaluate
+from tcc.ir.index import evaluate
 from tcc.ir.op import Array, Arrays, OutArrays
 from tcc.ir.types import BOOL, DType, DTypeKind, integer_limits
 
@@ -71,9 +71,11 @@ def _evaluate_stage(
     if outer and points > _GRID_LIMIT:
         rows = np.array_split(axes[0], min(outer[0], -(-points // _GRID_LIMIT)))
         cuts = [[own, *axes[1:]] for own in rows]
+    names = [var.name for var in stage.iters + stage.reduce]
     parts = []
     for ranges in cuts:
-        body = _Body(operands, results, _grid(stage, ranges, env), must=unconditional(stage))
+        grid = {**env, **dict(zip(names, np.ix_(*ranges), strict=True))}
+        body = _Body(operands, results, grid, must=unconditional(stage))
         full = tuple(map(len, ranges))
         values = tuple(np.broadcast_to(body.value(s), full) for s in stage.body)
         parts.append(_reduce(stage, values, full[: len(outer)]) if stage.monoid else values)
@@ -82,17 +84,6 @@ def _evaluate_stage(
         for c in range(len(stage.body))
     )
     return tuple(carrier(a, s.dtype) for a, s in zip(joined, stage.body, strict=True))
-
-
-def _grid(stage: Stage, ranges: Sequence[Any], env: Mapping[str, int]) -> dict[str, Any]:
-    """Each iterator as an array that varies along its own axis."""
-    variables: Vars = stage.iters + stage.reduce
-    grid: dict[str, Any] = dict(env)
-    for axis, (var, values) in enumerate(zip(variables, ranges, strict=True)):
-        shape = [1] * len(variables)
-        shape[axis] = -1
-        grid[var.name] = values.astype(np.int64).reshape(shape)
-    return grid
 
 
 def _reduce(stage: Stage, values: OutArrays, shape: tuple[int, ...]) -> OutArrays:
@@ -192,9 +183,10 @@ def _taken(array: Any, at: Sequence[Any]) -> Any:
         return array[tuple(at)]
     for axis, index in enumerate(at):
         line = index.reshape(-1)
-        part: Any = range(line[0], line[-1] + 1)
-        is_slice = part and line[0] >= 0 and array.shape[axis] >= part.stop
-        part = slice(line[0], part.stop) if is_slice and np.array_equal(line, part) else line
+        first, last = line[0], line[-1]
+        whole = np.array_equal(line, range(first, last + 1))
+        is_slice = whole and first >= 0 and last < array.shape[axis]
+        part: Any = slice(first, last + 1) if is_slice else line
         array = array[(slice(None),) * axis + (part,)]
     order = sorted(range(len(at)), key=lambda n: -[*at[n].shape[::-1], 1].index(at[n].size))
     return array.transpose(order).reshape(shape)

@@ -38,8 +38,6 @@ Row: TypeAlias = tuple[Fraction, ...]
 Matrix: TypeAlias = tuple[Row, ...]
 # A row of A, a row of B and a column of C.
 _Product: TypeAlias = tuple[Row, Row, Row]
-# T[i][j][k] of a bilinear map.
-Tensor: TypeAlias = tuple[tuple[tuple[int, ...], ...], ...]
 
 # Points at which polynomials are multiplied, the last one of each algorithm infinity apart: pairs
 # of opposite sign share sums, and products with powers of two are exact.
@@ -56,16 +54,6 @@ class Bilinear:
     weights: Matrix
     results: Matrix
 
-    def computes(self, target: Tensor) -> bool:
-        """Whether the algorithm computes the map of `target`, exactly."""
-        factors = list(zip(zip(*self.results, strict=True), self.inputs, self.weights, strict=True))
-        return all(
-            sum(c[i] * a[j] * b[k] for c, a, b in factors) == wanted
-            for i, plane in enumerate(target)
-            for j, row in enumerate(plane)
-            for k, wanted in enumerate(row)
-        )
-
     @property
     def products(self) -> int:
         return len(self.inputs)
@@ -76,14 +64,6 @@ class Bilinear:
         sizes = [_size(a) * _size(b) for a, b in zip(self.inputs, self.weights, strict=True)]
         sums = (sum(abs(c) * s for c, s in zip(row, sizes, strict=True)) for row in self.results)
         return max(map(Fraction, sums)) / terms
-
-
-def correlation(results: int, taps: int) -> Tensor:
-    """The map y[i] = sum(k) x[i + k] * w[k]."""
-    return tuple(
-        tuple(tuple(int(j == i + k) for k in range(taps)) for j in range(results + taps - 1))
-        for i in range(results)
-    )
 
 
 @lru_cache(maxsize=64)
