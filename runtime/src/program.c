@@ -169,6 +169,7 @@ tcc_status tcc_program_decode(const void *bytes, size_t size, const tcc_kernel *
                               int64_t n_kernels, int64_t weight_bytes, tcc_program *out_program) {
     memset(out_program, 0, sizeof *out_program);
     out_program->ranks = -1;
+    out_program->sharers = -1;
     int64_t header[TCC_PROGRAM_HEADER];
     if (size < sizeof header) return tcc_damaged("no header");
     memcpy(header, bytes, sizeof header);

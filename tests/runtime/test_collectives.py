@@ -325,9 +325,10 @@ def test_failures_name_the_group(kernels: bytes, comm_library: Path, tmp_path: P
         some, mixed, *dead = text.splitlines()
         of = f"rank {rank} in group some .the comm's ranks 0 1.: " if rank < 2 else ""
         assert re.match(of + "rank [23] has no place in group some of the model", some), some
-        of = ("0 2", "0 1", "2 3", "2 3")[rank]
-        assert mixed.startswith(f"rank {rank} in group rows (the comm's ranks {of}): rank "), mixed
-        assert re.search("gives a subgroup of ranks [0123] [0123], and one of these gives", mixed)
+        # rank 0 finds it out; of the others' groups the first ones may be made by then
+        of = ("rows .the comm's ranks 0 2", "(rows|columns) .the comm's ranks [0-3] [0-3]")[rank > 0]
+        assert re.match(f"rank {rank} in group {of}.: rank 0 gives a subgroup of ranks 0 2", mixed)
+        assert "and one of these gives another" in mixed
         assert len(dead) == (0 if rank == 3 else 2)
         for line in dead:
             assert re.match(f"rank {rank} in group (rows|columns) .the comm's ranks ", line), line

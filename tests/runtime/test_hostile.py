@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import struct
 import zlib
@@ -28,7 +29,7 @@ def hostile(sanitized: Sanitized) -> Path:
 
 def run(hostile: Path, records: Iterable[bytes], *mode: str) -> tuple[int, int, int]:
     """How many of the records decode, how many of them run, and how many there are."""
-    path = hostile.with_name("records")
+    path = hostile.with_name(f"records.{os.getpid()}")  # two workers may have the program
     path.write_bytes(b"".join(struct.pack("<q", len(r)) + r for r in records))
     shown = run_sanitized(hostile, str(path), str(len(programs.KERNEL_NAMES)), *mode)
     decoded, ran, of = map(int, shown.split())
