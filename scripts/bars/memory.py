@@ -31,6 +31,7 @@ from bars.figures import (
     output,
     say,
 )
+from models.manifest import manifest
 
 sys.path.append(str(TESTS))
 
@@ -39,6 +40,7 @@ from trials import SYSTEM, WORKERS
 
 MIB = 1 << 20
 INSTANCES = ROOT / "../shared/data"
+MORE = ROOT / "../shared/models/yolox_nano.onnx"
 WEIGHTS = 64 * MIB
 TURNS = 9
 PEERS = {"mimalloc": "libmimalloc.so.2", "jemalloc": "libjemalloc.so.2"}
@@ -65,9 +67,10 @@ sys.stdin.readline()
 
 
 def arenas(folder: Path) -> Iterator[Figure]:
-    """Arenas of all models of the manifest, by scripts/arenas."""
+    """Arenas of all models of the manifest and of one more, by scripts/arenas."""
     del folder
-    command = (sys.executable, str(ROOT / "scripts" / "arenas"))
+    more = [str(MORE)] if MORE.is_file() else []
+    command = (sys.executable, str(ROOT / "scripts" / "arenas"), *manifest(), *more)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         rows = []
         for line in process.stdout or ():
