@@ -120,6 +120,7 @@ def collectives(folder: Path) -> Iterator[Figure]:
 
 def _outcome(line: str) -> Figure:
     """A line of comm_check: what was tried, and what was seen."""
-    what, _, said = line.strip().partition(": ")
+    what, _, said = line.partition(": ")
+    said = said.strip()
     good = None if said.startswith("not here") else not said.startswith("FAILED")
     return Figure(what, said, "holds", good)
