@@ -215,6 +215,7 @@ tcc_status tcc_launch_read(tcc_launch *out, bool *out_found) {
 }
 
 tcc_status tcc_launch_name(tcc_launch *out) {
+    *out = nothing;
     TCC_RETURN_IF_ERROR(name_meeting(&launchers[0], out));
     return number_of(launchers[0].epoch, &out->epoch);
 }

@@ -7,9 +7,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from xml.etree import ElementTree
 
 from environment import ROOT
+from junit import counted
 
 from bars.figures import Figure, absent, say
 
@@ -34,9 +34,5 @@ def _tested(what: str, folder: Path, *arguments: str) -> Figure:
         (*command, "--junitxml", str(report), *arguments),
         cwd=ROOT, stdout=sys.stderr, check=False,
     )  # fmt: skip
-    counts = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
-    for suite in ElementTree.parse(report).getroot().iter("testsuite"):
-        counts = {key: count + int(suite.get(key, "0")) for key, count in counts.items()}
-    failed = counts["failures"] + counts["errors"]
-    passed = counts["tests"] - failed - counts["skipped"]
+    passed, failed, _ = counted(report)
     return Figure(what, f"{passed} passed, {failed} failed", "0 failed", passed > 0 and not failed)

@@ -178,8 +178,8 @@ class _Body:
 def _taken(array: Any, at: Sequence[Any]) -> Any:
     """`array[at]`; large ones axis by axis, where each index varies along an axis of its own."""
     shape = np.broadcast_shapes(*(i.shape for i in at))
-    alone = all(i.size == max(i.shape, default=1) for i in at)
-    if not alone or not _SMALL < prod(shape) == prod(i.size for i in at):
+    apart = _SMALL < prod(shape) == prod(i.size for i in at)
+    if not apart or any(i.size != max(i.shape, default=1) for i in at):
         return array[tuple(at)]
     for axis, index in enumerate(at):
         line = index.reshape(-1)

@@ -27,7 +27,7 @@ static tcc_status check(const tcc_comm_settings *settings) {
 }
 
 tcc_status tcc_comm_settle(const tcc_comm_config *config, tcc_comm_settings *out) {
-    tcc_launch launch = {.rank = -1, .size = -1, .local_rank = -1, .local_size = -1, .epoch = -1};
+    tcc_launch launch;
     bool found = true;
     if ((config->rank < 0) != (config->size < 0))
         return tcc_fail(TCC_INVALID_ARGUMENT, "rank %d and size %d: give both or none",
@@ -35,9 +35,9 @@ tcc_status tcc_comm_settle(const tcc_comm_config *config, tcc_comm_settings *out
     if (config->rank < 0) {
         TCC_RETURN_IF_ERROR(tcc_launch_read(&launch, &found));
     } else {
+        TCC_RETURN_IF_ERROR(tcc_launch_name(&launch));
         launch.rank = config->rank;
         launch.size = config->size;
-        TCC_RETURN_IF_ERROR(tcc_launch_name(&launch));
     }
     if (!found)
         return tcc_fail(TCC_INVALID_ARGUMENT,

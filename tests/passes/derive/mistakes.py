@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from tcc.ir.expr.scalar import argument, literal
@@ -51,8 +51,8 @@ def mistakes(size: int) -> Iterator[tuple[str, Pair]]:
     (stage,) = region.stages
     image, kernel = stage.factors
 
-    def wrong(**changes: object) -> Region:
-        return spliced(region, 0, (stage._replace(**changes),))  # type: ignore[arg-type]
+    def wrong(**changes: Any) -> Region:
+        return spliced(region, 0, (stage._replace(**changes),))
 
     rows, columns = image.forms
     shifted = image._replace(forms=(rows._replace(offset=0), columns))
