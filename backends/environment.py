@@ -1,7 +1,5 @@
 """The environment of compilers: with what decides where they find things, not what they make."""
 
-from __future__ import annotations
-
 import os
 
 _KEPT = (

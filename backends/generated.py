@@ -1,7 +1,5 @@
 """What code generation hands to the linker, whatever the target."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tcc.backends.artifact.gpu_binaries import GpuImages

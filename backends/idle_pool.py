@@ -1,7 +1,5 @@
 """Worker processes between two compiles."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import threading

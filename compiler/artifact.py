@@ -4,8 +4,6 @@ The manifest is JSON in the ELF section `.tcc.manifest`.  Behind the ELF image l
 hash of the image, then the weights, which end with a trailer (runtime/src/weights.c states it).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

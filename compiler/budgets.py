@@ -4,8 +4,6 @@ The fields of `Budgets` are the one table.  Model files are hostile input: a sma
 any number of nodes, depth and time.  What is over a budget ends with an error that names it.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import resource

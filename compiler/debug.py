@@ -3,8 +3,6 @@
 The pass manager and the driver call a `Trace`; nothing else prints or writes while compiling.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

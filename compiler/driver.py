@@ -1,7 +1,5 @@
 """compile(): from a model to a native file, as one straight-line function."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack

@@ -7,8 +7,6 @@ What torch captures is compiled whole; an operator that tcc lacks is an error th
 part that runs elsewhere.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

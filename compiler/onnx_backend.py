@@ -7,8 +7,6 @@
 Every model is compiled to native code for this machine's CPU.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

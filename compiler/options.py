@@ -4,8 +4,6 @@ The fields of `Options` are the one list of choices.  From each follow the keywo
 `tcc.compile`, the flag of `tcc compile`, its help and its check.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields

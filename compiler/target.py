@@ -6,8 +6,6 @@ cost models read a `Target`'s fields and never ask which backend will use it.  T
 machine is found by the CPU backend (`detect`), which hands over a `Profile`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """The variants of an artifact: one program for the CPU, one or more for each kind of GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack

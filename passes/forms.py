@@ -1,7 +1,5 @@
 """The text and the verifier of every form, for the manager of the steps."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeAlias

@@ -5,8 +5,6 @@
 A step is a function from form to form that returns the form it was given if it changes nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any

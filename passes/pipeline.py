@@ -5,8 +5,6 @@
 At level 0 only what lowering requires runs.  A pass runs again where a later one makes work for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial

@@ -8,8 +8,6 @@ counts once however often it is read; reshapes and what depends on weights alone
 Requires fixed sizes and trip counts: without them the answer is None.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod

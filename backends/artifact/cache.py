@@ -1,7 +1,5 @@
 """The user's cache.  What is kept there becomes part of programs, so it must be the user's own."""
 
-from __future__ import annotations
-
 import grp
 import os
 import pwd

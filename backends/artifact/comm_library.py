@@ -5,8 +5,6 @@
 compiles it into FOLDER for this machine.  A wheel holds it in tcc/runtime/lib.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

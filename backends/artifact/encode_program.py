@@ -1,7 +1,5 @@
 """Program <-> bytes: the form that runtime/src/program.c reads (its header states the layout)."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Sequence

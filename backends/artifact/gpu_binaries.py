@@ -1,7 +1,5 @@
 """Compiled GPU kernels -> the table that runtime/src/gpu/images.h states."""
 
-from __future__ import annotations
-
 from enum import Enum
 from types import MappingProxyType
 

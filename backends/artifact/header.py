@@ -1,7 +1,5 @@
 """The C header of one artifact: its ports and sizes, tcc.h and tcc_pool.h, in one file."""
 
-from __future__ import annotations
-
 import re
 from math import prod
 from typing import Any

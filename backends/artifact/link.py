@@ -4,8 +4,6 @@ Equal inputs give equal bytes: the linker runs in a folder of its own with fixed
 nothing it writes depends on place or time.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

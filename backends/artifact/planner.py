@@ -1,7 +1,5 @@
 """The arena planner that the pass plan-arena is given: the runtime's, with a budget in steps."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Files that appear whole: they are written in a folder beside their places, and renamed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

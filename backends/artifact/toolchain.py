@@ -1,7 +1,5 @@
 """The system's C compiler: finding it, running it, and the runtime's objects that it made."""
 
-from __future__ import annotations
-
 import atexit
 import hashlib
 import importlib.util

@@ -1,7 +1,5 @@
 """One variant of an artifact: the model as one program, with its code and its weights."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field

@@ -3,8 +3,6 @@
 It lies behind the ELF image or in a side file; runtime/src/weights.c states its trailer.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path

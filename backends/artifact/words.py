@@ -1,7 +1,5 @@
 """Tables of 64-bit words and strings, as the runtime reads them."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 

@@ -1,7 +1,5 @@
 """A graph as one portable C file: scalar kernels, a static arena, no heap."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

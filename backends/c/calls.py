@@ -1,7 +1,5 @@
 """Calls of C functions of the runtime: their operands, and the memory they need for temporaries."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import prod
 

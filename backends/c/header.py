@@ -1,7 +1,5 @@
 """The header of a C file: one function, and what it takes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from math import prod
 

@@ -1,7 +1,5 @@
 """Integer expressions as C text, which cannot overflow where the variables' ranges are kept."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tcc.ir.index import Atom, Extremum, Index, Quotient, Var, bounds, nonnegative, of_atom

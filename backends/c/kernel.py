@@ -4,8 +4,6 @@ Blocks have one element: each is a variable, a constant, or another name of one.
 borders of scratch have several, all of one constant.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack

@@ -1,7 +1,5 @@
 """The lines of a C function's body, indented by the braces around them."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Identifiers of one scope of the C file, each given once."""
 
-from __future__ import annotations
-
 import re
 
 _TAKEN = frozenset(

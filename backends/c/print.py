@@ -6,8 +6,6 @@ kernel_0, kernel_1, ...       one function a kernel
 NAME_run                      the program
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A host program as one C function: straight statements, constants in place of known registers."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import assert_never

@@ -5,8 +5,6 @@ computed with as float and rounded once for each function.  What C has no operat
 of `support.c` or of <math.h>.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from types import MappingProxyType

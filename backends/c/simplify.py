@@ -5,8 +5,6 @@ const float v2 = sum + v;          sum = sum + in0[k];
 sum = v2;
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

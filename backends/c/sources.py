@@ -4,8 +4,6 @@ The files are `support.c` beside this module and the functions of the runtime th
 Their top-level definitions begin at the first column and have what they define at its usual place.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from functools import cache

@@ -4,8 +4,6 @@ Every array has one element type, as C's rules of aliasing want it.  Ranges of t
 moved together in an arena for each element type: what did not overlap there does not overlap here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never

@@ -4,8 +4,6 @@ bool is a byte in memory; f16, bf16 and narrower floats lie there as their bits 
 float, integers of less than a byte have a byte of their own.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

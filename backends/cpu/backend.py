@@ -1,7 +1,5 @@
 """A graph as code for the cores of one processor."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 

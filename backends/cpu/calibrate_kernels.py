@@ -1,7 +1,5 @@
 """The calibration's kernels: functions on blocks, and launches of a kernel that does nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tcc.backends.artifact.encode_program import encode_program

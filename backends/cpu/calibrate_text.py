@@ -14,8 +14,6 @@ those in BLOCK bytes.  Loads and
 stores are volatile: the code generator neither drops nor merges them.
 """
 
-from __future__ import annotations
-
 from tcc.backends.cpu.instructions import llvm_features
 from tcc.target import Target
 

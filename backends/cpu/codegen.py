@@ -1,7 +1,5 @@
 """LLVM IR text to object code."""
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 

@@ -1,7 +1,5 @@
 """Tile kernels to object files, in worker processes."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 

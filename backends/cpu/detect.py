@@ -1,7 +1,5 @@
 """The processor of this machine as a `Profile`."""
 
-from __future__ import annotations
-
 import platform
 from pathlib import Path
 

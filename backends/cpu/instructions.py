@@ -1,7 +1,5 @@
 """LLVM's names of instruction sets and of the instructions that sum products."""
 
-from __future__ import annotations
-
 from types import MappingProxyType
 
 from tcc.target import ARCHITECTURES, Profile

@@ -1,7 +1,5 @@
 """The process that turns LLVM IR into object code, away from the user's process."""
 
-from __future__ import annotations
-
 from tcc.backends.cpu.codegen import compile_assembly, compile_object
 from tcc.backends.workers import serve
 from tcc.target import Target

@@ -1,7 +1,5 @@
 """A graph as code for GPUs: one program, and its kernels for each architecture of the target."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from copy import copy

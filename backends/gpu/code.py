@@ -1,7 +1,5 @@
 """Block kernels to the images of an artifact: all kernels for all architectures of a target."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

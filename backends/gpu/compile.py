@@ -1,7 +1,5 @@
 """Triton sources to device code, in worker processes, without a GPU."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from collections.abc import Sequence

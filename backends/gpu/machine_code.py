@@ -1,7 +1,5 @@
 """Registers and private memory of a kernel, read from its machine code."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import subprocess

@@ -4,8 +4,6 @@ Triton bundles that of CUDA 12.9, whose machine code loads with every driver for
 of CUDA 13, whose does not; Triton itself takes the latter from sm_90 on.
 """
 
-from __future__ import annotations
-
 import re
 from types import MappingProxyType
 

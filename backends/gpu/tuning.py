@@ -9,8 +9,6 @@ best schedules are compiled, a few at most, and the best of those that were comp
 Nothing is timed, so equal models get equal code.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf

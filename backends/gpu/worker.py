@@ -4,8 +4,6 @@ Triton reads a kernel's Python source from a file, so every request gets one; it
 line numbers do not get into the code.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import tempfile

@@ -1,7 +1,5 @@
 """Input arrays from a command line: files, fillings, and seeded random values."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Command-line flags from the one list of options."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import isnan
 from pathlib import Path

@@ -4,8 +4,6 @@ Exit codes: 0 ok, 1 a check failed, 2 usage or input, 3 a tool is missing or fai
 tcc, 130 interrupted (also by the reader of its output, who went).
 """
 
-from __future__ import annotations
-
 import errno
 import gc
 import os

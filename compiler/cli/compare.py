@@ -1,7 +1,5 @@
 """How far a result may lie from what is expected."""
 
-from __future__ import annotations
-
 import numpy as np
 from tcc.ir.op import Array
 from tcc.record import record

@@ -1,7 +1,5 @@
 """`tcc compile`."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The deadline of commands that run models, and runs that signals and deadlines end anywhere."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future

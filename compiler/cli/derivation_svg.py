@@ -1,7 +1,5 @@
 """The picture of a site before and after a derivation: stages, and lines from what they read."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any

@@ -1,7 +1,5 @@
 """The derivations of a model, as text and as records: what was found for each site, and why not."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

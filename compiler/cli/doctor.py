@@ -1,7 +1,5 @@
 """`tcc doctor`."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

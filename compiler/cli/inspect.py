@@ -1,7 +1,5 @@
 """`tcc inspect`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a check layer by layer finds, as data, as a table, and as a model that shows the fault."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

@@ -8,8 +8,6 @@ nodes agree and the model does not, the fault lies in how nodes are joined: the 
 that disagrees is searched for, by halving.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """A model argument that may be an artifact or an ONNX file."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path

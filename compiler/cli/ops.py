@@ -1,7 +1,5 @@
 """`tcc ops`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The ranks of a job as processes of this host: `tcc run --nproc`."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import signal

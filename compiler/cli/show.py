@@ -1,7 +1,5 @@
 """What commands print: progress on a terminal, summaries, sizes."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Sizes of runs by the program's own arithmetic: of inputs that are made up, and of kernels."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """`tcc verify`."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """Adds to the graph the nodes of one source node, whatever the framework it comes from."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy

@@ -1,7 +1,5 @@
 """Opens model files, which are hostile: regular files only, mapped and never copied."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import stat

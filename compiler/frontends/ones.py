@@ -1,7 +1,5 @@
 """Which sizes may be 1 where others are not."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from itertools import product
 

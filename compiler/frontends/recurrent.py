@@ -5,8 +5,6 @@ step's projected input, gate by gate, so that a kernel can have one unit of all 
 the new state.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 
 from tcc.frontends.emit import Emitter

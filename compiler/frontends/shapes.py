@@ -4,8 +4,6 @@ A tensor of sizes is a NumPy object array of `Index`.  `propagate` gives an op's
 tensors, or None where they are no longer integer expressions (then the op runs as any other).
 """
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence

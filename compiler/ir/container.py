@@ -4,8 +4,6 @@ An artifact is an ELF shared library with the manifest (JSON) in a section, and 
 image, or in a side file, the weights and at the very end the trailer (runtime/src/weights.c).
 """
 
-from __future__ import annotations
-
 import struct
 
 # Kernel ABI, program form and manifest together; an artifact of another number is refused.

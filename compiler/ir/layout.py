@@ -17,8 +17,6 @@ Storage that is no element's holds `fill`, except that along the `shared` axes o
 values' elements lie before and after its own.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import prod
 

@@ -9,8 +9,6 @@ A value of such a type is a scalar whose element type is a `ListType`.  An optio
 or one entry.  Equal types are one object.
 """
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from typing import TypeAlias

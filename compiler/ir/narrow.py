@@ -6,8 +6,6 @@ where the type has neither, the largest value.  f8e8m0 is a power of two without
 values are rounded towards zero to it and lose their sign, and infinities are NaN.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from types import MappingProxyType
 from typing import Any

@@ -5,8 +5,6 @@ folding, the graph evaluator, the test matrix, `tcc ops` and the support table f
 `ir` holds the type; the rows are in `tcc.ops`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import field
 from enum import Enum

@@ -3,8 +3,6 @@
 `OPS` joins the rows of the families; a name that two of them use raises at import.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 

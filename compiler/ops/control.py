@@ -6,8 +6,6 @@ give results of different sizes the importer writes fresh size symbols into `typ
 them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tcc.errors import InternalError

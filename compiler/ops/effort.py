@@ -1,7 +1,5 @@
 """What a row's reference takes: time and memory that neither operands nor results bound."""
 
-from __future__ import annotations
-
 from math import prod
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A node that is an expression: what rewrites make of ops, fused, split or derived anew."""
 
-from __future__ import annotations
-
 from tcc.ir.expr import Expr
 from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Types

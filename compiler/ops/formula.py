@@ -3,8 +3,6 @@
 f16 and bf16 operands are widened to f32 when read and the result is rounded once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

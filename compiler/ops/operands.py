@@ -1,7 +1,5 @@
 """Arrays as rows take them, and the index scalars that data-dependent reads share."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tcc.ir.expr.scalar import Scalar, cast, index_value

@@ -1,7 +1,5 @@
 """Building rows of pointwise ops: one formula, one NumPy function, one row."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Conventions of the NumPy references: absent operands, and f16 computed in f32."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -6,8 +6,6 @@ are compared as interned `Index` objects: two different ones never agree.  Impor
 where these broadcast, the larger one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from tcc.ir.index import Index, const

@@ -1,7 +1,5 @@
 """Demands on sizes: what a model takes for granted of the sizes it is run with."""
 
-from __future__ import annotations
-
 from tcc.errors import UserError
 from tcc.ir.index import Extremum, Index, as_int, const, if_one, of_atom
 from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types

@@ -4,8 +4,6 @@ the rule's 10.0 us, others 9.7 and 9.5 us     margin 0.1   ->   the rule's
                                               margin 0.04  ->   that of 9.5 us
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Generic, TypeVar
 

@@ -1,8 +1,6 @@
 """What passes may see of a backend: the numbers of its machine, which kernels it can run, their
 schedules, and what these take."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias

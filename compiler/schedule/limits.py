@@ -1,7 +1,5 @@
 """The numbers of a machine that bound what passes put into one kernel."""
 
-from __future__ import annotations
-
 from tcc.record import record
 
 

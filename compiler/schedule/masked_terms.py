@@ -13,8 +13,6 @@ it is no maximum.  So it counts as minus infinity where every row has another sc
 nothing but comparisons of indices, which do not hide a whole row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Questions a scheduler asks about a tile group: strides, work, and what kind of sum a stage is."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import lru_cache
 from math import prod

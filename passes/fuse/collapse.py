@@ -3,8 +3,6 @@
 for i in 8: for j in 4: y@(4*i + j) = x@(4*i + j)      ->      for i.j in 32: y@(i.j) = x@(i.j)
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

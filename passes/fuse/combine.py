@@ -3,8 +3,6 @@
 y[4*u + k] = f(k; m[0, u], ..., m[5, u])       each point u reads six elements, none twice
 """
 
-from __future__ import annotations
-
 from tcc.ir.expr import Expr, Stage, extent, reads
 from tcc.ir.expr.scalar import Read, walk
 from tcc.ir.index import Var, as_int, free_vars

@@ -9,8 +9,6 @@ itself, or costly work that several stages or a product read and a unit can hold
 numbered afresh, so equal groups give the same (interned) expression.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache

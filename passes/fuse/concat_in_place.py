@@ -7,8 +7,6 @@ An operand has a place in one result only.  One that cannot be written there (it
 caller, is constant, is seen by a call, or has its place elsewhere) is copied.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from math import prod
 

@@ -1,8 +1,6 @@
 """What may be one kernel on cores: operands are loaded evenly, and what stages exchange fits a
 core's cache."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache

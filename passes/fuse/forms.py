@@ -6,8 +6,6 @@ h = x / rms(x) ; y = h w             ->   a unit makes rows of y
                                      ->   a unit makes some columns, and h again
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from tcc.ir.expr import Expr

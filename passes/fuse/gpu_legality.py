@@ -1,7 +1,5 @@
 """What may be one kernel on a GPU: what becomes a block kernel that registers hold."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import inf, prod
 

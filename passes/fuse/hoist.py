@@ -9,8 +9,6 @@ largest is 1 and the total at least that, so that nothing overflows or vanishes 
 It saves a pass over the weights, and the sums no longer wait for the total.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -7,8 +7,6 @@ A body runs many times, and a launch that all threads wait for is a large part o
 Outside loops `partition` decides alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from itertools import chain
 

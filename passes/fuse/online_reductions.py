@@ -14,8 +14,6 @@ comes after the streaming loop multiplies by the factor of no change: 1, or NaN 
 state is infinite, as in the split form.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache

@@ -22,8 +22,6 @@ as a kernel of their own.  Without prices every kernel that can be made is taken
 A concatenation that `join` gives no kernel is a group of its own that nothing joins.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum

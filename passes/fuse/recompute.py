@@ -7,8 +7,6 @@ With few rows there is nothing else to give to several cores.  Otherwise the sta
 their own: a launch, its results through memory, and a pause of the stream of weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 
 from tcc.ir.index import Var, of_atom

@@ -7,8 +7,6 @@ A term f(x, m) qualifies where f(x, m') = f(x, m) * h(m, m') for all x.  The fac
 of algebra on the scalar, never from the names of ops, and is then tried on numbers.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Which stages a unit would have to hold, and whether it can."""
 
-from __future__ import annotations
-
 from tcc.ir.expr import Expr
 from tcc.passes.fuse.sliding_window import shared_loops
 from tcc.passes.fuse.streaming import resident_bytes, streamed

@@ -8,8 +8,6 @@ What stages exchange away from the point that was just computed lies in a unit's
 which is of known size and small.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import count

@@ -6,8 +6,6 @@ One thread would do all of a kernel whose stages share no loop.  The order of su
 and prices only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod

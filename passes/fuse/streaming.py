@@ -5,8 +5,6 @@ size, or of more bytes than a core's cache, are walked instead (the online form 
 nothing then grows with the length of the loop.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache

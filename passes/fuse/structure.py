@@ -7,8 +7,6 @@ Requires stages that read each other only at plain iterators (`compose` establis
 Establishes unified iterators, flat offsets, guards wherever an index is not proved inside.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache

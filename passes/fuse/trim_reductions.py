@@ -12,8 +12,6 @@ else it reads.  Requires nothing.  Establishes that reads which stay inside have
 stages that lost terms.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias

@@ -6,8 +6,6 @@ Of what has no elements all reads are the fill.  Requires nothing.  Establishes 
 stage is inside its axes of one element, and that none that has a fill is of no elements.
 """
 
-from __future__ import annotations
-
 from tcc.ir.expr import Expr, Stage, extent, with_reads
 from tcc.ir.expr.scalar import Read, Scalar, StageRef, apply, index_value, literal, read
 from tcc.ir.index import Index, as_int, const, free_vars, within

@@ -7,8 +7,6 @@ Such a stage becomes one with several results for a point, which share what they
 a stage without a reduction.  What cannot be unrolled stays as it is: then each point chooses.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache

@@ -8,8 +8,6 @@ the sign of a zero.  Only small powers become products, and quotients in an erro
 the tolerances of these functions.
 """
 
-from __future__ import annotations
-
 from tcc.ir.graph import Graph
 from tcc.ir.graph.rewrite import apply_rules
 from tcc.passes.graph.rules_arithmetic import ARITHMETIC

@@ -10,8 +10,6 @@ enough, where its size is open; that
 caches have room for the rows they are given; and what `tcc.passes.graph.check_sizes` demands.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 

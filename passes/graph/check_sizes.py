@@ -7,8 +7,6 @@ image; that an axis has elements where a node repeats some of them or chooses am
 an operand is as long as the indices into it along the axes that they do not count along.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import TypeAlias
 

@@ -15,8 +15,6 @@ Requires checks of indices in their place.  Establishes that no node reads at pl
 with a formula chooses.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial

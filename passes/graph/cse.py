@@ -8,8 +8,6 @@ Establishes that no two nodes of a graph that could be merged are left, except w
 outputs of the model, which have names of their own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 

@@ -6,8 +6,6 @@ Requires nothing.  Establishes that every result is read, or bound to what stays
 results and opaque nodes (control flow, ops that bind sizes) are kept.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from tcc.ir.graph import ConstantStore, Graph, Handle, walk_graphs

@@ -14,8 +14,6 @@ constants.  Establishes that no conv_transpose with constant weights and dilatio
 those that a search derives.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial

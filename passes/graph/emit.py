@@ -3,8 +3,6 @@
 emit(b, "reshape", %x, shape=(2, 3))      %y = reshape(%x) {shape=(2, 3)}
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from tcc.ir.expr import Expr

@@ -7,8 +7,6 @@ sizes, in bodies and attributes too; every type is inferred anew.  Constants are
 store.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from tcc.errors import InternalError, UserError

@@ -9,8 +9,6 @@ much larger than the model's constants, large ones whose reference is slow, ones
 few results (a pooling window of 2^30), and ones the reference refuses, which are left to the run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

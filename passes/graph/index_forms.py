@@ -11,8 +11,6 @@ the differences between neighbours; each is compared with all elements, so what 
 exact.  The work is linear in the elements, apart from sorting the differences.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from functools import partial, reduce

@@ -3,8 +3,6 @@
 %i = clip(%k, 0, 511) ; %e = expand(%i)      ->      %e lies within 0 and 511, whatever %k is
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypeAlias
 

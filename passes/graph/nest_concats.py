@@ -8,8 +8,6 @@ Requires nothing.  Establishes that no concatenation holds all operands of an ea
 same axis side by side.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """Rules for arithmetic with constants, and for control flow whose way is known."""
 
-from __future__ import annotations
-
 import numpy as np
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import apply, literal

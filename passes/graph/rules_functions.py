@@ -1,7 +1,5 @@
 """Rules for functions of what is computed around them."""
 
-from __future__ import annotations
-
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar
 from tcc.ir.graph import Node, Value

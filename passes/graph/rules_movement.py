@@ -1,7 +1,5 @@
 """Rules for ops that copy elements: what moves nothing goes, what moves twice moves once."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -6,8 +6,6 @@ Establishes that a symbol made by `broadcast_size` is left only where the model 
 the sizes that it may be.  What is repeated to a size that it has is gone with the passes after.
 """
 
-from __future__ import annotations
-
 from tcc.ir.graph import Graph, GraphBuilder, Node
 from tcc.ir.graph.rewrite import Inputs, rebuild, with_sizes
 from tcc.ir.index import Index, free_vars

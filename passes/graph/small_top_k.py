@@ -7,8 +7,6 @@ sorts rows has these as reductions.  Requires nothing.  Establishes that no top_
 largest is left; equal elements keep their order, and NaN comes first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tcc.ir.expr import MONOIDS, Expr, ExprBuilder

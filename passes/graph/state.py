@@ -12,8 +12,6 @@ type.  Where the model's output is the input with rows appended, the input gets 
 the caller hands an array with room for the new rows, whose front holds the old ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 

@@ -10,8 +10,6 @@ Requires layouts.  Establishes kernels that compute nothing longer of one index 
 where its table is small.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count

@@ -11,8 +11,6 @@ without a kernel lie in parts of its result.  Planes that points touch together 
 whole pages apart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial

@@ -12,8 +12,6 @@ does, and parts lie as their wholes: such a class of values has one order.  A cl
 kernels take that touch it; classes that share kernels are chosen together.
 """
 
-from __future__ import annotations
-
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -8,8 +8,6 @@ Establishes that no input and no output has elements of less than a byte; what c
 is kept beside the graph.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

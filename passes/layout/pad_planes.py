@@ -9,8 +9,6 @@ only look like theirs.  A line more between the planes spreads them over neighbo
 Requires stages whose results lie with the first axis outermost.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from tcc.ir.expr import Expr, reads

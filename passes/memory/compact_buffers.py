@@ -8,8 +8,6 @@ compacted in place once the others are done, if that makes the most that is live
 so the shortcut of a residual network does not hold all of its operand while the main branch runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import starmap

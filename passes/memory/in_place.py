@@ -9,8 +9,6 @@ a result, runs a kernel whose `in_place` has that pair: a kernel that reads each
 it then replaces it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 A position is that of an instruction of the program itself; instructions with bodies count whole.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate

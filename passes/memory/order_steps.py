@@ -15,8 +15,6 @@ no more bytes behind comes at once: no order is the worse for it.  The search is
 are more ways on than `WORK` allows; then the sets of the least peaks go on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby

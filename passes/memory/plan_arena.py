@@ -9,8 +9,6 @@ A position is the place of an instruction in a walk of the program.  What a loop
 the outside too lives through the whole loop, for its next trip may read it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias

@@ -8,8 +8,6 @@ they are.  Establishes fewer fills: between two such values nothing else may use
 values share one only where the most that is live at one time stays what it was.
 """
 
-from __future__ import annotations
-
 from tcc.ir.program import BufferId, Program
 from tcc.passes.memory.merge_buffers import (
     Halo,

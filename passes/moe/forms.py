@@ -9,8 +9,6 @@ their order inside a group, so results are the same bits on every device.  Count
 made a chunk at a time, so that no row looks at all others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tcc.ir.expr import Expr, ExprBuilder

@@ -10,8 +10,6 @@ same index, stay in tiles; only what else reads them brings the rows back, in th
 Requires nothing.  Establishes that such products are by tiles where that is predicted to gain.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 

@@ -6,8 +6,6 @@
 Each way is a graph of its own, placed like a whole model, and its price the sum of its kernels'.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from tcc.ir.graph import Graph, GraphBuilder, Value

@@ -10,8 +10,6 @@ it is a string or a list.  Ops on these keep their attributes, which say what th
 inference knows only the types from before, so this is the last pass over the graph.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any

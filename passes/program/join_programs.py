@@ -9,8 +9,6 @@ Establishes one program with the ports of the general one: all sizes are checked
 are stored alike lie there once, and the arena suits the largest need.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 

@@ -7,8 +7,6 @@ a buffer, so that nothing is copied.  What is handed through, and what changes i
 buffer and is copied at the end of a trip.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 

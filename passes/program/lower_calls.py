@@ -7,8 +7,6 @@ What each function takes is in the head of its file in runtime/src/ops.  Attribu
 integers; a float as the bits of a double.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace

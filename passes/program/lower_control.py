@@ -7,8 +7,6 @@ Bodies are lowered like graphs, into the instruction list of their branch or loo
 has one buffer for all trips; slices of scanned operands are views, not copies.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -4,8 +4,6 @@
                                        list_at(s, i) -> y
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any

@@ -5,8 +5,6 @@
 A node that is none of these cannot be run and is refused by name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType

@@ -15,8 +15,6 @@ Requires nothing; constants must not be folded yet, which would leave floats of 
 Establishes that no matmul or gemm is left whose factors are such bytes.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

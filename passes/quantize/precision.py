@@ -18,8 +18,6 @@ small batches stay in the caches.  So would those of a weight that a run uses of
 it stays f32, and so exact, as do the tables of embeddings, of which a run reads few rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf, prod

@@ -6,8 +6,6 @@ Groups run along one axis.  Four-bit levels lie two to a byte, the earlier one i
 Scales are rounded before the levels are chosen, so that their rounding adds no error of its own.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from tcc.ir.graph import carrier
 from tcc.ir.op import Array

@@ -8,8 +8,6 @@ a float, a hundred thousandth of a level; but a division takes as long as all el
 is divided, as the operator says.  Constants must not be folded yet.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten

@@ -4,8 +4,6 @@ s[i, k] = x[i, k] * r[i] ;  y[i, j] = sum(k) s[i, k] * w[k, j]
   ->  s[i, k] = bf16(x[i, k] * r[i]) ;  y[i, j] = sum(k) f32(s[i, k]) * w[k, j]
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -11,8 +11,6 @@ sums of what is no constant are kernels of their own, which read it once.
 Requires layouts.  Establishes factors that are casts from i8 where kernels of such can be made.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

@@ -11,8 +11,6 @@ after the sum.  Requires that large narrow constants are not folded to floats.  
 they are multiplied as such where their blocks run along the sum.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -18,8 +18,6 @@ Convolutions need the zero point of a padded image to be a constant: their borde
 Requires nothing.  Establishes products that processors have instructions for.
 """
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 from functools import partial
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """Scalars of a stage on blocks, each computed once: what kernels for cores and for GPUs share."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """The statements of a kernel in the making, and names for what they define."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """What a stage's monoid starts from, how it combines, and the factors of streaming reductions."""
 
-from __future__ import annotations
-
 from tcc.ir.expr import MONOIDS
 from tcc.ir.expr.scalar import Scalar, apply, argument, literal
 from tcc.ir.tile import Blocks, Compute

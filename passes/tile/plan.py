@@ -7,8 +7,6 @@ Requires layouts.  Establishes one tile kernel a distinct structure: equal layer
 expressions are interned and kernels hold no names, addresses or weights.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction

@@ -6,8 +6,6 @@ Blocks whose last axis has size one, and those wanted element by element, have c
 which are LLVM scalars; they are repeated over lanes where a use asks for it.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """The statements of a kernel."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import assert_never
 

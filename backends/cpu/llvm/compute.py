@@ -5,8 +5,6 @@ natural shape (the axes along which it varies): it is computed once for each reg
 shape and repeated over lanes only where a wider use needs it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from tcc.backends.cpu.llvm.blocks import (

@@ -6,8 +6,6 @@ operands end in the summed axis and partial sums in lanes are added at the end (
 Anything else is computed element by element.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import product
 from math import prod

@@ -8,8 +8,6 @@ contraction multiplies and adds all of a word at once where the processor has an
     block i8[8, 64] at 256*(l0 // 4) + 4*l1 + l0 % 4       two rows of 64 words
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tcc.backends.cpu.instructions import bf16_product, byte_product, pair_product

@@ -9,8 +9,6 @@ function only unpacks its arguments for an internal one, NAME_units, whose param
 buffers do not overlap.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import prod
 

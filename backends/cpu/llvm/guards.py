@@ -1,7 +1,5 @@
 """Guards of an access as conditions on registers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tcc.backends.cpu.llvm.blocks import Chunk

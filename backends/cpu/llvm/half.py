@@ -1,7 +1,5 @@
 """f16 as bits against f32 values, on processors with and without instructions for it."""
 
-from __future__ import annotations
-
 from tcc.backends.cpu.llvm.text import Code, Reg
 
 _INFINITY = 0x7C00

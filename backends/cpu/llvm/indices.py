@@ -1,7 +1,5 @@
 """Index expressions as 64-bit integer code."""
 
-from __future__ import annotations
-
 from math import gcd
 
 from tcc.backends.cpu.llvm.text import Code, Reg, int_const, lane_consts

@@ -4,8 +4,6 @@
 zero, and INT_MIN / -1 wraps.  Shifts by the width or more give what shifting one by one would.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 

@@ -3,8 +3,6 @@
 unit u { s[:] = normalised x[:] ; y[u] = sum(k) s[k] * w[u, k] }     the first is the same for all u
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from tcc.ir.expr.scalar import index_values

@@ -7,8 +7,6 @@
 Units of a loop have two sizes, and each would be code of its own, for all blocks in them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any

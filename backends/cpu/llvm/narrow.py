@@ -4,8 +4,6 @@ Floats are converted by moving their fields to those of f32, in integers: no den
 which processors are slow with.  The formats are those of `tcc.ir.narrow`.
 """
 
-from __future__ import annotations
-
 import math
 
 from tcc.backends.cpu.llvm.text import Code, Reg

@@ -1,7 +1,5 @@
 """Reductions of register blocks, as trees of fixed shape."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tcc.backends.cpu.llvm.blocks import (

@@ -1,7 +1,5 @@
 """Broadcasts, and blocks whose elements change places."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 

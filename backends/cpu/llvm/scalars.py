@@ -3,8 +3,6 @@
 Arithmetic on f16 and bf16 is done in f32 and rounded once for each function.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 

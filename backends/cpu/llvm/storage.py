@@ -5,8 +5,6 @@ floats lie in memory as their bits and are carried as f32 whose value the narrow
 Integers of less than a byte have one of their own.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from tcc.backends.cpu.llvm.blocks import register_element
 from tcc.backends.cpu.llvm.half import half_bits, half_value

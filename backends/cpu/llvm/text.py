@@ -5,8 +5,6 @@ more are a vector.  `Code` appends instructions to a function and hands out name
 shares a value with later code that the present place dominates.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager

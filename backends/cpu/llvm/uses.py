@@ -1,7 +1,5 @@
 """How blocks are wanted in registers: one element at a time, or in words of neighbours."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tcc.backends.cpu.llvm.contract import multiplies_words, scalar_operands

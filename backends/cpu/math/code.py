@@ -1,7 +1,5 @@
 """How the vector functions are written: building blocks, and one shared copy for each width."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from tcc.backends.cpu.llvm.text import Code, Reg, number

@@ -7,8 +7,6 @@ minimax fits of erf(x)/x - 1 and -log(erfc(t))/t - 1, weighted by what they do t
 x, so that one form with a longer Q does for all.
 """
 
-from __future__ import annotations
-
 from tcc.backends.cpu.llvm.text import Code, Reg
 from tcc.backends.cpu.math.code import clamp, magnitude, polynomial, shared
 from tcc.backends.cpu.math.exp import exp_between

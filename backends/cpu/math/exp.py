@@ -4,8 +4,6 @@ exp(x) = 2**n * exp(r) with n the nearest integer to x/ln2; r = x - n ln2 in two
 Polynomials are minimax fits of (exp(r) - 1 - r) / r**2.
 """
 
-from __future__ import annotations
-
 import math
 
 from tcc.backends.cpu.llvm.text import Code, Reg, int_const

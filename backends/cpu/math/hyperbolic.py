@@ -1,8 +1,6 @@
 """Hyperbolic functions of f32 vectors and their inverses, from exponentials and logarithms whose
 arguments cancel nowhere."""
 
-from __future__ import annotations
-
 import math
 
 from tcc.backends.cpu.llvm.text import Code, Reg, number

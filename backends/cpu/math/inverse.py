@@ -4,8 +4,6 @@ asin(x) = x + x**3 P(x**2) up to 1/2; beyond it, pi/2 - 2 asin(s) with s = sqrt(
 atan(x) = x + x**3 Q(x**2) up to 1; beyond it, pi/2 - atan(1 / x).  P and Q are minimax fits.
 """
 
-from __future__ import annotations
-
 import math
 
 from tcc.backends.cpu.llvm.text import Code, Reg

@@ -4,8 +4,6 @@ x = 2**e * (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)); the polynomial is a minim
 (log(1 + f) - f + f**2 / 2) / f**3.
 """
 
-from __future__ import annotations
-
 import math
 
 from tcc.backends.cpu.llvm.text import Code, Reg, number

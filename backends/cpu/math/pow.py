@@ -4,8 +4,6 @@
 exp; both are cut where the next term is below 1e-13, so that the one rounding to f32 decides.
 """
 
-from __future__ import annotations
-
 import math
 
 from tcc.backends.cpu.llvm.text import Code, Reg

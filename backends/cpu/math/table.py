@@ -1,7 +1,5 @@
 """The f32 functions that have vector code of their own; others come from the C library."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 

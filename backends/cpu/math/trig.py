@@ -4,8 +4,6 @@ The argument is reduced in f64: x - n pi/2 with pi/2 in two parts is good to 1e-
 1e9, beyond any cancellation an f32 can cause.  Lanes past that take the C library's function.
 """
 
-from __future__ import annotations
-
 import math
 
 from tcc.backends.cpu.llvm.text import Code, Reg

@@ -8,8 +8,6 @@ Nothing but the copies couples the warpgroups, so that one multiplies while the 
 exponentials made.  A program stays for all units u, u + programs, ...
 """
 
-from __future__ import annotations
-
 from tcc.backends.gpu.hopper.attention_shape import HALF, AttentionKernel
 from tcc.backends.gpu.hopper.part import (
     FEW,

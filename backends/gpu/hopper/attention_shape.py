@@ -7,8 +7,6 @@ Two warpgroups take half of a unit's rows each: `halved` is the kernel of one of
 variable `half` says which.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any

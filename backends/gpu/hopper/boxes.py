@@ -6,8 +6,6 @@
 The engine puts zeros where a box leaves the tensor and drops what is stored there, as guards do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import reduce

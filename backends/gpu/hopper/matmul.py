@@ -9,8 +9,6 @@ A program stays for all units u, u + programs, ...: while one unit's results are
 fills for the next.
 """
 
-from __future__ import annotations
-
 from math import prod
 
 from tcc.backends.artifact.gpu_binaries import TensorMap

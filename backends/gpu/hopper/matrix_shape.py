@@ -5,8 +5,6 @@
 The names of nothing matter.  What is not surely of this shape is left to Triton.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 
 from tcc.backends.gpu.hopper.boxes import Box, Side, aligned_buffers, around_loop, box_of, side_of

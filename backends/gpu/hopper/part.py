@@ -4,8 +4,6 @@ Gluon's language goes by the name `tl`, so that the lines of `print.py` are Gluo
 of two axes has the layout `layout`, every row of one axis its slice; each function says which.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from math import prod

@@ -1,7 +1,5 @@
 """Tensor maps: what the copy engine of NVIDIA's GPUs is told of an array."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 

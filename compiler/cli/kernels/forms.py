@@ -1,7 +1,5 @@
 """A model in one of its forms, as text: from the graph to machine code."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """How the kernels of an artifact for GPUs were compiled, by architecture."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The code of an artifact's kernels, where it keeps their LLVM IR."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What each step of an artifact's program takes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path

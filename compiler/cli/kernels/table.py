@@ -1,7 +1,5 @@
 """The kernels of an artifact as a table: what they do, and how their time compares to the limit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from tcc.cli.kernels.facts import KernelFact, KernelFacts

@@ -3,8 +3,6 @@
 Set up for latency as its documentation says: one stream over all threads, inputs bound once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

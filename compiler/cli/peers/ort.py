@@ -1,7 +1,5 @@
 """Runs a model with ONNX Runtime: MODEL.onnx INPUTS.npz THREADS [unoptimised [WEIGHTS.npz]]."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnxruntime

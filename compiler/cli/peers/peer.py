@@ -1,7 +1,5 @@
 """Runtimes to compare with, each in a process of its own (`worker.py` states the protocol)."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Benchmark rounds: peers take turns, so that drift of the machine meets all of them alike."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The worker that runs an artifact: MODEL.so INPUTS.npz THREADS."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tcc.artifact import load

@@ -11,8 +11,6 @@ A failure is answered with {"error": text} and ends the worker.  What the runtim
 stderr.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

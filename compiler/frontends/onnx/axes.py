@@ -9,8 +9,6 @@ more axes, of which those that do not apply are of extent one:
 Sizes so made are symbols of their own, bound by one small tensor: kernels see plain names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tcc.frontends.onnx.context import LARGEST, NodeContext

@@ -3,8 +3,6 @@
 Functions that each call the next one twice make 2^n nodes of n: such files are refused at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from onnx import FunctionProto, NodeProto

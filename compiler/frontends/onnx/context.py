@@ -1,7 +1,5 @@
 """One ONNX node as its converter sees it: typed attributes, operands, sizes, emitted nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 

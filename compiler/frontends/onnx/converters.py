@@ -1,7 +1,5 @@
 """The importer's table of operators that are more than a row of the op table."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 

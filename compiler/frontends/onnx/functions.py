@@ -3,8 +3,6 @@
 Calls may not reach themselves; the import limits how deep they nest and how many nodes they make.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ A node is, in this order: a call of one of the model's functions, an entry of `C
 the op table bound to the operator, or a call of the body that ONNX gives for the operator.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence

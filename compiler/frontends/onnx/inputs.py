@@ -1,7 +1,5 @@
 """The model's inputs: element types, dimensions, and the shapes that the user fixes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import onnx

@@ -1,7 +1,5 @@
 """The end of an import: outputs under the model's own names."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import onnx

@@ -4,8 +4,6 @@ A piece has the sizes of the arrays that it is given.  What it reads from before
 or a constant where the caller asks for that: small integers computed from shapes, mostly.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path

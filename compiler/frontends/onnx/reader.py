@@ -4,8 +4,6 @@ What is checked here holds for the whole file: that it is ONNX, of a version thi
 the graph says is checked node by node on import.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ Attribute fields are filled by name (or the binding's map) and by their declared
 defaults for the opset stand in for what the node leaves out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import MISSING, fields
 from functools import cache

@@ -1,7 +1,5 @@
 """ONNX's own descriptions of its operators, by opset."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import onnx

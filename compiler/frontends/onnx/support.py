@@ -1,7 +1,5 @@
 """Which operators of a model cannot be imported: all of them in one table, before anything else."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType

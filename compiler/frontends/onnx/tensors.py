@@ -4,8 +4,6 @@ Sizes are computed in Python integers and compared with the bytes that are there
 allocated.  Weights are views: of the protobuf's bytes or of the mapped external file.
 """
 
-from __future__ import annotations
-
 import math
 import mmap
 import os

@@ -1,7 +1,5 @@
 """ONNX's types of sequences and optionals, and what comes out of them."""
 
-from __future__ import annotations
-
 import onnx
 from tcc.errors import UserError
 from tcc.frontends.onnx.context import NodeContext

@@ -7,8 +7,6 @@ small protobuf, and each weight is a view of the file.
     ModelProto.graph = 7    GraphProto.initializer = 5    TensorProto.raw_data = 9
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9

@@ -4,8 +4,6 @@ Nothing is unpacked, unpickled or evaluated: members are stored as they are, so 
 of the mapped file.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import struct

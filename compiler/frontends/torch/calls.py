@@ -9,8 +9,6 @@ Exported programs (`exported`) and archives (`archive`) are both read into this 
 nothing behind it knows torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 

@@ -1,7 +1,5 @@
 """Graphs that torch.compile captured, as functions that run what tcc makes of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Checks of an import: results against what the program knows, and the program's own asserts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any

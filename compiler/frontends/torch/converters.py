@@ -1,7 +1,5 @@
 """The table of ATen operators: what an overload becomes, by its name or its operator's."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import TypeVar
 

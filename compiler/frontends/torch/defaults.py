@@ -1,7 +1,5 @@
 """What torch's operators take for arguments left out; by scripts/torch_defaults."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Mapping
 from types import MappingProxyType

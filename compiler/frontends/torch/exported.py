@@ -1,7 +1,5 @@
 """Exported programs: made by torch, decomposed for the table of converters, and described."""
 
-from __future__ import annotations
-
 import warnings
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ It is the notation of sympy's `srepr`, whose reader evaluates it as Python.  Her
 it; nothing is looked up.
 """
 
-from __future__ import annotations
-
 import ast
 import math
 from typing import Any

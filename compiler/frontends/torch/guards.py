@@ -4,8 +4,6 @@
 They are text, in Python's syntax; nothing of it is evaluated.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from typing import Any

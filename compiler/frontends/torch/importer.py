@@ -1,7 +1,5 @@
 """A program of torch to a graph: the order of the import."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """What the inputs of a program of torch stand for: inputs of the graph, constants, numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

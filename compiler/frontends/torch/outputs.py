@@ -1,7 +1,5 @@
 """The end of an import: results under their names, and inputs that the program updates."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Real numbers that a program computes from sizes, as scalars of the graph, and sizes that round
 them."""
 
-from __future__ import annotations
-
 from functools import partial, reduce
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Operators of torch that hold blocks: regions, cond, while_loop, scan, map."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 

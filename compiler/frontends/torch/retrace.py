@@ -4,8 +4,6 @@ Nothing of the file is evaluated.  What runs, on tensors without elements, are o
 that the table has or torch has a rule for, arithmetic on sizes, and the blocks that calls hold.
 """
 
-from __future__ import annotations
-
 import inspect
 import logging
 import math

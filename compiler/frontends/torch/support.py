@@ -1,7 +1,5 @@
 """Which calls of a program can be imported, and the table of those that cannot."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Element types of torch, and the type in which it computes with several."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import reduce
 from typing import Any

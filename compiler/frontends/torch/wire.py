@@ -4,8 +4,6 @@ Everything is data: operators are names, which the table of converters has or ha
 read here raises ValueError where it is not what the schema says.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Sequence

@@ -13,8 +13,6 @@ A stage defines, for every point of `iters`, the monoid sum of `body` over all p
 range they give the monoid's identity.  Stages read operands of the node and earlier stages.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache

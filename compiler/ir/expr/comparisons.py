@@ -1,7 +1,5 @@
 """Integers and comparisons of scalars as expressions of indices."""
 
-from __future__ import annotations
-
 from types import MappingProxyType
 
 from tcc.ir.expr.scalar import Apply, Cast, Const, IndexValue, Scalar

@@ -4,8 +4,6 @@ Obvious rather than fast: a stage is computed on the whole grid of its iterators
 dimensions last.  Grids are cut along the first iterator where they would not fit in memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from math import prod
 from typing import Any

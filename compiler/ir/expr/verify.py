@@ -1,7 +1,5 @@
 """The verifier of expressions: scalars are typed, indices scoped, and reads inside their source."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from tcc.errors import require_none

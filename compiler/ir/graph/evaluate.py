@@ -6,8 +6,6 @@ checked against its value's type, so a wrong inference or reference is found at 
 it. An array is dropped after its last use.
 """
 
-from __future__ import annotations
-
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias

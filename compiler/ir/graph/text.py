@@ -17,8 +17,6 @@ Operands of an expression are `p0, p1, ...`, component c of stage n is `sN` or `
 more than once in a stage is bound by `let`.  Names that are not words are quoted as in JSON.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator

@@ -5,8 +5,6 @@ only values around them; the types of results are what inference gives; constant
 with their type; an alias joins an output and an input of one type.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from tcc.errors import require_none

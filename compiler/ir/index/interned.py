@@ -1,7 +1,5 @@
 """One object for each value of the immutable types whose equality is identity."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 from weakref import ref

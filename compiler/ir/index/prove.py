@@ -5,8 +5,6 @@ is at most `n - 1`, a remainder at most its divisor less one.  Every answer True
 says only that none was found.
 """
 
-from __future__ import annotations
-
 from tcc.ir.index import (
     Extremum,
     Index,

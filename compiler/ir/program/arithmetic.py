@@ -1,7 +1,5 @@
 """What integer instructions and checks mean: values of registers that need no run."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType

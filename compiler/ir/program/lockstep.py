@@ -11,8 +11,6 @@ Groups that share ranks cannot hold one another up: every rank issues its collec
 of the text, trip by trip, so the first of them that is not done has all its ranks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias

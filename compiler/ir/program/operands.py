@@ -1,7 +1,5 @@
 """What instructions name: registers, buffers and kernels, each with what is done to it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

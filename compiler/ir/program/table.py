@@ -13,8 +13,6 @@ then the counts of all lists, the items of all lists, and the bodies, each with 
 program without groups has no words for fields of kind GROUP.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import fields

@@ -19,8 +19,6 @@ Registers are `r0, r1, ...` (`none` where a plan has not set one yet), buffers `
 `tcc.ir.program.table` has the texts of instructions and places.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any

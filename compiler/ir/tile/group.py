@@ -17,8 +17,6 @@ A `Schedule` (see `tcc.schedule`) says how large the block along each iterator i
 are parallel; `tcc.passes.tile.cpu.lower` binds the two into a `TileKernel`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import prod
 

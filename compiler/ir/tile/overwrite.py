@@ -7,8 +7,6 @@ in one body, and no element is stored twice: then an element is read in the one 
 replaces it, before it is replaced, whichever order and threads units run on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import TypeAlias

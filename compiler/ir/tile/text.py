@@ -4,8 +4,6 @@ The types of results stand before what computes them, so that the lanes l0, l1, 
 they are used.  `tcc.ir.tile` shows an example.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import assert_never
 

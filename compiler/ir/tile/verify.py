@@ -6,8 +6,6 @@ buffers have static sizes.  Whether accesses are inside their buffers is proved 
 `tcc.ir.tile.access` as far as it goes; the claims left over are handed back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod

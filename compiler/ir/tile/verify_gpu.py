@@ -4,8 +4,6 @@ Axes of blocks are powers of two; products are of matrices, maybe with one batch
 local memory, no hint and no barrier; every buffer is flat; conditions are over sizes alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import prod
 

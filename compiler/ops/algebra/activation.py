@@ -1,7 +1,5 @@
 """Activation functions.  Formulas are those of the ONNX operators, arranged not to overflow."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Functions of several elements: arithmetic, extrema, comparison, logic, bits, selection."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any

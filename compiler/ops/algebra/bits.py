@@ -1,7 +1,5 @@
 """The bits of a tensor read as another element type."""
 
-from __future__ import annotations
-
 from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Types
 from tcc.ir.types import DType, TensorType
 from tcc.ops.operands import array, require

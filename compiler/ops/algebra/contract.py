@@ -3,8 +3,6 @@
 f16 and bf16 operands are summed in f32 and rounded once, in a stage of its own after the sum.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import mul

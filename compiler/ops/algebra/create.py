@@ -1,7 +1,5 @@
 """Creation: tensors made from sizes, not from elements."""
 
-from __future__ import annotations
-
 import numpy as np
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, index_value

@@ -4,8 +4,6 @@ The result at i combines x[i - k] over all k >= 0; what lies before the first el
 monoid's identity.  That is work of the square of the axis: long axes are left to a C function.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Matrices by their diagonals: triangles and identities."""
 
-from __future__ import annotations
-
 import numpy as np
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, index_value, literal

@@ -1,7 +1,5 @@
 """Matrix products whose right factor is narrow: levels, scaled by blocks, or floats of a byte."""
 
-from __future__ import annotations
-
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, cast

@@ -3,8 +3,6 @@
 Each is one index map per output; `concat` and `pad` select between reads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Narrow element types: rounding to them as ONNX has it, and elements that share bytes."""
 
-from __future__ import annotations
-
 from functools import reduce
 
 import numpy as np

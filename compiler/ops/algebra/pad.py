@@ -1,7 +1,5 @@
 """Pad: a border of constants, or of the tensor's own elements."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

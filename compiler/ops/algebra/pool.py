@@ -1,7 +1,5 @@
 """Pooling: windows without weights."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial, reduce

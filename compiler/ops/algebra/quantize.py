@@ -1,7 +1,5 @@
 """Quantisation: floats to narrow integers and back, by tensor, by axis or by block."""
 
-from __future__ import annotations
-
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, cast

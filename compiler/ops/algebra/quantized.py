@@ -3,8 +3,6 @@
 The q-linear ops scale the sums in f32, round to nearest even, add the zero point and saturate.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ A row is a `_Reduction`: what happens to an element, the monoid, and what happen
 f16 and bf16 accumulate in f32.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Movement in blocks and in sequences: depth_to_space, space_to_depth, reverse_sequence."""
 
-from __future__ import annotations
-
 import numpy as np
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, index_value

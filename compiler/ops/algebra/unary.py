@@ -1,7 +1,5 @@
 """Functions of one element: arithmetic, rounding, transcendental functions, predicates, casts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

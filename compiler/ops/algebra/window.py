@@ -5,8 +5,6 @@ needs no copy; a transposed convolution asks which inputs reach an output instea
 zeros.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce

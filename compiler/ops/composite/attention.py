@@ -4,8 +4,6 @@ Both are many small ops in most models; a model that holds them as one operator 
 expression, in the stages that the small ops would make.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, cast, index_value

@@ -4,8 +4,6 @@ A place is a float coordinate; the elements around it are read through clamped i
 their distances, so every read stays inside and the ops are expressions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import reduce
 from itertools import product

@@ -3,8 +3,6 @@
 Solving, inverting, determinants and pseudo-inverses are made of these and of products.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

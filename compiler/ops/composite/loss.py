@@ -4,8 +4,6 @@ Scores have shape (n, classes, d...), labels (n, d...), weights (classes).  Labe
 from the last class.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, Source, cast, literal

@@ -1,7 +1,5 @@
 """Normalisations by magnitude, without centring: root mean square, lp norms, local response."""
 
-from __future__ import annotations
-
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, cast, index_value

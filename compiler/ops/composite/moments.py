@@ -1,7 +1,5 @@
 """What normalisations share: means and variances in two passes, checks, the form of a row."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

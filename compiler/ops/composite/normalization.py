@@ -1,7 +1,5 @@
 """Normalisations.  Means and variances take two passes, in f32 for f16 and bf16."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 

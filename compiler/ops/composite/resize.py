@@ -10,8 +10,6 @@ read the second (`fractional`).  PyTorch's linear modes leave an axis whose size
 whatever the scale (kept_half_pixel), and so does antialiasing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce

@@ -3,8 +3,6 @@
 How many elements a region averages depends on its size, which is data: these are C functions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import ceil, copysign, floor
 

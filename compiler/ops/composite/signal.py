@@ -4,8 +4,6 @@ Complex tensors have a last axis of extent two: real and imaginary part.  A tran
 definition, a sum of products with sines and cosines.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import pi, prod
 

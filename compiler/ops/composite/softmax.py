@@ -1,7 +1,5 @@
 """Softmax and its relatives along one axis.  The largest element is subtracted first."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ They have no tensor expression; each is a C function of the runtime.  Where data
 too, `size` in the attributes is a symbol that the op binds when it runs; results count in it.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.op import (

@@ -4,8 +4,6 @@ Negative indices count from the end.  An index outside its axis is the model's f
 unspecified element, never an access outside the tensor: reads are clamped, scatters refuse it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

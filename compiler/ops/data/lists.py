@@ -6,8 +6,6 @@ tensor that comes out; its dimensions that are symbols are bound when the op run
 checked.  A position counts from the end where it is negative; without one it is the last place.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -7,8 +7,6 @@ looking around and lines by `(?m)` are refused, and so are patterns that need mo
 than the budgets below.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from functools import lru_cache

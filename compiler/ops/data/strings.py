@@ -4,8 +4,6 @@ Each op is a C function of the runtime on handles; equal strings have equal hand
 that only move or compare elements need none.  Texts are UTF-8; what is no UTF-8 stays as it is.
 """
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from typing import Any

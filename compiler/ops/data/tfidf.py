@@ -1,7 +1,5 @@
 """Counts of n-grams: how often the runs of a pool occur in rows of tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 

@@ -7,8 +7,6 @@
 The reduction then reads no scratch, and its sums wait behind the arithmetic of the stage.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

@@ -5,8 +5,6 @@ once; loops around it read again what they make the cache forget.  (Li et al., "
 Characterization and Design Space Exploration for Optimization of CNNs", 2021.)
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

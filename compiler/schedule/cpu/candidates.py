@@ -9,8 +9,6 @@ Knobs are turned one after another, each at the best of those before it: a handf
 all combinations.  A turn has to save more than prices err by for that knob.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

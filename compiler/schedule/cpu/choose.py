@@ -1,7 +1,5 @@
 """Chooses a schedule for a tile group from its strides and the numbers of a target's cores."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache

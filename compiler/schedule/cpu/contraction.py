@@ -7,8 +7,6 @@ scratch from K-block to K-block (Goto and van de Geijn, "Anatomy of High-Perform
 Multiplication", 2008).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The numbers of a core that schedules are chosen from."""
 
-from __future__ import annotations
-
 from tcc.record import record
 from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
 

@@ -9,8 +9,6 @@ fetches ahead keeps its first user waiting, so its time and the rest of the work
     Pricer.price(group, schedule)   a group under a schedule
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache

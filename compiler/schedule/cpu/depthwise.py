@@ -8,8 +8,6 @@ walks a strip of rows, so narrow that the rows a window covers stay in the first
 one row of results to the next; else each is fetched again for every row of the window.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import prod
 

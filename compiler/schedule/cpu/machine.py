@@ -25,8 +25,6 @@ Memory is read at the rows' rates where lines are asked for ahead, in eight stre
 with panels of weights; the calibration's loop and `scripts/peaks.c` measure so.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType

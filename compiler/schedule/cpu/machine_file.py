@@ -4,8 +4,6 @@ A file holds `{"tcc_machine": 1, ...}` with the fields of `Machine`, records as 
 come from anywhere: every field must be there, of its type and in its range, and nothing else.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import fields

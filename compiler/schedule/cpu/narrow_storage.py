@@ -1,7 +1,5 @@
 """Whether storing weights in half the bytes makes their products faster."""
 
-from __future__ import annotations
-
 from math import inf, sqrt
 
 from tcc.ir.types import BF16, F16, DType

@@ -6,8 +6,6 @@ What makes an element of such an operand is repeated for every block of rows, un
 is made once, in the unit's scratch, and all rows multiply it from there.
 """
 
-from __future__ import annotations
-
 from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import Apply, Cast, Read, Scalar, children
 from tcc.ir.index import Var, as_int

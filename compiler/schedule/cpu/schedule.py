@@ -1,7 +1,5 @@
 """Schedule: what may be decided about a tile group; small, frozen, storable."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 from tcc.record import record

@@ -4,8 +4,6 @@ Neighbouring units make the rows at their border twice, so strips are best high;
 exchange has to stay in a core's second-level cache, and all cores are to end at one time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf, prod

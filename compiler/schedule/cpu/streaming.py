@@ -5,8 +5,6 @@ exponentials and totals of 64 rows are then made side by side, and nothing is ad
 Where it lies along the streaming loop, the vectors run there.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from tcc.ir.expr import extent

@@ -9,8 +9,6 @@ rows t.  Where the weights u fit the second-level cache beside it, a unit is sma
 reads the weights from afar, which has to be little beside moving what it holds there and back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from math import prod
 

@@ -4,8 +4,6 @@ along another.
     y[i, j] = x[j, i]        16 x 16: loads along j, stores along i, exchanged in registers
 """
 
-from __future__ import annotations
-
 from tcc.ir.index import Var, Vars
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.schedule.cpu.core import CoreModel

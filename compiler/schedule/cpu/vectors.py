@@ -1,7 +1,5 @@
 """The vector loop of each stage: the one whose neighbours lie side by side."""
 
-from __future__ import annotations
-
 from tcc.ir.expr import extent
 from tcc.ir.index import Var, Vars, as_int
 from tcc.ir.tile.group import Access, GroupStage, TileGroup

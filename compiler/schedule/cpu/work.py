@@ -1,7 +1,5 @@
 """What a tile group's stages do, counted once a group: operations, loads and stores."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from math import inf, prod
 from typing import Any, TypeAlias

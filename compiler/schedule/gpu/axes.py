@@ -1,7 +1,5 @@
 """The axes that the loops of a group's stages make in block kernels, and how long they are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from math import prod
 

@@ -6,8 +6,6 @@ What stages exchange decides which axes one block must cover; all else is tried 
 warps and stages after the rest.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from tcc.ir.index import Var

@@ -1,7 +1,5 @@
 """Chooses a block schedule for a tile group by price."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from math import inf
 

@@ -10,8 +10,6 @@ many units a processor holds follows from registers, shared memory and lanes.  T
 serve all processors together; a round of units shares what it reads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import inf, prod, sqrt
 

@@ -1,7 +1,5 @@
 """Block schedules of groups with sums of products: matrices, a few rows, chains of products."""
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 from tcc.ir.index import Var, Vars

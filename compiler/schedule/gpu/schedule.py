@@ -4,8 +4,6 @@ A unit makes one block of the parallel axes; loops that have one role in a stage
 axis, named by the loops' names joined by `+`.
 """
 
-from __future__ import annotations
-
 from tcc.errors import TccError
 from tcc.record import record
 from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits

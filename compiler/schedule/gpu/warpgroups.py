@@ -4,8 +4,6 @@ What such a kernel takes is not priced: its loads cost the other lanes nothing, 
 multiplies while the other does not.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from tcc.ir.tile.group import TileGroup

@@ -4,8 +4,6 @@ s[i, j] = sum(k) a[i, k] * b[k, j]      64 x 64 x 4096, blocks i 32, j 64, k 128
   ->  2 units, each 32 steps of 32 x 64 x 128 products, of 8192 and 16384 bytes to load
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cached_property
 from math import prod

@@ -1,7 +1,5 @@
 """Functions of the host as expressions: `legalize_calls`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TypeAlias

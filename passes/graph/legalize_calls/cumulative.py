@@ -5,8 +5,6 @@
 Requires nothing.  Establishes that nothing is left that the function `running` computes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tcc.ir.expr import Expr, ExprBuilder

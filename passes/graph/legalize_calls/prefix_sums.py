@@ -6,8 +6,6 @@ Totals within blocks of 64 are made by brute force, those of whole blocks in the
 times the work of one walk along the line, but no element waits for the one before it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from tcc.ir.expr import ExprBuilder

@@ -9,8 +9,6 @@ first.  Of several updates of one place the last one wins.  An index outside its
 fault, and its update is dropped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from tcc.ir.expr import MONOIDS, Expr, ExprBuilder

@@ -6,8 +6,6 @@
 Requires nothing.  Establishes that no `non_zero` and no `compress` is left, scalars aside.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tcc.ir.expr import Expr, ExprBuilder

@@ -6,8 +6,6 @@ That is work of the square of the line.  Where few of many are wanted, the best 
 first, and the best of these.  Equal elements keep their order; NaN is the largest of all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from tcc.ir.expr import Expr, ExprBuilder

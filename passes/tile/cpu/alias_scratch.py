@@ -8,8 +8,6 @@ was read: the loop goes first in its nest, one step at a time, and all that is d
 and stores the step's own part.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 

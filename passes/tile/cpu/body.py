@@ -1,7 +1,5 @@
 """Scalars of a stage on blocks, loads and arithmetic between them, and what surrounds the stage."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 

@@ -5,8 +5,6 @@ fills  # # # # #        rows before the first of the loop, and after its last
        # a a a #
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from math import prod
 

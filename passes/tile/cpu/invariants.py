@@ -5,8 +5,6 @@
 LLVM moves single instructions, but no function that is put in place.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -10,8 +10,6 @@ Establishes static block shapes: the remainder of a loop that its block does not
 blocks of smaller sizes, two kinds of static extents and a ladder of symbolic ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial

@@ -4,8 +4,6 @@ for i by 6: sums += x[i, k] * (level[k, j] * scale[k, j])
   ->  for k: p[k, j] = level[k, j] * scale[k, j];  for i by 6: sums += x[i, k] * p[k, j]
 """
 
-from __future__ import annotations
-
 from tcc.ir.expr import extent
 from tcc.ir.index import Var, as_int, const
 from tcc.ir.tile import MemorySpace, Store, TileBuffer

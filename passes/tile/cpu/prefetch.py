@@ -13,8 +13,6 @@ Likewise a unit's first pass over its row asks for the row of the unit after it,
 has several results, as a tile of a transformed convolution has, for the lines of its neighbour's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import ceil, prod
 

@@ -1,7 +1,5 @@
 """Regions and spans: the part of each loop that a unit or a block covers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import reduce

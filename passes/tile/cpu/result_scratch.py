@@ -7,8 +7,6 @@ A value lies in a result that the stage stores anyway, or in that of the last st
 if that one replaces each element where alone it was read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from tcc.ir.expr.scalar import StageRef, reads_of_stages

@@ -1,8 +1,6 @@
 """The scratch memory of a unit: what stages of different nests exchange, sums between K-blocks, and
 operands of products that are made before they are multiplied."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod

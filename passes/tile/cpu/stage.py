@@ -1,7 +1,5 @@
 """One stage on one set of spans: its statements and its result blocks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial

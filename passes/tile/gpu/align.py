@@ -8,8 +8,6 @@ arrays that do not lie at multiples of 16; a view into another buffer lies anywh
 Requires a program and its kernels, in order.  Establishes the alignment of each kernel's buffers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tcc.ir.program import Alias, Launch, Program

@@ -6,8 +6,6 @@
 A block is a power of two, so the last one may reach beyond the axis: its tail is a guard.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tcc.ir.expr import extent

@@ -4,8 +4,6 @@ A block only has extent along the axes its value varies with.  What was computed
 that is still open, is not computed again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod

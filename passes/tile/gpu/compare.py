@@ -9,8 +9,6 @@ Lanes beyond the end of a loop compare too: a block is at most 2**20 elements, f
 leave room.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 
 from tcc.ir.expr.scalar import Apply, Const, IndexValue, Scalar, apply, index_value, rebuild

@@ -5,8 +5,6 @@ e[i, j] = exp(x[i, j] - m[i]) ;  s[i] = sum(k) e[i, k] ;  y[i, j] = e[i, j] / s[
   j in several:     both make exp(x - m) for themselves
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 

@@ -10,8 +10,6 @@ point just computed is made again there if it is pointwise (`exchange`), else th
 refused with `NotBlocks`.  A streaming loop is a loop that carries the totals and rescales them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tcc.ir.expr import extent

@@ -6,8 +6,6 @@
 Requires layouts.  Establishes one block kernel a distinct structure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction

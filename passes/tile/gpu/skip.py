@@ -7,8 +7,6 @@
 `tcc.schedule.masked_terms` says which terms may.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tcc.ir.expr import extent

@@ -5,8 +5,6 @@ end, so that lanes are combined across once; masked lanes hold the identity.  A 
 rows on one side and columns on the other is a `Contract`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 

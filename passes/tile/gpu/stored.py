@@ -6,8 +6,6 @@ What is stored as halves is decided when kernels are known; until then this stan
 Establishes operands and results of the given type where they were f32.
 """
 
-from __future__ import annotations
-
 from tcc.ir.expr import Expr, with_reads
 from tcc.ir.expr.scalar import Read, Scalar, StageRef, cast, read_from
 from tcc.ir.types import F32, DType, TensorType

@@ -1,7 +1,5 @@
 """com.microsoft's operators that others say as well: bodies in ONNX's own syntax, inlined."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

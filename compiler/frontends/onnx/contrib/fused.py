@@ -3,8 +3,6 @@
 SkipLayerNormalization(x, skip, gamma, beta, bias)  ->  layer_normalization(x + skip + bias)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 

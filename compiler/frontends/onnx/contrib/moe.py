@@ -5,8 +5,6 @@
 Weights are gathered by token; `tcc.passes.moe.grouped_gemm` finds the tokens that share an expert.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import inf
 

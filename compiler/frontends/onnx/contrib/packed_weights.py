@@ -1,7 +1,5 @@
 """Converters of com.microsoft's operators on packed weights."""
 
-from __future__ import annotations
-
 from math import prod
 
 import numpy as np

@@ -5,8 +5,6 @@
 Products keep this form too: targets that multiply bytes find them in it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from copy import copy
 

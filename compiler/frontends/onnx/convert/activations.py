@@ -1,7 +1,5 @@
 """Activation functions by the names that operators give them, with parameters."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from tcc.frontends.emit import Emitter

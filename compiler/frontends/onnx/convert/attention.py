@@ -4,8 +4,6 @@ ONNX's body rounds scores and shares to halves between its steps, which every fu
 the op computes them in f32, and may become one kernel.  What it lacks is the body's.
 """
 
-from __future__ import annotations
-
 from math import sqrt
 
 from tcc.frontends.onnx.context import Converter, NodeContext, Results

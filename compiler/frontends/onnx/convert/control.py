@@ -1,7 +1,5 @@
 """Converters of If, Loop and Scan: bodies become graphs, known conditions choose at once."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ The others are imported as those of opset 7.  Broadcasting was asked for by an a
 `axis` said where the second operand's axes begin among those of the first.
 """
 
-from __future__ import annotations
-
 from onnx import TensorProto
 from tcc.frontends.onnx.context import Converter, NodeContext, Results
 from tcc.frontends.onnx.convert.normalization import inference_norm

@@ -4,8 +4,6 @@ A list whose entries the import knows stays a tuple of operands (`Operand.items`
 a known place leaves no trace in the graph.  Others are values that the run makes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

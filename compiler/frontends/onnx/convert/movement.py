@@ -1,7 +1,5 @@
 """Converters of operators that move elements or speak of shapes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Converters of normalisations and losses."""
 
-from __future__ import annotations
-
 from tcc.frontends.onnx.context import Converter, NodeContext, Results
 from tcc.frontends.scope import Operand
 from tcc.ir.index import as_int, const

@@ -1,7 +1,5 @@
 """Converters of pointwise operators whose ONNX form varies with the opset."""
 
-from __future__ import annotations
-
 from tcc.frontends.onnx.context import Converter, NodeContext, Results
 
 

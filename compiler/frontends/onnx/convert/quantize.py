@@ -1,7 +1,5 @@
 """Converters of quantisation and of what works on quantised tensors."""
 
-from __future__ import annotations
-
 from tcc.frontends.onnx.context import Converter, NodeContext, Results
 from tcc.frontends.onnx.convert.window import window_attrs
 from tcc.frontends.scope import Operand

@@ -3,8 +3,6 @@
 Layout, direction, peepholes, clipping, coupled gates and lengths per sequence are resolved here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import partial
 

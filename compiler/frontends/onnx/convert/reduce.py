@@ -1,7 +1,5 @@
 """Converters of reductions, softmax and what else works along axes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tcc.frontends.emit import Emitter

@@ -1,7 +1,5 @@
 """Converters of operators that read images at computed places."""
 
-from __future__ import annotations
-
 from tcc.frontends.onnx.context import Converter, NodeContext, Results
 from tcc.frontends.onnx.convert.window import window_attrs
 from tcc.ops.algebra.window import ConvAttrs

@@ -1,7 +1,5 @@
 """Converters of operators that choose elements: by index, by diagonal, by what the data say."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tcc.frontends.onnx.axes import bound_sizes

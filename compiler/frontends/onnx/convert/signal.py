@@ -1,7 +1,5 @@
 """Converters of Fourier transforms and what goes with them."""
 
-from __future__ import annotations
-
 from tcc.frontends.onnx.axes import around, bound_sizes, exchanged, run_axes
 from tcc.frontends.onnx.context import Converter, NodeContext, Results
 from tcc.frontends.scope import Operand

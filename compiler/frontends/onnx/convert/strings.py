@@ -1,7 +1,5 @@
 """Converters of operators on strings."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Converters of convolutions and pools: strides, dilations and padding for every axis."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Converters of products: matrices, linear layers, einsum, attention."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

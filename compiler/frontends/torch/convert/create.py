@@ -1,7 +1,5 @@
 """Converters of operators that make tensors from sizes and numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 from tcc.frontends.scope import Operand
 from tcc.frontends.torch.context import CallContext, Converter

@@ -1,7 +1,5 @@
 """Converters of operators that choose elements by index tensors, by order, or by what data say."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 Everything between the operands and the results is computed in f64.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from tcc.frontends.scope import Operand
 from tcc.frontends.torch.context import CallContext, Converter, Results

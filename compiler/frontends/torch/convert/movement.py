@@ -1,7 +1,5 @@
 """Converters of operators that move elements: views, slices, joins, repeats, padding."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Converters of normalisations and softmax."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Converters of pointwise operators with a row of their own: operands are cast to the type that
 torch computes in, numbers become scalars."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Converters of LSTM, GRU and RNN layers: cells of `recurrent`, in the layout of torch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tcc.frontends.recurrent import KINDS, Activation, Cell, by_matrices, run_cell

@@ -1,7 +1,5 @@
 """Converters of reductions and of what runs along an axis."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

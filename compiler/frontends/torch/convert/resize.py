@@ -1,7 +1,5 @@
 """Converters of interpolation and of sampling at places."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import reduce

@@ -1,7 +1,5 @@
 """Converters of pointwise functions that rows of the op table make up."""
 
-from __future__ import annotations
-
 import math
 
 from tcc.frontends.scope import Operand

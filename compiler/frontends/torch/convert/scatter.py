@@ -1,7 +1,5 @@
 """Converters of operators that write into a copy of a tensor."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Converters of special functions; they are computed in f64 and rounded once."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """Converters of convolutions and pools."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
