@@ -6,8 +6,7 @@ folding, the graph evaluator, the test matrix, `tcc ops` and the support table f
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import field
-from enum import Enum
+from enum import Enum, Flag, auto
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,18 +18,17 @@ Array = np.ndarray[Any, np.dtype[Any]]
 T = TypeVar("T")
 
 
-class Trait(Enum):
+class Trait(Flag):
     """Facts of an op that passes ask about."""
 
-    ELEMENTWISE = "elementwise"  # output[i] depends on input[i] after broadcasting only
-    REDUCTION = "reduction"  # combines along axes
-    CONTRACTION = "contraction"  # sum of products
-    WINDOW = "window"  # slides over spatial axes (axis 0 batch, axis 1 channel)
-    MOVEMENT = "movement"  # copies elements, computes nothing
-    COMMUTATIVE = "commutative"
-    LISTS = "lists"  # takes sequences and optionals
-    COLLECTIVE = "collective"  # all ranks of a comm compute it together
-    OPAQUE = "opaque"  # no algebra; never folded, merged or moved
+    ELEMENTWISE = auto()  # output[i] depends on input[i] after broadcasting only
+    REDUCTION = auto()  # combines along axes
+    CONTRACTION = auto()  # sum of products
+    WINDOW = auto()  # slides over spatial axes (axis 0 batch, axis 1 channel)
+    MOVEMENT = auto()  # copies elements, computes nothing
+    LISTS = auto()  # takes sequences and optionals
+    COLLECTIVE = auto()  # all ranks of a comm compute it together
+    OPAQUE = auto()  # no algebra; never folded, merged or moved
 
 
 class Tolerance(Enum):
@@ -95,7 +93,7 @@ class OpSpec:
     expr: Callable[[Types, Any], Expr] | None = None
     call: str | None = None
     calls: Callable[[Types, Any], bool] | None = None
-    traits: frozenset[Trait] = field(default_factory=frozenset)
+    traits: Trait = Trait(0)
     onnx: OnnxBinding | None = None
 
     def __repr__(self) -> str:
@@ -124,6 +122,6 @@ def check_handles(op: OpSpec, types: Types) -> None:
     kinds = {t.dtype.kind for t in types if t is not None}
     if DTypeKind.LIST in kinds and Trait.LISTS not in op.traits:
         raise ValueError("sequences and optionals are no operands of it")
-    moves = Trait.MOVEMENT in op.traits or Trait.LISTS in op.traits
+    moves = op.traits & (Trait.MOVEMENT | Trait.LISTS)
     if DTypeKind.STRING in kinds and not moves and STRING not in op.dtypes:
         raise ValueError("strings are no operands of it")

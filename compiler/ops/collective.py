@@ -118,11 +118,11 @@ def _row(kind: CollectiveKind, doc: str) -> OpSpec:
     return OpSpec(
         kind.name.lower(), CollectiveAttrs, (1, 1), infer, partial(_reference, kind),
         COLLECTIVE_DTYPES, Tolerance.ACCUMULATE if kind.reduces else Tolerance.EXACT, doc,
-        traits=frozenset({Trait.OPAQUE, Trait.COLLECTIVE}),
+        traits=Trait.OPAQUE | Trait.COLLECTIVE,
     )  # fmt: skip
 
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     _row(CollectiveKind.ALL_REDUCE, "The reduction of all ranks' x, on every rank."),
     _row(CollectiveKind.REDUCE_SCATTER, "A rank's own block of the reduction of all ranks' x."),
     _row(CollectiveKind.ALL_GATHER, "All ranks' x one behind another, on every rank."),
@@ -137,6 +137,6 @@ OPS: tuple[OpSpec, ...] = (
         (),
         Tolerance.EXACT,
         "The number of the rank that computes it.",
-        traits=frozenset({Trait.OPAQUE, Trait.COLLECTIVE}),
+        traits=Trait.OPAQUE | Trait.COLLECTIVE,
     ),
 )

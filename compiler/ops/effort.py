@@ -13,7 +13,7 @@ _POINTS, _REACH = 1 << 26, 1 << 18
 # Their references call a library of matrix products.
 _BLAS = frozenset({"matmul", "gemm"})
 # Their references are NumPy's own loops over operands and results.
-FAST = frozenset({Trait.MOVEMENT, Trait.ELEMENTWISE})
+FAST = Trait.MOVEMENT | Trait.ELEMENTWISE
 
 
 def is_laborious(op: OpSpec, types: Types, attrs: Any) -> bool:

@@ -31,7 +31,7 @@ def _reference(arrays: Arrays, attrs: ExpressionAttrs) -> OutArrays:
     return evaluate_expr(attrs.expr, arrays)
 
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     OpSpec(
         "expression", ExpressionAttrs, (0, 64), _infer, _reference, ALL,
         Tolerance.ACCUMULATE,

@@ -39,7 +39,6 @@ def pointwise_op(
     shape: Callable[[Types], Shape] = broadcast_types,
     tolerance: Tolerance = Tolerance.ELEMENTWISE,
     onnx: OnnxBinding | None = None,
-    traits: tuple[Trait, ...] = (),
 ) -> OpSpec:
     """The row of a pointwise op on operands of one element type.
 
@@ -63,5 +62,5 @@ def pointwise_op(
 
     return OpSpec(
         name, attrs, arity, infer, reference, tuple(dtypes), tolerance, doc,
-        one_stage(infer, element), traits=frozenset((Trait.ELEMENTWISE, *traits)), onnx=onnx,
+        one_stage(infer, element), traits=Trait.ELEMENTWISE, onnx=onnx,
     )  # fmt: skip

@@ -96,23 +96,23 @@ def _check_indices(arrays: Arrays, attrs: CheckIndicesAttrs) -> OutArrays:
     return ()
 
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     OpSpec(
         "check_indices", CheckIndicesAttrs, (1, 1), _indices_types, _check_indices,
         (I32, I64), Tolerance.EXACT,
         "Stops the run unless indices lie in their axis; a node without outputs.",
-        traits=frozenset({Trait.OPAQUE}),
+        traits=Trait.OPAQUE,
     ),
     OpSpec(
         "broadcast_size", BroadcastSizeAttrs, (0, 0), lambda *_: (), lambda *_: (),
         tuple(d for d in DTYPES.values() if d.is_integer), Tolerance.EXACT,
         "Names the size to which two sizes broadcast; a node without operands and outputs.",
-        traits=frozenset({Trait.OPAQUE}),
+        traits=Trait.OPAQUE,
     ),
     OpSpec(
         "require", RequireAttrs, (0, 0), _require_types, _require,
         tuple(d for d in DTYPES.values() if d.is_integer), Tolerance.EXACT,
         "Stops the run unless sizes are equal, or one is 1; a node without operands and outputs.",
-        traits=frozenset({Trait.OPAQUE}),
+        traits=Trait.OPAQUE,
     ),
 )  # fmt: skip

@@ -32,7 +32,7 @@ _TINY, _TOTAL, _SPARE = 1 << 12, 16, 64 << 20
 # Narrow constants of at least so many elements stay as they are.
 _LARGE = 1 << 14
 _SLOW = frozenset({"gather_elements", "gather_nd", "pow"})
-_FAST = FAST | {Trait.REDUCTION, Trait.CONTRACTION}
+_FAST = FAST | Trait.REDUCTION | Trait.CONTRACTION
 # Ops that read nothing of their operand but its type.
 _SHAPE_ONLY = frozenset({"shape_of", "size_of", "eye_like"})
 

@@ -182,7 +182,7 @@ def symbolic(types: tuple[TensorType | None, ...]) -> tuple[TensorType | None, .
 SYMBOLIC_CASES = tuple(
     c
     for c in CASES
-    if c.op.traits & {Trait.ELEMENTWISE, Trait.REDUCTION}
+    if c.op.traits & (Trait.ELEMENTWISE | Trait.REDUCTION)
     and not c.half
     and not c.name.startswith(STATIC)
 )

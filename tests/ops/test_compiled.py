@@ -39,7 +39,7 @@ SOME_HALVES = (
 COMPILED = (*WHOLE, *SOME_HALVES)
 # Constant operands are packed for the kernels that read them; the first operand stays an input.
 PACKED = tuple(c for c in COMPILED if Trait.CONTRACTION in c.op.traits and not c.half)
-ARITHMETIC = {Trait.ELEMENTWISE, Trait.REDUCTION, Trait.CONTRACTION}
+ARITHMETIC = Trait.ELEMENTWISE | Trait.REDUCTION | Trait.CONTRACTION
 
 
 OPEN = fewer((c for c in SYMBOLIC_CASES if c.op.name not in NO_RESULT), 3, 1)

@@ -73,10 +73,10 @@ def test_elementwise_rows_of_many_operands_get_as_many(arity: tuple[int, int]) -
 @pytest.mark.parametrize(
     "op",
     [
-        row("max", traits=frozenset()),
+        row("max", traits=Trait(0)),
         row("softmax"),
         row("mod", attrs=_Needy),
-        row("reduce_sum", attrs=_Needy, traits=frozenset({Trait.REDUCTION})),
+        row("reduce_sum", attrs=_Needy, traits=Trait.REDUCTION),
     ],
     ids=["no_trait", "composite", "attribute", "reduction"],
 )

@@ -208,6 +208,7 @@ class NodeContext(Emitter):
 
 Results: TypeAlias = "Operand | Sequence[Operand | None]"
 Converter: TypeAlias = Callable[[NodeContext], Results]
+Converters: TypeAlias = dict[str, Converter]
 
 
 def as_sequence(results: Results) -> Sequence[Operand | None]:

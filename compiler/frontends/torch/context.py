@@ -245,3 +245,4 @@ class CallContext(Emitter):
 
 Results: TypeAlias = Sequence[Operand | None]
 Converter: TypeAlias = Callable[[CallContext], Any]
+Converters: TypeAlias = dict[str, Converter]

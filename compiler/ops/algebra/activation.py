@@ -193,7 +193,7 @@ def _activation(
     )  # fmt: skip
 
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     _activation(
         "relu", lambda _, x: fn("max", x, 0.0), lambda _, x: np.maximum(x, _like(x, 0)),
         "max(x, 0); NaN stays.",

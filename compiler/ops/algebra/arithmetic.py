@@ -80,7 +80,6 @@ def _binary(
     dtypes: Sequence[DType] = NUMERIC,
     result: DType | None = None,
     scalar: str = "",
-    commutative: bool = False,
     exact: bool = False,
 ) -> OpSpec:
     """The row of one two-place function of the scalar table."""
@@ -88,7 +87,7 @@ def _binary(
         name, lambda _, x, y: fn(scalar or name, x, y), lambda _, x, y: numpy(x, y), doc,
         dtypes=dtypes, arity=(2, 2), result=result,
         tolerance=Tolerance.EXACT if exact or result is BOOL else Tolerance.ELEMENTWISE,
-        onnx=OnnxBinding(onnx), traits=(Trait.COMMUTATIVE,) if commutative else (),
+        onnx=OnnxBinding(onnx),
     )  # fmt: skip
 
 
@@ -144,7 +143,7 @@ def _nary(
         name, lambda _, *terms: formula(*terms), lambda _, *arrays: numpy(*arrays), doc,
         dtypes=dtypes, arity=(1, MANY),
         tolerance=Tolerance.EXACT if exact else Tolerance.ACCUMULATE,
-        onnx=OnnxBinding(onnx, since=8), traits=(Trait.COMMUTATIVE,),
+        onnx=OnnxBinding(onnx, since=8),
     )  # fmt: skip
 
 
@@ -209,7 +208,7 @@ _POW = OpSpec(
     "pow", NoAttrs, (2, 2), _pow_infer, _pow_reference, _POW_BASES,
     Tolerance.ELEMENTWISE,
     "x to the power y, in the type of x; integers wrap, and negative powers truncate to 0 or 1.",
-    one_stage(_pow_infer, _pow_element), traits=frozenset((Trait.ELEMENTWISE,)),
+    one_stage(_pow_infer, _pow_element), traits=Trait.ELEMENTWISE,
     onnx=OnnxBinding("Pow"),
 )  # fmt: skip
 
@@ -236,15 +235,15 @@ _WHERE = OpSpec(
     "where", NoAttrs, (3, 3), _where_infer, _where_reference, MOVED,
     Tolerance.EXACT,
     "x where the condition holds, else y.",
-    one_stage(_where_infer, _where_element), traits=frozenset((Trait.ELEMENTWISE,)),
+    one_stage(_where_infer, _where_element), traits=Trait.ELEMENTWISE,
     onnx=OnnxBinding("Where", since=9),
 )  # fmt: skip
 
 
-OPS: tuple[OpSpec, ...] = (
-    _binary("add", np.add, "x + y.", onnx="Add", commutative=True),
+OPS = (
+    _binary("add", np.add, "x + y.", onnx="Add"),
     _binary("sub", np.subtract, "x - y.", onnx="Sub"),
-    _binary("mul", np.multiply, "x * y.", onnx="Mul", commutative=True),
+    _binary("mul", np.multiply, "x * y.", onnx="Mul"),
     _binary(
         "div", _divide,
         "x / y; integers truncate and division by zero gives 0.",
@@ -278,7 +277,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     _binary(
         "equal", np.equal, "x == y.", onnx="Equal", dtypes=(*NUMERIC, BOOL, STRING),
-        scalar="eq", result=BOOL, commutative=True,
+        scalar="eq", result=BOOL,
     ),
     _binary("less", np.less, "x < y.", onnx="Less", scalar="lt", result=BOOL),
     _binary(
@@ -301,7 +300,6 @@ OPS: tuple[OpSpec, ...] = (
             onnx=onnx,
             dtypes=BOOLS,
             result=BOOL,
-            commutative=True,
         )
         for name, onnx, numpy in (
             ("and", "And", np.logical_and),
@@ -317,7 +315,6 @@ OPS: tuple[OpSpec, ...] = (
             onnx=onnx,
             dtypes=INTEGERS,
             scalar=scalar,
-            commutative=True,
             exact=True,
         )
         for name, onnx, scalar, numpy in (

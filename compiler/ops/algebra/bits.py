@@ -31,7 +31,7 @@ def _reference(arrays: Arrays, attrs: BitCastAttrs) -> OutArrays:
     return (array(arrays, 0).view(attrs.to.carrier).copy(),)
 
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     OpSpec(
         "bit_cast", BitCastAttrs, (1, 1), _infer, _reference,
         tuple(d for d in COMMON if _own_carrier(d)), Tolerance.EXACT,

@@ -225,9 +225,9 @@ def _einsum_expr(types: Types, attrs: EinsumAttrs) -> Expr:
 
 # ---- rows ----------------------------------------------------------------------------------------
 
-_CONTRACTS = frozenset({Trait.CONTRACTION})
+_CONTRACTS = Trait.CONTRACTION
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     OpSpec(
         "matmul", NoAttrs, (2, 2), _matmul_infer, _matmul_reference, _SUMMED,
         Tolerance.ACCUMULATE,

@@ -109,7 +109,7 @@ def _dims_element(_: ExprBuilder, at: Point, attrs: DimsAttrs) -> Scalar:
 
 # ---- rows ----------------------------------------------------------------------------------------
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     OpSpec(
         "range", RangeAttrs, (3, 3), _range_infer, _range_reference, NUMERIC,
         Tolerance.ELEMENTWISE,

@@ -91,11 +91,11 @@ def _row(name: str, monoid: str, identity: int, numpy: Callable[..., Any], doc: 
     return OpSpec(
         name, CumSumAttrs, (1, 1), _infer, reference, _DTYPES,
         Tolerance.ACCUMULATE, doc, _expr(monoid, identity), call="running", calls=_is_long,
-        traits=frozenset((Trait.REDUCTION,)),
+        traits=Trait.REDUCTION,
     )  # fmt: skip
 
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     _row("cum_sum", "sum", 0, np.cumsum, "The sum of all elements up to each one."),
     _row("cum_prod", "prod", 1, np.cumprod, "The product of all elements up to each one."),
 )

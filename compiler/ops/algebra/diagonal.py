@@ -68,17 +68,17 @@ def _eye_reference(arrays: Arrays, attrs: EyeLikeAttrs) -> OutArrays:
     return (np.eye(rows, columns, k=attrs.k, dtype=attrs.to.carrier),)
 
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     OpSpec(
         "trilu", TriluAttrs, (1, 1), _trilu_infer, _trilu_reference, ALL,
         Tolerance.EXACT,
         "The upper or lower triangle of matrices, zero elsewhere.",
-        one_stage(_trilu_infer, _trilu_element), traits=frozenset((Trait.MOVEMENT,)),
+        one_stage(_trilu_infer, _trilu_element), traits=Trait.MOVEMENT,
     ),
     OpSpec(
         "eye_like", EyeLikeAttrs, (1, 1), _eye_infer, _eye_reference, ALL,
         Tolerance.EXACT,
         "A matrix of the operand's shape with ones on one diagonal.",
-        one_stage(_eye_infer, _eye_element), traits=frozenset((Trait.MOVEMENT,)),
+        one_stage(_eye_infer, _eye_element), traits=Trait.MOVEMENT,
     ),
 )  # fmt: skip

@@ -114,7 +114,7 @@ def _reference(arrays: Arrays, attrs: LevelsAttrs) -> OutArrays:
     return (np.asarray(np.matmul(x.astype(np.float32), wide)),)
 
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     OpSpec(
         "matmul_levels",
         LevelsAttrs,
@@ -126,6 +126,6 @@ OPS: tuple[OpSpec, ...] = (
         "Matrix product with levels; operands (x, levels, scales, zero points), the last two by "
         "block of the sum.",
         _expr,
-        traits=frozenset((Trait.CONTRACTION,)),
+        traits=Trait.CONTRACTION,
     ),
 )

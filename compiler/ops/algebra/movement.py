@@ -27,7 +27,7 @@ from tcc.ops.reference import given
 from tcc.ops.shapes import MOVED, Point, Shape, agree, present, replaced, required, same_dtype
 from tcc.record import record
 
-_MOVES = frozenset({Trait.MOVEMENT})
+_MOVES = Trait.MOVEMENT
 
 
 @record
@@ -330,7 +330,7 @@ def move_row(
     )  # fmt: skip
 
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     move_row(
         "reshape", ReshapeAttrs, (_reshape_infer, _reshape_reference, _reshape_element),
         "The same elements in row-major order under another shape.",

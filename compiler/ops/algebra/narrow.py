@@ -237,9 +237,9 @@ def _pack_reference(arrays: Arrays, attrs: PackAttrs) -> OutArrays:
     return (pack_codes(x.astype(np.uint8), U4 if attrs.bits == 4 else U2),)
 
 
-_ELEMENTWISE = frozenset((Trait.ELEMENTWISE,))
+_ELEMENTWISE = Trait.ELEMENTWISE
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     OpSpec(
         "to_narrow", NarrowAttrs, (1, 1), _narrow_infer,
         lambda arrays, attrs: (narrow_reference(given(arrays)[0], attrs),),

@@ -110,10 +110,10 @@ def _source(mode: str, index: Index, dim: Index, before: Index, after: Index) ->
     return crop + minimum(phase, period - phase)
 
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     OpSpec(
         "pad", PadAttrs, (1, 2), _infer, _reference, MOVED, Tolerance.EXACT,
         "Surrounds each axis with a constant, or with its own elements by `mode`.",
-        expr=one_stage(_infer, _element), traits=frozenset({Trait.MOVEMENT}),
+        expr=one_stage(_infer, _element), traits=Trait.MOVEMENT,
     ),
 )  # fmt: skip

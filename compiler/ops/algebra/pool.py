@@ -267,10 +267,10 @@ def _unpool_reference(arrays: Arrays, attrs: MaxUnpoolAttrs) -> OutArrays:
 # ---- rows ---------------------------------------------------------------------------------------
 
 
-_POOLS = frozenset({Trait.WINDOW, Trait.REDUCTION})
+_POOLS = Trait.WINDOW | Trait.REDUCTION
 _MAXIMA = (*FLOATS, I8, U8)
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     OpSpec(
         "max_pool", PoolAttrs, (1, 1), _infer, _max_reference, _MAXIMA, Tolerance.EXACT,
         "The largest element of each window; outside the image stands the lowest value.",
@@ -298,6 +298,6 @@ OPS: tuple[OpSpec, ...] = (
         "max_unpool", MaxUnpoolAttrs, (2, 2), _unpool_infer, _unpool_reference,
         FLOATS, Tolerance.EXACT,
         "Zeros with each element of x at its position; positions outside are dropped.",
-        call="max_unpool", traits=frozenset({Trait.OPAQUE}),
+        call="max_unpool", traits=Trait.OPAQUE,
     ),
 )  # fmt: skip

@@ -247,9 +247,9 @@ def _dynamic_reference(arrays: Arrays, _: NoAttrs) -> OutArrays:
     return y, np.asarray(scale, np.float32), np.asarray(zero).astype(np.uint8)
 
 
-_ELEMENTWISE = frozenset((Trait.ELEMENTWISE,))
+_ELEMENTWISE = Trait.ELEMENTWISE
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     OpSpec(
         "quantize_linear", QuantizeAttrs, (2, 3), _quantize_infer, _quantize_reference,
         (*_SCALES, I32), Tolerance.EXACT,
@@ -266,7 +266,7 @@ OPS: tuple[OpSpec, ...] = (
         "dynamic_quantize_linear", NoAttrs, (1, 1), _dynamic_infer, _dynamic_reference,
         (F32,), Tolerance.ELEMENTWISE,
         "u8 levels, scale and zero point such that the range of x and 0 is covered.",
-        _dynamic_expr, traits=frozenset((Trait.REDUCTION,)),
+        _dynamic_expr, traits=Trait.REDUCTION,
         onnx=OnnxBinding("DynamicQuantizeLinear", since=11),
     ),
 )  # fmt: skip

@@ -279,10 +279,10 @@ def _qlinear_conv_expr(types: Types, attrs: ConvAttrs) -> Expr:
 
 # ---- rows ----------------------------------------------------------------------------------------
 
-_SUMS = frozenset({Trait.CONTRACTION})
-_WINDOWS = frozenset({Trait.CONTRACTION, Trait.WINDOW})
+_SUMS = Trait.CONTRACTION
+_WINDOWS = Trait.CONTRACTION | Trait.WINDOW
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     OpSpec(
         "matmul_integer", NoAttrs, (2, 4), _matmul_integer_infer, _matmul_integer_reference,
         _BYTES, Tolerance.EXACT,

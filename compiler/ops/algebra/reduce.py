@@ -175,7 +175,7 @@ def _reduce(
     return OpSpec(
         name, ReduceAttrs, (1, 1), _infer(dtypes), reference,
         tuple(dtypes), Tolerance.EXACT if rule.monoid in ("max", "min") else Tolerance.ACCUMULATE,
-        doc, expr or _reduce_expr(rule), traits=frozenset((Trait.REDUCTION,)),
+        doc, expr or _reduce_expr(rule), traits=Trait.REDUCTION,
     )  # fmt: skip
 
 
@@ -258,7 +258,7 @@ def _arg_reference(numpy: Callable[..., Any]) -> Reference:
 def _arg(name: str, monoid: str, numpy: Callable[..., Any], onnx: str, doc: str) -> OpSpec:
     return OpSpec(
         name, ArgAttrs, (1, 1), _arg_infer, _arg_reference(numpy), NUMERIC,
-        Tolerance.EXACT, doc, _arg_expr(monoid), traits=frozenset((Trait.REDUCTION,)),
+        Tolerance.EXACT, doc, _arg_expr(monoid), traits=Trait.REDUCTION,
         onnx=OnnxBinding(onnx, attrs=(("select_last_index", "select_last"),)),
     )  # fmt: skip
 
@@ -267,7 +267,7 @@ def _square(x: Scalar) -> Scalar:
     return x * x
 
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     _reduce("reduce_sum", _Reduction("sum"), _sum, "The sum."),
     _reduce("reduce_mean", _Reduction("sum", finish=_mean_finish), _mean, "The arithmetic mean."),
     _reduce(

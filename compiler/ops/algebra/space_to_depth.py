@@ -4,7 +4,7 @@ import numpy as np
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, index_value
 from tcc.ir.index import as_int
-from tcc.ir.op import Arrays, OnnxBinding, OpSpec, OutArrays, OutTypes, Types
+from tcc.ir.op import Arrays, OnnxBinding, OutArrays, OutTypes, Types
 from tcc.ir.types import I64, TensorType
 from tcc.ops.algebra.movement import move_row
 from tcc.ops.formula import choose
@@ -115,7 +115,7 @@ def _reverse_sequence_element(b: ExprBuilder, i: Point, attrs: ReverseSequenceAt
     return b.read(0, *indices, fill=0, indirect=(binding,))
 
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     move_row(
         "depth_to_space", DepthToSpaceAttrs,
         (_depth_to_space_infer, _depth_to_space_reference, _depth_to_space_element),

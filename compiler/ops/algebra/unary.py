@@ -119,16 +119,16 @@ _IDENTITY = OpSpec(
     MOVED, Tolerance.EXACT,
     "The operand itself.",
     one_stage(_identity_infer, _copied),
-    traits=frozenset((Trait.ELEMENTWISE, Trait.MOVEMENT)), onnx=OnnxBinding("Identity"),
+    traits=Trait.ELEMENTWISE | Trait.MOVEMENT, onnx=OnnxBinding("Identity"),
 )  # fmt: skip
 
 _CAST = OpSpec(
     "cast", CastAttrs, (1, 1), _cast_infer, _cast_reference, ALL, Tolerance.EXACT,
     "Conversion by value: float to integer truncates and saturates, NaN gives 0; bool is != 0.",
-    one_stage(_cast_infer, _copied), traits=frozenset((Trait.ELEMENTWISE,)),
+    one_stage(_cast_infer, _copied), traits=Trait.ELEMENTWISE,
 )  # fmt: skip
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     _function("abs", np.abs, "Absolute value.", onnx="Abs", dtypes=NUMERIC, exact=True),
     _function("neg", np.negative, "Negation.", onnx="Neg", dtypes=SIGNED, exact=True),
     _function("sign", _sign, "-1 or 1; 0 and NaN stay.", onnx="Sign", dtypes=NUMERIC, exact=True),

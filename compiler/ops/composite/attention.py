@@ -207,12 +207,12 @@ def _rotary_reference(arrays: Arrays, attrs: RotaryEmbeddingAttrs) -> OutArrays:
 
 # ---- rows ----------------------------------------------------------------------------------------
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     OpSpec(
         "attention", AttentionAttrs, (3, 4), _attention_infer, _attention_reference,
         FLOATS, Tolerance.ACCUMULATE,
         "softmax(scale * q k' + mask) v of each head; operands (q, k, v, mask), heads on axis 1.",
-        expr=_attention_expr, traits=frozenset({Trait.CONTRACTION}),
+        expr=_attention_expr, traits=Trait.CONTRACTION,
     ),
     OpSpec(
         "rotary_embedding", RotaryEmbeddingAttrs, (3, 4), _rotary_infer, _rotary_reference,

@@ -326,7 +326,7 @@ def _deform_reference(arrays: Arrays, attrs: DeformConvAttrs) -> OutArrays:
 
 # ---- rows ----------------------------------------------------------------------------------------
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     OpSpec(
         "grid_sample", GridSampleAttrs, (2, 2), _sample_infer, _sample_reference,
         FLOATS, Tolerance.ACCUMULATE,
@@ -343,6 +343,6 @@ OPS: tuple[OpSpec, ...] = (
         "deform_conv", DeformConvAttrs, (3, 5), _deform_infer, _deform_reference,
         FLOATS, Tolerance.ACCUMULATE,
         "Convolution at shifted places; operands (x, w, offset, bias, mask).",
-        expr=_deform_expr, traits=frozenset({Trait.WINDOW}),
+        expr=_deform_expr, traits=Trait.WINDOW,
     ),
 )  # fmt: skip

@@ -223,7 +223,7 @@ def _factorization(
     )  # fmt: skip
 
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     _factorization(
         "det", _det_infer, _det_reference,
         "The determinant of each square matrix, by elimination with partial pivoting.",

@@ -155,17 +155,17 @@ def _entropy_reference(arrays: Arrays, attrs: LossAttrs) -> OutArrays:
     return (_losses(arrays, logs, attrs), logs)[: attrs.outputs]
 
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     OpSpec(
         "negative_log_likelihood_loss", LossAttrs, (2, 3), _infer, _likelihood_reference,
         FLOATS, Tolerance.ACCUMULATE,
         "Minus the weighted log probability of each label, reduced or not.",
-        _likelihood_expr, traits=frozenset((Trait.REDUCTION,)),
+        _likelihood_expr, traits=Trait.REDUCTION,
     ),
     OpSpec(
         "softmax_cross_entropy_loss", LossAttrs, (2, 3), _infer, _entropy_reference,
         FLOATS, Tolerance.ACCUMULATE,
         "Negative log likelihood of the softmax of the scores over axis 1.",
-        _entropy_expr, traits=frozenset((Trait.REDUCTION,)),
+        _entropy_expr, traits=Trait.REDUCTION,
     ),
 )  # fmt: skip

@@ -3,7 +3,7 @@
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, cast, index_value
-from tcc.ir.op import Arrays, OnnxBinding, OpSpec, OutArrays, OutTypes, Types
+from tcc.ir.op import Arrays, OnnxBinding, OutArrays, OutTypes, Types
 from tcc.ir.types import F32, F64, TensorType, element_count
 from tcc.ops.composite.moments import (
     NormAttrs,
@@ -155,7 +155,7 @@ def _lrn_reference(arrays: Arrays, attrs: LrnAttrs) -> OutArrays:
     return (x / base ** np.asarray(attrs.beta, x.dtype),)
 
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     normalization_op(
         "rms_normalization", NormAttrs, (2, 2),
         (_rms_infer, _rms_reference, _rms_expr),

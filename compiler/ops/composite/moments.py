@@ -133,5 +133,5 @@ def normalization_op(
     infer, reference, expr = functions
     return OpSpec(
         name, attrs, arity, infer, reference, FLOATS, Tolerance.ACCUMULATE, doc, expr,
-        traits=frozenset((trait,)), onnx=onnx,
+        traits=trait, onnx=onnx,
     )  # fmt: skip

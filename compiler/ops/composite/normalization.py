@@ -11,7 +11,6 @@ from tcc.ir.op import (
     Array,
     Arrays,
     OnnxBinding,
-    OpSpec,
     OutArrays,
     OutTypes,
     Trait,
@@ -257,7 +256,7 @@ def _mvn_reference(arrays: Arrays, attrs: AxesAttrs) -> OutArrays:
 # ---- rows ---------------------------------------------------------------------------------------
 
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     normalization_op(
         "layer_normalization", NormAttrs, (2, 3),
         (_layer_infer, _layer_reference, _layer_expr),

@@ -511,10 +511,10 @@ def _apply_taps(x: Array, axis: int, taps: list[list[tuple[int, float]]], mode: 
     return mixed
 
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     OpSpec(
         "resize", ResizeAttrs, (1, 3), _infer, _reference, COMMON, Tolerance.ACCUMULATE,
         "Nearest, linear or cubic interpolation to the shape `sizes`.",
-        expr=_expr, traits=frozenset({Trait.WINDOW}),
+        expr=_expr, traits=Trait.WINDOW,
     ),
 )  # fmt: skip

@@ -312,7 +312,7 @@ def _share(part: Scalar, whole: Scalar, dtype: DType) -> Scalar:
 
 # ---- rows ----------------------------------------------------------------------------------------
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     _window_row("hann_window", (0.5, -0.5), "The Hann window."),
     _window_row("hamming_window", (25 / 46, -21 / 46), "The Hamming window."),
     _window_row("blackman_window", (0.42, -0.5, 0.08), "The Blackman window."),

@@ -117,11 +117,11 @@ def _row(
     return OpSpec(
         name, AxisAttrs, (1, 1), _infer, reference, FLOATS,
         Tolerance.EXACT if name == "hardmax" else Tolerance.ACCUMULATE, doc, expr,
-        traits=frozenset((Trait.REDUCTION,)),
+        traits=Trait.REDUCTION,
     )  # fmt: skip
 
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     _row(
         "softmax", _softmax, _softmax_expr,
         "exp(x) over its sum along the axis.",

@@ -253,9 +253,9 @@ def _bind_reference(arrays: Arrays, attrs: BindSizeAttrs) -> OutArrays:
 
 # ---- rows ----------------------------------------------------------------------------------------
 
-_OPAQUE = frozenset({Trait.OPAQUE})
+_OPAQUE = Trait.OPAQUE
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     OpSpec(
         "top_k", TopKAttrs, (1, 1), _top_k_infer, _top_k_reference, NUMERIC,
         Tolerance.EXACT,

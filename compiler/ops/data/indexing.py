@@ -337,9 +337,9 @@ def _one_hot_element(b: ExprBuilder, i: Point, attrs: OneHotAttrs) -> Scalar:
 
 # ---- rows ----------------------------------------------------------------------------------------
 
-_MOVES = frozenset({Trait.MOVEMENT})
+_MOVES = Trait.MOVEMENT
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     OpSpec(
         "gather", AxisAttrs, (2, 2), _gather_infer, _gather_reference, MOVED,
         Tolerance.EXACT,
@@ -389,6 +389,6 @@ OPS: tuple[OpSpec, ...] = (
         "one_hot", OneHotAttrs, (2, 2), _one_hot_infer, _one_hot_reference, ALL,
         Tolerance.EXACT,
         "`on` where a new axis passes the index, `off` elsewhere; `values` is (off, on).",
-        expr=one_stage(_one_hot_infer, _one_hot_element), traits=frozenset({Trait.ELEMENTWISE}),
+        expr=one_stage(_one_hot_infer, _one_hot_element), traits=Trait.ELEMENTWISE,
     ),
 )  # fmt: skip

@@ -252,7 +252,7 @@ def _split_reference(arrays: Arrays, attrs: ListSplitAttrs) -> OutArrays:
 
 # ---- rows ----------------------------------------------------------------------------------------
 
-_OPAQUE = frozenset({Trait.OPAQUE, Trait.LISTS})
+_OPAQUE = Trait.OPAQUE | Trait.LISTS
 _MANY = 1 << 16
 
 
@@ -270,7 +270,7 @@ def _row(
     )  # fmt: skip
 
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     _row(
         "list_make", ListMakeAttrs, (0, _MANY), _make_infer, _make_reference,
         "The list of the operands; of none the empty one.",

@@ -313,7 +313,7 @@ def pack_strings(x: Array) -> tuple[Array, Array]:
 
 # ---- rows ----------------------------------------------------------------------------------------
 
-_OPAQUE = frozenset({Trait.OPAQUE})
+_OPAQUE = Trait.OPAQUE
 _NUMBERS = (BOOL, *INTEGERS, F32, F64)
 
 
@@ -340,7 +340,7 @@ def _row(
     )
 
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     _row(
         "string_concat", NoAttrs, 2, _concat_infer, _concat_reference,
         "The strings of two tensors, one behind the other.",

@@ -109,7 +109,7 @@ def _weigh(counts: Array, attrs: TfIdfAttrs) -> None:
     counts *= weights
 
 
-OPS: tuple[OpSpec, ...] = (
+OPS = (
     OpSpec(
         "tf_idf", TfIdfAttrs, (2, 2), _infer, _reference, (I32, I64, STRING),
         Tolerance.EXACT,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from math import sqrt
 
-from tcc.frontends.onnx.context import Converter, NodeContext, Results
+from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.contrib.fused import positions
 from tcc.frontends.onnx.contrib.quantize import scaled_sums
 from tcc.frontends.scope import Operand
@@ -388,7 +388,7 @@ class _Cache:
         return found & (keys > near)
 
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     "RotaryEmbedding": _rotary,
     "MultiHeadAttention": _multi_head,
     "Attention": _attention,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from onnx import FunctionProto, parser
-from tcc.frontends.onnx.context import Converter, NodeContext
+from tcc.frontends.onnx.context import Converter, Converters, NodeContext
 from tcc.frontends.onnx.functions import call
 from tcc.frontends.scope import Operand
 
@@ -39,4 +39,4 @@ def _read() -> dict[str, Converter]:
     return {body.name: partial(_inlined, body=body) for body in bodies}
 
 
-CONVERTERS: dict[str, Converter] = _read()
+CONVERTERS: Converters = _read()

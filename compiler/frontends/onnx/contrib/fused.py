@@ -6,7 +6,7 @@ SkipLayerNormalization(x, skip, gamma, beta, bias)  ->  layer_normalization(x + 
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from tcc.frontends.onnx.context import Converter, NodeContext, Results
+from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.convert.activations import activation
 from tcc.frontends.onnx.convert.window import window_attrs
 from tcc.frontends.scope import Operand
@@ -197,7 +197,7 @@ def _fused_conv(ctx: NodeContext) -> Results:
     return _activated(ctx, made, ctx.text("activation", ""), params)
 
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     "Gelu": _gelu,
     "BiasGelu": _gelu,
     "FastGelu": partial(_gelu, approximate="tanh"),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 import numpy as np
-from tcc.frontends.onnx.context import Converter, NodeContext, Results
+from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.contrib.packed_weights import level_type, unpacked
 from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int, const
@@ -194,7 +194,7 @@ def _dequantised(ctx: NodeContext, product: int) -> Operand:
     return ctx.cast(made, ctx.input(0).dtype)
 
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     "MoE": _moe,
     "QMoE": _quantised,
 }

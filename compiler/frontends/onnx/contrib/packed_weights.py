@@ -3,7 +3,7 @@
 from math import prod
 
 import numpy as np
-from tcc.frontends.onnx.context import Converter, NodeContext, Results
+from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.scope import Operand
 from tcc.ir.narrow import decode, unpack
 from tcc.ir.op import Array
@@ -165,7 +165,7 @@ def unpacked(
     return ctx.constant(rows[..., :count], dtype)
 
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     "MatMulNBits": _matmul_n_bits,
     "MatMulBnb4": _matmul_bnb4,
 }

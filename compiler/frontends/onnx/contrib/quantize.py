@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 
 from tcc.frontends.emit import Emitter
-from tcc.frontends.onnx.context import Converter, NodeContext, Results, as_sequence
+from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results, as_sequence
 from tcc.frontends.onnx.contrib.fused import embedded
 from tcc.frontends.onnx.contrib.packed_weights import level_type, unpacked
 from tcc.frontends.onnx.convert.quantize import CONVERTERS as STANDARD_QUANTISED
@@ -182,7 +182,7 @@ def _channels_last(make: Converter, always: bool = False) -> Converter:
     return convert
 
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     "QLinearAdd": _binary("add"),
     "QLinearMul": _binary("mul"),
     "QLinearSigmoid": _unary(lambda ctx, x: ctx.emit("sigmoid", x)),

@@ -6,7 +6,7 @@ the op computes them in f32, and may become one kernel.  What it lacks is the bo
 
 from math import sqrt
 
-from tcc.frontends.onnx.context import Converter, NodeContext, Results
+from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.functions import call, typed_body
 from tcc.ir.index import as_int, const
 from tcc.ir.types import BF16, F16
@@ -42,4 +42,4 @@ def _is_whole(ctx: NodeContext) -> bool:
     return True
 
 
-CONVERTERS: dict[str, Converter] = {"Attention": _attention}
+CONVERTERS: Converters = {"Attention": _attention}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import onnx
 from tcc.errors import UserError
-from tcc.frontends.onnx.context import Converter, NodeContext, Results
+from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.convert.lists import coerced
 from tcc.frontends.scope import Operand, Scope, are_among
 from tcc.ir.graph import Graph
@@ -426,7 +426,7 @@ def _listed(ctx: NodeContext, name: str, count: int) -> tuple[int, ...]:
     return values
 
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     "If": _if,
     "Loop": _loop,
     "Scan": _scan,

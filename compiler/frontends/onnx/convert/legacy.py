@@ -5,7 +5,7 @@ The others are imported as those of opset 7.  Broadcasting was asked for by an a
 """
 
 from onnx import TensorProto
-from tcc.frontends.onnx.context import Converter, NodeContext, Results
+from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
 from tcc.frontends.onnx.convert.normalization import inference_norm
 from tcc.frontends.onnx.convert.resize import upsampled
 from tcc.frontends.onnx.rows import OLDEST_ROWS, bound_row
@@ -84,7 +84,7 @@ def _upsample(ctx: NodeContext) -> Results:
 
 _BINARY = ("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less")
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     **dict.fromkeys(_BINARY, _binary),
     "Gemm": _gemm,
     "PRelu": _prelu,

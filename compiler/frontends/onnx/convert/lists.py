@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
-from tcc.frontends.onnx.context import Converter, NodeContext, Results
+from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.types import entry_type, list_type
 from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int, const
@@ -220,7 +220,7 @@ def coerced(ctx: NodeContext, operand: Operand, due: DType) -> Operand:
     return operand
 
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     "SequenceConstruct": _construct,
     "SequenceEmpty": _empty,
     "SequenceInsert": _insert,

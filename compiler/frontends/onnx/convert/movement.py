@@ -14,7 +14,7 @@ from tcc.frontends.onnx.axes import (
     strided,
     unsqueezed,
 )
-from tcc.frontends.onnx.context import LARGEST, Converter, NodeContext, Results
+from tcc.frontends.onnx.context import LARGEST, Converters, NodeContext, Results
 from tcc.frontends.scope import Operand
 from tcc.frontends.shapes import exact_quotient, sign
 from tcc.ir.index import Index, as_int, bounds, ceildiv, const, maximum, may_be_one, minimum
@@ -451,7 +451,7 @@ def _distance(ctx: NodeContext, start: Operand, limit: Operand) -> Operand:
     return ctx.where(inside, ctx.cast(exact, F64), rough)
 
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     "Constant": _constant,
     "ConstantOfShape": _constant_of_shape,
     "Shape": _shape,

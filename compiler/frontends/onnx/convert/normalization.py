@@ -1,6 +1,6 @@
 """Converters of normalisations and losses."""
 
-from tcc.frontends.onnx.context import Converter, NodeContext, Results
+from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
 from tcc.frontends.scope import Operand
 from tcc.ir.index import as_int, const
 from tcc.ir.types import element_count
@@ -112,7 +112,7 @@ def _simplified_norm(ctx: NodeContext) -> Results:
     return ctx.emit_all("rms_normalization", operands, axis=axis, epsilon=epsilon, outputs=outputs)
 
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     "BatchNormalization": _batch_norm,
     "LayerNormalization": _layer_norm("layer_normalization", 2),
     "RMSNormalization": _layer_norm("rms_normalization", 1),

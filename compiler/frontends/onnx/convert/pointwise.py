@@ -1,6 +1,6 @@
 """Converters of pointwise operators whose ONNX form varies with the opset."""
 
-from tcc.frontends.onnx.context import Converter, NodeContext, Results
+from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
 
 
 def _clip(ctx: NodeContext) -> Results:
@@ -25,7 +25,7 @@ def _variadic(op: str) -> Converter:
     return convert
 
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     "Clip": _clip,
     **{name: _variadic(name.lower()) for name in ("Max", "Min", "Sum", "Mean")},
 }

@@ -1,6 +1,6 @@
 """Converters of quantisation and of what works on quantised tensors."""
 
-from tcc.frontends.onnx.context import Converter, NodeContext, Results
+from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.convert.window import window_attrs
 from tcc.frontends.scope import Operand
 from tcc.ir.types import F32, U8
@@ -64,7 +64,7 @@ def _qlinear_conv(ctx: NodeContext) -> Results:
     return ctx.emit_all("qlinear_conv", operands, **attrs)
 
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     "QuantizeLinear": _quantize,
     "DequantizeLinear": _dequantize,
     "com.microsoft.QuantizeLinear": _quantize,  # for 16 bits before ONNX had these

@@ -6,7 +6,7 @@ Layout, direction, peepholes, clipping, coupled gates and lengths per sequence a
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from tcc.frontends.onnx.context import Converter, NodeContext, Results
+from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.contrib.quantize import quantised_product
 from tcc.frontends.onnx.convert.activations import activation
 from tcc.frontends.recurrent import (
@@ -214,7 +214,7 @@ def _layer(ctx: NodeContext, kind: CellKind, directions: int, batch_first: bool)
     return _Layer(kind, x, lengths, tuple(initial), hidden, activations)
 
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     **{name: _recurrent for name in KINDS},
     "com.microsoft.DynamicQuantizeLSTM": _recurrent,
 }

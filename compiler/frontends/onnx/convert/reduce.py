@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tcc.frontends.emit import Emitter
 from tcc.frontends.onnx.axes import around, reduce_along, run_axes
-from tcc.frontends.onnx.context import Converter, NodeContext, Results
+from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
 from tcc.frontends.onnx.convert.movement import axes_argument, late_axes
 from tcc.frontends.scope import Operand
 from tcc.ir.index import const
@@ -118,7 +118,7 @@ def explicit_equation(ctx: Emitter, text: str, ranks: Sequence[int]) -> str:
     return ",".join(full) + "->" + right.replace("...", dots)
 
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     **{name: _reduction(op) for name, op in _REDUCTIONS.items()},
     "Softmax": _softmax("softmax"),
     "LogSoftmax": _softmax("log_softmax"),

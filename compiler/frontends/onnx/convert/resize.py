@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import reduce
 
 import numpy as np
-from tcc.frontends.onnx.context import Converter, NodeContext, Results
+from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.scope import LARGEST_SIZE, Operand
 from tcc.ir.index import Index, as_int, ceildiv, const, floordiv, maximum
 from tcc.ir.types import F32, F64, I64, DType
@@ -243,7 +243,7 @@ def _kept_ratio(
     return _Target(sizes, tuple(given.array.tolist()))
 
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     "Resize": _resize,
     "Upsample": _upsample,
 }

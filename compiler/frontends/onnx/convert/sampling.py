@@ -1,6 +1,6 @@
 """Converters of operators that read images at computed places."""
 
-from tcc.frontends.onnx.context import Converter, NodeContext, Results
+from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.convert.window import window_attrs
 from tcc.ops.algebra.window import ConvAttrs
 
@@ -45,7 +45,7 @@ def _roi_align(ctx: NodeContext) -> Results:
     )
 
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     "GridSample": _grid_sample,
     "AffineGrid": _affine_grid,
     "DeformConv": _deform_conv,

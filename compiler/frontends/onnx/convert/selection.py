@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tcc.frontends.onnx.axes import bound_sizes
-from tcc.frontends.onnx.context import LARGEST, Converter, NodeContext, Results
+from tcc.frontends.onnx.context import LARGEST, Converters, NodeContext, Results
 from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int, const, floordiv, maximum, minimum
 from tcc.ir.types import I64, STRING
@@ -137,7 +137,7 @@ def _center_crop_pad(ctx: NodeContext) -> Results:
     return x
 
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     "NonZero": _non_zero,
     "Compress": _compress,
     "Unique": _unique,

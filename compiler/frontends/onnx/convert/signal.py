@@ -1,7 +1,7 @@
 """Converters of Fourier transforms and what goes with them."""
 
 from tcc.frontends.onnx.axes import around, bound_sizes, exchanged, run_axes
-from tcc.frontends.onnx.context import Converter, NodeContext, Results
+from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.scope import Operand
 from tcc.ir.index import const
 from tcc.ir.types import F64
@@ -60,7 +60,7 @@ def _mel_weights(ctx: NodeContext) -> Results:
     return ctx.emit("mel_weight_matrix", *scalars, bins=bins, length=length, to=to)
 
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     "DFT": _dft,
     "STFT": _stft,
     "MelWeightMatrix": _mel_weights,

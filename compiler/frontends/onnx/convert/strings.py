@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
-from tcc.frontends.onnx.context import Converter, NodeContext, Results
+from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int
 from tcc.ir.types import I64, STRING
@@ -76,7 +76,7 @@ def _tf_idf(ctx: NodeContext) -> Results:
     )
 
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     "StringConcat": _concat,
     "StringSplit": _split,
     "StringNormalizer": _normalizer,

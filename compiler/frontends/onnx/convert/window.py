@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from tcc.frontends.onnx.context import Converter, NodeContext, Results
+from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
 from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int, ceildiv, const, floordiv, maximum, minimum
 from tcc.ops.algebra.window import transposed_count, window_count
@@ -274,7 +274,7 @@ def _col2im(ctx: NodeContext) -> Results:
     )
 
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
     "MaxPool": _max_pool,

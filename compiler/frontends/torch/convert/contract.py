@@ -5,7 +5,7 @@ import math
 import numpy as np
 from tcc.frontends.onnx.convert.reduce import explicit_equation
 from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter
+from tcc.frontends.torch.context import CallContext, Converter, Converters
 from tcc.frontends.torch.convert.create import counted
 from tcc.frontends.torch.convert.movement import swap_axes
 from tcc.frontends.torch.convert.reduce import p_norm
@@ -163,7 +163,7 @@ def _grouped(rows: str, weights: str) -> Converter:
     return convert
 
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     "mm": _matmul("self", "mat2"),
     "bmm": _matmul("self", "mat2"),
     "matmul": _matmul("self", "other"),

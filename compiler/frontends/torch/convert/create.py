@@ -2,7 +2,7 @@
 
 import numpy as np
 from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter
+from tcc.frontends.torch.context import CallContext, Converters
 from tcc.ir.index import Index, as_int
 from tcc.ir.types import F64, I64
 
@@ -53,7 +53,7 @@ def _blackman_window(ctx: CallContext) -> Operand:
 
 _EMPTY = ("empty", "empty_strided", "empty_permuted")
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     **dict.fromkeys((*_EMPTY, "full", "full_like", "fill"), _filled),
     "arange": _arange,
     "scalar_tensor": lambda ctx: ctx.operand("s"),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter
+from tcc.frontends.torch.context import CallContext, Converter, Converters
 from tcc.frontends.torch.convert.create import counted
 from tcc.frontends.torch.convert.movement import select
 from tcc.ir.index import Index, as_int, const
@@ -298,7 +298,7 @@ def _histogram(ctx: CallContext) -> Operand:
     return ctx.reduce("sum", ctx.cast(kept, I64), 0)
 
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     "index_select": _index_select,
     "embedding": _embedding,
     "gather": _gather,

@@ -5,7 +5,7 @@ Everything between the operands and the results is computed in f64.
 
 import numpy as np
 from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Results
+from tcc.frontends.torch.context import CallContext, Converters, Results
 from tcc.frontends.torch.convert.create import counted, grid
 from tcc.frontends.torch.convert.movement import flipped, swap_axes
 from tcc.ir.index import Index, as_int, const, minimum
@@ -408,7 +408,7 @@ def _exponential(ctx: CallContext) -> Operand:
     return found
 
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     "_linalg_det": _determinant_parts,
     "_linalg_slogdet": _sign_and_log,
     "linalg_lu_factor_ex": _factor,

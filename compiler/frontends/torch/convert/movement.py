@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter
+from tcc.frontends.torch.context import CallContext, Converter, Converters
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.op import Array
 from tcc.ir.types import I64
@@ -258,7 +258,7 @@ _COPIES = "clone alias detach_copy lift_fresh_copy _to_copy".split()
 _VIEWS = "view _reshape_copy squeeze unsqueeze".split()
 _SPLITS = "split_copy split_with_sizes".split()
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     **dict.fromkeys(_COPIES, _same),
     **dict.fromkeys(_VIEWS, _view),
     **dict.fromkeys(_SPLITS, _split_parts),

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Results
+from tcc.frontends.torch.context import CallContext, Converter, Converters, Results
 from tcc.ir.index import Index, as_int
 from tcc.ir.types import F64
 
@@ -118,7 +118,7 @@ def _softmax(op: str) -> Converter:
     return convert
 
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     "native_layer_norm": _layer_norm(3),
     "layer_norm": _layer_norm(1),
     "rms_norm": _rms_norm,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter
+from tcc.frontends.torch.context import CallContext, Converter, Converters
 from tcc.ir.index import Index
 from tcc.ir.types import BOOL, F16, F32, DType, DTypeKind
 
@@ -263,7 +263,7 @@ _COMPARISONS = {
     "ge": "greater_or_equal",
 }  # fmt: skip
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     **{name: unary(name) for name in _UNARY},
     "hardswish": unary("hard_swish"),
     **{name: _comparison(op) for name, op in _COMPARISONS.items()},

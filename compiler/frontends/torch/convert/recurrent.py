@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tcc.frontends.recurrent import KINDS, Activation, Cell, by_matrices, run_cell
 from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter
+from tcc.frontends.torch.context import CallContext, Converter, Converters
 from tcc.frontends.torch.convert.movement import select, swap_axes
 from tcc.ir.index import as_int, const
 
@@ -74,7 +74,7 @@ def _recurrent(name: str, function: str = "tanh") -> Converter:
     return convert
 
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     "lstm.input": _recurrent("LSTM"),
     "gru.input": _recurrent("GRU"),
     "rnn_tanh.input": _recurrent("RNN"),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter
+from tcc.frontends.torch.context import CallContext, Converter, Converters
 from tcc.frontends.torch.convert.create import grid
 from tcc.ir.index import Index, const
 from tcc.ir.types import BOOL, I64, U8, DType
@@ -163,7 +163,7 @@ def _running_extremum(op: str) -> Converter:
     return convert
 
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     "sum": _reduction("sum"),
     "mean": _reduction("mean"),
     "prod": _reduction("prod"),

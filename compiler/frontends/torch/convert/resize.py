@@ -7,7 +7,7 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter
+from tcc.frontends.torch.context import CallContext, Converter, Converters
 from tcc.ir.index import Index, as_int, ceildiv, const, maximum
 
 _PADDING = ("zeros", "border", "reflection")
@@ -123,7 +123,7 @@ def _grid_sample(ctx: CallContext) -> Operand:
     )
 
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     **{f"upsample_nearest{n}d": _nearest(False) for n in (1, 2, 3)},
     **{f"_upsample_nearest_exact{n}d": _nearest(True) for n in (1, 2, 3)},
     "upsample_linear1d": _upsample("linear"),

@@ -3,7 +3,7 @@
 import math
 
 from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter
+from tcc.frontends.torch.context import CallContext, Converter, Converters
 from tcc.frontends.torch.convert.pointwise import truncated
 from tcc.ir.types import BOOL, F64
 
@@ -122,7 +122,7 @@ def _hypot(ctx: CallContext) -> Operand:
     return ctx.emit("sqrt", x * x + y * y)
 
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     "floor": _rounding("floor"),
     "ceil": _rounding("ceil"),
     "round": _round,

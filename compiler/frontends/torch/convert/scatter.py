@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter
+from tcc.frontends.torch.context import CallContext, Converter, Converters
 from tcc.frontends.torch.convert.create import counted, grid
 from tcc.frontends.torch.convert.indexing import as_indices, places_of, tuples
 from tcc.frontends.torch.convert.movement import place
@@ -229,7 +229,7 @@ def _diagonal_scatter(ctx: CallContext) -> Operand:
     return ctx.where(ctx.transpose(mask, back), transposed, x)
 
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), _embedding_bag),
     "scatter": _scatter(),
     "scatter_add": _scatter("add"),

@@ -7,7 +7,7 @@ from operator import mul
 
 import numpy as np
 from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter
+from tcc.frontends.torch.context import CallContext, Converter, Converters
 from tcc.frontends.torch.convert.scalar_functions import is_negative
 from tcc.ir.types import F64
 
@@ -169,7 +169,7 @@ def _bessel_i(order: int, scaled: bool) -> Converter:
     return _special(function)
 
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     "lgamma": _special(_lgamma),
     "digamma": _special(_digamma),
     "erfinv": _special(_erfinv),

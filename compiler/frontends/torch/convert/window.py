@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter
+from tcc.frontends.torch.context import CallContext, Converter, Converters
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import I64, element_count
 
@@ -189,7 +189,7 @@ def _col2im(ctx: CallContext) -> Operand:
     )
 
 
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: Converters = {
     "convolution": _conv,
     **{f"max_pool{n}d": _max_pool(n) for n in (1, 2, 3)},
     **{f"max_pool{n}d_with_indices": _max_pool_indices(n) for n in (1, 2, 3)},
