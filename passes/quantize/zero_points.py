@@ -25,7 +25,7 @@ from typing import TypeAlias
 import numpy as np
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
-from tcc.ir.index import as_index, const
+from tcc.ir.index import const
 from tcc.ir.op import Array
 from tcc.ir.types import F32, I8, I32, U8, DType
 from tcc.ops.algebra.movement import TransposeAttrs
@@ -56,7 +56,9 @@ def admits(
         return _computed(b, node, w, w_zero) and not _is_turned(b, w)
     if not isinstance(node.attrs, ConvAttrs):
         return True
-    return weights.offset is None and (_unpadded(node.attrs) or _constant(b, x_zero) is not None)
+    return weights.offset is None and (
+        node.attrs.border_fill is None or _constant(b, x_zero) is not None
+    )
 
 
 # ---- activations --------------------------------------------------------------------------------
@@ -197,7 +199,9 @@ def _sums(b: GraphBuilder, node: Node, x: _Bytes, w: _Bytes, to: DType | None) -
     if weights is None:
         return _computed_sums(b, x, w, to) if _computed(b, node, *w) else None
     known = _constant(b, zero)
-    if conv is not None and ((known is None and not _unpadded(conv)) or weights.offset is not None):
+    if conv is not None and (
+        (known is None and conv.border_fill is not None) or weights.offset is not None
+    ):
         return None
     u = _as_type(b, value, to)
     v = b.constant(weights.array, w[0].name, I8, b.sources(w[0]))
@@ -309,10 +313,6 @@ def _constant(b: GraphBuilder, zero: Value | None) -> int | None:
     """A zero point that is one constant, 0 for none."""
     array = np.zeros((), np.int32) if zero is None else b.array(zero)
     return int(array.reshape(())) if array is not None and array.size == 1 else None
-
-
-def _unpadded(attrs: ConvAttrs) -> bool:
-    return all(as_index(n) is const(0) for n in (*attrs.before, *attrs.after))
 
 
 # ---- nodes --------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def dims(*values: Index | int) -> tuple[Index, ...]:
 
 
 CONV = ConvAttrs((2,), (1,), (1,), (1,), 1)
-POOL = PoolAttrs((3,), (2,), (1,), (1,), (1,), ceil_mode=True)
+POOL = PoolAttrs((2,), (1,), (1,), (1,), (3,), ceil_mode=True)
 # Of the 3 and 5 elements, 3 stay 3.
 KEPT = ResizeAttrs(dims(N * 5 // 4, 2, S * 5 // 4), (1.25, 1.0, 1.25), "linear", "kept_half_pixel")
 

@@ -76,7 +76,7 @@ def moved(before: Placed, after: Placed) -> dict[str, tuple[int, ...]]:
 def blurred(size: int = 64, channels: int = 3) -> Graph:
     """Windows over images of few channels: channels last would leave most lanes idle."""
     m = Model("blurred")
-    pool = PoolAttrs((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
+    pool = PoolAttrs((1, 1), (1, 1), (1, 1), (1, 1), (3, 3))
     x = m.input("x", 1, channels, size, size)
     first = m.op("average_pool", x, attrs=pool)
     second = m.op("max_pool", first, attrs=pool)
@@ -166,7 +166,7 @@ def test_values_that_others_see_stay_row_major() -> None:
 
 def test_parts_move_with_their_wholes() -> None:
     m = Model("joined")
-    pool = PoolAttrs((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
+    pool = PoolAttrs((1, 1), (1, 1), (1, 1), (1, 1), (3, 3))
     x = m.input("x", 1, 2, 64, 64)
     parts = [m.op(f"{kind}_pool", x, attrs=pool) for kind in ("average", "max")]
     whole = m.op("concat", *parts, attrs=ConcatAttrs(1))
@@ -180,7 +180,7 @@ def test_parts_move_with_their_wholes() -> None:
 
 def test_equal_graphs_get_equal_layouts_and_open_sizes_are_typical_ones() -> None:
     m = Model("open")
-    pool = PoolAttrs((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
+    pool = PoolAttrs((1, 1), (1, 1), (1, 1), (1, 1), (3, 3))
     n = symbol("n", 1)
     first = m.op("average_pool", m.input("x", n, 3, 64, 64), attrs=pool)
     graph = m.finish(m.op("max_pool", first, attrs=pool))

@@ -71,7 +71,7 @@ def test_the_widest_reader_decides_and_open_sizes_may_have_halos() -> None:
 def test_readers_that_want_different_fills_get_no_halo() -> None:
     m = Model("disagreement")
     y = m.op("relu", m.conv(m.input("x", 1, 3, 8, 8), 4, 1))
-    pool = PoolAttrs((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
+    pool = PoolAttrs((1, 1), (1, 1), (1, 1), (1, 1), (3, 3))
     graph = m.finish(m.conv(y, 5, 3, pad=1), m.op("max_pool", y, attrs=pool))
     value, where = next(iter(stored(place_graph(graph)).items()))
     assert where.fill is None
@@ -88,7 +88,7 @@ def test_padding_that_is_hardly_read_is_checked_instead() -> None:
     m = Model("far")
     y = m.op("relu", m.input("x", 1, 1, 4))
     far = 1 << 20
-    pool = PoolAttrs((2,), (far,), (far,), (far,), (1,))
+    pool = PoolAttrs((far,), (far,), (far,), (1,), (2,))
     where = next(iter(stored(place_graph(m.finish(m.op("max_pool", y, attrs=pool)))).values()))
     assert where.fill is None
 

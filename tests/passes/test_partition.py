@@ -57,7 +57,7 @@ def test_convolution_norm_relu_and_residual_are_one_kernel() -> None:
 
 def test_a_transposed_convolution_is_one_kernel_with_what_follows() -> None:
     m = Model("up")
-    attrs = ConvTransposeAttrs((2, 2), (1, 1), (1, 1), (0, 0), (1, 1), 1)
+    attrs = ConvTransposeAttrs((2, 2), (1, 1), (1, 1), (1, 1), (0, 0), 1)
     up = m.op("conv_transpose", m.input("x", 1, 3, 4, 5), m.weight(3, 6, 4, 4), attrs=attrs)
     graph = m.finish(m.op("tanh", m.op("mul", up, m.weight(6, 1, 1))))
     assert names(graph) == [["conv_transpose", "mul", "tanh"]]

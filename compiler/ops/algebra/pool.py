@@ -1,6 +1,5 @@
 """Pooling: windows without weights."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from math import prod
@@ -10,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from tcc.ir.expr import MONOIDS, Expr, ExprBuilder
 from tcc.ir.expr.scalar import Const, Scalar, StageRef, cast, index_value
-from tcc.ir.index import Index, IndexLike, as_index, ceildiv, const, maximum, minimum
+from tcc.ir.index import Index, as_index, ceildiv, const, maximum, minimum
 from tcc.ir.op import (
     Array,
     Arrays,
@@ -23,7 +22,7 @@ from tcc.ir.op import (
 )
 from tcc.ir.types import BOOL, I8, I64, U8, DType, TensorType, element_count
 from tcc.ops.algebra.contract import rounded
-from tcc.ops.algebra.window import border_fill, patch, window_count, window_places
+from tcc.ops.algebra.window import WindowAttrs, patch, window_count, window_places
 from tcc.ops.formula import choose, fn, wide
 from tcc.ops.operands import array, dims, inside, none_negative, require, sizes
 from tcc.ops.reference import in_f32
@@ -32,18 +31,12 @@ from tcc.record import record
 
 
 @record
-class PoolAttrs:
-    """One entry per spatial axis.
-
-    `count_include_pad` is average_pool's, `p` lp_pool's, `storage_order` (0: row-major positions,
+class PoolAttrs(WindowAttrs):
+    """`count_include_pad` is average_pool's, `p` lp_pool's, `storage_order` (0: row-major positions,
     1: column-major ones) max_pool_indices'.
     """
 
     kernel: tuple[int, ...]
-    strides: tuple[int, ...]
-    before: tuple[IndexLike, ...]
-    after: tuple[IndexLike, ...]
-    dilations: tuple[int, ...]
     ceil_mode: bool = False
     count_include_pad: bool = False
     p: int = 2
@@ -63,7 +56,10 @@ class MaxUnpoolAttrs:
 def _shape(x: TensorType, attrs: PoolAttrs) -> Shape:
     numbers = x.rank >= 3 and x.dtype is not BOOL
     require(numbers, f"a pool takes numbers [batch, channel, spatial...], not {x}")
-    require(all(len(v) == x.rank - 2 for v in _lists(attrs)), f"pool attributes do not fit {x}")
+    require(
+        all(len(v) == x.rank - 2 for v in (attrs.kernel, *attrs.lists)),
+        f"pool attributes do not fit {x}",
+    )
     image = _counts(x.shape[2:], attrs)
     none_negative(image, f"the window {attrs.kernel} is larger than the padded image of {x}")
     return (*x.shape[:2], *image)
@@ -71,12 +67,7 @@ def _shape(x: TensorType, attrs: PoolAttrs) -> Shape:
 
 def _counts(image: Point, attrs: PoolAttrs) -> Shape:
     counted = partial(window_count, ceil_mode=attrs.ceil_mode)
-    return tuple(map(counted, image, *_lists(attrs)))
-
-
-def _lists(attrs: PoolAttrs) -> tuple[Sequence[Any], ...]:
-    """What `window_count` takes of each axis."""
-    return attrs.kernel, attrs.strides, attrs.before, attrs.after, attrs.dilations
+    return tuple(map(counted, image, attrs.kernel, *attrs.lists))
 
 
 def _infer(types: Types, attrs: PoolAttrs) -> OutTypes:
@@ -98,7 +89,7 @@ def _patches(x: Array, attrs: PoolAttrs, fill: Any) -> Array:
     widths = ((0, 0), (0, 0), *zip(before, reach, strict=True))
     padded = np.pad(x, widths, constant_values=fill)
     elements = np.ndindex(*attrs.kernel)
-    return np.stack([patch(padded, k, counts, attrs.strides, attrs.dilations) for k in elements])
+    return np.stack([patch(padded, k, counts, attrs) for k in elements])
 
 
 def _window(
@@ -107,12 +98,12 @@ def _window(
     """Iterators of the output and of the window, an element of the window, and where it lies."""
     i = b.iters(*_shape(x, attrs))
     k = b.iters(*attrs.kernel)
-    at = window_places(i[2:], k, attrs.strides, attrs.dilations, attrs.before)
+    at = window_places(i[2:], k, attrs)
     return i, k, b.read(0, *i[:2], *at, fill=outside if _leaves_image(attrs) else None), at
 
 
 def _leaves_image(attrs: PoolAttrs) -> bool:
-    return attrs.ceil_mode or border_fill(attrs.before, attrs.after) is not None
+    return attrs.ceil_mode or attrs.border_fill is not None
 
 
 # ---- max -----------------------------------------------------------------------------------------
@@ -213,7 +204,7 @@ def _counted(o: Point, x: TensorType, attrs: PoolAttrs) -> Index:
         return const(whole)
     count = const(1)
     for p, size, kernel, stride, before, after, dilation in zip(
-        o, x.shape[2:], *_lists(attrs), strict=True
+        o, x.shape[2:], attrs.kernel, *attrs.lists, strict=True
     ):
         start = p * stride - before
         low = -as_index(before) if attrs.count_include_pad else const(0)

@@ -25,7 +25,6 @@ from tcc.ir.types import F32, I8, I32, I64, U8, TensorType, integer_limits
 from tcc.ops.algebra.contract import matmul_shape, matmul_sum
 from tcc.ops.algebra.window import (
     ConvAttrs,
-    border_fill,
     conv_indices,
     conv_shape,
     convolve,
@@ -180,7 +179,7 @@ def _conv_sum(
     """
     i, over, at_x, at_w = conv_indices(b, x, w, attrs)
     border = attrs.border if isinstance(attrs, ConvIntegerAttrs) else 0
-    fill = None if border_fill(attrs.before, attrs.after) is None else border
+    fill = None if attrs.border_fill is None else border
     pixel = cast(b.read(numbers[0], *at_x, fill=fill), I32)
     zero = _parameter(b, numbers[1], None)
     if zero is not None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import reduce
 from math import prod
 from operator import and_
+from typing import Any
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
@@ -36,38 +37,46 @@ from tcc.record import record
 
 
 @record
-class ConvAttrs:
-    """One entry per spatial axis; `before` and `after` are the zeros around the image."""
+class WindowAttrs:
+    """One entry per spatial axis; `before` and `after` are what lies around the image."""
 
     strides: tuple[int, ...]
     before: tuple[IndexLike, ...]
     after: tuple[IndexLike, ...]
     dilations: tuple[int, ...]
+
+    @property
+    def lists(self) -> tuple[Sequence[Any], ...]:
+        """What `window_count` takes of each axis behind the sizes of image and kernel."""
+        return self.strides, self.before, self.after, self.dilations
+
+    @property
+    def border_fill(self) -> int | None:
+        """The fill of reads of the image: none where no window leaves it."""
+        return 0 if any(as_index(p) is not const(0) for p in (*self.before, *self.after)) else None
+
+
+@record
+class ConvAttrs(WindowAttrs):
+    """Zeros lie around the image."""
+
     group: int
 
 
 @record
-class ConvTransposeAttrs:
-    """As `ConvAttrs`; `output_padding` adds rows at the far end of each axis."""
+class ConvTransposeAttrs(WindowAttrs):
+    """`output_padding` adds rows at the far end of each axis."""
 
-    strides: tuple[int, ...]
-    before: tuple[IndexLike, ...]
-    after: tuple[IndexLike, ...]
     output_padding: tuple[int, ...]
-    dilations: tuple[int, ...]
     group: int
 
 
 @record
-class Col2ImAttrs:
+class Col2ImAttrs(WindowAttrs):
     """`image` and `block` are the spatial shapes of the output and of one column's patch."""
 
     image: Shape
     block: tuple[IndexLike, ...]
-    strides: tuple[int, ...]
-    before: tuple[IndexLike, ...]
-    after: tuple[IndexLike, ...]
-    dilations: tuple[int, ...]
 
 
 def window_count(
@@ -110,29 +119,17 @@ def reaching_taps(
     return range(max(first, 0), min((extent + before - 1) // dilation + 1, kernel))
 
 
-def window_places(
-    o: Sequence[Index],
-    k: Sequence[Index],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    before: Sequence[IndexLike],
-) -> list[Index]:
+def window_places(o: Sequence[Index], k: Sequence[Index], attrs: WindowAttrs) -> list[Index]:
     """Where element `k` of the window at `o` lies in the image."""
-    axes = zip(o, k, strides, dilations, before, strict=True)
+    axes = zip(o, k, attrs.strides, attrs.dilations, attrs.before, strict=True)
     return [p * stride + q * dilation - margin for p, q, stride, dilation, margin in axes]
 
 
-def patch(
-    padded: Array,
-    k: Sequence[int],
-    counts: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-) -> Array:
+def patch(padded: Array, k: Sequence[int], counts: Sequence[int], attrs: WindowAttrs) -> Array:
     """Element `k` of every window of `padded` [batch, channel, ...]; a view."""
     picks = (
         slice(q * d, q * d + (n - 1) * s + 1 if n else q * d, s)
-        for q, n, s, d in zip(k, counts, strides, dilations, strict=True)
+        for q, n, s, d in zip(k, counts, attrs.strides, attrs.dilations, strict=True)
     )
     return padded[(slice(None), slice(None), *picks)]
 
@@ -160,11 +157,10 @@ def conv_shape(x: TensorType, w: TensorType, attrs: ConvAttrs) -> Shape:
     """The output shape of a convolution; raises ValueError on operands that do not fit."""
     spatial = x.rank - 2
     require(spatial >= 1 and w.rank == x.rank, f"conv of {x} with {w}")
-    lists = (attrs.strides, attrs.before, attrs.after, attrs.dilations)
-    require(all(len(v) == spatial for v in lists), f"conv attributes do not fit {x}")
+    require(all(len(v) == spatial for v in attrs.lists), f"conv attributes do not fit {x}")
     agree(x.shape[1], w.shape[1] * attrs.group, "the channels of the image and of all groups")
     _whole_groups(attrs.group, w, 0, "filters")
-    image = tuple(map(window_count, x.shape[2:], w.shape[2:], *lists))
+    image = tuple(map(window_count, x.shape[2:], w.shape[2:], *attrs.lists))
     none_negative(image, f"the kernel of {w} is larger than the padded image of {x}")
     return (x.shape[0], w.shape[0], *image)
 
@@ -187,13 +183,13 @@ def convolve(x: Array, w: Array, attrs: ConvAttrs) -> Array:
     """The convolution in the type of `x`, one kernel element at a time."""
     before, after = sizes(attrs.before), sizes(attrs.after)
     padded = np.pad(x, ((0, 0), (0, 0), *zip(before, after, strict=True)))
-    lists = (attrs.strides, attrs.before, attrs.after, attrs.dilations)
-    counts = sizes(tuple(map(window_count, dims(*x.shape[2:]), dims(*w.shape[2:]), *lists)))
+    image, kernel = dims(*x.shape[2:]), dims(*w.shape[2:])
+    counts = sizes(tuple(map(window_count, image, kernel, *attrs.lists)))
     groups = attrs.group
     grouped = w.reshape(groups, w.shape[0] // groups, *w.shape[1:])
     y = np.zeros((x.shape[0], groups, grouped.shape[1], *counts), x.dtype)
     for k in np.ndindex(*w.shape[2:]):
-        part = patch(padded, k, counts, attrs.strides, attrs.dilations)
+        part = patch(padded, k, counts, attrs)
         part = part.reshape(x.shape[0], groups, w.shape[1], *counts)
         y += np.einsum("ngc...,gmc->ngm...", part, grouped[(..., *k)])
     return y.reshape(x.shape[0], w.shape[0], *counts)
@@ -217,20 +213,15 @@ def conv_indices(
     n, m, *o = i = b.iters(*conv_shape(x, w, attrs))
     c, *k = over = b.iters(*w.shape[1:])
     channel = group_channel(m, c, w.shape[0], w.shape[1], attrs.group)
-    at = window_places(o, k, attrs.strides, attrs.dilations, attrs.before)
+    at = window_places(o, k, attrs)
     return i, over, (n, channel, *at), (m, c, *k)
-
-
-def border_fill(before: Sequence[IndexLike], after: Sequence[IndexLike]) -> int | None:
-    """The fill of reads of the image: none where no window leaves it."""
-    return 0 if any(as_index(p) is not const(0) for p in (*before, *after)) else None
 
 
 def _conv_expr(types: Types, attrs: ConvAttrs) -> Expr:
     (y,) = _conv_infer(types, attrs)
     b = ExprBuilder(*types)
     i, over, at_x, at_w = conv_indices(b, required(types, 0), required(types, 1), attrs)
-    pixel = wide(b.read(0, *at_x, fill=border_fill(attrs.before, attrs.after)))
+    pixel = wide(b.read(0, *at_x, fill=attrs.border_fill))
     sums = b.stage(i, pixel * wide(b.read(1, *at_w)), over=over, monoid="sum")
     return b.done(biased(b, sums, y, 2))
 
@@ -248,8 +239,7 @@ def biased(b: ExprBuilder, sums: StageRef, y: TensorType, bias: int) -> StageRef
 
 
 def _transposed(image: Shape, kernel: Shape, attrs: ConvTransposeAttrs) -> Shape:
-    lists = (attrs.strides, attrs.before, attrs.after, attrs.dilations, attrs.output_padding)
-    return tuple(map(transposed_count, image, kernel, *lists))
+    return tuple(map(transposed_count, image, kernel, *attrs.lists, attrs.output_padding))
 
 
 def _transpose_infer(types: Types, attrs: ConvTransposeAttrs) -> OutTypes:
@@ -279,7 +269,7 @@ def _transpose_reference(arrays: Arrays, attrs: ConvTransposeAttrs) -> OutArrays
     grouped_w = w.reshape(groups, -1, *w.shape[1:])
     for k in np.ndindex(*w.shape[2:]):
         term = np.einsum("ngc...,gcm->ngm...", grouped_x, grouped_w[(..., *k)])
-        spots = patch(y, k, x.shape[2:], attrs.strides, attrs.dilations)
+        spots = patch(y, k, x.shape[2:], attrs)
         spots += term.reshape(spots.shape)
     behind = (b + n - size for b, n, size in zip(before, kept, whole, strict=True))
     y = surrounded(y, 0, (0, 0, *(-b for b in before)), (0, 0, *behind))
@@ -294,7 +284,7 @@ def _transpose_expr(types: Types, attrs: ConvTransposeAttrs) -> Expr:
     c, *k = over = b.iters(w.shape[0] // attrs.group, *w.shape[2:])
     each = w.shape[0] // attrs.group
     channel = group_channel(m, c, w.shape[1] * attrs.group, each, attrs.group)
-    at, hits = sources(o, k, attrs.strides, attrs.dilations, attrs.before)
+    at, hits = sources(o, k, attrs)
     pixel = wide(b.read(0, n, channel, *at, fill=0))
     weight = wide(b.read(1, channel, m % w.shape[1] if attrs.group > 1 else m, *k))
     term = when(hits, pixel * weight)
@@ -303,18 +293,13 @@ def _transpose_expr(types: Types, attrs: ConvTransposeAttrs) -> Expr:
 
 
 def sources(
-    o: Sequence[Index],
-    k: Sequence[Index],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    before: Sequence[IndexLike],
+    o: Sequence[Index], k: Sequence[Index], attrs: WindowAttrs
 ) -> tuple[list[Index], list[Scalar]]:
     """Which window puts its element `k` at `o`, and the conditions that it exists at all."""
-    reach = [p + b - q * d for p, q, d, b in zip(o, k, dilations, before, strict=True)]
-    hits: list[Scalar] = [
-        fn("eq", index_value(r % s, I64), 0) for r, s in zip(reach, strides, strict=True) if s > 1
-    ]
-    return [r // s for r, s in zip(reach, strides, strict=True)], hits
+    axes = zip(o, k, attrs.dilations, attrs.before, strict=True)
+    reach = list(zip((p + b - q * d for p, q, d, b in axes), attrs.strides, strict=True))
+    hits: list[Scalar] = [fn("eq", index_value(r % s, I64), 0) for r, s in reach if s > 1]
+    return [r // s for r, s in reach], hits
 
 
 def when(conditions: Sequence[Scalar], value: Scalar) -> Scalar:
@@ -329,8 +314,7 @@ def when(conditions: Sequence[Scalar], value: Scalar) -> Scalar:
 
 
 def _col2im_counts(attrs: Col2ImAttrs) -> Shape:
-    lists = (attrs.block, attrs.strides, attrs.before, attrs.after, attrs.dilations)
-    return tuple(map(window_count, attrs.image, *lists))
+    return tuple(map(window_count, attrs.image, attrs.block, *attrs.lists))
 
 
 def _col2im_infer(types: Types, attrs: Col2ImAttrs) -> OutTypes:
@@ -350,7 +334,7 @@ def _col2im_reference(arrays: Arrays, attrs: Col2ImAttrs) -> OutArrays:
     whole = [b + n + a for b, n, a in zip(before, image, after, strict=True)]
     y = np.zeros((*columns.shape[:2], *whole), columns.dtype)
     for k in np.ndindex(*block):
-        spots = patch(y, k, counts, attrs.strides, attrs.dilations)
+        spots = patch(y, k, counts, attrs)
         spots += columns[(slice(None), slice(None), *k)]
     kept = tuple(slice(b, b + n) for b, n in zip(before, image, strict=True))
     return (y[(slice(None), slice(None), *kept)],)
@@ -361,7 +345,7 @@ def _col2im_expr(types: Types, attrs: Col2ImAttrs) -> Expr:
     b = ExprBuilder(*types)
     n, c, *o = i = b.iters(*y.shape)
     k = b.iters(*attrs.block)
-    at, hits = sources(o, k, attrs.strides, attrs.dilations, attrs.before)
+    at, hits = sources(o, k, attrs)
     row, column = c, const(0)
     for q, size in zip(k, attrs.block, strict=True):
         row = row * size + q

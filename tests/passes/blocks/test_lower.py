@@ -122,7 +122,7 @@ def grouped() -> Graph:
 
 def pooled() -> Graph:
     m = Model("pooled")
-    attrs = PoolAttrs((3, 3), (2, 2), (1, 1), (1, 1), (1, 1))
+    attrs = PoolAttrs((2, 2), (1, 1), (1, 1), (1, 1), (3, 3))
     return m.finish(m.op("max_pool", m.input("x", N, 3, 37, 8), attrs=attrs))
 
 
@@ -274,7 +274,7 @@ def test_contiguous_loops_are_stored_as_one() -> None:
 
 def pooled_static() -> Graph:
     m = Model("pooled_static")
-    attrs = PoolAttrs((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
+    attrs = PoolAttrs((1, 1), (1, 1), (1, 1), (1, 1), (3, 3))
     return m.finish(m.op("max_pool", m.input("x", 1, 3, 37, 8), attrs=attrs))
 
 

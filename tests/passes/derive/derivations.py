@@ -125,7 +125,7 @@ def transposed(
 ) -> Region:
     """A transposed convolution with padding 1."""
     types = tensor(F32, batch, channels, size, size), tensor(F32, channels, features, taps, taps)
-    attrs = ConvTransposeAttrs((stride, stride), (1, 1), (1, 1), (0, 0), (1, 1), 1)
+    attrs = ConvTransposeAttrs((stride, stride), (1, 1), (1, 1), (1, 1), (0, 0), 1)
     spec = OPS["conv_transpose"].expr
     assert spec is not None
     return from_expr(spec((*types, None), attrs))

@@ -107,7 +107,7 @@ def upsampled(size: int = 24, channels: int = 64, features: int = 64) -> Graph:
     """A transposed convolution of 4 x 4 taps, whose stride 2 makes four phases of 2 x 2."""
     m = Model("upsampled")
     x = m.op("relu", m.input("x", 1, channels, size, size))
-    attrs = ConvTransposeAttrs((2, 2), (1, 1), (1, 1), (0, 0), (1, 1), 1)
+    attrs = ConvTransposeAttrs((2, 2), (1, 1), (1, 1), (1, 1), (0, 0), 1)
     weights = m.weight(channels, features, 4, 4), m.weight(features)
     return m.finish(m.op("relu", m.op("conv_transpose", x, *weights, attrs=attrs)))
 

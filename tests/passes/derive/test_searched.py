@@ -122,7 +122,7 @@ def transposed(
     stride, where that can be."""
     rank, m = len(image), Model("transposed")
     extra = max(0, stride - kernel + 2 * before)
-    lists = ((stride,), (before,), (before,), (extra if extra < stride else 0,), (1,))
+    lists = ((stride,), (before,), (before,), (1,), (extra if extra < stride else 0,))
     attrs = ConvTransposeAttrs(*(one * rank for one in lists), 1)
     x = m.op("relu", m.input("x", batch, 5, *image))
     y = m.op("conv_transpose", x, m.weight(5, 6, *(kernel,) * rank), m.weight(6), attrs=attrs)

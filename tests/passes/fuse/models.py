@@ -123,8 +123,8 @@ def up_and_down() -> Graph:
     """A U-net step: pool, transposed convolution, concat with the skip."""
     m = Model("up_and_down")
     x = m.input("x", 1, 4, 8, 8)
-    low = m.op("max_pool", x, attrs=PoolAttrs((2, 2), (2, 2), (0, 0), (0, 0), (1, 1)))
-    attrs = ConvTransposeAttrs((2, 2), (0, 0), (0, 0), (0, 0), (1, 1), 1)
+    low = m.op("max_pool", x, attrs=PoolAttrs((2, 2), (0, 0), (0, 0), (1, 1), (2, 2)))
+    attrs = ConvTransposeAttrs((2, 2), (0, 0), (0, 0), (1, 1), (0, 0), 1)
     high = m.op("conv_transpose", low, m.weight(4, 4, 2, 2), m.weight(4), attrs=attrs)
     both = m.op("concat", x, high, attrs=ConcatAttrs(1))
     return m.finish(m.op("relu", m.conv(both, 4, 3, pad=1)))
@@ -134,9 +134,9 @@ def phases() -> Graph:
     """Transposed convolutions, of phases that begin in different places."""
     m = Model("phases")
     x = m.op("relu", m.conv(m.input("x", 1, 2, symbol("h", 1, 9), 3), 2, 3, pad=1))
-    twice = ConvTransposeAttrs((2, 2), (1, 1), (1, 1), (0, 0), (1, 1), 1)
+    twice = ConvTransposeAttrs((2, 2), (1, 1), (1, 1), (1, 1), (0, 0), 1)
     up = m.op("conv_transpose", x, m.weight(2, 2, 4, 4), m.weight(2), attrs=twice)
-    thirds = ConvTransposeAttrs((3, 1), (1, 0), (0, 0), (0, 0), (1, 1), 2)
+    thirds = ConvTransposeAttrs((3, 1), (1, 0), (0, 0), (1, 1), (0, 0), 2)
     return m.finish(
         m.op("tanh", up), m.op("conv_transpose", up, m.weight(2, 1, 4, 1), attrs=thirds)
     )
@@ -145,7 +145,7 @@ def phases() -> Graph:
 def padded_pools() -> Graph:
     m = Model("padded_pools")
     x = m.input("x", symbol("n", 1), 3, 5, 5)
-    pads = PoolAttrs((3, 3), (2, 2), (1, 1), (1, 1), (1, 1))
+    pads = PoolAttrs((2, 2), (1, 1), (1, 1), (1, 1), (3, 3))
     largest = m.op("max_pool", m.op("relu", m.conv(x, 3, 3, pad=1)), attrs=pads)
     return m.finish(largest, m.op("average_pool", largest, attrs=pads))
 

@@ -53,7 +53,7 @@ def pooled() -> Graph:
     """A largest element of windows: what is outside is less than anything."""
     m = Model("pooled")
     y = m.conv(m.input("x", 1, 3, 11, 7), 4, 3, stride=2, pad=1)
-    attrs = PoolAttrs((3, 3), (2, 2), (1, 1), (1, 1), (1, 1))
+    attrs = PoolAttrs((2, 2), (1, 1), (1, 1), (1, 1), (3, 3))
     return m.finish(m.op("max_pool", y, attrs=attrs))
 
 

@@ -92,18 +92,23 @@ def _fit(
 
 def window_attrs(ctx: NodeContext, x: Operand, weight: Operand) -> dict[str, Any]:
     """The attributes of a convolution of `x` with `weight`."""
-    axes = _spatial(ctx, x)
-    kernel = _kernel_of(ctx, weight, axes)
-    strides, dilations = _per_axis(ctx, "strides", axes), _per_axis(ctx, "dilations", axes)
-    before, after = _pads(ctx, x, kernel, strides, dilations)
-    _fit(ctx, x, window_count, kernel, strides, before, after, dilations)
-    return {
-        "strides": strides,
-        "before": before,
-        "after": after,
-        "dilations": dilations,
-        "group": _group(ctx),
-    }
+    kernel = _kernel_of(ctx, weight, _spatial(ctx, x))
+    return _windows(ctx, x, kernel, window_count) | {"group": _group(ctx)}
+
+
+def _windows(
+    ctx: NodeContext,
+    x: Operand,
+    kernel: Sequence[int],
+    counted: Callable[..., Index],
+    pads: Callable[..., Pads] = _pads,
+    *extra: Sequence[int],
+) -> dict[str, Any]:
+    """Where windows over `x` lie; `pads` and `counted` take `extra` lists behind the others."""
+    strides, dilations = (_per_axis(ctx, name, len(kernel)) for name in ("strides", "dilations"))
+    before, after = pads(ctx, x, kernel, strides, dilations, *extra)
+    _fit(ctx, x, counted, kernel, strides, before, after, dilations, *extra)
+    return {"strides": strides, "before": before, "after": after, "dilations": dilations}
 
 
 def _conv(ctx: NodeContext) -> Results:
@@ -122,21 +127,12 @@ def _conv_transpose(ctx: NodeContext) -> Results:
     x, weight = ctx.input(0), ctx.input(1)
     axes = _spatial(ctx, x)
     kernel = _kernel_of(ctx, weight, axes)
-    strides, dilations = _per_axis(ctx, "strides", axes), _per_axis(ctx, "dilations", axes)
     extra = ctx.integers("output_padding", (0,) * axes)
     if len(extra) != axes:
         raise ctx.fail(f"output_padding has {len(extra)} entries for {axes} spatial axes")
-    before, after = _transposed_pads(ctx, x, kernel, strides, dilations, extra)
-    _fit(ctx, x, transposed_count, kernel, strides, before, after, dilations, extra)
+    attrs = _windows(ctx, x, kernel, transposed_count, _transposed_pads, extra)
     return ctx.emit_all(
-        "conv_transpose",
-        ctx.inputs,
-        strides=strides,
-        before=before,
-        after=after,
-        output_padding=extra,
-        dilations=dilations,
-        group=_group(ctx),
+        "conv_transpose", ctx.inputs, **attrs, output_padding=extra, group=_group(ctx)
     )
 
 
@@ -173,19 +169,9 @@ def pool_attrs(ctx: NodeContext, x: Operand) -> dict[str, Any]:
     kernel = ctx.integers("kernel_shape")
     if len(kernel) != axes or min(kernel) < 1:
         raise ctx.fail(f"kernel_shape is {kernel}; {axes} positive numbers are due")
-    strides, dilations = _per_axis(ctx, "strides", axes), _per_axis(ctx, "dilations", axes)
-    before, after = _pads(ctx, x, kernel, strides, dilations)
     ceil_mode = ctx.flag("ceil_mode")
-    counted = partial(window_count, ceil_mode=ceil_mode)
-    _fit(ctx, x, counted, kernel, strides, before, after, dilations)
-    return {
-        "kernel": kernel,
-        "strides": strides,
-        "before": before,
-        "after": after,
-        "dilations": dilations,
-        "ceil_mode": ceil_mode,
-    }
+    windows = _windows(ctx, x, kernel, partial(window_count, ceil_mode=ceil_mode))
+    return windows | {"kernel": kernel, "ceil_mode": ceil_mode}
 
 
 def _max_pool(ctx: NodeContext) -> Results:

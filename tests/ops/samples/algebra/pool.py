@@ -19,7 +19,7 @@ def _samples(**extra: Any) -> Callable[[np.random.Generator], Iterator[Sample]]:
         f32 = partial(normal, rng)
 
         def attrs(*lists: Any, ceil_mode: bool = False) -> PoolAttrs:
-            return replace(PoolAttrs(*lists), ceil_mode=ceil_mode, **extra)
+            return replace(PoolAttrs(*lists[1:], lists[0]), ceil_mode=ceil_mode, **extra)
 
         plain = attrs((2, 2), (2, 2), (0, 0), (0, 0), (1, 1))
         yield Sample((f32(2, 3, 6, 8),), plain, "plain")

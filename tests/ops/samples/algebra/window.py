@@ -33,22 +33,22 @@ def _conv_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 def _transpose_samples(rng: np.random.Generator) -> Iterator[Sample]:
     f32 = partial(normal, rng)
-    plain = ConvTransposeAttrs((1, 1), (0, 0), (0, 0), (0, 0), (1, 1), 1)
+    plain = ConvTransposeAttrs((1, 1), (0, 0), (0, 0), (1, 1), (0, 0), 1)
     yield Sample((f32(1, 2, 3, 4), f32(2, 3, 3, 3), f32(3)), plain, "plain")
-    strided = ConvTransposeAttrs((2, 3), (1, 0), (0, 2), (1, 0), (1, 1), 1)
+    strided = ConvTransposeAttrs((2, 3), (1, 0), (0, 2), (1, 1), (1, 0), 1)
     yield Sample((f32(2, 3, 4, 5), f32(3, 2, 3, 4)), strided, "strided")
-    grouped = ConvTransposeAttrs((2, 1), (1, 1), (1, 1), (0, 0), (1, 2), 2)
+    grouped = ConvTransposeAttrs((2, 1), (1, 1), (1, 1), (1, 2), (0, 0), 2)
     yield Sample((f32(1, 4, 5, 5), f32(4, 3, 4, 3), f32(6)), grouped, "grouped")
-    line = ConvTransposeAttrs((4,), (2,), (2,), (0,), (1,), 1)
+    line = ConvTransposeAttrs((4,), (2,), (2,), (1,), (0,), 1)
     yield Sample((f32(1, 3, 7), f32(3, 2, 8)), line, "1d")
-    wider = ConvTransposeAttrs((2,), (-1,), (-2,), (0,), (1,), 1)
+    wider = ConvTransposeAttrs((2,), (-1,), (-2,), (1,), (0,), 1)
     yield Sample((f32(1, 2, 5), f32(2, 1, 3)), wider, "wider")
 
 
 def _col2im_samples(rng: np.random.Generator) -> Iterator[Sample]:
     x = rng.standard_normal((2, 12, 20)).astype(np.float32)
-    yield Sample((x,), Col2ImAttrs(dims(5, 6), (2, 2), (1, 1), (0, 0), (0, 0), (1, 1)))
-    padded = Col2ImAttrs(dims(5, 7), (3, 2), (2, 2), (1, 0), (1, 1), (1, 1))
+    yield Sample((x,), Col2ImAttrs((1, 1), (0, 0), (0, 0), (1, 1), dims(5, 6), (2, 2)))
+    padded = Col2ImAttrs((2, 2), (1, 0), (1, 1), (1, 1), dims(5, 7), (3, 2))
     yield Sample((rng.standard_normal((1, 6, 12)).astype(np.float32),), padded, "padded")
 
 
