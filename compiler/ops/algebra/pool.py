@@ -32,8 +32,8 @@ from tcc.record import record
 
 @record
 class PoolAttrs(WindowAttrs):
-    """`count_include_pad` is average_pool's, `p` lp_pool's, `storage_order` (0: row-major positions,
-    1: column-major ones) max_pool_indices'.
+    """`count_include_pad` is average_pool's, `p` lp_pool's, `storage_order` (0: row-major
+    positions, 1: column-major ones) max_pool_indices'.
     """
 
     kernel: tuple[int, ...]
