@@ -143,6 +143,11 @@ class Emitter:
     def size_scalar(self, value: IndexLike, dtype: DType = I64) -> Operand:
         return self.scope.sizes([as_index(value)], dtype, scalar=True)
 
+    def counted(self, size: Index) -> Operand:
+        """0, 1, ... below `size`, as i64."""
+        ends = (self.filled(0, I64), self.size_scalar(size), self.filled(1, I64))
+        return self.emit("range", *ends, size=size)
+
     def emit_all(
         self, op: str, operands: Sequence[Operand | None], **attrs: Any
     ) -> tuple[Operand, ...]:

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tcc.frontends.emit import Emitter
 from tcc.frontends.scope import Operand
-from tcc.ir.index import Index
-from tcc.ir.types import I64, TensorType
+from tcc.ir.types import TensorType
 from tcc.record import record
 
 Activation = Callable[[Emitter, Operand], Operand]
@@ -53,6 +52,20 @@ def by_matrices(matrices: Iterable[Operand]) -> tuple[Product, ...]:
         return lambda ctx, h: h @ matrix
 
     return tuple(map(by, matrices))
+
+
+def with_biases(
+    ctx: Emitter, projected: Operand, biases: Sequence[Operand], hidden: int, reset_late: bool
+) -> tuple[Operand, Operand | None]:
+    """The projected input plus the biases of input and state; and what of the state's comes only
+    where a reset gate is applied after the product (`reset_late`)."""
+    own, other = biases
+    late = None
+    if reset_late:
+        late = ctx.slice_axis(other, 0, 2 * hidden, hidden)
+        zero = ctx.full(0.0, other.dtype, (hidden,))
+        other = ctx.concat([ctx.slice_axis(other, 0, 0, 2 * hidden), zero], 0)
+    return projected + (own + other), late
 
 
 def _rnn_step(
@@ -128,7 +141,7 @@ def run_cell(
     """
     scanned = [projected]
     if lengths is not None:
-        scanned.append(_steps(ctx, projected.shape[0]))
+        scanned.append(ctx.counted(projected.shape[0]))
     scope = ctx.body_scope("step" if not reverse else "step_back")
     old = [scope.wrap(scope.builder.input("state", state.type)) for state in states]
     x = scope.wrap(scope.builder.input("x", _row_type(projected)))
@@ -156,8 +169,3 @@ def run_cell(
 
 def _row_type(operand: Operand) -> TensorType:
     return TensorType(operand.dtype, operand.shape[1:])
-
-
-def _steps(ctx: Emitter, time: Index) -> Operand:
-    zero, one = ctx.filled(0, I64), ctx.filled(1, I64)
-    return ctx.emit("range", zero, ctx.size_scalar(time), one, size=time)

@@ -26,8 +26,8 @@ class AttentionAttrs:
 
     scale: float
     is_causal: bool
-    softcap: float
-    offset: Index
+    softcap: float = 0.0
+    offset: Index = const(0)
 
 
 @record

@@ -16,8 +16,7 @@ from tcc.ir.types import BOOL, F64, I32, I64
 
 def positions(ctx: NodeContext, count: Operand | None, size: Index) -> Operand:
     """The numbers `count`, `count + 1`, ... of `size` places, i64; from 0 on without a count."""
-    ends = (ctx.size_scalar(0), ctx.size_scalar(size), ctx.size_scalar(1))
-    found = ctx.emit("range", *ends, size=size)
+    found = ctx.counted(size)
     return found if count is None else found + ctx.cast(count, I64)
 
 

@@ -8,7 +8,7 @@ from math import sqrt
 
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.functions import call, typed_body
-from tcc.ir.index import as_int, const
+from tcc.ir.index import as_int
 from tcc.ir.types import BF16, F16
 
 
@@ -22,7 +22,6 @@ def _attention(ctx: NodeContext) -> Results:
             scale=ctx.real("scale", 1 / sqrt(width)),
             is_causal=ctx.flag("is_causal"),
             softcap=ctx.real("softcap"),
-            offset=const(0),
         )
     body = typed_body(ctx)
     if body is None:

@@ -17,6 +17,7 @@ from tcc.frontends.recurrent import (
     Product,
     by_matrices,
     run_cell,
+    with_biases,
 )
 from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int, const
@@ -67,10 +68,6 @@ class _Layer:
     initial: tuple[Operand, ...]  # [direction, batch, hidden]
     hidden: int
     activations: list[Activation]
-
-    @property
-    def time(self) -> Index:
-        return self.x.shape[0]
 
     @property
     def batch(self) -> Index:
@@ -126,13 +123,9 @@ def _cell(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Cell, Operand]:
     if given is not None:
         width = kind.gates * hidden
         both = ctx.holds(_direction(ctx, given, number, 2), 0, 2 * width)
-        own = ctx.slice_axis(both, 0, 0, width)
-        other = ctx.slice_axis(both, 0, width, width)
-        if ctx.node.op_type == "GRU" and linear_before:
-            late = ctx.slice_axis(other, 0, 2 * hidden, hidden)
-            zero = ctx.full(0.0, own.dtype, (const(hidden),))
-            other = ctx.concat([ctx.slice_axis(other, 0, 0, 2 * hidden), zero], 0)
-        projected = projected + (own + other)
+        biases = [ctx.slice_axis(both, 0, n * width, width) for n in range(2)]
+        reset_late = ctx.node.op_type == "GRU" and linear_before
+        projected, late = with_biases(ctx, projected, biases, hidden, reset_late)
     count = len(kind.activations)
     cell = Cell(
         hidden,

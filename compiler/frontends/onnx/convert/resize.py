@@ -153,8 +153,13 @@ def _taps(ctx: NodeContext, x: Operand, target: _Target, reach: int) -> Index:
         half = ctx.emit("ceil", float(reach) / shrunk)
         (bound,) = ctx.sizes(ctx.cast(half, I64), "the kernel", lo=1)
         return 2 * bound
+    return widened_taps(x, target.sizes, target.scales, reach)
+
+
+def widened_taps(x: Operand, sizes: Sequence[Index], scales: Scales, reach: int) -> Index:
+    """How many elements of `x` a kernel reaches at most that the known scales widen."""
     halves = [const(reach)]
-    for dim, size, scale in zip(x.shape, target.sizes, target.scales, strict=True):
+    for dim, size, scale in zip(x.shape, sizes, scales, strict=True):
         if scale is None:
             halves.append(ceildiv(dim * reach, maximum(size, 1)))
         else:

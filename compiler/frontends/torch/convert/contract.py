@@ -88,8 +88,6 @@ def _attention(ctx: CallContext) -> Operand:
         mask,
         scale=scale,
         is_causal=ctx.flag("is_causal"),
-        softcap=0.0,
-        offset=const(0),
     )
     if mask is not None:
         found = _without_masked_rows(ctx, found, mask)

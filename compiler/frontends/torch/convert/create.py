@@ -4,7 +4,7 @@ import numpy as np
 from tcc.frontends.scope import Operand
 from tcc.frontends.torch.context import CallContext, Converters
 from tcc.ir.index import Index, as_int
-from tcc.ir.types import F64, I64
+from tcc.ir.types import F64
 
 
 def _filled(ctx: CallContext) -> Operand:
@@ -35,8 +35,7 @@ def counted(ctx: CallContext, size: Index) -> Operand:
     known = as_int(size)
     if known is not None and known <= _LONGEST:
         return ctx.constant(np.arange(known))
-    ends = (ctx.filled(0, I64), ctx.size_scalar(size), ctx.filled(1, I64))
-    return ctx.emit("range", *ends, size=size)
+    return ctx.counted(size)
 
 
 def grid(ctx: CallContext, rows: Index, columns: Index) -> tuple[Operand, Operand]:

@@ -207,7 +207,7 @@ def _repeated_places(ctx: CallContext) -> Operand:
     times = ctx.operand("repeats", I64)
     total = ctx.reduce("sum", times, 0)
     (size,) = ctx.sizes(ctx.reshape(total, (1,)), "the number of repetitions")
-    ends = ctx.emit("cum_sum", times, axis=0, exclusive=False, reverse=False)
+    ends = ctx.emit("cum_sum", times, axis=0)
     return _searched(ctx, ends, counted(ctx, size), True)
 
 
@@ -248,7 +248,7 @@ def _unique_consecutive(ctx: CallContext) -> Sequence[Operand | None]:
     new = ctx.concat([ctx.full(True, BOOL, (1,)), ~left.equals(right)], 0)
     size = _count(ctx, 1)
     values = ctx.emit("compress", flat, new, axis=0, size=size)
-    number = ctx.emit("cum_sum", ctx.cast(new, I64), axis=0, exclusive=False, reverse=False) - 1
+    number = ctx.emit("cum_sum", ctx.cast(new, I64), axis=0) - 1
     ones = ctx.full(1, I64, (total,))
     counts = ctx.emit(
         "scatter_elements", ctx.full(0, I64, (size,)), number, ones, axis=0, reduction="add"

@@ -50,7 +50,7 @@ def _rms_norm(ctx: CallContext) -> Operand:
     x, axis, weight = _of_last_axes(ctx)
     computed = np.float64 if x.dtype is F64 else np.float32  # of f16 too, whose own is larger
     epsilon = ctx.real("eps", float(np.finfo(computed).eps))
-    return ctx.emit("rms_normalization", x, weight, axis=axis, epsilon=epsilon, outputs=1)
+    return ctx.emit("rms_normalization", x, weight, axis=axis, epsilon=epsilon)
 
 
 def _batch_norm(ctx: CallContext) -> Results:

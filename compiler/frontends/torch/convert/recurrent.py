@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tcc.frontends.recurrent import KINDS, Activation, Cell, by_matrices, run_cell
+from tcc.frontends.recurrent import KINDS, Activation, Cell, by_matrices, run_cell, with_biases
 from tcc.frontends.scope import Operand
 from tcc.frontends.torch.context import CallContext, Converter, Converters
 from tcc.frontends.torch.convert.movement import select, swap_axes
@@ -26,12 +26,7 @@ def _direction(
         raise ctx.fail("layers with a projection are not supported")
     projected, late = x @ swap_axes(ctx, enter, 0, 1), None
     if biases:
-        own, other = biases
-        if name == "GRU":
-            late = ctx.slice_axis(other, 0, 2 * hidden, hidden)
-            zero = ctx.full(0, other.dtype, (const(hidden),))
-            other = ctx.concat([ctx.slice_axis(other, 0, 0, 2 * hidden), zero], 0)
-        projected = projected + (own + other)
+        projected, late = with_biases(ctx, projected, biases, hidden, name == "GRU")
     parts = [ctx.slice_axis(again, 0, place * hidden, hidden) for place in places]
     functions = [function if f == "Tanh" else f.lower() for f in kind.activations]
     cell = Cell(

@@ -115,7 +115,7 @@ def _norm(ctx: CallContext) -> Operand:
 def _running(op: str) -> Converter:
     def convert(ctx: CallContext) -> Operand:
         x, axis = ctx.along(ctx.result_dtype())
-        return ctx.emit(op, x, axis=axis, exclusive=False, reverse=False)
+        return ctx.emit(op, x, axis=axis)
 
     return convert
 

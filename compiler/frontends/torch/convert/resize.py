@@ -1,14 +1,11 @@
 """Converters of interpolation and of sampling at places."""
 
-import math
-from collections.abc import Sequence
-from functools import reduce
-
 import numpy as np
 from numpy.typing import NDArray
+from tcc.frontends.onnx.convert.resize import widened_taps
 from tcc.frontends.scope import Operand
 from tcc.frontends.torch.context import CallContext, Converter, Converters
-from tcc.ir.index import Index, as_int, ceildiv, const, maximum
+from tcc.ir.index import Index, as_int
 
 _PADDING = ("zeros", "border", "reflection")
 _MODES = ("linear", "nearest", "cubic")
@@ -31,16 +28,17 @@ def _upsample(mode: str, smooth: bool = False) -> Converter:
         if smooth and corners:
             raise ctx.fail("align_corners together with antialias is not supported")
         known = [None] * (x.rank - 2) if corners else _known_scales(ctx, x)
+        scales = (1.0, 1.0, *known)
         return ctx.emit(
             "resize",
             x,
             sizes=sizes,
-            scales=(1.0, 1.0, *known),
+            scales=scales,
             mode=mode,
             coordinate_mode="align_corners" if corners else linear,
             cubic_coeff_a=-0.5 if smooth else -0.75,
             exclude_outside=smooth,
-            taps=_taps(ctx, x, sizes, known, 2 if mode == "cubic" else 1) if smooth else None,
+            taps=widened_taps(x, sizes, scales, 2 if mode == "cubic" else 1) if smooth else None,
         )
 
     return convert
@@ -92,17 +90,6 @@ def _known_scales(ctx: CallContext, x: Operand) -> list[float | None]:
     """The scale of each spatial axis where the sizes do not say it."""
     given = zip(ctx.result_shape()[2:], x.shape[2:], _scales(ctx, x.rank - 2), strict=True)
     return [None if _follows(o, i, s) else s for o, i, s in given]
-
-
-def _taps(
-    ctx: CallContext, x: Operand, sizes: Sequence[Index], scales: Sequence[float | None], reach: int
-) -> Index:
-    """How many input elements a kernel that is widened by the scale reaches at most."""
-    halves = [
-        ceildiv(dim * reach, maximum(size, 1)) if s is None else const(math.ceil(reach / min(s, 1)))
-        for dim, size, s in zip(x.shape[2:], sizes[2:], scales, strict=True)
-    ]
-    return 2 * reduce(maximum, [const(reach), *halves])
 
 
 def _follows(size: Index, extent: Index, scale: float | None) -> bool:

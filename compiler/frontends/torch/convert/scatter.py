@@ -168,7 +168,7 @@ def _masked_scatter(ctx: CallContext) -> Operand:
     if x.is_empty or source.is_empty:
         return x
     held = ctx.cast(ctx.flat(mask), I64)
-    at = ctx.emit("cum_sum", held, axis=0, exclusive=True, reverse=False) * held
+    at = ctx.emit("cum_sum", held, axis=0, exclusive=True) * held
     taken = ctx.reshape(ctx.emit("gather", ctx.flat(source), at, axis=0), x.shape)
     return ctx.where(mask, taken, x)
 
