@@ -119,5 +119,5 @@ def _pool(b: GraphBuilder, value: Value, size: int = 1) -> Value:
         return value
     one, zero = (1,) * rank, (as_index(0),) * rank
     window = tuple(min(size, as_int(n) or 1) for n in value.type.shape[2:])
-    attrs = OPS["max_pool"].attrs(window, one, zero, zero, one)
+    attrs = OPS["max_pool"].attrs(one, zero, zero, one, window)
     return b.add(OPS["max_pool"], [value], attrs, loc=_POOL)[0]
