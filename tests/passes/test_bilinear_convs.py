@@ -306,7 +306,7 @@ class Pooled:
         (y,) = b.add(OPS["relu"], [y])
         before = tuple(map(const, self.before))
         windows = OPS["max_pool"].attrs(
-            self.kernel, self.strides, before, before, (1, 1), self.ceil_mode
+            self.strides, before, before, (1, 1), self.kernel, self.ceil_mode
         )
         (z,) = b.add(OPS["max_pool"], [y], windows)
         return b.finish([z, y] if self.shared else [z])
@@ -391,7 +391,7 @@ def among_others(case: Conv, *, given: bool = False, result: bool = False, loc: 
     if result:
         return b.finish([y])
     none = (const(0), const(0))
-    pooled = OPS["max_pool"].attrs((2, 2), (2, 2), none, none, (1, 1))
+    pooled = OPS["max_pool"].attrs((2, 2), none, none, (1, 1), (2, 2))
     (last,) = b.add(OPS["max_pool"], [y], pooled)
     return b.finish([last])
 

@@ -223,7 +223,7 @@ def transposed(kernel: int, attrs: tuple[Any, ...], group: int, symbolic: bool) 
     operands.append(
         b.constant(bias, "bias") if kernel % 2 else b.input("bias", tensor(F32, len(bias)))
     )
-    lists = ((stride, 2), (before, 0), (after, 1), (extra, 0), (1, 1))
+    lists = ((stride, 2), (before, 0), (after, 1), (1, 1), (extra, 0))
     (y,) = b.add(OPS["conv_transpose"], operands, OPS["conv_transpose"].attrs(*lists, group))
     shape = y.type.static_shape
     return None if shape is not None and min(shape) < 1 else b.finish([y])

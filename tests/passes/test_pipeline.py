@@ -171,9 +171,9 @@ class Chance:
                 attrs = OPS["batch_normalization"].attrs(1e-5)
                 (x,) = b.add(OPS["batch_normalization"], [x, *vectors, spread], attrs)
             case "up":
-                attrs = OPS["conv_transpose"].attrs((2, 2), (1, 1), (1, 1), (0, 0), (1, 1), 1)
+                attrs = OPS["conv_transpose"].attrs((2, 2), (1, 1), (1, 1), (1, 1), (0, 0), 1)
                 (x,) = b.add(OPS["conv_transpose"], [x, self.weights(4, 4, 4, 4)], attrs)
-                pool = OPS["max_pool"].attrs((2, 2), (2, 2), (0, 0), (0, 0), (1, 1))
+                pool = OPS["max_pool"].attrs((2, 2), (0, 0), (0, 0), (1, 1), (2, 2))
                 (x,) = b.add(OPS["max_pool"], [x], pool)
             case "moves":
                 perm = OPS["transpose"].attrs((0, 1, 3, 2))

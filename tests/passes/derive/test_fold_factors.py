@@ -55,7 +55,7 @@ def product_graph(kind: str, bias: bool, tail: str) -> Graph:
     """A product with constant weights, then what `tail` names, then relu."""
     b = GraphBuilder("g")
     conv = OPS["conv"].attrs((1, 1), (1, 0), (0, 1), (1, 1), 2)
-    transposed = OPS["conv_transpose"].attrs((2, 1), (1, 0), (0, 1), (1, 0), (1, 1), 2)
+    transposed = OPS["conv_transpose"].attrs((2, 1), (1, 0), (0, 1), (1, 1), (1, 0), 2)
     forms: dict[str, tuple[tuple[int, ...], tuple[int, ...], int, Any]] = {
         "conv": ((2, 4, 5, 5), (6, 2, 3, 2), 6, conv),
         "conv_transpose": ((2, 4, 5, 5), (4, 3, 3, 2), 6, transposed),

@@ -105,7 +105,7 @@ def gathered(channels: int) -> TileKernel:
     m = b.input("m", tensor(F32, points(F4), 1, 1, 1, 3, 5, channels))
     expr = output_transform(Conv(const(1), channels, channels, 1, axes), F4, m.type, None)
     (y,) = b.add(OPS["expression"], [m, None], OPS["expression"].attrs(expr))
-    (z,) = b.add(OPS["max_pool"], [y], OPS["max_pool"].attrs((3, 3), (1, 1), *NOTHING, (1, 1)))
+    (z,) = b.add(OPS["max_pool"], [y], OPS["max_pool"].attrs((1, 1), *NOTHING, (1, 1), (3, 3)))
     placed = place_graph(b.finish([z]), model=planner())
     _, table, _ = lower_program(placed, planner(), lower_node)
     return table.bounds[0].kernel
