@@ -105,8 +105,11 @@ static const char *shared_unfit(const tcc_comm_settings *settings) {
 
 static tcc_status shared_open(tcc_comm *comm, const tcc_comm_settings *settings) {
     tcc_status status = make(comm, settings->rendezvous, NULL);
-    if (status == TCC_TIMEOUT && settings->local_size < 0)
-        return tcc_fail(status, "%s; ranks of several hosts meet at HOST:PORT", tcc_last_error());
+    if (status == TCC_TIMEOUT && settings->local_size < 0) {
+        char reason[512];
+        snprintf(reason, sizeof reason, "%s", tcc_last_error());
+        return tcc_fail(status, "%s; ranks of several hosts meet at HOST:PORT", reason);
+    }
     TCC_RETURN_IF_ERROR(status);
     if (comm->settings.local_rank < 0) comm->settings.local_rank = comm->rank;
     comm->settings.local_size = comm->size;
