@@ -105,5 +105,6 @@ def test_ranks_of_two_hosts_do_not_try_to_share_memory(
 def test_a_name_without_a_port_is_of_one_host(tmp_path: Path, comm_library: Path) -> None:
     show = SHOW.replace("open()", "open(open_seconds=0.05)")
     variables = {"TCC_COMM_LIBRARY": str(comm_library), "TCC_RENDEZVOUS": f"job {tmp_path}"}
-    with pytest.raises(AssertionError, match=r"not come to 'job .*in time: 1; ranks of several hosts meet"):
+    expected = r"not come to 'job .*in time: 1; ranks of several hosts meet"
+    with pytest.raises(AssertionError, match=expected):
         run(sys.executable, "-c", show, TCC_RANK="0", TCC_SIZE="2", **variables)
