@@ -34,6 +34,7 @@ class Library:
     remedy: str
     variables: Mapping[str, str]  # for ranks on this host
     outlives_peers: bool = True  # it does not end ranks when another has ended
+    splits_at_once: bool = True  # several threads of a rank may make groups
 
     @property
     def prefix(self) -> Path:
@@ -68,7 +69,7 @@ LIBRARIES = {
     "oneccl": Library(
         "ccl", "oneapi/ccl.hpp", "oneccl.cpp", "oneCCL (the wheel oneccl-devel)",
         {"CCL_PROCESS_LAUNCHER": "none", "CCL_ATL_TRANSPORT": "ofi", "CCL_YIELD": "sched_yield"},
-        outlives_peers=False,
+        outlives_peers=False, splits_at_once=False,
     ),
     "ucc": Library(
         "ucc", "ucc/api/ucc.h", "ucc.c", "UCC 1.10 or later, and UCX",

@@ -60,8 +60,12 @@ def test_a_rendezvous_without_a_port_is_named(programs: Path, tmp_path: Path) ->
 # ---- libraries that may be installed -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("program", [("matrix", "0", "short", "plugin"), ("beside", "plugin")])
-@pytest.mark.parametrize("name", LIBRARIES)
+PROGRAMS = [(name, ("matrix", "0", "short", "plugin")) for name in LIBRARIES] + [
+    (name, ("beside", "plugin")) for name, row in LIBRARIES.items() if row.splits_at_once
+]
+
+
+@pytest.mark.parametrize(("name", "program"), PROGRAMS)
 def test_ranks_over_a_library(
     programs: Path, tmp_path: Path, name: str, program: tuple[str, ...]
 ) -> None:
