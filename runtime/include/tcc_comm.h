@@ -86,8 +86,8 @@ typedef struct tcc_comm_config {
     int32_t rank, size;
     int32_t local_rank, local_size; /* among the ranks of this host */
     int32_t epoch;             /* counts restarts of the job; ranks of another one are refused */
-    const char *rendezvous;    /* a name that all ranks of one job share, 1 to 200 bytes; for
-                                * plugins HOST:PORT, where rank 0 listens */
+    const char *rendezvous;    /* a name that all ranks of one job share, 1 to 200 bytes; HOST:PORT,
+                                * where rank 0 listens, if they may be of several hosts */
     const char *token;         /* a secret of the job, up to 64 bytes; "" if there is none */
     const char *backends;      /* names by preference, "shared,plugin,mpi" if NULL */
     int32_t open_milliseconds; /* deadline of open, split, shrink and symmetric; 0: 60,000 */
@@ -97,7 +97,8 @@ typedef struct tcc_comm_config {
 #define TCC_COMM_CONFIG {sizeof(tcc_comm_config), -1, -1, -1, -1, -1, NULL, NULL, NULL, 0, 0}
 
 /* Joins this process to the job as one rank; returns when all ranks have come.  The first backend
- * of the list that fits is used: `shared` where all ranks are of one host, at most 64 of them;
+ * of the list that fits is used: `shared` where all ranks are of one host, at most 64 of them, which
+ * ranks find out at HOST:PORT where neither the config nor a launcher gives the local size;
  * `plugin` where TCC_COMM_PLUGIN names an engine (tcc_comm_plugin.h); `mpi` where an MPI library is
  * found.  Processes of `shared` find one another by an abstract
  * socket, have the same user, and share one network namespace. TCC_INVALID_ARGUMENT: a field or an

@@ -8,6 +8,7 @@
  * needs CCL_PROCESS_LAUNCHER=none CCL_ATL_TRANSPORT=ofi, and FI_PROVIDER may name the network.
  *
  * A rank that dies ends the others: oneCCL aborts a process whose connection to a peer breaks.
+ * Threads of a rank that split comms at once may wait in vain, until the deadline (seen with 2022.1).
  *
  * A group has three communicators: one for collectives and one for the messages of each tag, for
  * oneCCL's messages have no tags.  Threads of oneCCL carry on what is under way. */

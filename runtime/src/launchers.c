@@ -12,6 +12,7 @@ typedef struct launcher {
     const char *rank, *size, *local_rank, *local_size, *epoch;
     const char *marker;     /* it must be set, too */
     const char *meeting[3]; /* together they name the job */
+    const char *node;       /* this host's number; the local size is a list, by host */
     const char *nodes;      /* the list of hosts: ranks meet at a port of the first, by the job */
     int32_t port_offset;    /* 1: the launcher listens at the meeting's port itself */
     bool outer;
@@ -47,9 +48,11 @@ static const launcher launchers[] = {
     {.rank = "SLURM_PROCID",
      .size = "SLURM_STEP_NUM_TASKS",
      .local_rank = "SLURM_LOCALID",
+     .local_size = "SLURM_STEP_TASKS_PER_NODE",
      .epoch = "SLURM_RESTART_COUNT",
      .marker = "SLURM_STEP_ID",
      .meeting = {"SLURM_JOB_ID", "SLURM_STEP_ID"},
+     .node = "SLURM_NODEID",
      .nodes = "SLURM_STEP_NODELIST",
      .outer = true},
     /* Kubernetes' indexed jobs */
@@ -85,11 +88,34 @@ static bool is_complete(const launcher *from) {
            (!from->marker || tcc_variable(from->marker));
 }
 
+/* The number of this host in a list as in "2(x3),1"; -1 where the host's own is not set. */
+static tcc_status number_of_host(const launcher *from, int32_t *out) {
+    const char *list = tcc_variable(from->local_size);
+    int32_t node = -1;
+    TCC_RETURN_IF_ERROR(number_of(from->node, &node));
+    if (!list || node < 0) return TCC_OK;
+    for (const char *at = list; *at; at += *at == ',') {
+        int number, hosts = 1, length = 0, more = 0;
+        if (sscanf(at, "%9d%n", &number, &length) < 1 || number < 0) break;
+        if (at[length] == '(' && (sscanf(at + length, "(x%9d)%n", &hosts, &more), !more)) break;
+        if (node < hosts) {
+            *out = number;
+            return TCC_OK;
+        }
+        at += length + more;
+        node -= hosts;
+        if (*at && *at != ',') break;
+    }
+    return tcc_fail(TCC_INVALID_ARGUMENT, "%s=%s says no number for %s=%s", from->local_size, list,
+                    from->node, tcc_variable(from->node));
+}
+
 static tcc_status read_launcher(const launcher *from, tcc_launch *out) {
     TCC_RETURN_IF_ERROR(number_of(from->rank, &out->rank));
     TCC_RETURN_IF_ERROR(number_of(from->size, &out->size));
     TCC_RETURN_IF_ERROR(number_of(from->local_rank, &out->local_rank));
-    TCC_RETURN_IF_ERROR(number_of(from->local_size, &out->local_size));
+    TCC_RETURN_IF_ERROR(from->node ? number_of_host(from, &out->local_size)
+                                   : number_of(from->local_size, &out->local_size));
     TCC_RETURN_IF_ERROR(number_of(from->epoch, &out->epoch));
     if (out->rank >= out->size)
         return tcc_fail(TCC_INVALID_ARGUMENT, "%s=%d and %s=%d contradict: ranks count from 0",
@@ -204,11 +230,7 @@ tcc_status tcc_launch_read(tcc_launch *out, bool *out_found) {
     }
     if (!found) return TCC_OK;
     *out_found = true;
-    int32_t nodes = 0;
-    if (found->outer && found->marker)
-        TCC_RETURN_IF_ERROR(number_of("SLURM_STEP_NUM_NODES", &nodes));
     TCC_RETURN_IF_ERROR(complete(found, out));
-    if (out->local_size < 0 && nodes == 1) out->local_size = out->size;
     if (out->local_size < 0 && found->outer && !found->marker)
         out->local_size = 1; /* a pod is a host of its own */
     return name_meeting(&launchers[0], out);

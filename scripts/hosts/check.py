@@ -1,4 +1,4 @@
-"""Comms over MPI between two hosts (`link.py`), whose link delays and loses packets."""
+"""Comms over MPI and plugins between two hosts (`link.py`); their link delays and loses packets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hosts.launchers import Launcher
+from hosts.launchers import ByHand, Launcher
 from hosts.link import ADDRESSES
 
 LINK = Path(__file__).with_name("link.py")
@@ -31,7 +31,7 @@ class Outcome:
     seen: str
 
 
-def _run(launcher: Launcher, ranks: int, command: str, after: str = "") -> tuple[str, str]:
+def _run(launcher: Launcher | ByHand, ranks: int, command: str, after: str = "") -> tuple[str, str]:
     """What ranks on two hosts, and the shell command `after` on the first, print.
 
     Ranks start from a shell, which hides from the launcher that they die, and do not heed SIGUSR1,
@@ -41,12 +41,11 @@ def _run(launcher: Launcher, ranks: int, command: str, after: str = "") -> tuple
     agent = "$LINK_AGENT"  # the shell's
     started = shlex.join((*launcher.on_hosts(ranks, ADDRESSES, agent), *rank))
     started = started.replace(shlex.quote(agent), agent)
-    variables = {"TCC_MPI_LIBRARY": str(launcher.library)}
     try:
         done = subprocess.run(
             (sys.executable, str(LINK), "sh", "-c", f"{started}; {after or 'true'}"),
             capture_output=True, text=True, check=False, timeout=SECONDS,
-            env=os.environ | variables,
+            env=os.environ | launcher.variables,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return "", f"not ended after {SECONDS} s"
@@ -57,8 +56,8 @@ def _last_line(text: str) -> str:
     return next(reversed(text.strip().splitlines()), "nothing printed")
 
 
-def _matrix(launcher: Launcher, program: Path, ranks: int) -> Outcome:
-    printed, said = _run(launcher, ranks, f"{program} 0 short mpi")
+def _matrix(launcher: Launcher | ByHand, program: Path, ranks: int) -> Outcome:
+    printed, said = _run(launcher, ranks, f"{program} 0 short {launcher.backends}")
     found = re.search(r"link: (\d+) packets carried, (\d+) lost", said)
     carried, lost = (int(found[1]), int(found[2])) if found else (0, 0)
     good = printed.count("ok") == ranks and carried >= LEAST_PACKETS and lost > 0
@@ -66,13 +65,14 @@ def _matrix(launcher: Launcher, program: Path, ranks: int) -> Outcome:
     return Outcome(f"matrix, {ranks} ranks on two hosts, {launcher.name}", good, seen)
 
 
-def _failure(launcher: Launcher, program: Path, ranks: int, how: str) -> Outcome:
+def _failure(launcher: Launcher | ByHand, program: Path, ranks: int, how: str) -> Outcome:
     """All other ranks have an error in time, which `apart` judges; Open MPI says of what kind.
 
     MPICH is told to use libfabric: over UCX its library crashes in a rank that sends to one that
     has ended (MPICH 5.0.2).
     """
-    command = f"MPIR_CVAR_CH4_NETMOD=ofi {program} {how} mpi $TMPDIR/report"
+    started = f"{program} {how} {launcher.backends} $TMPDIR/report"
+    command = f"MPIR_CVAR_CH4_NETMOD=ofi {started}"
     printed, said = _run(launcher, ranks, command, "cat $TMPDIR/report")
     reports = re.findall(r"^rank (\d+): status (\d+) after (\d+) ms", printed, re.M)
     expected = {str(rank) for rank in range(ranks if how == "cut" else ranks - 1)}
@@ -84,7 +84,9 @@ def _failure(launcher: Launcher, program: Path, ranks: int, how: str) -> Outcome
     return Outcome(what, good, times if good else f"{len(reports)} reports; {_last_line(said)}")
 
 
-def outcomes(launcher: Launcher, programs: Mapping[str, Path], ranks: int) -> Iterator[Outcome]:
+def outcomes(
+    launcher: Launcher | ByHand, programs: Mapping[str, Path], ranks: int
+) -> Iterator[Outcome]:
     """The matrix, then each kind of failure; `programs` has `matrix` and `apart`."""
     yield _matrix(launcher, programs["matrix"], ranks)
     for how in FAILURES:

@@ -1,8 +1,8 @@
-"""MPI's launchers and libraries in folders, and their options, for comm_check."""
+"""MPI's launchers and libraries in folders, and ranks without a launcher, for comm_check."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,12 @@ class Launcher:
 
     mpiexec: Path
     library: Path
+    backends = "mpi"
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """For ranks."""
+        return {"TCC_MPI_LIBRARY": str(self.library)}
 
     @property
     def is_open_mpi(self) -> bool:
@@ -59,6 +65,31 @@ class Launcher:
             return (command, *own, "--prtemca", "plm_ssh_agent", agent, *rest)
         own = ["-hosts", ",".join(hosts), "-launcher", "rsh", "-launcher-exec", agent]
         return (command, *own, "-disable-auto-cleanup", *rest)
+
+
+@dataclass(frozen=True)
+class ByHand:
+    """Ranks of a plugin that are started one by one: nothing tells which are of one host."""
+
+    name: str
+    plugin: Path
+    more: Mapping[str, str]  # variables
+    backends = "shared,plugin"
+    is_open_mpi = False
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """For ranks."""
+        return {"TCC_COMM_PLUGIN": str(self.plugin), **self.more}
+
+    def on_hosts(self, ranks: int, hosts: Sequence[str], agent: str) -> tuple[str, ...]:
+        """As of a launcher; the ranks' command follows, as arguments `sh -c COMMAND`."""
+        each = (
+            f"TCC_RANK={rank} {agent} {hosts[rank % len(hosts)]} 'eval \"$RUN\"' &"
+            for rank in range(ranks)
+        )
+        job = f'export RUN="$2" TCC_SIZE={ranks} TCC_RENDEZVOUS={hosts[0]}:29400'
+        return ("sh", "-c", " ".join((f"{job};", *each, "wait")))
 
 
 def launchers(prefixes: Sequence[Path]) -> list[Launcher]:

@@ -4,30 +4,7 @@
 
 #include "packet.h"
 
-static const tcc_comm_backend *const backends[] = {&tcc_comm_backend_shared,
-                                                   &tcc_comm_backend_plugin, &tcc_comm_backend_mpi};
-
 /* ---- opening and closing --------------------------------------------------------------------- */
-
-/* The first of the listed backends that fits; with the reasons of all if none does. */
-static tcc_status choose(const tcc_comm_settings *settings, const tcc_comm_backend **out_backend) {
-    char list[sizeof settings->backends], reasons[512] = "", *rest = NULL;
-    snprintf(list, sizeof list, "%s", settings->backends);
-    for (char *name = strtok_r(list, ",", &rest); name; name = strtok_r(NULL, ",", &rest)) {
-        const tcc_comm_backend *found = NULL;
-        for (size_t i = 0; i < sizeof backends / sizeof *backends; i++)
-            if (strcmp(backends[i]->name, name) == 0) found = backends[i];
-        if (!found)
-            return tcc_fail(TCC_INVALID_ARGUMENT, "no backend '%s': expected shared, plugin or mpi",
-                            name);
-        const char *reason = found->unfit(settings);
-        *out_backend = found;
-        if (!reason) return TCC_OK;
-        size_t used = strlen(reasons);
-        snprintf(reasons + used, sizeof reasons - used, "%s%s: %s", used ? "; " : "", name, reason);
-    }
-    return tcc_fail(TCC_UNSUPPORTED, "no backend fits %d ranks (%s)", settings->size, reasons);
-}
 
 static tcc_status issue_call(tcc_comm *comm, const tcc_comm_call *asked, const void *send,
                              void *receive);
@@ -72,11 +49,13 @@ tcc_status tcc_comm_open(const tcc_comm_config *config, tcc_comm **out_comm) {
     tcc_comm_settings settings;
     const tcc_comm_backend *backend = NULL;
     TCC_RETURN_IF_ERROR(tcc_comm_settle(config, &settings));
-    TCC_RETURN_IF_ERROR(choose(&settings, &backend));
+    int32_t patience = settings.open_milliseconds;
+    TCC_RETURN_IF_ERROR(tcc_comm_choose(&settings, &backend));
     tcc_comm *comm = make(&settings, settings.rank, settings.size);
     if (!comm) return TCC_OUT_OF_MEMORY;
     comm->backend = backend;
     tcc_status status = backend->open(comm, &settings);
+    comm->settings.open_milliseconds = patience;
     if (status != TCC_OK)
         tcc_free(comm);
     else

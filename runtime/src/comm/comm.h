@@ -157,6 +157,12 @@ typedef struct tcc_comm_exchange {
  * together.  A stranger at the port is refused and harms nobody. */
 tcc_status tcc_comm_exchange_blobs(const tcc_comm_exchange *about, const void *blob, void *out_all);
 
+/* What ranks with these settings exchange `bytes` bytes of each about. */
+tcc_comm_exchange tcc_comm_exchange_of(const tcc_comm_settings *settings, int64_t deadline,
+                                       size_t bytes);
+/* The port of "host:port" or "[host]:port"; 0: the text is none. */
+int32_t tcc_comm_address_port(const char *address);
+
 /* ---- clock.c: time and deadlines ------------------------------------------------------------- */
 
 /* Nanoseconds of the monotonic clock. */
@@ -244,6 +250,13 @@ static inline void tcc_comm_revoke(tcc_comm *comm, tcc_status status, const char
 
 /* The comm is about to be freed: its device goes on without it. */
 void tcc_comm_device_leave(tcc_comm *comm);
+
+/* ---- choose.c: the list of backends ---------------------------------------------------------- */
+
+/* The first backend of the settings' list that fits; with the reasons of all if none does.  Where
+ * that depends on the ranks' hosts, which no launcher says, ranks that have an address meet there:
+ * the settings get the local rank and size, and what is left of the time for opening. */
+tcc_status tcc_comm_choose(tcc_comm_settings *settings, const tcc_comm_backend **out_backend);
 
 /* ---- process.c: the process's comm ----------------------------------------------------------- */
 

@@ -415,16 +415,7 @@ void tcc_engine_close(tcc_comm *of) {
 static tcc_status exchange_blobs(const tcc_comm_engine_host *of, const void *blob, size_t bytes,
                                  void *out_all) {
     const tcc_engine_host *host = (const tcc_engine_host *)(const void *)of;
-    tcc_comm_exchange about = {
-        .address = host->settings.address,
-        .port_offset = host->settings.port_offset,
-        .token = host->settings.token,
-        .rank = of->rank,
-        .size = of->size,
-        .epoch = host->settings.epoch,
-        .deadline = host->deadline,
-        .bytes = bytes,
-    };
+    tcc_comm_exchange about = tcc_comm_exchange_of(&host->settings, host->deadline, bytes);
     return tcc_comm_exchange_blobs(&about, blob, out_all);
 }
 

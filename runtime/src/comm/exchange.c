@@ -82,25 +82,34 @@ static void clean(char *text, size_t room) {
 
 /* ---- addresses and sockets ------------------------------------------------------------------- */
 
+int32_t tcc_comm_address_port(const char *address) {
+    const char *colon = strrchr(address, ':');
+    size_t digits = colon ? strspn(colon + 1, "0123456789") : 0;
+    if (!digits || digits > 5 || colon[1 + digits] || colon == address) return 0;
+    long port = strtol(colon + 1, NULL, 10);
+    return port <= 65535 ? (int32_t)port : 0;
+}
+
 /* Resolves "host:port" or "[host]:port"; the caller frees the list.  `*out_list` is NULL where the
  * name is not known yet. */
 static tcc_status resolve(const tcc_comm_exchange *about, struct addrinfo **out_list) {
     char machine[sizeof((tcc_comm_settings *)0)->address];
     snprintf(machine, sizeof machine, "%s", about->address);
-    char *colon = strrchr(machine, ':'), *end = NULL, *name = machine;
-    unsigned long port = colon ? strtoul(colon + 1, &end, 10) : 0;
-    if (!colon || colon == machine || *end || !port || port + (unsigned)about->port_offset > 65535)
+    char *name = machine;
+    int32_t port = tcc_comm_address_port(about->address);
+    if (!port || port + about->port_offset > 65535)
         return tcc_fail(TCC_INVALID_ARGUMENT,
                         "ranks of several hosts meet at HOST:PORT, and '%s' is none: set "
                         "TCC_RENDEZVOUS",
                         about->address);
+    char *colon = strrchr(machine, ':');
     *colon = 0;
     if (*name == '[' && colon[-1] == ']') {
         colon[-1] = 0;
         name++;
     }
-    char digits[8];
-    snprintf(digits, sizeof digits, "%lu", port + (unsigned)about->port_offset);
+    char digits[12];
+    snprintf(digits, sizeof digits, "%d", port + about->port_offset);
     struct addrinfo hints = {
         .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     if (getaddrinfo(name, digits, &hints, out_list)) *out_list = NULL;
@@ -459,6 +468,20 @@ static tcc_status exchange_as_visitor(const tcc_comm_exchange *about, const void
     }
     tcc_free(message);
     return status;
+}
+
+tcc_comm_exchange tcc_comm_exchange_of(const tcc_comm_settings *settings, int64_t deadline,
+                                       size_t bytes) {
+    return (tcc_comm_exchange){
+        .address = settings->address,
+        .port_offset = settings->port_offset,
+        .token = settings->token,
+        .rank = settings->rank,
+        .size = settings->size,
+        .epoch = settings->epoch,
+        .deadline = deadline,
+        .bytes = bytes,
+    };
 }
 
 tcc_status tcc_comm_exchange_blobs(const tcc_comm_exchange *about, const void *blob,

@@ -104,7 +104,13 @@ static const char *shared_unfit(const tcc_comm_settings *settings) {
 }
 
 static tcc_status shared_open(tcc_comm *comm, const tcc_comm_settings *settings) {
-    TCC_RETURN_IF_ERROR(make(comm, settings->rendezvous, NULL));
+    tcc_status status = make(comm, settings->rendezvous, NULL);
+    if (status == TCC_TIMEOUT && settings->local_size < 0) {
+        char reason[512];
+        snprintf(reason, sizeof reason, "%s", tcc_last_error());
+        return tcc_fail(status, "%s; ranks of several hosts meet at HOST:PORT", reason);
+    }
+    TCC_RETURN_IF_ERROR(status);
     if (comm->settings.local_rank < 0) comm->settings.local_rank = comm->rank;
     comm->settings.local_size = comm->size;
     return TCC_OK;

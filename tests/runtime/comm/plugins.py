@@ -33,10 +33,12 @@ class Library:
     source: str  # in runtime/plugins
     remedy: str
     variables: Mapping[str, str]  # for ranks on this host
+    outlives_peers: bool = True  # it does not end ranks when another has ended
+    splits_at_once: bool = True  # several threads of a rank may make groups
 
     @property
     def prefix(self) -> Path:
-        """Where tests look for it: TCC_TEST_GLOO or TCC_TEST_ONECCL, else /usr."""
+        """Where tests look for it: TCC_TEST_GLOO, TCC_TEST_ONECCL or TCC_TEST_UCC, else /usr."""
         return Path(os.environ.get(f"TCC_TEST_{Path(self.source).stem.upper()}", "/usr"))
 
     def is_in(self, prefix: Path) -> bool:
@@ -46,7 +48,8 @@ class Library:
         """The adapter for the library of a prefix."""
         made = folder / f"tcc_{Path(self.source).stem}.so"
         warnings = ("-Wall", "-Wextra", "-Werror")
-        run("c++", "-std=c++17", *warnings, "-O1", "-fPIC", "-shared", INCLUDES, "-idirafter",
+        compiler = ("cc", "-std=c11") if self.source.endswith(".c") else ("c++", "-std=c++17")
+        run(*compiler, *warnings, "-O1", "-fPIC", "-shared", INCLUDES, "-idirafter",
             prefix / "include", runtime_folder() / "plugins" / self.source, f"-L{prefix}/lib",
             f"-l{self.name}", "-Wl,--allow-shlib-undefined", "-lpthread", "-o", made)  # fmt: skip
         return made
@@ -66,6 +69,11 @@ LIBRARIES = {
     "oneccl": Library(
         "ccl", "oneapi/ccl.hpp", "oneccl.cpp", "oneCCL (the wheel oneccl-devel)",
         {"CCL_PROCESS_LAUNCHER": "none", "CCL_ATL_TRANSPORT": "ofi", "CCL_YIELD": "sched_yield"},
+        outlives_peers=False, splits_at_once=False,
+    ),
+    "ucc": Library(
+        "ucc", "ucc/api/ucc.h", "ucc.c", "UCC 1.10 or later, and UCX",
+        {"UCC_LOG_LEVEL": "fatal"},
     ),
 }  # fmt: skip
 

@@ -19,7 +19,7 @@ OPEN_MPI = {
 HYDRA = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"}
 SLURM = {
     "SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "6", "SLURM_LOCALID": "1", "SLURM_STEP_ID": "0",
-    "SLURM_JOB_ID": "77", "SLURM_STEP_NUM_NODES": "3",
+    "SLURM_JOB_ID": "77", "SLURM_NODEID": "2",
 }  # fmt: skip
 KUBERNETES = {"JOB_COMPLETION_INDEX": "2", "TCC_SIZE": "3", "TCC_RENDEZVOUS": "indexed"}
 
@@ -40,7 +40,12 @@ def settings(programs: Path, variables: dict[str, str]) -> str:
         (OPEN_MPI, "1 2 1 2 0 prterun-node0-9@1"),
         (HYDRA, "0 2 0 1 0"),
         (SLURM, "5 6 1 -1 0 77:0"),
-        (SLURM | {"SLURM_STEP_NUM_NODES": "1"}, "5 6 1 6 0 77:0"),
+        # tasks of each node of a step, in the order of nodes
+        (SLURM | {"SLURM_STEP_TASKS_PER_NODE": "2(x3)"}, "5 6 1 2 0 77:0"),
+        (SLURM | {"SLURM_STEP_TASKS_PER_NODE": "1(x2),4"}, "5 6 1 4 0 77:0"),
+        (SLURM | {"SLURM_STEP_TASKS_PER_NODE": "1,2,3"}, "5 6 1 3 0 77:0"),
+        (SLURM | {"SLURM_STEP_TASKS_PER_NODE": "6", "SLURM_NODEID": "0"}, "5 6 1 6 0 77:0"),
+        (SLURM | {"SLURM_STEP_TASKS_PER_NODE": "6", "SLURM_NODEID": ""}, "5 6 1 -1 0 77:0"),
         (KUBERNETES, "2 3 -1 1 0 indexed"),
         # launchers nest: the inner one's ranks count
         (SLURM | TORCHRUN, "3 8 3 4 2 node0:29500 port + 1"),
@@ -83,6 +88,14 @@ def test_launchers(programs: Path, variables: dict[str, str], expected: str) -> 
          "1: TCC_LOCAL_SIZE=5 and TCC_SIZE=4 contradict"),
         (TCC | {"TCC_LOCAL_SIZE": "1", "TCC_LOCAL_RANK": "1"},
          "1: TCC_LOCAL_RANK=1 and TCC_LOCAL_SIZE=1 contradict"),
+        (SLURM | {"SLURM_STEP_TASKS_PER_NODE": "7(x9)"},
+         "1: SLURM_STEP_TASKS_PER_NODE=7 and SLURM_STEP_NUM_TASKS=6 contradict"),
+        (SLURM | {"SLURM_STEP_TASKS_PER_NODE": "2(x3)", "TCC_LOCAL_SIZE": "6"},
+         "1: TCC_LOCAL_SIZE=6 and SLURM_STEP_TASKS_PER_NODE=2 contradict"),
+        *((SLURM | {"SLURM_STEP_TASKS_PER_NODE": text},
+           f"1: SLURM_STEP_TASKS_PER_NODE={text} says no number for SLURM_NODEID=2")
+          for text in ("2", "1(x2)", "2(x", "2(x1", "2(x1)3(x9)", "2,,2", "two(x3)", "-2(x3)",
+                       "2(x-1),3")),
         (TCC | OPEN_MPI, "1: TCC_SIZE=4 and OMPI_COMM_WORLD_SIZE=2 contradict"),
         (TORCHRUN | HYDRA, "1: RANK=3 and PMI_RANK=0 contradict"),
         (TORCHRUN | {"TCC_EPOCH": "1"},

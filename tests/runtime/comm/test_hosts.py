@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from library import run
-from plugins import build_file_engine, run_ranks
+from plugins import build_file_engine, free_port, run_ranks
 
 SHOW = """
 from tcc.runtime import comm
@@ -54,3 +56,55 @@ def test_ranks_find_their_numbers_where_they_meet(
     if backend == "plugin":  # a launcher's word goes before
         printed = run_ranks(2, engine, sys.executable, "-c", show, **said)
         assert printed == ["0 1 1 0\n", "0 1 0 0\n"]
+
+
+# Runs a command where the kernel tells another number of this boot, as another host's would.
+ELSEWHERE = """
+mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"
+"""
+
+
+def other_host(folder: Path) -> tuple[str | Path, ...]:
+    """What goes before the command of a process that is to be of another host."""
+    boot = folder / "boot"
+    boot.write_text("b" * 36)
+    user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
+    before = ("unshare", *user, "--mount", "sh", "-c", ELSEWHERE, boot)
+    if subprocess.run((*before, "true"), capture_output=True, check=False).returncode:
+        pytest.skip("the kernel makes no mount namespace for this user")
+    return before
+
+
+@pytest.mark.parametrize("backends", ["None", "'shared'"])
+def test_ranks_of_two_hosts_do_not_try_to_share_memory(
+    tmp_path: Path, comm_library: Path, backends: str
+) -> None:
+    """Nothing but the ranks says which of them are of one host."""
+    show = SHOW.replace("open()", f"open(backends={backends}, open_seconds=20)")
+    variables = {
+        "TCC_COMM_PLUGIN": str(build_file_engine(tmp_path)), "TCC_COMM_LIBRARY": str(comm_library),
+        "TCC_SIZE": "3", "TCC_RENDEZVOUS": f"127.0.0.1:{free_port()}", "TMPDIR": str(tmp_path),
+    }  # fmt: skip
+    places = ((), other_host(tmp_path), ())
+
+    def said(rank: int) -> str:
+        command = (*places[rank], sys.executable, "-c", show)
+        return run(*command, TCC_RANK=str(rank), **variables)
+
+    with ThreadPoolExecutor(3) as pool:
+        ranks = [pool.submit(said, rank) for rank in range(3)]
+        if backends == "None":
+            expected = ["0 2 2 0\n", "0 1 1 0\n", "1 2 0 1\n"]
+            assert [rank.result() for rank in ranks] == expected
+            return
+        for rank in ranks:
+            with pytest.raises(AssertionError, match="the ranks are not all of one host"):
+                rank.result()
+
+
+def test_a_name_without_a_port_is_of_one_host(tmp_path: Path, comm_library: Path) -> None:
+    show = SHOW.replace("open()", "open(open_seconds=0.05)")
+    variables = {"TCC_COMM_LIBRARY": str(comm_library), "TCC_RENDEZVOUS": f"job {tmp_path}"}
+    expected = r"not come to 'job .*in time: 1; ranks of several hosts meet"
+    with pytest.raises(AssertionError, match=expected):
+        run(sys.executable, "-c", show, TCC_RANK="0", TCC_SIZE="2", **variables)

@@ -16,6 +16,12 @@ def test_the_matrix_over_files(programs: Path, tmp_path: Path, size: int) -> Non
     assert printed == ["ok\n"] * size
 
 
+def test_threads_use_comms_at_once_over_files(programs: Path, tmp_path: Path) -> None:
+    command = (programs / "beside", "plugin")
+    printed = run_ranks(2, build_file_engine(tmp_path), *command, TMPDIR=str(tmp_path))
+    assert printed == ["ok\n"] * 2
+
+
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
@@ -54,15 +60,22 @@ def test_a_rendezvous_without_a_port_is_named(programs: Path, tmp_path: Path) ->
 # ---- libraries that may be installed -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", LIBRARIES)
-def test_the_matrix_over_a_library(programs: Path, tmp_path: Path, name: str) -> None:
+PROGRAMS = [(name, ("matrix", "0", "short", "plugin")) for name in LIBRARIES] + [
+    (name, ("beside", "plugin")) for name, row in LIBRARIES.items() if row.splits_at_once
+]
+
+
+@pytest.mark.parametrize(("name", "program"), PROGRAMS)
+def test_ranks_over_a_library(
+    programs: Path, tmp_path: Path, name: str, program: tuple[str, ...]
+) -> None:
     library = LIBRARIES[name]
     prefix = library.prefix
     if not library.is_in(prefix):
         variable = f"TCC_TEST_{name.upper()}"
         pytest.skip(f"{prefix} has no {name}: install {library.remedy}, or set {variable}")
-    command = (programs / "matrix", "0", "short", "plugin")
     plugin = library.build(tmp_path, prefix)
+    command = (programs / program[0], *program[1:])
     printed = run_ranks(2, plugin, *command, **library.environment(prefix))
     # oneCCL prints its variables, too
     assert [text.splitlines()[-1] for text in printed] == ["ok", "ok"]

@@ -1,0 +1,60 @@
+/* Which backend carries out a comm's operations. */
+#define _GNU_SOURCE
+#include <string.h>
+
+#include "comm.h"
+
+static const tcc_comm_backend *const backends[] = {&tcc_comm_backend_shared,
+                                                   &tcc_comm_backend_plugin, &tcc_comm_backend_mpi};
+
+/* Ranks tell one another where they run, and have the rest of the deadline for what follows. */
+static tcc_status find_local(tcc_comm_settings *settings) {
+    int64_t deadline = tcc_comm_now() + settings->open_milliseconds * INT64_C(1000000);
+    tcc_comm_host mine, *all = tcc_allocate_zero((size_t)settings->size, sizeof *all);
+    if (!all) return TCC_OUT_OF_MEMORY;
+    tcc_comm_this_host(&mine);
+    tcc_comm_exchange about = tcc_comm_exchange_of(settings, deadline, sizeof mine);
+    tcc_status status = tcc_comm_exchange_blobs(&about, &mine, all);
+    if (status == TCC_OK)
+        tcc_comm_count_local(all, settings->size, settings->rank, &settings->local_rank,
+                             &settings->local_size);
+    tcc_free(all);
+    int64_t rest = (deadline - tcc_comm_now()) / 1000000;
+    settings->open_milliseconds = rest > 1 ? (int32_t)rest : 1;
+    return status;
+}
+
+static bool knows_hosts(const tcc_comm_settings *settings) {
+    return settings->local_size >= 0 || !tcc_comm_address_port(settings->address);
+}
+
+/* `shared` is not tried between hosts: ranks find out before.  A name without a port joins ranks of
+ * one host alone. */
+static tcc_status judge(const tcc_comm_backend *backend, tcc_comm_settings *settings,
+                        const char **out_reason) {
+    *out_reason = backend->unfit(settings);
+    if (*out_reason || backend != &tcc_comm_backend_shared || knows_hosts(settings)) return TCC_OK;
+    TCC_RETURN_IF_ERROR(find_local(settings));
+    *out_reason = backend->unfit(settings);
+    return TCC_OK;
+}
+
+tcc_status tcc_comm_choose(tcc_comm_settings *settings, const tcc_comm_backend **out_backend) {
+    char list[sizeof settings->backends], reasons[512] = "", *rest = NULL;
+    snprintf(list, sizeof list, "%s", settings->backends);
+    for (char *name = strtok_r(list, ",", &rest); name; name = strtok_r(NULL, ",", &rest)) {
+        const tcc_comm_backend *found = NULL;
+        for (size_t i = 0; i < sizeof backends / sizeof *backends; i++)
+            if (strcmp(backends[i]->name, name) == 0) found = backends[i];
+        if (!found)
+            return tcc_fail(TCC_INVALID_ARGUMENT, "no backend '%s': expected shared, plugin or mpi",
+                            name);
+        const char *reason;
+        TCC_RETURN_IF_ERROR(judge(found, settings, &reason));
+        *out_backend = found;
+        if (!reason) return TCC_OK;
+        size_t used = strlen(reasons);
+        snprintf(reasons + used, sizeof reasons - used, "%s%s: %s", used ? "; " : "", name, reason);
+    }
+    return tcc_fail(TCC_UNSUPPORTED, "no backend fits %d ranks (%s)", settings->size, reasons);
+}
