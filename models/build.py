@@ -1,7 +1,7 @@
 """Builds the models of the manifest as ONNX files.
 
 `python models/build.py resnet50 lstm --out build/models`, or `python models/build.py all`.
-`resnet50.b8` is resnet50 for a batch of 8.
+`resnet50.b8` is resnet50 for a batch of 8, `resnet50.bn` for any.
 """
 
 import argparse
@@ -35,7 +35,8 @@ def builder_hash(spec: ModelSpec) -> str:
     for module in (*_SHARED_SOURCES, spec.family):
         digest.update(Path(__file__).with_name(f"{module}.py").read_bytes())
     versions = [f"{package}={version(package)}" for package in _PACKAGES]
-    digest.update(repr((spec.builder, spec.inputs, spec.outputs, versions)).encode())
+    decisive = (spec.builder, spec.inputs, spec.outputs, versions, spec.symbol)
+    digest.update(repr(decisive).encode())
     return digest.hexdigest()
 
 
@@ -68,7 +69,7 @@ def build_proto(name: str) -> onnx.ModelProto:
     spec = model_spec(name)
     inputs = [entry.name for entry in spec.inputs]
     arguments = module_arguments(make_inputs(name, 0))
-    model = export_onnx(recipe(spec), arguments, inputs, spec.outputs)
+    model = export_onnx(recipe(spec), arguments, inputs, spec.outputs, spec.symbol)
     model.graph.name = name
     return model
 
@@ -103,7 +104,9 @@ def build(name: str, out_dir: Path) -> Path:
 def main() -> None:
     """Command line: names or `all`, and the output folder."""
     parser = argparse.ArgumentParser(description="Build the models of models/manifest.toml.")
-    parser.add_argument("names", nargs="+", metavar="NAME", help="as in resnet50, resnet50.b8, all")
+    parser.add_argument(
+        "names", nargs="+", metavar="NAME", help="as in resnet50, resnet50.b8, resnet50.bn, all"
+    )
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT)
     arguments = parser.parse_args()
     names = list(manifest()) if "all" in arguments.names else arguments.names

@@ -44,7 +44,11 @@ def _quiet() -> Iterator[None]:
 
 
 def _torchscript(
-    recipe: Recipe, args: tuple[Any, ...], inputs: Sequence[str], outputs: Sequence[str]
+    recipe: Recipe,
+    args: tuple[Any, ...],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    symbol: str,
 ) -> onnx.ModelProto:
     modes = torch.onnx.TrainingMode
     stream: Any = BytesIO()  # taken, though torch annotates only paths
@@ -57,13 +61,20 @@ def _torchscript(
         input_names=list(inputs),
         output_names=list(outputs),
         training=modes.PRESERVE if recipe.keep_batch_norm else modes.EVAL,
+        dynamic_axes={name: {0: symbol} for name in (*inputs, *outputs)} if symbol else None,
     )
     return onnx.load_model_from_string(stream.getvalue())
 
 
 def _dynamo(
-    recipe: Recipe, args: tuple[Any, ...], inputs: Sequence[str], outputs: Sequence[str]
+    recipe: Recipe,
+    args: tuple[Any, ...],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    symbol: str,
 ) -> onnx.ModelProto:
+    batch = {0: torch.export.Dim(symbol)} if symbol else {}
+    batches = [[batch] * len(a) if isinstance(a, list) else batch for a in args]
     program = torch.onnx.export(
         recipe.module,
         args,
@@ -72,6 +83,7 @@ def _dynamo(
         opset_version=recipe.opset,
         input_names=list(inputs),
         output_names=list(outputs),
+        dynamic_shapes=batches if symbol else None,
     )
     assert program is not None
     return program.model_proto
@@ -95,18 +107,23 @@ def _strip(model: onnx.ModelProto) -> None:
 
 
 def export_onnx(
-    recipe: Recipe, args: tuple[Any, ...], inputs: Sequence[str], outputs: Sequence[str]
+    recipe: Recipe,
+    args: tuple[Any, ...],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    symbol: str = "",
 ) -> onnx.ModelProto:
     """Exports with the recipe's exporter; names the graph's inputs and outputs as given.
 
-    `args` are the positional example arguments of the module, batch included: all sizes are fixed.
+    `args` are the positional example arguments of the module, batch included.  All sizes are fixed
+    but the first dimension of every input and output where `symbol` names it.
     The result holds its weights and nothing of the place it was built in, and passes the ONNX
     checker; raises ValueError when the exporter changed the names asked for.
     """
     export = _dynamo if recipe.exporter == "dynamo" else _torchscript
     recipe.module.eval()
     with _quiet(), torch.no_grad():
-        model = export(recipe, args, inputs, outputs)
+        model = export(recipe, args, inputs, outputs, symbol)
     _strip(model)
     onnx.checker.check_model(model)
     got = [value.name for value in model.graph.input], [value.name for value in model.graph.output]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 MANIFEST = Path(__file__).with_name("manifest.toml")
-_BATCH = re.compile("[1-9][0-9]{0,3}")
+_BATCH = re.compile("n|[1-9][0-9]{0,3}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,8 @@ class ModelSpec:
 
     `builder` is "family:function"; `tolerance` is relative to the largest output; `gmac` counts
     the multiply-adds of one run in units of 1e9; `neutral` holds fnmatch patterns of initialisers
-    that provably cannot change any output, with the reason in `notes`.
+    that provably cannot change any output, with the reason in `notes`.  `symbol` names the batch
+    where files leave it open; the shapes then are those of an example.
     """
 
     name: str
@@ -46,6 +47,7 @@ class ModelSpec:
     gmac: float
     neutral: tuple[str, ...]
     notes: str
+    symbol: str = ""
 
     @property
     def family(self) -> str:
@@ -99,12 +101,17 @@ def model_spec(name: str) -> ModelSpec:
     """Returns one model's table; raises KeyError naming the known models otherwise.
 
     `NAME.b8` is NAME for a batch of 8: the same weights, eight times the inputs' first dimension.
+    `NAME.bn` is NAME for any batch: the inputs' first dimension is the symbol n.
     """
     known = manifest()
     base, _, batch = name.partition(".b")
     if base not in known or (name != base and not _BATCH.fullmatch(batch)):
         raise KeyError(f"no model {name!r} in the manifest; there are: {', '.join(known)}")
-    return known[name] if name == base else _batched(known[base], int(batch))
+    if name == base:
+        return known[name]
+    if batch == "n":  # torch's exporter takes a size of 1 for a constant
+        return replace(_batched(known[base], 2), name=name, symbol=batch)
+    return _batched(known[base], int(batch))
 
 
 def _batched(spec: ModelSpec, batch: int) -> ModelSpec:

@@ -40,7 +40,7 @@ from trials import SYSTEM, WORKERS
 
 MIB = 1 << 20
 INSTANCES = ROOT / "../shared/data"
-MORE = ROOT / "../shared/models/yolox_nano.onnx"
+MORE = [ROOT / f"../shared/models/{name}.onnx" for name in ("yolox_nano", "magika_v3_3")]
 WEIGHTS = 64 * MIB
 TURNS = 9
 PEERS = {"mimalloc": "libmimalloc.so.2", "jemalloc": "libjemalloc.so.2"}
@@ -67,9 +67,9 @@ sys.stdin.readline()
 
 
 def arenas(folder: Path) -> Iterator[Figure]:
-    """Arenas of all models of the manifest and of one more, by scripts/arenas."""
+    """Arenas of all models of the manifest and of two more, by scripts/arenas."""
     del folder
-    more = [str(MORE)] if MORE.is_file() else []
+    more = [str(path) for path in MORE if path.is_file()]
     command = (sys.executable, str(ROOT / "scripts" / "arenas"), *manifest(), *more)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         rows = []

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -79,6 +80,18 @@ def test_a_batch_keeps_the_weights(folder: Path) -> None:
     assert [d.dim_value for d in dims] == [2, 228]
     assert make_inputs("infogan.b2", 0)["z"].shape == (2, 228)
     assert model_spec("infogan.b2").gmac == 2 * model_spec("infogan").gmac
+
+
+def test_an_open_batch_is_any_batch(folder: Path) -> None:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    for name in ("infogan.b3", "fsrcnn"):
+        inputs = make_inputs(name, 1)
+        found = [
+            onnxruntime.InferenceSession(builds.build(which, folder), options).run(None, inputs)
+            for which in (name, name.partition(".")[0] + ".bn")
+        ]
+        np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["infogan.b0", "infogan.b", "infogan.b2x", "infogan.2"])

@@ -473,6 +473,14 @@ def test_blocks_of_an_open_batch_run_along_the_image() -> None:
     assert sorted(n for _, n in schedule.units) == sorted(n for _, n in one.units)
 
 
+@pytest.mark.parametrize(("batch", "unit"), [(1, 99), (8, 197)])
+def test_images_are_cut_where_few_of_them_leave_a_core_idle(batch: int, unit: int) -> None:
+    """A unit has an image of 197 rows where there are many, about half of the rows of one."""
+    open_batch = symbol("n", 1, typical=batch)
+    _, schedule = only(matmul(197 * open_batch, 768, 64))
+    assert unit in [n for _, n in schedule.units]
+
+
 @pytest.mark.parametrize("depth", [1024, 3072])
 def test_open_rows_are_scheduled_like_a_typical_number(depth: int) -> None:
     """Units, runs and prefetches that known rows get, open ones get."""

@@ -465,7 +465,8 @@ def row_units(
         size = counts[var]
         found[var] = max(1, min(size, left))
         if as_int(extent(var)) is None:
-            found[var] = _even(size, found[var], most)
+            even = _even(size, found[var], most)
+            found[var] = even if _fair(units * -(-trips(var) // even), registers) else found[var]
         above = -(-left // size) if left >= size else 1
         left = left // size if bound and above * prod(found.values()) > most else above
     return found
@@ -491,10 +492,15 @@ def _even(size: int, unit: int, most: int) -> int:
     return next((n for n in (above, below) if unit <= 2 * n and n <= min(most, 2 * unit)), unit)
 
 
+def _fair(units: int, registers: CoreModel) -> bool:
+    """Whether cores have about as many units each."""
+    return units % registers.cores == 0 or units >= FEW * registers.cores
+
+
 def parts_of(units: int, rows: int, registers: CoreModel, most: int) -> int:
     """Into how many parts of at most `most` rows they are cut, where `units` are there already."""
     parts = -(-rows // most)
-    while (units * parts) % registers.cores and units * parts < FEW * registers.cores:
+    while not _fair(units * parts, registers):
         if rows // (parts + 1) < most // 12:
             break
         parts += 1
