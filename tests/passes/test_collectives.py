@@ -27,7 +27,8 @@ from tcc.ir.program.text import program_text
 from tcc.ir.program.verify import verify_program
 from tcc.ir.types import BOOL, F32, I64, tensor
 from tcc.ops import OPS
-from tcc.ops.collective import CollectiveAttrs, collected, collective_kind
+from tcc.ops.collective import CollectiveAttrs, collective_kind
+from tcc.ops.operands import sizes
 from tcc.passes.memory.in_place import update_in_place
 from tcc.passes.memory.plan_arena import plan_arena
 from tcc.passes.program.lower_graph import lower_program, place_graph
@@ -39,7 +40,7 @@ from tcc.schedule.cpu.core import CoreModel
 from tests.oracle.graph.parse import parse_graph
 from tests.oracle.program.evaluate import evaluate_program
 from tests.oracle.program.parse import parse_program
-from tests.oracle.ranks import Rank, Stuck, in_lockstep
+from tests.oracle.ranks import Rank, Stuck, exchanged, in_lockstep
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Feeds = Mapping[str, Array]
@@ -67,18 +68,12 @@ def every_kind(group: str = "", members: Members = ()) -> Graph:
     return b.finish(outputs)
 
 
-def own_list(members: Members, rank: Rank) -> tuple[int, ...]:
-    return next((ranks for ranks in members if rank.number in ranks), ())
-
-
 def graph_on_rank(graph: Graph, feeds: Feeds, rank: Rank) -> dict[str, Array]:
     def exchange(node: Node, x: Array) -> Array:
         if node.op.name == "rank":
             return np.array(rank.number)
-        kind, attrs = collective_kind(node.op.name), node.attrs
-        call = (node.op.name, attrs, x.dtype.name, x.shape)
-        ranks = own_list(attrs.members, rank)
-        return rank.meet(call, x, lambda xs: collected(kind, attrs, xs), ranks)
+        rows = sizes(node.attrs.rows)
+        return exchanged(rank, collective_kind(node.op.name), node.attrs, x, rows)
 
     return evaluate_graph(graph, feeds, exchange=exchange)
 
@@ -138,13 +133,10 @@ def check_program(graph: Graph, feeds: list[Feeds], want: list[dict[str, Array]]
 
     def run(rank: Rank) -> tuple[Array, ...]:
         def exchange(node: Collective, x: Array) -> Array:
-            attrs = CollectiveAttrs(node.ranks, node.reduction.name.lower(), node.root)
-            return rank.meet(
-                replace(node, send=0, receive=0, ticket=0),
-                x,
-                lambda xs: collected(node.kind, attrs, xs),
-                own_list(program.groups[node.group].members, rank) if node.group >= 0 else (),
-            )
+            members = program.groups[node.group].members if node.group >= 0 else ()
+            reduction = node.reduction.name.lower()
+            attrs = CollectiveAttrs(node.ranks, reduction, node.root, members=members)
+            return exchanged(rank, node.kind, attrs, x, node.counts, node.group)
 
         return evaluate_program(
             program,
@@ -265,7 +257,7 @@ def test_a_wait_that_never_ends_is_reported() -> None:
     with pytest.raises(Stuck, match=r"rank 1 waits in \('all_reduce'.*; rank 0 has ended"):
         graph_on_ranks(trips(own=True), feeds)
     wrong = [{"x": np.zeros((2 + 2 * rank, 3), np.float32)} for rank in range(2)]
-    with pytest.raises(Stuck, match=r"\(2, 3\)\); rank 1 waits in .* \(4, 3\)"):
+    with pytest.raises(Stuck, match=r"\(2, 3\), None\); rank 1 waits in .* \(4, 3\)"):
         graph_on_ranks(every_kind(), wrong)
 
 

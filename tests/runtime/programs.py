@@ -242,7 +242,7 @@ def collectives(groups: tuple[RankGroup, ...] = ()) -> Program:
         reduction = Reduction.MAX if kind.reduces else Reduction.SUM
         root = 1 if kind is CollectiveKind.BROADCAST else 0
         group = number % len(groups) if groups else -1
-        start = Collective(kind, reduction, x, y, count, DTYPES["f32"], 2, root, root, group)
+        start = Collective(kind, reduction, x, y, (count,), DTYPES["f32"], 2, root, root, group)
         b.body += [start, Wait(root, x, y)]
     return b.program()
 
@@ -280,7 +280,7 @@ def every_instruction() -> Program:
         ),
         Copy(y, dynamic, k),
         Copy(c, y, k),
-        Collective(CollectiveKind.ALL_TO_ALL, Reduction.SUM, x, y, k, DTYPES["f32"], 2, 0, 3),
+        Collective(CollectiveKind.ALL_TO_ALL, Reduction.SUM, x, y, (k,), DTYPES["f32"], 2, 0, 3),
         Wait(3, x, y),
         Loop(k, -1, flag, (Branch(w, (Copy(a, x, k),), (Copy(state, x, k),)),)),
         Branch(-1, (Copy(a, x, k),), (Copy(state, x, k),), flag),

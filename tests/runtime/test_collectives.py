@@ -44,7 +44,7 @@ def checked() -> Program:
     y = b.output("y", "f32", [four], "[4]")
     b.allocate(y, size)
     x, given = b.buffer(Input(0)), b.buffer(Input(1))
-    total = Collective(CollectiveKind.ALL_REDUCE, Reduction.SUM, x, y, four, DTYPES["f32"], 0)
+    total = Collective(CollectiveKind.ALL_REDUCE, Reduction.SUM, x, y, (four,), DTYPES["f32"], 0)
     b.body += [
         ReadInt(k, given, DTYPES["i64"], 0),
         Check(Relation.LE, one, k, "k is too small"),
@@ -133,7 +133,7 @@ X, Y, POOL, PART = range(4)
 
 def start(send: int, receive: int, ticket: int = 0) -> Collective:
     kind, dtype = CollectiveKind.ALL_REDUCE, DTYPES["f32"]
-    return Collective(kind, Reduction.SUM, send, receive, 1, dtype, 0, 0, ticket)
+    return Collective(kind, Reduction.SUM, send, receive, (1,), dtype, 0, 0, ticket)
 
 
 WRONG: list[tuple[list[Instr], str]] = [
@@ -188,7 +188,7 @@ def grouped(*groups: RankGroup) -> Program:
             y = b.output(f"{group.name} {kind.name}", "f32", [sizes[elements]], "")
             b.allocate(y, b.const(4 * elements))
             root = int(kind is CollectiveKind.BROADCAST)
-            operation = (kind, Reduction.SUM, x, y, count, DTYPES["f32"], 2, root)
+            operation = (kind, Reduction.SUM, x, y, (count,), DTYPES["f32"], 2, root)
             b.body += [Collective(*operation, group=number), Wait(0, x, y)]
     return b.program()
 
@@ -242,7 +242,7 @@ def in_symmetric_memory(*groups: RankGroup) -> Program:
         b.launch("relu", n, [x, send], [])
         root, group = int(kind is CollectiveKind.BROADCAST), number % len(groups)
         each = half if kind.sends_blocks else n
-        operation = (kind, Reduction.SUM, send, receive, each, DTYPES["f32"], 2, root)
+        operation = (kind, Reduction.SUM, send, receive, (each,), DTYPES["f32"], 2, root)
         b.body += [Collective(*operation, group=group), Wait(0, send, receive)]
         b.body.append(Copy(y, receive, bytes_))
     return b.program()

@@ -55,7 +55,7 @@ def summing(*, apart: bool) -> Program:
     y = b.output("y", "f32", [n], "[20]")
     b.allocate(y, size)
     kind, dtype = CollectiveKind.ALL_REDUCE, DTYPES["f32"]
-    start, wait = Collective(kind, Reduction.SUM, x, total, n, dtype, 0), Wait(0, x, total)
+    start, wait = Collective(kind, Reduction.SUM, x, total, (n,), dtype, 0), Wait(0, x, total)
     b.body.append(start)
     if not apart:
         b.body.append(wait)
