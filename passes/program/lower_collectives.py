@@ -6,7 +6,6 @@ from tcc.errors import InternalError
 from tcc.ir.graph import Node
 from tcc.ir.index import as_int, const, symbol
 from tcc.ir.program import (
-    Check,
     Collective,
     CollectiveKind,
     IntOp,
@@ -48,10 +47,14 @@ def lower_collective(frame: GraphLowering, node: Node) -> None:
     first, *others = x.type.shape or (const(1),)
     blocks = attrs.ranks if kind.sends_blocks else 1
     rows = attrs.rows or (first // blocks,) * blocks
+    for n in dict.fromkeys(attrs.rows):
+        if as_int(n) is None:
+            message = f"{node.loc}: a block has less than no rows"
+            frame.check(Relation.LE, frame.size(const(0)), frame.size(n), message)
     due = sum(rows[:blocks], const(0))
     if as_int(due - first) != 0:
-        message = f"{node.loc}: the blocks of {x.name} for {attrs.ranks} ranks must be all its rows"
-        frame.out.append(Check(Relation.EQ, frame.size(due), frame.size(first), message))
+        message = f"{node.loc}: the blocks for {attrs.ranks} ranks must be all rows of {x.name}"
+        frame.check(Relation.EQ, frame.size(due), frame.size(first), message)
     if len({*rows}) == 1:
         rows = rows[:1]
     start = Collective(

@@ -1,5 +1,5 @@
-"""A layer of experts that are divided between ranks, as torch exports it: the router's counts decide
-how many rows each rank sends to the others.  One artifact for all ranks agrees with the whole layer."""
+"""A layer of experts that are divided between ranks, as torch exports it, agrees with the whole
+layer.  The router's counts decide how many rows each rank sends to the others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Experts(nn.Module):
-    """A rank's tokens go to the experts that the router likes best, wherever these are, and back."""
+    """A rank's tokens go to the ranks of the experts that the router likes best, and back."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         super().__init__()
@@ -41,7 +41,8 @@ class Experts(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         weight, expert = torch.softmax(self.router(x), -1).max(-1)
         order = torch.argsort(expert, stable=True)
-        counts = torch.bincount(expert, minlength=EXPERTS)[:EXPERTS]
+        none = torch.zeros(EXPERTS, dtype=torch.int64)
+        counts = none.scatter_add(0, expert, torch.ones_like(expert))
         theirs = functional.all_to_all_single(counts, None, None, self.mesh)
         sent, received = (n.view(RANKS, OWN).sum(1).tolist() for n in (counts, theirs))
         rows = functional.all_to_all_single(x[order], received, sent, self.mesh)
@@ -73,7 +74,8 @@ def whole(layer: Experts, x: Array) -> Array:
 
 
 def test_rows_go_to_experts_of_other_ranks(comm_library: Path, tmp_path: Path) -> None:
-    """Of as many tokens as each rank has: some send nothing, or all to one rank."""
+    """One artifact for all ranks, each with a number of tokens of its own; then all tokens of a
+    rank go to one expert."""
     torch.manual_seed(6)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
     try:
