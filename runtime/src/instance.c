@@ -62,7 +62,7 @@ static tcc_status allocate_tables(tcc_instance *instance) {
         {(void **)&instance->handles, program->n_outputs, sizeof(tcc_span)},
         {(void **)&instance->placers, program->n_plans, sizeof(tcc_placer *)},
         {(void **)&instance->flights, program->n_tickets, sizeof(tcc_flight)},
-        {(void **)&instance->counts, program->n_counts, sizeof(int64_t)},
+        {(void **)&instance->counts, 2 * program->n_counts, sizeof(int64_t)},
         {(void **)&instance->groups, program->n_groups, sizeof(tcc_comm *)},
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {

@@ -465,7 +465,7 @@ struct tcc_instance {
     tcc_span *handles;    /* by output port: strings or a list as the program wrote them */
     struct tcc_placer **placers; /* of place.h, by number of a plan instruction */
     struct tcc_flight *flights;  /* by ticket: collectives under way */
-    int64_t *counts;             /* elements of the blocks of collectives, until their waits */
+    int64_t *counts;             /* elements of the blocks of collectives, until their waits; then room for other ranks' */
     tcc_comm **groups; /* by number of a group: the comm of this rank's list; they are their comm's */
     tcc_time *times; /* by step's number; NULL: nobody asked */
     int (*poll)(void *context); /* NULL: nobody asked */

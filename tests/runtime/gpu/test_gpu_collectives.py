@@ -349,6 +349,20 @@ def test_ranks_exchange_blocks_of_any_sizes(learned: bool, job: Job) -> None:
     job.run(2, test)
 
 
+def test_ranks_that_learn_other_counts_are_told(job: Job) -> None:
+    """Before the library waits for elements that do not come."""
+    path = job.artifact("exchangingTrue", exchanging(learned=True))
+
+    def test(comm: comms.Comm, driver: Driver) -> None:
+        module = load(path, comm=comm)
+        told = r"rank \d sends 5 elements to rank \d, which expects [46]"
+        with pytest.raises(RuntimeError, match=told):
+            module(X, np.array([3 + comm.rank]))
+        del module
+
+    job.run(2, test)
+
+
 def test_a_comm_may_be_closed_before_its_models(job: Job) -> None:
     """Recorded runs hold the library's communicator until the instance goes, or has another."""
     path = job.artifact("apart", summing(apart=True))
