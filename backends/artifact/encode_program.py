@@ -37,8 +37,8 @@ from tcc.ir.types import DTYPES, DType
 
 MAGIC = 0x0147525043435474
 VERSION = 3
-COLLECTIVES = 5  # the version of programs that need a comm
-GROUPS = 6  # the version of those that have groups of its ranks
+COLLECTIVES = 7  # the version of programs that need a comm
+GROUPS = 8  # the version of those that have groups of its ranks
 HEADER_WORDS = 5
 MAX_DEPTH = 64
 

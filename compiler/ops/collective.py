@@ -10,7 +10,7 @@ from functools import partial, reduce
 from types import MappingProxyType
 
 import numpy as np
-from tcc.ir.index import as_int
+from tcc.ir.index import Index, as_int, const
 from tcc.ir.op import (
     Array,
     Arrays,
@@ -25,7 +25,7 @@ from tcc.ir.op import (
 )
 from tcc.ir.program import COLLECTIVE_DTYPES, CollectiveKind, Reduction
 from tcc.ir.types import I64, TensorType
-from tcc.ops.operands import array, require
+from tcc.ops.operands import array, differ, none_negative, require, sizes
 from tcc.ops.shapes import check_dtype, required
 from tcc.record import record
 
@@ -34,13 +34,16 @@ from tcc.record import record
 class CollectiveAttrs:
     """`ranks` take part, or any number if that is 0; `reduction` is the name of a `Reduction`,
     `root` the rank whose operand a broadcast gives, and `group` what the model calls the ranks.
-    `members` are those of a `RankGroup`; without them all ranks take part."""
+    `members` are those of a `RankGroup`; without them all ranks take part.  `rows` are those of the
+    blocks of x, and then of the result, in an all_gather or all_to_all; without them blocks are
+    equal."""
 
     ranks: int = 0
     reduction: str = "sum"
     root: int = 0
     group: str = ""
     members: tuple[tuple[int, ...], ...] = ()
+    rows: tuple[Index, ...] = ()
 
 
 def collective_kind(name: str) -> CollectiveKind:
@@ -61,6 +64,15 @@ def _infer(kind: CollectiveKind, types: Types, attrs: CollectiveAttrs) -> OutTyp
         return (x,)
     require(ranks > 0 and x.rank > 0, f"{x} for {ranks} ranks has no blocks")
     first = x.shape[0]
+    if attrs.rows:
+        parts = ranks + (ranks if kind.sends_blocks else 1)
+        require(kind.receives_blocks and len(attrs.rows) == parts, f"{len(attrs.rows)} blocks")
+        none_negative(attrs.rows, "a block has less than no rows")
+        sent, received = (
+            sum(part, const(0)) for part in (attrs.rows[:-ranks], attrs.rows[-ranks:])
+        )
+        require(not differ(sent, first), f"its blocks have {sent.key} rows of {x}")
+        return (TensorType(x.dtype, (received, *x.shape[1:])),)
     if kind.sends_blocks:
         require((as_int(first) or 0) % ranks == 0, f"axis 0 of {x} has no {ranks} equal blocks")
     if not kind.receives_blocks:
@@ -93,24 +105,31 @@ def _combined(reduction: Reduction, operands: Sequence[Array]) -> Array:
 
 
 def collected(
-    kind: CollectiveKind, attrs: CollectiveAttrs, operands: Sequence[Array]
+    kind: CollectiveKind,
+    attrs: CollectiveAttrs,
+    operands: Sequence[Array],
+    cuts: Sequence[Sequence[int]] = (),
 ) -> list[Array]:
-    """The results of all ranks for the operands of all ranks."""
+    """The results of all ranks for the operands of all ranks; `cuts` are the places between the
+    blocks of each, where these are not equal."""
+    n = len(operands)
     if kind.reduces:
-        operands = [_combined(Reduction[attrs.reduction.upper()], operands)] * len(operands)
+        operands = [_combined(Reduction[attrs.reduction.upper()], operands)] * n
     if kind.sends_blocks:
-        parts = [np.split(x, len(operands)) for x in operands]
+        parts = [np.split(x, at) for x, at in zip(operands, cuts or [n] * n, strict=True)]
         if kind.receives_blocks:
             return [np.concatenate(own) for own in zip(*parts, strict=True)]
         return [own[rank] for rank, own in enumerate(parts)]
     if kind.receives_blocks:
-        return [np.concatenate(operands)] * len(operands)
-    return [operands[attrs.root]] * len(operands)
+        return [np.concatenate(operands)] * n
+    return [operands[attrs.root]] * n
 
 
 def _reference(kind: CollectiveKind, arrays: Arrays, attrs: CollectiveAttrs) -> OutArrays:
     """Of rank 0 where all ranks have equal operands."""
-    return (collected(kind, attrs, [array(arrays, 0)] * max(attrs.ranks, 1))[0],)
+    n = max(attrs.ranks, 1)
+    cuts = [np.cumsum(sizes(attrs.rows[: n - 1]))] * n if attrs.rows else ()
+    return (collected(kind, attrs, [array(arrays, 0)] * n, cuts)[0],)
 
 
 def _row(kind: CollectiveKind, doc: str) -> OpSpec:

@@ -81,16 +81,20 @@ def _exchanged(program: Program) -> set[BufferId]:
     """Arena buffers in which ranks read and write one another's blocks.
 
     Collectives of groups take part if there are any of all ranks, or if all are of one group: their
-    memory belongs to all ranks, or to the group's."""
+    memory belongs to all ranks, or to the group's.  Where constants make blocks unequal each rank
+    has a program of its own, whose plan would not be the others'."""
     collectives = [i for i in walk_instructions(program.body) if isinstance(i, Collective)]
     groups = {i.group for i in collectives}
-    if -1 not in groups and len(groups) > 1:
+    own = {count for i in collectives if len(i.counts) > 1 for count in i.counts}
+    if (-1 not in groups and len(groups) > 1) or own & constant_registers(program).keys():
         return set()
     found: set[BufferId] = set()
     for instr in collectives:
         kind, ends = instr.kind, {instr.send, instr.receive}
         if kind.sends_blocks != kind.receives_blocks:
             ends = {instr.send if kind.sends_blocks else instr.receive}
+        elif len(instr.counts) > 1:  # each rank has sizes of its own
+            continue
         if all(isinstance(program.buffers[n].place, Arena) for n in ends):
             found |= ends
     return found

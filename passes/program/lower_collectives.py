@@ -6,7 +6,6 @@ from tcc.errors import InternalError
 from tcc.ir.graph import Node
 from tcc.ir.index import as_int, const, symbol
 from tcc.ir.program import (
-    Check,
     Collective,
     CollectiveKind,
     IntOp,
@@ -40,24 +39,30 @@ def lower_rank(frame: GraphLowering, node: Node) -> None:
 
 
 def lower_collective(frame: GraphLowering, node: Node) -> None:
-    """A start, and a wait behind it; that blocks of open sizes are equal is checked before."""
+    """A start, and a wait behind it; that x is all of its blocks is checked before."""
     attrs: CollectiveAttrs = node.attrs
     kind, (x,), (y,) = collective_kind(node.op.name), node.inputs, node.outputs
     if x is None:
         raise InternalError(f"{node.op.name} has no operand", where=node.loc)
-    if kind.sends_blocks and as_int(x.type.shape[0]) is None:
-        ranks, first = frame.size(const(attrs.ranks)), frame.size(x.type.shape[0])
-        message = f"{node.loc}: axis 0 of {x.name} must be a multiple of the number of ranks"
-        frame.out.append(Check(Relation.DIVIDES, ranks, first, message))
-    count = element_count((x if kind.receives_blocks else y).type.shape)
-    if kind is CollectiveKind.ALL_TO_ALL:
-        count = count // attrs.ranks
+    first, *others = x.type.shape or (const(1),)
+    blocks = attrs.ranks if kind.sends_blocks else 1
+    rows = attrs.rows or (first // blocks,) * blocks
+    for n in dict.fromkeys(attrs.rows):
+        if as_int(n) is None:
+            message = f"{node.loc}: a block has less than no rows"
+            frame.check(Relation.LE, frame.size(const(0)), frame.size(n), message)
+    due = sum(rows[:blocks], const(0))
+    if as_int(due - first) != 0:
+        message = f"{node.loc}: the blocks for {attrs.ranks} ranks must be all rows of {x.name}"
+        frame.check(Relation.EQ, frame.size(due), frame.size(first), message)
+    if len({*rows}) == 1:
+        rows = rows[:1]
     start = Collective(
         kind,
         Reduction[attrs.reduction.upper()],
         frame.read(x),
         frame.define(y),
-        frame.size(count),
+        tuple(frame.size(element_count((n, *others))) for n in rows),
         x.type.dtype,
         attrs.ranks,
         attrs.root,

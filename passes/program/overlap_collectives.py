@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 
-from tcc.ir.program import Body, Collective, Instr, Program, Wait
+from tcc.ir.program import Body, Check, Collective, Instr, Program, Wait
 from tcc.ir.program.operands import (
     defined_registers,
     memory_of,
@@ -34,9 +34,11 @@ def overlap_collectives(program: Program) -> Program:
 
     def may_pass(moved: Instr, other: Instr) -> bool:
         inside = tuple(walk_instructions((other,)))
+        # a rank whose counts are refused has not begun
+        barriers = (type(moved), Check) if len(used_registers(moved)) > 1 else type(moved)
         made = {register for instr in inside for register in defined_registers(instr)}
         return (
-            not any(isinstance(instr, type(moved)) for instr in inside)
+            not any(isinstance(instr, barriers) for instr in inside)
             and used_registers(moved).isdisjoint(made)
             and not any(memory_of(moved, shared) & memory_of(i, shared) for i in inside)
         )

@@ -96,13 +96,18 @@ void tcc_collective_abort(const tcc_run *run) {
     (void)table->abort(run->comm, reason);
 }
 
-/* Fails unless the buffer holds `blocks` blocks of so many bytes. */
-static tcc_status check_span(const tcc_span *span, int64_t blocks, int64_t bytes) {
-    int64_t needed;
-    if (span->data && bytes >= 0 && !__builtin_mul_overflow(blocks, bytes, &needed) &&
-        needed <= span->size)
+/* Fails unless the buffer holds blocks of these elements, each of them `times` times. */
+static tcc_status check_span(const tcc_span *span, const int64_t *counts, int64_t n, int64_t times,
+                             int64_t element) {
+    int64_t part, needed, total = 0;
+    bool fits = span->data != NULL;
+    for (int64_t i = 0; i < n && fits; i++)
+        fits = counts[i] >= 0 && !__builtin_mul_overflow(counts[i], times, &part) &&
+               !__builtin_add_overflow(total, part, &total);
+    if (fits && !__builtin_mul_overflow(total, element, &needed) && needed <= span->size)
         return TCC_OK;
-    return tcc_fail(TCC_INTERNAL, "the program gives a collective more than a buffer holds");
+    return tcc_fail(TCC_INTERNAL,
+                    "the program gives a collective more than a buffer holds, or a negative count");
 }
 
 static tcc_comm *comm_of(const tcc_run *run, int64_t group) {
@@ -118,27 +123,46 @@ tcc_status tcc_collective_failed(const tcc_run *run, int64_t group, tcc_status s
                     table->last_error());
 }
 
-tcc_status tcc_collective_start(tcc_run *run, const tcc_code *code) {
+/* The operation with the registers' counts, which stay in the instance until its wait. */
+static tcc_status make_call(const tcc_run *run, const tcc_code *code, tcc_comm_call *call) {
     static const tcc_comm_kind kinds[TCC_COLLECTIVE_COUNT] = {
         TCC_COMM_ALL_REDUCE, TCC_COMM_REDUCE_SCATTER, TCC_COMM_ALL_GATHER, TCC_COMM_ALL_TO_ALL,
         TCC_COMM_BROADCAST};
     const tcc_instance *instance = run->instance;
+    const tcc_operands *counts = &code->as.collective.counts;
+    int64_t *values = &instance->counts[code->counts], ranks = code->as.collective.ranks;
+    for (int64_t i = 0; i < counts->count; i++) values[i] = instance->registers[counts->numbers[i]];
+    *call = (tcc_comm_call){.struct_size = sizeof *call,
+                            .kind = kinds[code->as.collective.kind],
+                            .reduction = (tcc_comm_reduction)code->as.collective.reduction,
+                            .dtype = code->as.collective.dtype,
+                            .root = (int32_t)code->as.collective.root,
+                            .count = values[0]};
+    bool all_to_all = call->kind == TCC_COMM_ALL_TO_ALL, uneven = counts->count > 1;
+    int64_t sent = all_to_all || call->kind == TCC_COMM_REDUCE_SCATTER ? ranks : 1;
+    int64_t received = all_to_all || call->kind == TCC_COMM_ALL_GATHER ? ranks : 1;
+    int64_t element = call->dtype.bits / 8, *theirs = uneven ? values + sent : values;
+    TCC_RETURN_IF_ERROR(check_span(&instance->spans[code->as.collective.send], values,
+                                   uneven ? sent : 1, uneven ? 1 : sent, element));
+    TCC_RETURN_IF_ERROR(check_span(&instance->spans[code->as.collective.receive], theirs,
+                                   uneven ? received : 1, uneven ? 1 : received, element));
+    if (!uneven) return TCC_OK;
+    call->kind = all_to_all ? TCC_COMM_ALL_TO_ALL_V : TCC_COMM_ALL_GATHER_V;
+    call->send_counts = all_to_all ? values : theirs;
+    call->receive_counts = theirs;
+    int32_t rank = tcc_collective_table(run->comm)->rank(comm_of(run, code->as.collective.group));
+    if (all_to_all || theirs[rank] == values[0]) return TCC_OK;
+    return tcc_fail(TCC_MISMATCH, "rank %d sends %lld elements to an all_gather, and receives %lld of them",
+                    rank, (long long)values[0], (long long)theirs[rank]);
+}
+
+tcc_status tcc_collective_start(tcc_run *run, const tcc_code *code) {
+    const tcc_instance *instance = run->instance;
     tcc_flight *flight = &instance->flights[code->as.collective.ticket];
-    int64_t ranks = code->as.collective.ranks, bytes;
-    const tcc_comm_call call = {.struct_size = sizeof call,
-                                .kind = kinds[code->as.collective.kind],
-                                .reduction = (tcc_comm_reduction)code->as.collective.reduction,
-                                .dtype = code->as.collective.dtype,
-                                .root = (int32_t)code->as.collective.root,
-                                .count = instance->registers[code->as.collective.count]};
-    bool all_to_all = call.kind == TCC_COMM_ALL_TO_ALL;
-    bool sends = all_to_all || call.kind == TCC_COMM_REDUCE_SCATTER;
-    bool receives = all_to_all || call.kind == TCC_COMM_ALL_GATHER;
     const tcc_span *send = &instance->spans[code->as.collective.send];
     const tcc_span *receive = &instance->spans[code->as.collective.receive];
-    if (__builtin_mul_overflow(call.count, call.dtype.bits / 8, &bytes)) bytes = -1;
-    TCC_RETURN_IF_ERROR(check_span(send, sends ? ranks : 1, bytes));
-    TCC_RETURN_IF_ERROR(check_span(receive, receives ? ranks : 1, bytes));
+    tcc_comm_call call;
+    TCC_RETURN_IF_ERROR(make_call(run, code, &call));
     if (flight->ticket)
         return tcc_fail(TCC_INTERNAL, "the program starts a collective while it is under way");
     int64_t group = code->as.collective.group;

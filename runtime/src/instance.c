@@ -62,6 +62,7 @@ static tcc_status allocate_tables(tcc_instance *instance) {
         {(void **)&instance->handles, program->n_outputs, sizeof(tcc_span)},
         {(void **)&instance->placers, program->n_plans, sizeof(tcc_placer *)},
         {(void **)&instance->flights, program->n_tickets, sizeof(tcc_flight)},
+        {(void **)&instance->counts, 2 * program->n_counts, sizeof(int64_t)},
         {(void **)&instance->groups, program->n_groups, sizeof(tcc_comm *)},
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
@@ -166,6 +167,7 @@ void tcc_instance_destroy(tcc_instance *instance) {
     tcc_free(instance->output_done);
     tcc_free(instance->handles);
     tcc_free(instance->flights);
+    tcc_free(instance->counts);
     tcc_free(instance->groups);
     tcc_free(instance->times);
     tcc_free(instance->views);

@@ -190,10 +190,16 @@ static tcc_status prepare_plan(const tcc_reader *reader, tcc_code *code) {
 static tcc_status prepare_collective(const tcc_reader *reader, tcc_code *code) {
     tcc_program *program = reader->program;
     int64_t ranks = code->as.collective.ranks, root = code->as.collective.root;
-    bool any = code->as.collective.kind == TCC_COLLECTIVE_ALL_REDUCE ||
-               code->as.collective.kind == TCC_COLLECTIVE_BROADCAST;
+    int64_t kind = code->as.collective.kind, counts = code->as.collective.counts.count;
+    bool any = kind == TCC_COLLECTIVE_ALL_REDUCE || kind == TCC_COLLECTIVE_BROADCAST;
     if (ranks < !any || ranks > INT32_MAX || root < 0 || root > INT32_MAX)
         return damaged("is for no possible number of ranks");
+    int64_t sent = kind == TCC_COLLECTIVE_ALL_TO_ALL ? ranks : 1;
+    bool even = any || kind == TCC_COLLECTIVE_REDUCE_SCATTER;
+    if (counts != 1 && (even || counts != sent + ranks))
+        return damaged("has counts of other blocks than there are");
+    code->counts = program->n_counts;
+    program->n_counts += counts;
     int64_t group = code->as.collective.group;
     if (group < 0 ? ranks && program->ranks > 0 && ranks != program->ranks
                   : ranks != program->groups[group].length)

@@ -40,7 +40,7 @@ typedef union tcc_fields {
     struct { int64_t condition; int64_t when; tcc_body then; tcc_body otherwise; } branch;
     struct { int64_t trips; int64_t condition; int64_t counter; tcc_body body; } loop;
     struct { int64_t end; tcc_operands offsets; tcc_operands sizes; tcc_operands lives; } plan;
-    struct { int64_t kind; int64_t reduction; int64_t send; int64_t receive; int64_t count; tcc_dtype dtype; int64_t ranks; int64_t root; int64_t ticket; int64_t group; } collective;
+    struct { int64_t kind; int64_t reduction; int64_t send; int64_t receive; tcc_dtype dtype; int64_t ranks; int64_t root; int64_t ticket; int64_t group; tcc_operands counts; } collective;
     struct { int64_t ticket; int64_t send; int64_t receive; } wait;
 } tcc_fields;
 
@@ -123,12 +123,12 @@ typedef struct tcc_field {
         TCC_FIELD(REDUCTION, ONE, collective.reduction), \
         TCC_FIELD(READ, ONE, collective.send), \
         TCC_FIELD(WRITTEN, ONE, collective.receive), \
-        TCC_FIELD(USED, ONE, collective.count), \
         TCC_FIELD(DTYPE, ONE, collective.dtype), \
         TCC_FIELD(NUMBER, ONE, collective.ranks), \
         TCC_FIELD(NUMBER, ONE, collective.root), \
         TCC_FIELD(TICKET, ONE, collective.ticket), \
         TCC_FIELD(GROUP, ONE, collective.group), \
+        TCC_FIELD(USED, MANY, collective.counts), \
     }, \
     { /* wait */ \
         TCC_FIELD(TICKET, ONE, wait.ticket), \

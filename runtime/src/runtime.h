@@ -277,6 +277,7 @@ struct tcc_code {
         tcc_kernel kernel; /* of a launch; NULL on a GPU */
         tcc_op op;         /* of a call */
         const tcc_code *plan; /* of a plan: the next in the program's list, or NULL */
+        int64_t counts;    /* of a collective: the place of its counts among the program's */
     };
     tcc_fields as;
 };
@@ -299,6 +300,7 @@ typedef struct tcc_program {
     int64_t state_bytes;
     int64_t n_steps; /* launches, calls, collectives and waits */
     int64_t n_tickets;
+    int64_t n_counts; /* of all collectives */
     int32_t ranks; /* that collectives of all ranks are for; 0: any number; -1: it needs no comm */
     const struct tcc_rank_group *groups; /* of collective.h */
     int64_t n_groups;
@@ -463,6 +465,7 @@ struct tcc_instance {
     tcc_span *handles;    /* by output port: strings or a list as the program wrote them */
     struct tcc_placer **placers; /* of place.h, by number of a plan instruction */
     struct tcc_flight *flights;  /* by ticket: collectives under way */
+    int64_t *counts;             /* elements of the blocks of collectives, until their waits; then room for other ranks' */
     tcc_comm **groups; /* by number of a group: the comm of this rank's list; they are their comm's */
     tcc_time *times; /* by step's number; NULL: nobody asked */
     int (*poll)(void *context); /* NULL: nobody asked */

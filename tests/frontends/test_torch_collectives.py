@@ -11,10 +11,11 @@ from tcc.driver import load_model
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, Node
 from tcc.ir.graph.evaluate import evaluate_graph
-from tcc.ops.collective import collected, collective_kind
+from tcc.ops.collective import collective_kind
+from tcc.ops.operands import sizes
 from tcc.passes.program.lower_node import check_runnable
 
-from tests.oracle.ranks import Rank, in_lockstep
+from tests.oracle.ranks import Rank, exchanged, in_lockstep
 
 torch = pytest.importorskip("torch")
 
@@ -54,11 +55,8 @@ def on_ranks(graph: Graph, xs: list[Array]) -> list[Array]:
         def exchange(node: Node, x: Array) -> Array:
             if node.op.name == "rank":
                 return np.array(rank.number)
-            kind, attrs = collective_kind(node.op.name), node.attrs
-            ranks = next((own for own in attrs.members if rank.number in own), ())
-            return rank.meet(
-                (kind, attrs, x.shape), x, lambda all_: collected(kind, attrs, all_), ranks
-            )
+            rows = sizes(node.attrs.rows)
+            return exchanged(rank, collective_kind(node.op.name), node.attrs, x, rows)
 
         feeds = {graph.inputs[0].name: xs[rank.number]}
         (found,) = evaluate_graph(graph, feeds, exchange=exchange).values()
@@ -183,8 +181,8 @@ def test_groups_that_no_process_has_are_refused_by_name() -> None:
         (lambda x, g: functional.all_reduce(x, "band", g), "no reduction band"),
         (lambda x, g: functional.all_reduce(x > 0, "max", g), "bool"),
         (
-            lambda x, g: functional.all_to_all_single(x, [1, 3], [2, 2], g),
-            "blocks of different sizes",
+            lambda x, g: functional.all_to_all_single(x, [1, 3], [2, 1], g),
+            "its blocks have 3 rows",
         ),
     ],
 )

@@ -74,8 +74,8 @@ def test_every_class_has_its_rows_and_every_field_its_kind() -> None:
         (PlanArena(1, (2, 3), (4, 5), (0, 1, -1, 2, 3, 0)), {4, 5}, {1, 2, 3}, ()),
         (Loop(1, -1, 3, (COPY,)), {1}, {3}, ()),
         (
-            Collective(CollectiveKind.ALL_TO_ALL, Reduction.SUM, 1, 2, 3, F32, 4, 5),
-            {3},
+            Collective(CollectiveKind.ALL_TO_ALL, Reduction.SUM, 1, 2, (3, 4), F32, 4, 5),
+            {3, 4},
             set(),
             (1, 2),
         ),
@@ -110,8 +110,8 @@ def test_renumbering_moves_each_number_as_its_kind_says() -> None:
     assert renumbered(Let(0, IntOp.DIM, 5, 6), moves) == Let(100, IntOp.DIM, 5, 6)
     assert renumbered(Let(0, IntOp.ADD, 5, 6), moves) == Let(100, IntOp.ADD, 105, 106)
     assert renumbered(Launch(1, 2, (3,), (4,), 5), moves) == Launch(301, 102, (203,), (104,), 5)
-    start = Collective(CollectiveKind.BROADCAST, Reduction.SUM, 1, 2, 3, F32, 4, 5, 6)
-    moved = replace(start, send=201, receive=202, count=103)
+    start = Collective(CollectiveKind.BROADCAST, Reduction.SUM, 1, 2, (3, 4), F32, 4, 5, 6)
+    moved = replace(start, send=201, receive=202, counts=(103, 104))
     assert renumbered(start, moves) == moved
     assert renumbered(replace(start, group=7), moves) == replace(moved, group=407)
     assert renumbered(CALL, moves) == CallOp(

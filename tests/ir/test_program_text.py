@@ -38,10 +38,10 @@ program registers 9 scratch 64 arena r8
   call "sort" (b0 : f32[r0,r1]) (b1 : i64[], b3 : f32[r0]) (-1, 0) (r4)
   copy b3 = b0 r3
   r2 = rank()
-  collective all_reduce avg b3 = b0 r3 : f32 ranks 0 root 0 t0
-  collective broadcast sum b3 = b0 r3 : i64 ranks 4 root 3 t12
+  collective all_reduce avg b3 = b0 (r3) : f32 ranks 0 root 0 t0
+  collective broadcast sum b3 = b0 (r3) : i64 ranks 4 root 3 t12
   wait t12 b3 = b0
-  collective all_gather sum b3 = b0 r3 : u8 ranks 1 root 0 t1 in g1
+  collective all_gather sum b3 = b0 (r3, r4) : u8 ranks 1 root 0 t1 in g1
   branch b5 {
     loop r5 < r0 while b5 {
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tcc.errors import InternalError
@@ -79,9 +80,9 @@ def collective(
     receive: int = MIDDLE,
     dtype: DType = F32,
     reduction: Reduction = Reduction.SUM,
-    **numbers: int,
+    **given: Any,
 ) -> Collective:
-    given = {"count": 0, "ranks": 2} | numbers
+    given = {"counts": (0,), "ranks": 2} | given
     return Collective(CollectiveKind[kind], reduction, send, receive, dtype=dtype, **given)
 
 
@@ -112,6 +113,10 @@ def test_a_correct_program_passes() -> None:
             collective("BROADCAST", ranks=0, root=5, dtype=I64),
             WAIT,
             collective("ALL_TO_ALL", ranks=1),
+            WAIT,
+            collective("ALL_TO_ALL", counts=(0, 1, 2, 3)),
+            WAIT,
+            collective("ALL_GATHER", counts=(0, 1, 2)),
             WAIT,
         )
     )
@@ -151,7 +156,20 @@ def test_groups() -> None:
         (with_body(*WORK, View(POOL, X, 1)), "is no alias"),
         (with_body(*WORK, Launch(1, 0, (), ())), "kernel 1 of 1"),
         (with_body(*WORK, collective("ALL_REDUCE", receive=W)), "read-only"),
-        (with_body(*WORK, collective("ALL_REDUCE", count=4)), "reads register 4"),
+        (with_body(*WORK, collective("ALL_REDUCE", counts=(4,))), "reads register 4"),
+        (with_body(*WORK, collective("ALL_TO_ALL", counts=(0, 1, 2, 4))), "reads register 4"),
+        *(
+            (with_body(*WORK, collective(kind, counts=(0,) * n)), f"{n} counts for {kind.lower()}")
+            for kind, n in (
+                ("ALL_TO_ALL", 2),
+                ("ALL_TO_ALL", 5),
+                ("ALL_GATHER", 2),
+                ("ALL_GATHER", 0),
+                ("REDUCE_SCATTER", 3),
+                ("ALL_REDUCE", 2),
+                ("BROADCAST", 3),
+            )
+        ),
         (with_body(collective("ALL_REDUCE", send=POOL)), "uses buffer 3 before"),
         (with_body(*WORK, collective("ALL_REDUCE", dtype=BOOL)), "no collective takes"),
         (

@@ -10,18 +10,61 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+import numpy as np
 from tcc.ir.op import Array
+from tcc.ir.program import CollectiveKind
+from tcc.ops.collective import CollectiveAttrs, collected
 
 T = TypeVar("T")
 # All ranks' results of a collective, from all ranks' operands.
-Collected = Callable[[Sequence[Array]], Sequence[Array]]
+Collected = Callable[[Sequence[Any]], Sequence[Array]]
+Counts = Sequence[int]
 
 
 class Stuck(Exception):
     """A wait that can never end."""
+
+
+def block_counts(kind: CollectiveKind, ranks: int, counts: Counts) -> tuple[Counts, Counts]:
+    """The counts of a rank's blocks that it sends and that it receives, as of `Collective`."""
+    sends, receives = (ranks if side else 1 for side in (kind.sends_blocks, kind.receives_blocks))
+    if len(counts) == 1:
+        return [*counts] * sends, [*counts] * receives
+    assert len(counts) == sends + receives
+    return counts[:sends], counts[sends:]
+
+
+def exchanged(
+    rank: Rank,
+    kind: CollectiveKind,
+    attrs: CollectiveAttrs,
+    x: Array,
+    counts: Counts = (),
+    call: Hashable = None,
+) -> Array:
+    """A rank's result of a collective of x; with `counts`, those of its blocks along axis 0.  All
+    ranks give equal `call`s.  Raises `Stuck` where a rank sends another block than is due."""
+    ranks = next((own for own in attrs.members if rank.number in own), ())
+    uneven = len(counts) > 1
+
+    def results(all_: Sequence[tuple[Array, Counts]]) -> Sequence[Array]:
+        xs, given = zip(*all_, strict=True)
+        if not uneven:
+            return collected(kind, attrs, xs)
+        sides = [block_counts(kind, len(xs), own) for own in given]
+        for a, (sent, _) in enumerate(sides):
+            for b, (_, due) in enumerate(sides):
+                found = sent[b % len(sent)]
+                if found != due[a]:
+                    raise Stuck(f"{a} sends {found} elements to {b}, which expects {due[a]}")
+        return collected(kind, attrs, xs, [np.cumsum(sent[:-1]) for sent, _ in sides])
+
+    shape = x.shape[1:] if uneven else x.shape
+    name = (kind.name.lower(), replace(attrs, rows=()), x.dtype.name, shape, call)
+    return rank.meet(name, (x, counts), results, ranks)
 
 
 class Rank:
@@ -31,7 +74,7 @@ class Rank:
         self._job, self.number = job, number
 
     def meet(
-        self, call: Hashable, operand: Array, collected: Collected, ranks: Sequence[int] = ()
+        self, call: Hashable, operand: Any, collected: Collected, ranks: Sequence[int] = ()
     ) -> Array:
         """This rank's result of the collective `call`, which all of `ranks`, or of the job, issue
         with equal `call`s.  Operands and results are in the order of `ranks`."""
@@ -52,7 +95,7 @@ class _Call:
 
     name: Hashable
     ranks: tuple[int, ...]
-    operand: Array
+    operand: Any
     collected: Collected
 
 

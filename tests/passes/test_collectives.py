@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,17 +17,37 @@ from tcc.backends.artifact.encode_program import (
 )
 from tcc.backends.artifact.planner import arena_planner
 from tcc.errors import UserError
-from tcc.ir.graph import Graph, GraphBuilder, Node
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.text import graph_text
-from tcc.ir.index import symbol
-from tcc.ir.program import Collective, CollectiveKind, Program, RankGroup, Symmetric
+from tcc.ir.index import Index, as_int, symbol
+from tcc.ir.program import (
+    Arena,
+    Buffer,
+    Check,
+    Collective,
+    CollectiveKind,
+    Dynamic,
+    Input,
+    Instr,
+    IntOp,
+    Launch,
+    Let,
+    Program,
+    RankGroup,
+    ReadInt,
+    Reduction,
+    Relation,
+    Symmetric,
+    Wait,
+)
 from tcc.ir.program.lockstep import check_lockstep
 from tcc.ir.program.text import program_text
 from tcc.ir.program.verify import verify_program
 from tcc.ir.types import BOOL, F32, I64, tensor
 from tcc.ops import OPS
-from tcc.ops.collective import CollectiveAttrs, collected, collective_kind
+from tcc.ops.collective import CollectiveAttrs, collective_kind
+from tcc.ops.operands import sizes
 from tcc.passes.memory.in_place import update_in_place
 from tcc.passes.memory.plan_arena import plan_arena
 from tcc.passes.program.lower_graph import lower_program, place_graph
@@ -39,7 +59,7 @@ from tcc.schedule.cpu.core import CoreModel
 from tests.oracle.graph.parse import parse_graph
 from tests.oracle.program.evaluate import evaluate_program
 from tests.oracle.program.parse import parse_program
-from tests.oracle.ranks import Rank, Stuck, in_lockstep
+from tests.oracle.ranks import Rank, Stuck, exchanged, in_lockstep
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Feeds = Mapping[str, Array]
@@ -67,18 +87,12 @@ def every_kind(group: str = "", members: Members = ()) -> Graph:
     return b.finish(outputs)
 
 
-def own_list(members: Members, rank: Rank) -> tuple[int, ...]:
-    return next((ranks for ranks in members if rank.number in ranks), ())
-
-
 def graph_on_rank(graph: Graph, feeds: Feeds, rank: Rank) -> dict[str, Array]:
     def exchange(node: Node, x: Array) -> Array:
         if node.op.name == "rank":
             return np.array(rank.number)
-        kind, attrs = collective_kind(node.op.name), node.attrs
-        call = (node.op.name, attrs, x.dtype.name, x.shape)
-        ranks = own_list(attrs.members, rank)
-        return rank.meet(call, x, lambda xs: collected(kind, attrs, xs), ranks)
+        rows = sizes(node.attrs.rows)
+        return exchanged(rank, collective_kind(node.op.name), node.attrs, x, rows)
 
     return evaluate_graph(graph, feeds, exchange=exchange)
 
@@ -138,18 +152,15 @@ def check_program(graph: Graph, feeds: list[Feeds], want: list[dict[str, Array]]
 
     def run(rank: Rank) -> tuple[Array, ...]:
         def exchange(node: Collective, x: Array) -> Array:
-            attrs = CollectiveAttrs(node.ranks, node.reduction.name.lower(), node.root)
-            return rank.meet(
-                replace(node, send=0, receive=0, ticket=0),
-                x,
-                lambda xs: collected(node.kind, attrs, xs),
-                own_list(program.groups[node.group].members, rank) if node.group >= 0 else (),
-            )
+            members = program.groups[node.group].members if node.group >= 0 else ()
+            reduction = node.reduction.name.lower()
+            attrs = CollectiveAttrs(node.ranks, reduction, node.root, members=members)
+            return exchanged(rank, node.kind, attrs, x, node.counts, node.group)
 
         return evaluate_program(
             program,
             kernels,
-            [feeds[rank.number]["x"]],
+            [feeds[rank.number][port.name] for port in program.inputs],
             np.zeros(0, np.uint8),
             exchange=exchange,
             rank=rank.number,
@@ -180,6 +191,110 @@ def test_ranks_of_a_group_agree_with_a_job_of_their_own(group: str) -> None:
     assert program.groups == (RankGroup(group, MESH[group]),)
     assert places(program) == [{Symmetric}]
     assert int.from_bytes(encode_program(program)[8:16], "little") == GROUPS
+
+
+def uneven(ranks: int) -> Graph:
+    """Rows of x go where `counts` says, those sent and then those received, behind a kernel and
+    before one; then all ranks have all rows of x, of which the rank r has `each[r]`."""
+    b = GraphBuilder("g")
+    x = b.input("x", tensor(F32, symbol("n", 0, 100), 3))
+    counts, each = b.input("counts", tensor(I64, 2 * ranks)), b.input("each", tensor(I64, ranks))
+
+    def elements(name: str, vector: Value) -> tuple[Index, ...]:
+        found = tuple(symbol(f"{name}{n}", 0, 1000) for n in range(2 * ranks))
+        for n in range(as_int(vector.type.shape[0]) or 0):
+            b.add(OPS["bind_size"], [vector], OPS["bind_size"].attrs(found[n], n))
+        return found
+
+    (twice,) = b.add(OPS["add"], [x, x])
+    attrs = CollectiveAttrs(ranks, rows=elements("c", counts))
+    (own,) = b.add(OPS["all_to_all"], [twice], attrs)
+    attrs = replace(attrs, rows=(x.type.shape[0], *elements("e", each)[:ranks]))
+    (all_,) = b.add(OPS["all_gather"], [twice], attrs)
+    outputs = [
+        b.add(OPS["add"], [v, v], names=[name])[0] for name, v in (("own", own), ("all", all_))
+    ]
+    return b.finish(outputs)
+
+
+def uneven_feeds(matrix: Sequence[Sequence[int]]) -> list[dict[str, Array]]:
+    """For ranks of which a sends `matrix[a][b]` rows to b."""
+    sent, rng = np.array(matrix), np.random.default_rng(5)
+    return [
+        {
+            "x": rng.standard_normal((own.sum(), 3)).astype(np.float32),
+            "counts": np.concatenate([own, sent[:, rank]]),
+            "each": sent.sum(1),
+        }
+        for rank, own in enumerate(sent)
+    ]
+
+
+MATRIX = [[1, 2, 0], [0, 0, 0], [3, 1, 2]]
+
+
+def test_ranks_exchange_blocks_of_any_sizes() -> None:
+    graph, feeds = uneven(3), uneven_feeds(MATRIX)
+    parts = [np.split(4 * f["x"], np.cumsum(n)[:-1]) for f, n in zip(feeds, MATRIX, strict=True)]
+    want = graph_on_ranks(graph, feeds)
+    for rank, found in enumerate(want):
+        np.testing.assert_array_equal(found["own"], np.concatenate([p[rank] for p in parts]))
+        np.testing.assert_array_equal(found["all"], np.concatenate([4 * f["x"] for f in feeds]))
+    assert graph_text(parse_graph(graph_text(graph), OPS, graph.store)) == graph_text(graph)
+    program = check_program(graph, feeds, want)
+    starts = [i for i in program.body if isinstance(i, Collective)]
+    assert [len(start.counts) for start in starts] == [6, 4]
+
+
+@pytest.mark.parametrize(
+    ("rank", "name", "at", "value", "why"),
+    [
+        (0, "counts", 0, 2, "the blocks for 3 ranks must be all rows"),
+        (1, "counts", 4, 9, r"1 sends 0 elements to 1, which expects 27"),
+        (2, "counts", 1, -1, "-1"),
+        (2, "each", 0, 5, "0 sends 9 elements to 2, which expects 15"),
+    ],
+)
+def test_counts_of_blocks_that_cannot_be(
+    rank: int, name: str, at: int, value: int, why: str
+) -> None:
+    """Blocks that are not all rows, another rank's count, a negative one."""
+    graph, feeds = uneven(3), uneven_feeds(MATRIX)
+    want = graph_on_ranks(graph, feeds)
+    feeds[rank][name][at] = value
+    with pytest.raises((UserError, Stuck), match=why):
+        check_program(graph, feeds, want)
+
+
+def test_a_rank_whose_counts_are_refused_has_not_begun() -> None:
+    """A start goes to the front, but not past a check, where its counts are several."""
+    lets = [Let(n, IntOp.CONST, n) for n in range(4)]
+    launch, check = Launch(0, 0, (2,), ()), Check(Relation.EQ, 0, 1, "no")
+    buffers = tuple(map(Buffer, (Input(0), Dynamic(), Dynamic())))
+    for counts in ((0,), (0, 1, 2, 3)):
+        start = Collective(CollectiveKind.ALL_TO_ALL, Reduction.SUM, 0, 1, counts, F32, 2)
+        body = (*lets, launch, check, start, Wait(0, 0, 1))
+        found = overlap_collectives(Program((), (), 4, buffers, ("k",), 0, 0, body)).body
+        due = (launch, check, start) if len(counts) > 1 else (start, launch, check)
+        assert tuple(i for i in found if not isinstance(i, Let)) == (*due, Wait(0, 0, 1))
+
+
+@pytest.mark.parametrize(("counts", "place"), [((0, 1, 2, 3), Arena), ((4, 4, 4, 4), Symmetric)])
+def test_ranks_with_programs_of_their_own_share_no_memory(
+    counts: tuple[int, ...], place: type
+) -> None:
+    """Constants that make blocks unequal are a rank's own: plans of other ranks are different."""
+    lets = [Let(n, IntOp.CONST, 64) for n in range(4)] + [ReadInt(4, 0, I64)]
+    buffers = [Buffer(Input(0)), *(Buffer(Arena(-1, 0)) for _ in range(4))]
+    body: list[Instr] = [*lets]
+    for pair in ((1, 2), (3, 4)):
+        body.append(Launch(0, 0, pair[:1], ()))
+        kind = CollectiveKind.ALL_TO_ALL if pair[0] == 1 else CollectiveKind.ALL_REDUCE
+        given = counts if pair[0] == 1 else (0,)
+        body += [Collective(kind, Reduction.SUM, *pair, given, F32, 2), Wait(0, *pair)]
+    program = Program((), (), 5, tuple(buffers), ("k",), 0, 0, tuple(body))
+    found = [type(b.place) for b in plan_arena(program, arena_planner()).buffers]
+    assert found == [Input, Arena, Arena, place, place]
 
 
 def test_ranks_have_numbers() -> None:
@@ -265,7 +380,7 @@ def test_a_wait_that_never_ends_is_reported() -> None:
     with pytest.raises(Stuck, match=r"rank 1 waits in \('all_reduce'.*; rank 0 has ended"):
         graph_on_ranks(trips(own=True), feeds)
     wrong = [{"x": np.zeros((2 + 2 * rank, 3), np.float32)} for rank in range(2)]
-    with pytest.raises(Stuck, match=r"\(2, 3\)\); rank 1 waits in .* \(4, 3\)"):
+    with pytest.raises(Stuck, match=r"\(2, 3\), None\); rank 1 waits in .* \(4, 3\)"):
         graph_on_ranks(every_kind(), wrong)
 
 

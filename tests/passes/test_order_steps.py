@@ -256,7 +256,7 @@ def call(w: Writer, op: str, outputs: int, results: int) -> CallOp:
 
 def collective(w: Writer) -> Instr:
     return Collective(
-        CollectiveKind.ALL_REDUCE, Reduction.SUM, w.arena(1), w.arena(1), w.size(1), F32, 0
+        CollectiveKind.ALL_REDUCE, Reduction.SUM, w.arena(1), w.arena(1), (w.size(1),), F32, 0
     )
 
 

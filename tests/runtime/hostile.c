@@ -24,11 +24,20 @@ static int32_t rank_of(const tcc_comm *comm) { return comm ? 0 : -1; }
 static int32_t size_of(const tcc_comm *comm) { return comm->size; }
 
 static tcc_status touch(tcc_comm *comm, const tcc_comm_call *call, const void *send, void *receive) {
-    size_t block = (size_t)call->count * (call->dtype.bits / 8u), sent = block, received = block;
+    size_t element = call->dtype.bits / 8u, block = (size_t)call->count * element;
+    size_t sent = block, received = block;
     if (call->kind == TCC_COMM_ALL_TO_ALL || call->kind == TCC_COMM_REDUCE_SCATTER)
         sent *= (size_t)comm->size;
     if (call->kind == TCC_COMM_ALL_TO_ALL || call->kind == TCC_COMM_ALL_GATHER)
         received *= (size_t)comm->size;
+    bool each = call->kind == TCC_COMM_ALL_TO_ALL_V;
+    if (each || call->kind == TCC_COMM_ALL_GATHER_V) {
+        sent = received = 0;
+        for (int32_t i = 0; i < comm->size; i++) {
+            if (each || !i) sent += (size_t)call->send_counts[i] * element;
+            received += (size_t)(each ? call->receive_counts : call->send_counts)[i] * element;
+        }
+    }
     char *copy = malloc(sent + 1);
     if (!copy) return TCC_OUT_OF_MEMORY;
     memcpy(copy, send, sent);

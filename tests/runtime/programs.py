@@ -228,7 +228,7 @@ def planned(steps: int = 4) -> Program:
 
 def collectives(groups: tuple[RankGroup, ...] = ()) -> Program:
     """y = every kind of collective in turn, of x: f32[n], on two ranks, or in the groups of two by
-    turns; y has 2n elements."""
+    turns, those of several counts too; y has 2n elements."""
     b = Builder()
     b.groups = groups
     b.const(1000)  # register 0, which a damaged count may name
@@ -242,8 +242,10 @@ def collectives(groups: tuple[RankGroup, ...] = ()) -> Program:
         reduction = Reduction.MAX if kind.reduces else Reduction.SUM
         root = 1 if kind is CollectiveKind.BROADCAST else 0
         group = number % len(groups) if groups else -1
-        start = Collective(kind, reduction, x, y, count, DTYPES["f32"], 2, root, root, group)
-        b.body += [start, Wait(root, x, y)]
+        blocks = 2 + (2 if kind.sends_blocks else 1) if kind.receives_blocks else 1
+        for counts in dict.fromkeys(((count,), (count,) * blocks)):
+            start = Collective(kind, reduction, x, y, counts, DTYPES["f32"], 2, root, root, group)
+            b.body += [start, Wait(root, x, y)]
     return b.program()
 
 
@@ -280,7 +282,9 @@ def every_instruction() -> Program:
         ),
         Copy(y, dynamic, k),
         Copy(c, y, k),
-        Collective(CollectiveKind.ALL_TO_ALL, Reduction.SUM, x, y, k, DTYPES["f32"], 2, 0, 3),
+        Collective(
+            CollectiveKind.ALL_TO_ALL, Reduction.SUM, x, y, (k, n, k, n), DTYPES["f32"], 2, 0, 3
+        ),
         Wait(3, x, y),
         Loop(k, -1, flag, (Branch(w, (Copy(a, x, k),), (Copy(state, x, k),)),)),
         Branch(-1, (Copy(a, x, k),), (Copy(state, x, k),), flag),

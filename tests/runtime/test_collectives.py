@@ -44,7 +44,7 @@ def checked() -> Program:
     y = b.output("y", "f32", [four], "[4]")
     b.allocate(y, size)
     x, given = b.buffer(Input(0)), b.buffer(Input(1))
-    total = Collective(CollectiveKind.ALL_REDUCE, Reduction.SUM, x, y, four, DTYPES["f32"], 0)
+    total = Collective(CollectiveKind.ALL_REDUCE, Reduction.SUM, x, y, (four,), DTYPES["f32"], 0)
     b.body += [
         ReadInt(k, given, DTYPES["i64"], 0),
         Check(Relation.LE, one, k, "k is too small"),
@@ -133,7 +133,7 @@ X, Y, POOL, PART = range(4)
 
 def start(send: int, receive: int, ticket: int = 0) -> Collective:
     kind, dtype = CollectiveKind.ALL_REDUCE, DTYPES["f32"]
-    return Collective(kind, Reduction.SUM, send, receive, 1, dtype, 0, 0, ticket)
+    return Collective(kind, Reduction.SUM, send, receive, (1,), dtype, 0, 0, ticket)
 
 
 WRONG: list[tuple[list[Instr], str]] = [
@@ -169,6 +169,72 @@ def test_wrong_tickets_are_stopped(kernels: bytes, comm_library: Path, tmp_path:
         assert said in line
 
 
+def counted(kind: CollectiveKind) -> Program:
+    """y = a result of a rank of two, for x: f32[8] and the counts that its caller gives."""
+    b = Builder()
+    eight, size = b.const(8), b.const(32)
+    parts = 4 if kind.sends_blocks else 3
+    b.input("x", "f32", [eight], "[8]")
+    b.input("counts", "i64", [b.const(parts)], f"[{parts}]")
+    x, given, y = b.buffer(Input(0)), b.buffer(Input(1)), b.output("y", "f32", [eight], "[8]")
+    b.allocate(y, size)
+    counts = tuple(b.register() for _ in range(parts))
+    b.body += [ReadInt(n, given, DTYPES["i64"], at) for at, n in enumerate(counts)]
+    b.body += [Collective(kind, Reduction.SUM, x, y, counts, DTYPES["f32"], 2), Wait(0, x, y)]
+    return b.program()
+
+
+COUNTED = """
+import json, sys
+import numpy as np
+from tcc.runtime import comm as comms, load
+
+_, folder, *cases = sys.argv
+for case in cases:
+    kind, *counts = json.loads(case)
+    with comms.open(operation_seconds=20) as comm:
+        module = load(f"{folder}/{kind}.so", comm=comm)
+        try:
+            y = module(np.arange(8, dtype=np.float32) + 10 * comm.rank, np.array(counts[comm.rank]))
+            print(y[: sum(counts[comm.rank][-2:])].astype(int).tolist())
+        except RuntimeError as error:
+            print(str(error).replace(chr(10), " "))
+"""
+REFUSED = "more than a buffer holds, or a negative count"
+FAILED = f"a run of rank 1 failed: .*{REFUSED}"
+COUNTS = {
+    # the kind and both ranks' counts: what they find, or say
+    '["ALL_TO_ALL", [1, 2, 1, 3], [3, 0, 2, 0]]': (r"^\[0, 10, 11, 12\]$", r"^\[1, 2\]$"),
+    '["ALL_TO_ALL", [8, 0, 8, 0], [0, 8, 0, 8]]': (r"^\[0, .* 7\]$", r"^\[10, .* 17\]$"),
+    '["ALL_GATHER", [3, 3, 1], [1, 3, 1]]': (r"^\[0, 1, 2, 10\]$",) * 2,
+    '["ALL_GATHER", [0, 0, 8], [8, 0, 8]]': (r"^\[10, .* 17\]$",) * 2,
+    '["ALL_TO_ALL", [1, 1, 1, 1], [1, -1, 1, 1]]': (FAILED, REFUSED),
+    '["ALL_TO_ALL", [1, 1, 1, 1], [1, 1, 8, 1]]': (FAILED, REFUSED),
+    f'["ALL_TO_ALL", [1, 1, 1, 1], [{1 << 62}, {1 << 62}, 1, 1]]': (FAILED, REFUSED),
+    f'["ALL_GATHER", [1, 1, 1], [1, 1, {1 << 61}]]': (FAILED, REFUSED),
+    '["ALL_TO_ALL", [1, 1, 1, 1], [2, 1, 1, 1]]': (
+        r"rank 1 \(pid \d+\) sends 2 elements to rank 0 \(pid \d+\), which expects 1",
+    ) * 2,
+    '["ALL_GATHER", [1, 1, 1], [2, 1, 1]]': (
+        "a run of rank 1 failed: rank 1 sends 2 elements to an all_gather, and receives 1 of them",
+        "rank 1 sends 2 elements to an all_gather, and receives 1 of them",
+    ),
+    '["ALL_GATHER", [1, 1, 1], [2, 1, 2]]': (
+        r"ranks differ: rank \d .* counts of hash .*, rank \d .* counts of hash ",
+    ) * 2,
+}  # fmt: skip
+
+
+def test_counts_that_a_run_learns(kernels: bytes, comm_library: Path, tmp_path: Path) -> None:
+    """Blocks of any sizes; ranks that disagree, or whose counts cannot be, have an error on all."""
+    for kind in (CollectiveKind.ALL_TO_ALL, CollectiveKind.ALL_GATHER):
+        programs.link(counted(kind), kernels, tmp_path / f"{kind.name}.so")
+    found = [text.splitlines() for text in run_ranks(2, COUNTED, comm_library, tmp_path, *COUNTS)]
+    for rank, lines in enumerate(found):
+        for line, said in zip(lines, COUNTS.values(), strict=True):
+            assert re.search(said[rank], line), (rank, line, said)
+
+
 # ---- groups of ranks -----------------------------------------------------------------------------
 
 ROWS, COLUMNS = RankGroup("rows", ((0, 1), (2, 3))), RankGroup("columns", ((2, 0), (3, 1)))
@@ -188,7 +254,7 @@ def grouped(*groups: RankGroup) -> Program:
             y = b.output(f"{group.name} {kind.name}", "f32", [sizes[elements]], "")
             b.allocate(y, b.const(4 * elements))
             root = int(kind is CollectiveKind.BROADCAST)
-            operation = (kind, Reduction.SUM, x, y, count, DTYPES["f32"], 2, root)
+            operation = (kind, Reduction.SUM, x, y, (count,), DTYPES["f32"], 2, root)
             b.body += [Collective(*operation, group=number), Wait(0, x, y)]
     return b.program()
 
@@ -242,7 +308,7 @@ def in_symmetric_memory(*groups: RankGroup) -> Program:
         b.launch("relu", n, [x, send], [])
         root, group = int(kind is CollectiveKind.BROADCAST), number % len(groups)
         each = half if kind.sends_blocks else n
-        operation = (kind, Reduction.SUM, send, receive, each, DTYPES["f32"], 2, root)
+        operation = (kind, Reduction.SUM, send, receive, (each,), DTYPES["f32"], 2, root)
         b.body += [Collective(*operation, group=group), Wait(0, send, receive)]
         b.body.append(Copy(y, receive, bytes_))
     return b.program()

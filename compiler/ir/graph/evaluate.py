@@ -8,6 +8,7 @@ it. An array is dropped after its last use.
 
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -160,7 +161,7 @@ class _Evaluator:
                 frame.sizes[free_vars(node.attrs.symbol)[0]] = attrs.value
         try:
             if Trait.COLLECTIVE in node.op.traits:
-                results = self._collective(node, arrays)
+                results = self._collective(replace(node, attrs=attrs), arrays)
             else:
                 results = node.op.reference(arrays, attrs)
             return tuple(

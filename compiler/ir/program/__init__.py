@@ -337,8 +337,10 @@ class Collective:
 
     It is done when `Wait` for `ticket` is.  Until then nothing else touches `send`, `receive` or
     memory that these share with other buffers, and no other operation has the ticket.
-    `count` is the number of elements of one rank's block, as in tcc_comm.h: `send` has `ranks`
-    blocks for reduce_scatter and all_to_all, `receive` for all_gather and all_to_all, and else one.
+    `send` has `ranks` blocks for reduce_scatter and all_to_all, `receive` for all_gather and
+    all_to_all, and else one, one behind another in the order of the ranks.  `counts` are numbers of
+    elements: one number for every block, or, for all_gather and all_to_all, those of the blocks of
+    `send` and then of `receive`.  A rank receives from another as many as that one sends to it.
     `ranks` is the size that the comm must have; 0 stands for any where no side has several blocks.
     `reduction` is SUM where nothing is reduced, and `root` 0 where nothing is broadcast.
     With a `group`, the number of one, the operation is of that group's ranks alone: these are
@@ -349,7 +351,7 @@ class Collective:
     reduction: Reduction
     send: BufferId
     receive: BufferId
-    count: Register
+    counts: tuple[Register, ...]
     dtype: DType
     ranks: int
     root: int = 0

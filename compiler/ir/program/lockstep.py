@@ -97,7 +97,8 @@ class _Differing:
                         sides |= self.values
                     self.values = sides
                 case Collective():
-                    equal = not instr.kind.sends_blocks and ("r", instr.count) not in self.values
+                    counts, sends = {("r", n) for n in instr.counts}, instr.kind.sends_blocks
+                    equal = not sends and self.values.isdisjoint(counts)
                     if under or not (equal and self._covered(instr.group)):
                         self._mark([("b", instr.receive)])
                     elif ("b", instr.receive) not in self.shared:

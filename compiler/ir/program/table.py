@@ -197,7 +197,7 @@ INSTRUCTIONS = (
         "collective",
         Collective,
         "collective {kind:collective} {reduction:reduction} {receive:written} = {send:read} "
-        "{count:used} : {dtype:dtype} ranks {ranks:number} root {root:number} {ticket:ticket}"
+        "{counts:used*} : {dtype:dtype} ranks {ranks:number} root {root:number} {ticket:ticket}"
         "{in group:group}",
     ),
     _row("wait", Wait, "wait {ticket:ticket} {receive:written} = {send:read}"),

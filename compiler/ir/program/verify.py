@@ -165,6 +165,9 @@ class _State:
             raise self.fail(f"{kind.name.lower()} reduces nothing")
         if instr.ranks < blocks or not 0 <= instr.root < (instr.ranks or 1 << 31):
             raise self.fail(f"rank {instr.root} of {instr.ranks}")
+        parts = instr.ranks + (instr.ranks if kind.sends_blocks else 1)
+        if len(instr.counts) not in (1, parts if kind.receives_blocks else 1):
+            raise self.fail(f"{len(instr.counts)} counts for {kind.name.lower()}")
         if instr.group >= 0 and instr.ranks != self._ranks(instr.group):
             raise self.fail(f"{instr.ranks} ranks in group {instr.group}")
         if instr.ticket in self.flying or not 0 <= instr.ticket < MAX_TICKETS:

@@ -88,11 +88,36 @@ tcc_status tcc_gpu_wait_watched(const tcc_gpu_instance *device, int *out_error) 
 
 /* ---- instructions ------------------------------------------------------------------------------------ */
 
+/* Where a run learns counts, ranks compare them on the host: the library waits for ever for elements
+ * that its peer does not send. */
+static tcc_status compare_counts(const tcc_run *run, const tcc_comm_call *call, int64_t group) {
+    const tcc_instance *instance = run->instance;
+    tcc_comm *comm = group < 0 ? run->comm : instance->groups[group];
+    const tcc_comm_table *table = tcc_collective_table(comm);
+    int32_t rank = table->rank(comm);
+    bool each = call->kind == TCC_COMM_ALL_TO_ALL_V;
+    const int64_t *due = call->receive_counts;
+    int64_t *theirs = &instance->counts[instance->model->program.n_counts + (due - instance->counts)];
+    const tcc_comm_call exchange = {.struct_size = sizeof exchange,
+                                    .kind = each ? TCC_COMM_ALL_TO_ALL : TCC_COMM_ALL_GATHER,
+                                    .dtype = {0, 64, 1}, .count = 1};
+    tcc_status status = table->issue(comm, &exchange, each ? call->send_counts : &due[rank], theirs);
+    if (status != TCC_OK) return tcc_collective_failed(run, group, status);
+    for (int32_t i = 0; i < table->size(comm); i++)
+        if (theirs[i] != due[i])
+            return tcc_fail(TCC_MISMATCH, "rank %d sends %lld elements to rank %d, which expects %lld",
+                            i, (long long)theirs[i], rank, (long long)due[i]);
+    return TCC_OK;
+}
+
 tcc_status tcc_gpu_start(tcc_run *run, const tcc_comm_call *call, const tcc_code *code) {
     tcc_gpu_instance *device = run->instance->device;
     const tcc_gpu_driver *driver = device->gpu->driver;
     const tcc_span *spans = run->instance->spans;
     void *stream = device->beside ? device->beside : device->queue;
+    int64_t group = code->as.collective.group;
+    if (call->receive_counts && device->gpu->reads && device->phase != TCC_PHASE_ENQUEUE)
+        TCC_RETURN_IF_ERROR(compare_counts(run, call, group)); /* once a run */
     if (device->phase == TCC_PHASE_RESOLVE) return TCC_OK;
     device->read_from = NULL;
     if (device->beside) {
@@ -101,7 +126,6 @@ tcc_status tcc_gpu_start(tcc_run *run, const tcc_comm_call *call, const tcc_code
         TCC_GPU_TRY(driver, stream_wait_event(stream, device->begun, 0),
                     "a collective cannot be put behind kernels");
     }
-    int64_t group = code->as.collective.group;
     tcc_status status = device->talk->device_start(
         group < 0 ? device->joined : device->parties[group], call, spans[code->as.collective.send].data,
         spans[code->as.collective.receive].data, stream);

@@ -148,6 +148,7 @@ tcc_status tcc_gpu_find_device(tcc_gpu *gpu) {
 typedef struct survey {
     int64_t launches;
     bool fixed; /* nothing depends on data that the device makes */
+    bool reads; /* it learns registers from buffers */
     bool overlaps;
 } survey;
 
@@ -183,7 +184,10 @@ static tcc_status check_body(const tcc_gpu *gpu, const tcc_program *program, tcc
             if (program->buffers[code->as.allocate.buffer].place == TCC_PLACE_DYNAMIC)
                 found->fixed = false;
             break;
-        case TCC_CODE_READ: found->fixed = false; break;
+        case TCC_CODE_READ:
+            found->reads = true;
+            found->fixed = false;
+            break;
         case TCC_CODE_BRANCH:
             if (code->as.branch.condition >= 0) found->fixed = false;
             TCC_RETURN_IF_ERROR(check_body(gpu, program, code->as.branch.then, found));
@@ -215,6 +219,9 @@ static tcc_status check_program(tcc_gpu *gpu, const tcc_program *program) {
     const char *graphs = getenv("TCC_GRAPHS");
     gpu->wait = is_set("TCC_SYNC");
     gpu->overlaps = found.overlaps;
+    gpu->reads = found.reads;
+    for (int64_t i = 0; i < program->prologue.count; i++)
+        gpu->reads |= program->prologue.code[i].kind == TCC_CODE_READ;
     gpu->graphs = found.fixed && found.launches > 1 && !gpu->wait && !(graphs && !strcmp(graphs, "0"));
     return TCC_OK;
 }

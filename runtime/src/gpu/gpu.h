@@ -23,6 +23,7 @@ struct tcc_gpu {
     int driver_version;
     bool pools;  /* memory is taken and given in the order of a stream */
     bool graphs; /* runs of equal sizes are recorded */
+    bool reads;  /* a run learns registers from buffers */
     bool overlaps; /* collectives go on beside kernels */
     bool wait;   /* TCC_SYNC: after every kernel, so that failures have a name */
     bool refused; /* the driver is none for the variant's code */

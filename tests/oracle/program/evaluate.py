@@ -9,6 +9,7 @@ For small models: kernels run unit by unit.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any, TypeAlias, assert_never
@@ -54,6 +55,7 @@ from tcc.ir.program.operands import buffers_of, walk_instructions
 from tcc.ir.tile import MemorySpace, TileBuffer, TileKernel
 from tcc.ir.types import BF16, DType
 
+from tests.oracle.ranks import block_counts
 from tests.oracle.tile.evaluate import evaluate_kernel
 
 # A C function of the runtime: arrays of its operands, arrays of its results that it fills in place,
@@ -375,16 +377,18 @@ class _Host:
 
     def _start(self, node: Collective) -> None:
         """What it receives holds nothing until it is waited for."""
+        counts = tuple(self._registers[n] for n in node.counts)
         sent, received = (
-            self._registers[node.count] * (node.ranks if blocks else 1) * node.dtype.bytes
-            for blocks in (node.kind.sends_blocks, node.kind.receives_blocks)
+            sum(side) * node.dtype.bytes for side in block_counts(node.kind, node.ranks, counts)
         )
+        if min(counts) < 0:
+            raise InternalError(f"{node} has a negative count")
         send, receive = self._bytes(node.send)[:sent], self._bytes(node.receive)[:received]
         if send.size < sent or receive.size < received:
             raise InternalError(f"{node} goes beyond a buffer")
         if node.ticket in self._started:
             raise InternalError(f"{node} has the ticket of another one under way")
-        self._started[node.ticket] = node, send.copy()
+        self._started[node.ticket] = replace(node, counts=counts), send.copy()
         if node.send != node.receive:
             receive[:] = _POISON
 

@@ -24,12 +24,14 @@ from tcc.ir.program import (
     Arena,
     Collective,
     CollectiveKind,
+    Copy,
     Dynamic,
     Input,
     Instr,
     IntOp,
     Program,
     RankGroup,
+    ReadInt,
     Reduction,
     Wait,
 )
@@ -55,7 +57,7 @@ def summing(*, apart: bool) -> Program:
     y = b.output("y", "f32", [n], "[20]")
     b.allocate(y, size)
     kind, dtype = CollectiveKind.ALL_REDUCE, DTYPES["f32"]
-    start, wait = Collective(kind, Reduction.SUM, x, total, n, dtype, 0), Wait(0, x, total)
+    start, wait = Collective(kind, Reduction.SUM, x, total, (n,), dtype, 0), Wait(0, x, total)
     b.body.append(start)
     if not apart:
         b.body.append(wait)
@@ -74,6 +76,41 @@ def among(lists: tuple[tuple[int, ...], ...]) -> Program:
         for i in program.body
     ]
     return _with_body(replace(program, groups=(RankGroup("some", lists),)), body)
+
+
+def exchanging(*, learned: bool) -> Program:
+    """y = x with 3 + a + 2 * b elements from rank a to rank b of two, and then with as many of each
+    rank as it has sent to both; with `learned` a run learns that 3 from k: i64 on the device."""
+    b = GpuBuilder()
+    rank, one, two = b.let(IntOp.RANK), b.const(1), b.const(2)
+    four, eight, most = b.const(4), b.const(8), b.const(N)
+    b.input("x", "f32", [most], "[20]")
+    b.input("k", "i64", [one], "[1]")
+    x, k, host = b.buffer(Input(0)), b.buffer(Input(1)), b.buffer(Dynamic())
+    least = b.register() if learned else b.const(3)
+    if learned:
+        b.allocate(host, eight)
+        b.body += [Copy(host, k, eight), ReadInt(least, host, DTYPES["i64"], 0)]
+    zero = b.const(0)
+    double = b.let(IntOp.MUL, rank, two)
+    sent = [b.let(IntOp.ADD, b.let(IntOp.ADD, least, rank), n) for n in (zero, two)]
+    received = [b.let(IntOp.ADD, b.let(IntOp.ADD, least, double), n) for n in (zero, one)]
+    whole = b.let(IntOp.ADD, *sent)
+    # of rank r 2 * least + 2 * r + 2 elements
+    each = [b.let(IntOp.ADD, b.let(IntOp.ADD, least, least), n) for n in (two, four)]
+    operation, dtype = Reduction.SUM, DTYPES["f32"]
+    for name, kind, counts in (
+        ("own", CollectiveKind.ALL_TO_ALL, (*sent, *received)),
+        ("all", CollectiveKind.ALL_GATHER, (whole, *each)),
+    ):
+        total = b.let(IntOp.ADD, *counts[-2:])
+        size = b.let(IntOp.MUL, total, four)
+        got, y = b.buffer(Dynamic()), b.output(name, "f32", [total], "[n]")
+        b.allocate(got, size)
+        b.body += [Collective(kind, operation, x, got, counts, dtype, 2), Wait(0, x, got)]
+        b.allocate(y, size)
+        b.launch("relu", b.blocks(total), [got, y], [total])
+    return b.program()
 
 
 def without_wait() -> Program:
@@ -283,6 +320,47 @@ def test_groups_of_ranks_have_communicators_of_their_own(job: Job) -> None:
             until_it_fails()
 
     job.run(4, test, dies=True)
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_ranks_exchange_blocks_of_any_sizes(learned: bool, job: Job) -> None:
+    """By sends and receives of each size; recorded and replayed, where a run learns none."""
+    path = job.artifact(f"exchanging{learned}", exchanging(learned=learned))
+
+    def test(comm: comms.Comm, driver: Driver) -> None:
+        module, rank = load(path, comm=comm), comm.rank
+        xs = [X + 2 + n for n in range(2)]
+        for least in (3, 2, 4, 4) if learned else (3, 3, 3):
+            counts = [[least + a + 2 * b for b in range(2)] for a in range(2)]
+            places = [0, counts[0][0]][rank], [0, counts[1][0]][rank]
+            own = [x[p : p + n[rank]] for x, p, n in zip(xs, places, counts, strict=True)]
+            found = module(xs[rank], np.array([least]))
+            np.testing.assert_array_equal(found[0], np.concatenate(own))
+            all_ = [x[: sum(n)] for x, n in zip(xs, counts, strict=True)]
+            np.testing.assert_array_equal(found[1], np.concatenate(all_))
+            lines = [line.split()[:4] for line in operations(job.variables)]
+            sends = [(words[1], words[-1]) for words in lines if words and "Send" in words[0]]
+            if learned:
+                whole = sum(counts[rank])
+                due = [*counts[rank], whole, whole]
+                assert [int(n.split("=")[1]) for n, _ in sends] == due
+        del module
+
+    job.run(2, test)
+
+
+def test_ranks_that_learn_other_counts_are_told(job: Job) -> None:
+    """Before the library waits for elements that do not come."""
+    path = job.artifact("exchangingTrue", exchanging(learned=True))
+
+    def test(comm: comms.Comm, driver: Driver) -> None:
+        module = load(path, comm=comm)
+        told = r"rank \d sends 5 elements to rank \d, which expects [46]"
+        with pytest.raises(RuntimeError, match=told):
+            module(X, np.array([3 + comm.rank]))
+        del module
+
+    job.run(2, test)
 
 
 def test_a_comm_may_be_closed_before_its_models(job: Job) -> None:

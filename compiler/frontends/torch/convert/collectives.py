@@ -42,11 +42,16 @@ _REDUCTIONS = MappingProxyType({"product": "prod"})
 
 
 def _all_to_all(ctx: CallContext) -> Operand:
-    sent, received = (ctx.integers(f"{side}_split_sizes") for side in ("input", "output"))
-    if len({*sent, *received}) != 1:
-        raise ctx.fail(f"blocks of different sizes: {sent} and {received}", "pad them to one size")
+    sent, received = (ctx.indices(f"{side}_split_sizes") for side in ("input", "output"))
     group, x = _group(ctx), ctx.operand("input")
-    return ctx.emit("all_to_all", x, ranks=len(sent), group=group.name, members=group.members)
+    return ctx.emit(
+        "all_to_all",
+        x,
+        ranks=len(sent),
+        group=group.name,
+        members=group.members,
+        rows=(*sent, *received),
+    )
 
 
 def _coordinate(ctx: CallContext) -> Index:

@@ -1,0 +1,167 @@
+"""Ranks exchange blocks of different sizes, which torch's model has as lists or learns in a run:
+what each receives, compiled, and what it says where they disagree."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tcc.driver import compile_model
+from tcc.options import read_options
+
+from tests.ranks import on_ranks, run_ranks
+
+torch = pytest.importorskip("torch")
+
+# What needs the optional packages comes after the question whether they are there.
+import torch.distributed as dist  # noqa: E402
+import torch.distributed._functional_collectives as functional  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@contextmanager
+def ranks(size: int, rank: int) -> Iterator[None]:
+    """Ranks that compute nothing: an export only records what is issued on them."""
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+class Exchange(nn.Module):
+    """Kernels before and behind an exchange, and a sum over ranks that nothing of it needs."""
+
+    def __init__(self, splits: Callable[..., Sequence[Any]]) -> None:
+        super().__init__()
+        self.splits = splits
+
+    def forward(self, x: Tensor, *given: Tensor) -> tuple[Tensor, Tensor]:
+        sent, received = self.splits(*given)
+        found = functional.all_to_all_single(x * 2, received, sent, dist.group.WORLD)
+        return found + 1, functional.all_reduce(torch.relu(x[:1]), "sum", dist.group.WORLD)
+
+
+def exchanged(xs: Sequence[Array], counts: Array) -> list[Array]:
+    """What each rank receives where `counts[a, b]` rows go from a to b."""
+    parts = [np.split(2 * x, np.cumsum(row)[:-1]) for x, row in zip(xs, counts, strict=True)]
+    return [np.concatenate([own[rank] for own in parts]) + 1 for rank in range(len(xs))]
+
+
+def rows(counts: Array, seed: int) -> list[Array]:
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal((n, 3)).astype(np.float32) for n in counts.sum(1)]
+
+
+def check(found: Sequence[Any], xs: Sequence[Array], counts: Array) -> None:
+    total = sum(np.maximum(x[:1], 0) for x in xs)
+    for results, want in zip(found, exchanged(xs, counts), strict=True):
+        own, sum_ = results.values()
+        np.testing.assert_array_equal(own, want)
+        np.testing.assert_allclose(sum_, total, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [[[1, 2], [0, 3]], [[2, 0, 1], [1, 1, 1], [0, 0, 2]], [[40_000, 30_000], [1, 90_000]]],
+    ids=["two", "three", "slices"],
+)
+def test_lists_of_sizes(counts: Any, comm_library: Path, tmp_path: Path) -> None:
+    """A rank has an artifact of its own lists."""
+    counts = np.array(counts)
+    xs = rows(counts, 3)
+    for rank, x in enumerate(xs):
+        lists = counts[rank].tolist(), counts[:, rank].tolist()
+        with ranks(len(xs), rank):
+            program = torch.export.export(Exchange(lambda lists=lists: lists), (torch.tensor(x),))
+            compile_model(program, read_options({"jobs": 1}), tmp_path / f"own{rank}.so")
+    found = on_ranks(tmp_path, comm_library, {"own{rank}": [{"x": x} for x in xs]})
+    check(found["own{rank}"], xs, counts)
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One artifact for two ranks, which takes the counts as inputs."""
+    path = tmp_path_factory.mktemp("learned") / "learned.so"
+    with ranks(2, 0):
+        model = Exchange(lambda sent, received: (sent.tolist(), received.tolist()))
+        example = (torch.zeros(6, 3), torch.tensor([4, 2]), torch.tensor([4, 2]))
+        open_rows = {0: torch.export.Dim("n", min=1)}
+        shapes = {"x": open_rows, "given": (None, None)}
+        program = torch.export.export(model, example, dynamic_shapes=shapes)
+        compile_model(program, read_options({"jobs": 1}), path)
+    return path
+
+
+def feeds(counts: Array, xs: Sequence[Array]) -> list[dict[str, Array]]:
+    return [
+        {"x": x, "given_0": counts[rank], "given_1": counts[:, rank].copy()}
+        for rank, x in enumerate(xs)
+    ]
+
+
+def test_sizes_that_a_run_learns(learned: Path, comm_library: Path) -> None:
+    names = ("some", "none", "much")
+    given = ([[1, 2], [4, 3]], [[0, 1], [2, 0]], [[0, 80_000], [60_000, 7]])
+    counts = {name: np.array(n) for name, n in zip(names, given, strict=True)}
+    xs = {name: rows(n, 4) for name, n in counts.items()}
+    for name in names:
+        (learned.parent / f"{name}.so").hardlink_to(learned)
+    models = {name: feeds(counts[name], xs[name]) for name in names}
+    found = on_ranks(learned.parent, comm_library, models)
+    for name in names:
+        check(found[name], xs[name], counts[name])
+
+
+WRONG = """
+import json, sys
+import numpy as np
+from tcc.runtime import comm as comms, load
+
+_, path, *cases = sys.argv
+for case in cases:
+    with comms.open(operation_seconds=20) as comm:
+        sent, received = json.loads(case)[comm.rank]
+        try:
+            load(path, comm=comm)(np.zeros((6, 3), np.float32), np.array(sent), np.array(received))
+        except Exception as error:
+            print(str(error).replace(chr(10), " "))
+        else:
+            print("done")
+"""
+CASES = {
+    # rank 0's and rank 1's counts sent and received, and what both say
+    "[[[4, 2], [4, 1]], [[2, 4], [2, 4]]]": (
+        r"rank 1 \(pid \d+\) sends 6 elements to rank 0 \(pid \d+\), which expects 3",
+    ) * 2,
+    "[[[4, 3], [4, 1]], [[1, 5], [3, 5]]]": (
+        r"the blocks for 2 ranks must be all rows of \S+ \(7, 6\)",
+        r"a run of rank 0 failed: .* all rows of \S+ \(7, 6\)",
+    ),
+    "[[[4, 2], [4, 1]], [[7, -1], [2, 4]]]": (
+        r"a run of rank 1 failed: .*a block has less than no rows \(0, -1\)",
+        r"a block has less than no rows \(0, -1\)",
+    ),
+    "[[[4, 2], [4, -1]], [[1, 5], [2, 5]]]": (
+        r"-1",
+        r"a run of rank 0 failed: .*-1",
+    ),
+}  # fmt: skip
+
+
+def test_counts_that_cannot_be(learned: Path, comm_library: Path) -> None:
+    """Every rank has an error that names the fault."""
+    found = run_ranks(2, WRONG, comm_library, learned, *CASES)
+    for rank, text in enumerate(found):
+        lines = text.splitlines()
+        assert len(lines) == len(CASES)
+        for line, said in zip(lines, CASES.values(), strict=True):
+            assert re.search(said[rank], line), (rank, line)
