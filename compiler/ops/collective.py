@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from tcc.ir.index import Index, as_int, const
@@ -108,7 +109,7 @@ def collected(
     kind: CollectiveKind,
     attrs: CollectiveAttrs,
     operands: Sequence[Array],
-    cuts: Sequence[Sequence[int]] = (),
+    cuts: Sequence[Any] = (),
 ) -> list[Array]:
     """The results of all ranks for the operands of all ranks; `cuts` are the places between the
     blocks of each, where these are not equal."""
