@@ -6,12 +6,14 @@ shape and repeated over lanes only where a wider use needs it.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import islice, product
 
 from tcc.backends.cpu.llvm.blocks import (
     Chunk,
     RegisterBlock,
     last_axis,
     part,
+    register_element,
     row_number,
     row_positions,
     vector_chunks,
@@ -19,7 +21,8 @@ from tcc.backends.cpu.llvm.blocks import (
 from tcc.backends.cpu.llvm.indices import LlvmIndices
 from tcc.backends.cpu.llvm.scalars import convert, emit_scalar, joint_function
 from tcc.backends.cpu.llvm.storage import round_to
-from tcc.backends.cpu.llvm.text import Code, Reg, lane_consts
+from tcc.backends.cpu.llvm.text import Code, Reg, int_const, lane_consts
+from tcc.backends.cpu.math.table import MATH
 from tcc.ir.expr.scalar import Apply, Arg, IndexValue, Scalar, children, walk
 from tcc.ir.index import (
     Var,
@@ -31,7 +34,7 @@ from tcc.ir.index import (
     substitute,
 )
 from tcc.ir.tile import Compute, lanes
-from tcc.ir.types import F64, I64, DType
+from tcc.ir.types import BOOL, F64, I64, DType
 
 _ONE = Chunk(0, 1, 1)
 
@@ -135,12 +138,76 @@ def compute(
     """The result of a Compute; `values` are its arguments by number."""
     shape = node.out.shape
     args = [values[n] for n in range(len(node.args))]
-    body = LaneScalars(indices, node.body, args, shape)
     chunks = vector_chunks(last_axis(shape), indices.code.module.lanes)
-    regs = tuple(
-        body.at(node.body, position, chunk) for position in row_positions(shape) for chunk in chunks
+    if len(row_positions(shape)) > 1 and _is_long(node, args):
+        regs = _row_by_row(indices, node, args, chunks)
+    else:
+        body = LaneScalars(indices, node.body, args, shape)
+        regs = [body.at(node.body, *place) for place in product(row_positions(shape), chunks)]
+    return RegisterBlock(node.out.dtype, shape, chunks, tuple(regs))
+
+
+def _is_long(node: Compute, args: Sequence[RegisterBlock]) -> bool:
+    """Whether a function of many instructions is computed, and a loop over rows can hold it: the
+    body needs no positions, and no single bits from memory."""
+    nodes = walk(node.body)
+    return (
+        any(isinstance(n, Apply) and n.function in MATH for n in nodes)
+        and not any(isinstance(n, IndexValue) for n in nodes)
+        and BOOL not in (node.out.dtype, *(arg.dtype for arg in args))
     )
-    return RegisterBlock(node.out.dtype, shape, chunks, regs)
+
+
+def _row_by_row(
+    indices: LlvmIndices, node: Compute, args: Sequence[RegisterBlock], chunks: tuple[Chunk, ...]
+) -> list[Reg]:
+    """The result's registers, by a loop over its rows.
+
+    LLVM takes time for every instruction, and functions would be most of them.  What differs
+    between rows passes through memory, where a row's results take its operands' place.
+    """
+    code, positions = indices.code, row_positions(node.out.shape)
+    cuts = [chunks if last_axis(arg.shape) > 1 else (_ONE,) for arg in args]
+    operands = [(arg, chunk) for arg, own in zip(args, cuts, strict=True) for chunk in own]
+    given = [
+        [part(code, arg, row_number(arg.shape, position), chunk) for arg, chunk in operands]
+        for position in positions
+    ]
+    moved = [n for n, column in enumerate(zip(*given, strict=True)) if len(set(column)) > 1]
+    results = [Reg(register_element(node.out.dtype), chunk.width, "") for chunk in chunks]
+    size = max(reg.bytes for reg in (*given[0], *results))
+    stride = size * max(len(moved), len(results))
+    table = code.stack(stride * len(positions))
+
+    def place(row: Reg, column: int) -> Reg:
+        first = code.offset(table, row, f"[{stride} x i8]")
+        return code.offset(first, int_const(column), f"[{size} x i8]")
+
+    def load(like: Reg, row: Reg, column: int) -> Reg:
+        text = f"load {like.type}, {place(row, column)}, align {like.bytes}"
+        return code.emit(like.elem, like.width, text)
+
+    def store(reg: Reg, row: Reg, column: int) -> None:
+        code.void(f"store {reg}, {place(row, column)}, align {reg.bytes}")
+
+    for number, regs in enumerate(given):
+        for column, n in enumerate(moved):
+            store(regs[n], int_const(number), column)
+    with code.repeat(len(positions)) as row:
+        read = {n: load(given[0][n], row, column) for column, n in enumerate(moved)}
+        taken = iter([read.get(n, reg) for n, reg in enumerate(given[0])])
+        one_row = [
+            RegisterBlock(arg.dtype, (1, last_axis(arg.shape)), own, tuple(islice(taken, len(own))))
+            for arg, own in zip(args, cuts, strict=True)
+        ]
+        body = LaneScalars(indices, node.body, one_row, (1, last_axis(node.out.shape)))
+        for column, chunk in enumerate(chunks):
+            store(body.at(node.body, (0,), chunk), row, column)
+    return [
+        load(like, int_const(number), column)
+        for number in range(len(positions))
+        for column, like in enumerate(results)
+    ]
 
 
 def combine(code: Code, bodies: Sequence[Scalar], args: Sequence[Reg]) -> tuple[Reg, ...]:

@@ -147,7 +147,7 @@ def _inner(kernel: TileKernel, name: str, module: LlvmModule) -> str:
     code.place("done")
     code.void("ret void")
     head = f"define internal void @{name}_units({', '.join(params)}) noinline #0 {{\nentry:\n"
-    return head + "\n".join(code.lines) + "\n}"
+    return head + code.text() + "\n}"
 
 
 def _decode(kernel: TileKernel, indices: LlvmIndices, unit: Reg) -> None:

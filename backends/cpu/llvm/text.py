@@ -30,6 +30,11 @@ class Reg:
     def type(self) -> str:
         return vector_type(self.elem, self.width)
 
+    @property
+    def bytes(self) -> int:
+        """What it takes in memory; no single bits."""
+        return self.width * ({"float": 4, "double": 8}.get(self.elem) or int(self.elem[1:]) // 8)
+
     def __str__(self) -> str:
         return f"{self.type} {self.text}"
 
@@ -106,6 +111,7 @@ class Code:
         self.label = "entry"
         self._count = 0
         self._known: dict[Hashable, Any] = {}
+        self._stack = 0
 
     # ---- instructions --------------------------------------------------------------------------
 
@@ -242,6 +248,16 @@ class Code:
             lambda: self.emit("ptr", 1, f"getelementptr {elem}, {pointer}, {count}"),
         )
 
+    def stack(self, size: int) -> Reg:
+        """So many bytes on the stack, of which the next call gives the same."""
+        self._stack = max(self._stack, size)
+        return Reg("ptr", 1, "%stack")
+
+    def text(self) -> str:
+        """All instructions."""
+        taken = [f"  %stack = alloca [{self._stack} x i8], align 64"] if self._stack else []
+        return "\n".join((*taken, *self.lines))
+
     # ---- control -------------------------------------------------------------------------------
 
     def fresh(self, stem: str) -> str:
@@ -273,6 +289,23 @@ class Code:
             yield
         self.jump(after)
         self.place(after)
+
+    @contextmanager
+    def repeat(self, times: int) -> Iterator[Reg]:
+        """A loop of `times` trips, at least one, over the code inside; its counter, from 0."""
+        name, before = self.fresh("repeat"), self.label
+        self.jump(name)
+        self.place(name)
+        counter, following = Reg("i64", 1, f"%{name}.n"), Reg("i64", 1, f"%{name}.next")
+        line = len(self.lines)
+        with self.scope():
+            yield counter
+        first = f"  {counter.text} = phi i64 [ 0, %{before} ], [ {following.text}, %{self.label} ]"
+        self.lines.insert(line, first)
+        self.void(f"{following.text} = add nuw nsw {counter}, 1")
+        more = self.compare("icmp ult", following, times)
+        self.void(f"br {more}, label %{name}, label %{name}.done, !llvm.loop !0")
+        self.place(f"{name}.done")
 
     @contextmanager
     def scope(self) -> Iterator[None]:
