@@ -19,7 +19,7 @@ Requires folded constants.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, TypeAlias
@@ -37,7 +37,6 @@ from tcc.passes.derive.bilinear.convolutions import (
     pools_of,
     tiled,
 )
-from tcc.passes.derive.bilinear.tiled_conv import Conv, Form
 from tcc.passes.derive.candidate import MARGIN, Candidate, Found, dearer
 from tcc.passes.derive.prices import Prices
 from tcc.passes.derive.rewritten import reordered, searched
@@ -51,15 +50,15 @@ _HOPELESS = 1.15
 
 @record
 class Derivations:
-    """What prices are made by, how many times their size all weights together may take, and the
-    bilinear `forms` of a convolution that are allowed.
+    """What prices are made by, how many times their size all weights together may take, and
+    whether convolutions may take `bilinear` forms.
 
     `strict` keeps to what gives every result the terms that it had, in their order.
     """
 
     prices: Prices
     growth: float = 4.0
-    forms: Callable[[Conv], Iterable[Form]] = forms_of
+    bilinear: bool = True
     strict: bool = False
 
 
@@ -191,7 +190,8 @@ def _found(site: Site, limits: Derivations) -> list[Found]:
         return [derived]
     if conv is None:
         return [reordered(site, prices.planner.rates), derived]
-    return [tiled(conv, limits.forms(conv), prices.least_seconds, limits.growth), derived]
+    forms = forms_of(conv) if limits.bilinear else ()
+    return [tiled(conv, forms, prices.least_seconds, limits.growth), derived]
 
 
 # ---- sites together -----------------------------------------------------------------------------
