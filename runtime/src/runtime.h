@@ -299,8 +299,7 @@ typedef struct tcc_program {
     int64_t max_buffers, max_ints, max_tensors, max_dims, max_results, max_rank; /* of any instruction */
     int64_t state_bytes;
     int64_t n_steps; /* launches, calls, collectives and waits */
-    int64_t n_tickets;
-    int64_t n_counts; /* of all collectives */
+    int64_t n_tickets, n_counts; /* of all collectives */
     int32_t ranks; /* that collectives of all ranks are for; 0: any number; -1: it needs no comm */
     const struct tcc_rank_group *groups; /* of collective.h */
     int64_t n_groups;
@@ -465,7 +464,7 @@ struct tcc_instance {
     tcc_span *handles;    /* by output port: strings or a list as the program wrote them */
     struct tcc_placer **placers; /* of place.h, by number of a plan instruction */
     struct tcc_flight *flights;  /* by ticket: collectives under way */
-    int64_t *counts;             /* elements of the blocks of collectives, until their waits; then room for other ranks' */
+    int64_t *counts;             /* of blocks, until a wait; then room for other ranks' */
     tcc_comm **groups; /* by number of a group: the comm of this rank's list; they are their comm's */
     tcc_time *times; /* by step's number; NULL: nobody asked */
     int (*poll)(void *context); /* NULL: nobody asked */

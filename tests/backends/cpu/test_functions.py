@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from tcc.backends.cpu.llvm.emit import emit_kernel
 from tcc.ir.expr.evaluate import evaluate_scalars
 from tcc.ir.expr.scalar import FUNCTIONS, Scalar, apply, argument, cast, literal
 from tcc.ir.index import const, iterator, var_of
@@ -14,6 +15,7 @@ from tcc.ir.narrow import decode
 from tcc.ir.tile import Block, Compute, Load, MemorySpace, Store, TileBuffer, TileKernel, lanes
 from tcc.ir.types import BF16, BOOL, DTYPES, F16, F32, F64, I32, DType
 
+from tests.backends.cpu.kernels import SERVER, buffer, output
 from tests.processors import distinct
 
 RNG = np.random.default_rng(11)
@@ -308,3 +310,38 @@ def test_every_function_is_tested():
     tested = {*words(EXACT_FLOAT + INTEGER + BOOLEAN), *APPROXIMATE}
     assert tested == set(FUNCTIONS)
     assert I32.is_integer
+
+
+@pytest.mark.parametrize("dtype", [F32, F16, F64], ids=str)
+def test_functions_of_many_rows_are_one_loop(check, dtype: DType) -> None:
+    """Operands differ from row to row, within rows, in both or in nothing; the last axis has a
+    tail.  The code does not grow with rows."""
+    one = literal(1, dtype)
+    x, column, by_row, alike = (argument(n, dtype) for n in range(4))
+    ratio = apply("div", one, apply("add", one, apply("exp", apply("mul", x, column))))
+    body = apply("add", apply("mul", apply("tanh", by_row), alike), ratio)
+    calls = []
+    for count in (3, 7):
+        shape = (count, 2, WIDTH)
+        shapes = [shape, (WIDTH,), (count, 1, 1), (1, 1, 1)]
+        kernel = whole(body, shapes, shape, dtype)
+        arrays = [RNG.uniform(-2, 2, s).astype(dtype.carrier) for s in (*shapes, shape)]
+        error = 1e-2 if dtype is F16 else 1e-6
+        check(kernel, arrays, rtol=error, atol=error)
+        calls.append(emit_kernel(kernel, "k", SERVER).llvm.count("exp"))
+    assert calls[0] == calls[1]
+
+
+def whole(
+    body: Scalar, shapes: list[tuple[int, ...]], shape: tuple[int, ...], dtype: DType
+) -> TileKernel:
+    """`body` over whole arrays of these shapes, one block each."""
+    ins = [buffer(f"x{n}", dtype, own) for n, own in enumerate(shapes)]
+    blocks = [Block(f"a{n}", dtype, own) for n, own in enumerate(shapes)]
+    y, result = output("y", dtype, *shape), Block("b", dtype, shape)
+    statements = (
+        *(Load(b, x, lanes(b.shape)) for b, x in zip(blocks, ins, strict=True)),
+        Compute(result, body, tuple(blocks)),
+        Store(y, lanes(shape), result),
+    )
+    return TileKernel((*ins, y), (), (), (), statements)
