@@ -4,6 +4,7 @@ Exit codes: 0 ok, 1 a check failed, 2 usage or input, 3 a tool is missing or fai
 tcc, 130 interrupted (also by the reader of its output, who went).
 """
 
+import atexit
 import errno
 import gc
 import os
@@ -11,6 +12,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import click
@@ -90,7 +92,20 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is half made is removed
     gc.freeze()
     gc.set_threshold(100_000)  # graphs are large and have few cycles
-    sys.exit(execute())
+    code = execute()
+    atexit.register(_leave, code)
+    sys.exit(code)
+
+
+def _leave(code: int) -> None:
+    """Ends the process when all other handlers have run: to free a large model's graph object by
+    object takes a second, and the system frees it at once."""
+    atexit.unregister(_leave)
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def _first_line(error: Exception) -> str:

@@ -86,6 +86,25 @@ def test_output_that_cannot_be_written_is_no_fault_of_ours() -> None:
     assert (gone.returncode, gone.stderr) == (130, b"")
 
 
+@pytest.mark.parametrize(("arguments", "code"), [(["--version"], 0), (["ops", "--no"], 2)])
+def test_a_process_ends_with_its_code_when_all_handlers_have_run(
+    arguments: list[str], code: int
+) -> None:
+    lines = (
+        "import atexit, sys",
+        "from tcc.cli.commands import main",
+        "atexit.register(print, 'first')",
+        f"sys.argv = {['tcc', *arguments]}",
+        "atexit.register(print, 'second')",
+        "main()",
+    )
+    command = [sys.executable, "-c", "\n".join(lines)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert done.stdout.endswith("second\nfirst\n")
+    assert ("tcc" in done.stdout) == (code == 0)
+
+
 def test_a_compile_that_is_ended_leaves_nothing(tmp_path: Path) -> None:
     compiler = tmp_path / "compiler"  # it says that it was asked, and never answers
     asked = tmp_path / "asked"
@@ -174,7 +193,7 @@ def test_ops_names_the_onnx_operators_that_import(capsys: pytest.CaptureFixture[
 
 
 def test_a_command_does_not_search_its_graphs_for_cycles_all_the_time() -> None:
-    asked = "print(gc.get_threshold()[0] >= 100_000, gc.get_freeze_count() > 10_000)"
+    asked = "print(gc.get_threshold()[0] >= 100_000, gc.get_freeze_count() > 10_000) or 0"
     program = (
         f"import gc; from tcc.cli import commands as cli; cli.execute = lambda: {asked}; cli.main()"
     )
