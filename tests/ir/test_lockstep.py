@@ -35,9 +35,9 @@ program registers 6 scratch 0 arena r2
 BODY
 }
 """
-REDUCE = "collective all_reduce sum b1 = b0 r0 : f32 ranks 0 root 0 t0 wait t0 b1 = b0"
-EQUAL = "collective all_reduce sum b4 = b0 r0 : f32 ranks 0 root 0 t0 wait t0 b4 = b0"
-OWN = "collective reduce_scatter sum b4 = b0 r1 : f32 ranks 2 root 0 t0 wait t0 b4 = b0"
+REDUCE = "collective all_reduce sum b1 = b0 (r0) : f32 ranks 0 root 0 t0 wait t0 b1 = b0"
+EQUAL = "collective all_reduce sum b4 = b0 (r0) : f32 ranks 0 root 0 t0 wait t0 b4 = b0"
+OWN = "collective reduce_scatter sum b4 = b0 (r1) : f32 ranks 2 root 0 t0 wait t0 b4 = b0"
 ROWS, COLUMNS, PAIRS = (REDUCE.replace("0 t0 ", f"0 t0 in g{n} ", 1) for n in range(3))
 ROWS, COLUMNS, PAIRS = (text.replace("ranks 0", "ranks 2") for text in (ROWS, COLUMNS, PAIRS))
 EQUAL_ROWS = ROWS.replace("b1 = b0", "b4 = b0")
