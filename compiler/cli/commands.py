@@ -11,9 +11,11 @@ import os
 import signal
 import sys
 import traceback
+from _thread import interrupt_main
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from threading import Timer
 
 import click
 from tcc import __version__
@@ -90,11 +92,20 @@ def execute(args: Sequence[str] | None = None) -> int:
 def main() -> None:
     """The console command `tcc`."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is half made is removed
+    sys.unraisablehook = _unraisable
     gc.freeze()
     gc.set_threshold(100_000)  # graphs are large and have few cycles
     code = execute()
     atexit.register(_leave, code)
     sys.exit(code)
+
+
+def _unraisable(given: "sys.UnraisableHookArgs") -> None:
+    """An interrupt that came inside of a finaliser, which Python forgets, comes again behind it."""
+    if issubclass(given.exc_type, KeyboardInterrupt):
+        Timer(0.01, interrupt_main).start()
+    else:
+        sys.__unraisablehook__(given)
 
 
 def _leave(code: int) -> None:

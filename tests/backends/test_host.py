@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import programs
 import pytest
-from tcc.backends.artifact.encode_program import decode_program, encode_program
+from tcc.backends.artifact.encode_program import GROUPS, decode_program, encode_program
 from tcc.errors import InternalError, UserError
 
 
@@ -42,6 +42,6 @@ def test_every_flipped_byte_and_every_cut_is_refused() -> None:
 
 def test_another_version_is_named() -> None:
     data = bytearray(encode_program(programs.mlp()[0]))
-    struct.pack_into("<q", data, 8, 7)
-    with pytest.raises(UserError, match="version 7"):
+    struct.pack_into("<q", data, 8, GROUPS + 1)
+    with pytest.raises(UserError, match=f"version {GROUPS + 1}"):
         decode_program(bytes(data))

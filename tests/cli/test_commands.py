@@ -105,6 +105,25 @@ def test_a_process_ends_with_its_code_when_all_handlers_have_run(
     assert ("tcc" in done.stdout) == (code == 0)
 
 
+def test_an_interrupt_inside_of_a_finaliser_is_not_lost() -> None:
+    lines = (
+        "import signal, time",
+        "from tcc.cli import commands",
+        "class Held:",
+        "    def __del__(self):",
+        "        signal.raise_signal(signal.SIGINT)",
+        "def invoked(*_, **__):",
+        "    Held()",
+        "    for _ in range(1000):",
+        "        time.sleep(0.01)",
+        "commands.cli.main = invoked",
+        "commands.main()",
+    )
+    command = [sys.executable, "-c", "\n".join(lines)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
 def test_a_compile_that_is_ended_leaves_nothing(tmp_path: Path) -> None:
     compiler = tmp_path / "compiler"  # it says that it was asked, and never answers
     asked = tmp_path / "asked"

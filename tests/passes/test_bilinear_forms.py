@@ -69,7 +69,7 @@ class Case:
         op, extra = OPS["conv"], ()
         if self.transposed:
             op, extra = OPS["conv_transpose"], ((0,) * len(self.sizes),)
-        attrs = op.attrs(strides, before, after, *extra, dilations, self.groups)
+        attrs = op.attrs(strides, before, after, dilations, *extra, self.groups)
         operands = [x, b.constant(self.weights, "w"), b.constant(self.bias, "bias")]
         return b.finish(b.add(op, operands, attrs))
 

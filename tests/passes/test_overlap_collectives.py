@@ -50,7 +50,7 @@ def program(*lines: str) -> Program:
 
 
 def start(send: int, receive: int, count: str = "r0", ticket: int = 0) -> str:
-    operation = f"all_reduce sum b{receive} = b{send} {count}"
+    operation = f"all_reduce sum b{receive} = b{send} ({count})"
     return f"collective {operation} : f32 ranks 0 root 0 t{ticket}"
 
 
@@ -129,7 +129,7 @@ def test_a_program_without_collectives_is_left_alone() -> None:
 def on_two_ranks(made: Program, xs: list[Array]) -> list[Array]:
     def run(rank: Rank) -> Array:
         def exchange(node: Collective, x: Array) -> Array:
-            call = (node.kind, node.reduction, node.count)
+            call = (node.kind, node.reduction, node.counts)
             return rank.meet(call, x, lambda all_x: collected(node.kind, CollectiveAttrs(), all_x))
 
         weights = np.full(SIZE, 1, np.uint8)
