@@ -282,7 +282,7 @@ static double time_runs(bench *b, size_t bytes) {
     return total / (double)runs;
 }
 
-enum { MEAN, P50, P99, COPY, FIGURES };
+enum { MEAN, P50, P99, MOST, COPY, FIGURES };
 
 /* What the ranks measured, as one. */
 static void combine(const bench *b, double figures[FIGURES]) {
@@ -329,15 +329,16 @@ static void run_size(bench *b, int64_t bytes) {
         if (b->plans[which]) tcc_comm_plan_free(b->plans[which]);
     figures[P50] = share_of(b->times, runs, 0.5);
     figures[P99] = share_of(b->times, runs, 0.99);
+    figures[MOST] = share_of(b->times, runs, 1);
     figures[COPY] = share_of(b->copies, runs, 0.5);
     combine(b, figures);
     b->wrong += wrong;
     if (rank) return;
     double algorithm = (double)(all * width) / figures[MEAN] * 1e-3;
     double bus = kind->bus > 0 ? algorithm * kind->bus * (n - 1) / n : algorithm;
-    printf("%12lld %12lld %5s %5s %9.2f %9.2f %9.2f %8.2f %8.2f %9.2f %7.2f ",
+    printf("%12lld %12lld %5s %5s %9.2f %9.2f %9.2f %9.2f %8.2f %8.2f %9.2f %7.2f ",
            (long long)(all * width), (long long)count, b->type->name, ops[b->op], figures[MEAN],
-           figures[P50], figures[P99], algorithm, bus, figures[COPY],
+           figures[P50], figures[P99], figures[MOST], algorithm, bus, figures[COPY],
            all ? figures[P50] / figures[COPY] : 0);
     if (b->asked->check)
         printf("%6lld\n", (long long)wrong);
@@ -352,10 +353,10 @@ static void print_head(const bench *b) {
     const options *asked = b->asked;
     if (tcc_comm_rank(b->comm)) return;
     printf("# %s, %d ranks, backend %s%s%s\n"
-           "# %10s %12s %5s %5s %9s %9s %9s %8s %8s %9s %7s %6s\n",
+           "# %10s %12s %5s %5s %9s %9s %9s %9s %8s %8s %9s %7s %6s\n",
            kinds[asked->kind].name, tcc_comm_size(b->comm), tcc_comm_backend_name(b->comm),
            asked->symmetric ? ", symmetric" : "", asked->pinned ? ", pinned" : "", "bytes", "count",
-           "type", "op", "mean", "p50", "p99", "algbw", "busbw", "copy", "copies", "wrong");
+           "type", "op", "mean", "p50", "p99", "max", "algbw", "busbw", "copy", "copies", "wrong");
 }
 
 static void open_comm(bench *b, int32_t rank) {

@@ -68,7 +68,7 @@ def test_bandwidths_follow_from_the_mean_time(perf: Path) -> None:
         algorithm = int(row["bytes"]) / float(row["mean"]) * 1e-3
         assert float(row["algbw"]) == pytest.approx(algorithm, abs=0.01)
         assert float(row["busbw"]) == pytest.approx(algorithm / 2, abs=0.01)
-        assert float(row["p50"]) <= float(row["p99"])
+        assert float(row["p50"]) <= float(row["p99"]) <= float(row["max"])
         ratio = float(row["p50"]) / float(row["copy"])
         assert float(row["copies"]) == pytest.approx(ratio, rel=0.01)
         assert row["wrong"] == "-"
