@@ -12,13 +12,13 @@ from tcc.ir.program import Collective, Program
 from tcc.ir.program.operands import walk_instructions
 from tcc.ir.program.text import program_text
 from tcc.ir.program.verify import verify_program
-from tcc.ops.collective import CollectiveAttrs, collected
+from tcc.ops.collective import CollectiveAttrs
 from tcc.passes.memory.plan_arena import plan_arena
 from tcc.passes.program.overlap_collectives import overlap_collectives
 
 from tests.oracle.program.evaluate import evaluate_program
 from tests.oracle.program.parse import parse_program
-from tests.oracle.ranks import Rank, in_lockstep
+from tests.oracle.ranks import Rank, exchanged, in_lockstep
 
 Array = np.ndarray[Any, np.dtype[Any]]
 SIZE = 64
@@ -129,8 +129,8 @@ def test_a_program_without_collectives_is_left_alone() -> None:
 def on_two_ranks(made: Program, xs: list[Array]) -> list[Array]:
     def run(rank: Rank) -> Array:
         def exchange(node: Collective, x: Array) -> Array:
-            call = (node.kind, node.reduction, node.counts)
-            return rank.meet(call, x, lambda all_x: collected(node.kind, CollectiveAttrs(), all_x))
+            call = (node.reduction, node.counts)
+            return exchanged(rank, node.kind, CollectiveAttrs(), x, node.counts, call)
 
         weights = np.full(SIZE, 1, np.uint8)
         return evaluate_program(made, (), [xs[rank.number]], weights, exchange=exchange)[0]
