@@ -3,14 +3,12 @@
     Index  = sum of coeff * monomial + const        a polynomial in normal form
     atom   = Var | FloorDiv | Mod | Min | Max       what a monomial multiplies
 
-Semantics: mathematical integers; `//` rounds towards minus infinity and `%` has the sign of the
-divisor, as in Python; divisors are positive (the importer refuses others).  Equal expressions in
-normal form are the same object, so equality is identity and hashing is cheap.
+Semantics: mathematical integers; `//` and `%` round as in Python; divisors are positive (the
+importer refuses others).  Equal expressions in normal form are one object.
 
-A `Var` is a size symbol or a loop iterator.  It carries what is known of it (an inclusive range,
-a divisor, for an iterator its extent), because that is all the simplifier needs to prove that
-`(64*h + d) // 64` is `h`; and what prices count a symbol as, where that is given.  Two vars are
-the same when name *and* facts agree.
+A `Var` is a size symbol or a loop iterator, with what the simplifier needs to prove that
+`(64*h + d) // 64` is `h` (an inclusive range, a divisor, for an iterator its extent), and what
+prices count a symbol as.  Two vars are the same when name *and* facts agree.
 """
 
 from __future__ import annotations
@@ -81,7 +79,10 @@ class Index:
 
     terms: tuple[tuple[Monomial, int], ...]
     const: int
-    key: str
+
+    @property
+    def key(self) -> str:
+        return sum_text(self)
 
     def __add__(self, other: IndexLike) -> Index:
         return add(self, other)
@@ -123,7 +124,7 @@ def _build(terms: Mapping[Monomial, int]) -> Index:
 
 
 def _sorted(terms: tuple[tuple[Monomial, int], ...], const: int) -> Index:
-    return intern(("index", terms, const), lambda: Index(terms, const, sum_text(terms, const)))
+    return intern(("index", terms, const), lambda: Index(terms, const))
 
 
 def _sum(parts: Iterable[Index], const: int) -> Index:
@@ -403,8 +404,7 @@ def _atom_bounds(atom: Atom) -> _Bounds:
 
 def nonnegative(index: Index) -> bool:
     """Whether `index >= 0` is certain wherever its iterators have a value."""
-    low = bounds(index)[0]
-    if low is not None and low >= 0:
+    if (low := bounds(index)[0]) is not None and low >= 0:
         return True
     least = _limit(index, up=False, cancel=False)
     for _ in range(2):

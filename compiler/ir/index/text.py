@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tcc.ir.index import Atom, Index
+    from tcc.ir.index import Index
 
 
-def sum_text(terms: Iterable[tuple[Iterable[Atom], int]], const: int) -> str:
+@lru_cache(1 << 16)
+def sum_text(total: Index) -> str:
     """`2*a*b-c+3` of the products `((a, b), 2), ((c,), -1)` and the constant 3."""
-    text = ""
-    for factors, coeff in terms:
+    text, const = "", total.const
+    for factors, coeff in total.terms:
         product = "*".join(factor.key for factor in factors)
         size = product if abs(coeff) == 1 else f"{abs(coeff)}*{product}"
         sign = "-" if coeff < 0 else ("+" if text else "")
