@@ -21,6 +21,7 @@ pytestmark = pytest.mark.xdist_group("wheel")
 PAGES = ("pyproject.toml", "README.md", "LICENSE", "scripts/devtree")
 PIP = (sys.executable, "-m", "pip")
 # pip writes no bytecode, where few of the installed modules are imported.
+NO_COMPILER = {"CC": "no-such-compiler"}
 QUICK = {"PIP_NO_COMPILE": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
 
@@ -129,7 +130,7 @@ def test_a_repository_installs_without_a_c_compiler(tmp_path: Path) -> None:
     for command in (("init", "--quiet"), ("add", "."), ("commit", "--quiet", "-m", "sources")):
         check_output(*git, *command, cwd=tree)
     python = clean_environment(tmp_path / "clean")
-    said = install(python, f"git+file://{tree}", settings={"CC": "no-such-compiler"})
+    said = install(python, f"git+file://{tree}", settings=NO_COMPILER)
     assert "the wheel holds no compiled runtime: no C compiler was found" in said
     assert check_output(python, "-m", "tcc", "--version", cwd=tmp_path).startswith("tcc, version ")
 
@@ -138,7 +139,7 @@ def test_a_repository_installs_without_a_c_compiler(tmp_path: Path) -> None:
 def test_a_clone_called_tcc_does_not_hide_an_editable_install(tmp_path: Path) -> None:
     clone = copied_tree(tmp_path / "tcc")
     python = clean_environment(tmp_path / "clean")
-    install(python, "--editable", clone)
+    install(python, "--editable", clone, settings=NO_COMPILER)
     assert_found_beside(clone, python)
 
 

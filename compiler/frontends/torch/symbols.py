@@ -120,7 +120,7 @@ class Symbols:
         lo = 1 if lower == 2 else max(lower or 0, 0)
         hi = LARGEST_SIZE if upper is None else min(upper, LARGEST_SIZE)
         hi, example = max(lo, hi), self._examples.get(symbol)
-        typical = example if example in range(lo, hi + 1) else None
+        typical = None if example is None or not lo <= example <= hi else example
         made = self._session.fresh_symbol(hint, lo, hi, typical)
         self.define(symbol, made)
         return made

@@ -14,7 +14,9 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,39 @@ def hasten() -> None:
 
     interpreter._patch_lang = patch_lang
     interpreter.ReduceOps.generic_reduce = reduced
+    for kind in (tl.pointer_type, tl.block_type):
+        kind.__hash__ = tl.dtype.__hash__
+    interpreter._get_np_dtype = cache(interpreter._get_np_dtype)
+    options = interpreter.interpreter_builder.options
+    assert not options.debug  # where overflows are looked for, but nothing is said of them
+    interpreter.interpreter_builder.options = replace(options, sanitize_overflow=False)
+    remember_types()
+
+
+def remember_types() -> None:
+    """Types and shapes of blocks are worked out once for all tensors that have them."""
+    make_type = tl.block_type.__init__
+
+    @cache
+    def type_facts(element: Any, shape: tuple[Any, ...]) -> dict[str, Any]:
+        made = object.__new__(tl.block_type)
+        make_type(made, element, list(shape))
+        return vars(made)
+
+    def init_type(self: Any, element: Any, shape: Sequence[Any]) -> None:
+        vars(self).update(type_facts(element, tuple(shape)))
+
+    @cache
+    def shape_facts(shape: tuple[int, ...]) -> dict[str, Any]:
+        sizes = [tl.constexpr(n) for n in shape]
+        return {"numel": tl.constexpr(prod(shape)), "shape": tl.tuple(sizes)}
+
+    def init_tensor(self: Any, handle: Any, type: Any) -> None:
+        facts = shape_facts(type.shape if type.is_block() else ())
+        vars(self).update(facts, handle=handle, type=type, dtype=type.scalar)
+
+    tl.block_type.__init__ = init_type
+    tl.tensor.__init__ = init_tensor
 
 
 def reduced(self: Any, given: Any) -> list[Any]:

@@ -40,7 +40,7 @@ KNOWN: tuple[Known, ...] = ()
 
 
 def model_of(name: str) -> onnx.ModelProto:
-    return bert(8, 128, 256, 4) if name == "bert" else resnet(2, 56, 32)
+    return bert(8, 64, 256, 4) if name == "bert" else resnet(2, 56, 32)
 
 
 def compiled(
