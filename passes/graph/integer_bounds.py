@@ -17,7 +17,7 @@ _COPIES = frozenset(
      "space_to_depth", "reverse_sequence", "gather", "gather_elements", "gather_nd"}
 )  # fmt: skip
 _CHOICES = frozenset({"where", "concat"})
-_KNOWN = _COPIES | _CHOICES | {"min", "max", "clip", "cast"}
+_KNOWN = _COPIES | _CHOICES | {"min", "max", "clip", "cast", "sub"}
 _DEPTH = 64  # nodes on the way from a value to a constant
 
 
@@ -58,6 +58,8 @@ def _result(op: str, given: Sequence[Bounds | None], limits: Bounds) -> Bounds:
             return min(lows), min(highs)
         case "max":
             return max(lows), max(highs)
+        case "sub":
+            return lows[0] - highs[1], highs[0] - lows[1]
         case "where":
             return min(lows[1:]), max(highs[1:])
         case "concat":
