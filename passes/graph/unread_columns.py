@@ -12,6 +12,7 @@ import numpy as np
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import as_int, const
+from tcc.ops.shapes import replaced
 from tcc.passes.graph.emit import emit
 from tcc.passes.graph.integer_bounds import integer_bounds
 
@@ -24,13 +25,10 @@ def drop_unread_columns(graph: Graph) -> Graph:
     users, kept = graph.users(), graph.kept()
 
     def visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
-        if node.op.name not in ("gather", "gather_elements"):
+        source = node.inputs[0] if node.op.name in ("gather", "gather_elements") else None
+        if source is None or source in kept or len(users.get(source, ())) != 1:
             return None
-        (source, _), (product, indices) = node.inputs, inputs
-        if source is None or product is None or indices is None:
-            return None
-        alone = source not in kept and len(users.get(source, ())) == 1
-        return _of_part(b, node, product, indices) if alone else None
+        return _of_part(b, node, *(v for v in inputs if v))
 
     return rewritten(graph, visit)
 
@@ -41,19 +39,16 @@ def _of_part(b: GraphBuilder, node: Node, product: Value, indices: Value) -> Rep
     number, size = axis - product.type.rank + 2, as_int(product.type.shape[axis])
     if made is None or made.op.name != "matmul" or number < 0 or size is None:
         return None
-    factors = [v for v in made.inputs if v is not None and v.type.rank > 1]
+    factors = [v for v in made.inputs if v and v.type.rank > 1]
     low, high = integer_bounds(b, indices, {})
-    if len(factors) < 2 or not 0 <= low <= high < size:
-        return None
-    unit = max(1, _LINE // product.type.dtype.bytes) if number else 1
+    unit = _LINE // product.type.dtype.bytes if number else 1
     count = -(-(high + 1 - low) // unit) * unit
-    if count >= size:
+    if len(factors) < 2 or not 0 <= low <= high < size or count >= size:
         return None
-    low, whole = min(low, size - count), factors[number]
-    sizes, starts = list(whole.type.shape), [const(0)] * whole.type.rank
-    sizes[number - 2], starts[number - 2] = const(count), const(low)
-    steps = (1,) * len(sizes)
-    factors[number] = emit(b, "slice", whole, starts=(*starts,), steps=steps, sizes=(*sizes,))
+    low, shape = min(low, size - count), factors[number].type.shape
+    at, zeros, ones = len(shape) + number - 2, (const(0),) * len(shape), (1,) * len(shape)
+    starts, sizes = replaced(zeros, at, const(low)), replaced(shape, at, const(count))
+    factors[number] = emit(b, "slice", factors[number], starts=starts, steps=ones, sizes=sizes)
     part = b.add(made.op, factors, made.attrs)
     return b.add(node.op, [*part, _less(b, indices, low)], node.attrs)
 
@@ -61,7 +56,6 @@ def _of_part(b: GraphBuilder, node: Node, product: Value, indices: Value) -> Rep
 def _less(b: GraphBuilder, indices: Value, low: int) -> Value:
     """`indices` less `low`, subtracted before they are repeated along axes."""
     made = b.producer(indices)
-    if made is not None and made.op.name == "expand" and made.inputs[0] is not None:
-        (repeated,) = b.add(made.op, [_less(b, made.inputs[0], low)], made.attrs)
-        return repeated
+    if made and made.op.name == "expand" and made.inputs[0]:
+        return b.add(made.op, [_less(b, made.inputs[0], low)], made.attrs)[0]
     return emit(b, "sub", indices, b.constant(np.array(low, indices.type.dtype.carrier), "low"))
