@@ -17,6 +17,7 @@ from tcc.ir.expr import Expr, Stage, extent, reads, with_sources
 from tcc.ir.expr.scalar import Source, StageRef, reads_of_stages
 from tcc.ir.graph import Value
 from tcc.passes.fuse.compose import canonical, drop_unused
+from tcc.passes.fuse.online_reductions import above
 from tcc.passes.fuse.scratch_limit import too_large
 from tcc.passes.fuse.split_reductions import in_parts, shares_no_loop
 from tcc.record import entity
@@ -108,9 +109,10 @@ class _Split:
 def _cut(
     whole: SplitKernel, numbers: Collection[int], names: Iterator[str]
 ) -> tuple[SplitKernel, SplitKernel]:
-    """`whole` as the kernel of what the stages `numbers` need and the kernel of the rest."""
+    """`whole` as the kernel of what the stages `numbers` need, which stores all results that it
+    computes, and the kernel of the rest."""
     expr, results = whole.expr, whole.results
-    cut = sorted(numbers)
+    cut = sorted({*numbers, *(above(expr, numbers) & {out.stage for out in expr.outputs})})
     own = [n for n, out in enumerate(expr.outputs) if out.stage in cut]
     stored = {expr.outputs[n]: results[n] for n in own}
     held = {

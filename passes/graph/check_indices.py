@@ -52,7 +52,7 @@ def add_check(
     b: GraphBuilder,
     indices: Value,
     attrs: CheckIndicesAttrs,
-    found: dict[Value, Bounds] | None = None,
+    found: dict[Value, Bounds],
 ) -> bool:
     """Adds what says that indices lie inside of their axis, if that is not known; whether it did.
 
@@ -61,9 +61,7 @@ def add_check(
     known = b.array(indices)
     if known is not None:
         return _check_known(b, known, attrs)
-    if _is_place(b, indices, attrs.size) or _inside(
-        b, indices, attrs, {} if found is None else found
-    ):
+    if _is_place(b, indices, attrs.size) or _inside(b, indices, attrs, found):
         return False
     b.add(OPS["check_indices"], [indices], attrs)
     return True
@@ -78,7 +76,7 @@ def _check_rows(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
     reason = "a cache has no room for the rows"
     if places is not None and node.attrs.mode == "linear":
         attrs = CheckIndicesAttrs(extent - rows + 1, reason=reason, signed=False)
-        return add_check(b, places, attrs)
+        return add_check(b, places, attrs, {})
     return demand(b, maximum(extent, rows), extent, reason)
 
 

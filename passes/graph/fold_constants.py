@@ -44,8 +44,8 @@ def fold_constants(graph: Graph) -> Graph:
     def visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
         nonlocal room
         results = _folded(b, node, inputs, room)
-        size = _stored_bytes([value.type for value in results or ()])
-        room -= size if size is not None and size > _TINY else 0
+        size = _stored_bytes([value.type for value in results or ()]) or 0
+        room -= size * (size > _TINY)
         return results
 
     return rewritten(graph, visit)

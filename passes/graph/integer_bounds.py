@@ -17,7 +17,7 @@ _COPIES = frozenset(
      "space_to_depth", "reverse_sequence", "gather", "gather_elements", "gather_nd"}
 )  # fmt: skip
 _CHOICES = frozenset({"where", "concat"})
-_KNOWN = _COPIES | _CHOICES | {"min", "max", "clip", "cast"}
+_KNOWN = _COPIES | _CHOICES | {"min", "max", "clip", "cast", "sub"}
 _DEPTH = 64  # nodes on the way from a value to a constant
 
 
@@ -39,9 +39,7 @@ def _bounds(b: GraphBuilder, value: Value, found: dict[Value, Bounds], depth: in
     if made is None or made.op.name not in _KNOWN or depth == 0:
         return limits
     given = [
-        integer_bounds(b, v, found, depth - 1)
-        if v is not None and v.type.dtype.is_integer
-        else None
+        integer_bounds(b, v, found, depth - 1) if v and v.type.dtype.is_integer else None
         for v in made.inputs
     ]
     low, high = _result(made.op.name, given, limits)
@@ -58,15 +56,15 @@ def _result(op: str, given: Sequence[Bounds | None], limits: Bounds) -> Bounds:
             return min(lows), min(highs)
         case "max":
             return max(lows), max(highs)
-        case "where":
-            return min(lows[1:]), max(highs[1:])
-        case "concat":
-            return min(lows), max(highs)
+        case "sub":
+            return lows[0] - highs[1], highs[0] - lows[1]
+        case "where" | "concat":
+            first = op == "where"  # behind the condition
+            return min(lows[first:]), max(highs[first:])
         case "clip":
             least, most = (*given[1:], None, None)[:2]
-            ends = (least or (limits[0],) * 2, most or (limits[1],) * 2)
-            raised = (max(end, of) for end, of in zip(known[0], ends[0], strict=True))
-            low, high = (min(end, of) for end, of in zip(raised, ends[1], strict=True))
-            return low, high
+            lowest, largest = least or limits[:1] * 2, most or limits[1:] * 2
+            low, high = map(max, known[0], lowest)
+            return min(low, largest[0]), min(high, largest[1])
         case _:
             return known[0]

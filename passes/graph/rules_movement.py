@@ -43,15 +43,13 @@ def _same_shape(site: Site) -> Value | None:
 def _moves_nothing(site: Site) -> Value | None:
     attrs = site.node.attrs
     match site.node.op.name:
-        case "identity" | "reshape" | "expand" | "cast":
+        case "identity" | "reshape" | "expand" | "cast" | "split":
             return _same_shape(site)
         case "transpose":
             still = attrs.perm == tuple(range(len(attrs.perm)))
             return first_operand(site) if still else None
         case "concat":
             return first_operand(site) if len(site.inputs) == 1 else None
-        case "split":
-            return _same_shape(site)
         case "tile":
             ones = all(n == 1 for n in _constants(attrs.repeats))
             return first_operand(site) if ones else None

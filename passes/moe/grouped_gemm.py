@@ -179,7 +179,7 @@ class _Grouper:
                 return None
             if self.checks:
                 b.loc, own = chosen.loc, b.loc
-                add_check(b, index, CheckIndicesAttrs(count))
+                add_check(b, index, CheckIndicesAttrs(count), {})
                 b.loc = own
             self.orders[b, index] = ordered(b, index, Grouping(matmul.index, count, tile))
         found = self.orders[b, index]

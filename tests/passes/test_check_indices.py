@@ -23,8 +23,11 @@ INSIDE = (
     "%a = max(%n, %zero) : i64[3,3]\n  %i = min(%a, %eight) : i64[3,3]",
     "%a = clip(%n, %zero, %eight) : i64[3,3]\n  %i = cast(%a) {to=i32} : i32[3,3]",
     "%a = concat(%k, %k) {axis=0} : i64[6,3]\n  %i = reshape(%a) {shape=(9, 2)} : i64[9,2]",
+    "%a = clip(%n, %zero, %eight) : i64[3,3]\n  %i = sub(%k, %a) : i64[3,3]",
 )
 OUTSIDE = (
+    "%a = sub(%k, %nine) : i64[3,3]\n  %i = sub(%a, %eight) : i64[3,3]",
+    "%i = sub(%n, %k) : i64[3,3]",
     "%i = clip(%n, %zero, %nine) : i64[3,3]",
     "%i = clip(%n, %low, %eight) : i64[3,3]",
     "%i = min(%n, %eight) : i64[3,3]",

@@ -93,6 +93,27 @@ def test_a_range_says_whether_indices_are_inside(ops: Ops, size: int, dtype: str
 
 
 @pytest.mark.parametrize("threads", [0, 3])
+def test_the_range_of_many_parts(ops: Ops, threads: int) -> None:
+    """Parts begin at elements that count; one outside is told in whichever part it stands."""
+    rng = np.random.default_rng(3)
+    for count, period, number in (
+        (70001, 1, 0),
+        (900_000, 1, 0),
+        (100_003, 7, 3),
+        (70_000, 50_000, 9),
+    ):
+        x = rng.integers(0, 1000, count)
+        for place in {number, number + (count - number - 1) // period * period, number + period}:
+            y = x.copy()
+            y[np.arange(count) % period != number] = -9
+            y[place] = 5000
+            ints = (period, number, -1000, 999)
+            least, largest = ops("index_range", (y,), (), ints, results=2, threads=threads)
+            assert -1000 <= least <= y[number::period].min()
+            assert largest == 5000
+
+
+@pytest.mark.parametrize("threads", [0, 3])
 def test_nonzero_of_many_parts(ops: Ops, threads: int) -> None:
     rng = np.random.default_rng(1)
     for shape in ((70001,), (300, 301), (40000, 2), (50, 3, 700)):

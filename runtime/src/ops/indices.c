@@ -5,11 +5,22 @@
  * lie within low and high, the results may be these. */
 #include "order.h"
 
-enum { BLOCK = 64 };
+enum {
+    BLOCK = 64,
+    PARTS = 64,  /* at most; threads take parts, which do not depend on their number */
+    PART = 8192, /* elements that are worth a thread's way there */
+};
 
 typedef struct range {
     int64_t least, largest;
 } range;
+
+typedef struct search {
+    const tcc_op_tensor *indices;
+    int64_t period, number, low, high;
+    int64_t length; /* of a part, a multiple of the period */
+    range found[PARTS];
+} search;
 
 static range widened(range r, int64_t low, int64_t high) {
     if (low < r.least) r.least = low;
@@ -20,9 +31,10 @@ static range widened(range r, int64_t low, int64_t high) {
 /* Passes whole blocks of elements that are inside: neither distance from the ends has its sign bit. */
 #define PASS_INSIDE(TYPE, UNSIGNED, LARGEST)                                                       \
     do {                                                                                           \
-        const TYPE *x = indices->data;                                                             \
+        const TYPE *x = s->indices->data;                                                          \
+        int64_t low = s->low, high = s->high;                                                      \
         if (period != 1 || low > 0 || high < 0 || low < -(LARGEST) || high > (LARGEST) + low) break; \
-        for (; n + BLOCK <= indices->count; n += BLOCK) {                                          \
+        for (; n + BLOCK <= stop; n += BLOCK) {                                                    \
             UNSIGNED outside = 0;                                                                  \
             for (int i = 0; i < BLOCK; i++)                                                        \
                 outside |= ((UNSIGNED)x[n + i] - (UNSIGNED)low) |                                  \
@@ -35,32 +47,55 @@ static range widened(range r, int64_t low, int64_t high) {
 /* By two ranges that do not wait for each other. */
 #define FIND_RANGE(TYPE)                                                                           \
     do {                                                                                           \
-        const TYPE *x = indices->data;                                                             \
+        const TYPE *x = s->indices->data;                                                          \
         range other = found;                                                                       \
-        for (; n + period < indices->count; n += 2 * period) {                                     \
+        for (; n + period < stop; n += 2 * period) {                                               \
             found = widened(found, x[n], x[n]);                                                    \
             other = widened(other, x[n + period], x[n + period]);                                  \
         }                                                                                          \
-        if (n < indices->count) found = widened(found, x[n], x[n]);                                \
+        if (n < stop) found = widened(found, x[n], x[n]);                                          \
         found = widened(found, other.least, other.largest);                                        \
     } while (0)
 
-tcc_status tcc_op_index_range(tcc_op_call *call) {
-    TCC_RETURN_IF_ERROR(tcc_op_expect(call, 1, 0, 4, 2, "index range"));
-    const tcc_op_tensor *indices = &call->inputs[0];
-    int64_t period = call->ints[0], n = call->ints[1], low = call->ints[2], high = call->ints[3];
-    bool narrow = indices->dtype.bits == 32;
+/* The range of elements n, n + period, ... before `stop`. */
+static range range_between(const search *s, int64_t n, int64_t stop) {
+    int64_t period = s->period;
     range found = {INT64_MAX, INT64_MIN};
-    if (period < 1 || period > INT32_MAX || n < 0 || indices->dtype.code != 0 ||
-        (!narrow && indices->dtype.bits != 64))
-        return tcc_fail(TCC_CORRUPT, "index range: the program is damaged");
-    if (narrow) {
+    if (s->indices->dtype.bits == 32) {
         PASS_INSIDE(int32_t, uint32_t, INT32_MAX);
         FIND_RANGE(int32_t);
     } else {
         PASS_INSIDE(int64_t, uint64_t, INT64_MAX);
         FIND_RANGE(int64_t);
     }
+    return found;
+}
+
+static void search_parts(void *context, int64_t begin, int64_t end, void *room) {
+    search *s = context;
+    (void)room;
+    for (int64_t part = begin; part < end; part++) {
+        int64_t first = s->number + part * s->length, left = s->indices->count - first;
+        s->found[part] = range_between(s, first, first + (left < s->length ? left : s->length));
+    }
+}
+
+tcc_status tcc_op_index_range(tcc_op_call *call) {
+    TCC_RETURN_IF_ERROR(tcc_op_expect(call, 1, 0, 4, 2, "index range"));
+    search s = {.indices = &call->inputs[0], .period = call->ints[0], .number = call->ints[1],
+                .low = call->ints[2], .high = call->ints[3]};
+    tcc_dtype dtype = s.indices->dtype;
+    if (s.period < 1 || s.period > INT32_MAX || s.number < 0 || dtype.code != 0 ||
+        (dtype.bits != 32 && dtype.bits != 64))
+        return tcc_fail(TCC_CORRUPT, "index range: the program is damaged");
+    int64_t count = s.indices->count - s.number;
+    int64_t least = count / PARTS < PART ? PART : count / PARTS + 1;
+    s.length = (least + s.period - 1) / s.period * s.period;
+    int64_t parts = count > 0 ? (count + s.length - 1) / s.length : 0;
+    TCC_RETURN_IF_ERROR(tcc_op_parallel(call, search_parts, &s, parts, 0));
+    range found = {INT64_MAX, INT64_MIN};
+    for (int64_t part = 0; part < parts; part++)
+        found = widened(found, s.found[part].least, s.found[part].largest);
     call->results[0] = found.least;
     call->results[1] = found.largest;
     return TCC_OK;

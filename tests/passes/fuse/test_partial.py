@@ -10,6 +10,7 @@ from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.graph import Value
 from tcc.ir.types import F32, TensorType
+from tcc.ops import OPS
 from tcc.ops.formula import fn
 from tcc.passes.fuse.split import SplitKernel, split
 
@@ -46,7 +47,7 @@ def pieces(expr: Expr) -> tuple[SplitKernel, ...]:
         assert found is not None
         return found
 
-    results = tuple(Value("y", t) for t in expr.types)
+    results = tuple(Value("y" if n == 0 else f"y{n}", t) for n, t in enumerate(expr.types))
     return split(expr, operands, results, limits=kernels.limits, seconds=seconds)
 
 
@@ -112,3 +113,15 @@ def test_small_chains_and_shared_loops_stay_whole() -> None:
     i, j, k = b.iters(*SHAPE)
     b.stage((i, j, k), fn("sub", b.read(0, i, j, k), b.read(top, i, j)))
     assert len(pieces(b.done())) == 1
+
+
+def test_results_that_the_first_kernel_computes_are_read_by_the_rest() -> None:
+    """Scale and zero point are results that all levels need: one thread computes both, and all
+    threads the levels."""
+    op = OPS["dynamic_quantize_linear"]
+    assert op.expr is not None
+    found = pieces(op.expr([TensorType(F32, SHAPE)], op.attrs()))
+    assert [v.name for v in found[-1].results] == ["y"]
+    assert {v.name for v in found[-1].operands} == {"x0", "y1", "y2"}
+    assert len(found[-1].expr.stages) == 1
+    np.testing.assert_array_equal(run(found, X), op.reference([X], op.attrs())[0])
