@@ -47,10 +47,8 @@ UNITS, STREAM, ROWS = (1, 4, 2, 0.5, 0.25), (1, 2, 0.5), (1, 0.5)
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """`cold`: a constant that comes from memory at every run."""
-
     bytes: int
-    cold: bool
+    constant: bool
     dtype: str
 
 
@@ -66,10 +64,10 @@ class Candidate:
     def units(self) -> int:
         return prod(as_int(extent(axis)) or 0 for axis in self.kernel.axes)
 
-    def buffers(self, cold: bool) -> list[Buffer]:
-        """What a launch is given; `cold` tells where constants of the model lie."""
+    def buffers(self) -> list[Buffer]:
+        """The operands and results of a launch."""
         return [
-            Buffer((as_int(b.size) or 0) * b.dtype.bytes, cold and b.constant, b.dtype.name)
+            Buffer((as_int(b.size) or 0) * b.dtype.bytes, b.constant, b.dtype.name)
             for b in self.group.buffers
             if b.scope is not MemorySpace.LOCAL
         ]
@@ -98,11 +96,6 @@ class Planned:
     def weights(self) -> int:
         """Bytes of its constants."""
         return self.lowered.weights.size
-
-    @property
-    def cold(self) -> bool:
-        """Whether they come from memory at every run, as prices have it."""
-        return self.weights > self.backend.machine.l3.size
 
 
 def planned(model: Path, options: Options) -> Planned:

@@ -96,7 +96,7 @@ def check(path: Path, chosen: argparse.Namespace) -> dict[str, Any]:
             drawn = sample(model, kernel, chosen.sample, chosen.seed)
             count = f"{len(drawn.candidates)} of {drawn.size} schedules"
             say(f"{path.stem} {number}/{len(kernels)}: {kernel.name}, {count}")
-            code = Code(drawn.candidates, model.backend.target, model.cold)
+            code = Code(drawn.candidates, model.backend.target, model.weights)
             times = clock.times(code, processor)
             priced = [prices.of(c.group, c.schedule) for c in drawn.candidates]
             found.append(

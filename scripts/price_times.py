@@ -27,9 +27,9 @@ from tcc.backends.cpu.compile import compile_kernels
 from tcc.target import Target
 
 SOURCE = ROOT / "scripts" / "price_check.c"
-# Copies of cold constants take so many bytes in all, or the last cache four times: it keeps a part
-# of what is read in turns.  (Measured on Zen 4: out of 64 MiB and a cache of 32, constants came at
-# 50 GB/s, where memory gives 34.)
+# Copies of constants take no more than so many bytes in all, or the last cache four times: it keeps
+# a part of what is read in turns.  (Measured on Zen 4: out of 64 MiB and a cache of 32, constants
+# came at 50 GB/s, where memory gives 34.)
 ROTATE, MOST_SETS = 64 << 20, 1 << 14
 LEAST, MOST = 3, 1000  # launches of a schedule in a round
 _PAGE, _APART = 4096, 64 * 67  # buffers do not begin at the same place of a page
@@ -80,22 +80,23 @@ class _Work(ctypes.Structure):
 
 
 class Code:
-    """The native code of one kernel's schedules, and the buffers that they are given; `cold` tells
-    whether constants come from memory."""
+    """The native code of one kernel's schedules, and the buffers that they are given; `weights` are
+    the bytes of all the model's constants."""
 
-    def __init__(self, candidates: Sequence[Candidate], target: Target, cold: bool) -> None:
+    def __init__(self, candidates: Sequence[Candidate], target: Target, weights: int) -> None:
         self.names = [f"schedule{n}" for n in range(len(candidates))]
         jobs = len(os.sched_getaffinity(0))
         made = compile_kernels([c.kernel for c in candidates], self.names, target, jobs)
         self.objects, self.scratch = made.objects, made.scratch
         self.units = [c.units for c in candidates]
-        self.buffers = [c.buffers(cold) for c in candidates]
-        self.last = target.profile.l3
+        self.buffers = [c.buffers() for c in candidates]
+        self.rotated = min(weights, max(ROTATE, 4 * target.profile.l3))
 
     @property
     def digest(self) -> str:
         """Of all that times depend on but the machine."""
-        held = hashlib.sha256(SOURCE.read_bytes() + repr((self.units, self.buffers)).encode())
+        given = repr((self.units, self.buffers, self.rotated)).encode()
+        held = hashlib.sha256(SOURCE.read_bytes() + given)
         for data in self.objects:
             held.update(hashlib.sha256(data).digest())
         return held.hexdigest()
@@ -110,7 +111,7 @@ class Schedules:
         entries = (getattr(self._library, name) for name in code.names)
         self._entries = [ctypes.cast(entry, ctypes.c_void_p) for entry in entries]
         self._units = code.units
-        self.memory = Memory(code.buffers, code.last)
+        self.memory = Memory(code.buffers, code.rotated)
         self._stride = -(-code.scratch // _PAGE) * _PAGE + _PAGE
         self._scratch = bytearray()
 
@@ -152,22 +153,23 @@ class Schedules:
 class Memory:
     """Places for the buffers of a kernel, on huge pages where the system grants them.
 
-    `table` has a row of addresses for each copy of the cold ones, which lie in the last cache no
-    more when their turn comes again; `last` is its bytes.  Schedules that pack constants otherwise
-    have room for the largest.
+    `table` has a row of addresses for each copy of the constants.  All copies take about `rotated`
+    bytes: when the turn of one comes again, caches hold as much of it as in a run of the model.
+    Schedules that pack constants otherwise have room for the largest.
     """
 
-    def __init__(self, buffers: Sequence[Sequence[Buffer]], last: int) -> None:
+    def __init__(self, buffers: Sequence[Sequence[Buffer]], rotated: int) -> None:
         together = [
-            Buffer(max(b.bytes for b in same), same[0].cold, same[0].dtype)
+            Buffer(max(b.bytes for b in same), same[0].constant, same[0].dtype)
             for same in zip(*buffers, strict=True)
         ]
         room = [-(-b.bytes // _PAGE) * _PAGE + _APART for b in together]
-        cold = sum(n for n, b in zip(room, together, strict=True) if b.cold)
-        hot = sum(room) - cold
-        sets = max(1, min(MOST_SETS, -(-max(ROTATE, 4 * last) // cold))) if cold else 1
+        constant = sum(n for n, b in zip(room, together, strict=True) if b.constant)
+        sets = max(1, min(MOST_SETS, rotated // constant)) if constant else 1
         self._mapping = mmap.mmap(
-            -1, hot + sets * cold + _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+            -1,
+            sum(room) + (sets - 1) * constant + _PAGE,
+            flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS,
         )
         self._mapping.madvise(mmap.MADV_HUGEPAGE)
         data = np.frombuffer(self._mapping, np.uint8)
@@ -175,7 +177,7 @@ class Memory:
         at = 0
         for number in range(sets):
             for column, (buffer, size) in enumerate(zip(together, room, strict=True)):
-                if number and not buffer.cold:
+                if number and not buffer.constant:
                     self.table[number, column] = self.table[0, column]
                     continue
                 self.table[number, column] = data.ctypes.data + at

@@ -98,7 +98,7 @@ def test_keys_are_transposed_first_where_a_product_would_read_across_them(width:
     assert names(graph) == [["transpose"], ["matmul"]]
 
 
-@pytest.mark.parametrize(("wide", "joined"), [(64, False), (2048, True)])
+@pytest.mark.parametrize(("wide", "joined"), [(64, False), (4096, True)])
 def test_what_is_small_beside_each_product_is_prepared_again_for_it(
     wide: int, joined: bool
 ) -> None:

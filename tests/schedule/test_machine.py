@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 from tcc.errors import UserError
-from tcc.schedule.cpu.machine import MACHINES, Machine, machine_for
+from tcc.schedule.cpu.machine import MACHINES, SHARE, Cache, Machine, machine_for
 from tcc.schedule.cpu.machine_file import machine_digest, machine_text, read_machine
 from tcc.target import CPUS, ISA, cpu_profile
 
@@ -49,6 +50,29 @@ def test_the_last_cache_is_never_larger_than_the_row_promises() -> None:
 def test_peak_is_what_the_data_sheet_says() -> None:
     # Genoa: 2 cores x 3.69 GHz x 32 flop a cycle, as measured with hand-written code.
     assert MACHINES["znver4"].peak == pytest.approx(236.2e9, rel=1e-3)
+
+
+def lost_by_chance(lines: int, places: int) -> float:
+    """Of lines read in turns, those that a cache does not hold where each line that comes in takes
+    the place of one drawn by chance."""
+    chance, held, where, missed = Random(0), [-1] * places, {}, 0
+    for step in range(40 * lines):
+        line = step % lines
+        if line not in where:
+            missed += step >= 20 * lines
+            place = chance.randrange(places)
+            where.pop(held[place], None)
+            held[place], where[line] = line, place
+    return missed / (20 * lines)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9, 1.25, 1.5, 2.0, 3.0, 5.0])
+def test_a_cache_loses_what_others_take_the_place_of(share: float) -> None:
+    places = 600
+    cache = Cache(int(places / SHARE), 1.0, 1.0)
+    lines = int(share * places)
+    assert cache.lost(lines) == pytest.approx(lost_by_chance(lines, places), abs=0.1)
+    assert cache.lost(lines) <= cache.lost(lines + places) <= cache.lost(None) == 1
 
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)

@@ -26,7 +26,7 @@ def test_faster_memory_and_slower_arithmetic_turn_earlier() -> None:
     fast = replace(SERVER, memory=replace(SERVER.memory, read_all=4 * SERVER.memory.read_all))
     assert most_uses(fast, BF16, LARGE) == pytest.approx(usual / 4)
     assert most_uses(replace(SERVER, fmas=1.0), BF16, LARGE) == pytest.approx(usual / 2)
-    assert most_uses(SERVER, BF16, int(SERVER.l3.room)) < usual  # read from the last cache
+    assert most_uses(SERVER, BF16, SERVER.l3.size // 2) < usual  # read from the last cache
 
 
 def test_f32_always_pays() -> None:

@@ -184,7 +184,7 @@ def test_all_schedules_compute_the_same(
     drawn = sample(model, own, 6, seed=3)
     assert len(drawn.candidates) > 5
     assert drawn.refused == 0
-    code = Code(drawn.candidates, model.backend.target, cold=False)
+    code = Code(drawn.candidates, model.backend.target, weights=0)
     running = Schedules(code, tmp_path)
     shapes = [
         tuple(d.dim_value for d in value.type.tensor_type.shape.dim)
@@ -219,7 +219,7 @@ def test_each_time_is_that_of_its_schedule(tmp_path: Path) -> None:
 
     model = planned(product(tmp_path / "m.onnx"), read_options({}))
     drawn = sample(model, model.kernels[0], 2, seed=0)
-    code = Code(drawn.candidates, model.backend.target, cold=False)
+    code = Code(drawn.candidates, model.backend.target, weights=0)
     code.units[2] = 0  # nothing to do: far below the others
     calm: Any = Calm()
     found = Schedules(code, tmp_path).rounds(Effort(2, 1e-4), 1, calm)
@@ -228,16 +228,17 @@ def test_each_time_is_that_of_its_schedule(tmp_path: Path) -> None:
     assert found.medians() == found.seconds[1]
 
 
-def test_cold_constants_rotate_and_nothing_overlaps() -> None:
-    cold, hot = Buffer(5 << 20, True, "f32"), Buffer(1000, False, "i64")
-    memory = Memory([[hot, cold], [hot, Buffer(4 << 20, True, "f32")]], last=48 << 20)
-    table = memory.table
+def test_constants_rotate_as_in_a_model_and_nothing_overlaps() -> None:
+    constant, other = Buffer(5 << 20, True, "f32"), Buffer(1000, False, "i64")
+    both = [[other, constant], [other, Buffer(4 << 20, True, "f32")]]
+    table = (memory := Memory(both, rotated=48 << 20)).table
     assert len(set(table[:, 0])) == 1
-    assert len(set(table[:, 1])) == len(table)
+    assert len(set(table[:, 1])) == len(table) == 48 // 5
     spans = sorted(
-        {(int(a), b.bytes) for row in table for a, b in zip(row, (hot, cold), strict=True)}
+        {(int(a), b.bytes) for row in table for a, b in zip(row, (other, constant), strict=True)}
     )
     assert all(start + size <= after for (start, size), (after, _) in pairwise(spans))
-    assert len(table) * (5 << 20) >= 4 * (48 << 20)
     assert ctypes.c_float.from_address(int(table[-1, 1]) + (5 << 20) - 4).value == np.float32(1e-3)
     assert ctypes.c_int64.from_address(int(table[0, 0])).value == 0
+    del memory
+    assert len(Memory(both, rotated=6 << 20).table) == 1

@@ -17,25 +17,26 @@ from tcc.schedule.footprint import Touch
 
 @entity
 class LoopOver:
-    """`trips` steps of `step` elements along `var`: what is inside runs over `step` of them."""
+    """`trips` steps: what is inside runs over so many elements along each variable of `steps`."""
 
-    var: Var
     trips: int
-    step: int
+    steps: Mapping[Var, int]
 
 
 @entity
 class NestLoops:
     """One nest's loops, outermost first, of which the first `shared` are around all nests.
 
-    `spans[d][n]` are the bytes that touch n reaches inside the loops from d on; `ahead`: constants
-    come before they are needed, and lie beside those in use.
+    `spans[d][n]` are the bytes that touch n reaches inside the loops from d on; `scratch` are the
+    sources that lie at the same place for all steps of the `shared` loops; `ahead`: constants come
+    before they are needed, and lie beside those in use.
     """
 
     loops: tuple[LoopOver, ...]
     shared: int
     touches: tuple[Touch, ...]
     spans: tuple[tuple[float, ...], ...]
+    scratch: frozenset[int | StageRef]
     ahead: bool = False
 
 
@@ -44,18 +45,22 @@ def nest_loops(
     shared: int,
     touches: tuple[Touch, ...],
     whole: Mapping[Var, int],
+    scratch: frozenset[int | StageRef],
     *,
     ahead: bool,
 ) -> NestLoops:
     """The streaming loop of one nest; `whole` are the elements along each of its variables in
     all."""
-    spans = []
-    inside = dict(whole)
-    for loop in (*loops, None):
-        spans.append(tuple([t.reach(inside) for t in touches]))
-        if loop is not None:
-            inside[loop.var] = loop.step
-    return NestLoops(tuple(loops), shared, touches, tuple(spans), ahead)
+    inside = [dict(whole)]
+    for loop in loops:
+        inside.append({**inside[-1], **loop.steps})
+    spans = tuple(
+        tuple([t.reach(inside[shared] if t.source in scratch else own) for t in touches])
+        if depth < shared
+        else tuple([t.reach(own) for t in touches])
+        for depth, own in enumerate(inside)
+    )
+    return NestLoops(tuple(loops), shared, touches, spans, scratch, ahead)
 
 
 @dataclass(slots=True)
@@ -108,11 +113,12 @@ def _largest(nests: Sequence[NestLoops], depth: int) -> dict[tuple[int | StageRe
 
 def _fetched(nest: NestLoops, number: int, depth: int) -> float:
     """Bytes of one touch that come in, where the cache holds all that is inside `depth`."""
-    total = nest.spans[depth][number]
+    total, touch = nest.spans[depth][number], nest.touches[number]
     forgotten = False
     for at in range(depth - 1, -1, -1):
         loop = nest.loops[at]
-        if loop.var in nest.touches[number].loops:
+        again = at < nest.shared and touch.source in nest.scratch
+        if not again and not touch.loops.isdisjoint(loop.steps):
             inner = nest.spans[at + 1][number]
             # Neighbouring steps may overlap, and what they share is still there.
             if forgotten:

@@ -11,7 +11,6 @@ fetches ahead keeps its first user waiting, so its time and the rest of the work
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import product as combinations
 from itertools import takewhile
 from math import ceil, exp, gcd, log2, prod
@@ -19,10 +18,12 @@ from math import ceil, exp, gcd, log2, prod
 from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import Var
 from tcc.ir.op import Array
+from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.record import record
 from tcc.schedule.cpu.along import loops_along, nest_along
 from tcc.schedule.cpu.cache_traffic import CacheTraffic, LoopOver, NestLoops, moved, nest_loops
+from tcc.schedule.cpu.grid import cuts_of, shares_of, uneven
 from tcc.schedule.cpu.machine import Machine
 from tcc.schedule.cpu.schedule import Nest, Schedule, even
 from tcc.schedule.cpu.work import StageWork, group_work
@@ -69,20 +70,19 @@ class Price:
 class Pricer:
     """Prices groups for one machine, and remembers what it counted in them.
 
-    `constants` are the bytes of all the model's weights: more than there is room for in the last
-    cache (None) come from memory at every run, than in the second from the third.  Operands that
-    are computed lie in the caches, as much as these keep of all that a group touches.  With `pairs`
-    an instruction multiplies two bf16 in the time of one f32.
+    `constants` are the bytes of all the model's weights (None: they come from memory at every run):
+    what a cache does not keep of them comes from behind it.  Operands that are computed lie in the
+    caches, as much as these keep of all that a group touches.  With `pairs` an instruction
+    multiplies two bf16 in the time of one f32.
     """
 
     def __init__(
         self, machine: Machine, constants: int | None = None, *, pairs: bool = False
     ) -> None:
-        # Whether the second and third cache lose constants between runs.  Equal keys: equal prices.
-        caches = machine.l2, machine.l3
-        cold = tuple(constants is None or constants > cache.room for cache in caches)
-        self.machine, self.key = machine, (machine, cold, pairs)
-        self.rates = machine.rates(cold=cold[1])
+        # What the second and third cache lose of constants between runs.  Equal keys: equal prices.
+        lost = tuple(cache.lost(constants) for cache in (machine.l2, machine.l3))
+        self.machine, self.key = machine, (machine, lost, pairs)
+        self.rates = machine.rates(constants)
         self._counted: dict[TileGroup, tuple[StageWork, ...]] = {}
 
     def price(self, group: TileGroup, schedule: Schedule) -> Price:
@@ -108,13 +108,13 @@ class _Pricing:
     def __init__(
         self,
         machine: Machine,
-        cold: tuple[bool, ...],
+        lost: tuple[float, ...],
         pairs: bool,
         group: TileGroup,
         schedule: Schedule,
         stages: tuple[StageWork, ...],
     ) -> None:
-        self.machine, self.cold, self.pairs = machine, cold, pairs
+        self.machine, self.lost, self.pairs = machine, lost, pairs
         self.group, self.schedule, self.stages = group, schedule, stages
         named = {v.name: v for v in group.common}
         self.parallel = [named[name] for name in schedule.parallel]
@@ -194,7 +194,7 @@ class _Pricing:
             return ceil(self.units / self.threads) * self.threads / self.units
         parts = (even(trips(v), n, self._has_lanes(v)) for v, n in self.unit.items())
         shares = None if self.covered is None else tuple(self.covered.reshape(-1).tolist())
-        return _uneven(tuple(parts), shares, self.threads)
+        return uneven(tuple(parts), shares, self.threads)
 
     def _has_lanes(self, var: Var) -> bool:
         """Whether vectors run along a loop: its blocks and units are whole but for the last."""
@@ -275,7 +275,7 @@ class _Pricing:
             _, rows = self.strips[var]
             return ((1, rows),)
         unit = self.unit.get(var, total)
-        return _cuts(total, unit, block, self._has_lanes(var), whole)
+        return cuts_of(total, unit, block, self._has_lanes(var), whole)
 
     def _block(
         self, nest: Nest, work: StageWork, touches: list[Touch], spans: Mapping[Var, int]
@@ -305,7 +305,7 @@ class _Pricing:
             count = touch.times * rows_of * each
             if touch.store:
                 stores += count
-                if near > 1 and touch.step(vector) not in (0, 1):  # exchanged in registers
+                if near > 1 and self._step(touch, vector) not in (0, 1):  # exchanged in registers
                     compute += touch.times * rows_of * wide * log2(min(near, lanes))
             else:
                 loads += count * (steps if any(v in touch.loops for v in stage.reduce) else 1)
@@ -345,14 +345,21 @@ class _Pricing:
         compute = steps * (max(compute, machine.fma_latency) + heavy) + entered
         return compute + max(1, k_blocks) * machine.loop + k_blocks * sums * machine.wait
 
+    def _step(self, touch: Touch, vector: Var | None) -> int | None:
+        """Elements between lanes: scratch has those along a loop that units cut side by side."""
+        step = touch.step(vector)
+        return 1 if step and vector in self.group.cut and self._in_scratch(touch.source) else step
+
     def _instructions(
         self, touch: Touch, vector: Var | None, wide: int, lanes: int, near: int, apart: int
     ) -> float:
         """Loads or stores for one row of a block, in issue slots; so many as `near` rows lie side
         by side, and so many elements of a word as `apart` between lanes."""
-        step = touch.step(vector)
+        step = self._step(touch, vector)
         if step == 0 or lanes == 1:
             return 1.0
+        if step != touch.step(vector):
+            return wide
         if step in (1, apart):
             return wide * (1 + _crossing(touch, vector, lanes))
         if not touch.store:
@@ -390,10 +397,10 @@ class _Pricing:
         hertz = machine.hertz
         l2 = _seconds(first, machine.l2.read * hertz, machine.l2.write * hertz)
         # A line that was used survives the next so many by chance.
-        self._keep(second, 1 - exp(-near / machine.l2.size), self.cold[0])
+        self._keep(second, 1 - exp(-near / machine.l2.size), self.lost[0])
         l3 = _seconds(second, machine.l3.read * hertz, machine.l3.write * hertz)
         # The last cache keeps what fits of a stream that is used again, and passes on the rest.
-        self._keep(third, 1 - min(1, machine.l3.size / max(1, near * self.threads)), self.cold[1])
+        self._keep(third, 1 - min(1, machine.l3.size / max(1, near * self.threads)), self.lost[1])
         cold, reuse = self._reuse(third)
         dram = alone = self._from_memory(third, together=False)
         if self.threads > 1:
@@ -441,25 +448,29 @@ class _Pricing:
                     found[touch.source] = max(found.get(touch.source, 0), span)
         return sum(found.values())
 
-    def _keep(self, border: CacheTraffic, lost: float, cold: bool) -> None:
+    def _keep(self, border: CacheTraffic, lost: float, constants: float) -> None:
         """Drops what the cache has held since the kernel before: all but the part `lost` of what
-        was computed, and constants unless they are `cold`."""
+        was computed, and the part `constants` of these."""
         for key in border.by_source:
             source, _ = key
             constant = isinstance(source, int) and self.group.buffers[source].constant
-            border.by_source[key] *= float(cold) if constant else lost
+            border.by_source[key] *= constants if constant else lost
 
     def _walks(self, threads: int) -> list[NestLoops]:
         """Each nest's loops as one of `threads` threads walks them."""
-        shares = _shares(self.counts, threads)
         around = [
-            LoopOver(v, n, step) for (v, step), n in zip(self.unit.items(), shares, strict=True)
+            LoopOver(n, {v: step, **self._following(v)})
+            for (v, step), n in zip(self.unit.items(), shares_of(self.counts, threads), strict=True)
         ]
         whole = {
-            v: min(trips(v), loop.trips * loop.step)
-            for v, loop in zip(self.parallel, around, strict=True)
+            v: min(trips(v), loop.trips * step) for loop in around for v, step in loop.steps.items()
         }
         return [self._nest_loops(nest, around, whole) for nest in self.schedule.nests]
+
+    def _following(self, loop: Var) -> dict[Var, int]:
+        """The loops over the rows of strips along a common loop, and the rows of a unit."""
+        followers = (s.strip.rows for s in self.group.stages if s.strip and s.strip.loop is loop)
+        return {rows: self.strips[rows][0] for rows in followers if rows in self.strips}
 
     def _nest_loops(
         self, nest: Nest, around: list[LoopOver], whole: Mapping[Var, int]
@@ -481,14 +492,21 @@ class _Pricing:
             var = named[name]
             block = k_blocks.pop(name) if name in k_blocks else blocks.get(name, 1)
             step = max(1, min(block, inside[var]))  # an empty loop has no trips, but a step
-            loops.append(LoopOver(var, ceil(inside[var] / step), step))
+            loops.append(LoopOver(ceil(inside[var] / step), {var: step}))
             inside[var] = min(step, inside[var])
         touches = (
             *(t for n in nest.along for t in self._touches_along(nest, self.stages[n])),
             *(t for work in stages for t in self._touches(nest, work)),
         )
         outer = {v: trips(v) for v in named.values()} | dict(whole)
-        return nest_loops(loops, len(around), touches, outer, ahead=bool(nest.ahead))
+        scratch = frozenset(t.source for t in touches if self._in_scratch(t.source))
+        return nest_loops(loops, len(around), touches, outer, scratch, ahead=bool(nest.ahead))
+
+    def _in_scratch(self, source: int | StageRef) -> bool:
+        """Whether units of a thread have it at the same place, one after the other."""
+        if isinstance(source, StageRef):
+            return True
+        return self.group.buffers[source].scope is MemorySpace.LOCAL
 
     def _reuse(self, border: CacheTraffic) -> tuple[float, float]:
         """Bytes from memory of the largest cold constant, and loads of it over these bytes."""
@@ -559,40 +577,3 @@ def _together(a: float, b: float, rivals: float) -> float:
 
 def _seconds(border: CacheTraffic, read: float, write: float) -> float:
     return border.total(store=False) / read + border.total(store=True) / write
-
-
-def _shares(counts: list[int], threads: int) -> list[int]:
-    """Trips of each parallel loop that one of `threads` threads walks; outer loops are split."""
-    left, found = threads, []
-    for count in counts:
-        split = max(1, min(count, left))
-        found.append(ceil(count / split))
-        left //= split
-    return found
-
-
-@lru_cache(1 << 14)
-def _cuts(
-    total: int, unit: int, block: int, whole_units: bool, whole: bool
-) -> tuple[tuple[int, int], ...]:
-    """(size, count) of blocks of at most `block` in units of `unit`: of full size and a rest where
-    `whole`, else of sizes that differ by one at most."""
-    found: dict[int, int] = {}
-    for size, units in even(total, unit, whole_units):
-        for piece, count in even(size, block, whole):
-            found[piece] = found.get(piece, 0) + units * count
-    return tuple(found.items())
-
-
-@lru_cache(1 << 14)
-def _uneven(
-    parts: tuple[tuple[tuple[int, int], ...], ...], shares: tuple[float, ...] | None, threads: int
-) -> float:
-    """The busiest of `threads` threads over the mean, for a grid of units of these sizes that do
-    these shares of their work."""
-    axes = ([size for size, count in axis for _ in range(count)] for axis in parts)
-    busy = [0.0] * threads
-    for number, sizes in enumerate(combinations(*axes)):
-        free = min(range(threads), key=busy.__getitem__)
-        busy[free] += prod(sizes) * (1.0 if shares is None else shares[number])
-    return max(busy) * threads / (sum(busy) or 1.0)

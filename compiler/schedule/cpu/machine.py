@@ -27,6 +27,7 @@ with panels of weights; the calibration's loop and `scripts/peaks.c` measure so.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import exp
 from types import MappingProxyType
 
 from tcc.errors import InternalError
@@ -46,11 +47,20 @@ class Cache:
     read: float
     write: float
 
-    @property
-    def room(self) -> float:
-        """Bytes, read in turns, that it keeps from one turn to the next.  (Measured on one core of
-        an Ice Lake: 0.7, 0.8, 1 and 1.3 times the third cache at 23, 20, 15 and 13 GB/s.)"""
-        return SHARE * self.size
+    def lost(self, bytes_: int | None) -> float:
+        """The part of so many bytes (None: far more than its size), read in turns, that it does not
+        keep from one turn to the next; in eighths, for models alike to have equal prices.
+
+        A line that comes in takes the place of any other: of x times the room, the part h is kept
+        that is exp(-(1 - h) x).  (Measured on one core of an Ice Lake: 0.7, 0.8, 1 and 1.3 times
+        the third cache at 23, 20, 15 and 13 GB/s, where it gives 23 and memory 10.)
+        """
+        if bytes_ is None:
+            return 1.0
+        kept, turns = 0.0, bytes_ / (SHARE * self.size)
+        for _ in range(64):
+            kept = exp((kept - 1) * turns)
+        return round(8 * (1 - kept)) / 8
 
 
 @record
@@ -136,13 +146,17 @@ class Machine:
         """f32 operations a second of all cores; a multiply-add counts as two."""
         return 2 * self.cores * self.fmas * self.lanes * self.hertz
 
-    def rates(self, *, cold: bool) -> Rates:
-        """What all cores do together; weights come from memory where they are `cold`, else from
-        the third cache."""
+    def rates(self, constants: int | None) -> Rates:
+        """What all cores do together, for models of so many bytes of weights."""
         products, read, clock = self.peak / 2, self.memory.read_all, self.cores * self.hertz
-        weights = read if cold else clock * self.l3.read
+        weights = self.constants(constants, read)
         near = clock / (1 / self.l2.read + 1 / self.l2.write)
         return Rates(products, products / self.fmas, read, weights, near)
+
+    def constants(self, bytes_: int | None, memory: float) -> float:
+        """Bytes a second of constants, so many in all, that the third cache and `memory` give."""
+        lost = self.l3.lost(bytes_)
+        return 1 / (lost / memory + (1 - lost) / (self.cores * self.l3.read * self.hertz))
 
     def width(self, bytes_: int) -> int:
         """Elements of `bytes_` in one vector of arithmetic; below four they are widened to f32."""

@@ -15,15 +15,13 @@ def most_uses(machine: Machine, dtype: DType, constants: int) -> float:
     """How many results of a run may use each element of a weight, for its products in f32 to be
     faster with the weight stored as `dtype`.
 
-    `constants` are the bytes of all the model's weights in f32: more than the last cache has
-    room for come from memory at every run.  Reading a weight and multiplying it overlap in part:
+    `constants` are the bytes of all the model's weights in f32: what the last cache does not keep
+    of them comes from memory at every run.  Reading a weight and multiplying it overlap in part:
     together they take about the root of the sum of their squares.  Infinite for f32.
     """
     if dtype not in _WIDENING:
         return inf
-    cached = machine.cores * machine.l3.read * machine.hertz
-    beyond = constants > machine.l3.room
-    rate = machine.memory.reading(together=True) if beyond else cached
+    rate = machine.constants(constants, machine.memory.reading(together=True))
     multiply = 2 / machine.peak
     widen = multiply * (1 + _WIDENING[dtype] / _ROWS)
     saved = (4 / rate) ** 2 - (dtype.bytes / rate) ** 2

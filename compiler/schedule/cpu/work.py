@@ -142,7 +142,22 @@ def _place(
         return (node.source, node.dtype.bytes, steps), base  # of the strip that waits in scratch
     for _, scalar in () if node is None else node.indirect:
         steps += tuple(Stride(v, None) for v in _loops_of(scalar, loops))
+    if not _is_global(group, access.buffer):
+        steps += tuple(_along_units(group, stage, access.buffer))
     return (access.buffer, group.buffers[access.buffer].dtype.bytes, steps), base
+
+
+def _along_units(group: TileGroup, stage: GroupStage, buffer: int) -> Iterator[Stride]:
+    """The steps of a buffer in scratch along the loops that units cut: it holds its elements for
+    each of their points, as far as the stage that stores it varies with them."""
+    writer = next(s for s in group.stages if any(a.buffer == buffer for a in s.written))
+    apart = as_int(group.buffers[buffer].size) or 1
+    rows = None if writer.strip is None else writer.strip.rows
+    for var in reversed(group.cut):
+        if var in writer.iters and var is not rows:
+            if var in stage.loops:
+                yield Stride(var, apart)
+            apart *= trips(var)
 
 
 def _of_place(group: TileGroup, place: _Place, bases: list[int], *, store: bool) -> Touch:
