@@ -30,7 +30,6 @@ from tcc.passes.graph.settle_sizes import settle_sizes
 from tcc.passes.graph.small_top_k import small_top_k
 from tcc.passes.graph.state import bind_states
 from tcc.passes.graph.tabulate import with_tables
-from tcc.passes.graph.unread_columns import drop_unread_columns
 from tcc.passes.layout.assign import Placed, assign_layouts
 from tcc.passes.layout.choose import choose_layouts
 from tcc.passes.layout.pack_io import packed_io
@@ -63,7 +62,6 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("weight-quant-matmuls", weight_quant_matmuls, level=1),
     Pass("canonicalize", canonicalize, level=1),
     Pass("merge-equal-nodes", merge_equal_nodes, level=1),
-    Pass("drop-unread-columns", drop_unread_columns, level=1),
     FOLD_FACTORS,
     DECOMPOSE_TRANSPOSED,
     Pass("fold-constants-again", fold_constants, level=1),
