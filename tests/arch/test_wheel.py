@@ -20,8 +20,8 @@ SOURCES = ("compiler", "passes", "backends", "runtime")
 pytestmark = pytest.mark.xdist_group("wheel")
 PAGES = ("pyproject.toml", "README.md", "LICENSE", "scripts/devtree")
 PIP = (sys.executable, "-m", "pip")
-# pip writes no bytecode, where few of the installed modules are imported.
 NO_COMPILER = {"CC": "no-such-compiler"}
+# pip writes no bytecode, where few of the installed modules are imported.
 QUICK = {"PIP_NO_COMPILE": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
 
