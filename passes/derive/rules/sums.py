@@ -60,7 +60,8 @@ def solve(region: Region, number: int, place: int, loop: int) -> Region:
     """
     stage = stage_of(region, number)
     condition = _condition(stage, place)
-    step = condition.of.steps[loop] if condition and len(stage.iters) <= loop else 0
+    inside = len(stage.iters) <= loop < len(stage.loops)
+    step = condition.of.steps[loop] if condition and inside else 0
     if (
         condition is None
         or not isinstance(step, int)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from tcc.passes.derive.record import Factor, Region, Stage, product
 from tcc.passes.derive.rules import RULES
 from tcc.passes.derive.rules.rule import Refused, relaid, remade
 
-from .derivations import conv
+from .derivations import CASES, conv
 from .regions import affine, convolution, matmul, operands, values
 
 
@@ -196,3 +198,17 @@ def test_sums_in_short_floats_are_nested_in_none() -> None:
     region = spliced(convolution(), 0, (short,))
     with pytest.raises(Refused, match="rounded once more"):
         RULES["nest"].apply(region, 0, 2)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_numbers_beyond_a_region_are_refused(name: str) -> None:
+    """Chains come from files: a stage, loop or factor that is not there ends in no other error."""
+    rule = RULES[name]
+    for case in CASES.values():
+        region = case.small()
+        for number in range(len(region.stages)):
+            for arguments in itertools.islice(rule.moves(region, number), 8):
+                for place, far in itertools.product(range(len(arguments)), (-40, -1, 9, 40)):
+                    damaged = (*arguments[:place], far, *arguments[place + 1 :])
+                    with suppress(Refused):
+                        rule.apply(region, number, *damaged)
