@@ -55,10 +55,8 @@ def nest_loops(
     for loop in loops:
         inside.append({**inside[-1], **loop.steps})
     spans = tuple(
-        tuple([t.reach(inside[shared] if t.source in scratch else own) for t in touches])
-        if depth < shared
-        else tuple([t.reach(own) for t in touches])
-        for depth, own in enumerate(inside)
+        tuple([t.reach(inside[max(n, shared)] if t.source in scratch else own) for t in touches])
+        for n, own in enumerate(inside)
     )
     return NestLoops(tuple(loops), shared, touches, spans, scratch, ahead)
 

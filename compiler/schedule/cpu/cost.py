@@ -18,7 +18,6 @@ from math import ceil, exp, gcd, log2, prod
 from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import Var
 from tcc.ir.op import Array
-from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.record import record
 from tcc.schedule.cpu.along import loops_along, nest_along
@@ -26,7 +25,7 @@ from tcc.schedule.cpu.cache_traffic import CacheTraffic, LoopOver, NestLoops, mo
 from tcc.schedule.cpu.grid import cuts_of, shares_of, uneven
 from tcc.schedule.cpu.machine import Machine
 from tcc.schedule.cpu.schedule import Nest, Schedule, even
-from tcc.schedule.cpu.work import StageWork, group_work
+from tcc.schedule.cpu.work import StageWork, group_work, is_global
 from tcc.schedule.footprint import LINE, Touch
 from tcc.schedule.masked_terms import covered
 from tcc.schedule.nest import (
@@ -504,9 +503,7 @@ class _Pricing:
 
     def _in_scratch(self, source: int | StageRef) -> bool:
         """Whether units of a thread have it at the same place, one after the other."""
-        if isinstance(source, StageRef):
-            return True
-        return self.group.buffers[source].scope is MemorySpace.LOCAL
+        return isinstance(source, StageRef) or not is_global(self.group, source)
 
     def _reuse(self, border: CacheTraffic) -> tuple[float, float]:
         """Bytes from memory of the largest cold constant, and loads of it over these bytes."""

@@ -92,14 +92,15 @@ def _bytes_formula(group: TileGroup) -> Index:
 def global_touches(group: TileGroup, number: int, stage: GroupStage) -> Iterator[tuple[int, Touch]]:
     """What stage `number` touches of operands and results, each with its buffer."""
     for item in stage_touches(group, number, stage):
-        if isinstance(item.source, int) and _is_global(group, item.source):
+        if isinstance(item.source, int) and is_global(group, item.source):
             yield item.source, item
 
 
 # ---- touches ------------------------------------------------------------------------------------
 
 
-def _is_global(group: TileGroup, buffer: int) -> bool:
+def is_global(group: TileGroup, buffer: int) -> bool:
+    """Whether a buffer is an operand or a result, and not in a unit's scratch."""
     return group.buffers[buffer].scope is not MemorySpace.LOCAL
 
 
@@ -119,7 +120,7 @@ def stage_touches(group: TileGroup, number: int, stage: GroupStage) -> tuple[Tou
     stores: dict[_Place, list[int]] = {}
     for component, targets in enumerate(stage.stores):
         for access in targets:
-            if stage.strip is None or _is_global(group, access.buffer):
+            if stage.strip is None or is_global(group, access.buffer):
                 place, base = _place(group, stage, access)
                 stores.setdefault(place, []).append(base)
         found.append(_of_result(stage, StageRef(number, component)))
@@ -142,7 +143,7 @@ def _place(
         return (node.source, node.dtype.bytes, steps), base  # of the strip that waits in scratch
     for _, scalar in () if node is None else node.indirect:
         steps += tuple(Stride(v, None) for v in _loops_of(scalar, loops))
-    if not _is_global(group, access.buffer):
+    if not is_global(group, access.buffer):
         steps += tuple(_along_units(group, stage, access.buffer))
     return (access.buffer, group.buffers[access.buffer].dtype.bytes, steps), base
 

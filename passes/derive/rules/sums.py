@@ -59,14 +59,13 @@ def solve(region: Region, number: int, place: int, loop: int) -> Region:
     `place` is the factor that the condition compares with 0.
     """
     stage = stage_of(region, number)
-    condition = _condition(stage, place)
-    inside = len(stage.iters) <= loop < len(stage.loops)
-    step = condition.of.steps[loop] if condition and inside else 0
+    condition, extent = _condition(stage, place), extent_of(stage, loop)
+    step = condition.of.steps[loop] if condition and len(stage.iters) <= loop else 0
     if (
         condition is None
         or not isinstance(step, int)
         or gcd(step, condition.mod) != 1
-        or extent_of(stage, loop) != condition.mod
+        or extent != condition.mod
     ):
         raise Refused(f"loop {loop} is not decided by a remainder, factor {place}")
     mod, of = condition.mod, condition.of
