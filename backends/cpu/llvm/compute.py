@@ -161,10 +161,12 @@ def _is_long(node: Compute, args: Sequence[RegisterBlock]) -> bool:
 def _row_by_row(
     indices: LlvmIndices, node: Compute, args: Sequence[RegisterBlock], chunks: tuple[Chunk, ...]
 ) -> list[Reg]:
-    """The result's registers, by a loop over its rows.
+    """The result's registers, by a function that loops over its rows.
 
-    LLVM takes time for every instruction, and functions would be most of them.  What differs
-    between rows passes through memory, where a row's results take its operands' place.
+    LLVM takes time for every instruction, and functions would be most of them; blocks of one shape
+    share theirs.  It is called, for in the loops around it constants of the loop would take the
+    registers of sums.  What differs between rows passes through memory, where a row's results take
+    its operands' place; what does not lies behind the rows.
     """
     code, positions = indices.code, row_positions(node.out.shape)
     cuts = [chunks if last_axis(arg.shape) > 1 else (_ONE,) for arg in args]
@@ -174,37 +176,43 @@ def _row_by_row(
         for position in positions
     ]
     moved = [n for n, column in enumerate(zip(*given, strict=True)) if len(set(column)) > 1]
+    kept = [n for n in range(len(operands)) if n not in moved]
     results = [Reg(register_element(node.out.dtype), chunk.width, "") for chunk in chunks]
     size = max(reg.bytes for reg in (*given[0], *results))
     stride = size * max(len(moved), len(results))
-    table = code.stack(stride * len(positions))
+    table = code.stack(stride * len(positions) + size * len(kept))
 
-    def place(row: Reg, column: int) -> Reg:
+    def place(code: Code, row: Reg, column: int) -> Reg:
         first = code.offset(table, row, f"[{stride} x i8]")
         return code.offset(first, int_const(column), f"[{size} x i8]")
 
-    def load(like: Reg, row: Reg, column: int) -> Reg:
-        text = f"load {like.type}, {place(row, column)}, align {like.bytes}"
+    def load(code: Code, like: Reg, row: Reg, column: int) -> Reg:
+        text = f"load {like.type}, {place(code, row, column)}, align {like.bytes}"
         return code.emit(like.elem, like.width, text)
 
-    def store(reg: Reg, row: Reg, column: int) -> None:
-        code.void(f"store {reg}, {place(row, column)}, align {reg.bytes}")
+    def store(code: Code, reg: Reg, row: Reg, column: int) -> None:
+        code.void(f"store {reg}, {place(code, row, column)}, align {reg.bytes}")
 
-    for number, regs in enumerate(given):
-        for column, n in enumerate(moved):
-            store(regs[n], int_const(number), column)
-    with code.repeat(len(positions)) as row:
-        read = {n: load(given[0][n], row, column) for column, n in enumerate(moved)}
-        taken = iter([read.get(n, reg) for n, reg in enumerate(given[0])])
+    for number, regs in enumerate((*given, given[0])):
+        for column, n in enumerate(moved if number < len(given) else kept):
+            store(code, regs[n], int_const(number), column)
+    inner, rows = Code(code.module), Reg("i64", 1, "%rows")
+    read = {n: load(inner, given[0][n], rows, column) for column, n in enumerate(kept)}
+    with inner.repeat(rows) as row:
+        read |= {n: load(inner, given[0][n], row, column) for column, n in enumerate(moved)}
+        taken = iter([read[n] for n in range(len(operands))])
         one_row = [
             RegisterBlock(arg.dtype, (1, last_axis(arg.shape)), own, tuple(islice(taken, len(own))))
             for arg, own in zip(args, cuts, strict=True)
         ]
-        body = LaneScalars(indices, node.body, one_row, (1, last_axis(node.out.shape)))
+        shape = 1, last_axis(node.out.shape)
+        body = LaneScalars(LlvmIndices(inner), node.body, one_row, shape)
         for column, chunk in enumerate(chunks):
-            store(body.at(node.body, (0,), chunk), row, column)
+            store(inner, body.at(node.body, (0,), chunk), row, column)
+    name = code.module.procedure(f"(ptr {table.text}, {rows})", inner.text())
+    code.void(f"call void @{name}({table}, {int_const(len(positions))})")
     return [
-        load(like, int_const(number), column)
+        load(code, like, int_const(number), column)
         for number in range(len(positions))
         for column, like in enumerate(results)
     ]

@@ -8,6 +8,7 @@ shares a value with later code that the present place dominates.
 import struct
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from hashlib import blake2b
 from typing import Any, TypeAlias, TypeVar
 
 from tcc.ir.graph import rounded_number
@@ -97,6 +98,14 @@ class LlvmModule:
         if name not in self._parts:
             self._parts[name] = ""  # held while `make` runs, so that helpers may be recursive
             self._parts[name] = make()
+
+    def procedure(self, params: str, body: str) -> str:
+        """The name of a function with such parameters, no result and, up to its return, such a
+        body; equal ones are one, which is called where it is used."""
+        name = f"tcc.{blake2b((params + body).encode(), digest_size=8).hexdigest()}"
+        head = f"define internal void @{name}{params} noinline #0 {{\nentry:\n"
+        self.add(name, lambda: f"{head}{body}\n  ret void\n}}")
+        return name
 
     def text(self) -> str:
         return "\n".join(self._parts.values())
@@ -291,7 +300,7 @@ class Code:
         self.place(after)
 
     @contextmanager
-    def repeat(self, times: int) -> Iterator[Reg]:
+    def repeat(self, times: Reg) -> Iterator[Reg]:
         """A loop of `times` trips, at least one, over the code inside; its counter, from 0."""
         name, before = self.fresh("repeat"), self.label
         self.jump(name)

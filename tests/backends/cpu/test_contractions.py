@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tcc.backends.cpu.codegen import compile_assembly
 from tcc.backends.cpu.llvm.emit import emit_kernel
-from tcc.ir.expr.scalar import apply, argument, literal
+from tcc.ir.expr.scalar import Scalar, apply, argument, literal
 from tcc.ir.index import const, iterator
 from tcc.ir.tile import (
     Block,
@@ -32,7 +32,12 @@ from tests.backends.cpu.kernels import (
 from tests.processors import distinct
 
 
-def gemm(m_tile: int, n_tile: int, step: int, depth: int, rows: int, cols: int) -> TileKernel:
+RELU = apply("max", argument(0, F32), literal(0.0, F32))
+
+
+def gemm(
+    m_tile: int, n_tile: int, step: int, depth: int, rows: int, cols: int, last: Scalar = RELU
+) -> TileKernel:
     n, m, k = iterator("n", cols), iterator("m", rows), iterator("k", depth)
     a_buf = buffer("A", F32, (rows * m_tile, depth))
     b_buf = buffer("B", F32, (cols, depth, n_tile))
@@ -51,7 +56,7 @@ def gemm(m_tile: int, n_tile: int, step: int, depth: int, rows: int, cols: int) 
     body = (
         Compute(acc, literal(0.0, F32), ()),
         Loop(var(k), const(0), const(depth), step, (acc,), (c,), loop, (d,), (total,)),
-        Compute(y, apply("max", argument(0, F32), literal(0.0, F32)), (total,)),
+        Compute(y, last, (total,)),
         Store(c_buf, (m * m_tile + l0, n * n_tile + l1), y),
     )
     return TileKernel((a_buf, b_buf, c_buf), (), (), (var(n), var(m)), body)
@@ -76,6 +81,16 @@ def test_sums_stay_in_registers(m_tile, n_tile, step):
     # With more to load ahead the widest tile of four steps keeps a few elements waiting.
     assert len(spilled) <= (16 if step == 4 else 0)
     assert sum("vfmadd" in line for line in lines) == m_tile * -(-n_tile // 16) * step
+
+
+@pytest.mark.parametrize("function", ["exp", "tanh", "erf"])
+def test_constants_of_functions_take_no_registers_of_sums(function):
+    kernel = gemm(6, 64, 2, 96, 2, 2, apply(function, argument(0, F32)))
+    assembly = compile_assembly(emit_kernel(kernel, "k", SERVER).llvm, SERVER)
+    lines = assembly.partition("k_units:")[2].partition(".globl")[0].splitlines()
+    # Each sum goes to the function and comes back.
+    assert sum("(%rsp)" in line and "zmm" in line for line in lines) == 2 * 24
+    assert sum("vfmadd" in line for line in lines) == 48
 
 
 CONTRACTIONS = [
