@@ -18,22 +18,14 @@ typedef struct filler {
 } filler;
 
 static void fill_run(const filler *f, char *to, int64_t count) {
-    uint64_t value = f->value; /* a copy: what is written cannot change it */
     size_t bytes = f->element * (size_t)count;
-    if (!value) {
+    if (!f->value || !bytes) {
         memset(to, 0, bytes);
         return;
     }
-    switch (f->element) {
-    case 4:
-        for (int64_t i = 0; i < count; i++) memcpy(to + 4 * i, &value, 4);
-        break;
-    case 8:
-        for (int64_t i = 0; i < count; i++) memcpy(to + 8 * i, &value, 8);
-        break;
-    default:
-        for (int64_t i = 0; i < count; i++) memcpy(to + f->element * (size_t)i, &value, f->element);
-    }
+    memcpy(to, &f->value, f->element);
+    for (size_t done = f->element; done < bytes; done *= 2)
+        memcpy(to + done, to, bytes - done < done ? bytes - done : done);
 }
 
 /* Asks for the lines that a run of `count` elements some steps ahead will change: they lie pages
