@@ -31,7 +31,6 @@ from tests.backends.cpu.kernels import (
 )
 from tests.processors import distinct
 
-
 RELU = apply("max", argument(0, F32), literal(0.0, F32))
 
 
