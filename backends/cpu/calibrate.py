@@ -30,6 +30,7 @@ from tcc.backends.cpu.codegen import compile_object
 from tcc.backends.cpu.llvm.emit import KernelText
 from tcc.record import record
 from tcc.schedule.cpu.machine import Cache, Machine, Memory, machine_for
+from tcc.schedule.footprint import LINE
 from tcc.target import Target
 from tcc.temporary import temporary_folder
 
@@ -67,6 +68,8 @@ def calibrate(target: Target) -> Machine:
         cycle = fma * fmas
         all_cores = max(fma, loops.seconds(loops.multiply, cores) / UNROLL) * fmas
         vector = profile.vector_bits // 8
+        # Of vectors shorter than a line only some lie in two.
+        across = loops.rate("read", loops.second) / loops.rate("across", loops.second)
         functions, call = _functions(target, cycle)
         launch, fork = _launches(target, cores)
         return Machine(
@@ -85,6 +88,7 @@ def calibrate(target: Target) -> Machine:
             rivals=row.rivals,
             l3_exposed=row.l3_exposed,
             memory_exposed=row.memory_exposed,
+            crossing=_round(1 + (across - 1) * LINE / vector),
             functions=functions,
             call=call,
             l1=profile.l1,
@@ -187,7 +191,7 @@ class _Loops:
         self._spin = _LOOP(spin)
         self._multiply, self._chain = _OVER(multiply), _OVER(chain)
         self._chase = _OVER(code.address("chase"))
-        self._streams = {n: _STREAM(code.address(n)) for n in ("read", "ahead", "write")}
+        self._streams = {n: _STREAM(code.address(n)) for n in ("read", "across", "ahead", "write")}
 
     def __enter__(self) -> _Loops:
         return self

@@ -85,6 +85,13 @@ def test_reading_ahead_touches_the_vectors_and_no_more(
     assert list(given) == [page < pages * blocks // 3 for page in range(pages)]
 
 
+def test_vectors_across_lines_are_half_a_vector_further(target: Target) -> None:
+    text, half = loops_text(target), target.profile.vector_bits // 16
+    across = text.partition("@across(")[2].partition("@ahead(")[0]
+    places = [int(part.split("\n")[0]) for part in across.split("ptr %q, i64 ")[1:]]
+    assert places == [half * (2 * n + 1) for n in range(UNROLL)]
+
+
 def test_chasing_follows_the_pointers(loops: LoadedCode) -> None:
     ring = np.zeros(3, np.uint64)
     at = ring.ctypes.data
