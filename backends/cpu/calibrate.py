@@ -69,7 +69,9 @@ def calibrate(target: Target) -> Machine:
         all_cores = max(fma, loops.seconds(loops.multiply, cores) / UNROLL) * fmas
         vector = profile.vector_bits // 8
         # Of vectors shorter than a line only some lie in two.
-        across = loops.rate("read", loops.second) / loops.rate("across", loops.second)
+        across = loops.rate("read", loops.second) / loops.rate(
+            "read", loops.second, shift=vector // 2
+        )
         functions, call = _functions(target, cycle)
         launch, fork = _launches(target, cores)
         return Machine(
@@ -191,7 +193,7 @@ class _Loops:
         self._spin = _LOOP(spin)
         self._multiply, self._chain = _OVER(multiply), _OVER(chain)
         self._chase = _OVER(code.address("chase"))
-        self._streams = {n: _STREAM(code.address(n)) for n in ("read", "across", "ahead", "write")}
+        self._streams = {n: _STREAM(code.address(n)) for n in ("read", "ahead", "write")}
 
     def __enter__(self) -> _Loops:
         return self
@@ -209,14 +211,15 @@ class _Loops:
     def chain(self, core: int) -> Timed:
         return lambda n: self._chain(self._span.address + core * 4096, n)
 
-    def rate(self, name: str, size: int, cores: int = 1) -> float:
-        """Bytes a second of all `cores` together, each on its own part of `size` bytes."""
+    def rate(self, name: str, size: int, cores: int = 1, shift: int = 0) -> float:
+        """Bytes a second of all `cores` together, each on its own part of `size` bytes, which
+        begins `shift` bytes behind a line."""
         step = BLOCK if name == "ahead" else self._step
         part = size // cores // step * step
         vectors = part // (self._step // UNROLL)
 
         def make(core: int) -> Timed:
-            start = self._span.address + core * (size // cores // 4096 * 4096)
+            start = self._span.address + shift + core * (size // cores // 4096 * 4096)
             return lambda n: self._streams[name](start, vectors, n)
 
         return part * cores / self.seconds(make, cores)

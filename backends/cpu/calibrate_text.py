@@ -4,15 +4,14 @@
     void multiply(ptr data, i64 n)             UNROLL n vector multiply-adds, independent
     void chain(ptr data, i64 n)                UNROLL n vector multiply-adds, one after the other
     void read(ptr data, i64 vectors, i64 n)    n times all vectors, in order
-    void across(ptr data, i64 vectors, i64 n)  the same, half a vector further
-    void ahead(ptr data, i64 vectors, i64 n)   all vectors in order, asking for the next block of
-                                               pages while it reads one, a line of each page in turn
+    void ahead(ptr data, i64 vectors, i64 n)   the same, asking for the next block of pages while it
+                                               reads one, a line of each page in turn
     void write(ptr data, i64 vectors, i64 n)   n times all vectors, storing in order
     ptr chase(ptr data, i64 n)                 n loads, each from where the last one says
 
-`data` is 64-byte aligned; counts are positive and `vectors` is a multiple of UNROLL, for `ahead` of
-those in BLOCK bytes.  Loads and
-stores are volatile: the code generator neither drops nor merges them.
+`data` is 64-byte aligned, for `read` 4-byte aligned; counts are positive and `vectors` is a
+multiple of UNROLL, for `ahead` of those in BLOCK bytes.  Loads and stores are volatile: the code
+generator neither drops nor merges them.
 """
 
 from tcc.backends.cpu.instructions import llvm_features
@@ -30,14 +29,13 @@ def loops_text(target: Target) -> str:
     """All loops for the target, as one module."""
     vector = f"<{target.profile.lanes(32)} x float>"
     size = target.profile.vector_bits // 8
-    load, anywhere = (f"load volatile {vector}, ptr %p{{k}}, align {n}" for n in (size, 4))
+    load = f"load volatile {vector}, ptr %p{{k}}, align 4"
     store = f"store volatile {vector} zeroinitializer"
     bodies = (
         _spin(),
         _multiply("multiply", vector, target.profile.fma, chained=False),
         _multiply("chain", vector, target.profile.fma, chained=True),
         _stream("read", load, size),
-        _stream("across", anywhere, size, size // 2),
         _ahead(load, size),
         _stream("write", f"{store}, ptr %p{{k}}, align {size}", size),
         _chase(),
@@ -103,10 +101,10 @@ def _multiply(name: str, vector: str, fma: bool, *, chained: bool) -> str:
     return text.replace("entry:\n", f"entry:\n{loads}\n", 1)
 
 
-def _stream(name: str, access: str, size: int, first: int = 0) -> str:
+def _stream(name: str, access: str, size: int) -> str:
     lines = []
     for k in range(UNROLL):
-        lines.append(f"  %p{k} = getelementptr i8, ptr %q, i64 {first + k * size}")
+        lines.append(f"  %p{k} = getelementptr i8, ptr %q, i64 {k * size}")
         lines.append(("  %v{k} = " if "load" in access else "  ").format(k=k) + access.format(k=k))
     return _walk(name, "\n".join(lines), size, UNROLL)
 

@@ -288,8 +288,7 @@ class _Pricing:
         lanes = 1 if vector is None else work.lanes
         wide = 1 if vector is None else ceil(spans.get(vector, 1) / lanes)
         steps = prod(ceil(trips(v) / (lanes if v is vector else 1)) for v in stage.reduce)
-        at_once = self._at_once(stage, vector)
-        steps = ceil(steps / at_once)
+        steps = ceil(steps / self._at_once(stage, vector))
         sums = rows * wide
         k_blocks = self._runs(nest, stage.reduce)
         loads = stores = 0.0
@@ -304,10 +303,7 @@ class _Pricing:
             rows_of = prod(s for v, s in spans.items() if v is not vector and v in touch.loops)
             sides = (n for v, n in spans.items() if v is not vector and touch.step(v) == 1)
             near = max(sides, default=1)
-            apart, packed = (
-                _apart(stage, touch),
-                touch.constant or (nest.packed and not touch.store),
-            )
+            apart, packed = _apart(stage, touch), nest.packed and not touch.store
             each = self._instructions(touch, vector, wide, lanes, near, apart, packed)
             count = touch.times * rows_of * each
             if touch.store:
@@ -580,7 +576,9 @@ def _apart(stage: GroupStage, touch: Touch) -> int:
 
 def _crossing(touch: Touch, vector: Var | None, lanes: int) -> float:
     """The part of a touch's vectors that lie in two lines: steps of other loops start them where
-    no vector starts."""
+    no vector starts.  Constants are packed."""
+    if touch.constant:
+        return 0.0
     apart = gcd(lanes, *(s.size for s in touch.steps if s.var is not vector and s.size))
     return (1 - apart / lanes) * min(1.0, lanes * touch.size / LINE)
 
