@@ -30,6 +30,7 @@ from tcc.backends.cpu.codegen import compile_object
 from tcc.backends.cpu.llvm.emit import KernelText
 from tcc.record import record
 from tcc.schedule.cpu.machine import Cache, Machine, Memory, machine_for
+from tcc.schedule.footprint import LINE
 from tcc.target import Target
 from tcc.temporary import temporary_folder
 
@@ -67,6 +68,10 @@ def calibrate(target: Target) -> Machine:
         cycle = fma * fmas
         all_cores = max(fma, loops.seconds(loops.multiply, cores) / UNROLL) * fmas
         vector = profile.vector_bits // 8
+        # Of vectors shorter than a line only some lie in two.
+        across = loops.rate("read", loops.second) / loops.rate(
+            "read", loops.second, shift=vector // 2
+        )
         functions, call = _functions(target, cycle)
         launch, fork = _launches(target, cores)
         return Machine(
@@ -85,6 +90,7 @@ def calibrate(target: Target) -> Machine:
             rivals=row.rivals,
             l3_exposed=row.l3_exposed,
             memory_exposed=row.memory_exposed,
+            crossing=_round(1 + (across - 1) * LINE / vector),
             functions=functions,
             call=call,
             l1=profile.l1,
@@ -205,14 +211,15 @@ class _Loops:
     def chain(self, core: int) -> Timed:
         return lambda n: self._chain(self._span.address + core * 4096, n)
 
-    def rate(self, name: str, size: int, cores: int = 1) -> float:
-        """Bytes a second of all `cores` together, each on its own part of `size` bytes."""
+    def rate(self, name: str, size: int, cores: int = 1, shift: int = 0) -> float:
+        """Bytes a second of all `cores` together, each on its own part of `size` bytes, which
+        begins `shift` bytes behind a line."""
         step = BLOCK if name == "ahead" else self._step
         part = size // cores // step * step
         vectors = part // (self._step // UNROLL)
 
         def make(core: int) -> Timed:
-            start = self._span.address + core * (size // cores // 4096 * 4096)
+            start = self._span.address + shift + core * (size // cores // 4096 * 4096)
             return lambda n: self._streams[name](start, vectors, n)
 
         return part * cores / self.seconds(make, cores)

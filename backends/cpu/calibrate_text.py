@@ -9,9 +9,9 @@
     void write(ptr data, i64 vectors, i64 n)   n times all vectors, storing in order
     ptr chase(ptr data, i64 n)                 n loads, each from where the last one says
 
-`data` is 64-byte aligned; counts are positive and `vectors` is a multiple of UNROLL, for `ahead` of
-those in BLOCK bytes.  Loads and
-stores are volatile: the code generator neither drops nor merges them.
+`data` is 64-byte aligned, for `read` 4-byte aligned; counts are positive and `vectors` is a
+multiple of UNROLL, for `ahead` of those in BLOCK bytes.  Loads and stores are volatile: the code
+generator neither drops nor merges them.
 """
 
 from tcc.backends.cpu.instructions import llvm_features
@@ -29,7 +29,7 @@ def loops_text(target: Target) -> str:
     """All loops for the target, as one module."""
     vector = f"<{target.profile.lanes(32)} x float>"
     size = target.profile.vector_bits // 8
-    load = f"load volatile {vector}, ptr %p{{k}}, align {size}"
+    load = f"load volatile {vector}, ptr %p{{k}}, align 4"
     store = f"store volatile {vector} zeroinitializer"
     bodies = (
         _spin(),

@@ -500,6 +500,18 @@ def test_vectors_across_lines_take_two_loads() -> None:
     assert half * HERTZ == pytest.approx(64 * 4 / 2 * 1.5 / MACHINE.loads, rel=0.01)
 
 
+def test_vectors_across_lines_come_slower_from_the_second_cache() -> None:
+    """Half of the vectors of rows of 72 elements lie in two lines."""
+    slow = replace(MACHINE, crossing=3.0)
+    for row, times in ((64, 1.0), (72, 2.0)):
+        group, schedule = window(row)
+        usual, slower = (
+            Pricer(replace(machine, l2=replace(machine.l2, write=1e9))).price(group, schedule).l2
+            for machine in (replace(MACHINE, crossing=1.0), slow)
+        )
+        assert slower == pytest.approx(usual * times, rel=0.01)
+
+
 def test_a_lane_with_a_line_of_its_own_is_stored_alone() -> None:
     aligned, apart = (priced(*window(64, along=n)).ports for n in (1, 64))
     assert apart == pytest.approx(aligned * 16 * 2, rel=0.01)

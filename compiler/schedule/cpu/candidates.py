@@ -1,6 +1,7 @@
 """Which knobs are worth turning for a group, and which turn of them is the cheapest.
 
-    contraction    panels of 2, 3 or 4 vectors     runs of 128 to 1024 steps of the sum
+    contraction    a copy of the vector operand    panels of 2, 3 or 4 vectors
+                   runs of 128 to 1024 steps of the sum
     anything else  blocks of 1 or 2 vectors        2 to 32 times the elements of a unit
                    a walk of its own for each stage in front of a reduction
     masked walk    32 to 256 steps of the streaming loop at a time, besides
@@ -57,7 +58,11 @@ class Found:
 PANELS = (4, 3, 2)  # vectors of a panel, where it is turned
 
 
-_CONTRACTION = Knob("panel", PANELS, 0.08), Knob("k_block", (128, 192, 384, 512, 1024), 0.08)
+_CONTRACTION = (
+    Knob("copy", (1,), 0.03),
+    Knob("panel", PANELS, 0.08),
+    Knob("k_block", (128, 192, 384, 512, 1024), 0.08),
+)
 _PLAIN = (
     Knob("wide", (1, 2), 0.15),
     Knob("grain", (2, 4, 8, 16, 32), 0.15),

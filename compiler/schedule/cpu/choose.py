@@ -120,8 +120,10 @@ def _nest(
     contraction = contraction_loops(stage, vector)
     if contraction is not None and not contraction.both:
         far = _far(group, contraction, registers)
+        constant = is_constant(group, contraction.stage, contraction.this)
+        copied = registers.knobs.copy > 0 and not constant
         return contraction_nest(
-            stages, group.common, contraction, blocks, inside, registers, far=far
+            stages, group.common, contraction, blocks, inside, registers, far=far, copied=copied
         )
     named = tuple((v.name, n) for v, n in blocks.items() if n > 1)
     if vector is None:

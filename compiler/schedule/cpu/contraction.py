@@ -375,14 +375,15 @@ def contraction_nest(
     registers: CoreModel,
     *,
     far: bool,
+    copied: bool = False,
 ) -> Nest:
     """Panels outside, then K-blocks, then rows; units cut the `common` loops, and cover more than a
     block of those `inside`; `far` tells that the vector operand comes from beyond the second-level
-    cache."""
+    cache; `copied`: it is multiplied from scratch, if it is only read."""
     stage = contraction.stage
     rows = contraction.rows
     k_blocks = k_blocks_of(common, contraction, blocks, registers) if len(stages) == 1 else {}
-    packed = packs(stage, contraction.vector, rows)
+    packed = packs(stage, contraction.vector, rows, copied)
     panels = [v for v in stage.iters if v not in rows and (packed or v in inside)]
     panels.sort(key=lambda v: v is contraction.vector)
     within = [v for v in rows if v in inside]

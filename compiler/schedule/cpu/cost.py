@@ -126,6 +126,8 @@ class _Pricing:
         self.strips = self._strips()
         self.shared = self._shared()
         self.exchanged = self._exchanged()
+        # The part of the vectors of each source that lie in two lines, of blocks priced so far.
+        self.across: dict[int | StageRef, float] = {}
 
     def _covered(self) -> Array | None:
         """The part of the streaming loop that each unit goes along; None where all go along it
@@ -286,21 +288,23 @@ class _Pricing:
         lanes = 1 if vector is None else work.lanes
         wide = 1 if vector is None else ceil(spans.get(vector, 1) / lanes)
         steps = prod(ceil(trips(v) / (lanes if v is vector else 1)) for v in stage.reduce)
-        at_once = self._at_once(stage, vector)
-        steps = ceil(steps / at_once)
+        steps = ceil(steps / self._at_once(stage, vector))
         sums = rows * wide
         k_blocks = self._runs(nest, stage.reduce)
+        loads = stores = 0.0
         if nest.packed and contraction_factors(stage) is not None:
-            covered = (self.unit.get(v, trips(v)) for v in spans if v is not vector)
-            work = _shared(work, prod(covered))
+            covered = prod(self.unit.get(v, trips(v)) for v in spans if v is not vector)
+            work = _shared(work, covered)
+            stores = wide * steps * rows / covered
+            loads = 2 * stores  # of two lines each
         hidden = bool(nest.along) and bool(stage.reduce)
         compute = self._arithmetic(work, vector, steps, sums, k_blocks, hidden=hidden)
-        loads = stores = 0.0
         for touch in touches:
             rows_of = prod(s for v, s in spans.items() if v is not vector and v in touch.loops)
             sides = (n for v, n in spans.items() if v is not vector and touch.step(v) == 1)
             near = max(sides, default=1)
-            each = self._instructions(touch, vector, wide, lanes, near, _apart(stage, touch))
+            apart, packed = _apart(stage, touch), nest.packed and not touch.store
+            each = self._instructions(touch, vector, wide, lanes, near, apart, packed)
             count = touch.times * rows_of * each
             if touch.store:
                 stores += count
@@ -350,17 +354,28 @@ class _Pricing:
         return 1 if step and vector in self.group.cut and self._in_scratch(touch.source) else step
 
     def _instructions(
-        self, touch: Touch, vector: Var | None, wide: int, lanes: int, near: int, apart: int
+        self,
+        touch: Touch,
+        vector: Var | None,
+        wide: int,
+        lanes: int,
+        near: int,
+        apart: int,
+        packed: bool,
     ) -> float:
         """Loads or stores for one row of a block, in issue slots; so many as `near` rows lie side
-        by side, and so many elements of a word as `apart` between lanes."""
+        by side, and so many elements of a word as `apart` between lanes; no vector that is `packed`
+        lies in two lines."""
         step = self._step(touch, vector)
         if step == 0 or lanes == 1:
             return 1.0
         if step != touch.step(vector):
             return wide
         if step in (1, apart):
-            return wide * (1 + _crossing(touch, vector, lanes))
+            crossing = 0.0 if packed else _crossing(touch, vector, lanes)
+            if not touch.store:
+                self.across[touch.source] = max(crossing, self.across.get(touch.source, 0.0))
+            return wide * (1 + crossing)
         if not touch.store:
             if step is not None and 1 < step <= FEW_APART:
                 return wide * (2 * step - 1)
@@ -394,6 +409,8 @@ class _Pricing:
         second = moved(own, machine.l2.size)
         third = moved(all_, machine.l3.size)
         hertz = machine.hertz
+        for source, part in self.across.items():
+            first.by_source[source, False] *= 1 + part * (machine.crossing - 1)
         l2 = _seconds(first, machine.l2.read * hertz, machine.l2.write * hertz)
         # A line that was used survives the next so many by chance.
         self._keep(second, 1 - exp(-near / machine.l2.size), self.lost[0])

@@ -9,12 +9,14 @@ pages.  *manual*: the vendor's optimisation manual.  *assumed*: taken over from 
     icelake-server  measured (Xeon, 2.8 GHz nominal, two cores of a shared host); the clock is that
                     at which prices of products are right: a busy host's calibration finds 2.35
     znver4          measured (EPYC Genoa, two cores of a shared host); what the core hides and
-                    `wait`: from the times of 2,000 schedules (`scripts/price_check`)
+                    `wait`: from the times of 2,000 schedules (`scripts/price_check`); `crossing`
+                    assumed to be hidden
     znver5          ports manual (full 512-bit units); the rest assumed from znver4
     sapphirerapids  ports manual, L2 size; the rest assumed from icelake-server
     skylake-avx512  ports manual; the rest assumed from icelake-server
     x86-64-v4       the least of the 512-bit rows, so that no price counts on more than there is
-    x86-64-v3       ports manual (Haswell and later, Zen 2 and later); memory assumed from v4
+    x86-64-v3       ports manual (Haswell and later, Zen 2 and later); memory assumed from v4;
+                    `crossing` measured on icelake-server
     x86-64-v2       ports manual (no fused multiply-add: two instructions each)
     neoverse-n1     ports manual; functions by their vectors' length, the rest assumed from v3
     neoverse-v1     ports manual; the rest assumed from neoverse-n1
@@ -106,6 +108,8 @@ class Machine:
     `l3_exposed` of what comes from the third cache, and `memory_exposed` of what comes from memory,
     at the pace of a core alone.
 
+    Vectors that lie in two lines take `crossing` times as long from the second cache as others.
+
     `functions` are the cycles of one vector of f32 for functions that are no single fast
     instruction, `call` those of one that is not listed.  `l1` is in bytes, `l3` is shared by all
     cores.  `fork` is the seconds of handing a kernel to all threads, one after another, `launch` of
@@ -127,6 +131,7 @@ class Machine:
     rivals: float
     l3_exposed: float
     memory_exposed: float
+    crossing: float
     functions: Mapping[str, float]
     call: float
     l1: int
@@ -169,6 +174,7 @@ _ICELAKE = Machine(
     name="icelake-server", cores=2, ghz=2.75, lanes=16, registers=32, fmas=2.0, fma_latency=4.0,
     loads=1.3, stores=1.0,
     loop=68.0, wait=0.0, fold=12.0, rivals=4.0, l3_exposed=0.6, memory_exposed=0.0,
+    crossing=2.3,
     functions=MappingProxyType(
         {
             **{"div": 7.5, "sqrt": 9.0, "exp": 9.0, "expm1": 12.0, "tanh": 18.0, "log": 16.0},
@@ -183,6 +189,7 @@ _ZEN4 = Machine(
     name="znver4", cores=2, ghz=3.69, lanes=16, registers=32, fmas=1.0, fma_latency=4.0, loads=1.0,
     stores=0.5,
     loop=0.0, wait=5.0, fold=3.0, rivals=16.0, l3_exposed=0.35, memory_exposed=0.75,
+    crossing=1.0,
     functions=MappingProxyType(
         {
             **{"div": 6.0, "sqrt": 10.0, "exp": 10.7, "expm1": 13.5, "tanh": 23.0, "log": 22.0},
@@ -202,6 +209,7 @@ _V4 = replace(
 )  # fmt: skip
 _V3 = replace(
     _V4, name="x86-64-v3", ghz=3.0, lanes=8, registers=16, fmas=2.0, loads=2.0, stores=1.0,
+    crossing=1.1,
     l2=Cache(256 * _KIB, 27.0, 16.0), l3=Cache(8 * _MIB, 10.0, 8.0),
 )  # fmt: skip
 _V2 = replace(_V3, name="x86-64-v2", lanes=4, fmas=0.5, loads=1.0)

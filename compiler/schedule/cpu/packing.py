@@ -1,9 +1,11 @@
 """Whether a product's vector operand is made in scratch before it is multiplied.
 
     sum(k) x[i, k] * (level[k, j] * scale[k/32, j])        128 rows i
+    sum(k) x[i, k] * y[k, j]                               577 columns j
 
 What makes an element of such an operand is repeated for every block of rows, unless a K-block of it
-is made once, in the unit's scratch, and all rows multiply it from there.
+is made once, in the unit's scratch, and all rows multiply it from there.  An operand that is only
+read is copied there where the price of its vectors that lie in two lines says so (`Knobs.copy`).
 """
 
 from tcc.ir.expr import extent
@@ -18,20 +20,28 @@ from tcc.schedule.nest import contraction_factors, depends, points
 FEW_ROWS = 40
 
 
-def packs(stage: GroupStage, vector: Var, rows: tuple[Var, ...]) -> bool:
-    """Whether the operand along `vector` is worth making once for all of `rows`, and a K-block of
-    it has a known size."""
-    known = all(as_int(extent(v)) is not None for v in stage.reduce)
-    return known and points(rows) >= FEW_ROWS and made(stage, vector) > 0
+def packs(stage: GroupStage, vector: Var, rows: tuple[Var, ...], copied: bool = False) -> bool:
+    """Whether a K-block of the operand along `vector` has a known size and lies in scratch: it is
+    worth making once for all of `rows`, or is to be `copied` from memory."""
+    if any(as_int(extent(v)) is None for v in stage.reduce):
+        return False
+    own = _operand(stage, vector)
+    if isinstance(own, Read):
+        return copied and isinstance(own.source, int) and vector in stage.iters
+    return points(rows) >= FEW_ROWS and made(stage, vector) > 0
 
 
 def made(stage: GroupStage, vector: Var) -> int:
     """Instructions that make an element of the operand along `vector` of what lies in memory, as a
     level and its scale."""
+    own = _operand(stage, vector)
+    return 0 if isinstance(own, Read | Cast) else _operations(own)
+
+
+def _operand(stage: GroupStage, vector: Var) -> Scalar:
     factors = contraction_factors(stage)
     assert factors is not None
-    own = next((f for f in (factors.a, factors.b) if vector in depends(stage, f)), factors.a)
-    return 0 if isinstance(own, Read | Cast) else _operations(own)
+    return next((f for f in (factors.a, factors.b) if vector in depends(stage, f)), factors.a)
 
 
 def _operations(scalar: Scalar) -> int:

@@ -85,6 +85,13 @@ def test_reading_ahead_touches_the_vectors_and_no_more(
     assert list(given) == [page < pages * blocks // 3 for page in range(pages)]
 
 
+def test_vectors_may_be_read_from_anywhere(loops: LoadedCode, target: Target) -> None:
+    """An instruction for whole vectors only would end the process."""
+    data = floats(target.profile.lanes(32) * (UNROLL + 1))
+    read = ctypes.CFUNCTYPE(None, _VOID_PTR, _I64, _I64)(loops.address("read"))
+    read(data.ctypes.data + target.profile.vector_bits // 16, UNROLL, 2)
+
+
 def test_chasing_follows_the_pointers(loops: LoadedCode) -> None:
     ring = np.zeros(3, np.uint64)
     at = ring.ctypes.data
