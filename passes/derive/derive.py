@@ -19,11 +19,13 @@ Requires folded constants.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+from tcc.forked import run_tasks
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, constant_bytes
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.passes.choose.beam import Link, choose_together
@@ -53,13 +55,15 @@ class Derivations:
     """What prices are made by, how many times their size all weights together may take, and
     whether convolutions may take `bilinear` forms.
 
-    `strict` keeps to what gives every result the terms that it had, in their order.
+    `strict` keeps to what gives every result the terms that it had, in their order; up to `jobs`
+    processes price sites.
     """
 
     prices: Prices
     growth: float = 4.0
     bilinear: bool = True
     strict: bool = False
+    jobs: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,16 +131,13 @@ def _emitted(
 
 def decisions(graph: Graph, limits: Derivations) -> list[Decision]:
     """What was found for each site, and what all of them are given together."""
-    known: dict[Any, Decision] = {}
-    found: list[Decision] = []
-    scope_of: list[Scope] = []
-    for scope in scopes(graph):
-        for site in _sites(scope):
-            key = site.key
-            if key not in known:
-                known[key] = _decided(site, limits)
-            found.append(replace(known[key], site=site))
-            scope_of.append(scope)
+    sites = [(scope, site, site.key) for scope in scopes(graph) for site in _sites(scope)]
+    distinct: dict[Hashable, Site] = {}
+    for _, site, key in sites:
+        distinct.setdefault(key, site)
+    known = dict(zip(distinct, _decided(list(distinct.values()), limits), strict=True))
+    found = [replace(known[key], site=site) for _, site, key in sites]
+    scope_of = [scope for scope, _, _ in sites]
     places = [decision.alternatives() for decision in found]
     links = dict(_links(limits.prices, scope_of, places))
     picks = choose_together(places, links, (limits.growth - 1) * constant_bytes(graph))
@@ -155,31 +156,55 @@ def _sites(scope: Scope) -> Iterator[Site]:
     yield from alone
 
 
-def _decided(site: Site, limits: Derivations) -> Decision:
-    """The candidates of a site, those priced that may save the margin."""
+def _decided(sites: Sequence[Site], limits: Derivations) -> Iterator[Decision]:
+    """The candidates of each site, those priced that may save the margin."""
     prices = limits.prices
-    found = _found(site, limits)
-    pairs: list[tuple[Candidate, bool]] = []
-    for own in found:
-        known = own.estimate
-        if known is None:
-            known = prices.seconds(site) if own.candidates else 0.0
-        pairs += [(c, c.estimate * dearer(c) < known) for c in own.candidates]
-    direct = prices.seconds(site) if any(worth for _, worth in pairs) else None
-    options: list[Option] = []
-    for candidate, worth in pairs:
-        factor, seconds = dearer(candidate), None
-        if direct is None or not worth:
-            why = f"saves less than {MARGIN:.0%} of the estimate"
-        elif candidate.least_seconds(prices.planner.rates) * factor >= direct:
-            why = "its products alone take longer"
-        elif not (why := candidate.refused()):
-            seconds = prices.seconds(site, ((site, candidate),))
-            why = candidate.unchecked(site) if seconds * factor < direct else ""
-            seconds = None if why else seconds
-        options.append(Option(candidate, seconds, why))
-    first = found[0].estimate or 0.0
-    return Decision(site, first, direct, tuple(options), sum(own.states for own in found))
+    listed = [_found(site, limits) for site in sites]
+    pairs = list(zip(sites, listed, strict=True))
+    prices.learn([site for site, found in pairs if _is_compared(found)], limits.jobs)
+    known = [prices.seconds(site) if _is_compared(found) else None for site, found in pairs]
+    tasks = [
+        partial(_option, prices, site, own.estimate, direct, candidate)
+        for (site, found), direct in zip(pairs, known, strict=True)
+        for own in found
+        for candidate in own.candidates
+    ]
+    options = iter(run_tasks(tasks, limits.jobs))
+    for (site, found), direct in zip(pairs, known, strict=True):
+        candidates = [candidate for own in found for candidate in own.candidates]
+        first, states = found[0].estimate or 0.0, sum(own.states for own in found)
+        priced = tuple(Option(c, *next(options)) for c in candidates)
+        yield Decision(site, first, direct, priced, states)
+
+
+def _is_compared(found: Sequence[Found]) -> bool:
+    """Whether the price of a site as it is matters: a candidate may save the margin."""
+    return any(
+        own.estimate is None or c.estimate * dearer(c) < own.estimate
+        for own in found
+        for c in own.candidates
+    )
+
+
+def _option(
+    prices: Prices,
+    site: Site,
+    estimate: float | None,
+    direct: float | None,
+    candidate: Candidate,
+) -> tuple[float | None, str]:
+    """The price of a candidate, or why it has none, by the estimate of the site as it is, or by its
+    price where there is no estimate; there is a price where a candidate may save the margin."""
+    factor, known = dearer(candidate), direct if estimate is None else estimate
+    if direct is None or known is None or candidate.estimate * factor >= known:
+        return None, f"saves less than {MARGIN:.0%} of the estimate"
+    if candidate.least_seconds(prices.planner.rates) * factor >= direct:
+        return None, "its products alone take longer"
+    if why := candidate.refused():
+        return None, why
+    seconds = prices.seconds(site, ((site, candidate),))
+    why = candidate.unchecked(site) if seconds * factor < direct else ""
+    return (None if why else seconds), why
 
 
 def _found(site: Site, limits: Derivations) -> list[Found]:

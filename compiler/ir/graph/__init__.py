@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -26,6 +27,9 @@ from tcc.ir.narrow import rounded
 from tcc.ir.op import Array, NoAttrs, OpSpec, check_handles
 from tcc.ir.types import BF16, DType, TensorType, dtype_of, element_count
 from tcc.record import entity, field_names, record
+
+# Bytes of a constant that a thread hashes at once, and threads that hash one constant.
+_PIECE, _THREADS = 1 << 20, 4
 
 
 @entity
@@ -55,7 +59,7 @@ class Node:
 
 @record
 class Handle:
-    """A constant's content hash (SHA-256 over dtype, shape and bytes)."""
+    """A constant's content hash: SHA-256 over dtype, shape and the hashes of its pieces."""
 
     digest: str
 
@@ -66,6 +70,19 @@ def _content(data: Array) -> bytes | memoryview:
         return data.reshape(-1).view(np.uint8).data
     texts = [str(text).encode("utf-8", "surrogateescape") for text in data.reshape(-1)]
     return b"".join(len(text).to_bytes(8, "little") + text for text in texts)
+
+
+def _digest(head: bytes, content: bytes | memoryview) -> str:
+    """The hash of a head and the hashes of a content's pieces, which threads take."""
+    pieces = [content[n : n + _PIECE] for n in range(0, len(content), _PIECE)]
+    if len(pieces) < 2:
+        return _hash(b"".join((head, *map(_hash, pieces)))).hex()
+    with ThreadPoolExecutor(_THREADS) as threads:
+        return _hash(b"".join((head, *threads.map(_hash, pieces)))).hex()
+
+
+def _hash(data: bytes | memoryview) -> bytes:
+    return hashlib.sha256(data).digest()
 
 
 class ConstantStore:
@@ -83,9 +100,7 @@ class ConstantStore:
         data = np.ascontiguousarray(array).reshape(array.shape)
         data.flags.writeable = False
         name = (dtype or dtype_of(data)).name
-        digest = hashlib.sha256(f"{name}{data.shape}".encode())
-        digest.update(_content(data))
-        key = digest.hexdigest()
+        key = _digest(f"{name}{data.shape}".encode(), _content(data))
         self._arrays.setdefault(key, data)
         self._add_sources(key, sources)
         return Handle(key)
