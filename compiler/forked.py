@@ -4,15 +4,15 @@ import gc
 import os
 import pickle
 import signal
+import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import IO, Any, TypeVar
+from typing import IO, TypeVar
+
+import numpy as np
 
 _T = TypeVar("_T")
-_WIDTH = 4  # bytes of a task's number in a pipe: a read gives all of them or none
-_MOST = 1 << 12  # numbers that fit into a pipe which nobody reads yet
 
 
 def run_tasks(tasks: Sequence[Callable[[], _T]], jobs: int) -> list[_T]:
@@ -27,60 +27,51 @@ def run_tasks(tasks: Sequence[Callable[[], _T]], jobs: int) -> list[_T]:
     if jobs < 2 or threading.active_count() > 1:
         return [task() for task in tasks]
     done: dict[int, _T] = {}
-    with ExitStack() as ending:
-        numbers = _pipe_of(range(min(len(tasks), _MOST)))
-        ending.callback(os.close, numbers)
-        forks: list[IO[bytes]] = []
+    with _shared_file() as numbers, ExitStack() as ending:
+        numbers.write(np.arange(len(tasks), dtype=np.uint32).tobytes())
+        numbers.seek(0)
+        forks: list[tuple[int, IO[bytes]]] = []
         with suppress(OSError):  # no more processes are to be had: fewer do the work
-            forks += (ending.enter_context(_fork(tasks, numbers)) for _ in range(jobs - 1))
-        done.update((n, tasks[n]()) for n in _taken(numbers))
-        for results in forks:
-            with suppress(EOFError, pickle.UnpicklingError):  # the fork has ended
-                done.update(pickle.load(results))
+            for _ in range(1, jobs):
+                forks.append(ending.enter_context(_fork(tasks, numbers)))
+        done.update(_results(tasks, numbers))
+        for process, results in forks:
+            os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+            results.seek(0)
+            with suppress(EOFError, pickle.UnpicklingError):
+                while True:
+                    done.update([pickle.load(results)])
     return [done[n] if n in done else task() for n, task in enumerate(tasks)]
 
 
-def _pipe_of(numbers: Sequence[int]) -> int:
-    """A pipe to read the numbers from."""
-    source, sink = os.pipe()
-    with open(sink, "wb") as file:
-        file.write(b"".join(n.to_bytes(_WIDTH, "little") for n in numbers))
-    return source
+def _shared_file() -> IO[bytes]:
+    """A file in memory; processes that hold it read and write at one place, which all move on."""
+    return open(os.memfd_create("tcc"), "r+b", buffering=0)
 
 
-def _taken(numbers: int) -> Iterator[int]:
-    """Numbers that no other process takes."""
-    while number := os.read(numbers, _WIDTH):
-        yield int.from_bytes(number, "little")
+def _results(tasks: Sequence[Callable[[], _T]], numbers: IO[bytes]) -> Iterator[tuple[int, _T]]:
+    """Those of tasks whose numbers no other process has taken."""
+    while number := numbers.read(4):
+        n = int.from_bytes(number, sys.byteorder)
+        yield n, tasks[n]()
 
 
 @contextmanager
-def _fork(tasks: Sequence[Callable[[], Any]], numbers: int) -> Iterator[IO[bytes]]:
-    """What a fork writes, which does tasks and ends, at the latest with this context."""
-    source, sink = os.pipe()
-    with open(source, "rb") as results, open(sink, "wb") as file:
-        with warnings.catch_warnings():  # of threads of libraries, which no task uses
-            warnings.simplefilter("ignore", DeprecationWarning)
-            process = os.fork()
+def _fork(
+    tasks: Sequence[Callable[[], object]], numbers: IO[bytes]
+) -> Iterator[tuple[int, IO[bytes]]]:
+    """A fork that does tasks and ends, at the latest with this context, and what it writes."""
+    with _shared_file() as results:
+        process = os.fork()
         if not process:
             try:
                 gc.disable()  # it would write to all memory that is shared
-                pickle.dump(_results(tasks, numbers), file)
-                file.flush()
+                for result in _results(tasks, numbers):
+                    pickle.dump(result, results)
             finally:
                 os._exit(0)
-        file.close()
         try:
-            yield results
+            yield process, results
         finally:
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
-
-
-def _results(tasks: Sequence[Callable[[], Any]], numbers: int) -> dict[int, Any]:
-    """Those of the tasks up to the first that raises."""
-    done = {}
-    with suppress(Exception):
-        for n in _taken(numbers):
-            done[n] = tasks[n]()
-    return done

@@ -19,9 +19,10 @@ Requires folded constants.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from math import inf
 from typing import TypeAlias
 
@@ -56,7 +57,7 @@ class Derivations:
     whether convolutions may take `bilinear` forms.
 
     `strict` keeps to what gives every result the terms that it had, in their order; up to `jobs`
-    processes price sites.
+    processes price candidates.
     """
 
     prices: Prices
@@ -131,13 +132,13 @@ def _emitted(
 
 def decisions(graph: Graph, limits: Derivations) -> list[Decision]:
     """What was found for each site, and what all of them are given together."""
-    sites = [(scope, site, site.key) for scope in scopes(graph) for site in _sites(scope)]
+    listed = [(scope, site, site.key) for scope in scopes(graph) for site in _sites(scope)]
     distinct: dict[Hashable, Site] = {}
-    for _, site, key in sites:
+    for _, site, key in listed:
         distinct.setdefault(key, site)
-    known = dict(zip(distinct, _decided(list(distinct.values()), limits), strict=True))
-    found = [replace(known[key], site=site) for _, site, key in sites]
-    scope_of = [scope for scope, _, _ in sites]
+    known = dict(zip(distinct, _decided(distinct.values(), limits), strict=True))
+    found = [replace(known[key], site=site) for _, site, key in listed]
+    scope_of = [scope for scope, _, _ in listed]
     places = [decision.alternatives() for decision in found]
     links = dict(_links(limits.prices, scope_of, places))
     picks = choose_together(places, links, (limits.growth - 1) * constant_bytes(graph))
@@ -156,47 +157,40 @@ def _sites(scope: Scope) -> Iterator[Site]:
     yield from alone
 
 
-def _decided(sites: Sequence[Site], limits: Derivations) -> Iterator[Decision]:
+def _decided(sites: Iterable[Site], limits: Derivations) -> Iterator[Decision]:
     """The candidates of each site, those priced that may save the margin."""
     prices = limits.prices
-    listed = [_found(site, limits) for site in sites]
-    pairs = list(zip(sites, listed, strict=True))
-    prices.learn([site for site, found in pairs if _is_compared(found)], limits.jobs)
-    known = [prices.seconds(site) if _is_compared(found) else None for site, found in pairs]
-    tasks = [
-        partial(_option, prices, site, own.estimate, direct, candidate)
-        for (site, found), direct in zip(pairs, known, strict=True)
-        for own in found
-        for candidate in own.candidates
-    ]
-    options = iter(run_tasks(tasks, limits.jobs))
-    for (site, found), direct in zip(pairs, known, strict=True):
-        candidates = [candidate for own in found for candidate in own.candidates]
+    parts: list[tuple[Site, list[Found], float | None, int]] = []
+    candidates: list[Candidate] = []
+    tasks: list[Callable[[], tuple[float | None, str]]] = []
+    for site in sites:
+        found = _found(site, limits)
+        pairs: list[tuple[Candidate, bool]] = []
+        for own in found:
+            known = own.estimate
+            if known is None:
+                known = prices.seconds(site) if own.candidates else 0.0
+            pairs += [(c, c.estimate * dearer(c) < known) for c in own.candidates]
+        direct = prices.seconds(site) if any(worth for _, worth in pairs) else None
+        parts.append((site, found, direct, len(pairs)))
+        candidates += (c for c, _ in pairs)
+        tasks += (
+            partial(_priced, prices, site, c, direct if worth else None) for c, worth in pairs
+        )
+    priced = zip(candidates, run_tasks(tasks, limits.jobs), strict=True)
+    options = (Option(candidate, *price) for candidate, price in priced)
+    for site, found, direct, count in parts:
         first, states = found[0].estimate or 0.0, sum(own.states for own in found)
-        priced = tuple(Option(c, *next(options)) for c in candidates)
-        yield Decision(site, first, direct, priced, states)
+        yield Decision(site, first, direct, tuple(islice(options, count)), states)
 
 
-def _is_compared(found: Sequence[Found]) -> bool:
-    """Whether the price of a site as it is matters: a candidate may save the margin."""
-    return any(
-        own.estimate is None or c.estimate * dearer(c) < own.estimate
-        for own in found
-        for c in own.candidates
-    )
-
-
-def _option(
-    prices: Prices,
-    site: Site,
-    estimate: float | None,
-    direct: float | None,
-    candidate: Candidate,
+def _priced(
+    prices: Prices, site: Site, candidate: Candidate, direct: float | None
 ) -> tuple[float | None, str]:
-    """The price of a candidate, or why it has none, by the estimate of the site as it is, or by its
-    price where there is no estimate; there is a price where a candidate may save the margin."""
-    factor, known = dearer(candidate), direct if estimate is None else estimate
-    if direct is None or known is None or candidate.estimate * factor >= known:
+    """The price of a candidate, or why it has none; `direct` is that of the site as it is, None
+    where the candidate cannot save the margin."""
+    factor = dearer(candidate)
+    if direct is None:
         return None, f"saves less than {MARGIN:.0%} of the estimate"
     if candidate.least_seconds(prices.planner.rates) * factor >= direct:
         return None, "its products alone take longer"

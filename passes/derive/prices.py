@@ -14,10 +14,8 @@ contents that no price depends on, and what is made of them ahead of the run is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, TypeAlias
 
-from tcc.forked import run_tasks
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.index import as_index, as_int
 from tcc.ir.types import F32
@@ -42,14 +40,15 @@ class Prices:
     """Prices sites as a planner would schedule their kernels, equal ones once.
 
     `direct` is how many times the operations a site as it is does in a cycle, in a narrower type.
-    `priced` counts the graphs that this process placed and scheduled.
+    `priced` counts the graphs that were placed and scheduled.
     """
 
     def __init__(self, planner: KernelPlanner, direct: float = 1.0) -> None:
         self.planner = planner
         self.priced = 0
         self._direct = direct
-        self._known: dict[Any, tuple[float, float]] = {}
+        self._known: dict[Any, float] = {}
+        self._pools: dict[Any, float] = {}
 
     def least_seconds(self, conv: Conv, form: Form) -> float:
         """A lower bound of what a convolution takes in a form, without the kernels around it."""
@@ -57,22 +56,15 @@ class Prices:
 
     def seconds(self, site: Site, taken: Taken = ()) -> float:
         """Seconds of a site and its neighbours, with the candidates that are `taken`."""
-        return self._parts(site, taken)[0] - self._parts(site, ())[1]
-
-    def learn(self, sites: Sequence[Site], jobs: int) -> None:
-        """Prices sites as they are in several processes; one prices each when it is asked for."""
-        if jobs < 2:
-            return
-        found = run_tasks([partial(self._parts, site, ()) for site in sites], jobs)
-        self._known.update(zip(((site.key, ()) for site in sites), found, strict=True))
-
-    def _parts(self, site: Site, taken: Taken) -> tuple[float, float]:
-        """Seconds of all kernels, and of those that stand for others."""
-        key = site.key, tuple((site.places_of(s.nodes), candidate) for s, candidate in taken)
+        around = site.key
+        key = around, tuple((site.places_of(s.nodes), candidate) for s, candidate in taken)
         if key not in self._known:
-            kernels = self._kernels(site, taken)
-            stand_ins = (seconds for loc, seconds in kernels if loc.startswith(_POOL))
-            self._known[key] = sum(seconds for _, seconds in kernels), sum(stand_ins)
+            parts = self._kernels(site, taken)
+            if not taken:
+                self._pools[around] = sum(s for loc, s in parts if loc.startswith(_POOL))
+            elif around not in self._pools:
+                self.seconds(site)
+            self._known[key] = sum(s for _, s in parts) - self._pools[around]
         return self._known[key]
 
     def _kernels(self, site: Site, taken: Taken) -> list[tuple[str, float]]:

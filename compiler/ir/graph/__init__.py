@@ -59,7 +59,8 @@ class Node:
 
 @record
 class Handle:
-    """A constant's content hash: SHA-256 over dtype, shape and the hashes of its pieces."""
+    """A constant's content hash: SHA-256 over dtype, shape, the last bytes and the hashes of the
+    pieces before them."""
 
     digest: str
 
@@ -70,19 +71,6 @@ def _content(data: Array) -> bytes | memoryview:
         return data.reshape(-1).view(np.uint8).data
     texts = [str(text).encode("utf-8", "surrogateescape") for text in data.reshape(-1)]
     return b"".join(len(text).to_bytes(8, "little") + text for text in texts)
-
-
-def _digest(head: bytes, content: bytes | memoryview) -> str:
-    """The hash of a head and the hashes of a content's pieces, which threads take."""
-    pieces = [content[n : n + _PIECE] for n in range(0, len(content), _PIECE)]
-    if len(pieces) < 2:
-        return _hash(b"".join((head, *map(_hash, pieces)))).hex()
-    with ThreadPoolExecutor(_THREADS) as threads:
-        return _hash(b"".join((head, *threads.map(_hash, pieces)))).hex()
-
-
-def _hash(data: bytes | memoryview) -> bytes:
-    return hashlib.sha256(data).digest()
 
 
 class ConstantStore:
@@ -100,7 +88,14 @@ class ConstantStore:
         data = np.ascontiguousarray(array).reshape(array.shape)
         data.flags.writeable = False
         name = (dtype or dtype_of(data)).name
-        key = _digest(f"{name}{data.shape}".encode(), _content(data))
+        digest, content = hashlib.sha256(f"{name}{data.shape}".encode()), _content(data)
+        rest = len(content) // _PIECE * _PIECE
+        digest.update(content[rest:])
+        with ThreadPoolExecutor(_THREADS) as threads:  # which it starts for pieces only
+            pieces = (content[n : n + _PIECE] for n in range(0, rest, _PIECE))
+            for each in threads.map(hashlib.sha256, pieces):
+                digest.update(each.digest())
+        key = digest.hexdigest()
         self._arrays.setdefault(key, data)
         self._add_sources(key, sources)
         return Handle(key)
