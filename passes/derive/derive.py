@@ -19,12 +19,11 @@ Requires folded constants.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from math import inf
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tcc.forked import run_tasks
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, constant_bytes
@@ -67,9 +66,9 @@ class Derivations:
     jobs: int = 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Option:
-    """A candidate for a site, its price where it was priced, and else why it was not."""
+    """A candidate for a site, its price once it is priced, and else why it is not."""
 
     candidate: Candidate
     seconds: float | None
@@ -132,13 +131,20 @@ def _emitted(
 
 def decisions(graph: Graph, limits: Derivations) -> list[Decision]:
     """What was found for each site, and what all of them are given together."""
-    listed = [(scope, site, site.key) for scope in scopes(graph) for site in _sites(scope)]
-    distinct: dict[Hashable, Site] = {}
-    for _, site, key in listed:
-        distinct.setdefault(key, site)
-    known = dict(zip(distinct, _decided(distinct.values(), limits), strict=True))
-    found = [replace(known[key], site=site) for _, site, key in listed]
-    scope_of = [scope for scope, _, _ in listed]
+    known: dict[Any, Decision] = {}
+    found: list[Decision] = []
+    scope_of: list[Scope] = []
+    for scope in scopes(graph):
+        for site in _sites(scope):
+            key = site.key
+            if key not in known:
+                known[key] = _decided(site, limits)
+            found.append(replace(known[key], site=site))
+            scope_of.append(scope)
+    waiting = [(d, o) for d in known.values() for o in d.options if not o.why]
+    tasks = [partial(_priced, limits.prices, d.site, d.seconds, o.candidate) for d, o in waiting]
+    for (_, option), price in zip(waiting, run_tasks(tasks, limits.jobs), strict=True):
+        option.seconds, option.why = price
     places = [decision.alternatives() for decision in found]
     links = dict(_links(limits.prices, scope_of, places))
     picks = choose_together(places, links, (limits.growth - 1) * constant_bytes(graph))
@@ -157,41 +163,29 @@ def _sites(scope: Scope) -> Iterator[Site]:
     yield from alone
 
 
-def _decided(sites: Iterable[Site], limits: Derivations) -> Iterator[Decision]:
-    """The candidates of each site, those priced that may save the margin."""
+def _decided(site: Site, limits: Derivations) -> Decision:
+    """The candidates of a site, those to be priced that may save the margin."""
     prices = limits.prices
-    parts: list[tuple[Site, list[Found], float | None, int]] = []
-    candidates: list[Candidate] = []
-    tasks: list[Callable[[], tuple[float | None, str]]] = []
-    for site in sites:
-        found = _found(site, limits)
-        pairs: list[tuple[Candidate, bool]] = []
-        for own in found:
-            known = own.estimate
-            if known is None:
-                known = prices.seconds(site) if own.candidates else 0.0
-            pairs += [(c, c.estimate * dearer(c) < known) for c in own.candidates]
-        direct = prices.seconds(site) if any(worth for _, worth in pairs) else None
-        parts.append((site, found, direct, len(pairs)))
-        candidates += (c for c, _ in pairs)
-        tasks += (
-            partial(_priced, prices, site, c, direct if worth else None) for c, worth in pairs
-        )
-    priced = zip(candidates, run_tasks(tasks, limits.jobs), strict=True)
-    options = (Option(candidate, *price) for candidate, price in priced)
-    for site, found, direct, count in parts:
-        first, states = found[0].estimate or 0.0, sum(own.states for own in found)
-        yield Decision(site, first, direct, tuple(islice(options, count)), states)
+    found = _found(site, limits)
+    pairs: list[tuple[Candidate, bool]] = []
+    for own in found:
+        known = own.estimate
+        if known is None:
+            known = prices.seconds(site) if own.candidates else 0.0
+        pairs += [(c, c.estimate * dearer(c) < known) for c in own.candidates]
+    direct = prices.seconds(site) if any(worth for _, worth in pairs) else None
+    little = f"saves less than {MARGIN:.0%} of the estimate"
+    options = tuple(Option(c, None, "" if worth else little) for c, worth in pairs)
+    first = found[0].estimate or 0.0
+    return Decision(site, first, direct, options, sum(own.states for own in found))
 
 
 def _priced(
-    prices: Prices, site: Site, candidate: Candidate, direct: float | None
+    prices: Prices, site: Site, direct: float | None, candidate: Candidate
 ) -> tuple[float | None, str]:
-    """The price of a candidate, or why it has none; `direct` is that of the site as it is, None
-    where the candidate cannot save the margin."""
+    """The price of a candidate for a site that takes `direct` as it is, or why it has none."""
+    assert direct is not None
     factor = dearer(candidate)
-    if direct is None:
-        return None, f"saves less than {MARGIN:.0%} of the estimate"
     if candidate.least_seconds(prices.planner.rates) * factor >= direct:
         return None, "its products alone take longer"
     if why := candidate.refused():
