@@ -292,7 +292,7 @@ class Options:
     )
     jobs: int = _option(
         "--jobs", "COUNT",
-        "Worker processes that generate code; the output does not depend on it.",
+        "Processes that price and generate code; the output does not depend on it.",
         _positive, default_factory=lambda: len(os.sched_getaffinity(0)),
     )
     budgets: Budgets = _option(

@@ -233,7 +233,8 @@ def gpu_derivations(gpus: Sequence[GpuProfile], options: Options) -> Derivations
     have been measured on cores alone."""
     if options.level < 2 or options.numerics == "strict" or not options.derive:
         return None
-    return Derivations(Prices(_planner(gpus, options)), options.weight_growth, bilinear=False)
+    prices = Prices(_planner(gpus, options))
+    return Derivations(prices, options.weight_growth, bilinear=False, jobs=options.jobs)
 
 
 def _planner(gpus: Sequence[GpuProfile], options: Options) -> BlockPlanner:

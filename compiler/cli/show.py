@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.live import Live
 from rich.text import Text
 from tcc.driver import CompileResult, VariantSummary
 from tcc.errors import printable
@@ -20,8 +21,9 @@ def progress(title: str) -> Iterator[Callable[[str], None]]:
         yield lambda stage: None
         return
     shown = printable(title)
-    with Console(stderr=True).status(Text(shown)) as status:
-        yield lambda stage: status.update(Text(f"{shown}: {stage}"))
+    # Without a thread that draws it again and again: processes with threads cannot fork.
+    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
+        yield lambda stage: live.update(Text(f"{shown}: {stage}"), refresh=True)
 
 
 _SHOWN_TEXTS, _SHOWN_TEXT = 4, 60

@@ -21,9 +21,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from typing import Any, TypeAlias
 
+from tcc.forked import run_tasks
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, constant_bytes
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.passes.choose.beam import Link, choose_together
@@ -53,18 +55,20 @@ class Derivations:
     """What prices are made by, how many times their size all weights together may take, and
     whether convolutions may take `bilinear` forms.
 
-    `strict` keeps to what gives every result the terms that it had, in their order.
+    `strict` keeps to what gives every result the terms that it had, in their order; up to `jobs`
+    processes price candidates.
     """
 
     prices: Prices
     growth: float = 4.0
     bilinear: bool = True
     strict: bool = False
+    jobs: int = 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Option:
-    """A candidate for a site, its price where it was priced, and else why it was not."""
+    """A candidate for a site, its price once it is priced, and else why it is not."""
 
     candidate: Candidate
     seconds: float | None
@@ -137,6 +141,10 @@ def decisions(graph: Graph, limits: Derivations) -> list[Decision]:
                 known[key] = _decided(site, limits)
             found.append(replace(known[key], site=site))
             scope_of.append(scope)
+    waiting = [(d, o) for d in known.values() for o in d.options if not o.why]
+    tasks = [partial(_priced, limits.prices, d.site, d.seconds, o.candidate) for d, o in waiting]
+    for (_, option), price in zip(waiting, run_tasks(tasks, limits.jobs), strict=True):
+        option.seconds, option.why = price
     places = [decision.alternatives() for decision in found]
     links = dict(_links(limits.prices, scope_of, places))
     picks = choose_together(places, links, (limits.growth - 1) * constant_bytes(graph))
@@ -156,7 +164,7 @@ def _sites(scope: Scope) -> Iterator[Site]:
 
 
 def _decided(site: Site, limits: Derivations) -> Decision:
-    """The candidates of a site, those priced that may save the margin."""
+    """The candidates of a site, those to be priced that may save the margin."""
     prices = limits.prices
     found = _found(site, limits)
     pairs: list[tuple[Candidate, bool]] = []
@@ -166,20 +174,25 @@ def _decided(site: Site, limits: Derivations) -> Decision:
             known = prices.seconds(site) if own.candidates else 0.0
         pairs += [(c, c.estimate * dearer(c) < known) for c in own.candidates]
     direct = prices.seconds(site) if any(worth for _, worth in pairs) else None
-    options: list[Option] = []
-    for candidate, worth in pairs:
-        factor, seconds = dearer(candidate), None
-        if direct is None or not worth:
-            why = f"saves less than {MARGIN:.0%} of the estimate"
-        elif candidate.least_seconds(prices.planner.rates) * factor >= direct:
-            why = "its products alone take longer"
-        elif not (why := candidate.refused()):
-            seconds = prices.seconds(site, ((site, candidate),))
-            why = candidate.unchecked(site) if seconds * factor < direct else ""
-            seconds = None if why else seconds
-        options.append(Option(candidate, seconds, why))
+    little = f"saves less than {MARGIN:.0%} of the estimate"
+    options = tuple(Option(c, None, "" if worth else little) for c, worth in pairs)
     first = found[0].estimate or 0.0
-    return Decision(site, first, direct, tuple(options), sum(own.states for own in found))
+    return Decision(site, first, direct, options, sum(own.states for own in found))
+
+
+def _priced(
+    prices: Prices, site: Site, direct: float | None, candidate: Candidate
+) -> tuple[float | None, str]:
+    """The price of a candidate for a site that takes `direct` as it is, or why it has none."""
+    assert direct is not None
+    factor = dearer(candidate)
+    if candidate.least_seconds(prices.planner.rates) * factor >= direct:
+        return None, "its products alone take longer"
+    if why := candidate.refused():
+        return None, why
+    seconds = prices.seconds(site, ((site, candidate),))
+    why = candidate.unchecked(site) if seconds * factor < direct else ""
+    return (None if why else seconds), why
 
 
 def _found(site: Site, limits: Derivations) -> list[Found]:

@@ -27,7 +27,7 @@ from tcc.ir.index import Index, as_int, free_vars, var_of
 from tcc.ir.layout import Layout, axis_order
 from tcc.passes.choose.beam import Link, choose_together
 from tcc.passes.layout.assign import Kernel, Placed, operand_reads, pinned_values
-from tcc.passes.tile.plan import KernelPlanner
+from tcc.passes.tile.plan import KernelKey, KernelPlanner, kernel_key
 from tcc.record import entity
 from tcc.schedule.alternatives import Alternative
 
@@ -86,19 +86,22 @@ class _Prices:
     ) -> None:
         self._planner, self._constants = planner, constants
         self._layouts = dict(placed.layouts)
+        self._keys: set[KernelKey] = set()
         self.total(placed.kernels)
-        self._first = planner.estimates
+        self._most = len(self._keys) + BUDGET
 
     @property
     def spent(self) -> bool:
         """Whether the budget is used up."""
-        return self._planner.estimates - self._first >= BUDGET
+        return len(self._keys) >= self._most
 
     def total(self, kernels: Iterable[Kernel], *moved: tuple[_Class, int]) -> float:
         """Seconds of `kernels` with each class of `moved` in its order of that number."""
         changed = (_moved(found, pick, self._layouts) for found, pick in moved)
         layouts = ChainMap(*changed, self._layouts)
-        return sum(self._planner.seconds(k, layouts, self._constants) for k in kernels)
+        keys = [kernel_key(k, layouts, self._constants) for k in kernels]
+        self._keys.update(keys)
+        return sum(map(self._planner.price_of, keys))
 
     def options(self, found: _Class) -> tuple[Alternative[_Class, Order], ...]:
         """The orders of a class, and by how much its kernels' time grows."""

@@ -123,7 +123,10 @@ class KernelPlanner(KernelModel):
         self, kernel: Kernel, layouts: Mapping[Value, Layout], constants: Collection[Value]
     ) -> float:
         """The price of a step with its operands and results in these layouts."""
-        key = kernel_key(kernel, layouts, constants)
+        return self.price_of(kernel_key(kernel, layouts, constants))
+
+    def price_of(self, key: KernelKey) -> float:
+        """The price of a kernel."""
         if key not in self._seconds:
             self._seconds[key] = self.estimate(key)
         return self._seconds[key]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -26,6 +27,9 @@ from tcc.ir.narrow import rounded
 from tcc.ir.op import Array, NoAttrs, OpSpec, check_handles
 from tcc.ir.types import BF16, DType, TensorType, dtype_of, element_count
 from tcc.record import entity, field_names, record
+
+# Bytes of a constant that a thread hashes at once, and threads that hash one constant.
+_PIECE, _THREADS = 1 << 20, 4
 
 
 @entity
@@ -55,7 +59,8 @@ class Node:
 
 @record
 class Handle:
-    """A constant's content hash (SHA-256 over dtype, shape and bytes)."""
+    """A constant's content hash: SHA-256 over dtype, shape, the last bytes and the hashes of the
+    pieces before them."""
 
     digest: str
 
@@ -83,8 +88,13 @@ class ConstantStore:
         data = np.ascontiguousarray(array).reshape(array.shape)
         data.flags.writeable = False
         name = (dtype or dtype_of(data)).name
-        digest = hashlib.sha256(f"{name}{data.shape}".encode())
-        digest.update(_content(data))
+        digest, content = hashlib.sha256(f"{name}{data.shape}".encode()), _content(data)
+        rest = len(content) // _PIECE * _PIECE
+        digest.update(content[rest:])
+        with ThreadPoolExecutor(_THREADS) as threads:  # which it starts for pieces only
+            pieces = (content[n : n + _PIECE] for n in range(0, rest, _PIECE))
+            for each in threads.map(hashlib.sha256, pieces):
+                digest.update(each.digest())
         key = digest.hexdigest()
         self._arrays.setdefault(key, data)
         self._add_sources(key, sources)
