@@ -8,7 +8,7 @@ scalars and whole vectors read a constant instead, vectors with lanes of both ki
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TypeVar
@@ -38,7 +38,7 @@ from tcc.backends.cpu.llvm.storage import (
     to_memory,
 )
 from tcc.backends.cpu.llvm.text import Code, Reg, int_const, lane_consts, mangled, vector_type
-from tcc.ir.index import Index, Var, const, free_vars, step_in, substitute, symbol
+from tcc.ir.index import Index, Var, as_int, const, free_vars, step_in, substitute, symbol
 from tcc.ir.tile import Block, Guard, Load, Prefetch, Store, TileBuffer, lanes
 from tcc.ir.types import DType
 from tcc.record import record
@@ -425,8 +425,42 @@ def masked_load(code: Code, other: Reg, pointer: Reg, mask: Reg, align: int) -> 
 # ---- stores -----------------------------------------------------------------------------------
 
 
-def store(env: Environment, node: Store) -> None:
-    """Writes a block."""
+@record
+class _Piece:
+    """A vector of a block that is stored, or the one element in a lane of it."""
+
+    where: BlockAccess
+    position: tuple[int, ...]
+    chunk: Chunk
+    reg: Reg
+    lane: int | None
+
+    @property
+    def offset(self) -> Index:
+        return self.where.at(self.position, const(self.chunk.start))[0]
+
+    def store(self) -> None:
+        reg = self.reg if self.lane is None else self.where.code.extract(self.reg, self.lane)
+        _store_chunk(self.where, self.position, self.chunk, reg)
+
+
+def store(env: Environment, nodes: Sequence[Store]) -> None:
+    """Writes blocks, one after the other; elements one by one in the order of memory: those of a
+    block may lie a page apart, and displace each other's lines before the next block writes there.
+    """
+    pieces = [piece for node in nodes for piece in _pieces(env, node)]
+    if len(nodes) > 1 and all(p.lane is not None and not p.where.guards for p in pieces):
+        first, buffer = pieces[0].offset, pieces[0].where.buffer
+        places = [as_int(p.offset - first) if p.where.buffer is buffer else None for p in pieces]
+        if len({*places} - {None}) == len(pieces):
+            pairs = sorted(zip(places, pieces, strict=True), key=lambda pair: pair[0] or 0)
+            pieces = [piece for _, piece in pairs]
+    for piece in pieces:
+        piece.store()
+
+
+def _pieces(env: Environment, node: Store) -> Iterator[_Piece]:
+    """The parts in which a block is written."""
     value = env.values[node.block]
     where = access(env, node, value.shape)
     axis = where.contiguous_axis()
@@ -446,15 +480,15 @@ def store(env: Environment, node: Store) -> None:
         row = row_number(value.shape, position)
         for chunk in chunks:
             reg = part(where.code, value, row, chunk)
-            _store_chunk(where, position, chunk, reg)
+            if where.step(position, chunk) == 1:
+                yield _Piece(where, position, chunk, reg, None)
+                continue
+            for n in range(chunk.count):
+                yield _Piece(where, position, Chunk(chunk.start + n, 1, 1), reg, n)
 
 
 def _store_chunk(where: BlockAccess, position: tuple[int, ...], chunk: Chunk, reg: Reg) -> None:
     code, dtype = where.code, where.buffer.dtype
-    if where.step(position, chunk) != 1:
-        for n in range(chunk.count):
-            _store_chunk(where, position, Chunk(chunk.start + n, 1, 1), code.extract(reg, n))
-        return
     mask = where.mask(position, chunk)
     if mask.never:
         return
