@@ -58,7 +58,6 @@ class Statements:
         self._write()
 
     def _write(self) -> None:
-        """Emits the stores so far."""
         store(self._env, self._waiting)
         self._waiting.clear()
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from math import prod
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from tcc.backends.cpu.llvm.blocks import (
     Chunk,
@@ -425,23 +426,8 @@ def masked_load(code: Code, other: Reg, pointer: Reg, mask: Reg, align: int) -> 
 # ---- stores -----------------------------------------------------------------------------------
 
 
-@record
-class _Piece:
-    """A vector of a block that is stored, or the one element in a lane of it."""
-
-    where: BlockAccess
-    position: tuple[int, ...]
-    chunk: Chunk
-    reg: Reg
-    lane: int | None
-
-    @property
-    def offset(self) -> Index:
-        return self.where.at(self.position, const(self.chunk.start))[0]
-
-    def store(self) -> None:
-        reg = self.reg if self.lane is None else self.where.code.extract(self.reg, self.lane)
-        _store_chunk(self.where, self.position, self.chunk, reg)
+# One vector or element of a block that is stored.
+_Piece: TypeAlias = tuple[BlockAccess, tuple[int, ...], Chunk, RegisterBlock]
 
 
 def store(env: Environment, nodes: Sequence[Store]) -> None:
@@ -449,14 +435,15 @@ def store(env: Environment, nodes: Sequence[Store]) -> None:
     block may lie a page apart, and displace each other's lines before the next block writes there.
     """
     pieces = [piece for node in nodes for piece in _pieces(env, node)]
-    if len(nodes) > 1 and all(p.lane is not None and not p.where.guards for p in pieces):
-        first, buffer = pieces[0].offset, pieces[0].where.buffer
-        places = [as_int(p.offset - first) if p.where.buffer is buffer else None for p in pieces]
-        if len({*places} - {None}) == len(pieces):
-            pairs = sorted(zip(places, pieces, strict=True), key=lambda pair: pair[0] or 0)
-            pieces = [piece for _, piece in pairs]
-    for piece in pieces:
-        piece.store()
+    if len(nodes) > 1 and all(chunk.width == 1 and not at.guards for at, _, chunk, _ in pieces):
+        offsets = [at.at(where, const(chunk.start))[0] for at, where, chunk, _ in pieces]
+        places = [as_int(offset - offsets[0]) for offset in offsets]
+        alike = all(node.buffer is nodes[0].buffer for node in nodes)
+        if alike and len({*places} - {None}) == len(pieces):
+            pieces = [pieces[n] for n in sorted(range(len(pieces)), key=lambda n: places[n] or 0)]
+    for at, where, chunk, value in pieces:
+        row = row_number(value.shape, where)
+        _store_chunk(at, where, chunk, part(at.code, value, row, chunk))
 
 
 def _pieces(env: Environment, node: Store) -> Iterator[_Piece]:
@@ -476,15 +463,12 @@ def _pieces(env: Environment, node: Store) -> Iterator[_Piece]:
     chunks = vector_chunks(last_axis(shape), where.code.module.lanes)
     if last_axis(value.shape) == last_axis(shape) and not same_cuts(value.chunks, chunks):
         chunks = value.chunks
-    for position in row_positions(shape):
-        row = row_number(value.shape, position)
-        for chunk in chunks:
-            reg = part(where.code, value, row, chunk)
-            if where.step(position, chunk) == 1:
-                yield _Piece(where, position, chunk, reg, None)
-                continue
-            for n in range(chunk.count):
-                yield _Piece(where, position, Chunk(chunk.start + n, 1, 1), reg, n)
+    for position, chunk in product(row_positions(shape), chunks):
+        if where.step(position, chunk) == 1:
+            yield where, position, chunk, value
+        else:
+            for n in range(chunk.start, chunk.start + chunk.count):
+                yield where, position, Chunk(n, 1, 1), value
 
 
 def _store_chunk(where: BlockAccess, position: tuple[int, ...], chunk: Chunk, reg: Reg) -> None:
