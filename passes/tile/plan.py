@@ -217,7 +217,8 @@ def packed_layout(
     block: int,
     words: Words | None,
 ) -> Layout | None:
-    """Axes in loop order, the vector loop's axis last, cut into panels of `block`.
+    """Axes in the order of `loops`, the vector loop's cut into panels of `block`, the columns of a
+    panel last.
 
     The neighbours of `words` come side by side, inside the panel.
     """
@@ -243,8 +244,9 @@ def packed_layout(
     if panel is None:
         sizes, indices = [*sizes, storage.shape[axis]], [*indices, axes[axis]]
     else:
-        sizes = [ceildiv(storage.shape[axis], panel), *sizes, const(panel)]
-        indices = [axes[axis] // panel, *indices, axes[axis] % panel]
+        at = sum(depth(n) < depth(axis) for n in others)
+        sizes[at:at], indices[at:at] = [ceildiv(storage.shape[axis], panel)], [axes[axis] // panel]
+        sizes, indices = [*sizes, const(panel)], [*indices, axes[axis] % panel]
     sizes, indices = [*sizes, *(n for n, _ in inside)], [*indices, *(i for _, i in inside)]
     fill = None if panel is None and not inside else 0.0
     return layout(storage.shape, tuple(sizes), tuple(indices), fill)

@@ -73,13 +73,13 @@ def test_a_transposed_factor_gets_the_same_panels() -> None:
 
 
 def test_matrices_that_data_choose_get_panels_and_hints() -> None:
-    """The number of the matrix runs between panels, and a hint is for the same matrix."""
+    """Its panels follow each other, as units walk them; a hint is for the same matrix."""
     up, _ = plans(layer(3, 40, 512, 640))
-    assert spelled(up.operands[2][1]) == (["10", "8", "512", "64"], ["i2//64", "i0", "i1", "i2%64"])
+    assert spelled(up.operands[2][1]) == (["8", "10", "512", "64"], ["i0", "i2//64", "i1", "i2%64"])
     lines = [n.strip() for n in kernel_text(up.bound.kernel).splitlines()]
     hints = [n for n in lines if n.startswith("prefetch %b2")]
     assert hints
-    assert all("32768*t0" in n and "t0: 0..8" in n for n in hints)
+    assert all("+327680*t0" in n and "t0: 0..8" in n for n in hints)
 
 
 def test_choosing_a_matrix_is_no_work_of_each_product() -> None:

@@ -40,6 +40,7 @@ class Statements:
         self._indices = indices
         self._values: dict[Block, RegisterBlock] = {}
         self._env = Environment(indices, buffers, self._values)
+        self._waiting: list[Store] = []
         self._scalars: frozenset[Block] = frozenset()
         self._words: frozenset[Block] = frozenset()
 
@@ -51,7 +52,14 @@ class Statements:
     def run(self, body: Sequence[Stmt]) -> None:
         """Emits statements of the body that was planned."""
         for statement in body:
+            if not isinstance(statement, Store):
+                self._write()
             self._statement(statement)
+        self._write()
+
+    def _write(self) -> None:
+        store(self._env, self._waiting)
+        self._waiting.clear()
 
     def _statement(self, node: Stmt) -> None:
         code, values = self._indices.code, self._values
@@ -86,7 +94,7 @@ class Statements:
             case Load():
                 self._values[node.out] = self._load(node)
             case Store():
-                store(self._env, node)
+                self._waiting.append(node)
             case Prefetch():
                 prefetch(self._env, node)
 

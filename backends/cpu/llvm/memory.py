@@ -8,10 +8,11 @@ scalars and whole vectors read a constant instead, vectors with lanes of both ki
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from math import prod
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from tcc.backends.cpu.llvm.blocks import (
     Chunk,
@@ -38,7 +39,7 @@ from tcc.backends.cpu.llvm.storage import (
     to_memory,
 )
 from tcc.backends.cpu.llvm.text import Code, Reg, int_const, lane_consts, mangled, vector_type
-from tcc.ir.index import Index, Var, const, free_vars, step_in, substitute, symbol
+from tcc.ir.index import Index, Var, as_int, const, free_vars, step_in, substitute, symbol
 from tcc.ir.tile import Block, Guard, Load, Prefetch, Store, TileBuffer, lanes
 from tcc.ir.types import DType
 from tcc.record import record
@@ -425,8 +426,28 @@ def masked_load(code: Code, other: Reg, pointer: Reg, mask: Reg, align: int) -> 
 # ---- stores -----------------------------------------------------------------------------------
 
 
-def store(env: Environment, node: Store) -> None:
-    """Writes a block."""
+# One vector or element of a block that is stored.
+_Piece: TypeAlias = tuple[BlockAccess, tuple[int, ...], Chunk, RegisterBlock]
+
+
+def store(env: Environment, nodes: Sequence[Store]) -> None:
+    """Writes blocks, one after the other; elements one by one in the order of memory: those of a
+    block may lie a page apart, and displace each other's lines before the next block writes there.
+    """
+    pieces = [piece for node in nodes for piece in _pieces(env, node)]
+    if len(nodes) > 1 and all(chunk.width == 1 and not at.guards for at, _, chunk, _ in pieces):
+        offsets = [at.at(where, const(chunk.start))[0] for at, where, chunk, _ in pieces]
+        places = [as_int(offset - offsets[0]) for offset in offsets]
+        alike = all(node.buffer is nodes[0].buffer for node in nodes)
+        if alike and len({*places} - {None}) == len(pieces):
+            pieces = [pieces[n] for n in sorted(range(len(pieces)), key=lambda n: places[n] or 0)]
+    for at, where, chunk, value in pieces:
+        row = row_number(value.shape, where)
+        _store_chunk(at, where, chunk, part(at.code, value, row, chunk))
+
+
+def _pieces(env: Environment, node: Store) -> Iterator[_Piece]:
+    """The parts in which a block is written."""
     value = env.values[node.block]
     where = access(env, node, value.shape)
     axis = where.contiguous_axis()
@@ -442,19 +463,16 @@ def store(env: Environment, node: Store) -> None:
     chunks = vector_chunks(last_axis(shape), where.code.module.lanes)
     if last_axis(value.shape) == last_axis(shape) and not same_cuts(value.chunks, chunks):
         chunks = value.chunks
-    for position in row_positions(shape):
-        row = row_number(value.shape, position)
-        for chunk in chunks:
-            reg = part(where.code, value, row, chunk)
-            _store_chunk(where, position, chunk, reg)
+    for position, chunk in product(row_positions(shape), chunks):
+        if where.step(position, chunk) == 1:
+            yield where, position, chunk, value
+        else:
+            for n in range(chunk.start, chunk.start + chunk.count):
+                yield where, position, Chunk(n, 1, 1), value
 
 
 def _store_chunk(where: BlockAccess, position: tuple[int, ...], chunk: Chunk, reg: Reg) -> None:
     code, dtype = where.code, where.buffer.dtype
-    if where.step(position, chunk) != 1:
-        for n in range(chunk.count):
-            _store_chunk(where, position, Chunk(chunk.start + n, 1, 1), code.extract(reg, n))
-        return
     mask = where.mask(position, chunk)
     if mask.never:
         return

@@ -183,7 +183,8 @@ class Structure:
 def pack_constants(
     group: TileGroup, schedule: Schedule, operands: Sequence[Storage]
 ) -> tuple[Storage, ...]:
-    """Layouts for constants such that blocks of the vector loop are contiguous in them.
+    """Layouts for constants such that blocks of the vector loop are contiguous in them, and follow
+    each other as the schedule walks them.
 
     `group` is not collapsed, so that each loop runs along one axis of each operand.
     """
@@ -191,12 +192,22 @@ def pack_constants(
     main = anchor(group)
     for number, stage in enumerate(group.stages):
         if stage is main or contraction_factors(stage) is not None:
-            _pack(packed, group, stage, schedule.nest(number))
+            nest = schedule.nest(number)
+            _pack(packed, group, stage, nest, _walked(stage, schedule.parallel + nest.order))
     return tuple(packed)
 
 
-def _pack(packed: list[Storage], group: TileGroup, stage: GroupStage, nest: Nest) -> None:
-    """Sets the layouts of the constants that one stage reads."""
+def _walked(stage: GroupStage, order: Sequence[str]) -> tuple[Var, ...]:
+    """A stage's loops, first those that `order` names; a collapsed loop a.b.c is three of them."""
+    names = [name for loop in order for name in loop.split(".")]
+    named = {v.name: v for v in stage.loops}
+    return tuple(dict.fromkeys((*(named[n] for n in names if n in named), *stage.loops)))
+
+
+def _pack(
+    packed: list[Storage], group: TileGroup, stage: GroupStage, nest: Nest, loops: tuple[Var, ...]
+) -> None:
+    """Sets the layouts of the constants that one stage reads; `loops` as they are walked."""
     if nest.vector is None:
         return
     # A collapsed loop a.b.c runs fastest along c.
@@ -215,7 +226,6 @@ def _pack(packed: list[Storage], group: TileGroup, stage: GroupStage, nest: Nest
         step = stride(access, vector)
         if step == 0 or (step == 1 and not panels):
             continue
-        loops = stage.loops
         words = _words(stage, node, vector, storage.dtype) if panels else None
         found = packed_layout(storage, node, vector, loops, block if panels else 1, words)
         packed[access.buffer] = replace(storage, layout=found or storage.layout)

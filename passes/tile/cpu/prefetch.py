@@ -169,8 +169,9 @@ def _steps(stage: GroupStage, access: Access) -> int:
 
 
 def _position(spans: Sequence[BlockRange], regions: Sequence[TileRange]) -> Index:
-    """The number of an element among those of `regions`, in the order of the loops."""
-    at = const(0)
+    """How many elements of `regions` come before a block, in the order of the loops over blocks."""
+    at, together = const(0), 1
     for span, region in zip(spans, regions, strict=True):
-        at = at * region.size + (span.base - region.base)
+        at = at * region.size + (span.base - region.base) * together
+        together *= span.size
     return at

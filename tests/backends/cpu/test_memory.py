@@ -92,6 +92,29 @@ def test_lanes_a_few_elements_apart_come_out_of_as_many_vectors(apart, vectors):
     assert max(touched, default=0) + 15 <= 15 * apart
 
 
+def _apart(second: int) -> TileKernel:
+    """Two rows of 16 elements whose lanes go to lines of their own, to columns 1 and `second`."""
+    (lane,) = lanes((16,))
+    x, y = buffer("x", F32, (2, 16)), output("y", F32, 16, 1024)
+    rows = [Block(f"x{n}", F32, (16,)) for n in range(2)]
+    loads = [Load(row, x, (const(n), lane)) for n, row in enumerate(rows)]
+    stores = [Store(y, (lane, const(at)), row) for row, at in zip(rows, (1, second), strict=True)]
+    return TileKernel((x, y), (), (), (var(iterator("u", 1)),), (*loads, *stores))
+
+
+@pytest.mark.parametrize("second", [0, 1, 3])
+def test_lanes_apart_of_several_blocks_are_stored_line_by_line(check, second):
+    """Where two blocks write one element, the later one is left."""
+    check(_apart(second), [normal(2, 16), zeros(16, 1024)])
+    text = emit_kernel(_apart(second), "apart", SERVER).llvm
+    found = re.findall(r"(%\S+) = getelementptr float, ptr %\S+, i64 (\d+)", text)
+    places = {reg: int(n) for reg, n in found}
+    stores = re.findall(r"store float %\S+, ptr (%\S+),", text)
+    order = [places.get(reg, 0) for reg in stores]
+    assert len(order) == 32
+    assert (order == sorted(order)) == (second != 1)
+
+
 @pytest.mark.parametrize("planes", [2, 3])
 @pytest.mark.parametrize("cols", [5, 16])
 def test_planes_are_interleaved(check, planes, cols):

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 from tcc.ir.graph import GraphBuilder
-from tcc.ir.index import as_int, const, evaluate, iterator
+from tcc.ir.index import as_int, const, evaluate, free_vars, iterator
 from tcc.ir.tile import Loop, MemorySpace, Prefetch, Stmt, Store, TileKernel
 from tcc.ir.types import F32, tensor
 from tcc.ops import OPS
@@ -17,7 +17,8 @@ from tcc.passes.program.lower_graph import lower_program, place_graph
 from tcc.passes.program.lower_node import lower_node
 from tcc.passes.quantize.precision import Precision
 from tcc.passes.tile.cpu.plan import CorePlanner
-from tcc.passes.tile.cpu.prefetch import _streams, _turns
+from tcc.passes.tile.cpu.prefetch import _position, _streams, _turns
+from tcc.passes.tile.cpu.ranges import BlockRange, TileRange
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.nest import trips
 
@@ -96,6 +97,23 @@ def test_a_unit_asks_for_every_line_of_what_follows_its_runs_once(
     assert sorted(lines) == list(range(first, first + count))
     assert first * LINE == min(64 << 10, depth * 64 * bytes_)
     assert len({line * LINE // 4096 for line in lines[:16]}) == min(16, first * LINE // 4096)
+
+
+@pytest.mark.parametrize(("outer", "inner"), [(4, 1), (1, 2), (4, 3), (3, 1)])
+def test_blocks_of_rows_in_two_loops_come_one_after_the_other(outer: int, inner: int) -> None:
+    loops = [(free_vars(iterator("a", 8))[0], 8, outer), (free_vars(iterator("b", 6))[0], 6, inner)]
+    regions = [TileRange(var, const(0), const(size)) for var, size, _ in loops]
+    done = 0
+    for at in range(0, 8, outer):
+        size = min(outer, 8 - at)
+        for next_ in range(0, 6, inner):
+            places = (at, size), (next_, inner)
+            spans = [
+                BlockRange(var, const(base), count, True)
+                for (var, *_), (base, count) in zip(loops, places, strict=True)
+            ]
+            assert as_int(_position(spans, regions)) == done
+            done += size * inner
 
 
 def gathered(channels: int) -> TileKernel:
