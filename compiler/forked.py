@@ -1,46 +1,77 @@
-"""Independent tasks, done by forks of this process."""
+"""Independent tasks, shared between this process and forks of it."""
 
 import gc
 import os
+import pickle
+import signal
+import sys
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
-from multiprocessing import get_context
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import IO, TypeVar
+
+import numpy as np
 
 _T = TypeVar("_T")
-# In a fork, its tasks.
-_TASKS: list[Callable[[], Any]] = []
 
 
 def run_tasks(tasks: Sequence[Callable[[], _T]], jobs: int) -> list[_T]:
-    """What the tasks return, in order, by up to `jobs` forks at once.
+    """What the tasks return, in order, by up to `jobs` processes, each of which takes the next task
+    when it has finished one.
 
     A fork holds what this process does; its results come back as pickles, and what else its tasks
-    change is lost.  There is none where this process has other Python threads: a fork has their
+    change is lost.  None is made where this process has other Python threads: a fork has their
     locks and not them.  A task that raises in a fork, or whose fork ends, is done again here.
     """
     jobs = min(jobs, len(tasks), len(os.sched_getaffinity(0)))
-    found: list[list[_T]] = [[] for _ in tasks]
-    if jobs > 1 and threading.active_count() == 1:
-        # Of OSError: no more processes are to be had.
-        with (
-            suppress(BrokenProcessPool, OSError),
-            ProcessPoolExecutor(jobs, get_context("fork"), _begin, (tasks,)) as forks,
-        ):
-            found = list(forks.map(_tried, range(len(tasks))))
-    return [own[0] if own else task() for own, task in zip(found, tasks, strict=True)]
+    if jobs < 2 or threading.active_count() > 1:
+        return [task() for task in tasks]
+    done: dict[int, _T] = {}
+    with _shared_file() as numbers, ExitStack() as ending:
+        numbers.write(np.arange(len(tasks), dtype=np.uint32).tobytes())
+        numbers.seek(0)
+        forks: list[tuple[int, IO[bytes]]] = []
+        with suppress(OSError):  # no more processes are to be had: fewer do the work
+            for _ in range(1, jobs):
+                forks.append(ending.enter_context(_fork(tasks, numbers)))
+        done.update(_results(tasks, numbers))
+        for process, results in forks:
+            os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+            results.seek(0)
+            with suppress(EOFError, pickle.UnpicklingError):
+                while True:
+                    done.update([pickle.load(results)])
+    return [done[n] if n in done else task() for n, task in enumerate(tasks)]
 
 
-def _begin(tasks: Sequence[Callable[[], Any]]) -> None:
-    gc.disable()  # it would write to all memory that is shared
-    _TASKS[:] = tasks
+def _shared_file() -> IO[bytes]:
+    """A file in memory; processes that hold it read and write at one place, which all move on."""
+    return open(os.memfd_create("tcc"), "r+b", buffering=0)
 
 
-def _tried(number: int) -> list[Any]:
-    """The result of a task; none where it raises."""
-    with suppress(Exception):
-        return [_TASKS[number]()]
-    return []
+def _results(tasks: Sequence[Callable[[], _T]], numbers: IO[bytes]) -> Iterator[tuple[int, _T]]:
+    """Those of tasks whose numbers no other process has taken."""
+    while number := numbers.read(4):
+        n = int.from_bytes(number, sys.byteorder)
+        yield n, tasks[n]()
+
+
+@contextmanager
+def _fork(
+    tasks: Sequence[Callable[[], object]], numbers: IO[bytes]
+) -> Iterator[tuple[int, IO[bytes]]]:
+    """A fork that does tasks and ends, at the latest with this context, and what it writes."""
+    with _shared_file() as results:
+        process = os.fork()
+        if not process:
+            try:
+                gc.disable()  # it would write to all memory that is shared
+                for result in _results(tasks, numbers):
+                    pickle.dump(result, results)
+            finally:
+                os._exit(0)
+        try:
+            yield process, results
+        finally:
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
