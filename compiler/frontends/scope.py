@@ -31,6 +31,7 @@ from tcc.ir.index import Index, as_int, const, free_vars, symbol
 from tcc.ir.lists import ListType
 from tcc.ir.op import Array, Trait, check_handles
 from tcc.ir.types import DType, TensorType, dtype_of
+from tcc.known import all_known
 from tcc.ops import OPS
 from tcc.ops.effort import is_laborious
 from tcc.ops.shapes import UnequalDimsError
@@ -289,8 +290,8 @@ class Scope:
         return self._sizes(shaped, dtype, name)
 
     def _sizes(self, elements: Array, dtype: DType, name: str) -> Operand:
-        known = [as_int(e) for e in elements.reshape(-1)]
-        if None not in known:
+        known = all_known(map(as_int, elements.reshape(-1)))
+        if known is not None:
             array = np.array(known, np.int64).astype(dtype.carrier).reshape(elements.shape)
             return self.constant(array, dtype, name)
         type = TensorType(dtype, tuple(map(const, elements.shape)))

@@ -42,6 +42,7 @@ from tcc.ir.index import (
     substitute,
     var_of,
 )
+from tcc.known import all_known
 from tcc.record import record
 
 # The most results of a point: more formulas than registers gain nothing.
@@ -72,13 +73,12 @@ def unroll(stage: Stage, logical: Indices) -> Unrolled | None:
     at = tuple(substitute(i, digits) for i in logical)
     deciding = free_vars(*(i for c in _conditions(stage.body[0]) for i in _decided(c)))
     loops = tuple(v for v in stage.iters if v in deciding)
-    counts = [as_int(extent(v)) for v in loops]
-    known = [n for n in counts if n is not None]
-    if not loops or len(known) < len(counts) or not 1 < prod(known) <= MOST_RESULTS:
+    counts = all_known(as_int(extent(v)) for v in loops)
+    if not loops or counts is None or not 1 < prod(counts) <= MOST_RESULTS:
         return None
     bodies, places = [], []
     varying = _varying(stage.body[0], set(loops))
-    for values in product(*map(range, known)):
+    for values in product(*map(range, counts)):
         mapping = {v: const(n) for v, n in zip(loops, values, strict=True)}
         bodies.append(_Choice(mapping, varying).of(stage.body[0]))
         places.append(tuple(substitute(i, mapping) for i in at))

@@ -27,6 +27,7 @@ from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import Indices, as_int, bounds, const
 from tcc.ir.op import Array
 from tcc.ir.types import F32, F64, TensorType
+from tcc.known import all_known
 from tcc.passes.graph.emit import emit
 from tcc.record import record
 
@@ -155,9 +156,9 @@ class _Parts:
 
     def residues(self, x: Value, source: Value) -> Value | None:
         """[n, group, residues..., channel, positions...]; None where no element may be left."""
-        found = [self._part(x, source, spans) for spans in product(*(a.spans for a in self.axes))]
-        parts = [v for v in found if v is not None]
-        if len(parts) < len(found):
+        every = product(*(a.spans for a in self.axes))
+        parts = all_known(self._part(x, source, spans) for spans in every)
+        if parts is None:
             return None
         for at in range(len(self.axes) - 1, -1, -1):
             count = len(self.axes[at].spans)

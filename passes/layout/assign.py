@@ -35,6 +35,7 @@ from tcc.ir.index import (
 from tcc.ir.layout import Layout, axis_order, part_of, permuted, row_major, set_apart, with_halo
 from tcc.ir.op import Trait
 from tcc.ir.types import TensorType
+from tcc.known import all_known
 from tcc.passes.fuse.compose import compose
 from tcc.passes.fuse.concat_in_place import ConcatPart, Join
 from tcc.passes.fuse.partition import Group, NodeKind, classify, seen_by_others
@@ -388,14 +389,13 @@ def _halos(constants: Collection[Value], steps: Sequence[ProgramStep]) -> dict[V
             if value in constants:
                 continue
             shape = value.type.shape
-            widths = tuple(_reach(i, n) for i, n in zip(node.indices, shape, strict=True))
-            known = tuple(w for w in widths if w is not None)
+            widths = all_known(_reach(i, n) for i, n in zip(node.indices, shape, strict=True))
             # A fill that f64 cannot hold (large integers, NaN) is not the halo's to give.
             fill = None if node.fill is None else float(node.fill)
             if fill is None or fill != node.fill:
                 continue
-            if len(known) == len(widths) and any(map(any, known)):
-                halo = _Halo(known, fill)
+            if widths is not None and any(map(any, widths)):
+                halo = _Halo(widths, fill)
                 if _pays(halo, value, stage):
                     wanted.setdefault(value, []).append(halo)
     agreed: dict[Value, _Halo] = {}

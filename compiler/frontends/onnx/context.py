@@ -150,6 +150,10 @@ class NodeContext(Emitter):
         array, dtype = self.session.tensors.array(self._value(name, "tensor", "t"), self.loc)
         return self.constant(array, dtype)
 
+    def axis_of(self, name: str, rank: int, default: int | None = None) -> int:
+        """An attribute that is an axis of a tensor of `rank`, counted from the front."""
+        return self.axis(self.integer(name, default), rank)
+
     def graph(self, name: str) -> onnx.GraphProto:
         found: onnx.GraphProto = self._value(name, "graph", "g")
         return found
@@ -171,9 +175,9 @@ class NodeContext(Emitter):
             raise self.fail(f"input {number} is missing")
         return found
 
-    def present(self) -> list[Operand]:
-        """All inputs, of an op of which none may be absent."""
-        return [self.input(n) for n in range(len(self.inputs))]
+    def present(self, count: int | None = None) -> list[Operand]:
+        """The first `count` inputs, or all, none of which may be absent."""
+        return [self.input(n) for n in range(len(self.inputs) if count is None else count)]
 
     def wants(self, output: int) -> bool:
         """Whether the model names this output."""

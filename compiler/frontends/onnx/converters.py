@@ -5,9 +5,19 @@ from types import MappingProxyType
 
 from tcc.frontends.emit import joined
 from tcc.frontends.onnx.context import Converter
-from tcc.frontends.onnx.contrib import attention as contrib_attention
-from tcc.frontends.onnx.contrib import bodies, collectives, fused, moe, packed_weights
-from tcc.frontends.onnx.contrib import quantize as contrib_quantize
+from tcc.frontends.onnx.contrib import (
+    attention as contrib_attention,
+)
+from tcc.frontends.onnx.contrib import (
+    bodies,
+    collectives,
+    fused,
+    moe,
+    packed_weights,
+)
+from tcc.frontends.onnx.contrib import (
+    quantize as contrib_quantize,
+)
 from tcc.frontends.onnx.convert import (
     attention,
     control,

@@ -14,6 +14,7 @@ from tcc.frontends.torch.symbols import Symbols
 from tcc.frontends.torch.tensors import computed_type, element_type
 from tcc.ir.index import Index, IndexLike, as_index, as_int, const
 from tcc.ir.types import BOOL, F32, F64, I64, U8, DType
+from tcc.known import all_known
 from tcc.record import record
 
 _MOST_NODES = 20_000  # of one call
@@ -191,9 +192,8 @@ class CallContext(Emitter):
 
     def integers(self, name: str, count: int | None = None) -> tuple[int, ...]:
         """Numbers; a single one stands for `count` equal ones."""
-        found = tuple(as_int(i) for i in self.indices(name))
-        known = tuple(n for n in found if n is not None)
-        if len(known) != len(found):
+        known = all_known(map(as_int, self.indices(name)))
+        if known is None:
             raise self.fail(f"argument {name} must be known; it depends on symbolic sizes")
         return known * count if count is not None and len(known) == 1 else known
 

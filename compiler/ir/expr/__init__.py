@@ -46,6 +46,7 @@ from tcc.ir.index import (
     as_index,
     free_vars,
     iterator,
+    of_atom,
     substitute,
 )
 from tcc.ir.types import DType, TensorType, integer_limits
@@ -154,6 +155,11 @@ class Stage:
     def loops(self) -> tuple[Var, ...]:
         """The iterators of the result, then those of the reduction."""
         return (*self.iters, *self.reduce)
+
+    @property
+    def at(self) -> Indices:
+        """The index of the element that an iteration gives: the iterators of the result."""
+        return tuple(map(of_atom, self.iters))
 
     @property
     def types(self) -> tuple[TensorType, ...]:

@@ -97,9 +97,9 @@ class BlockStage:
             body = StageScalars(self.emitter, self.stage, self.frame)
             body.share(self.stage.body)
             return tuple(map(body.block, self.stage.body))
-        if self.sides is not None:
-            return self._contracted()
-        return self._reduced()
+        if any(as_int(r.total) == 0 for r in self.reduce):
+            return self.identity(self.frame.shape)
+        return self._reduced() if self.sides is None else self._contracted()
 
     def store(self, blocks: Sequence[Block]) -> None:
         """Stores the components that are results of the kernel."""
@@ -128,8 +128,6 @@ class BlockStage:
     # ---- reductions -----------------------------------------------------------------------------
 
     def _reduced(self) -> Blocks:
-        if any(as_int(r.total) == 0 for r in self.reduce):
-            return self.identity(self.frame.shape)
         if _is_one(self.reduce):
             parts = tuple(AxisRange(r, const(0)) for r in self.reduce)
             return self.across(self.values(parts), parts)
@@ -183,9 +181,6 @@ class BlockStage:
     # ---- products -------------------------------------------------------------------------------
 
     def _contracted(self) -> Blocks:
-        if any(as_int(r.total) == 0 for r in self.reduce):
-            return self.identity(self.frame.shape)
-
         def step(parts: tuple[AxisRange, ...], old: Blocks) -> Blocks:
             return (self.contract(parts, old[0]),)
 

@@ -123,7 +123,7 @@ def _converted(ctx: NodeContext, to: DType) -> Operand:
 
 
 def _reshape(ctx: NodeContext) -> Results:
-    x, shape = ctx.input(0), ctx.input(1)
+    x, shape = ctx.present(2)
     keeps_zero = ctx.flag("allowzero")
     if shape.known is None:
         shape = _resolved_at_run_time(ctx, x, shape, keeps_zero)
@@ -240,12 +240,12 @@ def _concat(ctx: NodeContext) -> Results:
     parts = ctx.present()
     if not parts:
         raise ctx.fail("it has no inputs")
-    return ctx.concat(parts, ctx.axis(ctx.integer("axis"), parts[0].rank))
+    return ctx.concat(parts, ctx.axis_of("axis", parts[0].rank))
 
 
 def _split(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    axis = ctx.axis(ctx.integer("axis"), x.rank)
+    axis = ctx.axis_of("axis", x.rank)
     extent, parts = x.shape[axis], len(ctx.node.output)
     given = ctx.optional(1)
     if given is not None or ctx.has("split"):
