@@ -12,7 +12,7 @@ from math import prod
 
 from tcc.ir.expr import Expr, Stage, extent, with_stages
 from tcc.ir.expr.scalar import StageRef, read
-from tcc.ir.index import Var, as_int
+from tcc.ir.index import Var, Vars, as_int
 from tcc.passes.fuse.compose import canonical, is_contraction
 from tcc.passes.fuse.sliding_window import shared_loops
 from tcc.schedule.limits import FusionLimits
@@ -60,6 +60,6 @@ def _steps(stage: Stage, part: Var, number: int) -> tuple[Stage, Stage]:
     return parts, replace(stage, reduce=(part,), body=tuple(held))
 
 
-def trips(loops: tuple[Var, ...]) -> int:
+def trips(loops: Vars) -> int:
     """Trips of all loops together; 0 where one is open."""
     return prod(as_int(extent(v)) or 0 for v in loops)

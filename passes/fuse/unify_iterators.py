@@ -20,6 +20,7 @@ from tcc.ir.index import (
     Indices,
     Quotient,
     Remainder,
+    Substitution,
     Var,
     Vars,
     as_int,
@@ -195,7 +196,7 @@ def _split(shaped: Shaped, var: Var, by: int) -> Shaped:
     return _substituted(shaped, {var: outer * by + inner}, {var: free_vars(outer, inner)})
 
 
-def _substituted(shaped: Shaped, mapping: Mapping[Var, Index], loops: Mapping[Var, Vars]) -> Shaped:
+def _substituted(shaped: Shaped, mapping: Substitution, loops: Mapping[Var, Vars]) -> Shaped:
     stage = shaped.stage
     iters, reduce, chosen = (
         tuple(new for v in old for new in loops.get(v, (v,)))
@@ -281,7 +282,7 @@ def axes_at(shaped: Shaped, logical: Indices) -> Indices:
     return tuple(found[v] for v in shaped.axes)
 
 
-def _values_at(shaped: Shaped, logical: Indices) -> Mapping[Var, Index]:
+def _values_at(shaped: Shaped, logical: Indices) -> Substitution:
     found: dict[Var, Index] = {}
     for index, formula in zip(logical, shaped.logical, strict=True):
         own = free_vars(formula)

@@ -7,7 +7,6 @@ Such a stage becomes one with several results for a point, which share what they
 a stage without a reduction.  What cannot be unrolled stays as it is: then each point chooses.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise, product
@@ -32,6 +31,7 @@ from tcc.ir.index import (
     Indices,
     Quotient,
     Remainder,
+    Substitution,
     Var,
     as_int,
     atoms,
@@ -107,7 +107,7 @@ def _decided(condition: Apply) -> Indices:
 # ---- loops cut into digits ----------------------------------------------------------------------
 
 
-def _cut(stage: Stage, conditions: list[Apply]) -> tuple[Stage, Mapping[Var, Index]] | None:
+def _cut(stage: Stage, conditions: list[Apply]) -> tuple[Stage, Substitution] | None:
     """`stage` with the loops that conditions look at in parts cut into those parts, and those
     loops in terms of the new ones."""
     looked_at = [i for c in conditions for i in _decided(c)]
@@ -180,7 +180,7 @@ def _varying(root: Scalar, loops: set[Var]) -> frozenset[Scalar]:
 class _Choice:
     """The formula for one value of the deciding loops."""
 
-    def __init__(self, mapping: Mapping[Var, Index], varying: frozenset[Scalar]) -> None:
+    def __init__(self, mapping: Substitution, varying: frozenset[Scalar]) -> None:
         self.mapping, self.varying = mapping, varying
         self.known: dict[Scalar, Scalar] = {}
 

@@ -163,10 +163,10 @@ class _Parts:
         for at in range(len(self.axes) - 1, -1, -1):
             count = len(self.axes[at].spans)
             groups = (parts[n : n + count] for n in range(0, len(parts), count))
-            parts = [self._joined(group, at) for group in groups]
+            parts = tuple(self._joined(group, at) for group in groups)
         return parts[0]
 
-    def _joined(self, parts: list[Value], at: int) -> Value:
+    def _joined(self, parts: Sequence[Value], at: int) -> Value:
         """All residues of axis `at`: zeros for those that the kernel does not reach."""
         value, axis = parts[0], self.axes[at]
         if len(parts) > 1:

@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from tcc.ir.expr import Expr, ExprBuilder, Stage, extent, reads, with_reads
 from tcc.ir.expr.scalar import Read, Scalar, read
-from tcc.ir.graph import Graph, Node, Value
+from tcc.ir.graph import Graph, Node, Value, Values
 from tcc.ir.index import (
     Index,
     Indices,
@@ -55,8 +55,8 @@ class Kernel:
     """A group's expression with the values it reads and stores."""
 
     expr: Expr
-    operands: tuple[Value, ...]
-    results: tuple[Value, ...]
+    operands: Values
+    results: Values
     loc: str
 
 
@@ -112,7 +112,7 @@ def copy_of(
 ) -> Kernel:
     """A kernel that stores at each index the element of `source` at `place(index)`."""
     builder = ExprBuilder(source.type)
-    at = builder.iters(*target.type.shape)
+    at = builder.point(target.type)
     expr = builder.finish(at, builder.read(0, *place(at), fill=fill))
     return Kernel(expr, (source,), (target,), loc)
 

@@ -37,7 +37,7 @@ from tcc.ir.expr.scalar import (
     read_from,
     walk,
 )
-from tcc.ir.graph import Graph, Handle, Value
+from tcc.ir.graph import Graph, Handle, Value, Values
 from tcc.ir.index import (
     Index,
     Indices,
@@ -91,7 +91,7 @@ class _Stored:
     `value_of` gets the read and the number of the first of the values.
     """
 
-    values: tuple[Value, ...]
+    values: Values
     value_of: Callable[[Read, int], Scalar]
 
 
@@ -328,9 +328,7 @@ def _at(indices: Indices, axis: int, index: Index) -> Indices:
     return (*indices[:axis], index, *indices[axis + 1 :])
 
 
-def _rewritten(
-    kernel: Kernel, replaced: Mapping[Value, _Stored], results: tuple[Value, ...]
-) -> Kernel:
+def _rewritten(kernel: Kernel, replaced: Mapping[Value, _Stored], results: Values) -> Kernel:
     """`kernel` with operands replaced, and results cast to the types of `results`."""
     values: list[Value] = []
     first: list[int] = []

@@ -152,7 +152,7 @@ class Stage:
     body: Scalars
 
     @property
-    def loops(self) -> tuple[Var, ...]:
+    def loops(self) -> Vars:
         """The iterators of the result, then those of the reduction."""
         return (*self.iters, *self.reduce)
 
@@ -203,6 +203,10 @@ class ExprBuilder:
         self.params = params
         self._stages: list[Stage] = []
         self._count = 0
+
+    def point(self, tensor: TensorType) -> Indices:
+        """Fresh iterators over the elements of a tensor."""
+        return self.iters(*tensor.shape)
 
     def iters(self, *extents: IndexLike) -> Indices:
         """Fresh iterators over `[0, extent)`."""

@@ -231,7 +231,7 @@ def _lp_expr(types: Types, attrs: PoolAttrs) -> Expr:
         size = fn("pow", size, float(attrs.p))
     sums = b.stage(i, size, over=k, monoid="sum")
     if attrs.p == 1:
-        return b.done(rounded(b, sums, _shape(x, attrs), x.dtype))
+        return b.done(rounded(b, sums, TensorType(x.dtype, _shape(x, attrs))))
     i = b.iters(*_shape(x, attrs))
     total = b.read(sums, *i)
     root = fn("sqrt", total) if attrs.p == 2 else fn("pow", total, 1.0 / attrs.p)

@@ -275,7 +275,7 @@ def _deform_expr(types: Types, attrs: DeformConvAttrs) -> Expr:
     (x, w), conv = present(types, 2), attrs.conv
     (y,) = _deform_infer(types, attrs)
     b = ExprBuilder(*types)
-    n, m, *o = i = b.iters(*y.shape)
+    n, m, *o = i = b.point(y)
     c, *k = over = b.iters(*w.shape[1:])
     channel = group_channel(m, c, w.shape[0], w.shape[1], conv.group)
     group = channel // (x.shape[1] // attrs.offset_group)

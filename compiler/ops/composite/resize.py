@@ -383,7 +383,7 @@ def _expr(types: Types, attrs: ResizeAttrs) -> Expr:
     axes = _given_axes(b, types, attrs)
     source: Source = 0
     if attrs.mode == "nearest":
-        i = b.iters(*y.shape)
+        i = b.point(y)
         value = _nearest_read(b, i, axes, attrs)
     else:
         shape = list(x.shape)
@@ -394,7 +394,7 @@ def _expr(types: Types, attrs: ResizeAttrs) -> Expr:
         if axes:
             i, value = _mixed(b, source, y.shape, axes[-1], attrs)
         else:
-            i = b.iters(*y.shape)
+            i = b.point(y)
             value = wide(b.read(0, *i))
     if attrs.crops:
         value = choose(_outside(axes, i, attrs), attrs.extrapolation_value, value)

@@ -45,7 +45,7 @@ def _expr(x: TensorType, attrs: CumSumAttrs, combination: Combination) -> Expr:
         return wide(b.read(0, *where, fill=combination.identity))
 
     totals = Totals(b, lines, size, term, combination)
-    at = b.iters(*x.shape)
+    at = b.point(x)
     line = (*at[:axis], *at[axis + 1 :])
     found = (totals.before if attrs.exclusive else totals.up_to)(line, place(at[axis]))
     return b.finish(at, cast(found, x.dtype))

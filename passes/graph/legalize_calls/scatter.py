@@ -119,7 +119,7 @@ def _scattered(
     """The result; `decided` of its axes decide which updates are meant for an element."""
     if reduction == "none":
         own = _last(b, x.shape[:decided], count, meant)
-        at = b.iters(*x.shape)
+        at = b.point(x)
         last = b.read(own, *at[:decided])
         number, binding = b.position(clamped(last, count), count)
         found = update(at, number, binding)
@@ -127,11 +127,11 @@ def _scattered(
     monoid, function = _MONOIDS[reduction]
     dtype = _exact(x.dtype)
     (identity,) = MONOIDS[monoid].identity((dtype,))
-    at = b.iters(*x.shape)
+    at = b.point(x)
     (number,) = b.iters(count)
     term = choose(meant(at, number), cast(update(at, number), dtype), identity)
     total = b.stage(at, term, over=(number,), monoid=monoid)
-    at = b.iters(*x.shape)
+    at = b.point(x)
     old, new = cast(b.read(0, *at), dtype), b.read(total, *at)
     both: Scalar = apply(function, old, new)
     if reduction == "add":

@@ -13,6 +13,7 @@ from tcc.ir.expr.scalar import IndexValue, Scalar, index_value, transform
 from tcc.ir.index import (
     Index,
     Var,
+    Vars,
     as_int,
     bounds,
     ceildiv,
@@ -32,7 +33,7 @@ class Axis:
     """`loops`, outermost first, as one axis cut into blocks; `name` joins their names."""
 
     name: str
-    loops: tuple[Var, ...]
+    loops: Vars
     block: int
 
     @property

@@ -25,6 +25,7 @@ from tcc.ir.expr.scalar import (
 from tcc.ir.index import (
     Index,
     Var,
+    Vars,
     const,
     free_vars,
     iterator,
@@ -108,7 +109,7 @@ class Axes:
         block = Block("", source.body[node.source.component].dtype, made.shape)
         return matched(Made(block, made, inner), stage.accesses.get(node), read_in) is not None
 
-    def _streamed(self) -> tuple[Var, ...]:
+    def _streamed(self) -> Vars:
         return () if self.group.stream is None else (self.group.stream.loop,)
 
 
