@@ -36,6 +36,7 @@ from tcc.ir.layout import Layout, axis_order, part_of, permuted, row_major, set_
 from tcc.ir.op import Trait
 from tcc.ir.types import TensorType
 from tcc.known import all_known
+from tcc.ops.shapes import replaced
 from tcc.passes.fuse.compose import compose
 from tcc.passes.fuse.concat_in_place import ConcatPart, Join
 from tcc.passes.fuse.partition import Group, NodeKind, classify, seen_by_others
@@ -298,9 +299,7 @@ def _of_wholes(
         if join.whole in pinned:
             continue
         own = [found.pop(p.value) for p in join.parts if p.value in found]
-        own = [
-            _Halo((*h.widths[: join.axis], (0, 0), *h.widths[join.axis + 1 :]), h.fill) for h in own
-        ]
+        own = [_Halo(replaced(h.widths, join.axis, (0, 0)), h.fill) for h in own]
         own += [found.pop(join.whole)] if join.whole in found else []
         if own and len({h.fill for h in own}) == 1:
             found[join.whole] = _widest(own)

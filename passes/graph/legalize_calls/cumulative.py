@@ -15,6 +15,7 @@ from tcc.ir.index import Index
 from tcc.ir.types import TensorType
 from tcc.ops.algebra.cumulative import CumSumAttrs
 from tcc.ops.formula import wide
+from tcc.ops.shapes import replaced
 from tcc.passes.graph.emit import express
 from tcc.passes.graph.legalize_calls.prefix_sums import Combination, Totals
 
@@ -34,7 +35,7 @@ def express_running(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Val
 def _expr(x: TensorType, attrs: CumSumAttrs, combination: Combination) -> Expr:
     b = ExprBuilder(x)
     axis, size = attrs.axis, x.shape[attrs.axis]
-    lines = (*x.shape[:axis], *x.shape[axis + 1 :])
+    lines = replaced(x.shape, axis)
 
     def place(number: Index) -> Index:
         """Where the element of a number lies."""
@@ -46,6 +47,6 @@ def _expr(x: TensorType, attrs: CumSumAttrs, combination: Combination) -> Expr:
 
     totals = Totals(b, lines, size, term, combination)
     at = b.point(x)
-    line = (*at[:axis], *at[axis + 1 :])
+    line = replaced(at, axis)
     found = (totals.before if attrs.exclusive else totals.up_to)(line, place(at[axis]))
     return b.finish(at, cast(found, x.dtype))

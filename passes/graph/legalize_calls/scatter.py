@@ -20,6 +20,7 @@ from tcc.ir.types import BOOL, I32, I64, DType, DTypeKind, TensorType, element_c
 from tcc.ops.data.indexing import Binding
 from tcc.ops.formula import choose, widened
 from tcc.ops.operands import clamped, guard, inside, wrapped
+from tcc.ops.shapes import replaced
 from tcc.passes.graph.emit import emit, express
 
 _MONOIDS = {"add": ("sum", "add"), "mul": ("prod", "mul"), "max": ("max",) * 2, "min": ("min",) * 2}
@@ -71,12 +72,12 @@ def _elements(
     lowest = -(1 << (indices.dtype.bits - 1))
 
     def meant(at: Indices, number: Index) -> Scalar:
-        where = (*at[:axis], number, *at[axis + 1 :])
+        where = replaced(at, axis, number)
         index = wrapped(b.read(1, *where, fill=lowest), size)
         return apply("eq", index, index_value(at[axis], I64))
 
     def update(at: Indices, number: Index, *bindings: Binding) -> Scalar:
-        return b.read(2, *at[:axis], number, *at[axis + 1 :], fill=0, indirect=bindings)
+        return b.read(2, *replaced(at, axis, number), fill=0, indirect=bindings)
 
     return _scattered(b, x, count, x.rank, reduction, meant, update)
 

@@ -18,6 +18,7 @@ from tcc.ops import OPS
 from tcc.ops.data.data_dependent import BindSizeAttrs
 from tcc.ops.formula import choose, chosen
 from tcc.ops.operands import clamped, guard
+from tcc.ops.shapes import replaced
 from tcc.passes.graph.emit import emit, express
 from tcc.passes.graph.legalize_calls.prefix_sums import BLOCK, Combination, Totals
 
@@ -140,9 +141,9 @@ def _rest(value: Scalar, size: Index) -> Scalar:
 
 def _slices(x: TensorType, places: TensorType, axis: int) -> Expr:
     b = ExprBuilder(x, places)
-    shape = (*x.shape[:axis], places.shape[0], *x.shape[axis + 1 :])
+    shape = replaced(x.shape, axis, places.shape[0])
     at = b.iters(*shape)
     size = x.shape[axis]
     where, binding = b.position(clamped(b.read(1, at[axis]), size), size)
-    source = (*at[:axis], where, *at[axis + 1 :])
+    source = replaced(at, axis, where)
     return b.finish(at, b.read(0, *source, fill=guard(size), indirect=(binding,)))
