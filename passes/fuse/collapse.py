@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tcc.ir.expr import extent
-from tcc.ir.expr.scalar import Read, Scalar, StageRef, index_values, read, rebuild, walk
+from tcc.ir.expr.scalar import Read, Scalar, StageRef, index_values, read_at, rebuild, walk
 from tcc.ir.index import (
     Index,
     Substitution,
@@ -160,7 +160,7 @@ def _with_blocks_at(stage: GroupStage, mapping: Substitution) -> GroupStage:
             access = stage.accesses.get(old)
             if isinstance(new.source, StageRef):
                 at = tuple(substitute(i, mapping) for i in new.indices)
-                new = read(new.source, at, new.dtype, fill=new.fill, indirect=new.indirect)
+                new = read_at(new, at, new.indirect)
                 done[old] = new
             if access is not None:
                 accesses[new] = _moved(access, mapping)

@@ -22,7 +22,7 @@ from tcc.ir.expr.scalar import (
     Scalar,
     Source,
     StageRef,
-    read,
+    read_at,
     reads_of_stages,
     substitute_all,
     substitute_indices,
@@ -243,7 +243,7 @@ def _inlined(node: Read, stage: Stage, component: int) -> Scalar:
         known, wanted = dict(scalar.indirect), free_vars(*scalar.indices)
         extra = (pair for pair in node.indirect if pair[0] in wanted and pair[0] not in known)
         bound = (*scalar.indirect, *extra)
-        return read(scalar.source, scalar.indices, scalar.dtype, fill=scalar.fill, indirect=bound)
+        return read_at(scalar, scalar.indices, bound)
 
     body = substitute_indices(body, mapping) if mapping else body
     return transform(body, bind) if node.indirect else body

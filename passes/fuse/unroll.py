@@ -21,7 +21,7 @@ from tcc.ir.expr.scalar import (
     Scalar,
     children,
     index_value,
-    read,
+    read_at,
     rebuild,
     substitute_all,
     walk,
@@ -206,7 +206,7 @@ class _Choice:
             case Read():
                 at = tuple(substitute(i, self.mapping) for i in node.indices)
                 bound = tuple((v, self.of(s)) for v, s in node.indirect)
-                return read(node.source, at, node.dtype, fill=node.fill, indirect=bound)
+                return read_at(node, at, bound)
             case _:
                 return rebuild(node, self.of)
 

@@ -235,7 +235,7 @@ class _Forms:
         assert high is not None
         b = ExprBuilder(self._type(source))
         shape = self._type(source).shape
-        i = b.iters(*replaced(shape, axis, high - low + 1))
+        i = b.iters(*shape[:axis], high - low + 1, *shape[axis + 1 :])
         place = form.at(i[axis] + low)
         pair = source, b.finish(i, b.read(0, *replaced(i, axis, place)))
         if pair not in self.extended:

@@ -136,13 +136,11 @@ class NodeContext(Emitter):
     def integers(self, name: str, default: Sequence[int] | None = None) -> tuple[int, ...]:
         return tuple(self._value(name, "ints", "ints", default))
 
-    def reals(self, name: str, default: Sequence[float] = ()) -> tuple[float, ...]:
-        return tuple(self._value(name, "floats", "floats", default))
+    def reals(self, name: str) -> tuple[float, ...]:
+        return tuple(self._value(name, "floats", "floats", ()))
 
-    def texts(self, name: str, default: Sequence[str] = ()) -> tuple[str, ...]:
-        if not self.has_value(name):
-            return tuple(default)
-        raw = self._attribute(name, "strings").strings
+    def texts(self, name: str) -> tuple[str, ...]:
+        raw = self._value(name, "strings", "strings", ())
         return tuple(text.decode("utf-8", "replace") for text in raw)
 
     def tensor(self, name: str) -> Operand:

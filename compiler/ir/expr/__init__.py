@@ -196,7 +196,7 @@ class ExprBuilder:
     >>> b = ExprBuilder(x, w)
     >>> i, j = b.iters(m, n)
     >>> k, = b.iters(depth)
-    >>> b.stage((i, j), b.read(0, i, k) * ..., over=(k,), monoid="sum")
+    >>> b.sum((i, j), b.read(0, i, k) * ..., over=(k,))
     """
 
     def __init__(self, *params: TensorType | None) -> None:
@@ -239,6 +239,10 @@ class ExprBuilder:
         """Appends a stage and returns its first component."""
         self._stages.append(Stage(_vars(iters), _vars(over), monoid, body))
         return StageRef(len(self._stages) - 1)
+
+    def sum(self, iters: Indices, value: Scalar, over: Indices) -> StageRef:
+        """Appends a stage that sums `value`."""
+        return self.stage(iters, value, over=over, monoid="sum")
 
     def done(self, *outputs: StageRef) -> Expr:
         refs = outputs or (StageRef(len(self._stages) - 1),)

@@ -295,6 +295,11 @@ def read_from(node: Read, source: Source, dtype: DType | None = None) -> Read:
     return read(source, node.indices, kind, fill=node.fill, indirect=node.indirect)
 
 
+def read_at(node: Read, indices: Indices, indirect: tuple[tuple[Var, Scalar], ...]) -> Read:
+    """`node` at other indices, of which `indirect` binds those that data decide."""
+    return read(node.source, indices, node.dtype, fill=node.fill, indirect=indirect)
+
+
 def apply(function: str, *args: Scalar) -> Apply:
     """`function(args)`; raises KeyError for an unknown name, ValueError for a wrong arity."""
     row = FUNCTIONS[function]
@@ -376,9 +381,7 @@ def rebuild(scalar: Scalar, replace: Callable[[Scalar], Scalar]) -> Scalar:
             return cast(replace(scalar.arg), scalar.dtype)
         case Read() if scalar.indirect:
             indirect = tuple((v, replace(s)) for v, s in scalar.indirect)
-            return read(
-                scalar.source, scalar.indices, scalar.dtype, fill=scalar.fill, indirect=indirect
-            )
+            return read_at(scalar, scalar.indices, indirect)
         case _:
             return scalar
 
@@ -426,7 +429,7 @@ def substitute_all(roots: Scalars, mapping: Substitution) -> Scalars:
                 bound = tuple(
                     (free_vars(mapping[v])[0] if v in mapping else v, s) for v, s in node.indirect
                 )
-                return read(node.source, at, node.dtype, fill=node.fill, indirect=bound)
+                return read_at(node, at, bound)
             case IndexValue():
                 return index_value(substitute(node.index, mapping), node.dtype)
             case _:

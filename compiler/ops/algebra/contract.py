@@ -103,7 +103,7 @@ def matmul_sum(
     column = i[len(i) - 1 :] if c.rank > 1 else ()
     at_a = (*aligned(a.shape[:-2], batch), *row, k)
     at_c = (*aligned(c.shape[:-2], batch), k, *column)
-    return b.stage(i, term(at_a, at_c), over=(k,), monoid="sum")
+    return b.sum(i, term(at_a, at_c), over=(k,))
 
 
 def _matmul_expr(types: Types, attrs: NoAttrs) -> Expr:
@@ -155,7 +155,7 @@ def _gemm_expr(types: Types, attrs: GemmAttrs) -> Expr:
     (k,) = b.iters(depth)
     left = b.read(0, k, i) if attrs.trans_a else b.read(0, i, k)
     right = b.read(1, j, k) if attrs.trans_b else b.read(1, k, j)
-    sums = b.stage((i, j), wide(left) * wide(right), over=(k,), monoid="sum")
+    sums = b.sum((i, j), wide(left) * wide(right), over=(k,))
     bias = optional(types, 2)
     if attrs.alpha == 1.0 and bias is None:
         return b.done(rounded(b, sums, y))

@@ -190,7 +190,7 @@ def _conv_sum(
         pixel = when([inside(index_value(k, I64), n) for k, n in image], pixel)
     weight = _shifted(b, numbers[2], at_w, numbers[3], i[1])
     # Channels last: neighbours in storage, of which targets multiply several at once.
-    return b.stage(i, pixel * weight, over=(*over[1:], over[0]), monoid="sum")
+    return b.sum(i, pixel * weight, over=(*over[1:], over[0]))
 
 
 def _conv_integer_expr(types: Types, attrs: ConvIntegerAttrs) -> Expr:

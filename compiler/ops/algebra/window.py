@@ -222,7 +222,7 @@ def _conv_expr(types: Types, attrs: ConvAttrs) -> Expr:
     b = ExprBuilder(*types)
     i, over, at_x, at_w = conv_indices(b, required(types, 0), required(types, 1), attrs)
     pixel = wide(b.read(0, *at_x, fill=attrs.border_fill))
-    sums = b.stage(i, pixel * wide(b.read(1, *at_w)), over=over, monoid="sum")
+    sums = b.sum(i, pixel * wide(b.read(1, *at_w)), over=over)
     return b.done(biased(b, sums, y, 2))
 
 
@@ -288,7 +288,7 @@ def _transpose_expr(types: Types, attrs: ConvTransposeAttrs) -> Expr:
     pixel = wide(b.read(0, n, channel, *at, fill=0))
     weight = wide(b.read(1, channel, m % w.shape[1] if attrs.group > 1 else m, *k))
     term = when(hits, pixel * weight)
-    sums = b.stage(i, term, over=over, monoid="sum")
+    sums = b.sum(i, term, over=over)
     return b.done(biased(b, sums, y, 2))
 
 
@@ -353,7 +353,7 @@ def _col2im_expr(types: Types, attrs: Col2ImAttrs) -> Expr:
         column = column * count + index
         hits.append(inside(index_value(index, I64), count))
     term = when(hits, wide(b.read(0, n, row, column, fill=0)))
-    sums = b.stage(i, term, over=k, monoid="sum")
+    sums = b.sum(i, term, over=k)
     return b.done(rounded(b, sums, y))
 
 

@@ -290,7 +290,7 @@ def _deform_expr(types: Types, attrs: DeformConvAttrs) -> Expr:
     term = value * wide(b.read(1, m, c, *k))
     if optional(types, 4) is not None:
         term *= wide(b.read(4, n, element, *o))
-    sums = b.stage(i, term, over=over, monoid="sum")
+    sums = b.sum(i, term, over=over)
     return b.done(biased(b, sums, y, 3))
 
 

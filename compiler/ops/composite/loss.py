@@ -94,10 +94,10 @@ def _loss_expr(b: ExprBuilder, types: Types, attrs: LossAttrs, logs: Source) -> 
     if attrs.reduction == "none":
         b.stage(at, cast(term(at)[0], x.dtype))
         return
-    value: Scalar = b.read(b.stage((), term(at)[0], over=at, monoid="sum"))
+    value: Scalar = b.read(b.sum((), term(at)[0], over=at))
     if attrs.reduction == "mean":
         at = b.point(labels)
-        weights = b.stage((), term(at)[1], over=at, monoid="sum")
+        weights = b.sum((), term(at)[1], over=at)
         value = value / b.read(weights)
     b.stage((), cast(value, x.dtype))
 

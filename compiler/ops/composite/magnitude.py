@@ -136,7 +136,7 @@ def _lrn_expr(types: Types, attrs: LrnAttrs) -> Expr:
     (k,) = b.iters(attrs.size)
     channel = at[1] + k - (attrs.size - 1) // 2
     near = wide(b.read(0, at[0], channel, *at[2:], fill=0.0))
-    squares = b.stage(at, near * near, over=(k,), monoid="sum")
+    squares = b.sum(at, near * near, over=(k,))
     at = b.point(x)
     sums = b.read(squares, *at) * (attrs.alpha / attrs.size)
     base = sums + attrs.bias

@@ -184,7 +184,7 @@ def _dft_expr(types: Types, attrs: DftAttrs) -> Expr:
         term = re * _mirrored(n, attrs.length, re.dtype)
     else:
         term = _either(part, re, im)
-    sums = b.stage(outer, term, over=(n,), monoid="sum")
+    sums = b.sum(outer, term, over=(n,))
     return b.done(_scaled(b, sums, y, attrs))
 
 
@@ -247,7 +247,7 @@ def _stft_expr(types: Types, attrs: StftAttrs) -> Expr:
     term = _either(part, *_turned(b, x, at, (n * frequency, attrs.length), False))
     if optional(types, 1) is not None:
         term *= cast(b.read(1, n), F64)
-    sums = b.stage(outer, term, over=(n,), monoid="sum")
+    sums = b.sum(outer, term, over=(n,))
     return b.done(rounded(b, sums, y))
 
 

@@ -143,7 +143,7 @@ class _Ranking:
         earlier = apply("lt", index_value(other, I64), index_value(mine, I64))
         before = self._before(items.value(line, another), items.value(line, number), earlier)
         counts = apply("and", before, items.there(line, another))
-        return b.stage((*at, mine), cast(counts, I32), over=(other,), monoid="sum")
+        return b.sum((*at, mine), cast(counts, I32), over=(other,))
 
     def _numbered(self, at: Where, blocks: Where, each: Index) -> tuple[Where, Index]:
         """The line, and the number in it of an element of a block."""

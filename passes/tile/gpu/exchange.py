@@ -17,7 +17,7 @@ from tcc.ir.expr.scalar import (
     apply,
     index_value,
     literal,
-    read,
+    read_at,
     reads_of_stages,
     rebuild,
     walk,
@@ -226,7 +226,7 @@ class _Formula:
         if isinstance(new.source, StageRef):
             at = (*(substitute(i, self.mapping) for i in new.indices), *at)
         bound = tuple(dict((*self.node.indirect, *new.indirect)).items())
-        found = read(new.source, at, new.dtype, fill=new.fill, indirect=bound)
+        found = read_at(new, at, bound)
         self.accesses[found] = moved
         return found
 

@@ -89,6 +89,7 @@ class BlockStage:
     ) -> None:
         self.emitter, self.stage, self.frame = emitter, stage, frame
         self.reduce = tuple(reduce)
+        self.origin = tuple(AxisRange(axis, const(0)) for axis in self.reduce)
         self.sides = sides(stage, frame, reduce)
 
     def run(self) -> Blocks:
@@ -129,9 +130,8 @@ class BlockStage:
 
     def _reduced(self) -> Blocks:
         if _is_one(self.reduce):
-            parts = tuple(AxisRange(r, const(0)) for r in self.reduce)
-            return self.across(self.values(parts), parts)
-        wide = BlockAxes((*self.frame.parts, *(AxisRange(r, const(0)) for r in self.reduce)))
+            return self.across(self.values(self.origin), self.origin)
+        wide = BlockAxes((*self.frame.parts, *self.origin))
         start = self.identity(wide.shape)
         self._positions_ahead(self.stage.body, wide)
 
@@ -139,7 +139,7 @@ class BlockStage:
             return self.combine(old, self.values(parts))
 
         found = in_steps(self.emitter, self.reduce, start, step)
-        return self.across(found, wide.parts[len(self.frame.parts) :])
+        return self.across(found, self.origin)
 
     def _positions_ahead(self, roots: Sequence[Scalar], frame: BlockAxes) -> None:
         """Loads positions that data give, and that no step changes, before the first: each step
@@ -186,9 +186,9 @@ class BlockStage:
 
         start = self.identity(self.frame.shape)
         if _is_one(self.reduce):
-            return step(tuple(AxisRange(r, const(0)) for r in self.reduce), start)
+            return step(self.origin, start)
         assert self.sides is not None
-        every = (*self.frame.parts, *(AxisRange(r, const(0)) for r in self.reduce))
+        every = (*self.frame.parts, *self.origin)
         for factor, labels in zip((self.sides.a, self.sides.b), self.sides.labels, strict=True):
             self._positions_ahead((factor,), _reordered(every, labels))
         return in_steps(self.emitter, self.reduce, start, step)
