@@ -18,7 +18,7 @@ from tcc.ir.graph import Node, Value
 from tcc.ir.index import Index, as_int, const, nonnegative, var_of
 from tcc.ir.layout import part_of, row_major
 from tcc.ir.op import Array
-from tcc.ir.program import CallOp, ReadInt, Register, Relation, TensorRef
+from tcc.ir.program import CallOp, ReadInt, Register, Registers, Relation, TensorRef
 from tcc.ir.types import dtype_of, element_count, integer_limits
 from tcc.ops.data.data_dependent import BindSizeAttrs
 from tcc.ops.data.indexing import REDUCTIONS
@@ -47,7 +47,7 @@ def call(
     inputs: tuple[TensorRef, ...],
     outputs: tuple[TensorRef, ...],
     ints: tuple[int, ...] = (),
-    results: tuple[Register, ...] = (),
+    results: Registers = (),
 ) -> None:
     """Emits the call of a C function."""
     frame.out.append(CallOp(name, inputs, outputs, ints, results))

@@ -9,7 +9,7 @@ from tcc.errors import UserError, printable
 from tcc.frontends.emit import Emitter
 from tcc.frontends.onnx.schema import schema_of
 from tcc.frontends.onnx.tensors import element_type
-from tcc.frontends.scope import ImportSession, Operand, Scope
+from tcc.frontends.scope import ImportSession, Operand, Operands, Scope
 from tcc.ir.op import Array
 from tcc.ir.types import BOOL, DType
 
@@ -208,12 +208,12 @@ class NodeContext(Emitter):
         return bool(operand.array.reshape(()))
 
 
-Results: TypeAlias = "Operand | Sequence[Operand | None]"
+Results: TypeAlias = Operand | Operands
 Converter: TypeAlias = Callable[[NodeContext], Results]
 Converters: TypeAlias = dict[str, Converter]
 
 
-def as_sequence(results: Results) -> Sequence[Operand | None]:
+def as_sequence(results: Results) -> Operands:
     """What a converter gives, an operand or operands, as a sequence."""
     return (results,) if isinstance(results, Operand) else results
 

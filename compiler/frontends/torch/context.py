@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
 from tcc.frontends.emit import Emitter
 from tcc.frontends.onnx.convert.movement import forward_range
-from tcc.frontends.scope import Operand, Scope
+from tcc.frontends.scope import Operand, Operands, Scope
 from tcc.frontends.torch.calls import Call, Known, Ref, Tensor
 from tcc.frontends.torch.symbols import Symbols
 from tcc.frontends.torch.tensors import computed_type, element_type
@@ -53,9 +53,7 @@ class CallContext(Emitter):
         self._made = 0
         self.arguments = {name: names.resolve(value) for name, value in call.arguments.items()}
 
-    def emit_all(
-        self, op: str, operands: Sequence[Operand | None], **attrs: Any
-    ) -> tuple[Operand, ...]:
+    def emit_all(self, op: str, operands: Operands, **attrs: Any) -> tuple[Operand, ...]:
         self._made += 1
         if self._made > _MOST_NODES:
             raise self.fail(f"it would become more than {_MOST_NODES} nodes")
@@ -243,6 +241,6 @@ class CallContext(Emitter):
         return self.slice_axis(x, axis, begin, size, step)
 
 
-Results: TypeAlias = Sequence[Operand | None]
+Results: TypeAlias = Operands
 Converter: TypeAlias = Callable[[CallContext], Any]
 Converters: TypeAlias = dict[str, Converter]

@@ -21,6 +21,7 @@ from types import MappingProxyType
 
 from tcc.ir.expr.scalar import (
     Apply,
+    Bindings,
     Read,
     Scalar,
     Scalars,
@@ -219,7 +220,7 @@ class ExprBuilder:
         source: Source,
         *indices: IndexLike,
         fill: bool | int | float | None = None,
-        indirect: tuple[tuple[Var, Scalar], ...] = (),
+        indirect: Bindings = (),
     ) -> Read:
         return read(source, indices, self._dtype(source), fill=fill, indirect=indirect)
 

@@ -107,7 +107,7 @@ class Read(_Arithmetic):
     indices: Indices
     dtype: DType
     fill: bool | int | float | None
-    indirect: tuple[tuple[Var, Scalar], ...]
+    indirect: Bindings
 
 
 @entity
@@ -141,6 +141,7 @@ class Arg(_Arithmetic):
 Scalar: TypeAlias = Const | IndexValue | Read | Apply | Cast | Arg
 Term: TypeAlias = "Scalar | Index | bool | int | float"  # an operand of a scalar's operators
 Scalars: TypeAlias = tuple[Scalar, ...]
+Bindings: TypeAlias = tuple[tuple[Var, Scalar], ...]  # what data-dependent indices stand for
 
 
 # ---- the function table -----------------------------------------------------------------------
@@ -278,7 +279,7 @@ def read(
     dtype: DType,
     *,
     fill: bool | int | float | None = None,
-    indirect: tuple[tuple[Var, Scalar], ...] = (),
+    indirect: Bindings = (),
 ) -> Read:
     at = tuple(as_index(i) for i in indices)
     outside = None if fill is None else literal(fill, dtype)
@@ -295,7 +296,7 @@ def read_from(node: Read, source: Source, dtype: DType | None = None) -> Read:
     return read(source, node.indices, kind, fill=node.fill, indirect=node.indirect)
 
 
-def read_at(node: Read, indices: Indices, indirect: tuple[tuple[Var, Scalar], ...]) -> Read:
+def read_at(node: Read, indices: Indices, indirect: Bindings) -> Read:
     """`node` at other indices, of which `indirect` binds those that data decide."""
     return read(node.source, indices, node.dtype, fill=node.fill, indirect=indirect)
 

@@ -7,6 +7,7 @@ A block is a power of two, so the last one may reach beyond the axis: its tail i
 """
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import IndexValue, Scalar, index_value, transform
@@ -78,14 +79,17 @@ class AxisRange:
         return self.axis.block > 1
 
 
+Parts: TypeAlias = tuple[AxisRange, ...]
+
+
 @record
 class BlockAxes:
     """The parts that a block covers; those with lanes are its axes, in order."""
 
-    parts: tuple[AxisRange, ...]
+    parts: Parts
 
     @property
-    def axes(self) -> tuple[AxisRange, ...]:
+    def axes(self) -> Parts:
         """The parts with lanes."""
         return tuple(p for p in self.parts if p.lanes)
 

@@ -13,7 +13,7 @@ from tcc.ir.index import Index, Var, as_int, const
 from tcc.ir.tile import Block, Blocks, Contract, Reduce, Store
 from tcc.ir.tile.group import GroupStage
 from tcc.ir.types import BF16, F16, F32, FLOAT8, I8, I32
-from tcc.passes.tile.gpu.axes import Axis, AxisRange, BlockAxes
+from tcc.passes.tile.gpu.axes import Axis, AxisRange, BlockAxes, Parts
 from tcc.passes.tile.gpu.body import BlockEmitter, StageScalars
 from tcc.passes.tile.monoids import combinations, identities, identity_blocks
 from tcc.record import record
@@ -135,7 +135,7 @@ class BlockStage:
         start = self.identity(wide.shape)
         self._positions_ahead(self.stage.body, wide)
 
-        def step(parts: tuple[AxisRange, ...], old: Blocks) -> Blocks:
+        def step(parts: Parts, old: Blocks) -> Blocks:
             return self.combine(old, self.values(parts))
 
         found = in_steps(self.emitter, self.reduce, start, step)
@@ -181,7 +181,7 @@ class BlockStage:
     # ---- products -------------------------------------------------------------------------------
 
     def _contracted(self) -> Blocks:
-        def step(parts: tuple[AxisRange, ...], old: Blocks) -> Blocks:
+        def step(parts: Parts, old: Blocks) -> Blocks:
             return (self.contract(parts, old[0]),)
 
         start = self.identity(self.frame.shape)
@@ -222,7 +222,7 @@ def in_steps(
     emitter: BlockEmitter,
     axes: Sequence[Axis],
     start: Blocks,
-    step: Callable[[tuple[AxisRange, ...], Blocks], Blocks],
+    step: Callable[[Parts, Blocks], Blocks],
     span: tuple[Index, Index] | None = None,
 ) -> Blocks:
     """A loop over the blocks of all `axes`, the last one fastest; from the first number of `span`
@@ -235,7 +235,7 @@ def in_steps(
     return emitter.carry(at, first, stop, 1, start, partial(step, parts_at(axes, at)))
 
 
-def parts_at(axes: Sequence[Axis], number: Index) -> tuple[AxisRange, ...]:
+def parts_at(axes: Sequence[Axis], number: Index) -> Parts:
     """The parts of `axes` that block `number` of them all covers."""
     parts: list[AxisRange] = []
     inner = const(1)

@@ -5,7 +5,7 @@
 Products keep this form too: targets that multiply bytes find them in it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import copy
 
 from tcc.frontends.emit import Emitter
@@ -16,7 +16,7 @@ from tcc.frontends.onnx.convert.quantize import CONVERTERS as STANDARD_QUANTISED
 from tcc.frontends.onnx.convert.reduce import along_axis
 from tcc.frontends.onnx.convert.window import CONVERTERS as WINDOWS
 from tcc.frontends.onnx.convert.window import pool_attrs
-from tcc.frontends.scope import Operand
+from tcc.frontends.scope import Operand, Operands
 from tcc.ir.index import as_int
 from tcc.ir.types import F32, U8
 
@@ -100,8 +100,8 @@ def _gemm(ctx: NodeContext) -> Results:
 
 def scaled_sums(
     ctx: Emitter,
-    a: Sequence[Operand | None],
-    c: Sequence[Operand | None],
+    a: Operands,
+    c: Operands,
     bias: Operand | None,
 ) -> Operand:
     """The product of bytes with their scales and zero points, in floats."""
@@ -124,7 +124,7 @@ def _to_float(ctx: NodeContext) -> Results:
 
 
 def quantised_product(
-    ctx: Emitter, x: Operand, matrix: Sequence[Operand | None], bias: Operand | None = None
+    ctx: Emitter, x: Operand, matrix: Operands, bias: Operand | None = None
 ) -> Operand:
     """`x`, quantised by its own range, times bytes with their scale and zero point."""
     return scaled_sums(ctx, ctx.emit_all("dynamic_quantize_linear", [x]), matrix, bias)
