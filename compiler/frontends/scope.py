@@ -34,7 +34,7 @@ from tcc.ir.types import DType, TensorType, dtype_of
 from tcc.known import all_known
 from tcc.ops import OPS
 from tcc.ops.effort import is_laborious
-from tcc.ops.shapes import UnequalDimsError
+from tcc.ops.shapes import Shape, UnequalDimsError
 
 _FOLD_RESULT = 1024  # larger constants are folded by the pass, which prices memory
 _FOLD_OPERAND = 1 << 16
@@ -138,7 +138,7 @@ class Operand:
         return self.type.rank
 
     @property
-    def shape(self) -> tuple[Index, ...]:
+    def shape(self) -> Shape:
         return self.type.shape
 
     @property

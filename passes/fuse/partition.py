@@ -525,12 +525,7 @@ def classify(node: Node) -> Traits:
         return Traits(NodeKind.REDUCTION, 0)
     if all(_is_map(s) for s in expr.stages):
         return Traits(NodeKind.MAP, 0)
-    return Traits(NodeKind.POINTWISE, expr_weight(expr))
-
-
-def expr_weight(expr: Expr) -> int:
-    """Operations per element of the heaviest stage."""
-    return max(weight(s) for s in expr.stages)
+    return Traits(NodeKind.POINTWISE, max(map(weight, expr.stages)))
 
 
 def _is_map(stage: Stage) -> bool:

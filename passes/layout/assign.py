@@ -36,7 +36,7 @@ from tcc.ir.layout import Layout, axis_order, part_of, permuted, row_major, set_
 from tcc.ir.op import Trait
 from tcc.ir.types import TensorType
 from tcc.known import all_known
-from tcc.ops.shapes import replaced
+from tcc.ops.shapes import Shape, replaced
 from tcc.passes.fuse.compose import compose
 from tcc.passes.fuse.concat_in_place import ConcatPart, Join
 from tcc.passes.fuse.partition import Group, NodeKind, classify, seen_by_others
@@ -488,7 +488,7 @@ def _pad_pinned(
     return result, {copies[v] for v in made}
 
 
-def _padded_shape(value: Value, halo: _Halo) -> tuple[Index, ...]:
+def _padded_shape(value: Value, halo: _Halo) -> Shape:
     return tuple(
         size + before + after
         for size, (before, after) in zip(value.type.shape, halo.widths, strict=True)

@@ -12,7 +12,7 @@ from tcc.frontends.scope import Operand, Operands, Scope
 from tcc.frontends.torch.calls import Call, Known, Ref, Tensor
 from tcc.frontends.torch.symbols import Symbols
 from tcc.frontends.torch.tensors import computed_type, element_type
-from tcc.ir.index import Index, IndexLike, as_index, as_int, const
+from tcc.ir.index import Index, IndexLike, Indices, as_index, as_int, const
 from tcc.ir.types import BOOL, F32, F64, I64, U8, DType
 from tcc.known import all_known
 from tcc.record import record
@@ -180,7 +180,7 @@ class CallContext(Emitter):
             return const(int(value))
         raise self.fail(f"{value!r} is no size")
 
-    def indices(self, name: str) -> tuple[Index, ...]:
+    def indices(self, name: str) -> Indices:
         value = self.arguments[name]
         return tuple(map(self.as_size, value if isinstance(value, list) else [value]))
 

@@ -11,7 +11,7 @@ from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, cast
 from tcc.ir.graph import GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs
-from tcc.ir.index import Index
+from tcc.ir.index import Index, Indices
 from tcc.ir.types import TensorType
 from tcc.ops.algebra.cumulative import CumSumAttrs
 from tcc.ops.formula import wide
@@ -41,7 +41,7 @@ def _expr(x: TensorType, attrs: CumSumAttrs, combination: Combination) -> Expr:
         """Where the element of a number lies."""
         return size - 1 - number if attrs.reverse else number
 
-    def term(at: tuple[Index, ...], number: Index) -> Scalar:
+    def term(at: Indices, number: Index) -> Scalar:
         where = (*at[:axis], place(number), *at[axis:])
         return wide(b.read(0, *where, fill=combination.identity))
 

@@ -13,6 +13,7 @@ from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import IndexValue, Scalar, index_value, transform
 from tcc.ir.index import (
     Index,
+    Indices,
     Var,
     Vars,
     as_int,
@@ -98,7 +99,7 @@ class BlockAxes:
         """The shape of a block that varies along all axes."""
         return tuple(p.axis.block for p in self.axes)
 
-    def positions(self, shape: tuple[int, ...]) -> tuple[Index, ...]:
+    def positions(self, shape: tuple[int, ...]) -> Indices:
         """The position along each part, over lanes of a block of `shape`."""
         lane = iter(lanes(shape))
         return tuple(p.base + next(lane) if p.lanes else p.base for p in self.parts)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from tcc.frontends.onnx.axes import (
+    Dims,
     bound_sizes,
     marks,
     run_axes,
@@ -286,9 +287,7 @@ def _tile(ctx: NodeContext) -> Results:
     return ctx.emit("tile", x, repeats=repeats)
 
 
-def _spread_pads(
-    ctx: NodeContext, pads: Sequence[Index], axes: tuple[Index, ...], rank: int
-) -> tuple[Index, ...]:
+def _spread_pads(ctx: NodeContext, pads: Sequence[Index], axes: Dims, rank: int) -> Dims:
     """Pads of all axes from those of axes that only the run knows."""
     if len(pads) != 2 * len(axes):
         raise ctx.fail(f"{len(pads)} pads for {len(axes)} axes")
@@ -376,7 +375,7 @@ def _length(ctx: NodeContext, operand: Operand, what: str) -> int:
 
 def _positions(
     ctx: NodeContext, operand: Operand, dims: Sequence[Index], least: Sequence[int] = ()
-) -> tuple[Index, ...]:
+) -> Dims:
     """Starts or ends; where the sign is not known the run adds the axis to negative ones, and none
     is below its entry of `least`, which is 0 where there are none."""
     known = operand.known
