@@ -9,6 +9,7 @@ from tcc.backends.artifact.words import WordWriter
 from tcc.errors import UserError
 from tcc.ir.lists import parse_list_type
 from tcc.ir.program import (
+    Body,
     Buffer,
     Collective,
     Instr,
@@ -234,7 +235,7 @@ class _Reader:
         row = PLACES[code]
         return Buffer(row.node(*numbers[: len(row.fields)]), self.string())
 
-    def body(self, depth: int) -> tuple[Instr, ...]:
+    def body(self, depth: int) -> Body:
         if depth > MAX_DEPTH:
             raise ValueError("body")
         return tuple(self.instr(depth) for _ in range(self.count()))

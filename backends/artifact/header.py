@@ -6,6 +6,7 @@ from typing import Any
 
 from tcc.backends.artifact.toolchain import runtime_folder
 from tcc.ir.program import Port, Program
+from tcc.known import all_known
 
 
 def model_header(name: str, program: Program, manifest: dict[str, Any]) -> str:
@@ -67,7 +68,7 @@ def _macros(prefix: str, port: Port, shape: list[int | None]) -> list[str]:
     for i, size in enumerate(shape):
         if size is not None:
             lines.append(f"#define {prefix}_DIM_{i} {size}")
-    known = [size for size in shape if size is not None]
-    if len(known) == len(shape):
+    known = all_known(shape)
+    if known is not None:
         lines.append(f"#define {prefix}_BYTES {(prod(known) * port.dtype.bits + 7) // 8}")
     return lines

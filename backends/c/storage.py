@@ -190,16 +190,14 @@ def _place_arena(made: Storage, ranges: Mapping[BufferId, tuple[int, int]], name
         by_type.setdefault(made.types[number], []).append(number)
     for dtype, numbers in by_type.items():
         arena = names.fresh(f"arena_{value_type(dtype).removesuffix('_t')}")
-        starts: dict[BufferId, int] = {}
+        ends: dict[BufferId, int] = {}
         for number in sorted(numbers, key=ranges.__getitem__):
-            first, _ = ranges[number]
-            below = [n for n in starts if ranges[n][1] <= first]
-            ends = (starts[n] + ranges[n][1] - ranges[n][0] for n in below)
-            starts[number] = -(-max(ends, default=0) // ALIGN) * ALIGN
-        for number, start in starts.items():
+            first, last = ranges[number]
+            below = (end for n, end in ends.items() if ranges[n][1] <= first)
+            start = -(-max(below, default=0) // ALIGN) * ALIGN
+            ends[number] = start + last - first
             made.names[number] = f"{arena} + {start // dtype.bytes}" if start else arena
-        total = max(starts[n] + ranges[n][1] - ranges[n][0] for n in numbers)
-        _declare(made, dtype, arena, total)
+        _declare(made, dtype, arena, max(ends.values()))
 
 
 def _declare(made: Storage, dtype: DType, name: str, size: int | None, label: str = "") -> None:

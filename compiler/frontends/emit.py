@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 from tcc.errors import UserError
-from tcc.frontends.scope import LARGEST_SIZE, Operand, Scope
+from tcc.frontends.scope import LARGEST_SIZE, Operand, Operands, Scope
 from tcc.ir.graph import GraphBuilder
 from tcc.ir.index import Index, IndexLike, as_index, as_int, const, maximum
 from tcc.ir.types import F32, I32, I64, STRING, DType, element_count
@@ -148,9 +148,7 @@ class Emitter:
         ends = (self.filled(0, I64), self.size_scalar(size), self.filled(1, I64))
         return self.emit("range", *ends, size=size)
 
-    def emit_all(
-        self, op: str, operands: Sequence[Operand | None], **attrs: Any
-    ) -> tuple[Operand, ...]:
+    def emit_all(self, op: str, operands: Operands, **attrs: Any) -> tuple[Operand, ...]:
         """All results of a node of `op`; `attrs` are the fields of its attribute type."""
         row = OPS.get(op)
         if row is None:

@@ -17,7 +17,7 @@ import time
 from collections import ChainMap, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -31,9 +31,10 @@ from tcc.ir.index import Index, as_int, const, free_vars, symbol
 from tcc.ir.lists import ListType
 from tcc.ir.op import Array, Trait, check_handles
 from tcc.ir.types import DType, TensorType, dtype_of
+from tcc.known import all_known
 from tcc.ops import OPS
 from tcc.ops.effort import is_laborious
-from tcc.ops.shapes import UnequalDimsError
+from tcc.ops.shapes import Shape, UnequalDimsError
 
 _FOLD_RESULT = 1024  # larger constants are folded by the pass, which prices memory
 _FOLD_OPERAND = 1 << 16
@@ -137,7 +138,7 @@ class Operand:
         return self.type.rank
 
     @property
-    def shape(self) -> tuple[Index, ...]:
+    def shape(self) -> Shape:
         return self.type.shape
 
     @property
@@ -152,6 +153,9 @@ class Operand:
 
 def _nothing_under_import(*_: Any) -> Operand:
     raise InternalError("arithmetic between operands outside a source node")
+
+
+Operands: TypeAlias = Sequence[Operand | None]  # None where an optional one is absent
 
 
 @dataclass(slots=True)
@@ -289,8 +293,8 @@ class Scope:
         return self._sizes(shaped, dtype, name)
 
     def _sizes(self, elements: Array, dtype: DType, name: str) -> Operand:
-        known = [as_int(e) for e in elements.reshape(-1)]
-        if None not in known:
+        known = all_known(map(as_int, elements.reshape(-1)))
+        if known is not None:
             array = np.array(known, np.int64).astype(dtype.carrier).reshape(elements.shape)
             return self.constant(array, dtype, name)
         type = TensorType(dtype, tuple(map(const, elements.shape)))
@@ -302,7 +306,7 @@ class Scope:
     def emit(
         self,
         op: str,
-        operands: Sequence[Operand | None],
+        operands: Operands,
         attrs: Any,
         *,
         loc: str = "",
@@ -396,7 +400,7 @@ class Scope:
         return self._parts(own) <= self._parts(due)
 
     def _resolved(
-        self, operands: Sequence[Operand | None], error: BaseException | None, loc: str
+        self, operands: Operands, error: BaseException | None, loc: str
     ) -> list[Operand | None] | None:
         """The operands with the sizes that an op found unequal repeated or demanded to be equal;
         None where the error is another one, or no operand has such a dim."""
@@ -430,7 +434,7 @@ class Scope:
         return self.emit("expand", [x], attrs, loc=loc, names=[x.name])[0]
 
     def _agreed(
-        self, operands: Sequence[Operand | None], error: UnequalDimsError, loc: str
+        self, operands: Operands, error: UnequalDimsError, loc: str
     ) -> list[Operand | None] | None:
         """The operands with one of two unequal dims in the place of the other."""
         found = {dim for o in operands if o is not None for dim in o.shape}
@@ -453,7 +457,7 @@ class Scope:
     def _fold(
         self,
         op: str,
-        operands: Sequence[Operand | None],
+        operands: Operands,
         attrs: Any,
         loc: str,
         names: Sequence[str],
@@ -483,7 +487,7 @@ class Scope:
     def _propagate(
         self,
         op: str,
-        operands: Sequence[Operand | None],
+        operands: Operands,
         attrs: Any,
         loc: str,
         names: Sequence[str],
@@ -502,9 +506,7 @@ class Scope:
             self._sizes(e, t.dtype, n) for e, t, n in zip(results, types, hints, strict=False)
         )
 
-    def _types(
-        self, op: str, operands: Sequence[Operand | None], attrs: Any, loc: str
-    ) -> tuple[TensorType, ...]:
+    def _types(self, op: str, operands: Operands, attrs: Any, loc: str) -> tuple[TensorType, ...]:
         types = [None if o is None else o.type for o in operands]
         try:
             check_handles(OPS[op], types)
@@ -542,7 +544,7 @@ def _check_sizes(types: Iterable[TensorType], loc: str) -> None:
             )
 
 
-def _compared(operands: Sequence[Operand | None]) -> tuple[Index, Index] | None:
+def _compared(operands: Operands) -> tuple[Index, Index] | None:
     """The two sizes that a comparison of one-element operands compares."""
     known = [None if o is None else o.known for o in operands]
     sides = [k.reshape(-1)[0] for k in known if k is not None and k.size == 1]

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from tcc.ir.index import (
     Index,
-    as_index,
     as_int,
     bounds,
     const,
@@ -26,6 +25,7 @@ from tcc.ir.index import (
 )
 from tcc.ir.op import Array
 from tcc.ir.types import BOOL, TensorType
+from tcc.known import all_known
 from tcc.ops import OPS
 from tcc.record import record
 
@@ -207,10 +207,10 @@ def is_unequal(a: Index, b: Index) -> bool | None:
 
 
 def _static(sizes: Iterable[Any]) -> tuple[int, ...]:
-    known = tuple(as_int(as_index(size)) for size in sizes)
-    if None in known:
+    known = all_known(map(as_int, sizes))
+    if known is None:
         raise _Undecided
-    return tuple(size for size in known if size is not None)
+    return known
 
 
 def _moved(op: str) -> Rule:

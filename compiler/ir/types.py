@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from tcc.ir.index import Index, IndexLike, Indices, as_index, as_int, const
+from tcc.known import all_known
 from tcc.record import record
 
 
@@ -160,9 +161,7 @@ class TensorType:
     @property
     def static_shape(self) -> tuple[int, ...] | None:
         """The shape as ints, or None where a dimension is symbolic."""
-        sizes = tuple(as_int(dim) for dim in self.shape)
-        known = tuple(size for size in sizes if size is not None)
-        return known if len(known) == len(sizes) else None
+        return all_known(map(as_int, self.shape))
 
     def __repr__(self) -> str:
         return f"{self.dtype.name}[{','.join(dim.key for dim in self.shape)}]"

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from tcc.ir.index import Index, as_int, const
+from tcc.ir.index import as_int, const
 from tcc.ir.op import (
     Array,
     Arrays,
@@ -27,7 +27,7 @@ from tcc.ir.op import (
 from tcc.ir.program import COLLECTIVE_DTYPES, CollectiveKind, Reduction
 from tcc.ir.types import I64, TensorType
 from tcc.ops.operands import array, differ, none_negative, require, sizes
-from tcc.ops.shapes import check_dtype, required
+from tcc.ops.shapes import Shape, check_dtype, required
 from tcc.record import record
 
 
@@ -44,7 +44,7 @@ class CollectiveAttrs:
     root: int = 0
     group: str = ""
     members: tuple[tuple[int, ...], ...] = ()
-    rows: tuple[Index, ...] = ()
+    rows: Shape = ()
 
 
 def collective_kind(name: str) -> CollectiveKind:

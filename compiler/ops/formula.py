@@ -79,7 +79,7 @@ def one_stage(
     def expr(types: Types, attrs: Any) -> Expr:
         (y,) = infer(types, attrs)
         b = ExprBuilder(*types)
-        at = b.iters(*y.shape)
+        at = b.point(y)
         return b.finish(at, cast(element(b, at, attrs), y.dtype))
 
     return expr

@@ -6,6 +6,7 @@ from tcc.ir.expr.scalar import Scalar, cast, index_value
 from tcc.ir.index import Index, IndexLike, as_index, as_int, bounds, const
 from tcc.ir.op import Array, Arrays
 from tcc.ir.types import I64
+from tcc.known import all_known
 from tcc.ops.formula import choose, fn
 
 
@@ -35,9 +36,9 @@ def none_negative(values: Sequence[Index], message: str) -> None:
 
 def sizes(values: Sequence[IndexLike]) -> tuple[int, ...]:
     """Dims as integers; raises ValueError where one is symbolic."""
-    found = tuple(as_int(d) for d in values)
-    known = tuple(n for n in found if n is not None)
-    require(len(known) == len(found), f"sizes {list(values)} are not all known")
+    known = all_known(map(as_int, values))
+    if known is None:
+        raise ValueError(f"sizes {list(values)} are not all known")
     return known
 
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
 from math import ceil, prod
 
-from tcc.ir.expr.scalar import StageRef
+from tcc.ir.expr.scalar import Source
 from tcc.ir.index import (
     Atom,
     Index,
@@ -22,6 +22,7 @@ from tcc.ir.index import (
     Quotient,
     Remainder,
     Var,
+    Vars,
     as_int,
     free_vars,
     of_atom,
@@ -59,7 +60,7 @@ class Touch:
     unit's scratch.  `steps` are in rising order, unknown ones last; `most` is the bytes there are.
     """
 
-    source: int | StageRef
+    source: Source
     store: bool
     size: int
     steps: tuple[Stride, ...]
@@ -123,7 +124,7 @@ class Touch:
 
 
 def touch(
-    source: int | StageRef,
+    source: Source,
     steps: Collection[Stride],
     *,
     store: bool,
@@ -202,7 +203,7 @@ def _cut(quotient: bool, var: Var, by: int, den: int, size: int) -> Stride | Non
     )
 
 
-def _vars(atom: Atom) -> tuple[Var, ...]:
+def _vars(atom: Atom) -> Vars:
     if isinstance(atom, Var):
         return (atom,)
     if isinstance(atom, Quotient | Remainder):

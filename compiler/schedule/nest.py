@@ -5,7 +5,7 @@ from functools import lru_cache
 from math import prod
 
 from tcc.ir.expr import Stage, extent
-from tcc.ir.expr.scalar import Apply, Cast, Read, Scalar, StageRef, walk
+from tcc.ir.expr.scalar import Apply, Cast, Read, Scalar, Scalars, StageRef, walk
 from tcc.ir.index import Index, Var, Vars, as_int, evaluate, free_vars, step_in
 from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
@@ -121,7 +121,7 @@ def weight(stage: GroupStage | Stage) -> int:
 
 
 @lru_cache(1 << 12)
-def _weight(body: tuple[Scalar, ...]) -> int:
+def _weight(body: Scalars) -> int:
     total = 0
     for scalar in walk(*body):
         if isinstance(scalar, Apply):

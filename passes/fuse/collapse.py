@@ -3,12 +3,23 @@
 for i in 8: for j in 4: y@(4*i + j) = x@(4*i + j)      ->      for i.j in 32: y@(i.j) = x@(i.j)
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tcc.ir.expr import extent
-from tcc.ir.expr.scalar import Read, Scalar, StageRef, index_values, read, rebuild, walk
-from tcc.ir.index import Index, Var, Vars, bounds, const, free_vars, iterator, linear_in, substitute
+from tcc.ir.expr.scalar import Read, Scalar, StageRef, index_values, read_at, rebuild, walk
+from tcc.ir.index import (
+    Index,
+    Substitution,
+    Var,
+    Vars,
+    bounds,
+    const,
+    free_vars,
+    iterator,
+    linear_in,
+    substitute,
+)
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.passes.fuse.unify_iterators import coefficient
 from tcc.schedule.nest import all_accesses, contraction_factors, depends
@@ -135,11 +146,11 @@ def _merge(group: TileGroup, u: Var, v: Var) -> TileGroup:
     return replace(group, stages=stages, common=loops(group.common))
 
 
-def _moved(access: Access, mapping: Mapping[Var, Index]) -> Access:
+def _moved(access: Access, mapping: Substitution) -> Access:
     return replace(access, offset=substitute(access.offset, mapping))
 
 
-def _with_blocks_at(stage: GroupStage, mapping: Mapping[Var, Index]) -> GroupStage:
+def _with_blocks_at(stage: GroupStage, mapping: Substitution) -> GroupStage:
     """`stage` with accesses moved, and reads of earlier stages at the new iterators."""
     done: dict[Scalar, Scalar] = {}
     accesses: dict[Read, Access] = {}
@@ -149,7 +160,7 @@ def _with_blocks_at(stage: GroupStage, mapping: Mapping[Var, Index]) -> GroupSta
             access = stage.accesses.get(old)
             if isinstance(new.source, StageRef):
                 at = tuple(substitute(i, mapping) for i in new.indices)
-                new = read(new.source, at, new.dtype, fill=new.fill, indirect=new.indirect)
+                new = read_at(new, at, new.indirect)
                 done[old] = new
             if access is not None:
                 accesses[new] = _moved(access, mapping)

@@ -9,7 +9,7 @@ itself, or costly work that several stages or a product read and a unit can hold
 numbered afresh, so equal groups give the same (interned) expression.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -22,15 +22,15 @@ from tcc.ir.expr.scalar import (
     Scalar,
     Source,
     StageRef,
-    read,
+    read_at,
     reads_of_stages,
     substitute_all,
     substitute_indices,
     transform,
     walk,
 )
-from tcc.ir.graph import Node, Value
-from tcc.ir.index import Index, Var, Vars, free_vars, iterator, var_of, within
+from tcc.ir.graph import Node, Value, Values
+from tcc.ir.index import Index, Substitution, Var, Vars, free_vars, iterator, var_of, within
 from tcc.ir.op import exact
 from tcc.ir.types import U64, TensorType
 from tcc.passes.fuse.hoist import hoist_normalisers
@@ -82,7 +82,7 @@ _Part: TypeAlias = "tuple[Expr, tuple[int | StageRef | None, ...]]"
 
 def compose(
     members: Sequence[Node], results: Sequence[Value], limits: FusionLimits = TYPICAL_LIMITS
-) -> tuple[Expr, tuple[Value, ...]]:
+) -> tuple[Expr, Values]:
     """The expression that computes `results`, and its operands in order of first use.
 
     `members` are in topological order and all have expressions.
@@ -167,7 +167,7 @@ def _bound(stage: Stage) -> Vars:
     return tuple(dict.fromkeys(v for node in reads(stage) for v, _ in node.indirect))
 
 
-def _renamed(stage: Stage, mapping: Mapping[Var, Index]) -> Stage:
+def _renamed(stage: Stage, mapping: Substitution) -> Stage:
     """`stage` with iterators and data-dependent indices renamed, all at once."""
     return replace(
         stage,
@@ -177,7 +177,7 @@ def _renamed(stage: Stage, mapping: Mapping[Var, Index]) -> Stage:
     )
 
 
-def _vars(variables: Vars, mapping: Mapping[Var, Index]) -> Vars:
+def _vars(variables: Vars, mapping: Substitution) -> Vars:
     return tuple(free_vars(mapping[v])[0] for v in variables)
 
 
@@ -243,7 +243,7 @@ def _inlined(node: Read, stage: Stage, component: int) -> Scalar:
         known, wanted = dict(scalar.indirect), free_vars(*scalar.indices)
         extra = (pair for pair in node.indirect if pair[0] in wanted and pair[0] not in known)
         bound = (*scalar.indirect, *extra)
-        return read(scalar.source, scalar.indices, scalar.dtype, fill=scalar.fill, indirect=bound)
+        return read_at(scalar, scalar.indices, bound)
 
     body = substitute_indices(body, mapping) if mapping else body
     return transform(body, bind) if node.indirect else body

@@ -175,8 +175,7 @@ def _behind(
     """`expr` with the stages `before` in front of stage `number`, which gets `body`, and one behind
     it, times `factor`, that takes its place for all readers."""
     stage, more = expr.stages[number], len(before) + 1
-    at = tuple(map(of_atom, stage.iters))
-    own = read(StageRef(number + len(before)), at, body.dtype)
+    own = read(StageRef(number + len(before)), stage.at, body.dtype)
     behind = Stage(stage.iters, (), None, (apply("mul", own, factor),))
 
     def later(ref: StageRef) -> StageRef:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from itertools import chain
 
 from tcc.ir.expr import Expr
-from tcc.ir.graph import Graph, Value, captures
+from tcc.ir.graph import Graph, Value, Values, captures
 from tcc.passes.fuse.compose import compose
 from tcc.passes.fuse.partition import Group, NodeKind, classify
 from tcc.schedule.backend import KernelModel
@@ -52,7 +52,7 @@ class _Fusion:
             found.append(group)
         return tuple(reversed(found))
 
-    def results(self, group: Group) -> tuple[Value, ...]:
+    def results(self, group: Group) -> Values:
         return group.results(self.graph, self.users)
 
     def only_reader(self, group: Group, groups: Sequence[Group]) -> Group | None:

@@ -34,7 +34,7 @@ from tcc.ir.expr.scalar import (
     transform,
     walk,
 )
-from tcc.ir.index import Index, Var, free_vars, iterator, of_atom, substitute, var_of
+from tcc.ir.index import Index, Var, free_vars, iterator, substitute, var_of
 from tcc.ir.tile.group import Rescale, StreamLoop
 from tcc.passes.fuse.rescale import cleans, rescaling, unless_empty
 from tcc.record import record
@@ -239,8 +239,7 @@ class _Derivation:
         for n, ref in enumerate(outputs):
             if ref.stage in self.found:
                 own = stages[ref.stage]
-                at = tuple(map(of_atom, own.iters))
-                value = self._final(read(ref, at, own.body[0].dtype))
+                value = self._final(read(ref, own.at, own.body[0].dtype))
                 stages.append(Stage(own.iters, (), None, (value,)))
                 outputs[n] = StageRef(len(stages) - 1)
         return stages, tuple(outputs)

@@ -30,7 +30,7 @@ from typing import TypeAlias
 
 from tcc.ir.expr import Expr, Stage, reads
 from tcc.ir.expr.scalar import Read, walk
-from tcc.ir.graph import Graph, Node, Value, uses
+from tcc.ir.graph import Graph, Node, Value, Values, uses
 from tcc.ir.index import nonnegative
 from tcc.ir.op import Trait
 from tcc.ir.tile import MemorySpace
@@ -87,7 +87,7 @@ class Group:
         """The first reduction or contraction."""
         return self.anchors[0] if self.anchors else None
 
-    def results(self, graph: Graph, users: dict[Value, list[Node]]) -> tuple[Value, ...]:
+    def results(self, graph: Graph, users: dict[Value, list[Node]]) -> Values:
         """The sink's outputs that something reads, and what else later kernels read."""
         read = (v for v in self.sink.outputs if users.get(v) or v in graph.outputs)
         return (*read, *self.extra)
@@ -485,9 +485,7 @@ class _Partition:
         """The expression of a kernel of `nodes`, and which of its operands are constants."""
         return self.composed(tuple(sorted({*nodes}, key=self.position.__getitem__)), tuple(results))
 
-    def _compose(
-        self, members: tuple[Node, ...], results: tuple[Value, ...]
-    ) -> tuple[Expr, tuple[bool, ...]]:
+    def _compose(self, members: tuple[Node, ...], results: Values) -> tuple[Expr, tuple[bool, ...]]:
         expr, values = compose(members, results, self.model.limits)
         return expr, tuple(v in self.graph.constants for v in values)
 
@@ -527,12 +525,7 @@ def classify(node: Node) -> Traits:
         return Traits(NodeKind.REDUCTION, 0)
     if all(_is_map(s) for s in expr.stages):
         return Traits(NodeKind.MAP, 0)
-    return Traits(NodeKind.POINTWISE, expr_weight(expr))
-
-
-def expr_weight(expr: Expr) -> int:
-    """Operations per element of the heaviest stage."""
-    return max(weight(s) for s in expr.stages)
+    return Traits(NodeKind.POINTWISE, max(map(weight, expr.stages)))
 
 
 def _is_map(stage: Stage) -> bool:

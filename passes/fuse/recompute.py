@@ -9,11 +9,11 @@ their own: a launch, its results through memory, and a pause of the stream of we
 
 from collections.abc import Collection, Sequence
 
-from tcc.ir.index import Var, of_atom
+from tcc.ir.index import Var, Vars, of_atom
 from tcc.passes.fuse.unify_iterators import Shaped, common_loops, loops_at, stage_reads
 
 
-def repeating_loops(stages: Sequence[Shaped], results: Collection[int]) -> tuple[Var, ...]:
+def repeating_loops(stages: Sequence[Shaped], results: Collection[int]) -> Vars:
     """The loops that may be parallel: those of every stage, and those that only stages before the
     last ones lack, where units do these again.
 

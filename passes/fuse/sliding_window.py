@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from tcc.ir.expr import Expr, extent
 from tcc.ir.expr.scalar import Read, reads_of_stages
-from tcc.ir.index import Index, Var, Vars, as_int, bounds, free_vars, step_in, within
+from tcc.ir.index import Index, Indices, Var, Vars, as_int, bounds, free_vars, step_in, within
 from tcc.ir.tile.group import Strip
 from tcc.passes.fuse.recompute import repeating_loops
 from tcc.passes.fuse.unify_iterators import Shaped, common_loops, linked_stages, loops_at
@@ -57,7 +57,7 @@ class _Use:
     reader: int
     node: Read
     component: int
-    at: tuple[Index, ...]
+    at: Indices
 
 
 @lru_cache(maxsize=512)  # of an expression that may be too large, and in each of its layouts

@@ -15,7 +15,7 @@ from typing import Any
 
 from tcc.ir.expr import Expr, Stage, extent, reads, with_sources
 from tcc.ir.expr.scalar import Source, StageRef, reads_of_stages
-from tcc.ir.graph import Value
+from tcc.ir.graph import Value, Values
 from tcc.passes.fuse.compose import canonical, drop_unused
 from tcc.passes.fuse.online_reductions import above
 from tcc.passes.fuse.scratch_limit import too_large
@@ -30,14 +30,14 @@ class SplitKernel:
     """One kernel's expression, with the values it reads and stores."""
 
     expr: Expr
-    operands: tuple[Value, ...]
-    results: tuple[Value, ...]
+    operands: Values
+    results: Values
 
 
 def split(
     expr: Expr,
-    operands: tuple[Value, ...],
-    results: tuple[Value, ...],
+    operands: Values,
+    results: Values,
     lowers: Callable[[Expr], bool] | None = None,
     divides: Divides | None = None,
     limits: FusionLimits = TYPICAL_LIMITS,
@@ -155,7 +155,7 @@ def _first_total(expr: Expr) -> int:
     return next((n for n in sorted(read_later) if expr.stages[n].monoid is not None), 0)
 
 
-def _piece(expr: Expr, operands: Sequence[Value], results: tuple[Value, ...]) -> SplitKernel:
+def _piece(expr: Expr, operands: Sequence[Value], results: Values) -> SplitKernel:
     kept, used = drop_unused(expr)
     return SplitKernel(canonical(kept), tuple(operands[n] for n in used), results)
 

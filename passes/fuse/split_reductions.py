@@ -12,7 +12,7 @@ from math import prod
 
 from tcc.ir.expr import Expr, Stage, extent, with_stages
 from tcc.ir.expr.scalar import StageRef, read
-from tcc.ir.index import Var, as_int, of_atom
+from tcc.ir.index import Var, Vars, as_int
 from tcc.passes.fuse.compose import canonical, is_contraction
 from tcc.passes.fuse.sliding_window import shared_loops
 from tcc.schedule.limits import FusionLimits
@@ -56,11 +56,10 @@ def _steps(stage: Stage, part: Var, number: int) -> tuple[Stage, Stage]:
     """A total as parts, which are stage `number`, and their sum."""
     rest = tuple(v for v in stage.reduce if v is not part)
     parts = replace(stage, iters=(*stage.iters, part), reduce=rest)
-    at = tuple(map(of_atom, parts.iters))
-    held = (read(StageRef(number, n), at, s.dtype) for n, s in enumerate(stage.body))
+    held = (read(StageRef(number, n), parts.at, s.dtype) for n, s in enumerate(stage.body))
     return parts, replace(stage, reduce=(part,), body=tuple(held))
 
 
-def trips(loops: tuple[Var, ...]) -> int:
+def trips(loops: Vars) -> int:
     """Trips of all loops together; 0 where one is open."""
     return prod(as_int(extent(v)) or 0 for v in loops)

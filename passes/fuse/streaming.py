@@ -12,7 +12,7 @@ from math import prod
 
 from tcc.ir.expr import Expr, Stage, extent, reads, with_stages
 from tcc.ir.expr.scalar import Read, StageRef, read, read_from, replaced, uncast
-from tcc.ir.index import Var, as_int, free_vars, linear_in, of_atom
+from tcc.ir.index import Var, Vars, as_int, free_vars, linear_in, of_atom
 from tcc.ir.tile.group import Rescale, StreamLoop
 from tcc.ir.types import element_count
 from tcc.passes.fuse.online_reductions import Streamed, derive
@@ -33,7 +33,7 @@ def streamed(expr: Expr, limits: FusionLimits) -> Streamed | None:
     return found if _fits(found, limits) else None
 
 
-def resident_bytes(linked: Sequence[Shaped], number: int, cut: tuple[Var, ...]) -> int | None:
+def resident_bytes(linked: Sequence[Shaped], number: int, cut: Vars) -> int | None:
     """Bytes of a stage for one point of the loops in `cut`; None where they are open."""
     stage = linked[number].stage
     count = as_int(element_count(tuple(extent(v) for v in linked[number].axes if v not in cut)))
@@ -61,7 +61,7 @@ def _too_much(expr: Expr, limits: FusionLimits) -> bool:
     return any(_multiplies_rows(s, limits) for s in expr.stages)
 
 
-def _rows(linked: Sequence[Shaped], common: tuple[Var, ...]) -> tuple[Var, ...]:
+def _rows(linked: Sequence[Shaped], common: Vars) -> Vars:
     """The common loops along which products read one factor again, else the innermost one."""
     found: set[Var] = set()
     for shaped in linked:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from tcc.errors import InternalError
 from tcc.ir.expr import Expr, Stage, extent, reads
 from tcc.ir.expr.scalar import Read, StageRef, index_values
-from tcc.ir.index import Indices, Var, as_int, const, free_vars, linear_in, of_atom, within
+from tcc.ir.index import Indices, Var, Vars, as_int, const, free_vars, linear_in, within
 from tcc.ir.layout import Layout, flat, place, row_major
 from tcc.ir.tile import Guard, MemorySpace
 from tcc.ir.tile.group import Access, GroupBuffer, GroupStage, Strip, TileGroup
@@ -128,7 +128,7 @@ class Kept:
 def _kept(
     buffers: list[GroupBuffer],
     shaped: Shaped,
-    cut: tuple[Var, ...],
+    cut: Vars,
     strip: Strip | None,
     widest: Access | None,
 ) -> Kept:
@@ -162,7 +162,7 @@ def _resident_at(shaped: Shaped, component: int) -> Indices:
     """The iterators of what a body gives an element of."""
     if shaped.chosen:
         return axes_at(shaped, shaped.places[component])
-    return tuple(map(of_atom, shaped.stage.iters))
+    return shaped.stage.at
 
 
 def _widest(

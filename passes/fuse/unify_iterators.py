@@ -20,6 +20,7 @@ from tcc.ir.index import (
     Indices,
     Quotient,
     Remainder,
+    Substitution,
     Var,
     Vars,
     as_int,
@@ -98,14 +99,12 @@ def _chosen_stage(stage: Stage) -> Shaped:
 
 def shaped_stage(stage: Stage, *, unrolled: bool = False) -> Shaped:
     """`stage` without loops of one trip; with `unrolled`, without those that choose formulas."""
-    at = tuple(map(of_atom, stage.iters))
     unit = {v: const(0) for v in stage.loops if as_int(extent(v)) == 1}
-    shaped = _substituted(Shaped(stage, at), unit, dict.fromkeys(unit, ()))
+    shaped = _substituted(Shaped(stage, stage.at), unit, dict.fromkeys(unit, ()))
     split = unroll(shaped.stage, shaped.logical) if unrolled else None
     if split is None:
         return shaped
-    rest = tuple(map(of_atom, split.stage.iters))
-    return Shaped(split.stage, rest, split.places)
+    return Shaped(split.stage, split.stage.at, split.places)
 
 
 def link_stages(stages: tuple[Shaped, ...]) -> tuple[Shaped, ...]:
@@ -197,7 +196,7 @@ def _split(shaped: Shaped, var: Var, by: int) -> Shaped:
     return _substituted(shaped, {var: outer * by + inner}, {var: free_vars(outer, inner)})
 
 
-def _substituted(shaped: Shaped, mapping: Mapping[Var, Index], loops: Mapping[Var, Vars]) -> Shaped:
+def _substituted(shaped: Shaped, mapping: Substitution, loops: Mapping[Var, Vars]) -> Shaped:
     stage = shaped.stage
     iters, reduce, chosen = (
         tuple(new for v in old for new in loops.get(v, (v,)))
@@ -283,7 +282,7 @@ def axes_at(shaped: Shaped, logical: Indices) -> Indices:
     return tuple(found[v] for v in shaped.axes)
 
 
-def _values_at(shaped: Shaped, logical: Indices) -> Mapping[Var, Index]:
+def _values_at(shaped: Shaped, logical: Indices) -> Substitution:
     found: dict[Var, Index] = {}
     for index, formula in zip(logical, shaped.logical, strict=True):
         own = free_vars(formula)
@@ -306,13 +305,12 @@ def radix_size(formula: Index) -> Index:
 def needs_memory(stages: Sequence[Shaped], number: int, common: Vars) -> bool:
     """Whether a later stage reads this one anywhere but at the point it was just computed."""
     own = stages[number]
-    plain = tuple(map(of_atom, own.stage.iters))
     read_at = [at for shaped, at in stage_reads(stages) if shaped is own]
     if not read_at:
         return False
     if own.chosen:  # no block holds what several bodies give
         return True
-    away = any(loops_at(own, at) != plain or _outside(own, at) for at in read_at)
+    away = any(loops_at(own, at) != own.stage.at or _outside(own, at) for at in read_at)
     return away or set(own.stage.iters) != set(common)
 
 

@@ -7,7 +7,7 @@ stage is inside its axes of one element, and that none that has a fill is of no 
 """
 
 from tcc.ir.expr import Expr, Stage, extent, with_reads
-from tcc.ir.expr.scalar import Read, Scalar, StageRef, apply, index_value, literal, read
+from tcc.ir.expr.scalar import Read, Scalar, StageRef, apply, index_value, literal, read_at
 from tcc.ir.index import Index, as_int, const, free_vars, within
 from tcc.ir.types import I64, element_count
 
@@ -43,7 +43,7 @@ def _inside(node: Read, source: Stage) -> Scalar:
     at: list[Index] = list(node.indices)
     for axis in beyond:
         at[axis] = const(0)
-    found: Scalar = read(node.source, at, node.dtype, fill=node.fill, indirect=node.indirect)
+    found: Scalar = read_at(node, tuple(at), node.indirect)
     for axis in beyond:
         first = apply("eq", index_value(node.indices[axis], I64), literal(0, I64))
         found = apply("select", first, found, literal(node.fill, node.dtype))

@@ -7,7 +7,6 @@ Such a stage becomes one with several results for a point, which share what they
 a stage without a reduction.  What cannot be unrolled stays as it is: then each point chooses.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise, product
@@ -22,7 +21,7 @@ from tcc.ir.expr.scalar import (
     Scalar,
     children,
     index_value,
-    read,
+    read_at,
     rebuild,
     substitute_all,
     walk,
@@ -32,6 +31,7 @@ from tcc.ir.index import (
     Indices,
     Quotient,
     Remainder,
+    Substitution,
     Var,
     as_int,
     atoms,
@@ -42,6 +42,7 @@ from tcc.ir.index import (
     substitute,
     var_of,
 )
+from tcc.known import all_known
 from tcc.record import record
 
 # The most results of a point: more formulas than registers gain nothing.
@@ -72,13 +73,12 @@ def unroll(stage: Stage, logical: Indices) -> Unrolled | None:
     at = tuple(substitute(i, digits) for i in logical)
     deciding = free_vars(*(i for c in _conditions(stage.body[0]) for i in _decided(c)))
     loops = tuple(v for v in stage.iters if v in deciding)
-    counts = [as_int(extent(v)) for v in loops]
-    known = [n for n in counts if n is not None]
-    if not loops or len(known) < len(counts) or not 1 < prod(known) <= MOST_RESULTS:
+    counts = all_known(as_int(extent(v)) for v in loops)
+    if not loops or counts is None or not 1 < prod(counts) <= MOST_RESULTS:
         return None
     bodies, places = [], []
     varying = _varying(stage.body[0], set(loops))
-    for values in product(*map(range, known)):
+    for values in product(*map(range, counts)):
         mapping = {v: const(n) for v, n in zip(loops, values, strict=True)}
         bodies.append(_Choice(mapping, varying).of(stage.body[0]))
         places.append(tuple(substitute(i, mapping) for i in at))
@@ -107,7 +107,7 @@ def _decided(condition: Apply) -> Indices:
 # ---- loops cut into digits ----------------------------------------------------------------------
 
 
-def _cut(stage: Stage, conditions: list[Apply]) -> tuple[Stage, Mapping[Var, Index]] | None:
+def _cut(stage: Stage, conditions: list[Apply]) -> tuple[Stage, Substitution] | None:
     """`stage` with the loops that conditions look at in parts cut into those parts, and those
     loops in terms of the new ones."""
     looked_at = [i for c in conditions for i in _decided(c)]
@@ -180,7 +180,7 @@ def _varying(root: Scalar, loops: set[Var]) -> frozenset[Scalar]:
 class _Choice:
     """The formula for one value of the deciding loops."""
 
-    def __init__(self, mapping: Mapping[Var, Index], varying: frozenset[Scalar]) -> None:
+    def __init__(self, mapping: Substitution, varying: frozenset[Scalar]) -> None:
         self.mapping, self.varying = mapping, varying
         self.known: dict[Scalar, Scalar] = {}
 
@@ -206,7 +206,7 @@ class _Choice:
             case Read():
                 at = tuple(substitute(i, self.mapping) for i in node.indices)
                 bound = tuple((v, self.of(s)) for v, s in node.indirect)
-                return read(node.source, at, node.dtype, fill=node.fill, indirect=bound)
+                return read_at(node, at, bound)
             case _:
                 return rebuild(node, self.of)
 

@@ -61,6 +61,7 @@ from tcc.ir.index import (
 from tcc.ir.op import Array, Trait
 from tcc.ir.types import BOOL, I32, I64, DType, TensorType
 from tcc.ops import OPS
+from tcc.ops.shapes import replaced
 from tcc.passes.fuse.compose import compose, drop_unused, node_expr
 from tcc.passes.fuse.concat_in_place import find_joins
 from tcc.passes.fuse.partition import seen_by_others
@@ -236,7 +237,7 @@ class _Forms:
         shape = self._type(source).shape
         i = b.iters(*shape[:axis], high - low + 1, *shape[axis + 1 :])
         place = form.at(i[axis] + low)
-        pair = source, b.finish(i, b.read(0, *i[:axis], place, *i[axis + 1 :]))
+        pair = source, b.finish(i, b.read(0, *replaced(i, axis, place)))
         if pair not in self.extended:
             self.extended.append(pair)
             self._params += pair[1].types

@@ -27,6 +27,7 @@ from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import Indices, as_int, bounds, const
 from tcc.ir.op import Array
 from tcc.ir.types import F32, F64, TensorType
+from tcc.known import all_known
 from tcc.passes.graph.emit import emit
 from tcc.record import record
 
@@ -155,17 +156,17 @@ class _Parts:
 
     def residues(self, x: Value, source: Value) -> Value | None:
         """[n, group, residues..., channel, positions...]; None where no element may be left."""
-        found = [self._part(x, source, spans) for spans in product(*(a.spans for a in self.axes))]
-        parts = [v for v in found if v is not None]
-        if len(parts) < len(found):
+        every = product(*(a.spans for a in self.axes))
+        parts = all_known(self._part(x, source, spans) for spans in every)
+        if parts is None:
             return None
         for at in range(len(self.axes) - 1, -1, -1):
             count = len(self.axes[at].spans)
             groups = (parts[n : n + count] for n in range(0, len(parts), count))
-            parts = [self._joined(group, at) for group in groups]
+            parts = tuple(self._joined(group, at) for group in groups)
         return parts[0]
 
-    def _joined(self, parts: list[Value], at: int) -> Value:
+    def _joined(self, parts: Sequence[Value], at: int) -> Value:
         """All residues of axis `at`: zeros for those that the kernel does not reach."""
         value, axis = parts[0], self.axes[at]
         if len(parts) > 1:

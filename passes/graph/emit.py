@@ -6,7 +6,7 @@ emit(b, "reshape", %x, shape=(2, 3))      %y = reshape(%x) {shape=(2, 3)}
 from typing import Any
 
 from tcc.ir.expr import Expr
-from tcc.ir.graph import GraphBuilder, Value
+from tcc.ir.graph import GraphBuilder, Value, Values
 from tcc.ops import OPS
 
 
@@ -17,7 +17,7 @@ def emit(b: GraphBuilder, op: str, *inputs: Value | None, **attrs: Any) -> Value
     return made
 
 
-def express(b: GraphBuilder, expr: Expr, *inputs: Value | None) -> tuple[Value, ...]:
+def express(b: GraphBuilder, expr: Expr, *inputs: Value | None) -> Values:
     """The results of a new node that is an expression of operands."""
     row = OPS["expression"]
     return b.add(row, inputs, row.attrs(expr))

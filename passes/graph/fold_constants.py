@@ -16,7 +16,7 @@ import numpy as np
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bodies, carrier, constant_bytes
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import Index, as_int, free_vars
-from tcc.ir.op import Array, OpSpec, Trait
+from tcc.ir.op import Array, Arrays, OpSpec, Trait
 from tcc.ir.types import TensorType, element_count
 from tcc.ops.effort import FAST, is_laborious
 from tcc.record import field_names
@@ -80,7 +80,7 @@ def _widens(node: Node, inputs: Inputs) -> bool:
     return not kept and any((as_int(element_count(t.shape)) or 0) >= _LARGE for t in narrow)
 
 
-def _evaluate(node: Node, arrays: Sequence[Array | None]) -> Sequence[Array] | None:
+def _evaluate(node: Node, arrays: Arrays) -> Sequence[Array] | None:
     """The results, or None where the reference refuses values (an index outside its axis) or needs
     more memory than there is."""
     try:
@@ -105,9 +105,7 @@ def _stored_bytes(types: Sequence[TensorType]) -> int | None:
     return sum(element_count(t.shape).const * int(t.dtype.carrier.itemsize) for t in types)
 
 
-def _worth_storing(
-    op: OpSpec, types: Sequence[TensorType], arrays: Sequence[Array | None], room: int
-) -> bool:
+def _worth_storing(op: OpSpec, types: Sequence[TensorType], arrays: Arrays, room: int) -> bool:
     """Whether the results' sizes are known and no burden."""
     size = _stored_bytes(types)
     if size is None or size > max(room, _TINY):

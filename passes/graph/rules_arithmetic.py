@@ -114,7 +114,7 @@ def _without_nan(site: Site) -> Replacement:
     if value is None or value.type.dtype is not F32 or test.inputs[0] is not value:
         return None
     builder = ExprBuilder(value.type)
-    at = builder.iters(*value.type.shape)
+    at = builder.point(value.type)
     x = builder.read(0, *at)
     clean = apply("select", apply("is_nan", x), literal(float(array.reshape(())), x.dtype), x)
     return express(site.builder, builder.finish(at, clean), value)

@@ -25,7 +25,7 @@ def _one_plus_erf(site: Site) -> Replacement:
         if array.reshape(()) == 1 and result_types(site) == (inner.outputs[0].type,):
             value, factor = _scaled(site, inner)
             builder = ExprBuilder(value.type)
-            at = builder.iters(*value.type.shape)
+            at = builder.point(value.type)
             x: Scalar = builder.read(0, *at)
             scaled = x if factor == 1 else fn("mul", x, factor)
             return express(

@@ -9,6 +9,7 @@ from tcc.ir.graph import Node, Value
 from tcc.ir.graph.rewrite import Replacement, Rule, Site
 from tcc.ir.index import Index, as_index, as_int, const
 from tcc.ir.types import TensorType
+from tcc.known import all_known
 from tcc.ops.algebra.window import reaching_taps
 from tcc.passes.graph.emit import emit
 
@@ -137,10 +138,10 @@ def _reaching_taps(site: Site) -> Replacement:
         return None
     (_, matrix, *bias), weights, attrs = site.inputs, site.array(1), site.node.attrs
     sizes = (first_operand(site).type.shape[2:], attrs.before, attrs.after)
-    image, low, high = ([n for n in map(as_int, s) if n is not None] for s in sizes)
-    known = len(image) + len(low) + len(high) == 3 * len(attrs.strides)
-    if matrix is None or weights is None or not known or not np.isfinite(weights).all():
+    known = all_known(all_known(map(as_int, each)) for each in sizes)
+    if matrix is None or weights is None or known is None or not np.isfinite(weights).all():
         return None  # infinity times zero is NaN
+    image, low, high = known
     kernel, dilations = weights.shape[2:], attrs.dilations
     taps = list(map(reaching_taps, image, kernel, attrs.strides, low, high, dilations))
     before = [n - tap.start * d for n, tap, d in zip(low, taps, dilations, strict=True)]

@@ -17,6 +17,7 @@ from tcc.ir.index import as_int
 from tcc.ir.types import BOOL, I64, TensorType
 from tcc.ops.data.data_dependent import TopKAttrs
 from tcc.ops.formula import choose, chosen
+from tcc.ops.shapes import replaced
 from tcc.passes.graph.emit import express
 
 _FEW = 8
@@ -54,7 +55,7 @@ def _expr(x: TensorType, axis: int, count: int) -> Expr:
 
     def joined(parts: Sequence[StageRef]) -> StageRef:
         at = b.iters(*before, count, *after)
-        rest = (*at[:axis], *at[axis + 1 :])
+        rest = replaced(at, axis)
         return b.stage(at, chosen(at[axis], [b.read(s, *rest) for s in parts]))
 
     return b.done(joined(best), joined([*map(_place, best)]))

@@ -31,6 +31,7 @@ from tcc.ir.expr.scalar import (
 from tcc.ir.graph import Handle, Value, walk_values
 from tcc.ir.index import Var, as_int, const, free_vars, of_atom
 from tcc.ir.types import TensorType
+from tcc.known import all_known
 from tcc.passes.layout.assign import Kernel, Placed
 from tcc.schedule.limits import FusionLimits
 
@@ -124,9 +125,8 @@ def _indices(scalar: Scalar, inner: dict[Scalar, frozenset[Var] | None]) -> froz
         case IndexValue():
             return frozenset(free_vars(scalar.index))
         case Apply() | Cast():
-            parts = [inner[child] for child in children(scalar)]
-            known = [part for part in parts if part is not None]
-            return frozenset().union(*known) if len(known) == len(parts) else None
+            parts = all_known(inner[child] for child in children(scalar))
+            return None if parts is None else frozenset().union(*parts)
         case _:
             return None
 

@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from tcc.ir.expr import Expr, ExprBuilder, Stage, extent, reads, with_reads
 from tcc.ir.expr.scalar import Read, Scalar, read
-from tcc.ir.graph import Graph, Node, Value
+from tcc.ir.graph import Graph, Node, Value, Values
 from tcc.ir.index import (
     Index,
     Indices,
@@ -35,6 +35,8 @@ from tcc.ir.index import (
 from tcc.ir.layout import Layout, axis_order, part_of, permuted, row_major, set_apart, with_halo
 from tcc.ir.op import Trait
 from tcc.ir.types import TensorType
+from tcc.known import all_known
+from tcc.ops.shapes import Shape, replaced
 from tcc.passes.fuse.compose import compose
 from tcc.passes.fuse.concat_in_place import ConcatPart, Join
 from tcc.passes.fuse.partition import Group, NodeKind, classify, seen_by_others
@@ -54,8 +56,8 @@ class Kernel:
     """A group's expression with the values it reads and stores."""
 
     expr: Expr
-    operands: tuple[Value, ...]
-    results: tuple[Value, ...]
+    operands: Values
+    results: Values
     loc: str
 
 
@@ -111,7 +113,7 @@ def copy_of(
 ) -> Kernel:
     """A kernel that stores at each index the element of `source` at `place(index)`."""
     builder = ExprBuilder(source.type)
-    at = builder.iters(*target.type.shape)
+    at = builder.point(target.type)
     expr = builder.finish(at, builder.read(0, *place(at), fill=fill))
     return Kernel(expr, (source,), (target,), loc)
 
@@ -297,9 +299,7 @@ def _of_wholes(
         if join.whole in pinned:
             continue
         own = [found.pop(p.value) for p in join.parts if p.value in found]
-        own = [
-            _Halo((*h.widths[: join.axis], (0, 0), *h.widths[join.axis + 1 :]), h.fill) for h in own
-        ]
+        own = [_Halo(replaced(h.widths, join.axis, (0, 0)), h.fill) for h in own]
         own += [found.pop(join.whole)] if join.whole in found else []
         if own and len({h.fill for h in own}) == 1:
             found[join.whole] = _widest(own)
@@ -388,14 +388,13 @@ def _halos(constants: Collection[Value], steps: Sequence[ProgramStep]) -> dict[V
             if value in constants:
                 continue
             shape = value.type.shape
-            widths = tuple(_reach(i, n) for i, n in zip(node.indices, shape, strict=True))
-            known = tuple(w for w in widths if w is not None)
+            widths = all_known(_reach(i, n) for i, n in zip(node.indices, shape, strict=True))
             # A fill that f64 cannot hold (large integers, NaN) is not the halo's to give.
             fill = None if node.fill is None else float(node.fill)
             if fill is None or fill != node.fill:
                 continue
-            if len(known) == len(widths) and any(map(any, known)):
-                halo = _Halo(known, fill)
+            if widths is not None and any(map(any, widths)):
+                halo = _Halo(widths, fill)
                 if _pays(halo, value, stage):
                     wanted.setdefault(value, []).append(halo)
     agreed: dict[Value, _Halo] = {}
@@ -489,7 +488,7 @@ def _pad_pinned(
     return result, {copies[v] for v in made}
 
 
-def _padded_shape(value: Value, halo: _Halo) -> tuple[Index, ...]:
+def _padded_shape(value: Value, halo: _Halo) -> Shape:
     return tuple(
         size + before + after
         for size, (before, after) in zip(value.type.shape, halo.widths, strict=True)

@@ -19,7 +19,7 @@ from tcc.ir.graph import Value
 from tcc.ir.index import (
     Index,
     Indices,
-    Var,
+    Vars,
     as_int,
     ceildiv,
     const,
@@ -128,7 +128,7 @@ def _replaces(kernel: Kernel, result: Value, lives: Mapping[Value, _Life]) -> bo
     return False
 
 
-def _as_it_lies(loops: tuple[Var, ...], indices: tuple[Index, ...]) -> bool:
+def _as_it_lies(loops: Vars, indices: Indices) -> bool:
     return len(loops) == len(indices) and all(
         var_of(i) is v or as_int(extent(v)) == 1 for i, v in zip(indices, loops, strict=True)
     )

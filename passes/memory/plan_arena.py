@@ -17,6 +17,7 @@ from tcc.errors import InternalError
 from tcc.ir.program import (
     Alias,
     Arena,
+    Body,
     BufferId,
     Check,
     Collective,
@@ -232,7 +233,7 @@ class _Emitter:
         )
 
 
-def _entry(body: Sequence[Instr]) -> tuple[tuple[Instr, ...], tuple[Instr, ...]]:
+def _entry(body: Sequence[Instr]) -> tuple[Body, Body]:
     """All `Let`s that depend on nothing but inputs move to the front, with the entry's checks.
 
     Registers that loops and branches set hold other values at other times: they stay.

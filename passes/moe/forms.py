@@ -70,16 +70,16 @@ def places(grouping: Grouping) -> Expr:
 
     c, e, j = b.iters(g.chunks, g.matrices, g.chunk)
     here = fn("eq", b.read(group, c * g.chunk + j, fill=-1), index_value(e, I32))
-    through = b.stage((c, e), _one_if(here), over=(j,), monoid="sum")
+    through = b.sum((c, e), _one_if(here), over=(j,))
     if as_int(g.chunks) != 1:
         c, e, other = b.iters(g.chunks, g.matrices, g.chunks)
         earlier = choose(_less(other, c + 1), b.read(through, other, e), 0)
-        through = b.stage((c, e), earlier, over=(other,), monoid="sum")
+        through = b.sum((c, e), earlier, over=(other,))
 
     e, other = b.iters(g.matrices, g.matrices)
     filled = fn("div", fn("add", b.read(through, g.chunks - 1, other), g.tile - 1), g.tile)
     upto = choose(_less(other, e), filled, 0)
-    first = b.stage((e,), upto, over=(other,), monoid="sum")
+    first = b.sum((e,), upto, over=(other,))
     t, e = b.iters(g.tiles, g.matrices)
     begun = fn("le", b.read(first, e), index_value(t, I32))
     begun = apply("and", begun, fn("gt", b.read(through, g.chunks - 1, e), 0))
@@ -89,7 +89,7 @@ def places(grouping: Grouping) -> Expr:
     other = r // g.chunk * g.chunk + j
     same = fn("eq", b.read(group, other, fill=-1), b.read(group, r))
     ahead = apply("and", _less(other, r), same)
-    rank = b.stage((r,), _one_if(ahead), over=(j,), monoid="sum")
+    rank = b.sum((r,), _one_if(ahead), over=(j,))
     (r,) = b.iters(g.rows)
     start = fn("mul", _of(b, g, first, b.read(group, r)), g.tile)
     place = fn("add", start, b.read(rank, r))
@@ -116,7 +116,7 @@ def rows(grouping: Grouping) -> Expr:
     matrix = b.read(1, p // g.tile)
     number = fn("sub", index_value(p, I32), fn("mul", _of(b, g, 2, matrix), g.tile))
     passed = _one_if(fn("le", _of(b, g, 3, matrix, c), number))
-    chunk = b.stage((p,), passed, over=(c,), monoid="sum")
+    chunk = b.sum((p,), passed, over=(c,))
     p, j = b.iters(g.places, g.chunk)
     at = fn("min", b.read(chunk, p), index_value(g.chunks - 1, I32))
     position, binding = b.position(at, g.chunks)

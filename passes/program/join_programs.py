@@ -15,6 +15,7 @@ from dataclasses import replace
 from tcc.ir.program import (
     Allocate,
     Arena,
+    Body,
     Branch,
     Buffer,
     BufferId,
@@ -69,7 +70,7 @@ class _Joined:
             list(general.table.bounds), dict(general.table.numbers), list(general.table.locs)
         )
         self._kernels, self._alignments = list(general.kernels), list(general.alignments)
-        self._sides: list[tuple[Register, tuple[Instr, ...]]] = []
+        self._sides: list[tuple[Register, Body]] = []
 
     def add(self, special: Lowered) -> None:
         """Takes `special` over: its numbers become those of here."""
@@ -213,7 +214,7 @@ class _Moved:
     def register(self, register: Register) -> Register:
         return register + self.offset
 
-    def body(self, body: Iterable[Instr]) -> tuple[Instr, ...]:
+    def body(self, body: Iterable[Instr]) -> Body:
         return tuple(new for instr in body for new in (*self._sizes(instr), self.instr(instr)))
 
     def _sizes(self, instr: Instr) -> Iterable[Instr]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
 from tcc.errors import UserError
-from tcc.ir.graph import Graph, Value
+from tcc.ir.graph import Graph, Value, Values
 from tcc.ir.index import Index, ceildiv, symbol, var_of
 from tcc.ir.program import Alias, Allocate, BufferId, Dynamic, Register, View
 from tcc.passes.layout.assign import Kernel
@@ -50,7 +50,7 @@ class Carried:
     where a trip finds them, those that are written beside their old values.
     """
 
-    values: tuple[Value, ...]
+    values: Values
     buffers: tuple[BufferId, ...]
     sizes: Mapping[str, Register] = field(default_factory=dict)
     halves: Mapping[BufferId, Halves] = field(default_factory=dict)

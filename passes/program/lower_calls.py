@@ -18,10 +18,11 @@ from tcc.ir.graph import Node, Value
 from tcc.ir.index import Index, as_int, const, nonnegative, var_of
 from tcc.ir.layout import part_of, row_major
 from tcc.ir.op import Array
-from tcc.ir.program import CallOp, ReadInt, Register, Relation, TensorRef
+from tcc.ir.program import CallOp, ReadInt, Register, Registers, Relation, TensorRef
 from tcc.ir.types import dtype_of, element_count, integer_limits
 from tcc.ops.data.data_dependent import BindSizeAttrs
 from tcc.ops.data.indexing import REDUCTIONS
+from tcc.ops.shapes import replaced
 from tcc.ops.sizes import BroadcastSizeAttrs, CheckIndicesAttrs, RequireAttrs
 from tcc.passes.layout.assign import copy_of
 from tcc.passes.program.lower_graph import GraphLowering, check_facts
@@ -46,7 +47,7 @@ def call(
     inputs: tuple[TensorRef, ...],
     outputs: tuple[TensorRef, ...],
     ints: tuple[int, ...] = (),
-    results: tuple[Register, ...] = (),
+    results: Registers = (),
 ) -> None:
     """Emits the call of a C function."""
     frame.out.append(CallOp(name, inputs, outputs, ints, results))
@@ -192,7 +193,7 @@ def _update_slice(frame: GraphLowering, node: Node) -> None:
         return
     x, update = (frame.tensor(_operand(node, n)) for n in range(2))
     axis, start = node.attrs.axis, frame.size(node.attrs.start)
-    front = replace(x, dims=(*x.dims[:axis], start, *x.dims[axis + 1 :]))
+    front = replace(x, dims=replaced(x.dims, axis, start))
     call(frame, "update_slice", (x, update, front), _results(frame, node), (axis,))
 
 

@@ -18,7 +18,7 @@ small batches stay in the caches.  So would those of a weight that a run uses of
 it stays f32, and so exact, as do the tables of embeddings, of which a run reads few rows.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf, prod
 from typing import TypeGuard
@@ -37,7 +37,7 @@ from tcc.ir.expr.scalar import (
     read_from,
     walk,
 )
-from tcc.ir.graph import Graph, Handle, Value
+from tcc.ir.graph import Graph, Handle, Value, Values
 from tcc.ir.index import (
     Index,
     Indices,
@@ -91,7 +91,7 @@ class _Stored:
     `value_of` gets the read and the number of the first of the values.
     """
 
-    values: tuple[Value, ...]
+    values: Values
     value_of: Callable[[Read, int], Scalar]
 
 
@@ -113,16 +113,14 @@ def narrowed(
     placed: Placed,
     precision: Precision,
     constants: Mapping[Value, Graph],
-    given: Collection[Value] = (),
 ) -> Placed:
     """`placed` with values stored as `precision` says; itself where that is f32.
 
-    `constants` are those of the graph and the graphs around it; `given` are inputs of the graph
-    that are stored as its kernels want them.
+    `constants` are those of the graph and the graphs around it.
     """
     if precision.floats is F32 and not precision.bits:
         return placed
-    return _Narrowing(placed, precision, constants, given).run()
+    return _Narrowing(placed, precision, constants).run()
 
 
 class _Narrowing:
@@ -131,10 +129,8 @@ class _Narrowing:
         placed: Placed,
         precision: Precision,
         constants: Mapping[Value, Graph],
-        given: Collection[Value],
     ) -> None:
         self.placed, self.precision, self.constants = placed, precision, constants
-        self.given = {*given}
         self.kernels = placed.kernels
         self.made: dict[Value, Handle] = {}
         self.rounded: list[Rounded] = []
@@ -190,7 +186,7 @@ class _Narrowing:
         if not everywhere and (self.precision.floats is not BF16 or not self.precision.pairs):
             return set()
         results = {v for k in self.kernels for v in k.results} | {*self.placed.wholes.values()}
-        able = (results - seen_by_others(self.placed.graph)) | self.given
+        able = results - seen_by_others(self.placed.graph)
         able = {v for v in able if v.type.dtype is F32}
         for kernel in self.kernels:
             able -= {v for _, node, v in operand_reads(kernel) if not _exact(node)}
@@ -328,9 +324,7 @@ def _at(indices: Indices, axis: int, index: Index) -> Indices:
     return (*indices[:axis], index, *indices[axis + 1 :])
 
 
-def _rewritten(
-    kernel: Kernel, replaced: Mapping[Value, _Stored], results: tuple[Value, ...]
-) -> Kernel:
+def _rewritten(kernel: Kernel, replaced: Mapping[Value, _Stored], results: Values) -> Kernel:
     """`kernel` with operands replaced, and results cast to the types of `results`."""
     values: list[Value] = []
     first: list[int] = []

@@ -10,6 +10,7 @@ import numpy as np
 from tcc.ir.graph import carrier
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, DTYPES, F16, DType
+from tcc.ops.shapes import replaced
 from tcc.options import WEIGHTS
 
 # The elements that share a scale, best first; a length that none divides is one group.
@@ -42,7 +43,7 @@ def quantized(array: Array, axis: int, bits: int) -> tuple[Array, Array] | None:
         return None
     length = array.shape[axis]
     group = group_size(length)
-    split = (*array.shape[:axis], length // group, group, *array.shape[axis + 1 :])
+    split = replaced(array.shape, axis, length // group, group)
     parts = array.reshape(split)
     low, high = parts.min(axis + 1), parts.max(axis + 1)
     if bits == 4:

@@ -203,8 +203,7 @@ class _Rewriting:
             old = self.stages[later]
             self.stages[later] = with_reads(old, added)
         if ref in self.outputs:
-            at = tuple(map(of_atom, stage.iters))
-            total = apply("add", read(ref, at, I32), rest)
+            total = apply("add", read(ref, stage.at, I32), rest)
             self.stages.append(Stage(stage.iters, (), None, (total,)))
             last = StageRef(len(self.stages) - 1)
             self.outputs = [last if o == ref else o for o in self.outputs]

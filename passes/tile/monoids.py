@@ -1,14 +1,14 @@
 """What a stage's monoid starts from, how it combines, and the factors of streaming reductions."""
 
 from tcc.ir.expr import MONOIDS
-from tcc.ir.expr.scalar import Scalar, apply, argument, literal
+from tcc.ir.expr.scalar import Scalar, Scalars, apply, argument, literal
 from tcc.ir.tile import Blocks, Compute
 from tcc.ir.tile.group import GroupStage, Rescale
 from tcc.ir.types import DType
 from tcc.passes.tile.emitter import Emitter
 
 
-def identities(stage: GroupStage) -> tuple[Scalar, ...]:
+def identities(stage: GroupStage) -> Scalars:
     """The identity of the monoid, one scalar for each component."""
     assert stage.monoid is not None
     return MONOIDS[stage.monoid].identity(tuple(s.dtype for s in stage.body))
@@ -22,7 +22,7 @@ def identity_blocks(emitter: Emitter, stage: GroupStage, shape: tuple[int, ...])
     return blocks
 
 
-def combinations(stage: GroupStage) -> tuple[Scalar, ...]:
+def combinations(stage: GroupStage) -> Scalars:
     """Each component of two combined: arguments are the components of the first, then the
     second's."""
     assert stage.monoid is not None

@@ -7,13 +7,13 @@ Two warpgroups take half of a unit's rows each: `halved` is the kernel of one of
 variable `half` says which.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 from tcc.backends.gpu.hopper.boxes import Side, aligned_buffers, around_loop, side_of
 from tcc.ir.expr.scalar import Arg, Cast, Const, Scalar, substitute_indices
-from tcc.ir.index import Index, Var, free_vars, iterator, substitute
+from tcc.ir.index import Index, Substitution, Var, free_vars, iterator, substitute
 from tcc.ir.tile import (
     Block,
     Compute,
@@ -190,7 +190,7 @@ class _Halves:
         moved = {f.name: self._moved(getattr(node, f.name), at) for f in fields(node)}
         return replace(node, **moved)
 
-    def _moved(self, value: Any, at: Mapping[Var, Index]) -> Any:
+    def _moved(self, value: Any, at: Substitution) -> Any:
         """What a field of a statement holds, with other blocks, and with lanes as `at` says."""
         match value:
             case Block():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import reduce
 from math import gcd, prod
 
-from tcc.ir.index import Index, as_int, bounds, const, free_vars, linear_in, mul, of_atom
+from tcc.ir.index import Index, Indices, as_int, bounds, const, free_vars, linear_in, mul, of_atom
 from tcc.ir.tile import Guard, Load, Loop, Stmt, Store, TileBuffer, TileKernel, lanes
 from tcc.record import record
 
@@ -31,7 +31,7 @@ class Box:
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     shape: tuple[int, ...]
-    at: tuple[Index, ...]
+    at: Indices
     transposed: bool
 
 

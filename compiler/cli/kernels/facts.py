@@ -14,6 +14,7 @@ from typing import Any
 
 from tcc.errors import UserError
 from tcc.ir.index.text import name_text
+from tcc.known import all_known
 from tcc.record import record
 
 _NAME = re.compile(r'"(?:[^"\\]|\\.)*"|[A-Za-z_][\w.]*')
@@ -52,8 +53,8 @@ class KernelFact:
         stays that of typical sizes.  Raises UserError for formulas that are none."""
         if not self.formulas:
             return self
-        known = [size for size in sizes if size is not None]
-        if len(known) < len(sizes) or len(known) != len(self.sizes):
+        known = all_known(sizes)
+        if known is None or len(known) != len(self.sizes):
             return None
         names = {name_text(name): f"sizes[{n}]" for n, name in enumerate(self.sizes)}
         try:

@@ -15,6 +15,7 @@ from tcc.frontends.onnx.context import LARGEST, NodeContext
 from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int, const, maximum, minimum, mod
 from tcc.ir.types import I64, element_count
+from tcc.known import all_known
 
 Dims = tuple[Index, ...]
 
@@ -180,9 +181,9 @@ def _from_front(ctx: NodeContext, position: Operand, extent: Operand) -> Operand
 
 def _taken(ctx: NodeContext, x: Operand, axes: Dims, parts: tuple[Dims, Dims, Dims]) -> Operand:
     """Each axis gathered at `start + step * n`; those that `axes` does not name as they are."""
-    known = [as_int(axis) for axis in axes]
+    named = all_known(map(as_int, axes))
     rank, zeros, ones = x.rank, (const(0),) * x.rank, (const(1),) * x.rank
-    if None in known:
+    if named is None:
         marked = marks(ctx, axes, rank)
         per_axis = [
             bound_sizes(ctx, spread(axes, values, rank, marked, other), lo)
@@ -190,9 +191,9 @@ def _taken(ctx: NodeContext, x: Operand, axes: Dims, parts: tuple[Dims, Dims, Di
                 parts, (zeros, x.shape, ones), (-1, 0, -LARGEST), strict=True
             )
         ]
-        named = list(range(rank))
+        named = tuple(range(rank))
     else:
-        per_axis, named = list(parts), [axis for axis in known if axis is not None]
+        per_axis = list(parts)
     for n, axis in enumerate(named):
         start, count, step = (values[n] for values in per_axis)
         scalars = [ctx.size_scalar(v, I64) for v in (start, start + step * count, step)]

@@ -9,7 +9,7 @@ from tcc.errors import UserError, printable
 from tcc.frontends.emit import Emitter
 from tcc.frontends.onnx.schema import schema_of
 from tcc.frontends.onnx.tensors import element_type
-from tcc.frontends.scope import ImportSession, Operand, Scope
+from tcc.frontends.scope import ImportSession, Operand, Operands, Scope
 from tcc.ir.op import Array
 from tcc.ir.types import BOOL, DType
 
@@ -136,19 +136,21 @@ class NodeContext(Emitter):
     def integers(self, name: str, default: Sequence[int] | None = None) -> tuple[int, ...]:
         return tuple(self._value(name, "ints", "ints", default))
 
-    def reals(self, name: str, default: Sequence[float] = ()) -> tuple[float, ...]:
-        return tuple(self._value(name, "floats", "floats", default))
+    def reals(self, name: str) -> tuple[float, ...]:
+        return tuple(self._value(name, "floats", "floats", ()))
 
-    def texts(self, name: str, default: Sequence[str] = ()) -> tuple[str, ...]:
-        if not self.has_value(name):
-            return tuple(default)
-        raw = self._attribute(name, "strings").strings
+    def texts(self, name: str) -> tuple[str, ...]:
+        raw = self._value(name, "strings", "strings", ())
         return tuple(text.decode("utf-8", "replace") for text in raw)
 
     def tensor(self, name: str) -> Operand:
         """A tensor attribute as a constant."""
         array, dtype = self.session.tensors.array(self._value(name, "tensor", "t"), self.loc)
         return self.constant(array, dtype)
+
+    def axis_of(self, name: str, rank: int, default: int | None = None) -> int:
+        """An attribute that is an axis of a tensor of `rank`, counted from the front."""
+        return self.axis(self.integer(name, default), rank)
 
     def graph(self, name: str) -> onnx.GraphProto:
         found: onnx.GraphProto = self._value(name, "graph", "g")
@@ -171,9 +173,9 @@ class NodeContext(Emitter):
             raise self.fail(f"input {number} is missing")
         return found
 
-    def present(self) -> list[Operand]:
-        """All inputs, of an op of which none may be absent."""
-        return [self.input(n) for n in range(len(self.inputs))]
+    def present(self, count: int | None = None) -> list[Operand]:
+        """The first `count` inputs, or all, none of which may be absent."""
+        return [self.input(n) for n in range(len(self.inputs) if count is None else count)]
 
     def wants(self, output: int) -> bool:
         """Whether the model names this output."""
@@ -206,12 +208,12 @@ class NodeContext(Emitter):
         return bool(operand.array.reshape(()))
 
 
-Results: TypeAlias = "Operand | Sequence[Operand | None]"
+Results: TypeAlias = Operand | Operands
 Converter: TypeAlias = Callable[[NodeContext], Results]
 Converters: TypeAlias = dict[str, Converter]
 
 
-def as_sequence(results: Results) -> Sequence[Operand | None]:
+def as_sequence(results: Results) -> Operands:
     """What a converter gives, an operand or operands, as a sequence."""
     return (results,) if isinstance(results, Operand) else results
 

@@ -3,7 +3,7 @@
 Calls may not reach themselves; the import limits how deep they nest and how many nodes they make.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
@@ -12,7 +12,7 @@ from tcc.frontends.onnx.context import NodeContext
 from tcc.frontends.onnx.reader import check_opsets
 from tcc.frontends.onnx.schema import schema_of
 from tcc.frontends.onnx.types import type_proto
-from tcc.frontends.scope import Operand, Scope
+from tcc.frontends.scope import Operand, Operands, Scope
 from tcc.ir.index import as_int
 
 FunctionKey = tuple[str, str, str]
@@ -77,7 +77,7 @@ def _type_proto(operand: Operand | None) -> TypeProto:
     return type_proto(operand.dtype, tuple(as_int(dim) for dim in operand.shape))
 
 
-def call(ctx: NodeContext, function: FunctionProto) -> Sequence[Operand | None]:
+def call(ctx: NodeContext, function: FunctionProto) -> Operands:
     """Imports the function's nodes with the node's operands and attributes in their places."""
     key = function_key(function)
     calls = ctx.session.calls

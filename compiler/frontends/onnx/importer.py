@@ -27,7 +27,7 @@ from tcc.frontends.onnx.reader import SourceModel
 from tcc.frontends.onnx.rows import bound_row, import_row
 from tcc.frontends.onnx.support import check_support
 from tcc.frontends.onnx.tensors import TensorReader
-from tcc.frontends.scope import ImportSession, Operand, Scope
+from tcc.frontends.scope import ImportSession, Operands, Scope
 from tcc.ir.graph import Graph, GraphBuilder
 
 
@@ -80,7 +80,7 @@ def _run_nodes(scope: Scope) -> None:
     session.depth -= 1
 
 
-def _convert(ctx: NodeContext) -> Sequence[Operand | None]:
+def _convert(ctx: NodeContext) -> Operands:
     function = ctx.session.functions.get(function_key(ctx.node))
     if function is not None:
         return call(ctx, function)

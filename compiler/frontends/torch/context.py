@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
 from tcc.frontends.emit import Emitter
 from tcc.frontends.onnx.convert.movement import forward_range
-from tcc.frontends.scope import Operand, Scope
+from tcc.frontends.scope import Operand, Operands, Scope
 from tcc.frontends.torch.calls import Call, Known, Ref, Tensor
 from tcc.frontends.torch.symbols import Symbols
 from tcc.frontends.torch.tensors import computed_type, element_type
-from tcc.ir.index import Index, IndexLike, as_index, as_int, const
+from tcc.ir.index import Index, IndexLike, Indices, as_index, as_int, const
 from tcc.ir.types import BOOL, F32, F64, I64, U8, DType
+from tcc.known import all_known
 from tcc.record import record
 
 _MOST_NODES = 20_000  # of one call
@@ -52,9 +53,7 @@ class CallContext(Emitter):
         self._made = 0
         self.arguments = {name: names.resolve(value) for name, value in call.arguments.items()}
 
-    def emit_all(
-        self, op: str, operands: Sequence[Operand | None], **attrs: Any
-    ) -> tuple[Operand, ...]:
+    def emit_all(self, op: str, operands: Operands, **attrs: Any) -> tuple[Operand, ...]:
         self._made += 1
         if self._made > _MOST_NODES:
             raise self.fail(f"it would become more than {_MOST_NODES} nodes")
@@ -181,7 +180,7 @@ class CallContext(Emitter):
             return const(int(value))
         raise self.fail(f"{value!r} is no size")
 
-    def indices(self, name: str) -> tuple[Index, ...]:
+    def indices(self, name: str) -> Indices:
         value = self.arguments[name]
         return tuple(map(self.as_size, value if isinstance(value, list) else [value]))
 
@@ -191,9 +190,8 @@ class CallContext(Emitter):
 
     def integers(self, name: str, count: int | None = None) -> tuple[int, ...]:
         """Numbers; a single one stands for `count` equal ones."""
-        found = tuple(as_int(i) for i in self.indices(name))
-        known = tuple(n for n in found if n is not None)
-        if len(known) != len(found):
+        known = all_known(map(as_int, self.indices(name)))
+        if known is None:
             raise self.fail(f"argument {name} must be known; it depends on symbolic sizes")
         return known * count if count is not None and len(known) == 1 else known
 
@@ -243,6 +241,6 @@ class CallContext(Emitter):
         return self.slice_axis(x, axis, begin, size, step)
 
 
-Results: TypeAlias = Sequence[Operand | None]
+Results: TypeAlias = Operands
 Converter: TypeAlias = Callable[[CallContext], Any]
 Converters: TypeAlias = dict[str, Converter]

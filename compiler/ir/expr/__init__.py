@@ -21,6 +21,7 @@ from types import MappingProxyType
 
 from tcc.ir.expr.scalar import (
     Apply,
+    Bindings,
     Read,
     Scalar,
     Scalars,
@@ -46,6 +47,7 @@ from tcc.ir.index import (
     as_index,
     free_vars,
     iterator,
+    of_atom,
     substitute,
 )
 from tcc.ir.types import DType, TensorType, integer_limits
@@ -151,9 +153,14 @@ class Stage:
     body: Scalars
 
     @property
-    def loops(self) -> tuple[Var, ...]:
+    def loops(self) -> Vars:
         """The iterators of the result, then those of the reduction."""
         return (*self.iters, *self.reduce)
+
+    @property
+    def at(self) -> Indices:
+        """The index of the element that an iteration gives: the iterators of the result."""
+        return tuple(map(of_atom, self.iters))
 
     @property
     def types(self) -> tuple[TensorType, ...]:
@@ -190,13 +197,17 @@ class ExprBuilder:
     >>> b = ExprBuilder(x, w)
     >>> i, j = b.iters(m, n)
     >>> k, = b.iters(depth)
-    >>> b.stage((i, j), b.read(0, i, k) * ..., over=(k,), monoid="sum")
+    >>> b.sum((i, j), b.read(0, i, k) * ..., over=(k,))
     """
 
     def __init__(self, *params: TensorType | None) -> None:
         self.params = params
         self._stages: list[Stage] = []
         self._count = 0
+
+    def point(self, tensor: TensorType) -> Indices:
+        """Fresh iterators over the elements of a tensor."""
+        return self.iters(*tensor.shape)
 
     def iters(self, *extents: IndexLike) -> Indices:
         """Fresh iterators over `[0, extent)`."""
@@ -209,7 +220,7 @@ class ExprBuilder:
         source: Source,
         *indices: IndexLike,
         fill: bool | int | float | None = None,
-        indirect: tuple[tuple[Var, Scalar], ...] = (),
+        indirect: Bindings = (),
     ) -> Read:
         return read(source, indices, self._dtype(source), fill=fill, indirect=indirect)
 
@@ -229,6 +240,10 @@ class ExprBuilder:
         """Appends a stage and returns its first component."""
         self._stages.append(Stage(_vars(iters), _vars(over), monoid, body))
         return StageRef(len(self._stages) - 1)
+
+    def sum(self, iters: Indices, value: Scalar, over: Indices) -> StageRef:
+        """Appends a stage that sums `value`."""
+        return self.stage(iters, value, over=over, monoid="sum")
 
     def done(self, *outputs: StageRef) -> Expr:
         refs = outputs or (StageRef(len(self._stages) - 1),)

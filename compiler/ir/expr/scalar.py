@@ -107,7 +107,7 @@ class Read(_Arithmetic):
     indices: Indices
     dtype: DType
     fill: bool | int | float | None
-    indirect: tuple[tuple[Var, Scalar], ...]
+    indirect: Bindings
 
 
 @entity
@@ -141,6 +141,7 @@ class Arg(_Arithmetic):
 Scalar: TypeAlias = Const | IndexValue | Read | Apply | Cast | Arg
 Term: TypeAlias = "Scalar | Index | bool | int | float"  # an operand of a scalar's operators
 Scalars: TypeAlias = tuple[Scalar, ...]
+Bindings: TypeAlias = tuple[tuple[Var, Scalar], ...]  # what data-dependent indices stand for
 
 
 # ---- the function table -----------------------------------------------------------------------
@@ -278,7 +279,7 @@ def read(
     dtype: DType,
     *,
     fill: bool | int | float | None = None,
-    indirect: tuple[tuple[Var, Scalar], ...] = (),
+    indirect: Bindings = (),
 ) -> Read:
     at = tuple(as_index(i) for i in indices)
     outside = None if fill is None else literal(fill, dtype)
@@ -293,6 +294,11 @@ def read_from(node: Read, source: Source, dtype: DType | None = None) -> Read:
     """The element of `source` that `node` reads of its own, of its type if no other is given."""
     kind = node.dtype if dtype is None else dtype
     return read(source, node.indices, kind, fill=node.fill, indirect=node.indirect)
+
+
+def read_at(node: Read, indices: Indices, indirect: Bindings) -> Read:
+    """`node` at other indices, of which `indirect` binds those that data decide."""
+    return read(node.source, indices, node.dtype, fill=node.fill, indirect=indirect)
 
 
 def apply(function: str, *args: Scalar) -> Apply:
@@ -376,9 +382,7 @@ def rebuild(scalar: Scalar, replace: Callable[[Scalar], Scalar]) -> Scalar:
             return cast(replace(scalar.arg), scalar.dtype)
         case Read() if scalar.indirect:
             indirect = tuple((v, replace(s)) for v, s in scalar.indirect)
-            return read(
-                scalar.source, scalar.indices, scalar.dtype, fill=scalar.fill, indirect=indirect
-            )
+            return read_at(scalar, scalar.indices, indirect)
         case _:
             return scalar
 
@@ -426,7 +430,7 @@ def substitute_all(roots: Scalars, mapping: Substitution) -> Scalars:
                 bound = tuple(
                     (free_vars(mapping[v])[0] if v in mapping else v, s) for v, s in node.indirect
                 )
-                return read(node.source, at, node.dtype, fill=node.fill, indirect=bound)
+                return read_at(node, at, bound)
             case IndexValue():
                 return index_value(substitute(node.index, mapping), node.dtype)
             case _:

@@ -30,6 +30,7 @@ from tcc.ir.types import BF16, F16, F32, F64, I8, I32, I64, U8, DType
 from tcc.record import record
 
 Register: TypeAlias = int
+Registers: TypeAlias = tuple[Register, ...]
 BufferId: TypeAlias = int
 
 
@@ -176,7 +177,7 @@ class Port:
 
     name: str
     dtype: DType
-    dims: tuple[Register, ...]
+    dims: Registers
     text: str
     state: int = -1
 
@@ -250,7 +251,7 @@ class Launch:
     kernel: int
     grid: Register
     buffers: tuple[BufferId, ...]
-    ints: tuple[Register, ...]
+    ints: Registers
     least: int = 1
 
 
@@ -260,7 +261,7 @@ class TensorRef:
 
     buffer: BufferId
     dtype: DType
-    dims: tuple[Register, ...]
+    dims: Registers
 
 
 @record
@@ -276,7 +277,7 @@ class CallOp:
     inputs: tuple[TensorRef, ...]
     outputs: tuple[TensorRef, ...]
     ints: tuple[int, ...]
-    results: tuple[Register, ...] = ()
+    results: Registers = ()
 
 
 @record
@@ -326,8 +327,8 @@ class PlanArena:
     """
 
     end: Register
-    offsets: tuple[Register, ...]
-    sizes: tuple[Register, ...]
+    offsets: Registers
+    sizes: Registers
     lives: tuple[int, ...]
 
 
@@ -351,7 +352,7 @@ class Collective:
     reduction: Reduction
     send: BufferId
     receive: BufferId
-    counts: tuple[Register, ...]
+    counts: Registers
     dtype: DType
     ranks: int
     root: int = 0

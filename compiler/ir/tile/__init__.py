@@ -137,7 +137,7 @@ class Compute:
 
     out: Block
     body: Scalar
-    args: tuple[Block, ...]
+    args: Blocks
 
 
 @entity
@@ -163,9 +163,9 @@ class Contract:
 class Reduce:
     """Combines `blocks` (the components of `monoid`) along `axes`, which stay with size one."""
 
-    outs: tuple[Block, ...]
+    outs: Blocks
     monoid: str
-    blocks: tuple[Block, ...]
+    blocks: Blocks
     axes: tuple[int, ...]
 
 
@@ -198,11 +198,11 @@ class Loop:
     start: Index
     stop: Index
     step: int
-    inits: tuple[Block, ...]
-    carried: tuple[Block, ...]
+    inits: Blocks
+    carried: Blocks
     body: tuple[Stmt, ...]
-    yields: tuple[Block, ...]
-    results: tuple[Block, ...]
+    yields: Blocks
+    results: Blocks
 
 
 @entity

@@ -99,7 +99,7 @@ class GroupStage:
     strip: Strip | None = None
 
     @property
-    def loops(self) -> tuple[Var, ...]:
+    def loops(self) -> Vars:
         """The iterators of the result, then those of the reduction."""
         return (*self.iters, *self.reduce)
 

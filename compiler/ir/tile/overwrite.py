@@ -15,6 +15,7 @@ from tcc.ir.expr import extent
 from tcc.ir.index import Index, Var, as_index, const, free_vars, maximum, minimum, var_of
 from tcc.ir.tile import If, Load, Loop, Stmt, Store, TileBuffer, TileKernel, inner_bodies
 from tcc.ir.types import element_count
+from tcc.known import all_known
 
 
 def overwrites(kernel: TileKernel, operand: int, result: int) -> bool:
@@ -61,9 +62,8 @@ def stored_lanes(kernel: TileKernel, result: int) -> Index | None:
     """How many elements all units together store to a buffer, guarded ones and repetitions
     included, by sizes; None where more than sizes decides that."""
     ranges = {axis: (const(0), extent(axis)) for axis in kernel.axes}
-    counts = list(_stores(kernel.body, kernel.buffers[result], ranges, const(1)))
-    known = [count for count in counts if count is not None]
-    return sum(known, const(0)) if len(known) == len(counts) else None
+    counts = all_known(_stores(kernel.body, kernel.buffers[result], ranges, const(1)))
+    return None if counts is None else sum(counts, const(0))
 
 
 _Ranges: TypeAlias = Mapping[Var, tuple[Index, Index]]

@@ -3,7 +3,7 @@
 f16 and bf16 operands are summed in f32 and rounded once, in a stage of its own after the sum.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import reduce
 from operator import mul
 from typing import Any
@@ -23,7 +23,7 @@ from tcc.ir.op import (
     Trait,
     Types,
 )
-from tcc.ir.types import I32, I64, U32, U64, DType, TensorType
+from tcc.ir.types import I32, I64, U32, U64, TensorType
 from tcc.ops.formula import aligned, wide
 from tcc.ops.operands import maybe_array, require
 from tcc.ops.reference import given, in_f32
@@ -61,11 +61,11 @@ class EinsumAttrs:
     equation: str
 
 
-def rounded(b: ExprBuilder, sums: StageRef, shape: Sequence[Index], dtype: DType) -> StageRef:
-    """`sums` in `dtype`: the stage itself, or one that rounds it."""
-    i = b.iters(*shape)
+def rounded(b: ExprBuilder, sums: StageRef, y: TensorType) -> StageRef:
+    """`sums` in the type of `y`, which has their shape: the stage itself, or one that rounds it."""
+    i = b.point(y)
     value = b.read(sums, *i)
-    return sums if value.dtype is dtype else b.stage(i, cast(value, dtype))
+    return sums if value.dtype is y.dtype else b.stage(i, cast(value, y.dtype))
 
 
 # ---- matmul --------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ def matmul_sum(
     column = i[len(i) - 1 :] if c.rank > 1 else ()
     at_a = (*aligned(a.shape[:-2], batch), *row, k)
     at_c = (*aligned(c.shape[:-2], batch), k, *column)
-    return b.stage(i, term(at_a, at_c), over=(k,), monoid="sum")
+    return b.sum(i, term(at_a, at_c), over=(k,))
 
 
 def _matmul_expr(types: Types, attrs: NoAttrs) -> Expr:
@@ -115,7 +115,7 @@ def _matmul_expr(types: Types, attrs: NoAttrs) -> Expr:
         required(types, 1),
         lambda at_a, at_c: wide(b.read(0, *at_a)) * wide(b.read(1, *at_c)),
     )
-    return b.done(rounded(b, sums, y.shape, y.dtype))
+    return b.done(rounded(b, sums, y))
 
 
 # ---- gemm ----------------------------------------------------------------------------------------
@@ -155,10 +155,10 @@ def _gemm_expr(types: Types, attrs: GemmAttrs) -> Expr:
     (k,) = b.iters(depth)
     left = b.read(0, k, i) if attrs.trans_a else b.read(0, i, k)
     right = b.read(1, j, k) if attrs.trans_b else b.read(1, k, j)
-    sums = b.stage((i, j), wide(left) * wide(right), over=(k,), monoid="sum")
+    sums = b.sum((i, j), wide(left) * wide(right), over=(k,))
     bias = optional(types, 2)
     if attrs.alpha == 1.0 and bias is None:
-        return b.done(rounded(b, sums, (m, n), y.dtype))
+        return b.done(rounded(b, sums, y))
     i, j = b.iters(m, n)
     value: Scalar = b.read(sums, i, j)
     if attrs.alpha != 1.0:
@@ -220,7 +220,7 @@ def _einsum_expr(types: Types, attrs: EinsumAttrs) -> Expr:
     outer = tuple(index[letter] for letter in output)
     over = tuple(index[letter] for letter in extents if letter not in output)
     sums = b.stage(outer, body, over=over, monoid="sum" if over else None)
-    return b.done(rounded(b, sums, y.shape, y.dtype))
+    return b.done(rounded(b, sums, y))
 
 
 # ---- rows ----------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from tcc.ir.expr.scalar import Scalar, index_value
 from tcc.ir.index import Index, const
 from tcc.ir.op import Arrays, NoAttrs, OpSpec, OutArrays, OutTypes, Tolerance, Types
 from tcc.ir.types import I64, TensorType, element_count
-from tcc.ops.formula import choose, fn, one_stage, wide
+from tcc.ops.formula import chosen, one_stage, wide
 from tcc.ops.operands import array, require, sizes
 from tcc.ops.shapes import ALL, NUMERIC, Point, Shape, required, same_dtype
 from tcc.record import record
@@ -62,10 +62,7 @@ def _range_element(b: ExprBuilder, at: Point, _: RangeAttrs) -> Scalar:
 
 def _nth(values: Shape, place: Index) -> Scalar:
     """The element of a vector of dims at a place."""
-    body: Scalar = index_value(values[-1] if values else 0, I64)
-    for number in reversed(range(len(values) - 1)):
-        body = choose(fn("eq", index_value(place, I64), number), values[number], body)
-    return body
+    return chosen(place, [index_value(value, I64) for value in values or (0,)])
 
 
 def _shape_infer(types: Types, attrs: ShapeOfAttrs) -> OutTypes:

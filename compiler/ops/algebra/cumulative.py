@@ -50,13 +50,13 @@ def _expr(monoid: str, identity: int) -> Callable[[Types, Any], Expr]:
     def expr(types: Types, attrs: CumSumAttrs) -> Expr:
         x = required(types, 0)
         b = ExprBuilder(x)
-        at = b.iters(*x.shape)
+        at = b.point(x)
         (k,) = b.iters(x.shape[attrs.axis])
         back = k + 1 if attrs.exclusive else k
         here = at[attrs.axis]
         where = replaced(at, attrs.axis, here + back if attrs.reverse else here - back)
         running = b.stage(at, wide(b.read(0, *where, fill=identity)), over=(k,), monoid=monoid)
-        return b.done(rounded(b, running, x.shape, x.dtype))
+        return b.done(rounded(b, running, x))
 
     return expr
 

@@ -302,7 +302,7 @@ def _split_expr(types: Types, attrs: SplitAttrs) -> Expr:
     start = const(0)
     outputs = []
     for part, size in zip(_split_infer(types, attrs), attrs.sizes, strict=True):
-        i = b.iters(*part.shape)
+        i = b.point(part)
         at = replaced(i, attrs.axis, i[attrs.axis] + start)
         empty = as_int(element_count(part.shape)) == 0
         outputs.append(b.stage(i, literal(0, part.dtype) if empty else b.read(0, *at)))

@@ -6,10 +6,19 @@ import numpy as np
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, cast
 from tcc.ir.index import Index
-from tcc.ir.narrow import FORMATS, rounded
-from tcc.ir.narrow import encode as codes_of
-from tcc.ir.narrow import pack as pack_codes
-from tcc.ir.narrow import unpack as unpack_codes
+from tcc.ir.narrow import (
+    FORMATS,
+    rounded,
+)
+from tcc.ir.narrow import (
+    encode as codes_of,
+)
+from tcc.ir.narrow import (
+    pack as pack_codes,
+)
+from tcc.ir.narrow import (
+    unpack as unpack_codes,
+)
 from tcc.ir.op import (
     Array,
     Arrays,

@@ -190,7 +190,7 @@ def _average_expr(types: Types, attrs: PoolAttrs) -> Expr:
     x = required(types, 0)
     b = ExprBuilder(x)
     i, k, value, _ = _window(b, x, attrs, 0)
-    sums = b.stage(i, wide(value), over=k, monoid="sum")
+    sums = b.sum(i, wide(value), over=k)
     i = b.iters(*_shape(x, attrs))
     total = b.read(sums, *i)
     count = index_value(_counted(i[2:], x, attrs), total.dtype)
@@ -229,9 +229,9 @@ def _lp_expr(types: Types, attrs: PoolAttrs) -> Expr:
         size = size * size
     elif attrs.p != 1:
         size = fn("pow", size, float(attrs.p))
-    sums = b.stage(i, size, over=k, monoid="sum")
+    sums = b.sum(i, size, over=k)
     if attrs.p == 1:
-        return b.done(rounded(b, sums, _shape(x, attrs), x.dtype))
+        return b.done(rounded(b, sums, TensorType(x.dtype, _shape(x, attrs))))
     i = b.iters(*_shape(x, attrs))
     total = b.read(sums, *i)
     root = fn("sqrt", total) if attrs.p == 2 else fn("pow", total, 1.0 / attrs.p)

@@ -222,7 +222,7 @@ def _dynamic_expr(types: Types, _: NoAttrs) -> Expr:
     b = ExprBuilder(x)
 
     def extreme(monoid: str) -> StageRef:
-        over = b.iters(*x.shape)
+        over = b.point(x)
         return b.stage((), b.read(0, *over), over=over, monoid=monoid if over else None)
 
     top, bottom = extreme("max"), extreme("min")
@@ -232,7 +232,7 @@ def _dynamic_expr(types: Types, _: NoAttrs) -> Expr:
     scale = b.stage((), choose(flat, 1.0, width / 255.0))
     shift = -low / b.read(scale)
     zero = b.stage((), cast(fn("round", shift), U8))
-    at = b.iters(*x.shape)
+    at = b.point(x)
     level = fn("round", b.read(0, *at) / b.read(scale))
     y = b.stage(at, cast(level + cast(b.read(zero), F32), U8))
     return b.done(y, scale, zero)

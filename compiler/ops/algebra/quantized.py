@@ -190,7 +190,7 @@ def _conv_sum(
         pixel = when([inside(index_value(k, I64), n) for k, n in image], pixel)
     weight = _shifted(b, numbers[2], at_w, numbers[3], i[1])
     # Channels last: neighbours in storage, of which targets multiply several at once.
-    return b.stage(i, pixel * weight, over=(*over[1:], over[0]), monoid="sum")
+    return b.sum(i, pixel * weight, over=(*over[1:], over[0]))
 
 
 def _conv_integer_expr(types: Types, attrs: ConvIntegerAttrs) -> Expr:
@@ -224,7 +224,7 @@ def _qlinear_matmul_expr(types: Types, attrs: NoAttrs) -> Expr:
     (y,) = _qlinear_matmul_infer(types, attrs)
     b = ExprBuilder(*types)
     sums = _integer_sum(b, a, c, (0, 2, 3, 5))
-    i = b.iters(*y.shape)
+    i = b.point(y)
     row = i[-1 - (c.rank > 1)] if a.rank > 1 else None
     factor = _factor(b, (1, row), (4, i[-1] if c.rank > 1 else None), 6)
     return b.finish(i, _requantised(b.read(sums, *i), factor, _known(_parameter(b, 7, None))))
@@ -268,7 +268,7 @@ def _qlinear_conv_expr(types: Types, attrs: ConvAttrs) -> Expr:
     (y,) = _qlinear_conv_infer(types, attrs)
     b = ExprBuilder(*types)
     sums = _conv_sum(b, required(types, 0), required(types, 3), attrs, (0, 2, 3, 5))
-    i = b.iters(*y.shape)
+    i = b.point(y)
     total: Scalar = b.read(sums, *i)
     if optional(types, 8) is not None:
         total += b.read(8, i[1])

@@ -222,15 +222,15 @@ def _conv_expr(types: Types, attrs: ConvAttrs) -> Expr:
     b = ExprBuilder(*types)
     i, over, at_x, at_w = conv_indices(b, required(types, 0), required(types, 1), attrs)
     pixel = wide(b.read(0, *at_x, fill=attrs.border_fill))
-    sums = b.stage(i, pixel * wide(b.read(1, *at_w)), over=over, monoid="sum")
+    sums = b.sum(i, pixel * wide(b.read(1, *at_w)), over=over)
     return b.done(biased(b, sums, y, 2))
 
 
 def biased(b: ExprBuilder, sums: StageRef, y: TensorType, bias: int) -> StageRef:
     """`sums` plus operand `bias`, one element per channel, in the type of `y`."""
     if optional(b.params, bias) is None:
-        return rounded(b, sums, y.shape, y.dtype)
-    i = b.iters(*y.shape)
+        return rounded(b, sums, y)
+    i = b.point(y)
     value = b.read(sums, *i) + wide(b.read(bias, i[1]))
     return b.stage(i, cast(value, y.dtype))
 
@@ -280,7 +280,7 @@ def _transpose_expr(types: Types, attrs: ConvTransposeAttrs) -> Expr:
     w = required(types, 1)
     (y,) = _transpose_infer(types, attrs)
     b = ExprBuilder(*types)
-    n, m, *o = i = b.iters(*y.shape)
+    n, m, *o = i = b.point(y)
     c, *k = over = b.iters(w.shape[0] // attrs.group, *w.shape[2:])
     each = w.shape[0] // attrs.group
     channel = group_channel(m, c, w.shape[1] * attrs.group, each, attrs.group)
@@ -288,7 +288,7 @@ def _transpose_expr(types: Types, attrs: ConvTransposeAttrs) -> Expr:
     pixel = wide(b.read(0, n, channel, *at, fill=0))
     weight = wide(b.read(1, channel, m % w.shape[1] if attrs.group > 1 else m, *k))
     term = when(hits, pixel * weight)
-    sums = b.stage(i, term, over=over, monoid="sum")
+    sums = b.sum(i, term, over=over)
     return b.done(biased(b, sums, y, 2))
 
 
@@ -343,7 +343,7 @@ def _col2im_reference(arrays: Arrays, attrs: Col2ImAttrs) -> OutArrays:
 def _col2im_expr(types: Types, attrs: Col2ImAttrs) -> Expr:
     (y,) = _col2im_infer(types, attrs)
     b = ExprBuilder(*types)
-    n, c, *o = i = b.iters(*y.shape)
+    n, c, *o = i = b.point(y)
     k = b.iters(*attrs.block)
     at, hits = sources(o, k, attrs)
     row, column = c, const(0)
@@ -353,8 +353,8 @@ def _col2im_expr(types: Types, attrs: Col2ImAttrs) -> Expr:
         column = column * count + index
         hits.append(inside(index_value(index, I64), count))
     term = when(hits, wide(b.read(0, n, row, column, fill=0)))
-    sums = b.stage(i, term, over=k, monoid="sum")
-    return b.done(rounded(b, sums, y.shape, y.dtype))
+    sums = b.sum(i, term, over=k)
+    return b.done(rounded(b, sums, y))
 
 
 # ---- rows ----------------------------------------------------------------------------------------

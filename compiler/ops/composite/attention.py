@@ -79,20 +79,20 @@ def _attention_expr(types: Types, attrs: AttentionAttrs) -> Expr:
     n, h, i, j = at = b.iters(*space)
     (d,) = b.iters(depth)
     pair = wide(b.read(0, n, h, i, d)) * wide(b.read(1, n, h // share, j, d))
-    scores = b.stage(at, pair, over=(d,), monoid="sum")
+    scores = b.sum(at, pair, over=(d,))
 
     at = b.iters(*space)
     scores = b.stage(at, _masked(b, b.read(scores, *at), at, optional(types, 3), attrs))
 
     powers, total = shares(b, space, 3, lambda at: b.read(scores, *at))
 
-    n, h, i, e = at = b.iters(*y.shape)
+    n, h, i, e = at = b.point(y)
     (j,) = b.iters(keys)
     term = b.read(powers, n, h, i, j) * wide(b.read(2, n, h // share, j, e))
-    mixed = b.stage(at, term, over=(j,), monoid="sum")
+    mixed = b.sum(at, term, over=(j,))
 
     # Once a result, not once a key: then keys may be taken a run at a time.
-    n, h, i, _ = at = b.iters(*y.shape)
+    n, h, i, _ = at = b.point(y)
     shared = b.read(mixed, *at) * (1.0 / b.read(total, n, h, i))
     return b.finish(at, cast(shared, y.dtype))
 

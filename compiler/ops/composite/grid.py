@@ -275,7 +275,7 @@ def _deform_expr(types: Types, attrs: DeformConvAttrs) -> Expr:
     (x, w), conv = present(types, 2), attrs.conv
     (y,) = _deform_infer(types, attrs)
     b = ExprBuilder(*types)
-    n, m, *o = i = b.iters(*y.shape)
+    n, m, *o = i = b.point(y)
     c, *k = over = b.iters(*w.shape[1:])
     channel = group_channel(m, c, w.shape[0], w.shape[1], conv.group)
     group = channel // (x.shape[1] // attrs.offset_group)
@@ -290,7 +290,7 @@ def _deform_expr(types: Types, attrs: DeformConvAttrs) -> Expr:
     term = value * wide(b.read(1, m, c, *k))
     if optional(types, 4) is not None:
         term *= wide(b.read(4, n, element, *o))
-    sums = b.stage(i, term, over=over, monoid="sum")
+    sums = b.sum(i, term, over=over)
     return b.done(biased(b, sums, y, 3))
 
 

@@ -90,14 +90,14 @@ def _loss_expr(b: ExprBuilder, types: Types, attrs: LossAttrs, logs: Source) -> 
             loss, weight = choose(ignored, 0.0, loss), choose(ignored, 0.0, weight)
         return loss, weight
 
-    at = b.iters(*labels.shape)
+    at = b.point(labels)
     if attrs.reduction == "none":
         b.stage(at, cast(term(at)[0], x.dtype))
         return
-    value: Scalar = b.read(b.stage((), term(at)[0], over=at, monoid="sum"))
+    value: Scalar = b.read(b.sum((), term(at)[0], over=at))
     if attrs.reduction == "mean":
-        at = b.iters(*labels.shape)
-        weights = b.stage((), term(at)[1], over=at, monoid="sum")
+        at = b.point(labels)
+        weights = b.sum((), term(at)[1], over=at)
         value = value / b.read(weights)
     b.stage((), cast(value, x.dtype))
 
@@ -112,13 +112,13 @@ def _entropy_expr(types: Types, attrs: LossAttrs) -> Expr:
     x = required(types, 0)
     b = ExprBuilder(*types)
     log_share = log_shares(b, x.shape, 1, reader(b))
-    at = b.iters(*x.shape)
+    at = b.point(x)
     logs = b.stage(at, log_share(at))
     _loss_expr(b, types, attrs, logs)
     (loss,) = b.done().outputs
     if attrs.outputs == 1:
         return b.done(loss)
-    at = b.iters(*x.shape)
+    at = b.point(x)
     return b.done(loss, b.stage(at, cast(b.read(logs, *at), x.dtype)))
 
 

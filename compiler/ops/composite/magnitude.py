@@ -65,7 +65,7 @@ def _rms_expr(types: Types, attrs: NormAttrs) -> Expr:
         return value * value
 
     squares = total(b, x.shape, axes, "sum", square)
-    at = b.iters(*x.shape)
+    at = b.point(x)
     count = index_value(element_count(x.shape[attrs.axis :]), compute)
     mean = b.read(squares, *outside(at, axes)) / count
     normal = cast(b.read(0, *at), compute) * reciprocal_root(mean, attrs.epsilon)
@@ -103,7 +103,7 @@ def _lp_expr(types: Types, attrs: LpNormAttrs) -> Expr:
         return abs(value) if attrs.p == 1 else value * value
 
     sums = total(b, x.shape, (attrs.axis,), "sum", size)
-    at = b.iters(*x.shape)
+    at = b.point(x)
     norm: Scalar = b.read(sums, *outside(at, (attrs.axis,)))
     if attrs.p == 2:
         norm = fn("sqrt", norm)
@@ -132,12 +132,12 @@ def _lrn_infer(types: Types, attrs: LrnAttrs) -> OutTypes:
 def _lrn_expr(types: Types, attrs: LrnAttrs) -> Expr:
     x = required(types, 0)
     b = ExprBuilder(x)
-    at = b.iters(*x.shape)
+    at = b.point(x)
     (k,) = b.iters(attrs.size)
     channel = at[1] + k - (attrs.size - 1) // 2
     near = wide(b.read(0, at[0], channel, *at[2:], fill=0.0))
-    squares = b.stage(at, near * near, over=(k,), monoid="sum")
-    at = b.iters(*x.shape)
+    squares = b.sum(at, near * near, over=(k,))
+    at = b.point(x)
     sums = b.read(squares, *at) * (attrs.alpha / attrs.size)
     base = sums + attrs.bias
     return b.finish(at, cast(wide(b.read(0, *at)) / fn("pow", base, attrs.beta), x.dtype))

@@ -89,7 +89,7 @@ def _layer_expr(types: Types, attrs: NormAttrs) -> Expr:
     b = ExprBuilder(*types)
     axes = last_axes(attrs.axis, x.rank)
     moments = moments_of(b, x.shape, axes, reader(b))
-    at = b.iters(*x.shape)
+    at = b.point(x)
     normal = moments.normal(wide(b.read(0, *at)), outside(at, axes), attrs.epsilon)
     shift = None if bias is None else wide(read_aligned(b, 2, bias, at))
     y = scaled(normal, wide(read_aligned(b, 1, scale, at)), shift)
@@ -150,7 +150,7 @@ def _instance_expr(types: Types, attrs: EpsilonAttrs) -> Expr:
     b = ExprBuilder(*types)
     axes = last_axes(2, x.rank)
     moments = moments_of(b, x.shape, axes, reader(b))
-    at = b.iters(*x.shape)
+    at = b.point(x)
     y = _channel_affine(b, at, moments, outside(at, axes), attrs.epsilon)
     return b.finish(at, cast(y, x.dtype))
 
@@ -188,7 +188,7 @@ def _group_expr(types: Types, attrs: GroupNormAttrs) -> Expr:
         return wide(b.read(0, at[0], at[1] * size + at[2], *at[3:]))
 
     moments = moments_of(b, shape, last_axes(2, len(shape)), element)
-    at = b.iters(*x.shape)
+    at = b.point(x)
     y = _channel_affine(b, at, moments, (at[0], at[1] // size), attrs.epsilon)
     return b.finish(at, cast(y, x.dtype))
 
@@ -238,7 +238,7 @@ def _mvn_expr(types: Types, attrs: AxesAttrs) -> Expr:
     x = required(types, 0)
     b = ExprBuilder(x)
     moments = moments_of(b, x.shape, attrs.axes, reader(b))
-    at = b.iters(*x.shape)
+    at = b.point(x)
     rows = outside(at, attrs.axes)
     distance = wide(b.read(0, *at)) - moments.mean(rows)
     deviation = fn("sqrt", moments.variance(rows)) + _DEVIATION_EPSILON

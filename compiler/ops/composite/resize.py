@@ -383,7 +383,7 @@ def _expr(types: Types, attrs: ResizeAttrs) -> Expr:
     axes = _given_axes(b, types, attrs)
     source: Source = 0
     if attrs.mode == "nearest":
-        i = b.iters(*y.shape)
+        i = b.point(y)
         value = _nearest_read(b, i, axes, attrs)
     else:
         shape = list(x.shape)
@@ -394,7 +394,7 @@ def _expr(types: Types, attrs: ResizeAttrs) -> Expr:
         if axes:
             i, value = _mixed(b, source, y.shape, axes[-1], attrs)
         else:
-            i = b.iters(*y.shape)
+            i = b.point(y)
             value = wide(b.read(0, *i))
     if attrs.crops:
         value = choose(_outside(axes, i, attrs), attrs.extrapolation_value, value)
@@ -423,10 +423,10 @@ def _mixed(
         i = b.iters(*shape)
         return i, _weighted(b, source, i, axis, attrs)
     (o,), (t,) = b.iters(axis.size), b.iters(attrs.taps)
-    norm = b.stage((o,), _wide_tap(axis, o, t, attrs)[1], over=(t,), monoid="sum")
+    norm = b.sum((o,), _wide_tap(axis, o, t, attrs)[1], over=(t,))
     i, (t,) = b.iters(*shape), b.iters(attrs.taps)
     place, weight = _wide_tap(axis, i[axis.number], t, attrs)
-    sums = b.stage(i, _term(b, source, i, axis, (place, weight)), over=(t,), monoid="sum")
+    sums = b.sum(i, _term(b, source, i, axis, (place, weight)), over=(t,))
     i = b.iters(*shape)
     total = b.read(sums, *i)
     return i, total / cast(b.read(norm, i[axis.number]), total.dtype)

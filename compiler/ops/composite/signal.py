@@ -175,7 +175,7 @@ def _dft_expr(types: Types, attrs: DftAttrs) -> Expr:
     x = required(types, 0)
     (y,) = _dft_infer(types, attrs)
     b = ExprBuilder(x)
-    *i, part = outer = b.iters(*y.shape)
+    *i, part = outer = b.point(y)
     # Past the end of a shorter signal stand zeros, so those terms need not be summed.
     (n,) = b.iters(minimum(x.shape[attrs.axis], _taken(attrs)))
     at = replaced(i, attrs.axis, n)
@@ -184,7 +184,7 @@ def _dft_expr(types: Types, attrs: DftAttrs) -> Expr:
         term = re * _mirrored(n, attrs.length, re.dtype)
     else:
         term = _either(part, re, im)
-    sums = b.stage(outer, term, over=(n,), monoid="sum")
+    sums = b.sum(outer, term, over=(n,))
     return b.done(_scaled(b, sums, y, attrs))
 
 
@@ -201,8 +201,8 @@ def _mirrored(n: Index, length: Index, dtype: DType) -> Scalar:
 
 def _scaled(b: ExprBuilder, sums: StageRef, y: TensorType, attrs: DftAttrs) -> StageRef:
     if not attrs.inverse:
-        return rounded(b, sums, y.shape, y.dtype)
-    i = b.iters(*y.shape)
+        return rounded(b, sums, y)
+    i = b.point(y)
     total = b.read(sums, *i)
     return b.stage(i, cast(total / index_value(attrs.length, total.dtype), y.dtype))
 
@@ -241,14 +241,14 @@ def _stft_expr(types: Types, attrs: StftAttrs) -> Expr:
     x = required(types, 0)
     (y,) = _stft_infer(types, attrs)
     b = ExprBuilder(*types)
-    batch, frame, frequency, part = outer = b.iters(*y.shape)
+    batch, frame, frequency, part = outer = b.point(y)
     (n,) = b.iters(attrs.length)
     at = (batch, frame * attrs.step + n)
     term = _either(part, *_turned(b, x, at, (n * frequency, attrs.length), False))
     if optional(types, 1) is not None:
         term *= cast(b.read(1, n), F64)
-    sums = b.stage(outer, term, over=(n,), monoid="sum")
-    return b.done(rounded(b, sums, y.shape, y.dtype))
+    sums = b.sum(outer, term, over=(n,))
+    return b.done(rounded(b, sums, y))
 
 
 # ---- mel_weight_matrix ---------------------------------------------------------------------------

@@ -48,7 +48,7 @@ def _softmax_expr(types: Types, attrs: AxisAttrs) -> Expr:
     x = required(types, 0)
     b = ExprBuilder(x)
     share, norm = shares(b, x.shape, attrs.axis, reader(b))
-    at = b.iters(*x.shape)
+    at = b.point(x)
     whole = b.read(norm, *outside(at, (attrs.axis,)))
     # One division a row, not one an element: a division takes as long as the exponential.
     part = b.read(share, *at) * (1.0 / whole)
@@ -59,7 +59,7 @@ def _log_softmax_expr(types: Types, attrs: AxisAttrs) -> Expr:
     x = required(types, 0)
     b = ExprBuilder(x)
     logs = log_shares(b, x.shape, attrs.axis, reader(b))
-    at = b.iters(*x.shape)
+    at = b.point(x)
     return b.finish(at, cast(logs(at), x.dtype))
 
 
@@ -75,7 +75,7 @@ def _hardmax_expr(types: Types, attrs: AxisAttrs) -> Expr:
         lambda at: b.read(0, *at),
         lambda at: index_value(at[axis], I64),
     )
-    at = b.iters(*x.shape)
+    at = b.point(x)
     place = b.read(StageRef(found.stage, 1), *outside(at, (axis,)))
     here = fn("eq", at[axis], place)
     return b.finish(at, choose(here, literal(1, x.dtype), 0))

@@ -8,6 +8,7 @@ from tcc.ir.expr.scalar import Cast, StageRef
 from tcc.ir.index import Var, bounds, free_vars
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.ir.types import F32, FLOAT8, I8, I32
+from tcc.known import all_known
 from tcc.schedule.gpu.schedule import BlockSchedule
 from tcc.schedule.nest import Factors, contraction_factors, in_scratch, multiplied, stride
 
@@ -44,8 +45,8 @@ def of_bytes(stage: GroupStage) -> bool:
 
 def most_positions(loops: Sequence[Var]) -> int | None:
     """The most positions of an axis; None where they are open."""
-    tops = [bounds(extent(v))[1] for v in loops]
-    return None if any(t is None for t in tops) else prod(t for t in tops if t is not None)
+    tops = all_known(bounds(extent(v))[1] for v in loops)
+    return None if tops is None else prod(tops)
 
 
 def schedule_of(

@@ -11,10 +11,11 @@ from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, cast
 from tcc.ir.graph import GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs
-from tcc.ir.index import Index
+from tcc.ir.index import Index, Indices
 from tcc.ir.types import TensorType
 from tcc.ops.algebra.cumulative import CumSumAttrs
 from tcc.ops.formula import wide
+from tcc.ops.shapes import replaced
 from tcc.passes.graph.emit import express
 from tcc.passes.graph.legalize_calls.prefix_sums import Combination, Totals
 
@@ -34,18 +35,18 @@ def express_running(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Val
 def _expr(x: TensorType, attrs: CumSumAttrs, combination: Combination) -> Expr:
     b = ExprBuilder(x)
     axis, size = attrs.axis, x.shape[attrs.axis]
-    lines = (*x.shape[:axis], *x.shape[axis + 1 :])
+    lines = replaced(x.shape, axis)
 
     def place(number: Index) -> Index:
         """Where the element of a number lies."""
         return size - 1 - number if attrs.reverse else number
 
-    def term(at: tuple[Index, ...], number: Index) -> Scalar:
+    def term(at: Indices, number: Index) -> Scalar:
         where = (*at[:axis], place(number), *at[axis:])
         return wide(b.read(0, *where, fill=combination.identity))
 
     totals = Totals(b, lines, size, term, combination)
-    at = b.iters(*x.shape)
-    line = (*at[:axis], *at[axis + 1 :])
+    at = b.point(x)
+    line = replaced(at, axis)
     found = (totals.before if attrs.exclusive else totals.up_to)(line, place(at[axis]))
     return b.finish(at, cast(found, x.dtype))

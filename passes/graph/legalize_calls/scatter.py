@@ -20,6 +20,7 @@ from tcc.ir.types import BOOL, I32, I64, DType, DTypeKind, TensorType, element_c
 from tcc.ops.data.indexing import Binding
 from tcc.ops.formula import choose, widened
 from tcc.ops.operands import clamped, guard, inside, wrapped
+from tcc.ops.shapes import replaced
 from tcc.passes.graph.emit import emit, express
 
 _MONOIDS = {"add": ("sum", "add"), "mul": ("prod", "mul"), "max": ("max",) * 2, "min": ("min",) * 2}
@@ -71,12 +72,12 @@ def _elements(
     lowest = -(1 << (indices.dtype.bits - 1))
 
     def meant(at: Indices, number: Index) -> Scalar:
-        where = (*at[:axis], number, *at[axis + 1 :])
+        where = replaced(at, axis, number)
         index = wrapped(b.read(1, *where, fill=lowest), size)
         return apply("eq", index, index_value(at[axis], I64))
 
     def update(at: Indices, number: Index, *bindings: Binding) -> Scalar:
-        return b.read(2, *at[:axis], number, *at[axis + 1 :], fill=0, indirect=bindings)
+        return b.read(2, *replaced(at, axis, number), fill=0, indirect=bindings)
 
     return _scattered(b, x, count, x.rank, reduction, meant, update)
 
@@ -119,7 +120,7 @@ def _scattered(
     """The result; `decided` of its axes decide which updates are meant for an element."""
     if reduction == "none":
         own = _last(b, x.shape[:decided], count, meant)
-        at = b.iters(*x.shape)
+        at = b.point(x)
         last = b.read(own, *at[:decided])
         number, binding = b.position(clamped(last, count), count)
         found = update(at, number, binding)
@@ -127,11 +128,11 @@ def _scattered(
     monoid, function = _MONOIDS[reduction]
     dtype = _exact(x.dtype)
     (identity,) = MONOIDS[monoid].identity((dtype,))
-    at = b.iters(*x.shape)
+    at = b.point(x)
     (number,) = b.iters(count)
     term = choose(meant(at, number), cast(update(at, number), dtype), identity)
     total = b.stage(at, term, over=(number,), monoid=monoid)
-    at = b.iters(*x.shape)
+    at = b.point(x)
     old, new = cast(b.read(0, *at), dtype), b.read(total, *at)
     both: Scalar = apply(function, old, new)
     if reduction == "add":

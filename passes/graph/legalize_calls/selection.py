@@ -18,6 +18,7 @@ from tcc.ops import OPS
 from tcc.ops.data.data_dependent import BindSizeAttrs
 from tcc.ops.formula import choose, chosen
 from tcc.ops.operands import clamped, guard
+from tcc.ops.shapes import replaced
 from tcc.passes.graph.emit import emit, express
 from tcc.passes.graph.legalize_calls.prefix_sums import BLOCK, Combination, Totals
 
@@ -77,7 +78,7 @@ def _counts(flags: TensorType, count: Index) -> Expr:
     (k,) = b.iters(BLOCK)
     counts = apply("le", index_value(k, I64), index_value(number, I64))
     body = choose(counts, term((), block * BLOCK + k), 0)
-    within = b.stage((block, number), body, over=(k,), monoid="sum")
+    within = b.sum((block, number), body, over=(k,))
 
     def of_block(_at: Indices, number: Index) -> Scalar:
         return b.read(within, number, BLOCK - 1, fill=0)
@@ -87,7 +88,7 @@ def _counts(flags: TensorType, count: Index) -> Expr:
     before = b.stage((block,), totals.before((), block))
     (one,) = b.iters(1)
     (block,) = b.iters(blocks)
-    everything = b.stage((one,), of_block((), block), over=(block,), monoid="sum")
+    everything = b.sum((one,), of_block((), block), over=(block,))
     return b.done(within, before, everything)
 
 
@@ -103,7 +104,7 @@ def _found(within: TensorType, before: TensorType, size: Index) -> Expr:
     (rank,) = b.iters(size)
     (block,) = b.iters(blocks)
     begun = apply("le", b.read(1, block), index_value(rank, I64))
-    begun_blocks = b.stage((rank,), many(begun), over=(block,), monoid="sum")
+    begun_blocks = b.sum((rank,), many(begun), over=(block,))
 
     (rank,) = b.iters(size)
     (each,) = b.iters(BLOCK)
@@ -112,7 +113,7 @@ def _found(within: TensorType, before: TensorType, size: Index) -> Expr:
     fill = guard(blocks)
     left = apply("sub", index_value(rank, I64), b.read(1, at, fill=fill, indirect=(binding,)))
     passed = apply("le", b.read(0, at, each, fill=fill, indirect=(binding,)), left)
-    inside = b.stage((rank,), many(passed), over=(each,), monoid="sum")
+    inside = b.sum((rank,), many(passed), over=(each,))
 
     (rank,) = b.iters(size)
     first = apply("sub", b.read(begun_blocks, rank), literal(1, I64))
@@ -140,9 +141,9 @@ def _rest(value: Scalar, size: Index) -> Scalar:
 
 def _slices(x: TensorType, places: TensorType, axis: int) -> Expr:
     b = ExprBuilder(x, places)
-    shape = (*x.shape[:axis], places.shape[0], *x.shape[axis + 1 :])
+    shape = replaced(x.shape, axis, places.shape[0])
     at = b.iters(*shape)
     size = x.shape[axis]
     where, binding = b.position(clamped(b.read(1, at[axis]), size), size)
-    source = (*at[:axis], where, *at[axis + 1 :])
+    source = replaced(at, axis, where)
     return b.finish(at, b.read(0, *source, fill=guard(size), indirect=(binding,)))

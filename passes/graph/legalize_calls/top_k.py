@@ -17,6 +17,7 @@ from tcc.ir.types import I32, I64, TensorType
 from tcc.ops.data.data_dependent import TopKAttrs
 from tcc.ops.formula import choose
 from tcc.ops.operands import clamped
+from tcc.ops.shapes import replaced
 from tcc.passes.graph.check_sizes import demand
 from tcc.passes.graph.emit import express
 from tcc.record import record
@@ -60,7 +61,7 @@ class _Ranking:
     def __init__(self, x: TensorType, attrs: TopKAttrs) -> None:
         self.x, self.attrs, self.axis = x, attrs, attrs.axis
         self.size = x.shape[self.axis]
-        self.lines = (*x.shape[: self.axis], *x.shape[self.axis + 1 :])
+        self.lines = replaced(x.shape, self.axis)
         self.b = ExprBuilder(x)
 
     def expr(self) -> Expr:
@@ -72,12 +73,12 @@ class _Ranking:
             if as_int(items.count) is None:
                 break
         places = self._best(items, (), items.count, k)
-        shape = (*self.x.shape[:axis], k, *self.x.shape[axis + 1 :])
+        shape = replaced(self.x.shape, axis, k)
         at = b.iters(*shape)
-        line = (*at[:axis], *at[axis + 1 :])
+        line = replaced(at, axis)
         values = b.stage(at, self._at(line, b.read(places, *line, at[axis])))
         at = b.iters(*shape)
-        return b.done(values, b.stage(at, b.read(places, *at[:axis], *at[axis + 1 :], at[axis])))
+        return b.done(values, b.stage(at, b.read(places, *replaced(at, axis), at[axis])))
 
     # ---- the operand ----------------------------------------------------------------------------
 
@@ -142,7 +143,7 @@ class _Ranking:
         earlier = apply("lt", index_value(other, I64), index_value(mine, I64))
         before = self._before(items.value(line, another), items.value(line, number), earlier)
         counts = apply("and", before, items.there(line, another))
-        return b.stage((*at, mine), cast(counts, I32), over=(other,), monoid="sum")
+        return b.sum((*at, mine), cast(counts, I32), over=(other,))
 
     def _numbered(self, at: Where, blocks: Where, each: Index) -> tuple[Where, Index]:
         """The line, and the number in it of an element of a block."""

@@ -7,12 +7,15 @@ A block is a power of two, so the last one may reach beyond the axis: its tail i
 """
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import IndexValue, Scalar, index_value, transform
 from tcc.ir.index import (
     Index,
+    Indices,
     Var,
+    Vars,
     as_int,
     bounds,
     ceildiv,
@@ -32,7 +35,7 @@ class Axis:
     """`loops`, outermost first, as one axis cut into blocks; `name` joins their names."""
 
     name: str
-    loops: tuple[Var, ...]
+    loops: Vars
     block: int
 
     @property
@@ -77,14 +80,17 @@ class AxisRange:
         return self.axis.block > 1
 
 
+Parts: TypeAlias = tuple[AxisRange, ...]
+
+
 @record
 class BlockAxes:
     """The parts that a block covers; those with lanes are its axes, in order."""
 
-    parts: tuple[AxisRange, ...]
+    parts: Parts
 
     @property
-    def axes(self) -> tuple[AxisRange, ...]:
+    def axes(self) -> Parts:
         """The parts with lanes."""
         return tuple(p for p in self.parts if p.lanes)
 
@@ -93,7 +99,7 @@ class BlockAxes:
         """The shape of a block that varies along all axes."""
         return tuple(p.axis.block for p in self.axes)
 
-    def positions(self, shape: tuple[int, ...]) -> tuple[Index, ...]:
+    def positions(self, shape: tuple[int, ...]) -> Indices:
         """The position along each part, over lanes of a block of `shape`."""
         lane = iter(lanes(shape))
         return tuple(p.base + next(lane) if p.lanes else p.base for p in self.parts)

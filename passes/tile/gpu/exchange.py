@@ -17,7 +17,7 @@ from tcc.ir.expr.scalar import (
     apply,
     index_value,
     literal,
-    read,
+    read_at,
     reads_of_stages,
     rebuild,
     walk,
@@ -25,6 +25,7 @@ from tcc.ir.expr.scalar import (
 from tcc.ir.index import (
     Index,
     Var,
+    Vars,
     const,
     free_vars,
     iterator,
@@ -108,7 +109,7 @@ class Axes:
         block = Block("", source.body[node.source.component].dtype, made.shape)
         return matched(Made(block, made, inner), stage.accesses.get(node), read_in) is not None
 
-    def _streamed(self) -> tuple[Var, ...]:
+    def _streamed(self) -> Vars:
         return () if self.group.stream is None else (self.group.stream.loop,)
 
 
@@ -225,7 +226,7 @@ class _Formula:
         if isinstance(new.source, StageRef):
             at = (*(substitute(i, self.mapping) for i in new.indices), *at)
         bound = tuple(dict((*self.node.indirect, *new.indirect)).items())
-        found = read(new.source, at, new.dtype, fill=new.fill, indirect=bound)
+        found = read_at(new, at, bound)
         self.accesses[found] = moved
         return found
 

@@ -17,7 +17,7 @@ from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import Index, as_int, const, free_vars, iterator
 from tcc.ir.tile import Block, Blocks, MemorySpace, TileBuffer, TileKernel
 from tcc.ir.tile.group import GroupStage, StreamLoop, TileGroup
-from tcc.passes.tile.gpu.axes import Axis, AxisRange, BlockAxes, axis
+from tcc.passes.tile.gpu.axes import Axis, AxisRange, BlockAxes, Parts, axis
 from tcc.passes.tile.gpu.body import BlockEmitter, Made, matched, names
 from tcc.passes.tile.gpu.exchange import Axes, exchanged
 from tcc.passes.tile.gpu.skip import needed_steps
@@ -96,7 +96,7 @@ class _Lowering:
         for number in after:
             self._stage(number, ())
 
-    def _stage(self, number: int, streamed: tuple[AxisRange, ...]) -> None:
+    def _stage(self, number: int, streamed: Parts) -> None:
         """A stage for the unit, in blocks of those of its own loops that one block does not cover:
         such a stage is read by no other."""
         stage = self.group.stages[number]
@@ -108,7 +108,7 @@ class _Lowering:
             self._made(number, self._frame(stage, streamed, [AxisRange(a, const(0)) for a in own]))
             return
 
-        def step(parts: tuple[AxisRange, ...], _: Blocks) -> Blocks:
+        def step(parts: Parts, _: Blocks) -> Blocks:
             found = {p.axis.name: p for p in parts}
             inner = [found.get(a.name) or AxisRange(a, const(0)) for a in own]
             lowered = BlockStage(
@@ -151,7 +151,7 @@ class _Lowering:
         widths = [len(self.group.stages[n].body) for n in accumulators]
         start = tuple(b for n in accumulators for b in lowered[n].identity(lowered[n].frame.shape))
 
-        def step(parts: tuple[AxisRange, ...], old: Blocks) -> Blocks:
+        def step(parts: Parts, old: Blocks) -> Blocks:
             rest = list(old)
             pairs = zip(accumulators, widths, strict=True)
             carried = {n: tuple(rest.pop(0) for _ in range(w)) for n, w in pairs}
@@ -180,7 +180,7 @@ class _Lowering:
         frame = self._frame(stage, (), [AxisRange(a, const(0)) for a in own])
         return BlockStage(self.emitter, stage, frame, (along,))
 
-    def _continued(self, stage: BlockStage, parts: tuple[AxisRange, ...], old: Blocks) -> Blocks:
+    def _continued(self, stage: BlockStage, parts: Parts, old: Blocks) -> Blocks:
         """Totals so far and those of one block of the streaming loop."""
         if stage.sides is not None:
             return (stage.contract(parts, old[0]),)

@@ -13,7 +13,7 @@ from tcc.ir.index import Index, Var, as_int, const
 from tcc.ir.tile import Block, Blocks, Contract, Reduce, Store
 from tcc.ir.tile.group import GroupStage
 from tcc.ir.types import BF16, F16, F32, FLOAT8, I8, I32
-from tcc.passes.tile.gpu.axes import Axis, AxisRange, BlockAxes
+from tcc.passes.tile.gpu.axes import Axis, AxisRange, BlockAxes, Parts
 from tcc.passes.tile.gpu.body import BlockEmitter, StageScalars
 from tcc.passes.tile.monoids import combinations, identities, identity_blocks
 from tcc.record import record
@@ -89,6 +89,7 @@ class BlockStage:
     ) -> None:
         self.emitter, self.stage, self.frame = emitter, stage, frame
         self.reduce = tuple(reduce)
+        self.origin = tuple(AxisRange(axis, const(0)) for axis in self.reduce)
         self.sides = sides(stage, frame, reduce)
 
     def run(self) -> Blocks:
@@ -97,9 +98,9 @@ class BlockStage:
             body = StageScalars(self.emitter, self.stage, self.frame)
             body.share(self.stage.body)
             return tuple(map(body.block, self.stage.body))
-        if self.sides is not None:
-            return self._contracted()
-        return self._reduced()
+        if any(as_int(r.total) == 0 for r in self.reduce):
+            return self.identity(self.frame.shape)
+        return self._reduced() if self.sides is None else self._contracted()
 
     def store(self, blocks: Sequence[Block]) -> None:
         """Stores the components that are results of the kernel."""
@@ -128,20 +129,17 @@ class BlockStage:
     # ---- reductions -----------------------------------------------------------------------------
 
     def _reduced(self) -> Blocks:
-        if any(as_int(r.total) == 0 for r in self.reduce):
-            return self.identity(self.frame.shape)
         if _is_one(self.reduce):
-            parts = tuple(AxisRange(r, const(0)) for r in self.reduce)
-            return self.across(self.values(parts), parts)
-        wide = BlockAxes((*self.frame.parts, *(AxisRange(r, const(0)) for r in self.reduce)))
+            return self.across(self.values(self.origin), self.origin)
+        wide = BlockAxes((*self.frame.parts, *self.origin))
         start = self.identity(wide.shape)
         self._positions_ahead(self.stage.body, wide)
 
-        def step(parts: tuple[AxisRange, ...], old: Blocks) -> Blocks:
+        def step(parts: Parts, old: Blocks) -> Blocks:
             return self.combine(old, self.values(parts))
 
         found = in_steps(self.emitter, self.reduce, start, step)
-        return self.across(found, wide.parts[len(self.frame.parts) :])
+        return self.across(found, self.origin)
 
     def _positions_ahead(self, roots: Sequence[Scalar], frame: BlockAxes) -> None:
         """Loads positions that data give, and that no step changes, before the first: each step
@@ -183,17 +181,14 @@ class BlockStage:
     # ---- products -------------------------------------------------------------------------------
 
     def _contracted(self) -> Blocks:
-        if any(as_int(r.total) == 0 for r in self.reduce):
-            return self.identity(self.frame.shape)
-
-        def step(parts: tuple[AxisRange, ...], old: Blocks) -> Blocks:
+        def step(parts: Parts, old: Blocks) -> Blocks:
             return (self.contract(parts, old[0]),)
 
         start = self.identity(self.frame.shape)
         if _is_one(self.reduce):
-            return step(tuple(AxisRange(r, const(0)) for r in self.reduce), start)
+            return step(self.origin, start)
         assert self.sides is not None
-        every = (*self.frame.parts, *(AxisRange(r, const(0)) for r in self.reduce))
+        every = (*self.frame.parts, *self.origin)
         for factor, labels in zip((self.sides.a, self.sides.b), self.sides.labels, strict=True):
             self._positions_ahead((factor,), _reordered(every, labels))
         return in_steps(self.emitter, self.reduce, start, step)
@@ -227,7 +222,7 @@ def in_steps(
     emitter: BlockEmitter,
     axes: Sequence[Axis],
     start: Blocks,
-    step: Callable[[tuple[AxisRange, ...], Blocks], Blocks],
+    step: Callable[[Parts, Blocks], Blocks],
     span: tuple[Index, Index] | None = None,
 ) -> Blocks:
     """A loop over the blocks of all `axes`, the last one fastest; from the first number of `span`
@@ -240,7 +235,7 @@ def in_steps(
     return emitter.carry(at, first, stop, 1, start, partial(step, parts_at(axes, at)))
 
 
-def parts_at(axes: Sequence[Axis], number: Index) -> tuple[AxisRange, ...]:
+def parts_at(axes: Sequence[Axis], number: Index) -> Parts:
     """The parts of `axes` that block `number` of them all covers."""
     parts: list[AxisRange] = []
     inner = const(1)

@@ -85,7 +85,7 @@ def _columns(ctx: NodeContext, x: Operand, widths: Sequence[int]) -> list[Operan
 
 def _rotary(ctx: NodeContext) -> Results:
     _refuse(ctx, is_packed_batching=0)
-    x, places, cos, sin = (ctx.input(n) for n in range(4))
+    x, places, cos, sin = ctx.present(4)
     rotated = ctx.integer("rotary_embedding_dim", 0)
     heads = ctx.integer("num_heads", 0)
     if ctx.real("scale", 1.0) != 1:

@@ -1,12 +1,11 @@
 """com.microsoft's operators that others say as well: bodies in ONNX's own syntax, inlined."""
 
-from collections.abc import Sequence
 from functools import partial
 
 from onnx import FunctionProto, parser
 from tcc.frontends.onnx.context import Converter, Converters, NodeContext
 from tcc.frontends.onnx.functions import call
-from tcc.frontends.scope import Operand
+from tcc.frontends.scope import Operands
 
 _HEAD = '<domain: "com.microsoft", opset_import: ["" : 21, "com.microsoft" : 1]>'
 _BODIES = """
@@ -26,7 +25,7 @@ QLinearWhere (c, x, xs, xz, y, ys, yz, zs, zz) => (z) {
 """
 
 
-def _inlined(ctx: NodeContext, body: FunctionProto) -> Sequence[Operand | None]:
+def _inlined(ctx: NodeContext, body: FunctionProto) -> Operands:
     unknown = {a.name for a in ctx.node.attribute} - set(body.attribute)
     if unknown:
         raise ctx.fail(f"attribute {min(unknown)[:200]} is not supported")

@@ -27,7 +27,7 @@ def _all_reduce(ctx: NodeContext) -> Results:
 def _all_gather(ctx: NodeContext) -> Results:
     """All ranks' operands one behind another along `axis`, which goes to the front meanwhile."""
     x = _operand(ctx, "axis", "group_size")
-    axis = ctx.axis(ctx.integer("axis", 1), x.rank)
+    axis = ctx.axis_of("axis", x.rank, 1)
     others = [n for n in range(x.rank) if n != axis]
     front = ctx.transpose(x, [axis, *others]) if axis else x
     found = ctx.emit("all_gather", front, ranks=ctx.integer("group_size", 1))

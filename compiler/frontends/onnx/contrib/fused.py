@@ -59,7 +59,7 @@ def _activated(ctx: NodeContext, x: Operand, name: str, params: Sequence[float])
 
 def _skip_norm(ctx: NodeContext, op: str, bias: int) -> Results:
     """A norm of the sum of two values and, as operand `bias`, a vector; and this sum."""
-    x, skip = ctx.input(0), ctx.input(1)
+    x, skip = ctx.present(2)
     if ctx.wants(1) or ctx.wants(2):
         raise ctx.fail("moments are not given", "only training reads outputs 1 and 2")
     total = x + skip
@@ -106,7 +106,7 @@ def embedded(
 def _group_norm(ctx: NodeContext) -> Results:
     """Groups of channels, which are last by default; then SiLU where that is asked for.  Operands 3
     and 4 are added before; the sum is the second result."""
-    x, scale, bias = (ctx.input(n) for n in range(3))
+    x, scale, bias = ctx.present(3)
     for other in (ctx.optional(n) for n in (3, 4)):
         if other is not None:
             if other.rank == 2 < x.rank:  # one number for a channel of each image

@@ -51,7 +51,7 @@ def _layer(
     index: Operand,
 ) -> Results:
     """The experts' results by their shares; the operands of products are `apart`."""
-    x, scores = ctx.input(0), ctx.input(1)
+    x, scores = ctx.present(2)
     count = ctx.integer("k", 1)
     if ctx.flag("use_sparse_mixer"):
         raise ctx.fail("the sparse mixer is not supported")

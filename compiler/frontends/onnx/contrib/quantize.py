@@ -5,7 +5,7 @@
 Products keep this form too: targets that multiply bytes find them in it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import copy
 
 from tcc.frontends.emit import Emitter
@@ -16,7 +16,7 @@ from tcc.frontends.onnx.convert.quantize import CONVERTERS as STANDARD_QUANTISED
 from tcc.frontends.onnx.convert.reduce import along_axis
 from tcc.frontends.onnx.convert.window import CONVERTERS as WINDOWS
 from tcc.frontends.onnx.convert.window import pool_attrs
-from tcc.frontends.scope import Operand
+from tcc.frontends.scope import Operand, Operands
 from tcc.ir.index import as_int
 from tcc.ir.types import F32, U8
 
@@ -57,7 +57,7 @@ def _unary(make: Callable[[NodeContext, Operand], Operand]) -> Converter:
 
 
 def _softmax(ctx: NodeContext, x: Operand) -> Operand:
-    axis = ctx.axis(ctx.integer("axis", -1), x.rank)
+    axis = ctx.axis_of("axis", x.rank, -1)
     return along_axis(ctx, "softmax", x, axis, ctx.integer("opset"))
 
 
@@ -74,7 +74,7 @@ def _concat(ctx: NodeContext) -> Results:
     parts = [_floats(ctx, n) for n in range(2, len(ctx.inputs), 3)]
     if not parts or len(ctx.inputs) % 3 != 2:
         raise ctx.fail("operands come by threes, after a scale and a zero point")
-    axis = ctx.axis(ctx.integer("axis"), parts[0].rank)
+    axis = ctx.axis_of("axis", parts[0].rank)
     return _levels(ctx, ctx.concat(parts, axis), 0, ctx.input(2))
 
 
@@ -100,8 +100,8 @@ def _gemm(ctx: NodeContext) -> Results:
 
 def scaled_sums(
     ctx: Emitter,
-    a: Sequence[Operand | None],
-    c: Sequence[Operand | None],
+    a: Operands,
+    c: Operands,
     bias: Operand | None,
 ) -> Operand:
     """The product of bytes with their scales and zero points, in floats."""
@@ -124,7 +124,7 @@ def _to_float(ctx: NodeContext) -> Results:
 
 
 def quantised_product(
-    ctx: Emitter, x: Operand, matrix: Sequence[Operand | None], bias: Operand | None = None
+    ctx: Emitter, x: Operand, matrix: Operands, bias: Operand | None = None
 ) -> Operand:
     """`x`, quantised by its own range, times bytes with their scale and zero point."""
     return scaled_sums(ctx, ctx.emit_all("dynamic_quantize_linear", [x]), matrix, bias)
@@ -144,7 +144,7 @@ def _gather_blocks(ctx: NodeContext) -> Results:
     Bytes hold levels around the middle of their range, if not around given zero points; elements
     of 4 bits are what they are."""
     data, indices, scale, zero = ctx.input(0), ctx.input(1), ctx.input(2), ctx.optional(3)
-    bits, axis = ctx.integer("bits", 4), ctx.axis(ctx.integer("quantize_axis", 1), data.rank)
+    bits, axis = ctx.integer("bits", 4), ctx.axis_of("quantize_axis", data.rank, 1)
     block = ctx.integer("block_size", 128)
     if data.dtype is U8:
         dtype = level_type(ctx, bits)
@@ -156,9 +156,7 @@ def _gather_blocks(ctx: NodeContext) -> Results:
     if zero is not None and as_int(zero.shape[-1]) != as_int(scale.shape[-1]):
         zero = ctx.slice_axis(zero, zero.rank - 1, 0, scale.shape[-1])  # bytes end with a row
     rows = ctx.emit("dequantize_linear", data, scale, zero, axis=axis, block_size=block)
-    return ctx.emit(
-        "gather", rows, indices, axis=ctx.axis(ctx.integer("gather_axis", 0), rows.rank)
-    )
+    return ctx.emit("gather", rows, indices, axis=ctx.axis_of("gather_axis", rows.rank, 0))
 
 
 def _quantised_embedding(ctx: NodeContext) -> Results:

@@ -33,7 +33,7 @@ def _is_whole(ctx: NodeContext) -> bool:
     """Queries, keys and values of halves with their heads on an axis, and nothing else."""
     if any(o is not None for o in ctx.inputs[3:]) or any(ctx.wants(n) for n in range(1, 4)):
         return False
-    for operand in (ctx.input(n) for n in range(3)):
+    for operand in ctx.present(3):
         if operand.rank != 4 or operand.dtype not in (BF16, F16):
             return False
         if as_int(operand.shape[1]) is None or not as_int(operand.shape[3]):

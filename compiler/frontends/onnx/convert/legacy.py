@@ -18,7 +18,7 @@ def _placed(ctx: NodeContext, x: Operand, y: Operand) -> Operand:
     """`y` with axes of extent one after its own, so that these begin at the attribute `axis`."""
     if not ctx.flag("broadcast") or not ctx.has("axis"):
         return y
-    behind = x.rank - ctx.axis(ctx.integer("axis"), x.rank) - y.rank
+    behind = x.rank - ctx.axis_of("axis", x.rank) - y.rank
     if behind < 0:
         raise ctx.fail(f"{y.type!r} does not fit {x.type!r} from axis {ctx.integer('axis')} on")
     return ctx.reshape(y, (*y.shape, *[const(1)] * behind))
@@ -39,7 +39,7 @@ def _gemm(ctx: NodeContext) -> Results:
 
 def _prelu(ctx: NodeContext) -> Results:
     """One slope, or one for each channel."""
-    x, slope = ctx.input(0), ctx.input(1)
+    x, slope = ctx.present(2)
     if slope.type.static_shape not in ((), (1,)) and x.rank > 1:
         slope = ctx.reshape(slope, (*slope.shape, *[const(1)] * (x.rank - 2)))
     return ctx.emit("prelu", x, slope)
@@ -62,7 +62,7 @@ def _for_inference(ctx: NodeContext) -> None:
 
 def _concat(ctx: NodeContext) -> Results:
     parts = ctx.present()
-    return ctx.concat(parts, ctx.axis(ctx.integer("axis", 1), parts[0].rank))
+    return ctx.concat(parts, ctx.axis_of("axis", parts[0].rank, 1))
 
 
 def _cast(ctx: NodeContext) -> Results:

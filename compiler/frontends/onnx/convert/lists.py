@@ -96,7 +96,7 @@ def _erase(ctx: NodeContext) -> Results:
 
 def _split(ctx: NodeContext) -> Results:
     x, cut = ctx.input(0), ctx.optional(1)
-    axis = ctx.axis(ctx.integer("axis"), x.rank)
+    axis = ctx.axis_of("axis", x.rank)
     keep = cut is not None or ctx.flag("keepdims")
     sizes = _piece_sizes(ctx, x.shape[axis], cut)
     if sizes is None:
@@ -160,11 +160,11 @@ def _concat(ctx: NodeContext) -> Results:
         if not sequence.items:
             raise ctx.fail("the sequence is empty")
         rank = sequence.items[0].rank + new_axis
-        axis = ctx.axis(ctx.integer("axis"), rank)
+        axis = ctx.axis_of("axis", rank)
         parts = [ctx.unsqueeze(item, axis) if new_axis else item for item in sequence.items]
         return ctx.concat(parts, axis)
     one = entry_type(ctx, _kind(sequence))
-    axis = ctx.axis(ctx.integer("axis"), one.rank + new_axis)
+    axis = ctx.axis_of("axis", one.rank + new_axis)
     dims = list(one.shape)
     joined_size = ctx.session.fresh_symbol("joined")
     if new_axis:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from tcc.frontends.onnx.axes import (
+    Dims,
     bound_sizes,
     marks,
     run_axes,
@@ -123,7 +124,7 @@ def _converted(ctx: NodeContext, to: DType) -> Operand:
 
 
 def _reshape(ctx: NodeContext) -> Results:
-    x, shape = ctx.input(0), ctx.input(1)
+    x, shape = ctx.present(2)
     keeps_zero = ctx.flag("allowzero")
     if shape.known is None:
         shape = _resolved_at_run_time(ctx, x, shape, keeps_zero)
@@ -240,12 +241,12 @@ def _concat(ctx: NodeContext) -> Results:
     parts = ctx.present()
     if not parts:
         raise ctx.fail("it has no inputs")
-    return ctx.concat(parts, ctx.axis(ctx.integer("axis"), parts[0].rank))
+    return ctx.concat(parts, ctx.axis_of("axis", parts[0].rank))
 
 
 def _split(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    axis = ctx.axis(ctx.integer("axis"), x.rank)
+    axis = ctx.axis_of("axis", x.rank)
     extent, parts = x.shape[axis], len(ctx.node.output)
     given = ctx.optional(1)
     if given is not None or ctx.has("split"):
@@ -286,9 +287,7 @@ def _tile(ctx: NodeContext) -> Results:
     return ctx.emit("tile", x, repeats=repeats)
 
 
-def _spread_pads(
-    ctx: NodeContext, pads: Sequence[Index], axes: tuple[Index, ...], rank: int
-) -> tuple[Index, ...]:
+def _spread_pads(ctx: NodeContext, pads: Sequence[Index], axes: Dims, rank: int) -> Dims:
     """Pads of all axes from those of axes that only the run knows."""
     if len(pads) != 2 * len(axes):
         raise ctx.fail(f"{len(pads)} pads for {len(axes)} axes")
@@ -376,7 +375,7 @@ def _length(ctx: NodeContext, operand: Operand, what: str) -> int:
 
 def _positions(
     ctx: NodeContext, operand: Operand, dims: Sequence[Index], least: Sequence[int] = ()
-) -> tuple[Index, ...]:
+) -> Dims:
     """Starts or ends; where the sign is not known the run adds the axis to negative ones, and none
     is below its entry of `least`, which is 0 where there are none."""
     known = operand.known

@@ -16,7 +16,7 @@ def _batch_norm(ctx: NodeContext) -> Results:
 
 def inference_norm(ctx: NodeContext) -> Results:
     """BatchNormalization by the running moments."""
-    operands = [ctx.input(n) for n in range(5)]
+    operands = ctx.present(5)
     x = operands[0]
     if not ctx.flag("spatial", True):  # each position has moments of its own
         count = element_count(x.shape[1:])
@@ -28,7 +28,7 @@ def inference_norm(ctx: NodeContext) -> Results:
 
 def _training_norm(ctx: NodeContext) -> Results:
     """BatchNormalization by the moments of the batch, and the running ones moved towards these."""
-    x, scale, bias = (ctx.input(n) for n in range(3))
+    x, scale, bias = ctx.present(3)
     if x.rank < 2:
         raise ctx.fail(f"{x.type!r} has no axis of channels")
     axes = tuple(n for n in range(x.rank) if n != 1)
@@ -56,7 +56,7 @@ def _layer_norm(op: str, affine: int) -> Converter:
         return ctx.emit_all(
             op,
             [ctx.optional(n) for n in range(1 + affine)],
-            axis=ctx.axis(ctx.integer("axis", -1), x.rank),
+            axis=ctx.axis_of("axis", x.rank, -1),
             epsilon=ctx.real("epsilon", 1e-5),
             outputs=ctx.wanted,
         )
@@ -105,7 +105,7 @@ def _loss(op: str) -> Converter:
 def _simplified_norm(ctx: NodeContext) -> Results:
     x = ctx.input(0)
     _check_stash_type(ctx)
-    axis = ctx.axis(ctx.integer("axis", -1), x.rank)
+    axis = ctx.axis_of("axis", x.rank, -1)
     outputs = 2 if ctx.wants(1) else 1
     epsilon = ctx.real("epsilon", 1e-5)
     operands = [x, ctx.input(1)]

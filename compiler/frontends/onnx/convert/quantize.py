@@ -10,7 +10,7 @@ def _axis(ctx: NodeContext, x: Operand, scale: Operand) -> int:
     """The axis of a scale that has one; other scales leave it without meaning."""
     if scale.rank == 0 or scale.type.static_shape == (1,):
         return 0
-    return ctx.axis(ctx.integer("axis", 1), x.rank)
+    return ctx.axis_of("axis", x.rank, 1)
 
 
 def _zero_point(ctx: NodeContext, scale: Operand) -> Operand | None:
@@ -20,7 +20,7 @@ def _zero_point(ctx: NodeContext, scale: Operand) -> Operand | None:
 
 
 def _quantize(ctx: NodeContext) -> Results:
-    x, scale = ctx.input(0), ctx.input(1)
+    x, scale = ctx.present(2)
     zero = _zero_point(ctx, scale)
     to = U8 if zero is None else zero.dtype
     if ctx.integer("output_dtype", 0):
@@ -42,7 +42,7 @@ def _quantize(ctx: NodeContext) -> Results:
 
 
 def _dequantize(ctx: NodeContext) -> Results:
-    x, scale = ctx.input(0), ctx.input(1)
+    x, scale = ctx.present(2)
     zero = _zero_point(ctx, scale)
     return ctx.emit_all(
         "dequantize_linear",
@@ -54,12 +54,12 @@ def _dequantize(ctx: NodeContext) -> Results:
 
 
 def _conv_integer(ctx: NodeContext) -> Results:
-    attrs = window_attrs(ctx, ctx.input(0), ctx.input(1))
+    attrs = window_attrs(ctx, *ctx.present(2))
     return ctx.emit_all("conv_integer", ctx.inputs, **attrs)
 
 
 def _qlinear_conv(ctx: NodeContext) -> Results:
-    operands = [*(ctx.input(n) for n in range(8)), ctx.optional(8)]
+    operands = [*ctx.present(8), ctx.optional(8)]
     attrs = window_attrs(ctx, ctx.input(0), ctx.input(3))
     return ctx.emit_all("qlinear_conv", operands, **attrs)
 

@@ -46,7 +46,7 @@ def _reduction(op: str) -> Converter:
 def _softmax(op: str) -> Converter:
     def convert(ctx: NodeContext) -> Results:
         x = ctx.input(0)
-        return along_axis(ctx, op, x, ctx.axis(ctx.integer("axis"), x.rank), ctx.opset)
+        return along_axis(ctx, op, x, ctx.axis_of("axis", x.rank), ctx.opset)
 
     return convert
 
@@ -63,7 +63,7 @@ def along_axis(ctx: NodeContext, op: str, x: Operand, axis: int, opset: int) -> 
 
 def _top_k(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    axis = ctx.axis(ctx.integer("axis"), x.rank)
+    axis = ctx.axis_of("axis", x.rank)
     k = const(ctx.integer("k")) if ctx.has("k") else ctx.size(ctx.input(1), "k")
     largest, in_order = ctx.flag("largest", True), ctx.flag("sorted", True)
     return ctx.emit_all("top_k", [x], axis=axis, k=k, largest=largest, sorted=in_order)

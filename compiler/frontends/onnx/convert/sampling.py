@@ -26,7 +26,7 @@ def _affine_grid(ctx: NodeContext) -> Results:
 
 
 def _deform_conv(ctx: NodeContext) -> Results:
-    conv = ConvAttrs(**window_attrs(ctx, ctx.input(0), ctx.input(1)))
+    conv = ConvAttrs(**window_attrs(ctx, *ctx.present(2)))
     groups = ctx.integer("offset_group")
     return ctx.emit_all("deform_conv", ctx.inputs, conv=conv, offset_group=groups)
 
@@ -35,7 +35,7 @@ def _roi_align(ctx: NodeContext) -> Results:
     half = ctx.opset >= 16 and ctx.text("coordinate_transformation_mode") == "half_pixel"
     return ctx.emit(
         "roi_align",
-        *(ctx.input(n) for n in range(3)),
+        *ctx.present(3),
         mode=ctx.text("mode"),
         output_height=ctx.integer("output_height"),
         output_width=ctx.integer("output_width"),

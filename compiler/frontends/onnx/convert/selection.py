@@ -23,13 +23,13 @@ def _non_zero(ctx: NodeContext) -> Results:
 
 def _compress(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    axis = ctx.axis(ctx.integer("axis"), x.rank) if ctx.has("axis") else None
+    axis = ctx.axis_of("axis", x.rank) if ctx.has("axis") else None
     return ctx.emit("compress", x, ctx.input(1), axis=axis, size=_fresh_size(ctx))
 
 
 def _unique(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    axis = ctx.axis(ctx.integer("axis"), x.rank) if ctx.has("axis") else None
+    axis = ctx.axis_of("axis", x.rank) if ctx.has("axis") else None
     in_order = ctx.flag("sorted")
     if x.dtype is STRING:
         # Handles have no order: the strings' places in it stand for them.
@@ -55,8 +55,8 @@ def _non_max_suppression(ctx: NodeContext) -> Results:
 
 
 def _one_hot(ctx: NodeContext) -> Results:
-    indices, depth, values = (ctx.input(n) for n in range(3))
-    axis = ctx.axis(ctx.integer("axis"), indices.rank + 1)
+    indices, depth, values = ctx.present(3)
+    axis = ctx.axis_of("axis", indices.rank + 1)
     if depth.known is None:
         depth = ctx.cast(depth, I64)
     size = ctx.size(depth, "the depth")
@@ -65,7 +65,7 @@ def _one_hot(ctx: NodeContext) -> Results:
 
 def _scatter(ctx: NodeContext) -> Results:
     """ScatterElements as it was called first."""
-    axis = ctx.axis(ctx.integer("axis"), ctx.input(0).rank)
+    axis = ctx.axis_of("axis", ctx.input(0).rank)
     return ctx.emit("scatter_elements", *ctx.inputs, axis=axis)
 
 

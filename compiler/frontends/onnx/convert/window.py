@@ -7,6 +7,7 @@ from typing import Any
 from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
 from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int, ceildiv, const, floordiv, maximum, minimum
+from tcc.known import all_known
 from tcc.ops.algebra.window import transposed_count, window_count
 
 Pads = tuple[tuple[Index, ...], tuple[Index, ...]]
@@ -26,9 +27,8 @@ def _per_axis(ctx: NodeContext, name: str, axes: int) -> tuple[int, ...]:
 
 
 def _kernel_of(ctx: NodeContext, weight: Operand, axes: int) -> tuple[int, ...]:
-    sizes = [as_int(dim) for dim in weight.shape[2:]]
-    kernel = tuple(size for size in sizes if size is not None)
-    if len(kernel) != axes or len(sizes) != axes:
+    kernel = all_known(map(as_int, weight.shape[2:]))
+    if kernel is None or len(kernel) != axes:
         raise ctx.fail(f"the weight is {weight.type!r}; {axes} spatial sizes must be known")
     if ctx.has("kernel_shape") and ctx.integers("kernel_shape") != kernel:
         raise ctx.fail(f"kernel_shape is {ctx.integers('kernel_shape')}, the weight's is {kernel}")
@@ -112,7 +112,7 @@ def _windows(
 
 
 def _conv(ctx: NodeContext) -> Results:
-    x, weight = ctx.input(0), ctx.input(1)
+    x, weight = ctx.present(2)
     return ctx.emit_all("conv", ctx.inputs, **window_attrs(ctx, x, weight))
 
 
@@ -124,7 +124,7 @@ def _group(ctx: NodeContext) -> int:
 
 
 def _conv_transpose(ctx: NodeContext) -> Results:
-    x, weight = ctx.input(0), ctx.input(1)
+    x, weight = ctx.present(2)
     axes = _spatial(ctx, x)
     kernel = _kernel_of(ctx, weight, axes)
     extra = ctx.integers("output_padding", (0,) * axes)
@@ -216,7 +216,7 @@ def _global_lp_pool(ctx: NodeContext) -> Results:
 
 def _max_unpool(ctx: NodeContext) -> Results:
     """Positions count in the shape that the pool's attributes give; `output_shape` pads it."""
-    x, indices = ctx.input(0), ctx.input(1)
+    x, indices = ctx.present(2)
     axes = _spatial(ctx, x)
     kernel = ctx.integers("kernel_shape")
     strides = _per_axis(ctx, "strides", axes)

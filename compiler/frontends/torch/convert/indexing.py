@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters
+from tcc.frontends.torch.context import CallContext, Converter, Converters, Results
 from tcc.frontends.torch.convert.create import counted
 from tcc.frontends.torch.convert.movement import select
 from tcc.ir.index import Index, as_int, const
@@ -221,7 +221,7 @@ def _non_zero_static(ctx: CallContext) -> Operand:
     return ctx.slice_axis(ctx.concat([found, rest], 0), 0, 0, size)
 
 
-def _unique(ctx: CallContext) -> Sequence[Operand | None]:
+def _unique(ctx: CallContext) -> Results:
     """Distinct elements, which one each is, how often each occurs."""
     x = ctx.operand("self")
     values, _, inverse, counts = ctx.emit_all(
@@ -230,12 +230,12 @@ def _unique(ctx: CallContext) -> Sequence[Operand | None]:
     return values, *_asked(ctx, ctx.reshape(inverse, x.shape), counts)
 
 
-def _asked(ctx: CallContext, inverse: Operand, counts: Operand) -> Sequence[Operand | None]:
+def _asked(ctx: CallContext, inverse: Operand, counts: Operand) -> Results:
     asked = ("return_inverse", inverse), ("return_counts", counts)
     return [found if ctx.flag(name) else None for name, found in asked]
 
 
-def _unique_consecutive(ctx: CallContext) -> Sequence[Operand | None]:
+def _unique_consecutive(ctx: CallContext) -> Results:
     """The first element of each run of equal ones, the run of each, the runs' lengths."""
     x = ctx.operand("self")
     if ctx.has("dim") and x.rank != 1:

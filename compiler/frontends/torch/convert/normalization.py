@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from tcc.frontends.scope import Operand
 from tcc.frontends.torch.context import CallContext, Converter, Converters, Results
+from tcc.frontends.torch.convert.reduce import along_axis
 from tcc.ir.index import Index, as_int
 from tcc.ir.types import F64
 
@@ -110,14 +111,6 @@ def _instance_norm(ctx: CallContext) -> Operand | None:
     return ctx.emit("instance_normalization", x, weight, bias, epsilon=ctx.real("eps"))
 
 
-def _softmax(op: str) -> Converter:
-    def convert(ctx: CallContext) -> Operand:
-        x, axis = ctx.along(ctx.result_dtype())
-        return ctx.emit(op, x, axis=axis)
-
-    return convert
-
-
 CONVERTERS: Converters = {
     "native_layer_norm": _layer_norm(3),
     "layer_norm": _layer_norm(1),
@@ -128,8 +121,8 @@ CONVERTERS: Converters = {
     "group_norm": lambda ctx: _in_groups(ctx, ctx.integer("num_groups")),
     "native_group_norm": _native_group_norm,
     "instance_norm": _instance_norm,
-    "softmax.int": _softmax("softmax"),
-    "_softmax": _softmax("softmax"),
-    "log_softmax.int": _softmax("log_softmax"),
-    "_log_softmax": _softmax("log_softmax"),
+    "softmax.int": along_axis("softmax"),
+    "_softmax": along_axis("softmax"),
+    "log_softmax.int": along_axis("log_softmax"),
+    "_log_softmax": along_axis("log_softmax"),
 }

@@ -109,10 +109,12 @@ def _norm(ctx: CallContext) -> Operand:
     return p_norm(ctx, x, ctx.real("ord", 2.0), _axes(ctx, x.rank), ctx.flag("keepdim"))
 
 
-# ---- running results -----------------------------------------------------------------------------
+# ---- along one axis ------------------------------------------------------------------------------
 
 
-def _running(op: str) -> Converter:
+def along_axis(op: str) -> Converter:
+    """The op along `dim`, with the element type of the result."""
+
     def convert(ctx: CallContext) -> Operand:
         x, axis = ctx.along(ctx.result_dtype())
         return ctx.emit(op, x, axis=axis)
@@ -181,8 +183,8 @@ CONVERTERS: Converters = {
     "var_mean": _variance,
     "logsumexp": _reduction("log_sum_exp"),
     "linalg_vector_norm": _norm,
-    "cumsum": _running("cum_sum"),
-    "cumprod": _running("cum_prod"),
+    "cumsum": along_axis("cum_sum"),
+    "cumprod": along_axis("cum_prod"),
     "logcumsumexp": _running_log_sum,
     "cummax": _running_extremum("max"),
     "cummin": _running_extremum("min"),

@@ -1,10 +1,9 @@
 """Converters of operators that write into a copy of a tensor."""
 
 import math
-from collections.abc import Sequence
 
 from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters
+from tcc.frontends.torch.context import CallContext, Converter, Converters, Results
 from tcc.frontends.torch.convert.create import counted, grid
 from tcc.frontends.torch.convert.indexing import as_indices, places_of, tuples
 from tcc.frontends.torch.convert.movement import place
@@ -130,7 +129,7 @@ def _put(ctx: CallContext) -> Operand:
     return ctx.reshape(_scattered(ctx, flat, at, source, 0, how), x.shape)
 
 
-def _embedding_bag(ctx: CallContext) -> Sequence[Operand | None]:
+def _embedding_bag(ctx: CallContext) -> Results:
     """Rows of a table, combined in each run of indices; what torch keeps for gradients is not."""
     weight, at = ctx.operand("weight"), ctx.operand("indices", I64)
     offsets, mode = ctx.operand("offsets", I64), ctx.integer("mode")
