@@ -129,7 +129,7 @@ static void dies_sending(const setup *ranks) {
     tcc_comm_close(comm);
 }
 
-static long *reached; /* of all processes: whether one came to a certain point */
+static long *reached; /* of all processes: whether, or how often, one came to a certain point */
 
 static void stops(const setup *ranks) {
     tcc_comm *comm = open_comm(ranks);
