@@ -11,7 +11,8 @@ pages.  *manual*: the vendor's optimisation manual.  *assumed*: taken over from 
     znver4          measured (EPYC Genoa, two cores of a shared host); what the core hides and
                     `wait`: from the times of 2,000 schedules (`scripts/price_check`); `crossing`
                     assumed to be hidden
-    znver5          ports manual (full 512-bit units); the rest assumed from znver4
+    znver5          measured (EPYC Turin, two cores of a shared host); what the core hides and
+                    `wait` assumed from znver4
     sapphirerapids  ports manual, L2 size; the rest assumed from icelake-server
     skylake-avx512  ports manual; the rest assumed from icelake-server
     x86-64-v4       the least of the 512-bit rows, so that no price counts on more than there is
@@ -200,7 +201,18 @@ _ZEN4 = Machine(
     call=570.0, l1=32 * _KIB, l2=Cache(_MIB, 30.0, 25.0), l3=Cache(32 * _MIB, 26.0, 24.0),
     memory=Memory(31e9, 24e9, 34e9, 27e9, 165e-9, 1.0, 0.83), fork=0.16e-6, launch=0.015e-6,
 )  # fmt: skip
-_ZEN5 = replace(_ZEN4, name="znver5", fmas=2.0, loads=2.0, stores=1.0, l1=48 * _KIB)
+_ZEN5 = replace(
+    _ZEN4, name="znver5", ghz=4.1, fmas=2.0, fma_latency=4.0, loads=2.0, stores=1.0, crossing=1.16,
+    functions=MappingProxyType(
+        {
+            **{"div": 2.5, "sqrt": 4.5, "exp": 6.6, "expm1": 8.2, "tanh": 11.6, "log": 13.0},
+            **{"log1p": 19.0, "erf": 16.0, "sin": 19.5, "cos": 19.0, "tan": 20.7, "pow": 61.0},
+            "gather": 10.5,
+        }
+    ),
+    call=510.0, l1=48 * _KIB, l2=Cache(_MIB, 62.0, 62.0), l3=Cache(32 * _MIB, 27.5, 25.0),
+    memory=Memory(42e9, 40e9, 55e9, 41.5e9, 90e-9, 0.98, 1.0), fork=0.126e-6, launch=0.0093e-6,
+)  # fmt: skip
 _SAPPHIRE = replace(_ICELAKE, name="sapphirerapids", l2=Cache(2 * _MIB, 47.0, 21.0))
 _SKYLAKE = replace(_ICELAKE, name="skylake-avx512", l1=32 * _KIB, l2=Cache(_MIB, 47.0, 21.0))
 _V4 = replace(
