@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from environment import ROOT
+from goals import BASELINES
 from tcc.driver import resolve_targets
 from tcc.options import Options
 from tcc.target import targets_text
@@ -20,9 +21,9 @@ from zoo import report
 from zoo.draw import Drawn, Entry, draw, part_of, read, shard, text
 from zoo.outcomes import Outcome, Outcomes, in_process
 
-LIST = ROOT / "scripts" / "results" / "breadth_list.json"
+RESULTS = ROOT / "scripts" / "results"
+LIST = RESULTS / "breadth_list.json"
 FOLDER = ROOT / "build" / "breadth"
-PUBLISHED = ROOT / "scripts" / "results" / "breadth.json"
 LIMITS = {"export": 1800.0, "time": 3600.0}  # seconds of one architecture
 
 
@@ -37,7 +38,8 @@ def main(page: str) -> int:
     except (OSError, ValueError) as error:
         print(f"scripts/breadth: {error}; run scripts/breadth draw", file=sys.stderr)
         return 2
-    outcomes = Outcomes(FOLDER, PUBLISHED, targets_text(resolve_targets(Options())))
+    target = targets_text(resolve_targets(Options()))
+    outcomes = Outcomes(FOLDER, _table(RESULTS, chosen, ".json"), target, chosen.precision)
     if chosen.step == "one":
         return one(drawn, outcomes, chosen)
     if chosen.step == "table":
@@ -62,6 +64,8 @@ def _parse(page: str) -> argparse.Namespace:
         own.add_argument("--shard", type=_part, default=(1, 1), metavar="K/N", help="as in 2/7")
         own.add_argument("--only", type=_listed, default=(), metavar="A,B", help="families")
         own.add_argument("--again", action="store_true", help="what has an outcome, too")
+        own.set_defaults(precision="f32")
+    _add_precision(own)
     own.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     own.add_argument("--rounds", type=int, default=7)
     own.add_argument("--seconds", type=float, default=0.3, help="of one peer in one round")
@@ -71,16 +75,28 @@ def _parse(page: str) -> argparse.Namespace:
     own = steps.add_parser("table", help="write what is known as a table, JSON and a chart")
     own.add_argument("--publish", action="store_true", help="to scripts/results")
     own.add_argument("--check", action="store_true", help="exit code 1 unless all goals are met")
+    _add_precision(own)
     own = steps.add_parser("one")  # a process for one architecture
     own.add_argument("what", choices=sorted(LIMITS))
     own.add_argument("family")
     own.add_argument("plan", nargs="?", default="{}")
+    _add_precision(own)
     chosen = parser.parse_args()
     if chosen.step == "time" and (
         min(chosen.threads, chosen.rounds) < 1 or min(chosen.seconds, chosen.cap) <= 0
     ):
         parser.error("--threads, --rounds, --seconds and --cap are positive")
     return chosen
+
+
+def _add_precision(own: argparse.ArgumentParser) -> None:
+    own.add_argument("--precision", choices=sorted(BASELINES), default="f32", help="of the times")
+
+
+def _table(folder: Path, chosen: argparse.Namespace, suffix: str) -> Path:
+    """The file of the table of a precision in `folder`."""
+    name = "breadth" if chosen.precision == "f32" else f"breadth-{chosen.precision}"
+    return folder / f"{name}{suffix}"
 
 
 def _part(given: str) -> tuple[int, int]:
@@ -137,7 +153,7 @@ def exporting(drawn: Drawn, outcomes: Outcomes, chosen: argparse.Namespace) -> i
 
 def timing(drawn: Drawn, outcomes: Outcomes, chosen: argparse.Namespace) -> int:
     """Each member of the part that has no times; what is not exported here is exported first."""
-    names = ("threads", "rounds", "seconds", "patience", "cap")
+    names = ("threads", "rounds", "seconds", "patience", "cap", "precision")
     plan = json.dumps({name: getattr(chosen, name) for name in names})
     own = chosen_of(drawn, drawn.members(outcomes.failed_exports()), chosen)
     failed = False
@@ -152,7 +168,8 @@ def timing(drawn: Drawn, outcomes: Outcomes, chosen: argparse.Namespace) -> int:
                 print(f"{entry.family} is replaced: run scripts/breadth export")
                 failed = True
                 continue
-        failed |= _step(outcomes, "time", entry, (plan,), place)["outcome"] != "done"
+        given = (plan, "--precision", chosen.precision)
+        failed |= _step(outcomes, "time", entry, given, place)["outcome"] != "done"
         for file in files if chosen.discard else ():
             file.unlink(missing_ok=True)
     return int(failed)
@@ -227,10 +244,10 @@ def _time(entry: Entry, plan: dict[str, Any]) -> dict[str, Any]:
 def tabling(drawn: Drawn, outcomes: Outcomes, chosen: argparse.Namespace) -> int:
     """Writes the three files."""
     results = report.collected(drawn, outcomes)
-    folder = PUBLISHED.parent if chosen.publish else FOLDER
+    folder = RESULTS if chosen.publish else FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     for suffix, made in _files(results):
-        (folder / "breadth").with_suffix(suffix).write_text(made)
+        _table(folder, chosen, suffix).write_text(made)
     print(report.table(results), end="")
     return int(chosen.check and not all(met for _, met in report.goals(results)))
 

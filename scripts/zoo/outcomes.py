@@ -21,13 +21,17 @@ class Outcomes:
     failed, and models timed on `target`, a processor with its instructions.
 
     So a machine that times a part knows which architectures were replaced, and which were timed on
-    its like.
+    its like.  The times are those of one `precision`.
     """
 
     def __init__(
-        self, folder: Path, published: Path | None = None, target: str | None = None
+        self,
+        folder: Path,
+        published: Path | None = None,
+        target: str | None = None,
+        precision: str = "f32",
     ) -> None:
-        self.folder = folder
+        self.folder, self.precision = folder, precision
         held = json.loads(published.read_text()) if published and published.is_file() else {}
         times = {f: o for f, o in held.get("times", {}).items() if o.get("target") == target}
         exports = {
@@ -56,12 +60,16 @@ class Outcomes:
 
     def all(self, step: str) -> dict[str, Outcome]:
         """By family, sorted."""
-        known = {path.name.split(".")[0] for path in self.folder.glob(f"*.{step}.json")}
+        known = {path.name.split(".")[0] for path in self.folder.glob(f"*.{self.name(step)}.json")}
         known |= set(self._published[step])
         return {family: found for family in sorted(known) if (found := self.get(step, family))}
 
+    def name(self, step: str) -> str:
+        """The step as file names spell it."""
+        return step if step == "export" or self.precision == "f32" else f"{step}-{self.precision}"
+
     def _path(self, step: str, family: str) -> Path:
-        return self.folder / f"{family}.{step}.json"
+        return self.folder / f"{family}.{self.name(step)}.json"
 
 
 def in_process(
@@ -73,7 +81,7 @@ def in_process(
     """
     outcomes.forget(step, family)
     outcomes.folder.mkdir(parents=True, exist_ok=True)
-    log = outcomes.folder / f"{family}.{step}.log"
+    log = outcomes.folder / f"{family}.{outcomes.name(step)}.log"
     with log.open("wb") as file:
         process = subprocess.Popen(
             [sys.executable, *map(str, command)],

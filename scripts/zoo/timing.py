@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from environment import ROOT
+from goals import BASELINES
 from peaks import Calm, CalmTurns, Peaks
 from tcc.artifact import read_manifest
 from tcc.cli.kernels.facts import kernel_facts
@@ -23,11 +24,11 @@ from tcc.cli.peers.rounds import interleaved
 from tcc.cli.peers.worker import Array, read_arrays
 from tcc.driver import compile_model, resolve_targets
 from tcc.errors import TccError
-from tcc.options import Options, read_options
+from tcc.options import TOLERANCES, Options, read_options
 from tcc.target import targets_text
 
-BASELINES = ("ort", "openvino")
-BOUND = 1e-3  # of an output's largest value
+REFERENCE = "ort"  # in f32
+BOUNDS = {"f32": 1e-3, "bf16": TOLERANCES["bf16"]}  # of an output's largest value
 # Times what the peers differ by among themselves: deep random networks spread rounding.
 SPREAD = 4.0
 KERNELS, RUNS = 8, 5  # of the table of kernels; measured runs for it
@@ -36,13 +37,18 @@ KERNELS, RUNS = 8, 5  # of the table of kernels; measured runs for it
 @dataclass(frozen=True, slots=True)
 class Plan:
     """`seconds` is one peer's share of a round, `cap` the longest answer, `patience` the longest
-    wait for a calm machine, each in seconds."""
+    wait for a calm machine, each in seconds; `precision` is what tcc and its peers may store."""
 
     threads: int
     rounds: int = 7
     seconds: float = 0.3
     patience: float = 60.0
     cap: float = 600.0
+    precision: str = "f32"
+
+    @property
+    def timed(self) -> tuple[str, ...]:
+        return ("tcc", *BASELINES[self.precision])
 
 
 def measure(stem: Path, plan: Plan) -> dict[str, Any]:
@@ -51,14 +57,16 @@ def measure(stem: Path, plan: Plan) -> dict[str, Any]:
     source, artifact = stem.with_suffix(".onnx"), stem.with_suffix(".so")
     arrays = read_arrays(stem.with_suffix(".npz"))
     started = time.perf_counter()
-    compile_model(source, read_options({}), artifact)
+    compile_model(source, read_options({"precision": plan.precision}), artifact)
     compiled = time.perf_counter() - started
     print(f"compiled in {compiled:.1f} s", flush=True)
     try:
         with ExitStack() as stack:
             running, absent = _start(source, artifact, arrays, plan, stack)
-            error = agreement({peer.kind: peer.outputs() for peer in running})
-            found = _timed(running, plan, stem.parent, stack)
+            outputs = {peer.kind: peer.outputs() for peer in running}
+            error = agreement(outputs, BOUNDS[plan.precision])
+            timed = [peer for peer in running if peer.kind in plan.timed]
+            found = _timed(timed, plan, stem.parent, stack)
         return {
             "target": targets_text(resolve_targets(Options())),
             "date": date.today().isoformat(),
@@ -87,7 +95,7 @@ def _start(
     """The peers that run, and why others do not."""
     running: list[Peer] = []
     absent: dict[str, dict[str, str]] = {}
-    for kind in ("tcc", *BASELINES):
+    for kind in dict.fromkeys(("tcc", REFERENCE, *plan.timed)):
         try:
             peer = Peer(
                 kind, artifact if kind == "tcc" else source, arrays, plan.threads, cap=plan.cap
@@ -119,19 +127,19 @@ def _timed(running: Sequence[Peer], plan: Plan, folder: Path, stack: ExitStack) 
     return {"peers": peers, "peaks": peaks.typical()}
 
 
-def agreement(outputs: Mapping[str, Mapping[str, Array]]) -> float | None:
+def agreement(outputs: Mapping[str, Mapping[str, Array]], bound: float) -> float | None:
     """tcc's largest error against the first peer, relative to each output's largest value; None
     where no peer ran.
 
-    Raises ValueError where it exceeds both `BOUND` and `SPREAD` times that of the other peers.
+    Raises ValueError where it exceeds both `bound` and `SPREAD` times that of the other peers.
     """
-    kinds = [kind for kind in BASELINES if kind in outputs]
+    kinds = [kind for kind in outputs if kind != "tcc"]
     if not kinds:
         return None
     first, *others = kinds
     own = _error(outputs["tcc"], outputs[first])
     theirs = max((_error(outputs[kind], outputs[first]) for kind in others), default=0.0)
-    if not own <= max(BOUND, SPREAD * theirs):
+    if not own <= max(bound, SPREAD * theirs):
         raise ValueError(
             f"its results differ from {first}'s by {own:.1e}, the peers' by {theirs:.1e}"
         )

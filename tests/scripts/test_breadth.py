@@ -226,13 +226,15 @@ def test_results_are_judged_beside_what_the_peers_differ_by() -> None:
     def outputs(error: float) -> dict[str, Any]:
         return {"y": np.array([2.0, 1.0 + 2 * error], np.float32)}
 
-    assert agreement({"tcc": outputs(1e-4), "ort": outputs(0)}) == pytest.approx(1e-4, rel=0.01)
-    assert agreement({"tcc": outputs(1e-4)}) is None
+    near = {"tcc": outputs(1e-4), "ort": outputs(0)}
+    assert agreement(near, 1e-3) == pytest.approx(1e-4, rel=0.01)
+    assert agreement({"tcc": outputs(1e-4)}, 1e-3) is None
     wide = {"tcc": outputs(0.03), "ort": outputs(0), "openvino": outputs(0.01)}
-    assert agreement(wide) == pytest.approx(0.03)
+    assert agreement(wide, 1e-3) == pytest.approx(0.03)
     for own in (0.05, math.nan):
         with pytest.raises(ValueError, match="results differ"):
-            agreement(wide | {"tcc": outputs(own)})
+            agreement(wide | {"tcc": outputs(own)}, 1e-3)
+    assert agreement(wide | {"tcc": outputs(0.05)}, 0.1) == pytest.approx(0.05)
 
 
 def test_a_process_that_dies_or_stalls_is_a_failure_and_one_that_answers_is_heard(
@@ -257,6 +259,7 @@ def test_a_process_that_dies_or_stalls_is_a_failure_and_one_that_answers_is_hear
 def chosen(**more: Any) -> argparse.Namespace:
     plan = {"threads": 1, "rounds": 1, "seconds": 0.1, "patience": 0.0, "cap": 1.0}
     flags: dict[str, Any] = {"shard": (1, 1), "only": (), "again": False, "discard": False}
+    flags["precision"] = "f32"
     return argparse.Namespace(**{**plan, **flags, **more})
 
 
@@ -415,6 +418,22 @@ def test_losers_have_their_kernels_and_failures_are_listed(tmp_path: Path) -> No
     assert f"below 0.95: {text[2]} 0.50: MISSED" in page
 
 
+def test_times_in_bf16_are_kept_apart_and_beside_peers_in_bf16(tmp_path: Path) -> None:
+    drawn, kept = made(), outcomes.Outcomes(tmp_path)
+    narrow = outcomes.Outcomes(tmp_path, precision="bf16")
+    family = drawn.order["text"][0].family
+    held = times(0.01, **{"openvino-bf16": 0.02})
+    narrow.put("time", family, held | {"plan": {**held["plan"], "precision": "bf16"}})
+    assert kept.all("time") == {}
+    assert report.collected(drawn, kept)["times"] == {}
+    found = report.collected(drawn, narrow)
+    assert report.ratios(found) == {family: pytest.approx(2.0)}
+    page = report.table(found)
+    assert "openvino-bf16 (best)" in " ".join(page.split())
+    assert "; bf16; " in page
+    assert "geometric mean 2.00, at least 1.15" in dict(report.goals(found))
+
+
 def test_the_table_lines_up_and_the_chart_has_every_ratio(tmp_path: Path) -> None:
     found = results(tmp_path)
     rows = report.table(found).split("\n\n")[2].splitlines()
@@ -433,7 +452,7 @@ def test_goals_are_met_where_they_are() -> None:
     names = [*(f"f{n}" for n in range(58)), *(entry.family for entry in draw.FIXED)]
     entries = [{"registry": "text", "family": name, "model": "M"} for name in names]
     done = {entry["family"]: times(0.01, ort=0.0135, openvino=0.02) for entry in entries}
-    found = {"members": entries, "times": done}
+    found = {"members": entries, "times": done, "precision": "f32"}
     assert all(met for _, met in report.goals(found))
     done["f7"] = times(0.01, ort=0.0094, openvino=0.02)
     assert [text for text, met in report.goals(found) if not met] == ["below 0.95: f7 0.94"]
