@@ -1,6 +1,7 @@
 /* The threads behind a launch: they are started, sleep where nothing happens, and are woken. */
 #define _GNU_SOURCE
 #include <linux/futex.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
@@ -24,6 +25,10 @@ static bool change_post(tcc_workers *workers, int32_t self, uint32_t from, uint3
 
 /* ---- a worker's life ------------------------------------------------------------------------------ */
 
+static void note_cpu(tcc_workers *workers, int32_t self) {
+    atomic_store_explicit(&workers->posts[self].cpu, sched_getcpu(), memory_order_relaxed);
+}
+
 static void note_one_less(tcc_workers *workers) {
     atomic_fetch_sub_explicit(&workers->load, LOAD_HIRED, memory_order_relaxed);
 }
@@ -36,6 +41,7 @@ bool tcc_worker_leaves(tcc_team *team, int32_t self, int32_t seat) {
 
 void tcc_worker_sleep(tcc_team *team, int32_t self, int32_t seat) {
     tcc_workers *workers = team->workers;
+    note_cpu(workers, self);
     if (!change_post(workers, self, post_at(team, seat), POST_ASLEEP)) return;
     note_one_less(workers);
     atomic_fetch_or_explicit(&team->gone[seat / 64], UINT64_C(1) << seat % 64, memory_order_relaxed);
@@ -52,7 +58,9 @@ static uint32_t wait_for_post(tcc_workers *workers, int32_t self) {
             if (now == POST_ASLEEP) sleep_at(post, POST_ASLEEP);
             tcc_relax();
         }
-        if (tcc_now() - since > FREE_NANOSECONDS) change_post(workers, self, POST_FREE, POST_ASLEEP);
+        if (tcc_now() - since <= FREE_NANOSECONDS) continue;
+        note_cpu(workers, self);
+        change_post(workers, self, POST_FREE, POST_ASLEEP);
     }
 }
 
@@ -69,6 +77,8 @@ typedef struct worker_start {
 static void *begin(void *argument) {
     worker_start start = *(worker_start *)argument;
     free(argument);
+    atomic_store_explicit(&start.workers->posts[start.self].thread, (int32_t)syscall(SYS_gettid),
+                          memory_order_relaxed);
     for (tcc_idle idle = {0};;) {
         uint32_t post = wait_for_post(start.workers, start.self);
         int32_t seat = (int32_t)(post >> POST_SEAT & 0xFF);
@@ -114,6 +124,7 @@ static int32_t start_worker(tcc_workers *workers, uint32_t post, tcc_service *se
     worker_start *start = malloc(sizeof *start);
     if (start) {
         *start = (worker_start){workers, service, last + 1};
+        atomic_store_explicit(&workers->posts[last + 1].cpu, -1, memory_order_relaxed);
         atomic_store_explicit(&workers->posts[last + 1].post, post, memory_order_relaxed);
         if (start_thread(start)) return last + 1;
         free(start);
@@ -136,10 +147,41 @@ static bool note_one_more(tcc_workers *workers, int32_t wanted) {
     return true;
 }
 
+/* Takes out of `left` the CPUs where other workers were last, as long as one remains. */
+static void leave_others_out(const tcc_workers *workers, int32_t self, cpu_set_t *left) {
+    int32_t started = atomic_load_explicit(&workers->started, memory_order_relaxed);
+    for (int32_t i = 1; i <= started && CPU_COUNT(left) > 1; i++) {
+        int32_t cpu = atomic_load_explicit(&workers->posts[i].cpu, memory_order_relaxed);
+        if (i != self && cpu >= 0) CPU_CLR((size_t)cpu, left);
+    }
+}
+
+/* Wakes a worker, which may then run anywhere, at first off the caller's CPU: where it fell asleep or,
+ * if that was here, where no other worker was.
+ *
+ * A system may wake a thread beside the one that wakes it though other CPUs are idle, and the two take
+ * turns until it notices: to Linux as a guest a virtual CPU without work may count as taken. */
+static void wake(tcc_workers *workers, int32_t self) {
+    tcc_post *own = &workers->posts[self];
+    int32_t thread = atomic_load_explicit(&own->thread, memory_order_relaxed);
+    int32_t here = sched_getcpu();
+    cpu_set_t allowed, left;
+    bool apart = here >= 0 && thread && !sched_getaffinity(thread, sizeof allowed, &allowed);
+    if (apart) {
+        left = allowed;
+        CPU_CLR((size_t)here, &left);
+        if (atomic_load_explicit(&own->cpu, memory_order_relaxed) == here)
+            leave_others_out(workers, self, &left);
+        apart = !sched_setaffinity(thread, sizeof left, &left); /* not where `left` is empty */
+    }
+    syscall(SYS_futex, &own->post, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    if (apart) sched_setaffinity(thread, sizeof allowed, &allowed);
+}
+
 static bool hire(tcc_workers *workers, int32_t self, uint32_t post) {
     if (change_post(workers, self, POST_FREE, post)) return true;
     if (!change_post(workers, self, POST_ASLEEP, post)) return false;
-    syscall(SYS_futex, &workers->posts[self].post, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    wake(workers, self);
     return true;
 }
 

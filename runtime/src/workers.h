@@ -36,7 +36,7 @@
 #include "runtime.h"
 
 /* of the shared object's layout */
-#define WORKERS_VERSION 7
+#define WORKERS_VERSION 8
 
 enum {
     PIECES = 16,
@@ -116,6 +116,8 @@ enum {
 
 typedef struct tcc_post {
     _Alignas(LINE_PAIR) _Atomic uint32_t post;
+    _Atomic int32_t thread; /* the worker's number in the system; 0: it has not begun */
+    _Atomic int32_t cpu;    /* where it fell asleep; -1: not known */
 } tcc_post;
 
 /* What a thread has used at a time; `at` (tcc_now) is 0 where nobody looked, and `cpu` -1 where the system
@@ -209,6 +211,8 @@ AT(tcc_team, number, 520);
 AT(tcc_team, gone, 528);
 AT(tcc_team, slots, 640);
 AT(tcc_team, seats, 896);
+AT(tcc_post, thread, 4);
+AT(tcc_post, cpu, 8);
 AT(tcc_slot, word, 0);
 AT(tcc_slot, kernel, 8);
 AT(tcc_slot, buffers, 16);

@@ -93,6 +93,13 @@ def test_sleeping_workers_wake(plain: Path) -> None:
     run(plain, 1, 3000, 3, 0, 5000)
 
 
+def test_workers_wake_off_the_callers_cpu_and_may_then_run_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TCC_SPIN_MICROSECONDS", "100000")  # none sleeps within a launch
+    run(build_stress(tmp_path, main="apart.c"))
+
+
 def test_a_forked_child_makes_workers_of_its_own(plain: Path) -> None:
     run(plain, 2, 900, 3, 1, 0)
 

@@ -1,0 +1,91 @@
+/* On which CPUs workers wake, on three CPUs that need not be there: what the runtime asks of the system
+ * is answered here.  Prints "ok". */
+#define _GNU_SOURCE
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "workers.h"
+
+const tcc_artifact tcc_artifact_info = {.name = "apart"};
+
+enum { THREADS = 3, ALL = 7, MOST = 64, TURNS = 1000 };
+
+/* The calls of one launch: masks of CPUs. */
+static unsigned asked[MOST];
+static int asks;
+static int caller_at;
+static _Atomic int workers_at; /* where threads that are not the caller say that they are */
+static _Thread_local int is_caller;
+
+int sched_getcpu(void) { return is_caller ? caller_at : workers_at; }
+
+int sched_getaffinity(pid_t thread, size_t size, cpu_set_t *out) {
+    (void)thread, (void)size;
+    CPU_ZERO(out);
+    for (size_t cpu = 0; cpu < 3; cpu++) CPU_SET(cpu, out);
+    return 0;
+}
+
+int sched_setaffinity(pid_t thread, size_t size, const cpu_set_t *set) {
+    (void)size;
+    unsigned mask = 0;
+    for (size_t cpu = 0; cpu < 3; cpu++) mask |= (unsigned)!!CPU_ISSET(cpu, set) << cpu;
+    if (thread <= 0 || asks == MOST) exit(3);
+    asked[asks++] = mask;
+    return 0;
+}
+
+static void work(void *const *b, const int64_t *n, int64_t begin, int64_t end, void *scratch) {
+    (void)b, (void)n, (void)begin, (void)end, (void)scratch;
+}
+
+static void launch(tcc_crew *crew) {
+    tcc_job job = {work, NULL, NULL, THREADS, NULL, 0, THREADS, NULL, 0};
+    tcc_crew_enter(crew);
+    tcc_crew_launch(crew, &job);
+    tcc_crew_settle(crew);
+    crew->team->width = 0; /* whoever else uses the machine */
+    tcc_crew_leave(crew);
+}
+
+/* All workers sleep, having noted that they are at `cpu`. */
+static void rest(tcc_workers *workers, int cpu) {
+    workers_at = cpu;
+    for (int32_t i = 1; i <= workers->started; i++)
+        while (workers->posts[i].post != POST_ASLEEP || !workers->posts[i].thread) sched_yield();
+}
+
+/* Wakes both workers, one of which fell asleep at CPU 1 and one at `other`, from the CPU `here`: with
+ * masks `one` and `two`, in either order, each followed by all CPUs. */
+static void expect(const char *what, int other, int here, unsigned one, unsigned two) {
+    tcc_workers *workers = tcc_workers_find();
+    tcc_crew crew;
+    for (int turn = 0; turn < TURNS; turn++) {
+        rest(workers, 1);
+        workers->posts[2].cpu = other;
+        caller_at = here;
+        asks = 0;
+        launch(&crew);
+        if (asks != 4) continue; /* one fell asleep again, and was woken again */
+        bool either = (asked[0] == one && asked[2] == two) || (asked[0] == two && asked[2] == one);
+        if (either && asked[1] == ALL && asked[3] == ALL) return;
+        break;
+    }
+    printf("%s:", what);
+    for (int i = 0; i < asks; i++) printf(" %u", asked[i]);
+    puts("");
+    exit(1);
+}
+
+int main(void) {
+    tcc_crew crew;
+    is_caller = 1;
+    launch(&crew);
+    if (tcc_workers_find()->started != THREADS - 1) return 2;
+    expect("workers elsewhere", 1, 0, ALL & ~1u, ALL & ~1u);
+    expect("workers beside the caller", 1, 1, 1 | 4, 1 | 4);
+    expect("one beside the caller, one elsewhere", 2, 1, 1, 1 | 4);
+    puts("ok");
+    return 0;
+}
