@@ -1,6 +1,8 @@
-"""Totals over whole tensors, in two steps, so that all threads can take part.
+"""Reductions in two steps: totals over whole tensors, so that all threads can take part, and
+windows, whose neighbours share what they reduce along the other axes.
 
-    s = sum(i, k) f(x[i, k])   ->   p[i] = sum(k) f(x[i, k]) ; s = sum(i) p[i]
+    s = sum(i, k) f(x[i, k])         ->   p[i] = sum(k) f(x[i, k]) ; s = sum(i) p[i]
+    y[i] = max(u, v) x[i + u, v]     ->   p[j] = max(v) x[j, v] ; y[i] = max(u) p[i + u]
 
 One thread would do all of a kernel whose stages share no loop.  The order of sums depends on sizes
 and prices only.
@@ -11,33 +13,31 @@ from dataclasses import replace
 from math import prod
 
 from tcc.ir.expr import Expr, Stage, extent, with_stages
-from tcc.ir.expr.scalar import StageRef, read
-from tcc.ir.index import Var, Vars, as_int
+from tcc.ir.expr.scalar import StageRef, read, substitute_all
+from tcc.ir.index import Var, Vars, as_int, const, free_vars, iterator, of_atom
+from tcc.ops.shapes import replaced
 from tcc.passes.fuse.compose import canonical, is_contraction
 from tcc.passes.fuse.sliding_window import shared_loops
 from tcc.schedule.limits import FusionLimits
 
 
 def in_parts(expr: Expr) -> Iterator[Expr]:
-    """`expr` with its totals over several loops taken in two steps: once for each loop whose
-    elements become parts."""
-    loops = max((len(s.reduce) for s in expr.stages if _is_total(s)), default=0)
-    return (_in_parts(expr, number) for number in range(loops))
+    """`expr` with its totals and windows over several loops taken in two steps: once for each loop
+    whose elements become parts."""
+    forms = (_in_parts(expr, n) for n in range(max(len(s.reduce) for s in expr.stages)))
+    return (form for form in forms if form != expr)
 
 
 def shares_no_loop(expr: Expr, limits: FusionLimits) -> bool:
-    """Whether units of several stages without a product have no loop to share."""
+    """Whether units of several stages without a product have no loop to share, or windows of rows
+    alone."""
     several = len(expr.stages) > 1 and not any(map(is_contraction, expr.stages))
-    return several and not shared_loops(expr, limits).common
-
-
-def _is_total(stage: Stage) -> bool:
-    several = stage.monoid is not None and len(stage.reduce) > 1 and not is_contraction(stage)
-    return several and trips(stage.iters) == 1 and trips(stage.reduce) > 0
+    loops = shared_loops(expr, limits)
+    return several and (not loops.common or any(loops.strips))
 
 
 def _in_parts(expr: Expr, loop: int) -> Expr:
-    """`expr` with parts for each element of the loop number `loop` of a total, or of its last."""
+    """`expr` with parts for each element of the loop number `loop` of a reduction, or its last."""
     stages: list[Stage] = []
     number: list[int] = []  # where each stage of `expr` is now
 
@@ -45,19 +45,36 @@ def _in_parts(expr: Expr, loop: int) -> Expr:
         return replace(ref, stage=number[ref.stage])
 
     for stage in expr.stages:
-        found = with_stages(stage, moved)
-        part = stage.reduce[min(loop, len(stage.reduce) - 1)] if _is_total(stage) else None
-        stages += (found,) if part is None else _steps(found, part, len(stages))
+        stages += _steps(with_stages(stage, moved), loop, len(stages))
         number.append(len(stages) - 1)
     return canonical(Expr(expr.params, tuple(stages), tuple(map(moved, expr.outputs))))
 
 
-def _steps(stage: Stage, part: Var, number: int) -> tuple[Stage, Stage]:
-    """A total as parts, which are stage `number`, and their sum."""
+def _steps(stage: Stage, loop: int, number: int) -> tuple[Stage, ...]:
+    """A total or a window as parts, which are stage `number`, and their reduction; anything else as
+    it is."""
+    if len(stage.reduce) < 2 or is_contraction(stage):
+        return (stage,)
+    part = stage.reduce[loop % len(stage.reduce)]
     rest = tuple(v for v in stage.reduce if v is not part)
     parts = replace(stage, iters=(*stage.iters, part), reduce=rest)
-    held = (read(StageRef(number, n), parts.at, s.dtype) for n, s in enumerate(stage.body))
+    at = parts.at
+    slid = [(n, v) for n, v in enumerate(stage.iters) if _slides(stage, v, part)]
+    for n, along in slid[:1]:
+        place = iterator(along.name, extent(along) + extent(part) - 1)
+        body = substitute_all(stage.body, {along: place, part: const(0)})
+        parts = replace(parts, iters=replaced(stage.iters, n, *free_vars(place)), body=body)
+        at = replaced(stage.at, n, of_atom(along) + of_atom(part))
+    if not slid and (trips(stage.iters) != 1 or not trips(stage.reduce)):
+        return (stage,)
+    held = (read(StageRef(number, n), at, s.dtype) for n, s in enumerate(stage.body))
     return parts, replace(stage, reduce=(part,), body=tuple(held))
+
+
+def _slides(stage: Stage, along: Var, part: Var) -> bool:
+    """Whether a stage reduces the same for a point as for the one before it, a part later."""
+    later = {along: of_atom(along) + 1, part: of_atom(part) - 1}
+    return substitute_all(stage.body, later) == stage.body
 
 
 def trips(loops: Vars) -> int:

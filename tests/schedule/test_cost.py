@@ -535,7 +535,31 @@ def rows_summed(count: int, *lengths: int) -> tuple[TileGroup, Schedule]:
 def test_short_sums_along_vectors_overlap() -> None:
     short, long = (priced(*rows_summed(64, n)).compute * HERTZ / 32 for n in (32, 4096))
     assert short < 5 * MACHINE.fma_latency  # the latency, the drain and a mispredicted end: 70 more
-    assert long >= 256 * MACHINE.fma_latency
+    assert long >= 64 * MACHINE.fma_latency
+
+
+def test_vectors_of_a_sum_along_them_do_not_wait_for_one_another() -> None:
+    group, schedule = rows_summed(64, 4096)
+    one = replace(schedule, nests=(Nest((0,), (), (("k1", 16),), "k1"),))
+    waits, four = (priced(group, s).compute * HERTZ / 32 for s in (one, schedule))
+    assert waits - four == pytest.approx(256 * MACHINE.fma_latency * 3 / 4, rel=0.01)
+
+
+def test_short_windows_do_not_wait_for_their_last_value() -> None:
+    def cycles(taps: int) -> float:
+        """Of each vector of y[i] = max x[i, k]."""
+        i, k = iterator("i", 1024), iterator("k", taps)
+        x = read(0, (k, i), F32)
+        stage = GroupStage(
+            (var(i),), (var(k),), "max", (x,), {x: Access(0, k * 1024 + i)}, ((Access(1, i),),)
+        )
+        group = TileGroup((operand(taps * 1024), result(1024)), (stage,), stage.iters, ())
+        schedule = Schedule((), (), (Nest((0,), (), (("i", 16),), "i"),))
+        return priced(group, schedule, machine=ONE_CORE).compute * HERTZ / 64 - MACHINE.loop
+
+    # A test for NaN and the maximum, two instructions a cycle.
+    assert cycles(25) == pytest.approx(25 * 2 / MACHINE.fmas)
+    assert cycles(64) == pytest.approx(64 * MACHINE.fma_latency)
 
 
 def test_short_sums_of_single_elements_overlap() -> None:

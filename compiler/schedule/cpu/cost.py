@@ -40,7 +40,7 @@ from tcc.schedule.nest import (
 
 # The part of a loop of sums that it takes to enter its innermost loop once more.
 _ENTRY = 0.147
-# Steps of sums along their vectors, or of one lane, up to which the next start before these end.
+# Steps of sums up to which the next start before these end.
 _AHEAD = 32
 # Stores that one lane's takes the time of where it has a line of its own.
 _LANE = 2
@@ -298,7 +298,8 @@ class _Pricing:
             stores = wide * steps * rows / covered
             loads = 2 * stores  # of two lines each
         hidden = bool(nest.along) and bool(stage.reduce)
-        compute = self._arithmetic(work, vector, steps, sums, k_blocks, hidden=hidden)
+        chains = ceil(nest.block(vector.name) / lanes) if vector in stage.reduce else 1
+        compute = self._arithmetic(work, vector, steps, sums, k_blocks, chains, hidden=hidden)
         for touch in touches:
             rows_of = prod(s for v, s in spans.items() if v is not vector and v in touch.loops)
             sides = (n for v, n in spans.items() if v is not vector and touch.step(v) == 1)
@@ -331,21 +332,24 @@ class _Pricing:
         steps: int,
         sums: int,
         k_blocks: int,
+        chains: int,
         *,
         hidden: bool,
     ) -> float:
-        """Cycles of arithmetic of a block of `sums` vectors and `steps` of a reduction; `hidden`:
-        sums wait behind the arithmetic of what is made along them."""
+        """Cycles of arithmetic of a block of `sums` vectors, each of `chains` that are independent,
+        and `steps` of a reduction; `hidden`: sums wait behind the arithmetic of what is made along
+        them."""
         machine, stage = self.machine, work.stage
         compute, heavy = sums * work.ops / machine.fmas, sums * work.heavy
         if not stage.reduce:
             return compute + heavy
         entered = (points(stage.reduce[:-1]) - 1) * _ENTRY * machine.loop
-        short = vector not in stage.iters and k_blocks == 0 and steps * sums <= _AHEAD
-        if short or hidden:
+        few = steps * sums <= _AHEAD
+        if hidden or (few and vector not in stage.iters and k_blocks == 0):
             return steps * (compute + heavy) + (sums * machine.fold if vector else 0.0) + entered
-        # Each sum waits for its last value.
-        compute = steps * (max(compute, machine.fma_latency) + heavy) + entered
+        # Each sum waits for its last value, unless the next ones start meanwhile.
+        wait = 0.0 if few else machine.fma_latency / chains
+        compute = steps * (max(compute, wait) + heavy) + entered
         return compute + max(1, k_blocks) * machine.loop + k_blocks * sums * machine.wait
 
     def _step(self, touch: Touch, vector: Var | None) -> int | None:

@@ -210,8 +210,9 @@ def _stage_work(group: TileGroup, number: int, stage: GroupStage, machine: Machi
         cycles, part = _cycles(scalar, machine), _part(stage, scalar, lanes, known)
         heavy, ops = (heavy + cycles * part, ops) if cycles else (heavy, ops + part)
     if stage.monoid is not None:
-        # A sum of products is one instruction.
-        ops += 0 if contraction_factors(stage) is not None else len(stage.body)
+        # A sum of products is one instruction; an extremum of floats asks for NaN besides.
+        tests = stage.monoid in ("max", "min") and stage.body[0].dtype.is_float
+        ops += 0 if contraction_factors(stage) is not None else tests + len(stage.body)
     touches = stage_touches(group, number, stage)
     return StageWork(stage, lanes, ops, heavy, _flops(stage), touches)
 

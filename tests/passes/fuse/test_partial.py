@@ -1,4 +1,4 @@
-"""Totals over whole tensors in two steps: on numbers, and where kernels are cut."""
+"""Totals over whole tensors and windows in two steps: on numbers, and where kernels are cut."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr import Expr, ExprBuilder, extent
 from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.graph import Value
-from tcc.ir.types import F32, TensorType
+from tcc.ir.index import const
+from tcc.ir.types import F32, TensorType, tensor
 from tcc.ops import OPS
 from tcc.ops.formula import fn
 from tcc.passes.fuse.split import SplitKernel, split
+from tcc.passes.fuse.split_reductions import in_parts
 
 from tests.passes.test_choose_layouts import planner
 
@@ -125,3 +127,76 @@ def test_results_that_the_first_kernel_computes_are_read_by_the_rest() -> None:
     assert {v.name for v in found[-1].operands} == {"x0", "y1", "y2"}
     assert len(found[-1].expr.stages) == 1
     np.testing.assert_array_equal(run(found, X), op.reference([X], op.attrs())[0])
+
+
+# ---- windows ------------------------------------------------------------------------------------
+
+
+def pool(op: str, shape: tuple[int, ...], kernel: int, stride: int = 1, dilation: int = 1) -> Expr:
+    """A pool with square windows, padded by half a window."""
+    rank = len(shape) - 2
+    pads = tuple(const(kernel // 2 * dilation) for _ in range(rank))
+    row = OPS[op]
+    attrs = row.attrs((stride,) * rank, pads, pads, (dilation,) * rank, kernel=(kernel,) * rank)
+    assert row.expr is not None
+    return row.expr([tensor(F32, *shape)], attrs)
+
+
+def windows(x: np.ndarray, kernel: int, fill: float) -> np.ndarray:
+    """[batch, channel, places..., window elements] of windows one apart, in f64."""
+    rank = x.ndim - 2
+    half = (kernel // 2, kernel // 2)
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), *[half] * rank), constant_values=fill)
+    axes = tuple(range(2, x.ndim))
+    found = np.lib.stride_tricks.sliding_window_view(padded, (kernel,) * rank, axes)
+    return found.reshape(*found.shape[: x.ndim], -1)
+
+
+IMAGE = np.random.default_rng(3).standard_normal((2, 3, 7, 6)).astype(np.float32)
+IMAGE[0, 1, 3, 2] = np.nan
+IMAGE[1, 0, 0, :] = -np.inf
+
+
+def test_windows_one_apart_are_reduced_along_one_axis_and_then_along_the_other() -> None:
+    forms = list(in_parts(pool("max_pool", IMAGE.shape, 3)))
+    assert [[len(s.reduce) for s in form.stages] for form in forms] == [[1, 1], [1, 1]]
+    assert [[extent(v).key for v in form.stages[0].iters] for form in forms] == [
+        [const(n).key for n in shape] for shape in ((2, 3, 9, 6), (2, 3, 7, 8))
+    ]
+    for form in forms:
+        (found,) = evaluate_expr(form, [IMAGE])
+        np.testing.assert_array_equal(found, windows(IMAGE, 3, -np.inf).max(-1))
+
+
+def test_windows_of_three_axes_and_sums_are_reduced_in_steps() -> None:
+    x = np.random.default_rng(4).standard_normal((1, 2, 4, 5, 6)).astype(np.float32)
+    forms = list(in_parts(pool("lp_pool", x.shape, 3)))
+    assert [[len(s.reduce) for s in form.stages] for form in forms] == [[2, 1, 0]] * 3
+    for form in forms:
+        (found,) = evaluate_expr(form, [x])
+        wanted = np.sqrt((windows(x, 3, 0) ** 2).sum(-1))
+        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def test_the_first_of_equal_maxima_stays_the_first() -> None:
+    x = np.round(IMAGE)
+    expr = pool("max_pool_indices", x.shape, 3)
+    wanted = evaluate_expr(expr, [x])
+    forms = list(in_parts(expr))
+    assert len(forms) == 2
+    for form in forms:
+        for found, want in zip(evaluate_expr(form, [x]), wanted, strict=True):
+            np.testing.assert_array_equal(found, want)
+
+
+@pytest.mark.parametrize(("stride", "dilation"), [(2, 1), (1, 2), (3, 2)])
+def test_windows_that_share_no_column_stay_whole(stride: int, dilation: int) -> None:
+    assert not list(in_parts(pool("max_pool", IMAGE.shape, 3, stride, dilation)))
+
+
+def test_a_large_window_is_two_kernels_and_a_small_one_is_one() -> None:
+    x = np.random.default_rng(5).standard_normal((1, 64, 20, 20)).astype(np.float32)
+    found = pieces(pool("max_pool", x.shape, 5))
+    assert [[len(s.reduce) for s in p.expr.stages] for p in found] == [[1], [1]]
+    np.testing.assert_array_equal(run(found, x), windows(x, 5, -np.inf).max(-1))
+    assert len(pieces(pool("max_pool", (1, 64, 20, 20), 2, stride=2))) == 1
