@@ -10,7 +10,7 @@ class FusionLimits:
     Work: body operations up to `cheap` are repeated for every stage that reads them; copying
     `launch_bytes` takes as long as a launch.
 
-    Memory, in bytes: `room` is what stages that are streamed may hold, in tiles of `stream_rows`;
+    Memory, in bytes: `room` is what a unit may hold of its stages, in tiles of `stream_rows`;
     a row of `long_row` comes from beyond the second-level cache.  From `transposed_rows` on rows
     fill a vector if turned around.
 

@@ -1,5 +1,5 @@
-"""What may be one kernel on cores: operands are loaded evenly, and what stages exchange fits a
-core's cache."""
+"""What may be one kernel on cores: operands are loaded evenly, and a thread has memory for what
+stages exchange."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ from tcc.ir.expr.scalar import Cast, Read
 from tcc.ir.index import as_int
 from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import GroupStage, TileGroup
-from tcc.passes.fuse.combine import combines_once, read_plainly
+from tcc.passes.fuse.combine import read_plainly
 from tcc.passes.fuse.forms import kernel_forms
 from tcc.passes.fuse.structure import build_group, row_major_storage, steps_evenly
 from tcc.passes.tile.cpu.scratch import resident_values
@@ -22,7 +22,6 @@ from tcc.schedule.cpu.core import TYPICAL_CORE, CoreModel
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.cpu.sliding_window import kept_gain, strips_fit
-from tcc.schedule.cpu.transform_tiles import FAR, spreads
 from tcc.schedule.nest import (
     contraction_factors,
     of_bytes,
@@ -40,7 +39,7 @@ class CpuKernels(KernelModel):
             self.rates = pricer.rates
 
     def legal(self, expr: Expr, constants: Sequence[bool]) -> bool:
-        return is_cpu_kernel(expr, tuple(constants), self.core)
+        return any(is_cpu_kernel(expr, tuple(constants), form) for form in self.forms(expr))
 
     def forms(self, expr: Expr) -> tuple[CoreModel, ...]:
         """The core, once for each form of a kernel of `expr` that prices choose from."""
@@ -68,7 +67,7 @@ TYPICAL = CpuKernels(TYPICAL_CORE)
 @lru_cache(maxsize=4096)  # groups are cut and joined again in search of the cheapest
 def is_cpu_kernel(expr: Expr, constants: tuple[bool, ...], registers: CoreModel) -> bool:
     """Whether a kernel of `expr`, with everything row-major, loads its contractions' operands
-    evenly and holds between its stages no more than fits a core's cache."""
+    evenly and holds between its stages no more than a thread has memory for."""
     storage = row_major_storage(expr, constants)
     try:
         group = build_group(expr, *storage, collapsed=False, limits=registers.limits)
@@ -79,22 +78,19 @@ def is_cpu_kernel(expr: Expr, constants: tuple[bool, ...], registers: CoreModel)
         built = build_group(expr, *storage, limits=registers.limits)
         if row_loop(built) is not None:
             return strips_fit(built, choose(built, registers), registers)
-        room = FAR if combines_once(expr) else 0.5
-        return read_plainly(expr) and _fits(built, registers, int(registers.l2 * room))
+        return read_plainly(expr) and _scratch(built, registers) <= registers.limits.room
     except TccError:
         return False
 
 
-def _fits(group: TileGroup, registers: CoreModel, room: int) -> bool:
-    """Whether what a unit holds between its stages takes `room` bytes of the second-level cache,
-    beside operands.  Units of stages that spread each point are cut until it does.
+def _scratch(group: TileGroup, registers: CoreModel) -> int:
+    """Bytes of what a unit holds between its stages.
 
     Raises `InternalError` where the scratch is of no known size.
     """
     resident = resident_values(group, choose(group, registers))
     buffers = dict.fromkeys(h.buffer for h in resident.values())
-    size = sum((as_int(b.sizes[0]) or 0) * b.dtype.bytes for b in buffers)
-    return size <= room or spreads(group)
+    return sum((as_int(b.sizes[0]) or 0) * b.dtype.bytes for b in buffers)
 
 
 def loads_evenly(stage: GroupStage) -> bool:

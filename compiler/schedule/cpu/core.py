@@ -1,7 +1,11 @@
 """The numbers of a core that schedules are chosen from."""
 
 from tcc.record import record
-from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
+from tcc.schedule.limits import FusionLimits
+
+# What units hold is decided by its price; but every thread has memory for the largest of all, for
+# as long as the program is loaded.
+SCRATCH = FusionLimits(room=1 << 22)
 
 
 @record
@@ -42,7 +46,7 @@ class CoreModel:
     l1: int = 48 << 10
     hinted: bool = True
     knobs: Knobs = Knobs()
-    limits: FusionLimits = TYPICAL_LIMITS
+    limits: FusionLimits = SCRATCH
     skips: bool = True
 
 

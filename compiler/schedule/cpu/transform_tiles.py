@@ -19,8 +19,8 @@ from tcc.schedule.nest import in_scratch
 
 # Parts of the second-level cache that a unit holds where the weights stay there too, and where they
 # do not.
-NEAR = 0.25
-FAR = 0.9
+_NEAR = 0.25
+_FAR = 0.9
 
 
 def spreads(group: TileGroup) -> bool:
@@ -43,9 +43,9 @@ def resident_rows(
             buffer = group.buffers[number]
             size = as_int(buffer.size) or 0
             resident += size * buffer.dtype.bytes * prod(units.get(v, 1) for v in others)
-    room = int(registers.l2 * NEAR)
+    room = int(registers.l2 * _NEAR)
     if constant_bytes(group, main) + room > registers.l2:
-        room = int(registers.l2 * FAR)
+        room = int(registers.l2 * _FAR)
     return max(1, room // max(1, resident))
 
 
