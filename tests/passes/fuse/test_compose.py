@@ -31,10 +31,10 @@ def test_a_chain_of_nodes_is_inlined_without_being_rebuilt() -> None:
 @pytest.mark.parametrize(
     ("readers", "exchange", "stored"),
     [
-        (2, 0.4, True),  # 3 operations against 6 bytes
-        (2, 0.6, False),
-        (3, 0.6, True),  # 6 operations against 8 bytes
-        (3, 0.9, False),
+        (2, 0.3, True),  # 3 operations against 8 bytes
+        (2, 0.4, False),
+        (3, 0.4, True),  # 6 operations against 12 bytes
+        (3, 0.6, False),
     ],
 )
 def test_work_is_repeated_where_that_takes_less_than_to_store_it(
