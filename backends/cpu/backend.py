@@ -179,6 +179,7 @@ def schedule_planner(
             machine.fma_latency,
             machine.l1,
             machine.memory.hinted,
+            limits=machine.limits,
             skips=skips,
         ),
         None if constants is None else Pricer(machine, constants, pairs=pairs),

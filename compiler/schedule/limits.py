@@ -7,8 +7,8 @@ from tcc.record import record
 class FusionLimits:
     """Measured on cores with 1 MiB of second-level cache.
 
-    Work: body operations up to `cheap` are repeated for every stage that reads them; copying
-    `launch_bytes` takes as long as a launch.
+    Work, as machines give it: so many body operations as `exchange` take as long as to write a
+    byte and read it again, and copying `launch_bytes` as long as a launch.
 
     Memory, in bytes: `room` is what a unit may hold of its stages, in tiles of `stream_rows`;
     a row of `long_row` comes from beyond the second-level cache.  From `transposed_rows` on rows
@@ -22,8 +22,8 @@ class FusionLimits:
     `repeats`: whether units do stages again whose results several units read.
     """
 
-    cheap: int = 6
-    launch_bytes: int = 1 << 14
+    exchange: float = 1.1
+    launch_bytes: float = 16e3
     room: int = 1 << 19
     stream_rows: int = 256
     long_row: int = 1 << 20
@@ -36,6 +36,9 @@ class FusionLimits:
 
 
 TYPICAL_LIMITS = FusionLimits()
+# What units hold is decided by its price; but every thread has memory for the largest of all, for
+# as long as the program is loaded.
+CORE_LIMITS = FusionLimits(room=1 << 22)
 
 
 @record

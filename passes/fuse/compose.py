@@ -208,11 +208,13 @@ def costly(expr: Expr, limits: FusionLimits) -> frozenset[int]:
 
 
 def _worth_keeping(stage: Stage, users: Sequence[Stage], limits: FusionLimits) -> bool:
-    """Factors of products are read one by one, so even a sum is better made in vectors before."""
+    """Factors of products are read one by one, so even a sum is better made in vectors before.
+    Anything else is, where to repeat it takes longer than a write and a read for each user."""
     if stage.monoid is None and any(map(is_contraction, users)):
         return any(isinstance(s, Apply) for s in walk(*stage.body))
-    reduced = any(s.monoid is not None for s in users)
-    return reduced and len(users) > 1 and weight(stage) > limits.cheap
+    reduced, count = any(s.monoid is not None for s in users), len(users)
+    exchange = limits.exchange * sum(b.dtype.bytes for b in stage.body)
+    return reduced and (count - 1) * weight(stage) > count * exchange
 
 
 def inline_pointwise(expr: Expr, kept: frozenset[int] = frozenset()) -> Expr:

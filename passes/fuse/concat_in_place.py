@@ -40,7 +40,7 @@ class Join:
     parts: tuple[ConcatPart, ...]
 
 
-def find_joins(graph: Graph, seen: Collection[Value], launch: int) -> dict[Node, Join]:
+def find_joins(graph: Graph, seen: Collection[Value], launch: float) -> dict[Node, Join]:
     """The concatenations of `graph` that save traffic by having no kernel.
 
     `seen` are values whose storage others look at: results of the graph, what bodies, calls and
@@ -50,7 +50,7 @@ def find_joins(graph: Graph, seen: Collection[Value], launch: int) -> dict[Node,
 
 
 class _Joins:
-    def __init__(self, graph: Graph, seen: Collection[Value], launch: int) -> None:
+    def __init__(self, graph: Graph, seen: Collection[Value], launch: float) -> None:
         self.graph, self.seen, self.launch = graph, seen, launch
         self.users = graph.users()
         self.producers = graph.producers()

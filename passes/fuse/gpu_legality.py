@@ -1,12 +1,12 @@
 """What may be one kernel on a GPU: what becomes a block kernel that registers hold."""
 
 from collections.abc import Sequence
-from math import inf, prod
+from math import inf
 
 from tcc.errors import TccError
 from tcc.ir.expr import Expr
 from tcc.ir.expr.scalar import Read, uncast
-from tcc.ir.tile import Compute, Contract, Load, walk_statements
+from tcc.ir.tile import Contract, walk_statements
 from tcc.ir.tile.group import GroupStage
 from tcc.ir.types import F32, DType
 from tcc.passes.fuse.combine import read_plainly
@@ -19,9 +19,6 @@ from tcc.schedule.gpu.matmuls import is_matmul
 from tcc.schedule.gpu.schedule import TYPICAL_DEVICE, BlockProfile
 from tcc.schedule.limits import FusionLimits
 from tcc.schedule.nest import contraction_factors
-
-# Elements of a block that the registers of a unit hold beside others.
-_HELD = 1 << 15
 
 
 def is_gpu_kernel(
@@ -47,13 +44,12 @@ def _is_block_kernel(
             return False
         group = build_group(expr, operands, results, limits=limits)
         best = ranked(group, profile)[0]
-        body = list(walk_statements(lower_blocks(group, best.schedule).body))
+        body = walk_statements(lower_blocks(group, best.schedule).body)
         # No join may turn a product of matrices into sums along lanes.
         contractions = sum(isinstance(node, Contract) for node in body)
         return len(group.stages) == 1 or (
             read_plainly(expr)
             and best.price.seconds < inf  # values that no registers hold are better stored
-            and all(prod(n.out.shape) <= _HELD for n in body if isinstance(n, Load | Compute))
             and sum(map(is_matmul, group.stages)) <= contractions
         )
     except TccError:

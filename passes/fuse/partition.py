@@ -44,7 +44,8 @@ from tcc.record import record
 from tcc.schedule.backend import KernelModel
 from tcc.schedule.nest import costly, weight
 
-# Nodes of a kernel: with so many its work hides its traffic, and every join looks at all of them.
+# Nodes of a kernel: a bound of the effort, for every join looks at all of them, and of no profit:
+# no group of the models has a fifth of it.
 _MOST = 128
 
 

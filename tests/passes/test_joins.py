@@ -17,6 +17,7 @@ from tcc.passes.graph.nest_concats import nest_concats
 from tcc.passes.layout import assign as layouts_module
 from tcc.passes.layout.assign import Placed
 from tcc.passes.program.lower_graph import halo_widths, place_graph
+from tcc.passes.tile.gpu.plan import BlockPlanner
 from tcc.runtime.module import Module
 from tcc.schedule.cpu.core import CoreModel
 
@@ -96,6 +97,16 @@ def test_many_small_copies_are_not_worth_it() -> None:
     joined = m.op("concat", m.conv(x, 2, 1), *rest, attrs=CHANNELS)
     placed = place_graph(m.finish(m.op("exp", joined)))
     assert not placed.wholes
+
+
+def test_a_launch_of_a_gpu_is_worth_more_bytes() -> None:
+    """Two launches more, or 64 KiB that are copied."""
+    m = Model("launches")
+    x, *rest = (m.input(f"x{n}", 1, 3, 32, 32) for n in range(3))
+    joined = m.op("concat", m.conv(x, 16, 1), *rest, attrs=CHANNELS)
+    graph = m.finish(m.op("exp", joined))
+    assert place_graph(graph).wholes
+    assert not place_graph(graph, model=BlockPlanner()).wholes
 
 
 def test_states_and_sizes_that_data_decide_keep_their_kernels() -> None:

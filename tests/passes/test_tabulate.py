@@ -94,10 +94,11 @@ def test_no_table_is_long_or_of_open_length_or_read_once() -> None:
     def rows_alone(b: ExprBuilder, i: Index, j: Index) -> Scalar:
         return b.read(0, i, j) * half(i)
 
-    for rows, columns in ((symbol("n", 1), COLUMNS), (TYPICAL_LIMITS.launch_bytes // 4 + 1, 2)):
+    most = int(TYPICAL_LIMITS.launch_bytes) // 4
+    for rows, columns in ((symbol("n", 1), COLUMNS), (most + 1, 2)):
         expr = expr_of(rows_alone, rows, columns)
         assert tabulated(expr) == (expr, [])
-    assert len(tabulated(expr_of(rows_alone, TYPICAL_LIMITS.launch_bytes // 4, 2))[1]) == 1
+    assert len(tabulated(expr_of(rows_alone, most, 2))[1]) == 1
     b = ExprBuilder(TensorType(F32, (ROWS,)))
     (i,) = b.iters(ROWS)
     b.stage((i,), b.read(0, i) * half(i))

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from tcc.backends.cpu.backend import schedule_planner
 from tcc.errors import UserError
 from tcc.schedule.cpu.machine import MACHINES, SHARE, Cache, Machine, machine_for
 from tcc.schedule.cpu.machine_file import machine_digest, machine_text, read_machine
@@ -135,3 +136,13 @@ def test_a_damaged_file_is_refused_with_the_reason(text: str, reason: str, tmp_p
 def test_a_file_that_is_not_there_is_the_users_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read"):
         read_machine(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_bounds_of_kernels_follow_from_vectors_caches_and_launches(machine: Machine) -> None:
+    """A core's operations are its lanes in each cycle; planners of the machine have its bounds."""
+    cycles = 1 / machine.l2.read + 1 / machine.l2.write  # of a byte
+    assert machine.limits.exchange == pytest.approx(cycles * machine.lanes)
+    launch = machine.limits.launch_bytes / machine.cores * cycles / machine.hertz
+    assert launch == pytest.approx(machine.fork)
+    assert schedule_planner(machine, 0).limits == machine.limits

@@ -1,11 +1,7 @@
 """The numbers of a core that schedules are chosen from."""
 
 from tcc.record import record
-from tcc.schedule.limits import FusionLimits
-
-# What units hold is decided by its price; but every thread has memory for the largest of all, for
-# as long as the program is loaded.
-SCRATCH = FusionLimits(room=1 << 22)
+from tcc.schedule.limits import CORE_LIMITS, FusionLimits
 
 
 @record
@@ -46,7 +42,7 @@ class CoreModel:
     l1: int = 48 << 10
     hinted: bool = True
     knobs: Knobs = Knobs()
-    limits: FusionLimits = SCRATCH
+    limits: FusionLimits = CORE_LIMITS
     skips: bool = True
 
 

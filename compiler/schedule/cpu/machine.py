@@ -35,7 +35,7 @@ from types import MappingProxyType
 
 from tcc.errors import InternalError
 from tcc.record import record
-from tcc.schedule.limits import Rates
+from tcc.schedule.limits import CORE_LIMITS, FusionLimits, Rates
 from tcc.target import Profile
 
 # A cache that also holds what streams through serves about this share of its size.
@@ -158,6 +158,13 @@ class Machine:
         weights = self.constants(constants, read)
         near = clock / (1 / self.l2.read + 1 / self.l2.write)
         return Rates(products, products / self.fmas, read, weights, near)
+
+    @property
+    def limits(self) -> FusionLimits:
+        """What bounds a kernel: by the machine's rates, and as usual where these tell nothing."""
+        rates = self.rates(None)
+        exchange, launch = rates.others / rates.exchanged, self.fork * rates.exchanged
+        return replace(CORE_LIMITS, exchange=exchange, launch_bytes=launch)
 
     def constants(self, bytes_: int | None, memory: float) -> float:
         """Bytes a second of constants, so many in all, that the third cache and `memory` give."""

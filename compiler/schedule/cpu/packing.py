@@ -16,7 +16,9 @@ from tcc.schedule.nest import contraction_factors, depends, points
 
 # Rows from which on making a K-block once is faster, storing and loading it included.  Measured
 # with levels of four bits, 2048 x 2048: 32 rows lose 5 %, 40 and 64 gain a tenth, 48 (whole blocks
-# of 12, as they are made for each) nothing, 128 a sixth.
+# of 12, as they are made for each) nothing, 128 a sixth.  Not asked of prices: these count what
+# makes an operand once for so many rows as a vector has lanes, whatever the block; and a loop of
+# open size is told by its rows as the kernel runs.
 FEW_ROWS = 40
 
 

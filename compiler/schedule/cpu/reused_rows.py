@@ -11,7 +11,7 @@ from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.schedule.nest import contraction_factors, stride
 
 # Bytes of a row: fewer are not worth a hint, and of more the cache's own prefetcher, which follows
-# what is read in order, misses little.
+# what is read in order, misses little.  They say where hints are, not what becomes a kernel.
 _LEAST, _MOST = 512, 1 << 14
 
 

@@ -33,7 +33,8 @@ _LEVEL = 1
 # prefetcher stays in.
 _STREAMS = 16
 _PAGE = 4096
-# Rows of a last unit that ask for all of the next K-block.
+# Rows of a last unit that ask for all of the next K-block: where its hints are, for it may have
+# fewer rows than the unit before it.
 _FEW_ROWS = 16
 # Results of a point that lie apart, from which on hints for those of the next are worth it.
 _APART = 4

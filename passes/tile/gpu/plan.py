@@ -38,7 +38,7 @@ from tcc.schedule.backend import AnySchedule
 from tcc.schedule.gpu.axes import factors, of_bytes
 from tcc.schedule.gpu.candidates import candidates
 from tcc.schedule.gpu.choose import choose_blocks, ranked
-from tcc.schedule.gpu.cost import BlockPrice, BlockPricer
+from tcc.schedule.gpu.cost import LAUNCH, BlockPrice, BlockPricer
 from tcc.schedule.gpu.schedule import TYPICAL_DEVICE, BlockProfile, BlockSchedule, NotBlocks
 from tcc.schedule.limits import FusionLimits, Rates
 from tcc.schedule.nest import depends, stride, trips
@@ -63,7 +63,7 @@ class BlockPlanner(KernelPlanner):
         `lower_blocks`."""
         super().__init__()
         self.profile, self.floats, self.skips = profile, floats, skips
-        self.limits = profile.limits
+        self.limits = replace(profile.limits, launch_bytes=LAUNCH * profile.bandwidth)
         matrix = dict(profile.matrix).get(floats.name, profile.flops)
         self.rates = Rates(matrix / 2, profile.flops / 2, profile.bandwidth)
         self.divides = partial(split_k, profile=profile, prices=self.best)
