@@ -344,13 +344,15 @@ class _Pricing:
         if not stage.reduce:
             return compute + heavy
         entered = (points(stage.reduce[:-1]) - 1) * _ENTRY * machine.loop
+        folds = sums * machine.fold if vector in stage.reduce else 0.0
         few = steps * sums <= _AHEAD
         if hidden or (few and vector not in stage.iters and k_blocks == 0):
-            return steps * (compute + heavy) + (sums * machine.fold if vector else 0.0) + entered
+            return steps * (compute + heavy) + folds + entered
         # Each sum waits for its last value, unless the next ones start meanwhile.
         wait = 0.0 if few else machine.fma_latency / chains
         compute = steps * (max(compute, wait) + heavy) + entered
-        return compute + max(1, k_blocks) * machine.loop + k_blocks * sums * machine.wait
+        left = max(machine.loop, folds)
+        return compute + max(1, k_blocks) * left + k_blocks * sums * machine.wait
 
     def _step(self, touch: Touch, vector: Var | None) -> int | None:
         """Elements between lanes: scratch has those along a loop that units cut side by side."""
