@@ -550,7 +550,7 @@ def test_each_sum_along_its_vectors_is_folded() -> None:
     nest = Nest((0,), (), (("k0", 8), ("k1", 16)), "k1")
     schedule = Schedule((("k0", 8),), ("k0",), (nest,))
     machines = (replace(MACHINE, loop=0.0, fold=n) for n in (0.0, 12.0))
-    free, folded = (priced(group, schedule, machine=m).compute * HERTZ / 32 for m in machines)
+    free, folded = (Pricer(m).price(group, schedule).compute * HERTZ / 32 for m in machines)
     assert folded - free == pytest.approx(12)
 
 
