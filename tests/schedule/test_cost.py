@@ -545,15 +545,6 @@ def test_vectors_of_a_sum_along_them_do_not_wait_for_one_another() -> None:
     assert waits - four == pytest.approx(256 * MACHINE.fma_latency * 3 / 4, rel=0.01)
 
 
-def test_each_sum_along_its_vectors_is_folded() -> None:
-    group, _ = rows_summed(64, 4096)
-    nest = Nest((0,), (), (("k0", 8), ("k1", 16)), "k1")
-    schedule = Schedule((("k0", 8),), ("k0",), (nest,))
-    machines = (replace(MACHINE, loop=0.0, fold=n) for n in (0.0, 12.0))
-    free, folded = (Pricer(m).price(group, schedule).compute * HERTZ / 32 for m in machines)
-    assert folded - free == pytest.approx(12)
-
-
 def test_short_windows_do_not_wait_for_their_last_value() -> None:
     def cycles(taps: int) -> float:
         """Of each vector of y[i] = max x[i, k]."""

@@ -22,6 +22,7 @@ from tests.schedule.test_cost import (
     operand,
     priced,
     result,
+    rows_summed,
     var,
 )
 
@@ -105,3 +106,15 @@ def test_hints_slow_weights_that_are_used_once_where_the_machine_says_so() -> No
     )
     assert not ZEN4.memory.hinted
     assert ahead * ZEN4.memory.ahead == pytest.approx(in_order * ZEN4.memory.in_order, rel=0.01)
+
+
+# ---- what no other work hides --------------------------------------------------------------------
+
+
+def test_each_sum_along_its_vectors_is_folded() -> None:
+    group, _ = rows_summed(64, 4096)
+    nest = Nest((0,), (), (("k0", 8), ("k1", 16)), "k1")
+    schedule = Schedule((("k0", 8),), ("k0",), (nest,))
+    machines = (replace(MACHINE, loop=0.0, fold=n) for n in (0.0, 12.0))
+    free, folded = (Pricer(m).price(group, schedule).compute * HERTZ / 32 for m in machines)
+    assert folded - free == pytest.approx(12)
