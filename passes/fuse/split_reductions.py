@@ -24,16 +24,22 @@ from tcc.schedule.limits import FusionLimits
 def in_parts(expr: Expr) -> Iterator[Expr]:
     """`expr` with its totals and windows over several loops taken in two steps: once for each loop
     whose elements become parts."""
-    forms = (_in_parts(expr, n) for n in range(max(len(s.reduce) for s in expr.stages)))
+    loops = max((len(s.reduce) for s in expr.stages if _has_parts(s)), default=0)
+    forms = (_in_parts(expr, n) for n in range(loops))
     return (form for form in forms if form != expr)
 
 
 def shares_no_loop(expr: Expr, limits: FusionLimits) -> bool:
     """Whether units of several stages without a product have no loop to share, or windows of rows
     alone."""
-    several = len(expr.stages) > 1 and not any(map(is_contraction, expr.stages))
+    if len(expr.stages) == 1 or any(map(is_contraction, expr.stages)):
+        return False
     loops = shared_loops(expr, limits)
-    return several and (not loops.common or any(loops.strips))
+    return not loops.common or any(loops.strips)
+
+
+def _has_parts(stage: Stage) -> bool:
+    return len(stage.reduce) > 1 and not is_contraction(stage)
 
 
 def _in_parts(expr: Expr, loop: int) -> Expr:
@@ -53,7 +59,7 @@ def _in_parts(expr: Expr, loop: int) -> Expr:
 def _steps(stage: Stage, loop: int, number: int) -> tuple[Stage, ...]:
     """A total or a window as parts, which are stage `number`, and their reduction; anything else as
     it is."""
-    if len(stage.reduce) < 2 or is_contraction(stage):
+    if not _has_parts(stage):
         return (stage,)
     part = stage.reduce[loop % len(stage.reduce)]
     rest = tuple(v for v in stage.reduce if v is not part)

@@ -351,8 +351,9 @@ class _Pricing:
         # Each sum waits for its last value, unless the next ones start meanwhile.
         wait = 0.0 if few else machine.fma_latency / chains
         compute = steps * (max(compute, wait) + heavy) + entered
-        left = max(machine.loop, folds)
-        return compute + max(1, k_blocks) * left + k_blocks * sums * machine.wait
+        # Where `loop` is measured without folds, these end the loop.
+        end = max(machine.loop, folds)
+        return compute + max(1, k_blocks) * end + k_blocks * sums * machine.wait
 
     def _step(self, touch: Touch, vector: Var | None) -> int | None:
         """Elements between lanes: scratch has those along a loop that units cut side by side."""
