@@ -19,7 +19,7 @@ from tcc.options import Options
 from tcc.target import targets_text
 from zoo import report
 from zoo.draw import Drawn, Entry, draw, part_of, read, shard, text
-from zoo.outcomes import Outcome, Outcomes, in_process
+from zoo.outcomes import Outcome, Outcomes, in_process, named
 
 RESULTS = ROOT / "scripts" / "results"
 LIST = RESULTS / "breadth_list.json"
@@ -57,6 +57,7 @@ def main(page: str) -> int:
 def _parse(page: str) -> argparse.Namespace:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=page, formatter_class=raw)
+    parser.set_defaults(precision="f32")
     steps = parser.add_subparsers(dest="step", required=True, metavar="STEP")
     steps.add_parser("draw", help="write the list of architectures, or check it")
     for step, told in (("export", "write ONNX files"), ("time", "time them beside the peers")):
@@ -64,7 +65,6 @@ def _parse(page: str) -> argparse.Namespace:
         own.add_argument("--shard", type=_part, default=(1, 1), metavar="K/N", help="as in 2/7")
         own.add_argument("--only", type=_listed, default=(), metavar="A,B", help="families")
         own.add_argument("--again", action="store_true", help="what has an outcome, too")
-        own.set_defaults(precision="f32")
     _add_precision(own)
     own.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     own.add_argument("--rounds", type=int, default=7)
@@ -95,8 +95,7 @@ def _add_precision(own: argparse.ArgumentParser) -> None:
 
 def _table(folder: Path, chosen: argparse.Namespace, suffix: str) -> Path:
     """The file of the table of a precision in `folder`."""
-    name = "breadth" if chosen.precision == "f32" else f"breadth-{chosen.precision}"
-    return folder / f"{name}{suffix}"
+    return folder / f"{named('breadth', chosen.precision)}{suffix}"
 
 
 def _part(given: str) -> tuple[int, int]:
@@ -153,7 +152,7 @@ def exporting(drawn: Drawn, outcomes: Outcomes, chosen: argparse.Namespace) -> i
 
 def timing(drawn: Drawn, outcomes: Outcomes, chosen: argparse.Namespace) -> int:
     """Each member of the part that has no times; what is not exported here is exported first."""
-    names = ("threads", "rounds", "seconds", "patience", "cap", "precision")
+    names = ("threads", "rounds", "seconds", "patience", "cap")
     plan = json.dumps({name: getattr(chosen, name) for name in names})
     own = chosen_of(drawn, drawn.members(outcomes.failed_exports()), chosen)
     failed = False
@@ -202,7 +201,8 @@ def one(drawn: Drawn, outcomes: Outcomes, chosen: argparse.Namespace) -> int:
     entry = next(entry for entry in drawn.entries() if entry.family == chosen.family)
     work = {"export": _export, "time": _time}[chosen.what]
     try:
-        found = {"outcome": "done", **work(entry, json.loads(chosen.plan))}
+        plan = {**json.loads(chosen.plan), "precision": chosen.precision}
+        found = {"outcome": "done", **work(entry, plan)}
     except Exception as error:  # whatever a library raises is the reason in the table
         found = {"outcome": "failed", "why": reason(error)}
         outcomes.put(chosen.what, entry.family, found)

@@ -66,10 +66,15 @@ class Outcomes:
 
     def name(self, step: str) -> str:
         """The step as file names spell it."""
-        return step if step == "export" or self.precision == "f32" else f"{step}-{self.precision}"
+        return step if step == "export" else named(step, self.precision)
 
     def _path(self, step: str, family: str) -> Path:
         return self.folder / f"{family}.{self.name(step)}.json"
+
+
+def named(what: str, precision: str) -> str:
+    """`what` as the names of files of a precision begin; f32 goes without saying."""
+    return what if precision == "f32" else f"{what}-{precision}"
 
 
 def in_process(

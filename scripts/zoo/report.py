@@ -9,6 +9,7 @@ from typing import Any
 from bench_table import aligned
 from chart import Bar, bar_chart
 from goals import BASELINES, geometric_mean, paired_ratio, ratio
+from tcc.cli.peers.peer import PEERS
 from zoo.draw import FIXED, Drawn, Entry
 from zoo.outcomes import Outcome, Outcomes
 
@@ -111,8 +112,9 @@ def table(results: Mapping[str, Any]) -> str:
 def chart(results: Mapping[str, Any]) -> str:
     """The ratios as SVG, the highest first."""
     bars = [Bar(family, value, None) for family, value in reversed(ratios(results).items())]
-    title = f"The faster of {' and '.join(BASELINES[results['precision']])} at its best round "
-    title += "over tcc at its median"
+    names = [PEERS[kind].title.split(",")[0] for kind in BASELINES[results["precision"]]]
+    peer = f"The faster of {' and '.join(names)}" if len(names) > 1 else names[0]
+    title = f"{peer} at its best round over tcc at its median"
     return bar_chart(title, _conditions(results), bars)
 
 
