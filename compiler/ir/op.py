@@ -65,6 +65,7 @@ Arrays = Sequence[Array | None]
 OutTypes = tuple[TensorType, ...]
 OutArrays = tuple[Array, ...]
 NamedArrays = Mapping[str, Array]
+Arity = int | tuple[int, int]  # a number, or the least and the most
 
 Infer = Callable[[Types, Any], OutTypes]
 Reference = Callable[[Arrays, Any], OutArrays]
@@ -84,7 +85,7 @@ class OpSpec:
 
     name: str
     attrs: type[Any]
-    arity: tuple[int, int]  # least and most inputs; optional ones may be None in between
+    arity: Arity  # of the inputs; optional ones may be None in between
     infer: Infer
     reference: Reference
     dtypes: tuple[DType, ...]
@@ -95,6 +96,11 @@ class OpSpec:
     calls: Callable[[Types, Any], bool] | None = None
     traits: Trait = Trait(0)
     onnx: OnnxBinding | None = None
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """The least and the most inputs."""
+        return (self.arity, self.arity) if isinstance(self.arity, int) else self.arity
 
     def __repr__(self) -> str:
         return f"op {self.name}"

@@ -136,7 +136,7 @@ def _reference(kind: CollectiveKind, arrays: Arrays, attrs: CollectiveAttrs) -> 
 def _row(kind: CollectiveKind, doc: str) -> OpSpec:
     infer: Infer = partial(_infer, kind)
     return OpSpec(
-        kind.name.lower(), CollectiveAttrs, (1, 1), infer, partial(_reference, kind),
+        kind.name.lower(), CollectiveAttrs, 1, infer, partial(_reference, kind),
         COLLECTIVE_DTYPES, Tolerance.ACCUMULATE if kind.reduces else Tolerance.EXACT, doc,
         traits=Trait.OPAQUE | Trait.COLLECTIVE,
     )  # fmt: skip
@@ -151,7 +151,7 @@ OPS = (
     OpSpec(
         "rank",
         NoAttrs,
-        (0, 0),
+        0,
         lambda types, attrs: (TensorType(I64, ()),),
         lambda arrays, attrs: (np.zeros((), np.int64),),
         (),

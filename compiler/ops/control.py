@@ -12,7 +12,7 @@ from tcc.errors import InternalError
 from tcc.ir.graph import Graph
 from tcc.ir.index import Index
 from tcc.ir.lists import fits
-from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
+from tcc.ir.op import Arity, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
 from tcc.ir.types import BOOL, DTYPES, I64, TensorType
 from tcc.ops.shapes import replaced
 from tcc.record import record
@@ -147,7 +147,7 @@ def _reference(arrays: Arrays, attrs: object) -> OutArrays:
     raise InternalError("control flow is evaluated by ir.evaluate")
 
 
-def _row(name: str, attrs: type, arity: tuple[int, int], infer: object, doc: str) -> OpSpec:
+def _row(name: str, attrs: type, arity: Arity, infer: object, doc: str) -> OpSpec:
     return OpSpec(
         name,
         attrs,
@@ -164,7 +164,7 @@ def _row(name: str, attrs: type, arity: tuple[int, int], infer: object, doc: str
 _MANY = 1 << 16
 
 OPS = (
-    _row("if", IfAttrs, (1, 1), _if_types, "The results of one of two bodies."),
+    _row("if", IfAttrs, 1, _if_types, "The results of one of two bodies."),
     _row("loop", LoopAttrs, (2, _MANY), _loop_types, "A body repeated while its condition holds."),
     _row("scan", ScanAttrs, (1, _MANY), _scan_types, "A body over the slices of its operands."),
 )

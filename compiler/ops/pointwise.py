@@ -7,6 +7,7 @@ import numpy as np
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar
 from tcc.ir.op import (
+    Arity,
     Arrays,
     NoAttrs,
     OnnxBinding,
@@ -34,7 +35,7 @@ def pointwise_op(
     *,
     dtypes: Sequence[DType],
     attrs: type[Any] = NoAttrs,
-    arity: tuple[int, int] = (1, 1),
+    arity: Arity = 1,
     result: DType | None = None,
     shape: Callable[[Types], Shape] = broadcast_types,
     tolerance: Tolerance = Tolerance.ELEMENTWISE,

@@ -98,19 +98,19 @@ def _check_indices(arrays: Arrays, attrs: CheckIndicesAttrs) -> OutArrays:
 
 OPS = (
     OpSpec(
-        "check_indices", CheckIndicesAttrs, (1, 1), _indices_types, _check_indices,
+        "check_indices", CheckIndicesAttrs, 1, _indices_types, _check_indices,
         (I32, I64), Tolerance.EXACT,
         "Stops the run unless indices lie in their axis; a node without outputs.",
         traits=Trait.OPAQUE,
     ),
     OpSpec(
-        "broadcast_size", BroadcastSizeAttrs, (0, 0), lambda *_: (), lambda *_: (),
+        "broadcast_size", BroadcastSizeAttrs, 0, lambda *_: (), lambda *_: (),
         tuple(d for d in DTYPES.values() if d.is_integer), Tolerance.EXACT,
         "Names the size to which two sizes broadcast; a node without operands and outputs.",
         traits=Trait.OPAQUE,
     ),
     OpSpec(
-        "require", RequireAttrs, (0, 0), _require_types, _require,
+        "require", RequireAttrs, 0, _require_types, _require,
         tuple(d for d in DTYPES.values() if d.is_integer), Tolerance.EXACT,
         "Stops the run unless sizes are equal, or one is 1; a node without operands and outputs.",
         traits=Trait.OPAQUE,

@@ -39,9 +39,9 @@ def bound_row(domain: str, op: str, version: int) -> OpSpec | None:
 def import_row(ctx: NodeContext, row: OpSpec) -> tuple[Operand, ...]:
     """The results of the node as one node of `row`."""
     inputs = list(ctx.inputs)
-    while len(inputs) > row.arity[0] and inputs[-1] is None:
+    least, most = row.numbers
+    while len(inputs) > least and inputs[-1] is None:
         inputs.pop()
-    least, most = row.arity
     if not least <= len(inputs) <= most:
         raise ctx.fail(f"it has {len(inputs)} inputs; {least} to {most} are due")
     attrs = _row_attrs(ctx, row)

@@ -81,8 +81,9 @@ class _Verifier:
         where = f"{node.op.name} at {node.loc or _names(node.outputs)}"
         missing = [v for v in node.inputs if v is not None and v not in visible]
         self.problems.extend(f"{where} reads %{v.name}, not defined here" for v in missing)
-        if not node.op.arity[0] <= len(node.inputs) <= node.op.arity[1]:
-            self.problems.append(f"{where} has {len(node.inputs)} inputs, not {node.op.arity}")
+        least, most = node.op.numbers
+        if not least <= len(node.inputs) <= most:
+            self.problems.append(f"{where} has {len(node.inputs)} inputs, not {least} to {most}")
         if not isinstance(node.attrs, node.op.attrs):
             self.problems.append(f"{where} has attributes of type {type(node.attrs).__name__}")
             return

@@ -288,7 +288,7 @@ OPS = (
         "prelu", lambda _, x, slope: choose(x < 0, x * slope, x),
         lambda _, x, slope: np.where(x < 0, x * slope, x),
         "x, times the slope where negative; the slope broadcasts to x.",
-        dtypes=NUMERIC, arity=(2, 2), shape=first_shape,
+        dtypes=NUMERIC, arity=2, shape=first_shape,
         onnx=OnnxBinding("PRelu"),
     ),
     pointwise_op(

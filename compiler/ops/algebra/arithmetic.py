@@ -85,7 +85,7 @@ def _binary(
     """The row of one two-place function of the scalar table."""
     return pointwise_op(
         name, lambda _, x, y: fn(scalar or name, x, y), lambda _, x, y: numpy(x, y), doc,
-        dtypes=dtypes, arity=(2, 2), result=result,
+        dtypes=dtypes, arity=2, result=result,
         tolerance=Tolerance.EXACT if exact or result is BOOL else Tolerance.ELEMENTWISE,
         onnx=OnnxBinding(onnx),
     )  # fmt: skip
@@ -205,7 +205,7 @@ def _int_power(base: int, exponent: int, wrap: int) -> int:
 
 
 _POW = OpSpec(
-    "pow", NoAttrs, (2, 2), _pow_infer, _pow_reference, _POW_BASES,
+    "pow", NoAttrs, 2, _pow_infer, _pow_reference, _POW_BASES,
     Tolerance.ELEMENTWISE,
     "x to the power y, in the type of x; integers wrap, and negative powers truncate to 0 or 1.",
     one_stage(_pow_infer, _pow_element), traits=Trait.ELEMENTWISE,
@@ -232,7 +232,7 @@ def _where_reference(arrays: Arrays, _: NoAttrs) -> OutArrays:
 
 
 _WHERE = OpSpec(
-    "where", NoAttrs, (3, 3), _where_infer, _where_reference, MOVED,
+    "where", NoAttrs, 3, _where_infer, _where_reference, MOVED,
     Tolerance.EXACT,
     "x where the condition holds, else y.",
     one_stage(_where_infer, _where_element), traits=Trait.ELEMENTWISE,
@@ -252,7 +252,7 @@ OPS = (
     pointwise_op(
         "mod", lambda attrs, x, y: fn("rem" if attrs.fmod else "mod", x, y), _modulo,
         "Remainder with the sign of the divisor, or of the dividend with fmod.",
-        dtypes=NUMERIC, attrs=ModAttrs, arity=(2, 2), onnx=OnnxBinding("Mod", since=10),
+        dtypes=NUMERIC, attrs=ModAttrs, arity=2, onnx=OnnxBinding("Mod", since=10),
     ),
     _POW,
     _nary(
@@ -326,7 +326,7 @@ OPS = (
     pointwise_op(
         "bit_shift", _shift, _shift_numpy,
         "x shifted by y bits; by the whole width or more gives 0.",
-        dtypes=INTEGERS, attrs=BitShiftAttrs, arity=(2, 2),
+        dtypes=INTEGERS, attrs=BitShiftAttrs, arity=2,
         tolerance=Tolerance.EXACT, onnx=OnnxBinding("BitShift", since=11),
     ),
     _WHERE,

@@ -33,7 +33,7 @@ def _reference(arrays: Arrays, attrs: BitCastAttrs) -> OutArrays:
 
 OPS = (
     OpSpec(
-        "bit_cast", BitCastAttrs, (1, 1), _infer, _reference,
+        "bit_cast", BitCastAttrs, 1, _infer, _reference,
         tuple(d for d in COMMON if _own_carrier(d)), Tolerance.EXACT,
         "The same bits as elements of another type of the same width.",
         call="bit_cast",

@@ -229,7 +229,7 @@ _CONTRACTS = Trait.CONTRACTION
 
 OPS = (
     OpSpec(
-        "matmul", NoAttrs, (2, 2), _matmul_infer, _matmul_reference, _SUMMED,
+        "matmul", NoAttrs, 2, _matmul_infer, _matmul_reference, _SUMMED,
         Tolerance.ACCUMULATE,
         "Matrix product of the last two axes, the axes before broadcast; vectors as in NumPy.",
         expr=_matmul_expr, traits=_CONTRACTS, onnx=OnnxBinding("MatMul"),

@@ -89,7 +89,7 @@ def _row(name: str, monoid: str, identity: int, numpy: Callable[..., Any], doc: 
         return (_running(numpy, identity, x, attrs),)
 
     return OpSpec(
-        name, CumSumAttrs, (1, 1), _infer, reference, _DTYPES,
+        name, CumSumAttrs, 1, _infer, reference, _DTYPES,
         Tolerance.ACCUMULATE, doc, _expr(monoid, identity), call="running", calls=_is_long,
         traits=Trait.REDUCTION,
     )  # fmt: skip

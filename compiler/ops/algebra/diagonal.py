@@ -70,13 +70,13 @@ def _eye_reference(arrays: Arrays, attrs: EyeLikeAttrs) -> OutArrays:
 
 OPS = (
     OpSpec(
-        "trilu", TriluAttrs, (1, 1), _trilu_infer, _trilu_reference, ALL,
+        "trilu", TriluAttrs, 1, _trilu_infer, _trilu_reference, ALL,
         Tolerance.EXACT,
         "The upper or lower triangle of matrices, zero elsewhere.",
         one_stage(_trilu_infer, _trilu_element), traits=Trait.MOVEMENT,
     ),
     OpSpec(
-        "eye_like", EyeLikeAttrs, (1, 1), _eye_infer, _eye_reference, ALL,
+        "eye_like", EyeLikeAttrs, 1, _eye_infer, _eye_reference, ALL,
         Tolerance.EXACT,
         "A matrix of the operand's shape with ones on one diagonal.",
         one_stage(_eye_infer, _eye_element), traits=Trait.MOVEMENT,

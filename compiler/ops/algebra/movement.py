@@ -11,6 +11,7 @@ from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, index_value, literal
 from tcc.ir.index import Index, IndexLike, as_int, const
 from tcc.ir.op import (
+    Arity,
     Arrays,
     OnnxBinding,
     OpSpec,
@@ -319,7 +320,7 @@ def move_row(
     functions: tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]],
     doc: str,
     *,
-    arity: tuple[int, int] = (1, 1),
+    arity: Arity = 1,
     onnx: OnnxBinding | None = None,
 ) -> OpSpec:
     """The row of an op that copies elements: infer, reference, and the element at a point."""
@@ -357,7 +358,7 @@ OPS = (
         arity=(1, 1 << 16),
     ),
     OpSpec(
-        "split", SplitAttrs, (1, 1), _split_infer, _split_reference, MOVED, Tolerance.EXACT,
+        "split", SplitAttrs, 1, _split_infer, _split_reference, MOVED, Tolerance.EXACT,
         "Cuts a tensor along an axis into parts of given sizes.",
         expr=_split_expr, traits=_MOVES,
     ),

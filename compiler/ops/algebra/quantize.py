@@ -263,7 +263,7 @@ OPS = (
         one_stage(_dequantize_infer, _dequantize_element), traits=_ELEMENTWISE,
     ),
     OpSpec(
-        "dynamic_quantize_linear", NoAttrs, (1, 1), _dynamic_infer, _dynamic_reference,
+        "dynamic_quantize_linear", NoAttrs, 1, _dynamic_infer, _dynamic_reference,
         (F32,), Tolerance.ELEMENTWISE,
         "u8 levels, scale and zero point such that the range of x and 0 is covered.",
         _dynamic_expr, traits=Trait.REDUCTION,

@@ -295,7 +295,7 @@ OPS = (
         expr=_conv_integer_expr, traits=_WINDOWS,
     ),
     OpSpec(
-        "qlinear_matmul", NoAttrs, (8, 8), _qlinear_matmul_infer, _qlinear_matmul_reference,
+        "qlinear_matmul", NoAttrs, 8, _qlinear_matmul_infer, _qlinear_matmul_reference,
         _BYTES, Tolerance.EXACT,
         "Requantised matrix product; operands a, b and y each with scale and zero point.",
         expr=_qlinear_matmul_expr, traits=_SUMS, onnx=OnnxBinding("QLinearMatMul", since=10),

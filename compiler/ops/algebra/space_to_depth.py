@@ -132,6 +132,6 @@ OPS = (
         "reverse_sequence", ReverseSequenceAttrs,
         (_reverse_sequence_infer, _reverse_sequence_reference, _reverse_sequence_element),
         "Reverses the first `lengths[b]` steps of each sequence.",
-        arity=(2, 2), onnx=OnnxBinding("ReverseSequence", since=10),
+        arity=2, onnx=OnnxBinding("ReverseSequence", since=10),
     ),
 )  # fmt: skip

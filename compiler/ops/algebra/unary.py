@@ -115,7 +115,7 @@ def _cast_reference(arrays: Arrays, attrs: CastAttrs) -> OutArrays:
 
 
 _IDENTITY = OpSpec(
-    "identity", NoAttrs, (1, 1), _identity_infer, lambda arrays, _: (np.array(arrays[0]),),
+    "identity", NoAttrs, 1, _identity_infer, lambda arrays, _: (np.array(arrays[0]),),
     MOVED, Tolerance.EXACT,
     "The operand itself.",
     one_stage(_identity_infer, _copied),
@@ -123,7 +123,7 @@ _IDENTITY = OpSpec(
 )  # fmt: skip
 
 _CAST = OpSpec(
-    "cast", CastAttrs, (1, 1), _cast_infer, _cast_reference, ALL, Tolerance.EXACT,
+    "cast", CastAttrs, 1, _cast_infer, _cast_reference, ALL, Tolerance.EXACT,
     "Conversion by value: float to integer truncates and saturates, NaN gives 0; bool is != 0.",
     one_stage(_cast_infer, _copied), traits=Trait.ELEMENTWISE,
 )  # fmt: skip

@@ -373,7 +373,7 @@ OPS = (
         expr=_transpose_expr, traits=Trait.CONTRACTION | Trait.WINDOW,
     ),
     OpSpec(
-        "col2im", Col2ImAttrs, (1, 1), _col2im_infer, _col2im_reference, FLOATS,
+        "col2im", Col2ImAttrs, 1, _col2im_infer, _col2im_reference, FLOATS,
         Tolerance.ACCUMULATE,
         "Adds the columns of patches up to an image.",
         expr=_col2im_expr, traits=Trait.WINDOW,

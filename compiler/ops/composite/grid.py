@@ -328,13 +328,13 @@ def _deform_reference(arrays: Arrays, attrs: DeformConvAttrs) -> OutArrays:
 
 OPS = (
     OpSpec(
-        "grid_sample", GridSampleAttrs, (2, 2), _sample_infer, _sample_reference,
+        "grid_sample", GridSampleAttrs, 2, _sample_infer, _sample_reference,
         FLOATS, Tolerance.ACCUMULATE,
         "The image at the normalised coordinates of a grid.",
         expr=one_stage(_sample_infer, _sample_element), onnx=OnnxBinding("GridSample", since=20),
     ),
     OpSpec(
-        "affine_grid", AffineGridAttrs, (1, 1), _affine_infer, _affine_reference,
+        "affine_grid", AffineGridAttrs, 1, _affine_infer, _affine_reference,
         FLOATS, Tolerance.ACCUMULATE,
         "The grid of normalised coordinates that affine maps give.",
         expr=one_stage(_affine_infer, _affine_element),

@@ -218,7 +218,7 @@ def _factorization(
 ) -> OpSpec:
     """A row of one operand without attributes."""
     return OpSpec(
-        name, NoAttrs, (1, 1), infer, reference, _FLOATS, Tolerance.ACCUMULATE, doc,
+        name, NoAttrs, 1, infer, reference, _FLOATS, Tolerance.ACCUMULATE, doc,
         call=name, onnx=onnx,
     )  # fmt: skip
 
@@ -234,13 +234,13 @@ OPS = (
         "L and U of each matrix in one, and the row that each step exchanged, counted from 1.",
     ),
     OpSpec(
-        "pivot_order", RowsAttrs, (1, 1), _order_infer, _order_reference, (I32,),
+        "pivot_order", RowsAttrs, 1, _order_infer, _order_reference, (I32,),
         Tolerance.EXACT,
         "Where each row comes from after the exchanges of `lu`.",
         call="pivot_order",
     ),
     OpSpec(
-        "solve_triangular", TriangleAttrs, (2, 2), _triangle_infer, _triangle_reference,
+        "solve_triangular", TriangleAttrs, 2, _triangle_infer, _triangle_reference,
         _FLOATS, Tolerance.ACCUMULATE,
         "x of a x = b, a being a triangle of each matrix.",
         call="solve_triangular",

@@ -157,17 +157,17 @@ def _lrn_reference(arrays: Arrays, attrs: LrnAttrs) -> OutArrays:
 
 OPS = (
     normalization_op(
-        "rms_normalization", NormAttrs, (2, 2),
+        "rms_normalization", NormAttrs, 2,
         (_rms_infer, _rms_reference, _rms_expr),
         "Divided by the root of the mean square over the last axes, then times scale.",
     ),
     normalization_op(
-        "lp_normalization", LpNormAttrs, (1, 1), (_lp_infer, _lp_reference, _lp_expr),
+        "lp_normalization", LpNormAttrs, 1, (_lp_infer, _lp_reference, _lp_expr),
         "Divided by its norm along the axis; 0 where the norm is 0.",
         onnx=OnnxBinding("LpNormalization"),
     ),
     normalization_op(
-        "lrn", LrnAttrs, (1, 1), (_lrn_infer, _lrn_reference, _lrn_expr),
+        "lrn", LrnAttrs, 1, (_lrn_infer, _lrn_reference, _lrn_expr),
         "Divided by a power of the sum of squares over neighbouring channels.",
         onnx=OnnxBinding("LRN"),
     ),

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, index_value
-from tcc.ir.op import Array, OnnxBinding, OpSpec, Tolerance, Trait, Types
+from tcc.ir.op import Arity, Array, OnnxBinding, OpSpec, Tolerance, Trait, Types
 from tcc.ir.types import TensorType, element_count
 from tcc.ops.formula import fn, outside, total, wide
 from tcc.ops.shapes import (
@@ -122,7 +122,7 @@ def check_affine(x: TensorType, types: Types) -> None:
 def normalization_op(
     name: str,
     attrs: type[Any],
-    arity: tuple[int, int],
+    arity: Arity,
     functions: tuple[Any, Any, Any],
     doc: str,
     *,

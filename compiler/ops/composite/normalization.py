@@ -263,24 +263,24 @@ OPS = (
         "Centred and scaled to deviation 1 over the last axes, then times scale plus bias.",
     ),
     normalization_op(
-        "instance_normalization", EpsilonAttrs, (3, 3),
+        "instance_normalization", EpsilonAttrs, 3,
         (_instance_infer, _instance_reference, _instance_expr),
         "Centred and scaled over the spatial axes of each channel, then times scale plus bias.",
         onnx=OnnxBinding("InstanceNormalization"),
     ),
     normalization_op(
-        "group_normalization", GroupNormAttrs, (3, 3),
+        "group_normalization", GroupNormAttrs, 3,
         (_group_infer, _group_reference, _group_expr),
         "Centred and scaled over groups of channels, then times scale plus bias by channel.",
     ),
     normalization_op(
-        "batch_normalization", EpsilonAttrs, (5, 5),
+        "batch_normalization", EpsilonAttrs, 5,
         (_batch_infer, _batch_reference, one_stage(_batch_infer, _batch_element)),
         "Inference: (x - mean) / sqrt(variance + epsilon) * scale + bias, by channel.",
         trait=Trait.ELEMENTWISE,
     ),
     normalization_op(
-        "mean_variance_normalization", AxesAttrs, (1, 1),
+        "mean_variance_normalization", AxesAttrs, 1,
         (_mvn_infer, _mvn_reference, _mvn_expr),
         "Centred and scaled to deviation 1 over the axes.",
         onnx=OnnxBinding("MeanVarianceNormalization", since=9),

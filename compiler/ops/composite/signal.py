@@ -97,7 +97,7 @@ def _window_row(name: str, coefficients: tuple[float, ...], doc: str) -> OpSpec:
         return (np.asarray(sum(terms)).astype(attrs.to.carrier),)
 
     return OpSpec(
-        name, WindowAttrs, (0, 0), _window_infer, reference, FLOATS + INTEGERS,
+        name, WindowAttrs, 0, _window_infer, reference, FLOATS + INTEGERS,
         Tolerance.ACTIVATION, doc, expr=one_stage(_window_infer, element),
     )  # fmt: skip
 
@@ -317,7 +317,7 @@ OPS = (
     _window_row("hamming_window", (25 / 46, -21 / 46), "The Hamming window."),
     _window_row("blackman_window", (0.42, -0.5, 0.08), "The Blackman window."),
     OpSpec(
-        "dft", DftAttrs, (1, 1), _dft_infer, _dft_reference, FLOATS,
+        "dft", DftAttrs, 1, _dft_infer, _dft_reference, FLOATS,
         Tolerance.ACCUMULATE,
         "The discrete Fourier transform along an axis, or its inverse.",
         expr=_dft_expr,
@@ -329,7 +329,7 @@ OPS = (
         expr=_stft_expr,
     ),
     OpSpec(
-        "mel_weight_matrix", MelAttrs, (3, 3), _mel_infer, _mel_reference, FLOATS,
+        "mel_weight_matrix", MelAttrs, 3, _mel_infer, _mel_reference, FLOATS,
         Tolerance.ACTIVATION,
         "Triangular filters that turn a spectrum into mel bands.",
         expr=_mel_expr,

@@ -115,7 +115,7 @@ def _row(
         return (numpy(x, attrs.axis),)
 
     return OpSpec(
-        name, AxisAttrs, (1, 1), _infer, reference, FLOATS,
+        name, AxisAttrs, 1, _infer, reference, FLOATS,
         Tolerance.EXACT if name == "hardmax" else Tolerance.ACCUMULATE, doc, expr,
         traits=Trait.REDUCTION,
     )  # fmt: skip

@@ -257,25 +257,25 @@ _OPAQUE = Trait.OPAQUE
 
 OPS = (
     OpSpec(
-        "top_k", TopKAttrs, (1, 1), _top_k_infer, _top_k_reference, NUMERIC,
+        "top_k", TopKAttrs, 1, _top_k_infer, _top_k_reference, NUMERIC,
         Tolerance.EXACT,
         "The k largest or smallest elements along an axis, and their places.",
         call="top_k",
     ),
     OpSpec(
-        "non_zero", NonZeroAttrs, (1, 1), _non_zero_infer, _non_zero_reference,
+        "non_zero", NonZeroAttrs, 1, _non_zero_infer, _non_zero_reference,
         COMMON, Tolerance.EXACT,
         "The indices of elements that are not zero, one column each, in row-major order.",
         call="non_zero", traits=_OPAQUE,
     ),
     OpSpec(
-        "compress", CompressAttrs, (2, 2), _compress_infer, _compress_reference,
+        "compress", CompressAttrs, 2, _compress_infer, _compress_reference,
         STORED, Tolerance.EXACT,
         "The slices along an axis whose condition is true.",
         call="compress", traits=_OPAQUE,
     ),
     OpSpec(
-        "unique", UniqueAttrs, (1, 1), _unique_infer, _unique_reference, COMMON,
+        "unique", UniqueAttrs, 1, _unique_infer, _unique_reference, COMMON,
         Tolerance.EXACT,
         "Distinct elements or slices, where each first stands, which one each is, their counts.",
         call="unique", traits=_OPAQUE,
@@ -287,7 +287,7 @@ OPS = (
         call="non_max_suppression", traits=_OPAQUE,
     ),
     OpSpec(
-        "bind_size", BindSizeAttrs, (1, 1), _bind_infer, _bind_reference, (I32, I64),
+        "bind_size", BindSizeAttrs, 1, _bind_infer, _bind_reference, (I32, I64),
         Tolerance.EXACT,
         "Gives a size symbol the value of one element of a tensor.",
         call="bind_size", traits=_OPAQUE,

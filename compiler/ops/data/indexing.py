@@ -341,39 +341,39 @@ _MOVES = Trait.MOVEMENT
 
 OPS = (
     OpSpec(
-        "gather", AxisAttrs, (2, 2), _gather_infer, _gather_reference, MOVED,
+        "gather", AxisAttrs, 2, _gather_infer, _gather_reference, MOVED,
         Tolerance.EXACT,
         "Slices of x along an axis, chosen by an index tensor.",
         expr=one_stage(_gather_infer, _gather_element), traits=_MOVES, onnx=OnnxBinding("Gather"),
     ),
     OpSpec(
-        "gather_elements", AxisAttrs, (2, 2), _elements_infer, _elements_reference,
+        "gather_elements", AxisAttrs, 2, _elements_infer, _elements_reference,
         MOVED, Tolerance.EXACT,
         "Elements of x whose place along one axis an index tensor gives.",
         expr=one_stage(_elements_infer, _elements_element), traits=_MOVES,
         onnx=OnnxBinding("GatherElements", since=11),
     ),
     OpSpec(
-        "gather_nd", GatherNdAttrs, (2, 2), _nd_infer, _nd_reference, MOVED,
+        "gather_nd", GatherNdAttrs, 2, _nd_infer, _nd_reference, MOVED,
         Tolerance.EXACT,
         "Slices of x chosen by tuples of indices, the last axis of the index tensor.",
         expr=one_stage(_nd_infer, _nd_element), traits=_MOVES,
         onnx=OnnxBinding("GatherND", since=11),
     ),
     OpSpec(
-        "scatter_elements", ScatterAttrs, (3, 3), _scatter_elements_infer,
+        "scatter_elements", ScatterAttrs, 3, _scatter_elements_infer,
         _scatter_elements_reference, COMMON, Tolerance.EXACT,
         "x with updates combined in at the places an index tensor gives along one axis.",
         call="scatter_elements", onnx=OnnxBinding("ScatterElements", since=11),
     ),
     OpSpec(
-        "scatter_nd", ScatterNdAttrs, (3, 3), _scatter_nd_infer, _scatter_nd_reference,
+        "scatter_nd", ScatterNdAttrs, 3, _scatter_nd_infer, _scatter_nd_reference,
         COMMON, Tolerance.EXACT,
         "x with slices combined in at the places that tuples of indices give.",
         call="scatter_nd", onnx=OnnxBinding("ScatterND", since=11),
     ),
     OpSpec(
-        "update_slice", UpdateSliceAttrs, (2, 2), _update_slice_infer, _update_slice_reference,
+        "update_slice", UpdateSliceAttrs, 2, _update_slice_infer, _update_slice_reference,
         COMMON, Tolerance.EXACT,
         "x with the rows from `start` on along an axis replaced by the update's.",
         call="update_slice",
@@ -386,7 +386,7 @@ OPS = (
         onnx=OnnxBinding("TensorScatter", since=24),
     ),
     OpSpec(
-        "one_hot", OneHotAttrs, (2, 2), _one_hot_infer, _one_hot_reference, ALL,
+        "one_hot", OneHotAttrs, 2, _one_hot_infer, _one_hot_reference, ALL,
         Tolerance.EXACT,
         "`on` where a new axis passes the index, `off` elsewhere; `values` is (off, on).",
         expr=one_stage(_one_hot_infer, _one_hot_element), traits=Trait.ELEMENTWISE,

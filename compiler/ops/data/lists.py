@@ -13,6 +13,7 @@ import numpy as np
 from tcc.ir.index import as_int
 from tcc.ir.lists import NOTHING, ListType, dims_of, fits, joined, optional_of, sequence_of
 from tcc.ir.op import (
+    Arity,
     Array,
     Arrays,
     Infer,
@@ -259,7 +260,7 @@ _MANY = 1 << 16
 def _row(
     name: str,
     attrs: type,
-    arity: tuple[int, int],
+    arity: Arity,
     infer: Infer,
     reference: Reference,
     doc: str,
@@ -284,22 +285,22 @@ OPS = (
         "The list without the entry at a position.",
     ),
     _row(
-        "list_length", NoAttrs, (1, 1), _length_infer, _length_reference, "The number of entries."
+        "list_length", NoAttrs, 1, _length_infer, _length_reference, "The number of entries."
     ),
     _row(
         "list_at", ListAtAttrs, (1, 2), _at_infer, _at_reference,
         "The entry at a position.",
     ),
     _row(
-        "list_expect", ListExpectAttrs, (1, 1), _expect_infer, _expect_reference,
+        "list_expect", ListExpectAttrs, 1, _expect_infer, _expect_reference,
         "The list itself; the run ends where an entry is of another type.",
     ),
     _row(
-        "list_concat", ListConcatAttrs, (1, 1), _concat_infer, _concat_reference,
+        "list_concat", ListConcatAttrs, 1, _concat_infer, _concat_reference,
         "The entries side by side along an axis.",
     ),
     _row(
-        "list_split", ListSplitAttrs, (2, 2), _split_infer, _split_reference,
+        "list_split", ListSplitAttrs, 2, _split_infer, _split_reference,
         "Pieces of a tensor along an axis; operands (x, sizes).",
     ),
 )  # fmt: skip

@@ -329,7 +329,7 @@ def _row(
     return OpSpec(
         name,
         attrs,
-        (arity, arity),
+        arity,
         infer,
         reference,
         (STRING,),

@@ -111,7 +111,7 @@ def _weigh(counts: Array, attrs: TfIdfAttrs) -> None:
 
 OPS = (
     OpSpec(
-        "tf_idf", TfIdfAttrs, (2, 2), _infer, _reference, (I32, I64, STRING),
+        "tf_idf", TfIdfAttrs, 2, _infer, _reference, (I32, I64, STRING),
         Tolerance.EXACT,
         "How often each n-gram of a pool occurs in rows of tokens; operands (tokens, pool).",
         call="tf_idf",

@@ -299,7 +299,7 @@ def _reads(region: Region, number: int) -> int:
 @lru_cache(maxsize=1024)
 def _with_addend(op: OpSpec, types: Types, attrs: Any, type: TensorType) -> Region | None:
     """An op with one more operand, where that is all that its results have added; else None."""
-    if op.expr is None or len(types) >= op.arity[1]:
+    if op.expr is None or len(types) >= op.numbers[1]:
         return None
     try:
         before, after = (from_expr(op.expr(t, attrs)) for t in (types, (*types, type)))
