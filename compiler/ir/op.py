@@ -89,8 +89,8 @@ class OpSpec:
     infer: Infer
     reference: Reference
     dtypes: tuple[DType, ...]
-    tolerance: Tolerance
     doc: str
+    tolerance: Tolerance = Tolerance.EXACT
     expr: Callable[[Types, Any], Expr] | None = None
     call: str | None = None
     calls: Callable[[Types, Any], bool] | None = None

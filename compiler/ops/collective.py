@@ -137,7 +137,7 @@ def _row(kind: CollectiveKind, doc: str) -> OpSpec:
     infer: Infer = partial(_infer, kind)
     return OpSpec(
         kind.name.lower(), CollectiveAttrs, 1, infer, partial(_reference, kind),
-        COLLECTIVE_DTYPES, Tolerance.ACCUMULATE if kind.reduces else Tolerance.EXACT, doc,
+        COLLECTIVE_DTYPES, doc, Tolerance.ACCUMULATE if kind.reduces else Tolerance.EXACT,
         traits=Trait.OPAQUE | Trait.COLLECTIVE,
     )  # fmt: skip
 
@@ -155,7 +155,6 @@ OPS = (
         lambda types, attrs: (TensorType(I64, ()),),
         lambda arrays, attrs: (np.zeros((), np.int64),),
         (),
-        Tolerance.EXACT,
         "The number of the rank that computes it.",
         traits=Trait.OPAQUE | Trait.COLLECTIVE,
     ),

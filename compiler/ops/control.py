@@ -12,7 +12,7 @@ from tcc.errors import InternalError
 from tcc.ir.graph import Graph
 from tcc.ir.index import Index
 from tcc.ir.lists import fits
-from tcc.ir.op import Arity, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
+from tcc.ir.op import Arity, Arrays, OpSpec, OutArrays, OutTypes, Trait, Types
 from tcc.ir.types import BOOL, DTYPES, I64, TensorType
 from tcc.ops.shapes import replaced
 from tcc.record import record
@@ -155,7 +155,6 @@ def _row(name: str, attrs: type, arity: Arity, infer: object, doc: str) -> OpSpe
         infer,  # type: ignore[arg-type]
         _reference,
         tuple(DTYPES.values()),
-        Tolerance.EXACT,
         doc,
         traits=Trait.OPAQUE | Trait.LISTS,
     )

@@ -34,8 +34,8 @@ def _reference(arrays: Arrays, attrs: ExpressionAttrs) -> OutArrays:
 OPS = (
     OpSpec(
         "expression", ExpressionAttrs, (0, 64), _infer, _reference, ALL,
-        Tolerance.ACCUMULATE,
         "The tensor expression in its attributes; rewrites make it of other ops.",
+        Tolerance.ACCUMULATE,
         _expr,
     ),
 )  # fmt: skip

@@ -62,6 +62,6 @@ def pointwise_op(
         return (np.asarray(numpy(given, *arrays)),)
 
     return OpSpec(
-        name, attrs, arity, infer, reference, tuple(dtypes), tolerance, doc,
+        name, attrs, arity, infer, reference, tuple(dtypes), doc, tolerance,
         one_stage(infer, element), traits=Trait.ELEMENTWISE, onnx=onnx,
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from tcc.errors import UserError
 from tcc.ir.index import Extremum, Index, as_int, const, if_one, of_atom
-from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
+from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Trait, Types
 from tcc.ir.types import DTYPES, I32, I64
 from tcc.ops.operands import array, sizes
 from tcc.record import record
@@ -99,19 +99,19 @@ def _check_indices(arrays: Arrays, attrs: CheckIndicesAttrs) -> OutArrays:
 OPS = (
     OpSpec(
         "check_indices", CheckIndicesAttrs, 1, _indices_types, _check_indices,
-        (I32, I64), Tolerance.EXACT,
+        (I32, I64),
         "Stops the run unless indices lie in their axis; a node without outputs.",
         traits=Trait.OPAQUE,
     ),
     OpSpec(
         "broadcast_size", BroadcastSizeAttrs, 0, lambda *_: (), lambda *_: (),
-        tuple(d for d in DTYPES.values() if d.is_integer), Tolerance.EXACT,
+        tuple(d for d in DTYPES.values() if d.is_integer),
         "Names the size to which two sizes broadcast; a node without operands and outputs.",
         traits=Trait.OPAQUE,
     ),
     OpSpec(
         "require", RequireAttrs, 0, _require_types, _require,
-        tuple(d for d in DTYPES.values() if d.is_integer), Tolerance.EXACT,
+        tuple(d for d in DTYPES.values() if d.is_integer),
         "Stops the run unless sizes are equal, or one is 1; a node without operands and outputs.",
         traits=Trait.OPAQUE,
     ),

@@ -206,8 +206,8 @@ def _int_power(base: int, exponent: int, wrap: int) -> int:
 
 _POW = OpSpec(
     "pow", NoAttrs, 2, _pow_infer, _pow_reference, _POW_BASES,
-    Tolerance.ELEMENTWISE,
     "x to the power y, in the type of x; integers wrap, and negative powers truncate to 0 or 1.",
+    Tolerance.ELEMENTWISE,
     one_stage(_pow_infer, _pow_element), traits=Trait.ELEMENTWISE,
     onnx=OnnxBinding("Pow"),
 )  # fmt: skip
@@ -233,9 +233,8 @@ def _where_reference(arrays: Arrays, _: NoAttrs) -> OutArrays:
 
 _WHERE = OpSpec(
     "where", NoAttrs, 3, _where_infer, _where_reference, MOVED,
-    Tolerance.EXACT,
     "x where the condition holds, else y.",
-    one_stage(_where_infer, _where_element), traits=Trait.ELEMENTWISE,
+    expr=one_stage(_where_infer, _where_element), traits=Trait.ELEMENTWISE,
     onnx=OnnxBinding("Where", since=9),
 )  # fmt: skip
 

@@ -1,6 +1,6 @@
 """The bits of a tensor read as another element type."""
 
-from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Types
+from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Types
 from tcc.ir.types import DType, TensorType
 from tcc.ops.operands import array, require
 from tcc.ops.shapes import COMMON, required
@@ -34,7 +34,7 @@ def _reference(arrays: Arrays, attrs: BitCastAttrs) -> OutArrays:
 OPS = (
     OpSpec(
         "bit_cast", BitCastAttrs, 1, _infer, _reference,
-        tuple(d for d in COMMON if _own_carrier(d)), Tolerance.EXACT,
+        tuple(d for d in COMMON if _own_carrier(d)),
         "The same bits as elements of another type of the same width.",
         call="bit_cast",
     ),

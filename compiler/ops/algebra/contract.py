@@ -230,21 +230,21 @@ _CONTRACTS = Trait.CONTRACTION
 OPS = (
     OpSpec(
         "matmul", NoAttrs, 2, _matmul_infer, _matmul_reference, _SUMMED,
-        Tolerance.ACCUMULATE,
         "Matrix product of the last two axes, the axes before broadcast; vectors as in NumPy.",
+        Tolerance.ACCUMULATE,
         expr=_matmul_expr, traits=_CONTRACTS, onnx=OnnxBinding("MatMul"),
     ),
     OpSpec(
         "gemm", GemmAttrs, (2, 3), _gemm_infer, _gemm_reference, _SUMMED,
-        Tolerance.ACCUMULATE,
         "alpha * A' * B' + beta * C, the primes being optional transpositions.",
+        Tolerance.ACCUMULATE,
         expr=_gemm_expr, traits=_CONTRACTS,
         onnx=OnnxBinding("Gemm", attrs=(("transA", "trans_a"), ("transB", "trans_b"))),
     ),
     OpSpec(
         "einsum", EinsumAttrs, (1, 26), _einsum_infer, _einsum_reference, _SUMMED,
-        Tolerance.ACCUMULATE,
         "The sum of products that an explicit equation names.",
+        Tolerance.ACCUMULATE,
         expr=_einsum_expr, traits=_CONTRACTS,
     ),
 )  # fmt: skip

@@ -109,25 +109,22 @@ def _dims_element(_: ExprBuilder, at: Point, attrs: DimsAttrs) -> Scalar:
 OPS = (
     OpSpec(
         "range", RangeAttrs, 3, _range_infer, _range_reference, NUMERIC,
-        Tolerance.ELEMENTWISE,
         "start, start + delta, start + 2 * delta, ...; operands (start, limit, delta).",
+        Tolerance.ELEMENTWISE,
         expr=one_stage(_range_infer, _range_element),
     ),
     OpSpec(
         "shape_of", ShapeOfAttrs, 1, _shape_infer, _shape_reference, ALL,
-        Tolerance.EXACT,
         "The dims of x as a vector of i64.",
         expr=one_stage(_shape_infer, _shape_element),
     ),
     OpSpec(
         "size_of", NoAttrs, 1, _size_infer, _size_reference, ALL,
-        Tolerance.EXACT,
         "The number of elements of x as an i64.",
         expr=one_stage(_size_infer, _size_element),
     ),
     OpSpec(
         "dims", DimsAttrs, 0, _dims_infer, _dims_reference, (I64,),
-        Tolerance.EXACT,
         "A vector of integer expressions over the sizes: shape arithmetic that data needs.",
         expr=one_stage(_dims_infer, _dims_element),
     ),

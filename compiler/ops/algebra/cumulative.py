@@ -90,7 +90,7 @@ def _row(name: str, monoid: str, identity: int, numpy: Callable[..., Any], doc: 
 
     return OpSpec(
         name, CumSumAttrs, 1, _infer, reference, _DTYPES,
-        Tolerance.ACCUMULATE, doc, _expr(monoid, identity), call="running", calls=_is_long,
+        doc, Tolerance.ACCUMULATE, _expr(monoid, identity), call="running", calls=_is_long,
         traits=Trait.REDUCTION,
     )  # fmt: skip
 

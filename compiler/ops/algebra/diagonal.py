@@ -4,7 +4,7 @@ import numpy as np
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, index_value, literal
 from tcc.ir.index import Index, as_int
-from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Types
+from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Trait, Types
 from tcc.ir.types import I64, DType, TensorType
 from tcc.ops.formula import choose, fn, one_stage
 from tcc.ops.reference import given
@@ -71,14 +71,12 @@ def _eye_reference(arrays: Arrays, attrs: EyeLikeAttrs) -> OutArrays:
 OPS = (
     OpSpec(
         "trilu", TriluAttrs, 1, _trilu_infer, _trilu_reference, ALL,
-        Tolerance.EXACT,
         "The upper or lower triangle of matrices, zero elsewhere.",
-        one_stage(_trilu_infer, _trilu_element), traits=Trait.MOVEMENT,
+        expr=one_stage(_trilu_infer, _trilu_element), traits=Trait.MOVEMENT,
     ),
     OpSpec(
         "eye_like", EyeLikeAttrs, 1, _eye_infer, _eye_reference, ALL,
-        Tolerance.EXACT,
         "A matrix of the operand's shape with ones on one diagonal.",
-        one_stage(_eye_infer, _eye_element), traits=Trait.MOVEMENT,
+        expr=one_stage(_eye_infer, _eye_element), traits=Trait.MOVEMENT,
     ),
 )  # fmt: skip

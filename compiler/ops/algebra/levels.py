@@ -122,9 +122,9 @@ OPS = (
         _infer,
         _reference,
         (F32, F16, BF16, *FLOAT8),
-        Tolerance.ACCUMULATE,
         "Matrix product with levels; operands (x, levels, scales, zero points), the last two by "
         "block of the sum.",
+        Tolerance.ACCUMULATE,
         _expr,
         traits=Trait.CONTRACTION,
     ),

@@ -17,7 +17,6 @@ from tcc.ir.op import (
     OpSpec,
     OutArrays,
     OutTypes,
-    Tolerance,
     Trait,
     Types,
 )
@@ -326,7 +325,7 @@ def move_row(
     """The row of an op that copies elements: infer, reference, and the element at a point."""
     infer, reference, element = functions
     return OpSpec(
-        name, attrs, arity, infer, reference, MOVED, Tolerance.EXACT, doc,
+        name, attrs, arity, infer, reference, MOVED, doc,
         expr=one_stage(infer, element), traits=_MOVES, onnx=onnx,
     )  # fmt: skip
 
@@ -358,7 +357,7 @@ OPS = (
         arity=(1, 1 << 16),
     ),
     OpSpec(
-        "split", SplitAttrs, 1, _split_infer, _split_reference, MOVED, Tolerance.EXACT,
+        "split", SplitAttrs, 1, _split_infer, _split_reference, MOVED,
         "Cuts a tensor along an axis into parts of given sizes.",
         expr=_split_expr, traits=_MOVES,
     ),

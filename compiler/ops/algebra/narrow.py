@@ -25,7 +25,6 @@ from tcc.ir.op import (
     OpSpec,
     OutArrays,
     OutTypes,
-    Tolerance,
     Trait,
     Types,
 )
@@ -252,20 +251,18 @@ OPS = (
     OpSpec(
         "to_narrow", NarrowAttrs, 1, _narrow_infer,
         lambda arrays, attrs: (narrow_reference(given(arrays)[0], attrs),),
-        (F32, F16, BF16, F64, I32, I64), Tolerance.EXACT,
+        (F32, F16, BF16, F64, I32, I64),
         "Conversion to a narrow float type, saturating or not; f8e8m0 rounds as asked.",
-        one_stage(_narrow_infer, _narrow_element), traits=_ELEMENTWISE,
+        expr=one_stage(_narrow_infer, _narrow_element), traits=_ELEMENTWISE,
     ),
     OpSpec(
         "unpack", UnpackAttrs, 1, _unpack_infer, _unpack_reference, (U8,),
-        Tolerance.EXACT,
         "Elements of 4 or 2 bits out of bytes, the first one from the lowest bits.",
-        one_stage(_unpack_infer, _unpack_element),
+        expr=one_stage(_unpack_infer, _unpack_element),
     ),
     OpSpec(
         "pack", PackAttrs, 1, _pack_infer, _pack_reference, (I8, U8, *_PACKED),
-        Tolerance.EXACT,
         "The lowest 4 or 2 bits of each element, packed into bytes from the lowest bits up.",
-        one_stage(_pack_infer, _pack_element),
+        expr=one_stage(_pack_infer, _pack_element),
     ),
 )  # fmt: skip

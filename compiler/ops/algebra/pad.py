@@ -13,7 +13,6 @@ from tcc.ir.op import (
     OpSpec,
     OutArrays,
     OutTypes,
-    Tolerance,
     Trait,
     Types,
 )
@@ -112,7 +111,7 @@ def _source(mode: str, index: Index, dim: Index, before: Index, after: Index) ->
 
 OPS = (
     OpSpec(
-        "pad", PadAttrs, (1, 2), _infer, _reference, MOVED, Tolerance.EXACT,
+        "pad", PadAttrs, (1, 2), _infer, _reference, MOVED,
         "Surrounds each axis with a constant, or with its own elements by `mode`.",
         expr=one_stage(_infer, _element), traits=Trait.MOVEMENT,
     ),

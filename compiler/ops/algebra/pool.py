@@ -263,31 +263,31 @@ _MAXIMA = (*FLOATS, I8, U8)
 
 OPS = (
     OpSpec(
-        "max_pool", PoolAttrs, 1, _infer, _max_reference, _MAXIMA, Tolerance.EXACT,
+        "max_pool", PoolAttrs, 1, _infer, _max_reference, _MAXIMA,
         "The largest element of each window; outside the image stands the lowest value.",
         expr=_max_expr, traits=_POOLS,
     ),
     OpSpec(
         "max_pool_indices", PoolAttrs, 1, _indices_infer, _indices_reference,
-        _MAXIMA, Tolerance.EXACT,
+        _MAXIMA,
         "max_pool and, as second output, the position of each maximum in the whole input.",
         expr=_indices_expr, traits=_POOLS,
     ),
     OpSpec(
         "average_pool", PoolAttrs, 1, _infer, _average_reference, FLOATS,
-        Tolerance.ACCUMULATE,
         "The mean of each window, with or without the padding in the count.",
+        Tolerance.ACCUMULATE,
         expr=_average_expr, traits=_POOLS,
     ),
     OpSpec(
         "lp_pool", PoolAttrs, 1, _infer, _lp_reference, FLOATS,
-        Tolerance.ACCUMULATE,
         "The p-norm of each window.",
+        Tolerance.ACCUMULATE,
         expr=_lp_expr, traits=_POOLS,
     ),
     OpSpec(
         "max_unpool", MaxUnpoolAttrs, 2, _unpool_infer, _unpool_reference,
-        FLOATS, Tolerance.EXACT,
+        FLOATS,
         "Zeros with each element of x at its position; positions outside are dropped.",
         call="max_unpool", traits=Trait.OPAQUE,
     ),

@@ -252,20 +252,22 @@ _ELEMENTWISE = Trait.ELEMENTWISE
 OPS = (
     OpSpec(
         "quantize_linear", QuantizeAttrs, (2, 3), _quantize_infer, _quantize_reference,
-        (*_SCALES, I32), Tolerance.EXACT,
+        (*_SCALES, I32),
         "round(x / scale) + zero point, saturated to the result's type; of NaN the least level.",
-        one_stage(_quantize_infer, _quantize_element), traits=_ELEMENTWISE,
+        expr=one_stage(_quantize_infer, _quantize_element), traits=_ELEMENTWISE,
     ),
     OpSpec(
         "dequantize_linear", DequantizeAttrs, (2, 3), _dequantize_infer, _dequantize_reference,
-        (*_LEVELS, I32), Tolerance.ELEMENTWISE,
+        (*_LEVELS, I32),
         "(x - zero point) * scale, in the type of the scale.",
+        Tolerance.ELEMENTWISE,
         one_stage(_dequantize_infer, _dequantize_element), traits=_ELEMENTWISE,
     ),
     OpSpec(
         "dynamic_quantize_linear", NoAttrs, 1, _dynamic_infer, _dynamic_reference,
-        (F32,), Tolerance.ELEMENTWISE,
+        (F32,),
         "u8 levels, scale and zero point such that the range of x and 0 is covered.",
+        Tolerance.ELEMENTWISE,
         _dynamic_expr, traits=Trait.REDUCTION,
         onnx=OnnxBinding("DynamicQuantizeLinear", since=11),
     ),

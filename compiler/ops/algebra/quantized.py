@@ -17,7 +17,6 @@ from tcc.ir.op import (
     OpSpec,
     OutArrays,
     OutTypes,
-    Tolerance,
     Trait,
     Types,
 )
@@ -284,25 +283,25 @@ _WINDOWS = Trait.CONTRACTION | Trait.WINDOW
 OPS = (
     OpSpec(
         "matmul_integer", NoAttrs, (2, 4), _matmul_integer_infer, _matmul_integer_reference,
-        _BYTES, Tolerance.EXACT,
+        _BYTES,
         "Matrix product of bytes less their zero points; operands (a, b, a zero, b zero).",
         expr=_matmul_integer_expr, traits=_SUMS, onnx=OnnxBinding("MatMulInteger", since=10),
     ),
     OpSpec(
         "conv_integer", ConvIntegerAttrs, (2, 4), _conv_integer_infer, _conv_integer_reference,
-        _BYTES, Tolerance.EXACT,
+        _BYTES,
         "Convolution of bytes less their zero points; operands (x, w, x zero, w zero).",
         expr=_conv_integer_expr, traits=_WINDOWS,
     ),
     OpSpec(
         "qlinear_matmul", NoAttrs, 8, _qlinear_matmul_infer, _qlinear_matmul_reference,
-        _BYTES, Tolerance.EXACT,
+        _BYTES,
         "Requantised matrix product; operands a, b and y each with scale and zero point.",
         expr=_qlinear_matmul_expr, traits=_SUMS, onnx=OnnxBinding("QLinearMatMul", since=10),
     ),
     OpSpec(
         "qlinear_conv", ConvAttrs, (8, 9), _qlinear_conv_infer, _qlinear_conv_reference,
-        _BYTES, Tolerance.EXACT,
+        _BYTES,
         "Requantised convolution; operands x, w and y each with scale and zero point, then bias.",
         expr=_qlinear_conv_expr, traits=_WINDOWS,
     ),

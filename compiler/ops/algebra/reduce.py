@@ -174,8 +174,9 @@ def _reduce(
 
     return OpSpec(
         name, ReduceAttrs, 1, _infer(dtypes), reference,
-        tuple(dtypes), Tolerance.EXACT if rule.monoid in ("max", "min") else Tolerance.ACCUMULATE,
-        doc, expr or _reduce_expr(rule), traits=Trait.REDUCTION,
+        tuple(dtypes), doc,
+        Tolerance.EXACT if rule.monoid in ("max", "min") else Tolerance.ACCUMULATE,
+        expr or _reduce_expr(rule), traits=Trait.REDUCTION,
     )  # fmt: skip
 
 
@@ -257,8 +258,8 @@ def _arg_reference(numpy: Callable[..., Any]) -> Reference:
 
 def _arg(name: str, monoid: str, numpy: Callable[..., Any], onnx: str, doc: str) -> OpSpec:
     return OpSpec(
-        name, ArgAttrs, 1, _arg_infer, _arg_reference(numpy), NUMERIC,
-        Tolerance.EXACT, doc, _arg_expr(monoid), traits=Trait.REDUCTION,
+        name, ArgAttrs, 1, _arg_infer, _arg_reference(numpy), NUMERIC, doc,
+        expr=_arg_expr(monoid), traits=Trait.REDUCTION,
         onnx=OnnxBinding(onnx, attrs=(("select_last_index", "select_last"),)),
     )  # fmt: skip
 

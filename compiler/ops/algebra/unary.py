@@ -116,16 +116,16 @@ def _cast_reference(arrays: Arrays, attrs: CastAttrs) -> OutArrays:
 
 _IDENTITY = OpSpec(
     "identity", NoAttrs, 1, _identity_infer, lambda arrays, _: (np.array(arrays[0]),),
-    MOVED, Tolerance.EXACT,
+    MOVED,
     "The operand itself.",
-    one_stage(_identity_infer, _copied),
+    expr=one_stage(_identity_infer, _copied),
     traits=Trait.ELEMENTWISE | Trait.MOVEMENT, onnx=OnnxBinding("Identity"),
 )  # fmt: skip
 
 _CAST = OpSpec(
-    "cast", CastAttrs, 1, _cast_infer, _cast_reference, ALL, Tolerance.EXACT,
+    "cast", CastAttrs, 1, _cast_infer, _cast_reference, ALL,
     "Conversion by value: float to integer truncates and saturates, NaN gives 0; bool is != 0.",
-    one_stage(_cast_infer, _copied), traits=Trait.ELEMENTWISE,
+    expr=one_stage(_cast_infer, _copied), traits=Trait.ELEMENTWISE,
 )  # fmt: skip
 
 OPS = (

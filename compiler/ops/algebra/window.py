@@ -362,20 +362,21 @@ def _col2im_expr(types: Types, attrs: Col2ImAttrs) -> Expr:
 OPS = (
     OpSpec(
         "conv", ConvAttrs, (2, 3), _conv_infer, _conv_reference, FLOATS,
-        Tolerance.ACCUMULATE,
         "Grouped, strided, dilated cross-correlation over 1 to 3 spatial axes, plus a bias.",
+        Tolerance.ACCUMULATE,
         expr=_conv_expr, traits=Trait.CONTRACTION | Trait.WINDOW,
     ),
     OpSpec(
         "conv_transpose", ConvTransposeAttrs, (2, 3), _transpose_infer, _transpose_reference,
-        FLOATS, Tolerance.ACCUMULATE,
+        FLOATS,
         "The transpose of a convolution: each input element adds its kernel to the output.",
+        Tolerance.ACCUMULATE,
         expr=_transpose_expr, traits=Trait.CONTRACTION | Trait.WINDOW,
     ),
     OpSpec(
         "col2im", Col2ImAttrs, 1, _col2im_infer, _col2im_reference, FLOATS,
-        Tolerance.ACCUMULATE,
         "Adds the columns of patches up to an image.",
+        Tolerance.ACCUMULATE,
         expr=_col2im_expr, traits=Trait.WINDOW,
     ),
 )  # fmt: skip

@@ -210,14 +210,16 @@ def _rotary_reference(arrays: Arrays, attrs: RotaryEmbeddingAttrs) -> OutArrays:
 OPS = (
     OpSpec(
         "attention", AttentionAttrs, (3, 4), _attention_infer, _attention_reference,
-        FLOATS, Tolerance.ACCUMULATE,
+        FLOATS,
         "softmax(scale * q k' + mask) v of each head; operands (q, k, v, mask), heads on axis 1.",
+        Tolerance.ACCUMULATE,
         expr=_attention_expr, traits=Trait.CONTRACTION,
     ),
     OpSpec(
         "rotary_embedding", RotaryEmbeddingAttrs, (3, 4), _rotary_infer, _rotary_reference,
-        FLOATS, Tolerance.ACCUMULATE,
+        FLOATS,
         "Turns pairs of elements by angles of their position; operands (x, cos, sin, positions).",
+        Tolerance.ACCUMULATE,
         expr=one_stage(_rotary_infer, _rotary_element),
     ),
 )  # fmt: skip

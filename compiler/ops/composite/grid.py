@@ -329,20 +329,23 @@ def _deform_reference(arrays: Arrays, attrs: DeformConvAttrs) -> OutArrays:
 OPS = (
     OpSpec(
         "grid_sample", GridSampleAttrs, 2, _sample_infer, _sample_reference,
-        FLOATS, Tolerance.ACCUMULATE,
+        FLOATS,
         "The image at the normalised coordinates of a grid.",
+        Tolerance.ACCUMULATE,
         expr=one_stage(_sample_infer, _sample_element), onnx=OnnxBinding("GridSample", since=20),
     ),
     OpSpec(
         "affine_grid", AffineGridAttrs, 1, _affine_infer, _affine_reference,
-        FLOATS, Tolerance.ACCUMULATE,
+        FLOATS,
         "The grid of normalised coordinates that affine maps give.",
+        Tolerance.ACCUMULATE,
         expr=one_stage(_affine_infer, _affine_element),
     ),
     OpSpec(
         "deform_conv", DeformConvAttrs, (3, 5), _deform_infer, _deform_reference,
-        FLOATS, Tolerance.ACCUMULATE,
+        FLOATS,
         "Convolution at shifted places; operands (x, w, offset, bias, mask).",
+        Tolerance.ACCUMULATE,
         expr=_deform_expr, traits=Trait.WINDOW,
     ),
 )  # fmt: skip

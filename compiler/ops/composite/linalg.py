@@ -218,7 +218,7 @@ def _factorization(
 ) -> OpSpec:
     """A row of one operand without attributes."""
     return OpSpec(
-        name, NoAttrs, 1, infer, reference, _FLOATS, Tolerance.ACCUMULATE, doc,
+        name, NoAttrs, 1, infer, reference, _FLOATS, doc, Tolerance.ACCUMULATE,
         call=name, onnx=onnx,
     )  # fmt: skip
 
@@ -235,14 +235,14 @@ OPS = (
     ),
     OpSpec(
         "pivot_order", RowsAttrs, 1, _order_infer, _order_reference, (I32,),
-        Tolerance.EXACT,
         "Where each row comes from after the exchanges of `lu`.",
         call="pivot_order",
     ),
     OpSpec(
         "solve_triangular", TriangleAttrs, 2, _triangle_infer, _triangle_reference,
-        _FLOATS, Tolerance.ACCUMULATE,
+        _FLOATS,
         "x of a x = b, a being a triangle of each matrix.",
+        Tolerance.ACCUMULATE,
         call="solve_triangular",
     ),
     _factorization(

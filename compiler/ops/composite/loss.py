@@ -158,14 +158,16 @@ def _entropy_reference(arrays: Arrays, attrs: LossAttrs) -> OutArrays:
 OPS = (
     OpSpec(
         "negative_log_likelihood_loss", LossAttrs, (2, 3), _infer, _likelihood_reference,
-        FLOATS, Tolerance.ACCUMULATE,
+        FLOATS,
         "Minus the weighted log probability of each label, reduced or not.",
+        Tolerance.ACCUMULATE,
         _likelihood_expr, traits=Trait.REDUCTION,
     ),
     OpSpec(
         "softmax_cross_entropy_loss", LossAttrs, (2, 3), _infer, _entropy_reference,
-        FLOATS, Tolerance.ACCUMULATE,
+        FLOATS,
         "Negative log likelihood of the softmax of the scores over axis 1.",
+        Tolerance.ACCUMULATE,
         _entropy_expr, traits=Trait.REDUCTION,
     ),
 )  # fmt: skip

@@ -132,6 +132,6 @@ def normalization_op(
     """A row from its (infer, reference, expr)."""
     infer, reference, expr = functions
     return OpSpec(
-        name, attrs, arity, infer, reference, FLOATS, Tolerance.ACCUMULATE, doc, expr,
+        name, attrs, arity, infer, reference, FLOATS, doc, Tolerance.ACCUMULATE, expr,
         traits=trait, onnx=onnx,
     )  # fmt: skip

@@ -513,8 +513,9 @@ def _apply_taps(x: Array, axis: int, taps: list[list[tuple[int, float]]], mode: 
 
 OPS = (
     OpSpec(
-        "resize", ResizeAttrs, (1, 3), _infer, _reference, COMMON, Tolerance.ACCUMULATE,
+        "resize", ResizeAttrs, (1, 3), _infer, _reference, COMMON,
         "Nearest, linear or cubic interpolation to the shape `sizes`.",
+        Tolerance.ACCUMULATE,
         expr=_expr, traits=Trait.WINDOW,
     ),
 )  # fmt: skip

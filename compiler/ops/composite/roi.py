@@ -158,13 +158,14 @@ def _pool_reference(arrays: Arrays, attrs: MaxRoiPoolAttrs) -> OutArrays:
 OPS = (
     OpSpec(
         "roi_align", RoiAlignAttrs, 3, _align_infer, _align_reference,
-        (F32, F64), Tolerance.ACCUMULATE,
+        (F32, F64),
         "Bilinear samples of each region, averaged or maximised per cell; (x, regions, batches).",
+        Tolerance.ACCUMULATE,
         call="roi_align", traits=Trait.OPAQUE,
     ),
     OpSpec(
         "max_roi_pool", MaxRoiPoolAttrs, 2, _pool_infer, _pool_reference,
-        (F32, F64), Tolerance.EXACT,
+        (F32, F64),
         "The maximum of each cell of each region; regions are (batch, x1, y1, x2, y2).",
         call="max_roi_pool", traits=Trait.OPAQUE, onnx=OnnxBinding("MaxRoiPool"),
     ),

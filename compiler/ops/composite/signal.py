@@ -98,7 +98,7 @@ def _window_row(name: str, coefficients: tuple[float, ...], doc: str) -> OpSpec:
 
     return OpSpec(
         name, WindowAttrs, 0, _window_infer, reference, FLOATS + INTEGERS,
-        Tolerance.ACTIVATION, doc, expr=one_stage(_window_infer, element),
+        doc, Tolerance.ACTIVATION, expr=one_stage(_window_infer, element),
     )  # fmt: skip
 
 
@@ -318,20 +318,20 @@ OPS = (
     _window_row("blackman_window", (0.42, -0.5, 0.08), "The Blackman window."),
     OpSpec(
         "dft", DftAttrs, 1, _dft_infer, _dft_reference, FLOATS,
-        Tolerance.ACCUMULATE,
         "The discrete Fourier transform along an axis, or its inverse.",
+        Tolerance.ACCUMULATE,
         expr=_dft_expr,
     ),
     OpSpec(
         "stft", StftAttrs, (1, 2), _stft_infer, _stft_reference, FLOATS,
-        Tolerance.ACCUMULATE,
         "Fourier transforms of overlapping frames; operands (signal, window).",
+        Tolerance.ACCUMULATE,
         expr=_stft_expr,
     ),
     OpSpec(
         "mel_weight_matrix", MelAttrs, 3, _mel_infer, _mel_reference, FLOATS,
-        Tolerance.ACTIVATION,
         "Triangular filters that turn a spectrum into mel bands.",
+        Tolerance.ACTIVATION,
         expr=_mel_expr,
     ),
 )  # fmt: skip

@@ -116,7 +116,7 @@ def _row(
 
     return OpSpec(
         name, AxisAttrs, 1, _infer, reference, FLOATS,
-        Tolerance.EXACT if name == "hardmax" else Tolerance.ACCUMULATE, doc, expr,
+        doc, Tolerance.EXACT if name == "hardmax" else Tolerance.ACCUMULATE, expr,
         traits=Trait.REDUCTION,
     )  # fmt: skip
 

@@ -12,7 +12,6 @@ from tcc.ir.op import (
     OpSpec,
     OutArrays,
     OutTypes,
-    Tolerance,
     Trait,
     Types,
 )
@@ -258,37 +257,34 @@ _OPAQUE = Trait.OPAQUE
 OPS = (
     OpSpec(
         "top_k", TopKAttrs, 1, _top_k_infer, _top_k_reference, NUMERIC,
-        Tolerance.EXACT,
         "The k largest or smallest elements along an axis, and their places.",
         call="top_k",
     ),
     OpSpec(
         "non_zero", NonZeroAttrs, 1, _non_zero_infer, _non_zero_reference,
-        COMMON, Tolerance.EXACT,
+        COMMON,
         "The indices of elements that are not zero, one column each, in row-major order.",
         call="non_zero", traits=_OPAQUE,
     ),
     OpSpec(
         "compress", CompressAttrs, 2, _compress_infer, _compress_reference,
-        STORED, Tolerance.EXACT,
+        STORED,
         "The slices along an axis whose condition is true.",
         call="compress", traits=_OPAQUE,
     ),
     OpSpec(
         "unique", UniqueAttrs, 1, _unique_infer, _unique_reference, COMMON,
-        Tolerance.EXACT,
         "Distinct elements or slices, where each first stands, which one each is, their counts.",
         call="unique", traits=_OPAQUE,
     ),
     OpSpec(
         "non_max_suppression", NonMaxSuppressionAttrs, (2, 5), _nms_infer, _nms_reference,
-        (F32,), Tolerance.EXACT,
+        (F32,),
         "Boxes by falling score that overlap no better one; rows are (batch, class, box).",
         call="non_max_suppression", traits=_OPAQUE,
     ),
     OpSpec(
         "bind_size", BindSizeAttrs, 1, _bind_infer, _bind_reference, (I32, I64),
-        Tolerance.EXACT,
         "Gives a size symbol the value of one element of a tensor.",
         call="bind_size", traits=_OPAQUE,
     ),

@@ -22,7 +22,6 @@ from tcc.ir.op import (
     OutArrays,
     OutTypes,
     Reference,
-    Tolerance,
     Trait,
     Types,
 )
@@ -266,7 +265,7 @@ def _row(
     doc: str,
 ) -> OpSpec:
     return OpSpec(
-        name, attrs, arity, infer, reference, ALL, Tolerance.EXACT, doc, call=name,
+        name, attrs, arity, infer, reference, ALL, doc, call=name,
         traits=_OPAQUE,
     )  # fmt: skip
 

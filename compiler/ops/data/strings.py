@@ -20,7 +20,6 @@ from tcc.ir.op import (
     OutArrays,
     OutTypes,
     Reference,
-    Tolerance,
     Trait,
     Types,
 )
@@ -333,7 +332,6 @@ def _row(
         infer,
         reference,
         (STRING,),
-        Tolerance.EXACT,
         doc,
         call=name,
         **more,

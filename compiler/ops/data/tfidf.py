@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 from tcc.ir.index import const
-from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Types
+from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Types
 from tcc.ir.types import F32, I32, I64, STRING, TensorType
 from tcc.ops.operands import array, require
 from tcc.ops.shapes import present
@@ -112,7 +112,6 @@ def _weigh(counts: Array, attrs: TfIdfAttrs) -> None:
 OPS = (
     OpSpec(
         "tf_idf", TfIdfAttrs, 2, _infer, _reference, (I32, I64, STRING),
-        Tolerance.EXACT,
         "How often each n-gram of a pool occurs in rows of tokens; operands (tokens, pool).",
         call="tf_idf",
     ),
