@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
-from math import ceil, prod
+from math import ceil, gcd, prod
 
 from tcc.ir.expr.scalar import Source
 from tcc.ir.index import (
@@ -86,6 +86,14 @@ class Touch:
         if None in near:
             return None
         return min((s for s in near if s is not None), default=0)
+
+    def crossing(self, vector: Var | None, lanes: int) -> float:
+        """The part of the vectors that lie in two lines: steps of other loops start them where no
+        vector starts.  Constants are packed."""
+        if self.constant:
+            return 0.0
+        apart = gcd(lanes, *(s.size for s in self.steps if s.var is not vector and s.size))
+        return (1 - apart / lanes) * min(1.0, lanes * self.size / LINE)
 
     def reach(self, spans: Mapping[Var, int]) -> float:
         """Bytes touched, in whole lines, while every loop runs over so many elements."""

@@ -9,6 +9,7 @@ import pytest
 from tcc.ir.graph import Graph
 from tcc.ir.index import symbol
 from tcc.ir.tile.group import TileGroup
+from tcc.ops.algebra.reduce import ReduceAttrs
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.layout.assign import Placed
 from tcc.passes.program.lower_graph import place_graph
@@ -188,3 +189,26 @@ def test_exponentials_are_made_along_their_sum_where_that_is_cheaper() -> None:
     assert found.knobs == Knobs(along=0)
     found, _ = searched(group, {Knobs(): 1.0, Knobs(along=0): 0.95})
     assert found.knobs == Knobs()
+
+
+@pytest.mark.parametrize(
+    ("planes", "axis", "vectors"),
+    [(64, 1, 16), (64, 0, 16), (64, 2, 4), (1, 1, 4)],
+    ids=["rows", "planes", "columns", "cached"],
+)
+def test_sums_over_rows_of_memory_take_many_columns_at_once(
+    planes: int, axis: int, vectors: int
+) -> None:
+    """Measured: 256 neighbours at once take 0.6 to 0.75 of the time of 64, where memory is read."""
+    m = Model("sum")
+    group = group_of(
+        m.finish(
+            m.op("reduce_sum", m.input("x", planes, 512, 512), attrs=ReduceAttrs((axis,), False))
+        )
+    )
+    found = cheapest(
+        lambda knobs: (group, choose(group, replace(CORE, knobs=knobs))), Pricer(MACHINE, 0)
+    )
+    (nest,) = choose(group, replace(CORE, knobs=found.knobs)).nests
+    assert nest.vector is not None
+    assert nest.block(nest.vector) == vectors * CORE.lanes

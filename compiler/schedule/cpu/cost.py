@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product as combinations
 from itertools import takewhile
-from math import ceil, exp, gcd, log2, prod
+from math import ceil, exp, log2, prod
 
 from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import Var
@@ -26,7 +26,7 @@ from tcc.schedule.cpu.grid import cuts_of, shares_of, uneven
 from tcc.schedule.cpu.machine import Machine
 from tcc.schedule.cpu.schedule import Nest, Schedule, even
 from tcc.schedule.cpu.work import StageWork, group_work, is_global
-from tcc.schedule.footprint import LINE, Touch
+from tcc.schedule.footprint import Touch
 from tcc.schedule.masked_terms import covered
 from tcc.schedule.nest import (
     FEW_APART,
@@ -44,6 +44,9 @@ _ENTRY = 0.147
 _AHEAD = 32
 # Stores that one lane's takes the time of where it has a line of its own.
 _LANE = 2
+# Bytes that memory could read while it goes on to the next row of a sum over rows.  Measured on a
+# Zen 5: 130 to 320.
+_GAP = 128
 # Grids of so few units are dealt out one by one; of more, their sizes matter little.
 _FEW = 256
 
@@ -128,6 +131,8 @@ class _Pricing:
         self.exchanged = self._exchanged()
         # The part of the vectors of each source that lie in two lines, of blocks priced so far.
         self.across: dict[int | StageRef, float] = {}
+        # What memory takes longer, as a part, for a source whose blocks lie apart.
+        self.gaps: dict[int | StageRef, float] = {}
 
     def _covered(self) -> Array | None:
         """The part of the streaming loop that each unit goes along; None where all go along it
@@ -167,8 +172,7 @@ class _Pricing:
         if number in self.shared:
             return self.threads
         own = follows(self.group.stages[number])
-        pairs = zip(self.parallel, self.counts, strict=True)
-        return prod(count for v, count in pairs if v not in own)
+        return prod(n for v, n in zip(self.parallel, self.counts, strict=True) if v not in own)
 
     def price(self) -> Price:
         machine = self.machine
@@ -184,8 +188,7 @@ class _Pricing:
             busy = _first_pass(busy, cold, reuse)
         seconds = max(busy, waits, dram)
         seconds += machine.fork if self.threads > 1 else machine.launch
-        compute, ports = core.compute * second, core.ports * second
-        return Price(seconds, compute, ports, l2, l3, dram, imbalance)
+        return Price(seconds, core.compute * second, core.ports * second, l2, l3, dram, imbalance)
 
     def _imbalance(self) -> float:
         """The busiest thread's share over an even one: threads take units as they come free."""
@@ -243,14 +246,12 @@ class _Pricing:
 
     def _touches(self, nest: Nest, work: StageWork) -> list[Touch]:
         """What a stage loads and stores: blocks of stages of the same nest stay in registers."""
-        found = []
-        for touch in work.touches:
-            if isinstance(touch.source, StageRef):
-                mine = touch.source.stage in nest.all_stages
-                if mine and not (touch.store and touch.source in self.exchanged):
-                    continue
-            found.append(touch)
-        return found
+        return [
+            t
+            for t in work.touches
+            if not (isinstance(t.source, StageRef) and t.source.stage in nest.all_stages)
+            or (t.store and t.source in self.exchanged)
+        ]
 
     def _touches_along(self, nest: Nest, work: StageWork) -> list[Touch]:
         """What a stage along a nest's reduction touches, with the reduction's loops."""
@@ -273,8 +274,7 @@ class _Pricing:
         """(size, count) of the blocks along a loop, over all units of the grid along it."""
         total = trips(var)
         if var in self.strips:  # row by row
-            _, rows = self.strips[var]
-            return ((1, rows),)
+            return ((1, self.strips[var][1]),)
         unit = self.unit.get(var, total)
         return cuts_of(total, unit, block, self._has_lanes(var), whole)
 
@@ -302,8 +302,9 @@ class _Pricing:
         compute = self._arithmetic(work, vector, steps, sums, k_blocks, chains, hidden=hidden)
         for touch in touches:
             rows_of = prod(s for v, s in spans.items() if v is not vector and v in touch.loops)
-            sides = (n for v, n in spans.items() if v is not vector and touch.step(v) == 1)
-            near = max(sides, default=1)
+            near = max(
+                (n for v, n in spans.items() if v is not vector and touch.step(v) == 1), default=1
+            )
             apart, packed = _apart(stage, touch), nest.packed and not touch.store
             each = self._instructions(touch, vector, wide, lanes, near, apart, packed)
             count = touch.times * rows_of * each
@@ -313,6 +314,10 @@ class _Pricing:
                     compute += touch.times * rows_of * wide * log2(min(near, lanes))
             else:
                 loads += count * (steps if any(v in touch.loops for v in stage.reduce) else 1)
+                far = min((s.size or 0 for s in touch.steps if s.var in stage.reduce), default=0)
+                side = wide * lanes
+                if far > side and touch.step(vector) == 1 and contraction_factors(stage) is None:
+                    self.gaps[touch.source] = _GAP / (side * touch.size)
         waits = k_blocks * sums
         return compute, max((loads + waits) / machine.loads, (stores + waits) / machine.stores)
 
@@ -379,7 +384,7 @@ class _Pricing:
         if step != touch.step(vector):
             return wide
         if step in (1, apart):
-            crossing = 0.0 if packed else _crossing(touch, vector, lanes)
+            crossing = 0.0 if packed else touch.crossing(vector, lanes)
             if not touch.store:
                 self.across[touch.source] = max(crossing, self.across.get(touch.source, 0.0))
             return wide * (1 + crossing)
@@ -404,7 +409,7 @@ class _Pricing:
 
     # ---- traffic ------------------------------------------------------------------------------
 
-    def _traffic(self) -> tuple[float, float, float, float, float, float]:
+    def _traffic(self) -> tuple[float, ...]:
         """Seconds of what comes from the second and third cache and from memory, and of a core's
         part of the latter for it alone; those of the largest constant from memory, and how often
         each of its bytes is loaded."""
@@ -424,12 +429,13 @@ class _Pricing:
         l3 = _seconds(second, machine.l3.read * hertz, machine.l3.write * hertz)
         # The last cache keeps what fits of a stream that is used again, and passes on the rest.
         self._keep(third, 1 - min(1, machine.l3.size / max(1, near * self.threads)), self.lost[1])
+        for source, part in self.gaps.items():
+            third.by_source[source, False] *= 1 + part
         cold, reuse = self._reuse(third)
-        dram = alone = self._from_memory(third, together=False)
-        if self.threads > 1:
-            dram, alone = self._from_memory(third, together=True), alone / self.threads
-        in_order = machine.memory.reading(together=self.threads > 1)
-        return l2, l3, dram, alone, cold / in_order, reuse
+        together = self.threads > 1
+        dram = self._from_memory(third, together=together)
+        alone = self._from_memory(third, together=False) / self.threads
+        return l2, l3, dram, alone, cold / machine.memory.reading(together=together), reuse
 
     def _from_memory(self, border: CacheTraffic, *, together: bool) -> float:
         """Seconds: panels that are fetched ahead come at another pace than others."""
@@ -458,9 +464,11 @@ class _Pricing:
     def _once(self, nest: Nest, work: StageWork, touch: Touch) -> bool:
         """Whether a unit has one block of rows for what is touched."""
         blocks = dict(nest.blocks)
-        others = (v for v in work.stage.iters if v not in touch.loops)
-        inside = ((v, min(trips(v), self.unit.get(v, trips(v)))) for v in others)
-        return all(count <= blocks.get(v.name, 1) for v, count in inside)
+        return all(
+            min(trips(v), self.unit.get(v, trips(v))) <= blocks.get(v.name, 1)
+            for v in work.stage.iters
+            if v not in touch.loops
+        )
 
     def _computed(self, walks: list[NestLoops]) -> float:
         """Bytes of all operands and results that are computed at run time."""
@@ -579,15 +587,6 @@ def _apart(stage: GroupStage, touch: Touch) -> int:
     if contraction_factors(stage) is None or not touch.constant:
         return 1
     return max(neighbours(stage), 2 if touch.size == 2 else 1)
-
-
-def _crossing(touch: Touch, vector: Var | None, lanes: int) -> float:
-    """The part of a touch's vectors that lie in two lines: steps of other loops start them where
-    no vector starts.  Constants are packed."""
-    if touch.constant:
-        return 0.0
-    apart = gcd(lanes, *(s.size for s in touch.steps if s.var is not vector and s.size))
-    return (1 - apart / lanes) * min(1.0, lanes * touch.size / LINE)
 
 
 def _together(a: float, b: float, rivals: float) -> float:

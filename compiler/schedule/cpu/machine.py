@@ -212,7 +212,7 @@ _ZEN5 = replace(
     _ZEN4, name="znver5", ghz=4.1, fmas=2.0, fma_latency=4.0, loads=2.0, stores=1.0, crossing=1.16,
     functions=MappingProxyType(
         {
-            **{"div": 2.5, "sqrt": 4.5, "exp": 6.6, "expm1": 8.2, "tanh": 11.6, "log": 13.0},
+            **{"div": 2.5, "sqrt": 4.5, "exp": 5.5, "expm1": 8.2, "tanh": 11.6, "log": 13.0},
             **{"log1p": 19.0, "erf": 16.0, "sin": 19.5, "cos": 19.0, "tan": 20.7, "pow": 61.0},
             "gather": 10.5,
         }

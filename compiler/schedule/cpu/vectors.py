@@ -63,13 +63,12 @@ def _best_loop(group: TileGroup, stage: GroupStage, loops: Vars) -> Var | None:
 
 
 def vector_block(var: Var, stage: GroupStage, registers: CoreModel) -> int:
-    """Up to four vectors; two for a contraction's accumulators where registers are few, and one
-    where a reduction carries several values."""
+    """Four vectors, or as many as knobs say: half of the registers at most, two for a contraction's
+    accumulators where registers are few, and one where a reduction carries several values."""
     few = registers.count < 32 and contraction_factors(stage) is not None
     one = len(stage.body) > 1 or _lane_by_lane(stage, var)
-    full = (1 if one else 2 if few else 4) * lanes_of(stage, registers)
-    if registers.knobs.wide is not None:
-        full = min(full, registers.knobs.wide * lanes_of(stage, registers))
+    most = 1 if one else 2 if few else registers.count // 2
+    full = min(registers.knobs.wide or 4, most) * lanes_of(stage, registers)
     size = as_int(extent(var))
     return full if size is None else max(1, min(size, full))
 

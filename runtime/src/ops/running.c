@@ -7,7 +7,7 @@
 
 enum {
     LINES = 4,     /* lines of side by side elements whose sums wait for each other's additions */
-    LANES = 16,    /* neighbouring lines that are summed at once */
+    LANES = 16,    /* bytes of neighbouring lines that are summed by one instruction */
     COLUMNS = 64,  /* neighbouring lines of a unit */
     WIDEST = 4096, /* of them walked side by side: their last sums stay in a near cache */
 };
@@ -40,11 +40,15 @@ typedef struct running {
         for (int64_t c = 0; c < count; c++) y[c] = r->exclusive ? FIRST : FIRST OPERATOR x[c];     \
         for (int64_t i = 1; i < size; i++, x += step, y += step) {                                 \
             const TYPE *term = r->exclusive ? x : x + step;                                        \
-            int64_t c = 0;                                                                         \
-            for (; c + LANES <= count; c += LANES) {                                               \
-                TYPE sum[LANES]; /* apart from x and y, so that loops over lanes become vectors */ \
-                for (int l = 0; l < LANES; l++) sum[l] = y[c + l] OPERATOR term[c + l];            \
-                for (int l = 0; l < LANES; l++) y[c + l + step] = sum[l];                          \
+            typedef TYPE lanes                                                                     \
+                __attribute__((vector_size(LANES), aligned(sizeof(TYPE)), may_alias));             \
+            const lanes *last = (const lanes *)y, *terms = (const lanes *)term;                    \
+            lanes *next = (lanes *)(y + step);                                                     \
+            int64_t each = LANES / (int64_t)sizeof(TYPE), c = 0;                                   \
+            for (; c + 4 * each <= count; c += 4 * each, last += 4, terms += 4, next += 4) {       \
+                lanes s0 = last[0] OPERATOR terms[0], s1 = last[1] OPERATOR terms[1];              \
+                lanes s2 = last[2] OPERATOR terms[2], s3 = last[3] OPERATOR terms[3];              \
+                next[0] = s0, next[1] = s1, next[2] = s2, next[3] = s3;                            \
             }                                                                                      \
             for (; c < count; c++) y[c + step] = y[c] OPERATOR term[c];                            \
         }                                                                                          \
