@@ -66,9 +66,9 @@ def exp(code: Code, x: Reg) -> Reg:
     What rounds to 0, as masked scores do, is not computed: a processor takes ten times as long for
     a vector with results that are no normal numbers.
     """
-    low = code.compare("fcmp olt", x, -104.0)
-    value = exp_between(code, clamp(code, code.select(low, 0.0, x), None, 89.0))
-    return code.select(low, 0.0, value)
+    kept = code.compare("fcmp uge", x, -104.0)  # vectors take 0 elsewhere at no cost
+    value = exp_between(code, code.select(kept, clamp(code, x, None, 89.0), 0.0))
+    return code.select(kept, value, 0.0)
 
 
 def exp_between(code: Code, x: Reg) -> Reg:
