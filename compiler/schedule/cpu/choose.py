@@ -24,7 +24,7 @@ from tcc.schedule.cpu.contraction import (
 )
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.depthwise import window_units
-from tcc.schedule.cpu.reused_rows import next_rows, passes_again
+from tcc.schedule.cpu.reused_rows import asking
 from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.cpu.sliding_window import strip_rows, without_rows
 from tcc.schedule.cpu.streaming import choose_streaming
@@ -76,7 +76,7 @@ def choose(group: TileGroup, registers: CoreModel) -> Schedule:
         replace(n, along=before.get(n.stages, ())) for n in nests if n.stages not in before.values()
     ]
     named = tuple((v.name, n) for v, n in units.items() if v.name in parallel and n > 1)
-    return Schedule(named, parallel, tuple(nests))
+    return Schedule(named, parallel, tuple(asking(group, nests, vectors, registers.l2)))
 
 
 @lru_cache(maxsize=256)  # of a group many schedules are tried
@@ -132,8 +132,7 @@ def _nest(
         # What lies side by side comes before the next point.
         order = tuple(v.name for v in group.common if v in stage.iters)
         return Nest(stages, order, named, vector.name)
-    ahead = passes_again(group, stages) and bool(next_rows(group, stage, vector))
-    return Nest(stages, (), named, vector.name, ahead=int(ahead))
+    return Nest(stages, (), named, vector.name)
 
 
 def _far(group: TileGroup, contraction: ContractionLoops, registers: CoreModel) -> bool:

@@ -9,7 +9,7 @@ keeps more of memory's banks busy, and the cache's own prefetcher follows each o
 Measured with one row of results on two cores: 24 GB/s in order, 31.5 with 8 streams, 33.5 with 16,
 33 where a step asks for neighbouring lines; 28 with 8 that begin amid pages (layout/weights.py).
 
-Likewise a unit's first pass over its row asks for the row of the unit after it, and a point that
+Likewise one of a unit's passes over its row asks for the row of the unit after it, and a point that
 has several results, as a tile of a transformed convolution has, for the lines of its neighbour's.
 """
 
@@ -26,9 +26,8 @@ from tcc.passes.tile.cpu.ranges import BlockRange, TileRange, everything, flat
 from tcc.schedule.cpu.reused_rows import next_rows
 from tcc.schedule.nest import stride, trips
 
-# Bytes of a cache line, and the cache that gets rows and results: they are used soon.
+# Bytes of a cache line.
 _LINE = 64
-_LEVEL = 1
 # Streams into which a part is divided, and the least bytes of each: the page that the cache's own
 # prefetcher stays in.
 _STREAMS = 16
@@ -94,11 +93,10 @@ def next_run(around: Surroundings, reduce: Sequence[BlockRange]) -> None:
 
 def next_row(around: Surroundings, vector: BlockRange) -> None:
     """The hints of one step of a pass over rows: what the next row has at the same place."""
-    length = as_int(extent(vector.var))
-    assert length is not None
     at = {s.var: s.base for s in (*around.outer, vector)}
     for access in next_rows(around.group, around.stage, vector.var):
-        _ask(around, access, substitute(access.offset, at) + length, vector.size)
+        first = substitute(access.offset, at) + trips(vector.var)
+        _ask(around, access, first, vector.size, around.nest.ahead)
 
 
 def next_results(around: Surroundings) -> None:
@@ -119,17 +117,17 @@ def next_results(around: Surroundings) -> None:
     for access in around.stage.written:
         scope = around.buffers[access.buffer].scope
         if scope is not MemorySpace.LOCAL and stride(access, vector.var) == 1:
-            _ask(around, access, substitute(access.offset, at), vector.size, write=True)
+            _ask(around, access, substitute(access.offset, at), vector.size, 1, write=True)
 
 
 def _ask(
-    around: Surroundings, access: Access, first: Index, size: int, *, write: bool = False
+    around: Surroundings, access: Access, first: Index, size: int, level: int, *, write: bool = False
 ) -> None:
     """Hints for the lines of `size` elements."""
     buffer = around.buffers[access.buffer]
     line = _LINE // buffer.dtype.bytes
     for n in range(ceil(size / line)):
-        around.emitter.add(Prefetch(buffer, (first + n * line,), level=_LEVEL, write=write))
+        around.emitter.add(Prefetch(buffer, (first + n * line,), level=level, write=write))
 
 
 def _streams(lines: int, size: int) -> int:
