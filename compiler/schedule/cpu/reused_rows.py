@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 
-from tcc.ir.expr import extent
-from tcc.ir.index import Var, as_int
+from tcc.ir.expr import known_extent
+from tcc.ir.index import Var
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.schedule.cpu.schedule import Nest
 from tcc.schedule.nest import contraction_factors, stride, trips, weight, work
@@ -22,10 +22,10 @@ from tcc.schedule.nest import contraction_factors, stride, trips, weight, work
 _LEAST, _PAGE, _NEAR = 512, 1 << 12, 1 << 14
 
 
-def next_rows(group: TileGroup, stage: GroupStage, vector: Var | None) -> tuple[Access, ...]:
+def next_rows(group: TileGroup, stage: GroupStage, vector: Var) -> tuple[Access, ...]:
     """What `stage` reads rows of along its own loop `vector`, the next behind each."""
-    length = vector and as_int(extent(vector))
-    if vector is None or vector in group.common or length is None:
+    length = known_extent(vector)
+    if vector in group.common or length is None:
         return ()
     return tuple(
         a
@@ -34,7 +34,6 @@ def next_rows(group: TileGroup, stage: GroupStage, vector: Var | None) -> tuple[
         and not (n.indirect or a.guards or group.buffers[a.buffer].constant)
         and stride(a, vector) == 1
         and any(stride(a, v) == length for v in group.common)
-        and length * n.dtype.bytes >= _LEAST
     )
 
 
@@ -49,12 +48,17 @@ def asking(
     found = []
     for nest in nests:
         stages = [group.stages[n] for n in nest.all_stages]
-        rows = [(s, a) for s in stages for a in next_rows(group, s, vectors.get(s))]
-        size = sum(trips(vectors[s]) * group.buffers[a.buffer].dtype.bytes for s, a in rows)
-        if size and stages[-1].monoid and (2 * size <= l2 or not nest.along):
+        size = sum(
+            trips(vectors[s]) * group.buffers[a.buffer].dtype.bytes
+            for s in stages
+            if s in vectors
+            for a in next_rows(group, s, vectors[s])
+        )
+        if size >= _LEAST and stages[-1].monoid:
             dear = size >= _PAGE and max(work(s) * weight(s) for s in stages)
-            found.append((dear, 1 + (size > _NEAR), nest))
+            found.append((dear, size, nest))
     if not found or len(nests) == 1 or any(map(contraction_factors, group.stages)):
         return nests
-    _, level, asks = max(found, key=itemgetter(0))
+    _, size, asks = max(found, key=itemgetter(0))
+    level = (1 + (size > _NEAR)) * (2 * size <= l2 or not asks.along)
     return [replace(n, ahead=level) if n is asks else n for n in nests]

@@ -1,7 +1,7 @@
 """The vector loop of each stage: the one whose neighbours lie side by side."""
 
-from tcc.ir.expr import extent
-from tcc.ir.index import Var, Vars, as_int
+from tcc.ir.expr import known_extent
+from tcc.ir.index import Var, Vars
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.nest import (
@@ -70,7 +70,7 @@ def vector_block(var: Var, stage: GroupStage, registers: CoreModel) -> int:
     full = (1 if one else 2 if few else 4) * lanes_of(stage, registers)
     if registers.knobs.wide is not None:
         full = min(full, registers.knobs.wide * lanes_of(stage, registers))
-    size = as_int(extent(var))
+    size = known_extent(var)
     return full if size is None else max(1, min(size, full))
 
 

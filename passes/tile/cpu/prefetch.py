@@ -16,7 +16,7 @@ has several results, as a tile of a transformed convolution has, for the lines o
 from collections.abc import Sequence
 from math import ceil, prod
 
-from tcc.ir.expr import extent
+from tcc.ir.expr import known_extent
 from tcc.ir.expr.scalar import Read
 from tcc.ir.index import Index, Var, as_int, bounds, const, free_vars, substitute
 from tcc.ir.tile import If, MemorySpace, Prefetch
@@ -95,8 +95,7 @@ def next_row(around: Surroundings, vector: BlockRange) -> None:
     """The hints of one step of a pass over rows: what the next row has at the same place."""
     at = {s.var: s.base for s in (*around.outer, vector)}
     for access in next_rows(around.group, around.stage, vector.var):
-        first = substitute(access.offset, at) + trips(vector.var)
-        _ask(around, access, first, vector.size, around.nest.ahead)
+        _ask(around, access, substitute(access.offset, at) + trips(vector.var), vector.size)
 
 
 def next_results(around: Surroundings) -> None:
@@ -117,14 +116,14 @@ def next_results(around: Surroundings) -> None:
     for access in around.stage.written:
         scope = around.buffers[access.buffer].scope
         if scope is not MemorySpace.LOCAL and stride(access, vector.var) == 1:
-            _ask(around, access, substitute(access.offset, at), vector.size, 1, write=True)
+            _ask(around, access, substitute(access.offset, at), vector.size, write=True)
 
 
 def _ask(
-    around: Surroundings, access: Access, first: Index, size: int, level: int, *, write: bool = False
+    around: Surroundings, access: Access, first: Index, size: int, *, write: bool = False
 ) -> None:
     """Hints for the lines of `size` elements."""
-    buffer = around.buffers[access.buffer]
+    buffer, level = around.buffers[access.buffer], around.nest.ahead or 1
     line = _LINE // buffer.dtype.bytes
     for n in range(ceil(size / line)):
         around.emitter.add(Prefetch(buffer, (first + n * line,), level=level, write=write))
@@ -164,7 +163,7 @@ def _streamed(around: Surroundings) -> Read | None:
 
 def _steps(stage: GroupStage, access: Access) -> int:
     moves = free_vars(access.offset)
-    return prod(as_int(extent(v)) or 1 for v in stage.reduce if v in moves)
+    return prod(known_extent(v) or 1 for v in stage.reduce if v in moves)
 
 
 def _position(spans: Sequence[BlockRange], regions: Sequence[TileRange]) -> Index:
