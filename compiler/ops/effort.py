@@ -3,7 +3,7 @@
 from math import prod
 from typing import Any
 
-from tcc.ir.expr import extent
+from tcc.ir.expr import known_extent
 from tcc.ir.index import Index, as_int
 from tcc.ir.op import OpSpec, Trait, Types
 from tcc.record import field_names
@@ -24,7 +24,7 @@ def is_laborious(op: OpSpec, types: Types, attrs: Any) -> bool:
     if _largest(attrs) > _REACH:
         return True
     stages = () if op.expr is None else op.expr(types, attrs).stages
-    sizes = [[as_int(extent(v)) for v in s.loops] for s in stages]
+    sizes = [[known_extent(v) for v in s.loops] for s in stages]
     return any(prod(n or 0 for n in own) > _POINTS for own in sizes)
 
 

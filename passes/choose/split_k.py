@@ -15,9 +15,9 @@ from dataclasses import replace
 from math import inf
 from typing import TypeAlias
 
-from tcc.ir.expr import Expr, extent
+from tcc.ir.expr import Expr, known_extent
 from tcc.ir.expr.scalar import StageRef, argument
-from tcc.ir.index import Var, as_int
+from tcc.ir.index import Var
 from tcc.passes.derive.affine import unit
 from tcc.passes.derive.convert import from_expr, to_expr
 from tcc.passes.derive.edit import chosen, spliced
@@ -46,7 +46,7 @@ def split_k(expr: Expr, profile: BlockProfile, prices: Prices) -> tuple[Expr, in
         return None
     (number,) = totals
     stage = expr.stages[number]
-    sizes = [as_int(extent(v)) for v in stage.loops]
+    sizes = [known_extent(v) for v in stage.loops]
     if any(n is None or n < 1 for n in sizes) or is_leaf(from_expr(expr).stages[number]):
         return None
     cut = max(stage.reduce, key=lambda v: trips((v,)))

@@ -3,7 +3,7 @@
 y[4*u + k] = f(k; m[0, u], ..., m[5, u])       each point u reads six elements, none twice
 """
 
-from tcc.ir.expr import Expr, Stage, extent, reads
+from tcc.ir.expr import Expr, Stage, extent, known_extent, reads
 from tcc.ir.expr.scalar import Read, walk
 from tcc.ir.index import Var, as_int, free_vars
 from tcc.ir.types import element_count
@@ -55,4 +55,4 @@ def _is_matrix(stage: Stage, node: Read) -> bool:
 
 
 def _long(loops: set[Var]) -> bool:
-    return any(as_int(extent(v)) != 1 for v in loops if v.extent is not None)
+    return any(known_extent(v) != 1 for v in loops if v.extent is not None)

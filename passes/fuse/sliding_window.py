@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from tcc.ir.expr import Expr, extent
+from tcc.ir.expr import Expr, extent, known_extent
 from tcc.ir.expr.scalar import Read, reads_of_stages
-from tcc.ir.index import Index, Indices, Var, Vars, as_int, bounds, free_vars, step_in, within
+from tcc.ir.index import Index, Indices, Var, Vars, bounds, free_vars, step_in, within
 from tcc.ir.tile.group import Strip
 from tcc.passes.fuse.recompute import repeating_loops
 from tcc.passes.fuse.unify_iterators import Shaped, common_loops, linked_stages, loops_at
@@ -186,7 +186,7 @@ def _strip(
     for var in iters:
         if var in common:
             continue
-        size = as_int(extent(var))
+        size = known_extent(var)
         if size is None:
             return None
         if var is not reach.rows:

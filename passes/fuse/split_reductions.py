@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
-from tcc.ir.expr import Expr, Stage, extent, with_stages
+from tcc.ir.expr import Expr, Stage, extent, known_extent, with_stages
 from tcc.ir.expr.scalar import StageRef, read, substitute_all
-from tcc.ir.index import Var, Vars, as_int, const, free_vars, iterator, of_atom
+from tcc.ir.index import Var, Vars, const, free_vars, iterator, of_atom
 from tcc.ops.shapes import replaced
 from tcc.passes.fuse.compose import canonical, is_contraction
 from tcc.passes.fuse.sliding_window import shared_loops
@@ -85,4 +85,4 @@ def _slides(stage: Stage, along: Var, part: Var) -> bool:
 
 def trips(loops: Vars) -> int:
     """Trips of all loops together; 0 where one is open."""
-    return prod(as_int(extent(v)) or 0 for v in loops)
+    return prod(known_extent(v) or 0 for v in loops)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
-from tcc.ir.expr import Expr, Stage, extent, reads, with_stages
+from tcc.ir.expr import Expr, Stage, extent, known_extent, reads, with_stages
 from tcc.ir.expr.scalar import Read, StageRef, read, read_from, replaced, uncast
 from tcc.ir.index import Var, Vars, as_int, free_vars, linear_in, of_atom
 from tcc.ir.tile.group import Rescale, StreamLoop
@@ -54,7 +54,7 @@ def _too_much(expr: Expr, limits: FusionLimits) -> bool:
     if limits.walks is not None:
         return limits.walks
     if common and any(map(_factors, expr.stages)):
-        rows = (as_int(extent(v)) or limits.stream_rows for v in _rows(linked, common))
+        rows = (known_extent(v) or limits.stream_rows for v in _rows(linked, common))
         total *= min(limits.stream_rows, max(rows))
     if total > limits.room or _reads_long_rows(expr, limits):
         return True
@@ -73,7 +73,7 @@ def _rows(linked: Sequence[Shaped], common: Vars) -> Vars:
 
 def _reads_long_rows(expr: Expr, limits: FusionLimits) -> bool:
     sizes = [
-        as_int(extent(stage.reduce[0]))
+        known_extent(stage.reduce[0])
         for stage in expr.stages
         if len(stage.reduce) == 1 and any(isinstance(r.source, int) for r in reads(stage))
     ]
@@ -95,7 +95,7 @@ def _own_points(stage: Stage, factor: Read, few: int) -> int:
     own = free_vars(*factor.indices)
     others = free_vars(*(i for f in _factors(stage) if f is not factor for i in f.indices))
     alone = [v for v in stage.iters if v in own and v not in others]
-    return prod(as_int(extent(v)) or few for v in alone)
+    return prod(known_extent(v) or few for v in alone)
 
 
 def _factors(stage: Stage) -> tuple[Read, ...]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from tcc.ir.expr import MONOIDS, Expr, Stage, extent, with_reads
+from tcc.ir.expr import MONOIDS, Expr, Stage, known_extent, with_reads
 from tcc.ir.expr.comparisons import held_where
 from tcc.ir.expr.scalar import (
     Apply,
@@ -29,7 +29,7 @@ from tcc.ir.expr.scalar import (
     substitute_all,
     walk,
 )
-from tcc.ir.index import Index, Indices, Var, as_int, bounds, free_vars, iterator, step_in
+from tcc.ir.index import Index, Indices, Var, bounds, free_vars, iterator, step_in
 from tcc.ir.index.prove import inside
 from tcc.ir.types import BOOL
 from tcc.passes.derive.rules.neutral import folded
@@ -46,7 +46,7 @@ def trim_reductions(expr: Expr) -> Expr:
 
 def _trimmed(stage: Stage, expr: Expr) -> Stage:
     for var in stage.reduce:
-        size = as_int(extent(var))
+        size = known_extent(var)
         if size is None:
             continue
         first, end = _live(stage, var, size, expr)

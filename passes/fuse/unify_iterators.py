@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from tcc.ir.expr import Expr, Stage, extent, reads
+from tcc.ir.expr import Expr, Stage, extent, known_extent, reads
 from tcc.ir.expr.scalar import reads_of_stages, substitute_all
 from tcc.ir.index import (
     Index,
@@ -99,7 +99,7 @@ def _chosen_stage(stage: Stage) -> Shaped:
 
 def shaped_stage(stage: Stage, *, unrolled: bool = False) -> Shaped:
     """`stage` without loops of one trip; with `unrolled`, without those that choose formulas."""
-    unit = {v: const(0) for v in stage.loops if as_int(extent(v)) == 1}
+    unit = {v: const(0) for v in stage.loops if known_extent(v) == 1}
     shaped = _substituted(Shaped(stage, stage.at), unit, dict.fromkeys(unit, ()))
     split = unroll(shaped.stage, shaped.logical) if unrolled else None
     if split is None:
@@ -168,7 +168,7 @@ def _find_shared_cut(stage: Stage, earlier: Sequence[Shaped]) -> tuple[Var, int]
             if var not in stage.iters or extent(var) is not size or len(free_vars(formula)) < 2:
                 continue
             digits = digits_of(formula, size)
-            by = None if digits is None else as_int(extent(digits[-1]))
+            by = None if digits is None else known_extent(digits[-1])
             if by is not None:
                 return var, by
     return None

@@ -6,7 +6,7 @@ Of what has no elements all reads are the fill.  Requires nothing.  Establishes 
 stage is inside its axes of one element, and that none that has a fill is of no elements.
 """
 
-from tcc.ir.expr import Expr, Stage, extent, with_reads
+from tcc.ir.expr import Expr, Stage, known_extent, with_reads
 from tcc.ir.expr.scalar import Read, Scalar, StageRef, apply, index_value, literal, read_at
 from tcc.ir.index import Index, as_int, const, free_vars, within
 from tcc.ir.types import I64, element_count
@@ -28,13 +28,13 @@ def read_inside(expr: Expr) -> tuple[Stage, ...]:
 
 
 def _inside(node: Read, source: Stage) -> Scalar:
-    if node.fill is not None and any(as_int(extent(v)) == 0 for v in source.iters):
+    if node.fill is not None and any(known_extent(v) == 0 for v in source.iters):
         return literal(node.fill, node.dtype)
     bound = {v for v, _ in node.indirect}
     beyond = [
         axis
         for axis, (index, var) in enumerate(zip(node.indices, source.iters, strict=True))
-        if as_int(extent(var)) == 1
+        if known_extent(var) == 1
         and not within(index, const(1))
         and bound.isdisjoint(free_vars(index))
     ]

@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import pairwise, product
 from math import prod
 
-from tcc.ir.expr import Stage, extent, reads
+from tcc.ir.expr import Stage, extent, known_extent, reads
 from tcc.ir.expr.scalar import (
     Apply,
     Const,
@@ -73,7 +73,7 @@ def unroll(stage: Stage, logical: Indices) -> Unrolled | None:
     at = tuple(substitute(i, digits) for i in logical)
     deciding = free_vars(*(i for c in _conditions(stage.body[0]) for i in _decided(c)))
     loops = tuple(v for v in stage.iters if v in deciding)
-    counts = all_known(as_int(extent(v)) for v in loops)
+    counts = all_known(known_extent(v) for v in loops)
     if not loops or counts is None or not 1 < prod(counts) <= MOST_RESULTS:
         return None
     bodies, places = [], []

@@ -22,7 +22,7 @@ from math import ceil, prod
 from typing import TypeAlias
 
 import numpy as np
-from tcc.ir.expr import Expr, ExprBuilder, Stage, extent
+from tcc.ir.expr import Expr, ExprBuilder, Stage, known_extent
 from tcc.ir.expr.comparisons import index_of
 from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.expr.scalar import (
@@ -286,7 +286,7 @@ class _Forms:
         bound = {v for n in nodes if isinstance(n, Read) for v, _ in n.indirect}
         used = (v for n in nodes for i in indices_in(n) for v in free_vars(i))
         iters = tuple(v for v in dict.fromkeys(used) if v not in bound)
-        sizes = [as_int(extent(v)) or 0 for v in iters]
+        sizes = [known_extent(v) or 0 for v in iters]
         most_places = _PLACES * sum(self._arrays[n].size for n in sources)
         if not iters or not 0 < prod(sizes) <= most_places:
             return None
@@ -334,7 +334,7 @@ def _repeats(form: IndexForm) -> bool:
     even = all(step_in(form.plain, v) is not None for v in loops)
     if form.ends is Ends.OPEN or not even or low is None or high is None:
         return False
-    return high - low + 1 < prod(as_int(extent(v)) or 0 for v in loops)
+    return high - low + 1 < prod(known_extent(v) or 0 for v in loops)
 
 
 def _two_valued(values: Array, at: Indices, dtype: DType) -> Scalar | None:

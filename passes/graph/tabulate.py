@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import count
 
 import numpy as np
-from tcc.ir.expr import Expr, Stage, extent
+from tcc.ir.expr import Expr, Stage, known_extent
 from tcc.ir.expr.evaluate import evaluate_scalars
 from tcc.ir.expr.scalar import (
     Apply,
@@ -29,7 +29,7 @@ from tcc.ir.expr.scalar import (
     walk,
 )
 from tcc.ir.graph import Handle, Value, walk_values
-from tcc.ir.index import Var, as_int, const, free_vars, of_atom
+from tcc.ir.index import Var, const, free_vars, of_atom
 from tcc.ir.types import TensorType
 from tcc.known import all_known
 from tcc.passes.layout.assign import Kernel, Placed
@@ -73,7 +73,7 @@ class _Tables:
         """`stage` on tables, which are added to its kernel's `operands`."""
         known: dict[Scalar, Scalar] = {}
         for scalar, var in _of_one_index(stage):
-            size = as_int(extent(var))
+            size = known_extent(var)
             if size is None or size * scalar.dtype.bytes > self._most:
                 continue
             table = self._table(scalar, var, size)

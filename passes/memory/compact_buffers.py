@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import starmap
 from math import gcd, prod
 
-from tcc.ir.expr import extent
+from tcc.ir.expr import known_extent
 from tcc.ir.expr.scalar import Read, Scalar, read
 from tcc.ir.graph import Value
 from tcc.ir.index import (
@@ -130,7 +130,7 @@ def _replaces(kernel: Kernel, result: Value, lives: Mapping[Value, _Life]) -> bo
 
 def _as_it_lies(loops: Vars, indices: Indices) -> bool:
     return len(loops) == len(indices) and all(
-        var_of(i) is v or as_int(extent(v)) == 1 for i, v in zip(indices, loops, strict=True)
+        var_of(i) is v or known_extent(v) == 1 for i, v in zip(indices, loops, strict=True)
     )
 
 
@@ -150,7 +150,7 @@ def _every(kernel: Kernel, value: Value) -> tuple[int, ...] | None:
 
 def _factor(index: Index) -> int:
     """A number that divides an index; 0 for an index of 0."""
-    rest = substitute(index, {v: const(0) for v in free_vars(index) if as_int(extent(v)) == 1})
+    rest = substitute(index, {v: const(0) for v in free_vars(index) if known_extent(v) == 1})
     factor = 0
     for var in free_vars(rest):
         linear = linear_in(rest, var)

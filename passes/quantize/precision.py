@@ -24,7 +24,7 @@ from math import inf, prod
 from typing import TypeGuard
 
 import numpy as np
-from tcc.ir.expr import Expr, Stage, extent, reads, with_reads
+from tcc.ir.expr import Expr, Stage, extent, known_extent, reads, with_reads
 from tcc.ir.expr.scalar import (
     Read,
     Scalar,
@@ -412,14 +412,14 @@ def _storages(wholes: Mapping[Value, Value]) -> list[set[Value]]:
 
 
 def _long_loops(stage: Stage) -> list[Var]:
-    return [v for v in stage.reduce if as_int(extent(v)) != 1]
+    return [v for v in stage.reduce if known_extent(v) != 1]
 
 
 def _uses(matmul: _Matmul) -> int:
     """How many results of a run use an element of the weight; loops of symbolic size may be
     short."""
     moving = {v for index in matmul.weight.indices for v in free_vars(index)}
-    sizes = (as_int(extent(v)) or 1 for v in matmul.stage.iters if v not in moving)
+    sizes = (known_extent(v) or 1 for v in matmul.stage.iters if v not in moving)
     return prod(sizes)
 
 
@@ -429,7 +429,7 @@ def _batched(matmul: _Matmul) -> bool:
     others = [n for n in walk(matmul.other) if isinstance(n, Read)]
     ours = {var_of(index) for node in others for index in node.indices}
     theirs = {var_of(index) for index in matmul.weight.indices}
-    return any(v in ours & theirs and as_int(extent(v)) != 1 for v in matmul.stage.iters)
+    return any(v in ours & theirs and known_extent(v) != 1 for v in matmul.stage.iters)
 
 
 def _paired_with(matmul: _Matmul, layouts: Mapping[Value, Layout]) -> Value | StageRef | None:

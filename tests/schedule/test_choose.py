@@ -362,6 +362,24 @@ def test_panels_come_to_the_cache_that_holds_the_next_one_too(
     assert {n.ahead for n in schedule.nests} == {level}
 
 
+@pytest.mark.parametrize(
+    ("op", "columns", "levels"),
+    [
+        ("softmax", 64, [0, 0, 0]),  # no page's worth of lines
+        ("softmax", 512, [1, 0, 0]),
+        ("softmax", 2048, [0, 1, 0]),
+        ("softmax", 50257, [0, 2, 0]),
+        ("softmax", 262144, [0, 0, 0]),  # rows, exponentials and the next rows: 3 MiB
+        ("log_softmax", 262144, [0, 2, 0]),  # nothing is stored meanwhile
+    ],
+)
+def test_the_dearest_pass_asks_for_the_next_rows(op: str, columns: int, levels: list[int]) -> None:
+    m = Model(op)
+    x = m.input("x", 16, columns)
+    _, schedule = only(m.finish(m.op(op, x, attrs=AxisAttrs(1))), replace(AVX512, l2=1 << 20))
+    assert [n.ahead for n in schedule.nests] == levels
+
+
 def depthwise(size: int, channels: int, window: int = 3) -> TileGroup:
     """Channels last, square windows, over an image with its padding."""
     padded = size + window - 1

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from tcc.ir.expr import extent
+from tcc.ir.expr import known_extent
 from tcc.ir.index import (
     Index,
     Var,
-    as_int,
     free_vars,
     iterator,
     maximum,
@@ -76,7 +75,7 @@ class _Alike:
                 found = self._blocks.setdefault(b, a) if b in self._own else b
                 alike = found is a and (a.dtype, a.shape) == (b.dtype, b.shape)
             case Var():
-                sizes = as_int(extent(a)), as_int(extent(b))
+                sizes = known_extent(a), known_extent(b)
                 self._vars[b] = of_atom(a)
                 alike = sizes[0] is not None and sizes[1] is not None and sizes[1] <= sizes[0]
             case tuple():

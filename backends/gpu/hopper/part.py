@@ -15,8 +15,7 @@ from tcc.backends.gpu.triton.dtypes import type_name
 from tcc.backends.gpu.triton.indices import TritonIndices, VaryingAxes, index_type
 from tcc.backends.gpu.triton.print import Printer
 from tcc.backends.gpu.triton.writer import PyExpr
-from tcc.ir.expr import extent
-from tcc.ir.index import as_int
+from tcc.ir.expr import known_extent
 from tcc.ir.tile import Loop, TileBuffer, TileKernel
 from tcc.record import record
 
@@ -114,7 +113,7 @@ class WarpPart(Printer, ABC, Generic[Shape]):
     def text(self) -> str:
         """The function."""
         writer, axes = self._writer, self.shape.kernel.axes
-        units = prod(n for v in axes if (n := as_int(extent(v))) is not None)
+        units = prod(n for v in axes if (n := known_extent(v)) is not None)
         self._first()
         self._unit = writer.name("program")
         with writer.scope() as lines:

@@ -23,9 +23,9 @@ from tcc.backends.gpu.triton.library import function_names, function_text
 from tcc.backends.gpu.triton.scalars import Scalars, combine_function
 from tcc.backends.gpu.triton.writer import PyExpr, Writer
 from tcc.errors import InternalError
-from tcc.ir.expr import MONOIDS, extent
+from tcc.ir.expr import MONOIDS, extent, known_extent
 from tcc.ir.expr.scalar import Arg, Const, IndexValue, walk
-from tcc.ir.index import Var, as_int, const, free_vars, nonnegative
+from tcc.ir.index import Var, const, free_vars, nonnegative
 from tcc.ir.layout import strides
 from tcc.ir.tile import (
     Block,
@@ -122,7 +122,7 @@ class Printer:
         """The values of the parallel axes, from the number of the program."""
         for var in axes:
             self._indices.bind(var, PyExpr("0"))
-        left = [v for v in axes if as_int(extent(v)) != 1]
+        left = [v for v in axes if known_extent(v) != 1]
         if not left:
             return
         first, *others = left

@@ -45,6 +45,7 @@ from tcc.ir.index import (
     Var,
     Vars,
     as_index,
+    as_int,
     free_vars,
     iterator,
     of_atom,
@@ -189,6 +190,11 @@ def extent(var: Var) -> Index:
     if var.extent is None:
         raise ValueError(f"{var.name} is a size, not an iterator")
     return var.extent
+
+
+def known_extent(var: Var) -> int | None:
+    """The extent of an iterator where it is a number; None where it is open."""
+    return as_int(extent(var))
 
 
 class ExprBuilder:

@@ -5,9 +5,9 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 
-from tcc.ir.expr import extent
+from tcc.ir.expr import known_extent
 from tcc.ir.expr.scalar import reads_of_stages
-from tcc.ir.index import Var, as_int
+from tcc.ir.index import Var
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.schedule.cpu.along import loops_along
 from tcc.schedule.cpu.contraction import (
@@ -24,7 +24,7 @@ from tcc.schedule.cpu.contraction import (
 )
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.depthwise import window_units
-from tcc.schedule.cpu.reused_rows import next_rows, passes_again
+from tcc.schedule.cpu.reused_rows import asking
 from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.cpu.sliding_window import strip_rows, without_rows
 from tcc.schedule.cpu.streaming import choose_streaming
@@ -76,7 +76,7 @@ def choose(group: TileGroup, registers: CoreModel) -> Schedule:
         replace(n, along=before.get(n.stages, ())) for n in nests if n.stages not in before.values()
     ]
     named = tuple((v.name, n) for v, n in units.items() if v.name in parallel and n > 1)
-    return Schedule(named, parallel, tuple(nests))
+    return Schedule(named, parallel, tuple(asking(group, nests, vectors, registers.l2)))
 
 
 @lru_cache(maxsize=256)  # of a group many schedules are tried
@@ -126,14 +126,11 @@ def _nest(
             stages, group.common, contraction, blocks, inside, registers, far=far, copied=copied
         )
     named = tuple((v.name, n) for v, n in blocks.items() if n > 1)
-    if vector is None:
-        return Nest(stages, (), named)
-    if stage.monoid is None and len(stage.body) > 1 and vector not in group.common:
+    order: tuple[str, ...] = ()
+    if vector and stage.monoid is None and len(stage.body) > 1 and vector not in group.common:
         # What lies side by side comes before the next point.
         order = tuple(v.name for v in group.common if v in stage.iters)
-        return Nest(stages, order, named, vector.name)
-    ahead = passes_again(group, stages) and bool(next_rows(group, stage, vector))
-    return Nest(stages, (), named, vector.name, ahead=int(ahead))
+    return Nest(stages, order, named, vector.name if vector else None)
 
 
 def _far(group: TileGroup, contraction: ContractionLoops, registers: CoreModel) -> bool:
@@ -250,7 +247,7 @@ def _coarser(
     group: TileGroup, units: dict[Var, int], vector: Var | None, grain: int
 ) -> dict[Var, int]:
     """Units that cover `grain` times as much of the innermost loop beside the vector loop."""
-    rows = [v for v in group.common if v is not vector and (as_int(extent(v)) or 0) > 1]
+    rows = [v for v in group.common if v is not vector and (known_extent(v) or 0) > 1]
     if grain == 1 or not rows:
         return units
     return {**units, rows[-1]: min(trips(rows[-1]), grain * units.get(rows[-1], 1))}
@@ -281,7 +278,7 @@ def _parallel(
     parallel: list[str] = []
     for var in order:
         little = unit < UNIT_WORK and parallel
-        if little and not (resident and as_int(extent(var)) is None):
+        if little and not (resident and known_extent(var) is None):
             continue
         parallel.append(var.name)
         unit //= max(1, -(-trips(var) // units.get(var, 1)))

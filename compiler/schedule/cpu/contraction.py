@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import pairwise
 from math import ceil, inf, prod
 
-from tcc.ir.expr import extent
+from tcc.ir.expr import extent, known_extent
 from tcc.ir.expr.scalar import Read
 from tcc.ir.index import Var, Vars, as_int, const, divisor_of, free_vars, substitute
 from tcc.ir.tile.group import GroupBuffer, GroupStage, TileGroup
@@ -113,9 +113,9 @@ def blocks_of(contraction: ContractionLoops, registers: CoreModel) -> dict[Var, 
         most = _most_rows(-(-block // lanes), registers)
         blocks[_blocked(rows, most)] = min(most, 4) if contraction.both else most
     inner = [v for v in stage.reduce if trips(v) > 1]
-    if inner and not contraction.both and as_int(extent(inner[-1])) is not None:
+    if inner and not contraction.both and known_extent(inner[-1]) is not None:
         blocks[inner[-1]] = max(STEPS, neighbours(stage))
-    if inner and contraction.both and (as_int(extent(inner[-1])) or inf) <= WINDOW:
+    if inner and contraction.both and (known_extent(inner[-1]) or inf) <= WINDOW:
         blocks[inner[-1]] = trips(inner[-1])
     return blocks
 
@@ -126,7 +126,7 @@ def _wide_blocks(contraction: ContractionLoops, registers: CoreModel, lanes: int
     if not stage.reduce:
         return {}
     columns = stage.reduce[-1]
-    size, rows = as_int(extent(columns)), contraction.rows
+    size, rows = known_extent(columns), contraction.rows
     if size is None or not WINDOW < size <= WIDE_WINDOW or not rows:
         return {}
     results = 16 if registers.count >= 32 else 6
@@ -143,7 +143,7 @@ def panel_of(contraction: ContractionLoops, registers: CoreModel) -> int:
     cycles, with what is left over at the ends and the busiest core's share of the panels."""
     stage = contraction.stage
     most = vector_block(contraction.vector, stage, registers)
-    size = as_int(extent(contraction.vector))
+    size = known_extent(contraction.vector)
     lanes = lanes_of(stage, registers)
     rows = contraction.rows
     if registers.knobs.panel is not None and size is not None and rows and not contraction.both:
@@ -222,7 +222,7 @@ def _longest(variables: Vars) -> Var:
 def _blocked(rows: Vars, most: int) -> Var:
     """The loop of rows that blocks run along: one of symbolic size may have few, and yields to one
     that is known to fill half a block."""
-    known = tuple(v for v in rows if 2 * (as_int(extent(v)) or 0) >= most)
+    known = tuple(v for v in rows if 2 * (known_extent(v) or 0) >= most)
     return _longest(known or rows)
 
 
@@ -327,7 +327,7 @@ def _fed(
 def _one_pass(contraction: ContractionLoops, blocks: Mapping[Var, int]) -> bool:
     """Whether one block covers all rows: a panel is used once."""
     rows = contraction.rows
-    return all((as_int(extent(v)) or inf) <= blocks.get(v, 1) for v in rows)
+    return all((known_extent(v) or inf) <= blocks.get(v, 1) for v in rows)
 
 
 def _element(contraction: ContractionLoops) -> float:
@@ -360,7 +360,7 @@ def _moved(contraction: ContractionLoops) -> tuple[Var | None, tuple[Read, ...]]
 
 def _open_rows(common: Collection[Var], contraction: ContractionLoops) -> bool:
     """Whether a unit's number of rows is not known: sums cannot wait, no part of a panel is due."""
-    return any(as_int(extent(v)) is None and v not in common for v in contraction.rows)
+    return any(known_extent(v) is None and v not in common for v in contraction.rows)
 
 
 # ---- loops --------------------------------------------------------------------------------------
@@ -465,7 +465,7 @@ def row_units(
     for var in reversed(rows):
         size = counts[var]
         found[var] = max(1, min(size, left))
-        if as_int(extent(var)) is None:
+        if known_extent(var) is None:
             even = _even(size, found[var], most)
             found[var] = even if _fair(units * -(-trips(var) // even), registers) else found[var]
         above = -(-left // size) if left >= size else 1
@@ -479,10 +479,10 @@ def _counts(rows: Sequence[Var]) -> dict[Var, int]:
     for var in reversed(rows):
         few = prod(counts.values()) < ENOUGH
         certain = divisor_of(extent(var))
-        if as_int(extent(var)) is None and certain >= ENOUGH:
+        if known_extent(var) is None and certain >= ENOUGH:
             counts[var] = certain  # whole images, of which there may be one
         else:
-            counts[var] = trips(var) if few or as_int(extent(var)) is not None else 1
+            counts[var] = trips(var) if few or known_extent(var) is not None else 1
     return counts
 
 

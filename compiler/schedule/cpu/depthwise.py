@@ -11,8 +11,8 @@ one row of results to the next; else each is fetched again for every row of the 
 from collections.abc import Mapping
 from math import prod
 
-from tcc.ir.expr import extent
-from tcc.ir.index import Var, Vars, as_int
+from tcc.ir.expr import known_extent
+from tcc.ir.index import Var, Vars
 from tcc.ir.tile.group import Access, GroupStage
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.nest import stride, trips
@@ -62,7 +62,7 @@ def _slides(
     found: list[tuple[int, Var, int, int]] = []
     for var in common:
         step = stride(access, var)
-        if var is vector or var not in stage.iters or not step or as_int(extent(var)) is None:
+        if var is vector or var not in stage.iters or not step or known_extent(var) is None:
             continue
         for inner in stage.reduce:
             own = stride(access, inner)

@@ -8,9 +8,9 @@ is made once, in the unit's scratch, and all rows multiply it from there.  An op
 read is copied there where the price of its vectors that lie in two lines says so (`Knobs.copy`).
 """
 
-from tcc.ir.expr import extent
+from tcc.ir.expr import known_extent
 from tcc.ir.expr.scalar import Apply, Cast, Read, Scalar, children
-from tcc.ir.index import Var, as_int
+from tcc.ir.index import Var
 from tcc.ir.tile.group import GroupStage
 from tcc.schedule.nest import contraction_factors, depends, points
 
@@ -25,7 +25,7 @@ FEW_ROWS = 40
 def packs(stage: GroupStage, vector: Var, rows: tuple[Var, ...], copied: bool = False) -> bool:
     """Whether a K-block of the operand along `vector` has a known size and lies in scratch: it is
     worth making once for all of `rows`, or is to be `copied` from memory."""
-    if any(as_int(extent(v)) is None for v in stage.reduce):
+    if any(known_extent(v) is None for v in stage.reduce):
         return False
     own = _operand(stage, vector)
     if isinstance(own, Read):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf, prod
 
-from tcc.ir.expr import extent
+from tcc.ir.expr import known_extent
 from tcc.ir.expr.scalar import reads_of_stages
 from tcc.ir.index import Var, as_int
 from tcc.ir.tile.group import GroupStage, TileGroup
@@ -101,7 +101,7 @@ def _channel_by_channel(group: TileGroup, registers: CoreModel) -> bool:
 
 def _fills(var: Var, registers: CoreModel) -> bool:
     """Whether a loop is long enough for vectors, by proof: images are not as many as channels."""
-    return (as_int(extent(var)) or 0) >= registers.lanes
+    return (known_extent(var) or 0) >= registers.lanes
 
 
 def strips_fit(group: TileGroup, schedule: Schedule, registers: CoreModel) -> bool:
@@ -135,7 +135,7 @@ def _unit_sizes(group: TileGroup, schedule: Schedule) -> dict[Var, int]:
 def _busiest(group: TileGroup, rows: Var, sizes: Mapping[Var, int], registers: CoreModel) -> float:
     """Cycles of the core that makes most, with units of `sizes`."""
     # Of open loops, images say, there may be a single trip.
-    loops = [v for v in group.common if v is not rows and as_int(extent(v)) is not None]
+    loops = [v for v in group.common if v is not rows and known_extent(v) is not None]
     others = max(prod(-(-trips(v) // sizes.get(v, 1)) for v in loops), 1)  # 0: of no elements
     units = others * -(-trips(rows) // sizes[rows])
     unit = sum(_cycles(s, registers) * _share(s, rows, sizes[rows]) for s in group.stages) / others

@@ -7,8 +7,8 @@ Where it lies along the streaming loop, the vectors run there.
 
 from dataclasses import replace
 
-from tcc.ir.expr import extent
-from tcc.ir.index import Var, as_int
+from tcc.ir.expr import known_extent
+from tcc.ir.index import Var
 from tcc.ir.tile.group import GroupStage, StreamLoop, TileGroup
 from tcc.schedule.cpu.contraction import (
     ContractionLoops,
@@ -36,7 +36,7 @@ def choose_streaming(group: TileGroup, stream: StreamLoop, registers: CoreModel)
     units = _units(group, lanes, registers) if multiplies or lanes is not stream.loop else {}
     nests = tuple(_nest(group, n, lanes, stream, registers) for n in range(len(group.stages)))
     run = registers.knobs.stream_block or (_RUN if multiplies else _LONG_RUN)
-    if as_int(extent(stream.loop)) is not None:
+    if known_extent(stream.loop) is not None:
         run = _run(trips(stream.loop), run)
     named = tuple((v.name, n) for v, n in units.items() if n > 1)
     skips = registers.skips and bool(limits_of(group))

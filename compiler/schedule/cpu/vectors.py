@@ -1,7 +1,7 @@
 """The vector loop of each stage: the one whose neighbours lie side by side."""
 
-from tcc.ir.expr import extent
-from tcc.ir.index import Var, Vars, as_int
+from tcc.ir.expr import known_extent
+from tcc.ir.index import Var, Vars
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.nest import (
@@ -69,7 +69,7 @@ def vector_block(var: Var, stage: GroupStage, registers: CoreModel) -> int:
     one = len(stage.body) > 1 or _lane_by_lane(stage, var)
     most = 1 if one else 2 if few else registers.count // 2
     full = min(registers.knobs.wide or 4, most) * lanes_of(stage, registers)
-    size = as_int(extent(var))
+    size = known_extent(var)
     return full if size is None else max(1, min(size, full))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from math import inf, prod
 from typing import Any, TypeAlias
 
-from tcc.ir.expr import extent
+from tcc.ir.expr import extent, known_extent
 from tcc.ir.expr.scalar import Apply, Read, Scalar, StageRef, children, walk
 from tcc.ir.index import Index, Var, Vars, as_index, as_int, const, free_vars, maximum, minimum
 from tcc.ir.tile import MemorySpace
@@ -45,7 +45,7 @@ def work_facts(group: TileGroup, sizes: Sequence[Var]) -> dict[str, Any]:
         "bytes": group_bytes(group),
     }
     loops = (v for stage in group.stages for v in stage.loops)
-    if all(as_int(extent(v)) is not None for v in loops):
+    if all(known_extent(v) is not None for v in loops):
         return found
     flops = (as_index(count(group, extent)) for count in (group_flops, contraction_flops))
     formulas = [formula.key for formula in (*flops, _bytes_formula(group))]

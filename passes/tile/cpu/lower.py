@@ -16,7 +16,7 @@ from functools import partial
 from math import prod
 from typing import TypeAlias
 
-from tcc.ir.expr import extent
+from tcc.ir.expr import extent, known_extent
 from tcc.ir.expr.scalar import StageRef, apply, argument, literal
 from tcc.ir.index import Index, Var, as_int, ceildiv, const, divisor_of, free_vars, iterator
 from tcc.ir.tile import (
@@ -104,7 +104,7 @@ class _Lowering:
     def _shared(self, loops: list[Var]) -> tuple[Nest, ...]:
         """The first nests, as far as their stages have no loop that is cut into units: a kernel
         begins with what is the same in every unit."""
-        cut = {v for v in loops if as_int(extent(v)) is None or self._cut(v)}
+        cut = {v for v in loops if known_extent(v) is None or self._cut(v)}
         if self.group.stream is not None:
             return ()
         found: list[Nest] = []
@@ -115,7 +115,7 @@ class _Lowering:
         return tuple(found) if cut else ()
 
     def _cut(self, var: Var) -> bool:
-        return (as_int(extent(var)) or 0) > self.schedule.unit(var.name)
+        return (known_extent(var) or 0) > self.schedule.unit(var.name)
 
     # ---- units ----------------------------------------------------------------------------
 

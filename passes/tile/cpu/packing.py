@@ -4,8 +4,8 @@ for i by 6: sums += x[i, k] * (level[k, j] * scale[k, j])
   ->  for k: p[k, j] = level[k, j] * scale[k, j];  for i by 6: sums += x[i, k] * p[k, j]
 """
 
-from tcc.ir.expr import extent
-from tcc.ir.index import Var, as_int, const
+from tcc.ir.expr import known_extent
+from tcc.ir.index import Var, const
 from tcc.ir.tile import MemorySpace, Store, TileBuffer
 from tcc.ir.tile.group import TileGroup
 from tcc.passes.tile.cpu.body import StageScalars, Surroundings
@@ -30,7 +30,7 @@ def _packed(name: str, group: TileGroup, nest: Nest, number: int) -> Packed | No
     stage = group.stages[number]
     factors = contraction_factors(stage)
     k_blocks = dict(nest.k_blocks)
-    sizes = {v: k_blocks.get(v.name, as_int(extent(v))) for v in stage.reduce}
+    sizes = {v: k_blocks.get(v.name, known_extent(v)) for v in stage.reduce}
     vector = next((v for v in stage.iters if v.name == nest.vector), None)
     if factors is None or vector is None:
         return None

@@ -7,9 +7,9 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
 
-from tcc.ir.expr import Expr, extent
+from tcc.ir.expr import Expr, known_extent
 from tcc.ir.expr.scalar import Read
-from tcc.ir.index import Var, as_int, const, divisor_of, free_vars, linear_in
+from tcc.ir.index import Var, const, divisor_of, free_vars, linear_in
 from tcc.ir.layout import Layout
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.ir.types import BF16, I8, U8, DType
@@ -108,7 +108,7 @@ class CorePlanner(CpuKernels, KernelPlanner):
         loops = (v for v in bound.group.common if v.name in schedule.parallel)
         units = Fraction(1)
         for loop in loops:
-            unit, known = schedule.unit(loop.name), as_int(extent(loop))
+            unit, known = schedule.unit(loop.name), known_extent(loop)
             units *= Fraction(trips(loop), unit) if known is None else -(-known // unit)
         return units
 
@@ -239,7 +239,7 @@ def _words(stage: GroupStage, node: Read, vector: Var, dtype: DType) -> Words | 
     """
     factors = contraction_factors(stage)
     count = 2 if dtype is BF16 else 4 if dtype in (I8, U8) and of_bytes(stage) else 1
-    if count == 1 or factors is None or as_int(extent(stage.reduce[-1])) == 1:
+    if count == 1 or factors is None or known_extent(stage.reduce[-1]) == 1:
         return None
     if vector in depends(stage, factors.a) and vector in depends(stage, factors.b):
         return None

@@ -9,14 +9,14 @@ keeps more of memory's banks busy, and the cache's own prefetcher follows each o
 Measured with one row of results on two cores: 24 GB/s in order, 31.5 with 8 streams, 33.5 with 16,
 33 where a step asks for neighbouring lines; 28 with 8 that begin amid pages (layout/weights.py).
 
-Likewise a unit's first pass over its row asks for the row of the unit after it, and a point that
+Likewise one of a unit's passes over its row asks for the row of the unit after it, and a point that
 has several results, as a tile of a transformed convolution has, for the lines of its neighbour's.
 """
 
 from collections.abc import Sequence
 from math import ceil, prod
 
-from tcc.ir.expr import extent
+from tcc.ir.expr import known_extent
 from tcc.ir.expr.scalar import Read
 from tcc.ir.index import Index, Var, as_int, bounds, const, free_vars, substitute
 from tcc.ir.tile import If, MemorySpace, Prefetch
@@ -26,9 +26,8 @@ from tcc.passes.tile.cpu.ranges import BlockRange, TileRange, everything, flat
 from tcc.schedule.cpu.reused_rows import next_rows
 from tcc.schedule.nest import stride, trips
 
-# Bytes of a cache line, and the cache that gets rows and results: they are used soon.
+# Bytes of a cache line.
 _LINE = 64
-_LEVEL = 1
 # Streams into which a part is divided, and the least bytes of each: the page that the cache's own
 # prefetcher stays in.
 _STREAMS = 16
@@ -94,11 +93,9 @@ def next_run(around: Surroundings, reduce: Sequence[BlockRange]) -> None:
 
 def next_row(around: Surroundings, vector: BlockRange) -> None:
     """The hints of one step of a pass over rows: what the next row has at the same place."""
-    length = as_int(extent(vector.var))
-    assert length is not None
     at = {s.var: s.base for s in (*around.outer, vector)}
     for access in next_rows(around.group, around.stage, vector.var):
-        _ask(around, access, substitute(access.offset, at) + length, vector.size)
+        _ask(around, access, substitute(access.offset, at) + trips(vector.var), vector.size)
 
 
 def next_results(around: Surroundings) -> None:
@@ -126,10 +123,10 @@ def _ask(
     around: Surroundings, access: Access, first: Index, size: int, *, write: bool = False
 ) -> None:
     """Hints for the lines of `size` elements."""
-    buffer = around.buffers[access.buffer]
+    buffer, level = around.buffers[access.buffer], around.nest.ahead or 1
     line = _LINE // buffer.dtype.bytes
     for n in range(ceil(size / line)):
-        around.emitter.add(Prefetch(buffer, (first + n * line,), level=_LEVEL, write=write))
+        around.emitter.add(Prefetch(buffer, (first + n * line,), level=level, write=write))
 
 
 def _streams(lines: int, size: int) -> int:
@@ -166,7 +163,7 @@ def _streamed(around: Surroundings) -> Read | None:
 
 def _steps(stage: GroupStage, access: Access) -> int:
     moves = free_vars(access.offset)
-    return prod(as_int(extent(v)) or 1 for v in stage.reduce if v in moves)
+    return prod(known_extent(v) or 1 for v in stage.reduce if v in moves)
 
 
 def _position(spans: Sequence[BlockRange], regions: Sequence[TileRange]) -> Index:

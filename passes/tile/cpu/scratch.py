@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import prod
 
 from tcc.errors import InternalError
-from tcc.ir.expr import extent
+from tcc.ir.expr import extent, known_extent
 from tcc.ir.expr.scalar import Scalar, StageRef, reads_of_stages
 from tcc.ir.index import Index, Var, as_int, const, substitute
 from tcc.ir.tile import MemorySpace, TileBuffer
@@ -142,7 +142,7 @@ def in_registers(group: TileGroup, schedule: Schedule, number: int) -> bool:
     if len({n.vector if n.vector in common else None for n in nests}) > 1:
         return False  # the vector loop is the last axis: blocks would differ in the order of theirs
     return all(
-        as_int(extent(v)) is not None
+        known_extent(v) is not None
         and all(unit_size(group, schedule, v) <= n.block(v.name) for n in nests)
         and len({n.block(v.name) > 1 for n in nests}) == 1
         for v in group.common
@@ -189,7 +189,7 @@ def _resident(
 
 def unit_size(group: TileGroup, schedule: Schedule, var: Var) -> int:
     """Elements of a common loop that a unit covers, or of the streaming loop that it holds."""
-    size = as_int(extent(var))
+    size = known_extent(var)
     if group.stream is not None and var is group.stream.loop:
         return schedule.stream_block if size is None else min(size, schedule.stream_block)
     if var.name not in schedule.parallel:

@@ -213,6 +213,8 @@ class StageLowering:
             inside = replace(
                 around, stage=each.stage, nest=each.nest, outer=outer, ready=dict(own), along=()
             )
+            if each.nest.ahead:
+                next_row(inside, outer[-1])
             lowering = StageLowering(inside)
             blocks = lowering.run()
             lowering.store(blocks)

@@ -12,7 +12,7 @@ refused with `NotBlocks`.  A streaming loop is a loop that carries the totals an
 
 from collections.abc import Sequence
 
-from tcc.ir.expr import extent
+from tcc.ir.expr import known_extent
 from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import Index, as_int, const, free_vars, iterator
 from tcc.ir.tile import Block, Blocks, MemorySpace, TileBuffer, TileKernel
@@ -76,7 +76,7 @@ class _Lowering:
         return self.grid[-1]
 
     def kernel(self) -> TileKernel:
-        if all(as_int(extent(v)) != 0 for v in self.group.common):
+        if all(known_extent(v) != 0 for v in self.group.common):
             self._unit()
         axes = tuple(free_vars(tile)[0] for tile in self.grid)
         buffers, body = self.emitter.buffers, tuple(self.emitter.stmts)

@@ -11,6 +11,7 @@ from tcc.ir.index import as_int, const, evaluate, free_vars, iterator
 from tcc.ir.tile import Loop, MemorySpace, Prefetch, Stmt, Store, TileKernel
 from tcc.ir.types import F32, tensor
 from tcc.ops import OPS
+from tcc.ops.shapes import AxisAttrs
 from tcc.passes.derive.bilinear.tiled_conv import Axis, Conv, output_transform, points
 from tcc.passes.fuse.cpu_legality import CpuKernels
 from tcc.passes.program.lower_graph import lower_program, place_graph
@@ -78,6 +79,21 @@ def weighted(bits: int, depth: int) -> TileKernel:
     _, table, _ = lower_program(placed, CorePlanner(registers), lower_node, precision)
     (bound,) = table.bounds
     return bound.kernel
+
+
+@pytest.mark.parametrize("columns", [512, 2000, 50256])
+@pytest.mark.parametrize("op", ["softmax", "log_softmax"])
+def test_a_unit_asks_for_every_line_of_the_next_row_once(op: str, columns: int) -> None:
+    """In the pass for the maximum or in that of exponentials, stored or not."""
+    m = Model(op)
+    graph = m.finish(m.op(op, m.input("x", 16, columns), attrs=AxisAttrs(1)))
+    registers = CoreModel(16, 32, l2=1 << 20)
+    placed = place_graph(graph, model=CpuKernels(registers))
+    _, table, _ = lower_program(placed, CorePlanner(registers), lower_node)
+    (bound,) = table.bounds
+    found = list(hints(bound.kernel.body, {bound.kernel.axes[0].name: 3}))
+    asked = sorted(at for at in found[1::2] if isinstance(at, int))
+    assert asked == list(range(4 * columns, 5 * columns, LINE // F32.bytes))
 
 
 @pytest.mark.parametrize(("bits", "bytes_"), [(0, 4.0), (8, 1.0), (4, 0.5)])
