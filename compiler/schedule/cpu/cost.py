@@ -184,8 +184,7 @@ class _Pricing:
             busy = _first_pass(busy, cold, reuse)
         seconds = max(busy, waits, dram)
         seconds += machine.fork if self.threads > 1 else machine.launch
-        compute, ports = core.compute * second, core.ports * second
-        return Price(seconds, compute, ports, l2, l3, dram, imbalance)
+        return Price(seconds, core.compute * second, core.ports * second, l2, l3, dram, imbalance)
 
     def _imbalance(self) -> float:
         """The busiest thread's share over an even one: threads take units as they come free."""
@@ -252,11 +251,6 @@ class _Pricing:
             found.append(touch)
         return found
 
-    def _touches_along(self, nest: Nest, work: StageWork) -> list[Touch]:
-        """What a stage along a nest's reduction touches, with the reduction's loops."""
-        loops = self._loops_along(nest)
-        return [t.renamed(loops) for t in self._touches(nest, work)]
-
     def _exchanged(self) -> frozenset[StageRef]:
         """Results of one nest that another reads: they wait in the unit's scratch."""
         return frozenset(
@@ -292,7 +286,8 @@ class _Pricing:
         sums = rows * wide
         k_blocks = self._runs(nest, stage.reduce)
         loads = stores = 0.0
-        if nest.packed and contraction_factors(stage) is not None:
+        product = contraction_factors(stage) is not None
+        if nest.packed and product:
             covered = prod(self.unit.get(v, trips(v)) for v in spans if v is not vector)
             work = _shared(work, covered)
             stores = wide * steps * rows / covered
@@ -313,6 +308,9 @@ class _Pricing:
                     compute += touch.times * rows_of * wide * log2(min(near, lanes))
             else:
                 loads += count * (steps if any(v in touch.loops for v in stage.reduce) else 1)
+                if product and not packed and touch.step(vector) == 1:
+                    lost = touch.crowded(stage.reduce, wide * lanes * touch.size, machine.l1)
+                    compute += count * steps * lost * LINE / machine.l2.read
         waits = k_blocks * sums
         return compute, max((loads + waits) / machine.loads, (stores + waits) / machine.stores)
 
@@ -404,13 +402,12 @@ class _Pricing:
 
     # ---- traffic ------------------------------------------------------------------------------
 
-    def _traffic(self) -> tuple[float, float, float, float, float, float]:
+    def _traffic(self) -> tuple[float, ...]:
         """Seconds of what comes from the second and third cache and from memory, and of a core's
         part of the latter for it alone; those of the largest constant from memory, and how often
         each of its bytes is loaded."""
         machine = self.machine
-        all_ = self._walks(1)
-        own = all_ if self.threads == 1 else self._walks(self.threads)
+        all_, own = self._walks(1), self._walks(self.threads)
         near = self._computed(all_) / self.threads
         first = moved(own, machine.l1)
         second = moved(own, machine.l2.size)
@@ -425,10 +422,10 @@ class _Pricing:
         # The last cache keeps what fits of a stream that is used again, and passes on the rest.
         self._keep(third, 1 - min(1, machine.l3.size / max(1, near * self.threads)), self.lost[1])
         cold, reuse = self._reuse(third)
-        dram = alone = self._from_memory(third, together=False)
-        if self.threads > 1:
-            dram, alone = self._from_memory(third, together=True), alone / self.threads
-        in_order = machine.memory.reading(together=self.threads > 1)
+        several = self.threads > 1
+        alone = self._from_memory(third, together=False) / self.threads
+        dram = self._from_memory(third, together=several)
+        in_order = machine.memory.reading(together=several)
         return l2, l3, dram, alone, cold / in_order, reuse
 
     def _from_memory(self, border: CacheTraffic, *, together: bool) -> float:
@@ -474,10 +471,9 @@ class _Pricing:
     def _keep(self, border: CacheTraffic, lost: float, constants: float) -> None:
         """Drops what the cache has held since the kernel before: all but the part `lost` of what
         was computed, and the part `constants` of these."""
-        for key in border.by_source:
-            source, _ = key
+        for source, store in border.by_source:
             constant = isinstance(source, int) and self.group.buffers[source].constant
-            border.by_source[key] *= constants if constant else lost
+            border.by_source[source, store] *= constants if constant else lost
 
     def _walks(self, threads: int) -> list[NestLoops]:
         """Each nest's loops as one of `threads` threads walks them."""
@@ -518,7 +514,11 @@ class _Pricing:
             loops.append(LoopOver(ceil(inside[var] / step), {var: step}))
             inside[var] = min(step, inside[var])
         touches = (
-            *(t for n in nest.along for t in self._touches_along(nest, self.stages[n])),
+            *(
+                t.renamed(self._loops_along(nest))
+                for n in nest.along
+                for t in self._touches(nest, self.stages[n])
+            ),
             *(t for work in stages for t in self._touches(nest, work)),
         )
         outer = {v: trips(v) for v in named.values()} | dict(whole)
