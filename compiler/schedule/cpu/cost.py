@@ -287,14 +287,15 @@ class _Pricing:
         k_blocks = self._runs(nest, stage.reduce)
         loads = stores = 0.0
         product = contraction_factors(stage) is not None
-        if nest.packed and product:
-            covered = prod(self.unit.get(v, trips(v)) for v in spans if v is not vector)
-            work = _shared(work, covered)
+        covered = prod(self.unit.get(v, trips(v)) for v in spans if v is not vector)
+        if nest.packed and product:  # made once for the rows of a unit
+            work = replace(work, ops=1 + (work.ops - 1) / covered, heavy=work.heavy / covered)
             stores = wide * steps * rows / covered
             loads = 2 * stores  # of two lines each
         hidden = bool(nest.along) and bool(stage.reduce)
         chains = ceil(nest.block(vector.name) / lanes) if vector in stage.reduce else 1
         compute = self._arithmetic(work, vector, steps, sums, k_blocks, chains, hidden=hidden)
+        compute += stores / machine.stores  # before the sums, not beside them
         for touch in touches:
             rows_of = prod(s for v, s in spans.items() if v is not vector and v in touch.loops)
             sides = (n for v, n in spans.items() if v is not vector and touch.step(v) == 1)
@@ -310,7 +311,8 @@ class _Pricing:
                 loads += count * (steps if any(v in touch.loops for v in stage.reduce) else 1)
                 if product and not packed and touch.step(vector) == 1:
                     lost = touch.crowded(stage.reduce, wide * lanes * touch.size, machine.l1)
-                    compute += count * steps * lost * LINE / machine.l2.read
+                    again = count * steps * (1 - rows / covered)
+                    compute += again * lost * LINE / machine.l2.read
         waits = k_blocks * sums
         return compute, max((loads + waits) / machine.loads, (stores + waits) / machine.stores)
 
@@ -567,11 +569,6 @@ def _first_pass(busy: float, cold: float, reuse: float) -> float:
     """The time of a kernel whose constant nobody fetches ahead: the first of `reuse` passes over it
     goes at memory's pace.  Operands are walked in order, and the cache fetches those itself."""
     return max(cold, busy / reuse) + busy * (1 - 1 / reuse)
-
-
-def _shared(work: StageWork, rows: int) -> StageWork:
-    """The work of a product whose packed operand is made once for `rows`."""
-    return replace(work, ops=1 + (work.ops - 1) / rows, heavy=work.heavy / rows)
 
 
 def _apart(stage: GroupStage, touch: Touch) -> int:
