@@ -309,7 +309,8 @@ class _Pricing:
                     compute += touch.times * rows_of * wide * log2(min(near, lanes))
             else:
                 loads += count * (steps if any(v in touch.loops for v in stage.reduce) else 1)
-                if product and not packed and touch.step(vector) == 1:
+                # Not beside other loops: BERT's attention takes as long with either order of v.
+                if product and not (packed or self.exchanged) and touch.step(vector) == 1:
                     lost = touch.crowded(stage.reduce, wide * lanes * touch.size, machine.l1)
                     again = count * steps * (1 - rows / covered)
                     compute += again * lost * LINE / machine.l2.read
