@@ -8,19 +8,12 @@ from tcc.ir.op import Array, Arrays
 from tcc.ir.types import I64
 from tcc.known import all_known
 from tcc.ops.formula import choose, fn
+from tcc.ops.shapes import required
 
 
 def array(arrays: Arrays, number: int) -> Array:
     """The array of a required operand; raises ValueError where it is absent."""
-    found = maybe_array(arrays, number)
-    if found is None:
-        raise ValueError(f"operand {number} is required")
-    return found
-
-
-def maybe_array(arrays: Arrays, number: int) -> Array | None:
-    """The array of an optional operand, None where it is absent."""
-    return arrays[number] if number < len(arrays) else None
+    return required(arrays, number)
 
 
 def require(condition: bool, message: str) -> None:

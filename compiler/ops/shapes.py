@@ -57,17 +57,17 @@ class AxisAttrs:
     axis: int
 
 
-def required(types: Types, number: int) -> TensorType:
-    """The type of operand `number`, which may not be absent."""
-    found = types[number] if number < len(types) else None
+def required(operands: Sequence[T | None], number: int) -> T:
+    """The type or array of operand `number`; raises ValueError where it is absent."""
+    found = optional(operands, number)
     if found is None:
         raise ValueError(f"operand {number} is missing")
     return found
 
 
-def optional(types: Types, number: int) -> TensorType | None:
-    """The type of operand `number`, None where it is absent or beyond the last."""
-    return types[number] if number < len(types) else None
+def optional(operands: Sequence[T | None], number: int) -> T | None:
+    """The type or array of operand `number`, None where it is absent or beyond the last."""
+    return operands[number] if number < len(operands) else None
 
 
 def present(types: Types, count: int | None = None) -> OutTypes:

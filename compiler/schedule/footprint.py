@@ -29,9 +29,11 @@ from tcc.ir.index import (
     step_in,
 )
 from tcc.record import entity, record
-from tcc.schedule.nest import typical
+from tcc.schedule.nest import points, typical
 
 LINE = 64
+# Bytes after which the sets of the first-level cache start anew.
+PAGE = 4096
 
 
 @record
@@ -102,6 +104,15 @@ class Touch:
         if found is None:
             found = self._known[key] = self.bytes_in(spans, LINE)
         return found
+
+    def crowded(self, along: Vars, row: int, capacity: int) -> float:
+        """The part that the first cache, of `capacity` bytes, loses before it is used again: rows
+        of `row` bytes, one for each step `along` loops, lie in few of its sets.  Nothing of
+        constants, which are packed, and where it could not hold the rows side by side either."""
+        if self.constant or row * points(along) > capacity:
+            return 0.0
+        apart = gcd(PAGE, *((self.step(v) or 1) * self.size for v in along))
+        return max(0.0, 1 - capacity / apart / points(along))
 
     def bytes_in(self, spans: Mapping[Var, int], line: int) -> float:
         """Bytes touched, in whole lines of `line` bytes.

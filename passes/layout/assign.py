@@ -41,10 +41,11 @@ from tcc.passes.fuse.compose import compose
 from tcc.passes.fuse.concat_in_place import ConcatPart, Join
 from tcc.passes.fuse.partition import Group, NodeKind, classify, seen_by_others
 from tcc.passes.fuse.split import split
-from tcc.passes.layout.pad_planes import LINE, crowded
+from tcc.passes.layout.pad_planes import crowded
 from tcc.passes.layout.weights import Rounded
 from tcc.record import entity, record
 from tcc.schedule.backend import KernelModel
+from tcc.schedule.footprint import LINE
 from tcc.schedule.nest import trips, typical
 
 # Where the element of a copy lies in what it is copied of.

@@ -17,11 +17,8 @@ from tcc.ir.graph import Value
 from tcc.ir.index import Indices, as_int
 from tcc.ir.types import TensorType, element_count
 from tcc.passes.fuse.unify_iterators import shaped_stage
+from tcc.schedule.footprint import PAGE
 
-# Bytes after which the sets of the first-level cache start anew.
-PAGE = 4096
-# Bytes by which planes are set apart: a line.
-LINE = 64
 # So many elements of a set at least do not stay beside what else is there.
 _MANY = 8
 

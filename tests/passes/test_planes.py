@@ -13,8 +13,8 @@ from tcc.ops import OPS
 from tcc.ops.formula import fn
 from tcc.passes.derive.bilinear.tiled_conv import Axis, Conv, input_transform, products
 from tcc.passes.layout.assign import Placed
-from tcc.passes.layout.pad_planes import LINE, PAGE
 from tcc.passes.program.lower_graph import place_graph
+from tcc.schedule.footprint import LINE, PAGE
 
 from tests.passes.products import F4
 

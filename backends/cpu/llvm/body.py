@@ -1,6 +1,7 @@
 """The statements of a kernel."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import assert_never
 
 from tcc.backends.cpu.llvm.blocks import RegisterBlock, carried_chunks, in_chunks, last_axis
@@ -13,7 +14,7 @@ from tcc.backends.cpu.llvm.reduce import reduce
 from tcc.backends.cpu.llvm.relayout import broadcast, relayout
 from tcc.backends.cpu.llvm.text import Reg
 from tcc.backends.cpu.llvm.uses import wanted_as_scalars, wanted_as_words
-from tcc.ir.index import as_int, iterator
+from tcc.ir.index import as_int, free_vars, iterator
 from tcc.ir.tile import (
     Block,
     Broadcast,
@@ -31,6 +32,9 @@ from tcc.ir.tile import (
     TileBuffer,
 )
 from tcc.ir.types import BF16
+
+# So many trips of a loop at most are written one by one.
+_FEW = 4
 
 
 class Statements:
@@ -102,38 +106,38 @@ class Statements:
         scalars = node.out in self._scalars
         if node.out in self._words:
             return load_words(self._env, node, scalars)
-        bf16_rows = node.out.dtype is BF16 and not scalars
-        rows = load_rows(self._env, node) if bf16_rows else None
-        return load(self._env, node, scalars) if rows is None else rows
+        if node.out.dtype is BF16 and not scalars and (rows := load_rows(self._env, node)):
+            return rows
+        return load(self._env, node, scalars)
 
     # ---- control ------------------------------------------------------------------------------
 
     def _loop(self, node: Loop) -> None:
         code, indices = self._indices.code, self._indices
         start, stop = indices.emit(node.start), indices.emit(node.stop)
-        if not node.inits and as_int(node.stop - node.start) == node.step:
-            self._bind_counter(node, start, start)
-            self.run(node.body)
+        size = as_int(node.stop - node.start) or 0
+        trips = range(0, size, node.step)
+        if not node.inits and self._one_by_one(node, len(trips)):
+            for trip in trips:
+                with code.scope() if len(trips) > 1 else nullcontext():
+                    self._bind_counter(node, indices.emit(node.start + trip), start)
+                    self.run(node.body)
             return
         inits = [self._canonical(self._values[block]) for block in node.inits]
-        always = _runs(node)
         name = code.fresh("loop")
         before = code.label
-        if always:
+        if size > 0:
             code.jump(name)
         else:
             some = code.compare("icmp slt", start, stop)
             code.branch(some, name, f"{name}.done")
         code.place(name)
+        line = len(code.lines)
         counter = code.emit("i64", 1, "")
-        counter_line = len(code.lines) - 1
-        carried, lines = [], []
+        carried = []
         for block, init in zip(node.carried, inits, strict=True):
-            regs = []
-            for reg in init.regs:
-                regs.append(code.emit(reg.elem, reg.width, ""))
-                lines.append(len(code.lines) - 1)
-            carried.append(RegisterBlock(init.dtype, init.shape, init.chunks, tuple(regs)))
+            regs = tuple(code.emit(reg.elem, reg.width, "") for reg in init.regs)
+            carried.append(RegisterBlock(init.dtype, init.shape, init.chunks, regs))
             self._values[block] = carried[-1]
         with code.scope():
             self._bind_counter(node, counter, start)
@@ -143,18 +147,15 @@ class Statements:
             more = code.compare("icmp slt", after, stop)
         latch = code.label
         code.void(f"br {more}, label %{name}, label %{name}.done, !llvm.loop !0")
-        code.lines[counter_line] = _phi(counter, (start, before), (after, latch))
-        pairs = [
-            (reg, first, last)
-            for value, init, final in zip(carried, inits, yields, strict=True)
-            for reg, first, last in zip(value.regs, init.regs, final.regs, strict=True)
-        ]
-        for line, (reg, first, last) in zip(lines, pairs, strict=True):
-            code.lines[line] = _phi(reg, (first, before), (last, latch))
+        phis = [(counter, start, after)]
+        for value, init, final in zip(carried, inits, yields, strict=True):
+            phis += zip(value.regs, init.regs, final.regs, strict=True)
+        for at, (reg, first, last) in enumerate(phis, line):
+            code.lines[at] = f"  {reg.text} = {_incoming(reg, (first, before), (last, latch))}"
         code.place(f"{name}.done")
         for block, init, final in zip(node.results, inits, yields, strict=True):
             regs_out = final.regs
-            if not always:
+            if size < 1:
                 regs_out = tuple(
                     code.emit(
                         last.elem, last.width, _incoming(last, (first, before), (last, latch))
@@ -163,16 +164,21 @@ class Statements:
                 )
             self._values[block] = RegisterBlock(final.dtype, final.shape, final.chunks, regs_out)
 
+    def _one_by_one(self, node: Loop, trips: int) -> bool:
+        """Whether trips are written one by one: a single one, or few that alone decide a guard."""
+        guards = (g for s in node.body if isinstance(s, Load) for g in s.guards)
+        names = ({v.name for v in free_vars(g.index)} for g in guards)
+        decided = (node.var.name in n and n.isdisjoint(self._indices.values) for n in names)
+        return trips == 1 or (0 < trips <= _FEW and any(decided))
+
     def _bind_counter(self, node: Loop, counter: Reg, start: Reg) -> None:
         """Names the loop variable, and the trip number behind it for the simplifier."""
         indices, code = self._indices, self._indices.code
         indices.values[node.var.name] = counter
-        extent = (node.stop - node.start) // node.step
-        trip = iterator(f"{node.var.name}.trip", extent)
+        trip = iterator(f"{node.var.name}.trip", (node.stop - node.start) // node.step)
         indices.steps[node.var] = node.start + node.step * trip
         passed = code.op("sub nsw", counter, start)
-        number = code.op("udiv exact", passed, node.step)
-        indices.values[f"{node.var.name}.trip"] = number
+        indices.values[f"{node.var.name}.trip"] = code.op("udiv exact", passed, node.step)
 
     def _if(self, node: If) -> None:
         code = self._indices.code
@@ -193,15 +199,5 @@ class Statements:
         return in_chunks(code, value, carried_chunks(last_axis(value.shape), code.module.lanes))
 
 
-def _runs(node: Loop) -> bool:
-    """Whether the loop is known to run at least once."""
-    trips = as_int(node.stop - node.start)
-    return trips is not None and trips > 0
-
-
 def _incoming(reg: Reg, *edges: tuple[Reg, str]) -> str:
     return f"phi {reg.type} " + ", ".join(f"[ {r.text}, %{label} ]" for r, label in edges)
-
-
-def _phi(reg: Reg, *edges: tuple[Reg, str]) -> str:
-    return f"  {reg.text} = {_incoming(reg, *edges)}"

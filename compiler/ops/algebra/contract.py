@@ -25,7 +25,7 @@ from tcc.ir.op import (
 )
 from tcc.ir.types import I32, I64, U32, U64, TensorType
 from tcc.ops.formula import aligned, wide
-from tcc.ops.operands import maybe_array, require
+from tcc.ops.operands import require
 from tcc.ops.reference import given, in_f32
 from tcc.ops.shapes import (
     FLOATS,
@@ -142,7 +142,7 @@ def _gemm_infer(types: Types, attrs: GemmAttrs) -> OutTypes:
 
 @in_f32
 def _gemm_reference(arrays: Arrays, attrs: GemmAttrs) -> OutArrays:
-    (a, c), bias = given(arrays, 2), maybe_array(arrays, 2)
+    (a, c), bias = given(arrays, 2), optional(arrays, 2)
     y = (a.T if attrs.trans_a else a) @ (c.T if attrs.trans_b else c) * a.dtype.type(attrs.alpha)
     return (y if bias is None else y + a.dtype.type(attrs.beta) * bias,)
 

@@ -17,7 +17,6 @@ from tcc.ir.op import (
 from tcc.ir.types import BF16, F16, F32, FLOAT8, I8, I32, TensorType, tensor
 from tcc.ops.algebra.contract import matmul_sum
 from tcc.ops.formula import fn
-from tcc.ops.operands import maybe_array
 from tcc.ops.reference import given
 from tcc.ops.shapes import agree_shapes, check_dtype, optional, present
 from tcc.record import record
@@ -107,7 +106,7 @@ def _reference(arrays: Arrays, attrs: LevelsAttrs) -> OutArrays:
         low, high = (levels << 4).astype(np.int8) >> 4, levels >> 4
         wide = np.stack([low, high], 1).reshape(-1, levels.shape[1]).astype(np.float32)
     for number in (3, 2):
-        found = maybe_array(arrays, number)
+        found = optional(arrays, number)
         if found is not None:
             spread = np.repeat(found.astype(np.float32), attrs.block, 0)[: len(wide)]
             wide = wide - spread if number == 3 else wide * spread

@@ -39,7 +39,6 @@ from tcc.ir.types import (
 )
 from tcc.ops.algebra.narrow import NarrowAttrs, narrow_reference, narrowed
 from tcc.ops.formula import choose, fn, one_stage
-from tcc.ops.operands import maybe_array
 from tcc.ops.reference import given
 from tcc.ops.shapes import (
     Point,
@@ -160,7 +159,7 @@ def _quantize_element(b: ExprBuilder, at: Point, attrs: QuantizeAttrs) -> Scalar
 
 
 def _quantize_reference(arrays: Arrays, attrs: QuantizeAttrs) -> OutArrays:
-    (x, scale), zero = given(arrays, 2), maybe_array(arrays, 2)
+    (x, scale), zero = given(arrays, 2), optional(arrays, 2)
     with np.errstate(all="ignore"):
         ratio = x.astype(np.float32) / _spread(scale, x, attrs).astype(np.float32)
         ratio = carrier(ratio.astype(attrs.precision.carrier), attrs.precision).astype(np.float32)
@@ -199,7 +198,7 @@ def _dequantize_element(b: ExprBuilder, at: Point, attrs: DequantizeAttrs) -> Sc
 
 
 def _dequantize_reference(arrays: Arrays, attrs: DequantizeAttrs) -> OutArrays:
-    (x, scale), zero = given(arrays, 2), maybe_array(arrays, 2)
+    (x, scale), zero = given(arrays, 2), optional(arrays, 2)
     exact = np.float32 if x.dtype.kind == "f" else np.int32
     level = x.astype(exact)
     if zero is not None:

@@ -30,7 +30,7 @@ from tcc.ir.types import I64, TensorType, element_count
 from tcc.ops.algebra.contract import rounded
 from tcc.ops.algebra.pad import surrounded
 from tcc.ops.formula import choose, fn, wide
-from tcc.ops.operands import array, dims, inside, maybe_array, none_negative, require, sizes
+from tcc.ops.operands import array, dims, inside, none_negative, require, sizes
 from tcc.ops.reference import given, in_f32
 from tcc.ops.shapes import FLOATS, Point, Shape, agree, optional, present, required, same_dtype
 from tcc.record import record
@@ -198,7 +198,7 @@ def convolve(x: Array, w: Array, attrs: ConvAttrs) -> Array:
 @in_f32
 def _conv_reference(arrays: Arrays, attrs: ConvAttrs) -> OutArrays:
     x, w = given(arrays, 2)
-    return (with_bias(convolve(x, w, attrs), maybe_array(arrays, 2)),)
+    return (with_bias(convolve(x, w, attrs), optional(arrays, 2)),)
 
 
 def with_bias(y: Array, bias: Array | None) -> Array:
@@ -273,7 +273,7 @@ def _transpose_reference(arrays: Arrays, attrs: ConvTransposeAttrs) -> OutArrays
         spots += term.reshape(spots.shape)
     behind = (b + n - size for b, n, size in zip(before, kept, whole, strict=True))
     y = surrounded(y, 0, (0, 0, *(-b for b in before)), (0, 0, *behind))
-    return (with_bias(y, maybe_array(arrays, 2)),)
+    return (with_bias(y, optional(arrays, 2)),)
 
 
 def _transpose_expr(types: Types, attrs: ConvTransposeAttrs) -> Expr:

@@ -28,7 +28,7 @@ from tcc.ir.types import F64, I64, DType, TensorType
 from tcc.ops.algebra.window import ConvAttrs, biased, conv_shape, group_channel, when, with_bias
 from tcc.ops.composite.resize import cubic_weight, cubic_weights
 from tcc.ops.formula import fn, number, one_stage, wide
-from tcc.ops.operands import array, clamped, dims, inside, maybe_array, require, sizes
+from tcc.ops.operands import array, clamped, dims, inside, require, sizes
 from tcc.ops.reference import given
 from tcc.ops.shapes import FLOATS, Point, Shape, agree, agree_shapes, optional, present, required
 from tcc.record import record
@@ -303,7 +303,7 @@ def _linear_taps(at: Scalar, extent: Index) -> list[Tap]:
 
 
 def _deform_reference(arrays: Arrays, attrs: DeformConvAttrs) -> OutArrays:
-    (x, w, offset), mask, conv = given(arrays, 3), maybe_array(arrays, 4), attrs.conv
+    (x, w, offset), mask, conv = given(arrays, 3), optional(arrays, 4), attrs.conv
     types = [TensorType(FLOATS[0], dims(*a.shape)) for a in (x, w)]
     shape = sizes(conv_shape(types[0], types[1], conv))
     y = np.zeros(shape, np.float64)
@@ -321,7 +321,7 @@ def _deform_reference(arrays: Arrays, attrs: DeformConvAttrs) -> OutArrays:
             ]
             scale = 1.0 if mask is None else float(mask[n, element, oh, ow])
             y[n, m, oh, ow] += _sampled(x[n, channel], at, _LINEAR) * w[m, c, kh, kw] * scale
-    return (with_bias(y, maybe_array(arrays, 3)).astype(x.dtype),)
+    return (with_bias(y, optional(arrays, 3)).astype(x.dtype),)
 
 
 # ---- rows ----------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from tcc.ir.types import I32, I64, TensorType
 from tcc.ops.composite.moments import reader
 from tcc.ops.composite.softmax import log_shares
 from tcc.ops.formula import choose, fn, outside, wide, widened
-from tcc.ops.operands import array, maybe_array, wrapped
+from tcc.ops.operands import array, wrapped
 from tcc.ops.reference import in_f32
 from tcc.ops.shapes import (
     FLOATS,
@@ -126,7 +126,7 @@ def _entropy_expr(types: Types, attrs: LossAttrs) -> Expr:
 
 
 def _losses(arrays: Arrays, logs: Array, attrs: LossAttrs) -> Array:
-    labels, weights = array(arrays, 1), maybe_array(arrays, 2)
+    labels, weights = array(arrays, 1), optional(arrays, 2)
     loss, weight = np.zeros(labels.shape, logs.dtype), np.ones(labels.shape, logs.dtype)
     for at in np.ndindex(labels.shape):
         label = int(labels[at])

@@ -31,7 +31,6 @@ from tcc.ops.composite.moments import (
     standardized,
 )
 from tcc.ops.formula import fn, one_stage, outside, read_aligned, wide
-from tcc.ops.operands import maybe_array
 from tcc.ops.reference import given, in_f32, widen_half
 from tcc.ops.shapes import (
     FLOATS,
@@ -111,7 +110,7 @@ def _layer_statistics(
 
 
 def _layer_reference(arrays: Arrays, attrs: NormAttrs) -> OutArrays:
-    (x, scale), bias = given(arrays, 2), maybe_array(arrays, 2)
+    (x, scale), bias = given(arrays, 2), optional(arrays, 2)
     with np.errstate(all="ignore"):
         axes = last_axes(attrs.axis, x.ndim)
         normal, mean, root = standardized(widen_half(x), axes, attrs.epsilon)

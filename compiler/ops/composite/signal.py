@@ -15,7 +15,7 @@ from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Typ
 from tcc.ir.types import F32, F64, I64, DType, TensorType, tensor
 from tcc.ops.algebra.contract import rounded
 from tcc.ops.formula import choose, fn, number, one_stage, widened
-from tcc.ops.operands import array, maybe_array, require, sizes
+from tcc.ops.operands import array, require, sizes
 from tcc.ops.shapes import (
     FLOATS,
     INTEGERS,
@@ -226,7 +226,7 @@ def _stft_infer(types: Types, attrs: StftAttrs) -> OutTypes:
 
 
 def _stft_reference(arrays: Arrays, attrs: StftAttrs) -> OutArrays:
-    x, window = array(arrays, 0), maybe_array(arrays, 1)
+    x, window = array(arrays, 0), optional(arrays, 1)
     step, length = sizes((attrs.step, attrs.length))
     signal = _complex(x.reshape(*x.shape[:2], prod(x.shape[2:])))
     starts = range(0, x.shape[1] - length + 1, step)

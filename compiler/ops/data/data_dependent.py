@@ -16,7 +16,7 @@ from tcc.ir.op import (
     Types,
 )
 from tcc.ir.types import BOOL, F32, I32, I64, TensorType, element_count
-from tcc.ops.operands import array, maybe_array, require, sizes
+from tcc.ops.operands import array, require, sizes
 from tcc.ops.reference import given
 from tcc.ops.shapes import (
     COMMON,
@@ -213,7 +213,7 @@ def _overlap(a: Array, b: Array) -> float:
 
 
 def _limit(arrays: Arrays, number: int, default: float) -> float:
-    found = maybe_array(arrays, number)
+    found = optional(arrays, number)
     return default if found is None else float(found.reshape(()))
 
 

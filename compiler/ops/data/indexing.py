@@ -21,7 +21,7 @@ from tcc.ir.op import (
 )
 from tcc.ir.types import I32, I64, TensorType
 from tcc.ops.formula import choose, fn, one_stage
-from tcc.ops.operands import array, clamped, guard, inside, maybe_array, require, sizes, wrapped
+from tcc.ops.operands import array, clamped, guard, inside, require, sizes, wrapped
 from tcc.ops.reference import given, in_f32, truncated
 from tcc.ops.shapes import (
     ALL,
@@ -284,7 +284,7 @@ def _tensor_scatter_infer(types: Types, attrs: TensorScatterAttrs) -> OutTypes:
 
 
 def _tensor_scatter_reference(arrays: Arrays, attrs: TensorScatterAttrs) -> OutArrays:
-    y, update, places = array(arrays, 0).copy(), array(arrays, 1), maybe_array(arrays, 2)
+    y, update, places = array(arrays, 0).copy(), array(arrays, 1), optional(arrays, 2)
     for batch in range(len(y)):
         start = 0 if places is None else int(places[batch])
         target = np.moveaxis(y[batch], attrs.axis - 1, 0)

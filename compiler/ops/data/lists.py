@@ -26,7 +26,7 @@ from tcc.ir.op import (
     Types,
 )
 from tcc.ir.types import I64, DType, TensorType
-from tcc.ops.operands import array, maybe_array, require
+from tcc.ops.operands import array, require
 from tcc.ops.reference import given
 from tcc.ops.shapes import ALL, optional, present, required
 from tcc.record import record
@@ -188,7 +188,7 @@ def entries_of(arrays: Arrays) -> OutArrays:
 
 
 def _place(arrays: Arrays, number: int, count: int, most: int) -> int:
-    given = maybe_array(arrays, number)
+    given = optional(arrays, number)
     at = most if given is None else int(given)
     at += count if at < 0 else 0
     if not 0 <= at <= most:

@@ -26,7 +26,7 @@ from tcc.schedule.cpu.grid import cuts_of, shares_of, uneven
 from tcc.schedule.cpu.machine import Machine
 from tcc.schedule.cpu.schedule import Nest, Schedule, even
 from tcc.schedule.cpu.work import StageWork, group_work, is_global
-from tcc.schedule.footprint import Touch
+from tcc.schedule.footprint import LINE, Touch
 from tcc.schedule.masked_terms import covered
 from tcc.schedule.nest import (
     FEW_APART,
@@ -253,11 +253,6 @@ class _Pricing:
             or (t.store and t.source in self.exchanged)
         ]
 
-    def _touches_along(self, nest: Nest, work: StageWork) -> list[Touch]:
-        """What a stage along a nest's reduction touches, with the reduction's loops."""
-        loops = self._loops_along(nest)
-        return [t.renamed(loops) for t in self._touches(nest, work)]
-
     def _exchanged(self) -> frozenset[StageRef]:
         """Results of one nest that another reads: they wait in the unit's scratch."""
         return frozenset(
@@ -292,14 +287,16 @@ class _Pricing:
         sums = rows * wide
         k_blocks = self._runs(nest, stage.reduce)
         loads = stores = 0.0
-        if nest.packed and contraction_factors(stage) is not None:
-            covered = prod(self.unit.get(v, trips(v)) for v in spans if v is not vector)
-            work = _shared(work, covered)
+        product = contraction_factors(stage) is not None
+        covered = prod(self.unit.get(v, trips(v)) for v in spans if v is not vector)
+        if nest.packed and product:  # made once for the rows of a unit
+            work = replace(work, ops=1 + (work.ops - 1) / covered, heavy=work.heavy / covered)
             stores = wide * steps * rows / covered
             loads = 2 * stores  # of two lines each
         hidden = bool(nest.along) and bool(stage.reduce)
         chains = ceil(nest.block(vector.name) / lanes) if vector in stage.reduce else 1
         compute = self._arithmetic(work, vector, steps, sums, k_blocks, chains, hidden=hidden)
+        compute += stores / machine.stores  # before the sums, not beside them
         for touch in touches:
             rows_of = prod(s for v, s in spans.items() if v is not vector and v in touch.loops)
             near = max(
@@ -316,8 +313,13 @@ class _Pricing:
                 loads += count * (steps if any(v in touch.loops for v in stage.reduce) else 1)
                 far = min((s.size or 0 for s in touch.steps if s.var in stage.reduce), default=0)
                 side = wide * lanes
-                if far > side and touch.step(vector) == 1 and contraction_factors(stage) is None:
+                if touch.step(vector) == 1 and not product and far > side:
                     self.gaps[touch.source] = _GAP / (side * touch.size)
+                # Not beside other loops: BERT's attention takes as long with either order of v.
+                if touch.step(vector) == 1 and product and not (packed or self.exchanged):
+                    lost = touch.crowded(stage.reduce, side * touch.size, machine.l1)
+                    again = count * steps * (1 - rows / covered)
+                    compute += again * lost * LINE / machine.l2.read
         waits = k_blocks * sums
         return compute, max((loads + waits) / machine.loads, (stores + waits) / machine.stores)
 
@@ -414,8 +416,7 @@ class _Pricing:
         part of the latter for it alone; those of the largest constant from memory, and how often
         each of its bytes is loaded."""
         machine = self.machine
-        all_ = self._walks(1)
-        own = all_ if self.threads == 1 else self._walks(self.threads)
+        all_, own = self._walks(1), self._walks(self.threads)
         near = self._computed(all_) / self.threads
         first = moved(own, machine.l1)
         second = moved(own, machine.l2.size)
@@ -482,10 +483,9 @@ class _Pricing:
     def _keep(self, border: CacheTraffic, lost: float, constants: float) -> None:
         """Drops what the cache has held since the kernel before: all but the part `lost` of what
         was computed, and the part `constants` of these."""
-        for key in border.by_source:
-            source, _ = key
+        for source, store in border.by_source:
             constant = isinstance(source, int) and self.group.buffers[source].constant
-            border.by_source[key] *= constants if constant else lost
+            border.by_source[source, store] *= constants if constant else lost
 
     def _walks(self, threads: int) -> list[NestLoops]:
         """Each nest's loops as one of `threads` threads walks them."""
@@ -526,7 +526,11 @@ class _Pricing:
             loops.append(LoopOver(ceil(inside[var] / step), {var: step}))
             inside[var] = min(step, inside[var])
         touches = (
-            *(t for n in nest.along for t in self._touches_along(nest, self.stages[n])),
+            *(
+                t.renamed(self._loops_along(nest))
+                for n in nest.along
+                for t in self._touches(nest, self.stages[n])
+            ),
             *(t for work in stages for t in self._touches(nest, work)),
         )
         outer = {v: trips(v) for v in named.values()} | dict(whole)
@@ -575,11 +579,6 @@ def _first_pass(busy: float, cold: float, reuse: float) -> float:
     """The time of a kernel whose constant nobody fetches ahead: the first of `reuse` passes over it
     goes at memory's pace.  Operands are walked in order, and the cache fetches those itself."""
     return max(cold, busy / reuse) + busy * (1 - 1 / reuse)
-
-
-def _shared(work: StageWork, rows: int) -> StageWork:
-    """The work of a product whose packed operand is made once for `rows`."""
-    return replace(work, ops=1 + (work.ops - 1) / rows, heavy=work.heavy / rows)
 
 
 def _apart(stage: GroupStage, touch: Touch) -> int:

@@ -14,9 +14,9 @@ from dataclasses import replace
 from tcc.ir.expr.scalar import Source, StageRef
 from tcc.ir.index import Index, Var, as_int, bounds, const, step_in
 from tcc.ir.tile.group import TileGroup
-from tcc.passes.layout.pad_planes import LINE
 from tcc.passes.tile.cpu.scratch import Resident
 from tcc.schedule.cpu.schedule import Schedule
+from tcc.schedule.footprint import LINE
 from tcc.schedule.nest import in_scratch
 
 

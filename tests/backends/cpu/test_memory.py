@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tcc.backends.cpu.codegen import compile_assembly
 from tcc.backends.cpu.llvm.emit import emit_kernel
-from tcc.ir.index import const, floordiv, iterator, mod, symbol
+from tcc.ir.index import Index, const, floordiv, iterator, mod, symbol
 from tcc.ir.tile import (
     Block,
     Guard,
@@ -153,6 +153,48 @@ def test_guarded_tail_of_a_symbolic_size(check, count):
         x, y, (16,), (at,), (at,), guards, guards, sizes=(var(size),), axes=(var(u),)
     )
     check(kernel, [normal(count), zeros(count)], {"n": count})
+
+
+def _halves(trips: int, swapped: Index) -> TileKernel:
+    """Blocks of 32 elements, each that of `swapped` trips further on, or the fill."""
+    at = iterator("at", 32 * trips)
+    (l0,) = lanes((32,))
+    x, y = buffer("x", F32, (32 * trips,)), output("y", F32, 32 * trips)
+    block, place = Block("x", F32, (32,)), at + l0 + 32 * swapped
+    guards = (Guard(place, const(32 * trips)),)
+    body = (Load(block, x, (place,), guards, 7.0), Store(y, (at + l0,), block))
+    loop = Loop(var(at), const(0), const(32 * trips), 32, (), (), body, (), ())
+    return TileKernel((x, y), (), (), (var(iterator("u", 2)),), (loop,))
+
+
+@pytest.mark.parametrize("trips", [2, 3, 4, 5])
+@pytest.mark.parametrize("further", [-1, 1])
+def test_guards_that_a_trip_decides_are_gone_where_trips_are_few(check, trips, further):
+    """A masked load beside memory that is not mapped takes hundreds of cycles, even of no lane."""
+    kernel = _halves(trips, const(further))
+    check(kernel, [normal(32 * trips), zeros(32 * trips)])
+    assembly = compile_assembly(emit_kernel(kernel, "halves", SERVER).llvm, SERVER)
+    assert ("{%k" in assembly) == (trips > 4)
+
+
+def test_guards_that_units_decide_too_stay_in_their_loop(check):
+    kernel = _halves(2, iterator("u", 2))
+    text = emit_kernel(kernel, "halves", SERVER).llvm
+    assert text.count("store <16 x float>") == 2
+
+
+@pytest.mark.parametrize("size", [0, 32, 64])
+def test_a_loop_of_open_size_runs_with_its_guards(check, size):
+    n = symbol("n")
+    at = iterator("at", n)
+    (l0,) = lanes((32,))
+    x, y, block = buffer("x", F32, (64,)), output("y", F32, 64), Block("x", F32, (32,))
+    place = at + l0 + 32
+    load = Load(block, x, (place,), (Guard(place, const(64)),), 7.0)
+    body = (load, Store(y, (at + l0,), block))
+    loop = Loop(var(at), const(0), n, 32, (), (), body, (), ())
+    kernel = TileKernel((x, y), (), (var(n),), (var(iterator("u", 1)),), (loop,))
+    check(kernel, [normal(64), zeros(64)], {"n": size})
 
 
 def test_mirrored_and_broadcast_guards(check):
