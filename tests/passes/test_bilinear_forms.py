@@ -12,10 +12,10 @@ import pytest
 from tcc.ir.graph import Graph, GraphBuilder
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.verify import verify_graph
-from tcc.ir.index import IndexLike, const, symbol
-from tcc.ir.types import F32, tensor
+from tcc.ir.index import IndexLike, as_int, const, symbol
+from tcc.ir.types import F32, element_count, tensor
 from tcc.ops import OPS
-from tcc.passes.derive.bilinear.tiled_conv import AxisForm, Form
+from tcc.passes.derive.bilinear.tiled_conv import AxisForm, Form, points
 from tcc.passes.derive.derive import Derivations, derive
 from tcc.runtime.module import Module
 
@@ -127,6 +127,15 @@ CASES = {
     "1-D, 7 taps": (Case((30,), (7,), before=(3,), after=(3,)), form((2, 7))),
     "1-D, two pieces": (Case((30,), (7,), before=(3,), after=(3,)), form((4, 4))),
     "1-D, pieces of two taps": (Case((17,), (5,), before=(2,), after=(0,)), form((3, 2))),
+    "1-D, many pieces": (Case((29,), (12,), before=(6,), after=(6,)), form((3, 4))),
+    "1-D, pieces and tiles of a common length": (
+        Case((45,), (16,), before=(7,), after=(8,), groups=4),
+        form((4, 2)),
+    ),
+    "1-D, many pieces, stride 2": (
+        Case((45,), (16,), strides=(2,), before=(8,), after=(8,), groups=2),
+        form((4, 4)),
+    ),
     "1-D, dilated": (Case((41,), (3,), dilations=(4,), before=(4,), after=(1,)), form((4, 3))),
     "1-D, stride 2": (Case((33,), (5,), strides=(2,), before=(2,), after=(2,)), form((4, 3))),
     "1-D, stride 3": (Case((40,), (7,), strides=(3,), before=(1,)), form((2, 3))),
@@ -210,7 +219,8 @@ def exact_and_allowed(case: Case, image: Array) -> tuple[Array, Array]:
 
 # One of each kind of loop nest is compiled as well.
 RUN = (
-    "1-D, 7 taps", "1-D, dilated", "1-D, stride 2", "7 x 1, two pieces", "3 x 3, one column",
+    "1-D, 7 taps", "1-D, pieces and tiles of a common length", "1-D, many pieces, stride 2",
+    "1-D, dilated", "1-D, stride 2", "7 x 1, two pieces", "3 x 3, one column",
     "2 x 2", "5 x 5, pieces", "groups, dilated", "stride 2, 4 x 4", "3-D, one axis",
     "transposed, phases", "transposed, three phases", "transposed, groups",
 )  # fmt: skip
@@ -232,6 +242,27 @@ def test_forms_compute_the_convolution(name: str, compiled: Run) -> None:
     for actual in found:
         assert actual.shape == exact.shape
         assert np.all(np.abs(actual - exact) <= allowed)
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("1-D, 3 taps", 8),  # one piece: a line for each tile
+        ("1-D, two pieces", 9),  # of 8 tiles in 16 pairs, at 9 places
+        ("1-D, many pieces", 30),  # of 10 tiles in 30 pairs: places would be 36
+        ("1-D, pieces and tiles of a common length", 30),  # 12 tiles in 96 pairs
+        ("1-D, many pieces, stride 2", 14),  # 6 tiles in 12 pairs of each class, at 7 places
+        ("5 x 5, pieces", 4 * 2 * 7),  # down 4 tiles in 8 pairs, where places would be 16
+    ],
+)
+def test_pairs_of_tiles_and_pieces_that_read_the_same_inputs_are_transformed_once(
+    name: str, lines: int
+) -> None:
+    case, wanted = CASES[name]
+    after = derive(case.graph(), Derivations(Only(wanted), growth=1e9))
+    transformed = next(n for n in after.nodes if n.op.name == "expression").outputs[0].type
+    elements = points(wanted) * 2 * lines * case.channels
+    assert as_int(element_count(transformed.shape)) == elements
 
 
 @pytest.mark.parametrize("name", ["1-D, two pieces", "stride 2, 4 x 4", "transposed, phases"])

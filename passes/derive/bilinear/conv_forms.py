@@ -98,7 +98,7 @@ def form_work(conv: Conv, form: Form) -> FormWork:
     """What a form of a convolution does at each run; unknown numbers of images count as one."""
     images, axes, facts = as_int(conv.images) or 1, conv.axes, facts_of(conv, form)
     tiles, pieces = images * prod(f.tiles for f in facts), prod(f.pieces for f in facts)
-    spread = tiles * pieces * prod(a.starts for a in axes) * conv.channels
+    spread = images * prod(f.lines for f in facts) * conv.channels
     gathered = tiles * prod(a.turns for a in axes) * conv.filters
     terms = pieces * (conv.channels // conv.groups)
     inward = outward = 0

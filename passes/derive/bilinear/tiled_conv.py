@@ -7,6 +7,11 @@ taps) for each; the algorithms of all axes are nested, `point` numbers their pro
     M[point, tile, o] = sum(piece, c) V[point, tile, piece, c] * U[point, piece, c, o]
     y[o, tile, ...] = C M                                         U = B w, known when w is
 
+Inputs of a tile and piece begin tile * t + taps * p results in, those of other pairs too: in V they
+stand once, at a place for each multiple of the greatest common divisor of `tile` and `taps`, unless
+so many places are more than there are pairs.  Long filters have many pairs: 8,000 of 128 taps and
+500 results in F(2, 4), at 312 places.
+
 A stride s divides taps k = s*k' + j, and the inputs they read, into s pieces of stride 1.  With
 dilation d, results whose places are equal modulo d take turns: each turn is an image of its own,
 that begins one input later.  So do the outputs of a transposed convolution whose places are equal
@@ -18,9 +23,9 @@ of one tap is computed directly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache
-from math import prod
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from math import gcd, prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,7 +33,7 @@ from numpy.typing import NDArray
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar
 from tcc.ir.graph import Node
-from tcc.ir.index import Index, IndexLike, as_index, as_int, ceildiv, floordiv
+from tcc.ir.index import Index, as_index, as_int, ceildiv, floordiv
 from tcc.ir.op import Array
 from tcc.ir.types import F32, TensorType, tensor
 from tcc.ops.formula import chosen, fn
@@ -104,6 +109,21 @@ class AxisForm:
         whole = (axis.taps - 1) // span
         return whole * axis.classes + min(axis.classes, axis.taps - whole * span)
 
+    def places(self, axis: Axis) -> tuple[int, int, int]:
+        """Results between V's places, their number, and the pieces of each: tiles and pieces that
+        read the same inputs share a place where that makes fewer.  Requires a known number of
+        results.
+
+        Those of direct axes and of phases do not: in F(2 x 4, 2 x 5) of FSRCNN's 9 x 9 the products
+        would take three times as long as they are priced, more than the direct sums.
+        """
+        rows, rest = divmod(self.pieces(axis), axis.classes)
+        apart, tiles = gcd(self.tile, self.taps), as_int(self.tiles(axis)) or 0
+        shared = (tiles - 1) * (self.tile // apart) + (rows - 1) * (self.taps // apart) + 1
+        if rest or self.taps == 1 or axis.skip is not None or shared >= tiles * rows:
+            return self.tile, tiles, self.pieces(axis)
+        return apart, shared, axis.classes
+
 
 # One for each spatial axis.
 Form: TypeAlias = tuple[AxisForm, ...]
@@ -112,11 +132,12 @@ DIRECT = AxisForm(1, 1)
 
 @record
 class AxisFacts:
-    """What a form does along one axis: tiles of one turn, additions and multiplications of a line
-    of inputs and of one of products, the most roundings of both, and the amplification."""
+    """What a form does along one axis: tiles of one turn, their lines in V, additions and
+    multiplications of one and of a line of products, the most roundings, and the amplification."""
 
     pieces: int
     tiles: int
+    lines: int
     inward: int
     outward: int
     roundings: int
@@ -126,9 +147,11 @@ class AxisFacts:
 @lru_cache(maxsize=4096)
 def _facts(form: AxisForm, axis: Axis) -> AxisFacts:
     pieces, (inward, outward) = form.pieces(axis), form.sums
+    _, places, own = form.places(axis)
     return AxisFacts(
         pieces,
         as_int(form.tiles(axis)) or 0,
+        places * own * axis.starts,
         sum(inward.operations.values()),
         sum(outward.operations.values()),
         inward.roundings + outward.roundings,
@@ -146,14 +169,10 @@ class Conv:
     groups: int
     axes: tuple[Axis, ...]
 
-    @property
-    def results(self) -> tuple[Index, ...]:
-        return tuple(axis.results for axis in self.axes)
-
     def weights_type(self, form: Form) -> TensorType:
         """Of U[point, turns..., pieces..., channel of a group, filter]."""
-        pieces = [f.pieces(a) for f, a in zip(form, self.axes, strict=True)]
-        turns = [axis.filters for axis in self.axes]
+        turns = (axis.filters for axis in self.axes)
+        pieces = map(AxisForm.pieces, form, self.axes)
         return tensor(
             F32, points(form), *turns, *pieces, self.channels // self.groups, self.filters
         )
@@ -176,11 +195,10 @@ def conv_of(node: Node) -> Conv | None:
     turned = name == "conv_transpose"
     if turned and (set(attrs.dilations) != {1} or None in map(as_int, attrs.before)):
         return None
-    make: Callable[[int, Index, Index, int, int], Axis] = _transposed_axis if turned else _axis
-    sizes = zip(taps, results[2:], map(as_index, attrs.before), strict=True)
-    steps = zip(attrs.strides, attrs.dilations, strict=True)
-    axes = tuple(make(*size, *step) for size, step in zip(sizes, steps, strict=True))
-    return Conv(shape[0], channels, filters, attrs.group, axes)
+    make = _transposed_axis if turned else _axis
+    before = map(as_index, attrs.before)
+    axes = map(make, taps, results[2:], before, attrs.strides, attrs.dilations)
+    return Conv(shape[0], channels, filters, attrs.group, tuple(axes))
 
 
 def _axis(taps: int, results: Index, before: Index, stride: int, dilation: int) -> Axis:
@@ -196,7 +214,7 @@ def _transposed_axis(taps: int, results: Index, before: Index, stride: int, _: i
 
 def facts_of(conv: Conv, form: Form) -> list[AxisFacts]:
     """Those of each axis.  Requires known numbers of results."""
-    return [_facts(each, axis) for each, axis in zip(form, conv.axes, strict=True)]
+    return list(map(_facts, form, conv.axes))
 
 
 def points(form: Form) -> int:
@@ -240,29 +258,27 @@ def _phases(conv: Conv, weights: Array) -> Array:
 
 
 def input_transform(conv: Conv, form: Form, image: TensorType) -> Expr:
-    """V[point, image, starts..., tiles..., pieces..., channel]."""
+    """V[point, image, starts..., places..., pieces..., channel]."""
     b = ExprBuilder(image)
-    axes = list(zip(form, conv.axes, strict=True))
-    loops: list[IndexLike] = [
-        *(axis.starts for axis in conv.axes),
-        *(f.tiles(axis) for f, axis in axes),
-        *(f.pieces(axis) for f, axis in axes),
-    ]
-    point, n, *at, c = b.iters(points(form), conv.images, *loops, conv.channels)
+    apart, *kept = zip(*map(AxisForm.places, form, conv.axes), strict=True)
+    starts = (axis.starts for axis in conv.axes)
+    point, n, *at, c = b.iters(
+        points(form), conv.images, *starts, *kept[0], *kept[1], conv.channels
+    )
     rank = len(form)
     places = [
         [
-            (f.tile * tile + k + piece // axis.classes * f.taps) * axis.step
+            (far * place + k + piece // axis.classes * f.taps) * axis.step
             + piece % axis.classes
             + start
             - axis.before
             for k in range(f.points)
         ]
-        for (f, axis), start, tile, piece in zip(
-            axes, at[:rank], at[rank : 2 * rank], at[2 * rank :], strict=True
+        for f, axis, far, start, place, piece in zip(
+            form, conv.axes, apart, at, at[rank:], at[2 * rank :], strict=False
         )
     ]
-    grid = _grid([f.points for f in form])
+    grid = _grid(form)
     for where in np.ndindex(*grid.shape):
         spot = (places[axis][k] for axis, k in enumerate(where))
         grid[where] = b.read(0, n, c, *spot, fill=0)
@@ -275,13 +291,18 @@ def products(conv: Conv, form: Form, v: TensorType, u: TensorType) -> Expr:
     b = ExprBuilder(v, u)
     rank = len(form)
     turns = [axis.turns for axis in conv.axes]
-    tiles = v.shape[2 + rank : 2 + 2 * rank]
+    tiles = map(AxisForm.tiles, form, conv.axes)
     point, n, *at, o = b.iters(*v.shape[:2], *turns, *tiles, conv.filters)
     *piece, c = b.iters(*u.shape[1 + rank : -1])
     channel = floordiv(o, conv.filters // conv.groups) * u.shape[-2] + c
     own = [turn if axis.filters > 1 else 0 for axis, turn in zip(conv.axes, at, strict=False)]
-    starts = [axis.start(turn) for axis, turn in zip(conv.axes, at, strict=False)]
-    left = b.read(0, point, n, *starts, *at[rank:], *piece, channel)
+    starts = map(Axis.start, conv.axes, at)
+    spots, lots = [], []
+    for f, axis, tile, i in zip(form, conv.axes, at[rank:], piece, strict=True):
+        apart, _, many = f.places(axis)
+        spots.append(tile * (f.tile // apart) + i // many * (f.taps // apart))
+        lots.append(i % many)
+    left = b.read(0, point, n, *starts, *spots, *lots, channel)
     right = b.read(1, point, *own, *piece, c, o)
     return b.finish((point, n, *at, o), fn("mul", left, right), over=(*piece, c), monoid="sum")
 
@@ -289,11 +310,11 @@ def products(conv: Conv, form: Form, v: TensorType, u: TensorType) -> Expr:
 def output_transform(conv: Conv, form: Form, m: TensorType, bias: TensorType | None) -> Expr:
     """y[image, filter, results...] of the products, plus a bias."""
     b = ExprBuilder(m, bias)
-    n, o, *y = b.iters(conv.images, conv.filters, *conv.results)
+    n, o, *y = b.iters(conv.images, conv.filters, *(axis.results for axis in conv.axes))
     turns = [i % axis.turns for i, axis in zip(y, conv.axes, strict=True)]
     at = [i // axis.turns for i, axis in zip(y, conv.axes, strict=True)]
     tiles = [i // f.tile for i, f in zip(at, form, strict=True)]
-    grid = _grid([f.points for f in form])
+    grid = _grid(form)
     for point, where in enumerate(np.ndindex(*grid.shape)):
         grid[where] = b.read(0, point, n, *turns, *tiles, o)
     values = _along(grid, [f.sums[1] for f in form])
@@ -311,14 +332,12 @@ def largest_of_four(image: TensorType, result: TensorType) -> Expr:
     )
 
 
-def _grid(sizes: Sequence[int]) -> _Grid:
-    return np.empty(sizes, dtype=object)
+def _grid(form: Form) -> _Grid:
+    return np.empty([f.points for f in form], dtype=object)
 
 
 _SCALARS: Arithmetic[Any] = Arithmetic(
-    np.frompyfunc(lambda a, b: fn("add", a, b), 2, 1),
-    np.frompyfunc(lambda a, b: fn("sub", a, b), 2, 1),
-    np.frompyfunc(lambda by, a: fn("mul", by, a), 2, 1),
+    *(np.frompyfunc(partial(fn, name), 2, 1) for name in ("add", "sub", "mul"))
 )
 
 
