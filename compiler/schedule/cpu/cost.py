@@ -311,8 +311,12 @@ class _Pricing:
                 stores += count
                 if near > 1 and self._step(touch, vector) not in (0, 1):  # exchanged in registers
                     compute += touch.times * rows_of * wide * log2(min(near, lanes))
+                continue
+            count *= steps if any(v in touch.loops for v in stage.reduce) else 1
+            if self._step(touch, vector) is None:
+                compute += count  # lanes are moved by units of arithmetic
             else:
-                loads += count * (steps if any(v in touch.loops for v in stage.reduce) else 1)
+                loads += count
         waits = k_blocks * sums
         return compute, max((loads + waits) / machine.loads, (stores + waits) / machine.stores)
 
@@ -386,7 +390,9 @@ class _Pricing:
         if not touch.store:
             if step is not None and 1 < step <= FEW_APART:
                 return wide * (2 * step - 1)
-            return wide * self.machine.functions.get("gather", lanes) * self.machine.loads
+            gather = self.machine.functions.get("gather", self.machine.lanes)
+            cycles = wide * gather * lanes / self.machine.lanes
+            return cycles if step is None else cycles * self.machine.loads
         if near == 1:
             return wide * lanes * _LANE
         # Rows are exchanged with lanes: one after the other where nothing lies between them.
