@@ -15,6 +15,7 @@ from tcc.errors import InternalError
 from tcc.ir.expr import Expr, Stage, extent, reads
 from tcc.ir.expr.scalar import Read, StageRef, index_values
 from tcc.ir.index import Indices, Var, Vars, as_int, const, free_vars, linear_in, within
+from tcc.ir.index.prove import inside
 from tcc.ir.layout import Layout, flat, place, row_major
 from tcc.ir.tile import Guard, MemorySpace
 from tcc.ir.tile.group import Access, GroupBuffer, GroupStage, Strip, TileGroup
@@ -213,7 +214,7 @@ def _logical_guards(node: Read, shape: Indices) -> list[Guard]:
     return [
         Guard(i, n)
         for i, n in zip(node.indices, shape, strict=True)
-        if loose & set(free_vars(i)) or not within(i, n)
+        if loose & set(free_vars(i)) or not inside(i, n)
     ]
 
 

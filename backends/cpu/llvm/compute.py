@@ -18,23 +18,20 @@ from tcc.backends.cpu.llvm.blocks import (
     row_positions,
     vector_chunks,
 )
-from tcc.backends.cpu.llvm.indices import LlvmIndices
+from tcc.backends.cpu.llvm.indices import LlvmIndices, lane_of
 from tcc.backends.cpu.llvm.scalars import convert, emit_scalar, joint_function
 from tcc.backends.cpu.llvm.storage import round_to
-from tcc.backends.cpu.llvm.text import Code, Reg, int_const, lane_consts
+from tcc.backends.cpu.llvm.text import Code, Reg, int_const
 from tcc.backends.cpu.math.table import MATH
 from tcc.ir.expr.scalar import Apply, Arg, IndexValue, Scalar, children, walk
 from tcc.ir.index import (
-    Var,
-    bounds,
     const,
     free_vars,
-    iterator,
-    step_in,
     substitute,
+    within,
 )
 from tcc.ir.tile import Compute, lanes
-from tcc.ir.types import BOOL, F64, I64, DType
+from tcc.ir.types import BOOL, F64, I64
 
 _ONE = Chunk(0, 1, 1)
 
@@ -102,34 +99,16 @@ class LaneScalars:
                 return emit_scalar(self._code, node, args, chunk.width)
 
     def _index(self, node: IndexValue, position: tuple[int, ...], chunk: Chunk) -> Reg:
-        lane = iterator("lane", chunk.count)
-        last: tuple[Var, ...] = self._lanes[-1:]
         mapping = {v: const(p) for v, p in zip(self._lanes, position, strict=False)}
-        mapping |= {v: const(chunk.start) + (lane if chunk.width > 1 else 0) for v in last}
+        mapping |= {v: const(chunk.start) + lane_of(chunk) for v in self._lanes[-1:]}
         index = substitute(node.index, mapping)
-        if chunk.width == 1:
-            return convert_index(self._code, self._indices.emit(index), node.dtype)
-        (var,) = free_vars(lane)
-        split = step_in(index, var)
-        if split is not None and node.dtype.is_integer:
-            slope, rest = split
-            base = convert_index(self._code, self._indices.emit(rest), node.dtype)
-            ramp = lane_consts([slope * n for n in range(chunk.width)], base.elem)
-            return self._code.op("add", self._code.splat(base, chunk.width), ramp)
-        each = self._indices.lanes(index, var, chunk.count, chunk.width)
-        low, high = bounds(index)
-        if low is not None and high is not None and low >= -(2**31) and high < 2**31:
+        each = self._indices.lanes(index, chunk)
+        if not node.dtype.is_float:
+            return convert(self._code, each, I64, node.dtype)
+        if within(index + 2**31, const(2**32)):
             each = self._code.convert("trunc", each, "i32")
-        return convert_index(self._code, each, node.dtype)
-
-
-def convert_index(code: Code, reg: Reg, dtype: DType) -> Reg:
-    """Signed integers as elements of `dtype`."""
-    if dtype.is_float:
-        elem = "double" if dtype is F64 else "float"
-        return round_to(code, code.convert("sitofp", reg, elem), dtype)
-    wide = reg if reg.elem == "i64" else code.convert("sext", reg, "i64")
-    return convert(code, wide, I64, dtype)
+        elem = "double" if node.dtype is F64 else "float"
+        return round_to(self._code, self._code.convert("sitofp", each, elem), node.dtype)
 
 
 def compute(

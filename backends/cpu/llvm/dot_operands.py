@@ -21,8 +21,7 @@ from tcc.backends.cpu.llvm.blocks import (
     scalar_chunks,
     vector_chunks,
 )
-from tcc.backends.cpu.llvm.guards import lane_of
-from tcc.backends.cpu.llvm.indices import constant
+from tcc.backends.cpu.llvm.indices import constant, lane_of
 from tcc.backends.cpu.llvm.memory import BlockAccess, Environment, access, load, masked_load
 from tcc.backends.cpu.llvm.text import Code, Reg, int_const, lane_consts, vector_type
 from tcc.ir.index import Index, as_int, const, free_vars, step_in

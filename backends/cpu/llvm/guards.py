@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from tcc.backends.cpu.llvm.blocks import Chunk
-from tcc.backends.cpu.llvm.indices import LlvmIndices, constant
+from tcc.backends.cpu.llvm.indices import LlvmIndices, constant, lane_of
 from tcc.backends.cpu.llvm.text import Code, Reg, lane_consts
-from tcc.ir.index import Index, Var, bounds, const, free_vars, iterator, linear_in
+from tcc.ir.index import Index, bounds, const, free_vars, linear_in
 from tcc.ir.tile import Guard
 from tcc.record import record
 
@@ -20,11 +20,6 @@ class Mask:
     scalar: Reg | None = None
     vector: Reg | None = None
     never: bool = False
-
-
-def lane_of(chunk: Chunk) -> Index:
-    """The variable that stands for the lanes of a chunk."""
-    return iterator("lane", chunk.count)
 
 
 def mask_of(indices: LlvmIndices, guards: Sequence[Guard], chunk: Chunk) -> Mask:
@@ -63,11 +58,12 @@ def _test(
     (lane,) = free_vars(lane_of(chunk))
     difference = extent - index  # active where it is positive
     split = linear_in(difference, lane)
-    if split is not None and constant(split[0]) == 0:
-        return _positive(code, indices.emit(difference)), None
-    if split is not None and constant(split[0]) in (1, -1):
+    slope = split and constant(split[0])
+    if split and slope in (1, -1):
         return None, _threshold(indices, split, chunk)
-    return None, _each_lane(indices, difference, lane, chunk)
+    each = indices.emit(difference) if slope == 0 else indices.lanes(difference, chunk)
+    active = code.remember(("positive", each), lambda: code.compare("icmp sgt", each, 0))
+    return (active, None) if active.width == 1 else (None, active)
 
 
 def _threshold(indices: LlvmIndices, split: tuple[Index, Index], chunk: Chunk) -> Reg:
@@ -86,15 +82,6 @@ def _threshold(indices: LlvmIndices, split: tuple[Index, Index], chunk: Chunk) -
         return code.compare("icmp sgt", lanes, code.splat(negated, width))
 
     return code.remember(("threshold", rest, slope, width), make)
-
-
-def _each_lane(indices: LlvmIndices, difference: Index, lane: Var, chunk: Chunk) -> Reg:
-    each = indices.lanes(difference, lane, chunk.count, chunk.width)
-    return _positive(indices.code, each)
-
-
-def _positive(code: Code, value: Reg) -> Reg:
-    return code.remember(("positive", value), lambda: code.compare("icmp sgt", value, 0))
 
 
 def _both(code: Code, a: Reg | None, b: Reg | None) -> Reg | None:

@@ -1,7 +1,9 @@
 """Index expressions as 64-bit integer code."""
 
+from functools import partial, reduce
 from math import gcd
 
+from tcc.backends.cpu.llvm.blocks import Chunk
 from tcc.backends.cpu.llvm.text import Code, Reg, int_const, lane_consts
 from tcc.ir.index import (
     Atom,
@@ -12,11 +14,16 @@ from tcc.ir.index import (
     Var,
     as_int,
     bounds,
-    const,
     free_vars,
-    linear_in,
+    iterator,
     substitute,
+    symbol,
 )
+
+
+def lane_of(chunk: Chunk) -> Index:
+    """The variable that stands for the lanes of a chunk."""
+    return iterator("lane", chunk.count)
 
 
 class LlvmIndices:
@@ -32,28 +39,19 @@ class LlvmIndices:
         self.steps: dict[Var, Index] = {}
 
     def emit(self, index: Index) -> Reg:
-        """The value of `index` as an i64."""
+        """The value of `index` as an i64, or as a vector of them where a variable is one."""
         if not index.terms:
             return int_const(index.const)
         return self.code.remember(("index", index), lambda: self._sum(index))
 
-    def lanes(self, index: Index, lane: Var, count: int, width: int) -> Reg:
-        """`index` for `lane` = 0 .. count - 1 as a vector of i64; further lanes are free."""
-        key = ("lanes", index, lane, count, width)
-        return self.code.remember(key, lambda: self._lanes(index, lane, count, width))
-
-    def _lanes(self, index: Index, lane: Var, count: int, width: int) -> Reg:
-        code = self.code
-        split = linear_in(index, lane)
-        if split is None:
-            each = [self.emit(substitute(index, {lane: const(n)})) for n in range(count)]
-            return code.gather(each, width)
-        base = code.splat(self.emit(split[1]), width)
-        slope = as_int(split[0])
-        if slope is not None:
-            return code.op("add", base, lane_consts([slope * n for n in range(width)], "i64"))
-        scale = code.splat(self.emit(split[0]), width)
-        return code.op("add", base, code.op("mul", scale, lane_consts(range(width), "i64")))
+    def lanes(self, index: Index, chunk: Chunk) -> Reg:
+        """`index` over `lane_of(chunk)` as a vector of i64; further lanes repeat the last."""
+        last = chunk.count - 1
+        ramp = lane_consts([min(n, last) for n in range(chunk.width)], "i64")
+        self.values[name := f"lane.{chunk.count}.{chunk.width}"] = ramp
+        (lane,) = free_vars(lane_of(chunk))
+        index = substitute(index, {lane: symbol(name, 0, last)})
+        return self.code.splat(self.emit(index), chunk.width)
 
     def sharpen(self, index: Index) -> Index:
         """`index` with loop variables replaced by what is known of them."""
@@ -76,22 +74,20 @@ class LlvmIndices:
         return atom.divisor if step is None else self.divisor(step)
 
     def _sum(self, index: Index) -> Reg:
-        total: Reg | None = None
-        for monomial, coeff in index.terms:
-            product = self._product(monomial)
-            if coeff != 1:
-                product = self.code.op("mul nsw", product, coeff)
-            total = product if total is None else self.code.op("add nsw", total, product)
-        assert total is not None
-        if index.const:
-            total = self.code.op("add nsw", total, index.const)
-        return total
+        products = [self._product(monomial, coeff) for monomial, coeff in index.terms]
+        total = reduce(partial(self._op, "add nsw"), sorted(products, key=lambda reg: reg.width))
+        return self.code.op("add nsw", total, index.const) if index.const else total
 
-    def _product(self, monomial: tuple[Atom, ...]) -> Reg:
-        product = self._atom(monomial[0])
-        for atom in monomial[1:]:
-            product = self.code.op("mul nsw", product, self._atom(atom))
-        return product
+    def _product(self, monomial: tuple[Atom, ...], coeff: int) -> Reg:
+        product = reduce(partial(self._op, "mul nsw"), map(self._atom, monomial))
+        return self.code.op("mul nsw", product, coeff) if coeff != 1 else product
+
+    def _alike(self, a: Reg, b: Reg) -> tuple[Reg, Reg]:
+        width = max(a.width, b.width)
+        return self.code.splat(a, width), self.code.splat(b, width)
+
+    def _op(self, opcode: str, a: Reg, b: Reg) -> Reg:
+        return self.code.op(opcode, *self._alike(a, b))
 
     def _atom(self, atom: Atom) -> Reg:
         match atom:
@@ -102,12 +98,12 @@ class LlvmIndices:
             case Remainder():
                 return self._divide(atom.num, atom.den, "rem")
             case Extremum():
-                a, b = self.emit(atom.a), self.emit(atom.b)
+                a, b = self._alike(self.emit(atom.a), self.emit(atom.b))
                 return self.code.intrinsic(f"s{atom.which}", a, b)
 
     def _divide(self, num: Index, den: Index, what: str) -> Reg:
         low = bounds(num)[0]
-        a, b = self.emit(num), self.emit(den)
+        a, b = self._alike(self.emit(num), self.emit(den))
         if low is not None and low >= 0:
             return self.code.op(f"u{what}", a, b)
         return self._floor(a, b, what)
@@ -121,23 +117,6 @@ class LlvmIndices:
             return code.op("add", rest, code.select(below, b, 0))
         quotient = code.op("sdiv", a, b)
         return code.op("add", quotient, code.convert("sext", below, "i64"))
-
-
-def split_lanes(index: Index, lanes: tuple[Var, ...]) -> tuple[Index, tuple[Index | None, ...]]:
-    """`(rest, coeffs)` with `index == rest + sum of coeffs * lanes`.
-
-    A lane that `index` is not linear in has the coefficient None and stays in `rest`.
-    """
-    rest = index
-    coeffs: list[Index | None] = []
-    for lane in lanes:
-        split = linear_in(rest, lane)
-        if split is None or any(v in free_vars(split[0]) for v in lanes):
-            coeffs.append(None)
-        else:
-            coeffs.append(split[0])
-            rest = split[1]
-    return rest, tuple(coeffs)
 
 
 def constant(index: Index | None) -> int | None:

@@ -17,7 +17,6 @@ from typing import TypeAlias, TypeVar
 from tcc.backends.cpu.llvm.blocks import (
     Chunk,
     RegisterBlock,
-    element,
     last_axis,
     part,
     row_number,
@@ -26,8 +25,8 @@ from tcc.backends.cpu.llvm.blocks import (
     scalar_chunks,
     vector_chunks,
 )
-from tcc.backends.cpu.llvm.guards import Mask, lane_of, mask_of
-from tcc.backends.cpu.llvm.indices import LlvmIndices, constant, split_lanes
+from tcc.backends.cpu.llvm.guards import Mask, mask_of
+from tcc.backends.cpu.llvm.indices import LlvmIndices, constant, lane_of
 from tcc.backends.cpu.llvm.relayout import rearrange
 from tcc.backends.cpu.llvm.storage import (
     constant as literal,
@@ -39,7 +38,17 @@ from tcc.backends.cpu.llvm.storage import (
     to_memory,
 )
 from tcc.backends.cpu.llvm.text import Code, Reg, int_const, lane_consts, mangled, vector_type
-from tcc.ir.index import Index, Var, as_int, const, free_vars, step_in, substitute, symbol
+from tcc.ir.index import (
+    Index,
+    Var,
+    as_int,
+    const,
+    free_vars,
+    linear_in,
+    step_in,
+    substitute,
+    symbol,
+)
 from tcc.ir.tile import Block, Guard, Load, Prefetch, Store, TileBuffer, lanes
 from tcc.ir.types import DType
 from tcc.record import record
@@ -70,56 +79,51 @@ class BlockAccess:
     guards: tuple[Guard, ...]
     bound: tuple[tuple[Var, RegisterBlock], ...]
     lanes: tuple[Var, ...] = field(init=False)
-    _rest: Index = field(init=False)
     _coeffs: tuple[Index | None, ...] = field(init=False)
     _affine: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self.lanes = free_vars(*lanes(self.shape))
-        rest, coeffs = split_lanes(self.offset, self.lanes)
-        if any(c is None for c in coeffs):
+        if any(linear_in(self.offset, lane) is None for lane in self.lanes):
             self.offset = self.indices.sharpen(self.offset)
-            rest, coeffs = split_lanes(self.offset, self.lanes)
-        self._rest, self._coeffs = rest, coeffs
-        self._affine = all(c is not None for c in coeffs) and not self.bound
+        parts = [linear_in(self.offset, lane) for lane in self.lanes]
+        self._coeffs = tuple(part and part[0] for part in parts)
+        self._affine = None not in parts and not self.bound
 
     @property
     def code(self) -> Code:
         return self.indices.code
 
-    def at(self, position: tuple[int, ...], last: Index) -> tuple[Index, tuple[Guard, ...]]:
-        """Offset and guards with all lanes bound; `last` takes the place of the last one."""
+    def at(
+        self, position: tuple[int, ...], last: Index, chunk: Chunk | None = None
+    ) -> tuple[Index, tuple[Guard, ...]]:
+        """Offset and guards with all lanes bound; `last` takes the place of the last one.
+
+        What data choose for each lane is bound for those of `chunk`, and else stays as it is."""
         values = [*map(const, position), last][: len(self.lanes)]
-        offset = self._rest
-        for coeff, value in zip(self._coeffs, values, strict=True):
-            if coeff is not None:
-                offset = offset + coeff * value
-        if self._affine and not self.guards:
-            return offset, ()
         mapping = dict(zip(self.lanes, values, strict=True))
-        mapping |= self._bindings(position, last)
+        mapping |= self._bindings(position, last, chunk)
         guards = tuple(
             Guard(substitute(g.index, mapping), substitute(g.extent, mapping)) for g in self.guards
         )
-        return substitute(offset, mapping), guards
+        return substitute(self.offset, mapping), guards
 
-    def _bindings(self, position: tuple[int, ...], last: Index) -> dict[Var, Index]:
-        """Indirect variables that do not vary along the last axis, or all where it is bound."""
+    def _bindings(
+        self, position: tuple[int, ...], last: Index, chunk: Chunk | None
+    ) -> dict[Var, Index]:
+        """Indirect variables, but those that vary along the last axis where that is not bound."""
         result: dict[Var, Index] = {}
         for var, value in self.bound:
-            if last_axis(value.shape) == 1:
-                lane = 0
-            elif not last.terms:
-                lane = last.const
-            else:
+            own = chunk if last.terms else Chunk(last.const, 1, 1)
+            own = Chunk(0, 1, 1) if last_axis(value.shape) == 1 else own
+            if own is None:
                 continue
             row = row_number(value.shape, position)
-            reg = element(self.code, value, row, lane)
-            name = f"{var.name}.{row}.{lane}"
+            reg = part(self.code, value, row, own)
             wide = "zext" if value.dtype.name.startswith(("u", "bool")) else "sext"
             if reg.elem != "i64":
                 reg = self._widened(reg, wide)
-            name = f"{name}.{reg.text}"
+            name = f"{var.name}.{row}.{own.start}.{reg.text}"
             self.indices.values[name] = reg
             # Nothing is assumed of data: a guard on it is always tested.
             result[var] = symbol(name, -(1 << 63))
@@ -154,7 +158,7 @@ class BlockAccess:
     def merged(self, order: tuple[int, ...]) -> BlockAccess:
         """The same elements as one row; `order` is a `dense_order`."""
         shape = self.merged_shape(order)
-        offset = self._rest + lanes(shape)[0]
+        offset = self.at((0,), const(0))[0] + lanes(shape)[0]
         return BlockAccess(self.indices, self.base, self.buffer, shape, offset, (), ())
 
     def mask(self, position: tuple[int, ...], chunk: Chunk) -> Mask:
@@ -162,10 +166,6 @@ class BlockAccess:
         lane = lane_of(chunk) if chunk.width > 1 else const(0)
         _, guards = self.at(position, const(chunk.start) + lane)
         return mask_of(self.indices, guards, chunk)
-
-    def varies(self, index: Index) -> bool:
-        """Whether an indirect variable is left that is different for each lane."""
-        return any(v in free_vars(index) for v, _ in self.bound)
 
     def pointer(self, offset: Index) -> Reg:
         """The address of an offset in elements."""
@@ -190,19 +190,23 @@ class BlockAccess:
         slope = constant(self._coeffs[-1])
         return slope if slope is not None and 1 < slope <= FEW_APART else None
 
+    def constant_steps(self, position: tuple[int, ...], chunk: Chunk) -> bool:
+        """Whether it is known how far the lanes of a chunk lie from one another."""
+        lane = lane_of(chunk)
+        far, near = (self.at(position, const(chunk.start) + n)[0] for n in (lane, 0))
+        return free_vars(far - near) == free_vars(lane)
+
     def step(self, position: tuple[int, ...], chunk: Chunk) -> int | None:
         """How many elements apart the lanes of a chunk lie: 0, 1, or None for anything else."""
         if chunk.width == 1:
             return 1
-        if self._affine:
-            slope = constant(self._coeffs[-1])
-            return slope if slope in (0, 1) else None
         lane = lane_of(chunk)
         offset, guards = self.at(position, const(chunk.start) + lane)
-        if self.varies(offset) or any(self.varies(g.index) for g in guards):
+        used = free_vars(offset, *(g.index for g in guards))
+        if any(v in used for v, _ in self.bound):
             return None
         split = step_in(offset, *free_vars(lane))
-        return split[0] if split is not None and split[0] in (0, 1) else None
+        return split[0] if split and split[0] in (0, 1) else None
 
 
 def access(env: Environment, node: Load | Store | Prefetch, shape: tuple[int, ...]) -> BlockAccess:
@@ -280,11 +284,35 @@ def _load_chunk(
         alike = mask.vector is None
     if step is None and (apart := where.apart(chunk)):
         return _load_apart(where, position, chunk, apart, fill)
+    if step is None and not where.constant_steps(position, chunk):
+        return _gathered(where, position, chunk, fill)
     places = range(chunk.start, chunk.start + (1 if alike else chunk.count))
     each = [_load_chunk(where, position, Chunk(n, 1, 1), fill) for n in places]
     if alike:
         return where.code.splat(each[0], chunk.width)
     return where.code.gather(each, chunk.width)
+
+
+def _gathered(
+    where: BlockAccess, position: tuple[int, ...], chunk: Chunk, fill: bool | int | float
+) -> Reg:
+    """Lanes from anywhere, whose addresses are computed together."""
+    code, dtype, width = where.code, where.buffer.dtype, chunk.width
+    elem = memory_element(dtype)
+    offset, guards = where.at(position, const(chunk.start) + lane_of(chunk), chunk)
+    mask = mask_of(where.indices, guards, chunk)
+    if mask.never:
+        return literal(fill, dtype, width)
+    offsets = where.indices.lanes(offset, chunk)
+    active = _lane_mask(code, mask, chunk)
+    places = code.emit("ptr", width, f"getelementptr {elem}, {where.base}, {offsets}")
+    if active:
+        places = _or_constant(code, active, places, dtype, fill, 1)
+    each = [
+        code.emit(elem, 1, f"load {elem}, {code.extract(places, n)}, align {dtype.bytes}")
+        for n in range(chunk.count)
+    ]
+    return from_memory(code, code.gather(each, width), dtype)
 
 
 def _load_apart(
@@ -408,7 +436,7 @@ def _or_constant(
     )
     return code.remember(
         ("active", active, pointer, name),
-        lambda: code.select(active, pointer, Reg("ptr", 1, f"@{name}")),
+        lambda: code.select(active, pointer, code.splat(Reg("ptr", 1, f"@{name}"), pointer.width)),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, index_value, literal
-from tcc.ir.index import Index, const, maximum, minimum
+from tcc.ir.index import Index, const, maximum, minimum, nonnegative
 from tcc.ir.op import (
     Array,
     Arrays,
@@ -104,8 +104,9 @@ def _source(mode: str, index: Index, dim: Index, before: Index, after: Index) ->
     if mode == "wrap":
         return crop + k % kept
     # A reflection repeats after twice the axis less its two end points; one point has period 1.
+    # Borders shorter than the axis are mirrored once.
     period = maximum(2 * kept - 2, 1)
-    phase = k % period
+    phase = maximum(k, -k) if nonnegative(kept - 1 - maximum(before, after)) else k % period
     return crop + minimum(phase, period - phase)
 
 

@@ -44,9 +44,6 @@ _ENTRY = 0.147
 _AHEAD = 32
 # Stores that one lane's takes the time of where it has a line of its own.
 _LANE = 2
-# Bytes that memory could read while it goes on to the next row of a sum over rows.  Measured on a
-# Zen 5: 130 to 320.
-_GAP = 128
 # Grids of so few units are dealt out one by one; of more, their sizes matter little.
 _FEW = 256
 
@@ -299,9 +296,8 @@ class _Pricing:
         compute += stores / machine.stores  # before the sums, not beside them
         for touch in touches:
             rows_of = prod(s for v, s in spans.items() if v is not vector and v in touch.loops)
-            near = max(
-                (n for v, n in spans.items() if v is not vector and touch.step(v) == 1), default=1
-            )
+            sides = (n for v, n in spans.items() if v is not vector and touch.step(v) == 1)
+            near = max(sides, default=1)
             apart, packed = _apart(stage, touch), nest.packed and not touch.store
             each = self._instructions(touch, vector, wide, lanes, near, apart, packed)
             count = touch.times * rows_of * each
@@ -309,17 +305,21 @@ class _Pricing:
                 stores += count
                 if near > 1 and self._step(touch, vector) not in (0, 1):  # exchanged in registers
                     compute += touch.times * rows_of * wide * log2(min(near, lanes))
+                continue
+            count *= steps if any(v in touch.loops for v in stage.reduce) else 1
+            if self._step(touch, vector) is None:
+                compute += count  # lanes are moved by units of arithmetic
             else:
-                loads += count * (steps if any(v in touch.loops for v in stage.reduce) else 1)
-                far = min((s.size or 0 for s in touch.steps if s.var in stage.reduce), default=0)
-                side = wide * lanes
-                if touch.step(vector) == 1 and not product and far > side:
-                    self.gaps[touch.source] = _GAP / (side * touch.size)
-                # Not beside other loops: BERT's attention takes as long with either order of v.
-                if touch.step(vector) == 1 and product and not (packed or self.exchanged):
-                    lost = touch.crowded(stage.reduce, side * touch.size, machine.l1)
-                    again = count * steps * (1 - rows / covered)
-                    compute += again * lost * LINE / machine.l2.read
+                loads += count
+            if touch.step(vector) != 1:
+                continue
+            side = wide * lanes
+            if not product and (gap := touch.gap(stage.reduce, side)):
+                self.gaps[touch.source] = gap
+            # Not beside other loops: BERT's attention takes as long with either order of v.
+            if product and not (packed or self.exchanged):
+                lost = touch.crowded(stage.reduce, side * touch.size, machine.l1)
+                compute += count * (1 - rows / covered) * lost * LINE / machine.l2.read
         waits = k_blocks * sums
         return compute, max((loads + waits) / machine.loads, (stores + waits) / machine.stores)
 
@@ -393,7 +393,9 @@ class _Pricing:
         if not touch.store:
             if step is not None and 1 < step <= FEW_APART:
                 return wide * (2 * step - 1)
-            return wide * self.machine.functions.get("gather", lanes) * self.machine.loads
+            gather = self.machine.functions.get("gather", self.machine.lanes)
+            cycles = wide * gather * lanes / self.machine.lanes
+            return cycles if step is None else cycles * self.machine.loads
         if near == 1:
             return wide * lanes * _LANE
         # Rows are exchanged with lanes: one after the other where nothing lies between them.

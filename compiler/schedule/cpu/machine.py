@@ -214,7 +214,7 @@ _ZEN5 = replace(
         {
             **{"div": 2.5, "sqrt": 4.5, "exp": 5.5, "expm1": 8.2, "tanh": 11.6, "log": 13.0},
             **{"log1p": 19.0, "erf": 16.0, "sin": 19.5, "cos": 19.0, "tan": 20.7, "pow": 61.0},
-            "gather": 10.5,
+            "gather": 15.3,
         }
     ),
     call=510.0, l1=48 * _KIB, l2=Cache(_MIB, 62.0, 62.0), l3=Cache(32 * _MIB, 27.5, 25.0),

@@ -1,18 +1,36 @@
 """What a tile group's stages do, counted once a group: operations, loads and stores."""
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 from math import inf, prod
 from typing import Any, TypeAlias
 
 from tcc.ir.expr import extent, known_extent
 from tcc.ir.expr.scalar import Apply, Read, Scalar, StageRef, children, walk
-from tcc.ir.index import Index, Var, Vars, as_index, as_int, const, free_vars, maximum, minimum
+from tcc.ir.index import (
+    Index,
+    Var,
+    as_index,
+    as_int,
+    const,
+    free_vars,
+    maximum,
+    minimum,
+)
 from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.record import entity
 from tcc.schedule.cpu.machine import Machine
 from tcc.schedule.footprint import Stride, Touch, place_of, touch
-from tcc.schedule.nest import EXPENSIVE, contraction_factors, depends, points, row_loop, trips
+from tcc.schedule.nest import (
+    EXPENSIVE,
+    contraction_factors,
+    depends,
+    points,
+    row_loop,
+    stride,
+    trips,
+)
 
 # For so many points in a row an index is made once beside them.
 _MANY = 16
@@ -114,7 +132,9 @@ def stage_touches(group: TileGroup, number: int, stage: GroupStage) -> tuple[Tou
         access = stage.accesses.get(node)
         if access is not None:
             place, base = _place(group, stage, access, node)
-            loads.setdefault(place, []).append(base)
+            bases = loads.setdefault(place, [])
+            # What data choose are so many places.
+            bases.append(base + len(bases) * bool(node.indirect))
         elif isinstance(node.source, StageRef):
             found.append(_of_block(stage, node, node.source))
     stores: dict[_Place, list[int]] = {}
@@ -141,11 +161,19 @@ def _place(
     steps, base = place_of(access.offset, loops)
     if node is not None and isinstance(node.source, StageRef) and row_loop(group) is not None:
         return (node.source, node.dtype.bytes, steps), base  # of the strip that waits in scratch
-    for _, scalar in () if node is None else node.indirect:
-        steps += tuple(Stride(v, None) for v in _loops_of(scalar, loops))
+    steps += tuple(_chosen(access, node, stage)) if node is not None else ()
     if not is_global(group, access.buffer):
         steps += tuple(_along_units(group, stage, access.buffer))
     return (access.buffer, group.buffers[access.buffer].dtype.bytes, steps), base
+
+
+def _chosen(access: Access, node: Read, stage: GroupStage) -> Iterator[Stride]:
+    """The steps along loops with which data choose places, and the elements these lie within."""
+    for loop in stage.loops:
+        chosen = [var for var, scalar in node.indirect if loop in depends(stage, scalar)]
+        if chosen:
+            spans = (trips(v) * abs(stride(access, v) or 1 << 62) for v in chosen)
+            yield Stride(loop, None, within=sum(spans))
 
 
 def _along_units(group: TileGroup, stage: GroupStage, buffer: int) -> Iterator[Stride]:
@@ -193,11 +221,6 @@ def _dense(source: StageRef, store: bool, size: int, loops: Sequence[Var]) -> To
     return touch(source, steps, store=store, size=size, most=inf)
 
 
-def _loops_of(scalar: Scalar, loops: Vars) -> list[Var]:
-    used = free_vars(*(i for n in walk(scalar) if isinstance(n, Read) for i in n.indices))
-    return [v for v in loops if v in used]
-
-
 # ---- operations ---------------------------------------------------------------------------------
 
 
@@ -241,22 +264,21 @@ def _varies(
 
 def _repeated(stage: GroupStage) -> list[Scalar]:
     """The scalars of a stage but those of indices that data choose once for many points."""
-    loops = stage.loops
     found = dict.fromkeys(stage.body)
     for scalar in list(found):
-        _collect(scalar, loops, found)
+        _collect(scalar, stage, found)
     return list(found)
 
 
-def _collect(scalar: Scalar, loops: Vars, found: dict[Scalar, None]) -> None:
+def _collect(scalar: Scalar, stage: GroupStage, found: dict[Scalar, None]) -> None:
     for child in children(scalar):
         if isinstance(scalar, Read):
-            kept = _loops_of(child, loops)
-            if points(v for v in loops if v not in kept) >= _MANY:
+            others = {*stage.loops} - depends(stage, child)
+            if points(takewhile(others.__contains__, reversed(stage.loops))) >= _MANY:
                 continue
         if child not in found:
             found[child] = None
-            _collect(child, loops, found)
+            _collect(child, stage, found)
 
 
 def _cycles(scalar: Apply, machine: Machine) -> float:

@@ -18,7 +18,19 @@ from typing import TypeAlias
 
 from tcc.ir.expr import extent, known_extent
 from tcc.ir.expr.scalar import StageRef, apply, argument, literal
-from tcc.ir.index import Index, Var, as_int, ceildiv, const, divisor_of, free_vars, iterator
+from tcc.ir.index import (
+    Index,
+    Var,
+    as_int,
+    ceildiv,
+    const,
+    divisor_of,
+    free_vars,
+    iterator,
+    linear_in,
+    maximum,
+    substitute,
+)
 from tcc.ir.tile import (
     Blocks,
     Compute,
@@ -275,7 +287,19 @@ class _NestLowering:
         region, block = self.regions[var], self.nest.block(var.name)
         if var in self.parent.strips:
             return inside(self.emitter, region, block > 1)
-        return tiles(self.emitter, region, block, var.name == self.nest.vector)
+        vector = var.name == self.nest.vector
+        return tiles(self.emitter, region, block, vector, vector and self._has_border(var))
+
+    def _has_border(self, var: Var) -> bool:
+        """Whether it is at the ends of a loop alone that elements are no neighbours in memory."""
+        block = self.nest.block(var.name)
+        middle = iterator("middle", maximum(extent(var) - 2 * block, 1))
+        offsets = (a.offset for _, s in self.stages for a in s.accesses.values())
+        return any(
+            linear_in(o, var) is None
+            and linear_in(substitute(o, {var: middle + block}), *free_vars(middle)) is not None
+            for o in offsets
+        )
 
     def _all(self) -> None:
         """The stages on all blocks; what rows share of a packed operand is made before them."""

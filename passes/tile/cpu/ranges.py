@@ -119,10 +119,18 @@ def in_blocks(
         emitter.add(*body)
 
 
-def tiles(emitter: Emitter, region: TileRange, block: int, whole: bool) -> Iterator[BlockRange]:
-    """Serial: the blocks of a region; the remainder of a symbolic size goes down a ladder."""
+def tiles(
+    emitter: Emitter, region: TileRange, block: int, whole: bool, ends: bool = False
+) -> Iterator[BlockRange]:
+    """Serial: the blocks of a region; the remainder of a symbolic size goes down a ladder.  With
+    `ends` the first and the last whole block of a static size are code of their own."""
     known = as_int(region.size)
-    cuts = ladder(region.size, block) if known is None else _cuts(even(known, block, whole))
+    parts = even(known or 0, block, whole)
+    if ends:
+        parts = tuple(
+            (n, c) for n, count in parts for c in (1, count - 2, min(1, count - 1)) if c > 0
+        )
+    cuts = ladder(region.size, block) if known is None else _cuts(parts)
     for start, stop, step in cuts:
         alone = as_int(stop - start) == step
         at = start if alone else emitter.counter(region.size)
