@@ -111,10 +111,11 @@ class Touch:
         """The part that the first cache, of `capacity` bytes, loses before it is used again: rows
         of `row` bytes, one for each step `along` loops, lie in few of its sets.  Nothing of
         constants, which are packed, and where it could not hold the rows side by side either."""
-        if self.constant or row * points(along) > capacity:
+        rows = points(along)
+        if self.constant or not 0 < row * rows <= capacity:
             return 0.0
         apart = gcd(PAGE, *((self.step(v) or 1) * self.size for v in along))
-        return max(0.0, 1 - capacity / apart / points(along))
+        return max(0.0, 1 - capacity / apart / rows)
 
     def gap(self, along: Vars, block: int) -> float:
         """What memory takes longer, as a part, for blocks of so many elements of rows that lie
