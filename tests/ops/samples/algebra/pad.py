@@ -19,9 +19,9 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((x,), PadAttrs(dims(-1, 2, 0), dims(0, -3, 1), "constant"), "crop")
     for mode in ("edge", "reflect", "wrap"):
         yield Sample((x,), PadAttrs(dims(1, 0, 1), dims(2, 3, 0), mode), mode)
-        # Longer than three vectors: the blocks at both ends are code of their own.
-        long = rng.standard_normal((3, 70)).astype(np.float32)
-        yield Sample((long,), PadAttrs(dims(1, 3), dims(2, 20), mode), f"{mode}_long")
+        # Rows of several blocks, longer than the borders: the first and last are their own code.
+        long = rng.standard_normal((3, 400)).astype(np.float32)
+        yield Sample((long,), PadAttrs(dims(1, 3), dims(2, 5), mode), f"{mode}_long")
     y = rng.integers(-9, 9, (7,))
     yield Sample((y, np.array([3])), PadAttrs(dims(2), dims(2), "constant"), "i64")
     for before, after in ((-9, 4), (4, -9)):
