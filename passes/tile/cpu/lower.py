@@ -156,7 +156,11 @@ class _Lowering:
             whole = any(n.vector == var.name for n in self.schedule.nests)
             (main, split), *rest = even(known, unit, whole)
             full = TileRange(var, tile * main, const(main))
-            seconds = [TileRange(var, (tile - split) * n + split * main, const(n)) for n, _ in rest]
+            # A single unit behind the others has its place known.
+            seconds = [
+                TileRange(var, (tile - split) * (n if count > 1 else 0) + split * main, const(n))
+                for n, count in rest
+            ]
             until = tile, const(split)
         else:
             full = TileRange(var, tile * unit, const(unit))

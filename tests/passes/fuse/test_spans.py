@@ -8,10 +8,11 @@ import pytest
 from tcc.ir.index import as_int, evaluate, iterator, symbol, var_of
 from tcc.ir.tile import If, Loop, Prefetch, Stmt
 from tcc.ir.tile.group import TileGroup
+from tcc.ir.tile.text import kernel_text
 from tcc.ir.tile.verify import verify_kernel
 from tcc.passes.tile.cpu.lower import lower
 from tcc.passes.tile.cpu.ranges import ladder, last_part
-from tcc.schedule.cpu.schedule import Schedule, even
+from tcc.schedule.cpu.schedule import Nest, Schedule, even
 
 from tests.passes.fuse.models import Model
 from tests.schedule.test_choose import only
@@ -110,4 +111,18 @@ def test_units_that_come_out_alike_are_of_one_kind() -> None:
     rows = group.common[0].name
     kernel = lower(group, replace(schedule, units=((rows, 20),), parallel=(rows,)))
     assert branches(kernel.body) == 0
+    verify_kernel(kernel)
+
+
+def test_a_single_unit_behind_the_others_has_a_known_place() -> None:
+    """41 of 1,001 columns: an offset with the unit's number would divide by a panel's width."""
+    m = Model("columns")
+    group, _ = only(m.finish(m.op("matmul", m.input("x", 1, 64), m.weight(64, 1001))))
+    columns = group.common[-1].name
+    nest = Nest((0,), (), ((columns, 64),), columns)
+    kernel = lower(group, Schedule(((columns, 64),), (columns,), (nest,)))
+    whole, _, last = kernel_text(kernel).partition("} else {")
+    assert whole.count(f"p.{columns}") > 2
+    assert "f32[41]" in last
+    assert f"p.{columns}" not in last
     verify_kernel(kernel)
