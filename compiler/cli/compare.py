@@ -4,6 +4,8 @@ import numpy as np
 from tcc.ir.op import Array
 from tcc.record import record
 
+_AT_ONCE = 1 << 20  # elements: outputs of gigabytes are compared without copies of their size
+
 
 @record
 class Difference:
@@ -25,13 +27,18 @@ def compare(output: str, got: Array, want: Array, tolerance: float) -> Differenc
     if want.dtype.kind != "f":
         error = float(np.mean(got != want)) if want.size else 0.0
         return Difference(output, error, error == 0.0, "elements differ" if error else "")
-    finite = np.isfinite(want)
-    if not np.array_equal(got[~finite], want[~finite], equal_nan=True) or not np.all(
-        np.isfinite(got[finite])
-    ):
-        return Difference(output, float("inf"), False, "NaN or infinity at other places")
-    expected = want[finite].astype(np.float64)
-    largest = float(np.max(np.abs(expected), initial=0.0))
-    distance = float(np.max(np.abs(got[finite].astype(np.float64) - expected), initial=0.0))
+    largest = distance = 0.0
+    flat = got.reshape(-1), want.reshape(-1)
+    for at in range(0, want.size, _AT_ONCE):
+        found, expected = (a[at : at + _AT_ONCE] for a in flat)
+        finite = np.isfinite(expected)
+        if not np.array_equal(found[~finite], expected[~finite], equal_nan=True) or not np.all(
+            np.isfinite(found[finite])
+        ):
+            return Difference(output, float("inf"), False, "NaN or infinity at other places")
+        exact = expected[finite].astype(np.float64)
+        off = found[finite].astype(np.float64) - exact
+        largest = float(np.max(np.abs(exact), initial=largest))
+        distance = float(np.max(np.abs(off), initial=distance))
     error = distance / largest if largest else distance
     return Difference(output, error, error <= tolerance)

@@ -76,6 +76,7 @@ class _Steps:
         feed = self._write()
         self._tcc("compile", self._model, "-o", self._artifact, fault="compile")
         want = self._reference(feed)
+        self._check_memory(3 * sum(array.nbytes for array in want.values()))
         error = [0.0]
         turns = CalmTurns(self._bench.calm)
         self._bench.calm.begin(self._bench.peaks, looks=3)
@@ -96,9 +97,10 @@ class _Steps:
             date.today().isoformat(), self._kernels() if best / median < FLOOR else [],
         )  # fmt: skip
 
-    def _check_memory(self) -> None:
-        """Both runtimes hold the graph's values at once, at worst as nodes one by one do."""
-        free, needed = available_memory(), 2 * self._case.bytes
+    def _check_memory(self, beside: int = 0) -> None:
+        """Both runtimes hold the graph's values at once, at worst as nodes one by one do; `beside`
+        them stand the results to compare, and those of a runtime on their way to this process."""
+        free, needed = available_memory(), 2 * self._case.bytes + beside
         if free < needed:
             text = f"{needed / 1e9:.1f} GB are needed, {free / 1e9:.1f} GB are free"
             raise _Unfit("memory", text)

@@ -28,6 +28,17 @@ def test_other_shapes_types_and_infinities_are_wrong(got: np.ndarray) -> None:
     assert not compare("y", got, WANT, 1e-4).ok
 
 
+@pytest.mark.parametrize(("at", "largest"), [(0, 1 << 21), (5 << 19, 0), (-1, 1 << 20)])
+def test_long_outputs_are_compared_whole(at: int, largest: int) -> None:
+    want = np.ones((3, 1 << 20), np.float32)
+    want.flat[largest] = 100
+    got = want.copy()
+    got.flat[at] += 1
+    assert compare("y", got, want, 1e-3).error == pytest.approx(0.01)
+    got.flat[at] = np.nan
+    assert not compare("y", got, want, 1e-3).ok
+
+
 def test_infinities_and_nan_keep_their_places_and_signs() -> None:
     want = np.array([np.nan, np.inf, -np.inf, 1], np.float32)
     assert compare("y", want.copy(), want, 1e-4).ok

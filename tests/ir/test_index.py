@@ -284,6 +284,7 @@ Z3_RULES = (
     "digits",
     "cancel",
     "least",
+    "least_of_sum",
 )
 
 
@@ -318,6 +319,11 @@ def test_rules_hold_for_all_integers(rule: str) -> None:
                 z3.Implies(x + y <= 2 * r + 1, z3.Or(x <= r, y <= r)),
                 z3.Implies(x + y >= 2 * r - 1, z3.Or(x >= r, y >= r)),
             ),
+            # the same of sums, with either sign of the factor: `at_most`
+            "least_of_sum": z3.And(*(
+                z3.Implies(c * (x + y) + 2 * r >= -1, z3.Or(c * x + r >= 0, c * y + r >= 0))
+                for c in (a, -a)
+            )),
         }  # fmt: skip
         solver = z3.Solver()
         solver.set("timeout", 5000)

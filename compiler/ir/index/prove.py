@@ -54,14 +54,16 @@ def _split_side(a: Index, b: Index) -> _Split | None:
 
 
 def _split_sum(index: Index) -> _Split | None:
-    """`0 <= 3*min(x, y) + rest` is both, `0 <= 3*max(x, y) + rest` follows from either; the other
-    way round where the factor is negative."""
+    """`0 <= 3*min(x, y) + rest` is both, `0 <= 3*max(x, y) + rest` follows from either, or from
+    their mean; the other way round where the factor is negative."""
     if len(index.terms) < 2 and all(c == 1 for _, c in index.terms):
         return None
     for monomial, coeff in index.terms:
         atom = monomial[0]
         if len(monomial) == 1 and isinstance(atom, Extremum):
             rest = index - coeff * of_atom(atom)
+            every = (atom.which == "min") == (coeff > 0)
             pairs = tuple((const(0), coeff * part + rest) for part in (atom.a, atom.b))
-            return (atom.which == "min") == (coeff > 0), pairs
+            mean = const(-1), coeff * (atom.a + atom.b) + 2 * rest
+            return every, pairs if every else (*pairs, mean)
     return None
