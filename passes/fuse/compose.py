@@ -300,6 +300,7 @@ def canonical(expr: Expr) -> Expr:
     return replace(expr, stages=tuple(stages))
 
 
+@lru_cache(maxsize=1024)  # a group's forms are asked for again and again
 def side_by_side(expr: Expr) -> Expr:
     """`expr` with each two neighbouring reductions as one that walk the same loops and read the
     same elements; the second then is a component of the first."""
