@@ -577,21 +577,6 @@ def test_every_entry_of_an_inner_loop_costs() -> None:
     assert nested - flat == pytest.approx(7 * 10, rel=0.01)
 
 
-@pytest.mark.parametrize("columns", [2048, 1 << 16])  # of the third cache, and of memory
-def test_blocks_of_rows_that_lie_apart_come_slower_from_afar(columns: int) -> None:
-    k, i = iterator("k", 1024), iterator("i", columns)
-    x = read(0, (k * columns + i,), F32)
-    access = Access(0, k * columns + i)
-    stage = GroupStage((var(i),), (var(k),), "sum", (x,), {x: access}, ((Access(1, i),),))
-    group = TileGroup((operand(1024 * columns), result(columns)), (stage,), stage.iters, ())
-    narrow, wide = (
-        priced(group, Schedule((("i", n),), ("i",), (Nest((0,), (), (("i", n),), "i"),)))
-        for n in (64, 256)
-    )
-    assert narrow.l3 > 1.2 * wide.l3
-    assert (narrow.dram > 1.2 * wide.dram) == (columns > 2048)
-
-
 def turned(rows: int, apart: int) -> tuple[TileGroup, Schedule]:
     """y[j, i] = x[i, j] of 64 columns, in blocks of all rows; neighbours along j `apart` in y."""
     i, j = iterator("i", rows), iterator("j", 64)
