@@ -20,6 +20,7 @@ class FusionLimits:
     `walks`: whether units walk along a loop where they need not; None, without prices: where rows
     are of more than `room` or `long_row`, or products read `transposed_rows` along their sums.
     `repeats`: whether units do stages again whose results several units read.
+    `beside`: whether neighbouring reductions that read the same elements are one.
     """
 
     exchange: float = 1.1
@@ -33,6 +34,7 @@ class FusionLimits:
     least_nanoseconds: int = 1000
     walks: bool | None = None
     repeats: bool = False
+    beside: bool = False
 
 
 TYPICAL_LIMITS = FusionLimits()

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from tcc.ir.expr import Expr, Stage, extent, reads, with_reads, with_sources
+from tcc.ir.expr import MONOIDS, Expr, Stage, extent, reads, with_reads, with_sources
 from tcc.ir.expr.scalar import (
     Apply,
     IndexValue,
@@ -22,6 +22,7 @@ from tcc.ir.expr.scalar import (
     Scalar,
     Source,
     StageRef,
+    read,
     read_at,
     reads_of_stages,
     substitute_all,
@@ -297,3 +298,18 @@ def canonical(expr: Expr) -> Expr:
             bound += 1
         stages.append(_renamed(stage, mapping))
     return replace(expr, stages=tuple(stages))
+
+
+@lru_cache(maxsize=1024)  # a group's forms are asked for again and again
+def side_by_side(expr: Expr) -> Expr:
+    """`expr` with each two neighbouring reductions as one that walk the same loops and read the
+    same elements; the second then is a component of the first."""
+    stages = list(expr.stages)
+    for n in range(len(stages) - 1):
+        a, b = (_own_names(stage, "r") for stage in stages[n : n + 2])
+        monoid = f"{a.monoid}_{b.monoid}"
+        if monoid in MONOIDS and a.loops == b.loops and {*reads(a)} == {*reads(b)}:
+            second = read(StageRef(n, 1), a.at, b.body[0].dtype)
+            stages[n] = replace(a, monoid=monoid, body=a.body + b.body)
+            stages[n + 1] = Stage(a.iters, (), None, (second,))
+    return canonical(replace(expr, stages=tuple(stages)))

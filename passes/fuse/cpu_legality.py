@@ -12,6 +12,7 @@ from tcc.ir.index import as_int
 from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.passes.fuse.combine import read_plainly
+from tcc.passes.fuse.compose import side_by_side
 from tcc.passes.fuse.forms import kernel_forms
 from tcc.passes.fuse.structure import build_group, row_major_storage, steps_evenly
 from tcc.passes.tile.cpu.scratch import resident_values
@@ -46,6 +47,8 @@ class CpuKernels(KernelModel):
         if self.pricer is None:
             return (self.core,)
         forms = kernel_forms(expr, self.limits)
+        if side_by_side(expr) != expr:
+            forms += (replace(self.limits, beside=True),)
         return tuple(replace(self.core, limits=form) for form in forms)
 
     def gain(self, group: TileGroup) -> float:

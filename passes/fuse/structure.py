@@ -21,6 +21,7 @@ from tcc.ir.tile import Guard, MemorySpace
 from tcc.ir.tile.group import Access, GroupBuffer, GroupStage, Strip, TileGroup
 from tcc.ir.types import DType, element_count
 from tcc.passes.fuse.collapse import coefficient_size, collapse, order_loops
+from tcc.passes.fuse.compose import side_by_side
 from tcc.passes.fuse.sliding_window import Loops, shared_loops
 from tcc.passes.fuse.streaming import streamed
 from tcc.passes.fuse.unify_iterators import (
@@ -62,6 +63,7 @@ def _apart(
     expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...], limits: FusionLimits
 ) -> TileGroup:
     """The group with all its loops, without its sizes."""
+    expr = side_by_side(expr) if limits.beside else expr
     online = streamed(expr, limits)
     expr = expr if online is None else online.expr
     linked = linked_stages(expr)

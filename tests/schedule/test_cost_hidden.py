@@ -118,3 +118,18 @@ def test_each_sum_along_its_vectors_is_folded() -> None:
     machines = (replace(MACHINE, loop=0.0, fold=n) for n in (0.0, 12.0))
     free, folded = (Pricer(m).price(group, schedule).compute * HERTZ / 32 for m in machines)
     assert folded - free == pytest.approx(12)
+
+
+@pytest.mark.parametrize("columns", [2048, 1 << 16])  # of the third cache, and of memory
+def test_blocks_of_rows_that_lie_apart_come_slower_from_afar(columns: int) -> None:
+    k, i = iterator("k", 1024), iterator("i", columns)
+    x = read(0, (k * columns + i,), F32)
+    access = Access(0, k * columns + i)
+    stage = GroupStage((var(i),), (var(k),), "sum", (x,), {x: access}, ((Access(1, i),),))
+    group = TileGroup((operand(1024 * columns), result(columns)), (stage,), stage.iters, ())
+    narrow, wide = (
+        priced(group, Schedule((("i", n),), ("i",), (Nest((0,), (), (("i", n),), "i"),)))
+        for n in (64, 256)
+    )
+    assert narrow.l3 > 1.2 * wide.l3
+    assert (narrow.dram > 1.2 * wide.dram) == (columns > 2048)

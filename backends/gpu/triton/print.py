@@ -300,9 +300,6 @@ class Printer:
         """One component along one axis."""
         dtype = node.blocks[0].dtype
         place = f"{axis}, keep_dims=True"
-        if dtype is BOOL and node.monoid in ("all", "any"):
-            which = "min" if node.monoid == "all" else "max"
-            return f"tl.{which}({value.text}.to(tl.int32), {place}) != 0"
         sums = node.monoid == "sum" and dtype is not BOOL
         if sums or (node.monoid in ("max", "min") and dtype.is_integer):
             wide = f"{value.text}.to(tl.float32)" if dtype in NARROW_FLOATS else value.text

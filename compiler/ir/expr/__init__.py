@@ -16,6 +16,7 @@ range they give the monoid's identity.  Stages read operands of the node and ear
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 from math import inf
 from types import MappingProxyType
 
@@ -83,12 +84,17 @@ def _highest(dtype: DType) -> Scalar:
     return _limits(dtype)[1]
 
 
-def _simple(name: str, identity: Callable[[DType], Scalar], function: str) -> Monoid:
+def _simple(*parts: tuple[str, Callable[[DType], Scalar], str]) -> Monoid:
+    """Monoids of one component side by side: of each its name, identity and function."""
+    count = len(parts)
+
+    def combine(d: tuple[DType, ...]) -> Scalars:
+        pairs = ((argument(n, t), argument(n + count, t)) for n, t in enumerate(d))
+        return tuple(apply(part[2], *pair) for part, pair in zip(parts, pairs, strict=True))
+
+    name = "_".join(part[0] for part in parts)
     return Monoid(
-        name,
-        1,
-        lambda dtypes: (identity(dtypes[0]),),
-        lambda dtypes: (apply(function, argument(0, dtypes[0]), argument(1, dtypes[0])),),
+        name, count, lambda d: tuple(p[1](t) for p, t in zip(parts, d, strict=True)), combine
     )
 
 
@@ -109,32 +115,20 @@ def _arg_extremum(name: str, compare: str, identity: Callable[[DType], Scalar]) 
     return Monoid(name, 2, lambda d: (identity(d[0]), _highest(d[1])), combine)
 
 
-def _welford() -> Monoid:
-    """(count, mean, m2): merging of partial variances (Chan, Golub, LeVeque 1979)."""
-
-    def combine(d: tuple[DType, ...]) -> Scalars:
-        n1, mean1, m1, n2, mean2, m2 = (argument(k, d[k % 3]) for k in range(6))
-        n = n1 + n2
-        share = n2 / apply("max", n, literal(1, d[0]))
-        delta = mean2 - mean1
-        return n, mean1 + delta * share, m1 + m2 + delta * delta * (n1 * share)
-
-    return Monoid("welford", 3, lambda d: tuple(literal(0, t) for t in d), combine)
-
-
+_SIMPLE = (
+    ("sum", lambda d: literal(0, d), "add"),
+    ("prod", lambda d: literal(1, d), "mul"),
+    ("max", _lowest, "max"),
+    ("min", _highest, "min"),
+)
+# Two simple ones side by side are one too: `max_min`.
 MONOIDS = MappingProxyType(
     {
         m.name: m
         for m in (
-            _simple("sum", lambda d: literal(0, d), "add"),
-            _simple("prod", lambda d: literal(1, d), "mul"),
-            _simple("max", _lowest, "max"),
-            _simple("min", _highest, "min"),
-            _simple("all", lambda d: literal(True, d), "and"),
-            _simple("any", lambda d: literal(False, d), "or"),
+            *(_simple(*parts) for count in (1, 2) for parts in product(_SIMPLE, repeat=count)),
             _arg_extremum("argmax", "gt", _lowest),
             _arg_extremum("argmin", "lt", _highest),
-            _welford(),
         )
     }
 )

@@ -426,14 +426,14 @@ class _Pricing:
         hertz = machine.hertz
         for source, part in self.across.items():
             first.by_source[source, False] *= 1 + part * (machine.crossing - 1)
+        for border, (source, part) in combinations((second, third), self.gaps.items()):
+            border.by_source[source, False] *= 1 + part
         l2 = _seconds(first, machine.l2.read * hertz, machine.l2.write * hertz)
         # A line that was used survives the next so many by chance.
         self._keep(second, 1 - exp(-near / machine.l2.size), self.lost[0])
         l3 = _seconds(second, machine.l3.read * hertz, machine.l3.write * hertz)
         # The last cache keeps what fits of a stream that is used again, and passes on the rest.
         self._keep(third, 1 - min(1, machine.l3.size / max(1, near * self.threads)), self.lost[1])
-        for source, part in self.gaps.items():
-            third.by_source[source, False] *= 1 + part
         cold, reuse = self._reuse(third)
         together = self.threads > 1
         dram = self._from_memory(third, together=together)

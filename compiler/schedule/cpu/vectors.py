@@ -64,9 +64,11 @@ def _best_loop(group: TileGroup, stage: GroupStage, loops: Vars) -> Var | None:
 
 def vector_block(var: Var, stage: GroupStage, registers: CoreModel) -> int:
     """Four vectors, or as many as knobs say: half of the registers at most, two for a contraction's
-    accumulators where registers are few, and one where a reduction carries several values."""
+    accumulators where registers are few, and one where what a reduction
+    carries, or a point has several results of, depends on one another."""
     few = registers.count < 32 and contraction_factors(stage) is not None
-    one = len(stage.body) > 1 or _lane_by_lane(stage, var)
+    tied = len(stage.body) > 1 and "_" not in str(stage.monoid)
+    one = tied or _lane_by_lane(stage, var)
     most = 1 if one else 2 if few else registers.count // 2
     full = min(registers.knobs.wide or 4, most) * lanes_of(stage, registers)
     size = known_extent(var)

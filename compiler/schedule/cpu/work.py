@@ -234,7 +234,8 @@ def _stage_work(group: TileGroup, number: int, stage: GroupStage, machine: Machi
         heavy, ops = (heavy + cycles * part, ops) if cycles else (heavy, ops + part)
     if stage.monoid is not None:
         # A sum of products is one instruction; an extremum of floats asks for NaN besides.
-        tests = stage.monoid in ("max", "min") and stage.body[0].dtype.is_float
+        extrema = (m in ("max", "min") for m in stage.monoid.split("_"))
+        tests = stage.body[0].dtype.is_float and sum(extrema)
         ops += 0 if contraction_factors(stage) is not None else tests + len(stage.body)
     touches = stage_touches(group, number, stage)
     return StageWork(stage, lanes, ops, heavy, _flops(stage), touches)

@@ -37,32 +37,20 @@ CORNERS = MappingProxyType(
               }
               store %s to %z[4*m+l0]
             }""",
-        "variance": """
+        "side by side": """
             kernel() parallel(u: 0..1) {
               input %x : f32[2,4,8] align 64
-              output %z : f32[2,3] align 64
+              output %z : f32[2,2] align 64
               %a: f32[2,4,8] = load %x[l0, l1, l2]
-              %n: f32[2,4,8] = compute() 1.0:f32
-              %q: f32[2,4,8] = compute() 0.0:f32
-              %c: f32[2,1,1], %m: f32[2,1,1], %v: f32[2,1,1] =
-                reduce welford(%n, %a, %q) over (1, 2)
-              store %c to %z[l0, 0]
+              %s: f32[2,1,1], %m: f32[2,1,1] = reduce sum_max(%a, %a) over (1, 2)
+              store %s to %z[l0, 0]
               store %m to %z[l0, 1]
-              store %v to %z[l0, 2]
             }""",
-        "truths": """
+        "bytes": """
             kernel() parallel(m: 0..3) {
-              input %x : bool[3,10] align 64
               input %w : i8[3,10] align 64
-              output %z : bool[3,2] align 64
               output %s : i8[3] align 64
               output %p : i8[3] align 64
-              %a: bool[1,16] = load %x[m+l0, l1] where 0 <= l1 < 10 fill true
-              %all: bool[1,1] = reduce all(%a) over (1)
-              store %all to %z[m, 0]
-              %b: bool[1,16] = load %x[m+l0, l1] where 0 <= l1 < 10 fill false
-              %any: bool[1,1] = reduce any(%b) over (1)
-              store %any to %z[m, 1]
               %c: i8[1,16] = load %w[m+l0, l1] where 0 <= l1 < 10
               %d: i8[1,16] = compute(%c) mul(arg(0):i8, 31:i8)
               %sum: i8[1,1] = reduce sum(%d) over (1)
