@@ -4,6 +4,7 @@ f16 and bf16 operands are widened to f32 when read and the result is rounded onc
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tcc.ir.expr import Expr, ExprBuilder
@@ -20,7 +21,7 @@ from tcc.ir.expr.scalar import (
     literal,
 )
 from tcc.ir.index import Index, IndexLike, const
-from tcc.ir.op import Infer, Types
+from tcc.ir.op import Arity, Infer, OpSpec, Types
 from tcc.ir.types import BF16, F16, F32, I64, DType, TensorType
 from tcc.ops.shapes import Point
 
@@ -83,6 +84,20 @@ def one_stage(
         return b.finish(at, cast(element(b, at, attrs), y.dtype))
 
     return expr
+
+
+def by_element(
+    name: str,
+    attrs: type[Any],
+    arity: Arity,
+    infer: Infer,
+    *others: Any,
+    element: Callable[[ExprBuilder, Point, Any], Scalar],
+    **more: Any,
+) -> OpSpec:
+    """A row whose expression is `one_stage`; `others` and `more` are as in `OpSpec`."""
+    row = OpSpec(name, attrs, arity, infer, *others, **more)
+    return replace(row, expr=one_stage(infer, element))
 
 
 def total(

@@ -19,7 +19,7 @@ from tcc.ir.op import (
     Types,
 )
 from tcc.ir.types import DType, TensorType
-from tcc.ops.formula import one_stage, read_aligned, wide
+from tcc.ops.formula import by_element, read_aligned, wide
 from tcc.ops.reference import in_f32
 from tcc.ops.shapes import Point, Shape, broadcast_types, check_dtype, same_dtype
 
@@ -61,7 +61,7 @@ def pointwise_op(
     def reference(arrays: Arrays, given: Any) -> OutArrays:
         return (np.asarray(numpy(given, *arrays)),)
 
-    return OpSpec(
+    return by_element(
         name, attrs, arity, infer, reference, tuple(dtypes), doc, tolerance,
-        one_stage(infer, element), traits=Trait.ELEMENTWISE, onnx=onnx,
+        element=element, traits=Trait.ELEMENTWISE, onnx=onnx,
     )  # fmt: skip

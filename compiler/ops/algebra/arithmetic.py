@@ -31,7 +31,7 @@ from tcc.ir.types import (
     TensorType,
     dtype_of,
 )
-from tcc.ops.formula import choose, fn, one_stage, read_aligned
+from tcc.ops.formula import by_element, choose, fn, read_aligned
 from tcc.ops.pointwise import NumpyFunction, pointwise_op
 from tcc.ops.reference import given, truncated
 from tcc.ops.shapes import (
@@ -204,11 +204,11 @@ def _int_power(base: int, exponent: int, wrap: int) -> int:
     return base ** (-exponent % 2) if abs(base) == 1 else 0
 
 
-_POW = OpSpec(
+_POW = by_element(
     "pow", NoAttrs, 2, _pow_infer, _pow_reference, _POW_BASES,
     "x to the power y, in the type of x; integers wrap, and negative powers truncate to 0 or 1.",
     Tolerance.ELEMENTWISE,
-    one_stage(_pow_infer, _pow_element), traits=Trait.ELEMENTWISE,
+    element=_pow_element, traits=Trait.ELEMENTWISE,
     onnx=OnnxBinding("Pow"),
 )  # fmt: skip
 
@@ -231,10 +231,10 @@ def _where_reference(arrays: Arrays, _: NoAttrs) -> OutArrays:
     return (np.where(condition, x, y),)
 
 
-_WHERE = OpSpec(
+_WHERE = by_element(
     "where", NoAttrs, 3, _where_infer, _where_reference, MOVED,
     "x where the condition holds, else y.",
-    expr=one_stage(_where_infer, _where_element), traits=Trait.ELEMENTWISE,
+    element=_where_element, traits=Trait.ELEMENTWISE,
     onnx=OnnxBinding("Where", since=9),
 )  # fmt: skip
 

@@ -4,9 +4,9 @@ import numpy as np
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, index_value
 from tcc.ir.index import Index, const
-from tcc.ir.op import Arrays, NoAttrs, OpSpec, OutArrays, OutTypes, Tolerance, Types
+from tcc.ir.op import Arrays, NoAttrs, OutArrays, OutTypes, Tolerance, Types
 from tcc.ir.types import I64, TensorType, element_count
-from tcc.ops.formula import chosen, one_stage, wide
+from tcc.ops.formula import by_element, chosen, wide
 from tcc.ops.operands import array, require, sizes
 from tcc.ops.shapes import ALL, NUMERIC, Point, Shape, required, same_dtype
 from tcc.record import record
@@ -107,25 +107,25 @@ def _dims_element(_: ExprBuilder, at: Point, attrs: DimsAttrs) -> Scalar:
 # ---- rows ----------------------------------------------------------------------------------------
 
 OPS = (
-    OpSpec(
+    by_element(
         "range", RangeAttrs, 3, _range_infer, _range_reference, NUMERIC,
         "start, start + delta, start + 2 * delta, ...; operands (start, limit, delta).",
         Tolerance.ELEMENTWISE,
-        expr=one_stage(_range_infer, _range_element),
+        element=_range_element,
     ),
-    OpSpec(
+    by_element(
         "shape_of", ShapeOfAttrs, 1, _shape_infer, _shape_reference, ALL,
         "The dims of x as a vector of i64.",
-        expr=one_stage(_shape_infer, _shape_element),
+        element=_shape_element,
     ),
-    OpSpec(
+    by_element(
         "size_of", NoAttrs, 1, _size_infer, _size_reference, ALL,
         "The number of elements of x as an i64.",
-        expr=one_stage(_size_infer, _size_element),
+        element=_size_element,
     ),
-    OpSpec(
+    by_element(
         "dims", DimsAttrs, 0, _dims_infer, _dims_reference, (I64,),
         "A vector of integer expressions over the sizes: shape arithmetic that data needs.",
-        expr=one_stage(_dims_infer, _dims_element),
+        element=_dims_element,
     ),
 )  # fmt: skip

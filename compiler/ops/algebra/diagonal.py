@@ -4,9 +4,9 @@ import numpy as np
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, index_value, literal
 from tcc.ir.index import Index, as_int
-from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Trait, Types
+from tcc.ir.op import Arrays, OutArrays, OutTypes, Trait, Types
 from tcc.ir.types import I64, DType, TensorType
-from tcc.ops.formula import choose, fn, one_stage
+from tcc.ops.formula import by_element, choose, fn
 from tcc.ops.reference import given
 from tcc.ops.shapes import ALL, Point, check_dtype, check_rank, required
 from tcc.record import record
@@ -69,14 +69,14 @@ def _eye_reference(arrays: Arrays, attrs: EyeLikeAttrs) -> OutArrays:
 
 
 OPS = (
-    OpSpec(
+    by_element(
         "trilu", TriluAttrs, 1, _trilu_infer, _trilu_reference, ALL,
         "The upper or lower triangle of matrices, zero elsewhere.",
-        expr=one_stage(_trilu_infer, _trilu_element), traits=Trait.MOVEMENT,
+        element=_trilu_element, traits=Trait.MOVEMENT,
     ),
-    OpSpec(
+    by_element(
         "eye_like", EyeLikeAttrs, 1, _eye_infer, _eye_reference, ALL,
         "A matrix of the operand's shape with ones on one diagonal.",
-        expr=one_stage(_eye_infer, _eye_element), traits=Trait.MOVEMENT,
+        element=_eye_element, traits=Trait.MOVEMENT,
     ),
 )  # fmt: skip

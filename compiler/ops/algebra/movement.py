@@ -21,7 +21,7 @@ from tcc.ir.op import (
     Types,
 )
 from tcc.ir.types import I64, TensorType, element_count
-from tcc.ops.formula import aligned, choose, fn, one_stage
+from tcc.ops.formula import aligned, by_element, choose, fn
 from tcc.ops.operands import array, differ, require, sizes
 from tcc.ops.reference import given
 from tcc.ops.shapes import MOVED, Point, Shape, agree, present, replaced, required, same_dtype
@@ -324,9 +324,9 @@ def move_row(
 ) -> OpSpec:
     """The row of an op that copies elements: infer, reference, and the element at a point."""
     infer, reference, element = functions
-    return OpSpec(
+    return by_element(
         name, attrs, arity, infer, reference, MOVED, doc,
-        expr=one_stage(infer, element), traits=_MOVES, onnx=onnx,
+        element=element, traits=_MOVES, onnx=onnx,
     )  # fmt: skip
 
 

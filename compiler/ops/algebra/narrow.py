@@ -22,7 +22,6 @@ from tcc.ir.narrow import (
 from tcc.ir.op import (
     Array,
     Arrays,
-    OpSpec,
     OutArrays,
     OutTypes,
     Trait,
@@ -47,7 +46,7 @@ from tcc.ir.types import (
     TensorType,
     tensor,
 )
-from tcc.ops.formula import choose, fn, one_stage
+from tcc.ops.formula import by_element, choose, fn
 from tcc.ops.reference import given
 from tcc.ops.shapes import Point, check_dtype, required
 from tcc.record import record
@@ -248,21 +247,21 @@ def _pack_reference(arrays: Arrays, attrs: PackAttrs) -> OutArrays:
 _ELEMENTWISE = Trait.ELEMENTWISE
 
 OPS = (
-    OpSpec(
+    by_element(
         "to_narrow", NarrowAttrs, 1, _narrow_infer,
         lambda arrays, attrs: (narrow_reference(given(arrays)[0], attrs),),
         (F32, F16, BF16, F64, I32, I64),
         "Conversion to a narrow float type, saturating or not; f8e8m0 rounds as asked.",
-        expr=one_stage(_narrow_infer, _narrow_element), traits=_ELEMENTWISE,
+        element=_narrow_element, traits=_ELEMENTWISE,
     ),
-    OpSpec(
+    by_element(
         "unpack", UnpackAttrs, 1, _unpack_infer, _unpack_reference, (U8,),
         "Elements of 4 or 2 bits out of bytes, the first one from the lowest bits.",
-        expr=one_stage(_unpack_infer, _unpack_element),
+        element=_unpack_element,
     ),
-    OpSpec(
+    by_element(
         "pack", PackAttrs, 1, _pack_infer, _pack_reference, (I8, U8, *_PACKED),
         "The lowest 4 or 2 bits of each element, packed into bytes from the lowest bits up.",
-        expr=one_stage(_pack_infer, _pack_element),
+        element=_pack_element,
     ),
 )  # fmt: skip

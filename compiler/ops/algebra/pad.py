@@ -10,14 +10,13 @@ from tcc.ir.index import Index, const, maximum, minimum, nonnegative
 from tcc.ir.op import (
     Array,
     Arrays,
-    OpSpec,
     OutArrays,
     OutTypes,
     Trait,
     Types,
 )
 from tcc.ir.types import BOOL, I64, TensorType
-from tcc.ops.formula import choose, one_stage
+from tcc.ops.formula import by_element, choose
 from tcc.ops.operands import array, inside, none_negative, require, sizes
 from tcc.ops.shapes import MOVED, Point, Shape, optional, required
 from tcc.record import record
@@ -111,9 +110,9 @@ def _source(mode: str, index: Index, dim: Index, before: Index, after: Index) ->
 
 
 OPS = (
-    OpSpec(
+    by_element(
         "pad", PadAttrs, (1, 2), _infer, _reference, MOVED,
         "Surrounds each axis with a constant, or with its own elements by `mode`.",
-        expr=one_stage(_infer, _element), traits=Trait.MOVEMENT,
+        element=_element, traits=Trait.MOVEMENT,
     ),
 )  # fmt: skip

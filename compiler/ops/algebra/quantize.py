@@ -38,7 +38,7 @@ from tcc.ir.types import (
     tensor,
 )
 from tcc.ops.algebra.narrow import NarrowAttrs, narrow_reference, narrowed
-from tcc.ops.formula import choose, fn, one_stage
+from tcc.ops.formula import by_element, choose, fn
 from tcc.ops.reference import given
 from tcc.ops.shapes import (
     Point,
@@ -249,18 +249,18 @@ def _dynamic_reference(arrays: Arrays, _: NoAttrs) -> OutArrays:
 _ELEMENTWISE = Trait.ELEMENTWISE
 
 OPS = (
-    OpSpec(
+    by_element(
         "quantize_linear", QuantizeAttrs, (2, 3), _quantize_infer, _quantize_reference,
         (*_SCALES, I32),
         "round(x / scale) + zero point, saturated to the result's type; of NaN the least level.",
-        expr=one_stage(_quantize_infer, _quantize_element), traits=_ELEMENTWISE,
+        element=_quantize_element, traits=_ELEMENTWISE,
     ),
-    OpSpec(
+    by_element(
         "dequantize_linear", DequantizeAttrs, (2, 3), _dequantize_infer, _dequantize_reference,
         (*_LEVELS, I32),
         "(x - zero point) * scale, in the type of the scale.",
         Tolerance.ELEMENTWISE,
-        one_stage(_dequantize_infer, _dequantize_element), traits=_ELEMENTWISE,
+        element=_dequantize_element, traits=_ELEMENTWISE,
     ),
     OpSpec(
         "dynamic_quantize_linear", NoAttrs, 1, _dynamic_infer, _dynamic_reference,

@@ -24,7 +24,7 @@ from tcc.ir.types import (
     DType,
     TensorType,
 )
-from tcc.ops.formula import fn, one_stage
+from tcc.ops.formula import by_element, fn
 from tcc.ops.pointwise import NumpyFunction, pointwise_op
 from tcc.ops.reference import given, truncated
 from tcc.ops.shapes import ALL, BOOLS, FLOATS, INTEGERS, MOVED, NUMERIC, SIGNED, Point, required
@@ -114,18 +114,18 @@ def _cast_reference(arrays: Arrays, attrs: CastAttrs) -> OutArrays:
         return (rounded(value, to) if to.is_narrow else value,)
 
 
-_IDENTITY = OpSpec(
+_IDENTITY = by_element(
     "identity", NoAttrs, 1, _identity_infer, lambda arrays, _: (np.array(arrays[0]),),
     MOVED,
     "The operand itself.",
-    expr=one_stage(_identity_infer, _copied),
+    element=_copied,
     traits=Trait.ELEMENTWISE | Trait.MOVEMENT, onnx=OnnxBinding("Identity"),
 )  # fmt: skip
 
-_CAST = OpSpec(
+_CAST = by_element(
     "cast", CastAttrs, 1, _cast_infer, _cast_reference, ALL,
     "Conversion by value: float to integer truncates and saturates, NaN gives 0; bool is != 0.",
-    expr=one_stage(_cast_infer, _copied), traits=Trait.ELEMENTWISE,
+    element=_copied, traits=Trait.ELEMENTWISE,
 )  # fmt: skip
 
 OPS = (

@@ -12,7 +12,7 @@ from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Trait, Typ
 from tcc.ir.types import BOOL, I64, TensorType
 from tcc.ops.composite.softmax import shares
 from tcc.ops.data.indexing import chosen
-from tcc.ops.formula import choose, fn, one_stage, read_aligned, wide
+from tcc.ops.formula import by_element, choose, fn, read_aligned, wide
 from tcc.ops.operands import guard, require, sizes
 from tcc.ops.reference import given, in_f32
 from tcc.ops.shapes import FLOATS, Point, agree, check_broadcast, optional, present, required
@@ -215,11 +215,11 @@ OPS = (
         Tolerance.ACCUMULATE,
         expr=_attention_expr, traits=Trait.CONTRACTION,
     ),
-    OpSpec(
+    by_element(
         "rotary_embedding", RotaryEmbeddingAttrs, (3, 4), _rotary_infer, _rotary_reference,
         FLOATS,
         "Turns pairs of elements by angles of their position; operands (x, cos, sin, positions).",
         Tolerance.ACCUMULATE,
-        expr=one_stage(_rotary_infer, _rotary_element),
+        element=_rotary_element,
     ),
 )  # fmt: skip

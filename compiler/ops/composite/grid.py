@@ -27,7 +27,7 @@ from tcc.ir.op import (
 from tcc.ir.types import F64, I64, DType, TensorType
 from tcc.ops.algebra.window import ConvAttrs, biased, conv_shape, group_channel, when, with_bias
 from tcc.ops.composite.resize import cubic_weight, cubic_weights
-from tcc.ops.formula import fn, number, one_stage, wide
+from tcc.ops.formula import by_element, fn, number, wide
 from tcc.ops.operands import array, clamped, dims, inside, require, sizes
 from tcc.ops.reference import given
 from tcc.ops.shapes import FLOATS, Point, Shape, agree, agree_shapes, optional, present, required
@@ -327,19 +327,19 @@ def _deform_reference(arrays: Arrays, attrs: DeformConvAttrs) -> OutArrays:
 # ---- rows ----------------------------------------------------------------------------------------
 
 OPS = (
-    OpSpec(
+    by_element(
         "grid_sample", GridSampleAttrs, 2, _sample_infer, _sample_reference,
         FLOATS,
         "The image at the normalised coordinates of a grid.",
         Tolerance.ACCUMULATE,
-        expr=one_stage(_sample_infer, _sample_element), onnx=OnnxBinding("GridSample", since=20),
+        element=_sample_element, onnx=OnnxBinding("GridSample", since=20),
     ),
-    OpSpec(
+    by_element(
         "affine_grid", AffineGridAttrs, 1, _affine_infer, _affine_reference,
         FLOATS,
         "The grid of normalised coordinates that affine maps give.",
         Tolerance.ACCUMULATE,
-        expr=one_stage(_affine_infer, _affine_element),
+        element=_affine_element,
     ),
     OpSpec(
         "deform_conv", DeformConvAttrs, (3, 5), _deform_infer, _deform_reference,

@@ -14,7 +14,7 @@ from tcc.ir.index import Index, as_int, const, minimum
 from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Types
 from tcc.ir.types import F32, F64, I64, DType, TensorType, tensor
 from tcc.ops.algebra.contract import rounded
-from tcc.ops.formula import choose, fn, number, one_stage, widened
+from tcc.ops.formula import by_element, choose, fn, number, widened
 from tcc.ops.operands import array, require, sizes
 from tcc.ops.shapes import (
     FLOATS,
@@ -96,9 +96,9 @@ def _window_row(name: str, coefficients: tuple[float, ...], doc: str) -> OpSpec:
         terms = (c * np.cos(2 * pi * harmonic * phase) for harmonic, c in enumerate(coefficients))
         return (np.asarray(sum(terms)).astype(attrs.to.carrier),)
 
-    return OpSpec(
+    return by_element(
         name, WindowAttrs, 0, _window_infer, reference, FLOATS + INTEGERS,
-        doc, Tolerance.ACTIVATION, expr=one_stage(_window_infer, element),
+        doc, Tolerance.ACTIVATION, element=element,
     )  # fmt: skip
 
 

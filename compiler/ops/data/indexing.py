@@ -20,7 +20,7 @@ from tcc.ir.op import (
     Types,
 )
 from tcc.ir.types import I32, I64, TensorType
-from tcc.ops.formula import choose, fn, one_stage
+from tcc.ops.formula import by_element, choose, fn
 from tcc.ops.operands import array, clamped, guard, inside, require, sizes, wrapped
 from tcc.ops.reference import given, in_f32, truncated
 from tcc.ops.shapes import (
@@ -339,22 +339,22 @@ def _one_hot_element(b: ExprBuilder, i: Point, attrs: OneHotAttrs) -> Scalar:
 _MOVES = Trait.MOVEMENT
 
 OPS = (
-    OpSpec(
+    by_element(
         "gather", AxisAttrs, 2, _gather_infer, _gather_reference, MOVED,
         "Slices of x along an axis, chosen by an index tensor.",
-        expr=one_stage(_gather_infer, _gather_element), traits=_MOVES, onnx=OnnxBinding("Gather"),
+        element=_gather_element, traits=_MOVES, onnx=OnnxBinding("Gather"),
     ),
-    OpSpec(
+    by_element(
         "gather_elements", AxisAttrs, 2, _elements_infer, _elements_reference,
         MOVED,
         "Elements of x whose place along one axis an index tensor gives.",
-        expr=one_stage(_elements_infer, _elements_element), traits=_MOVES,
+        element=_elements_element, traits=_MOVES,
         onnx=OnnxBinding("GatherElements", since=11),
     ),
-    OpSpec(
+    by_element(
         "gather_nd", GatherNdAttrs, 2, _nd_infer, _nd_reference, MOVED,
         "Slices of x chosen by tuples of indices, the last axis of the index tensor.",
-        expr=one_stage(_nd_infer, _nd_element), traits=_MOVES,
+        element=_nd_element, traits=_MOVES,
         onnx=OnnxBinding("GatherND", since=11),
     ),
     OpSpec(
@@ -375,16 +375,16 @@ OPS = (
         "x with the rows from `start` on along an axis replaced by the update's.",
         call="update_slice",
     ),
-    OpSpec(
+    by_element(
         "tensor_scatter", TensorScatterAttrs, (2, 3), _tensor_scatter_infer,
         _tensor_scatter_reference, ALL,
         "A cache with new rows at a place of each batch; operands (cache, update, places).",
-        expr=one_stage(_tensor_scatter_infer, _tensor_scatter_element), traits=_MOVES,
+        element=_tensor_scatter_element, traits=_MOVES,
         onnx=OnnxBinding("TensorScatter", since=24),
     ),
-    OpSpec(
+    by_element(
         "one_hot", OneHotAttrs, 2, _one_hot_infer, _one_hot_reference, ALL,
         "`on` where a new axis passes the index, `off` elsewhere; `values` is (off, on).",
-        expr=one_stage(_one_hot_infer, _one_hot_element), traits=Trait.ELEMENTWISE,
+        element=_one_hot_element, traits=Trait.ELEMENTWISE,
     ),
 )  # fmt: skip

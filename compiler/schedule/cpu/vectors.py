@@ -64,8 +64,8 @@ def _best_loop(group: TileGroup, stage: GroupStage, loops: Vars) -> Var | None:
 
 def vector_block(var: Var, stage: GroupStage, registers: CoreModel) -> int:
     """Four vectors, or as many as knobs say: half of the registers at most, two for a contraction's
-    accumulators where registers are few, and one where what a reduction
-    carries, or a point has several results of, depends on one another."""
+    accumulators where registers are few, and one where the values that a reduction carries, or the
+    results of a point, depend on one another."""
     few = registers.count < 32 and contraction_factors(stage) is not None
     tied = len(stage.body) > 1 and "_" not in str(stage.monoid)
     one = tied or _lane_by_lane(stage, var)
