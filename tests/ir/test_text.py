@@ -199,7 +199,7 @@ def odd() -> Expr:
     part = type(best)(best.stage, 1)
     last = apply("max", cast(b.read(part, i), F64), b.read(2))
     b.stage((i,), apply("add", last, literal(-0.0, F64)))
-    b.stage((), literal(True, BOOL), over=(k,), monoid="all")
+    b.stage((), literal(True, BOOL), over=(k,), monoid="min")
     b.stage((i,), literal(float("nan"), F16))
     return b.done(part, type(best)(2), type(best)(3), type(best)(4))
 

@@ -205,10 +205,6 @@ EXPR_DEFECTS: dict[str, tuple[Callable[[], Expr], str]] = {
         lambda: one(x_at(P, K), over=(K,), monoid="argmax"),
         "argmax has 2 components, not 1",
     ),
-    "monoid types": (
-        lambda: one(x_at(P, K), over=(K,), monoid="all"),
-        "all does not combine f32",
-    ),
     "no monoid": (lambda: one(x_at(P, K), over=(K,)), "without a monoid"),
     "unknown monoid": (lambda: one(x_at(P, K), over=(K,), monoid="mean"), "no monoid"),
     "iterator twice": (lambda: one(x_at(P, Q), over=(Q,), monoid="sum"), "one name"),

@@ -81,13 +81,6 @@ def _monoid(stage: Stage) -> Iterator[str]:
     monoid = MONOIDS[stage.monoid]
     if monoid.components != len(stage.body):
         yield f"{stage.monoid} has {monoid.components} components, not {len(stage.body)}"
-        return
-    dtypes = tuple(s.dtype for s in stage.body)
-    combined = monoid.combine(dtypes)
-    if tuple(s.dtype for s in combined) != dtypes or any(
-        problem for s in walk(*combined) if isinstance(s, Apply) for problem in _apply(s)
-    ):
-        yield f"{stage.monoid} does not combine {', '.join(t.name for t in dtypes)}"
 
 
 def _scalar(expr: Expr, number: int, scalar: Scalar, scope: set[Var], must: bool) -> Iterator[str]:
