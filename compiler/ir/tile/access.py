@@ -91,6 +91,8 @@ class IndexFacts:
 
         Nothing is believed of the `loose` variables beyond what the guards say.
         """
+        if any(at_most(g.index, const(-1)) or at_most(g.extent, g.index) for g in guards):
+            return True  # nowhere
         ends = (index, size - 1 - index)
         return all(self._certain(distance, guards, loose) for distance in ends)
 

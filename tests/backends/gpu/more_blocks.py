@@ -37,7 +37,7 @@ CORNERS = MappingProxyType(
               }
               store %s to %z[4*m+l0]
             }""",
-        "side by side": """
+        "side_by_side": """
             kernel() parallel(u: 0..1) {
               input %x : f32[2,4,8] align 64
               output %z : f32[2,2] align 64
