@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 from tcc.errors import InternalError
-from tcc.ir.expr import Expr, ExprBuilder, Stage
+from tcc.ir.expr import MONOIDS, Expr, ExprBuilder, Stage
 from tcc.ir.expr.scalar import Const, Scalar, apply, argument, cast, index_value, literal, read
 from tcc.ir.expr.verify import verify_expr
 from tcc.ir.graph import ConstantStore, Graph, GraphBuilder, Handle, Node, Value
@@ -18,7 +19,7 @@ from tcc.ir.graph.verify import verify_graph
 from tcc.ir.index import Index, const, free_vars, iterator, maximum, minimum, symbol
 from tcc.ir.index.prove import at_most, inside
 from tcc.ir.op import NoAttrs, OpSpec
-from tcc.ir.types import BOOL, F32, F64, I32, I64, TensorType, tensor
+from tcc.ir.types import BOOL, DTYPES, F32, F64, I32, I64, TensorType, tensor
 
 Ops = Mapping[str, OpSpec]
 N, M = symbol("n", 0), symbol("m", 1, 64, 4)
@@ -235,6 +236,15 @@ def test_expression_defects(name: str) -> None:
     with pytest.raises(InternalError) as caught:
         verify_expr(plant(), TYPES)
     assert re.search(why, caught.value.why), caught.value.why
+
+
+@pytest.mark.parametrize("name", MONOIDS)
+def test_monoids_combine_values_of_any_types(name: str) -> None:
+    """So the verifier asks for the number of components alone."""
+    monoid = MONOIDS[name]
+    for dtypes in product(DTYPES.values(), repeat=monoid.components):
+        assert tuple(s.dtype for s in monoid.combine(dtypes)) == dtypes
+    assert len(monoid.parts) in (0, monoid.components)
 
 
 def test_sound_expressions_pass() -> None:

@@ -61,13 +61,15 @@ class Monoid:
     """An associative, commutative combination of tuples with an identity.
 
     `identity(dtypes)` gives the literals and `combine(dtypes)` the scalars over `Arg`s: old
-    components are numbers 0..n-1, new ones n..2n-1.
+    components are numbers 0..n-1, new ones n..2n-1.  `parts` names the monoids of one component
+    that it is, side by side; it has none where components depend on one another.
     """
 
     name: str
     components: int
     identity: Callable[[tuple[DType, ...]], Scalars]
     combine: Callable[[tuple[DType, ...]], Scalars]
+    parts: tuple[str, ...] = ()
 
 
 def _limits(dtype: DType) -> tuple[Scalar, Scalar]:
@@ -92,10 +94,11 @@ def _simple(*parts: tuple[str, Callable[[DType], Scalar], str]) -> Monoid:
         pairs = ((argument(n, t), argument(n + count, t)) for n, t in enumerate(d))
         return tuple(apply(part[2], *pair) for part, pair in zip(parts, pairs, strict=True))
 
-    name = "_".join(part[0] for part in parts)
-    return Monoid(
-        name, count, lambda d: tuple(p[1](t) for p, t in zip(parts, d, strict=True)), combine
-    )
+    def identity(d: tuple[DType, ...]) -> Scalars:
+        return tuple(part[1](t) for part, t in zip(parts, d, strict=True))
+
+    names = tuple(part[0] for part in parts)
+    return Monoid("_".join(names), count, identity, combine, names)
 
 
 def _arg_extremum(name: str, compare: str, identity: Callable[[DType], Scalar]) -> Monoid:

@@ -1,6 +1,6 @@
 """The vector loop of each stage: the one whose neighbours lie side by side."""
 
-from tcc.ir.expr import known_extent
+from tcc.ir.expr import MONOIDS, known_extent
 from tcc.ir.index import Var, Vars
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.schedule.cpu.core import CoreModel
@@ -67,7 +67,8 @@ def vector_block(var: Var, stage: GroupStage, registers: CoreModel) -> int:
     accumulators where registers are few, and one where the values that a reduction carries, or the
     results of a point, depend on one another."""
     few = registers.count < 32 and contraction_factors(stage) is not None
-    tied = len(stage.body) > 1 and "_" not in str(stage.monoid)
+    apart = stage.monoid is not None and MONOIDS[stage.monoid].parts
+    tied = len(stage.body) > 1 and not apart
     one = tied or _lane_by_lane(stage, var)
     most = 1 if one else 2 if few else registers.count // 2
     full = min(registers.knobs.wide or 4, most) * lanes_of(stage, registers)

@@ -5,7 +5,7 @@ from itertools import takewhile
 from math import inf, prod
 from typing import Any, TypeAlias
 
-from tcc.ir.expr import extent, known_extent
+from tcc.ir.expr import MONOIDS, extent, known_extent
 from tcc.ir.expr.scalar import Apply, Read, Scalar, StageRef, children, walk
 from tcc.ir.index import (
     Index,
@@ -234,7 +234,7 @@ def _stage_work(group: TileGroup, number: int, stage: GroupStage, machine: Machi
         heavy, ops = (heavy + cycles * part, ops) if cycles else (heavy, ops + part)
     if stage.monoid is not None:
         # A sum of products is one instruction; an extremum of floats asks for NaN besides.
-        extrema = (m in ("max", "min") for m in stage.monoid.split("_"))
+        extrema = (part in ("max", "min") for part in MONOIDS[stage.monoid].parts)
         tests = stage.body[0].dtype.is_float and sum(extrema)
         ops += 0 if contraction_factors(stage) is not None else tests + len(stage.body)
     touches = stage_touches(group, number, stage)
