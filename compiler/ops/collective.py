@@ -26,7 +26,7 @@ from tcc.ir.op import (
 )
 from tcc.ir.program import COLLECTIVE_DTYPES, CollectiveKind, Reduction
 from tcc.ir.types import I64, TensorType
-from tcc.ops.operands import array, differ, none_negative, require, sizes
+from tcc.ops.operands import differ, none_negative, require, sizes
 from tcc.ops.shapes import Shape, check_dtype, required
 from tcc.record import record
 
@@ -130,7 +130,7 @@ def _reference(kind: CollectiveKind, arrays: Arrays, attrs: CollectiveAttrs) -> 
     """Of rank 0 where all ranks have equal operands."""
     n = max(attrs.ranks, 1)
     cuts = [np.cumsum(sizes(attrs.rows[: n - 1]))] * n if attrs.rows else ()
-    return (collected(kind, attrs, [array(arrays, 0)] * n, cuts)[0],)
+    return (collected(kind, attrs, [required(arrays, 0)] * n, cuts)[0],)
 
 
 def _row(kind: CollectiveKind, doc: str) -> OpSpec:

@@ -1,19 +1,12 @@
-"""Arrays as rows take them, and the index scalars that data-dependent reads share."""
+"""What rows require of operands and attributes, and the index scalars of data-dependent reads."""
 
 from collections.abc import Sequence
 
 from tcc.ir.expr.scalar import Scalar, cast, index_value
 from tcc.ir.index import Index, IndexLike, as_index, as_int, bounds, const
-from tcc.ir.op import Array, Arrays
 from tcc.ir.types import I64
 from tcc.known import all_known
 from tcc.ops.formula import choose, fn
-from tcc.ops.shapes import required
-
-
-def array(arrays: Arrays, number: int) -> Array:
-    """The array of a required operand; raises ValueError where it is absent."""
-    return required(arrays, number)
 
 
 def require(condition: bool, message: str) -> None:

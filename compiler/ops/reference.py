@@ -1,4 +1,4 @@
-"""Conventions of the NumPy references: absent operands, and f16 computed in f32."""
+"""Conventions of the NumPy references, as f16 computed in f32."""
 
 import math
 from typing import Any
@@ -6,12 +6,6 @@ from typing import Any
 import numpy as np
 from tcc.ir.op import Array, Arrays, OutArrays, Reference
 from tcc.ir.types import DType, integer_limits
-from tcc.ops.operands import array
-
-
-def given(arrays: Arrays, count: int | None = None) -> OutArrays:
-    """The first `count` operands, or all, none of which may be absent."""
-    return tuple(array(arrays, n) for n in range(len(arrays) if count is None else count))
 
 
 def widen_half(array: Array) -> Array:

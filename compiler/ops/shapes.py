@@ -9,7 +9,7 @@ where these broadcast, the larger one.
 from collections.abc import Mapping, Sequence
 
 from tcc.ir.index import Index, const
-from tcc.ir.op import OutTypes, T, Types
+from tcc.ir.op import T, Types
 from tcc.ir.types import DTYPES, DType, DTypeKind, TensorType
 from tcc.record import record
 
@@ -70,9 +70,9 @@ def optional(operands: Sequence[T | None], number: int) -> T | None:
     return operands[number] if number < len(operands) else None
 
 
-def present(types: Types, count: int | None = None) -> OutTypes:
+def present(operands: Sequence[T | None], count: int | None = None) -> tuple[T, ...]:
     """The first `count` operands, or all, none of which may be absent."""
-    return tuple(required(types, n) for n in range(len(types) if count is None else count))
+    return tuple(required(operands, n) for n in range(len(operands) if count is None else count))
 
 
 def check_dtype(dtype: DType, allowed: Sequence[DType], what: str = "the operand") -> None:

@@ -4,7 +4,8 @@ from tcc.errors import UserError
 from tcc.ir.index import Extremum, Index, as_int, const, if_one, of_atom
 from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Trait, Types
 from tcc.ir.types import DTYPES, I32, I64
-from tcc.ops.operands import array, sizes
+from tcc.ops.operands import sizes
+from tcc.ops.shapes import required
 from tcc.record import record
 
 
@@ -90,7 +91,7 @@ def _indices_types(types: Types, attrs: CheckIndicesAttrs) -> OutTypes:
 
 def _check_indices(arrays: Arrays, attrs: CheckIndicesAttrs) -> OutArrays:
     least, size = sizes((attrs.least, attrs.size))
-    given = array(arrays, 0).reshape(-1)[attrs.number :: attrs.period]
+    given = required(arrays, 0).reshape(-1)[attrs.number :: attrs.period]
     if given.size and (given.min() < least or given.max() >= size):
         raise UserError(attrs.reason, why=f"{given.min()} to {given.max()} of {size}")
     return ()

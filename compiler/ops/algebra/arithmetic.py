@@ -33,7 +33,7 @@ from tcc.ir.types import (
 )
 from tcc.ops.formula import by_element, choose, fn, read_aligned
 from tcc.ops.pointwise import NumpyFunction, pointwise_op
-from tcc.ops.reference import given, truncated
+from tcc.ops.reference import truncated
 from tcc.ops.shapes import (
     BOOLS,
     FLOATS,
@@ -184,7 +184,7 @@ def _pow_element(b: ExprBuilder, at: Point, _: NoAttrs) -> Scalar:
 
 
 def _pow_reference(arrays: Arrays, _: NoAttrs) -> OutArrays:
-    x, y = given(arrays)
+    x, y = present(arrays)
     if x.dtype.kind == "i" and y.dtype.kind in "iu":
         out = np.broadcast_arrays(x, y)
         wrap = 1 << (8 * x.dtype.itemsize)
@@ -227,7 +227,7 @@ def _where_element(b: ExprBuilder, at: Point, _: NoAttrs) -> Scalar:
 
 
 def _where_reference(arrays: Arrays, _: NoAttrs) -> OutArrays:
-    condition, x, y = given(arrays)
+    condition, x, y = present(arrays)
     return (np.where(condition, x, y),)
 
 

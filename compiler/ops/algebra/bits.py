@@ -2,7 +2,7 @@
 
 from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Types
 from tcc.ir.types import DType, TensorType
-from tcc.ops.operands import array, require
+from tcc.ops.operands import require
 from tcc.ops.shapes import COMMON, required
 from tcc.record import record
 
@@ -28,7 +28,7 @@ def _infer(types: Types, attrs: BitCastAttrs) -> OutTypes:
 
 
 def _reference(arrays: Arrays, attrs: BitCastAttrs) -> OutArrays:
-    return (array(arrays, 0).view(attrs.to.carrier).copy(),)
+    return (required(arrays, 0).view(attrs.to.carrier).copy(),)
 
 
 OPS = (

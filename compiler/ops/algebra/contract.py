@@ -26,7 +26,7 @@ from tcc.ir.op import (
 from tcc.ir.types import I32, I64, U32, U64, TensorType
 from tcc.ops.formula import aligned, wide
 from tcc.ops.operands import require
-from tcc.ops.reference import given, in_f32
+from tcc.ops.reference import in_f32
 from tcc.ops.shapes import (
     FLOATS,
     Shape,
@@ -87,7 +87,7 @@ def _matmul_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
 
 @in_f32
 def _matmul_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
-    return (np.asarray(np.matmul(*given(arrays, 2))),)
+    return (np.asarray(np.matmul(*present(arrays, 2))),)
 
 
 def matmul_sum(
@@ -142,7 +142,7 @@ def _gemm_infer(types: Types, attrs: GemmAttrs) -> OutTypes:
 
 @in_f32
 def _gemm_reference(arrays: Arrays, attrs: GemmAttrs) -> OutArrays:
-    (a, c), bias = given(arrays, 2), optional(arrays, 2)
+    (a, c), bias = present(arrays, 2), optional(arrays, 2)
     y = (a.T if attrs.trans_a else a) @ (c.T if attrs.trans_b else c) * a.dtype.type(attrs.alpha)
     return (y if bias is None else y + a.dtype.type(attrs.beta) * bias,)
 
@@ -200,7 +200,7 @@ def _einsum_infer(types: Types, attrs: EinsumAttrs) -> OutTypes:
 
 @in_f32
 def _einsum_reference(arrays: Arrays, attrs: EinsumAttrs) -> OutArrays:
-    return (np.asarray(np.einsum(attrs.equation, *given(arrays))),)
+    return (np.asarray(np.einsum(attrs.equation, *present(arrays))),)
 
 
 def _einsum_expr(types: Types, attrs: EinsumAttrs) -> Expr:

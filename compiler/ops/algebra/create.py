@@ -7,7 +7,7 @@ from tcc.ir.index import Index, const
 from tcc.ir.op import Arrays, NoAttrs, OutArrays, OutTypes, Tolerance, Types
 from tcc.ir.types import I64, TensorType, element_count
 from tcc.ops.formula import by_element, chosen, wide
-from tcc.ops.operands import array, require, sizes
+from tcc.ops.operands import require, sizes
 from tcc.ops.shapes import ALL, NUMERIC, Point, Shape, required, same_dtype
 from tcc.record import record
 
@@ -45,7 +45,7 @@ def _range_infer(types: Types, attrs: RangeAttrs) -> OutTypes:
 
 
 def _range_reference(arrays: Arrays, attrs: RangeAttrs) -> OutArrays:
-    start, delta = array(arrays, 0), array(arrays, 2)
+    start, delta = required(arrays, 0), required(arrays, 2)
     (size,) = sizes((attrs.size,))
     wide = np.float32 if start.dtype == np.float16 else start.dtype
     steps = np.arange(size).astype(wide)
@@ -72,7 +72,7 @@ def _shape_infer(types: Types, attrs: ShapeOfAttrs) -> OutTypes:
 
 
 def _shape_reference(arrays: Arrays, attrs: ShapeOfAttrs) -> OutArrays:
-    return (np.array(array(arrays, 0).shape[attrs.start : attrs.end], np.int64),)
+    return (np.array(required(arrays, 0).shape[attrs.start : attrs.end], np.int64),)
 
 
 def _shape_element(b: ExprBuilder, at: Point, attrs: ShapeOfAttrs) -> Scalar:
@@ -85,7 +85,7 @@ def _size_infer(types: Types, attrs: NoAttrs) -> OutTypes:
 
 
 def _size_reference(arrays: Arrays, attrs: NoAttrs) -> OutArrays:
-    return (np.array(array(arrays, 0).size, np.int64),)
+    return (np.array(required(arrays, 0).size, np.int64),)
 
 
 def _size_element(b: ExprBuilder, _at: Point, _attrs: NoAttrs) -> Scalar:

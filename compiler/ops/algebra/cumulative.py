@@ -23,8 +23,8 @@ from tcc.ir.op import (
 from tcc.ir.types import I32, I64, U32, U64
 from tcc.ops.algebra.contract import rounded
 from tcc.ops.formula import wide
-from tcc.ops.reference import given, in_f32
-from tcc.ops.shapes import FLOATS, check_axis, check_dtype, replaced, required
+from tcc.ops.reference import in_f32
+from tcc.ops.shapes import FLOATS, check_axis, check_dtype, present, replaced, required
 from tcc.record import record
 
 _DTYPES = (I32, I64, U32, U64, *FLOATS)
@@ -85,7 +85,7 @@ def _running(numpy: Callable[..., Any], identity: int, x: Array, attrs: CumSumAt
 def _row(name: str, monoid: str, identity: int, numpy: Callable[..., Any], doc: str) -> OpSpec:
     @in_f32
     def reference(arrays: Arrays, attrs: CumSumAttrs) -> OutArrays:
-        (x,) = given(arrays)
+        (x,) = present(arrays)
         return (_running(numpy, identity, x, attrs),)
 
     return OpSpec(

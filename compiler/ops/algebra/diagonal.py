@@ -7,8 +7,7 @@ from tcc.ir.index import Index, as_int
 from tcc.ir.op import Arrays, OutArrays, OutTypes, Trait, Types
 from tcc.ir.types import I64, DType, TensorType
 from tcc.ops.formula import by_element, choose, fn
-from tcc.ops.reference import given
-from tcc.ops.shapes import ALL, Point, check_dtype, check_rank, required
+from tcc.ops.shapes import ALL, Point, check_dtype, check_rank, present, required
 from tcc.record import record
 
 
@@ -41,7 +40,7 @@ def _trilu_element(b: ExprBuilder, at: Point, attrs: TriluAttrs) -> Scalar:
 
 
 def _trilu_reference(arrays: Arrays, attrs: TriluAttrs) -> OutArrays:
-    (x,) = given(arrays)
+    (x,) = present(arrays)
     k = as_int(attrs.k)
     if k is None:
         raise ValueError(f"diagonal {attrs.k.key} is not bound")
@@ -63,7 +62,7 @@ def _eye_element(_: ExprBuilder, at: Point, attrs: EyeLikeAttrs) -> Scalar:
 
 
 def _eye_reference(arrays: Arrays, attrs: EyeLikeAttrs) -> OutArrays:
-    (x,) = given(arrays)
+    (x,) = present(arrays)
     rows, columns = x.shape
     return (np.eye(rows, columns, k=attrs.k, dtype=attrs.to.carrier),)
 

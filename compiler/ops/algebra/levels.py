@@ -17,7 +17,6 @@ from tcc.ir.op import (
 from tcc.ir.types import BF16, F16, F32, FLOAT8, I8, I32, TensorType, tensor
 from tcc.ops.algebra.contract import matmul_sum
 from tcc.ops.formula import fn
-from tcc.ops.reference import given
 from tcc.ops.shapes import agree_shapes, check_dtype, optional, present
 from tcc.record import record
 
@@ -100,7 +99,7 @@ def _level(b: ExprBuilder, attrs: LevelsAttrs, k: Index, j: Index) -> Scalar:
 
 
 def _reference(arrays: Arrays, attrs: LevelsAttrs) -> OutArrays:
-    x, levels = given(arrays, 2)
+    x, levels = present(arrays, 2)
     wide = levels.astype(np.float32)
     if attrs.bits == 4:
         low, high = (levels << 4).astype(np.int8) >> 4, levels >> 4

@@ -22,8 +22,7 @@ from tcc.ir.op import (
 )
 from tcc.ir.types import I64, TensorType, element_count
 from tcc.ops.formula import aligned, by_element, choose, fn
-from tcc.ops.operands import array, differ, require, sizes
-from tcc.ops.reference import given
+from tcc.ops.operands import differ, require, sizes
 from tcc.ops.shapes import MOVED, Point, Shape, agree, present, replaced, required, same_dtype
 from tcc.record import record
 
@@ -93,7 +92,7 @@ def _reshape_infer(types: Types, attrs: ReshapeAttrs) -> OutTypes:
 
 
 def _reshape_reference(arrays: Arrays, attrs: ReshapeAttrs) -> OutArrays:
-    return (array(arrays, 0).reshape(sizes(attrs.shape)).copy(),)
+    return (required(arrays, 0).reshape(sizes(attrs.shape)).copy(),)
 
 
 def _reshape_element(b: ExprBuilder, i: Point, attrs: ReshapeAttrs) -> Scalar:
@@ -154,7 +153,7 @@ def _transpose_infer(types: Types, attrs: TransposeAttrs) -> OutTypes:
 
 
 def _transpose_reference(arrays: Arrays, attrs: TransposeAttrs) -> OutArrays:
-    return (np.transpose(array(arrays, 0), attrs.perm).copy(),)
+    return (np.transpose(required(arrays, 0), attrs.perm).copy(),)
 
 
 def _transpose_element(b: ExprBuilder, i: Point, attrs: TransposeAttrs) -> Scalar:
@@ -175,7 +174,7 @@ def _padded(shape: Sequence[Index], rank: int) -> Shape:
 
 
 def _expand_reference(arrays: Arrays, attrs: ExpandAttrs) -> OutArrays:
-    x = array(arrays, 0)
+    x = required(arrays, 0)
     return (x * np.ones(sizes(attrs.shape), x.dtype),)
 
 
@@ -217,7 +216,7 @@ def _slice_reference(arrays: Arrays, attrs: SliceAttrs) -> OutArrays:
         start + step * np.arange(n)
         for start, step, n in zip(starts, attrs.steps, lengths, strict=True)
     ]
-    x = array(arrays, 0)
+    x = required(arrays, 0)
     return ((x[np.ix_(*picks)] if picks else x).copy(),)
 
 
@@ -236,7 +235,7 @@ def _tile_infer(types: Types, attrs: TileAttrs) -> OutTypes:
 
 
 def _tile_reference(arrays: Arrays, attrs: TileAttrs) -> OutArrays:
-    return (np.tile(array(arrays, 0), sizes(attrs.repeats)),)
+    return (np.tile(required(arrays, 0), sizes(attrs.repeats)),)
 
 
 def _tile_element(b: ExprBuilder, i: Point, attrs: TileAttrs) -> Scalar:
@@ -265,7 +264,7 @@ def _concat_infer(types: Types, attrs: ConcatAttrs) -> OutTypes:
 
 
 def _concat_reference(arrays: Arrays, attrs: ConcatAttrs) -> OutArrays:
-    parts = given(arrays)
+    parts = present(arrays)
     return (np.concatenate(parts, axis=attrs.axis),)
 
 
@@ -294,7 +293,7 @@ def _split_infer(types: Types, attrs: SplitAttrs) -> OutTypes:
 
 def _split_reference(arrays: Arrays, attrs: SplitAttrs) -> OutArrays:
     cuts = np.cumsum(sizes(attrs.sizes))[:-1]
-    return tuple(p.copy() for p in np.split(array(arrays, 0), cuts, axis=attrs.axis))
+    return tuple(p.copy() for p in np.split(required(arrays, 0), cuts, axis=attrs.axis))
 
 
 def _split_expr(types: Types, attrs: SplitAttrs) -> Expr:

@@ -47,8 +47,7 @@ from tcc.ir.types import (
     tensor,
 )
 from tcc.ops.formula import by_element, choose, fn
-from tcc.ops.reference import given
-from tcc.ops.shapes import Point, check_dtype, required
+from tcc.ops.shapes import Point, check_dtype, present, required
 from tcc.record import record
 
 ROUNDINGS = ("up", "down", "nearest")
@@ -195,7 +194,7 @@ def _value(code: Scalar, to: DType) -> Scalar:
 
 
 def _unpack_reference(arrays: Arrays, attrs: UnpackAttrs) -> OutArrays:
-    (data,) = given(arrays)
+    (data,) = present(arrays)
     codes = unpack_codes(data, attrs.count.const, attrs.to)
     if attrs.to is F4E2M1:
         sizes = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)[codes & 7]
@@ -238,7 +237,7 @@ def _code(element: Scalar) -> Scalar:
 
 
 def _pack_reference(arrays: Arrays, attrs: PackAttrs) -> OutArrays:
-    (x,) = given(arrays)
+    (x,) = present(arrays)
     if x.dtype.kind == "f":
         return (pack_codes(codes_of(x, F4E2M1), F4E2M1),)
     return (pack_codes(x.astype(np.uint8), U4 if attrs.bits == 4 else U2),)
@@ -249,7 +248,7 @@ _ELEMENTWISE = Trait.ELEMENTWISE
 OPS = (
     by_element(
         "to_narrow", NarrowAttrs, 1, _narrow_infer,
-        lambda arrays, attrs: (narrow_reference(given(arrays)[0], attrs),),
+        lambda arrays, attrs: (narrow_reference(present(arrays)[0], attrs),),
         (F32, F16, BF16, F64, I32, I64),
         "Conversion to a narrow float type, saturating or not; f8e8m0 rounds as asked.",
         element=_narrow_element, traits=_ELEMENTWISE,

@@ -17,7 +17,7 @@ from tcc.ir.op import (
 )
 from tcc.ir.types import BOOL, I64, TensorType
 from tcc.ops.formula import by_element, choose
-from tcc.ops.operands import array, inside, none_negative, require, sizes
+from tcc.ops.operands import inside, none_negative, require, sizes
 from tcc.ops.shapes import MOVED, Point, Shape, optional, required
 from tcc.record import record
 
@@ -49,7 +49,7 @@ def _infer(types: Types, attrs: PadAttrs) -> OutTypes:
 
 
 def _reference(arrays: Arrays, attrs: PadAttrs) -> OutArrays:
-    x, value = array(arrays, 0), optional(arrays, 1)
+    x, value = required(arrays, 0), optional(arrays, 1)
     before, after = sizes(attrs.before), sizes(attrs.after)
     if attrs.mode == "constant":
         return (surrounded(x, 0 if value is None else value.reshape(()), before, after),)

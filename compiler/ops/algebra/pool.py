@@ -24,7 +24,7 @@ from tcc.ir.types import BOOL, I8, I64, U8, DType, TensorType, element_count
 from tcc.ops.algebra.contract import rounded
 from tcc.ops.algebra.window import WindowAttrs, patch, window_count, window_places
 from tcc.ops.formula import choose, fn, wide
-from tcc.ops.operands import array, dims, inside, none_negative, require, sizes
+from tcc.ops.operands import dims, inside, none_negative, require, sizes
 from tcc.ops.reference import in_f32
 from tcc.ops.shapes import FLOATS, Point, Shape, present, required
 from tcc.record import record
@@ -120,7 +120,7 @@ def _lowest_of(x: Array) -> Any:
 
 
 def _max_reference(arrays: Arrays, attrs: PoolAttrs) -> OutArrays:
-    x = array(arrays, 0)
+    x = required(arrays, 0)
     return (_patches(x, attrs, _lowest_of(x)).max(axis=0),)
 
 
@@ -137,7 +137,7 @@ def _indices_infer(types: Types, attrs: PoolAttrs) -> OutTypes:
 
 
 def _indices_reference(arrays: Arrays, attrs: PoolAttrs) -> OutArrays:
-    x = array(arrays, 0)
+    x = required(arrays, 0)
     image = x.shape[2:]
     order: Literal["F", "C"] = "F" if attrs.storage_order else "C"
     spatial = np.arange(prod(image)).reshape(image, order=order)
@@ -174,7 +174,7 @@ def _indices_expr(types: Types, attrs: PoolAttrs) -> Expr:
 
 @in_f32
 def _average_reference(arrays: Arrays, attrs: PoolAttrs) -> OutArrays:
-    x = array(arrays, 0)
+    x = required(arrays, 0)
     total = _patches(x, attrs, 0).sum(axis=0)
     counted, spans = np.ones(x.shape), attrs
     if attrs.count_include_pad:
@@ -216,7 +216,7 @@ def _counted(o: Point, x: TensorType, attrs: PoolAttrs) -> Index:
 
 @in_f32
 def _lp_reference(arrays: Arrays, attrs: PoolAttrs) -> OutArrays:
-    total = (np.abs(_patches(array(arrays, 0), attrs, 0)) ** attrs.p).sum(axis=0)
+    total = (np.abs(_patches(required(arrays, 0), attrs, 0)) ** attrs.p).sum(axis=0)
     return (total ** (1 / attrs.p),)
 
 
@@ -249,9 +249,9 @@ def _unpool_infer(types: Types, attrs: MaxUnpoolAttrs) -> OutTypes:
 
 
 def _unpool_reference(arrays: Arrays, attrs: MaxUnpoolAttrs) -> OutArrays:
-    x = array(arrays, 0)
+    x = required(arrays, 0)
     y = np.zeros(sizes(attrs.shape), x.dtype)
-    y.reshape(-1)[array(arrays, 1).ravel()] = x.ravel()
+    y.reshape(-1)[required(arrays, 1).ravel()] = x.ravel()
     return (y,)
 
 

@@ -39,7 +39,6 @@ from tcc.ir.types import (
 )
 from tcc.ops.algebra.narrow import NarrowAttrs, narrow_reference, narrowed
 from tcc.ops.formula import by_element, choose, fn
-from tcc.ops.reference import given
 from tcc.ops.shapes import (
     Point,
     UnequalDimsError,
@@ -159,7 +158,7 @@ def _quantize_element(b: ExprBuilder, at: Point, attrs: QuantizeAttrs) -> Scalar
 
 
 def _quantize_reference(arrays: Arrays, attrs: QuantizeAttrs) -> OutArrays:
-    (x, scale), zero = given(arrays, 2), optional(arrays, 2)
+    (x, scale), zero = present(arrays, 2), optional(arrays, 2)
     with np.errstate(all="ignore"):
         ratio = x.astype(np.float32) / _spread(scale, x, attrs).astype(np.float32)
         ratio = carrier(ratio.astype(attrs.precision.carrier), attrs.precision).astype(np.float32)
@@ -198,7 +197,7 @@ def _dequantize_element(b: ExprBuilder, at: Point, attrs: DequantizeAttrs) -> Sc
 
 
 def _dequantize_reference(arrays: Arrays, attrs: DequantizeAttrs) -> OutArrays:
-    (x, scale), zero = given(arrays, 2), optional(arrays, 2)
+    (x, scale), zero = present(arrays, 2), optional(arrays, 2)
     exact = np.float32 if x.dtype.kind == "f" else np.int32
     level = x.astype(exact)
     if zero is not None:
@@ -238,7 +237,7 @@ def _dynamic_expr(types: Types, _: NoAttrs) -> Expr:
 
 
 def _dynamic_reference(arrays: Arrays, _: NoAttrs) -> OutArrays:
-    (x,) = given(arrays)
+    (x,) = present(arrays)
     high, low = np.max(x, initial=np.float32(0)), np.min(x, initial=np.float32(0))
     scale = np.float32(1) if high == low else (high - low) / np.float32(255)
     zero = np.clip(np.rint(-low / scale), 0, 255)

@@ -31,8 +31,7 @@ from tcc.ops.algebra.window import (
     with_bias,
 )
 from tcc.ops.formula import fn
-from tcc.ops.operands import array, inside, require
-from tcc.ops.reference import given
+from tcc.ops.operands import inside, require
 from tcc.ops.shapes import agree, check_broadcast, optional, present, required
 from tcc.record import record
 
@@ -113,8 +112,8 @@ def _less_zero(x: Array, zero: Array | None, axis: int) -> Array:
 
 
 def _matmul_integer_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
-    a = _less_zero(array(arrays, 0), optional(arrays, 2), -2)
-    c = _less_zero(array(arrays, 1), optional(arrays, 3), -1)
+    a = _less_zero(required(arrays, 0), optional(arrays, 2), -2)
+    c = _less_zero(required(arrays, 1), optional(arrays, 3), -1)
     return (np.asarray(np.matmul(a, c)),)
 
 
@@ -161,8 +160,8 @@ def _conv_integer_infer(types: Types, attrs: ConvIntegerAttrs) -> OutTypes:
 
 
 def _conv_integer_reference(arrays: Arrays, attrs: ConvIntegerAttrs) -> OutArrays:
-    x = _less_zero(array(arrays, 0), optional(arrays, 2), 0)
-    w = _less_zero(array(arrays, 1), optional(arrays, 3), 0)
+    x = _less_zero(required(arrays, 0), optional(arrays, 2), 0)
+    w = _less_zero(required(arrays, 1), optional(arrays, 3), 0)
     # Less its border, which `convolve` takes for zeros.
     found = convolve(x - np.int32(attrs.border), w, attrs)
     whole = w.reshape(len(w), -1).sum(1, dtype=np.int32)
@@ -210,7 +209,7 @@ def _qlinear_matmul_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
 
 
 def _qlinear_matmul_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
-    a, a_scale, a_zero, c, c_scale, c_zero, y_scale, y_zero = given(arrays, 8)
+    a, a_scale, a_zero, c, c_scale, c_zero, y_scale, y_zero = present(arrays, 8)
     sums = np.matmul(_less_zero(a, a_zero, -2), _less_zero(c, c_zero, -1))
     rows = a_scale.reshape(-1, 1) if a_scale.size > 1 else a_scale.reshape(())
     columns = c_scale if c_scale.size > 1 else c_scale.reshape(())
@@ -255,7 +254,7 @@ def _qlinear_conv_infer(types: Types, attrs: ConvAttrs) -> OutTypes:
 
 
 def _qlinear_conv_reference(arrays: Arrays, attrs: ConvAttrs) -> OutArrays:
-    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = given(arrays, 8)
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = present(arrays, 8)
     sums = convolve(_less_zero(x, x_zero, 0), _less_zero(w, w_zero, 0), attrs)
     along = (-1, *([1] * (x.ndim - 2)))
     sums = with_bias(sums, optional(arrays, 8))

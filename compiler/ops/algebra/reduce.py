@@ -39,8 +39,17 @@ from tcc.ir.types import (
     element_count,
 )
 from tcc.ops.formula import choose, fn, wide, widened
-from tcc.ops.reference import given, in_f32, truncated
-from tcc.ops.shapes import FLOATS, NUMERIC, Point, check_axis, check_dtype, reduced_shape, required
+from tcc.ops.reference import in_f32, truncated
+from tcc.ops.shapes import (
+    FLOATS,
+    NUMERIC,
+    Point,
+    check_axis,
+    check_dtype,
+    present,
+    reduced_shape,
+    required,
+)
 from tcc.record import record
 
 
@@ -166,7 +175,7 @@ def _reduce(
 
     @in_f32
     def reference(arrays: Arrays, attrs: ReduceAttrs) -> OutArrays:
-        (x,) = given(arrays)
+        (x,) = present(arrays)
         result = np.asarray(numpy(x, attrs.axes, attrs.keepdims))
         if x.dtype.kind in "iu" and result.dtype.kind == "f":
             return (truncated(result, dtype_of(x)),)
@@ -245,7 +254,7 @@ def _arg_expr(monoid: str) -> Callable[[Types, Any], Expr]:
 
 def _arg_reference(numpy: Callable[..., Any]) -> Reference:
     def reference(arrays: Arrays, attrs: ArgAttrs) -> OutArrays:
-        (x,) = given(arrays)
+        (x,) = present(arrays)
         if attrs.select_last:
             x = np.flip(x, attrs.axis)
         place = numpy(x, axis=attrs.axis, keepdims=attrs.keepdims)

@@ -8,7 +8,7 @@ from tcc.ir.op import Arrays, OnnxBinding, OutArrays, OutTypes, Types
 from tcc.ir.types import I64, TensorType
 from tcc.ops.algebra.movement import move_row
 from tcc.ops.formula import choose
-from tcc.ops.operands import array, require
+from tcc.ops.operands import require
 from tcc.ops.shapes import Point, agree, present, replaced, required
 from tcc.record import record
 
@@ -46,7 +46,7 @@ def _depth_to_space_infer(types: Types, attrs: DepthToSpaceAttrs) -> OutTypes:
 
 
 def _depth_to_space_reference(arrays: Arrays, attrs: DepthToSpaceAttrs) -> OutArrays:
-    x, s = array(arrays, 0), attrs.blocksize
+    x, s = required(arrays, 0), attrs.blocksize
     n, c, h, w = x.shape
     if attrs.mode == "DCR":
         blocks = x.reshape(n, s, s, c // (s * s), h, w).transpose(0, 3, 4, 1, 5, 2)
@@ -74,7 +74,7 @@ def _space_to_depth_infer(types: Types, attrs: SpaceToDepthAttrs) -> OutTypes:
 
 
 def _space_to_depth_reference(arrays: Arrays, attrs: SpaceToDepthAttrs) -> OutArrays:
-    x, s = array(arrays, 0), attrs.blocksize
+    x, s = required(arrays, 0), attrs.blocksize
     n, c, h, w = x.shape
     blocks = x.reshape(n, c, h // s, s, w // s, s).transpose(0, 3, 5, 1, 2, 4)
     return (blocks.reshape(n, c * s * s, h // s, w // s),)
@@ -97,9 +97,9 @@ def _reverse_sequence_infer(types: Types, attrs: ReverseSequenceAttrs) -> OutTyp
 
 
 def _reverse_sequence_reference(arrays: Arrays, attrs: ReverseSequenceAttrs) -> OutArrays:
-    y = array(arrays, 0).copy()
+    y = required(arrays, 0).copy()
     rows = y if attrs.batch_axis == 0 else np.swapaxes(y, 0, 1)
-    for row, length in zip(rows, array(arrays, 1), strict=True):
+    for row, length in zip(rows, required(arrays, 1), strict=True):
         row[:length] = row[:length][::-1].copy()
     return (y,)
 

@@ -26,8 +26,19 @@ from tcc.ir.types import (
 )
 from tcc.ops.formula import by_element, fn
 from tcc.ops.pointwise import NumpyFunction, pointwise_op
-from tcc.ops.reference import given, truncated
-from tcc.ops.shapes import ALL, BOOLS, FLOATS, INTEGERS, MOVED, NUMERIC, SIGNED, Point, required
+from tcc.ops.reference import truncated
+from tcc.ops.shapes import (
+    ALL,
+    BOOLS,
+    FLOATS,
+    INTEGERS,
+    MOVED,
+    NUMERIC,
+    SIGNED,
+    Point,
+    present,
+    required,
+)
 from tcc.record import record
 
 
@@ -103,7 +114,7 @@ def _cast_infer(types: Types, attrs: CastAttrs) -> OutTypes:
 
 
 def _cast_reference(arrays: Arrays, attrs: CastAttrs) -> OutArrays:
-    (x,) = given(arrays)
+    (x,) = present(arrays)
     to = attrs.to
     if to is BOOL:
         return (x != 0,)

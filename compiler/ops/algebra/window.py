@@ -30,8 +30,8 @@ from tcc.ir.types import I64, TensorType, element_count
 from tcc.ops.algebra.contract import rounded
 from tcc.ops.algebra.pad import surrounded
 from tcc.ops.formula import choose, fn, wide
-from tcc.ops.operands import array, dims, inside, none_negative, require, sizes
-from tcc.ops.reference import given, in_f32
+from tcc.ops.operands import dims, inside, none_negative, require, sizes
+from tcc.ops.reference import in_f32
 from tcc.ops.shapes import FLOATS, Point, Shape, agree, optional, present, required, same_dtype
 from tcc.record import record
 
@@ -197,7 +197,7 @@ def convolve(x: Array, w: Array, attrs: ConvAttrs) -> Array:
 
 @in_f32
 def _conv_reference(arrays: Arrays, attrs: ConvAttrs) -> OutArrays:
-    x, w = given(arrays, 2)
+    x, w = present(arrays, 2)
     return (with_bias(convolve(x, w, attrs), optional(arrays, 2)),)
 
 
@@ -257,7 +257,7 @@ def _transpose_infer(types: Types, attrs: ConvTransposeAttrs) -> OutTypes:
 
 @in_f32
 def _transpose_reference(arrays: Arrays, attrs: ConvTransposeAttrs) -> OutArrays:
-    x, w = given(arrays, 2)
+    x, w = present(arrays, 2)
     before, none = sizes(attrs.before), (0,) * (x.ndim - 2)
     image, kernel = dims(*x.shape[2:]), dims(*w.shape[2:])
     # The whole result of the sums, and the part of it that is kept.
@@ -327,7 +327,7 @@ def _col2im_infer(types: Types, attrs: Col2ImAttrs) -> OutTypes:
 
 @in_f32
 def _col2im_reference(arrays: Arrays, attrs: Col2ImAttrs) -> OutArrays:
-    x = array(arrays, 0)
+    x = required(arrays, 0)
     before, after, image = sizes(attrs.before), sizes(attrs.after), sizes(attrs.image)
     counts, block = sizes(_col2im_counts(attrs)), sizes(attrs.block)
     columns = x.reshape(x.shape[0], x.shape[1] // prod(block), *block, *counts)

@@ -14,7 +14,7 @@ from tcc.ops.composite.softmax import shares
 from tcc.ops.data.indexing import chosen
 from tcc.ops.formula import by_element, choose, fn, read_aligned, wide
 from tcc.ops.operands import guard, require, sizes
-from tcc.ops.reference import given, in_f32
+from tcc.ops.reference import in_f32
 from tcc.ops.shapes import FLOATS, Point, agree, check_broadcast, optional, present, required
 from tcc.record import record
 
@@ -120,7 +120,7 @@ def _masked(
 
 @in_f32
 def _attention_reference(arrays: Arrays, attrs: AttentionAttrs) -> OutArrays:
-    (q, k, v), mask = given(arrays, 3), optional(arrays, 3)
+    (q, k, v), mask = present(arrays, 3), optional(arrays, 3)
     share = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, share, axis=1), np.repeat(v, share, axis=1)
     scores = np.einsum("nhid,nhjd->nhij", q, k) * q.dtype.type(attrs.scale)
@@ -190,7 +190,7 @@ def _angle(
 
 @in_f32
 def _rotary_reference(arrays: Arrays, attrs: RotaryEmbeddingAttrs) -> OutArrays:
-    x, cos, sin = given(arrays, 3)
+    x, cos, sin = present(arrays, 3)
     positions, rotated = optional(arrays, 3), attrs.rotary_dim
     if positions is not None:
         cos, sin = cos[positions], sin[positions]

@@ -28,8 +28,7 @@ from tcc.ir.types import F64, I64, DType, TensorType
 from tcc.ops.algebra.window import ConvAttrs, biased, conv_shape, group_channel, when, with_bias
 from tcc.ops.composite.resize import cubic_weight, cubic_weights
 from tcc.ops.formula import by_element, fn, number, wide
-from tcc.ops.operands import array, clamped, dims, inside, require, sizes
-from tcc.ops.reference import given
+from tcc.ops.operands import clamped, dims, inside, require, sizes
 from tcc.ops.shapes import FLOATS, Point, Shape, agree, agree_shapes, optional, present, required
 from tcc.record import record
 
@@ -199,7 +198,7 @@ def _sampled(image: Array, at: Sequence[float], attrs: GridSampleAttrs) -> Array
 
 
 def _sample_reference(arrays: Arrays, attrs: GridSampleAttrs) -> OutArrays:
-    x, grid = given(arrays, 2)
+    x, grid = present(arrays, 2)
     y = np.zeros((*x.shape[:2], *grid.shape[1:-1]), np.float64)
     for at in np.ndindex(*grid.shape[:-1]):
         pairs = zip(map(float, grid[at][::-1]), x.shape[2:], strict=True)
@@ -244,7 +243,7 @@ def _normalised(o: Index, size: Index, align: bool, dtype: DType) -> Scalar:
 
 
 def _affine_reference(arrays: Arrays, attrs: AffineGridAttrs) -> OutArrays:
-    theta, image = array(arrays, 0), sizes(attrs.size)[2:]
+    theta, image = required(arrays, 0), sizes(attrs.size)[2:]
     axes = []
     for n in image:
         step = np.arange(n, dtype=np.float64)
@@ -303,7 +302,7 @@ def _linear_taps(at: Scalar, extent: Index) -> list[Tap]:
 
 
 def _deform_reference(arrays: Arrays, attrs: DeformConvAttrs) -> OutArrays:
-    (x, w, offset), mask, conv = given(arrays, 3), optional(arrays, 4), attrs.conv
+    (x, w, offset), mask, conv = present(arrays, 3), optional(arrays, 4), attrs.conv
     types = [TensorType(FLOATS[0], dims(*a.shape)) for a in (x, w)]
     shape = sizes(conv_shape(types[0], types[1], conv))
     y = np.zeros(shape, np.float64)

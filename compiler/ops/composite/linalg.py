@@ -21,7 +21,7 @@ from tcc.ir.op import (
     Types,
 )
 from tcc.ir.types import F32, F64, I32, I64, TensorType
-from tcc.ops.operands import array, require, sizes
+from tcc.ops.operands import require, sizes
 from tcc.ops.shapes import agree, agree_shapes, required
 from tcc.record import record
 
@@ -67,7 +67,7 @@ def _det_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
 
 
 def _det_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
-    x = array(arrays, 0)
+    x = required(arrays, 0)
     return (np.asarray(np.linalg.det(x.astype(np.float64))).astype(x.dtype),)
 
 
@@ -77,7 +77,7 @@ def _lu_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
 
 
 def _lu_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
-    x = array(arrays, 0)
+    x = required(arrays, 0)
     packed = x.astype(np.float64)
     pivots = np.zeros((*x.shape[:-2], min(x.shape[-2:])), np.int32)
     for at in _each(x, 2):
@@ -101,7 +101,7 @@ def _order_infer(types: Types, attrs: RowsAttrs) -> OutTypes:
 
 
 def _order_reference(arrays: Arrays, attrs: RowsAttrs) -> OutArrays:
-    pivots = array(arrays, 0)
+    pivots = required(arrays, 0)
     (rows,) = sizes((attrs.rows,))
     order = np.broadcast_to(np.arange(rows), (*pivots.shape[:-1], rows)).copy()
     for at in _each(pivots, 1):
@@ -124,7 +124,7 @@ def _triangle_infer(types: Types, _attrs: TriangleAttrs) -> OutTypes:
 
 
 def _triangle_reference(arrays: Arrays, attrs: TriangleAttrs) -> OutArrays:
-    a, b = array(arrays, 0).astype(np.float64), array(arrays, 1)
+    a, b = required(arrays, 0).astype(np.float64), required(arrays, 1)
     x, rows = b.astype(np.float64), range(a.shape[-1])
     with np.errstate(all="ignore"):  # of singular matrices
         for row in reversed(rows) if attrs.upper else rows:
@@ -142,7 +142,7 @@ def _cholesky_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
 
 
 def _cholesky_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
-    x = array(arrays, 0)
+    x = required(arrays, 0)
     lower, failed = np.tril(x.astype(np.float64)), np.zeros(x.shape[:-2], np.int32)
     for at in _each(x, 2):
         a = lower[at]
@@ -164,7 +164,7 @@ def _qr_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
 
 
 def _qr_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
-    x = array(arrays, 0)
+    x = required(arrays, 0)
     packed = x.astype(np.float64)
     tau = np.zeros((*x.shape[:-2], min(x.shape[-2:])))
     for at in _each(x, 2):
@@ -191,7 +191,7 @@ def _svd_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
 
 
 def _svd_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
-    x = array(arrays, 0)
+    x = required(arrays, 0)
     whole = np.asarray(np.isfinite(x).all((-1, -2), keepdims=True))
     u, s, vt = np.linalg.svd(np.where(whole, x, 0).astype(np.float64), full_matrices=False)
     u, s, vt = (

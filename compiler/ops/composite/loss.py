@@ -21,7 +21,7 @@ from tcc.ir.types import I32, I64, TensorType
 from tcc.ops.composite.moments import reader
 from tcc.ops.composite.softmax import log_shares
 from tcc.ops.formula import choose, fn, outside, wide, widened
-from tcc.ops.operands import array, wrapped
+from tcc.ops.operands import wrapped
 from tcc.ops.reference import in_f32
 from tcc.ops.shapes import (
     FLOATS,
@@ -126,7 +126,7 @@ def _entropy_expr(types: Types, attrs: LossAttrs) -> Expr:
 
 
 def _losses(arrays: Arrays, logs: Array, attrs: LossAttrs) -> Array:
-    labels, weights = array(arrays, 1), optional(arrays, 2)
+    labels, weights = required(arrays, 1), optional(arrays, 2)
     loss, weight = np.zeros(labels.shape, logs.dtype), np.ones(labels.shape, logs.dtype)
     for at in np.ndindex(labels.shape):
         label = int(labels[at])
@@ -144,12 +144,12 @@ def _losses(arrays: Arrays, logs: Array, attrs: LossAttrs) -> Array:
 
 @in_f32
 def _likelihood_reference(arrays: Arrays, attrs: LossAttrs) -> OutArrays:
-    return (_losses(arrays, array(arrays, 0), attrs),)
+    return (_losses(arrays, required(arrays, 0), attrs),)
 
 
 @in_f32
 def _entropy_reference(arrays: Arrays, attrs: LossAttrs) -> OutArrays:
-    x = array(arrays, 0)
+    x = required(arrays, 0)
     below = x - np.max(x, axis=1, keepdims=True)
     logs = below - np.log(np.sum(np.exp(below), axis=1, keepdims=True))
     return (_losses(arrays, logs, attrs), logs)[: attrs.outputs]

@@ -14,7 +14,7 @@ from tcc.ops.composite.moments import (
     reciprocal_root,
 )
 from tcc.ops.formula import choose, fn, outside, read_aligned, total, wide
-from tcc.ops.reference import given, in_f32, widen_half
+from tcc.ops.reference import in_f32, widen_half
 from tcc.ops.shapes import (
     FLOATS,
     Point,
@@ -74,7 +74,7 @@ def _rms_expr(types: Types, attrs: NormAttrs) -> Expr:
 
 
 def _rms_reference(arrays: Arrays, attrs: NormAttrs) -> OutArrays:
-    x, scale = given(arrays)
+    x, scale = present(arrays)
     wide_x = widen_half(x)
     with np.errstate(all="ignore"):
         mean = mean_of(wide_x**2, last_axes(attrs.axis, x.ndim))
@@ -113,7 +113,7 @@ def _lp_expr(types: Types, attrs: LpNormAttrs) -> Expr:
 
 @in_f32
 def _lp_reference(arrays: Arrays, attrs: LpNormAttrs) -> OutArrays:
-    (x,) = given(arrays)
+    (x,) = present(arrays)
     norm = np.sum(np.abs(x) ** attrs.p, axis=attrs.axis, keepdims=True)
     if attrs.p == 2:
         norm = np.sqrt(norm)
@@ -145,7 +145,7 @@ def _lrn_expr(types: Types, attrs: LrnAttrs) -> Expr:
 
 @in_f32
 def _lrn_reference(arrays: Arrays, attrs: LrnAttrs) -> OutArrays:
-    (x,) = given(arrays)
+    (x,) = present(arrays)
     before, channels = (attrs.size - 1) // 2, x.shape[1]
     sums = np.zeros_like(x)
     for c in range(channels):

@@ -31,7 +31,7 @@ from tcc.ops.composite.moments import (
     standardized,
 )
 from tcc.ops.formula import fn, one_stage, outside, read_aligned, wide
-from tcc.ops.reference import given, in_f32, widen_half
+from tcc.ops.reference import in_f32, widen_half
 from tcc.ops.shapes import (
     FLOATS,
     Point,
@@ -110,7 +110,7 @@ def _layer_statistics(
 
 
 def _layer_reference(arrays: Arrays, attrs: NormAttrs) -> OutArrays:
-    (x, scale), bias = given(arrays, 2), optional(arrays, 2)
+    (x, scale), bias = present(arrays, 2), optional(arrays, 2)
     with np.errstate(all="ignore"):
         axes = last_axes(attrs.axis, x.ndim)
         normal, mean, root = standardized(widen_half(x), axes, attrs.epsilon)
@@ -163,7 +163,7 @@ def _channel_affine(
 
 @in_f32
 def _instance_reference(arrays: Arrays, attrs: EpsilonAttrs) -> OutArrays:
-    x, scale, bias = given(arrays)
+    x, scale, bias = present(arrays)
     normal, _, _ = standardized(x, last_axes(2, x.ndim), attrs.epsilon)
     y = normal * _by_channel(scale, x.ndim) + _by_channel(bias, x.ndim)
     return (y.astype(x.dtype),)
@@ -194,7 +194,7 @@ def _group_expr(types: Types, attrs: GroupNormAttrs) -> Expr:
 
 @in_f32
 def _group_reference(arrays: Arrays, attrs: GroupNormAttrs) -> OutArrays:
-    x, scale, bias = given(arrays)
+    x, scale, bias = present(arrays)
     size = prod(x.shape[1:]) // attrs.num_groups
     grouped = x.reshape(x.shape[0], attrs.num_groups, size)
     normal, _, _ = standardized(grouped, (2,), attrs.epsilon)
@@ -216,7 +216,7 @@ def _batch_element(b: ExprBuilder, at: Point, attrs: EpsilonAttrs) -> Scalar:
 
 @in_f32
 def _batch_reference(arrays: Arrays, attrs: EpsilonAttrs) -> OutArrays:
-    x, *vectors = given(arrays)
+    x, *vectors = present(arrays)
     scale, bias, mean, variance = (_by_channel(v, x.ndim) for v in vectors)
     root = np.sqrt(variance + np.asarray(attrs.epsilon, variance.dtype))
     return (((x - mean) / root * scale + bias).astype(x.dtype),)
@@ -246,7 +246,7 @@ def _mvn_expr(types: Types, attrs: AxesAttrs) -> Expr:
 
 @in_f32
 def _mvn_reference(arrays: Arrays, attrs: AxesAttrs) -> OutArrays:
-    (x,) = given(arrays)
+    (x,) = present(arrays)
     distance = x - mean_of(x, attrs.axes)
     deviation = np.sqrt(mean_of(distance**2, attrs.axes))
     return (distance / (deviation + np.float32(_DEVIATION_EPSILON)),)

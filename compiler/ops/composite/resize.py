@@ -31,7 +31,7 @@ from tcc.ir.op import (
 )
 from tcc.ir.types import BOOL, F32, F64, I64, TensorType
 from tcc.ops.formula import choose, fn, wide
-from tcc.ops.operands import array, clamped, dims, inside, require, sizes
+from tcc.ops.operands import clamped, dims, inside, require, sizes
 from tcc.ops.reference import in_f32
 from tcc.ops.shapes import COMMON, Point, Shape, optional, replaced, required
 from tcc.record import record
@@ -477,7 +477,7 @@ def _weighted(b: ExprBuilder, source: Source, i: Point, axis: _Axis, attrs: Resi
 
 @in_f32
 def _reference(arrays: Arrays, attrs: ResizeAttrs) -> OutArrays:
-    x, scales, roi = array(arrays, 0), optional(arrays, 1), optional(arrays, 2)
+    x, scales, roi = required(arrays, 0), optional(arrays, 1), optional(arrays, 2)
     if scales is not None:
         attrs = replace(attrs, scales=tuple(map(float, scales)))
     if roi is not None:

@@ -21,7 +21,6 @@ from tcc.ir.op import (
 )
 from tcc.ir.types import F32, F64, I64, TensorType
 from tcc.ops.operands import dims, require
-from tcc.ops.reference import given
 from tcc.ops.shapes import agree, present
 from tcc.record import record
 
@@ -87,7 +86,7 @@ def _corner_weights(at: float, size: int) -> list[tuple[int, float]]:
 
 
 def _align_reference(arrays: Arrays, attrs: RoiAlignAttrs) -> OutArrays:
-    x, rois, batches = given(arrays, 3)
+    x, rois, batches = present(arrays, 3)
     oh, ow = attrs.output_height, attrs.output_width
     y = np.zeros((len(rois), x.shape[1], oh, ow), np.float64)
     if y.size:
@@ -134,7 +133,7 @@ def _round(x: float) -> int:
 
 
 def _pool_reference(arrays: Arrays, attrs: MaxRoiPoolAttrs) -> OutArrays:
-    x, rois = given(arrays, 2)
+    x, rois = present(arrays, 2)
     y = np.zeros((len(rois), x.shape[1], *attrs.pooled_shape), x.dtype)
     if y.size:
         _check_regions(rois[:, 1:], attrs.spatial_scale, rois[:, 0], x)

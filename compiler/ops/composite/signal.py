@@ -15,7 +15,7 @@ from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Typ
 from tcc.ir.types import F32, F64, I64, DType, TensorType, tensor
 from tcc.ops.algebra.contract import rounded
 from tcc.ops.formula import by_element, choose, fn, number, widened
-from tcc.ops.operands import array, require, sizes
+from tcc.ops.operands import require, sizes
 from tcc.ops.shapes import (
     FLOATS,
     INTEGERS,
@@ -134,7 +134,7 @@ def _parts(spectrum: Array, like: Array) -> Array:
 
 
 def _dft_reference(arrays: Arrays, attrs: DftAttrs) -> OutArrays:
-    x = array(arrays, 0)
+    x = required(arrays, 0)
     (length,) = sizes((attrs.length,))
     signal = _complex(x)
     if attrs.onesided and attrs.inverse:
@@ -226,7 +226,7 @@ def _stft_infer(types: Types, attrs: StftAttrs) -> OutTypes:
 
 
 def _stft_reference(arrays: Arrays, attrs: StftAttrs) -> OutArrays:
-    x, window = array(arrays, 0), optional(arrays, 1)
+    x, window = required(arrays, 0), optional(arrays, 1)
     step, length = sizes((attrs.step, attrs.length))
     signal = _complex(x.reshape(*x.shape[:2], prod(x.shape[2:])))
     starts = range(0, x.shape[1] - length + 1, step)
@@ -262,7 +262,7 @@ def _mel_infer(types: Types, attrs: MelAttrs) -> OutTypes:
 
 
 def _mel_reference(arrays: Arrays, attrs: MelAttrs) -> OutArrays:
-    rate, lower, upper = (float(array(arrays, n)) for n in range(3))
+    rate, lower, upper = (float(required(arrays, n)) for n in range(3))
     bins, length = sizes((attrs.bins, attrs.length))
     low_mel, high_mel = (2595 * np.log10(1 + f / 700) for f in (lower, upper))
     mels = low_mel + np.arange(bins + 2) * ((high_mel - low_mel) / (bins + 2))

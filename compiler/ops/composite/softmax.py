@@ -10,8 +10,17 @@ from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Tra
 from tcc.ir.types import I64
 from tcc.ops.composite.moments import reader
 from tcc.ops.formula import choose, fn, outside, total
-from tcc.ops.reference import given, in_f32
-from tcc.ops.shapes import FLOATS, AxisAttrs, Point, Shape, check_axis, check_dtype, required
+from tcc.ops.reference import in_f32
+from tcc.ops.shapes import (
+    FLOATS,
+    AxisAttrs,
+    Point,
+    Shape,
+    check_axis,
+    check_dtype,
+    present,
+    required,
+)
 
 
 def _infer(types: Types, attrs: AxisAttrs) -> OutTypes:
@@ -111,7 +120,7 @@ def _row(
 ) -> OpSpec:
     @in_f32
     def reference(arrays: Arrays, attrs: AxisAttrs) -> OutArrays:
-        (x,) = given(arrays)
+        (x,) = present(arrays)
         return (numpy(x, attrs.axis),)
 
     return OpSpec(

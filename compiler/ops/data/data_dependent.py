@@ -16,8 +16,7 @@ from tcc.ir.op import (
     Types,
 )
 from tcc.ir.types import BOOL, F32, I32, I64, TensorType, element_count
-from tcc.ops.operands import array, require, sizes
-from tcc.ops.reference import given
+from tcc.ops.operands import require, sizes
 from tcc.ops.shapes import (
     COMMON,
     NUMERIC,
@@ -97,7 +96,7 @@ def _top_k_infer(types: Types, attrs: TopKAttrs) -> OutTypes:
 
 
 def _top_k_reference(arrays: Arrays, attrs: TopKAttrs) -> OutArrays:
-    x = array(arrays, 0)
+    x = required(arrays, 0)
     (k,) = sizes((attrs.k,))
     if attrs.largest:
         # A stable ascending sort of the reversed axis, read backwards, keeps equal ones in order.
@@ -118,7 +117,7 @@ def _non_zero_infer(types: Types, attrs: NonZeroAttrs) -> OutTypes:
 
 
 def _non_zero_reference(arrays: Arrays, attrs: NonZeroAttrs) -> OutArrays:
-    x = array(arrays, 0)
+    x = required(arrays, 0)
     if not x.ndim:
         return (np.zeros((0, int(x != 0)), np.int64),)
     return (np.stack(np.nonzero(x)).astype(np.int64),)
@@ -139,7 +138,7 @@ def _selected(x: TensorType, attrs: CompressAttrs | UniqueAttrs) -> TensorType:
 
 
 def _compress_reference(arrays: Arrays, attrs: CompressAttrs) -> OutArrays:
-    x, condition = given(arrays, 2)
+    x, condition = present(arrays, 2)
     extent = x.size if attrs.axis is None else x.shape[attrs.axis]
     return (np.compress(condition[:extent], x, axis=attrs.axis),)
 
@@ -156,7 +155,7 @@ def _unique_infer(types: Types, attrs: UniqueAttrs) -> OutTypes:
 
 
 def _unique_reference(arrays: Arrays, attrs: UniqueAttrs) -> OutArrays:
-    x = array(arrays, 0)
+    x = required(arrays, 0)
     values, first, inverse, counts = np.unique(
         x, return_index=True, return_inverse=True, return_counts=True, axis=attrs.axis
     )
@@ -218,7 +217,7 @@ def _limit(arrays: Arrays, number: int, default: float) -> float:
 
 
 def _nms_reference(arrays: Arrays, attrs: NonMaxSuppressionAttrs) -> OutArrays:
-    boxes, scores = given(arrays, 2)
+    boxes, scores = present(arrays, 2)
     most, iou = max(int(_limit(arrays, 2, 0)), 0), _limit(arrays, 3, 0.0)
     least = _limit(arrays, 4, -np.inf)
     picked: list[tuple[int, int, int]] = []

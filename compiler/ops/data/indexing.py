@@ -21,8 +21,8 @@ from tcc.ir.op import (
 )
 from tcc.ir.types import I32, I64, TensorType
 from tcc.ops.formula import by_element, choose, fn
-from tcc.ops.operands import array, clamped, guard, inside, require, sizes, wrapped
-from tcc.ops.reference import given, in_f32, truncated
+from tcc.ops.operands import clamped, guard, inside, require, sizes, wrapped
+from tcc.ops.reference import in_f32, truncated
 from tcc.ops.shapes import (
     ALL,
     COMMON,
@@ -107,7 +107,7 @@ def _gather_infer(types: Types, attrs: AxisAttrs) -> OutTypes:
 
 
 def _gather_reference(arrays: Arrays, attrs: AxisAttrs) -> OutArrays:
-    return (np.take(array(arrays, 0), array(arrays, 1), axis=attrs.axis),)
+    return (np.take(required(arrays, 0), required(arrays, 1), axis=attrs.axis),)
 
 
 def _gather_element(b: ExprBuilder, i: Point, attrs: AxisAttrs) -> Scalar:
@@ -131,7 +131,7 @@ def _elements_infer(types: Types, attrs: AxisAttrs) -> OutTypes:
 
 
 def _elements_reference(arrays: Arrays, attrs: AxisAttrs) -> OutArrays:
-    x, indices = given(arrays, 2)
+    x, indices = present(arrays, 2)
     y = np.empty(indices.shape, x.dtype)
     for at in np.ndindex(*indices.shape):
         y[at] = x[replaced(at, attrs.axis, int(indices[at]))]
@@ -164,7 +164,7 @@ def _nd_infer(types: Types, attrs: GatherNdAttrs) -> OutTypes:
 
 
 def _nd_reference(arrays: Arrays, attrs: GatherNdAttrs) -> OutArrays:
-    x, indices, batch = array(arrays, 0), array(arrays, 1), attrs.batch_dims
+    x, indices, batch = required(arrays, 0), required(arrays, 1), attrs.batch_dims
     depth = indices.shape[-1]
     y = np.empty((*indices.shape[:-1], *x.shape[batch + depth :]), x.dtype)
     for at in np.ndindex(*indices.shape[:-1]):
@@ -213,7 +213,7 @@ def _scatter_elements_infer(types: Types, attrs: ScatterAttrs) -> OutTypes:
 
 @in_f32
 def _scatter_elements_reference(arrays: Arrays, attrs: ScatterAttrs) -> OutArrays:
-    x, indices, updates = given(arrays, 3)
+    x, indices, updates = present(arrays, 3)
     y = x.copy()
     for at in np.ndindex(*indices.shape):
         target = replaced(at, attrs.axis, int(indices[at]))
@@ -230,7 +230,7 @@ def _scatter_nd_infer(types: Types, attrs: ScatterNdAttrs) -> OutTypes:
 
 @in_f32
 def _scatter_nd_reference(arrays: Arrays, attrs: ScatterNdAttrs) -> OutArrays:
-    x, indices, updates = given(arrays, 3)
+    x, indices, updates = present(arrays, 3)
     y = x.copy()
     for at in np.ndindex(*indices.shape[:-1]):
         target = tuple(int(n) for n in indices[at])
@@ -262,7 +262,7 @@ def _update_slice_infer(types: Types, attrs: UpdateSliceAttrs) -> OutTypes:
 
 
 def _update_slice_reference(arrays: Arrays, attrs: UpdateSliceAttrs) -> OutArrays:
-    y, update = array(arrays, 0).copy(), array(arrays, 1)
+    y, update = required(arrays, 0).copy(), required(arrays, 1)
     (start,) = sizes((attrs.start,))
     rows = slice(start, start + update.shape[attrs.axis])
     y[(slice(None),) * attrs.axis + (rows,)] = update
@@ -284,7 +284,7 @@ def _tensor_scatter_infer(types: Types, attrs: TensorScatterAttrs) -> OutTypes:
 
 
 def _tensor_scatter_reference(arrays: Arrays, attrs: TensorScatterAttrs) -> OutArrays:
-    y, update, places = array(arrays, 0).copy(), array(arrays, 1), optional(arrays, 2)
+    y, update, places = required(arrays, 0).copy(), required(arrays, 1), optional(arrays, 2)
     for batch in range(len(y)):
         start = 0 if places is None else int(places[batch])
         target = np.moveaxis(y[batch], attrs.axis - 1, 0)
@@ -320,7 +320,7 @@ def _one_hot_infer(types: Types, attrs: OneHotAttrs) -> OutTypes:
 
 
 def _one_hot_reference(arrays: Arrays, attrs: OneHotAttrs) -> OutArrays:
-    x, (off, on) = given(arrays, 2)
+    x, (off, on) = present(arrays, 2)
     indices = truncated(x, I64) if x.dtype.kind == "f" else x.astype(np.int64)
     (depth,) = sizes((attrs.depth,))
     places = np.where(indices < 0, indices + depth, indices)

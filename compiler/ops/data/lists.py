@@ -26,8 +26,7 @@ from tcc.ir.op import (
     Types,
 )
 from tcc.ir.types import I64, DType, TensorType
-from tcc.ops.operands import array, require
-from tcc.ops.reference import given
+from tcc.ops.operands import require
 from tcc.ops.shapes import ALL, optional, present, required
 from tcc.record import record
 
@@ -183,7 +182,7 @@ def pack(entries: Sequence[Array]) -> Array:
 
 def entries_of(arrays: Arrays) -> OutArrays:
     """The entries of the first operand, a list."""
-    found: Any = array(arrays, 0)[()]
+    found: Any = required(arrays, 0)[()]
     return tuple(found)
 
 
@@ -197,12 +196,12 @@ def _place(arrays: Arrays, number: int, count: int, most: int) -> int:
 
 
 def _make_reference(arrays: Arrays, _attrs: ListMakeAttrs) -> OutArrays:
-    return (pack(given(arrays)),)
+    return (pack(present(arrays)),)
 
 
 def _insert_reference(arrays: Arrays, _attrs: ListItemAttrs) -> OutArrays:
     found = list(entries_of(arrays))
-    found.insert(_place(arrays, 2, len(found), len(found)), array(arrays, 1))
+    found.insert(_place(arrays, 2, len(found), len(found)), required(arrays, 1))
     return (pack(found),)
 
 
@@ -228,7 +227,7 @@ def _at_reference(arrays: Arrays, attrs: ListAtAttrs) -> OutArrays:
 
 
 def _expect_reference(arrays: Arrays, _attrs: ListExpectAttrs) -> OutArrays:
-    return (array(arrays, 0),)
+    return (required(arrays, 0),)
 
 
 def _concat_reference(arrays: Arrays, attrs: ListConcatAttrs) -> OutArrays:
@@ -237,7 +236,7 @@ def _concat_reference(arrays: Arrays, attrs: ListConcatAttrs) -> OutArrays:
 
 
 def _split_reference(arrays: Arrays, attrs: ListSplitAttrs) -> OutArrays:
-    x, cut = given(arrays, 2)
+    x, cut = present(arrays, 2)
     extent = x.shape[attrs.axis]
     if cut.ndim:
         sizes = [int(n) for n in cut]

@@ -25,8 +25,7 @@ from tcc.ir.op import (
 )
 from tcc.ir.types import BOOL, F32, F64, I64, STRING, U8, DType, TensorType, element_count
 from tcc.ops.data.regex import compile_pattern, matches
-from tcc.ops.operands import array, require
-from tcc.ops.reference import given
+from tcc.ops.operands import require
 from tcc.ops.shapes import INTEGERS, Shape, present, required
 from tcc.record import record
 
@@ -113,7 +112,7 @@ def _concat_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
 
 
 def _concat_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
-    return (np.asarray(array(arrays, 0) + array(arrays, 1), object),)
+    return (np.asarray(required(arrays, 0) + required(arrays, 1), object),)
 
 
 # ---- split ---------------------------------------------------------------------------------------
@@ -139,7 +138,7 @@ def _split_infer(types: Types, attrs: StringSplitAttrs) -> OutTypes:
 
 
 def _split_reference(arrays: Arrays, attrs: StringSplitAttrs) -> OutArrays:
-    x = array(arrays, 0)
+    x = required(arrays, 0)
     pieces = [split_text(str(t), attrs.delimiter, attrs.most) for t in x.reshape(-1)]
     counts = np.array([len(p) for p in pieces], np.int64)
     out = np.full((len(pieces), int(counts.max(initial=0))), "", object)
@@ -170,7 +169,7 @@ def _same_infer(types: Types, _attrs: StringCaseAttrs) -> OutTypes:
 
 
 def _case_reference(arrays: Arrays, attrs: StringCaseAttrs) -> OutArrays:
-    return (_each(lambda t: change_case(str(t), attrs.upper), array(arrays, 0), object),)
+    return (_each(lambda t: change_case(str(t), attrs.upper), required(arrays, 0), object),)
 
 
 # ---- remove --------------------------------------------------------------------------------------
@@ -184,7 +183,7 @@ def _remove_infer(types: Types, attrs: StringRemoveAttrs) -> OutTypes:
 
 
 def _remove_reference(arrays: Arrays, _attrs: StringRemoveAttrs) -> OutArrays:
-    x, key, stops = given(arrays, 3)
+    x, key, stops = present(arrays, 3)
     stop = set(stops)
     kept = [text for text, k in zip(x, key, strict=True) if k not in stop]
     return (strings(kept or [""]),)
@@ -200,7 +199,7 @@ def _match_infer(types: Types, attrs: StringMatchAttrs) -> OutTypes:
 
 def _match_reference(arrays: Arrays, attrs: StringMatchAttrs) -> OutArrays:
     automaton = compile_pattern(attrs.pattern)
-    return (_each(lambda t: matches(automaton, encoded(t)), array(arrays, 0), np.bool_),)
+    return (_each(lambda t: matches(automaton, encoded(t)), required(arrays, 0), np.bool_),)
 
 
 # ---- rank ----------------------------------------------------------------------------------------
@@ -212,7 +211,7 @@ def _rank_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
 
 
 def _rank_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
-    x = array(arrays, 0)
+    x = required(arrays, 0)
     keys = [encoded(text) for text in x.reshape(-1)]
     order = sorted(range(len(keys)), key=keys.__getitem__)
     first: dict[bytes, int] = {}
@@ -271,7 +270,7 @@ def _format_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
 
 
 def _format_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
-    x = array(arrays, 0)
+    x = required(arrays, 0)
     kinds = {d.carrier: d for d in _NUMBERS}
     return (_each(lambda v: number_text(v, kinds[x.dtype]), x, object),)
 
@@ -282,7 +281,7 @@ def _parse_infer(types: Types, attrs: StringParseAttrs) -> OutTypes:
 
 
 def _parse_reference(arrays: Arrays, attrs: StringParseAttrs) -> OutArrays:
-    found = _each(lambda t: text_number(str(t), attrs.to), array(arrays, 0), object)
+    found = _each(lambda t: text_number(str(t), attrs.to), required(arrays, 0), object)
     return (found.astype(attrs.to.carrier),)
 
 
@@ -296,7 +295,7 @@ def _decode_infer(types: Types, attrs: StringDecodeAttrs) -> OutTypes:
 
 
 def _decode_reference(arrays: Arrays, attrs: StringDecodeAttrs) -> OutArrays:
-    data, ends = array(arrays, 0).tobytes(), array(arrays, 1)
+    data, ends = required(arrays, 0).tobytes(), required(arrays, 1)
     starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
     out = np.empty(len(ends), object)
     out[:] = [decoded(data[a:b]) for a, b in zip(starts, ends, strict=True)]

@@ -7,8 +7,8 @@ import numpy as np
 from tcc.ir.index import const
 from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Types
 from tcc.ir.types import F32, I32, I64, STRING, TensorType
-from tcc.ops.operands import array, require
-from tcc.ops.shapes import present
+from tcc.ops.operands import require
+from tcc.ops.shapes import present, required
 from tcc.record import record
 
 MODES = ("TF", "IDF", "TFIDF")
@@ -73,7 +73,7 @@ def _infer(types: Types, attrs: TfIdfAttrs) -> OutTypes:
 
 
 def _reference(arrays: Arrays, attrs: TfIdfAttrs) -> OutArrays:
-    x, pool = array(arrays, 0), array(arrays, 1).tolist()
+    x, pool = required(arrays, 0), required(arrays, 1).tolist()
     wanted = {}
     for number, (start, size) in enumerate(grams(attrs, len(pool))):
         if attrs.least <= size <= attrs.most:
