@@ -81,7 +81,9 @@ def _measure_all(
     with Peaks(SCRATCH, plan.threads) as peaks:
         bench = Bench(plan, Calm(chosen.patience), peaks, chosen.cap)
         for number, case in enumerate(to_do, 1):
-            result = measure(case, SCRATCH / "graphs" / case.file, bench, chosen.keep)
+            earlier = None if chosen.again else store.earlier(case)
+            folder = SCRATCH / "graphs" / case.file
+            result = measure(case, folder, bench, chosen.keep, earlier)
             store.put(case, result)
             left = (time.monotonic() - started) / number * (len(to_do) - number)
             place = f"[{number}/{len(to_do)}, {left / 60:.0f} min left]"

@@ -10,8 +10,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from beside import Arrays, Plan, beside
 from environment import ROOT
 from peaks import Calm, CalmTurns, Peaks
 from subgraph.families import Case
-from subgraph.results import FAULTS, FLOOR, Result
+from subgraph.results import AGAIN, FAULTS, Result
 from subgraph.writer import drawn, model_of
 from tcc.cli.compare import compare
 from tcc.cli.peers.peer import Peer
@@ -49,12 +50,15 @@ class Bench:
     cap: float
 
 
-def measure(case: Case, folder: Path, bench: Bench, keep: bool) -> Result:
-    """Measures in `folder`, which is removed unless `keep` or the outcome is a fault."""
+def measure(
+    case: Case, folder: Path, bench: Bench, keep: bool, earlier: Result | None = None
+) -> Result:
+    """Measures in `folder`, which is removed unless `keep` or the outcome is a fault; `earlier`
+    times of the same artifact are kept."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
-        result = _Steps(case, folder, bench).all()
+        result = _Steps(case, folder, bench).all(earlier)
     except _Unfit as unfit:
         result = unfit.result
     if not keep and result.outcome not in FAULTS:
@@ -70,23 +74,33 @@ class _Steps:
         self._given: list[str] = []
         self._note = ""
 
-    def all(self) -> Result:
+    def all(self, earlier: Result | None = None) -> Result:
         """Raises _Unfit with what hinders it."""
         self._check_memory()
         feed = self._write()
         self._tcc("compile", self._model, "-o", self._artifact, fault="compile")
+        artifact = sha256(self._artifact.read_bytes()).hexdigest()[:16]
+        if earlier is not None and earlier.artifact == artifact:
+            return earlier
         want = self._reference(feed)
         self._check_memory(3 * sum(array.nbytes for array in want.values()))
+        self._bench.calm.begin(self._bench.peaks, looks=3)
+        found = self._timed(feed, want, self._plan)
+        if found.below:
+            found = self._timed(feed, want, replace(self._plan, rounds=AGAIN * self._plan.rounds))
+        kernels = self._kernels() if found.below else []
+        return replace(found, kernels=kernels, artifact=artifact)
+
+    def _timed(self, feed: Arrays, want: Arrays, plan: Plan) -> Result:
         error = [0.0]
         turns = CalmTurns(self._bench.calm)
-        self._bench.calm.begin(self._bench.peaks, looks=3)
 
         def see(outputs: Sequence[Arrays]) -> None:
             error.append(self._agree(outputs[0], want))
 
         try:
             times = beside(
-                self._artifact, self._model, feed, self._plan, see=see, take=turns, cap=self._cap
+                self._artifact, self._model, feed, plan, see=see, take=turns, cap=self._cap
             )
         except ToolError as unable:
             ours = unable.what.startswith("tcc")
@@ -94,7 +108,7 @@ class _Steps:
         median, best = times["tcc"].median, times["ort"].best
         return Result(
             "timed", self._note, "", median, best, max(error), sum(turns.disturbed.values()),
-            date.today().isoformat(), self._kernels() if best / median < FLOOR else [],
+            date.today().isoformat(),
         )  # fmt: skip
 
     def _check_memory(self, beside: int = 0) -> None:

@@ -17,6 +17,9 @@ from whole import write_whole
 # No graph may be slower than this share of ONNX Runtime's speed.
 FLOOR = 0.97
 
+# A graph below it at first is timed anew, in so many times the rounds: that result counts.
+AGAIN = 3
+
 # What can come of a graph: all but the first two are faults of tcc.
 OUTCOMES: Mapping[str, str] = {
     "timed": "timed",
@@ -49,7 +52,7 @@ class Result:
     the tolerance.  `tcc` and `ort` are seconds: our median of all runs, the median of their best
     round; `error` is the largest difference over the largest expected value; `disturbed` counts
     turns for which no calm moment was found.  `kernels` are tcc's, the longest first, where it is
-    below the floor.
+    below the floor.  `artifact` is a hash of the file that was timed.
     """
 
     outcome: str
@@ -61,6 +64,7 @@ class Result:
     disturbed: int = 0
     date: str = ""
     kernels: list[dict[str, Any]] = field(default_factory=list)
+    artifact: str = ""
 
     @property
     def ratio(self) -> float | None:
@@ -83,14 +87,22 @@ class Store:
     def get(self, case: Case) -> Result | None:
         """The result of this very graph under these conditions; memory may be free the next time,
         so that is none."""
+        result = self._held(case, self._conditions)
+        return None if result is None or result.outcome == "memory" else result
+
+    def earlier(self, case: Case) -> Result | None:
+        """The times of this graph on this processor, whatever compiled it: they count where the
+        same artifact comes of it again."""
+        result = self._held(case, {k: v for k, v in self._conditions.items() if k != "sources"})
+        return result if result is not None and result.outcome == "timed" else None
+
+    def _held(self, case: Case, conditions: Mapping[str, Any]) -> Result | None:
         path = self._path(case)
         if not path.is_file():
             return None
         held = json.loads(path.read_text(encoding="utf-8"))
-        if held["digest"] != case.graph.digest or held["conditions"] != self._conditions:
-            return None
-        result = Result(**held["result"])
-        return None if result.outcome == "memory" else result
+        same = all(held["conditions"][name] == value for name, value in conditions.items())
+        return Result(**held["result"]) if same and held["digest"] == case.graph.digest else None
 
     def put(self, case: Case, result: Result) -> None:
         """An interruption leaves the one before."""
@@ -117,6 +129,7 @@ def table(found: Mapping[str, Result], total: int, conditions: Conditions) -> st
         f"{plan.seconds:g} s, sources {conditions.sources}, {_dates(found.values())}",
         "times: ms; tcc: the median of all runs; ort: ONNX Runtime's best round; ratio: ort over "
         "tcc",
+        f"a graph that is below {FLOOR} at first is timed anew, in {AGAIN} times the rounds",
         "kernels: us of a run, what they come from, their share of what limits them",
         "",
         f"{len(timed)} of {total} graphs timed, {len(below)} below {FLOOR}" + _mean(timed),

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from subgraph.measure import Bench, _Steps, _Unfit, run_group
 from subgraph.results import Conditions, Result, Store, table
 from subgraph.writer import Writer, drawn, live_bytes, model_of
 from subgraph_formulas import FORMULAS, Given, layer_norm, rms
+from tcc.cli.peers.rounds import Times
 
 CONDITIONS = Conditions("cpu: a processor", "abc", Plan(2, 5, 0.2))
 
@@ -190,6 +192,9 @@ def test_a_result_is_kept_for_its_graph_and_conditions_alone(tmp_path: Path) -> 
     assert Store(tmp_path, CONDITIONS).get(case) == result
     assert Store(tmp_path, replace(CONDITIONS, sources="new")).get(case) is None
     assert Store(tmp_path, replace(CONDITIONS, plan=Plan(1, 5, 0.2))).get(case) is None
+    assert Store(tmp_path, replace(CONDITIONS, sources="new")).earlier(case) == result
+    assert Store(tmp_path, replace(CONDITIONS, target="another")).earlier(case) is None
+    assert Store(tmp_path, replace(CONDITIONS, plan=Plan(1, 5, 0.2))).earlier(case) is None
     other = Case(case.family, FAMILIES[0].build, {"batch": 1, "length": 17})
     Path(tmp_path / f"{case.file}.json").rename(tmp_path / f"{other.file}.json")
     assert Store(tmp_path, CONDITIONS).get(other) is None
@@ -266,6 +271,59 @@ def test_what_is_over_the_tolerance_is_judged_by_verify(
     assert isinstance(found, Result)
     assert (found.outcome, found.why, asked) == ("differs", "the verdict", [command])
     assert found.command == f"tcc verify {model} {artifact}"
+
+
+class Timed:
+    """Stands for all that takes time: artifacts of some bytes, runtimes of some speeds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path, ours: list[float]) -> None:
+        self.artifact, self._folder, self._ours = b"bytes", folder, ours
+        self.rounds: list[int] = []
+        nothing: Any = SimpleNamespace(begin=lambda *_, **__: None)
+        self._bench = Bench(CONDITIONS.plan, nothing, nothing, 1.0)
+        monkeypatch.setattr(measure, "run_group", self._command)
+        monkeypatch.setattr(measure, "beside", self._beside)
+        monkeypatch.setattr(_Steps, "_reference", lambda steps, feed: {})
+
+    def result(self, earlier: Result | None = None) -> Result:
+        return measure.measure(
+            smallest("tanh"), self._folder / "graph", self._bench, False, earlier
+        )
+
+    def _command(self, line: list[str], cap: float) -> tuple[int, str, str]:
+        if "compile" in line:
+            Path(line[-1]).write_bytes(self.artifact)
+        return 0, '[{"name": "k0", "source": "", "launches": 1, "measured": 1, "limit": "flops", ' \
+            '"share": 1}]', ""  # fmt: skip
+
+    def _beside(self, *given: Any, **_: Any) -> dict[str, Times]:
+        self.rounds.append(given[3].rounds)
+        seconds = {"tcc": self._ours.pop(0), "ort": 1.0}
+        return {kind: Times(s, s, (s,), 1) for kind, s in seconds.items()}
+
+
+@pytest.mark.parametrize(
+    ("ours", "rounds", "ratio"),
+    [([0.5], [5], 2.0), ([2.0, 0.5], [5, 15], 2.0), ([2.0, 4.0], [5, 15], 0.25)],
+)
+def test_what_is_below_at_first_is_timed_for_longer(
+    ours: list[float], rounds: list[int], ratio: float, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    timed = Timed(monkeypatch, tmp_path, list(ours))
+    found = timed.result()
+    assert (timed.rounds, found.ratio, bool(found.kernels)) == (rounds, ratio, ratio < 1)
+
+
+def test_times_of_the_same_artifact_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed = Timed(monkeypatch, tmp_path, [0.5, 0.25])
+    first = timed.result()
+    assert timed.result(first) is first
+    timed.artifact = b"other bytes"
+    second = timed.result(first)
+    assert (second.ratio, second.artifact != first.artifact) == (4.0, True)
 
 
 def test_a_step_that_takes_too_long_ends() -> None:
