@@ -17,6 +17,7 @@ from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.nest import (
     contraction_factors,
     depends,
+    own_loops,
     points,
     reads_here,
     row_loop,
@@ -35,12 +36,12 @@ _LAUNCH = 6000
 _SHARE = 0.6
 
 
-def without_rows(stage: GroupStage, rows: Var | None) -> GroupStage:
-    """`stage` without the loops that run row by row, which no register block runs along."""
-    if rows is None:
+def without_rows(group: TileGroup, stage: GroupStage, vector: Var | None) -> GroupStage:
+    """`stage` as its register blocks see it: rows run one by one, and blocks run along a row where
+    it has a width, for neighbours in it share columns."""
+    if row_loop(group) is None or not (own := own_loops(group, stage)):
         return stage
-    own = (rows,) if stage.strip is None else (rows, stage.strip.rows)
-    return replace(stage, iters=tuple(v for v in stage.iters if v not in own))
+    return replace(stage, iters=tuple(v for v in stage.iters if v in own or v is vector))
 
 
 def strip_rows(
