@@ -37,11 +37,15 @@ _SHARE = 0.6
 
 
 def without_rows(group: TileGroup, stage: GroupStage, vector: Var | None) -> GroupStage:
-    """`stage` as its register blocks see it: rows run one by one, and blocks run along a row where
-    it has a width, for neighbours in it share columns."""
-    if row_loop(group) is None or not (own := own_loops(group, stage)):
+    """`stage` without the loops that register blocks do not run along: those that run row by row,
+    and those over more images than a row is wide.  Neighbours in a row share columns and lines."""
+    rows = row_loop(group)
+    if rows is None:
         return stage
-    return replace(stage, iters=tuple(v for v in stage.iters if v in own or v is vector))
+    apart = (rows,) if stage.strip is None else (rows, stage.strip.rows)
+    most = max(map(trips, own_loops(group, stage)), default=inf)
+    left = (v for v in stage.iters if v is vector or (v not in apart and trips(v) <= most))
+    return replace(stage, iters=tuple(left))
 
 
 def strip_rows(
