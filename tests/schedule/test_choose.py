@@ -471,6 +471,23 @@ def test_stages_that_exchange_strips_share_the_channels(size: int) -> None:
     assert {n.vector for n in schedule.nests} == {channels}
 
 
+def expanded(batch: int) -> tuple[TileGroup, Schedule]:
+    """MobileNetV2's widest expansion with its depthwise window, of images of 7 x 7 pixels."""
+    m = Model("inverted")
+    y = m.op("relu", m.conv(m.input("x", batch, 160, 7, 7), 960, 1))
+    return only(m.finish(m.op("relu", m.conv(y, 960, 3, pad=1, group=960))))
+
+
+@pytest.mark.parametrize("batch", [4, 8, 32])
+def test_blocks_of_a_strip_run_along_its_rows_and_not_along_images(batch: int) -> None:
+    """Neighbours in a row share columns under the window, and lines of the product's operand: units
+    and blocks are those of one image."""
+    group, schedule = expanded(batch)
+    _, one = expanded(1)
+    assert (schedule.units, schedule.nests) == (one.units, one.nests)
+    verify_kernel(lower(group, schedule))
+
+
 # ---- symbolic sizes ------------------------------------------------------------------------------
 
 

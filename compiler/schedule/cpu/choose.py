@@ -46,7 +46,8 @@ def choose(group: TileGroup, registers: CoreModel) -> Schedule:
     contraction = contraction_loops(main, vectors.get(main))
     rows = row_loop(group)
     blocks = {
-        s: _blocks(group, without_rows(s, rows), vectors.get(s), registers) for s in group.stages
+        s: _blocks(group, without_rows(group, s, v := vectors.get(s)), v, registers)
+        for s in group.stages
     }
     parts = _parts(group, main, contraction, registers)
     before = _along(group, parts, vectors, blocks) if registers.knobs.along else {}

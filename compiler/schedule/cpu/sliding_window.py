@@ -17,6 +17,7 @@ from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.nest import (
     contraction_factors,
     depends,
+    own_loops,
     points,
     reads_here,
     row_loop,
@@ -35,12 +36,16 @@ _LAUNCH = 6000
 _SHARE = 0.6
 
 
-def without_rows(stage: GroupStage, rows: Var | None) -> GroupStage:
-    """`stage` without the loops that run row by row, which no register block runs along."""
+def without_rows(group: TileGroup, stage: GroupStage, vector: Var | None) -> GroupStage:
+    """`stage` without the loops that register blocks do not run along: those that run row by row,
+    and those over more images than a row is wide.  Neighbours in a row share columns and lines."""
+    rows = row_loop(group)
     if rows is None:
         return stage
-    own = (rows,) if stage.strip is None else (rows, stage.strip.rows)
-    return replace(stage, iters=tuple(v for v in stage.iters if v not in own))
+    apart = (rows,) if stage.strip is None else (rows, stage.strip.rows)
+    most = max(map(trips, own_loops(group, stage)), default=inf)
+    left = (v for v in stage.iters if v is vector or (v not in apart and trips(v) <= most))
+    return replace(stage, iters=tuple(left))
 
 
 def strip_rows(
