@@ -46,6 +46,8 @@ _AHEAD = 32
 _LANE = 2
 # Grids of so few units are dealt out one by one; of more, their sizes matter little.
 _FEW = 256
+# Pieces of a thread's range: each time it takes half of what is left (runtime/src/threads.c).
+_PIECES = 16
 
 
 @record
@@ -152,8 +154,7 @@ class _Pricing:
         return found
 
     def _shared(self) -> frozenset[int]:
-        """The first stages, as far as they are the same in every unit: each thread makes them
-        once."""
+        """The first stages, as far as they are the same in every unit: each call makes them."""
         if self.group.stream is not None:
             return frozenset()
         cut = {v for v, n in zip(self.parallel, self.counts, strict=True) if n > 1}
@@ -164,10 +165,11 @@ class _Pricing:
         return frozenset(number for nest in nests for number in nest.stages)
 
     def _again(self, number: int) -> int:
-        """How often a stage is made: by every thread, or by all units along loops that say nothing
-        of it."""
+        """How often a stage is made: by every call of a thread, or by all units along loops that
+        say nothing of it."""
         if number in self.shared:
-            return self.threads
+            pieces = min(_PIECES, self.units / self.threads)
+            return self.threads * (1 + ceil(log2(pieces))) if self.threads > 1 else 1
         own = follows(self.group.stages[number])
         return prod(n for v, n in zip(self.parallel, self.counts, strict=True) if v not in own)
 
