@@ -46,8 +46,7 @@ _AHEAD = 32
 _LANE = 2
 # Grids of so few units are dealt out one by one; of more, their sizes matter little.
 _FEW = 256
-# Pieces of a thread's range: each time it takes half of what is left (runtime/src/threads.c).
-_PIECES = 16
+_PIECES = 16  # of a thread's range: a call takes half of what is left (runtime/src/threads.c)
 
 
 @record
@@ -165,8 +164,7 @@ class _Pricing:
         return frozenset(number for nest in nests for number in nest.stages)
 
     def _again(self, number: int) -> int:
-        """How often a stage is made: by every call of a thread, or by all units along loops that
-        say nothing of it."""
+        """How often a stage is made: by each call, or by all units along loops it does not have."""
         if number in self.shared:
             pieces = min(_PIECES, self.units / self.threads)
             return self.threads * (1 + ceil(log2(pieces))) if self.threads > 1 else 1
