@@ -98,12 +98,16 @@ def test_keys_are_transposed_first_where_a_product_would_read_across_them(width:
     assert names(graph) == [["transpose"], ["matmul"]]
 
 
-@pytest.mark.parametrize(("wide", "joined"), [(64, False), (4096, True)])
+@pytest.mark.parametrize(
+    ("rows", "wide", "joined"),
+    # Each call of a product's kernel prepares all rows: a range of many units has several calls.
+    [(16, 64, False), (16, 4096, False), (2, 128, True)],
+)
 def test_what_is_small_beside_each_product_is_prepared_again_for_it(
-    wide: int, joined: bool
+    rows: int, wide: int, joined: bool
 ) -> None:
     m = Model("norms")
-    x = m.input("x", 16, 64)
+    x = m.input("x", rows, 64)
     norm = m.op("layer_normalization", x, m.weight(64), m.weight(64), attrs=NormAttrs(1))
     a, b = (m.op("matmul", norm, m.weight(64, wide)) for _ in range(2))
     found = names(m.finish(a, m.op("relu", b)))

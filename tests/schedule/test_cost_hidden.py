@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tcc.backends.artifact.toolchain import runtime_folder
 from tcc.ir.expr.scalar import StageRef, apply, read
 from tcc.ir.index import iterator
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.ir.types import F32
+from tcc.schedule.cpu import cost
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.machine import MACHINES
 from tcc.schedule.cpu.schedule import Nest, Schedule
@@ -54,9 +56,17 @@ def test_a_stage_is_made_again_by_every_unit_that_its_loops_do_not_tell_apart() 
     assert once > 64 * 1024 / 16 * MACHINE.fma_latency / 4
     # Eight units along j make the sums of the same rows.
     assert compute(16, 512) - scale == pytest.approx(8 * once)
-    # Of rows that no unit cuts, each thread makes the sums once.
+    # Of rows that no unit cuts, each call makes the sums: one on one thread; of two threads each
+    # takes 2, 1 and 1 of its 4 units.
     assert compute(64, 512) - scale == pytest.approx(once)
-    assert compute(64, 512, cores=2) - scale == pytest.approx(2 * once)
+    assert compute(64, 512, cores=2) - scale == pytest.approx(6 * once)
+    # A range has 16 pieces at most: 8, 4, 2, 1 and 1.
+    assert compute(64, 64, cores=2) - scale == pytest.approx(10 * once)
+
+
+def test_prices_know_the_pieces_that_the_runtime_makes_of_a_range() -> None:
+    header = (runtime_folder() / "src" / "workers.h").read_text(encoding="utf-8")
+    assert f" PIECES = {cost._PIECES}," in header
 
 
 def test_what_does_not_vary_along_a_row_is_computed_once_for_it() -> None:

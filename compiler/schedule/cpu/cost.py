@@ -46,6 +46,7 @@ _AHEAD = 32
 _LANE = 2
 # Grids of so few units are dealt out one by one; of more, their sizes matter little.
 _FEW = 256
+_PIECES = 16  # of a thread's range: a call takes half of what is left (runtime/src/threads.c)
 
 
 @record
@@ -152,8 +153,7 @@ class _Pricing:
         return found
 
     def _shared(self) -> frozenset[int]:
-        """The first stages, as far as they are the same in every unit: each thread makes them
-        once."""
+        """The first stages, as far as they are the same in every unit: each call makes them."""
         if self.group.stream is not None:
             return frozenset()
         cut = {v for v, n in zip(self.parallel, self.counts, strict=True) if n > 1}
@@ -164,10 +164,10 @@ class _Pricing:
         return frozenset(number for nest in nests for number in nest.stages)
 
     def _again(self, number: int) -> int:
-        """How often a stage is made: by every thread, or by all units along loops that say nothing
-        of it."""
+        """How often a stage is made: by each call, or by all units along loops it does not have."""
         if number in self.shared:
-            return self.threads
+            pieces = min(_PIECES, self.units / self.threads)
+            return self.threads * (1 + ceil(log2(pieces))) if self.threads > 1 else 1
         own = follows(self.group.stages[number])
         return prod(n for v, n in zip(self.parallel, self.counts, strict=True) if v not in own)
 

@@ -12,7 +12,8 @@ pages.  *manual*: the vendor's optimisation manual.  *assumed*: taken over from 
                     `wait`: from the times of 2,000 schedules (`scripts/price_check`); `crossing`
                     assumed to be hidden
     znver5          measured (EPYC Turin, two cores of a shared host); what the core hides and
-                    `wait` assumed from znver4
+                    `wait` assumed from znver4; `ahead`: from a product of one row, whose hints
+                    take turns, on one thread (0.66) and two (0.93)
     sapphirerapids  ports manual, L2 size; the rest assumed from icelake-server
     skylake-avx512  ports manual; the rest assumed from icelake-server
     x86-64-v4       the least of the 512-bit rows, so that no price counts on more than there is
@@ -218,7 +219,7 @@ _ZEN5 = replace(
         }
     ),
     call=510.0, l1=48 * _KIB, l2=Cache(_MIB, 62.0, 62.0), l3=Cache(32 * _MIB, 27.5, 25.0),
-    memory=Memory(42e9, 40e9, 55e9, 41.5e9, 90e-9, 0.98, 1.0), fork=0.126e-6, launch=0.0093e-6,
+    memory=Memory(42e9, 40e9, 55e9, 41.5e9, 90e-9, 1.0, 0.79), fork=0.126e-6, launch=0.0093e-6,
 )  # fmt: skip
 _SAPPHIRE = replace(_ICELAKE, name="sapphirerapids", l2=Cache(2 * _MIB, 47.0, 21.0))
 _SKYLAKE = replace(_ICELAKE, name="skylake-avx512", l1=32 * _KIB, l2=Cache(_MIB, 47.0, 21.0))
