@@ -81,7 +81,8 @@ def _measure_all(
     with Peaks(SCRATCH, plan.threads) as peaks:
         bench = Bench(plan, Calm(chosen.patience), peaks, chosen.cap)
         for number, case in enumerate(to_do, 1):
-            earlier = None if chosen.again else store.earlier(case)
+            earlier = store.earlier(case)
+            earlier = earlier if _stays(earlier, chosen.again) else None
             folder = SCRATCH / "graphs" / case.file
             result = measure(case, folder, bench, chosen.keep, earlier)
             store.put(case, result)

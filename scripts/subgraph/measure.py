@@ -21,7 +21,7 @@ from beside import Arrays, Plan, beside
 from environment import ROOT
 from peaks import Calm, CalmTurns, Peaks
 from subgraph.families import Case
-from subgraph.results import AGAIN, FAULTS, Result
+from subgraph.results import FAULTS, LONGER, Result
 from subgraph.writer import drawn, model_of
 from tcc.cli.compare import compare
 from tcc.cli.peers.peer import Peer
@@ -87,7 +87,7 @@ class _Steps:
         self._bench.calm.begin(self._bench.peaks, looks=3)
         found = self._timed(feed, want, self._plan)
         if found.below:
-            found = self._timed(feed, want, replace(self._plan, rounds=AGAIN * self._plan.rounds))
+            found = self._timed(feed, want, replace(self._plan, rounds=LONGER * self._plan.rounds))
         kernels = self._kernels() if found.below else []
         return replace(found, kernels=kernels, artifact=artifact)
 

@@ -18,7 +18,7 @@ from whole import write_whole
 FLOOR = 0.97
 
 # A graph below it at first is timed anew, in so many times the rounds: that result counts.
-AGAIN = 3
+LONGER = 3
 
 # What can come of a graph: all but the first two are faults of tcc.
 OUTCOMES: Mapping[str, str] = {
@@ -129,7 +129,7 @@ def table(found: Mapping[str, Result], total: int, conditions: Conditions) -> st
         f"{plan.seconds:g} s, sources {conditions.sources}, {_dates(found.values())}",
         "times: ms; tcc: the median of all runs; ort: ONNX Runtime's best round; ratio: ort over "
         "tcc",
-        f"a graph that is below {FLOOR} at first is timed anew, in {AGAIN} times the rounds",
+        f"a graph that is below {FLOOR} at first is timed anew, in {LONGER} times the rounds",
         "kernels: us of a run, what they come from, their share of what limits them",
         "",
         f"{len(timed)} of {total} graphs timed, {len(below)} below {FLOOR}" + _mean(timed),

@@ -45,10 +45,7 @@ def choose(group: TileGroup, registers: CoreModel) -> Schedule:
     vectors = _vectors(group, main)
     contraction = contraction_loops(main, vectors.get(main))
     rows = row_loop(group)
-    blocks = {
-        s: _blocks(group, without_rows(group, s, v := vectors.get(s)), v, registers)
-        for s in group.stages
-    }
+    blocks = {s: _blocks(group, s, vectors.get(s), registers) for s in group.stages}
     parts = _parts(group, main, contraction, registers)
     before = _along(group, parts, vectors, blocks) if registers.knobs.along else {}
     if rows is not None:
@@ -99,6 +96,7 @@ def _vectors(group: TileGroup, main: GroupStage) -> Mapping[GroupStage, Var]:
 def _blocks(
     group: TileGroup, stage: GroupStage, vector: Var | None, registers: CoreModel
 ) -> dict[Var, int]:
+    stage = without_rows(group, stage, vector)
     contraction = contraction_loops(stage, vector)
     if contraction is not None:
         return blocks_of(contraction, registers)
