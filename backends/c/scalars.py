@@ -26,7 +26,7 @@ _LOGIC = MappingProxyType(
     }
 )
 # Results that the narrow float types can hold whenever they can hold the arguments.
-_EXACT = frozenset({"max", "min", "neg", "abs", "sign", "floor", "ceil", "round", "trunc", "rem"})
+_EXACT = frozenset("max min neg abs sign floor ceil round trunc rem".split())
 _FLOAT_NAMES = MappingProxyType({"abs": "fabs", "round": "nearbyint", "rem": "fmod"})
 _SUPPORT = frozenset({"max", "min", "sign", "mod"})
 

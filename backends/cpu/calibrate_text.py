@@ -67,8 +67,10 @@ def _counted(name: str, params: str, result: str, phis: str, body: str, after: s
 def _spin() -> str:
     lines = []
     for k in range(16):
-        lines.append(f"  %a{k} = add i64 %x{k}, %i")
-        lines.append(f"  %x{k + 1} = call i64 @llvm.fshl.i64(i64 %a{k}, i64 %a{k}, i64 7)")
+        lines.append(
+            f"  %a{k} = add i64 %x{k}, %i\n"
+            f"  %x{k + 1} = call i64 @llvm.fshl.i64(i64 %a{k}, i64 %a{k}, i64 7)"
+        )
     phi = "  %x0 = phi i64 [ %n, %entry ], [ %x16, %loop ]"
     return _counted("spin", "i64 %n", "i64", phi, "\n".join(lines), "  ret i64 %x16")
 
@@ -117,9 +119,11 @@ def _ahead(access: str, size: int) -> str:
         "  %far = add i64 %block, %line",
     ]
     for k in range(_STREAMS):
-        lines.append(f"  %far{k} = add i64 %far, {BLOCK + k * _PAGE}")
-        lines.append(f"  %a{k} = getelementptr i8, ptr %data, i64 %far{k}")
-        lines.append(f"  call void @llvm.prefetch.p0(ptr %a{k}, i32 0, i32 3, i32 1)")
+        lines.append(
+            f"  %far{k} = add i64 %far, {BLOCK + k * _PAGE}\n"
+            f"  %a{k} = getelementptr i8, ptr %data, i64 %far{k}\n"
+            f"  call void @llvm.prefetch.p0(ptr %a{k}, i32 0, i32 3, i32 1)"
+        )
     count = _STREAMS * _LINE // size
     for k in range(count):
         lines.append(f"  %p{k} = getelementptr i8, ptr %q, i64 {k * size}")

@@ -13,9 +13,9 @@ Bounds: TypeAlias = tuple[int, int]
 
 # Ops whose results hold elements of their first operand, or of several, and no others.
 _COPIES = frozenset(
-    {"reshape", "transpose", "expand", "slice", "tile", "split", "identity", "depth_to_space",
-     "space_to_depth", "reverse_sequence", "gather", "gather_elements", "gather_nd"}
-)  # fmt: skip
+    "reshape transpose expand slice tile split identity depth_to_space space_to_depth "
+    "reverse_sequence gather gather_elements gather_nd".split()
+)
 _CHOICES = frozenset({"where", "concat"})
 _KNOWN = _COPIES | _CHOICES | {"min", "max", "clip", "cast", "sub"}
 _DEPTH = 64  # nodes on the way from a value to a constant

@@ -12,14 +12,11 @@ it then replaces it.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tcc.ir.expr import extent
-from tcc.ir.index import const
 from tcc.ir.program import Arena, BufferId, Collective, CollectiveKind, Launch, Program
 from tcc.ir.program.operands import buffers_of
 from tcc.ir.tile import MemorySpace, TileKernel
 from tcc.ir.tile.group import TileGroup
-from tcc.ir.tile.overwrite import overwrites, stored_lanes
-from tcc.ir.types import element_count
+from tcc.ir.tile.overwrite import overwrites, stored_once
 from tcc.passes.memory.merge_buffers import (
     Halo,
     Life,
@@ -60,22 +57,13 @@ def update_in_place(
 def replaceable(kernel: TileKernel, group: TileGroup) -> tuple[_Pair, ...]:
     """Pairs of an operand and a result of a kernel that may lie in one buffer."""
     scopes = [b.scope for b in kernel.buffers]
-    once = [n for n in kernel.results if _stored_once(kernel, group, n)]
+    once = [n for n in kernel.results if stored_once(kernel, group, n)]
     return tuple(
         (operand, result)
         for result in once
         for operand, scope in enumerate(scopes)
         if scope is MemorySpace.INPUT and overwrites(kernel, operand, result)
     )
-
-
-def _stored_once(kernel: TileKernel, group: TileGroup, result: int) -> bool:
-    """Whether units store no point of the group twice; different points lie at different places."""
-    points = const(0)
-    for stage in group.stages:
-        stores = sum(access.buffer == result for targets in stage.stores for access in targets)
-        points += stores * element_count(tuple(map(extent, stage.iters)))
-    return stored_lanes(kernel, result) == points
 
 
 class _Merger:

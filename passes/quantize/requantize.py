@@ -18,7 +18,7 @@ from tcc.passes.graph.emit import emit
 from tcc.passes.quantize.zero_points import levels
 
 # What may lie between sums and levels, and how much of it.
-_POINTWISE = ("add", "sub", "mul", "cast", "relu", "clip", "min", "max", "leaky_relu", "reshape")
+_POINTWISE = frozenset("add sub mul cast relu clip min max leaky_relu reshape".split())
 _FAR = 8
 
 

@@ -26,7 +26,7 @@ from tcc.backends.cpu.llvm.blocks import (
 from tcc.backends.cpu.llvm.dot_operands import multiply_bytes, multiply_pairs, per_word
 from tcc.backends.cpu.llvm.relayout import rearrange
 from tcc.backends.cpu.llvm.scalars import convert
-from tcc.backends.cpu.llvm.storage import constant, round_to
+from tcc.backends.cpu.llvm.storage import literal, round_to
 from tcc.backends.cpu.llvm.text import Code, Reg
 from tcc.ir.tile import Block, Contract
 from tcc.ir.types import BF16, F32, I8, I32, U8, U32, DType
@@ -174,7 +174,7 @@ class _Contraction:
                     x = part(self.code, self.a, self._row(self.a, self.a_axes, at), chunk)
                     y = part(self.code, self.b, self._row(self.b, self.b_axes, at), chunk)
                     x, y = self._without_tail(x, chunk), self._without_tail(y, chunk)
-                    zero = constant(0, self.dtype, chunk.width)
+                    zero = literal(0, self.dtype, chunk.width)
                     total = partial.get(chunk.width, zero)
                     partial[chunk.width] = self._multiply_add(x, y, total)
             row = self._row(self.acc, node.out_axes, point)
@@ -186,7 +186,7 @@ class _Contraction:
     def _without_tail(self, reg: Reg, chunk: Chunk) -> Reg:
         if chunk.count == chunk.width:
             return reg
-        zero = constant(0, self.dtype, chunk.width)
+        zero = literal(0, self.dtype, chunk.width)
         keep = [n if n < chunk.count else chunk.width for n in range(chunk.width)]
         return self.code.shuffle(reg, zero, keep)
 

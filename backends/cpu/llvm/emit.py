@@ -6,9 +6,11 @@
 begin <= u < end run one after another, after what they all would do alike; `scratch` is
 `KernelText.scratch` bytes, 64-byte aligned, that no other thread uses meanwhile.  The exported
 function only unpacks its arguments for an internal one, NAME_units, whose parameters say that
-buffers do not overlap.
+buffers do not overlap.  Where results go past the caches, a second one, NAME_lines, runs if all of
+these begin at a line.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
@@ -21,7 +23,7 @@ from tcc.backends.cpu.llvm.text import Code, LlvmModule, Reg, int_const
 from tcc.errors import InternalError
 from tcc.ir.expr import extent
 from tcc.ir.index import as_int
-from tcc.ir.tile import MemorySpace, TileBuffer, TileKernel
+from tcc.ir.tile import Load, MemorySpace, Prefetch, TileBuffer, TileKernel, walk_statements
 from tcc.record import record
 from tcc.target import Target
 
@@ -39,10 +41,12 @@ class KernelText:
 
 def emit_kernel(kernel: TileKernel, name: str, target: Target) -> KernelText:
     """`kernel` as the function `name` for a CPU; raises InternalError for what has no code."""
-    kernel = replace(kernel, body=merged(kernel.body))
+    kernel = replace(kernel, body=merged(kernel.body), nontemporal=_nontemporal(kernel, target))
     module = LlvmModule(target)
     offsets, scratch = _place_locals(kernel.locals)
-    inner = _inner(kernel, name, module)
+    inner = _inner(kernel, f"{name}_units", module, ())
+    if kernel.nontemporal:
+        inner += _inner(kernel, f"{name}_lines", module, kernel.nontemporal)
     outer = _outer(kernel, name, offsets)
     text = "\n".join(
         (
@@ -81,35 +85,58 @@ def _place_locals(buffers: tuple[TileBuffer, ...]) -> tuple[tuple[int, ...], int
     return tuple(offsets), top
 
 
+def _nontemporal(kernel: TileKernel, target: Target) -> tuple[int, ...]:
+    """The results that go past the caches: the kernel asks for none of their lines itself."""
+    if kernel.in_place or target.profile.arch != "x86-64":
+        return ()
+    asked = {s.buffer for s in walk_statements(kernel.body) if isinstance(s, Load | Prefetch)}
+    return tuple(n for n in kernel.nontemporal if kernel.buffers[n] not in asked)
+
+
 # ---- the exported function --------------------------------------------------------------------
 
 
 def _outer(kernel: TileKernel, name: str, offsets: tuple[int, ...]) -> str:
     lines, args = [], []
     for n in range(len(kernel.buffers)):
-        lines.append(f"  %p{n} = getelementptr ptr, ptr %buffers, i64 {n}")
-        lines.append(f"  %b{n} = load ptr, ptr %p{n}, align 8")
+        lines.append(
+            f"  %p{n} = getelementptr ptr, ptr %buffers, i64 {n}\n"
+            f"  %b{n} = load ptr, ptr %p{n}, align 8"
+        )
         args.append(f"ptr %b{n}")
     for n, offset in enumerate(offsets):
         lines.append(f"  %l{n} = getelementptr i8, ptr %scratch, i64 {offset}")
         args.append(f"ptr %l{n}")
     for n in range(len(kernel.sizes)):
-        lines.append(f"  %q{n} = getelementptr i64, ptr %ints, i64 {n}")
-        lines.append(f"  %s{n} = load i64, ptr %q{n}, align 8")
+        lines.append(
+            f"  %q{n} = getelementptr i64, ptr %ints, i64 {n}\n"
+            f"  %s{n} = load i64, ptr %q{n}, align 8"
+        )
         args.append(f"i64 %s{n}")
-    args += ["i64 %begin", "i64 %end"]
+    listed = ", ".join((*args, "i64 %begin", "i64 %end"))
+    if kernel.nontemporal:
+        address = "0"
+        for n in kernel.nontemporal:
+            lines.append(f"  %a{n} = ptrtoint ptr %b{n} to i64\n  %o{n} = or i64 %a{n}, {address}")
+            address = f"%o{n}"
+        lines.append(
+            f"  %in = and i64 {address}, {LINE - 1}\n  %whole = icmp eq i64 %in, 0\n"
+            "  br i1 %whole, label %lines, label %units\nlines:\n"
+            f"  call void @{name}_lines({listed})\n  ret void\nunits:"
+        )
     return (
         f"define void @{name}(ptr %buffers, ptr %ints, i64 %begin, i64 %end, ptr %scratch) #0 {{\n"
         + "\n".join(lines)
-        + f"\n  call void @{name}_units({', '.join(args)})\n  ret void\n}}"
+        + f"\n  call void @{name}_units({listed})\n  ret void\n}}"
     )
 
 
 # ---- the internal function --------------------------------------------------------------------
 
 
-def _inner(kernel: TileKernel, name: str, module: LlvmModule) -> str:
-    code = Code(module)
+def _inner(kernel: TileKernel, name: str, module: LlvmModule, past: Sequence[int]) -> str:
+    """The function `name`, with stores past the caches to the buffers `past`, by position."""
+    code = Code(module, [kernel.buffers[n] for n in past])
     indices = LlvmIndices(code)
     buffers: dict[TileBuffer, Reg] = {}
     params = []
@@ -117,7 +144,8 @@ def _inner(kernel: TileKernel, name: str, module: LlvmModule) -> str:
     for n, buffer in enumerate((*kernel.buffers, *kernel.locals)):
         buffers[buffer] = Reg("ptr", 1, f"%b{n}")
         only = " readonly" if buffer.scope is MemorySpace.INPUT else ""
-        align = LINE if buffer.scope is MemorySpace.LOCAL else buffer.align
+        whole = buffer.scope is MemorySpace.LOCAL or n in past
+        align = LINE if whole else buffer.align
         alone = "" if n in shared else " noalias"
         params.append(f"ptr{alone}{only} align {align} %b{n}")
     for n, size in enumerate(kernel.sizes):
@@ -145,8 +173,11 @@ def _inner(kernel: TileKernel, name: str, module: LlvmModule) -> str:
     again = code.compare("icmp slt", following, end)
     code.void(f"br {again}, label %unit, label %done, !llvm.loop !0")
     code.place("done")
+    if past:  # such stores are seen after later ones, but for those behind a fence
+        module.add("sfence", lambda: "declare void @llvm.x86.sse.sfence()\n!2 = !{i32 1}")
+        code.void("call void @llvm.x86.sse.sfence()")
     code.void("ret void")
-    head = f"define internal void @{name}_units({', '.join(params)}) noinline #0 {{\nentry:\n"
+    head = f"define internal void @{name}({', '.join(params)}) noinline #0 {{\nentry:\n"
     return head + code.text() + "\n}"
 
 

@@ -29,10 +29,8 @@ from tcc.backends.cpu.llvm.guards import Mask, mask_of
 from tcc.backends.cpu.llvm.indices import LlvmIndices, constant, lane_of
 from tcc.backends.cpu.llvm.relayout import rearrange
 from tcc.backends.cpu.llvm.storage import (
-    constant as literal,
-)
-from tcc.backends.cpu.llvm.storage import (
     from_memory,
+    literal,
     memory_element,
     stored_constant,
     to_memory,
@@ -93,6 +91,11 @@ class BlockAccess:
     @property
     def code(self) -> Code:
         return self.indices.code
+
+    @property
+    def past(self) -> bool:
+        """Whether whole lines go past the caches."""
+        return self.buffer in self.code.past
 
     def at(
         self, position: tuple[int, ...], last: Index, chunk: Chunk | None = None
@@ -177,10 +180,17 @@ class BlockAccess:
         """A power of two that divides the address of `offset`, at most the access's size."""
         size = self.buffer.dtype.bytes
         known = self.indices.divisor(offset) * size
-        bound = min(self.buffer.align, 64, size * width)
+        bound = min(_LINE if self.past else self.buffer.align, _LINE, size * width)
         while known % bound:
             bound //= 2
         return max(bound, 1)
+
+    def fills_lines(self, position: tuple[int, ...]) -> bool:
+        """Whether a row of the block is whole lines."""
+        row = last_axis(self.shape) * self.buffer.dtype.bytes
+        if not self._affine or self.guards or row % _LINE:
+            return False
+        return self.alignment(self.at(position, const(0))[0], _LINE) == _LINE
 
     def apart(self, chunk: Chunk) -> int | None:
         """The few elements that each lane lies behind the one before it; None for many, or where
@@ -520,7 +530,9 @@ def _store_chunk(where: BlockAccess, position: tuple[int, ...], chunk: Chunk, re
         code.void(f"call void @{name}({stored}, ptr align {align} {pointer.text}, {lanes_on})")
         return
     with code.when(mask.scalar, "store"):
-        code.void(f"store {stored}, {pointer}, align {align}")
+        whole = where.past and where.fills_lines(position)
+        hint = ", !nontemporal !2" if whole else ""
+        code.void(f"store {stored}, {pointer}, align {align}{hint}")
 
 
 # ---- hints ------------------------------------------------------------------------------------

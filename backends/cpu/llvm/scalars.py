@@ -9,7 +9,7 @@ from types import MappingProxyType
 from tcc.backends.cpu.llvm import integers
 from tcc.backends.cpu.llvm.blocks import register_element
 from tcc.backends.cpu.llvm.narrow import wrapped
-from tcc.backends.cpu.llvm.storage import constant, round_to
+from tcc.backends.cpu.llvm.storage import literal, round_to
 from tcc.backends.cpu.llvm.text import Code, Reg, int_const, number
 from tcc.backends.cpu.math.code import MathFunction, lane_by_lane
 from tcc.backends.cpu.math.erf import one_plus_erf
@@ -19,9 +19,7 @@ from tcc.ir.expr.scalar import Apply, Cast, Const, Scalar
 from tcc.ir.types import BOOL, F16, F32, F64, DType, DTypeKind, integer_limits
 
 # Results that the narrow float types can hold whenever they can hold the arguments.
-_EXACT = frozenset(
-    {"max", "min", "neg", "abs", "sign", "floor", "ceil", "round", "trunc", "select", "rem"}
-)
+_EXACT = frozenset("max min neg abs sign floor ceil round trunc select rem".split())
 _COMPARE = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
@@ -29,7 +27,7 @@ def emit_scalar(code: Code, node: Scalar, args: Sequence[Reg], width: int) -> Re
     """The value of `node` for values of its operands, all of `width` lanes."""
     match node:
         case Const():
-            return constant(node.value, node.dtype, width)
+            return literal(node.value, node.dtype, width)
         case Cast():
             return convert(code, args[0], node.arg.dtype, node.dtype)
         case Apply():

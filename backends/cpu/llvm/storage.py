@@ -77,7 +77,7 @@ def _bf16_value(code: Code, bits: Reg) -> Reg:
     return code.bitcast(code.op("shl", bits, 16), "float")
 
 
-def constant(value: bool | int | float, dtype: DType, width: int = 1) -> Reg:
+def literal(value: bool | int | float, dtype: DType, width: int = 1) -> Reg:
     """A literal in registers."""
     elem = register_element(dtype)
     if dtype.is_float:

@@ -6,7 +6,7 @@ shares a value with later code that the present place dominates.
 """
 
 import struct
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any, TypeAlias, TypeVar
@@ -114,8 +114,9 @@ class LlvmModule:
 class Code:
     """The instructions of one function, in order."""
 
-    def __init__(self, module: LlvmModule) -> None:
-        self.module = module
+    def __init__(self, module: LlvmModule, past: Collection[object] = ()) -> None:
+        """`past` are the buffers that go past the caches, which begin at a line."""
+        self.module, self.past = module, past
         self.lines: list[str] = []
         self.label = "entry"
         self._count = 0

@@ -33,10 +33,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 """
 # Names that the text of every kernel has.
-RESERVED = (
-    "fence_async_shared", "gluon", "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait",
-    "step", "phase", "behind", "before", "layout", "half", "turn",
-)  # fmt: skip
+RESERVED = tuple(
+    "fence_async_shared gluon mbarrier tma warpgroup_mma warpgroup_mma_wait "
+    "step phase behind before layout half turn".split()
+)
 # Bytes of shared memory for barriers and alignment, beside buffers.
 ROOM = 2048
 # Registers of a lane of a copying warp; the others get what is left.

@@ -235,7 +235,8 @@ class TileKernel:
     size symbols whose values the launch passes, in order; `axes` the parallel axes with their
     extents, outermost first: a launch has the product of the extents as its grid, and unit u is
     the row-major position of the axes' values.  `in_place`: pairs of an input and an output, by
-    position in `buffers`, that a launch may give one memory.
+    position in `buffers`, that a launch may give one memory.  `nontemporal`: results, by position,
+    that are stored past the caches where the target gains by it; each element is stored once.
     """
 
     buffers: tuple[TileBuffer, ...]
@@ -244,6 +245,7 @@ class TileKernel:
     axes: Vars
     body: tuple[Stmt, ...]
     in_place: tuple[tuple[int, int], ...] = ()
+    nontemporal: tuple[int, ...] = ()
 
     @property
     def results(self) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from tcc.ir.expr import extent
 from tcc.ir.index import Index, Var, as_index, const, free_vars, maximum, minimum, var_of
 from tcc.ir.tile import If, Load, Loop, Stmt, Store, TileBuffer, TileKernel, inner_bodies
+from tcc.ir.tile.group import TileGroup
 from tcc.ir.types import element_count
 from tcc.known import all_known
 
@@ -21,7 +22,7 @@ from tcc.known import all_known
 def overwrites(kernel: TileKernel, operand: int, result: int) -> bool:
     """Whether buffer `operand` is only read where the same body then stores to buffer `result`.
 
-    That each element is stored once is a fact of its own: `stored_lanes` tells.
+    That each element is stored once is a fact of its own: `stored_once` tells.
     """
     source, target = kernel.buffers[operand], kernel.buffers[result]
     if source.dtype is not target.dtype or source.sizes != target.sizes:
@@ -56,6 +57,15 @@ def _bodies(body: Sequence[Stmt]) -> Iterator[Sequence[Stmt]]:
     for node in body:
         for inner in inner_bodies(node):
             yield from _bodies(inner)
+
+
+def stored_once(kernel: TileKernel, group: TileGroup, result: int) -> bool:
+    """Whether units store no point of the group twice; different points lie at different places."""
+    points = const(0)
+    for stage in group.stages:
+        stores = sum(access.buffer == result for targets in stage.stores for access in targets)
+        points += stores * element_count(tuple(map(extent, stage.iters)))
+    return stored_lanes(kernel, result) == points
 
 
 def stored_lanes(kernel: TileKernel, result: int) -> Index | None:

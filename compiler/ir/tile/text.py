@@ -57,6 +57,7 @@ class _Printer:
         for pair in kernel.in_place:
             operand, result = (self._name(kernel.buffers[n]) for n in pair)
             lines.append(f"  place {result} over {operand}")
+        lines += (f"  nontemporal {self._name(kernel.buffers[n])}" for n in kernel.nontemporal)
         return [*lines, *self._body(kernel.body, "  "), "}"]
 
     def _body(self, body: Sequence[Stmt], indent: str) -> list[str]:

@@ -172,6 +172,16 @@ class Machine:
         lost = self.l3.lost(bytes_)
         return 1 / (lost / memory + (1 - lost) / (self.cores * self.l3.read * self.hertz))
 
+    def bypasses(self, bytes_: int) -> bool:
+        """Whether stores past the caches save time in a kernel that touches so many bytes of
+        operands and results.
+
+        Of a result they save the reads of the lines that the last cache does not hold.  The part
+        that it would hold they write to memory, and who uses it reads it from there.
+        """
+        memory = self.memory
+        return bytes_ > self.l3.size * (2 + memory.reading(together=True) / memory.write_all)
+
     def width(self, bytes_: int) -> int:
         """Elements of `bytes_` in one vector of arithmetic; below four they are widened to f32."""
         return max(1, self.lanes * 4 // max(4, bytes_))

@@ -85,13 +85,14 @@ def contraction_flops(group: TileGroup, count: Callable[[Var], Any] = trips) -> 
     )
 
 
-def group_bytes(group: TileGroup) -> int:
+def group_bytes(group: TileGroup, *, constants: bool = True) -> int:
     """Distinct bytes of operands and results: what must move however good the schedule."""
     found: dict[int, float] = {}
     for number, stage in enumerate(group.stages):
         whole = {v: trips(v) for v in stage.loops}
         for source, item in global_touches(group, number, stage):
-            found[source] = max(found.get(source, 0), item.bytes_in(whole, 1))
+            if constants or not item.constant:
+                found[source] = max(found.get(source, 0), item.bytes_in(whole, 1))
     return round(sum(found.values()))
 
 

@@ -12,6 +12,7 @@ from tcc.ir.expr.scalar import Read
 from tcc.ir.index import Var, const, divisor_of, free_vars, linear_in
 from tcc.ir.layout import Layout
 from tcc.ir.tile.group import GroupStage, TileGroup
+from tcc.ir.tile.overwrite import stored_once
 from tcc.ir.types import BF16, I8, U8, DType
 from tcc.passes.fuse.cpu_legality import CpuKernels, is_cpu_kernel
 from tcc.passes.fuse.structure import Storage, build_group
@@ -30,6 +31,7 @@ from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel, Knobs
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.schedule import Nest, Schedule
+from tcc.schedule.cpu.work import group_bytes
 from tcc.schedule.nest import anchor, contraction_factors, depends, of_bytes, stride, trips
 
 # By how much the price of a kernel may grow that has a constant as another program has it: prices
@@ -92,7 +94,7 @@ class CorePlanner(CpuKernels, KernelPlanner):
                 continue
             group, schedule = structure.with_knobs(Knobs(panel=panel))
             if pricer.price(group, schedule).seconds <= most:
-                return packed, Bound(lower(group, schedule), schedule, group)
+                return packed, self._bound(group, schedule)
         return None
 
     def estimate(self, key: KernelKey) -> float:
@@ -136,7 +138,17 @@ class CorePlanner(CpuKernels, KernelPlanner):
             found = cheapest(structure.with_knobs, self.pricer)
             knobs, self.priced = found.knobs, self.priced + found.priced
         group, schedule = structure.with_knobs(knobs)
-        return structure.packed(knobs), Bound(lower(group, schedule), schedule, group)
+        return structure.packed(knobs), self._bound(group, schedule)
+
+    def _bound(self, group: TileGroup, schedule: Schedule) -> Bound:
+        """The kernel, with results past the caches where that saves time, whatever the schedule.
+
+        Sizes that are open may be small."""
+        kernel, near = lower(group, schedule), group_bytes(group, constants=False)
+        if self.pricer and not group.sizes and self.pricer.machine.bypasses(near):
+            once = (n for n in kernel.results if stored_once(kernel, group, n))
+            kernel = replace(kernel, nontemporal=tuple(once))
+        return Bound(kernel, schedule, group)
 
 
 class Structure:

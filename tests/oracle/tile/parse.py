@@ -69,7 +69,10 @@ class _Parser:
         pairs = []
         while cursor.take("place"):
             pairs.append(self._pair(passed))
-        return TileKernel(passed, local, sizes, axes, self._body(), tuple(pairs))
+        past = []
+        while cursor.take("nontemporal"):
+            past.append(self._passed(passed))
+        return TileKernel(passed, local, sizes, axes, self._body(), tuple(pairs), tuple(past))
 
     def _pair(self, passed: tuple[TileBuffer, ...]) -> tuple[int, int]:
         """`%result over %operand`, as positions in `passed`."""

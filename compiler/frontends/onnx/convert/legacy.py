@@ -82,7 +82,7 @@ def _upsample(ctx: NodeContext) -> Results:
     )
 
 
-_BINARY = ("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less")
+_BINARY = tuple("Add Sub Mul Div Pow And Or Xor Equal Greater Less".split())
 
 CONVERTERS: Converters = {
     **dict.fromkeys(_BINARY, _binary),
