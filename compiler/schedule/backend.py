@@ -43,6 +43,10 @@ class KernelModel(Protocol):
         """Whether one kernel of `expr`, with everything row-major, can be made and is worth having;
         operand n is a constant where flag n says so."""
 
+    def form(self, expr: Expr, constants: Sequence[bool]) -> FusionLimits:
+        """The limits of the first form in which a kernel of `expr` that is `legal` is made."""
+        return self.limits
+
     def makes(self, expr: Expr) -> bool:
         """Whether there is a kernel of `expr` at all, be it slow."""
         return True

@@ -1,7 +1,7 @@
 """What may be one kernel on cores: operands are loaded evenly, and a thread has memory for what
 stages exchange."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -23,6 +23,7 @@ from tcc.schedule.cpu.core import TYPICAL_CORE, CoreModel
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.cpu.sliding_window import kept_gain, strips_fit
+from tcc.schedule.limits import FusionLimits
 from tcc.schedule.nest import (
     contraction_factors,
     of_bytes,
@@ -40,7 +41,13 @@ class CpuKernels(KernelModel):
             self.rates = pricer.rates
 
     def legal(self, expr: Expr, constants: Sequence[bool]) -> bool:
-        return any(is_cpu_kernel(expr, tuple(constants), form) for form in self.forms(expr))
+        return any(self._legal_forms(expr, constants))
+
+    def form(self, expr: Expr, constants: Sequence[bool]) -> FusionLimits:
+        return next(self._legal_forms(expr, constants), self.core).limits
+
+    def _legal_forms(self, expr: Expr, constants: Sequence[bool]) -> Iterator[CoreModel]:
+        return (f for f in self.forms(expr) if is_cpu_kernel(expr, tuple(constants), f))
 
     def forms(self, expr: Expr) -> tuple[CoreModel, ...]:
         """The core, once for each form of a kernel of `expr` that prices choose from."""

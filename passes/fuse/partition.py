@@ -491,13 +491,13 @@ class _Partition:
         return expr, tuple(v in self.graph.constants for v in values)
 
     def _saved(self, expr: Expr, constants: tuple[bool, ...]) -> float:
-        built = build_group(expr, *row_major_storage(expr, constants), limits=self.model.limits)
-        return self.model.gain(built)
+        storage, form = row_major_storage(expr, constants), self.model.form(expr, constants)
+        return self.model.gain(build_group(expr, *storage, limits=form))
 
     def _exchanges(self, expr: Expr, constants: tuple[bool, ...]) -> bool:
         """Whether stages of a kernel exchange values through a unit's scratch."""
-        storage = row_major_storage(expr, constants)
-        built = build_group(expr, *storage, collapsed=False, limits=self.model.limits)
+        storage, form = row_major_storage(expr, constants), self.model.form(expr, constants)
+        built = build_group(expr, *storage, collapsed=False, limits=form)
         return any(b.scope is MemorySpace.LOCAL for b in built.buffers)
 
     def _is_anchor(self, node: Node) -> bool:

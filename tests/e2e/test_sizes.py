@@ -102,6 +102,28 @@ def test_rows_of_an_open_batch_are_normalised_where_they_are_made() -> None:
     assert module.manifest["variants"][0]["kernel_count"] == 1
 
 
+def test_scores_by_one_element_that_a_convolution_made() -> None:
+    """Of the forms that one kernel of them has, the first needs scratch of an open size."""
+    model = model_of(
+        [
+            node("Conv", ["x", "w"], ["q"], pads=[1, 0, 0, 1], dilations=[2, 1]),
+            node("MatMul", ["q", "k"], ["s"]),
+            node("Mul", ["s", "s"], ["squared"]),
+            node("Softmax", ["squared"], ["p"], axis=3),
+            node("MatMul", ["p", "v"], ["y"]),
+        ],
+        [
+            value("x", FLOAT, [3, 5, 8, 2]),
+            value("k", FLOAT, [3, 5, 1, "n"]),
+            value("v", FLOAT, [3, 5, "n", 4]),
+        ],
+        [value("y", FLOAT, [3, 5, 5, 4])],
+        {"w": normal(5, 5, 3, 3) / 4},
+    )
+    x = normal(3, 5, 8, 2)
+    check(model, *({"x": x, "k": normal(3, 5, 1, n), "v": normal(3, 5, n, 4)} for n in (1, 37)))
+
+
 def test_a_deep_product_of_open_rows() -> None:
     model = model_of(
         [node("MatMul", ["x", "w"], ["m"]), node("Relu", ["m"], ["y"])],

@@ -315,6 +315,8 @@ def _gathered(
         return literal(fill, dtype, width)
     offsets = where.indices.lanes(offset, chunk)
     active = _lane_mask(code, mask, chunk)
+    if active is None and mask.scalar:
+        active = code.splat(mask.scalar, width)
     places = code.emit("ptr", width, f"getelementptr {elem}, {where.base}, {offsets}")
     if active:
         places = _or_constant(code, active, places, dtype, fill, 1)

@@ -155,6 +155,22 @@ def test_guarded_tail_of_a_symbolic_size(check, count):
     check(kernel, [normal(count), zeros(count)], {"n": count})
 
 
+@pytest.mark.parametrize("cols", [8, 5, 40])
+def test_a_guard_of_all_lanes_holds_for_lanes_a_symbolic_size_apart(check, cols):
+    """A padded read of columns, one after the other in vectors."""
+    size = symbol("n")
+    u = iterator("u", size + 3)
+    (l0,) = lanes((cols,))
+    x, y = buffer("x", F32, (cols, size)), output("y", F32, cols * (size + 3))
+    guards = (Guard(u - 2, size),)
+    kernel = copy_kernel(
+        x, y, (cols,), (l0, u - 2), (cols * u + l0,), guards,
+        fill=3, sizes=(var(size),), axes=(var(u),),
+    )  # fmt: skip
+    for count in (1, 7):
+        check(kernel, [normal(cols, count), zeros(cols * (count + 3))], {"n": count})
+
+
 def _halves(trips: int, swapped: Index) -> TileKernel:
     """Blocks of 32 elements, each that of `swapped` trips further on, or the fill."""
     at = iterator("at", 32 * trips)
