@@ -2,6 +2,7 @@
 windows, whose neighbours share what they reduce along the other axes.
 
     s = sum(i, k) f(x[i, k])         ->   p[i] = sum(k) f(x[i, k]) ; s = sum(i) p[i]
+    s = sum(k: 1000) x[k]            ->   p[i: 50] = sum(k: 20) x[20*i + k] ; s = sum(i) p[i]
     y[i] = max(u, v) x[i + u, v]     ->   p[j] = max(v) x[j, v] ; y[i] = max(u) p[i + u]
 
 One thread would do all of a kernel whose stages share no loop.  The order of sums depends on sizes
@@ -20,10 +21,14 @@ from tcc.passes.fuse.compose import canonical, is_contraction
 from tcc.passes.fuse.sliding_window import shared_loops
 from tcc.schedule.limits import FusionLimits
 
+# The most parts of a total over one loop, for threads to share.
+_MOST = 64
+
 
 def in_parts(expr: Expr) -> Iterator[Expr]:
-    """`expr` with its totals and windows over several loops taken in two steps: once for each loop
-    whose elements become parts."""
+    """`expr` with its totals and windows taken in two steps: once for each loop whose elements
+    become parts."""
+    expr = replace(expr, stages=tuple(map(_divided, expr.stages)))
     loops = max((len(s.reduce) for s in expr.stages if _has_parts(s)), default=0)
     forms = (_in_parts(expr, n) for n in range(loops))
     return (form for form in forms if form != expr)
@@ -40,6 +45,19 @@ def shares_no_loop(expr: Expr, limits: FusionLimits) -> bool:
 
 def _has_parts(stage: Stage) -> bool:
     return len(stage.reduce) > 1 and not is_contraction(stage)
+
+
+def _divided(stage: Stage) -> Stage:
+    """A total over one loop as one over two, the outer as long as it can be for `_MOST`."""
+    count = trips(stage.reduce)
+    parts = max((n for n in range(2, min(count, _MOST) + 1) if count % n == 0), default=0)
+    if not parts or len(stage.reduce) != 1 or trips(stage.iters) != 1 or is_contraction(stage):
+        return stage
+    (whole,) = stage.reduce
+    outer = iterator(whole.name, parts)
+    inner = iterator(f"{whole.name}.part", count // parts)
+    body = substitute_all(stage.body, {whole: outer * (count // parts) + inner})
+    return replace(stage, reduce=(*free_vars(outer), *free_vars(inner)), body=body)
 
 
 def _in_parts(expr: Expr, loop: int) -> Expr:

@@ -157,6 +157,27 @@ IMAGE[0, 1, 3, 2] = np.nan
 IMAGE[1, 0, 0, :] = -np.inf
 
 
+@pytest.mark.parametrize(("monoid", "count", "parts"), [("sum", 1000, 50), ("max", 50257, 29)])
+def test_a_total_over_one_loop_has_parts_that_divide_it(
+    monoid: str, count: int, parts: int
+) -> None:
+    form = next(in_parts(total((count,), monoid)))
+    assert [extent(v).key for v in form.stages[0].iters] == [const(parts).key]
+    x = np.random.default_rng(6).integers(-9, 9, count).astype(np.float32)
+    (found,) = evaluate_expr(form, [x])
+    assert found == {"sum": np.sum, "max": np.max}[monoid](x)
+
+
+@pytest.mark.parametrize("shape", [(50261,), (0,), (1,)], ids=["prime", "none", "one"])
+def test_other_totals_over_one_loop_stay_whole(shape: tuple[int, ...]) -> None:
+    assert not list(in_parts(total(shape, "sum")))
+
+
+def test_a_long_row_is_two_kernels_and_a_short_one_is_one() -> None:
+    assert [len(p.expr.stages[0].iters) for p in pieces(total((1 << 18,), "max"))] == [1, 0]
+    assert len(pieces(total((1 << 10,), "max"))) == 1
+
+
 def test_windows_one_apart_are_reduced_along_one_axis_and_then_along_the_other() -> None:
     forms = list(in_parts(pool("max_pool", IMAGE.shape, 3)))
     assert [[len(s.reduce) for s in form.stages] for form in forms] == [[1, 1], [1, 1]]
