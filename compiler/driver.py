@@ -222,9 +222,7 @@ def evaluate_model(
     return evaluate_graph(replace(graph, constants={**graph.constants, **changed}), inputs)
 
 
-def model_derivations(
-    model: Path, given: Sequence[str], chain: str | None = None
-) -> list[Decision]:
+def model_derivations(model: Path, given: Sequence[str], chain: str | None) -> list[Decision]:
     """What the search for cheaper orders of sums finds in a model, for this machine's processor;
     `given` are the texts of `--input`, `chain` is one to replay besides.
 

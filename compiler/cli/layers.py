@@ -51,8 +51,8 @@ class LayerCheck:
     memory: int
     threads: int
     folder: Path
-    keep_going: bool = False
-    progress: Callable[[str], None] = lambda stage: None
+    keep_going: bool
+    progress: Callable[[str], None]
     _values: dict[str, Array] = field(default_factory=dict)
     _report: Report = field(default_factory=Report)
     _last_read: dict[str, int] = field(default_factory=dict)

@@ -150,10 +150,10 @@ def reduced_shape(shape: Shape, axes: Sequence[int], keepdims: bool) -> Shape:
     return tuple(dim for n, dim in enumerate(shape) if n not in axes)
 
 
-def check_rank(type: TensorType, least: int, what: str = "the operand") -> None:
-    """Requires at least `least` dims."""
-    if type.rank < least:
-        raise ValueError(f"{what} has rank {type.rank}, at least {least} is needed")
+def check_rank(type: TensorType, what: str = "the operand") -> None:
+    """Requires at least two dims."""
+    if type.rank < 2:
+        raise ValueError(f"{what} has rank {type.rank}, at least 2 is needed")
 
 
 def agree(a: Index, b: Index, what: str) -> Index:

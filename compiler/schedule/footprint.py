@@ -71,7 +71,7 @@ class Touch:
     most: float
     constant: bool
     loops: frozenset[Var]
-    times: int = 1
+    times: int
     _known: dict[tuple[int, ...], float] = field(default_factory=dict)
 
     def renamed(self, loops: Mapping[Var, Var]) -> Touch:

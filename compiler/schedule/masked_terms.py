@@ -41,7 +41,7 @@ from tcc.ir.index import (
 from tcc.ir.index.prove import at_most
 from tcc.ir.op import Array
 from tcc.ir.tile.group import StreamLoop, TileGroup
-from tcc.record import record
+from tcc.record import entity, record
 from tcc.schedule.nest import trips, typical_value
 
 # The least and the greatest value of an index in a unit.
@@ -240,11 +240,13 @@ def _leave_scores(
 # ---- what follows from an outcome ---------------------------------------------------------------
 
 
+@entity
 class _Assumed:
     """What is known where a comparison comes out in one way."""
 
-    def __init__(self, group: TileGroup, found: StreamLoop, values: dict[Scalar, _Known]) -> None:
-        self.group, self.found, self.values = group, found, values
+    group: TileGroup
+    found: StreamLoop
+    values: dict[Scalar, _Known]
 
     def is_identity(self, number: int) -> bool:
         """Whether the terms of a total are the identity of its monoid."""

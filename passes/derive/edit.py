@@ -127,13 +127,17 @@ def _shifted(node: Scalar, by: int) -> Scalar:
     return argument(node.number + by, node.dtype) if isinstance(node, Arg) else node
 
 
+def is_map(stage: Stage) -> bool:
+    """Whether each component of a stage is one that it reads, as it is."""
+    return isinstance(stage.body, tuple) and all(isinstance(s, Arg) for s in stage.body)
+
+
 def _joins(stage: Stage, producer: Stage) -> bool:
     """Whether the loops of a producer may become loops of its reader."""
     if stage.monoid not in (None, producer.monoid) or stage.dtypes != producer.dtypes:
         return False
-    alone = isinstance(stage.body, tuple) and all(isinstance(s, Arg) for s in stage.body)
     return len(stage.dtypes) == 1 and (
-        alone or (producer.monoid == "sum" and constant_of(stage) is not None)
+        is_map(stage) or (producer.monoid == "sum" and constant_of(stage) is not None)
     )
 
 

@@ -20,6 +20,7 @@ from tcc.ir.expr import MONOIDS
 from tcc.ir.expr.scalar import Apply, Arg, Cast, Const, Scalar, Scalars, walk
 from tcc.ir.types import BOOL, DType
 from tcc.passes.derive.record import Literal, widens
+from tcc.record import entity
 
 PRIMES = (2147483647, 2147483629)  # the two largest below 2^31: products fit 64 bits
 INFINITY, MINUS_INFINITY = -1, -2
@@ -52,11 +53,12 @@ def element(value: Literal, prime: int) -> int:
     return fraction.numerator * pow(fraction.denominator, -1, prime) % prime
 
 
+@entity
 class Field:
     """Evaluates bodies modulo `prime`, with random functions that `seed` chooses."""
 
-    def __init__(self, prime: int, seed: int) -> None:
-        self.prime, self.seed = prime, seed
+    prime: int
+    seed: int
 
     def body(self, scalars: Scalars, factors: Sequence[Values]) -> list[Values]:
         """The values of scalars over `Arg`s, for arrays of these that broadcast."""
@@ -97,7 +99,7 @@ class Field:
         if ring is not None and all(np.all(a >= 0) for a in args):
             return ring(*args) % self.prime
         if function in ("add", "sub", "neg", "exp"):
-            return self._with_infinities(function, dtype, args)
+            return self._with_infinities(function, args)
         if function in ("max", "min", "abs"):
             return self._extremum(function, args)
         if function == "div" and dtype.is_float and np.all(args[0] >= 0):
@@ -121,7 +123,7 @@ class Field:
         near = np.where(value > p // 2, value - p, value)
         return np.where(value >= 0, near, np.where(value == INFINITY, p, -p))
 
-    def _with_infinities(self, function: str, dtype: DType, args: list[Values]) -> Values:
+    def _with_infinities(self, function: str, args: list[Values]) -> Values:
         if function == "exp":
             finite = self.random("exp", args)
             return np.where(args[0] == MINUS_INFINITY, 0, finite)

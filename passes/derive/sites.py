@@ -9,7 +9,6 @@ taken by what their expressions compute, so that ops and other expressions count
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from typing import Any
@@ -25,6 +24,7 @@ from tcc.passes.derive.edit import with_sources
 from tcc.passes.derive.record import Region, Stage, reads_inside
 from tcc.passes.fuse.compose import node_expr
 from tcc.passes.fuse.partition import NodeKind, classify
+from tcc.record import entity
 
 # Nodes of a site, and those behind and before it that are priced with it.
 _MOST, _AFTER, _BEFORE = 24, 6, 4
@@ -38,7 +38,7 @@ class Role(Enum):
     STORED = "stored"  # another kernel's, in the layout that suits both
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Site:
     """`nodes` in order, the last of which is the sink, which compute its result from `operands`,
     in order of first use; of these `constants` tells whether they are known ahead of the run, and

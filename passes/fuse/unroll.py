@@ -7,7 +7,7 @@ Such a stage becomes one with several results for a point, which share what they
 a stage without a reduction.  What cannot be unrolled stays as it is: then each point chooses.
 """
 
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import lru_cache
 from itertools import pairwise, product
 from math import prod
@@ -43,7 +43,7 @@ from tcc.ir.index import (
     var_of,
 )
 from tcc.known import all_known
-from tcc.record import record
+from tcc.record import entity, record
 
 # The most results of a point: more formulas than registers gain nothing.
 MOST_RESULTS = 64
@@ -177,12 +177,13 @@ def _varying(root: Scalar, loops: set[Var]) -> frozenset[Scalar]:
     return frozenset(found)
 
 
+@entity
 class _Choice:
     """The formula for one value of the deciding loops."""
 
-    def __init__(self, mapping: Substitution, varying: frozenset[Scalar]) -> None:
-        self.mapping, self.varying = mapping, varying
-        self.known: dict[Scalar, Scalar] = {}
+    mapping: Substitution
+    varying: frozenset[Scalar]
+    known: dict[Scalar, Scalar] = field(default_factory=dict)
 
     def of(self, node: Scalar) -> Scalar:
         if node not in self.varying:

@@ -195,7 +195,7 @@ class _Parts:
         array = np.ascontiguousarray(own).reshape(-1, *own.shape[rank + 2 :])
         operands = [cropped, b.constant(array, source.name, source.type.dtype)]
         if self.bias is not None:
-            count = int(np.prod(own.shape[1 : rank + 1]))
+            count = prod(own.shape[1 : rank + 1])
             each = np.repeat(self.bias.reshape(group, 1, -1), count, axis=1)
             operands.append(b.constant(each.reshape(-1), "bias", source.type.dtype))
         value = emit(

@@ -11,7 +11,7 @@ Requires nothing.  Establishes that such products are by tiles where that is pre
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
@@ -113,7 +113,7 @@ def rows_of_tiles(b: GraphBuilder, order: Order, tiles: Value, shape: Sequence[I
     return express(b, from_tiles(order.grouping, tiles.type, shape), tiles, order.place)[0]
 
 
-@dataclass(slots=True)
+@entity
 class _Grouper:
     """Rewrites nodes in order; what is known of values is known of the new graph's."""
 

@@ -6,7 +6,7 @@
 Each way is a graph of its own, placed like a whole model, and its price the sum of its kernels'.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tcc.ir.graph import Graph, GraphBuilder, Value
 from tcc.ir.index import const
@@ -22,18 +22,20 @@ from tcc.passes.moe.grouped_gemm import (
     tiled_matmul,
 )
 from tcc.passes.tile.plan import KernelPlanner
+from tcc.record import entity
 from tcc.schedule.alternatives import Alternative, preferred
 from tcc.schedule.nest import typical
 
+# Of the price without tiles: by tiles has to be cheaper by that.
+_MARGIN = 0.2
 
-@dataclass(slots=True)
+
+@entity
 class GroupedGemmPrices:
-    """The cheapest tile of a product among `tiles`, equal ones priced once.  By tiles has to be
-    cheaper by `margin`."""
+    """The cheapest tile of a product among `tiles`, equal ones priced once."""
 
     planner: KernelPlanner
     tiles: tuple[int, ...]
-    margin: float = 0.2
     _known: dict[GroupedMatmul, int | None] = field(default_factory=dict)
 
     def tile_of(self, matmul: GroupedMatmul) -> int | None:
@@ -42,7 +44,7 @@ class GroupedGemmPrices:
         if matmul not in self._known:
             plain = self._priced(matmul, None, _row_by_row(matmul))
             tiled = [self._priced(matmul, tile, _by_tiles(matmul, tile)) for tile in self.tiles]
-            self._known[matmul] = preferred(plain, tiled, self.margin).replacement
+            self._known[matmul] = preferred(plain, tiled, _MARGIN).replacement
         return self._known[matmul]
 
     def _priced(

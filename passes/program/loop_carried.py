@@ -8,7 +8,7 @@ buffer and is copied at the end of a trip.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, Value, Values
@@ -52,8 +52,8 @@ class Carried:
 
     values: Values
     buffers: tuple[BufferId, ...]
-    sizes: Mapping[str, Register] = field(default_factory=dict)
-    halves: Mapping[BufferId, Halves] = field(default_factory=dict)
+    sizes: Mapping[str, Register]
+    halves: Mapping[BufferId, Halves]
 
     def target(self, buffer: BufferId) -> BufferId:
         """Where the next value of the one that a trip finds in `buffer` belongs."""

@@ -264,10 +264,15 @@ def _shift(value: Value, to: DType) -> int:
     return 0 if value.type.dtype is to else _HALF if to is U8 else -_HALF
 
 
+def _known(b: GraphBuilder, zero: Value | None) -> Array | None:
+    """Zero points that are constant, 0 for none."""
+    return np.zeros((), np.int32) if zero is None else b.array(zero)
+
+
 def _point(b: GraphBuilder, value: Value, zero: Value | None, to: DType) -> Value | None:
     """The zero point of bytes that become such of type `to`, in i32; None for zero."""
     shift = _shift(value, to)
-    known = np.zeros((), np.int32) if zero is None else b.array(zero)
+    known = _known(b, zero)
     if known is not None:
         moved = known.astype(np.int32) + shift
         moved = moved.reshape(()) if moved.size == 1 else moved
@@ -284,7 +289,7 @@ def _point(b: GraphBuilder, value: Value, zero: Value | None, to: DType) -> Valu
 def _weights(b: GraphBuilder, w: Value, zero: Value | None, axis: int) -> _Weights | None:
     """Constant weights as signed bytes; zero points run along `axis`."""
     array = b.array(w)
-    point = np.zeros((), np.int32) if zero is None else b.array(zero)
+    point = _known(b, zero)
     if array is None or point is None or array.ndim < 2 or not array.size:
         return None
     point = point.astype(np.int32)
@@ -311,7 +316,7 @@ def signed_bytes(array: Array, zero: Array) -> Array | None:
 
 def _constant(b: GraphBuilder, zero: Value | None) -> int | None:
     """A zero point that is one constant, 0 for none."""
-    array = np.zeros((), np.int32) if zero is None else b.array(zero)
+    array = _known(b, zero)
     return int(array.reshape(())) if array is not None and array.size == 1 else None
 
 

@@ -7,6 +7,7 @@ that lies along its own axis, so that what an expression depends on is also its 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from typing import assert_never
 
 from tcc.backends.gpu.triton.writer import PyExpr, Writer
@@ -27,7 +28,7 @@ from tcc.ir.index import (
 )
 from tcc.ir.tile import TileKernel, lanes
 from tcc.ir.types import element_count
-from tcc.record import record
+from tcc.record import entity, record
 
 # Offsets of blocks that begin inside a buffer may pass its end by a block's elements.
 _NARROW = 2**31 - 2**22
@@ -77,16 +78,19 @@ def span_of(
     return found
 
 
+@entity
 class TritonIndices:
-    """Prints the index expressions of one kernel; `used` collects the library's functions."""
+    """Prints the index expressions of one kernel; `used` collects the library's functions.
 
-    def __init__(self, writer: Writer, dtype: str, used: dict[str, None], layout: str = "") -> None:
-        """`layout`, if any, is that of the blocks of two axes: Gluon asks for one."""
-        self.dtype, self._layout = dtype, layout
-        self._used = used
-        self._writer = writer
-        self._known: dict[Var, PyExpr] = {}
-        self._fixed: dict[Var, Index] = {}
+    `layout`, if any, is that of the blocks of two axes: Gluon asks for one.
+    """
+
+    _writer: Writer
+    dtype: str
+    _used: dict[str, None]
+    _layout: str = ""
+    _known: dict[Var, PyExpr] = field(default_factory=dict)
+    _fixed: dict[Var, Index] = field(default_factory=dict)
 
     def bind(self, var: Var, value: PyExpr) -> None:
         """What `var` is from here on; a variable of one value is that value."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import field
 from types import MappingProxyType
 from typing import assert_never
 
@@ -24,6 +25,7 @@ from tcc.ir.expr.scalar import Apply, Arg, Cast, Const, IndexValue, Read, Scalar
 from tcc.ir.index import Index
 from tcc.ir.narrow import FORMATS
 from tcc.ir.types import BOOL, F32, F64, DType, DTypeKind, integer_limits
+from tcc.record import entity
 
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _FLOAT_SIGNS = MappingProxyType({**_COMPARE, "add": "+", "sub": "-", "mul": "*"})
@@ -64,6 +66,7 @@ _TAKE_WIDTH = frozenset({"int_pow", "int_power", "shift_left", "shift_right", "u
 _LONG = 64
 
 
+@entity
 class Scalars:
     """Prints bodies over the values of their arguments.
 
@@ -72,18 +75,12 @@ class Scalars:
     fewer instructions for.
     """
 
-    def __init__(
-        self,
-        writer: Writer,
-        args: Sequence[PyExpr],
-        index: Callable[[Index], PyExpr],
-        used: dict[str, None],
-        *,
-        rounded: bool = False,
-    ) -> None:
-        self._rounded = rounded
-        self._writer, self._args, self._index, self._used = writer, args, index, used
-        self._known: dict[Scalar, PyExpr] = {}
+    _writer: Writer
+    _args: Sequence[PyExpr]
+    _index: Callable[[Index], PyExpr]
+    _used: dict[str, None]
+    rounded: bool = False
+    _known: dict[Scalar, PyExpr] = field(default_factory=dict)
 
     def values(self, bodies: Sequence[Scalar]) -> list[PyExpr]:
         """One expression for each body; shared parts become lines before."""
@@ -171,7 +168,7 @@ class Scalars:
         call = (_F32_CALLS if dtype is F32 else _F64_CALLS).get(name)
         if call is None:
             raise _refusal(name, dtype)
-        if self._rounded and name == "exp" and dtype is F32:
+        if self.rounded and name == "exp" and dtype is F32:
             call = "exp_rounded"  # fewer instructions, where the result goes to halves
         return self._call(call, [self._widened(a).text for a in node.args])
 

@@ -17,6 +17,7 @@ from tcc.frontends.onnx.functions import (
 from tcc.frontends.onnx.reader import SourceModel, check_opsets
 from tcc.frontends.onnx.rows import bound_row
 from tcc.frontends.onnx.schema import schema_of
+from tcc.record import entity
 
 _NAMES_SHOWN = 3
 _LONGEST_CELL = 300
@@ -63,16 +64,14 @@ class _Missing:
     count: int = 0
 
 
+@entity
 class _Survey:
     """Walks a model's nodes, bodies and the functions they reach."""
 
-    def __init__(
-        self, functions: Mapping[FunctionKey, FunctionProto], converters: Converters
-    ) -> None:
-        self._functions = functions
-        self._converters = converters
-        self._seen: set[FunctionKey] = set()
-        self.missing: dict[tuple[str, str], _Missing] = {}
+    _functions: Mapping[FunctionKey, FunctionProto]
+    _converters: Converters
+    _seen: set[FunctionKey] = field(default_factory=set)
+    missing: dict[tuple[str, str], _Missing] = field(default_factory=dict)
 
     def visit(self, nodes: Iterator[NodeProto], opsets: Mapping[str, int], path: str) -> None:
         pending = [(iter(nodes), opsets, path)]

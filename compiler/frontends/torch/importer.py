@@ -21,6 +21,7 @@ from tcc.frontends.torch.support import ASSERT_SCALAR, GETITEM, is_arithmetic, i
 from tcc.frontends.torch.symbols import Symbols
 from tcc.ir.graph import Graph, GraphBuilder
 from tcc.ir.index import const
+from tcc.record import entity
 
 # What converters raise for arguments that torch has checked when it traced a program.
 _UNSOUND = (
@@ -51,12 +52,12 @@ def _no_nodes(scope: Scope) -> None:
     raise InternalError("a program of torch has no ONNX nodes")
 
 
+@entity
 class _Importer:
     """Runs blocks: what their calls become."""
 
-    def __init__(self, symbols: Symbols, trusted: bool) -> None:
-        self._symbols = symbols
-        self._trusted = trusted
+    _symbols: Symbols
+    _trusted: bool
 
     def run(self, scope: Scope, block: Block, given: Sequence[Any]) -> list[Any]:
         """What the block returns for what its inputs stand for."""

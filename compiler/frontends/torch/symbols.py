@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from functools import reduce
 from math import isfinite, prod
 from typing import Any
@@ -12,6 +13,7 @@ from tcc.errors import UserError
 from tcc.frontends.scope import LARGEST_SIZE, ImportSession
 from tcc.frontends.torch.calls import Formula, Number, Size
 from tcc.ir.index import Index, bounds, ceildiv, const, floordiv, maximum, minimum, mod
+from tcc.record import entity
 
 
 def _power(base: Index, exponent: Index) -> Index:
@@ -76,6 +78,7 @@ class _LongError(ValueError):
     """A number is a fraction of integers too large for products with sizes to be exact."""
 
 
+@entity
 class Symbols:
     """The `Index` of each symbol of the program.
 
@@ -84,18 +87,11 @@ class Symbols:
     `examples` are the values of symbols in the inputs that the program was made with, where known.
     """
 
-    def __init__(
-        self,
-        session: ImportSession,
-        ranges: Mapping[str, tuple[int | None, int | None]],
-        late: Callable[[Symbols, Formula], Index],
-        examples: Mapping[str, int],
-    ) -> None:
-        self._session = session
-        self._ranges = ranges
-        self._examples = examples
-        self._late = late
-        self._known: dict[str, Index] = {}
+    _session: ImportSession
+    _ranges: Mapping[str, tuple[int | None, int | None]]
+    _late: Callable[[Symbols, Formula], Index]
+    _examples: Mapping[str, int]
+    _known: dict[str, Index] = field(default_factory=dict)
 
     def knows(self, symbol: str) -> bool:
         return symbol in self._known

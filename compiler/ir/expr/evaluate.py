@@ -5,6 +5,7 @@ dimensions last.  Grids are cut along the first iterator where they would not fi
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import field
 from math import prod
 from typing import Any
 
@@ -26,6 +27,7 @@ from tcc.ir.graph import carrier
 from tcc.ir.index import evaluate
 from tcc.ir.op import Array, Arrays, OutArrays
 from tcc.ir.types import BOOL, DType, DTypeKind, integer_limits
+from tcc.record import entity
 
 _GRID_LIMIT = 1 << 24
 _SMALL = 1 << 12
@@ -110,61 +112,57 @@ def _reduce(stage: Stage, values: OutArrays, shape: tuple[int, ...]) -> OutArray
     return tuple(v[..., 0] for v in flat)
 
 
+@entity
 class _Body:
     """Values of scalars on one grid, each computed once."""
 
-    def __init__(
-        self,
-        operands: Arrays,
-        results: Sequence[OutArrays],
-        grid: Mapping[str, Any],
-        args: Sequence[Array] = (),
-        must: Collection[Scalar] = (),
-    ) -> None:
-        self._operands, self._results, self._grid, self._args = operands, results, grid, args
-        self._must = must
-        self._known: dict[Scalar, Any] = {}
+    operands: Arrays
+    results: Sequence[OutArrays]
+    grid: Mapping[str, Any]
+    args: Sequence[Array] = ()
+    must: Collection[Scalar] = ()
+    known: dict[Scalar, Any] = field(default_factory=dict)
 
     def value(self, root: Scalar) -> Any:
         for scalar in walk(root):
-            if scalar not in self._known:
-                self._known[scalar] = self._compute(scalar)
-        return self._known[root]
+            if scalar not in self.known:
+                self.known[scalar] = self._compute(scalar)
+        return self.known[root]
 
     def _compute(self, scalar: Scalar) -> Any:
         match scalar:
             case Const():
                 return _literal(scalar)
             case IndexValue():
-                index = np.asarray(evaluate(scalar.index, self._grid))
+                index = np.asarray(evaluate(scalar.index, self.grid))
                 return carrier(index.astype(scalar.dtype.carrier), scalar.dtype)
             case Read():
                 return self._read(scalar)
             case Apply():
-                args = [self._known[a] for a in scalar.args]
+                args = [self.known[a] for a in scalar.args]
                 raw = np.asarray(FUNCTIONS[scalar.function].numpy(*args))
                 return carrier(raw.astype(scalar.dtype.carrier), scalar.dtype)
             case Cast():
-                return convert(self._known[scalar.arg], scalar.arg.dtype, scalar.dtype)
+                return convert(self.known[scalar.arg], scalar.arg.dtype, scalar.dtype)
             case Arg():
-                return self._args[scalar.number]
+                return self.args[scalar.number]
 
     def _read(self, node: Read) -> Any:
         source = node.source
         array = (
-            self._results[source.stage][source.component]
+            self.results[source.stage][source.component]
             if isinstance(source, StageRef)
-            else self._operands[source]
+            else self.operands[source]
         )
         if array is None:
             raise IndexError(f"read of absent operand {source}")
-        bound = {v.name: np.asarray(self._known[s]).astype(np.int64) for v, s in node.indirect}
-        env = {**self._grid, **bound}
+        bound = {v.name: np.asarray(self.known[s]).astype(np.int64) for v, s in node.indirect}
+        env = {**self.grid, **bound}
         at = [np.asarray(evaluate(i, env)) for i in node.indices]
         inside: Any = np.True_
         for index, size in zip(at, array.shape, strict=True):
             inside = inside & (index >= 0) & (index < size)
-        if node.fill is None and (node in self._must or np.all(inside)):
+        if node.fill is None and (node in self.must or np.all(inside)):
             return _taken(array, at)
         fill = np.asarray(_poison(node.dtype) if node.fill is None else node.fill, array.dtype)
         if array.size == 0:

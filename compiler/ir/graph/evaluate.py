@@ -8,7 +8,7 @@ it. An array is dropped after its last use.
 
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,7 +17,7 @@ from tcc.ir.graph import Graph, Node, Value, bind_attrs, carrier, uses
 from tcc.ir.index import Index, Var, as_int, const, free_vars, linear_in, substitute, var_of
 from tcc.ir.op import Array, Arrays, NamedArrays, OutArrays, Trait
 from tcc.ir.types import BF16, DType
-from tcc.record import record
+from tcc.record import entity, record
 
 Observer: TypeAlias = Callable[[Node, OutArrays], None]
 Exchange: TypeAlias = Callable[[Node, Array], Array]
@@ -121,12 +121,13 @@ class _Frame:
     sizes: Sizes
 
 
+@entity
 class _Evaluator:
     """One evaluation: the observer and, per graph, which values die after which node."""
 
-    def __init__(self, observe: Observer | None, exchange: Exchange | None) -> None:
-        self._observe, self._exchange = observe, exchange
-        self._plans: dict[Graph, list[list[Value]]] = {}
+    _observe: Observer | None
+    _exchange: Exchange | None
+    _plans: dict[Graph, list[list[Value]]] = field(default_factory=dict)
 
     def run(self, graph: Graph, inputs: Sequence[Array], frame: _Frame) -> list[Array]:
         values = frame.values

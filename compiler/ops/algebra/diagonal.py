@@ -29,7 +29,7 @@ class EyeLikeAttrs:
 
 def _trilu_infer(types: Types, _: TriluAttrs) -> OutTypes:
     x = required(types, 0)
-    check_rank(x, 2)
+    check_rank(x)
     return (x,)
 
 

@@ -5,6 +5,7 @@ f16 and bf16 accumulate in f32.
 """
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -195,7 +196,7 @@ def _sum(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
 
 def _mean(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
     total = _sum(x, axes, keepdims)
-    count = int(np.prod([x.shape[n] for n in axes], dtype=np.int64))
+    count = prod(x.shape[n] for n in axes)
     if x.dtype.kind in "iu":
         whole = [abs(int(v)) // max(count, 1) * (1 if v > 0 else -1) for v in total.ravel()]
         return np.array(whole, x.dtype).reshape(total.shape)

@@ -57,7 +57,7 @@ def _infer(types: Types, attrs: LossAttrs) -> OutTypes:
     (x, labels), weights = present(types, 2), optional(types, 2)
     check_dtype(x.dtype, FLOATS, "the scores")
     check_dtype(labels.dtype, (I32, I64), "the labels")
-    check_rank(x, 2, "the scores")
+    check_rank(x, "the scores")
     agree_shapes(outside(x.shape, (1,)), labels.shape, "scores and labels")
     if weights is not None:
         check_dtype(weights.dtype, (x.dtype,), "the weights")

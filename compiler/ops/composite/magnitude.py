@@ -123,7 +123,7 @@ def _lp_reference(arrays: Arrays, attrs: LpNormAttrs) -> OutArrays:
 def _lrn_infer(types: Types, attrs: LrnAttrs) -> OutTypes:
     x = required(types, 0)
     check_dtype(x.dtype, FLOATS)
-    check_rank(x, 2)
+    check_rank(x)
     if attrs.size < 1:
         raise ValueError(f"size is {attrs.size}, it needs to be at least 1")
     return (x,)

@@ -1,6 +1,7 @@
 """What normalisations share: means and variances in two passes, checks, the form of a row."""
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -91,7 +92,7 @@ def reader(b: ExprBuilder) -> Callable[[Point], Scalar]:
 
 def mean_of(x: Array, axes: tuple[int, ...]) -> Array:
     """The mean over `axes`, which stay as ones; NaN over nothing."""
-    count = int(np.prod([x.shape[n] for n in axes], dtype=np.int64))
+    count = prod(x.shape[n] for n in axes)
     return np.asarray(np.sum(x, axis=axes, keepdims=True) / np.asarray(count, x.dtype))
 
 

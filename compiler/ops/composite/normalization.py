@@ -130,7 +130,7 @@ def _check_channels(types: Types, operands: Sequence[int]) -> TensorType:
     """The first operand, whose axis 1 the vectors `operands` run along."""
     x = required(types, 0)
     check_dtype(x.dtype, FLOATS)
-    check_rank(x, 2)
+    check_rank(x)
     for n in operands:
         vector = required(types, n)
         check_dtype(vector.dtype, FLOATS, f"operand {n}")

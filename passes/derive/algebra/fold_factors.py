@@ -18,7 +18,6 @@ directly behind a linear node, and that a map has at most two operations.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, combinations, islice
 from typing import Any
@@ -178,7 +177,7 @@ def _is_whole(region: Region, stage: Stage, factor: Factor) -> bool:
     return same and shape_of(region, factor.source) == stage.iters
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Known:
     """A map of operand `number` of a node, which reads `arrays`."""
 

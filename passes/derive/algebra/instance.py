@@ -14,13 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import count, pairwise
 
-from tcc.ir.expr.scalar import Arg
 from tcc.ir.index import as_index
 from tcc.ir.types import TensorType
 from tcc.passes.derive.affine import Affine, Affines, Size, Sizes, loops_of, plain
 from tcc.passes.derive.algebra.terms import Term, by_digits
 from tcc.passes.derive.check import equal_at
-from tcc.passes.derive.edit import drop_unused, inlined, spliced
+from tcc.passes.derive.edit import drop_unused, inlined, is_map, spliced
 from tcc.passes.derive.record import Factor, Region, Stage, is_leaf, shape_of
 
 # Terms of all sums of a region up to which it is evaluated at its own sizes.
@@ -52,7 +51,7 @@ def _free(region: Region) -> Region:
         while place < len(region.stages[number].factors):
             source = region.stages[number].factors[place].source
             found = None
-            if source is not None and source < 0 and _is_map(region.stages[~source]):
+            if source is not None and source < 0 and is_map(region.stages[~source]):
                 found = inlined(region, number, place)
             if found is None:
                 place += 1
@@ -60,10 +59,6 @@ def _free(region: Region) -> Region:
                 region = spliced(region, number, (found,))
     stages = tuple(s if is_leaf(s) else _by_digits(s) for s in region.stages)
     return drop_unused(region._replace(stages=stages))
-
-
-def _is_map(stage: Stage) -> bool:
-    return isinstance(stage.body, tuple) and all(isinstance(s, Arg) for s in stage.body)
 
 
 def _by_digits(stage: Stage) -> Stage:

@@ -30,6 +30,9 @@ from tcc.passes.derive.edit import added, drop_unused, moved, placed, with_sourc
 from tcc.passes.derive.record import Factor, Factors, Region, Stage
 from tcc.schedule.limits import Rates
 
+# Seconds of the best tree of a term, by its loops and by which of its factors are constant.
+_Known: TypeAlias = dict[tuple[Term, Sizes, tuple[bool, ...]], float]
+
 # Trees of the result that are written out, and regions that are handed on.
 _RANKS, _REGIONS = 3, 3
 # Joins that are looked at before terms are left apart and no further region is written.
@@ -60,7 +63,7 @@ def reassociated(
     Where the best tree is estimated to take more than `most`, no others are written out.
     """
     found: dict[bytes, Candidate] = {}
-    known: dict[tuple[Term, Sizes, tuple[bool, ...]], float] = {}
+    known: _Known = {}
     states = 0
     for spread in (False, True):
         for rank in range(_RANKS):
@@ -94,7 +97,7 @@ class _Writer:
     constants: Sequence[bool]
     rates: Rates
     rank: int
-    known: dict[tuple[Term, Sizes, tuple[bool, ...]], float]
+    known: _Known
     states: int = 0
     others: bool = False
     chain: list[str] = field(default_factory=list)
@@ -253,7 +256,7 @@ class _Writer:
         else:
             loops = trees.needed(leaves(tree[0])) | trees.needed(leaves(tree[1]))
             summed = kept != loops
-            inner = _inner_order(order, kept, loops) if summed else order
+            inner = _inner_order(order, kept) if summed else order
             sides = [self._operands(trees, t, inner, target) for t in tree]
             if summed:
                 sides = [(self._one(trees, s, inner),) for s in sides]
@@ -295,7 +298,7 @@ class _Writer:
         return Factor(~number, 0, tuple(unit(k, len(loops)) for k in own), trees.dtype)
 
 
-def _inner_order(order: Sequence[int], kept: int, loops: int) -> list[int]:
+def _inner_order(order: Sequence[int], kept: int) -> list[int]:
     """The order of loops in which what a sum reads is stored: the last of its result, along which
     vectors run, stays last, and the loops that it sums come before that."""
     outer = [k for k in order if kept >> k & 1]

@@ -6,6 +6,7 @@ fills  # # # # #        rows before the first of the loop, and after its last
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import field
 from math import prod
 
 from tcc.ir.expr.scalar import Scalar
@@ -15,6 +16,7 @@ from tcc.ir.tile.group import Strip, TileGroup
 from tcc.passes.tile.cpu.ranges import Regions, TileRange, tiles
 from tcc.passes.tile.cpu.scratch import Resident
 from tcc.passes.tile.emitter import Emitter
+from tcc.record import entity
 
 # Elements of a store: four vectors of f32 on the widest machine.
 _BLOCK = 64
@@ -37,14 +39,15 @@ def strip_regions(group: TileGroup, regions: Regions) -> dict[Var, TileRange]:
     return found
 
 
+@entity
 class Edges:
     """Stores the fill of one component of a stage wherever later stages look beyond its rows."""
 
-    def __init__(
-        self, resident: Resident, strip: Strip, regions: Regions, emitter: Emitter
-    ) -> None:
-        self.resident, self.strip, self.regions, self.emitter = resident, strip, regions, emitter
-        self.fills: dict[int, Block] = {}
+    resident: Resident
+    strip: Strip
+    regions: Regions
+    emitter: Emitter
+    fills: dict[int, Block] = field(default_factory=dict)
 
     def store(self, value: Scalar) -> None:
         """Stores `value` there."""

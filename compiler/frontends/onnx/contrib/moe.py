@@ -14,6 +14,7 @@ from tcc.frontends.onnx.contrib.packed_weights import level_type, unpacked
 from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import F32
+from tcc.record import entity
 
 # The products in the order of their operands: the first, the second, and what gates the first.
 _UP, _DOWN, _GATE = range(3)
@@ -68,13 +69,14 @@ def _layer(
     return ctx.reshape(total, x.shape)
 
 
+@entity
 class _Experts:
     """Products with the weights of each row's experts."""
 
-    def __init__(
-        self, ctx: NodeContext, index: Operand, apart: int, matrices: Callable[[int], Operand]
-    ) -> None:
-        self.ctx, self.index, self.apart, self.matrices = ctx, index, apart, matrices
+    ctx: NodeContext
+    index: Operand
+    apart: int
+    matrices: Callable[[int], Operand]
 
     def has(self, product: int) -> bool:
         return self.ctx.optional(_FIRST + self.apart * product) is not None
