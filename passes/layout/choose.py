@@ -112,19 +112,22 @@ class _Prices:
     def joined(self, placed: Placed) -> Placed:
         """`placed` with copies, as padded ones of inputs, made by the kernels that alone read them
         where that takes less."""
-        pinned = pinned_values(placed)
-        for first in placed.kernels:
+        stored = pinned_values(placed) | placed.wholes.keys()
+        for first in reversed(placed.kernels):  # copies of copies after these
             readers = [k for k in placed.kernels if first.results[0] in k.operands]
-            both = _joined(first, *readers) if len(readers) == 1 else None
-            if both is None or not pinned.isdisjoint(first.results):
-                continue
-            constants = [v in self._constants for v in both.operands]
-            if self._planner.legal(both.expr, constants) and (
-                self.total((both,)) < self.total((first, *readers))
+            alone = len(readers) == 1 and stored.isdisjoint(first.results)
+            both = _joined(first, *readers) if alone else None
+            if (
+                both is not None
+                and self._planner.legal(both.expr, [v in self._constants for v in both.operands])
+                and self.total((both,)) < self.total((first, *readers))
             ):
-                others = (s for s in placed.steps if s.kernel is not first)
-                steps = (replace(s, kernel=both) if s.kernel in readers else s for s in others)
-                placed = replace(placed, steps=tuple(steps))
+                steps = tuple(
+                    replace(s, kernel=both) if s.kernel in readers else s
+                    for s in placed.steps
+                    if s.kernel is not first
+                )
+                placed = replace(placed, steps=steps)
         return placed
 
     def options(self, found: _Class) -> tuple[Alternative[_Class, Order], ...]:

@@ -267,6 +267,19 @@ def test_a_copy_that_is_a_result_stays() -> None:
     assert len(kernels_of(placed)) == 2
 
 
+def test_a_copy_that_is_a_part_of_a_concatenation_stays() -> None:
+    m = Model("part")
+    around = (const(0), const(0), const(1), const(1))
+    x = m.input("x", 2, 48, 56, 56)
+    wide = m.op("pad", x, attrs=PadAttrs(around, around, "constant"))
+    window = m.conv(wide, 48, 3, stride=2, group=48)
+    whole = m.op("concat", wide, m.conv(x, 48, 3, pad=2), attrs=ConcatAttrs(1))
+    placed = place_graph(m.finish(window, m.conv(whole, 8, 3)))
+    found = choose(placed)
+    assert found.wholes
+    assert found.wholes.keys() <= {v for k in kernels_of(found) for v in k.results}
+
+
 def test_what_products_of_pairs_read_lies_in_the_order_that_was_chosen() -> None:
     """A depthwise window, its channels' norm and two products: the rule has the rows between the
     products lie like the window's image, where no pair lies side by side."""
