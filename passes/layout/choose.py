@@ -15,7 +15,7 @@ Then a copy, such as one with padding of what a caller gave, becomes the first s
 that alone reads it, where that takes less.
 """
 
-from collections import ChainMap
+from collections import ChainMap, Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -112,23 +112,29 @@ class _Prices:
     def joined(self, placed: Placed) -> Placed:
         """`placed` with copies, as padded ones of inputs, made by the kernels that alone read them
         where that takes less."""
-        stored = pinned_values(placed) | placed.wholes.keys()
-        for first in reversed(placed.kernels):  # copies of copies after these
-            readers = [k for k in placed.kernels if first.results[0] in k.operands]
-            alone = len(readers) == 1 and stored.isdisjoint(first.results)
-            both = _joined(first, *readers) if alone else None
-            if (
-                both is not None
-                and self._planner.legal(both.expr, [v in self._constants for v in both.operands])
-                and self.total((both,)) < self.total((first, *readers))
-            ):
-                steps = tuple(
-                    replace(s, kernel=both) if s.kernel in readers else s
-                    for s in placed.steps
-                    if s.kernel is not first
-                )
-                placed = replace(placed, steps=steps)
-        return placed
+        operands = (v for k in placed.kernels for v in k.operands)
+        used = Counter((*pinned_values(placed), *placed.wholes, *operands))
+        made: dict[Value, Kernel] = {}
+        gone = set()
+
+        def taking(kernel: Kernel) -> Kernel:
+            for first in [made[v] for v in kernel.operands if v in made and used[v] == 1]:
+                both = _joined(first, kernel)
+                if (
+                    both is not None
+                    and self._planner.legal(
+                        both.expr, [v in self._constants for v in both.operands]
+                    )
+                    and self.total((both,)) < self.total((first, kernel))
+                ):
+                    gone.add(first)
+                    return taking(both)
+            made[kernel.results[0]] = kernel
+            return kernel
+
+        steps = placed.with_kernels(taking)
+        left = tuple(s for s in steps if s.kernel not in gone)
+        return replace(placed, steps=left) if gone else placed
 
     def options(self, found: _Class) -> tuple[Alternative[_Class, Order], ...]:
         """The orders of a class, and by how much its kernels' time grows."""
