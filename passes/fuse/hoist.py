@@ -12,7 +12,7 @@ It saves a pass over the weights, and the sums no longer wait for the total.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tcc.ir.expr import Expr, Stage, extent, with_stages
+from tcc.ir.expr import Expr, Stage, extent, inserted
 from tcc.ir.expr.scalar import (
     Apply,
     Const,
@@ -25,6 +25,7 @@ from tcc.ir.expr.scalar import (
     substitute_indices,
 )
 from tcc.ir.index import Var, free_vars, of_atom, var_of
+from tcc.ops.shapes import replaced
 from tcc.passes.fuse.rescale import unless_empty
 
 
@@ -174,14 +175,9 @@ def _behind(
 ) -> Expr:
     """`expr` with the stages `before` in front of stage `number`, which gets `body`, and one behind
     it, times `factor`, that takes its place for all readers."""
-    stage, more = expr.stages[number], len(before) + 1
-    own = read(StageRef(number + len(before)), stage.at, body.dtype)
+    stage, last = expr.stages[number], number + len(before)
+    own = read(StageRef(last), stage.at, body.dtype)
     behind = Stage(stage.iters, (), None, (apply("mul", own, factor),))
 
-    def later(ref: StageRef) -> StageRef:
-        return replace(ref, stage=ref.stage + more) if ref.stage >= number else ref
-
-    rest = tuple(with_stages(s, later) for s in expr.stages[number + 1 :])
-    first = (*expr.stages[:number], *before)
-    stages = (*first, replace(stage, body=(body,)), behind, *rest)
-    return Expr(expr.params, stages, tuple(map(later, expr.outputs)))
+    whole = inserted(expr, number, *before, replace(stage, body=(body,)))
+    return replace(whole, stages=replaced(whole.stages, last + 1, behind))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
-from tcc.ir.expr import Expr, Stage, extent, known_extent, reads, with_stages
+from tcc.ir.expr import Expr, Stage, extent, inserted, known_extent, reads
 from tcc.ir.expr.scalar import Read, StageRef, read, read_from, replaced, uncast
 from tcc.ir.index import Var, Vars, as_int, free_vars, linear_in, of_atom
 from tcc.ir.tile.group import Rescale, StreamLoop
@@ -129,18 +129,15 @@ def _with_copy(found: Streamed, number: int, factor: Read) -> Streamed:
     used = tuple(v for v in stage.loops if v in free_vars(*factor.indices))
     copy = Stage(used, (), None, (factor,))
     at = tuple(map(of_atom, used))
-    mine = read(StageRef(0), at, factor.dtype)
-
-    def later(ref: StageRef) -> StageRef:
-        return replace(ref, stage=ref.stage + 1)
-
-    stages = [with_stages(s, later) for s in found.expr.stages]
-    own = replaced(stages[number].body[0], {factor: mine})
-    stages[number] = replace(stages[number], body=(own,))
-    outputs = tuple(map(later, found.expr.outputs))
+    mine = read(StageRef(-1), at, factor.dtype)
+    stages = list(found.expr.stages)
+    stages[number] = replace(stage, body=(replaced(stage.body[0], {factor: mine}),))
     old = found.stream
     rescales = [
-        Rescale(r.stage + 1, read_from(r.state, later(r.total)), r.factor) for r in old.rescales
+        Rescale(
+            r.stage + 1, read_from(r.state, replace(r.total, stage=r.total.stage + 1)), r.factor
+        )
+        for r in old.rescales
     ]
     stream = StreamLoop(
         old.loop,
@@ -148,7 +145,7 @@ def _with_copy(found: Streamed, number: int, factor: Read) -> Streamed:
         tuple(n + 1 for n in old.stages),
         tuple(rescales),
     )
-    return Streamed(Expr(found.expr.params, (copy, *stages), outputs), stream)
+    return Streamed(inserted(replace(found.expr, stages=tuple(stages)), 0, copy), stream)
 
 
 # ---- what the lowering relies on ---------------------------------------------------------------

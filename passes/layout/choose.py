@@ -10,9 +10,12 @@ to save more than prices err by.  Establishes other orders of the same storage d
 included, for values that only kernels see.  What is computed from a value point by point lies as it
 does, and parts lie as their wholes: such a class of values has one order.  A class costs what the
 kernels take that touch it; classes that share kernels are chosen together.
+
+Then a copy, such as one with padding of what a caller gave, becomes the first stage of the kernel
+that alone reads it, where that takes less.
 """
 
-from collections import ChainMap
+from collections import ChainMap, Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -21,12 +24,14 @@ from math import inf
 from operator import or_
 from typing import TypeAlias
 
-from tcc.ir.expr import reads
+from tcc.ir.expr import Expr, Stage, inserted, reads, with_sources
+from tcc.ir.expr.scalar import Read, StageRef, read_from
 from tcc.ir.graph import Value
 from tcc.ir.index import Index, as_int, free_vars, var_of
 from tcc.ir.layout import Layout, axis_order
 from tcc.passes.choose.beam import Link, choose_together
-from tcc.passes.layout.assign import Kernel, Placed, operand_reads, pinned_values
+from tcc.passes.fuse.compose import canonical
+from tcc.passes.layout.assign import Kernel, Placed, on_others, operand_reads, pinned_values
 from tcc.passes.tile.plan import KernelKey, KernelPlanner, kernel_key
 from tcc.record import entity
 from tcc.schedule.alternatives import Alternative
@@ -54,8 +59,9 @@ class _Class:
 
 
 def choose_layouts(placed: Placed, planner: KernelPlanner, constants: Collection[Value]) -> Placed:
-    """`placed` with the orders that its kernels are predicted to be fastest with; without prices,
-    `placed` itself.  `constants` are those of the graph and the graphs around it."""
+    """`placed` with the orders that its kernels are predicted to be fastest with, and copies made
+    by those that read them; without prices, `placed` itself.  `constants` are those of the graph
+    and the graphs around it."""
     if not planner.prices_layouts:
         return placed
     prices = _Prices(placed, planner, constants)
@@ -69,10 +75,10 @@ def choose_layouts(placed: Placed, planner: KernelPlanner, constants: Collection
     taken = [(found, pick) for found, pick in zip(classes, picks, strict=True) if pick]
     touched = dict.fromkeys(k for found, _ in taken for k in found.kernels)
     # Links know pairs; a kernel may touch three classes.
-    if prices.total(touched, *taken) >= prices.total(touched):
-        return placed
-    changed = (_moved(found, pick, placed.layouts) for found, pick in taken)
-    return replace(placed, layouts=reduce(or_, changed, dict(placed.layouts)))
+    if prices.total(touched, *taken) < prices.total(touched):
+        changed = (_moved(found, pick, placed.layouts) for found, pick in taken)
+        placed = replace(placed, layouts=reduce(or_, changed, dict(placed.layouts)))
+    return _Prices(placed, planner, constants).joined(placed)
 
 
 # ---- prices -------------------------------------------------------------------------------------
@@ -103,6 +109,33 @@ class _Prices:
         self._keys.update(keys)
         return sum(map(self._planner.price_of, keys))
 
+    def joined(self, placed: Placed) -> Placed:
+        """`placed` with copies, as padded ones of inputs, made by the kernels that alone read them
+        where that takes less."""
+        operands = (v for k in placed.kernels for v in k.operands)
+        used = Counter((*pinned_values(placed), *placed.wholes, *operands))
+        made: dict[Value, Kernel] = {}
+        gone = set()
+
+        def taking(kernel: Kernel) -> Kernel:
+            for first in [made[v] for v in kernel.operands if v in made and used[v] == 1]:
+                both = _joined(first, kernel)
+                if (
+                    both is not None
+                    and self._planner.legal(
+                        both.expr, [v in self._constants for v in both.operands]
+                    )
+                    and self.total((both,)) < self.total((first, kernel))
+                ):
+                    gone.add(first)
+                    return taking(both)
+            made[kernel.results[0]] = kernel
+            return kernel
+
+        steps = placed.with_kernels(taking)
+        left = tuple(s for s in steps if s.kernel not in gone)
+        return replace(placed, steps=left) if gone else placed
+
     def options(self, found: _Class) -> tuple[Alternative[_Class, Order], ...]:
         """The orders of a class, and by how much its kernels' time grows."""
         rule = self.total(found.kernels)
@@ -112,6 +145,17 @@ class _Prices:
             grown = moved - rule + _MARGIN * rule
             alternatives.append(Alternative(found, order, grown))
         return tuple(alternatives)
+
+
+def _joined(first: Kernel, reader: Kernel) -> Kernel | None:
+    """`reader` with the copy that `first` makes as its first stage; None where that is none."""
+    match first:
+        case Kernel(Expr(stages=(Stage(monoid=None, body=(Read(),)) as copy,)), (source,), (made,)):
+            number = reader.operands.index(made)
+            copy = with_sources(copy, lambda _: number)
+            on = on_others(reader, {made: source}, lambda node, _: read_from(node, StageRef(-1)))
+            return replace(on, expr=canonical(inserted(on.expr, 0, copy)))
+    return None
 
 
 def _links(

@@ -7,7 +7,7 @@ s[i, k] = x[i, k] * r[i] ;  y[i, j] = sum(k) s[i, k] * w[k, j]
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tcc.ir.expr import Expr, ExprBuilder, Stage, extent, reads, with_reads, with_stages
+from tcc.ir.expr import Expr, ExprBuilder, Stage, extent, inserted, reads, with_reads
 from tcc.ir.expr.scalar import Read, Scalar, StageRef, cast, read, read_from
 from tcc.ir.index import free_vars
 from tcc.ir.types import DType
@@ -41,21 +41,12 @@ def _rounded(expr: Expr, ref: StageRef, wanted: frozenset[int], dtype: DType) ->
         for number in wanted:
             stages[number] = _reading(stages[number], ref, ref, dtype)
         return replace(expr, stages=tuple(stages))
-    after = ref.stage + 1
-
-    def moved(old: StageRef) -> StageRef:
-        return replace(old, stage=old.stage + (old.stage >= after))
-
-    narrow = StageRef(after)
-    later = [
-        _reading(with_stages(s, moved), ref, narrow, dtype)
-        if n in wanted
-        else with_stages(s, moved)
-        for n, s in enumerate(expr.stages)
-        if n >= after
-    ]
-    stages = [*expr.stages[:after], rounding_stage(source, ref, dtype), *later]
-    return replace(expr, stages=tuple(stages), outputs=tuple(map(moved, expr.outputs)))
+    narrow = StageRef(ref.stage + 1)
+    whole = inserted(expr, narrow.stage, rounding_stage(source, ref, dtype))
+    stages = list(whole.stages)
+    for number in wanted:
+        stages[number + 1] = _reading(stages[number + 1], ref, narrow, dtype)
+    return replace(whole, stages=tuple(stages))
 
 
 def _reading(stage: Stage, ref: StageRef, narrow: StageRef, dtype: DType) -> Stage:

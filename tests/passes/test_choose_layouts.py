@@ -12,11 +12,12 @@ from tcc.backends.artifact.planner import arena_planner
 from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.ir.graph.evaluate import evaluate_graph
-from tcc.ir.index import as_int, free_vars, symbol
+from tcc.ir.index import as_int, const, free_vars, symbol
 from tcc.ir.layout import Layout
 from tcc.ir.types import BF16
 from tcc.ops.algebra.activation import GeluAttrs
 from tcc.ops.algebra.movement import ConcatAttrs
+from tcc.ops.algebra.pad import PadAttrs
 from tcc.ops.algebra.pool import PoolAttrs
 from tcc.ops.algebra.reduce import ReduceAttrs
 from tcc.ops.composite.normalization import NormAttrs
@@ -222,6 +223,61 @@ def test_any_order_gives_the_same_results(
     got, want = compiled(graph).run(feeds), evaluate_graph(graph, feeds)
     for name, array in want.items():
         np.testing.assert_allclose(got[name], array, rtol=0, atol=1e-5 * np.abs(array).max())
+
+
+def windows(channels: int, size: int, count: int = 1) -> Graph:
+    """Depthwise windows over an input."""
+    m = Model(f"windows_{channels}_{size}")
+    x = m.input("x", 2, channels, size, size)
+    made = [m.conv(x, channels, 3, stride=2, pad=1, group=channels) for _ in range(count)]
+    return m.finish(*(m.op("relu", y) for y in made))
+
+
+@pytest.mark.parametrize("graph", [windows(48, 56), windows(37, 112)], ids=lambda g: g.name)
+def test_a_padded_copy_is_made_by_the_window_that_alone_reads_it(
+    graph: Graph, compiled: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placed = place_graph(graph)
+    found = choose(placed)
+    assert len(kernels_of(placed)) == 2
+    (kernel,) = kernels_of(found)
+    assert kernel.operands[0] is graph.inputs[0]
+    assert seconds(found) < seconds(placed)
+    monkeypatch.setattr("tests.passes.conftest.place_graph", lambda g: choose(place_graph(g)))
+    shape = [as_int(n) or 1 for n in graph.inputs[0].type.shape]
+    feeds = {"x": np.random.default_rng(5).standard_normal(shape).astype(np.float32)}
+    got, want = compiled(graph).run(feeds), evaluate_graph(graph, feeds)
+    for name, array in want.items():
+        np.testing.assert_allclose(got[name], array, rtol=0, atol=1e-5 * np.abs(array).max())
+
+
+def test_a_copy_that_two_kernels_read_stays() -> None:
+    placed = place_graph(windows(48, 56, 2))
+    assert kernels_of(choose(placed)) == kernels_of(placed)
+    assert len(kernels_of(placed)) == 3
+
+
+def test_a_copy_that_is_a_result_stays() -> None:
+    """The caller gets the image with its padding; the window reads it as it lies."""
+    m = Model("result")
+    around = (const(0), const(0), const(1), const(1))
+    wide = m.op("pad", m.input("x", 2, 48, 56, 56), attrs=PadAttrs(around, around, "constant"))
+    placed = place_graph(m.finish(m.conv(wide, 48, 3, stride=2, group=48), wide))
+    assert kernels_of(choose(placed)) == kernels_of(placed)
+    assert len(kernels_of(placed)) == 2
+
+
+def test_a_copy_that_is_a_part_of_a_concatenation_stays() -> None:
+    m = Model("part")
+    around = (const(0), const(0), const(1), const(1))
+    x = m.input("x", 2, 48, 56, 56)
+    wide = m.op("pad", x, attrs=PadAttrs(around, around, "constant"))
+    window = m.conv(wide, 48, 3, stride=2, group=48)
+    whole = m.op("concat", wide, m.conv(x, 48, 3, pad=2), attrs=ConcatAttrs(1))
+    placed = place_graph(m.finish(window, m.conv(whole, 8, 3)))
+    found = choose(placed)
+    assert found.wholes
+    assert found.wholes.keys() <= {v for k in kernels_of(found) for v in k.results}
 
 
 def test_what_products_of_pairs_read_lies_in_the_order_that_was_chosen() -> None:

@@ -312,6 +312,18 @@ def with_stages(stage: Stage, of: Callable[[StageRef], StageRef]) -> Stage:
     return with_sources(stage, lambda old: of(old) if isinstance(old, StageRef) else old)
 
 
+def inserted(expr: Expr, at: int, *stages: Stage) -> Expr:
+    """`expr` with `stages`, which read as stages of the result do, before its stage `at`; what
+    reads stage -1 then reads the last of `stages`, where `at` is 0."""
+
+    def later(ref: StageRef) -> StageRef:
+        return replace(ref, stage=ref.stage + len(stages) * (ref.stage not in range(at)))
+
+    behind = (with_stages(s, later) for s in expr.stages[at:])
+    outputs = tuple(map(later, expr.outputs))
+    return Expr(expr.params, (*expr.stages[:at], *stages, *behind), outputs)
+
+
 def substitute_sizes(expr: Expr, sizes: Substitution) -> Expr:
     """`expr` with size symbols replaced in its types, extents and indices."""
     if not sizes:

@@ -49,7 +49,8 @@ def choose(group: TileGroup, registers: CoreModel) -> Schedule:
     parts = _parts(group, main, contraction, registers)
     before = _along(group, parts, vectors, blocks) if registers.knobs.along else {}
     if rows is not None:
-        units = {v: n for v, n in blocks[main].items() if v in group.common}
+        copied = {} if group.stages[0].reduce else blocks[group.stages[0]]  # in few rows at a time
+        units = {v: min(n, copied.get(v, n)) for v, n in blocks[main].items() if v in group.common}
         blocks = {s: {v: min(n, units.get(v, n)) for v, n in b.items()} for s, b in blocks.items()}
         units[rows] = strip_rows(group, rows, units, parts, registers)
         parallel = tuple(v.name for v in group.common)
@@ -100,7 +101,8 @@ def _blocks(
     contraction = contraction_loops(stage, vector)
     if contraction is not None:
         return blocks_of(contraction, registers)
-    loops = stage.iters if len(group.stages) == 1 else own_loops(group, stage)
+    alone = len(group.stages) == 1 or (row_loop(group) is not None and weight(stage) == 1)
+    loops = stage.iters if alone else own_loops(group, stage)
     transposing = transposing_blocks(group, stage, vector, loops, registers)
     if transposing:
         return transposing

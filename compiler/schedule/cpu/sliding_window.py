@@ -96,11 +96,13 @@ def kept_gain(group: TileGroup, schedule: Schedule, registers: CoreModel) -> flo
 def _channel_by_channel(group: TileGroup, registers: CoreModel) -> bool:
     """Whether windows slide over each channel alone, and channels fill vectors: a unit then takes
     a block of them, and high strips.  Windows over all channels gain nothing (measured), and of
-    two kernels only sums are worth joining: other stages belong to the sum that they complete."""
+    two kernels only sums are worth joining, to each other or to a copy of what they read: other
+    stages belong to the sum that they complete."""
     rows = row_loop(group)
     others = [v for v in group.common if v is not rows and _fills(v, registers)]
     sums = [s for s in group.stages if s.reduce]
-    summed = len(sums) > 1 and all(contraction_factors(s) is not None for s in sums)
+    many = len(sums) > (weight(group.stages[0]) > 1)
+    summed = many and all(contraction_factors(s) is not None for s in sums)
     return rows is not None and bool(others) and summed
 
 
