@@ -32,6 +32,8 @@ _FAR = 0.25
 _NEAR = 0.1
 # Cycles that one more kernel takes to start on all cores.
 _LAUNCH = 6000
+# Rows of a strip that are tried: a bound of the effort, for images are no higher.
+_MOST = 1 << 10
 # The share of the second-level cache that a strip may take.
 _SHARE = 0.6
 
@@ -60,7 +62,7 @@ def strip_rows(
     exchanged = _exchanged(group, parts)
     room = registers.l2 * _SHARE
     found, least = 1, inf
-    for count in range(1, trips(rows) + 1):
+    for count in range(1, min(trips(rows), _MOST) + 1):
         sizes = {**units, rows: count}
         if sum(_strip_bytes(group, s, sizes) for s in exchanged) > room:
             break
