@@ -24,9 +24,7 @@ from tcc.target import ARCHITECTURES
 from tcc.temporary import temporary_folder
 
 # Portable for the architecture: the runtime checks CPU features before any kernel runs.
-RUNTIME_FLAGS = (
-    "-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-plt", "-g0", "-Wall", "-Wextra",
-)  # fmt: skip
+RUNTIME_FLAGS = tuple("-std=c11 -O2 -fPIC -fvisibility=hidden -fno-plt -g0 -Wall -Wextra".split())
 PLANNER = "libtcc_plan.so"
 _TIMEOUT_SECONDS = 300
 # Runtimes of this process alone, by key.

@@ -12,10 +12,19 @@ from types import MappingProxyType
 from tcc.backends.c.indices import IndexText
 from tcc.backends.c.types import literal, value_type, wrapped
 from tcc.errors import InternalError
-from tcc.ir.expr.scalar import Apply, Arg, Cast, Const, IndexValue, Scalar, children, walk
+from tcc.ir.expr.scalar import (
+    COMPARISONS,
+    Apply,
+    Arg,
+    Cast,
+    Const,
+    IndexValue,
+    Scalar,
+    children,
+    walk,
+)
 from tcc.ir.types import BOOL, F16, F32, F64, I64, DType, DTypeKind, integer_limits
 
-_COMPARE = MappingProxyType({"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="})
 _SIGN = MappingProxyType(
     {"add": "+", "sub": "-", "mul": "*", "bit_and": "&", "bit_or": "|", "bit_xor": "^"}
 )
@@ -72,8 +81,8 @@ def _applied(node: Apply, args: Sequence[str]) -> str:
     kind, name = node.args[-1].dtype, node.function
     if name == "select":
         return f"({args[0]} ? {args[1]} : {args[2]})"
-    if name in _COMPARE:
-        return f"({args[0]} {_COMPARE[name]} {args[1]})"
+    if name in COMPARISONS:
+        return f"({args[0]} {COMPARISONS[name]} {args[1]})"
     if name in ("is_nan", "is_inf"):
         return f"(is{name[3:]}({args[0]}) != 0)"
     if node.dtype is BOOL or kind is BOOL:

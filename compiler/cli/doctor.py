@@ -19,18 +19,8 @@ from tcc.options import Options
 from tcc.schedule.cpu.machine_file import machine_text
 
 _PACKAGES = (
-    "numpy",
-    "onnx",
-    "networkx",
-    "llvmlite",
-    "click",
-    "rich",
-    "apache-tvm-ffi",
-    "ziglang",
-    "triton",
-    "torch",
-    "onnxruntime",
-)
+    "numpy onnx networkx llvmlite click rich apache-tvm-ffi ziglang triton torch onnxruntime"
+).split()
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 

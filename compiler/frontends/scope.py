@@ -29,7 +29,7 @@ from tcc.frontends.shapes import MAX_SIZES, is_small, propagate, sizes_of_array
 from tcc.ir.graph import GraphBuilder, Value, carrier
 from tcc.ir.index import Index, as_int, const, free_vars, symbol
 from tcc.ir.lists import ListType
-from tcc.ir.op import Array, Trait, check_handles
+from tcc.ir.op import Array, Trait, result_types
 from tcc.ir.types import DType, TensorType, dtype_of
 from tcc.known import all_known
 from tcc.ops import OPS
@@ -508,14 +508,7 @@ class Scope:
 
     def _types(self, op: str, operands: Operands, attrs: Any, loc: str) -> tuple[TensorType, ...]:
         types = [None if o is None else o.type for o in operands]
-        try:
-            check_handles(OPS[op], types)
-            found = OPS[op].infer(types, attrs)
-        except ValueError as error:
-            shown = ", ".join(repr(t) if t else "-" for t in types)
-            raise UserError(
-                f"{op} does not take these operands", where=loc, why=f"{error} (got {shown})"
-            ) from error
+        found = result_types(OPS[op], types, attrs, loc)
         _check_sizes(found, loc)
         return found
 

@@ -10,6 +10,7 @@ from enum import Enum, Flag, auto
 from typing import Any, TypeVar
 
 import numpy as np
+from tcc.errors import UserError
 from tcc.ir.expr import Expr
 from tcc.ir.types import STRING, DType, DTypeKind, TensorType
 from tcc.record import entity, field_names, record
@@ -123,7 +124,20 @@ def _exact(item: Any) -> Hashable:
     return found
 
 
-def check_handles(op: OpSpec, types: Types) -> None:
+def result_types(op: OpSpec, types: Types, attrs: Any, loc: str) -> OutTypes:
+    """The types of an op's results; raises `UserError` with `loc` where it does not take these
+    operands."""
+    try:
+        _check_handles(op, types)
+        return op.infer(types, attrs)
+    except ValueError as error:
+        shown = ", ".join(repr(t) if t else "-" for t in types)
+        raise UserError(
+            f"{op.name} does not take these operands", where=loc, why=f"{error} (got {shown})"
+        ) from error
+
+
+def _check_handles(op: OpSpec, types: Types) -> None:
     """Raises ValueError where an operand is strings or a list and the op takes none."""
     kinds = {t.dtype.kind for t in types if t is not None}
     if DTypeKind.LIST in kinds and Trait.LISTS not in op.traits:

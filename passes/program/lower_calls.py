@@ -256,9 +256,7 @@ CALLS: Mapping[str, Lower] = MappingProxyType(
         "bit_cast": _bit_cast,
         "cum_sum": _running(product=False),
         "cum_prod": _running(product=True),
-        **dict.fromkeys(
-            ("max_unpool", "det", "lu", "pivot_order", "cholesky", "qr", "svd"), plain()
-        ),
+        **dict.fromkeys("max_unpool det lu pivot_order cholesky qr svd".split(), plain()),
         "solve_triangular": plain(lambda a: (a.upper, a.unit)),
         "roi_align": plain(
             lambda a: (a.mode == "max", a.sampling_ratio, a.half_pixel, _bits(a.spatial_scale))

@@ -65,10 +65,8 @@ HANDLE_CALLS: Mapping[str, Lower] = MappingProxyType(
             lambda a: (MODES.index(a.mode), a.least, a.most, a.skips), _tf_idf_tables
         ),
         **dict.fromkeys(
-            (
-                "list_erase", "list_length", "string_concat", "string_rank", "string_format",
-                "string_parse", "string_decode",
-            ),
+            "list_erase list_length string_concat string_rank string_format string_parse "
+            "string_decode".split(),
             plain(),
         ),
     }

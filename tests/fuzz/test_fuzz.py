@@ -145,7 +145,7 @@ def test_graphs_that_once_failed(made: Generated, mode: str) -> None:
 
 
 # Each failed once: masked vectors of 64-bit elements (two), a window without results, pivots that
-# the reference took and runs refuse, guards of lanes that lie an open size apart, forms with scratch
+# the reference took and runs refuse, guards of lanes an open size apart, forms with scratch
 # of open sizes.
 @pytest.mark.parametrize("seed", [4622, 8340, 7094, 9806, 500229, 500197])
 def test_seeds_that_failed_once(seed: int) -> None:

@@ -47,7 +47,7 @@ from tcc.ir.index import (
     substitute,
     symbol,
 )
-from tcc.ir.tile import Block, Guard, Load, Prefetch, Store, TileBuffer, lanes
+from tcc.ir.tile import Block, Guard, Load, Prefetch, Store, TileBuffer, guards_at, lanes
 from tcc.ir.types import DType
 from tcc.record import record
 from tcc.schedule.nest import FEW_APART
@@ -106,10 +106,7 @@ class BlockAccess:
         values = [*map(const, position), last][: len(self.lanes)]
         mapping = dict(zip(self.lanes, values, strict=True))
         mapping |= self._bindings(position, last, chunk)
-        guards = tuple(
-            Guard(substitute(g.index, mapping), substitute(g.extent, mapping)) for g in self.guards
-        )
-        return substitute(self.offset, mapping), guards
+        return substitute(self.offset, mapping), guards_at(self.guards, mapping)
 
     def _bindings(
         self, position: tuple[int, ...], last: Index, chunk: Chunk | None
@@ -244,10 +241,8 @@ def _transposed(node: _Node, shape: tuple[int, ...], order: tuple[int, ...]) -> 
     """`node` for a block whose axes are permuted by `order`."""
     old, new = free_vars(*lanes(shape)), lanes(tuple(shape[n] for n in order))
     mapping = {v: new[order.index(n)] for n, v in enumerate(old)}
-    guards = tuple(
-        Guard(substitute(g.index, mapping), substitute(g.extent, mapping)) for g in node.guards
-    )
-    return replace(node, indices=tuple(substitute(i, mapping) for i in node.indices), guards=guards)
+    indices = tuple(substitute(i, mapping) for i in node.indices)
+    return replace(node, indices=indices, guards=guards_at(node.guards, mapping))
 
 
 # ---- loads ------------------------------------------------------------------------------------

@@ -15,12 +15,11 @@ from tcc.backends.cpu.math.code import MathFunction, lane_by_lane
 from tcc.backends.cpu.math.erf import one_plus_erf
 from tcc.backends.cpu.math.table import MATH
 from tcc.errors import InternalError
-from tcc.ir.expr.scalar import Apply, Cast, Const, Scalar
+from tcc.ir.expr.scalar import COMPARISONS, Apply, Cast, Const, Scalar
 from tcc.ir.types import BOOL, F16, F32, F64, DType, DTypeKind, integer_limits
 
 # Results that the narrow float types can hold whenever they can hold the arguments.
 _EXACT = frozenset("max min neg abs sign floor ceil round trunc select rem".split())
-_COMPARE = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
 def emit_scalar(code: Code, node: Scalar, args: Sequence[Reg], width: int) -> Reg:
@@ -41,7 +40,7 @@ def _applied(code: Code, node: Apply, args: Sequence[Reg]) -> Reg:
     name = node.function
     if name == "select":
         return code.select(*args)
-    if name in _COMPARE:
+    if name in COMPARISONS:
         return _compare(code, name, kind, *args)
     if node.dtype is BOOL or kind is BOOL:
         return _boolean(code, name, args, kind)

@@ -30,9 +30,7 @@ WARPS = 4  # of a warpgroup
 _STEPS = (4, 3, 2)
 _REGISTERS = 240  # of a lane that multiplies
 _MAPS = ("q_map", "k_map", "v_map")
-_SHARED = (
-    "q_ring", "k_ring", "v_ring", "q_full", "q_empty", "k_full", "k_empty", "v_full", "v_empty",
-)  # fmt: skip
+_SHARED = tuple("q_ring k_ring v_ring q_full q_empty k_full k_empty v_full v_empty".split())
 
 
 def attention_source(shape: AttentionKernel, name: str, *, shared: int) -> GluonText | None:

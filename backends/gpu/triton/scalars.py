@@ -21,14 +21,24 @@ from tcc.backends.gpu.triton.dtypes import (
 )
 from tcc.backends.gpu.triton.writer import PyExpr, Writer
 from tcc.errors import InternalError, UserError
-from tcc.ir.expr.scalar import Apply, Arg, Cast, Const, IndexValue, Read, Scalar, children, walk
+from tcc.ir.expr.scalar import (
+    COMPARISONS,
+    Apply,
+    Arg,
+    Cast,
+    Const,
+    IndexValue,
+    Read,
+    Scalar,
+    children,
+    walk,
+)
 from tcc.ir.index import Index
 from tcc.ir.narrow import FORMATS
 from tcc.ir.types import BOOL, F32, F64, DType, DTypeKind, integer_limits
 from tcc.record import entity
 
-_COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_FLOAT_SIGNS = MappingProxyType({**_COMPARE, "add": "+", "sub": "-", "mul": "*"})
+_FLOAT_SIGNS = MappingProxyType({**COMPARISONS, "add": "+", "sub": "-", "mul": "*"})
 _BITS = {"bit_and": "&", "bit_or": "|", "bit_xor": "^"}
 _INTEGER_SIGNS = MappingProxyType({**_FLOAT_SIGNS, **_BITS})
 _LOGIC = MappingProxyType({"and": "&", "or": "|", "xor": "^"})
@@ -150,9 +160,9 @@ class Scalars:
 
     def _of_bools(self, node: Apply) -> PyExpr:
         name, parts = node.function, [self._known[a] for a in node.args]
-        if name in _COMPARE:
+        if name in COMPARISONS:
             a, b = (f"{p.operand}.to(tl.int8)" for p in parts)
-            return PyExpr(f"{a} {_COMPARE[name]} {b}", atomic=False)
+            return PyExpr(f"{a} {COMPARISONS[name]} {b}", atomic=False)
         if name == "bit_not":
             return PyExpr(f"{parts[0].operand} == 0", atomic=False)
         if name not in _OF_BOOLS:

@@ -47,9 +47,8 @@ _FIELDS = MappingProxyType(
     }
 )
 _DATA_FIELDS = (
-    "raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data",
-    "string_data",
-)  # fmt: skip
+    "raw_data float_data int32_data int64_data double_data uint64_data string_data"
+).split()
 _MAX_RANK = 64
 # Elements of a tensor: beyond them sizes in bytes come near what 64 bits hold.
 LARGEST_TENSOR = 1 << 38

@@ -20,11 +20,11 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
-from tcc.errors import InternalError, UserError
+from tcc.errors import InternalError
 from tcc.ir.expr import Expr, substitute_sizes
 from tcc.ir.index import Index, Substitution, as_int, const, substitute
 from tcc.ir.narrow import rounded
-from tcc.ir.op import Array, NoAttrs, OpSpec, check_handles
+from tcc.ir.op import Array, NoAttrs, OpSpec, result_types
 from tcc.ir.types import BF16, DType, TensorType, dtype_of, element_count
 from tcc.record import entity, field_names, record
 
@@ -293,15 +293,7 @@ class GraphBuilder:
         """
         attrs = NoAttrs() if attrs is None else attrs
         loc = self.loc if loc is None else loc
-        types = [None if v is None else v.type for v in inputs]
-        try:
-            check_handles(op, types)
-            result = op.infer(types, attrs)
-        except ValueError as error:
-            shown = ", ".join(repr(t) if t else "-" for t in types)
-            raise UserError(
-                f"{op.name} does not take these operands", where=loc, why=f"{error} (got {shown})"
-            ) from error
+        result = result_types(op, [None if v is None else v.type for v in inputs], attrs, loc)
         hints = [*names, *(f"{op.name}" for _ in result[len(names) :])]
         outputs = tuple(Value(self.fresh(h), t) for h, t in zip(hints, result, strict=False))
         self.append(Node(op, attrs, tuple(inputs), outputs, loc))

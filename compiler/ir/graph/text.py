@@ -28,6 +28,7 @@ from typing import Any
 from tcc.errors import InternalError
 from tcc.ir.expr import Expr, Stage
 from tcc.ir.expr.scalar import (
+    COMPARISONS,
     Apply,
     Arg,
     Cast,
@@ -51,12 +52,7 @@ INFIX = MappingProxyType(
         "sub": "-",
         "mul": "*",
         "div": "/",
-        "lt": "<",
-        "le": "<=",
-        "gt": ">",
-        "ge": ">=",
-        "eq": "==",
-        "ne": "!=",
+        **COMPARISONS,
     }
 )
 

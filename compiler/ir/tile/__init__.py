@@ -37,12 +37,12 @@ have a fixed order, so a unit's result does not depend on how units were schedul
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import TypeAlias
 
 from tcc.ir.expr.scalar import Scalar
-from tcc.ir.index import Index, Indices, Var, Vars, iterator
+from tcc.ir.index import Index, Indices, Substitution, Var, Vars, iterator, substitute
 from tcc.ir.types import DType
 from tcc.record import entity, record
 
@@ -81,6 +81,11 @@ class Guard:
 
     index: Index
     extent: Index
+
+
+def guards_at(guards: Iterable[Guard], mapping: Substitution) -> tuple[Guard, ...]:
+    """`guards` with variables replaced."""
+    return tuple(Guard(substitute(g.index, mapping), substitute(g.extent, mapping)) for g in guards)
 
 
 Indirect: TypeAlias = tuple[tuple[Var, Block], ...]

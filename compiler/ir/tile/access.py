@@ -39,7 +39,7 @@ from tcc.ir.index import (
     var_of,
 )
 from tcc.ir.index.prove import at_most
-from tcc.ir.tile import Guard, If, Loop
+from tcc.ir.tile import Guard, If, Loop, guards_at
 from tcc.record import record
 
 
@@ -116,10 +116,7 @@ class IndexFacts:
         mapping = self._mapping()
         for start in (index, substitute(index, mapping)):
             plain = {} if start is index else mapping
-            facts = [
-                Guard(substitute(g.index, plain), substitute(g.extent, plain))
-                for g in (*guards, *self.conditions)
-            ]
+            facts = guards_at((*guards, *self.conditions), plain)
             for form in (start, *(_applied(start, [f]) for f in facts), _applied(start, facts)):
                 if not set(loose) & set(free_vars(form)):
                     yield form

@@ -36,15 +36,9 @@ from tcc.ops.reference import in_f32
 from tcc.ops.shapes import COMMON, Point, Shape, optional, replaced, required
 from tcc.record import record
 
-COORDINATES = (
-    "half_pixel",
-    "half_pixel_symmetric",
-    "pytorch_half_pixel",
-    "align_corners",
-    "asymmetric",
-    "tf_half_pixel_for_nn",
-    "tf_crop_and_resize",
-    "kept_half_pixel",
+COORDINATES = tuple(
+    "half_pixel half_pixel_symmetric pytorch_half_pixel align_corners asymmetric "
+    "tf_half_pixel_for_nn tf_crop_and_resize kept_half_pixel".split()
 )
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 MODES = ("nearest", "linear", "cubic")

@@ -13,10 +13,20 @@ from tcc.ir.expr.scalar import (
     walk,
 )
 from tcc.ir.index import Index, Var, const, free_vars, substitute
-from tcc.ir.tile import Block, Blocks, Broadcast, Compute, Indirect, Load, Relayout, TileBuffer
+from tcc.ir.tile import (
+    Block,
+    Blocks,
+    Broadcast,
+    Compute,
+    Indirect,
+    Load,
+    Relayout,
+    TileBuffer,
+    guards_at,
+)
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.passes.tile.bodies import ScalarBlocks, widened
-from tcc.passes.tile.cpu.ranges import BlockRange, Regions, guards_at, positions
+from tcc.passes.tile.cpu.ranges import BlockRange, Regions, positions
 from tcc.passes.tile.cpu.scratch import Packed, Resident
 from tcc.passes.tile.emitter import Emitter
 from tcc.record import record
@@ -171,7 +181,7 @@ class StageScalars(ScalarBlocks):
         mapping = positions(self.spans, shape)
         out = self.emitter.fresh(node.dtype, shape)
         fill = 0 if node.fill is None else node.fill
-        guards = () if access is None else guards_at(access, mapping)
+        guards = () if access is None else guards_at(access.guards, mapping)
         self.emitter.add(Load(out, place.buffer, (place.offset(mapping),), guards, fill, indirect))
         return out
 

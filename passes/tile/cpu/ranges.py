@@ -6,9 +6,8 @@ from functools import reduce
 from typing import TypeAlias
 
 from tcc.ir.expr import extent
-from tcc.ir.index import Index, Var, as_int, ceildiv, const, maximum, minimum, substitute
-from tcc.ir.tile import Guard, If, lanes
-from tcc.ir.tile.group import Access
+from tcc.ir.index import Index, Var, as_int, ceildiv, const, maximum, minimum
+from tcc.ir.tile import If, lanes
 from tcc.passes.tile.emitter import Emitter
 from tcc.record import record
 from tcc.schedule.cpu.schedule import even
@@ -59,12 +58,6 @@ def positions(spans: Sequence[BlockRange], shape: tuple[int, ...]) -> dict[Var, 
     """Each iterator as an expression over loop and lane variables of a block of `shape`."""
     lane = iter(lanes(shape))
     return {s.var: s.base + next(lane) if s.axis else s.base for s in spans}
-
-
-def guards_at(access: Access, mapping: Mapping[Var, Index]) -> tuple[Guard, ...]:
-    return tuple(
-        Guard(substitute(g.index, mapping), substitute(g.extent, mapping)) for g in access.guards
-    )
 
 
 # ---- cutting ------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from tcc.ir.tile import (
     Reduce,
     Relayout,
     Store,
+    guards_at,
 )
 from tcc.ir.types import BF16, I8, U8
 from tcc.passes.tile.cpu.body import Ready, StageScalars, Surroundings
@@ -28,7 +29,6 @@ from tcc.passes.tile.cpu.ranges import (
     TileRange,
     everything,
     flat,
-    guards_at,
     ladder,
     positions,
     shape_of,
@@ -73,7 +73,7 @@ class StageLowering:
                 buffer = self.around.buffers[target.buffer]
                 if buffer.scope is not MemorySpace.LOCAL:
                     offset = substitute(target.offset, mapping)
-                    guards = guards_at(target, mapping)
+                    guards = guards_at(target.guards, mapping)
                     self.emitter.add(Store(buffer, (offset,), block, guards))
 
     def hold(self, number: int, blocks: Blocks) -> None:

@@ -11,11 +11,19 @@ leave room.
 
 from collections.abc import Callable, Collection
 
-from tcc.ir.expr.scalar import Apply, Const, IndexValue, Scalar, apply, index_value, rebuild
+from tcc.ir.expr.scalar import (
+    COMPARISONS,
+    Apply,
+    Const,
+    IndexValue,
+    Scalar,
+    apply,
+    index_value,
+    rebuild,
+)
 from tcc.ir.index import Index, Var, bounds, const, free_vars, substitute
 from tcc.ir.types import I32, I64
 
-_COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 # Beyond this nothing is known to fit once a block has been added.
 _MOST = 1 << 30
 
@@ -55,7 +63,7 @@ def _with_comparisons(scalar: Scalar, of: Callable[[Apply, Index, Index], Scalar
 
     def visit(node: Scalar) -> Scalar:
         node = rebuild(node, visit)
-        if not isinstance(node, Apply) or node.function not in _COMPARISONS:
+        if not isinstance(node, Apply) or node.function not in COMPARISONS:
             return node
         a, b = map(_index, node.args)
         return node if a is None or b is None else of(node, a, b)

@@ -33,7 +33,7 @@ from tcc.ir.index import (
     step_in,
     substitute,
 )
-from tcc.ir.tile import Block, Guard
+from tcc.ir.tile import Block, Guard, guards_at
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.ir.types import I64
 from tcc.passes.tile.gpu.axes import Axis, AxisRange, BlockAxes, axis
@@ -216,10 +216,7 @@ class _Formula:
         if self.access is None:
             self.accesses[new] = access
             return new
-        guards = tuple(
-            Guard(substitute(g.index, self.mapping), substitute(g.extent, self.mapping))
-            for g in access.guards
-        )
+        guards = guards_at(access.guards, self.mapping)
         guards = tuple(dict.fromkeys((*self.access.guards, *guards)))
         moved = replace(access, offset=substitute(access.offset, self.mapping), guards=guards)
         at = (moved.offset, *(i for g in guards for i in (g.index, g.extent)))
