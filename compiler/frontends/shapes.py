@@ -257,10 +257,6 @@ def _range(call: _Call) -> Sequence[Elements]:
     return [out]
 
 
-def _same(call: _Call) -> Sequence[Elements]:
-    return call.inputs[:1]
-
-
 _RULES: Mapping[str, Rule] = {
     "add": _pointwise(operator.add),
     "sub": _pointwise(operator.sub),
@@ -271,7 +267,7 @@ _RULES: Mapping[str, Rule] = {
     "abs": _pointwise(_abs),
     "max": _folded(maximum),
     "min": _folded(minimum),
-    **dict.fromkeys(("floor", "ceil", "round", "identity"), _same),
+    **dict.fromkeys(("floor", "ceil", "round", "identity"), lambda call: call.inputs[:1]),
     "cast": _cast,
     "equal": _pointwise(lambda a, b: _decided(is_equal(a, b))),
     "less": _pointwise(lambda a, b: _decided(is_less(a, b))),

@@ -23,10 +23,6 @@ def _infer(types: Types, attrs: ExpressionAttrs) -> OutTypes:
     return attrs.expr.types
 
 
-def _expr(_: Types, attrs: ExpressionAttrs) -> Expr:
-    return attrs.expr
-
-
 def _reference(arrays: Arrays, attrs: ExpressionAttrs) -> OutArrays:
     return evaluate_expr(attrs.expr, arrays)
 
@@ -36,6 +32,6 @@ OPS = (
         "expression", ExpressionAttrs, (0, 64), _infer, _reference, ALL,
         "The tensor expression in its attributes; rewrites make it of other ops.",
         Tolerance.ACCUMULATE,
-        _expr,
+        lambda _, attrs: attrs.expr,
     ),
 )  # fmt: skip

@@ -105,10 +105,6 @@ def _truth(ctx: CallContext, condition: Any) -> Operand:
     return ctx.reshape(ctx.as_operand(condition, BOOL), ())
 
 
-def _scan(ctx: CallContext, run: Run) -> Any:
-    return _scanned(ctx, run, *_arguments(ctx, Block, list, list))
-
-
 def _map(ctx: CallContext, run: Run) -> Any:
     step, *rest = _arguments(ctx, Block, list)
     return _scanned(ctx, run, step, [], *rest)
@@ -147,6 +143,6 @@ REGIONS: Mapping[str, Region] = {
     "higher_order.wrap_with_autocast": _inlined(4, off=2),
     "higher_order.cond": _cond,
     "higher_order.while_loop": _while_loop,
-    "higher_order.scan": _scan,
+    "higher_order.scan": lambda ctx, run: _scanned(ctx, run, *_arguments(ctx, Block, list, list)),
     "higher_order.map_impl": _map,
 }

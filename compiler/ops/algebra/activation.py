@@ -124,10 +124,6 @@ def _clamp(x: Scalar, lo: float, hi: float) -> Scalar:
     return fn("min", fn("max", x, lo), hi)
 
 
-def _hard_sigmoid(attrs: HardSigmoidAttrs, x: Scalar) -> Scalar:
-    return _clamp(x * attrs.alpha + attrs.beta, 0.0, 1.0)
-
-
 def _hard_swish(_: NoAttrs, x: Scalar) -> Scalar:
     return x * _clamp(x * (1.0 / 6.0) + 0.5, 0.0, 1.0)
 
@@ -231,7 +227,7 @@ OPS = (
         onnx=OnnxBinding("ThresholdedRelu", since=10), exact=True,
     ),
     _activation(
-        "hard_sigmoid", _hard_sigmoid,
+        "hard_sigmoid", lambda attrs, x: _clamp(x * attrs.alpha + attrs.beta, 0.0, 1.0),
         lambda a, x: np.clip(_like(x, a.alpha) * x + _like(x, a.beta), 0, 1),
         "alpha * x + beta, held between 0 and 1.",
         HardSigmoidAttrs, onnx=OnnxBinding("HardSigmoid"),

@@ -88,20 +88,12 @@ def _size_reference(arrays: Arrays, attrs: NoAttrs) -> OutArrays:
     return (np.array(required(arrays, 0).size, np.int64),)
 
 
-def _size_element(b: ExprBuilder, _at: Point, _attrs: NoAttrs) -> Scalar:
-    return index_value(element_count(required(b.params, 0).shape), I64)
-
-
 def _dims_infer(types: Types, attrs: DimsAttrs) -> OutTypes:
     return (TensorType(I64, (const(len(attrs.values)),)),)
 
 
 def _dims_reference(arrays: Arrays, attrs: DimsAttrs) -> OutArrays:
     return (np.array(sizes(attrs.values), np.int64),)
-
-
-def _dims_element(_: ExprBuilder, at: Point, attrs: DimsAttrs) -> Scalar:
-    return _nth(attrs.values, at[0])
 
 
 # ---- rows ----------------------------------------------------------------------------------------
@@ -121,11 +113,11 @@ OPS = (
     by_element(
         "size_of", NoAttrs, 1, _size_infer, _size_reference, ALL,
         "The number of elements of x as an i64.",
-        element=_size_element,
+        element=lambda b, _at, _attrs: index_value(element_count(required(b.params, 0).shape), I64),
     ),
     by_element(
         "dims", DimsAttrs, 0, _dims_infer, _dims_reference, (I64,),
         "A vector of integer expressions over the sizes: shape arithmetic that data needs.",
-        element=_dims_element,
+        element=lambda _, at, attrs: _nth(attrs.values, at[0]),
     ),
 )  # fmt: skip

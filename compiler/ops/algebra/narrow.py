@@ -129,10 +129,6 @@ def _narrow_infer(types: Types, attrs: NarrowAttrs) -> OutTypes:
     return (TensorType(attrs.to, required(types, 0).shape),)
 
 
-def _narrow_element(b: ExprBuilder, at: Point, attrs: NarrowAttrs) -> Scalar:
-    return narrowed(cast(b.read(0, *at), F32), attrs)
-
-
 # ---- elements that share bytes ------------------------------------------------------------------
 
 
@@ -251,7 +247,8 @@ OPS = (
         lambda arrays, attrs: (narrow_reference(present(arrays)[0], attrs),),
         (F32, F16, BF16, F64, I32, I64),
         "Conversion to a narrow float type, saturating or not; f8e8m0 rounds as asked.",
-        element=_narrow_element, traits=_ELEMENTWISE,
+        element=lambda b, at, attrs: narrowed(cast(b.read(0, *at), F32), attrs),
+        traits=_ELEMENTWISE,
     ),
     by_element(
         "unpack", UnpackAttrs, 1, _unpack_infer, _unpack_reference, (U8,),

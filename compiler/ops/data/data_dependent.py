@@ -245,10 +245,6 @@ def _bind_infer(types: Types, attrs: BindSizeAttrs) -> OutTypes:
     return ()
 
 
-def _bind_reference(arrays: Arrays, attrs: BindSizeAttrs) -> OutArrays:
-    return ()
-
-
 # ---- rows ----------------------------------------------------------------------------------------
 
 _OPAQUE = Trait.OPAQUE
@@ -283,7 +279,7 @@ OPS = (
         call="non_max_suppression", traits=_OPAQUE,
     ),
     OpSpec(
-        "bind_size", BindSizeAttrs, 1, _bind_infer, _bind_reference, (I32, I64),
+        "bind_size", BindSizeAttrs, 1, _bind_infer, lambda arrays, attrs: (), (I32, I64),
         "Gives a size symbol the value of one element of a tensor.",
         call="bind_size", traits=_OPAQUE,
     ),

@@ -226,10 +226,6 @@ def _at_reference(arrays: Arrays, attrs: ListAtAttrs) -> OutArrays:
     return (entry,)
 
 
-def _expect_reference(arrays: Arrays, _attrs: ListExpectAttrs) -> OutArrays:
-    return (required(arrays, 0),)
-
-
 def _concat_reference(arrays: Arrays, attrs: ListConcatAttrs) -> OutArrays:
     join = np.stack if attrs.new_axis else np.concatenate
     return (join(entries_of(arrays), axis=attrs.axis),)
@@ -290,7 +286,8 @@ OPS = (
         "The entry at a position.",
     ),
     _row(
-        "list_expect", ListExpectAttrs, 1, _expect_infer, _expect_reference,
+        "list_expect", ListExpectAttrs, 1, _expect_infer,
+        lambda arrays, _attrs: (required(arrays, 0),),
         "The list itself; the run ends where an entry is of another type.",
     ),
     _row(

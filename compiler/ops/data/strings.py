@@ -164,10 +164,6 @@ def case_table(upper: bool) -> Array:
     return np.array(rows, np.int32)
 
 
-def _same_infer(types: Types, _attrs: StringCaseAttrs) -> OutTypes:
-    return (_texts(types),)
-
-
 def _case_reference(arrays: Arrays, attrs: StringCaseAttrs) -> OutArrays:
     return (_each(lambda t: change_case(str(t), attrs.upper), required(arrays, 0), object),)
 
@@ -348,7 +344,7 @@ OPS = (
         traits=_OPAQUE,
     ),
     _row(
-        "string_case", StringCaseAttrs, 1, _same_infer, _case_reference,
+        "string_case", StringCaseAttrs, 1, lambda types, _attrs: (_texts(types),), _case_reference,
         "Every character in upper or lower case.",
     ),
     _row(

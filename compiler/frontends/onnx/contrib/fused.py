@@ -31,10 +31,6 @@ def _gelu(ctx: NodeContext, approximate: str = "none") -> Results:
     return ctx.emit("gelu", x, approximate=approximate)
 
 
-def _quick_gelu(ctx: NodeContext) -> Results:
-    return ctx.emit("silu", ctx.input(0), alpha=ctx.real("alpha", 1.702))
-
-
 def _split_gelu(ctx: NodeContext) -> Results:
     """The first half of x + bias times the GELU of the second."""
     x = ctx.input(0) + ctx.input(1)
@@ -74,10 +70,6 @@ def _skip_norm(ctx: NodeContext, op: str, bias: int) -> Results:
 def _norm(ctx: NodeContext, op: str, operands: Sequence[Operand]) -> Operand:
     axis, epsilon = operands[0].rank - 1, ctx.real("epsilon", 1e-12)
     return ctx.emit(op, *operands, axis=axis, epsilon=epsilon)
-
-
-def _embed_norm(ctx: NodeContext) -> Results:
-    return embedded(ctx, ctx.input, ctx.optional(8))
 
 
 def embedded(
@@ -200,11 +192,11 @@ CONVERTERS: Converters = {
     "Gelu": _gelu,
     "BiasGelu": _gelu,
     "FastGelu": partial(_gelu, approximate="tanh"),
-    "QuickGelu": _quick_gelu,
+    "QuickGelu": lambda ctx: ctx.emit("silu", ctx.input(0), alpha=ctx.real("alpha", 1.702)),
     "BiasSplitGelu": _split_gelu,
     "SkipLayerNormalization": partial(_skip_norm, op="layer_normalization", bias=4),
     "SkipSimplifiedLayerNormalization": partial(_skip_norm, op="rms_normalization", bias=3),
-    "EmbedLayerNormalization": _embed_norm,
+    "EmbedLayerNormalization": lambda ctx: embedded(ctx, ctx.input, ctx.optional(8)),
     "GroupNorm": _group_norm,
     "SkipGroupNorm": _group_norm,
     "BiasDropout": _bias_dropout,

@@ -69,10 +69,6 @@ def _construct(ctx: NodeContext) -> Results:
     return known_list(ctx, items, items[0].dtype, False)
 
 
-def _empty(ctx: NodeContext) -> Results:
-    return known_list(ctx, (), ctx.dtype("dtype", F32), False)
-
-
 def _insert(ctx: NodeContext) -> Results:
     sequence, x = _list(ctx), ctx.input(1)
     where, at = _position(ctx, 2)
@@ -222,7 +218,7 @@ def coerced(ctx: NodeContext, operand: Operand, due: DType) -> Operand:
 
 CONVERTERS: Converters = {
     "SequenceConstruct": _construct,
-    "SequenceEmpty": _empty,
+    "SequenceEmpty": lambda ctx: known_list(ctx, (), ctx.dtype("dtype", F32), False),
     "SequenceInsert": _insert,
     "SequenceErase": _erase,
     "SequenceAt": _at,

@@ -59,14 +59,6 @@ def _shape(ctx: NodeContext) -> Results:
     return ctx.size_vector(shape[start:end])
 
 
-def _size(ctx: NodeContext) -> Results:
-    return ctx.size_scalar(element_count(ctx.input(0).shape))
-
-
-def _identity(ctx: NodeContext) -> Results:
-    return ctx.input(0)
-
-
 def _dropout(ctx: NodeContext) -> Results:
     x = ctx.input(0)
     training = ctx.optional(2)
@@ -94,17 +86,9 @@ def _without_draws(ctx: NodeContext, training: Operand, ratio: Operand | None) -
     ctx.require(count, const(0), reason)
 
 
-def _cast(ctx: NodeContext) -> Results:
-    return _converted(ctx, ctx.dtype("to"))
-
-
 def _bit_cast(ctx: NodeContext) -> Results:
     x, to = ctx.input(0), ctx.dtype("to")
     return x if to is x.dtype else ctx.emit("bit_cast", x, to=to)
-
-
-def _cast_like(ctx: NodeContext) -> Results:
-    return _converted(ctx, ctx.input(1).dtype)
 
 
 def _converted(ctx: NodeContext, to: DType) -> Operand:
@@ -454,11 +438,11 @@ CONVERTERS: Converters = {
     "Constant": _constant,
     "ConstantOfShape": _constant_of_shape,
     "Shape": _shape,
-    "Size": _size,
-    "Identity": _identity,
+    "Size": lambda ctx: ctx.size_scalar(element_count(ctx.input(0).shape)),
+    "Identity": lambda ctx: ctx.input(0),
     "Dropout": _dropout,
-    "Cast": _cast,
-    "CastLike": _cast_like,
+    "Cast": lambda ctx: _converted(ctx, ctx.dtype("to")),
+    "CastLike": lambda ctx: _converted(ctx, ctx.input(1).dtype),
     "BitCast": _bit_cast,
     "Reshape": _reshape,
     "Flatten": _flatten,

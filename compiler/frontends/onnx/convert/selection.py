@@ -17,10 +17,6 @@ def _fresh_size(ctx: NodeContext) -> Index:
 # ---- sizes that data decide ----------------------------------------------------------------------
 
 
-def _non_zero(ctx: NodeContext) -> Results:
-    return ctx.emit("non_zero", ctx.input(0), size=_fresh_size(ctx))
-
-
 def _compress(ctx: NodeContext) -> Results:
     x = ctx.input(0)
     axis = ctx.axis_of("axis", x.rank) if ctx.has("axis") else None
@@ -138,7 +134,7 @@ def _center_crop_pad(ctx: NodeContext) -> Results:
 
 
 CONVERTERS: Converters = {
-    "NonZero": _non_zero,
+    "NonZero": lambda ctx: ctx.emit("non_zero", ctx.input(0), size=_fresh_size(ctx)),
     "Compress": _compress,
     "Unique": _unique,
     "NonMaxSuppression": _non_max_suppression,

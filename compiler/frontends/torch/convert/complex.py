@@ -131,10 +131,6 @@ def _square(x: Complex) -> Operand:
     return x.real * x.real + x.imag * x.imag
 
 
-def _abs(ctx: ComplexContext) -> Operand:
-    return ctx.emit("sqrt", _square(ctx.pair("self", F64)))
-
-
 def _angle(ctx: ComplexContext) -> Operand:
     x = ctx.pair("self")
     return angle_of(ctx, x.imag, x.real)
@@ -245,7 +241,7 @@ _CONVERTERS: dict[str, ComplexConverter] = {
     "bmm": _product("self", "mat2", "matmul"),
     "matmul": _product("self", "other", "matmul"),
     "div": _div,
-    "abs": _abs,
+    "abs": lambda ctx: ctx.emit("sqrt", _square(ctx.pair("self", F64))),
     "angle": _angle,
     "exp": _exp,
     "_to_copy": lambda ctx: ctx.pair("self"),

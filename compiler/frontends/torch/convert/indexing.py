@@ -191,10 +191,6 @@ def non_zero(ctx: CallContext, x: Operand) -> Operand:
     return ctx.emit("non_zero", x, size=_count(ctx))
 
 
-def _non_zero(ctx: CallContext) -> Operand:
-    return ctx.transpose(non_zero(ctx, ctx.operand("self")), (1, 0))
-
-
 def _masked_select(ctx: CallContext) -> Operand:
     x, mask = ctx.operand("self"), ctx.operand("mask")
     shape = ctx.broadcast(x.shape, mask.shape)
@@ -310,7 +306,7 @@ CONVERTERS: Converters = {
     **dict.fromkeys(("median.default", "median.dim"), _median),
     **dict.fromkeys(("nanmedian.default", "nanmedian.dim"), _nan_median),
     "mode": _mode,
-    "nonzero": _non_zero,
+    "nonzero": lambda ctx: ctx.transpose(non_zero(ctx, ctx.operand("self")), (1, 0)),
     "nonzero_static": _non_zero_static,
     "repeat_interleave.Tensor": _repeated_places,
     "_unique2": _unique,

@@ -11,10 +11,6 @@ from tcc.ir.op import Array
 from tcc.ir.types import I64
 
 
-def _same(ctx: CallContext) -> Operand:
-    return ctx.operand(ctx.first())
-
-
 def _view(ctx: CallContext) -> Operand:
     x = ctx.operand("self")
     if "dtype" in ctx.arguments and ctx.result_dtype() is not x.dtype:
@@ -259,7 +255,7 @@ _VIEWS = "view _reshape_copy squeeze unsqueeze".split()
 _SPLITS = "split_copy split_with_sizes".split()
 
 CONVERTERS: Converters = {
-    **dict.fromkeys(_COPIES, _same),
+    **dict.fromkeys(_COPIES, lambda ctx: ctx.operand(ctx.first())),
     **dict.fromkeys(_VIEWS, _view),
     **dict.fromkeys(_SPLITS, _split_parts),
     "expand": lambda ctx: ctx.expand(ctx.operand("self"), ctx.result_shape()),
