@@ -27,6 +27,8 @@ def repeating_loops(stages: Sequence[Shaped], results: Collection[int]) -> Vars:
 def _may_repeat(stages: Sequence[Shaped], var: Var, results: Collection[int]) -> bool:
     lacking = [n for n, s in enumerate(stages) if var not in s.stage.iters]
     having = [n for n in range(len(stages)) if n not in lacking]
+    if any(var in s.chosen for s in stages):  # such a stage gives all that it chooses between
+        return False
     if not having or set(lacking) & set(results) or max(lacking, default=-1) > having[0]:
         return False
     return all(_reads_at(stages, number, var) for number in having)

@@ -150,7 +150,7 @@ def _every(kernel: Kernel, value: Value) -> tuple[int, ...] | None:
 
 def _factor(index: Index) -> int:
     """A number that divides an index; 0 for an index of 0."""
-    rest = substitute(index, {v: const(0) for v in free_vars(index) if known_extent(v) == 1})
+    rest = substitute(index, {v: const(0) for v in free_vars(index) if v.hi == 0})
     factor = 0
     for var in free_vars(rest):
         linear = linear_in(rest, var)

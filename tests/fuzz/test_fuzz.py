@@ -145,8 +145,8 @@ def test_graphs_that_once_failed(made: Generated, mode: str) -> None:
 
 
 # Each failed once: masked vectors of 64-bit elements (two), a window without results, pivots that
-# the reference took and runs refuse, guards of lanes an open size apart, forms with scratch
-# of open sizes.
-@pytest.mark.parametrize("seed", [4622, 8340, 7094, 9806, 500229, 500197])
+# the reference took and runs refuse, guards of lanes an open size apart, forms with scratch of open
+# sizes, sizes in what buffers are compacted by, units along a loop that a stage's bodies are for.
+@pytest.mark.parametrize("seed", [4622, 8340, 7094, 9806, 500229, 500197, 600121, 600447])
 def test_seeds_that_failed_once(seed: int) -> None:
     assert check([seed], ["O0", "O3"]) == []
