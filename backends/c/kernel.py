@@ -20,6 +20,7 @@ from tcc.errors import InternalError
 from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import Const, apply, argument, cast, substitute_indices
 from tcc.ir.index import Index, Var, as_int, const, substitute, var_of
+from tcc.ir.layout import row_major_position
 from tcc.ir.tile import (
     Block,
     Broadcast,
@@ -159,9 +160,7 @@ class KernelPrinter(Lines):
         at = _lanes_at_zero(shape)
         for var, block in node.indirect:
             self._variables[var.name] = f"(int64_t){self._value(block)}"
-        flat: Index = const(0)
-        for index, size in zip(node.indices, node.buffer.sizes, strict=True):
-            flat = flat * size + substitute(index, at)
+        flat = substitute(row_major_position(node.indices, node.buffer.sizes), at)
         found = " && ".join(
             self._index.guard(substitute(g.index, at), substitute(g.extent, at))
             for g in node.guards

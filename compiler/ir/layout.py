@@ -91,7 +91,7 @@ def set_apart(base: Layout, gap: int) -> Layout:
     storage dimensions inside a plane become one."""
     planes, *rest = base.sizes
     sizes = planes, prod(rest, start=const(1)) + gap
-    indices = base.indices[0], _position(base.indices[1:], tuple(rest))
+    indices = base.indices[0], row_major_position(base.indices[1:], tuple(rest))
     return replace(base, sizes=sizes, indices=indices)
 
 
@@ -127,10 +127,11 @@ def offset(where: Layout, logical: Indices) -> Index:
 
 def flat(indices: Indices, sizes: Indices) -> Index:
     """The row-major position of `indices` in an array of `sizes`."""
-    return _rejoined(_position(indices, sizes))
+    return _rejoined(row_major_position(indices, sizes))
 
 
-def _position(indices: Indices, sizes: Indices) -> Index:
+def row_major_position(indices: Indices, sizes: Indices) -> Index:
+    """The row-major position of `indices`, term by term."""
     total = const(0)
     for index, size in zip(indices, sizes, strict=True):
         total = total * size + index

@@ -34,6 +34,7 @@ from tcc.ir.graph import Graph, Node, Value, Values, uses
 from tcc.ir.index import nonnegative
 from tcc.ir.op import Trait
 from tcc.ir.tile import MemorySpace
+from tcc.ir.tile.group import TileGroup
 from tcc.ir.types import element_count
 from tcc.passes.fuse.combine import chooses_matrices, combines_once
 from tcc.passes.fuse.compose import compose, is_contraction, node_expr
@@ -491,14 +492,19 @@ class _Partition:
         return expr, tuple(v in self.graph.constants for v in values)
 
     def _saved(self, expr: Expr, constants: tuple[bool, ...]) -> float:
-        storage, form = row_major_storage(expr, constants), self.model.form(expr, constants)
-        return self.model.gain(build_group(expr, *storage, limits=form))
+        return self.model.gain(self._built(expr, constants))
 
     def _exchanges(self, expr: Expr, constants: tuple[bool, ...]) -> bool:
         """Whether stages of a kernel exchange values through a unit's scratch."""
-        storage, form = row_major_storage(expr, constants), self.model.form(expr, constants)
-        built = build_group(expr, *storage, collapsed=False, limits=form)
+        built = self._built(expr, constants, collapsed=False)
         return any(b.scope is MemorySpace.LOCAL for b in built.buffers)
+
+    def _built(
+        self, expr: Expr, constants: tuple[bool, ...], *, collapsed: bool = True
+    ) -> TileGroup:
+        """The group of a legal kernel, with everything row-major."""
+        storage, form = row_major_storage(expr, constants), self.model.form(expr, constants)
+        return build_group(expr, *storage, collapsed=collapsed, limits=form)
 
     def _is_anchor(self, node: Node) -> bool:
         return self.traits[node].kind in _ANCHORS

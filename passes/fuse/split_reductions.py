@@ -49,11 +49,13 @@ def _has_parts(stage: Stage) -> bool:
 
 def _divided(stage: Stage) -> Stage:
     """A total over one loop as one over two, the outer as long as it can be for `_MOST`."""
-    count = trips(stage.reduce)
-    parts = max((n for n in range(2, min(count, _MOST) + 1) if count % n == 0), default=0)
-    if not parts or len(stage.reduce) != 1 or trips(stage.iters) != 1 or is_contraction(stage):
+    if len(stage.reduce) != 1 or trips(stage.iters) != 1 or is_contraction(stage):
         return stage
     (whole,) = stage.reduce
+    count = trips(stage.reduce)
+    parts = max((n for n in range(2, min(count, _MOST) + 1) if count % n == 0), default=0)
+    if not parts:
+        return stage
     outer = iterator(whole.name, parts)
     inner = iterator(f"{whole.name}.part", count // parts)
     body = substitute_all(stage.body, {whole: outer * (count // parts) + inner})

@@ -78,7 +78,8 @@ def choose_layouts(placed: Placed, planner: KernelPlanner, constants: Collection
     if prices.total(touched, *taken) < prices.total(touched):
         changed = (_moved(found, pick, placed.layouts) for found, pick in taken)
         placed = replace(placed, layouts=reduce(or_, changed, dict(placed.layouts)))
-    return _Prices(placed, planner, constants).joined(placed)
+        prices = _Prices(placed, planner, constants)
+    return prices.joined(placed)
 
 
 # ---- prices -------------------------------------------------------------------------------------

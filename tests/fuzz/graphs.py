@@ -76,6 +76,13 @@ def _samples(name: str) -> tuple[Sample, ...]:
     return tuple(samples_of(OPS[name]))
 
 
+def _fills_filters(sample: Sample) -> bool:
+    """Whether phases of a transposed convolution have filters of several lengths, or one channel:
+    zeros then fill up the shorter ones, and make NaN of what is not finite."""
+    _, channels, *kernel = np.shape(sample.inputs[1])
+    return channels == 1 or any(k % s for k, s in zip(kernel, sample.attrs.strides, strict=True))
+
+
 @cache
 def _drawn() -> tuple[OpSpec, ...]:
     return tuple(op for op in OPS.values() if op.name not in _NOT_DRAWN and _samples(op.name))
@@ -150,9 +157,9 @@ class Maker:
         """A row on one of its samples, with earlier values for operands that they fit."""
         if self.special and op.name in ("dft", "stft"):
             return False  # zeros of tables are no terms in every order of computing them
-        if self.special and op.name == "conv_transpose":
-            return False  # nor those that fill up the shorter filters of its phases
         sample = pick(self.rng, _samples(op.name))
+        if self.special and op.name == "conv_transpose" and _fills_filters(sample):
+            return False  # nor those that fill up shorter filters
         other = self._other_type(op, sample)
         operands: list[Known | None] = []
         for number, array in enumerate(sample.inputs):

@@ -1,7 +1,6 @@
 """Index expressions as 64-bit integer code."""
 
 from functools import partial, reduce
-from math import gcd
 
 from tcc.backends.cpu.llvm.blocks import Chunk
 from tcc.backends.cpu.llvm.text import Code, Reg, int_const, lane_consts
@@ -14,6 +13,7 @@ from tcc.ir.index import (
     Var,
     as_int,
     bounds,
+    divisor_of,
     free_vars,
     iterator,
     substitute,
@@ -59,13 +59,7 @@ class LlvmIndices:
 
     def divisor(self, index: Index) -> int:
         """An integer that divides every value of `index`; 0 for zero."""
-        result = abs(index.const)
-        for monomial, coeff in index.terms:
-            product = abs(coeff)
-            for atom in monomial:
-                product *= self._atom_divisor(atom)
-            result = gcd(result, product)
-        return result
+        return divisor_of(index, self._atom_divisor)
 
     def _atom_divisor(self, atom: Atom) -> int:
         if not isinstance(atom, Var):

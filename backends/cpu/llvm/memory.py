@@ -47,6 +47,7 @@ from tcc.ir.index import (
     substitute,
     symbol,
 )
+from tcc.ir.layout import row_major_position
 from tcc.ir.tile import Block, Guard, Load, Prefetch, Store, TileBuffer, guards_at, lanes
 from tcc.ir.types import DType
 from tcc.record import record
@@ -218,9 +219,7 @@ class BlockAccess:
 
 def access(env: Environment, node: Load | Store | Prefetch, shape: tuple[int, ...]) -> BlockAccess:
     """The access that a statement makes for a block of `shape`."""
-    offset = const(0)
-    for index, size in zip(node.indices, node.buffer.sizes, strict=True):
-        offset = offset * size + index
+    offset = row_major_position(node.indices, node.buffer.sizes)
     guards = () if isinstance(node, Prefetch) else node.guards
     bound = tuple((var, env.values[block]) for var, block in node.indirect)
     base = env.buffers[node.buffer]
@@ -309,9 +308,7 @@ def _gathered(
     if mask.never:
         return literal(fill, dtype, width)
     offsets = where.indices.lanes(offset, chunk)
-    active = _lane_mask(code, mask, chunk)
-    if active is None and mask.scalar:
-        active = code.splat(mask.scalar, width)
+    active = _lane_mask(code, mask, chunk) or mask.scalar
     places = code.emit("ptr", width, f"getelementptr {elem}, {where.base}, {offsets}")
     if active:
         places = _or_constant(code, active, places, dtype, fill, 1)

@@ -238,7 +238,7 @@ _TABLE: tuple[
     (1, _BOOL, BOOL, {"not": np.logical_not}),
     (2, _BOOL, BOOL, {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}),
 )  # fmt: skip
-# How they are written everywhere.
+# Comparisons, and their signs in every text: C, Triton and ours.
 COMPARISONS = MappingProxyType(
     {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 )

@@ -14,7 +14,7 @@ prices count a symbol as.  Two vars are the same when name *and* facts agree.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, reduce
 from typing import Any, TypeAlias
 
@@ -471,14 +471,18 @@ def _atom_limit(atom: Atom, up: bool, cancel: bool) -> Index | None:
             return minimum(a, b) if atom.which == "min" else maximum(a, b)
 
 
-def divisor_of(index: Index) -> int:
-    """The largest integer known to divide every value of `index`; 0 for the constant zero."""
+def _divisor(atom: Atom) -> int:
+    return atom.divisor if isinstance(atom, Var) else 1
+
+
+def divisor_of(index: Index, of: Callable[[Atom], int] = _divisor) -> int:
+    """The largest integer known to divide every value of `index`, of whose atoms `of` tells; 0 for
+    the constant zero."""
     result = abs(index.const)
     for monomial, coeff in index.terms:
         product = abs(coeff)
         for atom in monomial:
-            if isinstance(atom, Var):
-                product *= atom.divisor
+            product *= of(atom)
         result = math.gcd(result, product)
     return result
 

@@ -103,8 +103,8 @@ def _channel_by_channel(group: TileGroup, registers: CoreModel) -> bool:
     rows = row_loop(group)
     others = [v for v in group.common if v is not rows and _fills(v, registers)]
     sums = [s for s in group.stages if s.reduce]
-    many = len(sums) > (weight(group.stages[0]) > 1)
-    summed = many and all(contraction_factors(s) is not None for s in sums)
+    least = 2 if weight(group.stages[0]) > 1 else 1
+    summed = len(sums) >= least and all(contraction_factors(s) is not None for s in sums)
     return rows is not None and bool(others) and summed
 
 

@@ -144,8 +144,12 @@ class CorePlanner(CpuKernels, KernelPlanner):
         """The kernel, with results past the caches where that saves time, whatever the schedule.
 
         Sizes that are open may be small."""
-        kernel, near = lower(group, schedule), group_bytes(group, constants=False)
-        if self.pricer and not group.sizes and self.pricer.machine.bypasses(near):
+        kernel = lower(group, schedule)
+        if (
+            self.pricer
+            and not group.sizes
+            and self.pricer.machine.bypasses(group_bytes(group, constants=False))
+        ):
             once = (n for n in kernel.results if stored_once(kernel, group, n))
             kernel = replace(kernel, nontemporal=tuple(once))
         return Bound(kernel, schedule, group)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tcc.frontends.recurrent import KINDS, Cell, by_matrices, run_cell, with_biases
+from tcc.frontends.recurrent import KINDS, Activation, Cell, by_matrices, run_cell, with_biases
 from tcc.frontends.scope import Operand
 from tcc.frontends.torch.context import CallContext, Converter, Converters
 from tcc.frontends.torch.convert.movement import select, swap_axes
@@ -10,6 +10,10 @@ from tcc.ir.index import as_int, const
 
 # Where torch has the gates that `KINDS` numbers, and the functions of each kind.
 _PLACES = {"RNN": (0,), "GRU": (1, 0, 2), "LSTM": (0, 3, 1, 2)}
+
+
+def _emitted(op: str) -> Activation:
+    return lambda ctx, x: ctx.emit(op, x)
 
 
 def _direction(
@@ -29,7 +33,7 @@ def _direction(
         hidden,
         by_matrices(swap_axes(ctx, part, 0, 1) for part in parts),
         late,
-        tuple(map(lambda op: lambda ctx, x: ctx.emit(op, x), functions)),
+        tuple(map(_emitted, functions)),
         places,
     )
     return cell, projected
