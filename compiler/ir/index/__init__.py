@@ -471,19 +471,13 @@ def _atom_limit(atom: Atom, up: bool, cancel: bool) -> Index | None:
             return minimum(a, b) if atom.which == "min" else maximum(a, b)
 
 
-def _divisor(atom: Atom) -> int:
-    return atom.divisor if isinstance(atom, Var) else 1
-
-
-def divisor_of(index: Index, of: Callable[[Atom], int] = _divisor) -> int:
-    """The largest integer known to divide every value of `index`, of whose atoms `of` tells; 0 for
-    the constant zero."""
+def divisor_of(
+    index: Index, of: Callable[[Atom], int] = lambda a: a.divisor if isinstance(a, Var) else 1
+) -> int:
+    """The largest integer known to divide `index`, of whose atoms `of` tells; 0 for zero."""
     result = abs(index.const)
     for monomial, coeff in index.terms:
-        product = abs(coeff)
-        for atom in monomial:
-            product *= of(atom)
-        result = math.gcd(result, product)
+        result = math.gcd(result, coeff * math.prod(map(of, monomial)))
     return result
 
 
