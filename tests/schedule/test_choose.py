@@ -15,9 +15,10 @@ from tcc.ir.index import IndexLike, as_int, symbol
 from tcc.ir.layout import row_major
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.tile.verify import verify_kernel
-from tcc.ir.types import F32, F64, U8, DType, tensor
+from tcc.ir.types import F32, F64, I64, U8, DType, tensor
 from tcc.ops.algebra.contract import GemmAttrs
 from tcc.ops.algebra.levels import LevelsAttrs
+from tcc.ops.algebra.reduce import ReduceAttrs
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.passes.program.lower_graph import place_graph
@@ -585,3 +586,11 @@ def test_bytes_are_multiplied_four_steps_at_a_time() -> None:
     assert sorted(n for _, n in nest.blocks) == [4, 6, 64]
     assert not nest.k_blocks
     assert registers_used(group, schedule, 16) <= AVX512.count
+
+
+def test_rows_that_data_choose_from_a_constant_are_added_in_vectors() -> None:
+    """They lie as they are: neighbours in a row are lanes, neighbours of an index are far apart."""
+    m = Model("bag")
+    rows = m.op("gather", m.weight(999, 67), m.input("at", 9, 100, dtype=I64), attrs=AxisAttrs(0))
+    group, schedule = only(m.finish(m.op("reduce_sum", rows, attrs=ReduceAttrs((1,), False))))
+    assert schedule.nests[0].vector == anchor(group).iters[-1].name

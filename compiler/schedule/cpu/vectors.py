@@ -57,9 +57,8 @@ def _own(group: TileGroup, stage: GroupStage) -> Vars:
 
 
 def _best_loop(group: TileGroup, stage: GroupStage, loops: Vars) -> Var | None:
-    scored = [(_smoothness(group, stage, v), n, v) for n, v in enumerate(loops)]
-    best = max(scored, default=None, key=lambda s: s[:2])
-    return best[2] if best is not None and best[0] > 0 else None
+    found = {v: smooth for v in loops[::-1] if (smooth := _smoothness(group, stage, v)) > 0}
+    return max(found, default=None, key=found.__getitem__)
 
 
 def vector_block(var: Var, stage: GroupStage, registers: CoreModel) -> int:
@@ -99,8 +98,10 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
         broadcast = 1.0 if contraction_factors(other) is not None and var in other.iters else 0.3
         loads, stored = work(other), points(other.iters)
         stores = frozenset(other.written)
+        chosen = {access for node, access in other.accesses.items() if node.indirect}
         for access in all_accesses(other):
-            if group.buffers[access.buffer].constant:
+            # Constants may be stored in another order, but for those that data choose from.
+            if access not in chosen and group.buffers[access.buffer].constant:
                 continue
             k_blocks = stored if access in stores else loads
             # Scratch puts the vector loop last.
