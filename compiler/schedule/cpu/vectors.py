@@ -95,12 +95,13 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
     for other in group.stages:
         if other is not stage and (var not in group.common or var not in other.iters):
             continue
-        broadcast = 1.0 if contraction_factors(other) is not None and var in other.iters else 0.3
+        product = contraction_factors(other) is not None
+        broadcast = 1.0 if product and var in other.iters else 0.3
         loads, stored = work(other), points(other.iters)
         stores = frozenset(other.written)
-        chosen = {access for node, access in other.accesses.items() if node.indirect}
+        chosen = {a for node, a in other.accesses.items() if node.indirect and not product}
         for access in all_accesses(other):
-            # Constants may be stored in another order, but for those that data choose from.
+            # Constants may be stored in another order, but for tables that data choose from.
             if access not in chosen and group.buffers[access.buffer].constant:
                 continue
             k_blocks = stored if access in stores else loads
