@@ -99,10 +99,11 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
         broadcast = 1.0 if product and var in other.iters else 0.3
         loads, stored = work(other), points(other.iters)
         stores = frozenset(other.written)
-        chosen = {a for node, a in other.accesses.items() if node.indirect and not product}
+        tables = {a for node, a in other.accesses.items() if node.indirect and not product}
         for access in all_accesses(other):
-            # Constants may be stored in another order, but for tables that data choose from.
-            if access not in chosen and group.buffers[access.buffer].constant:
+            # Constants may be stored in another order, matrices that data choose too; tables whose
+            # rows data choose lie as they are.
+            if access not in tables and group.buffers[access.buffer].constant:
                 continue
             k_blocks = stored if access in stores else loads
             # Scratch puts the vector loop last.
