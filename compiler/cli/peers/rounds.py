@@ -52,7 +52,9 @@ def paired_ratio(tcc: Sequence[float], peers: Sequence[Sequence[float]]) -> floa
     where their numbers of rounds differ.
     """
     fastest = map(min, zip(*peers, strict=True))
-    return statistics.median(other / seconds for seconds, other in zip(tcc, fastest, strict=True))
+    return float(
+        statistics.median(other / seconds for seconds, other in zip(tcc, fastest, strict=True))
+    )
 
 
 def best_ratio(tcc: Sequence[float], peers: Sequence[Sequence[float]]) -> float:
