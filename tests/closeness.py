@@ -20,9 +20,9 @@ def assert_within(found: Any, exact: Any, bound: ArrayLike) -> None:
         near = np.abs(found - exact) <= bound
     wrong = np.argwhere(~(near | (found == exact) | (np.isnan(found) & np.isnan(exact))))
     if len(wrong):
-        at = tuple(wrong[0])
+        at = tuple(map(int, wrong[0]))
         allowed = np.broadcast_to(bound, exact.shape)[at]
         raise AssertionError(
             f"{len(wrong)} of {exact.size} elements are too far off; the one at {at} is "
-            f"{found[at]!r} in place of {exact[at]!r}, and may be {allowed:g} off"
+            f"{found[at]:.17g} in place of {exact[at]:.17g}, and may be {allowed:g} off"
         )
