@@ -39,7 +39,7 @@ BACKENDS: Mapping[str, type[Backend]] = MappingProxyType(
 
 def check_options(options: Options, targets: Sequence[Target]) -> None:
     """Raises UserError for options that none of the targets has, and for targets whose code does
-    not go into one file."""
+    not go into one file, and ToolError where a program is missing that they need."""
     rows = [BACKENDS[target.kind] for target in targets]
     if len({row.suffix for row in rows}) > 1:
         raise UserError("targets of different files cannot be joined", where="--target")
@@ -53,6 +53,8 @@ def check_options(options: Options, targets: Sequence[Target]) -> None:
             where=f"--stop-after {options.stop_after}",
             hint=f"import, {', '.join(step_names())}",
         )
+    for target in () if options.stop_after else targets:
+        BACKENDS[target.kind].check_tools(target.triple)
 
 
 def variant_backends(

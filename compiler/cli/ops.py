@@ -2,18 +2,23 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from tcc.cli.choices import json_flag
 from tcc.cli.show import print_json
-from tcc.driver import aten_converter, onnx_operators
 from tcc.errors import UserError
 from tcc.ir.op import OpSpec
+from tcc.later import later
 from tcc.ops import OPS
 from tcc.passes.graph.legalize_calls import EXPRESSED
 from tcc.passes.program.lower_calls import BY_KERNELS, CALLS
 from tcc.passes.program.lower_collectives import COLLECTIVES
+
+if TYPE_CHECKING:
+    from tcc import driver
+else:
+    driver = later("tcc.driver")
 
 # What devices have no kernels for.
 _HOST_ONLY = CALLS.keys() - BY_KERNELS - EXPRESSED.keys()
@@ -47,7 +52,7 @@ def _imported(name: str, operators: Sequence[str]) -> Iterator[dict[str, Any]]:
     """What is said of an operator that no row stands for: an importer writes it as others."""
     parts = dict[str, Any](dtypes=[], form="other rows", gpu=None)
     onnx = [found for known in operators if _plain(found := known.rstrip("*")) == _plain(name)]
-    module = aten_converter(name)
+    module = driver.aten_converter(name)
     if onnx:
         doc = "An operator of ONNX that the import writes as others."
         yield {"name": onnx[0], "onnx": onnx, **parts, "doc": doc}
@@ -69,12 +74,12 @@ def ops(names: tuple[str, ...], as_onnx: bool, as_json: bool) -> None:
       tcc ops --onnx
     """
     if as_onnx:
-        found = onnx_operators()
+        found = driver.onnx_operators()
         click.echo(json.dumps(found) if as_json else "\n".join(found))
         return
     records = [op_record(op) for op in OPS.values()]
     if names:
-        operators = onnx_operators()
+        operators = driver.onnx_operators()
         chosen: dict[str, dict[str, Any]] = {}
         for name in names:
             rows = [r for r in records if _plain(name) in map(_plain, (r["name"], *r["onnx"]))]

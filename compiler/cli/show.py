@@ -1,17 +1,22 @@
 """What commands print: progress on a terminal, summaries, sizes."""
 
+from __future__ import annotations
+
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
-from tcc.driver import CompileResult, VariantSummary
 from tcc.errors import printable
+from tcc.later import later
+
+if TYPE_CHECKING:
+    from rich import console, live, text
+    from tcc.driver import CompileResult, VariantSummary
+else:
+    console, live, text = later("rich.console"), later("rich.live"), later("rich.text")
 
 
 @contextmanager
@@ -22,8 +27,9 @@ def progress(title: str) -> Iterator[Callable[[str], None]]:
         return
     shown = printable(title)
     # Without a thread that draws it again and again: processes with threads cannot fork.
-    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
-        yield lambda stage: live.update(Text(f"{shown}: {stage}"), refresh=True)
+    own = console.Console(stderr=True)
+    with live.Live(console=own, auto_refresh=False, transient=True) as shown_line:
+        yield lambda stage: shown_line.update(text.Text(f"{shown}: {stage}"), refresh=True)
 
 
 _SHOWN_TEXTS, _SHOWN_TEXT = 4, 60
