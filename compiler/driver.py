@@ -46,7 +46,8 @@ Progress = Callable[[str], None]
 @record
 class VariantSummary:
     """One program of an artifact.  Sizes are bytes; `arena` is None where it depends on symbolic
-    sizes. `growth` is how many times the model's own weights these take, `needs` the oldest driver
+    sizes. `weight_types` says how many weights of matmuls and convolutions have each type, where
+    less than f32 is asked for. `growth` is how many times the model's own weights these take, `needs` the oldest driver
     that loads all code for GPUs."""
 
     target: str
@@ -55,6 +56,7 @@ class VariantSummary:
     weights: int
     growth: float
     needs: str
+    weight_types: Mapping[str, int]
 
 
 @record
@@ -127,7 +129,7 @@ def compile_model(
             targets[0].triple,
         )
     summary = Summary(
-        targets_text(targets), ops, precision_text(manifest),
+        targets_text(targets), ops, options.precision,
         len(options.inputs) + len(options.bucket_sizes),
         tuple(_summary(made, given) for made in manifest["variants"]),
         sum(code.priced for code in codes),
@@ -142,7 +144,7 @@ def _summary(made: Mapping[str, Any], given: int) -> VariantSummary:
     growth = weights / given if given else 1.0
     needs = max((image["needs"] for image in made.get("gpu", {"images": ()})["images"]), default="")
     return VariantSummary(
-        made["target"], made["kernel_count"], made["arena_bytes"], weights, growth, needs
+        made["target"], made["kernel_count"], made["arena_bytes"], weights, growth, needs, made["weight_types"]
     )
 
 

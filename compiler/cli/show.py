@@ -72,23 +72,35 @@ def summary_line(compiled: CompileResult) -> str:
     specialised = f"{made.specialisations} specialisation{'s' * (made.specialisations != 1)}"
     needs = f"needs {made.needs}"
     if len(made.variants) == 1:
-        kernels, *sizes = _sizes(made.variants[0])
+        kernels, converted, *sizes = _sizes(made.variants[0], made.precision)
         counted = f"{made.ops} ops in {kernels}"
-        facts = (made.target, counted, made.precision, specialised, *sizes, needs)
+        precision = f"{made.precision} with {converted}" if converted else made.precision
+        facts = (made.target, counted, precision, specialised, *sizes, needs)
         return f"{compiled.path}: {', '.join(facts)}"
-    each = (f"{variant.target}: {', '.join(_sizes(variant))}" for variant in made.variants)
+    each = (f"{v.target}: {', '.join(filter(None, _sizes(v, made.precision)))}" for v in made.variants)
     general = ", ".join((f"{made.ops} ops", made.precision, specialised, needs))
     return "; ".join((f"{compiled.path}: {general}", *each))
 
 
-def _sizes(variant: VariantSummary) -> tuple[str, ...]:
+def _sizes(variant: VariantSummary, precision: str) -> tuple[str, ...]:
     arena = "by size" if variant.arena is None else bytes_text(variant.arena)
     return (
         f"{variant.kernels} kernels",
+        _converted(variant.weight_types, precision),
         f"arena {arena}",
         f"weights {bytes_text(variant.weights)} ({variant.growth:.2f} times the model's)",
         *([f"needs {variant.needs}"] if variant.needs else ()),
     )
+
+
+def _converted(types: Mapping[str, int], precision: str) -> str:
+    """`12 of 14 matmul and convolution weights as int8`; nothing where f32 is asked for."""
+    narrow = {name: count for name, count in types.items() if name != "f32"}
+    every = f"of {sum(types.values())} matmul and convolution weights"
+    each = (f"{count} {every} as {name}" for name, count in narrow.items())
+    if not types:
+        return "" if precision in ("f32", "tf32") else "no matmul or convolution weights"
+    return " and ".join(each) or f"0 {every} in fewer bits"
 
 
 def array_lines(values: Mapping[str, Any]) -> Iterator[str]:
