@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -77,7 +78,9 @@ def summary_line(compiled: CompileResult) -> str:
         precision = f"{made.precision} with {converted}" if converted else made.precision
         facts = (made.target, counted, precision, specialised, *sizes, needs)
         return f"{compiled.path}: {', '.join(facts)}"
-    each = (f"{v.target}: {', '.join(filter(None, _sizes(v, made.precision)))}" for v in made.variants)
+    each = (
+        f"{v.target}: {', '.join(filter(None, _sizes(v, made.precision)))}" for v in made.variants
+    )
     general = ", ".join((f"{made.ops} ops", made.precision, specialised, needs))
     return "; ".join((f"{compiled.path}: {general}", *each))
 
@@ -122,15 +125,28 @@ def array_lines(values: Mapping[str, Any]) -> Iterator[str]:
             continue
         lines = f"{name}: {array.dtype.name} {shape}"
         if array.size and array.dtype.kind in "iufb":
-            lines += f", least {array.min()}, largest {array.max()}, mean {array.mean():.6g}"
+            facts = {"least": array.min(), "largest": array.max(), "mean": array.mean()}
+            lines += "".join(f", {name} {_number(fact)}" for name, fact in facts.items())
         yield lines
 
 
-def shape_record(value: Any) -> Any:
-    """Element type and shape of a result, as JSON; lists and None as they are."""
+def _number(value: Any) -> str:
+    """Six digits of a float; all of an integer."""
+    return f"{value:.6g}" if value.dtype.kind == "f" else str(value)
+
+
+def array_record(value: Any) -> Any:
+    """Element type, shape and values of a result, as JSON; lists and None as they are.  Floats that
+    JSON lacks are the texts "nan", "inf" and "-inf"."""
     if value is None:
         return None
     if isinstance(value, list):
-        return [shape_record(item) for item in value]
+        return [array_record(item) for item in value]
     name = "string" if value.dtype == object else value.dtype.name
-    return {"dtype": name, "shape": value.shape}
+    return {"dtype": name, "shape": value.shape, "values": _finite(value.tolist())}
+
+
+def _finite(values: Any) -> Any:
+    if isinstance(values, list):
+        return [_finite(item) for item in values]
+    return str(values) if isinstance(values, float) and not isfinite(values) else values
