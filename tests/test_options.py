@@ -125,7 +125,7 @@ def test_keywords_of_other_interfaces_are_answered(name: str, hint: str) -> None
 
 def test_examples_in_the_place_of_the_target_are_answered() -> None:
     for second in (object(), (1, 2), Path("m.so")):
-        with pytest.raises(UserError, match="second argument .* is the target") as caught:
+        with pytest.raises(UserError, match=r"second argument .* is the target") as caught:
             tcc.compile("m.onnx", second)  # type: ignore[arg-type]
         assert type(second).__name__ in caught.value.why
         assert "inputs=(x,)" in caught.value.hint
