@@ -35,7 +35,7 @@ from tcc.known import all_known
 from tcc.ops.shapes import Shape
 from tcc.record import record
 
-_MOST_WRITTEN = 16  # trips before a loop that are known to run
+_MOST_WRITTEN = 8  # trips before a loop that are known to run
 _MOST_BRANCHES = 4  # trips before a loop where some may not run
 _MOST_CHANGES = 3  # of the rank of one element, before it is held
 
