@@ -49,9 +49,11 @@ _ARITHMETIC: Mapping[str, Callable[..., Any]] = {
 _FORMATS = {
     f"memory_format {number}": value
     for number, value in enumerate(
-        (None, torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
+        (None, torch.contiguous_format, torch.channels_last, torch.channels_last_3d,
+         torch.preserve_format)
     )
-}
+} | {"layout 7": torch.strided}  # fmt: skip
+_CPU = torch.device("cpu")  # tensors of every device are traced there
 _LARGEST = 1 << 31
 _TRACED = "traced by torch: "  # what is before the name of a constant of torch's rules
 
@@ -202,7 +204,7 @@ def _run(block: Block, given: Sequence[Any]) -> list[Any]:
             case ElementType(name):
                 return getattr(torch, name)
             case Opaque(text):
-                return _FORMATS.get(text)
+                return _CPU if text.startswith("device ") else _FORMATS.get(text)
             case Block():
                 return lambda *given: tuple(_run(value, given))
         return value
