@@ -18,7 +18,7 @@ import transformers
 from answers import answer, brief
 from architectures import CASES, Case
 from tcc.errors import TccError, UserError
-from tcc.frontends import load_model
+from tcc.frontends import exported, load_model
 from tcc.ir.graph.evaluate import evaluate_graph
 from torch.utils import _pytree as pytree
 
@@ -59,7 +59,7 @@ def archived_results(model: Any, inputs: Tensors, named: Mapping[str, Any]) -> l
     """What the reference evaluator makes of the graph that is read from an archive."""
     with TemporaryDirectory() as folder, torch.no_grad():
         path = Path(folder) / "model.pt2"
-        torch.export.save(torch.export.export(model, (), dict(named), strict=False), path)
+        torch.export.save(exported(model, named), path)
         graph = load_model(path)
         given = {value.name: inputs[value.name].numpy() for value in graph.inputs}
         return list(evaluate_graph(graph, given).values())

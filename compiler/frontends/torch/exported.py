@@ -27,7 +27,7 @@ from tcc.frontends.torch.calls import (
     Size,
     Tensor,
 )
-from tcc.frontends.torch.outputs import result_names
+from tcc.frontends.torch.outputs import all_names, result_names
 from tcc.frontends.torch.support import GETITEM, has_converter
 from tcc.frontends.torch.tensors import element_type
 from tcc.ir.op import Array
@@ -98,13 +98,14 @@ def described(program: Any) -> Program:
     by_target = {o.name: name for name, o in owned.items() if isinstance(o, Constant)}
     updates = [s for s in signature.output_specs if s.kind.name.endswith("_MUTATION")]
     names = {s.target: by_target.get(s.target, s.target) for s in updates}
+    results = [(s.kind.name.lower(), s.target) for s in signature.output_specs[len(updates) :]]
     ranges, block = program.range_constraints, _block(program.graph)
     tensors = ChainMap(program.state_dict, program.constants)
     return Program(
         block,
         owned,
         tuple(names[s.target] for s in updates),
-        _output_names(program),
+        all_names(results, _output_names(program), [n.name for n in inputs]),
         {str(symbol): (_end(r.lower), _end(r.upper)) for symbol, r in ranges.items()},
         _symbol_names(inputs),
         tuple(getattr(program, "_guards_code", ())),

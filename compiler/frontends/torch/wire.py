@@ -26,7 +26,7 @@ from tcc.frontends.torch.calls import (
 )
 from tcc.frontends.torch.defaults import DEFAULTS
 from tcc.frontends.torch.formulas import read_formula
-from tcc.frontends.torch.outputs import result_names
+from tcc.frontends.torch.outputs import all_names, result_names
 from tcc.ir.op import Array
 from tcc.ir.types import DType
 
@@ -54,20 +54,22 @@ def program_of(content: Any, contents: Callable[[str], tuple[Array, DType]]) -> 
     fixed = [_union(spec) for spec in member(signature, "output_specs", list)]
     if len(fixed) != len(block.outputs) or len(specs) != len(block.inputs):
         raise ValueError("the program and its signature differ in their inputs or results")
+    results = []
     for kind, spec in fixed:
         if kind.endswith("_mutation"):
-            target = _mutated(spec)
+            target = _target(spec)
             updates.append(names.get(target, target))
             if updates[-1] not in dict(block.inputs):
                 raise ValueError(f"{target[:80]!r}, which is updated, is no input")
-        elif kind != "user_output":
-            raise ValueError(f"results of kind {kind} are not supported")
+        else:
+            results.append((kind, _target(spec) if kind.startswith("gradient_to_") else ""))
+    returned = sum(not kind.startswith("gradient_to_") for kind, _ in results)
     ranges = member(content, "range_constraints", dict)
     return Program(
         block,
         owned,
         tuple(updates),
-        _output_names(module, len(fixed) - len(updates)),
+        all_names(results, _output_names(module, returned), [name for name, _ in block.inputs]),
         {name: _range(ends) for name, ends in ranges.items()},
         {},  # archives do not hold the names that authors give sizes
         _guards(content),
@@ -154,11 +156,11 @@ def _constant_input(spec: Any) -> str | None:
     return _name(content) if kind == "constant_input" else None
 
 
-def _mutated(spec: Any) -> str:
-    """The name of what a result is the new value of."""
+def _target(spec: Any) -> str:
+    """The name of what a result is the new value, or the gradient, of."""
     found = [v for k, v in spec.items() if k.endswith("_name")] if isinstance(spec, dict) else []
     if len(found) != 1 or not isinstance(found[0], str):
-        raise ValueError("a result is the new value of nothing")
+        raise ValueError("a result is the new value, or the gradient, of nothing")
     return found[0]
 
 
