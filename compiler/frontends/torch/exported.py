@@ -29,7 +29,7 @@ from tcc.frontends.torch.calls import (
 )
 from tcc.frontends.torch.outputs import all_names, result_names
 from tcc.frontends.torch.support import GETITEM, has_converter
-from tcc.frontends.torch.tensors import element_type
+from tcc.frontends.torch.tensors import PARTS, element_type
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, DType
 from torch._decomp import decomposition_table
@@ -112,6 +112,7 @@ def described(program: Any) -> Program:
         {str(size): size.node.hint for size in _symbolic_sizes(inputs)},
         lambda name: contents(tensors[name], f"constant {name}"),
         trusted=True,
+        arguments=_paths(program.call_spec.in_spec),
     )
 
 
@@ -156,26 +157,38 @@ def _owner(spec: Any, node: Any, held: Any) -> Constant | Fixed | None:
 
 def contents(tensor: Any, where: str) -> tuple[Array, DType]:
     """A tensor's elements and their type: the tensor's own memory where NumPy has the type.
+    Complex elements are pairs of real ones, on a last axis.
 
     Raises `UserError` for a tensor without contents here (fake, sparse, quantised).
     """
-    dtype = element_type(_name(tensor.dtype), where)
+    name = _name(tensor.dtype)
+    dtype = element_type(PARTS.get(name, name), where)
     if type(tensor).__name__ == "FakeTensor" or tensor.layout is not torch.strided:
         raise UserError(f"a {tensor.layout} tensor has no contents to compile", where=where)
     plain = tensor.detach().cpu().resolve_conj().resolve_neg()
     if dtype is BF16:
         plain = plain.float()
+    if name in PARTS:
+        plain = torch.view_as_real(plain)
     array: Array = plain.numpy()
     return array, dtype
 
 
 def _output_names(program: Any) -> tuple[str, ...]:
     spec = program.call_spec.out_spec
-    count = spec.num_leaves
-    leaves, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(list(range(count)), spec))
-    if len(leaves) != count:
-        return tuple(f"output_{n}" for n in range(count))
-    return result_names([tuple(map(_step, path)) for path, _ in leaves])
+    found = _paths(spec)
+    if len(found) != spec.num_leaves:
+        return tuple(f"output_{n}" for n in range(spec.num_leaves))
+    return result_names(found)
+
+
+def _paths(spec: Any) -> tuple[tuple[Any, ...], ...]:
+    """The way to each leaf of what a specification nests; none where objects hide leaves."""
+    numbered = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
+    leaves, _ = pytree.tree_flatten_with_path(numbered)
+    if len(leaves) != spec.num_leaves:
+        return ()
+    return tuple(tuple(map(_step, path)) for path, _ in leaves)
 
 
 def _step(key: Any) -> Any:

@@ -8,7 +8,7 @@ from tcc.errors import UserError
 from tcc.frontends.onnx.outputs import rename
 from tcc.frontends.scope import Operand, Scope
 from tcc.frontends.torch.calls import Program
-from tcc.frontends.torch.convert.complex import Complex
+from tcc.frontends.torch.convert.complex import Complex, emitter, pairs_of, port_of
 from tcc.ir.graph import Graph, Value
 from tcc.ir.index import Index
 from tcc.ir.types import I64
@@ -26,12 +26,12 @@ def finish_program(
     count = len(program.updates)
     named = zip(program.output_names, results[count:], strict=True)
     states: dict[Value, Value] = {}
-    operands = [o for o in inputs.values() if isinstance(o, Operand)]
+    operands = [o for o in map(port_of, inputs.values()) if isinstance(o, Operand)]
     taken: set[Value] = {o.made for o in operands if o.made is not None}
     own = {value.name for value in taken}
     present = [(name, result, None) for name, result in named if result is not None]
     for update, result in zip(program.updates, results[:count], strict=True):
-        past = inputs[update].value
+        past = port_of(inputs[update]).value
         present.append((f"{past.name}.updated", result, past))
     if not present:
         raise UserError("the program returns no tensor")
@@ -77,9 +77,7 @@ def _operand(scope: Scope, result: Any, name: str) -> Operand:
     if isinstance(result, bool | int | float):
         return scope.constant(result, name=name)
     if isinstance(result, Complex):
-        raise UserError(
-            f"output {name} is complex", hint="return its parts, as torch.view_as_real gives them"
-        )
+        return pairs_of(emitter(scope, name, f"output {name}"), result)
     raise UserError(f"output {name} is no tensor", why=f"it is {str(result)[:200]!r}")
 
 

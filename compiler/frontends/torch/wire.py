@@ -76,6 +76,7 @@ def program_of(content: Any, contents: Callable[[str], tuple[Array, DType]]) -> 
         reader.hints,
         contents,
         trusted=False,
+        arguments=tuple(_paths(module, "in_spec") or ()),
     )
 
 
@@ -180,16 +181,23 @@ def _literal(kind: str, value: Any) -> Any:
 
 def _output_names(module: Any, count: int) -> tuple[str, ...]:
     """Where each result lies in what the model returns."""
-    calls = member(module, "module_call_graph", list)
-    signature = next((c.get("signature") for c in calls if member(c, "fqn", str) == ""), None)
-    if signature is None:
+    paths = _paths(module, "out_spec")
+    if paths is None:
         return tuple(f"output_{n}" for n in range(count))
-    spec = json.loads(member(signature, "out_spec", str))
-    fields = module.get("treespec_namedtuple_fields", {})
-    paths = list(_leaves(spec[1], (), fields)) if isinstance(spec, list) and len(spec) == 2 else []
     if len(paths) != count:
         raise ValueError(f"the program returns {count} results, its description {len(paths)}")
     return result_names(paths)
+
+
+def _paths(module: Any, name: str) -> Sequence[tuple[Any, ...]] | None:
+    """The way to each leaf of what a specification nests; None without one."""
+    calls = member(module, "module_call_graph", list)
+    signature = next((c.get("signature") for c in calls if member(c, "fqn", str) == ""), None)
+    if signature is None:
+        return None
+    spec = json.loads(member(signature, name, str))
+    fields = module.get("treespec_namedtuple_fields", {})
+    return _leaves(spec[1], (), fields) if isinstance(spec, list) and len(spec) == 2 else []
 
 
 def _leaves(spec: Any, path: tuple[Any, ...], fields: Any) -> Sequence[tuple[Any, ...]]:

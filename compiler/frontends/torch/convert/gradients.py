@@ -6,7 +6,7 @@ elements that the forward operator read: each result is a sum over the few that 
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from tcc.frontends.scope import Operand
@@ -203,28 +203,25 @@ def _adaptive_max(axes: int) -> Converter:
 _LARGEST = 1 << 26  # elements of the matrix of a resize, which the compiler computes
 
 
-def _added(
-    ctx: CallContext, x: Operand, axis: int, size: int, to: Array, weights: Array | None = None
-) -> Operand:
-    """An axis of `size` elements, each the sum of the elements of `x` that `to` sends to it.
+Terms: TypeAlias = tuple[Array, Array, Array]  # to which element, of which one, its factor
 
-    `weights` [size, extent of `x`] are the whole matrix where elements go to several places.
-    """
-    rows, of = (to, np.arange(len(to))) if weights is None else np.nonzero(weights)
-    order = np.argsort(rows, kind="stable")
-    rows, of = rows[order], of[order]
-    number = np.arange(len(rows)) - np.searchsorted(rows, rows)
+
+def _added(ctx: CallContext, x: Operand, axis: int, size: int, terms: Terms) -> Operand:
+    """An axis of `size` elements, each the sum of elements of `x` times factors."""
+    order = np.argsort(terms[0], kind="stable")
+    to, of, factors = (part[order] for part in terms)
+    number = np.arange(len(to)) - np.searchsorted(to, to)
     table = np.zeros((size, int(number.max(initial=0)) + 1), np.int64)
-    factors = np.zeros(table.shape)
-    table[rows, number] = of
-    factors[rows, number] = 1 if weights is None else weights[rows, of]
+    weights = np.zeros(table.shape, x.dtype.carrier)
+    table[to, number], weights[to, number] = of, factors
     seen = ctx.emit("gather", x, ctx.constant(table), axis=axis)
-    shape = (*table.shape, *[1] * (x.rank - axis - 1))
-    factor = ctx.cast(ctx.constant(factors.reshape(shape)), x.dtype)
-    held = ctx.constant(factors.reshape(shape) != 0)
-    if weights is not None:
-        seen = seen * factor
-    return ctx.reduce("sum", ctx.where(held, seen, 0), axis + 1)
+    weight = ctx.constant(weights.reshape(*table.shape, *[1] * (x.rank - axis - 1)), x.dtype)
+    return ctx.reduce("sum", ctx.where(~weight.equals(0), seen * weight, 0), axis + 1)
+
+
+def _sent(to: Array) -> Terms:
+    """The terms where each element goes to one place."""
+    return to, np.arange(len(to)), np.ones(len(to))
 
 
 def _known(ctx: CallContext, size: Index) -> int:
@@ -234,51 +231,52 @@ def _known(ctx: CallContext, size: Index) -> int:
     return known
 
 
-def _resize(part: Callable[..., Any]) -> Converter:
-    """The gradient of a resize; `part(ctx, axes, extent, size, scale)` has one axis of the forward
-    operator: a place for each result, or the matrix [size, extent]."""
+def _resize(terms: Callable[..., Terms]) -> Converter:
+    """The gradient of a resize; `terms(ctx, extent, size, scale)` are those of one axis, which the
+    forward operator brings from `extent` to `size`."""
 
     def convert(ctx: CallContext) -> Operand:
         found, image = ctx.widened(ctx.operand("grad_output")), ctx.indices("input_size")
         scales = axis_scales(ctx, found.rank - 2)
         for axis, scale in enumerate(scales, 2):
             extent, size = _known(ctx, image[axis]), _known(ctx, found.shape[axis])
-            found = _added(ctx, found, axis, extent, *part(ctx, extent, size, scale))
+            found = _added(ctx, found, axis, extent, terms(ctx, extent, size, scale))
         return found
 
     return convert
 
 
 def _nearest(exact: bool) -> Converter:
-    return _resize(lambda ctx, extent, size, scale: (nearest_places(extent, size, scale, exact),))
+    return _resize(lambda _, n, m, scale: _sent(nearest_places(n, m, scale, exact)))
 
 
 def _interpolated(mode: str, smooth: bool = False) -> Converter:
     """The matrix of an axis is what the forward operator makes of an identity."""
 
-    def part(ctx: CallContext, extent: int, size: int, scale: float | None) -> Any:
+    def terms(ctx: CallContext, extent: int, size: int, scale: float | None) -> Terms:
         if extent * max(size, extent) > _LARGEST:
             raise ctx.fail(f"an axis of {extent} elements is too long")
         given = ctx.constant(np.eye(extent)[:, None])
         sizes = tuple(map(const, (extent, 1, size)))
         made = interpolation(ctx, given, sizes, [scale], mode, smooth)
         (found,) = OPS["resize"].reference([given.array], OPS["resize"].attrs(**made))
-        return None, found[:, 0]
+        to, of = np.nonzero(found[:, 0])
+        return to, of, found[to, 0, of]
 
-    return _resize(part)
+    return _resize(terms)
 
 
 def _edge_pad(axes: int) -> Converter:
     """The gradient of padding that repeats the border."""
 
     def convert(ctx: CallContext) -> Operand:
-        found, x = ctx.operand("grad_output"), ctx.operand("self")
+        found, x = ctx.widened(ctx.operand("grad_output")), ctx.operand("self")
         before = ctx.integers("padding")[::2]
         for n in range(axes):
             axis = x.rank - 1 - n
             extent, size = _known(ctx, x.shape[axis]), _known(ctx, found.shape[axis])
             to = np.clip(np.arange(size) - before[n], 0, extent - 1)
-            found = _added(ctx, found, axis, extent, to)
+            found = _added(ctx, found, axis, extent, _sent(to))
         return found
 
     return convert
