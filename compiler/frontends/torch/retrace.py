@@ -67,7 +67,7 @@ def _grouped_rows(input: Any, weight: Any, offs: Any) -> Any:
 _FOREIGN: Mapping[str, Callable[..., Any]] = {
     "transformers.grouped_mm_fallback.default": _grouped_rows
 }
-_CPU = torch.device("cpu")  # tensors of every device are traced there
+_CPU = torch.empty(0).device  # tensors of every device are traced there
 _LARGEST = 1 << 31
 _TRACED = "traced by torch: "  # what is before the name of a constant of torch's rules
 
