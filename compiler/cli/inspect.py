@@ -16,7 +16,7 @@ from tcc.cli.kernels.forms import FORMS, form_text
 from tcc.cli.kernels.gpu_builds import build_lines
 from tcc.cli.kernels.steps import StepTime, measure_steps, running_variant
 from tcc.cli.kernels.table import contraction_line, kernel_rows, symbolic_sizes_line, table_lines
-from tcc.cli.opened import opened_artifact
+from tcc.cli.opened import is_artifact, opened_artifact
 from tcc.cli.show import print_json, say
 from tcc.errors import UserError
 from tcc.later import later
@@ -138,7 +138,7 @@ def inspect(
 def _show_derivations(
     model: Path, inputs: tuple[str, ...], replay: TextIO | None, svg: TextIO | None, as_json: bool
 ) -> None:
-    if model.suffix == ".so":
+    if is_artifact(model):
         raise UserError(
             "an artifact does not hold what it was derived from",
             where="--derivations",

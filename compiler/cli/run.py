@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from tcc.artifact import load
 from tcc.cli.arrays import as_values, inputs_of, write_arrays
-from tcc.cli.choices import PATH, json_flag, run_flags
+from tcc.cli.choices import OUTPUT, PATH, json_flag, run_flags
 from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.opened import opened_artifact
 from tcc.cli.ranks import run_ranks
@@ -21,7 +21,7 @@ from tcc.runtime import comm as comms
 @click.command()
 @click.argument("model", type=PATH)
 @run_flags
-@click.option("--output", type=PATH, metavar="DIR", help="Writes each output to DIR/NAME.npy.")
+@click.option("--output", type=OUTPUT, metavar="DIR", help="Writes each output to DIR/NAME.npy.")
 @click.option(
     "--nproc",
     type=click.IntRange(1, 64),

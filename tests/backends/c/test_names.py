@@ -20,8 +20,8 @@ NAMES = (
     "class new this operator typename co_await nullptr constexpr typeof _Bool bool int register "
     "int8_t uint64_t size_t wchar_t NULL NAN INFINITY INT8_MAX UINT64_MAX SIZE_MAX M_PI FP_NAN "
     "linux unix memmove memcpy tcc_op_call tcc_pool r0 r1 r12 inputs inputs_0 outputs call pool "
-    "ints results temporaries kernel_0 m_run m_weights memory_y x e e2 é è ê 中 1st a_b a-b a/b µ ß "
-    "ss \u202e"
+    "ints results temporaries kernel_0 m_run m_weights memory_y x e e2 é è ê 中 1st a_b a-b a/b "
+    "µ ß ss \u202e"
 ).split()
 
 
