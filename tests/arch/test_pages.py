@@ -53,7 +53,7 @@ def unknown(command: str) -> list[str]:
     """What of a command does not exist: the program, its command, or options."""
     program, *words = command.split()
     if program == "tcc":
-        if not words or words[0] == "COMMAND":
+        if not words or words[0] in ("COMMAND", "--version", "--help"):
             return []
         if words[0] not in COMMANDS:
             return [command]
