@@ -14,7 +14,7 @@ from tcc.cli.deadline import timeout_flag
 from tcc.cli.opened import is_artifact, opened_artifact
 from tcc.cli.peers.peer import CAP, PEERS, Peer, check_installed
 from tcc.cli.peers.rounds import Times, best_ratio, interleaved, paired_ratio
-from tcc.cli.show import aligned, print_json, progress, say
+from tcc.cli.show import aligned, print_json, progress, say, say_fitted
 from tcc.errors import UserError
 
 
@@ -89,8 +89,7 @@ def bench(
         print_json({"model": str(model), "threads": count, "seconds": measured, **_ratios(times)})
         return
     say(f"{model.name}, threads: {count}, rounds: {rounds}, times in milliseconds")
-    for line in (*_table(times), *_disturbances(times)):
-        say(line)
+    say_fitted((*_table(times), *_disturbances(times)))
 
 
 def _table(times: Mapping[str, Times]) -> Iterator[str]:

@@ -13,7 +13,7 @@ import click
 from tcc import __version__
 from tcc.backends.cpu.detect import detect
 from tcc.cli.choices import OUTPUT, json_flag
-from tcc.cli.show import bytes_text, print_json, progress, say
+from tcc.cli.show import bytes_text, print_json, progress, say, say_fitted
 from tcc.errors import ToolError, UserError, file_errors
 from tcc.later import later
 from tcc.options import Options
@@ -72,8 +72,8 @@ def doctor(calibrate: bool, output: Path | None, as_json: bool) -> int:
         print_json(facts)
     else:
         width = max(map(len, facts))
-        for name, fact in facts.items():
-            click.echo(f"{name:{width}}  {fact}")
+        lines = (f"{name:{width}}  {fact}" for name, fact in facts.items())
+        say_fitted(lines, indent=width + 2)
     if all(found == "absent" for found in linkers.values()):
         say("nothing can link here: install gcc or clang, or: pip install 'tcc[zig]'", err=True)
         return ToolError.exit_code

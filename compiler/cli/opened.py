@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tcc.artifact import read_manifest
-from tcc.cli.show import progress, say, summary_line
+from tcc.cli.show import progress, say_fitted, summary_line
 from tcc.errors import UserError
 from tcc.file_kind import is_elf
 from tcc.later import later
@@ -48,5 +48,5 @@ def opened_artifact(model: Path, given: Sequence[str], **more: Any) -> Iterator[
         with progress(f"compiling {model.name}") as stage:
             output = folder / f"{model.stem}.so"
             compiled = driver.compile_model(model, chosen, output, stage)
-        say(summary_line(compiled), err=True)
+        say_fitted([summary_line(compiled)], err=True)
         yield compiled.path

@@ -12,7 +12,7 @@ from tcc.cli.choices import OUTPUT, PATH, json_flag, run_flags
 from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.opened import opened_artifact
 from tcc.cli.ranks import run_ranks
-from tcc.cli.show import array_lines, array_record, print_json, say
+from tcc.cli.show import array_lines, array_record, print_json, say, say_fitted
 from tcc.errors import TccError, UserError
 from tcc.runtime import Module
 from tcc.runtime import comm as comms
@@ -73,8 +73,7 @@ def run(
     if as_json:
         print_json({name: array_record(value) for name, value in values.items()})
         return
-    for line in array_lines(values):
-        say(line)
+    say_fitted(array_lines(values))
 
 
 @contextmanager
