@@ -23,10 +23,17 @@ def shared_generators(tree: ast.Module) -> Iterator[str]:
 
 
 def unseeded_generators(tree: ast.Module) -> Iterator[str]:
-    """The generators that start from the machine's entropy."""
+    """The generators that start from the machine's entropy; `torch.Generator().manual_seed(n)`
+    does not."""
+    seeded = {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr == "manual_seed"
+    }
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _called(node) in GENERATORS and not node.args:
-            yield ast.unparse(node)
+            if node not in seeded:
+                yield ast.unparse(node)
 
 
 def relative_comparisons(tree: ast.Module) -> Iterator[str]:
