@@ -30,10 +30,10 @@ def unseeded_generators(tree: ast.Module) -> Iterator[str]:
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and node.attr == "manual_seed"
     }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and _called(node) in GENERATORS and not node.args:
-            if node not in seeded:
-                yield ast.unparse(node)
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and node not in seeded)
+    for call in calls:
+        if _called(call) in GENERATORS and not call.args:
+            yield ast.unparse(call)
 
 
 def relative_comparisons(tree: ast.Module) -> Iterator[str]:
