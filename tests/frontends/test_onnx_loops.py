@@ -15,8 +15,10 @@ import onnx
 import pytest
 from tcc.errors import UserError
 from tcc.frontends import load_model
-from tcc.ir.graph import Graph, walk_nodes
+from tcc.ir.graph import Graph, GraphBuilder, walk_nodes
 from tcc.ir.graph.evaluate import evaluate_graph
+from tcc.ir.types import BOOL, I64, tensor
+from tcc.ops import OPS
 
 from .oracle import Arrays, check, expected, model_of, op_names
 
@@ -423,3 +425,14 @@ def test_a_condition_of_data_that_only_one_branch_fits_is_demanded() -> None:
     graph = check(model, {"c": np.array(False), "x": X[:, None]})
     with pytest.raises(UserError, match="the other branch gives a result of another rank"):
         run(graph, {"c": np.array(True), "x": X[:, None]})
+
+
+def test_a_loop_of_the_graph_takes_and_gives_a_condition_of_one_type() -> None:
+    outer = GraphBuilder("outer")
+    x = outer.input("x", tensor(BOOL, 1))
+    body = GraphBuilder("body", parent=outer)
+    for name, type in (("i", tensor(I64)), ("k", tensor(BOOL)), ("a", tensor(BOOL, 1))):
+        last = body.input(name, type)
+    attrs = OPS["loop"].attrs(body.finish([last, last]), (x.type,))
+    with pytest.raises(UserError, match=r"the condition has type bool\[1\], bool\[\] is due"):
+        outer.add(OPS["loop"], [None, None, x], attrs)
