@@ -121,6 +121,25 @@ def test_an_interrupt_while_modules_load_is_one_word(
     assert not (folder / "b.so").exists()
 
 
+def test_an_interrupt_waits_for_an_import(tmp_path: Path) -> None:
+    """Extensions in C do not expect an exception while they load."""
+    lines = (
+        "import signal",
+        "signal.raise_signal(signal.SIGINT)",
+        "print('loaded', flush=True)",
+        "answer = 42",
+    )
+    (tmp_path / "slow.py").write_text("\n".join(lines))
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)",
+        "from tcc.later import later",
+        "try: later('slow').answer",
+        "except KeyboardInterrupt: print('interrupted')",
+    )
+    done = python("\n".join(code), folder=tmp_path)
+    assert (done.stdout, done.stderr) == ("loaded\ninterrupted\n", "")
+
+
 def test_an_ignored_interrupt_stays_ignored(folder: Path) -> None:
     code = INTERRUPTED.replace("signal.default_int_handler", "signal.SIG_IGN")
     done = python(code, "click", "--version", folder=folder)
