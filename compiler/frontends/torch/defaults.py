@@ -55,6 +55,7 @@ avg_pool2d.default divisor_override=None
 avg_pool2d.default stride=[] padding=[0,0] ceil_mode=False count_include_pad=True
 avg_pool3d.default divisor_override=None
 avg_pool3d.default stride=[] padding=[0,0,0] ceil_mode=False count_include_pad=True
+bincount.default weights=None minlength=0
 blackman_window.default dtype=None
 blackman_window.periodic dtype=None
 bucketize.Tensor out_int32=False right=False

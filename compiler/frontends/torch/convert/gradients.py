@@ -298,6 +298,15 @@ def _attention(ctx: CallContext) -> Results:
     return pull @ k, swap_axes(ctx, pull, 2, 3) @ q, swap_axes(ctx, weights, 2, 3) @ gradient
 
 
+def _weight_norm(ctx: CallContext) -> Results:
+    """The gradients of directions and sizes, whose vectors lie across the axis `dim`."""
+    names = ("grad_w", "saved_v", "saved_g", "saved_norms")
+    gradient, v, g, norms = (ctx.widened(ctx.operand(name)) for name in names)
+    across = [n for n in range(v.rank) if n != ctx.axis_of("dim", v.rank)]
+    along = ctx.reduce("sum", gradient * v, across, keepdims=True) / norms
+    return (gradient - v * along / norms) * g / norms, along
+
+
 def _shrink(name: str) -> Converter:
     """The gradient where the forward operator does not give zero."""
 
@@ -346,6 +355,7 @@ CONVERTERS: Converters = {
     "_upsample_bicubic2d_aa_backward": _interpolated("cubic", smooth=True),
     **{f"replication_pad{n}d_backward": _edge_pad(n) for n in (1, 2, 3)},
     "_scaled_dot_product_flash_attention_for_cpu_backward": _attention,
+    "_weight_norm_interface_backward": _weight_norm,
     "silu_backward": _gated(_sigmoid),
     "mish_backward": _gated(_soft_tangent),
     "softshrink_backward": _shrink("grad_output"),
