@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections import ChainMap, deque
+from collections import ChainMap, Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -210,6 +210,9 @@ class Scope:
     the elements of an operand, by it and their least value; both hold in bodies too, and not
     outside.  `pending` are the nodes not imported yet, `ends` the results of the graph, by name,
     and their ranks as far as declared; `ways` says which comparisons of sizes hold here.
+
+    A loop `repeats` the graph; `seed` is what its random nodes draw with, once one was made, and
+    `drawn` counts the random nodes by name.
     """
 
     session: ImportSession
@@ -226,6 +229,9 @@ class Scope:
     pending: deque[onnx.NodeProto] = field(default_factory=deque)
     ends: Mapping[str, int | None] = field(default_factory=dict)
     ways: tuple[tuple[tuple[Index, Index] | None, bool], ...] = ()
+    repeats: bool = False
+    seed: Operand | None = None
+    drawn: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         if self.parent:
