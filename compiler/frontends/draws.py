@@ -102,10 +102,12 @@ class Draws:
         return self.ctx.cast(found, dtype)
 
     def exponential(self, dtype: DType) -> Operand:
-        """Numbers above 0 of rate 1: -log(1 - u), for small ones to be as fine as u is."""
+        """Numbers above 0 of rate 1: -log(1 - u), which 2 atanh(u / (2 - u)) is without cancelling;
+        small ones are as fine as u is."""
         wide = _wide(dtype)
         most = 1 - 2.0 ** -_DIGITS[wide]
-        return -self.ctx.emit("log1p", -self.ctx.emit("min", self._inside(wide), most))
+        u = self.ctx.emit("min", self._inside(wide), most)
+        return self.ctx.cast(self.ctx.emit("atanh", u / (2.0 - u)) * 2.0, dtype)
 
     def integers(self, low: int, high: int) -> Operand:
         """Integers in [low, high), as i64."""

@@ -323,10 +323,10 @@ class Scope:
 
         Sizes of operands that must be equal and are not known to be are demanded to be, and every
         run checks it; there are at most so many `demands`.  Absent operands at the end are left
-        out.
+        out, as far as the op has others.
         """
         row = OPS[op]
-        while operands and operands[-1] is None:
+        while len(operands) > row.numbers[0] and operands[-1] is None:
             operands = operands[:-1]
         if Trait.OPAQUE not in row.traits and operands:
             present = [o for o in operands if o is not None]

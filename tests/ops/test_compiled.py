@@ -21,8 +21,8 @@ from .special import SpecialCase, differs, one_of
 
 BATCH = 120
 
-# Control flow needs bodies, collectives ranks, random nodes a run: tests/e2e has them.  The others only demand or
-# name sizes.
+# Control flow needs bodies, collectives ranks, random nodes a run: tests/e2e has them.  The others
+# only demand or name sizes.
 NO_RESULT = (
     "if", "loop", "scan", "require", "broadcast_size", "check_indices", "bind_size",
     "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "rank",

@@ -53,7 +53,8 @@ _FAMILIES = (
     activation, arithmetic, attention, bits, collective, contract, control, create, cumulative,
     data_dependent, diagonal, expression, grid, indexing, levels, linalg, lists, loss,
     magnitude, movement, narrow, normalization, pad, pool, quantize, quantized,
-    random, reduce, resize, roi, signal, sizes, softmax, space_to_depth, strings, tfidf, unary, window,
+    random, reduce, resize, roi, signal, sizes, softmax, space_to_depth, strings, tfidf, unary,
+    window,
 )  # fmt: skip
 _ENTRIES = [entry for family in _FAMILIES for entry in family.SAMPLES.items()]
 ENTRIES: Mapping[str, Samples] = MappingProxyType(dict(_ENTRIES))
