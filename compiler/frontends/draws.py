@@ -121,6 +121,27 @@ def draws(ctx: Emitter, shape: Sequence[Index], fixed: int | None = None, part: 
     return Draws(ctx, tuple(shape), _seed(ctx.scope, fixed, ctx.loc), stream)
 
 
+def dropped(
+    ctx: Emitter,
+    x: Operand,
+    ratio: Operand | float,
+    training: Operand | None = None,
+    fixed: int | None = None,
+) -> tuple[Operand, Operand]:
+    """`x` with elements that are 0 at the rate `ratio` and others scaled for their mean to stay,
+    and which are kept; where `training` is given and false, all are and stay as they are."""
+    one, chance = ctx.filled(1.0, F32), ratio
+    if isinstance(chance, float):
+        chance = ctx.filled(chance, F32)
+    chance = ctx.reshape(ctx.cast(chance, F32), ())
+    kept = chance <= draws(ctx, x.shape, fixed).uniform(F32)
+    scale = one / (one - chance)
+    if training is not None:
+        drops = ctx.reshape(training, ())
+        kept, scale = kept | ~drops, ctx.where(drops, scale, one)
+    return ctx.where(kept, x * ctx.cast(scale, x.dtype), 0.0), kept
+
+
 def race(ctx: Emitter, logarithms: Operand, count: Index, fixed: int | None = None) -> Operand:
     """The scores of classes by which the largest is a draw of one, in proportion to its weight,
     and the k largest are k draws without replacement: log(w) - log(e), e exponential (Efraimidis

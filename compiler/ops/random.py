@@ -40,7 +40,7 @@ class RandomBitsAttrs:
 
 @record
 class StreamAttrs:
-    """The number of the stream, at least 0."""
+    """What the node gives."""
 
     number: int
 

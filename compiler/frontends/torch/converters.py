@@ -14,6 +14,7 @@ from tcc.frontends.torch.convert import (
     movement,
     normalization,
     pointwise,
+    random,
     recurrent,
     reduce,
     resize,
@@ -26,8 +27,8 @@ from tcc.frontends.torch.convert import (
 T = TypeVar("T")
 
 CONVERTERS: Mapping[str, Converter] = joined((
-    collectives, contract, create, indexing, linalg, movement, normalization, pointwise, recurrent,
-    reduce, resize, scalar_functions, scatter, special, window,
+    collectives, contract, create, indexing, linalg, movement, normalization, pointwise, random,
+    recurrent, reduce, resize, scalar_functions, scatter, special, window,
 ))  # fmt: skip
 
 # Overloads that write into tensors they are given, which their names do not end with.
