@@ -459,7 +459,7 @@ class Module:
                 hint="give inputs, or sizes in them, for which results fit",
             ) from failure
 
-    def _run_described(self, values: tuple[Any, ...], seed: int | None) -> tuple[Any, ...]:
+    def _run_described(self, values: tuple[Any, ...], seed: int | None = None) -> tuple[Any, ...]:
         """The outputs for inputs of any kind."""
         values = values or self._in_order({})  # which names the missing ones
         if len(values) != len(self.inputs):
