@@ -12,7 +12,7 @@ however the rest of the model is compiled.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable
 from math import pi
 
 from tcc.frontends.emit import Emitter
@@ -77,7 +77,7 @@ class Draws:
         whole = self.ctx.cast(self.bits(digits, half), I32 if digits < 32 else I64)
         return self.ctx.cast(whole, dtype) * 2.0**-digits
 
-    def _inside(self, dtype: DType) -> Operand:
+    def inside(self, dtype: DType) -> Operand:
         """Numbers of f32 or f64 in (0, 1], small ones in finer steps."""
         digits = 53 if dtype is F64 else 31
         return self._fraction(dtype, digits) + 0.5 ** (digits + 1)
@@ -95,28 +95,20 @@ class Draws:
         """Box and Muller's transform of two uniform numbers (1958)."""
         wide = _wide(dtype)
         angle = self._fraction(wide, _DIGITS[wide], 1) * (2 * pi)
-        radius = self.ctx.emit("sqrt", self.ctx.emit("log", self._inside(wide)) * -2.0)
+        radius = self.ctx.emit("sqrt", self.ctx.emit("log", self.inside(wide)) * -2.0)
         found = radius * self.ctx.emit("cos", angle)
         if (mean, deviation) != (0.0, 1.0):
             found = found * deviation + mean
         return self.ctx.cast(found, dtype)
-
-    def exponential(self, dtype: DType) -> Operand:
-        """Numbers above 0 of rate 1: -log(1 - u), which 2 atanh(u / (2 - u)) is without cancelling;
-        small ones are as fine as u is."""
-        wide = _wide(dtype)
-        most = 1 - 2.0 ** -_DIGITS[wide]
-        u = self.ctx.emit("min", self._inside(wide), most)
-        return self.ctx.cast(self.ctx.emit("atanh", u / (2.0 - u)) * 2.0, dtype)
 
     def integers(self, low: int, high: int) -> Operand:
         """Integers in [low, high), as i64."""
         return self.ctx.cast(self.ctx.emit("mod", self.bits(), high - low), I64) + low
 
 
-def draws(ctx: Emitter, shape: Sequence[Index], fixed: int | None = None, part: str = "") -> Draws:
-    """The draws of a source node, or of a `part` of it, with the run's seed or a `fixed` one."""
-    key = f"{ctx.scope.path}{next(iter(ctx.names), ctx.loc)}/{part}"
+def draws(ctx: Emitter, shape: Iterable[Index], fixed: int | None = None) -> Draws:
+    """The draws of a source node, with the run's seed or a `fixed` one."""
+    key = f"{ctx.scope.path}{next(iter(ctx.names), ctx.loc)}"
     stream = _stream(ctx.scope, key, ctx.loc)
     return Draws(ctx, tuple(shape), _seed(ctx.scope, fixed, ctx.loc), stream)
 
@@ -130,10 +122,9 @@ def dropped(
 ) -> tuple[Operand, Operand]:
     """`x` with elements that are 0 at the rate `ratio` and others scaled for their mean to stay,
     and which are kept; where `training` is given and false, all are and stay as they are."""
-    one, chance = ctx.filled(1.0, F32), ratio
-    if isinstance(chance, float):
-        chance = ctx.filled(chance, F32)
-    chance = ctx.reshape(ctx.cast(chance, F32), ())
+    one = ctx.filled(1.0, F32)
+    chance = ctx.filled(ratio, F32) if isinstance(ratio, float) else ctx.cast(ratio, F32)
+    chance = ctx.reshape(chance, ())
     kept = chance <= draws(ctx, x.shape, fixed).uniform(F32)
     scale = one / (one - chance)
     if training is not None:
@@ -144,13 +135,16 @@ def dropped(
 
 def race(ctx: Emitter, logarithms: Operand, count: Index, fixed: int | None = None) -> Operand:
     """The scores of classes by which the largest is a draw of one, in proportion to its weight,
-    and the k largest are k draws without replacement: log(w) - log(e), e exponential (Efraimidis
-    and Spirakis 2006).  `logarithms` [batch, classes] are of weights that need no sum of 1; the
-    result is [batch, count, classes].  A class of weight 0 has a score of -inf."""
+    and the k largest are k draws without replacement: log(w / e), e exponential (Efraimidis and
+    Spirakis 2006).  `logarithms` [batch, classes] are of weights that need no sum of 1; the result
+    is [batch, count, classes].  A class of weight 0 has a score of -inf."""
     wide = _wide(logarithms.dtype)
     batch, classes = logarithms.shape
-    noise = draws(ctx, (batch, count, classes), fixed).exponential(wide)
-    return ctx.unsqueeze(ctx.cast(logarithms, wide), 1) - ctx.emit("log", noise)
+    most = 1 - 2.0 ** -_DIGITS[wide]
+    u = ctx.emit("min", draws(ctx, (batch, count, classes), fixed).inside(wide), most)
+    # Half of -log(1 - u), without cancelling: small ones are as fine as u is.
+    noise = ctx.emit("log", ctx.emit("atanh", u / (2.0 - u)))
+    return ctx.unsqueeze(ctx.cast(logarithms, wide), 1) - noise
 
 
 def _wide(dtype: DType) -> DType:

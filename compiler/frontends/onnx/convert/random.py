@@ -1,15 +1,13 @@
 """Converters of operators that draw random numbers."""
 
 import struct
-from collections.abc import Callable
 
-from tcc.frontends.draws import Draws, draws, dropped, race
+from tcc.frontends.draws import draws, dropped, race
 from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
 from tcc.frontends.scope import Operand
 from tcc.ir.index import as_index, const
-from tcc.ir.types import BF16, BOOL, F16, F32, F64, I32, DType
-
-_FLOATS = (F16, BF16, F32, F64)
+from tcc.ir.types import BOOL, F32, I32
+from tcc.ops.shapes import FLOATS
 
 
 def seed_of(ctx: NodeContext, *, whole: bool = False) -> int | None:
@@ -23,41 +21,19 @@ def seed_of(ctx: NodeContext, *, whole: bool = False) -> int | None:
     return int(bits)
 
 
-def _dtype(ctx: NodeContext, default: DType) -> DType:
-    """The element type of the draws."""
-    dtype = ctx.dtype("dtype", default)
-    if dtype not in _FLOATS:
-        raise ctx.fail(f"it draws floating-point numbers, not {dtype.name}")
-    return dtype
-
-
-def _uniform(ctx: NodeContext, drawn: Draws, dtype: DType) -> Operand:
-    return drawn.uniform(dtype, ctx.real("low", 0.0), ctx.real("high", 1.0))
-
-
-def _normal(ctx: NodeContext, drawn: Draws, dtype: DType) -> Operand:
-    return drawn.normal(dtype, ctx.real("mean", 0.0), ctx.real("scale", 1.0))
-
-
-_Law = Callable[[NodeContext, Draws, DType], Operand]
-
-
-def _shaped(law: _Law) -> Converter:
-    """Draws of the shape in the attributes."""
+def _drawn(law: str, *numbers: str) -> Converter:
+    """Draws of the shape of the input, or of that in the attributes; `numbers` name the attributes
+    that are 0 and 1 by default."""
 
     def convert(ctx: NodeContext) -> Results:
-        shape = [as_index(size) for size in ctx.integers("shape")]
-        return law(ctx, draws(ctx, shape, seed_of(ctx)), _dtype(ctx, F32))
-
-    return convert
-
-
-def _like(law: _Law) -> Converter:
-    """Draws of the shape and, unless the attributes say another, the type of the input."""
-
-    def convert(ctx: NodeContext) -> Results:
-        x = ctx.input(0)
-        return law(ctx, draws(ctx, x.shape, seed_of(ctx)), _dtype(ctx, x.dtype))
+        x = ctx.optional(0)
+        shape = map(as_index, ctx.integers("shape")) if x is None else x.shape
+        dtype = ctx.dtype("dtype", F32 if x is None else x.dtype)
+        if dtype not in FLOATS:
+            raise ctx.fail(f"it draws floating-point numbers, not {dtype.name}")
+        given = (ctx.real(name, float(n)) for n, name in enumerate(numbers))
+        found: Operand = getattr(draws(ctx, shape, seed_of(ctx)), law)(dtype, *given)
+        return found
 
     return convert
 
@@ -91,10 +67,8 @@ def _dropout(ctx: NodeContext) -> Results:
 
 
 CONVERTERS: Converters = {
-    "RandomUniform": _shaped(_uniform),
-    "RandomNormal": _shaped(_normal),
-    "RandomUniformLike": _like(_uniform),
-    "RandomNormalLike": _like(_normal),
+    **dict.fromkeys(("RandomUniform", "RandomUniformLike"), _drawn("uniform", "low", "high")),
+    **dict.fromkeys(("RandomNormal", "RandomNormalLike"), _drawn("normal", "mean", "scale")),
     "Bernoulli": _bernoulli,
     "Multinomial": _multinomial,
     "Dropout": _dropout,

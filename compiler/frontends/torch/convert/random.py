@@ -3,43 +3,39 @@
 A `generator` is not looked at: the run's seed takes its place.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from tcc.frontends.draws import Draws, draws, dropped, race
+from tcc.frontends.draws import draws, dropped, race
 from tcc.frontends.scope import Operand
 from tcc.frontends.torch.context import CallContext, Converter, Converters
 from tcc.ir.index import as_int, const
-from tcc.ir.types import BOOL, F32, I64, DType
+from tcc.ir.types import BOOL, F32, I64
 
 
-def _drawn(law: Callable[[CallContext, Draws, DType], Operand]) -> Converter:
-    """Draws of the result's shape and type."""
+def _drawn(law: str, *numbers: str) -> Converter:
+    """Draws of the result's shape and type; `numbers` name the arguments that are 0 and 1 by
+    default."""
 
     def convert(ctx: CallContext) -> Operand:
-        return law(ctx, draws(ctx, ctx.result_shape()), ctx.result_dtype())
+        given = (ctx.real(name, float(n)) for n, name in enumerate(numbers))
+        drawn = draws(ctx, ctx.result_shape())
+        found: Operand = getattr(drawn, law)(ctx.result_dtype(), *given)
+        return found
 
     return convert
 
 
-def _uniform(ctx: CallContext, drawn: Draws, dtype: DType) -> Operand:
-    return drawn.uniform(dtype, ctx.real("low", 0.0), ctx.real("high", 1.0))
-
-
-def _normal(ctx: CallContext, drawn: Draws, dtype: DType) -> Operand:
-    return drawn.normal(dtype, ctx.real("mean", 0.0), ctx.real("std", 1.0))
-
-
-def _integers(ctx: CallContext, drawn: Draws, dtype: DType) -> Operand:
+def _integers(ctx: CallContext) -> Operand:
     """The ends are called `low` and `high`, or `from` and `to`."""
-    low = next((name for name in ("low", "from") if ctx.has(name)), "")
-    high = "to" if ctx.has("to") else "high"
-    return ctx.cast(drawn.integers(ctx.integer(low) if low else 0, ctx.integer(high)), dtype)
+    low, high = (next(filter(ctx.has, names), "") for names in (("low", "from"), ("high", "to")))
+    least = ctx.integer(low) if low else 0
+    return draws(ctx, ctx.result_shape()).integers(least, ctx.integer(high))
 
 
-def _coins(ctx: CallContext, drawn: Draws, dtype: DType) -> Operand:
+def _coins(ctx: CallContext) -> Operand:
     """Ones where a number in [0, 1) is below the chance: `p`, or else each element."""
     chance = ctx.operand("p" if ctx.has("p") else ctx.first(), F32)
-    return ctx.cast(drawn.uniform(F32) < chance, dtype)
+    return draws(ctx, ctx.result_shape()).uniform(F32) < chance
 
 
 def _dropout(ctx: CallContext) -> Sequence[Operand]:
@@ -71,10 +67,12 @@ def _permutation(ctx: CallContext) -> Operand:
 
 
 CONVERTERS: Converters = {
-    **dict.fromkeys(("rand", "rand_like", "prims.uniform"), _drawn(_uniform)),
-    **dict.fromkeys(("randn", "randn_like", "prims.normal", "normal_functional"), _drawn(_normal)),
-    **dict.fromkeys(("randint", "randint_like", "random.from", "random.to"), _drawn(_integers)),
-    "bernoulli": _drawn(_coins),
+    **dict.fromkeys(("rand", "rand_like"), _drawn("uniform")),
+    **dict.fromkeys(("randn", "randn_like"), _drawn("normal")),
+    "prims.uniform": _drawn("uniform", "low", "high"),
+    **dict.fromkeys(("prims.normal", "normal_functional"), _drawn("normal", "mean", "std")),
+    **dict.fromkeys(("randint", "randint_like", "random.from", "random.to"), _integers),
+    "bernoulli": _coins,
     "native_dropout": _dropout,
     "multinomial": _multinomial,
     "randperm": _permutation,
