@@ -103,7 +103,8 @@ def main() -> None:
 def _unraisable(given: "sys.UnraisableHookArgs") -> None:
     """An interrupt that came inside of a finaliser, which Python forgets, comes again behind it."""
     if issubclass(given.exc_type, KeyboardInterrupt):
-        Timer(0.01, interrupt_main).start()
+        # SIGINT may be ignored: a shell starts what runs in the background so
+        Timer(0.01, interrupt_main, (signal.SIGTERM,)).start()
     else:
         sys.__unraisablehook__(given)
 

@@ -29,8 +29,9 @@ _BITS = OPS["random_bits"].attrs
 
 def _stream(scope: Scope, key: str, loc: str) -> Operand:
     """The number of a stream, which no other node of the model has."""
-    scope.drawn[key] += 1
-    text = f"{scope.drawn[key]}:{key}".encode()
+    drawn = scope.session.drawn
+    drawn[key] += 1
+    text = f"{drawn[key]}:{key}".encode()
     return _number(scope, int.from_bytes(hashlib.sha256(text).digest()[:8], "little") >> 1, loc)
 
 

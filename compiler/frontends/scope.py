@@ -163,7 +163,8 @@ class ImportSession:
     """State of one import.  `run_nodes` imports a scope's pending nodes (set by the importer);
     `write` adds a node of an op for the source node under import, which `Emitter.writing` sets.
 
-    `producer` is the program that wrote the model, as the model says.
+    `producer` is the program that wrote the model, as the model says.  `drawn` counts the random
+    nodes of a name: bodies and functions may be imported several times.
     """
 
     tensors: TensorReader
@@ -172,6 +173,7 @@ class ImportSession:
     budgets: Budgets = field(default=BUDGETS)
     producer: str = ""
     symbols: dict[str, int] = field(default_factory=dict)
+    drawn: Counter[str] = field(default_factory=Counter)
     nodes: int = 0
     depth: int = 0
     calls: tuple[tuple[str, str, str], ...] = ()
@@ -211,8 +213,7 @@ class Scope:
     outside.  `pending` are the nodes not imported yet, `ends` the results of the graph, by name,
     and their ranks as far as declared; `ways` says which comparisons of sizes hold here.
 
-    A loop `repeats` the graph; `seed` is what its random nodes draw with, once one was made, and
-    `drawn` counts the random nodes by name.
+    A loop `repeats` the graph; `seed` is what its random nodes draw with, once one was made.
     """
 
     session: ImportSession
@@ -231,7 +232,6 @@ class Scope:
     ways: tuple[tuple[tuple[Index, Index] | None, bool], ...] = ()
     repeats: bool = False
     seed: Operand | None = None
-    drawn: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         if self.parent:

@@ -15,6 +15,8 @@ from tcc.errors import InternalError, ToolError, UserError
 from tcc.frontends.torch.converters import CONVERTERS
 from tcc.ops import OPS
 
+from tests.processes import finished, started
+
 COMMANDS = sorted(cli.cli.commands)
 
 
@@ -105,13 +107,19 @@ def test_a_process_ends_with_its_code_when_all_handlers_have_run(
     assert ("tcc" in done.stdout) == (code == 0)
 
 
-def test_an_interrupt_inside_of_a_finaliser_is_not_lost() -> None:
+@pytest.mark.parametrize(
+    ("sent", "ignored"),
+    [("SIGINT", "SIGHUP"), ("SIGTERM", "SIGHUP"), ("SIGTERM", "SIGINT")],
+)
+def test_an_interrupt_inside_of_a_finaliser_is_not_lost(sent: str, ignored: str) -> None:
+    """SIGINT is ignored where a shell starts the command in the background."""
     lines = (
         "import signal, time",
+        f"signal.signal(signal.{ignored}, signal.SIG_IGN)",
         "from tcc.cli import commands",
         "class Held:",
         "    def __del__(self):",
-        "        signal.raise_signal(signal.SIGINT)",
+        f"        signal.raise_signal(signal.{sent})",
         "def invoked(*_, **__):",
         "    Held()",
         "    for _ in range(1000):",
@@ -119,9 +127,20 @@ def test_an_interrupt_inside_of_a_finaliser_is_not_lost() -> None:
         "commands.cli.main = invoked",
         "commands.main()",
     )
-    command = [sys.executable, "-c", "\n".join(lines)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = finished(sys.executable, "-c", "\n".join(lines))
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
+def test_an_interrupt_that_the_starter_ignores_stays_ignored() -> None:
+    lines = (
+        "import signal",
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)",
+        "from tcc.cli import commands",
+        "commands.cli.main = lambda *_, **__: print(signal.getsignal(signal.SIGINT).name)",
+        "commands.main()",
+    )
+    done = finished(sys.executable, "-c", "\n".join(lines))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "SIG_IGN\n", "")
 
 
 def test_a_compile_that_is_ended_leaves_nothing(tmp_path: Path) -> None:
@@ -136,15 +155,15 @@ def test_a_compile_that_is_ended_leaves_nothing(tmp_path: Path) -> None:
     graph = onnx.helper.make_graph([node], "g", ports[:1], ports[1:])
     opset = [onnx.helper.make_opsetid("", 17)]
     onnx.save(onnx.helper.make_model(graph, opset_imports=opset), tmp_path / "m.onnx")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tcc", "compile", tmp_path / "m.onnx", "-o", folder / "m.so"],
-        env={**os.environ, "CC": str(compiler)},
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    while not asked.exists() and process.poll() is None:
-        time.sleep(0.05)
-    process.terminate()
-    _, said = process.communicate(timeout=30)
+    words = ("compile", str(tmp_path / "m.onnx"), "-o", str(folder / "m.so"))
+    with started(
+        [sys.executable, "-m", "tcc", *words],
+        env={**os.environ, "CC": str(compiler)}, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        while not asked.exists() and process.poll() is None:
+            time.sleep(0.05)
+        process.terminate()
+        _, said = process.communicate(timeout=30)
     assert (process.returncode, said.strip()) == (130, "interrupted")
     assert list(folder.iterdir()) == []
 

@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tcc
+from onnx import helper
 from tcc.errors import TccError
 from tcc.frontends import load_model
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.runtime import Module
 
-from .agreement import FLOAT, Array, model_of, value
+from .agreement import BOOL, FLOAT, INT64, Array, model_of, value
 from .random_models import CHANCES, WEIGHTS, every_kind, feeds, flow, furthest, looped, node
 
 N = 200
@@ -157,6 +158,34 @@ def test_loops_draw_anew_in_each_trip() -> None:
     due = evaluate_graph(load_model(model, {}), given, seed=4)
     for name in names:
         np.testing.assert_array_equal(found[name], due[name])
+
+
+def test_trips_before_a_loop_draw_apart() -> None:
+    """A value changes its rank in three trips, which are written out before the loop."""
+    body = helper.make_graph(
+        [
+            node("Unsqueeze", ["v", "zero"], ["longer"]),
+            node("Expand", ["longer", "five"], ["w"]),
+            node("RandomUniformLike", ["x"], ["u"]),
+            node("Identity", ["c"], ["d"]),
+        ],
+        "body",
+        [value("i", INT64, []), value("c", BOOL, []), value("v", FLOAT, None)],
+        [value("d", BOOL, []), value("w", FLOAT, None), value("u", FLOAT, [5])],
+    )
+    nodes = [node("Loop", ["n", "", "x"], ["v_", "us"], body=body)]
+    for number in (2, 3):
+        model = model_of(
+            nodes, [value("x", FLOAT, [5])],
+            [value("us", FLOAT, [number, 5]), value("v_", FLOAT, [1] * number + [5])],
+            {"zero": np.array([0]), "five": np.array([5]), "n": np.array(number)}, opset=17,
+        )  # fmt: skip
+        given = {"x": np.ones(5, np.float32)}
+        found = tcc.compile(model, jobs=1).run(given, seed=4)["us"]
+        assert len(np.unique(found)) == 5 * number
+        np.testing.assert_array_equal(
+            found, evaluate_graph(load_model(model, {}), given, seed=4)["us"]
+        )
 
 
 def test_a_voice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,6 @@ def call(ctx: NodeContext, function: FunctionProto) -> Operands:
         around=ctx.scope,
     )
     scope.joins, scope.bound = ctx.scope.joins, ctx.scope.bound
-    scope.drawn = ctx.scope.drawn
     for number, name in enumerate(function.input):
         scope.define(name, ctx.optional(number), ctx.loc)
     given = {**ctx.defaults, **{p.name: p for p in function.attribute_proto}}
