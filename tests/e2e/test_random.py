@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tcc
 from onnx import helper
+from tcc import cli
 from tcc.errors import TccError
 from tcc.frontends import load_model
 from tcc.ir.graph.evaluate import evaluate_graph
@@ -100,6 +101,21 @@ def test_equal_nodes_draw_differently(drawn: dict[str, Array]) -> None:
     assert abs(np.corrcoef(drawn["like"].ravel(), drawn["normal64"].ravel())[0, 1]) < 0.03
     # What two nodes read is one draw.
     np.testing.assert_array_equal(drawn["y"], drawn["like"])
+
+
+def test_run_takes_a_seed(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only a seed that is given is one of draws; inputs are made of seed 0 without it."""
+    monkeypatch.delenv("TCC_SEED", raising=False)
+    found = []
+    for words in ([], [], ["--seed", "3"], ["--seed", "3"], ["--seed", "0"]):
+        folder = tmp_path / str(len(found))
+        assert cli.execute(["run", str(path), "--output", str(folder), *words]) == 0
+        found.append(np.load(folder / "normal.npy"))
+    capsys.readouterr()
+    assert np.array_equal(found[2], found[3])
+    assert len({array.tobytes() for array in found}) == 4
 
 
 @pytest.mark.parametrize("bad", ["x", "-1", "1.5", "18446744073709551616"])
