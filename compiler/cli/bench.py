@@ -12,7 +12,7 @@ from tcc.cli.arrays import inputs_of
 from tcc.cli.choices import PATH, Seconds, json_flag, run_flags
 from tcc.cli.deadline import timeout_flag
 from tcc.cli.opened import opened_artifact
-from tcc.cli.peers.peer import CAP, PEERS, Peer
+from tcc.cli.peers.peer import CAP, PEERS, Peer, check_installed
 from tcc.cli.peers.rounds import Times, best_ratio, interleaved, paired_ratio
 from tcc.cli.show import aligned, print_json, progress, say
 from tcc.errors import UserError
@@ -137,4 +137,6 @@ def _kinds(peers: str, model: Path) -> list[str]:
         )
     if others and model.suffix == ".so":
         raise UserError("peers need the ONNX file, not the artifact", where=model)
+    for name in others:
+        check_installed(PEERS[name])
     return list(dict.fromkeys(["tcc", *others]))

@@ -1,4 +1,4 @@
-"""Command-line flags from the one list of options."""
+"""Command-line flags that several commands share."""
 
 from collections.abc import Callable
 from math import isnan
@@ -6,44 +6,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from tcc.options import FLAGS, Flag, Options, read_options
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 PATH = click.Path(path_type=Path)
-
-
-def compile_flags(command: Command) -> Command:
-    """Adds every flag of `tcc.options.FLAGS`; the command gets their values as keywords."""
-    for flag in reversed(FLAGS):
-        command = _flag(flag)(command)
-    return command
-
-
-def _flag(flag: Flag) -> Callable[[Command], Command]:
-    if not flag.metavar:
-        value = not flag.spelling.startswith("--no-")
-        return click.option(
-            flag.spelling,
-            flag.name,
-            is_flag=True,
-            flag_value=value,
-            default=None,
-            help=flag.help,
-        )
-    return click.option(
-        flag.spelling,
-        flag.name,
-        metavar=flag.metavar,
-        multiple=flag.repeated,
-        default=None,
-        help=flag.help,
-    )
-
-
-def chosen_options(values: dict[str, Any]) -> Options:
-    """Options from the keywords that `compile_flags` gives; raises UserError naming the flag."""
-    return read_options(values, python=False)
 
 
 class Seconds(click.FloatRange):

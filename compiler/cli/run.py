@@ -8,12 +8,12 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 from tcc.artifact import load
-from tcc.cli.arrays import inputs_of, write_arrays
+from tcc.cli.arrays import as_values, inputs_of, write_arrays
 from tcc.cli.choices import PATH, json_flag, run_flags
 from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.opened import opened_artifact
 from tcc.cli.ranks import run_ranks
-from tcc.cli.show import array_lines, print_json, say, shape_record
+from tcc.cli.show import array_lines, array_record, print_json, say
 from tcc.errors import TccError, UserError
 from tcc.runtime import Module
 from tcc.runtime import comm as comms
@@ -73,10 +73,11 @@ def run(
             results = interruptible(lambda: module.run(arrays, seed=seed if seeded else None))
     if output is not None:
         write_arrays(results, output)
+    values = as_values(results, module.outputs)
     if as_json:
-        print_json({name: shape_record(value) for name, value in results.items()})
+        print_json({name: array_record(value) for name, value in values.items()})
         return
-    for line in array_lines(results):
+    for line in array_lines(values):
         say(line)
 
 

@@ -80,8 +80,9 @@ class Placed:
     """The steps of a graph in order, and the layouts of the values they store.
 
     `wholes` gives, for a value that is a part of another's storage, that other value; `rounded`
-    the constants that are stored as less than the model has them; `surface` the types that callers
-    see of inputs and outputs with packed elements, by name.
+    the constants that are stored as less than the model has them; `weight_types` what the weights
+    of contractions are stored as, where less than f32 is asked for; `surface` the types that
+    callers see of inputs and outputs with packed elements, by name.
     """
 
     graph: Graph
@@ -89,6 +90,7 @@ class Placed:
     layouts: Mapping[Value, Layout]
     wholes: Mapping[Value, Value]
     rounded: tuple[Rounded, ...] = ()
+    weight_types: Mapping[Value, str] = field(default_factory=dict)
     surface: Mapping[str, TensorType] = field(default_factory=dict)
 
     @property

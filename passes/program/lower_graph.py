@@ -314,6 +314,7 @@ class GraphLowering:
     def steps(self) -> None:
         """Emits every step of the frame's graph."""
         self.context.weights.rounded.update(dict.fromkeys(self.placed.rounded))
+        self.context.weights.types.update(self.placed.weight_types)
         handles = self.handles
         for step in self.placed.steps:
             if step.kernel is None:
