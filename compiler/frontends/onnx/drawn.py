@@ -2,11 +2,11 @@
 
     r = RandomNormalLike(x)   ->   r = Reshape(Gather(draws, 0 to Size(x)), Shape(x))
 
-An element's draw depends on its number alone, so the first draws of a node suit any shape.  How
-many there must be only a run tells: each node's `NAME/count` is an output of the result.
+An element's draw depends on its number alone, so the first draws of a node suit any shape of up to
+as many elements; a runtime refuses to gather more.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +16,12 @@ from onnx.numpy_helper import from_array
 from tcc.frontends.onnx.importer import import_model
 from tcc.frontends.onnx.reader import read_model
 from tcc.ir.graph.evaluate import evaluate_graph
-from tcc.ir.op import Array, NamedArrays
+from tcc.ir.op import Array
 
 _FED = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike")
 _TYPES = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 _OPSET = 11  # the first with Range
-_COUNT, _FIRST = "/count", 1 << 16  # the draws of a node whose size no run has told
+_COUNT = 1 << 20  # draws of a node whose size only a run tells
 
 
 def _nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
@@ -39,15 +39,17 @@ def _draws(node: onnx.NodeProto) -> bool:
     return node.op_type in (*_FED, "Bernoulli", "Multinomial")
 
 
-def random_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    """The nodes that may draw random numbers, those of bodies and functions too."""
-    parts = (model.graph, *model.functions)
+def random_nodes(model: Path) -> list[onnx.NodeProto]:
+    """The nodes of the ONNX file at `model` that may draw random numbers, those of bodies and
+    functions too."""
+    proto = onnx.load(model, load_external_data=False)
+    parts = (proto.graph, *proto.functions)
     return [node for part in parts for node in _nodes(part) if _draws(node)]
 
 
-def write_drawn(model: Path, target: Path, seed: int, counts: Mapping[str, int]) -> bool:
-    """Writes the ONNX file at `model` as `target` with the draws of `seed`, as many of each node as
-    `counts` says by its output's name, and its weights in a file beside.
+def write_drawn(model: Path, target: Path, seed: int) -> bool:
+    """Writes the ONNX file at `model` as `target` with the draws of `seed`, and its weights in a
+    file beside.
 
     Returns False, and writes nothing, where another runtime cannot be given them: the draws of
     loops and functions, of operators that choose, and of types that it lacks.
@@ -57,23 +59,17 @@ def write_drawn(model: Path, target: Path, seed: int, counts: Mapping[str, int])
     opset = next((o.version for o in proto.opset_import if not o.domain), 0)
     feeds = {id(n): _Feed(n, kinds) for n in proto.graph.node if n.op_type in _FED}
     alike = all(feed.kind in _TYPES for feed in feeds.values())
-    if len(feeds) != len(random_nodes(proto)) or not alike or opset < _OPSET:
+    if len(feeds) != len(random_nodes(model)) or not alike or opset < _OPSET:
         return False
     nodes = [*proto.graph.node]
     del proto.graph.node[:]
     for node in nodes:
         if id(node) in feeds:
-            feeds[id(node)].add(proto.graph, seed, counts)
+            feeds[id(node)].add(proto.graph, seed)
         else:
             proto.graph.node.append(node)
     onnx.save(proto, target, save_as_external_data=True, location=f"{target.name}.weights")
     return True
-
-
-def missing_draws(outputs: NamedArrays, counts: Mapping[str, int]) -> dict[str, int]:
-    """The draws that a run asked for, by node, where there were fewer."""
-    asked = {n.removesuffix(_COUNT): int(a) for n, a in outputs.items() if n.endswith(_COUNT)}
-    return {name: count for name, count in asked.items() if count > counts.get(name, _FIRST)}
 
 
 def _element_types(model: Path) -> dict[str, int]:
@@ -93,31 +89,25 @@ class _Feed:
         source = kinds.get(node.input[0], 0) if node.input else TensorProto.FLOAT
         self.kind = self._attributes["dtype"].i if "dtype" in self._attributes else source
 
-    def add(self, graph: onnx.GraphProto, seed: int, counts: Mapping[str, int]) -> None:
+    def add(self, graph: onnx.GraphProto, seed: int) -> None:
         """Adds to the graph what gives the node's result."""
         name = self._name
         if not self._node.input:
-            graph.initializer.append(
-                from_array(self._drawn(self._attributes["shape"].ints, seed), name)
-            )
+            fixed = self._drawn(self._attributes["shape"].ints, seed)
+            graph.initializer.append(from_array(fixed, name))
             return
-        draws = self._drawn([counts.get(name, _FIRST)], seed)
-        numbers = {"first": 0, "step": 1, "length": draws.size}
-        arrays = {"draws": draws, **{n: np.array(a, np.int64) for n, a in numbers.items()}}
+        arrays = {"draws": self._drawn([_COUNT], seed), "first": np.array(0), "step": np.array(1)}
         graph.initializer.extend(from_array(a, f"{name}/{part}") for part, a in arrays.items())
         for op, inputs, result in (
             ("Shape", [self._node.input[0]], "/shape"),
-            ("Size", [self._node.input[0]], _COUNT),
-            ("Range", [f"{name}/first", f"{name}{_COUNT}", f"{name}/step"], "/range"),
-            ("Mod", [f"{name}/range", f"{name}/length"], "/places"),  # the count tells of too few
+            ("Size", [self._node.input[0]], "/size"),
+            ("Range", [f"{name}/first", f"{name}/size", f"{name}/step"], "/places"),
             ("Gather", [f"{name}/draws", f"{name}/places"], "/flat"),
             ("Reshape", [f"{name}/flat", f"{name}/shape"], ""),
         ):
             graph.node.append(helper.make_node(op, inputs, [name + result]))
-        count = helper.make_tensor_value_info(f"{name}{_COUNT}", TensorProto.INT64, [])
-        graph.output.append(count)
 
-    def _drawn(self, shape: list[int], seed: int) -> Array:
+    def _drawn(self, shape: Sequence[int], seed: int) -> Array:
         """What tcc draws for the node, in another shape."""
         name, law = self._name, self._node.op_type.removesuffix("Like")
         node = helper.make_node(law, [], [name], shape=shape, dtype=self.kind)
