@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import tcc
 from onnx import helper
@@ -116,6 +117,31 @@ def test_run_takes_a_seed(
     capsys.readouterr()
     assert np.array_equal(found[2], found[3])
     assert len({array.tobytes() for array in found}) == 4
+
+
+@pytest.mark.parametrize(
+    ("model", "oracle"),
+    [
+        (flow(), "ONNX Runtime"), (looped(), "the reference evaluator"),
+        (every_kind(), "the reference evaluator"),
+    ],
+)  # fmt: skip
+def test_verify_compares_equal_draws(
+    model: onnx.ModelProto, oracle: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path)
+    artifact = tmp_path / "m.so"
+    tcc.compile(model, jobs=1).save(artifact)
+    assert cli.execute(["verify", str(path), str(artifact)]) == 0
+    assert oracle in capsys.readouterr().out
+    # Another mean or seed than the model's is found.
+    for attribute in (a for each in model.graph.node for a in each.attribute):
+        if attribute.name in ("mean", "low", "seed"):
+            attribute.f += 0.1
+    onnx.save(model, path)
+    assert cli.execute(["verify", str(path), str(artifact)]) == 1
+    capsys.readouterr()
 
 
 @pytest.mark.parametrize("bad", ["x", "-1", "1.5", "18446744073709551616"])

@@ -21,7 +21,7 @@ from tcc.ir.op import Array
 _FED = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike")
 _TYPES = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 _OPSET = 11  # the first with Range
-_COUNT = 1 << 20  # draws of a node whose size only a run tells
+_COUNT = 1 << 19  # draws of a node whose size only a run tells
 
 
 def _nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
