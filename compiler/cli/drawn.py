@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tcc.cli.peers.peer import SEED
 from tcc.frontends.onnx.drawn import random_nodes, write_drawn
 from tcc.temporary import temporary_folder
-
-SEED = 0  # of the artifact's runs, and of the evaluator's
 
 
 @contextmanager

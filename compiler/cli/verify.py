@@ -17,11 +17,11 @@ from tcc.cli.arrays import as_values, inputs_of, is_carried, make_inputs, progra
 from tcc.cli.choices import PATH, json_flag, run_flags
 from tcc.cli.compare import Difference, compare
 from tcc.cli.deadline import interruptible, timeout_flag
-from tcc.cli.drawn import SEED, drawn_model
+from tcc.cli.drawn import drawn_model
 from tcc.cli.layer_results import Finding, Report, finding_lines, write_reproduction
 from tcc.cli.layers import LayerCheck
 from tcc.cli.opened import opened_artifact
-from tcc.cli.peers.peer import PEERS, Peer
+from tcc.cli.peers.peer import PEERS, SEED, Peer
 from tcc.cli.peers.worker import write_arrays
 from tcc.cli.show import print_json, progress, say
 from tcc.driver import evaluate_model, float_types, model_inputs, precision_text, rounded_weights

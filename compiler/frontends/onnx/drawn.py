@@ -7,6 +7,7 @@ as many elements; a runtime refuses to gather more.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from tcc.ir.op import Array
 _FED = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike")
 _TYPES = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 _OPSET = 11  # the first with Range
-_COUNT = 1 << 19  # draws of a node whose size only a run tells
+_COUNT = 1 << 18  # draws of a node whose size only a run tells
 
 
 def _nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
@@ -55,9 +56,9 @@ def write_drawn(model: Path, target: Path, seed: int) -> bool:
     loops and functions, of operators that choose, and of types that it lacks.
     """
     proto = onnx.load(model)
-    kinds = _element_types(model)
+    types = _types(model)
     opset = next((o.version for o in proto.opset_import if not o.domain), 0)
-    feeds = {id(n): _Feed(n, kinds) for n in proto.graph.node if n.op_type in _FED}
+    feeds = {id(n): _Feed(n, types) for n in proto.graph.node if n.op_type in _FED}
     alike = all(feed.kind in _TYPES for feed in feeds.values())
     if len(feeds) != len(random_nodes(model)) or not alike or opset < _OPSET:
         return False
@@ -72,22 +73,24 @@ def write_drawn(model: Path, target: Path, seed: int) -> bool:
     return True
 
 
-def _element_types(model: Path) -> dict[str, int]:
-    """The element type of every tensor that ONNX infers one of."""
+def _types(model: Path) -> dict[str, onnx.TypeProto.Tensor]:
+    """The type of every tensor that ONNX infers one of."""
     proto = onnx.load(model, load_external_data=False)
     graph = onnx.shape_inference.infer_shapes(proto).graph
     values = (*graph.input, *graph.value_info, *graph.output)
-    return {value.name: value.type.tensor_type.elem_type for value in values}
+    return {value.name: value.type.tensor_type for value in values}
 
 
 class _Feed:
     """A random node that gets its draws as a constant, of element type `kind`."""
 
-    def __init__(self, node: onnx.NodeProto, kinds: Mapping[str, int]) -> None:
+    def __init__(self, node: onnx.NodeProto, types: Mapping[str, onnx.TypeProto.Tensor]) -> None:
         self._node, self._name = node, node.output[0]
         self._attributes = {attribute.name: attribute for attribute in node.attribute}
-        source = kinds.get(node.input[0], 0) if node.input else TensorProto.FLOAT
-        self.kind = self._attributes["dtype"].i if "dtype" in self._attributes else source
+        like = types.get(next(iter(node.input), ""), onnx.TypeProto.Tensor(elem_type=1))
+        self.kind = self._attributes["dtype"].i if "dtype" in self._attributes else like.elem_type
+        known = like.HasField("shape") and all(d.HasField("dim_value") for d in like.shape.dim)
+        self._count = prod(d.dim_value for d in like.shape.dim) if known else _COUNT
 
     def add(self, graph: onnx.GraphProto, seed: int) -> None:
         """Adds to the graph what gives the node's result."""
@@ -96,7 +99,11 @@ class _Feed:
             fixed = self._drawn(self._attributes["shape"].ints, seed)
             graph.initializer.append(from_array(fixed, name))
             return
-        arrays = {"draws": self._drawn([_COUNT], seed), "first": np.array(0), "step": np.array(1)}
+        arrays = {
+            "draws": self._drawn([self._count], seed),
+            "first": np.array(0),
+            "step": np.array(1),
+        }
         graph.initializer.extend(from_array(a, f"{name}/{part}") for part, a in arrays.items())
         for op, inputs, result in (
             ("Shape", [self._node.input[0]], "/shape"),
