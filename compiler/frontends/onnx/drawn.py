@@ -87,7 +87,8 @@ class _Feed:
     def __init__(self, node: onnx.NodeProto, types: Mapping[str, onnx.TypeProto.Tensor]) -> None:
         self._node, self._name = node, node.output[0]
         self._attributes = {attribute.name: attribute for attribute in node.attribute}
-        like = types.get(next(iter(node.input), ""), onnx.TypeProto.Tensor(elem_type=1))
+        other = onnx.TypeProto.Tensor(elem_type=0 if node.input else TensorProto.FLOAT)
+        like = types.get(next(iter(node.input), ""), other)
         self.kind = self._attributes["dtype"].i if "dtype" in self._attributes else like.elem_type
         known = like.HasField("shape") and all(d.HasField("dim_value") for d in like.shape.dim)
         self._count = prod(d.dim_value for d in like.shape.dim) if known else _COUNT
