@@ -15,7 +15,7 @@ from tcc.backends.artifact.link import c_name
 from tcc.backends.cpu.detect import detect
 from tcc.debug import Stopped, Timing, Trace
 from tcc.errors import InternalError, UserError
-from tcc.frontends import exported, is_torch_module, load_model
+from tcc.frontends import exported, is_torch_module, load_called, load_model
 from tcc.frontends.onnx.converters import CONVERTERS
 from tcc.frontends.onnx.inputs import declared_size, with_defaults
 from tcc.frontends.onnx.reader import read_model
@@ -107,7 +107,7 @@ def compile_model(
     check_options(options, targets)
     trace = Trace(options.dump, progress, options.verify, options.stop_after)
     with trace.stage("import"):
-        graph = load_model(
+        graph, form = load_called(
             model, dict(options.inputs), allow_pickle=options.allow_pickle, budgets=options.budgets
         )
     trace.dump("import", lambda: graph_text(graph))
@@ -124,7 +124,11 @@ def compile_model(
     with trace.stage("link"):
         manifest = codes[0].write(
             variants,
-            {**_manifest(targets, options, ops), **_appends(optimised[0][0])},
+            {
+                **_manifest(targets, options, ops),
+                **_appends(optimised[0][0]),
+                **({} if form is None else {"call": form}),
+            },
             c_name(options.name or output.stem),
             output,
             targets[0].triple,

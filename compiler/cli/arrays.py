@@ -11,7 +11,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 from tcc.artifact import read_program
-from tcc.cli.show import say
+from tcc.cli.show import say_fitted
 from tcc.errors import UserError, file_errors
 from tcc.ir.types import BF16, DTYPES, STRING, DType, DTypeKind
 from tcc.later import later
@@ -94,7 +94,7 @@ def make_inputs(
     ]
     if random:
         made_up = f"random values of seed {seed}: {', '.join(random)}"
-        say(f"{made_up}; give others with --input", err=True)
+        say_fitted([f"{made_up}; give others with --input"], err=True)
     return {port.name: made[n] for n, port in enumerate(ports)}
 
 

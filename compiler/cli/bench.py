@@ -7,14 +7,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
-from tcc.artifact import load
+from tcc.artifact import load, read_manifest
 from tcc.cli.arrays import inputs_of
 from tcc.cli.choices import PATH, Seconds, json_flag, run_flags
 from tcc.cli.deadline import timeout_flag
-from tcc.cli.opened import opened_artifact
+from tcc.cli.opened import is_artifact, opened_artifact
 from tcc.cli.peers.peer import CAP, PEERS, Peer, check_installed
 from tcc.cli.peers.rounds import Times, best_ratio, interleaved, paired_ratio
-from tcc.cli.show import aligned, print_json, progress, say
+from tcc.cli.show import aligned, print_json, progress, say, say_fitted
 from tcc.errors import UserError
 
 
@@ -67,6 +67,8 @@ def bench(
       tcc bench model.onnx --peers ort,openvino --threads 2 --timeout 600
     """
     kinds = _kinds(peers, model)
+    if artifact is not None:
+        read_manifest(artifact)
     count = threads or len(os.sched_getaffinity(0))
     with opened_artifact(artifact or model, inputs) as compiled, ExitStack() as stack:
         arrays = inputs_of(compiled, load(compiled).inputs, inputs, seed)
@@ -87,8 +89,7 @@ def bench(
         print_json({"model": str(model), "threads": count, "seconds": measured, **_ratios(times)})
         return
     say(f"{model.name}, threads: {count}, rounds: {rounds}, times in milliseconds")
-    for line in (*_table(times), *_disturbances(times)):
-        say(line)
+    say_fitted((*_table(times), *_disturbances(times)))
 
 
 def _table(times: Mapping[str, Times]) -> Iterator[str]:
@@ -135,7 +136,7 @@ def _kinds(peers: str, model: Path) -> list[str]:
             where="--peers",
             hint=f"there are: {', '.join(PEERS)}",
         )
-    if others and model.suffix == ".so":
+    if others and is_artifact(model):
         raise UserError("peers need the ONNX file, not the artifact", where=model)
     for name in others:
         check_installed(PEERS[name])

@@ -6,10 +6,30 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from tcc.errors import UserError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 PATH = click.Path(path_type=Path)
+
+
+class _Output(click.Path):
+    """A path that is written: standard output is none."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if str(value) == "-":
+            raise UserError(
+                "what is written here goes to a path, and not to standard output",
+                where=f"{param.opts[0]} -",
+                hint="name it, or write ./- for the name",
+            )
+        return super().convert(value, param, ctx)
+
+
+OUTPUT = _Output()
 
 
 class Seconds(click.FloatRange):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from tcc.budgets import memory_of
-from tcc.cli.choices import PATH, json_flag
+from tcc.cli.choices import OUTPUT, PATH, json_flag
 from tcc.cli.compile_flags import chosen_options, compile_flags
 from tcc.cli.show import print_json, progress, say, summary_line
 from tcc.debug import Stopped, timing_table
@@ -25,7 +25,7 @@ else:
 @click.option(
     "-o",
     "--output",
-    type=PATH,
+    type=OUTPUT,
     metavar="OUT",
     help="Default: MODEL.so, or MODEL.c for --target c, here.",
 )

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import click
 from tcc import __version__
 from tcc.backends.cpu.detect import detect
-from tcc.cli.choices import PATH, json_flag
-from tcc.cli.show import bytes_text, print_json, progress, say
+from tcc.cli.choices import OUTPUT, json_flag
+from tcc.cli.show import bytes_text, print_json, progress, say, say_fitted
 from tcc.errors import ToolError, UserError, file_errors
 from tcc.later import later
 from tcc.options import Options
@@ -38,7 +38,9 @@ _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     is_flag=True,
     help="Measures this machine's constants (some seconds) for tcc compile --machine.",
 )
-@click.option("-o", "--output", type=PATH, metavar="FILE", help="Where they go; default: printed.")
+@click.option(
+    "-o", "--output", type=OUTPUT, metavar="FILE", help="Where they go; default: printed."
+)
 @json_flag
 def doctor(calibrate: bool, output: Path | None, as_json: bool) -> int:
     """Shows what tcc finds on this machine: versions, linkers, processor, memory pages.
@@ -70,8 +72,8 @@ def doctor(calibrate: bool, output: Path | None, as_json: bool) -> int:
         print_json(facts)
     else:
         width = max(map(len, facts))
-        for name, fact in facts.items():
-            click.echo(f"{name:{width}}  {fact}")
+        lines = (f"{name:{width}}  {fact}" for name, fact in facts.items())
+        say_fitted(lines, indent=width + 2)
     if all(found == "absent" for found in linkers.values()):
         say("nothing can link here: install gcc or clang, or: pip install 'tcc[zig]'", err=True)
         return ToolError.exit_code

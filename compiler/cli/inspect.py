@@ -16,8 +16,8 @@ from tcc.cli.kernels.forms import FORMS, form_text
 from tcc.cli.kernels.gpu_builds import build_lines
 from tcc.cli.kernels.steps import StepTime, measure_steps, running_variant
 from tcc.cli.kernels.table import contraction_line, kernel_rows, symbolic_sizes_line, table_lines
-from tcc.cli.opened import opened_artifact
-from tcc.cli.show import print_json, say
+from tcc.cli.opened import is_artifact, opened_artifact
+from tcc.cli.show import print_json, say, say_fitted
 from tcc.errors import UserError
 from tcc.later import later
 
@@ -131,14 +131,13 @@ def inspect(
     for variant, own in named:
         if len(manifest["variants"]) > 1:
             say(f"{variant.get('target')}:")
-        for line in _kernel_lines(variant, own, times, path):
-            say(line)
+        say_fitted(_kernel_lines(variant, own, times, path))
 
 
 def _show_derivations(
     model: Path, inputs: tuple[str, ...], replay: TextIO | None, svg: TextIO | None, as_json: bool
 ) -> None:
-    if model.suffix == ".so":
+    if is_artifact(model):
         raise UserError(
             "an artifact does not hold what it was derived from",
             where="--derivations",
@@ -152,8 +151,7 @@ def _show_derivations(
     if as_json:
         print_json(records)
         return
-    for line in derived.derivation_lines(records):
-        say(line)
+    say_fitted(derived.derivation_lines(records))
 
 
 def _kernel_lines(
@@ -170,8 +168,7 @@ def _show_manifest(manifest: dict[str, Any], as_json: bool) -> None:
         print_json(manifest)
         return
     for name, value in manifest.items():
-        for line in _lines(name, value):
-            say(line)
+        say_fitted(_lines(name, value))
 
 
 def _flat(value: Any) -> bool:

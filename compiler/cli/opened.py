@@ -5,7 +5,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tcc.cli.show import progress, say, summary_line
+from tcc.artifact import read_manifest
+from tcc.cli.show import progress, say_fitted, summary_line
+from tcc.errors import UserError
+from tcc.file_kind import is_elf
 from tcc.later import later
 from tcc.temporary import temporary_folder
 
@@ -15,12 +18,29 @@ else:
     driver, options = later("tcc.driver"), later("tcc.options")
 
 
+def is_artifact(path: Path) -> bool:
+    """Whether `path` is meant as an artifact: by its name, or by what lies there."""
+    return path.suffix == ".so" or is_elf(path)
+
+
+def check_pair(model: Path, artifact: Path | None) -> None:
+    """Raises UserError for an artifact where a model is due, and the other way round."""
+    if is_artifact(model):
+        raise UserError(
+            "MODEL is an artifact, and not the model that it was compiled from",
+            where=model,
+            hint="give the ONNX file or .pt2 archive",
+        )
+    if artifact is not None:
+        read_manifest(artifact)
+
+
 @contextmanager
 def opened_artifact(model: Path, given: Sequence[str], **more: Any) -> Iterator[Path]:
-    """`model` itself if it is a shared library, else the artifact compiled from it for this
+    """`model` itself if it is an artifact, else the artifact compiled from it for this
     machine, which is removed afterwards; its inputs are also those with a default that `given`,
     the texts of `--input`, give, and `more` are other fields of `Options`."""
-    if model.suffix == ".so":
+    if is_artifact(model):
         yield model
         return
     chosen = options.Options(inputs=driver.optional_inputs(model, given), **more)
@@ -28,5 +48,5 @@ def opened_artifact(model: Path, given: Sequence[str], **more: Any) -> Iterator[
         with progress(f"compiling {model.name}") as stage:
             output = folder / f"{model.stem}.so"
             compiled = driver.compile_model(model, chosen, output, stage)
-        say(summary_line(compiled), err=True)
+        say_fitted([summary_line(compiled)], err=True)
         yield compiled.path

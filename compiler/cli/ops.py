@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from tcc.cli.choices import json_flag
-from tcc.cli.show import print_json
+from tcc.cli.show import print_json, say_fitted
 from tcc.errors import UserError
 from tcc.ir.op import OpSpec
 from tcc.later import later
@@ -102,7 +102,7 @@ def ops(names: tuple[str, ...], as_onnx: bool, as_json: bool) -> None:
         return
     width = max((len(record["name"]) for record in records), default=0)
     for record in records:
-        click.echo(f"{record['name']:{width}}  {record['doc']}")
+        say_fitted([f"{record['name']:{width}}  {record['doc']}"])
         for onnx, opsets in record.get("opsets", {}).items():
             click.echo(f"{'':{width}}  ONNX: {onnx}, opsets {', '.join(map(str, opsets))}")
         if names and record["dtypes"]:

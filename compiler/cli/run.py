@@ -9,11 +9,11 @@ import click
 from click.core import ParameterSource
 from tcc.artifact import load
 from tcc.cli.arrays import as_values, inputs_of, write_arrays
-from tcc.cli.choices import PATH, json_flag, run_flags
+from tcc.cli.choices import OUTPUT, PATH, json_flag, run_flags
 from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.opened import opened_artifact
 from tcc.cli.ranks import run_ranks
-from tcc.cli.show import array_lines, array_record, print_json, say
+from tcc.cli.show import array_lines, array_record, print_json, say, say_fitted
 from tcc.errors import TccError, UserError
 from tcc.runtime import Module
 from tcc.runtime import comm as comms
@@ -22,7 +22,7 @@ from tcc.runtime import comm as comms
 @click.command()
 @click.argument("model", type=PATH)
 @run_flags
-@click.option("--output", type=PATH, metavar="DIR", help="Writes each output to DIR/NAME.npy.")
+@click.option("--output", type=OUTPUT, metavar="DIR", help="Writes each output to DIR/NAME.npy.")
 @click.option(
     "--nproc",
     type=click.IntRange(1, 64),
@@ -77,8 +77,7 @@ def run(
     if as_json:
         print_json({name: array_record(value) for name, value in values.items()})
         return
-    for line in array_lines(values):
-        say(line)
+    say_fitted(array_lines(values))
 
 
 @contextmanager

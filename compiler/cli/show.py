@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import isfinite
+from shutil import get_terminal_size
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -41,6 +43,18 @@ def say(line: str, *, err: bool = False) -> None:
     click.echo(printable(line), err=err)
 
 
+def say_fitted(lines: Iterable[str], *, err: bool = False, indent: int = 4) -> None:
+    """Prints lines, those that are wider than the terminal as several, the later ones indented."""
+    for line in lines:
+        for part in _parts(printable(line), len(line) - len(line.lstrip()) + indent) or [""]:
+            click.echo(part, err=err)
+
+
+def _parts(text: str, indent: int) -> list[str]:
+    width = max(get_terminal_size().columns, 2 * indent)
+    return wrap(text, width, subsequent_indent=" " * indent, break_on_hyphens=False)
+
+
 def print_json(value: Any) -> None:
     """Prints a result as a program would read it."""
     click.echo(json.dumps(value))
@@ -49,12 +63,18 @@ def print_json(value: Any) -> None:
 def aligned(
     rows: Iterable[Sequence[str]], justify: Callable[[str, int], str] = str.rjust
 ) -> Iterator[str]:
-    """Rows as lines of columns: the first and the last to the left, those between by `justify`."""
+    """Rows as lines of columns: the first and the last to the left, those between by `justify`.
+    Where a line is wider than the terminal, its last cell stands below it."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for first, *others, last in rows:
         cells = (first.ljust(widths[0]), *map(justify, others, widths[1:]), last)
-        yield "  ".join(cells).rstrip()
+        line = "  ".join(cells).rstrip()
+        if len(line) <= get_terminal_size().columns:
+            yield line
+            continue
+        yield "  ".join(cells[:-1]).rstrip()
+        yield from _parts(f"    {last}", 4) if last else ()
 
 
 def bytes_text(size: int) -> str:

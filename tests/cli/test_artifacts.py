@@ -1,6 +1,7 @@
 """run, inspect, bench and verify on an artifact that was made by hand."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -255,6 +256,43 @@ def test_derivations_are_shown_with_their_reasons(
     )
     assert "no derivation to draw" in capsys.readouterr().err
     assert not picture.exists()
+
+
+def test_a_bilinear_form_is_drawn_with_its_stages(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The transformed image, the contraction and the result stand in the right half, with the
+    transformed filters as an operand known ahead of the run."""
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 17]>
+        g (float[1, 64, 56, 56] x) => (float[1, 64, 56, 56] y)
+        { y = Conv <pads = [1, 1, 1, 1]> (x, w) }""")
+    filters = np.random.default_rng(0).standard_normal((64, 64, 3, 3)).astype(np.float32) / 24
+    model.graph.initializer.append(onnx.numpy_helper.from_array(filters, "w"))
+    onnx.save(model, tmp_path / "m.onnx")
+    picture = tmp_path / "m.svg"
+    command = [
+        "inspect",
+        str(tmp_path / "m.onnx"),
+        "--derivations",
+        "--svg",
+        str(picture),
+        "--json",
+    ]
+    assert cli.execute(command) == 0
+    (site,) = json.loads(capsys.readouterr().out)
+    (form,) = [c for c in site["candidates"] if c["chosen"]]
+    tile, kernel = (int(part) for part in re.match(r"F\((\d) x \d, (\d)", form["chain"]).groups())
+    points = (tile + kernel - 1) ** 2
+    image, filters_, first, contraction, result = form["stages"]
+    assert (image["type"], result["type"]) == ("f32[1,64,56,56]", "f32[1,64,56,56]")
+    assert filters_["type"].startswith(f"f32[{points},")
+    assert filters_["known"]
+    assert [s["reads"] for s in (first, contraction, result)] == [["p0"], ["s0", "p1"], ["s1"]]
+    products = points * (-(-56 // tile)) ** 2 * 64 * 64  # a product a point, tile and channels
+    assert f"{products / 1e6:,.1f} M products" in contraction["does"]
+    root = ElementTree.parse(picture).getroot()
+    boxes = [float(r.get("x", "0")) for r in root.findall("{*}rect")][1:]
+    assert [sum(x > float(root.get("width", "0")) / 2 for x in boxes), len(boxes)] == [5, 8]
 
 
 def test_a_chain_is_replayed_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,8 +57,12 @@ def test_calm_rounds_need_no_words(
 
 
 def test_scattered_rounds_are_told(
-    artifact: Path, timed: dict[str, Times], capsys: pytest.CaptureFixture[str]
+    artifact: Path,
+    timed: dict[str, Times],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     timed |= {"tcc": CALM, "ort": BUSY}
     assert cli.execute(["bench", str(artifact), *SMALL]) == 0
     *_, line = capsys.readouterr().out.splitlines()

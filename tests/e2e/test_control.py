@@ -308,7 +308,7 @@ def test_loop_whose_first_trip_changes_ranks_and_whose_condition_has_an_axis() -
             for j, trips in ((1, 1), (3, 2), (9, 5))
         ),
     )
-    with pytest.raises(tcc.TccError, match="a loop without a trip leaves a value of another rank"):
+    with pytest.raises(tcc.TccError, match="a loop that ends before trip 1 leaves"):
         module.run({"j": np.array([1]), "trips": np.array(0), **common})
 
 

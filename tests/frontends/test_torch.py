@@ -320,11 +320,6 @@ def test_backend_of_torch_compile() -> None:
         compiled(x).sum().backward()
 
 
-def test_complex_results_are_refused() -> None:
-    with pytest.raises(UserError, match="is complex"):
-        load_model(export(lambda x: torch.fft.fft(x), torch.randn(3)))
-
-
 def test_matrices_without_a_result_stop_the_run() -> None:
     with pytest.raises(UserError, match="no result for a matrix"):
         evaluated(torch.linalg.inv, torch.zeros(2, 2))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tcc.artifact import read_listings
 from tcc.cli.kernels.listing import kernel_listing
-from tcc.cli.opened import opened_artifact
+from tcc.cli.opened import is_artifact, opened_artifact
 from tcc.debug import Stopped
 from tcc.errors import InternalError, UserError
 from tcc.later import later
@@ -38,7 +38,7 @@ def form_text(model: Path, form: str, kernel: str | None, given: Sequence[str]) 
     """
     if form in _CODE:
         return _code(model, form, kernel, given)
-    if model.suffix == ".so":
+    if is_artifact(model):
         raise UserError(
             "an artifact holds the code of its kernels only",
             where=f"--form {form}",

@@ -35,7 +35,7 @@ def import_body(
     known: set[str],
     *,
     condition: TensorType | None = None,
-    ranks: Sequence[int] = (),
+    ranks: Sequence[int | None] = (),
     due: Sequence[DType] = (),
     kept: Sequence[TensorType] = (),
     written: int = 0,
@@ -65,7 +65,9 @@ def import_body(
     return finished(here, outputs, ranks)
 
 
-def finished(ctx: NodeContext, outputs: Sequence[Operand], ranks: Sequence[int] = ()) -> Body:
+def finished(
+    ctx: NodeContext, outputs: Sequence[Operand], ranks: Sequence[int | None] = ()
+) -> Body:
     """The body that `ctx` writes; the first outputs get the `ranks` where they have one element."""
     ranked = (of_rank(ctx, o, rank) for o, rank in zip(outputs, ranks, strict=False))
     outputs = (*ranked, *outputs[len(ranks) :])
@@ -77,9 +79,11 @@ def is_single(type: TensorType) -> bool:
     return all(as_int(dim) == 1 for dim in type.shape)
 
 
-def of_rank(ctx: NodeContext, operand: Operand, rank: int) -> Operand:
-    """The operand with `rank` axes where it has one element, else as it is."""
-    return ctx.reshape(operand, (1,) * rank) if is_single(operand.type) else operand
+def of_rank(ctx: NodeContext, operand: Operand, rank: int | None) -> Operand:
+    """The operand with `rank` axes where it has one element and a rank is given, else as it is."""
+    if rank is None or not is_single(operand.type):
+        return operand
+    return ctx.reshape(operand, (1,) * rank)
 
 
 def _kept(ctx: NodeContext, state: Operand, type: TensorType) -> Operand:

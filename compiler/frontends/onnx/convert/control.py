@@ -64,7 +64,7 @@ def choose(
 
 
 def _body(
-    ctx: NodeContext, branch: Branch, name: str, known: set[str], ranks: Sequence[int] = ()
+    ctx: NodeContext, branch: Branch, name: str, known: set[str], ranks: Sequence[int | None] = ()
 ) -> Body:
     scope = ctx.body_scope(name, known)
     scope.ends = dict.fromkeys(ctx.node.output)

@@ -1,7 +1,7 @@
 """Converter of Loop.
 
     y = Loop(n, c, x)       ->  loop(n, c, x), where an iteration keeps the rank of x
-    y : f32[1], x : f32[]   ->  loop(n, c, reshape(x)): one element has the rank of the first result
+    y : f32[1], x : f32[]   ->  loop(n, c, reshape(x)): one element has the rank that trips give it
     y : f32[1, k], x : f32[k]
                             ->  if n > 0 and c: x' = body(x) ; loop(n - 1, c', x')  else: x
 
@@ -9,6 +9,7 @@ A value has one rank.  So first trips are written out before the loop until an i
 ranks of all carried values.
 """
 
+import itertools
 from collections.abc import Sequence
 from functools import reduce
 
@@ -26,14 +27,17 @@ from tcc.frontends.onnx.convert.bodies import (
 )
 from tcc.frontends.onnx.convert.control import choose
 from tcc.frontends.scope import Operand, are_among
-from tcc.ir.index import Index, const, maximum
+from tcc.frontends.shapes import is_less
+from tcc.ir.index import Index, as_int, const, maximum
 from tcc.ir.lists import joined
-from tcc.ir.types import BOOL, I64, TensorType
+from tcc.ir.types import BOOL, I64, TensorType, element_count
 from tcc.known import all_known
+from tcc.ops.shapes import Shape
 from tcc.record import record
 
-_MOST_WRITTEN = 4  # trips before a loop
-_NO_TRIP = "a loop without a trip leaves a value of another rank"
+_MOST_WRITTEN = 8  # trips before a loop that are known to run
+_MOST_BRANCHES = 4  # trips before a loop where some may not run
+_MOST_CHANGES = 3  # of the rank of one element, before it is held
 
 
 @record
@@ -67,33 +71,42 @@ def _loop(ctx: NodeContext) -> Results:
 
 def _repeated(ctx: NodeContext, loop: _LoopState) -> Sequence[Operand]:
     """The results of the trips that are left."""
-    if loop.written and ctx.truth(_begins(ctx, loop)) is False:
-        return _ended(ctx, loop, [operand.type for operand in loop.carried], set())
-    symbols = set(ctx.session.symbols)
+    symbols, known = set(ctx.session.symbols), _known_begin(ctx, loop)
+    own = [operand.type for operand in loop.carried]
+    if known is False and loop.rows:
+        return _ended(ctx, loop, own, symbols)
     body, steady = _fixed_point(ctx, loop, symbols)
+    if known is False:
+        return _ended(ctx, loop, [*own, *body.types[1 + len(own) :]], symbols)
     if steady:
         return _as_loop(ctx, loop, body, symbols)
-    if loop.written == _MOST_WRITTEN:
+    if loop.written == (_MOST_WRITTEN if known else _MOST_BRANCHES):
         raise _unsteady(ctx, loop, body)
-    begins = _begins(ctx, loop)
+    if known:
+        return _repeated(ctx, _after_trip(ctx, loop))
     branches = (
         lambda inner: _repeated(inner, _after_trip(inner, loop)),
         lambda inner: _ended(inner, loop, body.types[1:], symbols),
     )
-    known = ctx.truth(begins)
-    return choose(ctx, begins, branches, _NO_TRIP) if known is None else branches[not known](ctx)
+    demand = f"a loop that ends before trip {loop.written + 1} leaves a value of another rank"
+    return choose(ctx, _begins(ctx, loop), branches, demand)
+
+
+def _known_begin(ctx: NodeContext, loop: _LoopState) -> bool | None:
+    """Whether one more trip runs, where the import knows it."""
+    known = [ctx.truth(loop.condition)] if loop.condition else []
+    if loop.trips:
+        count = loop.trips.known
+        known.append(None if count is None else is_less(const(0), count.item()))
+    return False if False in known else None if None in known else True
 
 
 def _begins(ctx: NodeContext, loop: _LoopState) -> Operand:
     """Whether one more trip runs."""
-    tests = [loop.condition] if loop.condition else []
+    tests = [loop.condition] if loop.condition and ctx.truth(loop.condition) is None else []
     if loop.trips:
         tests.append(ctx.emit("equal", ctx.emit("min", loop.trips, 1), 1))
-    known = [ctx.truth(test) for test in tests]
-    undecided = [test for test, value in zip(tests, known, strict=True) if value is None]
-    if False in known or not undecided:
-        return ctx.constant(False not in known)
-    return reduce(lambda a, b: ctx.emit("and", a, b), undecided)
+    return reduce(lambda a, b: ctx.emit("and", a, b), tests)
 
 
 def _after_trip(ctx: NodeContext, loop: _LoopState) -> _LoopState:
@@ -129,9 +142,17 @@ def _ended(
 def _written_rows(ctx: NodeContext, loop: _LoopState) -> list[Operand]:
     """The rows of the first trips, all of the shape that they have in the first."""
     return [
-        ctx.stack([ctx.reshape(row, rows[0].shape) for row in rows], 0)
+        ctx.stack([_like(ctx, row, rows[0].shape) for row in rows], 0)
         for rows in zip(*loop.rows, strict=True)
     ]
+
+
+def _like(ctx: NodeContext, rows: Operand, shape: Shape) -> Operand:
+    """Rows in the shape of those of the first trip."""
+    surplus = as_int(element_count(rows.shape) - element_count(shape))
+    if surplus:
+        raise ctx.fail(f"its rows change from {TensorType(rows.dtype, shape)!r} to {rows.type!r}")
+    return ctx.reshape(rows, shape)
 
 
 def _as_loop(
@@ -140,11 +161,12 @@ def _as_loop(
     """The results of a loop whose iterations keep the ranks of the carried values."""
     count, names = len(loop.carried), ctx.node.output
     length = _trip_count(ctx, loop, body)
-    outside = Outside(ctx, symbols)
+    # A size of a carried value may differ from that which its last row has.
+    outside, around_rows = Outside(ctx, symbols), Outside(ctx, symbols)
     inside = [value.type for value in body.graph.inputs[2:]]
     types = [outside.joined(t, t, name) for t, name in zip(inside, names, strict=False)]
     for name, type in zip(names[count:], body.types[1 + count :], strict=True):
-        row = outside.joined(type, type, name or "rows")
+        row = around_rows.joined(type, type, name or "rows")
         length = ctx.session.fresh_symbol(f"{name or 'rows'}.rows") if length is None else length
         types.append(TensorType(row.dtype, (length, *row.shape)))
     start = [of_rank(ctx, o, t.rank) for o, t in zip(loop.carried, inside, strict=True)]
@@ -155,7 +177,7 @@ def _as_loop(
         return results
     first = _written_rows(ctx, loop)
     later = zip(first, results[count:], strict=True)
-    rows = (ctx.concat([a, ctx.reshape(b, (b.shape[0], *a.shape[1:]))], 0) for a, b in later)
+    rows = (ctx.concat([a, _like(ctx, b, (b.shape[0], *a.shape[1:]))], 0) for a, b in later)
     return [*results[:count], *rows]
 
 
@@ -172,16 +194,17 @@ def _fixed_point(ctx: NodeContext, loop: _LoopState, known: set[str]) -> tuple[B
 
     Dimensions that an iteration changes become symbols.  Dimensions that begin equal and that an
     iteration gives equal sizes share one, which the next import of the body has to confirm.  A
-    value of one element has the rank that the first iteration gives it, and a rank that depends on
-    this is a change too.
+    value of one element has the rank that iterations settle on, and its rows that of the first;
+    a rank of more elements that depends on this is a change too.
     """
     heads = _head_types(loop.proto)
     types = tuple(operand.type for operand in loop.carried)
-    count = len(types)
+    names = [declared.name for declared in loop.proto.input[2:]]
+    count = 1 + len(types)
     made: set[Index] = set()
-    ranks: list[int] = []
+    first: list[int] = []
     drawn = ctx.session.drawn
-    while True:
+    for number in itertools.count():
         ctx.session.drawn = drawn.copy()  # as though this import were the only one
         body = import_body(
             ctx,
@@ -191,24 +214,24 @@ def _fixed_point(ctx: NodeContext, loop: _LoopState, known: set[str]) -> tuple[B
             known,
             condition=heads[1],
             due=[BOOL, *(t.dtype for t in types)],
-            ranks=ranks,
+            ranks=first if number >= _MOST_CHANGES else [*(None,) * count, *first[count:]],
             written=loop.written,
         )
-        if not count <= len(ctx.node.output) == len(body.types) - 1:
+        if not count <= 1 + len(ctx.node.output) == len(body.types):
             raise ctx.fail("the body's outputs do not match the carried values and the node's")
-        results = body.types[1 : 1 + count]
         same: dict[tuple[Index, Index], Index] = {}
-        names = [declared.name for declared in loop.proto.input[2:]]
         wider = all_known(
             _widened(ctx, own, new, name, made, same)
-            for own, new, name in zip(types, results, names, strict=True)
+            for own, new, name in zip(types, body.types[1:count], names, strict=True)
         )
-        ranks = ranks or [type.rank for type in body.types]
-        if wider is None or ranks != [type.rank for type in body.types]:
-            return body, False
+        first = first or [type.rank for type in body.types]
+        ranks = zip(body.types, first, strict=True)
+        if wider is None or any(t.rank != rank and not is_single(t) for t, rank in ranks):
+            break
         if wider == types:
             return body, True
         types = wider
+    return body, False
 
 
 def _widened(

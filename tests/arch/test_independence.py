@@ -1,5 +1,5 @@
-"""Tests do not depend on their order: each draws its own numbers, and no comparison of floats
-fails because a result happens to lie near zero."""
+"""Tests depend neither on their order nor on who starts them: each draws its own numbers, no
+comparison of floats fails because a result lies near zero, and programs mind signals."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
 GENERATORS = {"default_rng", "RandomState", "Random", "SystemRandom", "Generator"}
+SENDING = {"send_signal", "terminate", "raise_signal", "alarm"}
 COMPARISONS = {"assert_allclose", "allclose", "isclose"}
 
 
@@ -39,6 +40,17 @@ def relative_comparisons(tree: ast.Module) -> Iterator[str]:
             text = ast.unparse(node)
             if not text.startswith("torch.isclose") and not _is_absolute(node):
                 yield text
+
+
+def signals_that_may_be_ignored(tree: ast.Module) -> Iterator[str]:
+    """The signals that are sent to programs which were not started by tests/processes.py: they
+    inherit what the tests' own starter ignores."""
+    modules = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+    helper = any(isinstance(n, ast.FunctionDef) and n.name == "default_signals" for n in tree.body)
+    if not helper and not modules & {"tests.processes", "processes"}:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and _called(node) in SENDING:
+                yield ast.unparse(node)
 
 
 def _run_at_import(node: ast.AST) -> Iterator[ast.AST]:
@@ -78,7 +90,9 @@ def _is_absolute(call: ast.Call) -> bool:
     )
 
 
-RULES = (shared_generators, unseeded_generators, relative_comparisons)
+RULES = (
+    shared_generators, unseeded_generators, relative_comparisons, signals_that_may_be_ignored
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +118,8 @@ def test_no_test_breaks_the_rule(rule: object, modules: dict[str, ast.Module]) -
         (shared_generators, "f = lambda rng=torch.Generator(): rng", 1),
         (shared_generators, "def f():\n    rng = default_rng(0)\ng = lambda: default_rng(1)", 0),
         (unseeded_generators, "def f():\n    return np.random.default_rng()", 1),
+        (signals_that_may_be_ignored, "process.send_signal(signal.SIGINT)", 1),
+        (signals_that_may_be_ignored, "from tests.processes import started\np.terminate()", 0),
         (relative_comparisons, "np.testing.assert_allclose(a, b, rtol=1e-5)", 1),
         (relative_comparisons, "assert np.allclose(a, b, rtol=1e-5, atol=0)", 1),
         (relative_comparisons, "assert_allclose(a, b)", 1),
