@@ -242,6 +242,17 @@ def test_a_voice(monkeypatch: pytest.MonkeyPatch) -> None:
             assert same == (warm == 0)
 
 
+def test_buckets_and_fixed_sizes_draw_the_same() -> None:
+    given = {
+        "x": np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32),
+        "temperature": np.array(0.7, np.float32),
+    }
+    due = tcc.compile(flow(), jobs=1).run(given, seed=3)["z"]
+    for options in ({"buckets": {"t": (4,)}}, {"inputs": {"x": (4, 8)}}):
+        found = tcc.compile(flow(), jobs=1, **options).run(given, seed=3)["z"]
+        np.testing.assert_allclose(found, due, rtol=1e-5, atol=1e-5)
+
+
 def test_zero_times_a_draw_is_zero_and_folds_nothing_else() -> None:
     """Constant shapes, and a node whose draw is dropped: nothing is folded into the artifact."""
     model = model_of(
