@@ -60,7 +60,8 @@ def run_flags(command: Command) -> Command:
         type=click.IntRange(0),
         default=0,
         show_default=True,
-        help="Seed of random inputs.",
+        help="Seed of random inputs; where it is given, `run` draws a model's random numbers with "
+        "it too.",
     )
     inputs = click.option(
         "--input",

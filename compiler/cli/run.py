@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 from tcc.artifact import load
 from tcc.cli.arrays import as_values, inputs_of, write_arrays
 from tcc.cli.choices import OUTPUT, PATH, json_flag, run_flags
@@ -51,6 +52,8 @@ def run(
       tcc run model.so --input image=@cat.npy --output results --timeout 60
       tcc run part{rank}.so --nproc 2 --pin --input x=@x.npy
     """
+    source = click.get_current_context().get_parameter_source("seed")
+    seeded = source is not ParameterSource.DEFAULT
     if pin and not nproc:
         raise UserError("there are no ranks to pin", where="--pin", hint="--nproc N starts N ranks")
     if nproc and output is not None and "{rank}" not in str(output):
@@ -58,7 +61,8 @@ def run(
         raise UserError("ranks would write the same files", where=f"--output {output}", hint=hint)
     with opened_artifact(model, inputs) as artifact:
         if nproc:
-            words = ["run", str(artifact), f"--seed={seed}", *(f"--input={i}" for i in inputs)]
+            words = ["run", str(artifact), *(f"--input={i}" for i in inputs)]
+            words += [f"--seed={seed}"] * seeded
             words += [f"--threads={threads}"] * (threads is not None) + ["--json"] * as_json
             words += [f"--output={output}"] * (output is not None)
             _show_ranks(run_ranks(nproc, pin, words), as_json)
@@ -66,7 +70,7 @@ def run(
         module = load(artifact, threads)
         arrays = inputs_of(artifact, module.inputs, inputs, seed)
         with _rank(module):
-            results = interruptible(lambda: module.run(arrays))
+            results = interruptible(lambda: module.run(arrays, seed=seed if seeded else None))
     if output is not None:
         write_arrays(results, output)
     values = as_values(results, module.outputs)

@@ -17,10 +17,11 @@ from tcc.cli.arrays import as_values, inputs_of, is_carried, make_inputs, progra
 from tcc.cli.choices import OUTPUT, PATH, json_flag, run_flags
 from tcc.cli.compare import Difference, compare
 from tcc.cli.deadline import interruptible, timeout_flag
+from tcc.cli.drawn import drawn_model
 from tcc.cli.layer_results import Finding, Report, finding_lines, write_reproduction
 from tcc.cli.layers import LayerCheck
 from tcc.cli.opened import check_pair, opened_artifact
-from tcc.cli.peers.peer import PEERS, Peer
+from tcc.cli.peers.peer import PEERS, SEED, Peer
 from tcc.cli.peers.worker import write_arrays
 from tcc.cli.show import print_json, progress, say
 from tcc.driver import evaluate_model, float_types, model_inputs, precision_text, rounded_weights
@@ -149,8 +150,9 @@ def verify(
         arrays = inputs_of(path, module.inputs, inputs, seed)
         values = as_values(arrays, module.inputs)
         given = _as_the_model_takes(values, module.manifest)
-        got = as_values(interruptible(lambda: module.run(arrays)), module.outputs)
-    own = any(is_carried(port) for port in (*module.inputs, *module.outputs))
+        got = as_values(interruptible(lambda: module.run(arrays, seed=SEED)), module.outputs)
+    model, evaluated = click.get_current_context().with_resource(drawn_model(model))
+    own = evaluated or any(is_carried(port) for port in (*module.inputs, *module.outputs))
     oracle, (want,) = _expected(model, [given], own)
     allowed = _tolerance(module.manifest, model, module.outputs) if tolerance is None else tolerance
     found = [compare(name, got[name], want[name], allowed) for name in want]

@@ -71,6 +71,8 @@ from tcc.passes.tile.plan import Bound, KernelPlanner, PlannedKernel
 from tcc.record import record
 from tcc.schedule.backend import KernelModel
 
+_NO_TRIP = const(0)
+
 
 @dataclass(slots=True)
 class KernelTable:
@@ -118,6 +120,7 @@ class GraphLowering:
     targets: dict[Value, BufferId] = field(default_factory=dict)
     out: list[Instr] = field(default_factory=list)
     top: GraphLowering | None = None
+    trip: Index = _NO_TRIP  # of the innermost loop
 
     # ---- sizes ---------------------------------------------------------------------------
 
@@ -300,6 +303,7 @@ class GraphLowering:
             {**self.layouts, **placed.layouts},
             constants,
             top=self if self.top is None else self.top,
+            trip=self.trip,
         )
 
     @property

@@ -61,6 +61,9 @@ GROUPS = COLLECTIVE.format("""
     b = com.microsoft.AllGather <group_size = 4> (x)
     s = ReduceSum(a)  t = ReduceSum(b)  u = Add(s, t)  y = Add(u, x)""")
 
+RANDOM = """<ir_version: 9, opset_import: ["": 17]>
+    random (float[2, 3] x) => (float[2, 3] y) {{ y = RandomNormalLike {} (x) }}"""
+
 
 def parsed(text: str, *names: str) -> tuple[tuple[str, bytes], ...]:
     """The model of a text as a file, its nodes named."""
@@ -164,6 +167,9 @@ CASES = {
     "run-text-file": Case(("run", "m.so"), (("m.so", b"not an artifact\n" * 9),)),
     "run-truncated-elf": Case(("run", "m.so"), (("m.so", b"\x7fELF\x02\x01" + bytes(99)),)),
     "inspect-text-file": Case(("inspect", "m.so"), (("m.so", b"not an artifact\n" * 9),)),
+    "compile-random-integers": Case(
+        ("compile", "m.onnx"), parsed(RANDOM.format("<dtype = 7>"), "noise")
+    ),
     "run-pins-nothing": Case(("run", "m.so", "--pin")),
     "run-ranks-to-one-folder": Case(("run", "m.so", "--nproc", "2", "--output", "out")),
     "run-missing-file": Case(("run", "absent.so")),

@@ -151,6 +151,10 @@ def test_sums_and_products() -> None:
     assert mask.all()
     assert mask.dtype == bool
     np.testing.assert_allclose(_evaluated("BiasDropout", X, bias)[0], X + bias, atol=1e-6)
+    ratio, training = np.array(0.25, np.float32), np.array(True)
+    y, mask = _evaluated("BiasDropout", X, bias, skip, ratio, training, count=2, seed=7)
+    assert 0 < mask.sum() < mask.size
+    np.testing.assert_allclose(y, np.where(mask, (X + bias) / 0.75, 0) + skip, atol=1e-6)
     w = f32(8, 4)
     z = X.astype(np.float64) @ w
     (y,) = _evaluated(
@@ -183,7 +187,6 @@ def test_a_convolution_whose_channels_are_last() -> None:
 with seeded("test_contrib_rest: refused"):
     REFUSED = [
         ("Trilu", (X,), {"lower": 1}, "attribute lower is not supported"),
-        ("BiasDropout", (X, f32(8), None, None, np.array(True)), {}, "training mode"),
         ("MatMulBnb4", (X, u8(15), f32(2)), {"N": 4, "K": 8, "block_size": 16}, "quant_type"),
         (
             "MatMulBnb4",

@@ -23,11 +23,12 @@ from .special import SpecialCase, differs, one_of
 
 BATCH = 120
 
-# Control flow needs bodies, and collectives ranks: tests/e2e has them.  The others only demand or
-# name sizes.
+# Control flow needs bodies, collectives ranks, random nodes a run: tests/e2e has them.  The others
+# only demand or name sizes.
 NO_RESULT = (
     "if", "loop", "scan", "require", "broadcast_size", "check_indices", "bind_size",
     "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "rank",
+    "run_seed", "trip_number",
 )  # fmt: skip
 # Their operands are no arrays: tests/e2e/test_lists.py compiles them.
 OF_LISTS = ("list_at", "list_concat", "list_erase", "list_expect", "list_insert", "list_length")

@@ -20,6 +20,7 @@ from tcc.temporary import temporary_folder
 
 # Seconds for any one answer of a worker: loading and compiling a model, a batch of runs.
 CAP = 300.0
+SEED = 0  # of the random numbers that an artifact draws
 
 # What silences each peer that reports to its vendor; nothing of the user's home is read or written.
 _QUIET = MappingProxyType(
@@ -170,7 +171,8 @@ class Peer(AbstractContextManager["Peer"]):
 
 
 def _environment(folder: Path, threads: int) -> dict[str, str]:
-    """A worker's variables.  It imports from where this process does, installed or not.
+    """A worker's variables.  It imports from where this process does, installed or not, and draws
+    the random numbers that the references of `tcc verify` get.
 
     OpenVINO asks a file in the home folder whether it may report to its vendor, so the worker gets
     a home of its own whose file says no.
@@ -182,6 +184,7 @@ def _environment(folder: Path, threads: int) -> dict[str, str]:
         **os.environ,
         **_QUIET,
         "HOME": str(folder),
+        "TCC_SEED": str(SEED),
         "OMP_NUM_THREADS": str(threads),
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }

@@ -17,6 +17,7 @@ from tcc.frontends.onnx.convert import (
     normalization,
     pointwise,
     quantize,
+    random,
     recurrent,
     reduce,
     resize,
@@ -29,8 +30,8 @@ from tcc.frontends.onnx.convert import (
 
 # Families name their operators without the domain, or with another one before it.
 _FAMILIES = (
-    ("", (attention, control, lists, loop, movement, normalization, pointwise, quantize, recurrent,
-          reduce, resize, sampling, selection, signal, strings, window)),
+    ("", (attention, control, lists, loop, movement, normalization, pointwise, quantize, random,
+          recurrent, reduce, resize, sampling, selection, signal, strings, window)),
     ("com.microsoft", (bodies, collectives, contrib_attention, contrib_quantize, fused, moe,
                        packed_weights)),
 )  # fmt: skip

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tcc
 from tcc.artifact import read_manifest
 from tcc.backends.artifact.gpu_binaries import Platform
+from tcc.frontends import load_model
+from tcc.ir.graph.evaluate import evaluate_graph
 
 from tests.runtime.gpu.fakes import Fakes, in_child
 
@@ -66,5 +69,34 @@ def test_four_bit_weights_are_summed_in_parts(driver: Path, tmp_path: Path) -> N
         device = Device(driver, Platform.CUDA, PtxEngine(artifact.kernels))
         device.configure("sm_80")
         assert_runs(artifact, device, (0,))
+
+    in_child(run)
+
+
+def test_random_numbers(driver: Path, tmp_path: Path) -> None:
+    """Bits that are the evaluator's, on two architectures; runs without a seed differ."""
+    small = Small(
+        """(float[3,7] x) => (float[3,7] u, float[3,7] n) {
+        u = RandomUniformLike(x) n = RandomNormalLike(x) }""",
+        {"x": normal(60, 3, 7)},
+    )
+    artifact = compiled(small, "cuda:sm_80", tmp_path / "m.so")
+    graph = load_model(small.model())
+
+    def run() -> None:
+        for arch in ("sm_80", "sm_120"):
+            device = Device(driver, Platform.CUDA, PtxEngine(artifact.kernels))
+            device.configure(arch)
+            with device.blamed():
+                module = tcc.load(artifact.path)
+                for seed in (7, 7, 7, 2**64 - 3):  # the third is a graph's
+                    found = module.run(dict(small.inputs), seed=seed)
+                    due = evaluate_graph(graph, dict(small.inputs), seed=seed)
+                    np.testing.assert_array_equal(found["u"], due["u"])
+                    np.testing.assert_allclose(found["n"], due["n"], rtol=1e-5, atol=1e-5)
+                first, second = (module.run(dict(small.inputs))["u"] for _ in range(2))
+                assert not np.array_equal(first, second)
+                del module  # the next device has kernels of its own
+            assert device.launches
 
     in_child(run)

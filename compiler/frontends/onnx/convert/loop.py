@@ -203,7 +203,9 @@ def _fixed_point(ctx: NodeContext, loop: _LoopState, known: set[str]) -> tuple[B
     count = 1 + len(types)
     made: set[Index] = set()
     first: list[int] = []
+    drawn = ctx.session.drawn
     for number in itertools.count():
+        ctx.session.drawn = drawn.copy()  # as though this import were the only one
         body = import_body(
             ctx,
             loop.proto,
