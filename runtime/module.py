@@ -24,11 +24,12 @@ from weakref import WeakSet
 
 import numpy as np
 from tcc.runtime import abi
-from tcc.runtime.arrays import kind_of, view_of
+from tcc.runtime.arrays import in_parts, kind_of, view_of
 from tcc.runtime.calls import Outputs, Result, Results, is_plain
 from tcc.runtime.comm import Comm
 from tcc.runtime.devices import HOST, Given, Maker, maker_like, stream_of
 from tcc.runtime.images import SIDE_SUFFIX, Image, foreign_machine, open_image, place
+from tcc.runtime.nested import CallForm, MismatchError, by_name
 from tcc.runtime.ports import Port, port_of, signature
 from tcc.runtime.soname import set_soname
 from tcc.runtime.values import ResultMemory, arrays_in, describe, is_value, read_block
@@ -93,17 +94,18 @@ class Module:
     """A loaded model.  All methods may be called from any number of threads at a time.
 
     `module(*arrays)` and `module(name=array)` return one array, or a tuple in the order of
-    `outputs`; `run` takes and returns dictionaries.  An in-place output is the caller's own input
-    array.  Arrays must have the port's element type; Python numbers and lists are converted.
-    Where an input is on a GPU the outputs are too, of its kind, in the order of torch's current
-    stream; others are there when the call returns.
+    `outputs`; `run` takes and returns dictionaries.  A program of torch takes arguments nested as
+    in its export.  An in-place output is the caller's own input array.  Arrays must have the
+    port's element type (complex ones: parts of it); numbers and lists are converted.  Where an
+    input is on a GPU the outputs are too, of its kind, in the order of torch's current stream;
+    others are there when the call returns.
     Strings are arrays of `str` (any NumPy type of strings, or objects), sequences are lists, an
     optional is its element or None.
     A copy, deep or not, shares the model's code and weights and has memory for its own runs.  A
     pickle holds the artifact's bytes; where the file is still at its path, what unpickles it loads
     that.  Modules with state of their own refuse both.
     A signal ends a run inside a loop of the model with what its handler raises (Ctrl-C:
-    KeyboardInterrupt); what runs outside of loops runs to its end before.
+    KeyboardInterrupt); other code runs to its end before.
     Types that NumPy lacks (bfloat16, float8, int4, ...) are those of ml_dtypes where that is
     imported, else uint16 or uint8 with the bit patterns, int8 or uint8 with values of integers.
     """
@@ -134,6 +136,7 @@ class Module:
         size = ctypes.c_size_t()
         text = self._api.manifest(ctypes.byref(size))
         self.manifest: dict[str, Any] = json.loads(ctypes.string_at(text, size.value))
+        self._form = CallForm(self.manifest["call"]) if "call" in self.manifest else None
         api = self._api
         self.inputs = self._ports(api.input_count, api.input_port)
         self.outputs = self._ports(api.output_count, api.output_port)
@@ -154,17 +157,21 @@ class Module:
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
         """Runs the model; see the class."""
-        results = self._run(self._ordered(arrays, named) if named else arrays)
+        if named or self._form:
+            arrays = self._ordered(arrays, named)
+        results = self._run(arrays)
         return results[0] if len(results) == 1 else results
 
     def _ordered(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-        if arrays:
+        try:
+            return self._in_order(by_name(self._form, [*self._input_index], arrays, named))
+        except MismatchError as failure:
             raise self._error(
-                "inputs were given both by position and by name",
+                "the arguments are not those of the model",
                 where=str(self._path),
-                hint="use one of the two",
-            )
-        return self._in_order(named)
+                why=str(failure),
+                hint=str(self._form or signature(self.inputs, self.outputs)),
+            ) from failure
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Runs the model on arrays by input name; returns the outputs by name."""
@@ -411,7 +418,7 @@ class Module:
         try:
             if is_value(port.dtype):
                 return describe(value, port.dtype)
-            return view_of(value, port.dtype, index in self._updated)
+            return view_of(in_parts(value, port.shape), port.dtype, index in self._updated)
         except (TypeError, ValueError, OverflowError, BufferError) as failure:
             raise self._error(
                 f"input '{port.name}' cannot be used as an array of {port.dtype}{port.text}",

@@ -66,7 +66,7 @@ def find_toolchain(triple: str = "") -> Toolchain:
     raise ToolError(
         f"no C compiler{f' for {triple}' if foreign else ''} was found, and one is needed to link",
         why=f"tried {', '.join(c[0] for c in candidates)} on the PATH",
-        hint=f"install {cross if foreign else 'gcc or clang'}, or tcc's extra zig (see README.md)",
+        hint=f"install {cross if foreign else 'gcc or clang'}, or: pip install 'tcc[zig]'",
     )
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 from tcc.artifact import load
-from tcc.cli.arrays import inputs_of, write_arrays
-from tcc.cli.choices import PATH, json_flag, run_flags
+from tcc.cli.arrays import as_values, inputs_of, write_arrays
+from tcc.cli.choices import OUTPUT, PATH, json_flag, run_flags
 from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.opened import opened_artifact
 from tcc.cli.ranks import run_ranks
-from tcc.cli.show import array_lines, print_json, say, shape_record
+from tcc.cli.show import array_lines, array_record, print_json, say, say_fitted
 from tcc.errors import TccError, UserError
 from tcc.runtime import Module
 from tcc.runtime import comm as comms
@@ -21,7 +21,7 @@ from tcc.runtime import comm as comms
 @click.command()
 @click.argument("model", type=PATH)
 @run_flags
-@click.option("--output", type=PATH, metavar="DIR", help="Writes each output to DIR/NAME.npy.")
+@click.option("--output", type=OUTPUT, metavar="DIR", help="Writes each output to DIR/NAME.npy.")
 @click.option(
     "--nproc",
     type=click.IntRange(1, 64),
@@ -69,11 +69,11 @@ def run(
             results = interruptible(lambda: module.run(arrays))
     if output is not None:
         write_arrays(results, output)
+    values = as_values(results, module.outputs)
     if as_json:
-        print_json({name: shape_record(value) for name, value in results.items()})
+        print_json({name: array_record(value) for name, value in values.items()})
         return
-    for line in array_lines(results):
-        say(line)
+    say_fitted(array_lines(values))
 
 
 @contextmanager

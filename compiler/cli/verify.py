@@ -14,12 +14,12 @@ import numpy as np
 from tcc.artifact import find_weights, load, read_manifest, verify_weights
 from tcc.budgets import read_count
 from tcc.cli.arrays import as_values, inputs_of, is_carried, make_inputs, program_of
-from tcc.cli.choices import PATH, json_flag, run_flags
+from tcc.cli.choices import OUTPUT, PATH, json_flag, run_flags
 from tcc.cli.compare import Difference, compare
 from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.layer_results import Finding, Report, finding_lines, write_reproduction
 from tcc.cli.layers import LayerCheck
-from tcc.cli.opened import opened_artifact
+from tcc.cli.opened import check_pair, opened_artifact
 from tcc.cli.peers.peer import PEERS, Peer
 from tcc.cli.peers.worker import write_arrays
 from tcc.cli.show import print_json, progress, say
@@ -70,7 +70,7 @@ _NARROW = {"f16": 2.0**-8, "bf16": 2.0**-5}
 @click.option(
     "--reproduce",
     metavar="DIR",
-    type=PATH,
+    type=OUTPUT,
     help="With --layers: write the smallest model that shows the fault here, with its inputs.",
 )
 @json_flag
@@ -100,6 +100,7 @@ def verify(
       tcc verify model.onnx model.so --timeout 600
       tcc verify model.onnx --layers --reproduce fault/
     """
+    check_pair(model, artifact)
     if model.suffix == ".pt2":
         raise UserError(
             "no reference reads .pt2 archives", where=model, hint="compare with torch itself"

@@ -11,16 +11,15 @@ import click
 import onnx
 import pytest
 from tcc import cli
+from tcc.cli.commands import COMMANDS
 from tcc.errors import InternalError, ToolError, UserError
 from tcc.frontends.torch.converters import CONVERTERS
 from tcc.ops import OPS
 
 from tests.processes import finished, started
 
-COMMANDS = sorted(cli.cli.commands)
 
-
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [*COMMANDS])
 def test_help_shows_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.execute([command, "--help"]) == 0
     out, err = capsys.readouterr()
@@ -29,7 +28,7 @@ def test_help_shows_an_example(command: str, capsys: pytest.CaptureFixture[str])
 
 
 def test_the_commands_are_these() -> None:
-    assert COMMANDS == ["bench", "compile", "doctor", "inspect", "ops", "run", "verify"]
+    assert [*COMMANDS] == ["bench", "compile", "doctor", "inspect", "ops", "run", "verify"]
 
 
 @pytest.mark.parametrize(
@@ -199,14 +198,21 @@ def test_ops_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_ops_are_found_by_the_names_of_onnx_and_aten(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("Conv", "CONV", "conv"):
+    for name in ("Conv", "CONV", "conv", "ai.onnx.Conv"):
         assert cli.execute(["ops", name, "--json"]) == 0
         (record,) = json.loads(capsys.readouterr().out)
         assert record["name"] == "conv"
+        assert record["opsets"] == {"Conv": [1, 11, 22]}  # as the standard's change log says
     assert cli.execute(["ops", "lstm", "conv"]) == 0
     shown = capsys.readouterr().out
     assert "LSTM  An operator of ONNX that the import writes as others." in shown
     assert "types: f16 bf16 f32 f64" in shown
+    assert "ONNX: Conv, opsets 1, 11, 22\n" in shown
+    assert "ONNX: LSTM, opsets 1, 7, 14, 22\n" in shown
+    (record,) = json.loads(_shown(["ops", "com.microsoft.Gelu", "--json"], capsys))
+    assert record["opsets"] == {"Gelu": [20], "com.microsoft.Gelu": [1]}
+    (record,) = json.loads(_shown(["ops", "FusedConv", "--json"], capsys))
+    assert record["opsets"] == {"com.microsoft.FusedConv": [1]}
     for name in ("convolution", "aten.convolution", "aten::convolution.default", "CONVOLUTION"):
         (record,) = json.loads(_shown(["ops", name, "--json"], capsys))
         assert record["doc"] == (

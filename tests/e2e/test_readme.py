@@ -21,7 +21,7 @@ ELSEWHERE = {
     "scripts/demo": "it compiles and times a larger model, for minutes",
     "scripts/test": "it runs this test",
     "pip install . onnxruntime": "tests/arch/test_wheel.py installs, in environments of its own",
-    "pip install '.[gpu]'": "tests/arch/test_wheel.py installs, in environments of its own",
+    "pip install 'tcc[gpu]'": "tests/arch/test_wheel.py installs, in environments of its own",
 }
 
 

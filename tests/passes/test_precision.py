@@ -27,7 +27,9 @@ from tcc.passes.quantize.precision import FULL, Precision
 from tcc.passes.quantize.quantize_weights import group_size, quantized
 from tcc.passes.quantize.round_stages import with_rounded
 from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.passes.tile.gpu.plan import BlockPlanner
 from tcc.schedule.cpu.core import CoreModel
+from tcc.schedule.gpu.schedule import BlockProfile
 
 from tests.closeness import assert_within
 from tests.oracle.program.evaluate import evaluate_program
@@ -281,6 +283,29 @@ def test_integer_weights_of_a_transposed_matrix() -> None:
     assert found is not None
     want = x @ (found[0] * np.repeat(found[1].astype(np.float64), 32, 1)).T
     np.testing.assert_allclose(run(graph, Precision(bits=4), x), want, atol=2e-5)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("rows_of_x", [1, 2, 16])
+def test_weights_are_integers_where_a_gpu_sums_in_parts(rows_of_x: int, bits: int) -> None:
+    depth, precision = 8192, Precision(bits=bits)
+    m = Model("parts")
+    w = m.weight(depth, 64)
+    graph = m.finish(m.op("matmul", m.input("x", rows_of_x, depth), w))
+    placed = place_graph(graph, precision, model=BlockPlanner(BlockProfile(processors=100)))
+    assert len(placed.kernels) == 2
+    assert constants(placed) == [I8, BF16]
+    x, weights = rows(graph), array(graph, w)
+    levels = quantized(weights, 0, bits)
+    assert levels is not None
+    values = {graph.inputs[0]: x}
+    values |= {v: array(placed.graph, v) for v in placed.graph.constants if v != w}
+    for kernel in placed.kernels:
+        results = evaluate_expr(kernel.expr, [values[v] for v in kernel.operands])
+        values.update(zip(kernel.results, results, strict=True))
+    rounded = levels[0] * np.repeat(levels[1].astype(np.float64), group_size(depth), 0)
+    bound = 2.0**-20 * (np.abs(x.astype(np.float64)) @ np.abs(rounded)).max()
+    np.testing.assert_allclose(values[graph.outputs[0]], x @ rounded, rtol=0, atol=bound)
 
 
 def test_small_and_convolution_weights_are_not_integers() -> None:

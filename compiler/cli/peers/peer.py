@@ -57,6 +57,13 @@ PEERS: Mapping[str, PeerKind] = MappingProxyType(
 )
 
 
+def check_installed(row: PeerKind) -> None:
+    """Raises ToolError where the peer is not installed."""
+    parents = [row.package.rpartition(".")[0], row.package]  # find_spec imports parents
+    if not all(find_spec(name) for name in parents if name):
+        raise ToolError(f"{row.title} is not installed", hint=f"pip install {row.install}")
+
+
 class Peer(AbstractContextManager["Peer"]):
     """A running worker; use it in a `with`.
 
@@ -78,7 +85,7 @@ class Peer(AbstractContextManager["Peer"]):
         self.kind = kind
         self._row = row or PEERS[kind]
         self._cap = cap
-        self._check_installed()
+        check_installed(self._row)
         self._ending = ExitStack()
         folder = self._folder = self._ending.enter_context(temporary_folder("tcc-peer-"))
         self._feed = folder / "inputs.npz"
@@ -124,12 +131,6 @@ class Peer(AbstractContextManager["Peer"]):
         path = self._folder / "outputs.npz"
         self._ask(f"outputs {path}")
         return read_arrays(path)
-
-    def _check_installed(self) -> None:
-        row = self._row
-        parents = [row.package.rpartition(".")[0], row.package]  # find_spec imports parents
-        if not all(find_spec(name) for name in parents if name):
-            raise ToolError(f"{row.title} is not installed", hint=f"pip install {row.install}")
 
     def _ask(self, line: str) -> dict[str, Any]:
         assert self._process.stdin is not None

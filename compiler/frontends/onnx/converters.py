@@ -12,6 +12,7 @@ from tcc.frontends.onnx.convert import (
     attention,
     control,
     lists,
+    loop,
     movement,
     normalization,
     pointwise,
@@ -28,7 +29,7 @@ from tcc.frontends.onnx.convert import (
 
 # Families name their operators without the domain, or with another one before it.
 _FAMILIES = (
-    ("", (attention, control, lists, movement, normalization, pointwise, quantize, recurrent,
+    ("", (attention, control, lists, loop, movement, normalization, pointwise, quantize, recurrent,
           reduce, resize, sampling, selection, signal, strings, window)),
     ("com.microsoft", (bodies, collectives, contrib_attention, contrib_quantize, fused, moe,
                        packed_weights)),

@@ -16,14 +16,22 @@ _linalg_eigh.default UPLO='L' compute_v=True
 _linalg_solve_ex.default left=True check_errors=False
 _linalg_svd.default full_matrices=False compute_uv=True driver=None
 _pdist_forward.default p=2.0
+_scaled_dot_product_flash_attention_for_cpu.default dropout_p=0.0 is_causal=False attn_mask=None
+_scaled_dot_product_flash_attention_for_cpu.default scale=None
+_scaled_dot_product_flash_attention_for_cpu_backward.default attn_mask=None scale=None
 _to_copy.default dtype=None
 _trilinear.default unroll_dim=1
 _unique2.default sorted=True return_inverse=False return_counts=False
 _upsample_bicubic2d_aa.default scales_h=None scales_w=None
+_upsample_bicubic2d_aa_backward.default scales_h=None scales_w=None
 _upsample_bilinear2d_aa.default scales_h=None scales_w=None
+_upsample_bilinear2d_aa_backward.default scales_h=None scales_w=None
 _upsample_nearest_exact1d.default scales=None
+_upsample_nearest_exact1d_backward.default scales=None
 _upsample_nearest_exact2d.default scales_h=None scales_w=None
+_upsample_nearest_exact2d_backward.default scales_h=None scales_w=None
 _upsample_nearest_exact3d.default scales_d=None scales_h=None scales_w=None
+_upsample_nearest_exact3d_backward.default scales_d=None scales_h=None scales_w=None
 add.Scalar alpha=1
 add.Tensor alpha=1
 addbmm.default beta=1 alpha=1
@@ -148,12 +156,19 @@ tril.default diagonal=0
 triu.default diagonal=0
 unique_consecutive.default return_inverse=False return_counts=False dim=None
 upsample_bicubic2d.default scales_h=None scales_w=None
+upsample_bicubic2d_backward.default scales_h=None scales_w=None
 upsample_bilinear2d.default scales_h=None scales_w=None
+upsample_bilinear2d_backward.default scales_h=None scales_w=None
 upsample_linear1d.default scales=None
+upsample_linear1d_backward.default scales=None
 upsample_nearest1d.default scales=None
+upsample_nearest1d_backward.default scales=None
 upsample_nearest2d.default scales_h=None scales_w=None
+upsample_nearest2d_backward.default scales_h=None scales_w=None
 upsample_nearest3d.default scales_d=None scales_h=None scales_w=None
+upsample_nearest3d_backward.default scales_d=None scales_h=None scales_w=None
 upsample_trilinear3d.default scales_d=None scales_h=None scales_w=None
+upsample_trilinear3d_backward.default scales_d=None scales_h=None scales_w=None
 var.correction dim=None correction=None keepdim=False
 var.default unbiased=True
 var.dim unbiased=True keepdim=False

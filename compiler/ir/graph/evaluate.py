@@ -243,10 +243,11 @@ def _stacked(
 ) -> Iterator[Array]:
     """The scan outputs `values` of a body, each of whose runs gave a row, along a new first axis;
     without a run unknown dimensions are zero."""
-    if rows:
-        yield from map(np.stack, zip(*rows, strict=True))
-        return
-    for value in values:
+    for value, column in zip(values, zip(*rows, strict=True), strict=bool(rows)):
+        if len({row.shape for row in column}) > 1:
+            raise UserError("a loop stacks rows of different sizes", where=value.name)
+        yield np.stack(column)
+    for value in () if rows else values:
         shape = (as_int(substitute(dim, sizes)) or 0 for dim in value.type.shape)
         yield np.empty((0, *shape), value.type.dtype.carrier)
 

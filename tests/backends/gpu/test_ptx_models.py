@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from tcc.artifact import read_manifest
 from tcc.backends.artifact.gpu_binaries import Platform
 
 from tests.runtime.gpu.fakes import Fakes, in_child
 
 from .emulator.artifacts import assert_runs, compiled
 from .emulator.device import Device
-from .emulator.models import MODELS
+from .emulator.models import MODELS, Small, integers, normal
 from .emulator.ptx.engine import PtxEngine
 from .running import NEEDS_TRITON
 
@@ -42,5 +44,27 @@ def test_model_agrees(name: str, driver: Path, tmp_path: Path) -> None:
             device.configure(arch)
             assert_runs(made, device, (seed, 3) if arch == archs[-1] else (seed,))
             assert engine.forms == {"ptx" if arch == "sm_120" else "cubin"}
+
+    in_child(run)
+
+
+def test_four_bit_weights_are_summed_in_parts(driver: Path, tmp_path: Path) -> None:
+    """Weights that four bits hold exactly agree with ONNX Runtime; two kernels share the sum."""
+    levels = integers(50, -7, 8, 16384, 64)
+    levels[::32] = -8  # the largest magnitude of each group of 32, so that its scale is exact
+    small = Small(
+        "(float[2,16384] x) => (float[2,64] y) {y = MatMul(x, w)}",
+        {"x": normal(51, 2, 16384)},
+        {"w": (levels * 0.125).astype(np.float32)},
+    )
+    artifact = compiled(small, "cuda:sm_80", tmp_path / "m.so", weights="int4")
+    (variant,) = read_manifest(artifact.path)["variants"]
+    assert variant["traffic"]["launches"] == 2
+    assert variant["traffic"]["weights"] < 16384 * 64
+
+    def run() -> None:
+        device = Device(driver, Platform.CUDA, PtxEngine(artifact.kernels))
+        device.configure("sm_80")
+        assert_runs(artifact, device, (0,))
 
     in_child(run)
