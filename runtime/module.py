@@ -9,14 +9,11 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import shutil
 import sys
-import tempfile
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from operator import index
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -31,7 +28,7 @@ from tcc.runtime.devices import HOST, Given, Maker, maker_like, stream_of
 from tcc.runtime.images import SIDE_SUFFIX, Image, foreign_machine, open_image, place
 from tcc.runtime.nested import CallForm, MismatchError, by_name
 from tcc.runtime.ports import Port, port_of, signature
-from tcc.runtime.soname import set_soname
+from tcc.runtime.soname import copy_file
 from tcc.runtime.values import ResultMemory, arrays_in, describe, is_value, read_block
 
 
@@ -173,9 +170,14 @@ class Module:
                 hint=str(self._form or signature(self.inputs, self.outputs)),
             ) from failure
 
-    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Runs the model on arrays by input name; returns the outputs by name."""
-        results = self._run(self._in_order(inputs))
+    def run(self, inputs: Mapping[str, Any], *, seed: int | None = None) -> dict[str, Any]:
+        """Runs the model on arrays by input name; returns the outputs by name.
+
+        Runs with equal seeds draw equal random numbers, on every device and with any number of
+        threads.  None: that of TCC_SEED, else a new one for each run.  Raises `error` where `seed`
+        is no integer from 0 to 2**64 - 1.
+        """
+        results = self._run(self._in_order(inputs), self._seed(seed))
         return {port.name: result for port, result in zip(self.outputs, results, strict=True)}
 
     def statistics(self) -> Statistics:
@@ -204,7 +206,7 @@ class Module:
         with self._files(target) as files:
             for suffix, source in files.items():
                 soname = "" if suffix else target.name
-                _copy_file(source, Path(f"{target}{suffix}"), soname)
+                copy_file(source, Path(f"{target}{suffix}"), soname)
 
     @contextmanager
     def _files(self, target: str | os.PathLike[str]) -> Iterator[dict[str, Path]]:
@@ -268,11 +270,8 @@ class Module:
 
     def _count(self, threads: Any) -> int:
         """The number that C can hold; how many there may be is checked there."""
-        try:
-            count = index(threads)
-        except TypeError:
-            count = -1
-        if not 0 <= count < 1 << 31:
+        count = abi.as_number(threads, 1 << 31)
+        if count is None:
             raise self._error(
                 "that is no number of threads",
                 where=str(self._path),
@@ -427,7 +426,19 @@ class Module:
                 hint=signature(self.inputs, self.outputs),
             ) from failure
 
-    def _run(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _seed(self, seed: Any) -> int | None:
+        """The number that C can hold."""
+        number = abi.as_number(seed, 1 << 64)
+        if seed is not None and number is None:
+            raise self._error(
+                "that is no seed",
+                where=str(self._path),
+                why=f"seed is {seed!r}",
+                hint="give an integer from 0 to 2**64 - 1, or None for a new one in each run",
+            )
+        return number
+
+    def _run(self, values: tuple[Any, ...], seed: int | None = None) -> tuple[Any, ...]:
         if self._image.overwritten:
             raise self._error(
                 "the artifact was overwritten while it was loaded",
@@ -436,7 +447,7 @@ class Module:
                 hint="write another file and rename it, as Module.save does",
             )
         try:
-            if self._plain:
+            if self._plain and seed is None:
                 instance = self._take()
                 try:
                     results: Any = self._run_plain(instance, values)
@@ -446,7 +457,7 @@ class Module:
                         self._raise(results, instance, None)
                 finally:
                     self._idle.append(instance)
-            return self._run_described(values)
+            return self._run_described(values, seed)
         except MemoryError as failure:
             raise self._error(
                 "there is not enough memory for the arrays of the run",
@@ -455,7 +466,7 @@ class Module:
                 hint="give inputs, or sizes in them, for which results fit",
             ) from failure
 
-    def _run_described(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _run_described(self, values: tuple[Any, ...], seed: int | None = None) -> tuple[Any, ...]:
         """The outputs for inputs of any kind."""
         values = values or self._in_order({})  # which names the missing ones
         if len(values) != len(self.inputs):
@@ -473,10 +484,11 @@ class Module:
         results = self._results.start(tensors, maker)
         allocator = results.allocator() if self._results.asks else None
         with self._instance() as instance:
-            status = self._api.run(
-                instance, tensors, len(values), results.tensors, len(self.outputs),
-                ctypes.byref(allocator) if allocator else None, stream,
-            )  # fmt: skip
+            with abi.seeded(self._api, instance, seed):
+                status = self._api.run(
+                    instance, tensors, len(values), results.tensors, len(self.outputs),
+                    ctypes.byref(allocator) if allocator else None, stream,
+                )  # fmt: skip
             self._raise(status, instance, results)
         results.unpack()
         kind = None if maker else self._kind_of(values)
@@ -584,17 +596,3 @@ def _as_it_is(array: Any, _dtype: str) -> Any:
 def _known(shape: tuple[int | None, ...]) -> tuple[int, ...] | None:
     sizes = tuple(n for n in shape if n is not None)
     return sizes if len(sizes) == len(shape) else None
-
-
-def _copy_file(source: Path, target: Path, soname: str = "") -> None:
-    """Copies beside, then renames; a library's copy gets the SONAME that is given."""
-    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".tcc-", delete=False) as file:
-        made = Path(file.name)
-    try:
-        shutil.copyfile(source, made)
-        if soname:
-            set_soname(made, soname)
-        shutil.copymode(source, made)
-        made.replace(target)
-    finally:
-        made.unlink(missing_ok=True)

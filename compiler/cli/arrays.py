@@ -1,26 +1,33 @@
 """Input arrays from a command line: files, fillings, and seeded random values."""
 
+from __future__ import annotations
+
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 import numpy as np
 from tcc.artifact import read_program
-from tcc.backends.artifact.encode_program import decode_program
-from tcc.cli.show import say
-from tcc.cli.sizes import fitting_shapes
+from tcc.cli.show import say_fitted
 from tcc.errors import UserError, file_errors
-from tcc.ir.graph import carrier
-from tcc.ir.narrow import bf16_bits, bf16_values, decode, encode
-from tcc.ir.op import Array, NamedArrays
-from tcc.ir.program import Program
 from tcc.ir.types import BF16, DTYPES, STRING, DType, DTypeKind
-from tcc.options import read_shape
+from tcc.later import later
 from tcc.runtime import Port
 from tcc.temporary import temporary_folder
+
+if TYPE_CHECKING:
+    from tcc import options
+    from tcc.backends.artifact import encode_program
+    from tcc.cli import sizes
+    from tcc.ir import graph, narrow
+    from tcc.ir.op import Array, NamedArrays
+    from tcc.ir.program import Program
+else:
+    options, graph, narrow = later("tcc.options"), later("tcc.ir.graph"), later("tcc.ir.narrow")
+    encode_program, sizes = later("tcc.backends.artifact.encode_program"), later("tcc.cli.sizes")
 
 _FORMS = (
     "write NAME=@file.npy, NAME=@file.npz:KEY, NAME=2x3xf32=1, NAME=2x3xf32 or NAME=2x3; for a "
@@ -36,7 +43,7 @@ def inputs_of(path: Path, ports: Sequence[Port], given: Iterable[str], seed: int
 
 def program_of(path: Path, variant: int = 0) -> Program:
     """The program of a variant of the artifact at `path`."""
-    return decode_program(read_program(path, variant))
+    return encode_program.decode_program(read_program(path, variant))
 
 
 def make_inputs(
@@ -72,12 +79,12 @@ def make_inputs(
             raise UserError("nothing is given", where=f"--input {text}", hint=_FORMS)
 
     def value(index: int, port: Port) -> Any:
-        return _value(port, texts.get(port.name, ""), np.random.default_rng([seed, index]))
+        return _value(port, texts.get(port.name, ""), [seed, index])
 
     made = {n: value(n, port) for n, port in enumerate(ports) if port.name in texts}
     left = {n: port for n, port in enumerate(ports) if n not in made}
     if program is not None and any(None in port.shape for port in left.values()):
-        shapes = fitting_shapes(program(), {n: np.shape(a) for n, a in made.items()})
+        shapes = sizes.fitting_shapes(program(), {n: np.shape(a) for n, a in made.items()})
         left = {n: replace(port, shape=shapes[n]) for n, port in left.items()}
     made |= {n: value(n, port) for n, port in left.items()}
     random = [
@@ -87,13 +94,13 @@ def make_inputs(
     ]
     if random:
         made_up = f"random values of seed {seed}: {', '.join(random)}"
-        say(f"{made_up}; give others with --input", err=True)
+        say_fitted([f"{made_up}; give others with --input"], err=True)
     return {port.name: made[n] for n, port in enumerate(ports)}
 
 
-def _value(port: Port, text: str, rng: np.random.Generator) -> Any:
+def _value(port: Port, text: str, seed: list[int]) -> Any:
     if port.kind == "tensor":
-        return _array(port, text, rng)
+        return _array(port, text, seed)
     where = f"--input {port.name}={text}"
     files = text.split(",@") if text else []
     if text and not text.startswith("@"):
@@ -106,7 +113,7 @@ def _value(port: Port, text: str, rng: np.random.Generator) -> Any:
     return items[0] if items else None
 
 
-def _array(port: Port, text: str, rng: np.random.Generator) -> Array:
+def _array(port: Port, text: str, seed: list[int]) -> Array:
     where = f"--input {port.name}={text}"
     if text.startswith("@"):
         return _load(Path(text[1:]), where)
@@ -115,7 +122,7 @@ def _array(port: Port, text: str, rng: np.random.Generator) -> Array:
         dtype, shape = _described(port, described)
         if equals:
             return np.full(shape, _number(value, dtype), dtype.carrier)
-        return _random(dtype, shape, rng)
+        return _random(dtype, shape, np.random.default_rng(seed))
     except (ValueError, OverflowError) as error:
         raise UserError("bad input", where=where, why=error, hint=_FORMS) from error
 
@@ -149,11 +156,11 @@ def _member(archive: NamedArrays, key: str) -> Array:
 
 def _described(port: Port, text: str) -> tuple[DType, tuple[int, ...]]:
     """`2x3xf32`, `2x3`, `f32` or nothing; what is not said comes from the port."""
-    sizes, _, last = text.rpartition("x")
+    before, _, last = text.rpartition("x")
     if last in DTYPES:
-        return DTYPES[last], read_shape(sizes)
+        return DTYPES[last], options.read_shape(before)
     if text:
-        return DTYPES[port.dtype], read_shape(text)
+        return DTYPES[port.dtype], options.read_shape(text)
     return DTYPES[port.dtype], tuple(1 if size is None else size for size in port.shape)
 
 
@@ -209,8 +216,8 @@ def _bits(array: Array, dtype: DType) -> Array:
     if array.dtype != dtype.carrier or not dtype.is_float:
         return array
     if dtype is not BF16:
-        return encode(array, dtype)
-    return bf16_bits(carrier(array, BF16))
+        return narrow.encode(array, dtype)
+    return narrow.bf16_bits(graph.carrier(array, BF16))
 
 
 def _values(array: Array, dtype: DType) -> Array:
@@ -219,8 +226,12 @@ def _values(array: Array, dtype: DType) -> Array:
     if array.dtype.itemsize > 2 or array.dtype.kind not in "uiV":
         return array  # of another type than the port's: the run says so
     if dtype is BF16:
-        return bf16_values(array.view(np.uint16))
-    return decode(array.view(np.uint8), dtype) if dtype.is_float else array.astype(dtype.carrier)
+        return narrow.bf16_values(array.view(np.uint16))
+    return (
+        narrow.decode(array.view(np.uint8), dtype)
+        if dtype.is_float
+        else array.astype(dtype.carrier)
+    )
 
 
 def save_array(path: Path, array: Array) -> None:

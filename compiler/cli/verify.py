@@ -14,13 +14,14 @@ import numpy as np
 from tcc.artifact import find_weights, load, read_manifest, verify_weights
 from tcc.budgets import read_count
 from tcc.cli.arrays import as_values, inputs_of, is_carried, make_inputs, program_of
-from tcc.cli.choices import PATH, json_flag, run_flags
+from tcc.cli.choices import OUTPUT, PATH, json_flag, run_flags
 from tcc.cli.compare import Difference, compare
 from tcc.cli.deadline import interruptible, timeout_flag
+from tcc.cli.drawn import drawn_model
 from tcc.cli.layer_results import Finding, Report, finding_lines, write_reproduction
 from tcc.cli.layers import LayerCheck
-from tcc.cli.opened import opened_artifact
-from tcc.cli.peers.peer import PEERS, Peer
+from tcc.cli.opened import check_pair, opened_artifact
+from tcc.cli.peers.peer import PEERS, SEED, Peer
 from tcc.cli.peers.worker import write_arrays
 from tcc.cli.show import print_json, progress, say
 from tcc.driver import evaluate_model, float_types, model_inputs, precision_text, rounded_weights
@@ -70,7 +71,7 @@ _NARROW = {"f16": 2.0**-8, "bf16": 2.0**-5}
 @click.option(
     "--reproduce",
     metavar="DIR",
-    type=PATH,
+    type=OUTPUT,
     help="With --layers: write the smallest model that shows the fault here, with its inputs.",
 )
 @json_flag
@@ -100,6 +101,7 @@ def verify(
       tcc verify model.onnx model.so --timeout 600
       tcc verify model.onnx --layers --reproduce fault/
     """
+    check_pair(model, artifact)
     if model.suffix == ".pt2":
         raise UserError(
             "no reference reads .pt2 archives", where=model, hint="compare with torch itself"
@@ -148,8 +150,9 @@ def verify(
         arrays = inputs_of(path, module.inputs, inputs, seed)
         values = as_values(arrays, module.inputs)
         given = _as_the_model_takes(values, module.manifest)
-        got = as_values(interruptible(lambda: module.run(arrays)), module.outputs)
-    own = any(is_carried(port) for port in (*module.inputs, *module.outputs))
+        got = as_values(interruptible(lambda: module.run(arrays, seed=SEED)), module.outputs)
+    model, evaluated = click.get_current_context().with_resource(drawn_model(model))
+    own = evaluated or any(is_carried(port) for port in (*module.inputs, *module.outputs))
     oracle, (want,) = _expected(model, [given], own)
     allowed = _tolerance(module.manifest, model, module.outputs) if tolerance is None else tolerance
     found = [compare(name, got[name], want[name], allowed) for name in want]

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from tcc.errors import UserError
+from tcc.file_kind import ZIP, file_kind
 from tcc.frontends.model_file import map_file
 from tcc.frontends.torch.calls import Program
 from tcc.frontends.torch.tensors import PARTS, element_type
@@ -41,6 +42,14 @@ def read_archive(path: str) -> Program:
     have to be unpickled.
     """
     data = map_file(Path(path), "this tcc reads archives of torch.export.save")
+    head = data[:64].tobytes()
+    if not head.startswith(ZIP) and (kind := file_kind(head)):
+        raise UserError(
+            "the file is not an archive of torch.export.save",
+            where=path,
+            why=f"it is {kind}",
+            hint="only the name of such an archive ends in .pt2",
+        )
     with _reading(path):
         return _read(data)
 

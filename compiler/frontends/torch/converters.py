@@ -15,6 +15,7 @@ from tcc.frontends.torch.convert import (
     movement,
     normalization,
     pointwise,
+    random,
     recurrent,
     reduce,
     resize,
@@ -28,7 +29,7 @@ T = TypeVar("T")
 
 CONVERTERS: Mapping[str, Converter] = joined((
     collectives, contract, create, gradients, indexing, linalg, movement, normalization, pointwise,
-    recurrent, reduce, resize, scalar_functions, scatter, special, window,
+    random, recurrent, reduce, resize, scalar_functions, scatter, special, window,
 ))  # fmt: skip
 
 # Overloads that write into tensors they are given, which their names do not end with.

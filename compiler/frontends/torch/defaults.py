@@ -115,12 +115,34 @@ mean.dim keepdim=False dtype=None
 median.dim keepdim=False
 min.dim keepdim=False
 mode.default dim=-1 keepdim=False
+multinomial.default replacement=False
 nanmedian.dim keepdim=False
 nonzero_static.default fill_value=-1
+normal_functional.default mean=0.0 std=1.0
 ormqr.default left=True transpose=False
 prod.default dtype=None
 prod.dim_int keepdim=False dtype=None
 put.default accumulate=False
+rand.default dtype=None
+rand.generator dtype=None
+rand_like.default dtype=None
+rand_like.generator dtype=None
+randint.default dtype=4
+randint.generator dtype=4
+randint.low dtype=4
+randint.low_generator dtype=4
+randint_like.Tensor dtype=None
+randint_like.Tensor_generator dtype=None
+randint_like.default dtype=None
+randint_like.generator dtype=None
+randint_like.low_dtype dtype=None
+randint_like.low_generator_dtype dtype=None
+randn.default dtype=None
+randn.generator dtype=None
+randn_like.default dtype=None
+randn_like.generator dtype=None
+randperm.default dtype=4
+randperm.generator dtype=4
 repeat_interleave.Tensor output_size=None
 rms_norm.default weight=None eps=None
 roll.default dims=[]

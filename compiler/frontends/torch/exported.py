@@ -1,5 +1,6 @@
 """Exported programs: made by torch, decomposed for the table of converters, and described."""
 
+import inspect
 import warnings
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,18 +34,52 @@ from tcc.frontends.torch.tensors import PARTS, element_type
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, DType
 from torch._decomp import decomposition_table
+from torch.export import Dim
 from torch.export._remove_effect_tokens_pass import _remove_effect_tokens
 from torch.utils import _pytree as pytree
 
 
 def exported(module: Any, inputs: Any, dynamic_shapes: Any) -> Any:
-    """The module's exported program; raises `UserError` where torch cannot export it."""
+    """The module's exported program; raises `UserError` where torch cannot export it, naming the
+    example whose size of 0 or 1 torch takes as fixed where it should be symbolic."""
     positional, named = ((), inputs) if isinstance(inputs, Mapping) else (inputs, {})
     given = tuple(positional) if isinstance(positional, list | tuple) else (positional,)
-    with refusing(f"torch cannot export {type(module).__name__}"):
-        return torch.export.export(
-            module, given, dict(named), dynamic_shapes=dynamic_shapes, strict=False
-        )
+    what = f"torch cannot export {type(module).__name__}"
+    try:
+        with refusing(what):
+            return torch.export.export(
+                module, given, dict(named), dynamic_shapes=dynamic_shapes, strict=False
+            )
+    except UserError as error:
+        bound = inspect.signature(module.forward).bind(*given, **named).arguments
+        small = next(_fixed_sizes(bound, dynamic_shapes, "inputs"), None)
+        if small is None:
+            raise
+        raise UserError(
+            what,
+            where=small,
+            why="the example has size 0 or 1 where dynamic_shapes has a symbolic size, and "
+            "torch.export takes 0 and 1 as fixed",
+            hint="give an example of size 2 or more there",
+        ) from error
+
+
+def _fixed_sizes(example: Any, spec: Any, where: str) -> Iterator[str]:
+    """The places of symbolic sizes in `spec`, the dynamic shapes of `example`, where a tensor of
+    the example has size 0 or 1, as in `inputs['x'], axis 0`."""
+    if isinstance(example, torch.Tensor):
+        sizes = spec.items() if isinstance(spec, Mapping) else enumerate(spec or ())
+        for axis, size in sizes:
+            symbolic = size is not None and not isinstance(size, int) and size is not Dim.STATIC
+            if symbolic and example.shape[axis] < 2:
+                yield f"{where}, axis {axis}"
+    elif isinstance(example, Mapping) and spec:
+        specs = spec if isinstance(spec, Mapping) else dict(zip(example, spec, strict=False))
+        for key, item in example.items():
+            yield from _fixed_sizes(item, specs.get(key), f"{where}[{key!r}]")
+    elif isinstance(example, list | tuple) and spec:
+        for number, (item, own) in enumerate(zip(example, spec, strict=False)):
+            yield from _fixed_sizes(item, own, f"{where}[{number}]")
 
 
 @contextmanager
