@@ -23,17 +23,10 @@ def shared_generators(tree: ast.Module) -> Iterator[str]:
 
 
 def unseeded_generators(tree: ast.Module) -> Iterator[str]:
-    """The generators that start from the machine's entropy; `torch.Generator().manual_seed(n)`
-    does not."""
-    seeded = {
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and node.attr == "manual_seed"
-    }
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and node not in seeded)
-    for call in calls:
-        if _called(call) in GENERATORS and not call.args:
-            yield ast.unparse(call)
+    """The generators that start from the machine's entropy; torch's start from a fixed number."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _called(node) in GENERATORS and not node.args:
+            yield from {ast.unparse(node)} - {"torch.Generator()"}
 
 
 def relative_comparisons(tree: ast.Module) -> Iterator[str]:
