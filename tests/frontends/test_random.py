@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tcc.cli.drawn import drawn_model
 from tcc.debug import Trace
 from tcc.errors import UserError
 from tcc.frontends import load_model
@@ -232,6 +234,14 @@ def test_samples_of_classes() -> None:
     assert one[0] in (0, 2, 3)
     assert sorted(order) == [*range(50)]
     assert list(order) != [*range(50)]
+
+
+def test_an_archive_that_draws_has_the_evaluator_alone(tmp_path: Path) -> None:
+    for draws, function in ((False, torch.relu), (True, torch.rand_like)):
+        path = tmp_path / f"{draws}.pt2"
+        torch.export.save(exported(function, torch.ones(3)), path)
+        with drawn_model(path) as found:
+            assert found == (path, draws)
 
 
 def test_a_network_in_training_drops() -> None:

@@ -162,7 +162,10 @@ def run_together(
         {"cpu": cpu, "jobs": jobs, "level": level, "numerics": numerics, "derive": derive}
     )
     graph = graph_of(cases, variants)
-    with TemporaryDirectory() as folder, patch.object(driver, "load_model", lambda g, *_, **__: g):
+    with (
+        TemporaryDirectory() as folder,
+        patch.object(driver, "load_called", lambda g, *_, **__: (g, None)),
+    ):
         path = Path(folder, "batch.so")
         driver.compile_model(graph, options, path)
         return runtime.load(path, 2, poison=True).run(feeds_of(cases, variants))
