@@ -46,7 +46,7 @@ def _pieces(kernel: Kernel, number: int) -> Iterator[Kernel]:
     names = (f"{kernel.results[0].name}.part{n}" for n in count())
     pair = SplitKernel(kernel.expr, kernel.operands, kernel.results)
     for piece in cut_behind(pair, (number,), names):
-        yield Kernel(piece.expr, piece.operands, piece.results, kernel.loc)
+        yield replace(kernel, expr=piece.expr, operands=piece.operands, results=piece.results)
 
 
 def _layout_of_parts(parts: Value, result: Layout) -> Layout:
