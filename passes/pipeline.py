@@ -16,6 +16,7 @@ from tcc.ir.types import I8, U8
 from tcc.passes.derive.algebra.fold_factors import fold_factors
 from tcc.passes.derive.derive import Derivations, derive
 from tcc.passes.derive.merge import MergePrices, merge_contractions
+from tcc.passes.fuse.guards import split_guards
 from tcc.passes.fuse.partition import partition
 from tcc.passes.graph.canonicalize import canonicalize
 from tcc.passes.graph.check_indices import check_indices
@@ -161,7 +162,7 @@ def _pack_io(plan: Plan, graph: Graph) -> Graph:
 
 
 def _group(plan: Plan, graph: Graph) -> Grouped:
-    return Grouped(graph, partition(graph, plan.planner))
+    return Grouped(graph, partition(split_guards(graph).graph, plan.planner))
 
 
 def _narrow(plan: Plan, placed: Placed) -> Placed:
