@@ -181,7 +181,10 @@ def _variant(
         **made.facts,
         # What a run moves through memory, and would node by node; null with symbolic sizes.
         "traffic": moved and asdict(moved) | {"unfused": unfused},
-        "rounded": [{"weights": r.sources, "type": r.type} for r in lowered.weights.rounded],
+        "rounded": [
+            {"weights": r.sources, "type": r.type, "operands": r.operands, "moved": r.moved}
+            for r in lowered.weights.rounded
+        ],
         "steps": list(steps_of(program.body)),
         "buckets": list(options.bucket_sizes),
     }
