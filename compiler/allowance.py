@@ -14,8 +14,9 @@ from tcc.record import record
 
 # What is measured, and how many times its noise is allowed.
 _NAMES = ("largest error", "root mean square error", "mean error of a row")
-_FACTORS = (6.0, 3.0, 20.0)
-_LEAST = 2.0**-18  # of the largest value: functions of elements differ by some roundings
+_FACTORS = (8.0, 4.0, 20.0)
+# Always allowed, of the largest value: functions of elements differ by some roundings.
+_LEAST, _LEAST_ROW = 2.0**-15, 2.0**-18
 
 # Draws of one shape and kind are measured together.
 _Group = tuple[object, ...]
@@ -41,7 +42,7 @@ def allowance(
     """The allowance of an output that is `wants` in draws of some `kinds`, and each of `moved` with
     other roundings; a relative error of `least` is always allowed."""
     scale = _scale(wants)
-    floor = max(least, _LEAST) * scale if wants[0].dtype.kind == "f" else 0.0
+    floor = scale if wants[0].dtype.kind == "f" else 0.0
     runs = [_measured(gots, wants, kinds) for gots in moved]
     most = {}
     for group in runs[0]:
@@ -51,7 +52,9 @@ def allowance(
         means, errors = np.square(values[:, 2:]), np.square(typical[2:])
         typical[2:] *= np.sqrt(np.sum(means) / len(runs) / (np.sum(errors) or 1))
         typical[:2] = values[:, :2].max(0)
-        most[group] = typical * _factors(typical.size) + floor
+        factors = np.array([_FACTORS[min(n, 2)] for n in range(typical.size)])
+        floors = np.where(factors == _FACTORS[2], max(least, _LEAST_ROW), max(least, _LEAST))
+        most[group] = typical * factors + floor * floors
     return Allowance(most, scale)
 
 
@@ -82,10 +85,6 @@ def _scale(arrays: Sequence[Array]) -> float:
     if arrays[0].dtype.kind != "f":
         return 1.0
     return max(float(np.max(np.abs(a), initial=0, where=np.isfinite(a))) for a in arrays) or 1.0
-
-
-def _factors(count: int) -> Array:
-    return np.array([_FACTORS[min(n, 2)] for n in range(count)])
 
 
 def _measured(

@@ -127,8 +127,10 @@ def verify(
             [as_values(as_taken(x, module.inputs), module.inputs) for x in draws] for draws in taken
         )
         runs = {n: got for n, x in enumerate(drawn) if (got := _outputs(module, x, n)) is not None}
+        again = [n + first for first in range(0, len(fixed), len(drawn)) for n in runs]
         asked = [
-            _as_the_model_takes(draws[n], module.manifest) for draws in (drawn, fixed) for n in runs
+            _as_the_model_takes(draw, module.manifest)
+            for draw in (*(drawn[n] for n in runs), *(fixed[n] for n in again))
         ]
         gots = [*runs.values()]
     found = compared(model, module, asked, gots, [*runs], own)

@@ -32,8 +32,8 @@ _LARGE = 1 << 16
 class Rounded:
     """A constant stored in fewer bits: the names of those of the source model it was made of (none
     where they are not known), the type (`bf16`, `f16`, `int8` or `int4`), the type of the
-    tensors that are multiplied with it, empty where these are not rounded, and whether it has just
-    the elements of its sources, in another order."""
+    tensors that are multiplied with it, empty where these are not rounded, and whether it has
+    elements of its sources as they were."""
 
     sources: tuple[str, ...]
     type: str

@@ -291,7 +291,7 @@ class _Narrowing:
             for name in store.sources(other)[:1] if len(store.sources(other)) == 1 else ():
                 first.setdefault(name, other)
         parts = [_bits_sum(store.get(first[name])) for name in sources if name in first]
-        moved = bool(parts) and sum(parts) == _bits_sum(store.get(handle))
+        moved = len(sources) == 1 or sum(parts) == _bits_sum(store.get(handle))
         self.rounded.append(Rounded(sources, type, operands, moved))
 
     def _array(self, value: Value) -> Array:
