@@ -68,9 +68,7 @@ def judged(
     worst, error, why = 1.0, 0.0, ""
     for group, (values, _) in _measured(gots, wants, kinds).items():
         error = max(error, float(values[0]) / unit)
-        # Draws of one kind differ in how far they enlarge errors; the means of rows do less.
-        rows = allowed.most.get(group, widest)[2:]
-        most = np.concatenate([widest, rows]) / allowed.scale
+        most = allowed.most.get(group, widest) / allowed.scale
         shares = np.abs(values)[: most.size] / unit
         ratios = shares / np.maximum(most, np.finfo(float).tiny)
         at = int(np.argmax(ratios))

@@ -12,7 +12,7 @@ from tcc.record import record
 
 # The relative change of a weight, as sums in another order make it; where tensors are rounded again
 # between contractions, so much larger that some of them are rounded to the other neighbour.
-_CHANGE, _CHANGE_ROUNDED = 2.0**-19, 2.0**-16
+_CHANGE, _CHANGE_ROUNDED = 2.0**-23, 2.0**-16
 _STORED = ("bf16", "f16", *WEIGHTS)
 
 
